@@ -127,13 +127,9 @@ def own_leaderboard(board: Board, weights: Mapping[str, float]) -> pd.DataFrame:
 
     Nor have candidates whose benchmarks nobody else has, see `ranks`.
 
-    Args:
-        board: the candidates.
-        weights: benchmark -> weight in the average; those that are absent count 1.
-
-    Returns:
-        LEADERBOARD_COLUMNS and a column for each benchmark. ``stderr`` is that of the average,
-        with the tasks taken as independent; NaN where a task that counts has none.
+    LEADERBOARD_COLUMNS and a column for each benchmark; `stderr` is that of the average, with the
+    tasks taken as independent; NaN where a task that counts has none. Benchmarks without a weight
+    count 1.
     """
     scores = board.scores()
     rank = average_rank(scores.drop(index=FULL, errors="ignore"))

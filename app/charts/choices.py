@@ -17,7 +17,7 @@ class PathChoice:
 
     count: int = DEFAULT_PATHS  # of each sample, the paper's m
     weighing: Weighing = PAPER  # what weighs a path
-    clusters: int | None = None  # representative samples of each text; None: all of them
+    clusters: int | None = None  # representative samples of each corpus; None: all of them
 
     def said(self) -> tuple[str, ...]:
         """What is chosen, as options of `moeprune paths` and `moeprune plot paths`."""

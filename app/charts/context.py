@@ -277,7 +277,7 @@ class Context:
         criterion = self.ranking_criterion
         if criterion.source != "routed":
             raise StatsError(
-                f"{criterion.label} reads no text, so all texts agree; choose a calibrated "
+                f"{criterion.label} reads no corpus, so all corpora agree; choose a calibrated "
                 "criterion, such as reap."
             )
         return criterion

@@ -1,4 +1,4 @@
-"""Coverage: how much of each text's saliency the kept experts hold."""
+"""Coverage: how much of each corpus's saliency the kept experts hold."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -26,7 +26,7 @@ def blender(context: Context) -> Blender:
     # Found first: that says which corpora there are, where none or an unknown one is named.
     criterion, runs = context.first.criterion, list(context.runs.values())
     if len(runs) < 2:
-        raise StatsError(f"A blend mixes texts; {context.model.name} has {len(runs)}.")
+        raise StatsError(f"A blend mixes corpora; {context.model.name} has {len(runs)}.")
     return Blender(context.keep(mixture, runs), criterion, context.gate, context.fraction)
 
 
@@ -46,14 +46,14 @@ def coverage_table(context: Context) -> pd.DataFrame:
 
 @chart("coverage", "explore")
 def draw(context: Context) -> Drawing:
-    """How much of each text's saliency is kept."""
+    """How much of each corpus's saliency is kept."""
     table = coverage_table(context)
     about = context.about(context.first.criterion.label, " + ".join(context.corpora))
     return Drawing(partial(coverage_figure, table), table, describe(table), about)
 
 
 def coverage_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
-    """Figure of a table `corpus, share, coverage, equal`: a bar a text, the worst one outlined.
+    """Figure of a table `corpus, share, coverage, equal`: a bar a corpus, the worst one outlined.
 
     `coverage` is under the weights in use, `equal` under equal weights: both shares, 0..1.
     """
@@ -96,9 +96,9 @@ def coverage_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 
 
 def describe(table: pd.DataFrame) -> str:
-    """One sentence: the worst-covered text, now and under equal weights."""
+    """One sentence: the worst-covered corpus, now and under equal weights."""
     worst = table.sort_values("coverage").iloc[0]
     return (
-        f"The worst-covered text is {worst['corpus']} with {worst['coverage']:.1%}; under equal "
+        f"The worst-covered corpus is {worst['corpus']} with {worst['coverage']:.1%}; under equal "
         f"weights the worst has {table['equal'].min():.1%}."
     )

@@ -82,10 +82,10 @@ def component_effects(
 
 
 def describe(table: pd.DataFrame) -> str:
-    """One sentence: which value of each exponent depends on the text least, and by how much."""
+    """One sentence: which value of each exponent depends on the corpus least, and by how much."""
     parts = []
     for component, rows in table.groupby("component", sort=False):
         best = rows.sort_values("overlap").iloc[-1]
         span = rows["overlap"].max() - rows["overlap"].min()
         parts.append(f"{component} = {int(best['value'])} (+{span:.2f} over the least)")
-    return "Most overlap between texts with " + ", ".join(parts) + "."
+    return "Most overlap between corpora with " + ", ".join(parts) + "."

@@ -68,14 +68,9 @@ def curves_figure(
 ) -> go.Figure:
     """Figure of a table `corpus, series, removed, ..., mean, low, high`: a panel a corpus.
 
-    Args:
-        table: of one measure. Rows without a series are the unpruned model, which begins every
-            line and is drawn as a level. Bands are the intervals, where there are some.
-        label: of the measure.
-        against: a key of AXES, which is a column: the horizontal axis.
-        lit: the series that have colours and bands; the others are thin and grey, and share one
-            entry of the legend. None: all.
-        dark: for a dark page.
+    Rows without a series are the unpruned model, which begins every line and is drawn as a level.
+    `against` is a key of AXES, which is a column. The series in `lit`, or all, have colours and
+    bands, the intervals; the others are thin and grey, and share one entry of the legend.
     """
     _, title, form = AXES[against]
     if against == "bytes":

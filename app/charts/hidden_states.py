@@ -24,7 +24,7 @@ _WIDE: Final = 10.0  # a larger span between the smallest and the largest is dra
 def variance_results(records: Sequence[VarianceRecord]) -> pd.DataFrame:
     """`variance_overview` with the column `candidate`: criterion, what ranked, share removed.
 
-    Of a candidate that was measured twice on the same tokens the newest stays. Sorted by text and
+    Of a candidate that was measured twice on the same tokens the newest stays. Sorted by corpus and
     candidate, so that colours do not depend on the names of files.
     """
     table = variance_overview(records)

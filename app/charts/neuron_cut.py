@@ -157,12 +157,7 @@ def beside_experts(context: Context) -> pd.DataFrame:
 
 
 def beside_table(shares: pd.DataFrame, experts: pd.DataFrame) -> pd.DataFrame:
-    """Table of BESIDE_COLUMNS.
-
-    Args:
-        shares: of `expert_shares`.
-        experts: `layer, expert, saliency, gone` of a choice of whole experts.
-    """
+    """Table of BESIDE_COLUMNS of `expert_shares` and a table `layer, expert, saliency, gone`."""
     table = shares.merge(experts, on=["layer", "expert"], how="left")
     # By layer, for the choice of whole experts is made in each.
     place = table.groupby("layer")["saliency"].rank(method="first") - 1

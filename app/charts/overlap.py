@@ -1,4 +1,4 @@
-"""Overlap of the pruned sets between calibration texts, as a matrix."""
+"""Overlap of the pruned sets between calibration corpora, as a matrix."""
 
 import math
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def pair_overlaps(context: Context) -> pd.DataFrame:
 
 @chart("overlap", "explore")
 def draw(context: Context) -> Drawing:
-    """What two texts agree on."""
+    """What two corpora agree on."""
     label, corpora = context.routed_criterion().label, list(context.corpora_stats)
     about = context.about(label, f"gate {context.gate}")
     return matrix_drawing(pair_overlaps(context), corpora, about)
@@ -45,7 +45,7 @@ def matrix_drawing(pairs: pd.DataFrame, corpora: Sequence[str], about: str) -> D
 
 @chart("neuron-overlap", "explore", granularity=ATOMIC_GRANULARITY, reads_scope=True)
 def draw_neurons(context: Context) -> Drawing:
-    """What two texts agree on of the neurons that go."""
+    """What two corpora agree on of the neurons that go."""
     corpora, pairs = neuron_cut.measured(context), neuron_cut.corpora_overlaps(context)
     return matrix_drawing(pairs, corpora, neuron_cut.about(context))
 
@@ -108,10 +108,10 @@ def overlap_matrix(
 
 
 def describe(table: pd.DataFrame, *, chance: float | None = None) -> str:
-    """One sentence: the range over pairs of different texts, against chance."""
+    """One sentence: the range over pairs of different corpora, against chance."""
     pairs = table[table["corpus_a"] != table["corpus_b"]].dropna(subset=["overlap"])
     if pairs.empty:
-        return "No two texts have an overlap to compare."
+        return "No two corpora have an overlap to compare."
     lowest = pairs.sort_values("overlap").iloc[0]
     against = "" if chance is None else f"; two random sets would share {chance:.0%}"
     if len(pairs) == 1:
@@ -121,5 +121,5 @@ def describe(table: pd.DataFrame, *, chance: float | None = None) -> str:
         )
     return (
         f"The pruned sets share {pairs['overlap'].min():.0%} to {pairs['overlap'].max():.0%} over "
-        f"pairs of texts, least between {lowest['corpus_a']} and {lowest['corpus_b']}{against}."
+        f"pairs of corpora, least between {lowest['corpus_a']} and {lowest['corpus_b']}{against}."
     )

@@ -75,7 +75,7 @@ def draw(context: Context) -> Drawing:
 
 
 def parts_curve(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
-    """Figure of a table `corpus, criterion, tokens, overlap, chance`: a panel a text.
+    """Figure of a table `corpus, criterion, tokens, overlap, chance`: a panel a corpus.
 
     tokens is how many a part has; overlap, 0..1, the share of its pruned set that all tokens prune
     too, so that the last is 1; chance that of random sets.
@@ -124,7 +124,7 @@ def describe(table: pd.DataFrame) -> str:
     shares = ", ".join(f"{name} {row['overlap']:.0%}" for name, row in means.iterrows())
     return (
         "With the smallest part of the tokens the pruned set has in common with that of all, mean "
-        f"over the texts: {shares}; chance {means['chance'].iloc[0]:.0%}."
+        f"over the corpora: {shares}; chance {means['chance'].iloc[0]:.0%}."
     )
 
 

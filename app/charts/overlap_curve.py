@@ -1,4 +1,4 @@
-"""Overlap of the pruned sets between texts, against sparsity."""
+"""Overlap of the pruned sets between corpora, against sparsity."""
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -47,7 +47,7 @@ def curve_table(
 
 @chart("overlap-by-sparsity", "explore")
 def draw(context: Context) -> Drawing:
-    """How the agreement of texts changes with sparsity."""
+    """How the agreement of corpora changes with sparsity."""
     names = dict.fromkeys((context.routed_criterion().name, *CURVE_BESIDE))
     criteria, share = [get_criterion(name) for name in names], float(context.fraction)
     table = context.keep(curve_table, criteria, context.corpora_stats, context.gate)
@@ -61,7 +61,7 @@ def overlap_curve(
     """Figure of a table `sparsity, overlap, chance, series, kind`: one line a series.
 
     All three numbers are shares, 0..1. `chance` is the overlap of random sets of that size, one
-    line for each `kind` (pairs, or all texts at once); a table without kinds has one.
+    line for each `kind` (pairs, or all corpora at once); a table without kinds has one.
     `sparsity` is the current one: it is marked, with the overlap of each series there.
     """
     lines = []

@@ -1,4 +1,4 @@
-"""Overlap map: the 18 variants of S(b, alpha, beta), coloured by overlap between texts."""
+"""Overlap map: the 18 variants of S(b, alpha, beta), coloured by overlap between corpora."""
 
 import math
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ _BLOCK_STEP: Final = 3.25  # the two values of b stand apart by a quarter of a c
 
 @chart("overlap-map", "explore")
 def draw(context: Context) -> Drawing:
-    """Which variants depend on the text."""
+    """Which variants depend on the corpus."""
     means, selected = context.variant_means, context.ranking_criterion.exponents
     about = context.about(f"gate {context.gate}")
     return Drawing(partial(variant_map, means, selected=selected), means, describe(means), about)
@@ -45,7 +45,7 @@ def variant_map(
 ) -> go.Figure:
     """Figure of a table `b, alpha, beta, overlap`: 3 rows (alpha) x 6 columns (b, beta).
 
-    `overlap` is the mean over pairs of texts, 0..1. (1, 0, 0) scores every expert alike: it may
+    `overlap` is the mean over pairs of corpora, 0..1. (1, 0, 0) scores every expert alike: it may
     be absent and is shown hatched. Each cell carries an invisible marker, because Streamlit
     selects points and not cells; its customdata is [b, alpha, beta].
     """
@@ -119,14 +119,14 @@ def clicked_variant(event: object) -> Variant | None:
 
 
 def describe(table: pd.DataFrame) -> str:
-    """One sentence: which variant depends least on the text, and which most."""
+    """One sentence: which variant depends least on the corpus, and which most."""
     found = {variant: overlap for variant, overlap in overlaps_of(table).items() if overlap >= 0}
     if not found:
-        return "No overlap between texts is known for any variant."
+        return "No overlap between corpora is known for any variant."
     best = max(found, key=lambda variant: found[variant])
     worst = min(found, key=lambda variant: found[variant])
     return (
-        f"Of {len(found)} variants, {variant_label(best)} depends least on the calibration text "
+        f"Of {len(found)} variants, {variant_label(best)} depends least on the calibration corpus "
         f"(overlap {found[best]:.2f}) and {variant_label(worst)} most ({found[worst]:.2f})."
     )
 

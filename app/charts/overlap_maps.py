@@ -62,7 +62,7 @@ def variant_grid(
 ) -> go.Figure:
     """Figure of a table `model, sparsity, b, alpha, beta, overlap`: 3 rows x 6 columns a panel.
 
-    `overlap` is the mean over pairs of texts, 0..1; `sparsity` a share. Each cell carries an
+    `overlap` is the mean over pairs of corpora, 0..1; `sparsity` a share. Each cell carries an
     invisible marker, for Streamlit selects points and no cells; its customdata is
     [b, alpha, beta, percent].
     """
@@ -123,7 +123,7 @@ def clicked_cell(event: object) -> tuple[Variant, int] | None:
 
 
 def describe(table: pd.DataFrame) -> str:
-    """One sentence: at each sparsity the variant that depends on the text least."""
+    """One sentence: at each sparsity the variant that depends on the corpus least."""
     means = table.groupby(["sparsity", "b", "alpha", "beta"], as_index=False)["overlap"].mean()
     parts = []
     for sparsity, rows in means.groupby("sparsity"):
@@ -131,7 +131,7 @@ def describe(table: pd.DataFrame) -> str:
         variant = (int(best["b"]), int(best["alpha"]), int(best["beta"]))
         name = variant_label(variant)
         parts.append(f"{sparsity:.0%} {name} ({best['overlap']:.2f})")
-    return "Least dependent on the text, by share pruned: " + "; ".join(parts) + "."
+    return "Least dependent on the corpus, by share pruned: " + "; ".join(parts) + "."
 
 
 def _place(variant: Variant) -> tuple[int, int]:

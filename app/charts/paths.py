@@ -68,8 +68,8 @@ def path_frequency(
     """Figure of a table `corpus, layer, expert, num_samples, rank`; the first layer on top.
 
     Args:
-        table: one row an expert and text; rank 0 is the first to keep over all layers.
-        num_samples: samples of each text, in the order of the panels; the end of the colour scale.
+        table: one row an expert and corpus; rank 0 is the first to keep over all layers.
+        num_samples: of each corpus, in the order of the panels; the end of the colour scale.
     """
     layers = sorted(table["layer"].unique())
     panel = int(np.clip(len(layers) * _ROW, _LEAST, _MOST))
@@ -115,7 +115,7 @@ def path_frequency(
 
 
 def describe(table: pd.DataFrame, num_samples: Mapping[str, int]) -> str:
-    """How many experts are on paths of each text, of all of them, and of none."""
+    """How many experts are on paths of each corpus, of all of them, and of none."""
     on_paths = {
         corpus: set(zip(rows["layer"], rows["expert"], strict=True))
         for corpus, rows in table[table["num_samples"] > 0].groupby("corpus")
@@ -127,4 +127,4 @@ def describe(table: pd.DataFrame, num_samples: Mapping[str, int]) -> str:
         return f"{said}."
     held = [on_paths.get(corpus, set()) for corpus in num_samples]
     every, none = len(set.intersection(*held)), size - len(set.union(*held))
-    return f"{said}; {every} on every text and {none} on none."
+    return f"{said}; {every} on every corpus and {none} on none."

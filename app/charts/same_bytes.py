@@ -1,4 +1,4 @@
-"""Candidates of the same size: what each loses on each text, neurons beside whole experts."""
+"""Candidates of the same size: what each loses on each corpus, neurons beside whole experts."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -39,8 +39,8 @@ _SPREAD: Final = {
 def same_bytes_table(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     """Table of SAME_BYTES_COLUMNS: neurons and whole experts of the same size, size by size.
 
-    Those that were ranked on the text that they were measured on, or on none; of each text the
-    sizes that both kinds of plans reach, within 1% of the checkpoint's bytes. Sorted by text and
+    Those that were ranked on the corpus that they were measured on, or on none; of each corpus the
+    sizes that both kinds of plans reach, within 1% of the checkpoint's bytes. Sorted by corpus and
     change of the loss; `removed` is the share of expert weights that goes, of the plans of neurons.
     """
     table = evaluation_table(records)
@@ -91,23 +91,23 @@ def draw(context: Context) -> Drawing:
 
 
 def same_bytes(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
-    """Figure of a table of `SAME_BYTES_COLUMNS`: a panel for each text.
+    """Figure of a table of `SAME_BYTES_COLUMNS`: a panel for each corpus.
 
-    A row a candidate, the least loss on top by the mean over texts; neurons are circles, whole
+    A row a candidate, the least loss on top by the mean over corpora; neurons are circles, whole
     experts squares; the line at 0 is the full model.
     """
-    texts = table["corpus"].unique().tolist()
+    corpora = table["corpus"].unique().tolist()
     order = table.groupby("candidate", sort=False)["change"].mean().sort_values().index.tolist()
     fig = make_subplots(
         1,
-        len(texts),
+        len(corpora),
         shared_yaxes=True,
         horizontal_spacing=0.03,
-        subplot_titles=[plain(str(text)) for text in texts],
+        subplot_titles=[plain(str(corpus)) for corpus in corpora],
     )
-    for column, text in enumerate(texts, 1):
+    for column, corpus in enumerate(corpora, 1):
         for index, granularity in enumerate(WORDS):  # circles and squares
-            part = table[(table["corpus"] == text) & (table["granularity"] == granularity)]
+            part = table[(table["corpus"] == corpus) & (table["granularity"] == granularity)]
             points = series(
                 index,
                 WORDS[granularity],
@@ -141,30 +141,30 @@ def same_bytes(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 
 
 def describe(table: pd.DataFrame) -> str:
-    """Who loses least where, in one sentence; then each text; then HEAPr against the baselines.
+    """Who loses least where, in one sentence; then each corpus; then HEAPr against the baselines.
 
     The candidates of the table, of SAME_BYTES_COLUMNS, have about the same size.
     """
-    texts = {
-        str(text): rows.sort_values("change", kind="stable")
-        for text, rows in table.groupby("corpus", sort=False)
+    corpora = {
+        str(corpus): rows.sort_values("change", kind="stable")
+        for corpus, rows in table.groupby("corpus", sort=False)
     }
     won: dict[str, list[str]] = {}
-    for text, rows in texts.items():
-        won.setdefault(rows["candidate"].iloc[0], []).append(text)
+    for corpus, rows in corpora.items():
+        won.setdefault(rows["candidate"].iloc[0], []).append(corpus)
     winners = [
         f"{name} loses least on " + " and ".join(filter(None, (", ".join(where[:-1]), where[-1])))
         for name, where in won.items()
     ]
     first = f"With {table['removed'].iloc[0]:.1%} of the expert weights gone, at the same bytes, "
-    sentences = [f"{first}{'; '.join(winners)}.", *map(_of_text, texts, texts.values())]
-    return " ".join(filter(None, (*sentences, _claim(texts))))
+    sentences = [f"{first}{'; '.join(winners)}.", *map(_of_corpus, corpora, corpora.values())]
+    return " ".join(filter(None, (*sentences, _claim(corpora))))
 
 
-def _claim(texts: Mapping[str, pd.DataFrame]) -> str:
+def _claim(corpora: Mapping[str, pd.DataFrame]) -> str:
     """What HEAPr's paper says, as measured: neurons of all layers against whole experts."""
     held, beaten = 0, 0
-    for rows in texts.values():
+    for rows in corpora.values():
         own = rows.loc[rows["candidate"] == CLAIMED, "change"]
         others = rows.loc[rows["granularity"] == "expert", "change"]
         if len(own) and len(others):
@@ -174,13 +174,13 @@ def _claim(texts: Mapping[str, pd.DataFrame]) -> str:
         return ""
     return (
         f"{CLAIMED} (HEAPr-G) loses less than every plan of whole experts here on {beaten} of "
-        f"{held} {'text' if held == 1 else 'texts'}."
+        f"{held} {'corpus' if held == 1 else 'corpora'}."
     )
 
 
-def _of_text(text: str, rows: pd.DataFrame) -> str:
+def _of_corpus(corpus: str, rows: pd.DataFrame) -> str:
     best = rows.iloc[0]
-    sentence = f"{text}: {best['candidate']} {best['change']:+.3f} nats"
+    sentence = f"{corpus}: {best['candidate']} {best['change']:+.3f} nats"
     if len(rows) > 1:
         second = rows.iloc[1]
         sentence += f", next {second['candidate']} {second['change']:+.3f}"

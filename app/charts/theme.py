@@ -32,34 +32,18 @@ DASHES: Final = ("solid", "longdash", "dashdot", "dash", "longdashdot")  # "dot"
 PATTERNS: Final = ("", "/", ".", "x", "-", "\\")
 
 CLEAR: Final = "rgba(0,0,0,0)"
-_INK: Final = {False: "#17242d", True: "#e6eef2"}
-_MUTED: Final = {False: "#4d5b65", True: "#aebbc2"}
 _GRID: Final = {False: "#d8e0e5", True: "#2b383f"}
-_PAPER: Final = {False: "#ffffff", True: "#0f1518"}
-_PRIMARY: Final = {False: "#0f6d7e", True: "#3fb3c9"}
+# Colours of the light and of the dark theme. Text, and lines that must be read:
+ink: Final = {False: "#17242d", True: "#e6eef2"}.__getitem__
+# What stands back: chance lines, hatches, footers; still 4.5:1 on the page.
+muted: Final = {False: "#4d5b65", True: "#aebbc2"}.__getitem__
+# The page, for halos; figures themselves are transparent.
+paper: Final = {False: "#ffffff", True: "#0f1518"}.__getitem__
+# The product's own: what is kept, what is selected.
+primary: Final = {False: "#0f6d7e", True: "#3fb3c9"}.__getitem__
 _AXIS_MARGIN: Final = 56
 _FOOTER_LINE: Final = 15
 _FOOTER_CHARACTERS: Final = 100  # about 500 px, within the 700 px of plotly's static images
-
-
-def ink(dark: bool) -> str:
-    """Colour of text and of lines that must be read."""
-    return _INK[dark]
-
-
-def muted(dark: bool) -> str:
-    """Colour of what stands back: chance lines, hatches, footers; still 4.5:1 on the page."""
-    return _MUTED[dark]
-
-
-def paper(dark: bool) -> str:
-    """Colour of the page, for halos; figures themselves are transparent."""
-    return _PAPER[dark]
-
-
-def primary(dark: bool) -> str:
-    """The product's own colour: what is kept, what is selected."""
-    return _PRIMARY[dark]
 
 
 def series_color(index: int, dark: bool) -> str:
@@ -207,7 +191,7 @@ def add_provenance(fig: go.Figure, text: str) -> go.Figure:
         yshift=-bottom,
         showarrow=False,
         align="left",
-        font={"size": 11, "color": muted(fig.layout.font.color == _INK[True])},
+        font={"size": 11, "color": muted(fig.layout.font.color == ink(True))},
     )
     return fig
 

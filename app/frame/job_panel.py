@@ -93,7 +93,11 @@ def _job(job: Job) -> None:
         elif job.state is JobState.DONE:
             st.text(_ended_text(job))
         if kept is not None:
-            st.text(_kept_text(kept))
+            best, tried = kept.result.best_entry.fitness or 0.0, len(kept.result.entries)
+            st.text(
+                f"Stopped, best kept: {measure_label(kept.fitness)} {best:.3f}, of {tried:,} "
+                f"candidates. Plan, Searched shows {kept.search_id}."
+            )
         with st.expander("Log and command"):
             show_command(job.command)
             log = job_store().tail(job.id) or "The log is empty."
@@ -108,14 +112,6 @@ def _kept_search(job: Job) -> KnownSearch | None:
         return read_cached(Path(job.request["out"]) / RESULT_NAME)
     except UserError:
         return None  # stopped before the first generation, or removed since
-
-
-def _kept_text(search: KnownSearch) -> str:
-    best, tried = search.result.best_entry.fitness or 0.0, len(search.result.entries)
-    return (
-        f"Stopped, best kept: {measure_label(search.fitness)} {best:.3f}, of {tried:,} candidates. "
-        f"Plan, Searched shows {search.search_id}."
-    )
 
 
 def progress_text(job: Job) -> str:

@@ -24,17 +24,6 @@ from pruning.planning.percents import SPARSITY_STEP, possible_percents
 from pruning.sizes import format_bytes
 
 
-def _choose_model() -> MoEModel:
-    choices = {choice.name: choice for choice in model_choices()}
-    if not choices:
-        raise UserError(
-            "There is no model to show. Build the demo with `python -m tools.demo.build`, or "
-            "start with `moeprune app --models-root FOLDER`."
-        )
-    name = st.selectbox("Model", list(choices), key="model", bind="query-params")
-    return load_model(choices[name])
-
-
 def sparsity_slider(
     model: MoEModel, label: str, key: str, width: int | Literal["stretch"] = "stretch"
 ) -> int:
@@ -105,7 +94,14 @@ def model_and_calibration(*, recipe: bool = True) -> tuple[MoEModel, tuple[str, 
     """
     with st.sidebar:
         st.markdown("#### MoE Prune Studio")
-        model = _choose_model()
+        choices = {choice.name: choice for choice in model_choices()}
+        if not choices:
+            raise UserError(
+                "There is no model to show. Build the demo with `python -m tools.demo.build`, or "
+                "start with `moeprune app --models-root FOLDER`."
+            )
+        name = st.selectbox("Model", list(choices), key="model", bind="query-params")
+        model = load_model(choices[name])
         st.text(
             f"{len(model.layers)} layers x {experts_text(model.layers)} experts, "
             f"top-{model.layers[0].top_k}, "
@@ -116,7 +112,11 @@ def model_and_calibration(*, recipe: bool = True) -> tuple[MoEModel, tuple[str, 
         if corpus == BLEND:
             blend_sliders(runs)
         percent = sparsity_slider(model, "Sparsity", "sparsity") if recipe else 0
-        _job_badge()
+        counts = job_store().counts()
+        if active := [f"{counts[state]:,} {state}" for state in ACTIVE if state in counts]:
+            number, _, state = active[0].partition(" ")
+            active[0] = f"{number} {'job' if number == '1' else 'jobs'} {state}"
+            st.badge(", ".join(active), icon=":material/sync:", color="blue")
     return model, corpora_of(corpus, chosen_shares(runs)), percent
 
 
@@ -124,16 +124,6 @@ def expert_in_sidebar(model: MoEModel) -> bool:
     """The control of the chosen expert; whether all its numbers were asked for."""
     with st.sidebar:
         return expert_control(model.layers)
-
-
-def _job_badge() -> None:
-    counts = job_store().counts()
-    active = [(counts[state], state) for state in ACTIVE if state in counts]
-    if active:
-        words = [f"{count:,} {state}" for count, state in active]
-        noun = "job" if active[0][0] == 1 else "jobs"
-        words[0] = words[0].replace(" ", f" {noun} ")
-        st.badge(", ".join(words), icon=":material/sync:", color="blue")
 
 
 def copy_link() -> None:

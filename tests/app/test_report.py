@@ -78,7 +78,7 @@ def test_what_cannot_be_drawn_is_left_out_with_the_reason():
     ((title, reason),) = report.omitted.items()
     assert title == CHARTS["overlap"].title
     assert reason == (
-        "AIMER reads no text, so all texts agree; choose a calibrated criterion, such as reap."
+        "AIMER reads no corpus, so all corpora agree; choose a calibrated criterion, such as reap."
     )
     assert reason in report_html(report)
 

@@ -165,8 +165,8 @@ def test_html_holds_the_figure_and_its_provenance(works, here):
     [
         (("kept_by", "demo"), "Unknown view 'kept_by'. Did you mean 'kept-by'?"),
         (("sizes", "demo"), "choose with --corpus"),
-        (("overlap", "demo", "--criterion", "aimer"), "AIMER reads no text"),
-        (("coverage", "demo", "--criterion", "aimer"), "AIMER reads no text"),
+        (("overlap", "demo", "--criterion", "aimer"), "AIMER reads no corpus"),
+        (("coverage", "demo", "--criterion", "aimer"), "AIMER reads no corpus"),
         (("overlap-map", "demo", "--sparsity", "1%"), "removes no expert"),
         (("separation", "demo", *RECIPES[:4], "--sparsity", "0"), "removes no expert"),
         (("overlap-map", "demo", "-o", "x.jpeg"), "x.jpeg has no known ending"),
@@ -247,7 +247,7 @@ def test_a_report_of_all_views(works, here):
 
 def test_what_is_left_out_is_said(works, here):
     output = works("report", "demo", "--criterion", "aimer", "--with-criterion", "magnitude")
-    assert "left out: What two texts agree on: AIMER reads no text" in output
+    assert "left out: What two corpora agree on: AIMER reads no corpus" in output
     assert (here / "report.html").is_file()
 
 

@@ -43,11 +43,11 @@ def test_matrix_shows_names_as_written(corpora):
 
 def test_matrix_description(corpora):
     assert matrices.describe(corpora, chance=0.5) == (
-        "The pruned sets share 40% to 70% over pairs of texts, least between math and code; "
+        "The pruned sets share 40% to 70% over pairs of corpora, least between math and code; "
         "two random sets would share 50%."
     )
     assert matrices.describe(corpora.iloc[:1]) == "The sets pruned on code and prose share 70%."
-    assert matrices.describe(corpora.iloc[:0]) == "No two texts have an overlap to compare."
+    assert matrices.describe(corpora.iloc[:0]) == "No two corpora have an overlap to compare."
 
 
 def test_curve_has_dashed_chance_and_one_line_a_series(curve):
@@ -132,7 +132,7 @@ def test_click_is_read_and_checked(points, variant):
 
 def test_description_names_the_extremes(variants):
     assert overlap_map.describe(variants) == (
-        "Of 17 variants, MSAN (1, 0, 2) depends least on the calibration text (overlap 0.90) "
+        "Of 17 variants, MSAN (1, 0, 2) depends least on the calibration corpus (overlap 0.90) "
         "and (0, 2, 0) most (0.10)."
     )
     assert "No overlap" in overlap_map.describe(variants.iloc[:0])
@@ -228,7 +228,7 @@ def test_names_of_texts_are_plain_text(table):
 
 def test_the_sentence_counts_experts(table):
     assert path_frequency.describe(table, COUNTS) == (
-        "Of 5 experts, paths pass through 3 on a, 3 on b; 1 on every text and 0 on none."
+        "Of 5 experts, paths pass through 3 on a, 3 on b; 1 on every corpus and 0 on none."
     )
     assert path_frequency.describe(table.iloc[:5], {"a": 4}) == (
         "Of 5 experts, paths pass through 3 on a."

@@ -32,14 +32,10 @@ def expert_map(
     """Draw the map and return the selected (layer, expert).
 
     A click in the browser and a change of `payload["selected"]` both move the selection; the
-    later one holds. In `on_select_change`, `st.session_state[key]["selection"]` holds the new
-    choice as a mapping with "layer" and "expert", both None when it was cleared.
-
-    Args:
-        payload: From `map_payload`.
-        key: Widget key; `key + ".memory"` is used as well.
-        height: Height of one panel in pixels, within what 5 to 28 px a layer allow.
-        on_select_change: Called before the script when the browser's choice changes.
+    later one holds. `on_select_change` is called before the script when the browser's choice
+    changes; `st.session_state[key]["selection"]` then holds it as a mapping with "layer" and
+    "expert", both None when it was cleared. The key `key + ".memory"` is used as well. A panel has
+    this height in pixels, within what 5 to 28 px a layer allow.
     """
     state = st.session_state.get(key)
     reported = state.get("selection") if isinstance(state, Mapping) else None

@@ -88,12 +88,8 @@ def map_payload(
     as float32 they alone would fill the 64 KiB. Base 85 because in base 64 tables that deflate
     cannot shrink would not fit.
 
-    Args:
-        layers: Decoder index of each row.
-        panels: One panel, or two of the same model.
-        arrangement: What the columns are.
-        mode: "mask" shows kept and pruned; "delta" the second panel as rank in A minus rank in B.
-        selected: (layer, expert) to mark.
+    `layers` are the decoder indices of the rows; there are one or two panels, of the same model.
+    The mode "mask" shows kept and pruned; "delta" the second panel as rank in A minus rank in B.
     """
     counts, width = panels[0].counts, panels[0].values.shape[1]
     for panel in panels:

@@ -47,7 +47,7 @@ def benchmark_part(context: Context) -> None:
             "lm-evaluation-harness or EvalScope below."
         )
     else:
-        _turn_to(results, _new_records())
+        _turn_to_new(results)
         way = _boards(context, results)
         dtype = str(results.loc[results["way"] == way, "dtype"].iloc[0])
     with st.container(border=True):
@@ -56,20 +56,15 @@ def benchmark_part(context: Context) -> None:
         import_form(context)
 
 
-def _new_records() -> list[str]:
-    """Ids of the records that this session took in, or whose job has ended since; each once."""
+def _turn_to_new(results: pd.DataFrame) -> None:
+    """Let the controls show what this session imported or ran since: its way, and its share."""
     ids: list[str] = st.session_state.pop(TAKEN_IN, [])
     queued = st.session_state.get(queued_key("benchmark"))
     job = next((job for job in job_store().list(kinds=("benchmark",)) if job.id == queued), None)
     if job and job.is_finished:
         del st.session_state[queued_key("benchmark")]
         ids = [*ids, *(each["record_id"] for each in (job.result or {}).get("benchmarks", ()))]
-    return ids
-
-
-def _turn_to(results: pd.DataFrame, new: list[str]) -> None:
-    """Let the controls show what is new: how it was benchmarked, and the share it lost."""
-    rows = results[results["record"].isin(new)]
+    rows = results[results["record"].isin(ids)]
     if rows.empty:
         return
     way = rows["way"].iloc[-1]

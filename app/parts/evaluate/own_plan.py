@@ -9,6 +9,7 @@ import streamlit as st
 from analysis.errors import UserError
 from app.charts.context import Context
 from app.charts.evaluations import of_plan
+from app.frame.cards import card
 from app.literal import literal
 from app.parts.evaluate.candidates import plan_name, usual_percent
 from app.session.needed import what_is_missing
@@ -64,11 +65,11 @@ def measure_card(place: Any, label: str, row: Any, measure: str) -> None:
     `row` is of a table with `mean` and `full`, the full model's or NaN.
     """
     full = row["full"]
-    place.metric(
+    card(
         label,
         f"{row['mean']:.3f}",
         None if pd.isna(full) else f"{row['mean'] - full:+.3f} vs full {full:.3f}",
+        place=place,
         delta_color="normal" if MEASURES[measure].higher_is_better else "inverse",
-        border=True,
-        height="stretch",
+        delta_arrow="auto",
     )

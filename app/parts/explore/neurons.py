@@ -144,29 +144,27 @@ def _expert_part(context: Context) -> None:
         show_command(line, heading="The score of every neuron from the command line")
 
 
-def _texts_part(context: Context) -> None:
-    st.markdown(
-        "**Does the choice depend on the text?** The share of the pruned neurons that two "
-        "calibration texts agree on, as for experts: the mean over those that compete with each "
-        "other. Chance is what two random choices of as many share."
-    )
-    show("neuron-overlap", context, said=True)
+def _said(words: str, name: str, context: Context) -> None:
+    """Words, and the chart of this name with its sentence."""
+    st.markdown(words)
+    show(name, context, said=True)
 
 
-def _experts_part(context: Context) -> None:
-    st.markdown(
-        "**Do the neurons that go lie in experts that would go whole?** Experts of each layer in "
-        "tenths by HEAPr of whole experts. Were whole experts as good a unit as neurons, the low "
-        "tenths would lose all and the others nothing."
-    )
-    show("neurons-beside-experts", context, said=True)
-
-
+_TEXTS: Final = (
+    "**Does the choice depend on the text?** The share of the pruned neurons that two "
+    "calibration texts agree on, as for experts: the mean over those that compete with each "
+    "other. Chance is what two random choices of as many share."
+)
+_EXPERTS: Final = (
+    "**Do the neurons that go lie in experts that would go whole?** Experts of each layer in "
+    "tenths by HEAPr of whole experts. Were whole experts as good a unit as neurons, the low "
+    "tenths would lose all and the others nothing."
+)
 PARTS: Final[dict[str, tuple[str, Callable[[Context], None]]]] = {
     "saliency": ("Saliency", _saliency_part),
     "expert": ("One expert", _expert_part),
-    "texts": ("Texts", _texts_part),
-    "experts": ("Whole experts", _experts_part),
+    "texts": ("Texts", partial(_said, _TEXTS, "neuron-overlap")),
+    "experts": ("Whole experts", partial(_said, _EXPERTS, "neurons-beside-experts")),
     "loss": ("Score and loss", partial(bins_part, granularity=ATOMIC_GRANULARITY)),
     "bytes": ("Same bytes", same_bytes_part),
 }
