@@ -5,24 +5,14 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, ParamSpec, Protocol, TypeVar
-
-import pandas as pd
+from typing import Final, ParamSpec, Protocol, TypeVar
 
 from analysis.criteria import Criterion, get_criterion
 from analysis.errors import PlanError, StatsError, UserError
 from analysis.model import MoEModel
 from analysis.ranking.compare import Comparison
-from analysis.ranking.experts import Stats
-from analysis.ranking.overlap import mean_overlaps, variant_overlaps
 from analysis.sparsity import num_removed, parse_sparsity
-from analysis.stats.choose import (
-    Choice,
-    choose_stats,
-    name_among,
-    newest_by_corpus,
-    parse_corpus_weight,
-)
+from analysis.stats.choose import choose_stats, name_among, newest_by_corpus, parse_corpus_weight
 from analysis.stats.store import Run, StatsStore, load_expert_stats
 from analysis.stats.tables import ExpertStats, Gate
 from app.charts.chart import made_by
@@ -190,11 +180,9 @@ class Context:
 
     def selection(self, request: PlanRequest) -> Selection:
         """A recipe with its statistics."""
-
-        def choose(*args: Any) -> Choice[Stats]:
-            return self.keep(choose_stats, *args)
-
-        found = select(request, self.model, self.store, choose=choose)
+        found = select(
+            request, self.model, self.store, choose=lambda *args: self.keep(choose_stats, *args)
+        )
         return self.keep(itself, found)
 
     @cached_property
@@ -240,21 +228,10 @@ class Context:
         self.check_removes()
         return self.calibrated
 
-    @cached_property
-    def variant_means(self) -> pd.DataFrame:
-        """Table of `mean_overlaps` of the 18 variants."""
-        pairs = self.keep(variant_overlaps, self.corpora_stats, self.gate, self.fraction)
-        return mean_overlaps(pairs)
-
     def ranked(self, selection: Selection) -> Ranked:
         """Scores and saliency of every expert under a recipe."""
         criterion, stats = selection.criterion, selection.choice.stats
         return self.keep(rank, criterion, stats, selection.request.gate)
-
-    def rankings(self) -> list[Ranked]:
-        """Both recipes' rankings, the compared one first; once where they have one name."""
-        both = [self.ranked(each) for each in (self.second, self.first)]
-        return list({each.criterion.label: each for each in both}.values())
 
     @cached_property
     def comparison(self) -> Comparison:
@@ -264,16 +241,13 @@ class Context:
     @cached_property
     def known_searches(self) -> tuple[KnownSearch, ...]:
         """The searches of the model."""
-
-        def read(path: Path) -> KnownSearch:
-            return self.keep(read_known, path)
-
-        return tuple(SearchStore(self.store.directories).of_model(self.model, read=read))
+        store = SearchStore(self.store.directories)
+        return tuple(store.of_model(self.model, read=lambda path: self.keep(read_known, path)))
 
     # What charts ask before they draw.
 
     def routed_criterion(self) -> Criterion:
-        """The criterion."""
+        """The criterion, where it reads corpora."""
         criterion = self.ranking_criterion
         if criterion.source != "routed":
             raise StatsError(
@@ -303,12 +277,6 @@ class Context:
         runs = ", ".join(run.manifest.run_id for run in self.runs.values())
         return made_by(self.head, runs, f"sparsity {self.sparsity}", *facts)
 
-    def about_selection(self) -> str:
-        """Provenance line of a chart of the recipe alone."""
-        first = self.first
-        runs = ", ".join(run.manifest.run_id for run in first.choice.runs)
-        return made_by(self.head, runs, first.criterion.label, f"sparsity {self.sparsity}")
-
     def about_plan(self) -> str:
         """How the plan came about, for provenance lines."""
         if self.shown is None:
@@ -324,11 +292,9 @@ class Context:
 
     def about_both(self) -> str:
         """Provenance line of a chart of both recipes."""
-        both = self.first, self.second
-        runs = [run.manifest.run_id for each in both for run in each.choice.runs]
-        sides = zip("AB", self.names, strict=True)
-        said = (f"{side}: {name}" for side, name in sides)
-        return made_by(self.head, *said, ", ".join(dict.fromkeys(runs)))
+        a, b = self.names
+        runs = [run.manifest.run_id for run in (*self.first.choice.runs, *self.second.choice.runs)]
+        return made_by(self.head, f"A: {a}", f"B: {b}", ", ".join(dict.fromkeys(runs)))
 
     @property
     def names(self) -> tuple[str, str]:

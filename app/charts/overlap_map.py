@@ -9,6 +9,7 @@ from typing import Any, Final
 import pandas as pd
 import plotly.graph_objects as go
 
+from analysis.ranking.overlap import mean_overlaps, variant_overlaps
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.theme import CLEAR, color_at, ink, muted, paper, text_on, themed
@@ -35,7 +36,8 @@ _BLOCK_STEP: Final = 3.25  # the two values of b stand apart by a quarter of a c
 @chart("overlap-map", "explore")
 def draw(context: Context) -> Drawing:
     """Which variants depend on the corpus."""
-    means, selected = context.variant_means, context.ranking_criterion.exponents
+    stats, selected = context.corpora_stats, context.ranking_criterion.exponents
+    means = mean_overlaps(context.keep(variant_overlaps, stats, context.gate, context.fraction))
     about = context.about(f"gate {context.gate}")
     return Drawing(partial(variant_map, means, selected=selected), means, describe(means), about)
 

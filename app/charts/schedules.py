@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from app.charts.chart import Drawing, chart
+from app.charts.chart import Drawing, chart, made_by
 from app.charts.context import Context
 from app.charts.theme import SMALL_SIZE, color_at, ink, paper, plain, primary, text_on, themed
 from app.charts.traces import box, heat, note
@@ -79,7 +79,10 @@ def draw(context: Context) -> Drawing:
     counts, label = sides(context).counts, schedule_label(context.plan.row)
     named = counts.assign(schedule=counts["schedule"].map(schedule_label))
     figure = partial(context.keep, schedules_figure, named, shown=label)
-    return Drawing(figure, counts, describe(named), context.about_selection())
+    first = context.first
+    runs = ", ".join(run.manifest.run_id for run in first.choice.runs)
+    facts = (runs, first.criterion.label, f"sparsity {context.sparsity}")
+    return Drawing(figure, counts, describe(named), made_by(context.head, *facts))
 
 
 def schedules_figure(table: pd.DataFrame, *, shown: str = "", dark: bool = False) -> go.Figure:

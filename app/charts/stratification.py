@@ -25,6 +25,12 @@ _MEASURES: Final = (
 )
 
 
+def _rankings(context: Context) -> list[Ranked]:
+    """Both recipes' rankings, the compared one first; once where they have one name."""
+    both = [context.ranked(each) for each in (context.second, context.first)]
+    return list({each.criterion.label: each for each in both}.values())
+
+
 def ranked_experts(panels: Sequence[Ranked], sparsity: Fraction) -> pd.DataFrame:
     """Table `panel, layer, expert, rank, value, kept`: the expert map of each criterion.
 
@@ -61,7 +67,7 @@ def separations(panels: Sequence[Ranked], sparsity: Fraction) -> pd.DataFrame:
 @chart("stratification", "explore")
 def draw_map(context: Context) -> Drawing:
     """Which experts each criterion keeps."""
-    table = ranked_experts(context.rankings(), context.fraction)
+    table = ranked_experts(_rankings(context), context.fraction)
     figure = partial(stratification_figure, table)
     return Drawing(figure, table, describe_map(table), context.about_both())
 
@@ -70,7 +76,7 @@ def draw_map(context: Context) -> Drawing:
 def draw_separation(context: Context) -> Drawing:
     """How clear the cut is."""
     context.check_removes()
-    rankings = context.rankings()
+    rankings = _rankings(context)
     table = separations(rankings, context.fraction)
     about = context.about(" beside ".join(each.criterion.label for each in rankings))
     return Drawing(partial(separation_figure, table), table, describe(table), about)

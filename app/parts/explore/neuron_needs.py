@@ -43,13 +43,7 @@ def neurons_missing_part(context: Context) -> None:
         before = {"tokens": sum(each.num_tokens for each in run.manifest.corpora)}
         before |= {key: settings[key] for key in ("seq_len", "seed") if key in settings}
     request: CalibrateRequest = validated(
-        CalibrateRequest,
-        {
-            **own_model(context),
-            "corpus": corpus,
-            "groups": groups,
-            **before,
-        },
+        CalibrateRequest, {**own_model(context), "corpus": corpus, "groups": groups, **before}
     )
     command = shown_request(request).command()
     label, icon = "Collect statistics of neurons", ":material/play_arrow:"
