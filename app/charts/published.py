@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import pandas as pd
@@ -123,36 +124,24 @@ def winners_of(table: str) -> Drawing:
     return winner_map.drawing(scores, made_by(source_of(table)), "winner-map")
 
 
-def profile(setting: Setting, *, radar: bool) -> Drawing:
+def _profile(name: str, setting: Setting) -> Drawing:
     """Capability profile of one block, best average rank first (arXiv:2603.18492, Figure 3)."""
     scores = scores_of(setting)
     order = average_rank(scores.drop(index=FULL)).sort_values(kind="stable").index
     about = made_by(source_of(setting.table), setting.model, f"sparsity {setting.sparsity:.0%}")
-    scores = scores.loc[[FULL, *order]]
-    name = "capability-radar" if radar else "capability"
-    return capability.drawing(scores, about, radar=radar, name=name)
+    radar = name.endswith("radar")
+    return capability.drawing(scores.loc[[FULL, *order]], about, radar=radar, name=name)
 
 
+_TITLES: Final = {
+    "capability": "What each candidate keeps of each benchmark",
+    "capability-radar": "The same as a radar",
+    "winner-map": "Which candidate wins which benchmark, in every block of a table",
+}
+_DRAW: Final[dict[str, Callable[[Setting], Drawing]]] = {
+    **{name: partial(_profile, name) for name in ("capability", "capability-radar")},
+    "winner-map": lambda block: winners_of(block.table),
+}
 PAPER_CHARTS: Final = {
-    chart.name: chart
-    for chart in (
-        PaperChart(
-            "capability",
-            "evaluate",
-            "What each candidate keeps of each benchmark",
-            lambda block: profile(block, radar=False),
-        ),
-        PaperChart(
-            "capability-radar",
-            "evaluate",
-            "The same as a radar",
-            lambda block: profile(block, radar=True),
-        ),
-        PaperChart(
-            "winner-map",
-            "evaluate",
-            "Which candidate wins which benchmark, in every block of a table",
-            lambda block: winners_of(block.table),
-        ),
-    )
+    name: PaperChart(name, "evaluate", title, _DRAW[name]) for name, title in _TITLES.items()
 }
