@@ -71,7 +71,6 @@ def outline_model(
 
 
 def _folder(source: str, revision: str | None) -> Path:
-    """Where config.json lies."""
     path = Path(source).expanduser()
     if path.is_file() and path.name == CONFIG_NAME:
         return path.parent

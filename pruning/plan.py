@@ -14,7 +14,6 @@ from typing import Any
 
 from analysis.durable import write_durably
 from analysis.errors import PlanError
-from analysis.families import MoELayer
 from analysis.json_text import parse_json_once
 from analysis.lazy import pd
 from analysis.model import ModelRef, MoEModel
@@ -211,9 +210,18 @@ def select_experts(
     by_layer = {int(str(layer)): rows for layer, rows in ranking.groupby("layer")}
     kept: dict[int, tuple[int, ...]] = {}
     for layer, keep in zip(allocation.layers, allocation.keep, strict=True):
-        order = _order(layer, by_layer.get(layer.index, ranking[:0]))
+        rows = by_layer.get(layer.index, ranking[:0])
+        ids, ranks = rows["expert"].tolist(), rows["rank"].tolist()
+        if sorted(ids) != list(range(layer.num_experts)):
+            raise PlanError(
+                f"The ranking holds {len(ids)} experts of layer {layer.index}, but it should "
+                f"rank each of its {layer.num_experts} experts once."
+            )
+        if len(set(ranks)) != len(ranks) or any(rank != rank for rank in ranks):
+            raise PlanError(f"The ranking of layer {layer.index} has equal or missing ranks.")
         pinned = limits.pinned.get(layer.index, frozenset())
         dropped = limits.dropped.get(layer.index, frozenset())
+        order = [int(expert) for _, expert in sorted(zip(ranks, ids, strict=True))]
         order = order_within(order, pinned, dropped)
         size, share = layer.num_experts // layer.num_groups, keep // layer.num_groups
         groups = [[e for e in order if e // size == group] for group in range(layer.num_groups)]
@@ -225,19 +233,6 @@ def select_experts(
             )
         kept[layer.index] = stays
     return PruningPlan(model, kept, provenance or Provenance(tool_version=tool_version()))
-
-
-def _order(layer: MoELayer, ranking: pd.DataFrame) -> list[int]:
-    """The experts of a layer in the order of its ranking, first to keep first."""
-    ids, ranks = ranking["expert"].tolist(), ranking["rank"].tolist()
-    if sorted(ids) != list(range(layer.num_experts)):
-        raise PlanError(
-            f"The ranking holds {len(ids)} experts of layer {layer.index}, but it should "
-            f"rank each of its {layer.num_experts} experts once."
-        )
-    if len(set(ranks)) != len(ranks) or any(rank != rank for rank in ranks):
-        raise PlanError(f"The ranking of layer {layer.index} has equal or missing ranks.")
-    return [int(expert) for _, expert in sorted(zip(ranks, ids, strict=True))]
 
 
 def plan_from_dict(raw: object) -> PruningPlan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
@@ -31,9 +31,15 @@ def expert_states(
     counts = {layer.index: layer.num_experts for layer in layers}
     rows = []
     for layer in sorted({*first.kept, *second.kept, *counts}):
-        kept = [_kept_experts(plan, layer, counts) for plan in (first, second)]
-        everyone = range(counts[layer]) if layer in counts else sorted(kept[0] | kept[1])
-        rows += [(layer, each, _STATE_OF[each in kept[0], each in kept[1]]) for each in everyone]
+        if layer not in counts and not (layer in first.kept and layer in second.kept):
+            raise PlanError(
+                f"Only one of the plans names layer {layer}; the other keeps it whole, and only "
+                "the model says how many experts these are."
+            )
+        whole = range(counts.get(layer, 0))
+        a, b = (frozenset(plan.kept.get(layer, whole)) for plan in (first, second))
+        everyone = whole if layer in counts else sorted(a | b)
+        rows += [(layer, each, _STATE_OF[each in a, each in b]) for each in everyone]
     return pd.DataFrame(rows, columns=["layer", "expert", "state"])
 
 
@@ -127,14 +133,3 @@ def _check_same_model(first: PruningPlan, second: PruningPlan) -> None:
             f"The plans are of different models: {first.model.name} (identity "
             f"{first.model.identity[:8]}) and {second.model.name} ({second.model.identity[:8]})."
         )
-
-
-def _kept_experts(plan: PruningPlan, layer: int, counts: Mapping[int, int]) -> frozenset[int]:
-    if layer in plan.kept:
-        return frozenset(plan.kept[layer])
-    if layer not in counts:
-        raise PlanError(
-            f"Only one of the plans names layer {layer}; the other keeps it whole, and only the "
-            "model says how many experts these are."
-        )
-    return frozenset(range(counts[layer]))

@@ -101,7 +101,6 @@ def _walk(node: yaml.Node, path: _Key, lines: dict[_Key, int]) -> Iterator[tuple
 
 
 def _said(error: Mapping[str, Any], lines: Mapping[_Key, int]) -> tuple[int, str]:
-    """Line and message of one of pydantic's findings."""
     # A key of a mapping that is no number is marked so by pydantic.
     place = tuple(str(part) for part in error["loc"] if part != "[key]")
     line = next((lines[place[:n]] for n in range(len(place), -1, -1) if place[:n] in lines), 1)

@@ -8,7 +8,7 @@ import streamlit as st
 from analysis.criteria import NEURON_CRITERIA
 from analysis.criteria.heapr import DEFAULT_LAMBDA, camera_p
 from app.charts.names import criterion_label
-from app.session.plan_state import forget_import
+from app.session.plan_state import plan_input
 from pruning.atoms.selection import AtomScope
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
 from pruning.planning.choice import SCOPES, scopes_of
@@ -30,15 +30,14 @@ def is_about_neurons() -> bool:
 
 def granularity_control() -> None:
     """Draw the switch; above the sidebar's controls in the script, which ask what it says."""
-    st.segmented_control(
+    plan_input(
+        st.segmented_control,
         "What is removed",
         list(GRANULARITIES),
         default=DEFAULTS["granularity"],
         key="granularity",
-        bind="query-params",
         required=True,
         format_func=GRANULARITIES.__getitem__,
-        on_change=forget_import,
         help="**Experts**: whole ones, so that the router has fewer to choose from.  \n"
         "**Neurons**: inside experts, which become narrower; a neuron is a row of the gate and up "
         "matrices and a column of down (the papers say atomic expert).",
@@ -64,30 +63,28 @@ def chosen_scope(criterion: str) -> AtomScope:
 
 def neuron_criterion_controls() -> None:
     """Draw what ranks neurons, and among which of them the budget is spent."""
-    st.segmented_control(
+    plan_input(
+        st.segmented_control,
         "Criterion",
         tuple(NEURON_CRITERIA),
         default=DEFAULTS["neurons"],
         key="neurons",
-        bind="query-params",
         required=True,
         format_func=criterion_label,
-        on_change=forget_import,
         help="**HEAPr**: how much the loss is expected to grow without the neuron; one forward and "
         "one backward pass.  \n**CAMERA-P**: how much the neuron writes.  \n**Neuron norms**: the "
         "weights alone, no calibration; a default, not a method of the papers.  \n**Random**: what "
         "any of them must beat.",
     )
     if st.session_state.get("neurons") == "camera-p":
-        st.number_input(
+        plan_input(
+            st.number_input,
             "Lambda",
             0.0,
             MOST_LAMBDA,
             value=DEFAULT_LAMBDA,
             step=0.5,
             key="lambda",
-            bind="query-params",
-            on_change=forget_import,
             width=140,
             help="How much a neuron's largest activation counts beside the norm of all; the paper "
             "gives no value, 1 is ours.",
@@ -96,15 +93,14 @@ def neuron_criterion_controls() -> None:
     possible = scopes_of(criterion)
     if st.session_state.get("scope", possible[0]) not in possible:
         st.session_state["scope"] = possible[0]
-    st.segmented_control(
+    plan_input(
+        st.segmented_control,
         "Neurons compete within",
         possible,
         default=possible[0],
         key="scope",
-        bind="query-params",
         required=True,
         format_func=lambda scope: SCOPES[scope],
-        on_change=forget_import,
         help="**All layers** (HEAPr-G): the weakest neurons of the model go, wherever they are.  "
         "\n**Each layer** (HEAPr-L): every layer loses the same share.  \n**Each expert**: every "
         "expert loses the same share, so all stay equally wide.",

@@ -1,6 +1,6 @@
 """State of the plan controls: what they say, and what edits and imported files make of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,14 +26,8 @@ from pruning.schedules import Spending, from_counts
 
 EDITOR, TABLE = "plan.editor", "plan.table"
 # Declared to each widget as well, see `app.session.state.DEFAULTS`.
-DEFAULTS: dict[str, Any] = {
-    "schedule": "uniform",
-    "multiple": 1,
-    "protect": "",
-    "counts": "",
-    "locked": "",
-    "searched": "",
-}
+_TEXTS = ("protect", "counts", "locked", "searched")
+DEFAULTS: dict[str, Any] = {"schedule": "uniform", "multiple": 1, **dict.fromkeys(_TEXTS, "")}
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +66,11 @@ def import_plan(file: str, plan: PruningPlan) -> None:
 def forget_import() -> None:
     """What the controls say is meant."""
     st.session_state.pop("plan.imported", None)
+
+
+def plan_input(draw: Callable[..., Any], label: str, *options: Any, **said: Any) -> None:
+    """Draw a control of plans, in the URL; a touch of it ends the plan of a file."""
+    draw(label, *options, **{"bind": "query-params", "on_change": forget_import, **said})
 
 
 def note_plan(shown: CurrentPlan) -> None:

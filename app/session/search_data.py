@@ -105,7 +105,6 @@ def searched_plan(context: Context) -> CurrentPlan | None:
 
 
 def _other_budget(context: Context, search: KnownSearch) -> None:
-    """Says what a search spent, and offers the slider's place where it has one."""
     experts = context.model.num_experts
     st.info(
         f"The search {literal(search.search_id)} spent another budget: it removes {search.removed} "

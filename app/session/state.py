@@ -135,7 +135,6 @@ def exponents() -> tuple[int, int, int]:
 
 
 def _value(key: str) -> Any:
-    """What a control says; its first value where it was not drawn yet."""
     return st.session_state.get(key, DEFAULTS[key])
 
 

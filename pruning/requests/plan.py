@@ -189,5 +189,4 @@ class PlanRequest(RankRequest):
 
 
 def _layers_named(texts: Iterable[str]) -> frozenset[int]:
-    """Layers of texts such as 0,5-7."""
     return frozenset[int]().union(*(parse_numbers(text, what="layers") for text in texts))

@@ -120,8 +120,6 @@ def expected_tensors(
 
 @dataclass(frozen=True, slots=True)
 class _Maker:
-    """What all tensors of a checkpoint have in common."""
-
     family: MoEFamily
     kept: Mapping[int, Sequence[int]]
     heads: HeadSlots

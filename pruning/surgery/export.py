@@ -131,7 +131,6 @@ def _modeling_file(model: MoEModel, config: Mapping[str, Any]) -> dict[str, byte
 
 
 def _companions(model: MoEModel, plan: PruningPlan, options: ExportOptions) -> dict[str, bytes]:
-    """Files beside weights, configuration and index."""
     source = model.checkpoint.path
     found = {path for pattern in _COPIED_FILES for path in source.glob(pattern) if path.is_file()}
     names = sorted(str(path.relative_to(source)) for path in found)

@@ -55,7 +55,6 @@ def logits_memory(source: MoEModel, plan: PruningPlan) -> int:
 
 
 def _choose(level: str | None, manifest: Manifest, source: MoEModel | None) -> tuple[Level, str]:
-    """The level to go to, and why."""
     known = [each.value for each in Level]
     if level is not None and level not in known:
         raise ExportError(unknown_name("level", level, known))

@@ -35,8 +35,6 @@ class _Cancelled(Exception):
 
 @dataclass(eq=False)
 class _Work:
-    """What the threads of one export share."""
-
     source: Path
     target: Path
     hashers: ThreadPoolExecutor  # threads that hash and flush, beside those that copy

@@ -19,7 +19,7 @@ from app.session.plan_state import (
     DEFAULTS,
     chosen_plan,
     counts_typed,
-    forget_import,
+    plan_input,
     schedule_chosen,
 )
 from app.session.search_data import ordered_for, searches_of
@@ -46,6 +46,7 @@ _OF_NEURONS: Final[Mapping[str, Any]] = {
     "width_multiple": DEFAULT_MULTIPLE,
     "neuron_multiple": 1,
 }
+_OTHERS_LOSE: Final = " The others lose more, so that the budget stays."
 _SUMMARIES: Final = "  \n".join(
     f"**{schedule_label(name)}**: {SCHEDULES[name].summary}."
     for name in SCHEDULE_NAMES
@@ -75,7 +76,15 @@ def plan_controls(context: Context) -> PlanChoice:
             note = "Layers that lose nothing; the others lose more, so that the budget stays."
             _text("Protect layers", "protect", "such as 0,5-7", note, rest="")
             _multiple_input(context)
-            _hand_inputs()
+            # Drawn for every schedule: what a callback sets of a widget that was not there reaches
+            # the page, but not the address.
+            note = "Experts kept, as in the address: a number for each sparse layer, with dots "
+            note += "between."
+            said: dict[str, Any] = {"rest": "", "width": 230, "on_change": counts_typed}
+            _text("Counts by hand", "counts", "such as 16.16.12", note, **said)
+            note = "Layers that neither give nor take when another one is moved."
+            said = {"rest": "", "width": 120, "on_change": None}
+            _text("Locked layers", "locked", "none", note, **said)
         with st.popover("From a file", icon=":material/upload_file:"):
             upload_part(context)
     return _chosen_neurons() if is_about_neurons() else chosen_plan()
@@ -100,31 +109,19 @@ def _chosen_neurons() -> PlanChoice:
 
 
 def _text(
-    label: str,
-    key: str,
-    example: str,
-    note: str,
-    rest: str = " The others lose more, so that the budget stays.",
+    label: str, key: str, example: str, note: str, rest: str = _OTHERS_LOSE, **said: Any
 ) -> None:
-    st.text_input(
-        label,
-        key=key,
-        bind="query-params",
-        max_chars=MOST_TEXT,
-        placeholder=example,
-        on_change=forget_import,
-        help=note + rest,
-        width=150,
-    )
+    options = {"placeholder": example, "help": note + rest, "width": 150, **said}
+    plan_input(st.text_input, label, key=key, max_chars=MOST_TEXT, **options)
 
 
 def _schedule_inputs(context: Context) -> None:
-    st.segmented_control(
+    plan_input(
+        st.segmented_control,
         "Schedule",
         SCHEDULE_NAMES,
         default=DEFAULTS["schedule"],
         key="schedule",
-        bind="query-params",
         required=True,
         on_change=schedule_chosen,
         format_func=schedule_label,
@@ -142,12 +139,11 @@ def _schedule_inputs(context: Context) -> None:
         return
     if st.session_state.get("searched") not in known:
         st.session_state["searched"] = known[0]
-    st.selectbox(
+    plan_input(
+        st.selectbox,
         "Search",
         known,
         key="searched",
-        bind="query-params",
-        on_change=forget_import,
         help="The order of the experts within layers comes with it.",
         width=340,
     )
@@ -158,51 +154,25 @@ def _multiple_input(context: Context) -> None:
     options = [number for number in MULTIPLES if number <= most]
     if st.session_state.get("multiple", 1) not in options:
         st.session_state["multiple"] = 1
-    st.selectbox(
+    plan_input(
+        st.selectbox,
         "Multiple of",
         options,
         key="multiple",
-        bind="query-params",
-        on_change=forget_import,
         help="Layers keep a multiple of this many experts, which parallel kernels may need.",
         width=105,
     )
 
 
-def _hand_inputs() -> None:
-    # Drawn for every schedule: what a callback sets of a widget that was not there reaches the
-    # page, but not the address.
-    st.text_input(
-        "Counts by hand",
-        key="counts",
-        bind="query-params",
-        max_chars=MOST_TEXT,
-        placeholder="such as 16.16.12",
-        on_change=counts_typed,
-        help="Experts kept, as in the address: a number for each sparse layer, with dots between.",
-        width=230,
-    )
-    st.text_input(
-        "Locked layers",
-        key="locked",
-        bind="query-params",
-        max_chars=MOST_TEXT,
-        placeholder="none",
-        help="Layers that neither give nor take when another one is moved.",
-        width=120,
-    )
-
-
 def _unit_input() -> None:
-    st.segmented_control(
+    plan_input(
+        st.segmented_control,
         "Sparsity is a share of",
         list(UNITS),
         default=_OF_NEURONS["unit"],
         key="unit",
-        bind="query-params",
         required=True,
         format_func=lambda unit: UNITS[unit],
-        on_change=forget_import,
         help="**Neurons** of the routed experts (HEAPr, Algorithm 1), or **all parameters** of "
         "the model, embeddings and attention as well (its Figure 2); zeros that a width mode "
         "adds are not counted.",
@@ -210,33 +180,34 @@ def _unit_input() -> None:
 
 
 def _width_inputs() -> None:
-    st.segmented_control(
+    plan_input(
+        st.segmented_control,
         "Widths of the export",
         WIDTH_MODES,
         default=_OF_NEURONS["width"],
         key="width",
-        bind="query-params",
         required=True,
         help="**uniform**: one width for the model, which every reader takes.  \n**per-layer**: "
         "one a layer.  \n**ragged**: each expert its own on disk, one a layer when loaded.  \n"
         "What is missing is filled up with zeros, so all three compute the same.",
+        on_change=None,
     )
-    st.selectbox(
+    plan_input(
+        st.selectbox,
         "Rounded up to",
         WIDTH_MULTIPLES,
         index=WIDTH_MULTIPLES.index(_OF_NEURONS["width_multiple"]),
         key="width_multiple",
-        bind="query-params",
         help="Loaded widths are multiples of this, which grouped matrix products need: 16 bytes, 8 "
         "numbers in bfloat16.",
         width=115,
+        on_change=None,
     )
-    st.selectbox(
+    plan_input(
+        st.selectbox,
         "Experts keep a multiple of",
         MULTIPLES,
         key="neuron_multiple",
-        bind="query-params",
-        on_change=forget_import,
         help="Neurons go in blocks, so that each expert keeps a multiple of this many.",
         width=185,
     )

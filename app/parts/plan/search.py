@@ -89,7 +89,6 @@ def _side_by_side(context: Context, found: Searches) -> None:
 
 
 def _found(searches: Sequence[KnownSearch]) -> pd.DataFrame:
-    """Table of searches: what each was made on and what it found."""
     return pd.DataFrame(
         {
             "search": [each.search_id for each in searches],
@@ -202,7 +201,6 @@ def _continue_button(search: KnownSearch, recipe: Path) -> None:
 
 
 def _numbers(search: KnownSearch, left: float | None) -> None:
-    """Four numbers: the best, what was tried, what reuse saved, the time."""
     first, second, third, fourth = st.columns(4)
     best, cost = search.result.best_entry.fitness or 0.0, search.result.cost
     gained = "" if search.uniform is None else f"{best - search.uniform:+.3f} vs uniform"
@@ -219,7 +217,6 @@ def _numbers(search: KnownSearch, left: float | None) -> None:
 
 
 def _pictures(context: Context, search: KnownSearch) -> None:
-    """Fitness per generation, and the best schedule so far."""
     shown = replace(context, search=search)
     for place, name in zip(st.columns([3, 2]), ("search", "search-best"), strict=True):
         with place:

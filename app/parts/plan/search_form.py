@@ -16,7 +16,7 @@ from pruning.evaluate.result import MEASURES
 from pruning.planning.ranking import Selection
 from pruning.planning.search_estimate import duration_text, estimate_search, start_seconds
 from pruning.planning.search_plans import new_search_id, searching_recipe
-from pruning.recipe import Recipe, SearchSection
+from pruning.recipe import SearchSection
 from pruning.requests.base import bounds, choices, validated
 from pruning.requests.search import SearchRequest
 from pruning.search.store import KnownSearch
@@ -41,7 +41,13 @@ def search_form(context: Context, ready: Selection) -> None:
         raise ValueError("the recipe does not search")
     known = searches_of(context.model)
     _say_estimate(context, section, known.known)
-    request = _request(context, recipe, search_id)
+    path = str(context.model.checkpoint.path)
+    values = {
+        "recipe": recipe.model_copy(update={"model": path}).to_yaml(),
+        "out": search_store().folder(search_id),
+        "stats_dir": data.settings().stats_dir,
+    }
+    request: SearchRequest = validated(SearchRequest, values)
     command = shown_request(request).command()
     is_done = _is_known(known.named(search_id), section)
     if st.button(
@@ -57,8 +63,16 @@ def search_form(context: Context, ready: Selection) -> None:
 def _fields(context: Context) -> dict[str, Any]:
     """What the fields say: the key search of a recipe."""
     first, second, third = st.columns(3)
+    ranked = set(context.corpora) | {corpus for corpus, part in context.weights.items() if part}
     asked: dict[str, Any] = {
-        "corpus": _corpus_field(first, context),
+        "corpus": first.selectbox(
+            "Judged on",
+            sorted(calibration_texts(), key=lambda text: text in ranked),  # ranked ones last
+            key="search.corpus",
+            format_func=text_label,
+            help="Another text than the one that ranks by default: a schedule that is judged on "
+            "the text that chose its experts would look better than it is.",
+        ),
         "samples": second.select_slider("Samples", _SAMPLES, value=64, key="search.samples"),
         "fitness": third.selectbox(
             "Judged by",
@@ -97,45 +111,18 @@ def _fields(context: Context) -> dict[str, Any]:
     return asked | {"racing": racing or None}
 
 
-def _corpus_field(place: Any, context: Context) -> str:
-    """Texts that ranked nothing first."""
-    ranked = set(context.corpora) | {corpus for corpus, part in context.weights.items() if part}
-    chosen = place.selectbox(
-        "Judged on",
-        sorted(calibration_texts(), key=lambda text: text in ranked),
-        key="search.corpus",
-        format_func=text_label,
-        help="Another text than the one that ranks by default: a schedule that is judged on the "
-        "text that chose its experts would look better than it is.",
-    )
-    return str(chosen)
-
-
 def _say_estimate(context: Context, asked: SearchSection, known: tuple[KnownSearch, ...]) -> None:
     estimate = estimate_search(asked, known, list(context.runs.values()))
     start = start_seconds(context.model.checkpoint.nbytes)
+    before = " to ".join(map(duration_text, start))
     text = f"At most {estimate.candidates:,} candidates on {asked.samples} samples: "
     if estimate.low is not None and estimate.high is not None:
-        text += f"**{_span(estimate.low + start[0], estimate.high + start[1])}**, of which "
-    text += f"{_span(*start)} for libraries, samples and weights, before the first"
+        low, high = estimate.low + start[0], estimate.high + start[1]
+        text += f"**{duration_text(low)} to {duration_text(high)}**, of which "
+    text += f"{before} for libraries, samples and weights, before the first"
     st.markdown(f":material/timer: {text}. {literal(estimate.how)}")
     if asked.racing:
         st.text("Racing shortens this: by a third to more than a half in searches of the demo.")
-
-
-def _span(low: float, high: float) -> str:
-    return f"{duration_text(low)} to {duration_text(high)}"
-
-
-def _request(context: Context, recipe: Recipe, search_id: str) -> SearchRequest:
-    path = str(context.model.checkpoint.path)
-    values = {
-        "recipe": recipe.model_copy(update={"model": path}).to_yaml(),
-        "out": search_store().folder(search_id),
-        "stats_dir": data.settings().stats_dir,
-    }
-    request: SearchRequest = validated(SearchRequest, values)
-    return request
 
 
 def _is_known(search: KnownSearch | None, asked: SearchSection) -> bool:
