@@ -214,7 +214,7 @@ def test_who_loses_least_at_the_same_bytes(open_page):
         assert f"{corpus}: {best['candidate']} {best['change']:+.3f} nats" in said
     own = table[table["candidate"] == "HEAPr, neurons all layers"].set_index("corpus")["change"]
     others = table[table["granularity"] == "expert"].groupby("corpus")["change"].min()
-    assert f"whole experts here on {(own < others).sum()} of 3 texts" in said
+    assert f"whole experts here on {(own < others).sum()} of 3 corpora" in said
 
 
 def test_a_model_without_evaluations_of_one_size_says_how_to_make_them(open_page):
