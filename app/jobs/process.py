@@ -1,7 +1,9 @@
-"""Processes: whether a worker still lives, and the signals that stop it."""
+"""Processes: whether a worker lives, the signals that stop it, the output that it leaves behind."""
 
 import contextlib
+import logging
 import os
+import shutil
 import signal
 import socket
 from pathlib import Path
@@ -102,3 +104,31 @@ def last_memory(job: Job) -> str:
 def format_memory(size: int) -> str:
     """A number of bytes for a person: "512 MiB", "1.2 GiB"."""
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
+
+
+logger = logging.getLogger(__name__)
+
+
+def delete_partials(job: Job, error: str) -> str:
+    """Delete the job's unfinished output; `error`, with the paths that could not be deleted.
+
+    Only paths whose last name contains ".partial": whatever a request says, nothing finished is
+    ever deleted here. A link is removed, never what it points to.
+    """
+    left = ", ".join(path for path in job.partials if not _delete(Path(path)))
+    return f"{error} Not deleted: {left}.".lstrip() if left else error
+
+
+def _delete(path: Path) -> bool:
+    if ".partial" not in path.name:
+        logger.warning("Not deleted, the name has no '.partial': %s", path)
+        return True
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    except OSError:
+        logger.exception("Cannot delete %s", path)
+        return False
+    return True

@@ -12,8 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.jobs.model import Job, JobState
-from app.jobs.partials import delete_partials
-from app.jobs.process import is_alive, kill_orphans, last_memory, signal_worker, start_time
+from app.jobs.process import (
+    delete_partials,
+    is_alive,
+    kill_orphans,
+    last_memory,
+    signal_worker,
+    start_time,
+)
 from app.jobs.store import JobStore
 from app.jobs.table import JobTable
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from analysis.errors import JobError, unknown_name
 from app.jobs.model import Job, JobState
-from app.jobs.partials import delete_partials
-from app.jobs.process import last_memory
+from app.jobs.process import delete_partials, last_memory
 from app.jobs.runner import passed_variables, worker_command
 from app.jobs.store import JobStore
 from app.jobs.table import JobTable

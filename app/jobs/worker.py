@@ -20,8 +20,7 @@ from typing import Any
 from analysis.errors import JobError, UserError, unknown_name
 from analysis.progress import Progress
 from app.jobs.model import Job, JobState
-from app.jobs.partials import delete_partials
-from app.jobs.process import format_memory, peak_memory
+from app.jobs.process import delete_partials, format_memory, peak_memory
 from app.jobs.redact import RedactedStream
 from app.jobs.runner import LocalRunner
 from app.jobs.store import JobStore

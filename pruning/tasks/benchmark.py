@@ -11,12 +11,13 @@ from analysis.errors import PlanError, StatsError
 from analysis.model import DEMO_CHECKPOINT, DEMO_MODEL, ModelRef, MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore, stats_store
-from pruning.evaluate.benchmarks.candidates import candidate_of_export, candidate_of_plan
 from pruning.evaluate.benchmarks.imports import read_results
 from pruning.evaluate.benchmarks.record import (
     BenchmarkRecord,
     BenchmarkStore,
     Candidate,
+    candidate_of_export,
+    candidate_of_plan,
     new_record,
 )
 from pruning.evaluate.record import PlanFacts

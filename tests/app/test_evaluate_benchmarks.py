@@ -11,10 +11,10 @@ from app.jobs.model import JobState
 from app.jobs.runner import LocalRunner
 from app.parts.evaluate.benchmark_forms import take_results
 from app.session.job_queue import job_store
-from pruning.evaluate.benchmarks.candidates import candidate_of_plan
 from pruning.evaluate.benchmarks.record import (
     BenchmarkScore,
     BenchmarkStore,
+    candidate_of_plan,
     new_record,
     settings_of,
 )

@@ -5,10 +5,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from analysis.model import ModelRef
-from pruning.evaluate.record import MADE_BY, PlanFacts
+from analysis.model import ModelRef, MoEModel
+from pruning.active import Routing
+from pruning.evaluate.record import MADE_BY, PlanFacts, made_facts, plan_facts
 from pruning.evaluate.store import Record, RecordStore
-from pruning.plan import ATOMIC_GRANULARITY
+from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan, model_ref
+from pruning.surgery.manifest import Manifest
 
 FULL = "full"
 BenchmarkSource = Literal["lm-eval", "evalscope"]
@@ -189,3 +191,40 @@ class BenchmarkStore(RecordStore[BenchmarkRecord]):
     """Benchmarks of one or more statistics directories; new ones go to the first."""
 
     kind = BenchmarkRecord
+
+
+def candidate_of_plan(
+    model: MoEModel, plan: PruningPlan, routing: Routing | None = None
+) -> Candidate:
+    """What a plan leaves of a model, masked in it; of a plan that keeps everything, the model."""
+    fitted = fit_plan(plan, model)
+    facts = plan_facts(fitted, model, routing)
+    ref = model_ref(model)
+    return Candidate(ref, ref, candidate_label(facts), fitted.digest, facts)
+
+
+def candidate_of_export(
+    model: MoEModel, manifest: Manifest, source: MoEModel | None = None, *, routing: Routing | None
+) -> Candidate:
+    """An export, which is `model` itself.
+
+    Without its source, the facts are those of the manifest: sizes before and neurons removed are
+    not known.
+    """
+    plan = manifest.plan
+    if source is None:
+        after = sum(map(len, plan.kept.values()))
+        gone = plan.provenance.budget.get("removed")
+        removed = None if plan.kept_atoms or not isinstance(gone, int) else gone / (after + gone)
+        known = {
+            "granularity": plan.granularity,
+            "experts_after": after,
+            "removed": removed,
+            "bytes_after": model.checkpoint.nbytes,
+        }
+        facts = made_facts(plan.provenance).model_copy(update=known)
+    else:
+        plan = fit_plan(plan, source)
+        facts = plan_facts(plan, source, routing)
+    full = ModelRef(manifest.source.name, manifest.source.identity)
+    return Candidate(full, model_ref(model), candidate_label(facts), plan.digest, facts)

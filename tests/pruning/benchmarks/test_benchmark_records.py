@@ -12,7 +12,6 @@ from analysis.model import ModelRef
 from analysis.ranking.experts import rank_experts
 from analysis.stats.choose import CorpusWeight, choose_stats
 from analysis.stats.store import SHIPPED_STATS, StatsStore
-from pruning.evaluate.benchmarks.candidates import candidate_of_plan
 from pruning.evaluate.benchmarks.harness import HarnessSettings
 from pruning.evaluate.benchmarks.record import (
     FULL,
@@ -20,6 +19,7 @@ from pruning.evaluate.benchmarks.record import (
     BenchmarkStore,
     Candidate,
     candidate_label,
+    candidate_of_plan,
     new_record,
     settings_of,
 )

@@ -13,7 +13,7 @@ from search_cases import listed, p_value, space
 
 from analysis.families import MoELayer
 from pruning.constraints import Constraints
-from pruning.search.mutation import mutate, num_switches, switch
+from pruning.search.evolution import mutate, num_switches, switch
 from pruning.search.space import integer_below
 
 DRAWS = 20_000
