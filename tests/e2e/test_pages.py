@@ -189,8 +189,8 @@ def test_two_questions_in_five_clicks(open_tab, dashboard):
     person.on(tab.get_by_role("link", name="Explore the experts"))
     tab.get_by_role("heading", level=1, name="Which experts does each criterion keep?").wait_for()
 
-    # Which criterion depends least on the calibration text?
-    answer = shown(tab.get_by_text("depends least on the calibration text"))
+    # Which criterion depends least on the calibration corpus?
+    answer = shown(tab.get_by_text("depends least on the calibration corpus"))
     found = re.search(
         r"Of 17 variants, (\w+) (\([\d, ]+\)) depends least .*?overlap (0\.\d+)", answer
     )
