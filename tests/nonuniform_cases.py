@@ -25,23 +25,14 @@ NAMED = {case.name: case for case in NON_UNIFORM}
 
 @dataclass(frozen=True)
 class Pruned:
-    """A non-uniform export; nobody writes into it.
-
-    Args:
-        case: the family.
-        source: the checkpoint that was exported.
-        plan: what stays.
-        path: the export.
-        model: the original, pruned in memory by hand.
-        logits: what that computes.
-    """
+    """A non-uniform export; nobody writes into it."""
 
     case: Case
-    source: MoEModel
-    plan: PruningPlan
-    path: Path
-    model: PreTrainedModel
-    logits: torch.Tensor
+    source: MoEModel  # the checkpoint that was exported
+    plan: PruningPlan  # what stays
+    path: Path  # the export
+    model: PreTrainedModel  # the original, pruned in memory by hand
+    logits: torch.Tensor  # what that computes
 
     @property
     def counts(self) -> list[int]:

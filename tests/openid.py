@@ -29,21 +29,15 @@ LIFETIME_SECONDS = 300
 
 @dataclass(frozen=True)
 class Account:
-    """Somebody whom the provider offers to log in.
+    """Somebody whom the provider offers to log in."""
 
-    Args:
-        name: of the link on the provider's page.
-        email: the address that the provider vouches for.
-        claims: names and values of the token, over the right ones; None leaves one out.
-        signature: `right`, by an `unknown key` under the name of the right one, with the client's
-            `secret`, or `none`.
-        state: what comes back with the code, where that is not what the client sent.
-    """
-
-    name: str
-    email: str
+    name: str  # of the link on the provider's page
+    email: str  # the address that the provider vouches for
+    # names and values of the token, over the right ones; None leaves one out
     claims: tuple[tuple[str, Any], ...] = ()
+    # `right`, by an `unknown key` under its name, with the client's `secret`, or `none`
     signature: str = "right"
+    # what comes back with the code, where that is not what the client sent
     state: str | None = None
 
 

@@ -78,9 +78,7 @@ def read_by_others(
 ) -> dict[str, dict[str, Any]]:
     """What a process with plain transformers says of each export, by its name.
 
-    Args:
-        exports: name -> folder, and the logits that the model must compute.
-        parent: an empty folder.
+    `exports`: name -> folder, and the logits that the model must compute.
     """
     folders = {}
     for name, (path, logits) in exports.items():

@@ -19,7 +19,7 @@ from calibrations import (
 )
 from safetensors.torch import load_file, save_file
 
-from analysis.calibration.loading import load_tokenizer, resolve_device, resolve_dtype
+from analysis.calibration.loading import load_tokenizer
 from analysis.calibration.partial import PartialRun
 from analysis.calibration.run import calibrate, plan_run
 from analysis.corpora import TokenSequences
@@ -71,19 +71,6 @@ def test_a_closed_calibration_resumes_with_the_same_bits(tmp_path):
     assert [step.done for step in steps] == [0, 35, 41]
     assert_same_numbers(resumed, once)
     assert not list(store.target.glob("*.partial"))
-
-
-def test_without_resume_an_interrupted_run_starts_anew(tmp_path):
-    described = describe(tmp_path / "model", "olmoe")
-    store = StatsStore(tmp_path / "stats")
-    task = calibration(described, store)
-    next(task), next(task)
-    task.close()
-    steps = []
-    task = calibrate(described, make_sequences(), make_settings(), store, resume=False)
-    run = drain(task, steps.append)
-    assert [step.done for step in steps] == [0, 21, 35, 41]
-    assert table_of(run)["num_tokens"].sum() == 3 * TOP_K * sum(LENGTHS)
 
 
 def test_after_kill_9_the_next_run_finishes_with_the_same_bits(tmp_path):
@@ -219,12 +206,3 @@ def test_a_checkpoint_without_a_tokenizer_says_so(tmp_path):
     described = describe(tmp_path / "model", "olmoe")
     with pytest.raises(CheckpointError, match=r"model has no tokenizer .* corpus of input_ids"):
         load_tokenizer(described)
-
-
-def test_unknown_device_and_element_type_are_refused(tmp_path):
-    described = describe(tmp_path / "model", "olmoe", dtype=torch.bfloat16)
-    assert resolve_dtype("auto", described) == "bfloat16"
-    with pytest.raises(CheckpointError, match=r"'int8'; choose one of auto, float32"):
-        resolve_dtype("int8", described)
-    with pytest.raises(CheckpointError, match=r"'warp' cannot be used here; try cpu"):
-        resolve_device("warp")

@@ -57,13 +57,6 @@ def test_parameters_and_bytes_equal_those_of_the_model(tmp_path):
     assert checkpoint.nbytes == 2 * checkpoint.num_params
 
 
-def test_tied_weights_count_once(tmp_path):
-    model = tiny_checkpoint(tmp_path, "qwen3_moe").model
-    assert model.config.tie_word_embeddings
-    unique = {p.data_ptr(): p.numel() for p in model.parameters()}
-    assert open_checkpoint(tmp_path).num_params == sum(unique.values())
-
-
 def identity_after(source, tmp_path, change):
     copy = tmp_path / "copy"
     shutil.copytree(source, copy)
@@ -220,10 +213,3 @@ def test_a_path_that_is_no_directory_gives_one_clear_line(tmp_path):
         with pytest.raises(CheckpointError, match=r"is not a directory; give the folder") as caught:
             open_checkpoint(path)
         assert str(path) in str(caught.value)
-
-
-def test_a_checkpoint_in_one_file_needs_no_index(tmp_path):
-    tiny_checkpoint(tmp_path, "olmoe", shards=1)
-    checkpoint = open_checkpoint(tmp_path)
-    assert [shard.name for shard in checkpoint.shards] == ["model.safetensors"]
-    assert set(checkpoint.tensors) == set(load_file(tmp_path / "model.safetensors"))

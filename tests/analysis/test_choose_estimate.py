@@ -87,11 +87,6 @@ def test_a_weight_that_is_no_positive_number_is_refused(text):
         parse_corpus_weight(text)
 
 
-def test_the_only_run_needs_no_name(model, store, calibrated):
-    run = calibrated("prose")
-    assert [part.run for part in routed_runs(store, model, (), ())] == [run]
-
-
 def test_several_corpora_must_be_chosen_from(model, store, calibrated):
     code, prose = calibrated("code"), calibrated("prose")
     with pytest.raises(StatsError, match="calibrated on code, prose; choose with --corpus"):

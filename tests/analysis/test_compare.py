@@ -60,18 +60,6 @@ def test_table_by_hand():
     assert table["saliency_b"].tolist() == [4, 1, 3, 2, 1, 2]
 
 
-def test_disagreements_are_widest_apart_first():
-    assert by_hand().disagreements()["expert"].tolist() == [1, 2]
-
-
-def test_unlike_sparsities():
-    # A keeps 3 and 2 (a quarter of two is none), B 2 and 1.
-    made = Comparison(Decision(GRID, FIRST, QUARTER), Decision(GRID, SECOND, HALF))
-    assert [made.count(fate) for fate in ("both", "only A", "only B", "neither")] == [3, 2, 0, 1]
-    # Layer 2: 1 * 2 + 3 * 2 of 4; layer 5: 0 * 1 + 2 * 1 of 2.
-    assert made.chance_agreement == pytest.approx((8 / 4 + 2 / 2) / 6)
-
-
 def test_nothing_pruned_has_no_jaccard_and_full_agreement():
     nothing = Decision(GRID, FIRST, Fraction(0))
     made = Comparison(nothing, nothing)
@@ -171,16 +159,6 @@ def test_chance_of_all_texts():
     assert isnan(chance_overlap(grid, Fraction(0), 3))
 
 
-def test_random_sets_reach_the_chance_of_all_texts():
-    generator = np.random.default_rng(0)
-    shares = []
-    for _ in range(4000):
-        first, second, third = (set(generator.permutation(8)[:4].tolist()) for _ in range(3))
-        shares.append(len(first & second & third) / 4)
-    expected = chance_overlap(Grid((MoELayer(0, 8, 1),)), Fraction(1, 2), 3)
-    assert np.mean(shares) == pytest.approx(expected, abs=0.01)
-
-
 def test_effects_over_models_by_hand():
     # Two models that differ in two variants only: every model counts the same.
     rows = [(0, 0, 1), (1, 0, 1)]
@@ -213,13 +191,6 @@ def test_agnostic_is_borne_out_where_one_of_them_depends_least():
     assert "MSAN depends on the corpus least, which is the paper's choice" in reading.sentence
     assert reading.table["recommended"].sum() == 2
     assert reading.table.iloc[0][["criterion", "place"]].tolist() == ["msan", 1]
-
-
-def test_agnostic_disagrees_openly():
-    reading = read_overlaps("agnostic", means(frequency=0.9, man=0.8, msan=0.7))
-    assert not reading.agrees
-    assert "Frequency depends on the corpus least, which is not the paper's" in reading.sentence
-    assert "MAN 0.80 (place 2 of 17), MSAN 0.70 (place 3 of 17)" in reading.sentence
 
 
 @pytest.mark.parametrize(

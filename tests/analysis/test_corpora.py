@@ -135,11 +135,6 @@ def test_a_text_that_ends_with_the_end_token_gets_no_second_one():
     assert as_lists(sequences) == [[1, 2, 3, 0], [1, 2, 3, 0]]
 
 
-def test_a_conversation_goes_through_the_chat_template():
-    sequences = sequences_of([Document(messages=tuple(MESSAGES))], tokens=5, seq_len=5)
-    assert as_lists(sequences) == [[30, 1, 2, 31, 3]]
-
-
 def test_the_order_is_that_of_the_seed():
     documents = [Document(text=letter * 3) for letter in "abcdefghij"]
     first, again = (sequences_of(documents, 40, 4, seed=7) for _ in range(2))
@@ -156,12 +151,6 @@ def test_rows_of_token_ids_are_used_as_they_are():
     sequences = sequences_of(documents, tokens=100, seq_len=4)
     assert sorted(as_lists(sequences)) == [[1, 2, 3], [4, 5], [6, 7, 8, 9]]
     assert (sequences.num_tokens, sequences.num_dropped, sequences.num_documents) == (9, 2, 3)
-
-
-def test_rows_of_token_ids_stay_within_the_tokens_asked_for():
-    documents = [Document(input_ids=(1, 2, 3, 4))] * 9
-    assert sequences_of(documents, tokens=11, seq_len=4).num_tokens == 8
-    assert sequences_of(documents, tokens=12, seq_len=4).num_tokens == 12
 
 
 @pytest.mark.parametrize("ids_first", [True, False])

@@ -134,15 +134,6 @@ def test_text_is_joined_and_token_ids_are_not_unless_asked_for():
     assert padded.positions is None
 
 
-def test_padding_of_packed_rows_does_not_count():
-    sequences = sequences_of([Document(text="ab"), Document(text="cdef")], 9, 5, packing="pack")
-    (batch,) = sequences.batches(4)
-    assert sorted(batch.mask.sum(axis=1).tolist()) == [3, 5]
-    padding = ~batch.mask
-    assert batch.positions[padding].tolist() == [0, 0]
-    assert not (batch.counted & padding).any()
-
-
 def test_a_policy_that_would_do_nothing_is_refused():
     with pytest.raises(CorpusError, match="are not truncated, so there is no 'tail'"):
         Sampling(8, 4, packing="concatenate", truncate="tail")

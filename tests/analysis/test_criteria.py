@@ -204,11 +204,6 @@ def test_exponents_and_names_mean_the_same(text):
     assert get_criterion(text).exponents == (1, 0, 2)
 
 
-def test_exponents_without_a_name_are_their_own_name():
-    criterion = get_criterion("0, 2 ,1")
-    assert (criterion.name, criterion.label) == ("0,2,1", "S(0,2,1)")
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -6,14 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-import weakref
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import psutil
 import pytest
-import torch
 
 from analysis.calibration.distributed import Processes, folded, join
 from analysis.calibration.loading import CalibrationSettings
@@ -108,10 +106,6 @@ def test_two_processes_give_the_neurons_of_one(both, tmp_path):
     assert mine["output_max"].equals(theirs["output_max"])  # of two, one is the larger
 
 
-def test_both_know_a_finished_run(both):
-    assert [seen_by(both, rank)["again"] for rank in (0, 1)] == [["cached"], ["cached"]]
-
-
 def test_an_interrupted_run_of_two_goes_on_with_the_same_bits(both):
     first, second = (StatsStore(both / name).runs()[0].manifest for name in ("both", "continued"))
     notes = [seen_by(both, rank)["continued"] for rank in (0, 1)]
@@ -201,22 +195,6 @@ def test_a_dead_process_ends_the_command_with_a_message(tmp_path):
     assert "The same command goes on from what was saved" in lines[0]
     assert not [noise for noise in ("Exception ignored", "SystemExit") if noise in complaints]
     assert StatsStore(tmp_path / "stats").runs() == []
-
-
-def test_the_parts_of_a_sum_are_added_one_at_a_time():
-    alive = []
-
-    def parts():
-        for rank in range(4):
-            part = torch.full((3,), 10.0**rank, dtype=torch.float64)
-            alive.append(weakref.ref(part))
-            yield {"a": part}
-            del part
-            # The one that was just added may still be held, those before it not.
-            assert all(reference() is None for reference in alive[:-1])
-
-    assert folded(parts())["a"].tolist() == [1111.0] * 3
-    assert folded([]) == {}
 
 
 def test_without_a_launcher_there_is_one_process():

@@ -157,29 +157,6 @@ def test_a_dry_run_writes_no_answers(works, model, here):
     assert not (here / "stats").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--answer-tokens", "3"), "--answer-tokens belongs to --answers own"),
-        ((*OWN, "--stream-layers"), "leave --stream-layers out"),
-        (("--answers", "mine"), "answers"),
-    ],
-)
-def test_bad_input_is_one_line(moeprune, model, words, message):
-    ended = moeprune("calibrate", model, *COMMON, *words)
-    assert ended.code != 0
-    assert message in ended.err
-    assert "Traceback" not in ended.err
-
-
-def test_text_without_prompts_is_refused(moeprune, model, here):
-    (here / "text.txt").write_text("letters\n")
-    ended = moeprune("calibrate", "demo", "--corpus", "text.txt", *COMMON[2:], *OWN)
-    assert ended.code == 1
-    assert "nothing is a response; --answers own needs a corpus of prompts and answers" in ended.err
-    assert "--count all" not in ended.err
-
-
 def test_recipes_have_the_key_and_keep_their_digests():
     plain = {
         "model": "demo",

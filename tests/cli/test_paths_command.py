@@ -32,15 +32,6 @@ def test_the_union_of_the_paths(works, calibrated):
     assert "paths" in works("plans", "show", "plan.json")
 
 
-def test_no_more_paths_are_said_than_there_are(works, moeprune, calibrated):
-    # Three layers of 7 experts: 7 * 7 * 7 paths.
-    said = works("paths", "model", "--top-m", "9999", "--stats-dir", "stats")
-    assert "21 experts lie on all 343 paths of 3 samples" in said
-    ended = moeprune("paths", "model", "--top-m", "99999999", "--stats-dir", "stats")
-    assert ended.code == 1
-    assert "99,999,999 paths of each sample cannot be followed; ask for 1 to 16,384" in ended.err
-
-
 @pytest.mark.parametrize("weights", ["both", "importance", "transition"])
 def test_a_budget_is_spent_exactly(works, calibrated, weights):
     works(

@@ -184,12 +184,6 @@ def test_what_cannot_be_drawn_is_one_line_and_leaves_nothing(moeprune, here, wor
     assert list(here.iterdir()) == []
 
 
-def test_one_text_is_not_enough_for_overlap(moeprune, other, stats):
-    outcome = moeprune("plot", "overlap-map", other, "--stats-dir", stats)
-    assert outcome.code == 1
-    assert "other has 1. Calibrate on another" in outcome.err
-
-
 def test_a_name_is_text_in_the_figure(works, here, models, corpora, tmp_path, stats):
     hostile = tmp_path / "<img src=x>"
     shutil.copytree(models / "tiny", hostile)
@@ -199,13 +193,6 @@ def test_a_name_is_text_in_the_figure(works, here, models, corpora, tmp_path, st
     assert "<img src=x" not in page
     # Plotly reads tags in text, so the name is escaped there, and once more in the script.
     assert r"&lt;img src=x&gt;" in page or r"\u003cimg" not in page
-
-
-def test_a_criterion_that_ranks_no_neurons_is_one_line(moeprune, here):
-    outcome = moeprune("plot", "neuron-layers", "demo", *RECIPES)
-    assert outcome.code == 1
-    assert "REAP scores no neurons; those that do: heapr" in outcome.err
-    assert list(here.iterdir()) == []
 
 
 def test_scores_against_the_loss_draw_without_options(works, moeprune, here):

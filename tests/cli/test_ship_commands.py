@@ -28,12 +28,6 @@ def test_export_writes_a_checkpoint_that_transformers_loads(exported, here):
     assert not list(here.glob("*.partial*"))
 
 
-def test_verify_goes_to_the_logits_when_it_has_the_source(works, exported, tiny):
-    said = works("verify", exported, "--source", tiny)
-    assert f"{exported}: level logits" in said
-    assert "the highest level" in said
-
-
 def test_verify_finds_one_changed_byte(moeprune, exported):
     shard = sorted(exported.glob("*.safetensors"))[0]
     with shard.open("r+b") as file:
@@ -52,15 +46,3 @@ def test_export_can_verify_at_once(works, tiny, stats, here):
     works("plan", tiny, "--criterion", "magnitude", "--sparsity", "0.5", "--stats-dir", stats)
     said = works("export", tiny, "half", "--plan", "plan.json", "--verify")
     assert "half: level logits" in said
-
-
-def test_export_into_shards_of_a_size_with_a_list_of_kept_ids(works, tiny, exported, here):
-    words = ("--max-shard-size", "20KB", "--keep-list")
-    works("export", tiny, "small", "--plan", "plan.json", *words)
-    sizes = [file.stat().st_size for file in (here / "small").glob("*.safetensors")]
-    assert len(sizes) > len(list(exported.glob("*.safetensors")))
-    assert max(sizes) <= 20_000
-    plan = json.loads((here / "plan.json").read_text())
-    assert json.loads((here / "small" / "kept_experts.json").read_text()) == plan["kept"]
-    said = works("verify", "small", "--source", tiny, "--tokens", "40")
-    assert "on 64 random tokens" in " ".join(said.split())

@@ -20,15 +20,10 @@ def stock_load(case: Case, path: Path, **options: Any) -> tuple[PreTrainedModel,
 
 @dataclass(frozen=True)
 class Built:
-    """A case on disk and loaded; nobody writes into it.
-
-    Args:
-        case: the family.
-        paths: layout ("experts": one tensor an expert, or as the family has it; "stacked") ->
-            checkpoint.
-    """
+    """A case on disk and loaded; nobody writes into it."""
 
     case: Case
+    # layout ("experts": one tensor an expert, or as the family has it; "stacked") -> checkpoint
     paths: dict[str, Path]
 
     @cached_property

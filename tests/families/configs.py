@@ -25,31 +25,19 @@ WIDTH = 24  # of an expert; a multiple of 8, which grouped_mm needs in bf16
 
 @dataclass(frozen=True)
 class Case:
-    """One family, or one variant of it, and what is true of its tiny model.
-
-    Args:
-        name: of the test.
-        model_type: of the configuration.
-        settings: what the configuration says besides the common part.
-        sparse: decoder indices of the layers with experts.
-        experts: routed experts of each.
-        top_k: experts per token.
-        groups: groups of the router; a plan keeps the same number in each.
-        fused_too: whether the checkpoint exists with stacked experts as well.
-        composite: whether the text model is a part of a larger one.
-        absent: tensors of the family that this variant does not have.
-    """
+    """One family, or one variant of it, and what is true of its tiny model."""
 
     name: str
     model_type: str
+    # what the configuration says besides the common part
     settings: Mapping[str, Any] = field(hash=False)
-    sparse: tuple[int, ...]
-    experts: int
-    top_k: int = 2
-    groups: int = 1
-    fused_too: bool = True
-    composite: bool = False
-    absent: tuple[str, ...] = ()
+    sparse: tuple[int, ...]  # decoder indices of the layers with experts
+    experts: int  # routed experts of each
+    top_k: int = 2  # experts per token
+    groups: int = 1  # groups of the router; a plan keeps the same number in each
+    fused_too: bool = True  # whether the checkpoint exists with stacked experts as well
+    composite: bool = False  # whether the text model is a part of a larger one
+    absent: tuple[str, ...] = ()  # tensors of the family that this variant does not have
 
     def __str__(self) -> str:
         return self.name

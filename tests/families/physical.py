@@ -21,20 +21,12 @@ TOKENS = torch.randint(3, VOCAB, (2, 12), generator=torch.Generator().manual_see
 
 @dataclass(frozen=True)
 class Tree:
-    """Where the parts of one MoE block are, relative to it.
+    """Where the parts of one MoE block are, relative to it."""
 
-    Args:
-        block: the block, relative to its decoder layer.
-        rows: tensors with one entry per expert along the first axis.
-        columns: the same along the last axis.
-        counts: attributes that hold the number of experts.
-        router: the router.
-    """
-
-    block: str
-    rows: tuple[str, ...]
-    counts: tuple[str, ...]
-    columns: tuple[str, ...] = ()
+    block: str  # the block, relative to its decoder layer
+    rows: tuple[str, ...]  # tensors with one entry per expert along the first axis
+    counts: tuple[str, ...]  # attributes that hold the number of experts
+    columns: tuple[str, ...] = ()  # the same along the last axis
     router: str = "gate"
 
 

@@ -26,13 +26,9 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class Matrices:
-    """The matrices of one expert, each (inputs, outputs), and its biases.
+    """The matrices of one expert, each (inputs, outputs), and its biases."""
 
-    Args:
-        gate: None where the expert has no gate.
-    """
-
-    gate: Tensor | None
+    gate: Tensor | None  # None where the expert has no gate
     up: Tensor
     down: Tensor
     gate_bias: Tensor | float = 0.0

@@ -50,15 +50,6 @@ def test_layers_with_numbers_of_their_own(built, tmp_path):
     assert report.expert_flops == 2 * (2 + 1) * expert
 
 
-def test_models_are_named_as_checkpoints_are(built, tmp_path):
-    (case,) = (case for case in CASES if case.name == "olmoe")
-    folder = tmp_path / "some-model"
-    folder.mkdir()
-    shutil.copy(built(case).paths["experts"] / "config.json", folder)
-    names = [outline_model(str(place)).name for place in (folder, folder / "config.json", "demo")]
-    assert names == ["some-model", "some-model", "demo"]
-
-
 def test_the_element_type_can_be_chosen(built, tmp_path):
     (case,) = (case for case in CASES if case.name == "mixtral")
     shutil.copy(built(case).paths["experts"] / "config.json", tmp_path)

@@ -13,7 +13,6 @@ from analysis.calibration.run import CalibrationSettings, calibrate
 from analysis.corpora import TokenSequences
 from analysis.drain import drain
 from analysis.errors import UserError
-from analysis.families import FAMILIES
 from analysis.model import load_model_index
 from analysis.stats.store import StatsStore, load_expert_stats
 from analysis.stats.weights import measure_weights
@@ -96,18 +95,6 @@ def novel(tmp_path_factory):
     path = tmp_path_factory.mktemp("novel")
     model.save_pretrained(path)
     return path, model.eval()
-
-
-def test_a_family_that_nobody_listed_is_discovered(novel):
-    path, model = novel
-    assert "novel_moe" not in FAMILIES
-    described = load_model_index(str(path))
-    assert described.family.discovered
-    assert described.family.assumptions
-    assert [(x.index, x.num_experts, x.top_k) for x in described.layers] == [(0, 7, 2), (2, 7, 2)]
-    for layer in (0, 2):
-        module = model.get_submodule(described.family.block_module(layer)).experts
-        assert module is model.model.layers[layer].mlp.experts
 
 
 def test_a_discovered_family_is_measured_masked_and_exported(novel, built, tmp_path):

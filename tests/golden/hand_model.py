@@ -40,19 +40,15 @@ def share(whole: int, *parts: int) -> tuple[Fraction, ...]:
 
 @dataclass(frozen=True)
 class Numbers:
-    """What a hand model is made of.
+    """What a hand model is made of."""
 
-    Args:
-        probabilities: layer -> token -> p of each expert.
-        answers: layer -> expert -> C of each token.
-        logits: token -> token id -> logit of it after that token, 0 where nothing is said.
-        aside: whether the last layer answers along the fourth row of the matrix, and not along
-            h_t; that row then has logits of its own, under the key 3.
-    """
-
+    # layer -> token -> p of each expert
     probabilities: tuple[tuple[tuple[Fraction, ...], ...], ...]
-    answers: tuple[tuple[tuple[float, ...], ...], ...]
+    answers: tuple[tuple[tuple[float, ...], ...], ...]  # layer -> expert -> C of each token
+    # token -> token id -> logit of it after that token, 0 where nothing is said
     logits: dict[int, dict[int, float]]
+    # Whether the last layer answers along the fourth row of the matrix, and not along h_t; that
+    # row then has logits of its own, under the key 3.
     aside: bool = False
 
 

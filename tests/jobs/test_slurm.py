@@ -59,11 +59,6 @@ def test_a_job_runs_reports_and_ends(runner, store, submit, ended_by_tick):
     assert stat.S_IMODE(job.log_path.stat().st_mode) == 0o600
 
 
-def test_what_a_task_raises_is_one_line(submit, ended_by_tick):
-    job = ended_by_tick(submit("refuse"))
-    assert (job.state, job.error) == (JobState.FAILED, "The corpus is empty; choose another one.")
-
-
 def test_a_job_that_waits_in_slurm_is_canceled_there(runner, store, submit, cluster):
     (cluster / "hold").touch()
     job = submit("count", n=1)

@@ -64,11 +64,7 @@ class Disk:
     def failing(self, folder: Path, step: int, number: int, *, stays: bool) -> Iterator[None]:
         """Let a step below a folder fail; 0: none, the steps are counted only.
 
-        Args:
-            folder: whose changes count.
-            step: the one that fails, from 1.
-            number: errno of the failure.
-            stays: whether every later step fails as well.
+        `number` is the errno of the failure; with `stays`, every later step fails as well.
         """
         self._step, self._last = 0, step
         self._number, self._stays = number, stays

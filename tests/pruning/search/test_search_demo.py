@@ -40,19 +40,12 @@ SEEN, OTHERS = 16, 24
 
 @dataclass(frozen=True, eq=False)
 class Judge:
-    """What a plan of the demo is judged by.
+    """What a plan of the demo is judged by."""
 
-    Args:
-        model: the demo.
-        loaded: the same, loaded.
-        full: its side of others than the search samples.
-        seen: the search samples.
-    """
-
-    model: MoEModel
-    loaded: PreTrainedModel
-    full: FullSide
-    seen: TokenSequences
+    model: MoEModel  # the demo
+    loaded: PreTrainedModel  # the same, loaded
+    full: FullSide  # its side of others than the search samples
+    seen: TokenSequences  # the search samples
 
     def esap(self, plan, loaded=None):
         """On the samples that the search has not seen, of a plan or of an export of it."""

@@ -126,7 +126,7 @@ searched(Path(sys.argv[3]), wide(), Deadly(HIDDEN))
 """
 
 
-@pytest.mark.parametrize("blocks", [1, 100])
+@pytest.mark.parametrize("blocks", [100])
 def test_killed_and_resumed_is_uninterrupted(tmp_path, blocks):
     here, log = Path(__file__).parent, tmp_path / "log"
     places = [here.parents[1], here, log]
