@@ -1,4 +1,4 @@
-"""Comparisons by hand and by brute force over all experts and pairs."""
+"""Comparisons, component effects and advice, by hand and by brute force."""
 
 from fractions import Fraction
 from math import floor, isnan, nan

@@ -1,12 +1,16 @@
-"""Tables of a run: what is missing, of another kind, infinite or far too much is refused."""
+"""What is read from elsewhere: tables, JSON, stored numbers, and the words of errors."""
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
+from analysis.elements import FLOAT_BYTES, as_float64
+from analysis.errors import PlanError, UserError
 from analysis.json_text import parse_json, parse_json_once
 from analysis.stats.stored_tables import read_parquet
+from pruning.evaluate.benchmarks.harness_results import number
 
 NEEDED = {"layer": "int64", "sum": "float64"}
 
@@ -79,3 +83,43 @@ def test_a_name_that_is_there_twice():
     assert parse_json('{"a": 1, "a": 2}') == {"a": 2}
     with pytest.raises(ValueError, match="it holds a twice"):
         parse_json_once('{"b": {"a": 1, "a": 2}}')
+
+
+@pytest.mark.parametrize("between", ["\n", "\r\n", "\x1b[2J", "\u2028", "\x85", "\ud800", "\t"])
+def test_what_cannot_be_printed_becomes_spaces(between):
+    said = str(PlanError(f"The layer a{between}b is unknown."))
+    assert said.isprintable()
+    assert said.startswith("The layer a ")
+    assert said.endswith("b is unknown.")
+
+
+def test_letters_of_all_languages_stay():
+    assert (
+        str(UserError("\u6a21\u578b 'caf\u00e9' \U0001f600"))
+        == "\u6a21\u578b 'caf\u00e9' \U0001f600"
+    )
+
+
+def test_what_is_listed_has_a_line_each():
+    assert str(UserError("Two problems:", ["a\nb", "c"])) == "Two problems:\n  a b\n  c"
+
+
+def test_a_number_too_large_for_a_score_is_none():
+    assert number(10**400) is None
+    assert number(-(10**400)) is None
+    assert number(2**60) == 2.0**60
+
+
+TYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
+
+
+@pytest.mark.parametrize("dtype", FLOAT_BYTES)
+def test_bytes_become_the_numbers_that_torch_has_stored(dtype):
+    generator = torch.Generator().manual_seed(3)
+    numbers = torch.randn(1000, generator=generator, dtype=torch.float64) * 100
+    # Subnormal, infinite, and both zeros among them.
+    extremes = torch.tensor([0.0, -0.0, 1e-40, 6e-8, -torch.inf], dtype=torch.float64)
+    stored = torch.cat([numbers, extremes]).to(TYPES[dtype])
+    raw = stored.view(torch.uint8).numpy().tobytes()
+    assert FLOAT_BYTES[dtype] == stored.itemsize
+    assert as_float64(raw, dtype).tobytes() == stored.double().numpy().tobytes()

@@ -1,9 +1,16 @@
-"""The tabs of Explore: blends, exponents, single experts, which criterion; against plain Python."""
+"""The tabs of Explore and the chosen expert; against plain Python."""
 
+from fractions import Fraction
 from itertools import product
 
+import pandas as pd
 import pytest
 from page_texts import SCORES, opened, texts
+
+from analysis.criteria import unified
+from analysis.families import MoELayer
+from app.session.chosen_expert import choose_on_map, read_place
+from app.tables.experts import rank_summary
 
 TABS = ("Overlap", "Exponents", "Tokens", "Damage", "Blend", "Cut", "Experts", "Which criterion?")
 
@@ -150,3 +157,142 @@ def test_the_expert_map_can_be_taken_away(open_page, demo_moments):
 
 def coverage_table(test):
     return opened(test, "coverage").dataframe[-1].value.set_index("corpus")
+
+
+LAYERS = [MoELayer(index=2, num_experts=4, top_k=1), MoELayer(index=5, num_experts=6, top_k=1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("2.3", (2, 3)),
+        (" 5 . 5 ", (5, 5)),
+        ("2.4", None),
+        ("3.0", None),
+        ("-2.1", None),
+        ("2", None),
+        ("2.1.1", None),
+        ("", None),
+        (None, None),
+        (2.3, None),
+        # A digit to Python's `\d`, and to `int`.
+        ("2.\u0663", None),
+        ("2." + "9" * 400, None),
+    ],
+)
+def test_only_experts_of_the_model_are_read(text, place):
+    assert read_place(text, LAYERS) == place
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        ({"selection": {"layer": 3, "expert": 7}}, "3.7"),
+        ({"selection": {"layer": None, "expert": None}}, ""),
+        ({"selection": {"layer": True, "expert": 1}}, "0.0"),
+        ({"selection": "3.7"}, "0.0"),
+        (None, "0.0"),
+    ],
+)
+def test_what_the_map_sends(monkeypatch, event, said):
+    import app.session.chosen_expert as module
+
+    state = {"expert": "0.0", "map": event}
+    monkeypatch.setattr(module.st, "session_state", state)
+    choose_on_map("map")
+    assert state["expert"] == said
+
+
+def test_the_address_marks_the_expert_on_every_page(open_page, go_to):
+    test = open_page("explore", expert="3.7")
+    for page in ("compare", "start", "explore"):
+        go_to(test, page)
+        assert test.text_input(key="expert").value == "3.7"
+        assert test.button(key="expert.numbers").label == "All numbers of 3.7"
+
+
+def test_an_expert_that_the_model_lacks_is_said_so(open_page):
+    test = open_page("explore", expert="3.32")
+    assert "No such expert here: layers 0 to 5, experts 0 to 31." in texts(test.text)
+    assert not [button for button in test.button if button.key == "expert.numbers"]
+    test.text_input(key="expert").set_value("<b>").run()
+    assert not test.exception
+
+
+def test_means_are_those_of_the_shipped_sums(open_page, demo_moments):
+    test = open_page("explore", tab="Experts", expert="3.7")
+    means = test.dataframe[0].value.set_index("number")
+    for corpus, table in demo_moments.items():
+        row = table[(table["layer"] == 3) & (table["expert"] == 7)].iloc[0]
+        layer = table[table["layer"] == 3]
+        expected = {
+            "routed tokens": row["num_tokens"],
+            "share of routed tokens": row["num_tokens"] / layer["num_tokens"].sum(),
+            "mean gate, applied": row["applied_g1_f0"] / row["num_tokens"],
+            "mean gate, renormalized": row["renormalized_g1_f0"] / row["num_tokens"],
+            "mean norm of the output": row["g0_f1"] / row["num_tokens"],
+        }
+        assert means[corpus].to_dict() == pytest.approx(expected)
+
+
+def test_an_expert_without_tokens_has_no_means(open_page, demo_moments):
+    corpus, table = next(
+        (corpus, table)
+        for corpus, table in demo_moments.items()
+        if (table["num_tokens"] == 0).any()
+    )
+    silent = table[table["num_tokens"] == 0].iloc[0]
+    place = f"{int(silent['layer'])}.{int(silent['expert'])}"
+    test = open_page("explore", tab="Experts", expert=place)
+    means = test.dataframe[0].value.set_index("number")[corpus]
+    assert means["routed tokens"] == 0
+    assert means.filter(like="mean").isna().all()
+    assert any(corpus in text and "reached it" in text for text in texts(test.markdown))
+
+
+def test_ranks_under_all_18_variants_and_the_other_criteria(open_page, demo_moments):
+    test = open_page("explore", tab="Experts", expert="3.7", sparsity="25%")
+    ranks = test.dataframe[1].value.set_index("criterion")
+    variants = {unified(*each).label for each in product((0, 1), (0, 1, 2), (0, 1, 2))}
+    others = {"MoNE", "Exact damage", "AIMER", "Magnitude", "Hoyer", "Random"}
+    assert len(variants) == 18
+    assert variants | others <= set(ranks.index)
+    assert ranks.loc["S(1,0,0)", "kept at 25%"] == "same score for all"
+    kept = 0
+    for corpus, table in demo_moments.items():
+        layer = table[table["layer"] == 3].set_index("expert")
+        score = layer["applied_g1_f1"] / layer["num_tokens"].clip(lower=1)
+        rank = int((score > score[7]).sum()) + 1
+        assert ranks.loc["REAP", corpus] == rank
+        kept += rank <= 24
+    assert ranks.loc["REAP", "kept at 25%"] == f"{kept} of 3"
+    # What reads no text ranks alike under each.
+    assert len(set(ranks.loc["AIMER", list(demo_moments)])) == 1
+    assert ranks.loc["AIMER", "kept at 25%"] in ("any text", "no text")
+
+
+def test_ranks_by_hand():
+    ranks = pd.DataFrame(
+        [("MAN", "x", 3, 8, 0.1), ("MAN", "y", 7, 8, 0.2), ("AIMER", "weights", 4, 8, 0.3)],
+        columns=["criterion", "source", "rank", "of", "score"],
+    )
+    # Half of 8 stay: ranks 1 to 4.
+    table = rank_summary(ranks, Fraction(1, 2)).set_index("criterion")
+    assert table["kept"].to_dict() == {
+        "S(1,0,0)": "same score for all",
+        "MAN": "1 of 2",
+        "AIMER": "any text",
+    }
+    assert table.loc["MAN", ["x", "y"]].tolist() == [3, 7]
+    assert table.loc["AIMER", ["x", "y"]].tolist() == [4, 4]
+    # Without any text there is one column.
+    alone = rank_summary(ranks[ranks["source"] == "weights"], Fraction(3, 4)).set_index("criterion")
+    assert alone.loc["AIMER"].tolist() == ["no text", 4]
+    assert pd.isna(alone.loc["S(1,0,0)", "rank"])
+
+
+@pytest.mark.parametrize("model", ["bare", "weighed", "once"])
+def test_models_with_less_measured(open_page, model):
+    test = open_page("explore", model, criterion="Random", tab="Experts", expert="2.1")
+    assert not test.exception
+    assert texts(test.error) == []

@@ -1,4 +1,4 @@
-"""Plans of neurons on the command line: made, looked at, exported, verified."""
+"""Commands on neurons: planned, exported, measured again, compared."""
 
 import json
 

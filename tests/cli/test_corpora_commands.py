@@ -1,4 +1,4 @@
-"""`calibrate` on copies of the papers' data sets, and what it says of corpora that it refuses."""
+"""Corpora of commands: copies, packing, representatives, answers of the model itself."""
 
 import json
 

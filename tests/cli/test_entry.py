@@ -1,4 +1,4 @@
-"""The program itself: help, usage errors, --debug, and a disk that fills up."""
+"""The program itself: help, usage errors, --debug, a full disk, and a light start."""
 
 import os
 import re

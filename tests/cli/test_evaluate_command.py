@@ -1,4 +1,4 @@
-"""`moeprune evaluate` on small models: files, table, cache, bad input."""
+"""evaluate and sweep: one result for each plan and corpus, kept and not measured again."""
 
 import json
 

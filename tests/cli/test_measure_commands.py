@@ -1,8 +1,15 @@
-"""inspect, calibrate, weights."""
+"""inspect, calibrate and weights: what a model is, and what is measured of it."""
 
+import json
 import re
 
 import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, DeepseekV3Config, GptOssConfig
+
+from builders import tiny_checkpoint
 
 
 def files_below(folder):
@@ -73,3 +80,94 @@ def test_statistics_go_to_cached_stats_of_the_working_directory_if_there_is_one(
     (here / "cached_stats").mkdir()
     works("weights", tiny)
     assert len(list((here / "cached_stats").rglob("weights.parquet"))) == 1
+
+
+def facts_of(said):
+    """The two columns before the table of sizes."""
+    lines = said.partition("\nSize on disk")[0].splitlines()
+    pairs = (line.partition("  ") for line in lines if "  " in line.strip())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def edit_config(path, **changes):
+    file = path / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+@pytest.fixture(scope="module")
+def deepseek(tmp_path_factory):
+    """Groups, a correction bias, shared experts, a dense layer, and a head beyond the trunk."""
+    path = tmp_path_factory.mktemp("deepseek")
+    config = DeepseekV3Config(
+        vocab_size=32, hidden_size=16, intermediate_size=16, moe_intermediate_size=8,
+        num_hidden_layers=3, first_k_dense_replace=1, num_attention_heads=2,
+        num_key_value_heads=2, n_routed_experts=12, n_shared_experts=2, n_group=3, topk_group=2,
+        num_experts_per_tok=3, kv_lora_rank=8, q_lora_rank=None, qk_rope_head_dim=4,
+        qk_nope_head_dim=4, v_head_dim=8, pad_token_id=0,
+    )  # fmt: skip
+    AutoModelForCausalLM.from_config(config).save_pretrained(path)
+    tensors = load_file(path / "model.safetensors")
+    head = {
+        name.replace("layers.2.", "layers.3."): tensor.clone()
+        for name, tensor in tensors.items()
+        if "layers.2." in name
+    }
+    save_file({**tensors, **head}, path / "model.safetensors", metadata={"format": "pt"})
+    return path
+
+
+def test_inspect_shows_all_that_a_router_and_its_layers_have(works, deepseek):
+    said = works("inspect", deepseek)
+    facts = facts_of(said)
+    assert facts["layers"] == "3, 2 with experts; without: 0"
+    assert facts["groups"] == "3, each keeps as many"
+    assert facts["correction bias"].startswith("gate.e_score_correction_bias; pruned with")
+    assert facts["shared experts"] == "2 of width 8 each; never scored or pruned"
+    assert facts["layout"] == "one tensor per expert and projection"
+    assert facts["prediction heads"].startswith("model.layers.3, with experts; export drops them")
+    assert facts["gate weights"].startswith("sigmoid")
+    # Three groups keep two each: 1 - 6 / 12.
+    assert "up to a sparsity of 0.5: each router chooses among 3 groups" in " ".join(said.split())
+    assert "prediction heads (MTP)" in said
+
+
+def test_inspect_shows_the_layout_of_stacked_experts(works, tmp_path):
+    config = GptOssConfig(
+        vocab_size=32, hidden_size=16, intermediate_size=8, num_hidden_layers=1, head_dim=8,
+        num_attention_heads=2, num_key_value_heads=1, num_local_experts=5, num_experts_per_tok=2,
+        layer_types=["full_attention"], pad_token_id=0,
+    )  # fmt: skip
+    AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(tmp_path)
+    facts = facts_of(works("inspect", tmp_path))
+    assert facts["layout"] == "one tensor per projection, all experts stacked, transposed"
+    assert facts["correction bias"] == "none"  # the router's bias is a part of its logits
+
+
+def test_inspect_says_that_an_architecture_was_discovered_and_what_was_assumed(works, tmp_path):
+    tiny_checkpoint(tmp_path, "olmoe")
+    edit_config(tmp_path, model_type="new_moe")
+    said = works("inspect", tmp_path)
+    architecture = facts_of(said)["architecture"]
+    assert architecture == "new_moe (new_moe), discovered: not in the table of families"
+    assert "assumed: the router is mlp.gate.weight" in said
+
+
+def test_inspect_of_a_configuration_alone_says_the_same(works, moeprune, tiny, here):
+    (here / "config.json").write_bytes((tiny / "config.json").read_bytes())
+    alone, whole = (works("inspect", *words) for words in ((here, "--config-only"), (tiny,)))
+    differ = {"model", "shards", "identity"}
+    first, second = (
+        {k: v for k, v in facts_of(said).items() if k not in differ} for said in (alone, whole)
+    )
+    assert first == second
+    sizes = [said.partition("\nSize on disk")[2] for said in (alone, whole)]
+    assert sizes[0] == sizes[1]
+    assert "no safetensors file" in moeprune("inspect", here).err
+
+
+def test_a_folder_without_weights_is_told_what_its_configuration_can_show(moeprune, tiny, here):
+    (here / "bare").mkdir()
+    (here / "bare" / "config.json").write_bytes((tiny / "config.json").read_bytes())
+    outcome = moeprune("inspect", "bare")
+    assert outcome.code == 1
+    assert "`moeprune inspect bare --config-only`" in outcome.err

@@ -1,4 +1,4 @@
-"""`moeprune plot`: every figure of the pages, the same figure, and the numbers behind it."""
+"""plot and report: every view with its numbers, and what cannot be drawn."""
 
 import ast
 import json

@@ -1,4 +1,4 @@
-"""Colours that can be read, and a layout that fits a light and a dark page."""
+"""The look of all figures: contrast, size, provenance, and files of them."""
 
 import subprocess
 import sys

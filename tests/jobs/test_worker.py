@@ -1,4 +1,4 @@
-"""Workers: what becomes of a task, on real processes."""
+"""The worker: what it records, how it ends, and what no log shows."""
 
 import io
 import os

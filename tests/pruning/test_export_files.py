@@ -1,4 +1,4 @@
-"""What goes with the weights of an export, file by file, and the keys of its manifest."""
+"""What goes with the weights of an export: card, companions, index and classes."""
 
 import json
 import shutil

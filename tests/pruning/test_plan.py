@@ -1,4 +1,4 @@
-"""Plans: selected from rankings, written and read, checked against a model."""
+"""Plans of experts and neurons: selected, written and read, checked, compared and summed up."""
 
 import dataclasses
 import itertools

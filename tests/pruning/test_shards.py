@@ -1,4 +1,4 @@
-"""Planned tensors and shards, against plain indexing of hand-made bytes and against safetensors."""
+"""Planned tensors and shards against plain indexing; what is refused; shards made anew."""
 
 import itertools
 import json

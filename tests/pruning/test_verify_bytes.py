@@ -1,4 +1,4 @@
-"""Facts of an export's files that hashes do not hold: headers, index, shared experts that grew."""
+"""What verification finds beyond hashes: headers, index, logits, quantised sources."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Shards as they are written: their bytes and records, flushed on the way, in little memory."""
+"""Shards as they are written, and the byte ranges and gathers that they are made of."""
 
 import hashlib
 import itertools

@@ -1,4 +1,4 @@
-"""Records of benchmarks: read back, their labels, and the table against the full model."""
+"""Records of benchmarks: read back, labelled, against the full model; the shipped ones."""
 
 from dataclasses import replace
 

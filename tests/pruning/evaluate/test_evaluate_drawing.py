@@ -1,4 +1,4 @@
-"""Evaluation documents against those that a calibration of the same corpus really read."""
+"""Which documents are drawn to evaluate on, and which positions are scored."""
 
 import json
 

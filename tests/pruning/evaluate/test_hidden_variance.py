@@ -1,4 +1,4 @@
-"""Variance of hidden states against `output_hidden_states` of plain forwards."""
+"""Variance of hidden states against plain forwards; its records, also the shipped ones."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The feasible set and the draws from it, against lists of all its elements."""
+"""The feasible set, draws from it, and level switches against the paper's procedure."""
 
 from collections import defaultdict
 from fractions import Fraction
