@@ -10,7 +10,7 @@ from contextlib import suppress
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, TimeoutError, expect
 
-JOB_MS = 90_000
+JOB_MS = 300_000
 OPENINGS = 5
 OPEN_MS = 6_000
 

@@ -30,7 +30,7 @@ torch.set_num_threads(1)
 ROOT = Path(__file__).parents[2]
 MAIN, SHIPPED = ROOT / "app" / "main.py", ROOT / "cached_stats"
 # Generous: nothing waits longer than it must, and the machine may be busy.
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 180
 
 logging.getLogger("streamlit.runtime.scriptrunner_utils.script_run_context").setLevel("ERROR")
 

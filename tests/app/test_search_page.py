@@ -32,7 +32,7 @@ from pruning.recipe_file import recipe_from_yaml
 from pruning.requests.plan import PlanRequest
 from pruning.search.store import order_digest, read_known
 
-DEADLINE_SECONDS = 120.0  # only reached when something is broken; the machine may be busy
+DEADLINE_SECONDS = 400.0  # only reached when something is broken; the machine may be busy
 SHIPPED = SHIPPED_STATS / "searches"
 
 

@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 from tabs import settled
 
 # Nothing waits longer than it must; the machine may be busy.
-PATIENCE_MS = 30_000
+PATIENCE_MS = 120_000
 expect.set_options(timeout=PATIENCE_MS)
 
 
