@@ -15,8 +15,12 @@ from app.charts.choices import ALL_SHARES
 from app.charts.context import Context
 from app.charts.evaluations import is_share, series_name
 from app.charts.names import FULL
-from pruning.evaluate.benchmarks.record import BenchmarkRecord, BenchmarkStore, way_of
-from pruning.evaluate.benchmarks.table import benchmark_table
+from pruning.evaluate.benchmarks.record import (
+    BenchmarkRecord,
+    BenchmarkStore,
+    benchmark_table,
+    way_of,
+)
 
 # Of several ways to score a task the first that is there; the others stay in the records.
 _METRICS: Final = ("acc_norm", "exact_match", "pass@1", "f1", "acc", "mean_acc")

@@ -18,9 +18,7 @@ from pruning.requests.base import Option
 from pruning.requests.evaluation import AskRequest, BinsRequest
 from pruning.requests.model import ModelRequest
 from pruning.requests.variance import VarianceRequest
-from pruning.tasks.bins import bins_run
-from pruning.tasks.probe import ask_run
-from pruning.tasks.variance import variance_run
+from pruning.tasks.probe import ask_run, bins_run, variance_run
 
 Plans = tuple[Annotated[options.Plan, Option("plan.json to compare; repeatable.")], ...]
 

@@ -8,7 +8,7 @@ import typer
 
 from app.cli.derive import command
 from app.console import err, out, show_table
-from app.jobs.places import open_store, runner_of
+from app.jobs.slurm import open_store, runner_of
 from app.jobs.store import JobStore
 from app.settings import Settings
 from pruning.requests.base import Option

@@ -147,7 +147,7 @@ KINDS: Final[Mapping[str, JobKind]] = {
     ),
     "bins": JobKind(
         BinsRequest,
-        "bins.bins_run",
+        "probe.bins_run",
         "bins of {about} by {request.criterion}",
         lambda result: f"{result['bins']} is kept beside the statistics.",
         lambda record: {"bins": record.record_id},
@@ -155,7 +155,7 @@ KINDS: Final[Mapping[str, JobKind]] = {
     ),
     "variance": JobKind(
         VarianceRequest,
-        "variance.variance_run",
+        "probe.variance_run",
         "hidden states of {about}",
         lambda result: f"{_kept(result['variances'], 'record', ' of hidden states')}.",
         lambda records: _ids("variances")(records.values()),

@@ -8,16 +8,17 @@ import re
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from analysis.errors import JobError, unknown_name
 from app.jobs.model import Job, JobState
 from app.jobs.process import delete_partials, last_memory
-from app.jobs.runner import passed_variables, worker_command
+from app.jobs.runner import LocalRunner, passed_variables, worker_command
 from app.jobs.store import JobStore
 from app.jobs.table import JobTable
+from app.settings import Settings
 
 if TYPE_CHECKING:
     from submitit import SlurmExecutor, SlurmJob
@@ -189,3 +190,23 @@ def _ended_job_columns(job: Job, state: str) -> dict[str, Any]:
         reason = _ENDS.get(state, f"The worker vanished; SLURM says {state}")
         end, error = JobState.LOST, f"{reason}; {last_memory(job)}."
     return {"state": end, "error": delete_partials(job, error) if was_running else error}
+
+
+class Runner(Protocol):
+    """Starts queued jobs, stops canceled ones, records the end of lost ones."""
+
+    def tick(self) -> None:
+        """Do what is due; idempotent, and safe from several processes at once."""
+
+
+def open_store(settings: Settings) -> JobStore:
+    """The job table of an installation or server."""
+    return JobStore(settings.jobs_db, shared=settings.slurm is not None)
+
+
+def runner_of(settings: Settings, store: JobStore, *, starts: bool = True) -> Runner:
+    """The runner of an installation or server; without `starts`, it starts no job."""
+    if settings.slurm is None:
+        return LocalRunner(store) if starts else LocalRunner(store, limit=0)
+    runner = SlurmRunner(store, parse_options(settings.slurm))
+    return runner if starts else replace(runner, limit=0)

@@ -9,7 +9,7 @@ import streamlit as st
 from analysis.errors import UserError
 from app.charts.context import Context
 from app.jobs.kinds import KINDS, kind_of
-from app.jobs.places import Runner, open_store, runner_of
+from app.jobs.slurm import Runner, open_store, runner_of
 from app.jobs.store import JobStore
 from app.literal import literal
 from app.session.data import settings, shown_checkpoint, shown_stats_dir

@@ -2,12 +2,18 @@
 
 Hidden states, not probabilities: of a vocabulary of 152,064 tokens and a width of 2,048 they are
 149 times smaller in bfloat16 than probabilities in float32. 64 samples of 4,096 tokens take 1 GiB.
+
+From them to logits the model's own head leads: some models divide the logits, some cap them, some
+compute them in float32. So the model's own forward runs, with its trunk replaced by the hidden
+states at hand.
 """
 
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -16,10 +22,51 @@ from transformers import PreTrainedModel
 
 from analysis.calibration.feed import check_config, input_device, model_inputs
 from analysis.calibration.hidden import are_too_large
+from analysis.forwards import Forward, Wrapper, wrap_forward
 from analysis.progress import Progress
-from pruning.evaluate.head import Head
 from pruning.evaluate.measures import log_probabilities
 from pruning.evaluate.samples import SampleBatch, Samples
+
+# Logits of so many bytes, in float32, are made at a time; about eight tensors of that size live.
+CHUNK_BYTES = 64 << 20
+
+
+class Head:
+    """The part of a loaded model behind its trunk; one token is run through it."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = model
+        self._token = torch.zeros((1, 1), dtype=torch.int64, device=input_device(model))
+        kept: list[Any] = []
+
+        def recording(inner: Forward) -> Forward:
+            def forward(*args: Any, **kwargs: Any) -> Any:
+                kept.append(inner(*args, **kwargs))
+                return kept[-1]
+
+            return forward
+
+        # Classes of outputs differ, and what a forward reads of them; so one is kept as a form.
+        self.vocabulary = int(self._run(recording).shape[-1])
+        self._form = kept[0]
+
+    def _run(self, trunk: Wrapper) -> Tensor:
+        with ExitStack() as restore, torch.no_grad():
+            wrap_forward(self._model.base_model, trunk, restore)
+            logits: Tensor = self._model(input_ids=self._token, use_cache=False).logits
+        return logits
+
+    def __call__(self, hidden_ND: Tensor) -> Tensor:
+        """(positions, vocabulary): what the model makes of these final hidden states."""
+        place = self._form.last_hidden_state
+        output = replace(self._form, last_hidden_state=hidden_ND.to(place.device)[None])
+        return self._run(lambda _inner: lambda *_args, **_kwargs: output)[0]
+
+    @property
+    def rows(self) -> int:
+        """Positions whose logits are made at a time."""
+        return max(1, CHUNK_BYTES // (4 * self.vocabulary))
+
 
 _NAME = "hidden"
 

@@ -7,11 +7,10 @@ plans compare at equal size.
 from analysis.sparsity import parse_sparsity
 from pruning.schedules.base import Evidence, Schedule, Spending
 from pruning.schedules.counts import counts_from_text, fit_counts, from_counts, read_counts
-from pruning.schedules.listing import SCHEDULES, allocate, get_schedule
+from pruning.schedules.listing import SCHEDULES, SIDE_COLUMNS, allocate, get_schedule, side_by_side
 from pruning.schedules.notes import allocation_notes, budget_notes
 from pruning.schedules.patterns import PATTERNS
 from pruning.schedules.ranked import fold_ranking
-from pruning.schedules.side_by_side import SIDE_COLUMNS, side_by_side
 from pruning.schedules.uniform import uniform
 
 __all__ = [

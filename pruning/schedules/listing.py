@@ -1,10 +1,13 @@
 """The schedules, listed once, and the one way to apply them by name."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from functools import partial
 
 from analysis.arrays import FloatArray
 from analysis.errors import PlanError, unknown_name
+from analysis.lazy import pd
 from pruning.allocation import Allocation
 from pruning.constraints import check_names, open_rooms, rooms_of
 from pruning.schedules.base import Evidence, Schedule, Spending, Turn, allocation_of
@@ -109,3 +112,31 @@ def unbounded(name: str, spending: Spending, evidence: Evidence) -> tuple[int, .
     """What the schedule would remove from each layer if it could remove any number."""
     turn = Turn(spending, open_rooms(spending.layers), evidence)
     return get_schedule(name).spread(turn)
+
+
+SIDE_COLUMNS = ("schedule", "layer", "kept", "removed")
+
+
+def side_by_side(
+    spending: Spending, evidence: Evidence | None = None
+) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Table of SIDE_COLUMNS, and by schedule why it cannot spend this budget.
+
+    Has the schedules whose evidence is there, in their listed order, one row a layer.
+    """
+    seen = evidence or Evidence()
+    rows: list[tuple[str, int, int, int]] = []
+    refused: dict[str, str] = {}
+    for name, schedule in SCHEDULES.items():
+        if any(getattr(seen, need) is None for need in schedule.needs):
+            continue
+        try:
+            made = allocate(name, spending, seen)
+        except PlanError as error:
+            refused[name] = str(error)
+            continue
+        rows += [
+            (name, layer.index, keep, gone)
+            for layer, keep, gone in zip(made.layers, made.keep, made.removed, strict=True)
+        ]
+    return pd.DataFrame(rows, columns=list(SIDE_COLUMNS)), refused

@@ -1,13 +1,15 @@
-"""The feasible set: all ways to spend a budget within the rooms of the layers; draws from it."""
+"""The feasible set: all ways to spend a budget within the rooms of the layers; starts and draws."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
 
-from pruning.constraints import Room, check_total
+from pruning.allocation import Allocation
+from pruning.constraints import Room, check_total, rooms_of
+from pruning.schedules import PATTERNS, Spending, allocate
 
 Removed = tuple[int, ...]
 _WORD_BITS = 64
@@ -98,3 +100,30 @@ def integer_below(rng: np.random.Generator, limit: int) -> int:
         number >>= words * _WORD_BITS - bits
         if number < limit:
             return number
+
+
+def space_of(spending: Spending, scheduled: Allocation) -> tuple[Spending, Space]:
+    """The feasible set of a spending; locked layers keep what the schedule gave them."""
+    limits = spending.constraints
+    counts = scheduled.counts
+    fixed = {**limits.fixed, **{index: counts[index] for index in limits.locked}}
+    settled = replace(limits, fixed=fixed, locked=frozenset())
+    space = Space(rooms_of(spending.layers, settled), spending.budget.total)
+    return replace(spending, constraints=settled), space
+
+
+def seeds_of(spending: Spending, name: str, scheduled: Allocation) -> dict[str, Removed]:
+    """Schedule -> its allocation: uniform, early, middle, late, and the one asked for.
+
+    `scheduled` is what the schedule `name` gives; the spending has no locked layers, see
+    `space_of`.
+    """
+    # Without shares of single layers, uniform is by largest remainder, which is always possible.
+    floors = spending.budget.floors
+    space = Space(rooms_of(spending.layers, spending.constraints), spending.budget.total)
+    even = spending
+    if floors and not space.holds(floors):
+        even = replace(spending, budget=replace(spending.budget, floors=()))
+    seeds = {"uniform": allocate("uniform", even).removed}
+    seeds |= {pattern: allocate(pattern, spending).removed for pattern in PATTERNS}
+    return {**seeds, name: scheduled.removed} if name not in seeds else seeds

@@ -1,13 +1,24 @@
-"""The task of answers: the full model and what plans leave of it, on one prompt."""
+"""Tasks that look into what pruning changes: answers, bins, hidden states."""
 
+import time
 from typing import TYPE_CHECKING, cast
 
-from analysis.model import load_model_index
+from analysis.drain import drain
+from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
-from pruning.plan import PruningPlan, fit_plan, plan_from_dict
-from pruning.requests.evaluation import AskRequest
+from analysis.stats.store import StatsStore, stats_store
+from pruning.evaluate.bins import Bin, bin_table, expert_bins, neuron_bins
+from pruning.evaluate.bins_record import BinsRecord, BinsStore, RankedBy
+from pruning.evaluate.result import Evaluation
+from pruning.evaluate.variance_record import VarianceRecord, VarianceStore
+from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan, keep_all, plan_from_dict
+from pruning.planning.ranking import select_measured
+from pruning.requests.evaluation import AskRequest, BinsRequest
+from pruning.requests.variance import VarianceRequest
 from pruning.tasks import Steps
+from pruning.tasks.evaluation import drawn_corpora
 from pruning.tasks.loading import loaded_model, run_settings
+from pruning.tasks.sweep import plan_request, sweep_plans
 
 if TYPE_CHECKING:
     from pruning.evaluate.answers import Answer, Speaker
@@ -31,3 +42,127 @@ def ask_run(request: AskRequest) -> "Steps[list[Answer]]":
     yield Progress("loading the model", 0, len(plans), "models")
     with loaded_model(model, settings) as running:
         return (yield from run_answers(running, model.family, plans, question))
+
+
+def bins_run(request: BinsRequest) -> Steps[BinsRecord]:
+    """What removing each bin of experts or neurons adds to the loss, on the first corpus.
+
+    The record is kept beside the statistics; where it is there already, no model is loaded.
+    """
+    from analysis.calibration.loading import resolve_dtype
+    from pruning.evaluate.candidate import MeasureSettings, run_candidate
+    from pruning.evaluate.full_side import run_full
+    from pruning.evaluate.run import how_made
+    from pruning.evaluate.samples import make_samples
+
+    model = load_model_index(request.model, revision=request.revision)
+    store = stats_store(request.stats_dir)
+    ranked, bins = yield from _binned(request, model, store)
+    (drawn, *_) = yield from drawn_corpora(request, model, store)
+    settings = run_settings(request, drawn.sequences.longest)
+    changing = {"dtype": resolve_dtype(settings.dtype, model), "seed": settings.seed}
+    kept = BinsStore(store.directories)
+    record = kept.find(BinsRecord.new(model, ranked, bins, drawn.corpus, changing))
+    if record.is_measured:
+        yield Progress("cached", len(bins), len(bins), "bins", "these bins are measured already")
+        return record
+    started, found = time.monotonic(), dict[int, Evaluation]()
+    samples = make_samples(drawn.sequences, request.batch_size)
+    measured = MeasureSettings(("nll",), settings.seed)
+    yield Progress("loading the model", 0, len(bins), "bins")
+    with loaded_model(model, settings) as loaded:
+        full = yield from run_full(loaded, samples, folder=request.hidden_states_dir)
+        for each in bins:
+            yield Progress("removing bins", len(found), len(bins), "bins")
+            task = run_candidate(loaded, model.family, each.plan, full, measured)
+            found[each.number] = drain(task)
+    first = found[bins[0].number]
+    record = record.with_results(
+        bin_table(bins, found, seed=settings.seed),
+        (first.full["nll"].mean, first.num_samples, first.num_tokens),
+        how_made(settings, time.monotonic() - started),
+    )
+    kept.save(record)
+    return record
+
+
+def _binned(
+    request: BinsRequest, model: MoEModel, store: StatsStore
+) -> Steps[tuple[RankedBy, list[Bin]]]:
+    """What orders the experts or neurons, and the bins of that order."""
+    how, is_atomic = request.binning, request.granularity == ATOMIC_GRANULARITY
+    own = {"atom_scope": how.scope} if is_atomic else {}
+    ranking = yield from select_measured(
+        plan_request(request, request.criterion, "0", own), model, store
+    )
+    ranked = RankedBy(
+        request.criterion,
+        request.gate if ranking.criterion.uses_gate else "",
+        ranking.choice.corpora,
+        tuple(run.manifest.run_id for run in ranking.choice.runs),
+        request.granularity,
+        how,
+    )
+    if is_atomic:
+        return ranked, neuron_bins(ranking.neurons, model, how)
+    return ranked, expert_bins(ranking.table, model, how)
+
+
+FULL = "full"
+
+
+def variance_run(request: VarianceRequest) -> Steps[dict[str, VarianceRecord]]:
+    """Variance of hidden states of the full model and of what plans leave, on the first corpus.
+
+    Records are kept beside the statistics, each as soon as it is there; what is there already is
+    not measured again.
+
+    Returns:
+        Name of each plan -> its record; the full model first.
+    """
+    from analysis.calibration.loading import resolve_dtype
+    from pruning.evaluate.hidden_states import NUM_TOKENS, draw_tokens, run_variance
+    from pruning.evaluate.run import how_made
+    from pruning.evaluate.samples import make_samples
+
+    model = load_model_index(request.model, revision=request.revision)
+    store = stats_store(request.stats_dir)
+    plans = yield from _plans(request, model, store)
+    (drawn, *_) = yield from drawn_corpora(request, model, store)
+    settings = run_settings(request, drawn.sequences.longest)
+    dtype = resolve_dtype(settings.dtype, model)
+    changing = {"dtype": dtype, "seed": settings.seed, "tokens": NUM_TOKENS}
+    kept = VarianceStore(store.directories)
+    records = {
+        name: kept.find(VarianceRecord.new(model, plan, drawn.corpus, changing))
+        for name, plan in plans.items()
+    }
+    missing = [name for name, record in records.items() if not record.is_measured]
+    if not missing:
+        yield Progress("cached", len(plans), len(plans), "models", "all of it is measured already")
+        return records
+    samples = make_samples(drawn.sequences, request.batch_size)
+    chosen = draw_tokens(samples, NUM_TOKENS, settings.seed)
+    num_tokens = sum(int(mask.sum()) for mask in chosen)
+    yield Progress("loading the model", 0, len(missing), "models")
+    with loaded_model(model, settings) as loaded:
+        for name in missing:
+            started = time.monotonic()
+            plan = None if name == FULL else plans[name]
+            values = yield from run_variance(loaded, model.family, plan, samples, chosen)
+            made = how_made(settings, time.monotonic() - started)
+            records[name] = records[name].with_results(values.tolist(), num_tokens, made)
+            kept.save(records[name])
+    return records
+
+
+def _plans(
+    request: VarianceRequest, model: MoEModel, store: StatsStore
+) -> Steps[dict[str, PruningPlan]]:
+    plans = {FULL: keep_all(model)}
+    for name, raw in zip(request.names, request.plans, strict=True):
+        plans[name] = fit_plan(plan_from_dict(raw), model)
+    if request.sweep is not None:
+        for plan in (yield from sweep_plans(request.sweep, model, store)):
+            plans[f"{plan.provenance.criterion} {plan.provenance.sparsity}"] = plan
+    return plans

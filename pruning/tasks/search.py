@@ -23,7 +23,7 @@ from pruning.requests.recipe import (
 from pruning.requests.search import SearchRequest
 from pruning.schedules import allocate
 from pruning.search.run import Task
-from pruning.search.seeds import seeds_of, space_of
+from pruning.search.space import seeds_of, space_of
 from pruning.search.store import SEARCH, schedule_parameters
 from pruning.tasks import Steps
 from pruning.tasks.apart import open_checked

@@ -94,7 +94,7 @@ def environment(models_root, stats_dir, tmp_path, export_root, monkeypatch):
 @pytest.fixture
 def queued_jobs(environment, monkeypatch):
     """What pages queue, oldest first; no worker starts any of it."""
-    monkeypatch.setattr("app.jobs.places.LocalRunner", partial(LocalRunner, limit=0))
+    monkeypatch.setattr("app.jobs.slurm.LocalRunner", partial(LocalRunner, limit=0))
     return lambda: job_store().list()[::-1]
 
 

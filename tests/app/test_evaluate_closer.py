@@ -11,7 +11,7 @@ from analysis.errors import UserError
 from app.jobs.model import JobState
 from app.parts.evaluate.ask import marked
 from pruning.requests.variance import VarianceRequest
-from pruning.tasks.variance import variance_run
+from pruning.tasks.probe import variance_run
 
 HIDDEN, ASK = "Hidden states", "Ask both models"
 

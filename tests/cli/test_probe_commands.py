@@ -99,7 +99,7 @@ def test_bins_are_kept_and_not_measured_again(works, tiny, corpora, stats, here,
     assert (record.ranked.corpora, record.ranked.runs) == ((), ())
     pd.testing.assert_frame_equal(record.table, pd.read_csv(here / "bins.csv"), rtol=1e-12)
     # Without weights nothing can be measured: what is asked again must come from the file.
-    monkeypatch.setattr("pruning.tasks.bins.loaded_model", None)
+    monkeypatch.setattr("pruning.tasks.probe.loaded_model", None)
     works(*words, "-o", "again.csv")
     assert (here / "again.csv").read_bytes() == (here / "bins.csv").read_bytes()
 

@@ -27,9 +27,8 @@ from pruning.schedules import (
     uniform,
 )
 from pruning.search.scores import BlockFitness
-from pruning.search.seeds import seeds_of
 from pruning.search.settings import SearchSettings
-from pruning.search.space import Space
+from pruning.search.space import Space, seeds_of
 
 TWO = (MoELayer(1, 4, 1), MoELayer(4, 4, 1))
 THREE = (*TWO, MoELayer(5, 4, 1))

@@ -52,8 +52,7 @@ from app.charts.evaluations import results_of
 from app.jobs.store import JobStore
 from app.session.uploads import uploaded_text
 from pruning.evaluate.benchmarks.imports import read_results
-from pruning.evaluate.benchmarks.record import BenchmarkStore
-from pruning.evaluate.benchmarks.table import benchmark_table
+from pruning.evaluate.benchmarks.record import BenchmarkStore, benchmark_table
 from pruning.evaluate.bins_record import BinsStore, bins_overview
 from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.variance_record import VarianceStore, variance_table

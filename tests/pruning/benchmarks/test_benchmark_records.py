@@ -15,16 +15,17 @@ from analysis.stats.store import SHIPPED_STATS, StatsStore
 from pruning.evaluate.benchmarks.harness import HarnessSettings
 from pruning.evaluate.benchmarks.record import (
     FULL,
+    TABLE_COLUMNS,
     BenchmarkScore,
     BenchmarkStore,
     Candidate,
+    benchmark_table,
     candidate_label,
     candidate_of_plan,
     new_record,
     settings_of,
 )
 from pruning.evaluate.benchmarks.run import Benchmarks, run_benchmarks
-from pruning.evaluate.benchmarks.table import TABLE_COLUMNS, benchmark_table
 from pruning.evaluate.record import PlanFacts, plan_facts
 from pruning.plan import keep_all, model_ref, select_experts
 from pruning.schedules import uniform

@@ -16,10 +16,9 @@ from analysis.model import load_model_index
 from families.configs import BY_NAME, CASES, tiny_model
 from families.physical import physically_pruned
 from pruning import load_pruned
-from pruning.evaluate import head as head_module
+from pruning.evaluate import full_side
 from pruning.evaluate.candidate import MeasureSettings, run_candidate
-from pruning.evaluate.full_side import run_full
-from pruning.evaluate.head import Head
+from pruning.evaluate.full_side import Head, run_full
 from pruning.evaluate.samples import make_samples
 from pruning.plan import ModelRef, PruningPlan
 
@@ -110,7 +109,7 @@ def test_chunks_and_batches_do_not_change_results(make_sequences, monkeypatch):
         return drain(run_candidate(model, FAMILIES[case.model_type], plan, full, ALL))
 
     wanted = result(4)
-    monkeypatch.setattr(head_module, "CHUNK_BYTES", 4 * 64 * 5)  # five positions at a time
+    monkeypatch.setattr(full_side, "CHUNK_BYTES", 4 * 64 * 5)  # five positions at a time
     for batch_size in (1, 3):
         got = result(batch_size)
         for name, sums in wanted.samples.items():
