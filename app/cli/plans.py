@@ -27,8 +27,7 @@ from pruning.requests.plan import PlanRequest
 
 plans = typer.Typer(name="plans", help="Look at plans: show, diff.", no_args_is_help=True)
 OfModel = Annotated[
-    Text,
-    Option("The model that it is for; default: look for it by its name.", ("--model",)),
+    Text, Option("The model that it is for; default: look for it by its name.", ("--model",))
 ]
 
 

@@ -35,10 +35,7 @@ def _plans_of(request: ModelRequest, paths: Sequence[Path]) -> dict[str, tuple[o
 
 @command(VarianceRequest)
 def variance(
-    request: VarianceRequest,
-    *,
-    plan: Plans = (),
-    out_file: options.OutTable = Path("variance.csv"),
+    request: VarianceRequest, *, plan: Plans = (), out_file: options.OutTable = Path("variance.csv")
 ) -> None:
     """Variance of hidden states after each layer, full model against pruned, on 4096 tokens."""
     check_ending(out_file)

@@ -13,13 +13,7 @@ from analysis.errors import StatsError
 from analysis.lazy import pd
 from analysis.model import MoEModel
 from pruning.evaluate.bins import BIN_COLUMNS, Bin, Binning, rank_agreement
-from pruning.evaluate.store import (
-    Count,
-    Record,
-    RecordStore,
-    RunFacts,
-    SampleFacts,
-)
+from pruning.evaluate.store import Count, Record, RecordStore, RunFacts, SampleFacts
 from pruning.plan import model_ref
 
 BINS_TABLE_COLUMNS = (

@@ -27,9 +27,7 @@ def counts_budget(layers: Sequence[MoELayer], kept: Mapping[int, int], asked: st
 
 
 def from_counts(
-    layers: Sequence[MoELayer],
-    kept: Mapping[int, int],
-    constraints: Constraints | None = None,
+    layers: Sequence[MoELayer], kept: Mapping[int, int], constraints: Constraints | None = None
 ) -> Allocation:
     """The allocation of these counts.
 

@@ -43,23 +43,26 @@ def spread_evenly(turn: Turn) -> tuple[int, ...]:
 def _check_shares(turn: Turn, floors: Sequence[int]) -> None:
     """Refuse where the share itself is at fault, and not what a person fixed of some layer."""
     for layer, room, gone in zip(turn.spending.layers, turn.rooms, floors, strict=True):
-        if not _is_held(turn, layer) and not room.allows(gone):
+        if layer.index not in turn.spending.constraints.held and not room.allows(gone):
             keep = layer.num_experts - gone
             alike = {(each.num_experts, room) for each, room in _free(turn)}
             if len(alike) == 1 and len(turn.rooms) == len(_free(turn)):
-                raise PlanError(count_problem(layer, keep) or _step_problem(layer, room, keep))
+                if problem := count_problem(layer, keep):
+                    raise PlanError(problem)
+                numbers = _numbers(room)
+                near = [n for n in numbers if n < keep][-1:] + [n for n in numbers if n > keep][:1]
+                shares = [f"{n} ({as_percent(room.size - n, room.size)} removed)" for n in near]
+                reason = _step_reason(layer, room, keep)
+                raise PlanError(f"{reason}; nearest: {' or '.join(shares)}.")
             why = count_reason(layer, keep) or _step_reason(layer, room, keep)
             raise PlanError(f"{why}; {_what_works(turn)}.")
-
-
-def _is_held(turn: Turn, layer: MoELayer) -> bool:
-    return layer.index in turn.spending.constraints.held
 
 
 def _free(turn: Turn) -> list[tuple[MoELayer, Room]]:
     """Layers of which nobody fixed anything, and their rooms."""
     pairs = zip(turn.spending.layers, turn.rooms, strict=True)
-    return [(layer, room) for layer, room in pairs if not _is_held(turn, layer)]
+    held = turn.spending.constraints.held
+    return [(layer, room) for layer, room in pairs if layer.index not in held]
 
 
 def _what_works(turn: Turn) -> str:
@@ -94,21 +97,12 @@ def _suits(turn: Turn, budget: Budget) -> bool:
     )
 
 
-def _step_problem(layer: MoELayer, room: Room, keep: int) -> str:
-    numbers = _numbers(room)
-    near = [n for n in numbers if n < keep][-1:] + [n for n in numbers if n > keep][:1]
-    shares = [f"{n} ({as_percent(room.size - n, room.size)} removed)" for n in near]
-    return f"{_step_reason(layer, room, keep)}; nearest: {' or '.join(shares)}."
-
-
 def _step_reason(layer: MoELayer, room: Room, keep: int) -> str:
     numbers = _numbers(room)
     is_between = numbers[0] < keep < numbers[-1]
     rule = f"a multiple of {room.step}" if is_between else f"{numbers[0]} to {numbers[-1]}"
-    return (
-        f"Layer {layer.index} would keep {keep} of {room.size} experts, but layers are to keep "
-        f"{rule}"
-    )
+    would = f"Layer {layer.index} would keep {keep} of {room.size} experts"
+    return f"{would}, but layers are to keep {rule}"
 
 
 def _numbers(room: Room) -> range:

@@ -8,7 +8,7 @@ from typing import Any
 
 from analysis.demo.tasks import LOCAL_TASKS, write_task
 from analysis.errors import PlanError, StatsError
-from analysis.model import DEMO_CHECKPOINT, DEMO_MODEL, ModelRef, MoEModel, load_model_index
+from analysis.model import DEMO_CHECKPOINT, DEMO_MODEL, MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore, stats_store
 from pruning.evaluate.benchmarks.imports import read_results
@@ -45,7 +45,14 @@ def benchmark_run(request: BenchmarkRequest) -> Steps[list[BenchmarkRecord]]:
     store = stats_store(request.stats_dir)
     candidates = _candidates(request, model, store)
     full = candidates[0][0].model
-    names = _task_names(request, full)
+    names = request.names
+    if not names and full.identity == load_model_index(DEMO_MODEL).identity:
+        names = tuple(LOCAL_TASKS)
+    if not names:
+        raise StatsError(
+            "Name the benchmarks, such as --tasks arc_challenge,piqa; `lm_eval ls tasks` lists "
+            "them."
+        )
     if not request.allow_test_set:
         check_unread(names, store, full.identity)
     local = []
@@ -92,16 +99,6 @@ def _exported(
         full = demo if demo.identity == manifest.source.identity else None
     routing = measured_routing([manifest.plan], store)
     return candidate_of_export(model, manifest, full, routing=routing)
-
-
-def _task_names(request: BenchmarkRequest, full: ModelRef) -> tuple[str, ...]:
-    if request.names:
-        return request.names
-    if full.identity == load_model_index(DEMO_MODEL).identity:
-        return tuple(LOCAL_TASKS)
-    raise StatsError(
-        "Name the benchmarks, such as --tasks arc_challenge,piqa; `lm_eval ls tasks` lists them."
-    )
 
 
 def benchmark_results(records: Sequence[BenchmarkRecord]) -> dict[str, Any]:

@@ -14,12 +14,7 @@ from pruning.planning.make import check_request, evidence_of, provenance_of, spe
 from pruning.planning.ranking import Selection, select
 from pruning.recipe import Recipe, SearchSection
 from pruning.requests.calibration import seq_len_of
-from pruning.requests.recipe import (
-    Machine,
-    calibrate_requests,
-    plan_request,
-    weights_request,
-)
+from pruning.requests.recipe import Machine, calibrate_requests, plan_request, weights_request
 from pruning.requests.search import SearchRequest
 from pruning.schedules import allocate
 from pruning.search.run import Task
