@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
 from transformers import (
     AutoConfig,
@@ -218,6 +219,11 @@ BY_NAME = {case.name: case for case in CASES}
 # transposed, interleaved and biased; without gates; composite; with other mixers between.
 _NAMES = ("olmoe", "qwen3_moe", "deepseek_v3-groups", "gpt_oss", "nemotron_h", "aria", "jamba")
 KINDS = [BY_NAME[name] for name in _NAMES]
+# All, those of a kind that is there already in the slow part.
+EVERY = [
+    pytest.param(case, id=str(case), marks=() if case in KINDS else pytest.mark.slow)
+    for case in CASES
+]
 
 
 def tiny_config(case: Case) -> Any:

@@ -10,7 +10,7 @@ from analysis.errors import StatsError
 from analysis.families import MoELayer
 from analysis.model import load_model_index
 from families.built import stock_load
-from families.configs import CASES, KINDS, VOCAB, Case, tiny_model
+from families.configs import CASES, EVERY, VOCAB, Case, tiny_model
 from families.physical import block_of, listening, physically_pruned, router_of
 from families.plain import expert_output
 
@@ -135,7 +135,7 @@ def test_damage_in_groups_masks_inside_the_group(built, case):
         assert int(sums.of("extra", layer)) > int(sums.of("counted", layer))
 
 
-@pytest.mark.parametrize("case", KINDS, ids=str)
+@pytest.mark.parametrize("case", EVERY)
 def test_the_model_computes_what_it_computed_before(built, case):
     # An expert's product has more rows when damage is collected, which may round otherwise.
     source = built(case)

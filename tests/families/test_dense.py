@@ -9,7 +9,7 @@ import torch
 from analysis.calibration.experts import batch_mask, collecting
 from analysis.calibration.sums import sums_of
 from families.built import stock_load
-from families.configs import KINDS, VOCAB
+from families.configs import EVERY, VOCAB
 from families.physical import block_of, listening, router_of
 from families.plain import expert_output
 from families.test_router_group import plain_logits
@@ -51,7 +51,7 @@ def plain_sums(model, case, layer, heard):
     return sums
 
 
-@pytest.mark.parametrize("case", KINDS, ids=str)
+@pytest.mark.parametrize("case", EVERY)
 def test_every_expert_on_every_token(built, case):
     source = built(case)
     model, described = stock_load(case, source.paths["experts"])[0].double(), source.described()

@@ -9,7 +9,7 @@ import torch
 from analysis.calibration.experts import batch_mask, collecting
 from analysis.calibration.sums import sums_of
 from families.built import stock_load
-from families.configs import KINDS, VOCAB
+from families.configs import EVERY, VOCAB
 from families.physical import listening, router_of
 
 IDS = torch.randint(3, VOCAB, (2, 8), generator=torch.Generator().manual_seed(13))
@@ -25,7 +25,7 @@ def plain_logits(router, hidden):
     return logits if bias is None else logits + bias.detach().double()
 
 
-@pytest.mark.parametrize("case", KINDS, ids=str)
+@pytest.mark.parametrize("case", EVERY)
 def test_probabilities_entropy_and_pairs_token_by_token(built, case):
     source = built(case)
     model, described = stock_load(case, source.paths["experts"])[0].double(), source.described()

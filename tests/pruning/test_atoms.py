@@ -17,7 +17,7 @@ from analysis.errors import PlanError
 from analysis.model import load_model_index
 from analysis.ranking.norms import neuron_norms
 from analysis.widths import expert_widths
-from families.configs import BY_NAME, CASES, KINDS, WIDTH, tiny_model
+from families.configs import BY_NAME, CASES, EVERY, WIDTH, tiny_model
 from families.physical import block_of, logits_of, physically_pruned
 from families.plain import matrices_of
 from pruning.atoms.selection import AtomScope
@@ -208,7 +208,7 @@ class TestSelection:
 
 
 class TestNorms:
-    @pytest.mark.parametrize("case", KINDS, ids=str)
+    @pytest.mark.parametrize("case", EVERY)
     def test_against_the_matrices_of_the_model(self, atom_source, case):
         source = atom_source(case)
         found = drain(neuron_norms(source.described))

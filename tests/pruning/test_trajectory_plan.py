@@ -15,7 +15,7 @@ from analysis.stats.samples import SamplePart, SampleStats
 from analysis.stats.tables import MOMENT_COLUMNS, ExpertStats
 from builders import tiny_checkpoint
 from families.built import Built
-from families.configs import KINDS, tiny_model
+from families.configs import EVERY, tiny_model
 from pruning.budget import count_budget, sparsity_budget
 from pruning.plan import fit_plan, model_ref, select_experts
 from pruning.schedules import Evidence, Spending, allocate, fold_ranking
@@ -110,7 +110,7 @@ def test_schedules_that_need_more_are_refused(model):
         Cut("frequency")
 
 
-@pytest.mark.parametrize("case", KINDS, ids=str)
+@pytest.mark.parametrize("case", EVERY)
 def test_every_router_keeps_working(case, tmp_path):
     """Groups keep equally many, floors hold: `fit_plan` refuses anything else."""
     tiny_model(case).save_pretrained(tmp_path)

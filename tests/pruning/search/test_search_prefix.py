@@ -10,7 +10,7 @@ from analysis.corpora import TokenSequences
 from analysis.drain import drain
 from analysis.families import FAMILIES
 from analysis.forwards import decoder_layers
-from families.configs import BY_NAME, KINDS, tiny_model
+from families.configs import BY_NAME, EVERY, tiny_model
 from pruning.evaluate.candidate import MeasureSettings, run_candidate
 from pruning.evaluate.full_side import run_full
 from pruning.evaluate.samples import make_samples
@@ -104,7 +104,9 @@ def deeper(case, layers):
 DEEP = [deeper(BY_NAME[name], 5) for name in ("olmoe", "mixtral", "granitemoe")]
 
 
-@pytest.mark.parametrize("case", [*KINDS, *DEEP], ids=lambda case: f"{case}{len(case.sparse)}")
+@pytest.mark.parametrize(
+    "case", [*EVERY, *(pytest.param(case, id=f"{case}-deep") for case in DEEP)]
+)
 def test_reuse_changes_no_bit_and_runs_only_what_differs(case):
     subject, candidates = subject_of(case, tiny_model(case)), candidates_of(case)
     fitness = MaskedFitness(subject, "esap", 0, PLENTY)
