@@ -36,7 +36,7 @@ class Answering:
 def own_answers(
     model: PreTrainedModel, source: Source, wanted: Answering
 ) -> Generator[Progress, None, Source]:
-    """A source of as many documents as the sampling needs, as token ids with own answers."""
+    """As many documents as the sampling needs, as token ids with the model's answers."""
     if source.join is not None:
         raise CorpusError(
             f"The corpus {wanted.corpus} is one text without prompts; use --answers given."

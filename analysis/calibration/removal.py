@@ -26,7 +26,10 @@ Listener = Callable[[tuple[Tensor, ...], Without], None]
 
 
 def check_removable(family: MoEFamily, layer: MoELayer) -> None:
-    """Refuse a router that does not work when any one expert is gone; one of top_k experts does."""
+    """Refuse a router that does not work when any one expert is gone.
+
+    A layer may be left with fewer than top_k experts: it then selects all of them.
+    """
     left_in_group = layer.num_experts // layer.num_groups - 1
     needs_group = layer.least_per_group > 1 and left_in_group < layer.least_per_group
     if needs_group or layer.num_experts - 1 < family.fixed_top_k:

@@ -21,7 +21,7 @@ def _norms(table: pd.DataFrame) -> tuple[FloatArray, FloatArray, FloatArray]:
     return l1, np.sqrt(l2_squared), numel
 
 
-def is_zero_expert(table: pd.DataFrame) -> pd.Series[bool]:
+def zero_experts(table: pd.DataFrame) -> pd.Series[bool]:
     """Experts whose weights are all zero: they get AIMER's maximum and go first."""
     return table["l2_squared"] == 0
 
@@ -74,7 +74,7 @@ HOYER = replace(
     score=_hoyer,
 )
 
-# What knows nothing of which inputs occur: a default without calibration, no method of the papers.
+# Weights alone, blind to the inputs: a baseline, not a published method.
 NEURON_NORMS = Criterion(
     name="neuron-norms",
     label="Neuron norms",

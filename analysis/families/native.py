@@ -7,7 +7,7 @@ _MODULES = {"deepseek": "analysis.families.deepseek_model"}
 
 
 def register_native(model_type: str) -> None:
-    """Let transformers' auto classes know this model type, unless they do; may be called again."""
+    """Register this model type with the auto classes of transformers, if they lack it."""
     if module := _MODULES.get(model_type):
         import_module(module).register()
 

@@ -59,18 +59,18 @@ def _merged(nodes: Sequence[FloatArray], count: int) -> tuple[IntArray, FloatArr
     """Experts and weights of the best paths of every sample."""
     samples = len(nodes[0])
     weights = np.zeros((samples, 1))
-    alphabetical = np.zeros((samples, 1), dtype=np.int64)  # rank among the prefixes, by experts
+    prefix_rank = np.zeros((samples, 1), dtype=np.int64)  # rank among the prefixes, by experts
     trail: list[tuple[IntArray, IntArray]] = []
     for node in nodes:
         # Ties within a layer: the lower expert first.
         order = np.argsort(-node, axis=1, kind="stable")
         prefix, entry = _pairs(weights.shape[1], node.shape[1], count)
         sums = weights[:, prefix] + np.take_along_axis(node, order, axis=1)[:, entry]
-        words = alphabetical[:, prefix] * node.shape[1] + order[:, entry]
-        best = np.lexsort((words, -sums), axis=1)[:, :count]
-        weights, words = (np.take_along_axis(each, best, axis=1) for each in (sums, words))
-        alphabetical = words.argsort(axis=1).argsort(axis=1)
-        trail.append((prefix[best], words % node.shape[1]))
+        keys = prefix_rank[:, prefix] * node.shape[1] + order[:, entry]
+        best = np.lexsort((keys, -sums), axis=1)[:, :count]
+        weights, keys = (np.take_along_axis(each, best, axis=1) for each in (sums, keys))
+        prefix_rank = keys.argsort(axis=1).argsort(axis=1)
+        trail.append((prefix[best], keys % node.shape[1]))
     samples, paths = trail[-1][0].shape
     experts = np.empty((samples, paths, len(trail)), dtype=np.int64)
     at = np.broadcast_to(np.arange(paths), (samples, paths))
@@ -100,7 +100,7 @@ def top_paths_through(
     _check(nodes, count)
     if [step.shape for step in steps] != [(len(a), len(b)) for a, b in pairwise(nodes)]:
         raise ValueError("one step matrix (experts, experts of the next layer) between two layers")
-    ends = [Paths(np.array([[e]]), node_weight) for e, node_weight in enumerate(nodes[0][:, None])]
+    ends = [Paths(np.array([[e]]), np.array([weight])) for e, weight in enumerate(nodes[0])]
     for node, step in zip(nodes[1:], steps, strict=True):
         prefixes = _joined(ends)
         last, ends = prefixes.experts[:, -1], []

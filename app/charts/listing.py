@@ -34,23 +34,50 @@ from app.charts.chart import Chart
 from app.charts.published import PAPER_CHARTS, PaperChart
 
 _EACH: tuple[Chart, ...] = (
-    *(stratification.draw_map, overlap_map.draw, overlap.draw, overlap_curve.draw, effects.draw),
-    *(overlap_maps.draw, overlap_by_tokens.draw, damage_proxy.draw, paths.draw, coverage.draw),
+    stratification.draw_map,
+    overlap_map.draw,
+    overlap.draw,
+    overlap_curve.draw,
+    effects.draw,
+    overlap_maps.draw,
+    overlap_by_tokens.draw,
+    damage_proxy.draw,
+    paths.draw,
+    coverage.draw,
     stratification.draw_separation,
-    *(kept_by.draw, rank_rank.draw, rank_flow.draw, layer_agreement.draw),
-    *(schedules.draw, pareto.draw, search.draw_progress, search.draw_best, search.draw_schedules),
-    *(evaluation_curves.draw, hidden_states.draw),
-    *(benchmarks.dots, benchmarks.radar, benchmarks.winners, benchmarks.memory, winner_map.draw),
-    *(neuron_layers.draw_layers, neuron_layers.draw_flops, neurons_kept.draw_kept),
-    *(neuron_saliency.draw_layers, neuron_saliency.draw_expert, overlap.draw_neurons),
-    *(neurons_kept.draw_beside, loss_bins.of_neurons, same_bytes.draw, loss_bins.of_experts),
+    kept_by.draw,
+    rank_rank.draw,
+    rank_flow.draw,
+    layer_agreement.draw,
+    schedules.draw,
+    pareto.draw,
+    search.draw_progress,
+    search.draw_best,
+    search.draw_schedules,
+    evaluation_curves.draw,
+    hidden_states.draw,
+    benchmarks.dots,
+    benchmarks.radar,
+    benchmarks.winners,
+    benchmarks.memory,
+    winner_map.draw,
+    neuron_layers.draw_layers,
+    neuron_layers.draw_flops,
+    neurons_kept.draw_kept,
+    neuron_saliency.draw_layers,
+    neuron_saliency.draw_expert,
+    overlap.draw_neurons,
+    neurons_kept.draw_beside,
+    loss_bins.of_neurons,
+    same_bytes.draw,
+    loss_bins.of_experts,
     sizes.draw,
 )
-CHARTS = {view.name: view for view in _EACH}
+CHARTS = {chart.name: chart for chart in _EACH}
 
 
 def get_chart(name: str) -> Chart | PaperChart:
-    """The view of this name."""
+    """The chart of this name, a paper's among them."""
     views: dict[str, Chart | PaperChart] = {**CHARTS, **PAPER_CHARTS}
     if name not in views:
         raise PlanError(f"{unknown_name('view', name, views)} `moeprune plot --list` lists them.")

@@ -39,8 +39,10 @@ def record_of(
     ]
     own.sort(
         key=lambda each: (
-            *(each.corpus["name"] in corpora, each.num_samples),
-            *(len(each.rows), each.created_at),
+            each.corpus["name"] in corpora,
+            each.num_samples,
+            len(each.rows),
+            each.created_at,
         )
     )
     return own[-1] if own else None

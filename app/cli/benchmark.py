@@ -54,7 +54,10 @@ def benchmark(
         ("candidate", "task", "metric", "value", "std. error", "questions"),
         [
             (
-                *(record.candidate, score.task, score.metric, f"{score.value:.4f}"),
+                record.candidate,
+                score.task,
+                score.metric,
+                f"{score.value:.4f}",
                 "-" if score.stderr is None else f"{score.stderr:.4f}",
                 score.num_samples or "-",
             )

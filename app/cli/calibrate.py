@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from analysis.corpora import corpus_name
-from analysis.criteria.weight_based import is_zero_expert
+from analysis.criteria.weight_based import zero_experts
 from analysis.stats.store import load_weight_stats
 from app.cli.derive import command
 from app.console import follow, out, show_facts
@@ -77,6 +77,6 @@ def weights(request: WeightsRequest) -> None:
     """Measure the expert weights (AIMER, Magnitude, Hoyer), streamed from disk, and cache them."""
     run = follow(weights_run(request))
     out.print(f"{run.manifest.run_id}: {run.manifest.made['seconds']} s")
-    if empty := int(is_zero_expert(load_weight_stats(run).per_expert()).sum()):
+    if empty := int(zero_experts(load_weight_stats(run).per_expert()).sum()):
         out.print(f"{empty} experts are all zero: AIMER and Magnitude prune them first")
     out.print(str(run.path))

@@ -86,7 +86,8 @@ def show_sweep(table: "pd.DataFrame") -> None:
         means = rows.pivot_table(index="evaluation", columns="measure", values="mean")
         shown = [
             (
-                *(plan["criterion"] or "unpruned", f"{plan['removed']:.1%}"),
+                plan["criterion"] or "unpruned",
+                f"{plan['removed']:.1%}",
                 *(f"{means[name][plan['evaluation']]:.4f}" for name in measured),
             )
             for plan in rows.drop_duplicates("evaluation").to_dict("records")

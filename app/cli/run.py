@@ -30,7 +30,7 @@ from pruning.requests.recipe import (
 )
 from pruning.requests.search import search_of_file
 from pruning.search.result import PLAN_NAME
-from pruning.surgery.export import check_free
+from pruning.surgery.export import check_place
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
 from pruning.tasks.calibration import calibrate_run, check_corpora, weights_run
 from pruning.tasks.evaluation import evaluate_run
@@ -87,7 +87,7 @@ def _check(recipe: Recipe, machine: Machine, model: MoEModel) -> None:
         lambda: evaluate_request(recipe, machine),
     ]
     if folder and not (folder / MANIFEST_NAME).is_file():  # one that is there is looked at later
-        checks.append(lambda: check_free(folder, model.checkpoint.path))
+        checks.append(lambda: check_place(folder, model.checkpoint.path))
     problems = []
     for check in checks:
         try:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from analysis.errors import CheckpointError
+from analysis.errors import CheckpointError, UserError
 from analysis.stats.places import default_stats_dir
 from app.cli.derive import command
 from app.jobs.slurm import check_slurm, parse_options
@@ -44,7 +44,7 @@ def app(
         check_slurm()
     for folder in (stats_dir, models_root):
         if folder is not None and not folder.is_dir():
-            raise CheckpointError(f"{folder} is not a directory.")
+            raise UserError(f"{folder} is not a directory.")
     settings = _settings(stats_dir, models_root, export_root)
     _serve(settings if slurm is None else replace(settings, slurm=slurm), port, address)
 
@@ -64,7 +64,7 @@ def demo(*, port: Port = None) -> None:
 def _settings(
     stats_dir: Path | None = None, models_root: Path | None = None, export_root: Path | None = None
 ) -> Settings:
-    """Those of the environment, with the folders that are given."""
+    """Settings from the environment; folders that are given replace its own."""
     base = Settings.from_environment()
     return replace(
         base,
@@ -77,6 +77,6 @@ def _settings(
 def _serve(settings: Settings, port: int | None, address: str = "127.0.0.1") -> None:
     from app.server import run_server
 
-    # Where the pages read them.
+    # Pages read their settings from the environment.
     os.environ.update(settings.to_environment())
     run_server(port, address)

@@ -32,7 +32,7 @@ class Report:
 
 
 def views_of(names: Sequence[str], criterion: str = "") -> list[Chart]:
-    """The views of a report; where none is named all, of neurons if the criterion ranks neurons."""
+    """The charts of these names; without names, all that suit the criterion."""
     for name in names:
         if name not in CHARTS:
             raise PlanError(unknown_name("view of a report", name, CHARTS))

@@ -98,8 +98,13 @@ def checked(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def checked_by(parse: Callable[[Any], object]) -> AfterValidator:
-    """What `parse` takes; the value stays as it is."""
-    return AfterValidator(lambda value: (checked(parse)(value), value)[1])
+    """Check a value with `parse` and keep the value itself."""
+
+    def check(value: Any) -> Any:
+        checked(parse)(value)
+        return value
+
+    return AfterValidator(check)
 
 
 class Request(BaseModel):

@@ -66,7 +66,7 @@ def _free(turn: Turn) -> list[tuple[MoELayer, Room]]:
 
 
 def _what_works(turn: Turn) -> str:
-    """The nearest sparsities that suit every layer, or numbers of experts where none does."""
+    """The nearest sparsities that suit every layer; if none does, the nearest number of experts."""
     wanted, layers = turn.spending.budget.total, turn.spending.layers
     named = {as_percent(gone, n) for n in turn.sizes for gone in range(n)}
     totals = {
@@ -78,17 +78,22 @@ def _what_works(turn: Turn) -> str:
     above = [totals[total] for total in sorted(totals) if total > wanted][:1]
     if below or above:
         return f"nearest sparsity that suits every layer: {' or '.join(below + above)}"
-    least, most = (sum(getattr(room, end) for room in turn.rooms) for end in ("least", "most"))
+    least, most = _range(turn)
     step = turn.rooms[0].step
     near = least + round((min(max(wanted, least), most) - least) / step) * step
-    experts = f"{near} expert{'s' * (near != 1)}"
+    experts = "1 expert" if near == 1 else f"{near} experts"
     return f"no sparsity suits every layer, but {experts} can go in all (--remove {near})"
+
+
+def _range(turn: Turn) -> tuple[int, int]:
+    """Experts that all layers together must and can lose."""
+    return sum(room.least for room in turn.rooms), sum(room.most for room in turn.rooms)
 
 
 def _suits(turn: Turn, budget: Budget) -> bool:
     """Whether a sparsity gives every layer a share that it can lose, fixed ones aside."""
     shares = dict(zip((layer.index for layer in turn.spending.layers), budget.floors, strict=True))
-    least, most = (sum(getattr(room, end) for room in turn.rooms) for end in ("least", "most"))
+    least, most = _range(turn)
     step = turn.rooms[0].step
     return (
         all(room.allows(shares[layer.index]) for layer, room in _free(turn))

@@ -55,7 +55,7 @@ def best_of(fitness: Mapping[int, float]) -> int:
 def initial_state(space: Space, settings: SearchSettings, seeds: Mapping[str, Removed]) -> State:
     """The initial population: what schedules give, and uniform draws from the feasible set.
 
-    A population is a set (Algorithm 1 joins each to it), so an allocation is in it once.
+    A population is a set, as in Algorithm 1: no allocation occurs twice.
 
     `seeds` are allocations by schedule, in order; infeasible ones are left out.
     """
@@ -80,7 +80,7 @@ def initial_state(space: Space, settings: SearchSettings, seeds: Mapping[str, Re
 def next_state(
     state: State, fitness: Mapping[int, float], space: Space, settings: SearchSettings
 ) -> State:
-    """Elites stay, children of theirs fill the population (Algorithm 1, lines 7 to 22).
+    """Elites stay, and their children fill the population (Algorithm 1, lines 7 to 22).
 
     `fitness` is that of the members by number, higher is better; the space has more than one
     element.

@@ -94,7 +94,7 @@ def prepare_export(
     options = options or ExportOptions()
     plan = fit_plan(plan, model)
     target = Path(os.path.realpath(out.expanduser()))
-    check_free(target, model.checkpoint.path)
+    check_place(target, model.checkpoint.path)
     widths = plan_widths(model, plan, options.widths)
     heads = plan_heads(model, plan, options.heads, widths)
     shards = plan_shards(model, plan, heads, widths)
@@ -135,7 +135,7 @@ def _companions(model: MoEModel, plan: PruningPlan, options: ExportOptions) -> d
     found = {path for pattern in _COPIED_FILES for path in source.glob(pattern) if path.is_file()}
     names = sorted(str(path.relative_to(source)) for path in found)
     files = {name: (source / name).read_bytes() for name in names}
-    # The one copied, if the source was pruned too, is for another set of counts or for none.
+    # The modeling file of a source that was pruned before does not fit these counts.
     files.pop(MODELING_NAME, None)
     if options.keep_list:
         kept = (f'"{layer}": {json.dumps(ids)}' for layer, ids in plan.kept.items())
@@ -145,7 +145,7 @@ def _companions(model: MoEModel, plan: PruningPlan, options: ExportOptions) -> d
     return files
 
 
-def check_free(out: Path, source: Path) -> None:
+def check_place(out: Path, source: Path) -> None:
     """Refuse a place for an export that is taken, or that lies in the checkpoint or in a file."""
     if out.name.endswith(PARTIAL):
         raise ExportError(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from permanent_names import EXPONENTS
 
 from analysis.criteria import CRITERIA, RANKABLE, VARIANTS, get_criterion, unified
-from analysis.criteria.weight_based import is_zero_expert
+from analysis.criteria.weight_based import zero_experts
 from analysis.errors import CriterionError
 from analysis.stats.tables import GATES
 
@@ -167,7 +167,7 @@ def test_a_zero_expert_has_aimer_one_and_is_flagged():
     table = weight_table([0.0] * 9, [1.0] + [0.0] * 8)
     assert score("aimer", table).tolist() == pytest.approx([1.0, 1 / 3])
     assert score("hoyer", table).tolist() == pytest.approx([0.0, 1.0])
-    assert is_zero_expert(table).tolist() == [True, False]
+    assert zero_experts(table).tolist() == [True, False]
 
 
 weights = st.lists(

@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -170,7 +170,7 @@ def _findings(
     yield _Finding(is_new, f"{settings().export_root.name}/{out.name} is {said}")
     counts = {layer: len(ids) for layer, ids in plan.kept.items()}
     spare = min(counts[layer.index] - layer.top_k for layer in model.layers)
-    picks = _range(layer.top_k for layer in model.layers)
+    picks = _range([layer.top_k for layer in model.layers])
     stay = f"At least {min(counts.values())} experts stay, the router picks {picks}"
     yield _Finding(spare >= 0, stay)
     yield _Finding(True, f"The plan is for this model, identity {model.identity[:8]}")
@@ -193,9 +193,9 @@ def _findings(
     )
 
 
-def _range(numbers: Iterable[int]) -> str:
+def _range(numbers: Collection[int]) -> str:
     """The one number, or the least and the most: 4 to 8."""
-    low, high = min(numbers := list(numbers)), max(numbers)
+    low, high = min(numbers), max(numbers)
     return str(low) if low == high else f"{low} to {high}"
 
 
