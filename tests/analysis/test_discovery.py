@@ -4,13 +4,20 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM, ExaoneMoeConfig
 
+from analysis.drain import drain
 from analysis.errors import UnsupportedModelError
 from analysis.families import FAMILIES, SlotKind, family_of
 from analysis.families.discovery import discover
 from analysis.families.refused import REFUSED
 from analysis.model import load_model_index
 from builders import tiny_checkpoint
+from pruning.masking import masked
+from pruning.plan import PruningPlan, model_ref
+from pruning.surgery.export import export_checkpoint
+from pruning.surgery.manifest import read_manifest
 
 CONFIG = {
     "model_type": "new_moe",
@@ -145,3 +152,33 @@ def test_refused_families_are_refused_by_name(model_type):
     with pytest.raises(UnsupportedModelError, match=f"'{model_type}' is not supported: ") as caught:
         family_of({**CONFIG, "model_type": model_type}, tensors())
     assert "\n" not in str(caught.value)
+
+
+def test_an_unlisted_model_is_masked_and_exported_bit_for_bit(tmp_path):
+    # Its correction bias lies beside the router on disk and inside it in the loaded model.
+    config = ExaoneMoeConfig(
+        vocab_size=64, hidden_size=16, intermediate_size=40, moe_intermediate_size=24,
+        num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=8,
+        num_experts=8, num_experts_per_tok=2, num_shared_experts=1, n_group=2, topk_group=1,
+        first_k_dense_replace=1, pad_token_id=0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            if "norm" not in name and "inv_freq" not in name:
+                tensor.normal_(std=0.3)
+    model.save_pretrained(tmp_path / "source")
+    found = load_model_index(str(tmp_path / "source"))
+    assert found.family.discovered
+    plan = PruningPlan(model_ref(found), {1: (0, 3, 4, 6)})
+    drain(export_checkpoint(found, plan, tmp_path / "out"))
+    assert read_manifest(tmp_path / "out").assumptions == found.family.assumptions
+    assert "discovered from the checkpoint" in (tmp_path / "out" / "README.md").read_text()
+    pruned = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    ids = torch.arange(3, 35)[None]
+    with torch.no_grad(), masked(model, found.family, plan):
+        inside = model(ids, use_cache=False).logits
+    with torch.no_grad():
+        assert torch.equal(pruned(ids, use_cache=False).logits, inside)
+        assert not torch.equal(model(ids, use_cache=False).logits, inside)

@@ -4,14 +4,17 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from calibrations import LENGTHS, calibrated, calibration, describe, make_sequences
+from calibrations import LENGTHS, calibrated, calibration, describe, make_sequences, make_settings
 
 from analysis.calibration.experts import batch_mask, collecting
+from analysis.calibration.run import plan_run
 from analysis.calibration.sums import sums_of
 from analysis.corpora import TOKEN_SHARDS, TokenSequences
+from analysis.criteria import CRITERIA
 from analysis.drain import drain
-from analysis.errors import StatsError
+from analysis.errors import CriterionError, StatsError
 from analysis.model import load_model_index
+from analysis.ranking.experts import rank_experts
 from analysis.ranking.proxy import proxy_overlap
 from analysis.stats.groups import parse_groups
 from analysis.stats.merging import merge_runs
@@ -85,6 +88,8 @@ def test_a_run_has_the_files_of_its_groups(run, described, tmp_path):
     shared = load_expert_stats(run).table.drop(columns="damage")
     pd.testing.assert_frame_equal(load_expert_stats(alone).table, shared, rtol=1e-12)
     StatsStore(tmp_path).verify(alone)
+    extra = run.manifest.made["damage"]["extra_experts_per_token"]
+    assert extra == {"0": 1.0, "2": 1.0, "3": 1.0}
 
 
 def test_a_run_with_more_groups_serves(described, tmp_path):
@@ -231,3 +236,53 @@ def test_gate_weights_that_are_no_numbers_name_the_layer(tmp_path, groups):
     message = r"The router of layer 1 gave values .* in float32; look for such values"
     with pytest.raises(StatsError, match=message):
         collect(tmp_path, routing_nowhere, groups=groups)
+
+
+def test_groups_name_another_run(described):
+    plans = [
+        plan_run(described, make_sequences(), make_settings(groups=groups))
+        for groups in (("routed",), ("routed", "router"), ("routed", "damage"), ALL)
+    ]
+    assert len({plan.digest for plan in plans}) == 4
+    assert plans[0] == plan_run(described, make_sequences(), make_settings())
+    assert plans[0].settings == {"seq_len": 9, "seed": 42, "dtype": "float32"}
+
+
+def test_all_parts_are_the_run_itself(run):
+    whole = stats_at(run, 8)
+    pd.testing.assert_frame_equal(whole.table, load_expert_stats(run).table, check_exact=True)
+    assert whole.manifest == run.manifest
+    for parts in (0, 9):
+        with pytest.raises(StatsError, match="choose 1 to 8"):
+            stats_at(run, parts)
+
+
+def test_a_part_ranks_by_everything_but_the_vector_sum(run):
+    half = stats_at(run, 4)
+    # What they read is kept for all tokens only.
+    whole = {"mone", "heapr", "camera-p", "pathfinder"}
+    for criterion in CRITERIA.values():
+        if criterion.source == "routed" and criterion.name not in whole:
+            assert len(rank_experts(criterion, half, "applied")) == len(half.table)
+    with pytest.raises(CriterionError, match=r"lack vector_sum_sq for MoNE: .* all tokens"):
+        rank_experts(CRITERIA["mone"], half, "applied")
+
+
+def test_a_merge_leaves_out_a_group_that_one_run_lacks(run, described, tmp_path):
+    sequences = make_sequences(seed=9, corpus="other.jsonl")
+    other = run_of(described, tmp_path, sequences, groups=("routed", "router"))
+    merged = merge_runs([run, other], tmp_path)
+    assert merged.manifest.groups == ("routed", "router")
+    assert merged.manifest.made["groups_left_out"] == ["damage"]
+    assert set(merged.manifest.files) == {EXPERTS, VECTORS, SHARDS, ROUTER, COACTIVATION}
+    assert "damage" not in load_expert_stats(merged).table
+    assert "damage" not in read_table(merged, SHARDS)
+
+
+@pytest.mark.parametrize("groups", [(), ("router", "damage")], ids=str)
+@pytest.mark.parametrize("damaged", [overflowing, routing_nowhere])
+def test_values_that_do_not_count_may_be_anything(tmp_path, damaged, groups):
+    sums = collect(tmp_path, damaged, torch.zeros(2, 6, dtype=torch.bool), groups)
+    # Nothing counts, so nothing is added.
+    assert sums.keys() >= {"moments.1", "vectors.1"}
+    assert [name for name, tensor in sums.items() if tensor.count_nonzero()] == []

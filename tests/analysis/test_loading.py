@@ -9,12 +9,15 @@ import pytest
 import torch
 from calibrations import calibrated, calibration, make_sequences, make_settings
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from analysis.calibration import free, memory
-from analysis.calibration.loading import Placement, load_model, resolve_dtype
+from analysis.calibration.loading import Placement, load_model, resolve_device, resolve_dtype
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.model import load_model_index
 from builders import tiny_checkpoint, tiny_model
+from families.configs import CASES
+from families.configs import tiny_config as family_config
 
 STREAMED = Placement(stream_layers=True)
 LENGTHS = (9, 5, 7, 3, 9)
@@ -219,3 +222,77 @@ def test_a_quantisation_that_cannot_be_undone_is_refused(tmp_path):
     file.write_text(json.dumps(config | {"quantization_config": {"quant_method": "gptq"}}))
     with pytest.raises(UnsupportedModelError, match=r"quantised with gptq, .* fp8 and mxfp4 can"):
         run(tmp_path / "model", tmp_path / "stats")
+
+
+def test_processes_of_one_machine_share_its_memory(tmp_path, monkeypatch):
+    own = tmp_path / "cgroup"
+    own.write_text("0::/\n")
+    limited_group(tmp_path / "fs", 9000, 1000)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert free.free_memory(tmp_path / "fs", own) == 2000
+
+
+def test_expert_parallel_in_one_process_names_torchrun(tmp_path):
+    model = tiny_model("olmoe", num_experts=8)
+    model.save_pretrained(tmp_path / "model")
+    message = r"torchrun --nproc-per-node N .* N that works for model: 2, 4, 8\."
+    with pytest.raises(UnsupportedModelError, match=message):
+        run(tmp_path / "model", tmp_path / "stats", placement=Placement(expert_parallel=True))
+    assert list((tmp_path / "stats").iterdir()) == []
+
+
+# MXFP4: blocks of 32 elements of four bits, two in a byte, and an exponent for each block.
+FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+
+
+def random_mxfp4(shape, seed):
+    """Blocks and scales as on disk, and the (experts, rows, elements) that they stand for."""
+    generator = torch.Generator().manual_seed(seed)
+    codes = torch.randint(0, 16, (*shape, 32), generator=generator)
+    scales = torch.randint(122, 126, shape, generator=generator)
+    values = torch.tensor(FP4)[codes] * torch.exp2((scales - 127).float())[..., None]
+    blocks = codes[..., 0::2] | codes[..., 1::2] << 4
+    return blocks.to(torch.uint8), scales.to(torch.uint8), values.flatten(-2)
+
+
+def write_mxfp4(tmp_path):
+    case = next(case for case in CASES if case.name == "gpt_oss")
+    config = family_config(case)
+    config.hidden_size, config.intermediate_size, config.head_dim = 32, 32, 8
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model.save_pretrained(tmp_path / "plain")
+    raw = json.loads((tmp_path / "plain" / "config.json").read_text())
+    plain = load_file(tmp_path / "plain" / "model.safetensors")
+    packed = dict(plain)
+    names = [name for name in plain if name.endswith(("gate_up_proj", "down_proj"))]
+    for seed, name in enumerate(names):
+        experts, inner, outer = plain[name].shape
+        blocks, scales, values = random_mxfp4((experts, outer, inner // 32), seed)
+        plain[name] = values.transpose(1, 2).contiguous().to(torch.bfloat16)
+        del packed[name]
+        packed |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+    save_file(plain, tmp_path / "plain" / "model.safetensors", metadata={"format": "pt"})
+    (tmp_path / "mxfp4").mkdir()
+    save_file(packed, tmp_path / "mxfp4" / "model.safetensors", metadata={"format": "pt"})
+    stored = {"quant_method": "mxfp4", "modules_to_not_convert": ["self_attn", "router", "lm_head"]}
+    (tmp_path / "mxfp4" / "config.json").write_text(
+        json.dumps(raw | {"quantization_config": stored})
+    )
+
+
+@pytest.mark.parametrize("placement", [Placement(), STREAMED], ids=["whole", "streamed"])
+def test_mxfp4_gives_the_numbers_of_its_plain_weights(placement, tmp_path):
+    write_mxfp4(tmp_path)
+    packed = run(tmp_path / "mxfp4", tmp_path / "a", placement=placement)
+    plain = run(tmp_path / "plain", tmp_path / "b")
+    assert packed.manifest.settings["dtype"] == "bfloat16"
+    assert packed.manifest.files == plain.manifest.files
+
+
+def test_each_process_of_a_machine_asks_for_a_device_of_its_own(monkeypatch):
+    # There is no such device here: the message tells which one was asked for.
+    monkeypatch.setenv("WORLD_SIZE", "100")
+    monkeypatch.setenv("LOCAL_RANK", "99")
+    with pytest.raises(CheckpointError, match="The device 'cuda:99' cannot be used here"):
+        resolve_device("cuda")
+    assert resolve_device("cpu").type == "cpu"

@@ -4,6 +4,7 @@ That one run's numbers are the papers' is shown in tests/families/test_heapr.py.
 """
 
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,9 @@ import pytest
 import torch
 from calibrations import (
     LENGTHS,
+    assert_same_numbers,
     calibrated,
+    calibration,
     describe,
     make_sequences,
     make_settings,
@@ -20,7 +23,9 @@ from calibrations import (
 )
 from torch.nn import functional
 
-from analysis.calibration import memory
+from analysis.calibration import memory, partial
+from analysis.calibration.backward import feed_backward
+from analysis.calibration.experts import collecting
 from analysis.calibration.loading import Placement, load_model
 from analysis.calibration.memory import check_fits, estimate, memory_needs
 from analysis.calibration.sums import sums_of
@@ -28,6 +33,7 @@ from analysis.corpora import Document, Sampling, TokenSequences, tokenize
 from analysis.criteria import get_criterion
 from analysis.drain import drain
 from analysis.errors import CheckpointError, CriterionError, StatsError
+from analysis.ranking.coverage import Blender
 from analysis.ranking.experts import rank_experts
 from analysis.ranking.neurons import (
     blend_neurons,
@@ -35,7 +41,7 @@ from analysis.ranking.neurons import (
     rank_neurons,
     read_neurons,
 )
-from analysis.stats.blend import Part, blend
+from analysis.stats.blend import Mixture, Part, blend
 from analysis.stats.choose import CorpusWeight
 from analysis.stats.merging import merge_runs
 from analysis.stats.neurons import NEURON_COLUMNS, NEURON_INDEX, NeuronStats, load_neuron_stats
@@ -292,3 +298,103 @@ def test_the_estimate_counts_the_way_back(described):
     there = estimate(described, make_sequences(), make_settings()).memory_bytes
     back = estimate(described, make_sequences(), make_settings(groups=GRADIENT)).memory_bytes
     assert back > there
+
+
+def test_a_merge_with_a_run_without_neurons_has_none(run, described, tmp_path):
+    other = make_sequences(seed=9, corpus="other.jsonl")
+    plain = run_of(described, tmp_path, other, groups=("routed",))
+    merged = merge_runs([run, plain], tmp_path)
+    assert NEURONS not in merged.manifest.files
+    with pytest.raises(StatsError, match=r"no statistics of neurons; calibrate with --groups"):
+        load_neuron_stats(merged)
+    with pytest.raises(CriterionError, match=r"lack neuron_product for HEAPr: .*gradient"):
+        rank_experts(HEAPR, blend([Part(merged)]), "applied")
+
+
+def test_a_resumed_run_has_the_same_bits(described, tmp_path, monkeypatch):
+    monkeypatch.setattr(partial, "_SAVE_EVERY_SECONDS", 0.0)
+    once = calibrated(described, tmp_path / "once", groups=GRADIENT)
+    task = calibration(described, tmp_path / "twice", groups=GRADIENT)
+    next(task), next(task), next(task)
+    task.close()
+    steps = []
+    again = drain(calibration(described, tmp_path / "twice", groups=GRADIENT), steps.append)
+    assert steps[1].note.startswith("resumed after")
+    assert_same_numbers(again, once)
+
+
+def test_an_even_blend_is_the_merge(two, tmp_path):
+    merged = merge_runs(two, tmp_path)
+    mixed = blend_neurons([Part(run) for run in two])
+    wanted = HEAPR.neuron_score(load_neuron_stats(merged).table)
+    np.testing.assert_allclose(HEAPR.neuron_score(mixed.table), wanted, rtol=1e-12)
+    experts = rank_experts(HEAPR, blend([Part(run) for run in two]), "applied")
+    merged_experts = rank_experts(HEAPR, blend([Part(merged)]), "applied")
+    np.testing.assert_allclose(experts["score"], merged_experts["score"], rtol=1e-12)
+
+
+def test_random_ranks_neurons_without_statistics(hand):
+    drawn = np.random.default_rng(42).random(5)
+    index = hand.table[list(NEURON_COLUMNS)[:3]]
+    unmeasured = neuron_saliency(get_criterion("random"), index, WIDTHS)
+    flat = [value for held in unmeasured.values() for each in held for value in each]
+    assert list(unmeasured) == [3, 7]
+    assert flat == drawn.tolist()
+    # The same order as over neurons that were measured.
+    measured = neuron_saliency(get_criterion("random"), hand.table, WIDTHS)
+    assert [each.tolist() for each in measured[3]] == [each.tolist() for each in unmeasured[3]]
+
+
+def test_fair_weights_for_heapr_but_not_for_maxima(two):
+    mixture = Mixture(two)
+    blender = Blender(mixture, HEAPR, "applied", Fraction(1, 2))
+    assert (blender.coverage([1.0, 1.0]) > 0.5).all()
+    with pytest.raises(CriterionError, match=r"CAMERA-P reads maxima .* choose one corpus"):
+        Blender(mixture, CAMERA, "applied", Fraction(1, 2))
+
+
+def refuse(error):
+    def hook(*_):
+        raise error
+
+    return hook
+
+
+CPU = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
+
+
+TOO_LARGE = r"3 sequences of 9 tokens, which backward needs, do not fit .*--batch-size"
+
+
+HEADS = {
+    "a GPU that is full": (refuse(torch.OutOfMemoryError("CUDA")), CheckpointError, TOO_LARGE),
+    "a CPU that is full": (refuse(RuntimeError(CPU)), CheckpointError, TOO_LARGE),
+    "another error": (refuse(ZeroDivisionError("by zero")), ZeroDivisionError, "by zero"),
+    "another error of torch": (refuse(RuntimeError("shapes")), RuntimeError, "shapes"),
+    "a loss that is no number": (
+        lambda *args: args[2] * float("nan"),
+        StatsError,
+        "The loss has values that are no finite numbers",
+    ),
+}
+
+
+@pytest.mark.parametrize(("hook", "error", "message"), HEADS.values(), ids=HEADS)
+def test_what_goes_wrong_in_the_head_is_told_apart(described, hook, error, message):
+    model = load_model(described, make_settings(groups=GRADIENT))
+    model.get_output_embeddings().register_forward_hook(hook)
+    batch, sums = next(make_sequences().batches(3)), sums_of(described, GRADIENT)
+    with collecting(model, described, sums), pytest.raises(error, match=message):
+        feed_backward(model, batch)
+
+
+def test_the_model_is_left_as_it_was(described):
+    model = load_model(described, make_settings(groups=GRADIENT))
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    batch = next(make_sequences().batches(3))
+    with collecting(model, described, sums_of(described, GRADIENT)):
+        feed_backward(model, batch)
+    assert not model.training
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())

@@ -2,12 +2,14 @@
 
 import os
 import shutil
+from math import inf, nan
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from safetensors.numpy import save_file as save_safetensors
 
 from analysis.checkpoint import open_checkpoint
 from analysis.criteria import CRITERIA
@@ -27,7 +29,7 @@ from analysis.stats.store import (
     run_name,
     save_weight_stats,
 )
-from analysis.stats.tables import EXPERT_COLUMNS, MOMENT_COLUMNS
+from analysis.stats.tables import EXPERT_COLUMNS, MOMENT_COLUMNS, WeightStats
 from builders import edit_json
 
 SUMS = list(MOMENT_COLUMNS)
@@ -291,3 +293,134 @@ def test_the_shipped_statistics_are_of_the_shipped_model():
     assert {"demo-code", "demo-prose", "demo-math"} <= corpora
     for run in runs:
         store.verify(run)
+
+
+def test_a_corpus_may_be_called_partial(save_run, tmp_path):
+    run = save_run(1, corpora=("my.partial.text",))
+    assert StatsStore(tmp_path / "stats").runs() == [run]
+
+
+def test_another_schema_is_refused(save_run):
+    run = save_run(1)
+    for version in (0, 2):
+        edit_manifest(run, schema_version=version)
+        with pytest.raises(StatsError, match=rf"schema {version}, .* reads 1; remake .*calibrate"):
+            read_run(run.path)
+
+
+def test_a_directory_without_a_manifest_is_no_finished_run(tmp_path):
+    with pytest.raises(StatsError, match=r"has no manifest\.json; it is not a finished run"):
+        read_run(tmp_path)
+
+
+def test_a_whole_name_wins_over_a_longer_one(save_run, tmp_path):
+    run = save_run(1, corpora=("code",))
+    longer = run.path.with_name(run.path.name + "-more")
+    shutil.copytree(run.path, longer)
+    edit_manifest(read_run(longer), run_id=longer.name)
+    assert StatsStore(tmp_path / "stats").get(run.manifest.run_id) == run
+
+
+def test_verify_reads_weight_statistics_too(tmp_path, make_manifest):
+    run = save_weight_stats(tmp_path, make_manifest(kind="weights", corpora=()), weight_table())
+    StatsStore(tmp_path).verify(run)
+    (run.path / "weights.parquet").write_bytes(b"PAR1")
+    with pytest.raises(StatsError, match="has changed"):
+        StatsStore(tmp_path).verify(run)
+
+
+def test_a_table_that_cannot_be_read_says_how_to_go_on(save_run):
+    run = save_run(1)
+    (run.path / "experts.parquet").write_bytes(b"junk")
+    with pytest.raises(
+        StatsError, match=rf"damaged or missing \(.*\); .*runs remove {run.path.name}"
+    ):
+        load_expert_stats(run)
+
+
+def test_weight_statistics_that_miss_an_expert_are_refused(make_manifest):
+    table = weight_table()
+    with pytest.raises(StatsError, match="weight statistics do not cover every expert"):
+        WeightStats(make_manifest(kind="weights"), table[table["expert"] != 2])
+
+
+def test_leftovers_of_an_interrupted_save_are_replaced(save_run, tmp_path, make_manifest):
+    # Under the run's own .partial name, as a killed calibration leaves them.
+    partial = tmp_path / "stats" / (make_manifest().run_id + ".partial")
+    partial.mkdir(parents=True)
+    (partial / "experts.parquet").write_bytes(b"half")
+    save_safetensors({"moments.3": np.zeros(2)}, partial / "state.safetensors")
+    run = save_run(1)
+    StatsStore(tmp_path / "stats").verify(run)
+    assert len(list(run.path.iterdir())) == 3
+    assert not partial.exists()
+
+
+def test_what_cannot_be_merged_is_refused(save_run, tmp_path, make_manifest):
+    run = save_run(1)
+    parent = tmp_path / "stats"
+    weights = save_weight_stats(parent, make_manifest(kind="weights", corpora=()), weight_table())
+    half = save_run(3, corpora=("c",), dtype="bfloat16")
+    refusals = [
+        ([run], "needs at least two"),
+        ([run, save_run(2, corpora=("b",), identity="other")], "of different models"),
+        ([run, half], "computed in float32, .* in bfloat16"),
+        ([run, run], "The tokens of prose are in two of the runs"),
+        ([run, weights], "Only calibration runs add up"),
+    ]
+    before = sorted(path.name for path in parent.iterdir())
+    for runs, message in refusals:
+        with pytest.raises(StatsError, match=message):
+            merge_runs(runs, parent)
+    merged = merge_runs([run, save_run(4, corpora=("d",))], parent)
+    with pytest.raises(StatsError, match="count them once"):
+        merge_runs([merged, run], parent)
+    after = {path.name for path in parent.iterdir()}
+    assert set(before) < after
+    assert len(after) == len(before) + 2
+
+
+def test_a_long_corpus_weighs_no_more_than_a_short_one(save_run):
+    one = save_run(0, corpora=("prose",))
+    twice = save_run(0, corpora=("prose twice",), repeat=2)
+    other = save_run(1, corpora=("code",))
+    single, double = (
+        rank_experts(CRITERIA["reap"], blend([Part(run), Part(other)]), "applied")
+        for run in (one, twice)
+    )
+    np.testing.assert_allclose(single["score"], double["score"], rtol=1e-12)
+
+
+def test_an_equal_blend_of_equal_lengths_is_a_merge(save_run, tmp_path):
+    runs = [save_run(0, corpora=("prose",)), save_run(0, corpora=("prose again",))]
+    merged = load_expert_stats(merge_runs(runs, tmp_path / "stats")).table
+    blended = blend([Part(run) for run in runs])
+    pd.testing.assert_frame_equal(
+        blended.table[list(merged.columns)], merged, check_dtype=False, rtol=1e-13
+    )
+    assert blended.manifest.corpus == "prose+prose again"
+
+
+def test_a_blend_of_one_run_is_that_run(save_run):
+    run = save_run(1)
+    alone = blend([Part(run, 5.0)])
+    pd.testing.assert_frame_equal(alone.table, load_expert_stats(run).table)
+    assert alone.manifest == run.manifest
+
+
+def test_what_cannot_be_blended_is_refused(save_run):
+    run = save_run(1)
+    other = save_run(2, corpora=("b",), identity="other")
+    half = save_run(3, corpora=("c",), dtype="bfloat16")
+    for parts, message in (
+        ([], "name at least one corpus"),
+        ([Part(run), Part(other)], "statistics of different models"),
+        ([Part(run), Part(run, 2.0)], "The tokens of prose are in two of the runs"),
+        ([Part(run), Part(half)], "in float32, .* in bfloat16"),
+        *(
+            ([Part(run, weight)], f"The weight {weight} of prose")
+            for weight in (0.0, -1.0, nan, inf)
+        ),
+    ):
+        with pytest.raises(StatsError, match=message):
+            blend(parts)

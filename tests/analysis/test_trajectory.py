@@ -417,3 +417,29 @@ def test_an_expert_on_no_path_is_after_all_that_are_on_one():
         }
     )
     assert get_criterion("pathfinder").order(ties).tolist() == [1.0, 3.0, 2.0, 0.0]
+
+
+def test_large_losses_do_not_underflow(stats):
+    """exp(-5000) is 0 in float64; only differences of losses count."""
+    far = replace(stats, loss=stats.loss + 5000.0 * stats.num_tokens[:, None])
+    assert all(np.isfinite(node).all() for node in node_weights(far))
+    assert follow(far, 4).table(4)["rank"].tolist() == follow(stats, 4).table(4)["rank"].tolist()
+
+
+def test_steps_that_factorise_are_the_papers(stats):
+    """Both methods: where P(j | i) is the same r_j for every i, it is the paper's own step."""
+    shares = np.array([[1, 2, 4, 1], [2, 6, 0, 0]])  # out of 8, of two layers that follow
+    row = np.concatenate([[3, 4, 1], shares[0], shares[1, :2]]) / 8
+    same = replace(
+        stats,
+        probability=row * stats.num_tokens[:, None],
+        transitions=(np.tile(shares[0], (3, 1)), np.tile(shares[1, :2], (4, 1))),
+    )
+    for parts in ("both", "transition"):
+        for count in (1, 7, 30):
+            paper = follow(same, count, Weighing(parts)).table(count)
+            measured = follow(same, count, Weighing(parts, "measured")).table(count)
+            assert measured["num_samples"].tolist() == paper["num_samples"].tolist()
+            assert measured["path_weight"].tolist() == pytest.approx(
+                paper["path_weight"].tolist(), nan_ok=True
+            )

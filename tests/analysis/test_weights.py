@@ -12,7 +12,8 @@ from analysis.checkpoint import open_checkpoint
 from analysis.drain import drain
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.model import describe_model, load_model_index
-from analysis.stats.weights import measure_weights
+from analysis.stats.store import StatsStore
+from analysis.stats.weights import measure_weights, weight_statistics
 
 NUM_EXPERTS = 3
 LAYERS = (0, 1)
@@ -149,3 +150,51 @@ def test_a_shard_that_shrinks_while_it_is_read_is_an_error(tmp_path):
     file.write_bytes(file.read_bytes()[:-50])
     with pytest.raises(CheckpointError, match=r"model\.safetensors became shorter"):
         drain(measure_weights(model))
+
+
+@pytest.mark.parametrize("model_type", ["gpt_oss", "aria_text"])
+def test_gate_and_up_are_told_apart_in_transposed_stacks(tmp_path, model_type):
+    # gpt-oss alternates them, Aria puts all gate columns first; 8.4 MB are more than one chunk.
+    hidden, width, count = 301, 7001, 2
+    generator = torch.Generator().manual_seed(5)
+    both = torch.randn(count, hidden, 2 * width, generator=generator).bfloat16()
+    down = torch.randn(count, width, hidden, generator=generator).bfloat16()
+    block = "model.layers.0.mlp"
+    first, last = (
+        ("gate_up_proj", "down_proj") if model_type == "gpt_oss" else ("fc1.weight", "fc2.weight")
+    )
+    tensors = {
+        f"{block}.experts.{first}": both,
+        f"{block}.experts.{last}": down,
+        f"{block}.experts.gate_up_proj_bias": torch.ones(count, 2 * width),
+        f"{block}.router.weight": torch.ones(count, hidden),
+    }
+    if model_type == "aria_text":
+        del tensors[f"{block}.experts.gate_up_proj_bias"]
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    keys = {"gpt_oss": ("num_local_experts", "num_experts_per_tok")}
+    count_key, top_k_key = keys.get(model_type, ("moe_num_experts", "moe_topk"))
+    config = {"model_type": model_type, "num_hidden_layers": 1, count_key: count, top_k_key: 1}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    table = drain(measure_weights(load_model_index(str(tmp_path))))
+    for expert in range(count):
+        whole = both[expert].double()
+        gate = whole[:, 0::2] if model_type == "gpt_oss" else whole[:, :width]
+        up = whole[:, 1::2] if model_type == "gpt_oss" else whole[:, width:]
+        rows = table[table["expert"] == expert]
+        assert rows["projection"].tolist() == ["gate", "up", "down"]
+        for w, row in zip((gate, up, down[expert].double()), rows.itertuples(), strict=True):
+            assert row.numel == w.numel()
+            assert row.l1 == pytest.approx(float(w.abs().sum()), rel=1e-6)
+            assert row.l2_squared == pytest.approx(float(w.square().sum()), rel=1e-6)
+
+
+def test_weight_statistics_are_cached_by_model(tmp_path):
+    model = write_checkpoint(tmp_path / "model", random_experts(9, 11, torch.bfloat16))
+    store = StatsStore(tmp_path / "stats")
+    first = drain(weight_statistics(model, store))
+    steps = []
+    assert drain(weight_statistics(model, store), steps.append) == first
+    assert [step.phase for step in steps] == ["cached"]
+    other = write_checkpoint(tmp_path / "other", random_experts(9, 11, torch.bfloat16, seed=1))
+    assert drain(weight_statistics(other, store)).path != first.path

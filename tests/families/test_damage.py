@@ -1,10 +1,14 @@
 """Exact damage against the brute force: every expert removed, the layer's output compared."""
 
+import weakref
+
 import pytest
 import torch
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from analysis.calibration.experts import batch_mask, collecting
+from analysis.calibration.removal import _Logits
 from analysis.calibration.sums import sums_of
 from analysis.errors import StatsError
 from analysis.families import MoELayer
@@ -179,3 +183,73 @@ def test_damage_in_bfloat16_is_near_that_in_float64(built):
     found, wanted = (sums.of("damage", 0).sum(0) for sums in (half, wide))
     # Eight bits of mantissa, and near ties in the routing that fall otherwise.
     assert functional.cosine_similarity(found, wanted, dim=0) > 0.99
+
+
+def test_where_all_experts_are_selected_the_others_are_left(tmp_path):
+    # Of two experts, top-2, one is left with all the weight: y - y' = g (f_removed - f_left).
+    case, model, described = few_experts(tmp_path, "mixtral", num_local_experts=2)
+    sums = collected(model, described)
+    for layer in case.sparse:
+        _, ((hidden, ids, gates), _) = heard(model, case, layer)
+        experts = block_of(model, case, layer).experts
+        wanted = torch.zeros(2, dtype=torch.float64)
+        for token in FLAT.nonzero()[:, 0].tolist():
+            f = [expert_output("mixtral", experts, e, hidden[token]) for e in range(2)]
+            gap = float((f[0] - f[1]).norm())
+            for place, expert in enumerate(ids[token].tolist()):
+                wanted[expert] += float(gates[token, place]) * gap
+        assert sums.of("damage", layer).sum(0).tolist() == pytest.approx(wanted.tolist(), rel=1e-6)
+        assert int(sums.of("extra", layer)) == 0
+
+
+def test_an_only_expert_leaves_nothing(tmp_path):
+    case, model, described = few_experts(
+        tmp_path, "mixtral", num_local_experts=1, num_experts_per_tok=1
+    )
+    sums = collected(model, described)
+    for layer in case.sparse:
+        output = heard(model, case, layer)[1][1]
+        wanted = float(output[FLAT].norm(dim=-1).sum())
+        assert float(sums.of("damage", layer).sum()) == pytest.approx(wanted, rel=1e-6)
+
+
+class Watched(TorchFunctionMode):
+    """Weak references to every linear map onto as many values as there are experts."""
+
+    def __init__(self, num_experts):
+        super().__init__()
+        self.num_experts = num_experts
+        self.made = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if func is functional.linear and result.shape[-1] == self.num_experts:
+            self.made.append(weakref.ref(result))
+        return result
+
+
+@pytest.mark.parametrize("groups", [("router",), ("router", "damage")], ids=str)
+def test_logits_of_routers_are_not_held_until_the_batch_ends(tmp_path, groups):
+    _, model, described = few_experts(tmp_path, "mixtral", num_local_experts=5)
+    held = []
+    model.model.layers[1].mlp.gate.register_forward_pre_hook(
+        lambda *_: held.extend(watched.made[0:1] if watched.made[0]() is not None else [])
+    )
+    with torch.no_grad(), collecting(model, described, sums_of(described, groups)):
+        batch_mask(MASK)
+        with Watched(5) as watched:
+            model(input_ids=IDS, attention_mask=MASK.long(), use_cache=False)
+        assert len(watched.made) >= 2  # one a layer
+        assert not held
+        assert all(reference() is None for reference in watched.made)
+
+
+def test_a_router_may_name_its_weight():
+    hidden, weight = torch.ones(2, 4), torch.arange(12.0).reshape(3, 4)
+    with _Logits(3) as recorded:
+        result = functional.linear(hidden, weight=weight)
+    assert recorded.logits is result
+    given = torch.zeros(2, 3)
+    with _Logits(3, given):
+        assert functional.linear(input=hidden, weight=weight) is given
+        assert functional.linear(hidden, weight=weight).tolist() == (hidden @ weight.T).tolist()

@@ -5,6 +5,8 @@ The conformance tests cover the family as they do all others; here is what only 
 
 import json
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -220,3 +222,60 @@ def test_an_export_changes_only_the_count_in_a_hub_config(tmp_path):
     for layer, ids in kept.items():
         gate = hub_tensors(HUB_CONFIG)[f"model.layers.{layer}.mlp.gate.weight"]
         assert torch.equal(pruned.model.layers[layer].mlp.gate.weight, gate[list(ids)])
+
+
+def test_generation_with_a_cache_is_greedy_decoding_without_one(hub_checkpoint):
+    path, *_ = hub_checkpoint
+    model = load(path)
+    ids = torch.tensor([[5, 9, 3, 17]])
+    wanted = ids
+    for _ in range(5):
+        with torch.no_grad():
+            last = model(wanted, use_cache=False).logits[:, -1]
+        wanted = torch.cat([wanted, last.argmax(-1, keepdim=True)], dim=1)
+    options = {"do_sample": False, "max_new_tokens": 5, "eos_token_id": None, "pad_token_id": 0}
+    assert model.generate(ids, **options).tolist() == wanted.tolist()
+    # Padding on the left must not move the positions.
+    padded = torch.tensor([[0, 0, 5, 9, 3, 17], [4, 6, 8, 10, 12, 14]])
+    mask = (padded != 0).long()
+    found = model.generate(padded, attention_mask=mask, **options)
+    assert found[0, 2:].tolist() == wanted[0].tolist()
+
+
+def test_code_that_comes_with_the_checkpoint_is_not_run(tmp_path):
+    path = write_checkpoint(tmp_path / "model", HUB_CONFIG)
+    for name in ("configuration_deepseek", "modeling_deepseek"):
+        (path / f"{name}.py").write_text("raise SystemExit('remote code was run')")
+    assert type(load(path, trust_remote_code=True)).__module__ == "analysis.families.deepseek_model"
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+import numpy as np
+from analysis.calibration.run import CalibrationSettings, calibrate
+from analysis.corpora import TokenSequences
+from analysis.drain import drain
+from analysis.model import load_model_index
+from analysis.stats.store import StatsStore, load_expert_stats
+
+sequences = TokenSequences("a", (np.arange(3, 11, dtype=np.int32),), 1, 0)
+settings = CalibrationSettings(seq_len=8, device="cpu")
+store = StatsStore(Path(sys.argv[2]))
+run = drain(calibrate(load_model_index(sys.argv[1]), sequences, settings, store))
+print(int(load_expert_stats(run).table["num_tokens"].sum()))
+"""
+
+
+@pytest.mark.slow
+def test_the_program_loads_it_without_being_asked_to(tmp_path):
+    # In a fresh process, because here the class is registered by now.
+    path = write_checkpoint(tmp_path / "model", HUB_CONFIG)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(path), str(tmp_path / "stats")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr[-500:]
+    assert int(done.stdout) == 3 * TOP_K * 8
