@@ -1,5 +1,6 @@
 """Plans that remove neurons inside experts: as files, checked against a model, as a mask."""
 
+import copy
 import json
 import math
 from fractions import Fraction
@@ -152,6 +153,19 @@ class TestMask:
             raise ZeroDivisionError
         assert experts.down_proj is down
         assert "forward" not in vars(experts)
+
+    def test_gradients_reach_the_neurons_that_stay_only(self, olmoe):
+        model = copy.deepcopy(olmoe.model)
+        with masked(model, olmoe.described.family, olmoe.plan):
+            model(
+                input_ids=torch.arange(12)[None], use_cache=False
+            ).logits.square().sum().backward()
+        for layer, experts in olmoe.plan.kept_atoms.items():
+            grad = block_of(model, OLMOE, layer).experts.down_proj.grad
+            for expert, kept in experts.items():
+                gone = sorted(set(range(WIDTH)) - set(kept))
+                assert not grad[expert][:, gone].any()
+            assert grad.any()
 
 
 @pytest.mark.parametrize(

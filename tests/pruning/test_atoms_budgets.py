@@ -21,7 +21,7 @@ from pruning.atoms.budget import (
     reachable_totals,
 )
 from pruning.atoms.rooms import atom_rooms, kept_experts
-from pruning.atoms.selection import AtomScope
+from pruning.atoms.selection import AtomScope, pools_of
 from pruning.constraints import Constraints, Room
 
 SCOPES = list(AtomScope)
@@ -304,3 +304,58 @@ def test_what_an_error_names_works(widths, scope, step, least, protected, asked)
         else:
             return
     pytest.fail("twenty repairs were not enough")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    data=st.data(),
+    scope=st.sampled_from(SCOPES),
+    step=st.sampled_from([1, 2, 3, 5]),
+    seed=st.integers(0, 99),
+)
+def test_a_count_is_spent_exactly_under_constraints(data, scope, step, seed):
+    widths = data.draw(
+        st.lists(st.lists(st.integers(5, 13), min_size=1, max_size=4), min_size=1, max_size=3)
+    )
+    scores = scores_of(widths, seed)
+    layer = data.draw(st.sampled_from(sorted(scores)))
+    limits = Constraints(
+        multiple_of=step,
+        floor=data.draw(st.integers(0, 3)),  # below a multiple of every step in every width
+        protected=frozenset(data.draw(st.sampled_from([(), (1,)]))),
+        pinned={layer: frozenset({0})},
+    )
+    contest = contest_of(scores, scope, limits)
+    totals = reachable_totals(contest.pools)
+    budget = atom_count_budget(contest.pools, data.draw(st.sampled_from(totals)))
+    removed = contest.removed(budget)
+    assert sum(removed.values()) == budget.total
+    kept = kept_sets(scores, contest.kept(removed))
+    for (index, expert), ids in kept.items():
+        width = len(scores[index][expert])
+        if index in limits.protected or (index, expert) == (layer, 0):
+            assert len(ids) == width
+        else:
+            assert len(ids) % step == 0
+            assert len(ids) >= min(limits.floor, width)
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data(), scope=st.sampled_from(SCOPES), seed=st.integers(0, 99))
+def test_increasing_maps_change_nothing_and_ties_are_stable(data, scope, seed):
+    scores = scores_of(same_widths(data, 1), seed, 2)
+    rho = Fraction(data.draw(st.integers(0, 19)), 20)
+    mapped = {layer: tuple(np.exp(v) + 7 for v in held) for layer, held in scores.items()}
+    found = select_atoms(scores, rho, scope)
+    assert select_atoms(mapped, rho, scope) == found
+    same = {layer: tuple(np.zeros_like(v) for v in held) for layer, held in scores.items()}
+    kept = kept_sets(same, select_atoms(same, rho, scope))
+    # Of equals the first stay, in each expert and in the order of those who compete.
+    assert all(ids == set(range(len(ids))) for ids in kept.values())
+    for members in pools_of(contest_of(same, scope).rooms, scope):
+        missing = [len(same[layer][e]) - len(kept[layer, e]) for layer, e in members]
+        first = next((i for i, gone in enumerate(missing) if gone), len(missing))
+        assert all(
+            gone == len(same[layer][e])
+            for gone, (layer, e) in list(zip(missing, members, strict=True))[first + 1 :]
+        )

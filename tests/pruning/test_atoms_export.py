@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from atom_cases import STACKED, TIED, Exported, allowed, with_fewer_experts, zeroed
+from atom_cases import STACKED, TIED, Exported, allowed, export_widths, with_fewer_experts, zeroed
 from exports import edit_json, export, failed, keeping_neurons, tensors_of, verified
 from safetensors.torch import load_file, save_file
 
@@ -129,6 +129,72 @@ class TestBytes:
         export(described, plan, tmp_path / "out", widths=WidthChoice(WidthMode(mode)))
         assert (logits_of(load_pruned(tmp_path / "out")) - source.logits).abs().max() <= CLOSE
 
+    def test_ragged_experts_hold_their_own_rows_and_columns(self, width_export):
+        exported = width_export(BY_NAME["olmoe"], "ragged")
+        before, after = tensors_of(exported.source.path), tensors_of(exported.path)
+        for layer, experts in exported.source.plan.kept_atoms.items():
+            for expert, kept in experts.items():
+                base = f"model.layers.{layer}.mlp.experts.{expert}"
+                for name in ("gate_proj", "up_proj"):
+                    name = f"{base}.{name}.weight"
+                    assert torch.equal(after[name], before[name][list(kept)])
+                name = f"{base}.down_proj.weight"
+                assert torch.equal(after[name], before[name][:, list(kept)])
+        assert after["model.layers.0.mlp.experts.0.up_proj.weight"].shape == (0, 16)
+
+    def test_what_is_filled_up_is_zero(self, width_export):
+        exported = width_export(BY_NAME["olmoe"], "uniform")
+        after = tensors_of(exported.path)
+        kept = exported.source.plan.kept_atoms[1][2]
+        for name in ("gate_proj", "up_proj"):
+            rows = after[f"model.layers.1.mlp.experts.2.{name}.weight"]
+            assert rows.shape == (16, 16)
+            assert rows[: len(kept)].any(1).all()
+            assert not rows[len(kept) :].any()
+        columns = after["model.layers.1.mlp.experts.2.down_proj.weight"]
+        assert columns.shape == (16, 16)
+        assert not columns[:, len(kept) :].any()
+
+    def test_shared_experts_are_filled_up_to_whole_ones(self, atom_source, tmp_path):
+        source = atom_source(BY_NAME["glm4_moe"])
+        plan = keeping_neurons(
+            source.described, {layer: {e: tuple(range(20)) for e in range(7)} for layer in (1, 2)}
+        )
+        export(source.described, plan, tmp_path / "out", widths=WidthChoice(WidthMode.UNIFORM, 4))
+        assert text_part(tmp_path / "out")["n_shared_experts"] == 3  # of 20, for 48 neurons
+        before, after = tensors_of(source.path), tensors_of(tmp_path / "out")
+        up, down = (f"model.layers.1.mlp.shared_experts.{p}_proj.weight" for p in ("up", "down"))
+        assert torch.equal(after[up][:48], before[up])
+        assert not after[up][48:].any()
+        assert torch.equal(after[down][:, :48], before[down])
+        assert after[down].shape == (16, 60)
+        _, info = stock_load(source.case, tmp_path / "out")
+        assert not any(info.values())
+
+    @pytest.mark.parametrize("mode", MODES)
+    def test_bfloat16(self, atom_source, mode, tmp_path):
+        case = BY_NAME["olmoe"]
+        tiny_model(case).to(torch.bfloat16).save_pretrained(tmp_path / "source")
+        described = load_model_index(str(tmp_path / "source"))
+        atoms = atom_source(case).plan.kept_atoms
+        plan = keeping_neurons(described, atoms)
+        export(described, plan, tmp_path / "out", widths=WidthChoice(WidthMode(mode)))
+        pruned = load_pruned(tmp_path / "out")
+        assert {p.dtype for p in pruned.parameters()} == {torch.bfloat16}
+        assert logits_of(pruned).isfinite().all()  # in grouped products, which need the multiple
+        # The same weights, without the rounding of products.
+        original, _ = stock_load(case, tmp_path / "source", dtype=torch.float32)
+        wanted = logits_of(zeroed(original, case, plan))
+        found = logits_of(load_pruned(tmp_path / "out", dtype=torch.float32))
+        assert (found - wanted).abs().max() <= CLOSE
+
+    @pytest.mark.parametrize("mode", MODES)
+    def test_the_same_plan_and_source_give_the_same_bytes(self, width_export, mode, tmp_path):
+        exported = width_export(BY_NAME["olmoe"], mode)
+        again = export_widths(exported.source, tmp_path / "of-another-name", mode)
+        wanted = {file.name: file.read_bytes() for file in exported.path.iterdir()}
+        assert {file.name: file.read_bytes() for file in again.path.iterdir()} == wanted
+
 
 class TestVerify:
     def test_an_export_in_another_mode_than_its_manifest_says(self, width_export, tmp_path):
@@ -151,6 +217,16 @@ class TestVerify:
         )
         why = "loads, but does not run: strides should be multiple of 16 bytes"
         assert failed(tmp_path / "out", source=source.path) == {"load": why}
+
+    @pytest.mark.parametrize(
+        ("name", "mode"),
+        [("gpt_oss", "uniform"), ("deepseek", "per-layer"), ("nemotron_h", "ragged")],
+    )
+    def test_logits_against_the_masked_original(self, width_export, name, mode):
+        exported = width_export(BY_NAME[name], mode)
+        report = verified(exported.path, source=exported.source.path)
+        assert report.level == "logits"
+        assert report.max_abs_diff <= CLOSE
 
 
 class TestUse:

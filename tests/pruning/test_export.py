@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,11 +17,13 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from analysis.checkpoint import open_checkpoint
+from analysis.drain import drain
 from analysis.families import FAMILIES
 from analysis.model import load_model_index
 from builders import MODEL_TYPES
 from pruning.masking import masked
 from pruning.plan import PruningPlan, keep_all, model_ref
+from pruning.surgery.export import export_checkpoint
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
 
 
@@ -339,3 +342,25 @@ def test_an_export_can_be_pruned_again(checkpoint, tmp_path):
     wanted = physically_pruned(AutoModelForCausalLM.from_pretrained(source), kept)
     exported = AutoModelForCausalLM.from_pretrained(tmp_path / "second")
     assert torch.equal(logits_of(exported), logits_of(wanted))
+
+
+def test_a_single_file_needs_no_index(checkpoint, tmp_path):
+    source, out = checkpoint("olmoe", shards=1).path, tmp_path / "out"
+    pruned(source, out, 3)
+    assert not (out / "model.safetensors.index.json").exists()
+    assert logits_of(AutoModelForCausalLM.from_pretrained(out)).isfinite().all()
+
+
+def test_progress_counts_the_bytes_of_the_shards(checkpoint, tmp_path):
+    model = load_model_index(str(checkpoint("olmoe").path))
+    steps = []
+    manifest = drain(export_checkpoint(model, plan_of(model, 3), tmp_path / "out"), steps.append)
+    assert {step.total for step in steps} == {manifest.nbytes}
+    assert [step.done for step in steps] == sorted(step.done for step in steps)
+    assert steps[-1].done == manifest.nbytes
+
+
+def test_paths_are_accepted_relative_to_the_working_directory(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pruned(checkpoint("olmoe").path, Path("out"), 3)
+    assert (tmp_path / "out" / MANIFEST_NAME).is_file()

@@ -1,7 +1,9 @@
 """Exports that must not succeed, of damaged sources too: one line, and nothing left behind."""
 
+import errno
 import json
 import os
+import resource
 import shutil
 import subprocess
 from collections import namedtuple
@@ -14,7 +16,7 @@ from typer.testing import CliRunner
 
 from analysis.checkpoint import INDEX_NAME
 from analysis.drain import drain
-from analysis.errors import ExportError, UserError
+from analysis.errors import ExportError, PlanError, UserError
 from analysis.model import load_model_index
 from app.cli import cli
 from pruning.plan import PruningPlan, keep_all, model_ref
@@ -314,3 +316,56 @@ def test_verify_with_a_source_that_was_damaged_later_is_one_line(source, damage)
     assert DAMAGES[damage] in said
     assert "\n" not in said
     assert run("verify", out, "--level", "bytes")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("kept", "message"),
+    [
+        ({0: (1, 7), 1: (0, 1), 2: (0, 1)}, r"keeps expert 7 in layer 0, which has 7 experts"),
+        ({4: (0, 1)}, r"names layer 4, which has no routed experts"),
+        ({0: (1,), 1: (1,), 2: (1,)}, "Layer 0 would keep 1 of 7 experts"),
+    ],
+)
+def test_bad_plans_are_refused(model, tmp_path, kept, message):
+    refuse(model, PruningPlan(model_ref(model), kept), tmp_path / "out", message, PlanError)
+
+
+def test_a_plan_of_another_model_writes_nothing(model, checkpoint, tmp_path):
+    other = keep_all(load_model_index(str(checkpoint("mixtral").path)))
+    refuse(model, other, tmp_path / "out", "was made for mixtral", PlanError)
+
+
+def test_a_disk_that_fills_up_in_the_middle_leaves_nothing(model, plan, tmp_path):
+    # The limit on the size of files stands in for a full disk: write() fails in the same way.
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
+    try:
+        refuse(model, plan, tmp_path / "out", r"Writing model-0000\d-of-.* failed: File too large")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    drain(export_checkpoint(model, plan, tmp_path / "out"))
+
+
+def test_a_failing_sync_is_one_line(model, plan, tmp_path, monkeypatch):
+    def full(_file):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    refuse(model, plan, tmp_path / "out", "failed: No space left on device")
+
+
+def test_a_rename_that_fails_is_told_in_its_words(model, plan, tmp_path, monkeypatch):
+    def failing(_path, _target):
+        raise OSError("the cable is loose")
+
+    monkeypatch.setattr("pathlib.Path.rename", failing)
+    refuse(model, plan, tmp_path / "out", r"cannot take the finished export: the cable is loose\.")
+
+
+def test_an_index_that_forgets_a_tensor_can_be_written_anew(source):
+    edit_index(source, lambda placed: placed.pop("model.norm.weight"))
+    plan, out = source.with_name("plan.json"), source.with_name("to") / "out"
+    remake_plan(source, plan)
+    assert run("export", source, out, "--plan", plan, "--max-shard-size", "20KB")[0] == 0
+    assert "model.norm.weight" in json.loads((out / INDEX).read_text())["weight_map"]
+    assert run("verify", out, "--source", source, "--level", "bytes")[0] == 0

@@ -19,6 +19,8 @@ from families.physical import logits_of
 from pruning import load_pruned
 from pruning.atoms.sizes import atom_sizes
 from pruning.atoms.widths import WidthChoice, WidthMode
+from pruning.plan import PruningPlan, model_ref
+from pruning.surgery.width_sizes import width_options
 
 BLOCK = 8  # an expert of 24 neurons has three blocks, the 16 numbers of a token two
 CASE = BY_NAME["qwen3_moe"]
@@ -190,3 +192,25 @@ def test_sizes_count_the_scales_of_the_neurons_that_stay(source, tmp_path):
         assert table.loc[mode, "disk"] == sum(
             t.nbytes for t in tensors_of(tmp_path / mode).values()
         )
+
+
+@pytest.mark.parametrize("keep", [((1, 3, 4), (0, 2, 5)), ((1, 3, 4), (0, 2, 3, 5))])
+def test_whole_experts_go_with_all_their_scales(source, tmp_path, keep):
+    plan = PruningPlan(model_ref(source), dict(zip(CASE.sparse, keep, strict=True)))
+    export(source, plan, tmp_path / "out")
+    before, after = tensors_of(source.checkpoint.path), tensors_of(tmp_path / "out")
+    for layer, ids in plan.kept.items():
+        for new, old in enumerate(ids):
+            for role in ("weight", "weight_scale_inv"):
+                name = f"model.layers.{layer}.mlp.experts.{{}}.down_proj.{role}"
+                numbers, wanted = after[name.format(new)], before[name.format(old)]
+                assert torch.equal(numbers.view(torch.uint8), wanted.view(torch.uint8))
+    report = verified(tmp_path / "out", source=source.checkpoint.path)
+    assert (report.level, report.max_abs_diff) == ("logits", 0)
+
+
+def test_sizes_say_which_ways_are_refused(source):
+    found = {option.mode: option for option in width_options(source, plan_of(source))}
+    assert "per-layer or uniform" in found[WidthMode.RAGGED].refused
+    assert not found[WidthMode.PER_LAYER].refused
+    assert not found[WidthMode.UNIFORM].refused

@@ -183,3 +183,10 @@ class TestBesideNeurons:
         heads = [name for name in before if name.startswith(place)]
         assert heads
         assert all(after[name].equal(before[name]) for name in heads)
+
+
+def test_heads_can_be_dropped_though_nothing_is_pruned(model, tmp_path, place):
+    manifest, tensors = export_heads(model, tmp_path / "out", HeadChoice.DROP, keep_all(model))
+    assert manifest.heads.choice is HeadChoice.DROP
+    assert heads_of(tensors, place) == {}
+    assert len(tensors) == len(model.checkpoint.tensors) - len(prediction_heads(model)[0].tensors)

@@ -112,3 +112,50 @@ def test_an_unknown_router_tensor_is_refused():
     model.model.layers[1].mlp.gate.register_buffer("e_score_correction_bias", torch.zeros(7))
     with pytest.raises(UnsupportedModelError, match="layer 1 holds 'e_score_correction_bias'"):
         masked(model, FAMILIES["olmoe"], plan_of("olmoe", (3, 3, 3))).__enter__()
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_masking_agrees_with_minus_infinity_logits(model_type):
+    # A second oracle: the router's definition written out, with removed experts at -inf.
+    plan = plan_of(model_type, (3, 3, 3))
+    model, reference = tiny_model(model_type), tiny_model(model_type)
+
+    def hook_for(ids):
+        def hook(gate, args, _output):
+            logits = args[0].reshape(-1, gate.weight.shape[1]) @ gate.weight.T
+            hidden = torch.full_like(logits, -torch.inf)
+            hidden[:, list(ids)] = logits[:, list(ids)]
+            values, picked = hidden.softmax(-1).topk(gate.top_k)
+            if model_type != "olmoe":  # both renormalise; OLMoE's default is not to
+                values = values / values.sum(-1, keepdim=True)
+            return logits, values, picked
+
+        return hook
+
+    for layer, ids in plan.kept.items():
+        reference.model.layers[layer].mlp.gate.register_forward_hook(hook_for(ids))
+    with masked(model, FAMILIES[model_type], plan):
+        # Softmax over fewer columns adds in another order, hence no equality of bits.
+        torch.testing.assert_close(logits_of(model), logits_of(reference), atol=1e-5, rtol=1e-5)
+
+
+def test_an_exception_inside_the_router_restores_its_tensors():
+    model, plan = tiny_model("olmoe"), plan_of("olmoe", (2, 3, 4))
+    with masked(model, FAMILIES["olmoe"], plan), pytest.raises(RuntimeError):
+        model.model.layers[0].mlp.gate(torch.zeros(2, 5, dtype=torch.float64))
+    assert model.model.layers[0].mlp.gate.weight.shape == (7, 16)
+
+
+def test_layers_that_are_absent_or_whole_stay_as_they_are():
+    model = tiny_model("olmoe")
+    before = logits_of(model)
+    with masked(model, FAMILIES["olmoe"], PruningPlan(REF, {1: tuple(range(7))})):
+        assert torch.equal(logits_of(model), before)
+
+
+def test_gradients_reach_the_kept_rows_of_the_router_only():
+    model = tiny_model("mixtral")
+    with masked(model, FAMILIES["mixtral"], PruningPlan(REF, {1: (1, 4, 5)})):
+        model(TOKENS).logits.square().sum().backward()
+    rows = model.model.layers[1].mlp.gate.weight.grad.abs().sum(dim=1) > 0
+    assert rows.nonzero().flatten().tolist() == [1, 4, 5]

@@ -18,6 +18,7 @@ from pruning.atoms.cuts import (
     field_of,
     layer_cuts,
     neurons_of,
+    pool_chance,
     pool_overlap,
     pruned_neurons,
     saliency_histogram,
@@ -272,3 +273,23 @@ def test_a_weight_that_is_none_is_one_line(demo, store, runs, weight):
     with pytest.raises(StatsError, match="weight") as caught:
         measured_routing([plan], store)
     assert "\n" not in str(caught.value)
+
+
+def test_chance_is_what_random_choices_share():
+    pools, generator = [40, 10], np.random.default_rng(0)
+    sparsity = Fraction(3, 10)
+    found = []
+    for _ in range(100):
+        masks = [
+            pruned_neurons(
+                np.concatenate([generator.permutation(n) for n in pools]).astype(np.int32),
+                pools,
+                sparsity,
+            )
+            for _ in range(2)
+        ]
+        found.append(pool_overlap(*masks, pools))
+    assert pool_chance(pools, sparsity) == pytest.approx(0.3)
+    # Standard error of the mean over 100 draws is 0.01.
+    assert np.mean(found) == pytest.approx(0.3, abs=0.04)
+    assert math.isnan(pool_chance([3], Fraction(1, 4)))

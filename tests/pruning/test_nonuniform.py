@@ -13,13 +13,17 @@ import transformers
 from exports import edit_json
 from nonuniform_cases import NAMED, NON_UNIFORM, Pruned, config_of, make_pruned
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
+    FineGrainedFP8Config,
     PreTrainedModel,
 )
+from transformers.integrations.finegrained_fp8 import replace_with_fp8_linear
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, grouped_mm_experts_forward
 
 from analysis.errors import CheckpointError
 from analysis.model import load_model_index
+from analysis.nonuniform.loading import auto_class_of
 from families.configs import KINDS
 from families.physical import TOKENS, block_of, logits_of, physically_pruned, router_of
 from pruning import load_pruned
@@ -120,6 +124,35 @@ class TestUse:
         wanted = logits_of(physically_pruned(stock, pruned.case, pruned.plan.kept))
         assert torch.equal(logits_of(load_complete(pruned.path)), wanted)
 
+    def test_element_type(self, flex_olmo):
+        model = load_pruned(flex_olmo.path, dtype=torch.bfloat16)
+        assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+        source = flex_olmo.source.checkpoint.path
+        stock = AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16)
+        wanted = logits_of(physically_pruned(stock, flex_olmo.case, flex_olmo.plan.kept))
+        assert torch.equal(logits_of(model), wanted)
+
+    @pytest.mark.parametrize("name", ["qwen3_moe", "deepseek_v3", "glm4_moe", "ernie4_5_moe"])
+    def test_fp8_experts_are_built_with_the_numbers_of_their_layers(self, pruned_case, name):
+        pruned = pruned_case(NAMED[name])
+        loader = auto_class_of(load_model_index(str(pruned.path)))
+        with torch.device("meta"):
+            model = loader.from_config(AutoConfig.from_pretrained(pruned.path))
+        replace_with_fp8_linear(model, quantization_config=FineGrainedFP8Config())
+        for layer, count in zip(pruned.case.sparse, pruned.counts, strict=True):
+            experts = block_of(model, pruned.case, layer).experts
+            assert type(experts).__name__ == "FP8Experts"
+            assert len(experts.down_proj) == experts.num_experts == count
+
+    def test_loaded_with_random_weights_every_layer_is_initialised(self, flex_olmo):
+        described = load_model_index(str(flex_olmo.path))
+        config = AutoConfig.from_pretrained(flex_olmo.path)
+        with torch.random.fork_rng():
+            model = auto_class_of(described).from_config(config)
+        for layer in model.model.layers:
+            std = float(layer.mlp.experts.down_proj.detach().std())
+            assert std == pytest.approx(config.initializer_range, rel=0.2)
+
 
 class TestLoader:
     def test_leaves_transformers_as_it_was(self, flex_olmo):
@@ -175,3 +208,11 @@ class TestLoader:
         edit_json(path / "config.json", per_layer_num_experts=counts)
         with pytest.raises(CheckpointError, match=message):
             load_pruned(path)
+
+    def test_a_uniform_checkpoint_is_loaded_by_the_stock_class(self, flex_olmo):
+        model = load_pruned(flex_olmo.source.checkpoint.path)
+        assert type(model) is type(flex_olmo.model)
+
+    def test_no_such_folder(self, tmp_path):
+        with pytest.raises(CheckpointError, match="not a directory"):
+            load_pruned(tmp_path / "none")

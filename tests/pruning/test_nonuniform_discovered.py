@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 from exports import edit_json, export, keeping_neurons, verified
+from remote_reader import read_by_others
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from analysis.errors import ExportError
@@ -196,3 +197,17 @@ def test_layers_that_cannot_be_built_alone_are_refused(novel, tmp_path, folder, 
 def test_layers_that_do_not_get_their_sizes_are_refused(novel, folder):
     path, _ = novel("cohere2_moe-misleading")
     refuse(path, folder / "out", "layer 1 is 40 wide instead of 16", "ragged")
+
+
+@pytest.mark.slow
+def test_plain_transformers_reads_them(novel, tmp_path):
+    exports = {}
+    for name, mode in (("exaone_moe", ""), ("solar_open", "ragged"), ("mellum", "per-layer")):
+        out = tmp_path / name
+        export_novel(novel(name)[0], out, mode)
+        exports[name] = out, logits_of(load_pruned(out))
+    found = read_by_others(exports, tmp_path / "remote")
+    assert len(found) == 3
+    for said in found.values():
+        assert said["exact"] and said["exact_again"] and not said["info"]
+        assert max(said["differences"].values()) <= CLOSE

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from exports import export
+from exports import export, verified
 from nonuniform_cases import NAMED, config_of
 from transformers import AutoModelForCausalLM
 
@@ -58,6 +58,13 @@ class TestMeasured:
             wanted += [(layer, expert, n) for expert, n in enumerate(counts.tolist())]
         table = load_expert_stats(run).table[["layer", "expert", "num_tokens"]]
         assert [tuple(row) for row in table.to_numpy().tolist()] == wanted
+
+    def test_verify_goes_up_to_equal_logits(self, pruned_case):
+        for name in ("mixtral", "deepseek_v3-groups"):
+            pruned = pruned_case(NAMED[name])
+            source = pruned.source.checkpoint.path
+            report = verified(pruned.path, level="logits", source=source)
+            assert report.max_abs_diff == 0
 
 
 class TestPrunedAgain:

@@ -36,9 +36,12 @@ from pruning.plan_diff import (
     plan_diff,
 )
 from pruning.plan_summary import (
+    NEURON_OUTLINE_COLUMNS,
     NEURON_SUMMARY_COLUMNS,
     SUMMARY_COLUMNS,
+    neuron_outline,
     neuron_summary,
+    plan_outline,
     plan_summary,
 )
 from pruning.schedules import uniform
@@ -335,3 +338,42 @@ def test_summary_of_neurons_by_hand(model, pair):
         0, 7, 6, 168, 98, 1 - 98 / 168, 0, 98 / 6, 24, 1, 2, 0, "",
     ]  # fmt: skip
     assert table.iloc[1].tolist() == [1, 7, 7, 168, 168, 0.0, 24, 24.0, 24, 0, 0, 0, "protected"]
+
+
+def test_what_the_plans_alone_can_say(model, pair):
+    named = atomic(model, {0: {1: (1, 2), 4: (3,)}})
+    other = atomic(model, {0: {1: (2, 3, 4), 4: (3,)}})
+    table = neuron_diff(named, other)
+    row = table.iloc[0]
+    assert row[["experts", "differ", "both", "only_a", "only_b"]].tolist() == [2, 1, 2, 1, 2]
+    assert row["jaccard"] == 2 / 5
+    assert table["neither"].isna().all()
+    assert math.isnan(table["agreement"].iloc[0])
+    with pytest.raises(PlanError, match=r"cuts expert 6 of layer 2; the other keeps it whole"):
+        neuron_diff(*pair)
+    # Removed as a whole, an expert keeps no neuron, which needs no model.
+    gone = atomic(model, {}, kept={0: (0, 2, 3, 5, 6)})
+    assert neuron_diff(named, gone)["only_a"].tolist() == [3]
+
+
+def test_two_plans_without_a_neuron_are_alike(model):
+    nothing = atomic(model, {1: dict.fromkeys(range(7), ())})
+    assert neuron_diff(nothing, nothing, model)["jaccard"].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_outline_without_the_model(pair):
+    first, second = pair
+    table = neuron_outline(first)
+    assert tuple(table.columns) == NEURON_OUTLINE_COLUMNS
+    assert table["kept"].isna().all()
+    assert table[["cut", "least", "mean", "most", "empty"]].to_numpy().tolist() == [
+        [2, 0, 1.5, 3, 1],
+        [1, 20, 20.0, 20, 0],
+    ]
+    assert neuron_outline(second)["kept"].tolist() == [6]
+    assert plan_outline(second).to_numpy().tolist() == [[0, 6]]
+
+
+def test_saving_where_it_cannot_be_is_one_line(tmp_path):
+    with pytest.raises(PlanError, match="cannot be written"):
+        PruningPlan(REF, {}).save(tmp_path / "absent" / "plan.json")

@@ -221,3 +221,8 @@ def test_the_digest_covers_what_decides_and_not_how_it_is_spelt():
         ("criterion: reap", "criterion: reap\nallow_test_set: true"),
     ]:
         assert digest_of(old, new) != recipe.digest, new
+
+
+def test_numbers_are_taken_as_they_are_written():
+    assert recipe_from_yaml(GOOD).budget.sparsity == "0.55"
+    assert recipe_from_yaml(GOOD.replace("0.55", "55%")).budget.sparsity == "55%"

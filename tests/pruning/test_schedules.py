@@ -401,3 +401,18 @@ def test_side_by_side_is_every_schedule_that_can():
     assert list(refused) == ["uniform"]
     assert "multiple of 4" in refused["uniform"]
     assert set(table.loc[table["schedule"] == "late", "removed"]) <= {0, 4}
+
+
+def test_global_by_hand_and_its_ties():
+    layers = (MoELayer(0, 3, 1), MoELayer(1, 3, 1))
+    grid = np.array([[1.0, 5.0, 3.0], [2.0, 2.0, 9.0]])
+    # Ascending: 1 (layer 0), 2, 2 (layer 1), 3 ...
+    assert [removed(ranked_globally(layers, count_budget(layers, n), grid)) for n in range(5)] == [
+        (0, 0), (1, 0), (1, 1), (1, 2), (2, 2),
+    ]  # fmt: skip
+    # All equal: the lower layer is kept, as far as the floor of the upper one allows.
+    same = np.ones((2, 3))
+    assert [removed(ranked_globally(layers, count_budget(layers, n), same)) for n in range(5)] == [
+        (0, 0), (0, 1), (0, 2), (1, 2), (2, 2),
+    ]  # fmt: skip
+    assert kept_by("global", layers, "34%", same) == {0: (0, 1, 2), 1: (0,)}

@@ -11,6 +11,7 @@ import torch
 from atom_cases import allowed
 from exports import export, keeping_neurons
 from published_models import DEEPSEEK, ERNIE, MIXTRAL, OLMOE, QWEN3
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from analysis.errors import PlanError
@@ -32,6 +33,7 @@ from pruning.outline import outline_model
 from pruning.plan import PruningPlan, fit_plan, keep_all, model_ref
 from pruning.schedules import uniform
 from pruning.sizes import SIZE_COLUMNS, Part, format_bytes, size_report, weight_bytes
+from pruning.surgery.export import ExportOptions, export_checkpoint
 from pruning.surgery.width_sizes import width_options
 
 
@@ -396,3 +398,37 @@ class TestParamsShare:
         assert atom_params_budget(contest, AtomSizer(model), "80.4%").total == 504
         with pytest.raises(PlanError, match="'lots'"):
             atom_params_budget(contest, AtomSizer(model), "lots")
+
+    @pytest.mark.parametrize("case", CASES, ids=str)
+    def test_of_every_family_the_numbers_that_stay_are_those_of_the_budget(self, atom_source, case):
+        model = atom_source(case).described
+        contest, whole = TestTarget().contest(model, AtomScope.GLOBAL, Constraints()), 0
+        for entry in model.checkpoint.tensors.values():
+            whole += int(np.prod(entry.shape))
+        budget = atom_params_budget(contest, AtomSizer(model), "5%")
+        left = {}
+        for total in (budget.total, budget.total - 1):
+            plan = TestTarget().plan(model, contest, atom_count_budget(contest.pools, total))
+            left[total] = size_report(model, plan).params_after
+        assert left[budget.total] <= 0.95 * whole < left[budget.total - 1]
+
+    def test_an_export_holds_that_many_numbers(self, model, tmp_path):
+        contest = TestTarget().contest(model, AtomScope.LAYER, Constraints())
+        budget = atom_params_budget(contest, AtomSizer(model), "0.3")
+        plan = TestTarget().plan(model, contest, budget)
+        options = ExportOptions(widths=WidthChoice(WidthMode.RAGGED))
+        for _ in export_checkpoint(model, plan, tmp_path / "out", options):
+            pass
+        held = 0
+        for shard in sorted((tmp_path / "out").glob("*.safetensors")):
+            with safe_open(shard, framework="np") as file:
+                held += sum(int(np.prod(file.get_slice(n).get_shape())) for n in file.keys())  # noqa: SIM118
+        whole = self.whole(model)
+        assert held <= 0.7 * whole < held + NEURON
+
+
+def test_another_model_is_refused(model, checkpoint):
+    other = keep_all(load_model_index(str(checkpoint("mixtral").path)))
+    for sizes in (atom_sizes, size_report):
+        with pytest.raises(PlanError, match="was made for"):
+            sizes(model, other)

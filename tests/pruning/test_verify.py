@@ -317,3 +317,8 @@ def test_what_transformers_cannot_load_fails_at_load(exported):
     edit_json(exported[1] / "config.json", vocab_size=90)
     accept_changes(exported[1])
     assert "cannot load the export" in failed(exported[1])["load"]
+
+
+def test_what_is_no_directory_is_refused(tmp_path):
+    with pytest.raises(ExportError, match="absent is not a directory"):
+        drain(verify_export(tmp_path / "absent"))

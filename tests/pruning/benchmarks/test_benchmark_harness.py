@@ -1,19 +1,23 @@
 """The harness on the demo model: its numbers from plain forwards, masked as exported, and ended."""
 
+import re
 import threading
 from dataclasses import replace
 
 import lm_eval.api.task
 import pytest
+import torch
 from exports import export
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
 from analysis.calibration.loading import CalibrationSettings, load_model, load_tokenizer
+from analysis.demo.held_out import benchmark_texts
 from analysis.demo.tasks import (
     LOCAL_TASKS,
     LocalTask,
+    answer_questions,
     choice_questions,
     write_task,
 )
@@ -161,3 +165,52 @@ def test_an_ended_run_leaves_no_thread_and_nothing_changed(loaded, tokenizer, as
     task.close()
     assert threading.active_count() == before
     assert lm_eval.api.task.tqdm is bar
+
+
+def log_likelihood(loaded, tokenizer, prompt, continuation):
+    """The sum over the continuation's tokens, of one text alone."""
+    before, whole = tokenizer.encode(prompt), tokenizer.encode(prompt + continuation)
+    with torch.no_grad():
+        logits = loaded(torch.tensor([whole])).logits[0].double()
+    logs = torch.log_softmax(logits, dim=-1)
+    return sum(float(logs[place - 1, whole[place]]) for place in range(len(before), len(whole)))
+
+
+def test_choices_are_scored_as_by_plain_forwards(loaded, tokenizer, scores):
+    rows = choice_questions(joined_problems(benchmark_texts("demo-math")))[:LIMIT]
+    right = right_by_length = 0
+    for row in rows:
+        sums = [log_likelihood(loaded, tokenizer, row["prompt"], each) for each in row["choices"]]
+        means = [each / len(text) for each, text in zip(sums, row["choices"], strict=True)]
+        right += sums.index(max(sums)) == row["label"]
+        right_by_length += means.index(max(means)) == row["label"]
+    assert scores[CHOICE.name, "acc"].value == pytest.approx(right / LIMIT)
+    assert scores[CHOICE.name, "acc_norm"].value == pytest.approx(right_by_length / LIMIT)
+    assert 0 < right < LIMIT
+
+
+def greedy_answer(loaded, tokenizer, prompt):
+    ids = tokenizer.encode(prompt)
+    start = len(ids)
+    with torch.no_grad():
+        while len(ids) < start + 128:
+            following = int(loaded(torch.tensor([ids])).logits[0, -1].argmax())
+            if following == tokenizer.eos_token_id:
+                break
+            ids.append(following)
+    return tokenizer.decode(ids[start:])
+
+
+@pytest.mark.slow
+def test_answers_are_matched_as_by_greedy_decoding(loaded, tokenizer, scores):
+    rows = answer_questions(benchmark_texts("demo-math"))[:LIMIT]
+    right = 0
+    for row in rows:
+        found = re.search(r"The answer is (-?\d+)", greedy_answer(loaded, tokenizer, row["prompt"]))
+        right += found is not None and found[1] == row["answer"]
+    score = scores[EXACT.name, "exact_match,answer"]
+    assert score.value == pytest.approx(right / LIMIT)
+    assert 0 < right < LIMIT
+    # The standard error of a share of n: sqrt(p (1 - p) / (n - 1)).
+    assert score.stderr == pytest.approx((score.value * (1 - score.value) / (LIMIT - 1)) ** 0.5)
+    assert (score.num_samples, score.num_fewshot) == (LIMIT, 0)

@@ -195,3 +195,13 @@ def test_the_full_model_s_can_be_made_again(shipped, demo, tmp_path):
     # Another machine adds in another order, which may turn an answer or two of 322.
     assert score.value == pytest.approx(known.value, abs=0.01)
     assert again.record_id == shipped[FULL].record_id
+
+
+def test_results_without_a_plan_have_gaps_in_the_table():
+    bare = new_record(candidate("theirs", {}), "evalscope", {}).with_scores(
+        [BenchmarkScore("arc", "acc", 1, higher_is_better=False)], "", {}
+    )
+    table = benchmark_table([bare])
+    assert table[["removed", "bytes", "stderr", "num_samples", "full"]].isna().all(axis=None)
+    assert table.loc[0, "criterion"] == ""
+    assert benchmark_table([]).empty

@@ -191,3 +191,15 @@ def test_in_bfloat16_the_full_model_still_agrees_with_itself(make_sequences):
     assert (result.metrics["esap"].mean, result.metrics["kl"].mean) == (1, 0)
     pruned = drain(run_candidate(model, FAMILIES[case.model_type], plan_for(case), full, ALL))
     assert 0 < pruned.metrics["esap"].mean < 1
+
+
+def test_memory_of_hidden_states_and_logits(make_sequences, monkeypatch):
+    case, sizes = MEASURED[0], []
+    model, samples = tiny_model(case), make_samples(make_sequences(), batch_size=3)
+    monkeypatch.setattr(full_side, "CHUNK_BYTES", 4 * 64 * 5)
+    full = drain(run_full(model, samples))
+    held = sum(hidden.nbytes for hidden in full.in_memory.values())
+    assert held == int(samples.num_scored.sum()) * model.config.hidden_size * 4
+    model.lm_head.register_forward_hook(lambda _m, _i, out: sizes.append(out[0].shape[0]))
+    drain(run_candidate(model, FAMILIES[case.model_type], plan_for(case), full, ALL))
+    assert max(sizes) == 5

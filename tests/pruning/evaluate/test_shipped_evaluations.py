@@ -1,5 +1,6 @@
 """The demo's shipped evaluations: whole, sane, and one of them made again."""
 
+import pandas as pd
 import pytest
 
 from analysis.calibration.loading import CalibrationSettings, load_model, load_tokenizer
@@ -88,3 +89,45 @@ def test_one_of_them_can_be_made_again(shipped, demo):
     for name in ("esap", "nll"):
         # Another machine adds in another order; an expert may then be chosen for another.
         assert again.metrics[name].mean == pytest.approx(record.metrics[name].mean, abs=2e-3)
+
+
+def test_the_numbers_are_possible(shipped):
+    means = evaluation_table(shipped).pivot_table(
+        index=["evaluation", "criterion"], columns="measure", values="mean"
+    )
+    whole = means.xs("", level="criterion")
+    assert (whole[["esap", "sap", "kl"]] == [1, 1, 0]).all(axis=None)
+    pruned = means.drop("", level="criterion")
+    assert ((pruned[["esap", "sap"]] > 0) & (pruned[["esap", "sap"]] < 1)).all(axis=None)
+    assert (pruned["kl"] > 0).all()
+    # SAP is a draw whose expectation is ESAP.
+    assert (pruned["sap"] - pruned["esap"]).abs().max() < 0.03
+
+
+def test_neurons_and_experts_were_evaluated_on_every_corpus(shipped, swept):
+    table = evaluation_table([each for each in shipped if each not in swept])
+    table = table[table["measure"] == "nll"]
+    # 77 of 192 experts, or as many neurons: 77 * 64 of 12,288.
+    assert table["removed"].tolist() == pytest.approx([77 / 192] * len(table), abs=1e-12)
+    wanted = {
+        *(("heapr", f"neurons by {scope}") for scope in ("global", "layer")),
+        ("camera-p", "neurons by layer"),
+        *((name, "neurons by global") for name in ("neuron-norms", "random")),
+        *((name, "uniform") for name in ("heapr", "reap", "random")),
+        ("heapr", "global"),
+    }
+    for corpus, rows in table.groupby("corpus"):
+        assert set(zip(rows["criterion"], rows["schedule"], strict=True)) == wanted
+        assert set(rows["calibrated_on"]) == {"", corpus}
+        loss = rows.set_index(["criterion", "schedule"])["mean"]
+        whole = loss[~loss.index.get_level_values("schedule").str.startswith("neurons")]
+        claimed = loss["heapr", "neurons by global"]
+        assert claimed < loss["random", "neurons by global"]
+        assert claimed < whole.min()
+
+
+def test_the_table_is_tidy(shipped):
+    table = evaluation_table(shipped)
+    assert not table.duplicated(["evaluation", "measure"]).any()
+    assert table.loc[table["measure"].isin(["nll", "ppl"]), "full"].notna().all()
+    assert pd.api.types.is_float_dtype(table["removed"])

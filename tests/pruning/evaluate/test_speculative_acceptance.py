@@ -8,7 +8,7 @@ from nonuniform_cases import NAMED, keeps_of, plan_of
 from analysis.drain import drain
 from analysis.errors import UnsupportedModelError
 from analysis.families import FAMILIES
-from families.configs import tiny_model
+from families.configs import BY_NAME, tiny_model
 from families.physical import logits_of, physically_pruned
 from pruning.evaluate import speculative
 from pruning.evaluate.samples import make_samples
@@ -119,3 +119,23 @@ def test_prompts_end_where_the_answer_begins(make_sequences):
 def test_an_offloaded_model_is_refused():
     with pytest.raises(UnsupportedModelError, match="needs the whole model in memory"):
         sharing_copy(cpu_offload(narrow_model(), "cpu"))
+
+
+def test_the_copy_shares_every_weight():
+    model = narrow_model()
+    twin = sharing_copy(model)
+    assert twin is not model
+    assert twin.model.layers[0] is not model.model.layers[0]
+    pairs = zip(model.parameters(), twin.parameters(), strict=True)
+    assert all(a is b for a, b in pairs)
+
+
+@pytest.mark.parametrize("name", ["gpt_oss", "deepseek_v3", "qwen3_moe"])
+def test_other_families_decode(name, make_sequences):
+    case = BY_NAME[name]
+    plan = plan_of(ModelRef("tiny", "00" * 32), case, keeps_of(case))
+    samples = make_samples(make_sequences())
+    family = FAMILIES[case.model_type]
+    sums = drain(run_acceptance(tiny_model(case), family, plan, samples, Decoding(new_tokens=8)))
+    assert (sums.sums <= sums.counts).all()
+    assert (sums.counts > 0).all()

@@ -22,9 +22,10 @@ from search_cases import (
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
-from pruning.budget import count_budget
+from pruning.budget import count_budget, sparsity_budget
 from pruning.constraints import Constraints
 from pruning.schedules import Spending, allocate, read_counts
+from pruning.search.evolution import initial_state
 from pruning.search.log import open_log
 from pruning.search.result import load_search, result_from_json, result_of
 from pruning.search.run import is_behind, search
@@ -248,4 +249,59 @@ def test_a_result_with_values_of_other_kinds_is_refused(tmp_path, place, value):
     raw = json.loads(result_of(searched(tmp_path / "log"), LAYERS, {}).to_json())
     raw["candidates"][1][place] = value
     with pytest.raises(PlanError, match=rf"result of a search: candidates\.1\.{place}: "):
+        result_from_json(json.dumps(raw))
+
+
+def test_the_best_of_all_generations_and_ties(tmp_path):
+    outcome = searched(tmp_path / "log", wide(), Distance(HIDDEN))
+    best = max(score.fitness for score in outcome.scores.values())
+    assert outcome.scores[outcome.best.number].fitness == best
+
+    class Level(Distance):
+        def block(self, removed, number):
+            return BlockFitness(np.ones(2), 1)
+
+    assert searched(tmp_path / "level", wide(), Level()).best.number == 0
+
+
+def test_a_seed_decides_everything(tmp_path):
+    first, again = (searched(tmp_path / name, wide(), Distance(HIDDEN)) for name in ("a", "b"))
+    other = searched(tmp_path / "c", wide(changed(seed=2)), Distance(HIDDEN))
+    assert essence(first) == essence(again) != essence(other)
+
+
+def test_the_population_starts_from_the_schedules():
+    spending = Spending(WIDE, sparsity_budget(WIDE, "0.5"))
+    late = allocate("late", spending)
+    settled, feasible = space_of(spending, late)
+    seeds = seeds_of(settled, "late", late)
+    assert list(seeds) == ["uniform", "early", "middle", "late"]
+    state = initial_state(feasible, WIDE_SETTINGS, seeds)
+    assert [candidate.origin for candidate in state.found[:4]] == list(seeds)
+    assert {candidate.origin for candidate in state.found[4:]} == {"random"}
+    assert len({candidate.removed for candidate in state.found}) == WIDE_SETTINGS.population
+    # floor(11 / 2) = 5 of each of six layers.
+    assert state.found[0].removed == (5,) * 6
+
+
+def test_seeds_start_from_the_nearest_even_allocation():
+    # Layers of 11 keep a multiple of 3, so none can lose floor(11 / 2) = 5.
+    limits = Constraints(multiple_of=3)
+    spending = Spending(WIDE, sparsity_budget(WIDE, "0.5"), limits)
+    late = allocate("late", spending)
+    settled, feasible = space_of(spending, late)
+    assert feasible.holds(seeds_of(settled, "late", late)["uniform"])
+
+
+def test_a_log_whose_first_line_is_of_another_form_is_refused(tmp_path):
+    (tmp_path / "log").write_text('{"schema_version": 1, "search": "7"}\n')
+    refusal = pytest.raises(PlanError, match=r"another search \(it differs in seed\)")
+    with refusal, open_log(tmp_path / "log", {"seed": 1}):
+        pass
+
+
+def test_a_result_that_names_a_missing_candidate_is_refused(tmp_path):
+    raw = json.loads(result_of(searched(tmp_path / "log"), LAYERS, {}).to_json())
+    raw["best"]["candidate"] = 10**6
+    with pytest.raises(PlanError, match="candidate 1000000 is named, but not there"):
         result_from_json(json.dumps(raw))
