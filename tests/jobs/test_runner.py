@@ -202,3 +202,21 @@ def test_a_worker_that_cannot_be_started_fails_its_job(runner, store, submit):
 
 def is_zombie(pid):
     return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_zombie_is_dead(runner, store, submit, until):
+    zombie = subprocess.Popen([sys.executable, "-c", ""])
+    try:
+        job = submit("count", n=1)
+        mark_running(store, job, zombie.pid, start_time(zombie.pid))
+        until(lambda: is_zombie(zombie.pid))
+        runner.tick()
+        assert store.get(job.id).state is JobState.LOST
+    finally:
+        zombie.wait()
+
+
+def test_a_missing_tasks_module_fails_the_job(runner, submit, ended):
+    job = submit("count", n=1)
+    dataclasses.replace(runner, kinds_module="no_such_module").tick()
+    assert ended(job).error == "ModuleNotFoundError: No module named 'no_such_module'"

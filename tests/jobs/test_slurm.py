@@ -1,7 +1,9 @@
 """The SLURM runner, through the real submitit, on a cluster of one machine (see `fake_slurm`)."""
 
+import contextlib
 import os
 import signal
+import sqlite3
 import stat
 
 import fake_slurm
@@ -196,3 +198,25 @@ def test_a_machine_without_slurm_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(JobError, match="needs sbatch on the PATH"):
         check_slurm()
+
+
+def test_progress_is_seen_while_it_runs(runner, store, submit, until, ended_by_tick):
+    job = submit("count", n=400, pause=0.05)
+    runner.tick()
+    until(lambda: 0 < store.get(job.id).done < 400)
+    running = store.get(job.id)
+    assert (running.state, running.phase) == (JobState.RUNNING, "counting")
+    store.cancel(job.id)
+    assert ended_by_tick(job).state is JobState.CANCELED
+
+
+def test_what_a_task_raises_is_one_line(submit, ended_by_tick):
+    job = ended_by_tick(submit("refuse"))
+    assert (job.state, job.error) == (JobState.FAILED, "The corpus is empty; choose another one.")
+
+
+def test_a_table_of_several_machines_has_no_write_ahead_log(store, tmp_path):
+    own = JobStore(tmp_path / "own" / "jobs.sqlite")
+    for path, mode in ((store.path, "delete"), (own.path, "wal")):
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            assert connection.execute("PRAGMA journal_mode").fetchone() == (mode,)

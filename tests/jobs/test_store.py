@@ -1,10 +1,13 @@
 """The store without any worker: rows, look-up, rights, limits."""
 
 import dataclasses
+import hashlib
 import os
 import socket
 import sqlite3
 import stat
+import subprocess
+import sys
 import time
 
 import pytest
@@ -215,3 +218,49 @@ def test_an_end_is_recorded_once(store, submit):
     set_columns(store, job, state=JobState.LOST, error="vanished")
     ended = store.finish(job.id, JobState.DONE, result={"late": True})
     assert (ended.state, ended.error, ended.result) == (JobState.LOST, "vanished", None)
+
+
+def test_digest_is_of_the_request_as_json_whatever_its_order(submit):
+    job = submit("count", b=1, a=2)
+    assert job.digest == submit("count", a=2, b=1).digest
+    assert job.digest == hashlib.sha256(b'{"a":2,"b":1}').hexdigest()
+    with pytest.raises(ValueError, match="JSON"):
+        submit("count", n=float("nan"))
+
+
+@pytest.mark.parametrize("wrong", ["", "zz", "%", "0" * 13, "../etc"])
+def test_an_unknown_id_is_answered_with_the_recent_ones(store, submit, wrong):
+    job = submit("count")
+    with pytest.raises(JobError, match=f"The last ones are: {job.id}"):
+        store.get(wrong)
+
+
+def test_list_is_newest_first_limited_and_of_some_kinds(store, submit):
+    jobs = [submit(kind) for kind in ("count", "fail", "sleep", "sleep", "sleep")]
+    assert store.list() == tuple(reversed(jobs))
+    assert store.list(limit=1) == (jobs[4],)
+    assert store.list(limit=2, kinds=("count", "fail")) == (jobs[1], jobs[0])
+    assert store.list(kinds=("count' OR '1'='1",)) == ()
+
+
+def test_several_processes_may_be_the_first(tmp_path):
+    path = tmp_path / "state" / "jobs.sqlite"
+    script = (
+        "import sys; from pathlib import Path; from app.jobs.store import JobStore\n"
+        "sys.stdin.read(1)\n"
+        "for n in range(5): JobStore(Path(sys.argv[1])).submit('count', {}, 't', 'c', 'ann')\n"
+    )
+    command = [sys.executable, "-c", script, str(path)]
+    processes = [subprocess.Popen(command, stdin=subprocess.PIPE) for _ in range(3)]
+    for process in processes:
+        process.stdin.write(b"\n")
+        process.stdin.close()
+    assert [process.wait(timeout=20) for process in processes] == [0, 0, 0]
+    assert len(JobStore(path).list()) == 15
+
+
+def test_fraction_is_of_the_phase_and_one_when_done(submit):
+    job = submit("count")
+    shares = [job.fraction, dataclasses.replace(job, done=1, total=4).fraction]
+    assert shares == [0.0, 0.25]
+    assert dataclasses.replace(job, state=JobState.DONE).fraction == 1.0

@@ -13,6 +13,7 @@ from analysis.calibration import partial
 from analysis.calibration.feed import check_model_packs
 from analysis.calibration.loading import Placement, load_tokenizer
 from analysis.calibration.run import calibrate
+from analysis.calibration.sums import sums_of
 from analysis.corpora.apart import task_documents
 from analysis.corpora.documents import Document
 from analysis.corpora.encoding import encode
@@ -252,3 +253,21 @@ def test_published_tables_that_are_damaged(tmp_path, old, new, reason):
     (tmp_path / "one.csv").write_text(text.replace(old, new, 1))
     with pytest.raises(StatsError, match=rf"one\.csv is damaged \(.*{reason}.*\); install the"):
         read_published(tmp_path / "one.csv")
+
+
+def test_a_published_table_with_a_column_twice(tmp_path):
+    """Which of the two is meant nobody can tell; pandas reads the first and renames the other."""
+    lines = (PUBLISHED / "unified-table-1.csv").read_text().splitlines()
+    doubled = "".join(f"{line},{line.rpartition(',')[2]}\n" for line in lines)
+    (tmp_path / "one.csv").write_text(doubled)
+    with pytest.raises(
+        StatsError, match=r"damaged \(it has the columns score twice\); install the"
+    ):
+        read_published(tmp_path / "one.csv")
+
+
+def test_sums_that_cannot_be_made_for_another_reason(tmp_path):
+    """A wrong call is no lack of memory."""
+    model = describe(tmp_path / "model")
+    with pytest.raises(RuntimeError, match="non-negative"):
+        sums_of(model, ("routed", "dense"), -1)

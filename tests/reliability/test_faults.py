@@ -24,6 +24,7 @@ from analysis.durable import PARTIAL
 from analysis.errors import UserError
 from analysis.model import load_model_index
 from analysis.stats.store import SHIPPED_STATS, StatsStore, save_expert_stats
+from app.charts.files import write_figure
 from app.cli.files import write_csv, write_table
 from app.jobs.store import JobStore
 from builders import tiny_checkpoint
@@ -261,3 +262,14 @@ def test_a_source_that_vanishes_leaves_nothing(tmp_path, model):
             assert not out.parent.exists() or not list(out.parent.iterdir())
         else:
             assert (out / "moeprune_manifest.json").exists()
+
+
+def test_a_figure_is_whole_or_not_there(tmp_path):
+    import plotly.graph_objects as go
+
+    path = tmp_path / "figure.html"
+    path.write_text("older")
+    with full_at(10_000), pytest.raises(OSError, match="File too large"):
+        write_figure(go.Figure(), path)
+    assert [each.name for each in tmp_path.iterdir()] == ["figure.html"]
+    assert path.read_text() == "older"

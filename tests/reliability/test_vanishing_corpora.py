@@ -13,10 +13,12 @@ from analysis.errors import UserError
 from analysis.model import load_model_index
 from builders import VOCAB, tiny_checkpoint
 from pruning.plan import keep_all
+from pruning.requests.benchmark import BenchmarkRequest
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.model import WeightsRequest
 from pruning.requests.search import SearchRequest
+from pruning.tasks.benchmark import benchmark_run
 from pruning.tasks.calibration import calibrate_run, weights_run
 from pruning.tasks.evaluation import evaluate_run
 from pruning.tasks.search import search_run
@@ -147,3 +149,29 @@ def test_a_corpus_that_changes(world, tmp_path, work, damage):
         else:
             assert artifacts(out) == wanted
     assert refused >= 1
+
+
+@pytest.mark.slow
+def test_local_benchmarks_that_vanish(tmp_path):
+    request = BenchmarkRequest(
+        model="demo", tasks="demo-code-mc", limit=2, stats_dir=tmp_path / "once"
+    )
+    steps = list(benchmark_run(request))
+    (wanted,) = (tmp_path / "once" / "benchmarks").glob("*.json")
+    scores = json.loads(wanted.read_bytes())["scores"]
+    ended = 0
+    for step in range(min(len(steps), 4)):
+        stats = tmp_path / str(step)
+        task = benchmark_run(request.model_copy(update={"stats_dir": stats}))
+        try:
+            for number, _ in enumerate(task):
+                if number == step:
+                    shutil.rmtree(stats / "benchmark-tasks", ignore_errors=True)
+        except (UserError, OSError) as error:
+            assert "\n" not in str(error)
+            assert not list(stats.glob("benchmarks/*.json"))
+            ended += 1
+        else:
+            (record,) = (stats / "benchmarks").glob("*.json")
+            assert json.loads(record.read_bytes())["scores"] == scores
+    assert ended >= 1

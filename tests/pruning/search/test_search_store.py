@@ -8,6 +8,8 @@ import pytest
 
 from analysis.errors import PlanError
 from analysis.stats.store import SHIPPED_STATS
+from pruning.planning.search_estimate import duration_text, most_candidates, start_seconds
+from pruning.recipe import SearchSection
 from pruning.schedules import read_counts
 from pruning.search.result import load_search
 from pruning.search.store import SearchStore, best_fitting, read_known, search_in
@@ -132,3 +134,20 @@ def test_a_shipped_search_is_of_the_demo_and_spends_its_budget(demo, path: Path)
     assert sum(read_counts(path, demo.layers).values()) == 96
     uniform = next(entry for entry in result.entries if entry.origin == "uniform")
     assert result.best_entry.fitness > uniform.fitness
+
+
+def test_candidates_are_the_population_and_what_each_generation_has_room_for():
+    asked = SearchSection(corpus="demo-math", samples=8, population=6, elites=2, generations=3)
+    assert most_candidates(asked) == 6 + 3 * (6 - 2)
+
+
+def test_the_start_takes_its_time_and_reads_the_weights():
+    # 5 s and 4 GiB at 2 GiB/s; 30 s and 4 GiB at a quarter of a GiB/s.
+    assert start_seconds(4 * 2**30) == (5 + 2, 30 + 16)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.2, "1 s"), (89, "89 s"), (600, "10 min"), (9000, "2.5 h")]
+)
+def test_durations_are_read_at_a_glance(seconds, text):
+    assert duration_text(seconds) == text
