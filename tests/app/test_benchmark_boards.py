@@ -186,3 +186,9 @@ def test_charts_are_of_the_same_numbers(records):
     alone = drawn("benchmark-winner-map", benchmark_results(records[:2])).table
     assert set(alone["winner"]) == {""}
     assert set(alone["candidates"]) == {1}
+
+
+def test_without_records_there_is_nothing_to_show():
+    results = benchmark_results([])
+    assert results.empty
+    assert ways_of(results) == []

@@ -174,3 +174,8 @@ def test_ranks_on_the_screen_count_from_one(open_page):
     kept = table["kept_by"] == "only A"
     # Half of 32 are kept: ranks 1 to 16.
     assert ((table["rank_a"] <= 16) == kept).all()
+
+
+def test_nothing_pruned(open_page):
+    test = open_page("compare", a_sparsity="0%", b_sparsity="0%")
+    assert metrics(test)["Jaccard of the pruned"] == ("-", "nothing is pruned")

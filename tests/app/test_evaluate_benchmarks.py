@@ -6,6 +6,7 @@ import pytest
 from exports import keeping
 from page_texts import command
 
+from analysis.errors import UserError
 from analysis.model import load_model_index
 from app.jobs.model import JobState
 from app.jobs.runner import LocalRunner
@@ -175,3 +176,22 @@ def test_the_queued_run_is_what_the_page_shows_when_it_has_ended(open_page, kept
     test.selectbox(key="bench.way").set_value("lm-eval").run()
     test.run()
     assert test.selectbox(key="bench.way").value == "lm-eval"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\xff\x00", "odd.json"),
+        (b"[" * 100_000, "odd.json"),
+        (b'{"results": 3}', "odd.json"),
+        (b"{}", "odd.json"),
+        (b" " * (16 * 2**20 + 1), "larger than 16 MB"),
+    ],
+)
+def test_a_bad_upload_is_one_line(store, models_root, stats_dir, content, message):
+    with pytest.raises(UserError) as error:
+        take_results(asked(models_root, stats_dir), "odd.json", content)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    assert "/tmp" not in str(error.value)  # noqa: S108  (no folder of the server in a message)
+    assert store.records() == []

@@ -136,3 +136,14 @@ def test_plans_of_one_name_and_share_are_told_apart(open_page, go_to, stats_dir,
         }
     finally:
         shutil.rmtree(stats_dir / "evaluations")
+
+
+@pytest.mark.parametrize("address", [HAND, NEURONS])
+def test_the_plan_of_the_plan_page_is_asked(open_page, go_to, queued_jobs, address):
+    test = open_page("plan", **address)
+    go_to(test, "evaluate")
+    test.segmented_control(key="results").set_value("ask").run()
+    test.text_area[0].set_value("Hello").run()
+    press(test, "Ask both")
+    plan = plan_from_dict(queued_jobs()[0].request["plans"][0])
+    assert plan.digest == test.session_state["plan.noted"].plan.digest

@@ -296,3 +296,9 @@ def test_models_with_less_measured(open_page, model):
     test = open_page("explore", model, criterion="Random", tab="Experts", expert="2.1")
     assert not test.exception
     assert texts(test.error) == []
+
+
+def test_coverage_of_one_text(open_page, demo_moments):
+    test = open_page("explore", tab="Blend", corpus="demo-math")
+    expected = coverage(demo_moments, demo_moments["demo-math"], 50, "reap")
+    assert coverage_table(test)["coverage"].to_dict() == pytest.approx(expected)

@@ -132,3 +132,18 @@ def test_an_export_is_queued_with_its_proof_and_its_partial_output(
     assert job.command.endswith("--verify")
     assert job.partials == (f"{out}.partial",)
     assert export_root.is_dir()
+
+
+def test_a_file_of_that_name_is_refused(open_page, export_root):
+    export_root.mkdir()
+    (export_root / "file").write_text("precious")
+    test = open_page("export")
+    name_field(test).set_value("file").run()
+    assert not test.exception
+    assert start_button(test).disabled
+
+
+def test_opening_the_pages_writes_nothing_below_the_export_root(open_page, export_root):
+    for view in ("start", "explore", "export"):
+        open_page(view)
+    assert not export_root.exists()

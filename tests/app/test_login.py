@@ -1,6 +1,10 @@
 """The login: what secrets must say, where the server listens, and what a page shows to whom."""
 
+import os
 import re
+import socket
+import subprocess
+import sys
 
 import pytest
 from streamlit import config
@@ -234,3 +238,23 @@ def test_a_user_sees_the_dashboard_and_the_way_out(dashboard):
     assert not page.exception
     assert page.title[0].value == "Understand your experts before you remove them"
     assert "Logged in as any.body@example.org" in [text.value for text in page.sidebar.text]
+
+
+def test_the_command_listens_to_nobody_else_without_a_login(tmp_path):
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port = probe.getsockname()[1]
+    words = ["app", "--address", "0.0.0.0", "--port", str(port)]  # noqa: S104
+    ended = subprocess.run(
+        [sys.executable, "-m", "app.cli", *words],
+        cwd=tmp_path,
+        env={**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(HERE.parent)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    (line,) = [line for line in ended.stderr.splitlines() if line.startswith("error:")]
+    assert "Whoever can reach 0.0.0.0" in line

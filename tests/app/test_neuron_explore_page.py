@@ -9,6 +9,7 @@ import pytest
 from page_texts import opened, texts
 
 from analysis.stats.store import SHIPPED_STATS
+from app.parts.explore.bins import random_note
 
 NEURONS = {"granularity": "Neurons"}
 PARTS = ("Saliency", "One expert", "Texts", "Whole experts", "Score and loss", "Same bytes")
@@ -227,3 +228,31 @@ def lowest(scores, share):
     """Places of so many; of equal scores the later."""
     order = np.lexsort((-np.arange(len(scores)), scores))
     return set(order[: int(len(scores) * share)].tolist())
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        {"inside": "Nowhere"},
+        {"neurons": "REAP"},
+        {"scope": "Everywhere"},
+        {"granularity": "Atoms"},
+        {"inside": "Score and loss", "bins.text": "x", "bins.score": "y"},
+        {"inside": "One expert", "expert": "99.99"},
+    ],
+)
+def test_addresses_that_say_nonsense_show_the_usual(open_page, address):
+    test = open_page("explore", **NEURONS | address)
+    assert texts(test.error) == []
+    assert test.get("plotly_chart")
+
+
+@pytest.mark.parametrize(("agreement", "place"), [(0.64, "above"), (0.5, "below")])
+def test_random_is_said_to_be_one_draw(agreement, place):
+    # Of ten bins 0.549 is the quantile: t(0.95, 8 degrees) = 1.8595, r = t / sqrt(8 + t^2).
+    row = {"criterion": "random", "order": "saliency", "bins": 10, "agreement": agreement}
+    note = random_note(pd.DataFrame([row]))
+    assert "one draw" in note
+    assert f"19 of 20 stay below 0.55, this one is {place}." in note
+    assert random_note(pd.DataFrame([row | {"criterion": "reap"}])) == ""
+    assert random_note(pd.DataFrame([row | {"order": "index"}])) == ""

@@ -4,17 +4,21 @@ import json
 import shlex
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from page_texts import command, decoded, metrics_of, recipe_on, table_with, texts
 
 from analysis.drain import drain
+from analysis.errors import PlanError
 from analysis.model import load_model_index
 from analysis.stats.store import stats_store
 from app.jobs.store import JobStore
+from app.parts.plan.neurons import saved_sentence
 from app.session.plan_data import shown_neurons
 from pruning import load_pruned
 from pruning.atoms.kept import count_atoms
 from pruning.plan import plan_from_json
+from pruning.planning.choice import experts_in
 from pruning.planning.make import plan_from_stats
 from pruning.recipe_file import recipe_from_yaml
 from pruning.requests.recipe import Machine, plan_request
@@ -290,3 +294,54 @@ def test_the_export_command_of_the_page_writes_a_model_that_loads(open_page, tmp
     ]
     assert [shape[-1] for shape in shapes] == found
     assert len(set(found)) > 1
+
+
+@pytest.mark.parametrize("address", [ASKED[1], ASKED[3], ASKED[4], ASKED[5]], ids=str)
+def test_a_recipe_that_is_taken_in_sets_the_controls_that_made_it(open_page, address):
+    test = open_page("plan", **{**NEURONS, **address})
+    text, line = recipe_on(test), command(test, "plan")
+    other = open_page("plan")
+    other.file_uploader[0].upload("recipe.yaml", text.encode(), "application/yaml").run()
+    assert texts(other.error) == []
+    assert (recipe_on(other), command(other, "plan")) == (text, line)
+
+
+def test_camera_p_has_no_budget_over_all_layers_and_says_why(open_page):
+    test = open_page("plan", neurons="CAMERA-P", scope="All layers", **NEURONS)
+    assert test.segmented_control(key="scope").options == ["Each layer", "Each expert"]
+    assert any("compares neurons of one layer only" in text for text in texts(test.caption))
+    assert "--atom-scope layer" in command(test, "plan")
+    series = {trace["name"] for trace in figure_of(test, "neuron-layers")["data"]}
+    assert series == {"Each layer", "Each expert"}
+
+
+def test_weights_that_take_long_are_left_to_the_command(open_page, monkeypatch):
+    monkeypatch.setattr("app.session.plan_data.MOST_BYTES_READ", 1 << 20)
+    test = open_page("plan", neurons="Neuron norms", **NEURONS)
+    (message,) = texts(test.error)
+    assert "reads 9.0 MiB of weights" in message
+    assert "moeprune plan demo --criterion neuron-norms" in message
+    assert "--granularity atomic" in message
+
+
+def test_experts_in_text():
+    assert experts_in(" 3:5,7-9; 4:0 ") == ("3:5,7-9", "4:0")
+    assert experts_in("") == ()
+    with pytest.raises(PlanError, match="names no experts"):
+        experts_in("all")
+
+
+def test_sentences_on_what_is_saved():
+    def table(*disks):
+        rows = [("plan", "", disks[0], disks[0])]
+        rows += [
+            (mode, "", disk, 90)
+            for mode, disk in zip(("uniform", "ragged"), disks[1:], strict=True)
+        ]
+        return pd.DataFrame(rows, columns=["mode", "refused", "disk", "loaded"])
+
+    assert saved_sentence(table(100, 100, 100), 100) == "Nothing is removed, so nothing is saved."
+    assert saved_sentence(table(50, 75, 50), 100) == (
+        "uniform saves 25% on disk and 10% in memory. ragged saves 50% on disk and 10% in memory."
+    )
+    assert saved_sentence(table(50, 100, 100), 100).endswith("which narrows all alike.")

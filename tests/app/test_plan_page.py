@@ -14,6 +14,10 @@ from pruning.constraints import Constraints
 from pruning.plan import keep_all
 from pruning.planning.choice import (
     SCHEDULE_NAMES,
+    counts_in,
+    counts_text,
+    layer_settings,
+    ranges,
     schedule_label,
 )
 from pruning.recipe_file import recipe_from_yaml
@@ -291,3 +295,46 @@ def test_a_recipe_that_the_page_cannot_show_is_refused_whole(open_page, line, sa
     assert "moeprune run" in message
     assert test.pills[0].value == "demo-code"
     assert test.select_slider(key="sparsity").value == 50
+
+
+@pytest.mark.parametrize(
+    ("counts", "says"),
+    [
+        ("1.2.3", "not one number for each of 6"),
+        ("16,16,16,16,16,16", "not one number for each of 6"),
+        ("<b>x</b>", "not one number for each of 6"),
+        ("99.16.16.16.16.16", "cannot keep 99 experts"),
+    ],
+)
+def test_counts_that_are_none_are_refused(open_page, counts, says):
+    test = open_page("plan", schedule="By hand", counts=counts)
+    assert not test.exception
+    (message,) = texts(test.error)
+    assert says in message
+
+
+def test_by_hand_begins_where_the_schedule_was(open_page):
+    test = open_page("plan", schedule="Early")
+    before = exact_values(test)
+    test.segmented_control(key="schedule").set_value("hand").run()
+    assert exact_values(test) == before
+    assert test.text_input(key="counts").value == counts_text(before)
+
+
+def test_locked_layers_that_are_none_are_refused(open_page):
+    assert "Layer 7 cannot be locked" in texts(open_page("plan", locked="7").error)[0]
+
+
+def test_an_imported_plan_moves_the_sparsity_where_it_can(open_page):
+    kept = {str(layer): list(range(4 + 2 * layer)) for layer in range(5)} | {"5": list(range(8))}
+    test = upload(open_page("plan"), "mine.json", json.dumps(plan_of_demo(kept=kept)))
+    # 4 + 6 + 8 + 10 + 12 + 8 = 48 of 192.
+    assert test.select_slider(key="sparsity").value == 75
+
+
+def test_words_of_the_address_and_the_command_line():
+    assert ranges([5, 0, 6, 7, 2]) == "0,2,5-7"
+    assert layer_settings({0: 16, 1: 16, 2: 12, 5: 16}) == ("0-1,5=16", "2=12")
+    layers = load_model_index("demo").layers
+    kept = {0: 16, 1: 4, 2: 32, 3: 8, 4: 9, 5: 10}
+    assert counts_in(counts_text(kept), layers) == kept

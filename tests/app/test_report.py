@@ -130,3 +130,8 @@ def test_a_report_of_a_plan_of_its_own_names_the_plan(open_page, page_name, addr
     assert line.split()[-1] in report.facts["Plan"]
     # The page is shared: it names the statistics folder, not where that lies.
     assert report.command == command.replace(str(context.stats_dir), context.stats_dir.name)
+
+
+def test_a_report_of_a_view_that_reports_lack_is_refused():
+    with pytest.raises(Exception, match="Unknown view of a report 'winner'"):
+        views_of(["winner"])

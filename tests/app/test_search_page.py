@@ -320,3 +320,9 @@ def test_without_a_search_calibrations_do_and_without_those_nothing():
     assert "1,024 tokens a second" in made.how
     nothing = estimate_search(ASKED, [], [SimpleNamespace(manifest=SimpleNamespace(made={}))])
     assert (nothing.low, nothing.high, nothing.candidates) == (None, None, 18)
+
+
+def test_an_unknown_search_in_the_address_gives_the_first_that_fits(open_page):
+    test = open_page("plan", schedule="Searched", searched="../../x")
+    assert not test.exception
+    assert test.selectbox(key="searched").value == "demo-reap"

@@ -9,6 +9,7 @@ import os
 import re
 import tomllib
 from pathlib import Path
+from typing import get_args
 
 import pandas as pd
 import psutil
@@ -17,7 +18,9 @@ from packaging.requirements import Requirement
 from pydantic import ValidationError
 from servers import served
 from transformers import AutoConfig
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from analysis.attention import Attention
 from analysis.checkpoint import read_config
 from analysis.errors import CheckpointError, UserError
 from analysis.families import MoELayer
@@ -415,3 +418,13 @@ def test_every_reader_refuses_with_one_line(text, tmp_path, monkeypatch):
 
 def test_a_byte_order_mark_is_no_text():
     assert uploaded_text("kept.csv", b"\xef\xbb\xbflayer,keep\n") == "layer,keep\n"
+
+
+@pytest.mark.parametrize("name", ["../once", "/etc", "once/../../x", "linked"])
+def test_a_model_named_in_the_address_is_one_of_the_list(open_page, name):
+    assert open_page("start", name).selectbox(key="model").value == "demo"
+
+
+def test_attention_that_transformers_has_itself_is_an_option():
+    own = {name for name in ALL_ATTENTION_FUNCTIONS.valid_keys() if "|" not in name}
+    assert set(get_args(Attention)) == own | {"auto", "eager"}
