@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from analysis.model import load_model_index
-from analysis.stats.store import NEURONS, StatsStore, read_table
+from analysis.stats.store import NEURONS, StatsStore, load_expert_stats, read_table, stats_store
 from pruning.sizes import format_bytes
 
 PLAN = ("plan", "demo", "--granularity", "atomic", "--criterion", "neuron-norms")
@@ -212,3 +212,73 @@ def test_neurons_are_measured_cut_in_every_width_and_measured_again_where_they_s
 )
 def test_ways_that_do_not_fit_the_group_are_refused(moeprune, words, message):
     assert message in moeprune("calibrate", "demo", "--corpus", "demo-math", *words.split()).err
+
+
+def test_neurons_from_a_file(works, here):
+    (here / "atoms.json").write_text('{"2": {"5": [0, 7, 9], "6": []}}')
+    works(*PLAN, "--kept-atoms", "atoms.json", "-o", "plan.json")
+    made = json.loads((here / "plan.json").read_text())
+    assert made["kept_atoms"] == {"2": {"5": [0, 7, 9], "6": []}}
+    works("export", "demo", "out", "--plan", "plan.json", "--width-mode", "ragged")
+    manifest = json.loads((here / "out" / "moeprune_manifest.json").read_text())
+    assert manifest["widths"] == {"mode": "ragged", "multiple_of": 8}
+    seen = works("inspect", "out")
+    assert "0 to 64 on disk" in seen
+    assert "one width" in " ".join(seen.split())
+
+
+def test_constraints_hold_and_the_budget_is_spent_exactly(works, here):
+    said = works(
+        *(*PLAN, "--remove", "6000", "--atom-scope", "layer", "--multiple-of", "8"),
+        *("--floor", "16", "--protect", "0", "--pin", "3:2", "--drop", "1:4-5", "-o", "p.json"),
+    )
+    assert "keeps 6288 of 12288 neurons" in said
+    made = json.loads(read(here, "p.json"))
+    atoms = atoms_of(made)
+    assert "0" not in made["kept_atoms"]
+    assert (3, 2) not in atoms
+    assert {4, 5}.isdisjoint(made["kept"]["1"])
+    assert len(made["kept"]["1"]) == 30
+    assert all(len(ids) % 8 == 0 and len(ids) >= 16 for ids in atoms.values())
+    # Two whole experts of 64 besides what the others lose.
+    assert 2 * 64 + sum(64 - len(ids) for ids in atoms.values()) == 6000
+    assert made["budget"] == {"kind": "count", "asked": "6000", "removed": 6000}
+    assert made["constraints"] == {
+        "multiple_of": 8, "protected": [0], "pinned": {"3": [2]}, "dropped": {"1": [4, 5]},
+        "floor": 16,
+    }  # fmt: skip
+    shown = works("plans", "show", "p.json")
+    assert "protected" in shown
+    # The plan is whole as a file, too.
+    works(*PLAN, "--kept-atoms", "p.json", "-o", "again.json")
+    again = json.loads(read(here, "again.json"))
+    assert again["kept_atoms"] == made["kept_atoms"]
+    assert again["kept"]["1"] == made["kept"]["1"]
+
+
+def test_flops_follow_the_routing_of_a_corpus(works, here):
+    works(*PLAN, "--sparsity", "50%", "--atom-scope", "global", "-o", "p.json")
+    made = json.loads(read(here, "p.json"))
+    even = works("plans", "show", "p.json")
+    assert "(50.00% fewer), if each is chosen equally often" in even
+    measured = works("plans", "show", "p.json", "--corpus", "demo-math")
+    (run,) = [
+        run
+        for run in stats_store(None).runs()
+        if run.manifest.corpus == "demo-math" and run.manifest.model.name == "demo"
+    ]
+    tokens = load_expert_stats(run).table.set_index(["layer", "expert"])["num_tokens"]
+    atoms = atoms_of(made)
+    flops = sum(
+        # Four experts a token; a neuron has three rows of 128 weights, two operations each.
+        4
+        * count
+        / tokens.loc[layer].sum()
+        * len(atoms.get((layer, expert), range(64)))
+        * 3
+        * 128
+        * 2
+        for (layer, expert), count in tokens.items()
+    )
+    assert f"{round(flops):,} FLOPs of experts" in measured
+    assert "by the routing of the runs" in measured

@@ -265,3 +265,11 @@ def test_server_on_a_port_in_use(refused, command):
         taken.listen()
         port = taken.getsockname()[1]
         assert f"The port {port} is in use" in refused(command, "--port", port)
+
+
+def test_verify_at_the_logits_needs_the_source(works, refused, tiny, plan):
+    works("export", tiny, "out", "--plan", plan)
+    assert "--source" in refused("verify", "out", "--level", "logits")
+    assert "Unknown level 'logit'. Did you mean 'logits'?" in refused(
+        "verify", "out", "--level", "logit"
+    )

@@ -191,3 +191,28 @@ def test_what_was_allowed_is_said_and_the_benchmark_is_refused(moeprune, works, 
     assert manifest.parent.name in record["made"]["read_before"][TASK]
     (written,) = json.loads((here / "scores.json").read_text())["benchmarks"]
     assert written["read_before"] == record["made"]["read_before"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("evaluate", "demo", "--corpus"),
+        ("calibrate", "demo", "--tokens", "512", "--corpus"),
+        ("sweep", "demo", "--criterion", "aimer", "--sparsity", "25%", "--corpus"),
+    ],
+)
+def test_the_questions_of_a_benchmark_are_refused(moeprune, problems, here, words):
+    outcome = moeprune(*words, problems, "--stats-dir", here / "own")
+    assert outcome.code == 1
+    assert f"holds a document of the benchmark {TASK}" in outcome.err
+    assert not list((here / "own").glob("*/manifest.json"))
+
+
+def test_a_test_set_of_the_hub_is_refused_in_a_search(moeprune, here):
+    (here / "recipe.yaml").write_text(
+        "model: demo\ncorpora: [demo-math]\ncriterion: reap\nbudget: {sparsity: 50%}\n"
+        "search: {corpus: 'hub:openai/gsm8k,config=main,split=test'}\n"
+    )
+    outcome = moeprune("search", "recipe.yaml", "-o", "found")
+    assert outcome.code == 1
+    assert "is the test data of the benchmark gsm8k" in outcome.err

@@ -171,3 +171,23 @@ def test_a_folder_without_weights_is_told_what_its_configuration_can_show(moepru
     outcome = moeprune("inspect", "bare")
     assert outcome.code == 1
     assert "`moeprune inspect bare --config-only`" in outcome.err
+
+
+def test_inspect_adds_up_to_the_bytes_of_all_tensors(works, tiny):
+    index = json.loads((tiny / "model.safetensors.index.json").read_text())
+    table = works("inspect", tiny).partition("Size on disk")[2]
+    sizes = re.findall(r"│ +([\d.]+) (B|KiB)\b", table)
+    total = sum(float(size) * (1024 if unit == "KiB" else 1) for size, unit in sizes)
+    # Six parts, each rounded to a whole KiB.
+    assert total == pytest.approx(index["metadata"]["total_size"], abs=6 * 512)
+
+
+def test_inspect_counts_what_one_token_uses(works, tiny):
+    facts = facts_of(works("inspect", tiny))
+    model = AutoModelForCausalLM.from_pretrained(tiny)
+    params = sum(each.numel() for each in model.parameters())
+    experts = [layer.mlp.experts for layer in model.model.layers if hasattr(layer.mlp, "experts")]
+    each = sum(each.numel() for each in experts[0].parameters()) // 6
+    active = params - len(experts) * (6 - 2) * each
+    assert facts["parameters"] == f"{params:,}, {active:,} active per token"
+    assert facts["expert FLOPs per token"].startswith(f"{2 * len(experts) * 2 * each:,} ")

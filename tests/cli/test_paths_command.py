@@ -6,6 +6,8 @@ import pandas as pd
 import pytest
 
 from builders import tiny_checkpoint
+from pruning.recipe import Recipe
+from pruning.requests.recipe import Machine, calibrate_requests
 
 
 @pytest.fixture
@@ -108,3 +110,28 @@ def test_bad_input_is_one_line(moeprune, calibrated, words, code, message):
     assert any(part in ended.err for part in message.split("|"))
     assert "Traceback" not in ended.err
     assert not (calibrated / "plan.json").exists()
+
+
+def test_no_more_paths_are_said_than_there_are(works, moeprune, calibrated):
+    # Three layers of 7 experts: 7 * 7 * 7 paths.
+    said = works("paths", "model", "--top-m", "9999", "--stats-dir", "stats")
+    assert "21 experts lie on all 343 paths of 3 samples" in said
+    ended = moeprune("paths", "model", "--top-m", "99999999", "--stats-dir", "stats")
+    assert ended.code == 1
+    assert "99,999,999 paths of each sample cannot be followed; ask for 1 to 16,384" in ended.err
+
+
+def test_recipes_collect_what_the_criterion_reads():
+    recipe = Recipe.model_validate(
+        {
+            "model": "demo",
+            "corpora": ["demo-math"],
+            "criterion": "pathfinder:20",
+            "budget": {"sparsity": "50%"},
+            "calibrate": {"answers": "own", "answer_tokens": 12, "packing": "pad"},
+        }
+    )
+    (request,) = calibrate_requests(recipe, Machine())
+    assert request.groups == "routed,dense"
+    assert (request.answers, request.most_answer_tokens) == ("own", 12)
+    assert "--answers own --answer-tokens 12" in request.command()

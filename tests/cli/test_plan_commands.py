@@ -133,3 +133,40 @@ def test_the_command_of_a_request_makes_its_plan(works, tiny, stats, corpora, he
     assert program == "moeprune"
     works(*words)
     assert (here / "x.json").read_text() == make_plan(selection, request).plan.to_json()
+
+
+def test_constraints_hold_and_are_written_down(make):
+    plan, output = make(
+        "--sparsity 34% --protect 3 --pin 0:0-2 --drop 2:1,4 --layer-set 0=3 --schedule global"
+    )
+    assert counts(plan) == [3, 3, 6]
+    assert plan["kept"]["0"] == [0, 1, 2]
+    assert {1, 4}.isdisjoint(plan["kept"]["2"])
+    assert plan["constraints"] == {
+        "protected": [3],
+        "pinned": {"0": [0, 1, 2]},
+        "dropped": {"2": [1, 4]},
+        "fixed": {"0": 3},
+    }
+    assert "protected" in output
+
+
+def test_floors_and_numbers_by_hand(make):
+    # Three layers of six: with a floor of four, six is all that can go.
+    plan, _ = make("--remove 6 --schedule global --floor 4", criterion="man")
+    assert counts(plan) == [4, 4, 4]
+    assert plan["constraints"] == {"floor": 4}
+    plan, _ = make("--remove 6 --set 0=6 --floor 3")
+    assert counts(plan) == [6, 3, 3]
+    again, _ = make("--remove 6 --layer-set 0=6 --floor 3")
+    assert again == plan
+
+
+def test_a_target_size_is_met(make):
+    # Sizes of a few thousand parameters in GiB; the printed size is in KiB.
+    plan, output = make("--target-gib 0.00008")
+    after = float(output.partition("-> ")[2].split()[0])
+    assert 0.9 * 0.00008 < after / (1 << 20) <= 0.00008
+    assert plan["budget"]["kind"] == "size"
+    half, _ = make("--target-gib 0.00004 --target-dtype bfloat16")
+    assert half["kept"] == plan["kept"]

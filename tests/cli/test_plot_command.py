@@ -258,3 +258,39 @@ def test_an_unknown_view_is_one_line(moeprune):
     outcome = moeprune("report", "demo", "--view", "overlaps")
     assert outcome.code == 1
     assert "Did you mean 'overlap'?" in outcome.err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="images need Chromium")
+def test_images(works, here):
+    for ending, start in (("svg", b"<svg"), ("png", b"\x89PNG"), ("pdf", b"%PDF")):
+        works("plot", "agreement", "demo", *RECIPES, "-o", f"fig.{ending}")
+        assert (here / f"fig.{ending}").read_bytes().startswith(start)
+
+
+def test_weights_are_measured_where_a_recipe_reads_them(works, here, tiny):
+    options = ("--criterion", "aimer", "--with-criterion", "magnitude")
+    works("plot", "kept-by", tiny, *options, "--stats-dir", "stats", "-o", "kept.csv")
+    # Sparse layers of 6 experts: three.
+    assert len(pd.read_csv(here / "kept.csv")) == 18
+
+
+def test_one_text_is_not_enough_for_overlap(moeprune, other, stats):
+    outcome = moeprune("plot", "overlap-map", other, "--stats-dir", stats)
+    assert outcome.code == 1
+    assert "other has 1. Calibrate on another" in outcome.err
+
+
+def test_neurons_are_drawn_of_the_plans_that_the_command_makes(works, here):
+    works("plot", "neuron-layers", "demo", *NEURONS, "-o", "layers.csv")
+    drawn = pd.read_csv(here / "layers.csv").query("series == 'All layers'")
+    plan = ("--granularity", "atomic", "--atom-scope", "global", "-o", "plan.json")
+    works("plan", "demo", *NEURONS, *plan)
+    kept = json.loads((here / "plan.json").read_text())["kept_atoms"]
+    # 32 experts of 64 neurons a layer; those that are not named keep all of theirs.
+    removed = [sum(64 - len(ids) for ids in kept[str(layer)].values()) for layer in range(6)]
+    assert drawn["share"].tolist() == pytest.approx([gone / 2048 for gone in removed])
+    works("plot", "neuron-flops", "demo", *NEURONS, "-o", "flops.csv")
+    flops = pd.read_csv(here / "flops.csv").query("series == 'All layers' and sparsity == '50%'")
+    said = works("plans", "show", "plan.json", "--corpus", "demo-code")
+    assert f"({flops['reduction'].item():.2%} fewer), by the routing" in said

@@ -199,3 +199,81 @@ def test_an_unknown_second_criterion_is_one_line(moeprune):
     )
     assert outcome.code == 1
     assert "Did you mean 'man'" in outcome.err
+
+
+def test_plan_is_the_same_bytes_each_time(command):
+    words = ("--criterion", "man", "--sparsity", "50%")
+    first = command("plan", "a.json", *words, corpus=0).read_bytes()
+    assert command("plan", "b.json", *words, corpus=0).read_bytes() == first
+
+
+def test_plan_by_run_id_equals_plan_by_corpus(works, command, tiny, stats, run_ids, here):
+    by_corpus = command("plan", "a.json", "--criterion", "man", "--sparsity", "0.5", corpus=0)
+    run = ("--run", run_ids["tiny", "red"])
+    works(
+        *("plan", tiny, "--criterion", "man", "--sparsity", "0.5"),
+        *(*run, "--stats-dir", stats, "-o", "b.json"),
+    )
+    assert (
+        json.loads((here / "b.json").read_text())["kept"]
+        == json.loads(by_corpus.read_text())["kept"]
+    )
+
+
+def test_overlap_of_parts_of_the_tokens_by_the_first_half_of_the_shards(
+    command, stats, run_ids, corpora
+):
+    table = pd.read_csv(command("overlap", "p.csv", "--sparsity", "34%", "--parts"))
+    assert list(table) == ["corpus", "tokens", "overlap", "chance"]
+    red = table[table["corpus"] == corpora[0].name].set_index("tokens")
+    assert list(red.index) == [6, 12, 24, 48]
+    # REAP by hand of the shards 0 to 3, and of all: two of six experts go.
+    shards = pd.read_parquet(stats / run_ids["tiny", "red"] / "shards.parquet")
+    pruned = []
+    for last in (3, 7):
+        sums = shards[shards["shard"] <= last].groupby(["layer", "expert"]).sum()
+        reap = (sums["applied_g1_f1"] / sums["num_tokens"]).fillna(0.0)
+        pruned.append(
+            {
+                layer: set(sorted(range(6), key=lambda e: (-each[layer, e], e))[4:])
+                for layer in (0, 2, 3)
+                for each in (reap,)
+            }
+        )
+    shared = [len(pruned[0][layer] & pruned[1][layer]) / 2 for layer in (0, 2, 3)]
+    assert red.loc[24, "overlap"] == pytest.approx(np.mean(shared), abs=1e-12)
+    assert red.loc[48, "overlap"] == 1
+    assert red["chance"].tolist() == pytest.approx([1 / 3] * 4)
+
+
+def test_overlap_of_damage_and_its_proxy(works, moeprune, tiny, stats, here):
+    works("overlap", "demo", "--sparsity", "50%", "--proxy", "-o", "p.csv")
+    table = pd.read_csv(here / "p.csv")
+    assert table.groupby("corpus")["sparsity"].apply(list).tolist() == [[0.25, 0.5]] * 3
+    # What the criteria themselves prune, pair by pair.
+    scores = []
+    for criterion in ("damage", "0,1,1"):
+        works("score", "demo", "--criterion", criterion, "--corpus", "demo-math", "-o", "s.csv")
+        scores.append(pd.read_csv(here / "s.csv"))
+    half = scores[0].groupby("layer")["rank"].transform("size") / 2
+    gone = [scored["rank"] >= half for scored in scores]
+    shared = (gone[0] & gone[1]).groupby(scores[0]["layer"]).sum()
+    sizes = gone[0].groupby(scores[0]["layer"]).sum()
+    row = table[(table["corpus"] == "demo-math") & (table["sparsity"] == 0.5)].iloc[0]
+    assert row["overlap"] == pytest.approx((shared / sizes).mean(), abs=1e-12)
+    refused = moeprune("overlap", tiny, "--sparsity", "50%", "--proxy", "--stats-dir", stats)
+    assert "calibrate with --groups routed,damage" in refused.err
+
+
+def test_score_of_a_blend_lies_between_its_parts(works, tiny, stats, corpora, here):
+    words = ("score", tiny, "--criterion", "man", "--stats-dir", stats)
+    for name, weights in (("red", (1,)), ("blue", (1,)), ("both", (3, 1))):
+        used = corpora if name == "both" else [corpora[("red", "blue").index(name)]]
+        blend = [f"--corpus={path}:{weight}" for path, weight in zip(used, weights, strict=True)]
+        works(*words, *blend, "-o", f"{name}.csv")
+    red, blue, both = (pd.read_csv(here / f"{n}.csv")["score"] for n in ("red", "blue", "both"))
+    routed = (red > 0) & (blue > 0)
+    assert routed.any()
+    low, high = np.minimum(red, blue)[routed], np.maximum(red, blue)[routed]
+    assert (both[routed] >= low - 1e-12).all()
+    assert (both[routed] <= high + 1e-12).all()

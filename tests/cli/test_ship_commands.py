@@ -46,3 +46,21 @@ def test_export_can_verify_at_once(works, tiny, stats, here):
     works("plan", tiny, "--criterion", "magnitude", "--sparsity", "0.5", "--stats-dir", stats)
     said = works("export", tiny, "half", "--plan", "plan.json", "--verify")
     assert "half: level logits" in said
+
+
+def test_export_into_shards_of_a_size_with_a_list_of_kept_ids(works, tiny, exported, here):
+    words = ("--max-shard-size", "20KB", "--keep-list")
+    works("export", tiny, "small", "--plan", "plan.json", *words)
+    sizes = [file.stat().st_size for file in (here / "small").glob("*.safetensors")]
+    assert len(sizes) > len(list(exported.glob("*.safetensors")))
+    assert max(sizes) <= 20_000
+    plan = json.loads((here / "plan.json").read_text())
+    assert json.loads((here / "small" / "kept_experts.json").read_text()) == plan["kept"]
+    said = works("verify", "small", "--source", tiny, "--tokens", "40")
+    assert "on 64 random tokens" in " ".join(said.split())
+
+
+def test_a_shard_size_that_is_none(moeprune, tiny, exported, here):
+    outcome = moeprune("export", tiny, "odd", "--plan", "plan.json", "--max-shard-size", "much")
+    assert "The size 'much' is not understood" in outcome.err
+    assert not (here / "odd").exists()
