@@ -343,3 +343,17 @@ def test_history_goes_back_and_forth_and_forgets_what_was_undone(in_browser):
     (answer,) = in_browser("history.js", body, [0])
     # After 2 was reached again and left, nothing can be redone; 1 and 2 can be undone to.
     assert answer == [2, 1, True, 2, 0, 2]
+
+
+def test_a_layer_moved_there_and_back_leaves_nothing_behind(in_browser):
+    """Moves of one gesture count from where it began, so the others get back what they gave."""
+    rules = {"sizes": [32] * 6, "low": [4] * 6, "high": [32] * 6, "step": 1}
+    path = [17, 22, 30, 12, 16]
+    answers = in_browser(
+        "rebalance.js",
+        "return module.move(given.rules, given.counts, new Set(), 2, given.wanted);",
+        [{"rules": rules, "counts": [16] * 6, "wanted": wanted} for wanted in path],
+    )
+    # Six more: the five others give one each, and the first of them, by the tie, one more.
+    assert answers[1] == [14, 15, 22, 15, 15, 15]
+    assert answers[-1] == [16] * 6

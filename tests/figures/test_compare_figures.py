@@ -163,3 +163,49 @@ def test_a_marked_expert_has_a_line_of_its_own(layer):
 def test_names_are_shown_as_written(layer):
     axis = bump.bump(layer, ("<b>x</b>", "y")).layout.xaxis
     assert axis.ticktext == ("A: &lt;b&gt;x&lt;/b&gt;", "B: y")
+
+
+def test_the_cut_lies_below_the_last_kept(layer):
+    cut = bump.bump(layer).data[-1]
+    assert cut.y == (2.5, 2.5, 2.5, 2.5)
+    # A keeps three, B two.
+    layer.loc[2, "kept_by"] = "only A"
+    assert bump.bump(layer).data[-1].y == (3.5, 3.5, 2.5, 2.5)
+
+
+def test_a_layer_of_128_is_small_on_the_wire():
+    generator = np.random.default_rng(0)
+    table = pd.DataFrame(
+        {
+            "layer": 0,
+            "expert": range(128),
+            "kept_by": ["both", "only A", "only B", "neither"] * 32,
+            "rank_a": generator.permutation(128),
+            "rank_b": generator.permutation(128),
+        }
+    )
+    assert len(bump.bump(table).to_json()) < 24 * 1024
+
+
+def test_a_large_model_is_binned():
+    generator = np.random.default_rng(0)
+    ranks = np.stack([generator.permutation(128) for _ in range(96)]).reshape(2, -1)
+    table = pd.DataFrame(
+        {
+            "layer": np.repeat(np.arange(48), 128),
+            "expert": np.tile(np.arange(128), 48),
+            "kept_by": "both",
+            "rank_a": ranks[0],
+            "rank_b": ranks[1],
+        }
+    )
+    fig = rank_rank.rank_rank(table)
+    assert fig.data[0].z.shape == (32, 32)
+    assert len(fig.to_json()) < 28 * 1024
+    assert len(kept_by.kept_by_map(table).to_json()) < 64 * 1024
+
+
+def test_legend_counts_every_fate(compared):
+    names = [trace.name for trace in kept_by.kept_by_map(compared).data[3:]]
+    assert [name.split(":")[1].strip() for name in names] == ["2", "1", "1", "2"]
+    assert [name.split("  ")[0].split(":")[0] for name in names] == list(FATES)

@@ -286,3 +286,21 @@ def test_the_leaderboard_is_the_papers():
     only_math = leaderboard(qwen, {"coding": 0, "writing": 0, "multiple choice": 0})
     row = only_math.set_index("candidate").loc["MAN"]
     assert row["average"] == pytest.approx((row["GSM8K"] + row["MATH-500"]) / 2)
+
+
+@pytest.mark.parametrize(("num_bytes", "unit"), [(1024**2, "MiB"), (1024**3, "GiB")])
+def test_bytes_are_drawn_in_the_unit_of_the_other_pages(sweep, num_bytes, unit):
+    share = 1 - sweep["removed"]
+    fig = curves_figure(
+        sweep.assign(bytes=4 * num_bytes * share), label="ESAP", against="bytes", dark=True
+    )
+    assert list(lines(fig)[0].x) == pytest.approx([4, 3, 2])  # none, a quarter, half removed
+    assert fig.layout.xaxis.title.text == f"weights, {unit}"
+
+
+def test_no_two_of_many_series_look_alike(sweep):
+    half = sweep[sweep["removed"] == 0.5].head(1)
+    many = [half.assign(series=f"candidate {number}") for number in range(30)]
+    drawn = lines(curves_figure(pd.concat([sweep[sweep["series"] == ""], *many]), label="ESAP"))
+    looks = {(line.line.color, line.line.dash, line.marker.symbol) for line in drawn}
+    assert len(looks) == len({line.name for line in drawn}) == 30

@@ -353,3 +353,49 @@ def test_each_cell_says_its_variant_and_sparsity_when_clicked(grid):
 def test_a_click(point, found):
     assert variant_grid.clicked_cell({"selection": {"points": [{"customdata": point}]}}) == found
     assert variant_grid.clicked_cell({"selection": {"points": []}}) is None
+
+
+def test_curve_sorts_sparsity_and_leaves_gaps(curve):
+    _, _, reap = curves.overlap_curve(curve.iloc[::-1], dark=True).data[:3]
+    assert list(reap.x) == [0.25, 0.5, 0.75]
+    reap = curves.overlap_curve(curve).data[2]
+    assert np.isnan(reap.y[1])
+    assert not reap.connectgaps
+
+
+def test_the_height_is_bounded():
+    rows = [("a", layer, 0, 1, layer) for layer in range(200)]
+    table = pd.DataFrame(rows, columns=["corpus", "layer", "expert", "num_samples", "rank"])
+    fig = path_frequency.path_frequency(table, {"a": 1})
+    assert fig.layout.height < 600
+    assert len(fig.layout.yaxis.tickvals) < 30
+
+
+def test_dumbbells_join_the_panels_of_one_layer_only(separation):
+    bars = separation_figure(separation).data[0]
+    assert list(bars.x) == [0.1, 0.2, None, 0.0, 0.3, None]
+    assert list(bars.y) == ["3", "3", None, "7", "7", None]
+
+
+def test_without_a_cut_there_is_nothing_to_judge(separation):
+    uncut = separation.assign(gap=np.nan, band=np.nan)
+    assert stratification.describe(uncut) == "No layer has a cut to judge: nothing is pruned."
+    assert list(named(separation_figure(uncut), "AIMER")[0].y) == ["3", "7"]
+
+
+def test_nothing_pruned_draws_no_cut(ranked):
+    fig = stratification_figure(ranked.assign(kept=True), dark=True)
+    assert {trace.type for trace in fig.data} == {"heatmap"}
+
+
+def test_one_panel_and_constant_layers_draw(ranked):
+    flat = ranked[ranked["panel"] == "AIMER"].assign(value=0.0)
+    fig = stratification_figure(flat)
+    assert np.nanmax(np.asarray(fig.data[0].z, float)) == 0
+    assert [annotation.text for annotation in fig.layout.annotations] == ["AIMER"]
+
+
+def test_missing_and_nan_variants_say_so(variants):
+    table = variants.iloc[1:].copy()
+    table.loc[table.index[0], "overlap"] = np.nan
+    assert sum("no data" in text for text in texts(variant_map(table))) == 2

@@ -205,3 +205,44 @@ def test_the_sentence_names_who_loses_least_also_when_it_is_not_heapr(candidates
     assert said.endswith("than every plan of whole experts here on 1 of 2 corpora.")
     alone = candidates[candidates["granularity"] == "expert"]
     assert "HEAPr-G" not in same_bytes.describe(alone)
+
+
+def test_figures_of_a_large_model_stay_small():
+    layers, experts = np.divmod(np.arange(48 * 128), 128)
+    shares = np.random.default_rng(0).random(48 * 128)
+    table = pd.DataFrame(
+        {
+            "layer": layers,
+            "expert": experts,
+            "neurons": 768,
+            "removed": (768 * (1 - shares)).astype(int),
+            "kept_share": shares,
+        }
+    )
+    histogram = pd.DataFrame(
+        {
+            "layer": np.repeat(np.arange(48), 48),
+            "low": np.tile(np.logspace(-9, -3, 48), 48),
+            "high": np.tile(np.logspace(-8.9, -2.9, 48), 48),
+            "kept": 700,
+            "pruned": 900,
+        }
+    )
+    cuts = pd.DataFrame(
+        {"layer": range(48), "neurons": 98_304, "removed": 9, "cut": 1e-5, "zeros": 0}
+    )
+    for fig in (
+        neuron_map.kept_share_map(table),
+        neuron_saliency.saliency_by_layer(histogram, cuts),
+        neuron_saliency.neuron_bars(neurons(14_336, 5_000)),
+    ):
+        assert len(fig.to_json()) <= 64 * 1024
+
+
+def test_candidates_stand_on_the_same_row_of_every_text(candidates):
+    fig = same_bytes.same_bytes(candidates)
+    points = {(t.xaxis, t.name): (list(t.x), list(t.y)) for t in fig.data}
+    assert points["x", "neurons"] == ([0.1], ["HEAPr, neurons all layers"])
+    assert points["x2", "whole experts"] == ([0.2], ["REAP, experts even over layers"])
+    # Mean change 0.3 against 0.25.
+    assert fig.layout.yaxis.categoryarray[0].startswith("REAP")

@@ -176,3 +176,34 @@ def test_bars_are_what_the_layers_keep_beside_an_even_share():
     assert describe_bars(table) == (
         "The best schedule keeps 7 of 11 experts: most in layer 1 (4 of 5), least in layer 3 (3)."
     )
+
+
+def test_small_models_are_shown_in_mib(sizes):
+    small = sizes.assign(before=sizes["before"] / 1024, after=sizes["after"] / 1024)
+    fig = sizes_figure(small)
+    assert fig.layout.xaxis.title.text == "weights, MiB"
+    assert list(fig.data[0].x) == [50, 25]
+
+
+def test_an_empty_model_draws(sizes):
+    fig = sizes_figure(sizes.assign(before=0, after=0))
+    assert list(fig.layout.xaxis.range) == [0, 1]
+
+
+def test_generations_are_whole_numbers_and_one_alone_is_no_sliver(history):
+    first = history[history["generation"] == 0]
+    axis = search_progress(first, progress_of(first)).layout.xaxis
+    assert (list(axis.range), axis.dtick) == ([-0.5, 1.5], 1)
+    axis = search_progress(history.assign(generation=30), progress_of(history)).layout.xaxis
+    assert (list(axis.range), axis.dtick) == ([-0.5, 30.5], None)
+
+
+def test_without_uniform_nothing_is_marked(history):
+    others = history[history["origin"] != "uniform"]
+    assert not search_progress(others, progress_of(others)).layout.shapes
+
+
+def test_no_search_is_no_line():
+    empty = densities_of({"one": result()})[:0]
+    assert not density_schedules(empty).data
+    assert describe_schedules(empty) == "No search is shown."

@@ -161,3 +161,7 @@ def test_an_image_is_drawn_with_a_browser(tmp_path, chromium_path, monkeypatch):
 def test_an_unknown_ending_names_those_that_work(tmp_path):
     with pytest.raises(UserError, match=r"map\.jpeg has no known ending; use \.html"):
         write_figure(FIGURE, tmp_path / "map.jpeg")
+
+
+def test_sizes_that_are_data_stay():
+    assert list(enlarged(small_figure()).data[0].marker.size) == [7, 9]
