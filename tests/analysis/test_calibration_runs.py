@@ -206,3 +206,40 @@ def test_a_checkpoint_without_a_tokenizer_says_so(tmp_path):
     described = describe(tmp_path / "model", "olmoe")
     with pytest.raises(CheckpointError, match=r"model has no tokenizer .* corpus of input_ids"):
         load_tokenizer(described)
+
+
+def test_without_resume_an_interrupted_run_starts_anew(tmp_path):
+    described = describe(tmp_path / "model", "olmoe")
+    store = StatsStore(tmp_path / "stats")
+    task = calibration(described, store)
+    next(task), next(task)
+    task.close()
+    steps = []
+    task = calibrate(described, make_sequences(), make_settings(), store, resume=False)
+    run = drain(task, steps.append)
+    assert [step.done for step in steps] == [0, 21, 35, 41]
+    assert table_of(run)["num_tokens"].sum() == 3 * TOP_K * sum(LENGTHS)
+
+
+def test_an_exception_inside_a_batch_keeps_the_last_saved_state(tmp_path):
+    # The sums may hold half a batch, so they are not saved; nothing passes for finished.
+    described = describe(tmp_path / "model", "olmoe")
+    store = StatsStore(tmp_path / "stats")
+    task = calibration(described, store)
+    next(task), next(task)
+    with pytest.raises(KeyboardInterrupt):
+        task.throw(KeyboardInterrupt)
+    assert store.runs() == []
+    steps = []
+    drain(calibration(described, store), steps.append)
+    assert [step.done for step in steps] == [0, 21, 35, 41]
+
+
+def test_a_damaged_run_is_reported_before_the_work(tmp_path):
+    described = describe(tmp_path / "model", "olmoe")
+    store = StatsStore(tmp_path / "stats")
+    run = drain(calibration(described, store))
+    (run.path / "manifest.json").write_text("{")
+    task = calibration(described, store)
+    with pytest.raises(StatsError, match="delete"):
+        next(task)

@@ -213,3 +213,21 @@ def test_a_path_that_is_no_directory_gives_one_clear_line(tmp_path):
         with pytest.raises(CheckpointError, match=r"is not a directory; give the folder") as caught:
             open_checkpoint(path)
         assert str(path) in str(caught.value)
+
+
+def test_tied_weights_count_once(tmp_path):
+    model = tiny_checkpoint(tmp_path, "qwen3_moe").model
+    assert model.config.tie_word_embeddings
+    unique = {p.data_ptr(): p.numel() for p in model.parameters()}
+    assert open_checkpoint(tmp_path).num_params == sum(unique.values())
+
+
+def test_a_scalar_tensor_has_one_element(tmp_path):
+    save_file({"a": torch.tensor(3.0)}, tmp_path / "x.safetensors")
+    (entry,) = read_shard(tmp_path / "x.safetensors").tensors
+    assert (entry.shape, entry.numel, entry.nbytes) == ((), 1, 4)
+
+
+def test_a_missing_shard_is_named_when_it_is_read_alone(tmp_path):
+    with pytest.raises(CheckpointError, match=r"The shard x\.safetensors is missing"):
+        read_shard(tmp_path / "x.safetensors")

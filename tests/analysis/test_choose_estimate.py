@@ -209,3 +209,22 @@ def test_an_estimate_counts_tokens_exactly_and_bounds_the_rest(model):
     sums = 3 * NUM_EXPERTS["olmoe"] * (15 + 16) * 8
     assert found.memory_bytes > model.checkpoint.nbytes + sums
     assert 0 < found.seconds < 60
+
+
+def test_a_run_of_another_model_is_refused(model, store, save_run):
+    other = save_run(1, parent=store.target)
+    with pytest.raises(StatsError, match="holds statistics of another model"):
+        routed_runs(store, model, (), [other.manifest.run_id])
+
+
+def test_half_precision_is_expected_to_take_half_the_weights(model):
+    single, half = (
+        estimate(
+            model,
+            make_sequences(9),
+            CalibrationSettings(seq_len=9, batch_size=1, device="cpu", dtype=dtype),
+        ).memory_bytes
+        for dtype in ("float32", "bfloat16")
+    )
+    weights = sum(entry.numel for entry in model.checkpoint.tensors.values())
+    assert single - half >= 2 * weights

@@ -39,6 +39,7 @@ def test_numbers_by_hand():
     made = by_hand()
     assert [made.count(fate) for fate in ("both", "only A", "only B", "neither")] == [2, 1, 1, 2]
     assert made.agreement == 4 / 6
+    assert made.disagreements()["expert"].tolist() == [1, 2]  # widest apart first
     # Pruned by both: 3 of layer 2, 0 of layer 5. By either: 1, 2, 3 and 0.
     assert made.jaccard == 2 / 4
     # Pairs of layer 2 in A's order: 01, 02, 03, 23 as in A; 12 and 13 turned: (4 - 2) / 6.
@@ -191,6 +192,10 @@ def test_agnostic_is_borne_out_where_one_of_them_depends_least():
     assert "MSAN depends on the corpus least, which is the paper's choice" in reading.sentence
     assert reading.table["recommended"].sum() == 2
     assert reading.table.iloc[0][["criterion", "place"]].tolist() == ["msan", 1]
+    reading = read_overlaps("agnostic", means(frequency=0.9, man=0.8, msan=0.7))
+    assert not reading.agrees
+    assert "Frequency depends on the corpus least, which is not the paper's" in reading.sentence
+    assert "MAN 0.80 (place 2 of 17), MSAN 0.70 (place 3 of 17)" in reading.sentence
 
 
 @pytest.mark.parametrize(
@@ -200,3 +205,11 @@ def test_specific_needs_both_below_the_median(second, agrees, words):
     reading = read_overlaps("specific", means(gate_ean=0.3, squared_gate_energy=second))
     assert reading.agrees is agrees
     assert f"follows the corpus {words} the median" in reading.sentence
+
+
+def test_unlike_sparsities():
+    # A keeps 3 and 2 (a quarter of two is none), B 2 and 1.
+    made = Comparison(Decision(GRID, FIRST, QUARTER), Decision(GRID, SECOND, HALF))
+    assert [made.count(fate) for fate in ("both", "only A", "only B", "neither")] == [3, 2, 0, 1]
+    # Layer 2: 1 * 2 + 3 * 2 of 4; layer 5: 0 * 1 + 2 * 1 of 2.
+    assert made.chance_agreement == pytest.approx((8 / 4 + 2 / 2) / 6)

@@ -12,7 +12,7 @@ import pytest
 from letters import MESSAGES, LetterTokenizer, as_lists, read_documents, sequences_of
 
 from analysis.corpora import Document, Sampling, TokenSequences, tokenize
-from analysis.demo.texts import demo_texts
+from analysis.demo.texts import TEXTS, DemoText, demo_texts
 from analysis.errors import CorpusError
 from tools.demo.tokenizer import train_tokenizer
 
@@ -258,3 +258,28 @@ def test_held_out_word_problems_are_not_among_the_others():
     held_out = [text.prompt for text in demo_texts("demo-math", held_out=True)]
     assert training.isdisjoint(held_out)
     assert len(held_out) >= 500
+
+
+def test_the_demo_tokenizer_is_lossless():
+    tokenizer = train_tokenizer(["the cat sat on the mat", "how many cats sat? two."])
+    text = "how many cats? zwölf 😀"
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    sequences = tokenize(
+        [Document(messages=tuple(MESSAGES))], tokenizer, Sampling(6, 6), corpus="chat"
+    )
+    ids = sequences.rows[0]
+    assert tokenizer.decode(ids) == "<|user|>ab<|assistant|>c<|end|>"
+
+
+def test_digest_is_that_of_little_endian_lengths_and_ids():
+    raw = (2).to_bytes(8, "little") + (258).to_bytes(4, "little") + (7).to_bytes(4, "little")
+    assert make_sequences([258, 7]).digest == hashlib.sha256(raw).hexdigest()
+
+
+def test_every_twelfth_text_is_held_out(monkeypatch):
+    texts = [DemoText(f"n{i}", "same" if i in (3, 23) else f"p{i}") for i in range(40)]
+    monkeypatch.setitem(TEXTS, "demo-forty", lambda: iter(texts))
+    training = [text.name for text in demo_texts("demo-forty")]
+    held_out = [text.name for text in demo_texts("demo-forty", held_out=True)]
+    assert held_out == ["n11", "n35"]  # n23 repeats n3
+    assert training == [f"n{i}" for i in range(40) if i % 12 != 11]

@@ -88,3 +88,11 @@ def test_a_slow_tokenizer_without_offsets_is_refused_in_one_line():
     sampling = Sampling(4, 4, count="response")
     with pytest.raises(CorpusError, match="not possible with slow tokenizers"):
         tokenize([Document(messages=TALK)], Slow(), sampling, corpus="chat")
+
+
+def test_all_tokens_counted_is_the_plain_sequence():
+    # Where every token counts there is nothing to say, and the digest is that of the tokens.
+    document = Document(input_ids=(1, 2), answer=(True, True))
+    counted = sequences_of([document], 4, 2, count="response")
+    assert counted.counted is None
+    assert counted.digest == sequences_of([Document(input_ids=(1, 2))], 4, 2).digest

@@ -176,3 +176,13 @@ def test_padding_and_labels_beside_token_ids(tmp_path):
     short = {**row, "labels": [1]}
     with pytest.raises(CorpusError, match="line 1: labels has 1 values for 5 tokens"):
         read_documents(str(write_jsonl(tmp_path / "b.jsonl", [short])))
+
+
+def test_half_of_a_surrogate_pair_is_refused(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "\\ud83d\\ude00"}\n{"text": "\\uD83D alone"}\n')
+    documents = open_documents(path, Fields())
+    (whole,) = documents.read([0])
+    assert whole.text == "\N{GRINNING FACE}"
+    with pytest.raises(CorpusError, match=r"rows.jsonl, line 2 .*half of a surrogate pair"):
+        list(documents.read([1]))

@@ -150,3 +150,12 @@ def test_counted_shards_follow_the_counted_tokens():
     batches = list(sequences.batches(1))
     shards = np.concatenate([batch.token_shard[batch.counted] for batch in batches])
     assert shards.tolist() == np.repeat(np.arange(8), 2).tolist()
+
+
+def test_padding_of_packed_rows_does_not_count():
+    sequences = sequences_of([Document(text="ab"), Document(text="cdef")], 9, 5, packing="pack")
+    (batch,) = sequences.batches(4)
+    assert sorted(batch.mask.sum(axis=1).tolist()) == [3, 5]
+    padding = ~batch.mask
+    assert batch.positions[padding].tolist() == [0, 0]
+    assert not (batch.counted & padding).any()

@@ -25,6 +25,7 @@ from analysis.corpora import (
     streams,
     tokenize,
 )
+from analysis.corpora.sources import in_memory
 from analysis.corpora.streams import open_corpus
 from analysis.errors import CorpusError
 
@@ -234,3 +235,18 @@ def test_peeking_does_not_read_a_document_twice(tmp_path):
     first, again = peek(source, 3)
     assert list(again.drawn(3)) == list(source.drawn(3))
     assert next(source.drawn(3)) == first
+
+
+def test_a_corpus_without_a_row_is_empty():
+    first, again = peek(in_memory([]), 0)
+    assert first is None
+    with pytest.raises(CorpusError, match="The corpus c4 is empty"):
+        tokenize(again, LetterTokenizer(), Sampling(4, 4), corpus="c4")
+
+
+def test_what_is_wrong_with_a_copy_is_said_once(tmp_path, caplog, capfd):
+    (tmp_path / "c4.jsonl").write_text('{"text": "abc"}\n{broken\n')
+    with pytest.raises(CorpusError, match=r"The dataset c4 cannot be read on: JSON parse error"):
+        list(open_corpus(f"c4={tmp_path / 'c4.jsonl'}").drawn(0))
+    assert caplog.text == ""
+    assert capfd.readouterr().err == ""

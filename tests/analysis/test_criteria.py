@@ -224,3 +224,9 @@ def test_what_is_no_criterion_says_what_works(text, message):
     with pytest.raises(CriterionError, match=message) as caught:
         get_criterion(text)
     assert "\n" not in str(caught.value)
+
+
+def test_averages_of_fractional_counts_are_averages(make_stats):
+    # A blend at weight 0.5 halves both the sum and the count.
+    table = make_stats(num_tokens=[0.5], g0_f1=[2.0]).table
+    assert score("man", table).tolist() == [4.0]

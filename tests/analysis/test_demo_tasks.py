@@ -108,3 +108,16 @@ def test_a_task_is_written_once_and_says_its_version(tmp_path):
     assert (first.folder / "demo-math-exact.jsonl").stat().st_mtime_ns == before
     # The same everywhere: the digest of these questions is part of shipped results.
     assert first.version == "fe4b16f4d034"
+
+
+def test_no_more_questions_than_wanted_and_from_all_documents():
+    rows = choice_questions(texts(count=12, words=3000))
+    assert len(rows) == 240
+    assert len({row["document"] for row in rows}) == 12
+
+
+def test_a_damaged_file_is_written_again(tmp_path):
+    first = write_task(LOCAL_TASKS["demo-math-exact"], tmp_path)
+    (first.folder / "demo-math-exact.jsonl").write_text("{")
+    write_task(LOCAL_TASKS["demo-math-exact"], tmp_path)
+    assert len((first.folder / "demo-math-exact.jsonl").read_text().splitlines()) == 322

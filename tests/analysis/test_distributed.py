@@ -6,12 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import psutil
 import pytest
+import torch
 
 from analysis.calibration.distributed import Processes, folded, join
 from analysis.calibration.loading import CalibrationSettings
@@ -112,6 +114,8 @@ def test_an_interrupted_run_of_two_goes_on_with_the_same_bits(both):
     assert notes == ["resumed after 72 of 106 tokens"] * 2
     assert first.run_id == second.run_id
     assert first.files == second.files
+    # Both know a finished run.
+    assert [seen_by(both, rank)["again"] for rank in (0, 1)] == [["cached"], ["cached"]]
 
 
 def test_one_process_goes_on_where_two_were_stopped(both, tmp_path):
@@ -204,3 +208,19 @@ def test_without_a_launcher_there_is_one_process():
     assert (parts, processes.scatter(parts), folded(parts)) == ([{}], {}, {})
     with pytest.raises(OSError, match="full"), processes.together():
         raise OSError("full")
+
+
+def test_the_parts_of_a_sum_are_added_one_at_a_time():
+    alive = []
+
+    def parts():
+        for rank in range(4):
+            part = torch.full((3,), 10.0**rank, dtype=torch.float64)
+            alive.append(weakref.ref(part))
+            yield {"a": part}
+            del part
+            # The one that was just added may still be held, those before it not.
+            assert all(reference() is None for reference in alive[:-1])
+
+    assert folded(parts())["a"].tolist() == [1111.0] * 3
+    assert folded([]) == {}

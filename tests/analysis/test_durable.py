@@ -142,3 +142,12 @@ def test_a_file_gets_the_rights_that_the_process_gives(path):
     finally:
         os.umask(before)
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_a_writer_that_fails_leaves_the_draft_of_another(path):
+    with written_durably(path) as first:
+        first.write_bytes(b"newer")
+        with pytest.raises(ValueError), written_durably(path) as second:
+            second.write_bytes(b"half")
+            raise ValueError
+    assert path.read_bytes() == b"newer"

@@ -296,3 +296,5 @@ def test_each_process_of_a_machine_asks_for_a_device_of_its_own(monkeypatch):
     with pytest.raises(CheckpointError, match="The device 'cuda:99' cannot be used here"):
         resolve_device("cuda")
     assert resolve_device("cpu").type == "cpu"
+    with pytest.raises(CheckpointError, match=r"'warp' cannot be used here; try cpu"):
+        resolve_device("warp")

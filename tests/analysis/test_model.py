@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from analysis.errors import CheckpointError, UnsupportedModelError
-from analysis.families import FAMILIES, MoELayer, SlotKind
+from analysis.families import FAMILIES, MoELayer, SlotKind, family_of
 from analysis.model import load_model_index, resolve_model
 from builders import MODEL_TYPES, NUM_EXPERTS, SPARSE_LAYERS, TOP_K, edit_json, tiny_checkpoint
 
@@ -90,6 +90,24 @@ class TestFamilies:
             name = f"{family.trunks[-1]}.2.{family.disk_block}.experts.5.{stem}.weight_scale_inv"
             slot = family.locate(name)
             assert (slot.layer, slot.expert, slot.role) == (2, 5, "weight_scale_inv")
+
+    def test_tensors_of_experts_are_known_as_files_and_as_modules_name_them(self, family):
+        for block, stacked, on_disk in (
+            (family.module_block, family.stacked, False),
+            (family.disk_block, family.stacked_on_disk, True),
+        ):
+            for projection, name in stacked.items():
+                slot = family.locate(f"{family.trunks[-1]}.3.{block}.{name}")
+                found = (slot.layer, slot.kind, slot.axis, slot.projection)
+                assert found == (3, SlotKind.STACKED, 0, projection)
+            for tensor in family.router_tensors:
+                name = (on_disk and tensor.on_disk) or tensor.name
+                slot = family.locate(f"{family.trunks[0]}.3.{block}.{name}")
+                found = (slot.layer, slot.kind, slot.role, slot.axis)
+                assert found == (3, SlotKind.ROUTER, tensor.name, tensor.axis)
+        for prefix in ("mtp.", "model.vision.", "model.language_"):
+            name = f"{prefix}layers.0.{family.disk_block}.{family.router_tensors[0].name}"
+            assert family.locate(name) is None
 
     @pytest.mark.parametrize(
         "name",
@@ -283,3 +301,49 @@ def test_a_hub_id_without_network_gives_one_line(tmp_path, network):
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()
     assert line.startswith("some-org/some-model is not a local directory and cannot be fetched")
+
+
+def test_counts_given_per_layer_are_kept_as_lists():
+    hunyuan = FAMILIES["hunyuan_v1_moe"]
+    config = {"num_hidden_layers": 2, "num_experts": [8, 8], "moe_topk": [2, 2]}
+    assert hunyuan.layers(config) == (MoELayer(0, 8, 2), MoELayer(1, 8, 2))
+    assert hunyuan.config_with_count(config, 6)["num_experts"] == [6, 6]
+    with pytest.raises(CheckpointError, match=r"moe_topk = \[2, 1\], but only one number"):
+        hunyuan.layers({**config, "moe_topk": [2, 1]})
+
+
+def test_phimoe_always_routes_to_two_experts():
+    config = {"num_hidden_layers": 1, "num_local_experts": 6, "num_experts_per_tok": 4}
+    assert FAMILIES["phimoe"].layers(config) == (MoELayer(0, 6, 2),)
+
+
+def test_qwen3_moe_writes_both_names_of_the_count():
+    family = FAMILIES["qwen3_moe"]
+    assert family.config_with_count({"num_experts": 8}, 6) == {
+        "num_experts": 6,
+        "num_local_experts": 6,
+    }
+    assert FAMILIES["mixtral"].config_with_count({"num_local_experts": 8}, 6) == {
+        "num_local_experts": 6
+    }
+
+
+def test_layer_names_are_whole_words():
+    # A longer name that begins or ends like one of ours is another tensor.
+    olmoe = FAMILIES["olmoe"]
+    assert olmoe.locate("model.layers.0.mlp.gate.weight_scale") is None
+    assert olmoe.locate("model.layers.0.mlp.gates.weight") is None
+    assert olmoe.locate("xmodel.layers.0.mlp.gate.weight") is None
+
+
+def test_a_count_in_the_text_part_of_a_composite_model_is_seen():
+    config = {"model_type": "new_vl", "text_config": {"num_experts": 4}}
+    with pytest.raises(UnsupportedModelError, match="'new_vl' is not in the table"):
+        family_of(config)
+
+
+def test_a_qwen3_moe_model_without_a_sparse_layer_is_dense(tmp_path):
+    tiny_checkpoint(tmp_path, "qwen3_moe")
+    edit_json(tmp_path / "config.json", mlp_only_layers=[0, 1, 2, 3])
+    with pytest.raises(UnsupportedModelError, match="Every layer of this Qwen3-MoE model is dense"):
+        load_model_index(str(tmp_path))

@@ -162,3 +162,8 @@ def test_conversations_are_cut_as_text(model):
 def test_documents_without_an_answer_are_refused(model, document, message):
     with pytest.raises(CorpusError, match=message):
         drain(own_answers(model, source_of([document]), wanted(tokenizer=LetterTokenizer())))
+
+
+def test_one_text_is_refused(model):
+    with pytest.raises(CorpusError, match="--answers given"):
+        drain(own_answers(model, replace(source_of([]), join="\n"), wanted()))

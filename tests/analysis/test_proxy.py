@@ -7,6 +7,7 @@ import pytest
 from scipy import stats as scipy_stats
 
 from analysis.criteria import CRITERIA, get_criterion, unified
+from analysis.criteria.base import Needs, needs_of
 from analysis.ranking.proxy import damage_table, proxy_overlap, proxy_quality
 from analysis.stats.shards import TOKEN_PARTS, can_rank, overlap_of_parts, stats_at
 from analysis.stats.store import SHIPPED_STATS, load_expert_stats, read_run
@@ -81,3 +82,34 @@ def test_which_criteria_read_a_part_of_the_tokens(run):
     cannot = {"mone", "heapr", "camera-p", "pathfinder", "aimer", "magnitude", "hoyer", "random"}
     assert set(CRITERIA) - can == cannot
     assert can_rank(CRITERIA["mone"], stats_at(run, 8))
+
+
+# What the formulas name: f is an activation, g a gate weight.
+NEEDS = {
+    "frequency": "d",
+    "seer": "dg",
+    "ean": "da",
+    "reap": "dag",
+    "man": "da",
+    "msan": "da",
+    "gate-ean": "dag",
+    "squared-gate-energy": "dag",
+    "mone": "dag",
+    "damage": "dag",
+    "aimer": "w",
+    "magnitude": "w",
+    "hoyer": "w",
+    "random": "",
+}
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_needs(name):
+    needs = needs_of(CRITERIA[name])
+    letters = zip("dagw", (needs.data, needs.activations, needs.gates, needs.weights), strict=True)
+    assert "".join(letter for letter, is_needed in letters if is_needed) == NEEDS[name]
+
+
+def test_needs_of_a_variant_without_a_name():
+    assert needs_of(unified(0, 2, 0)) == Needs(True, False, True, False)
+    assert needs_of(unified(1, 0, 2)) == Needs(True, True, False, False)

@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 from analysis.errors import UserError
 from analysis.published import PAPERS, published_table
 from analysis.ranking.leaderboard import (
+    ability_weights,
     average_rank,
     pareto_front,
     ranks,
     score_table,
     weighted_average,
+    winners,
 )
 
 # Models x rows x columns, counted on the page: OLMoE and DeepSeek have one ratio, the others two.
@@ -197,3 +199,57 @@ def test_by_hand():
 def test_unequal_lengths_are_misuse():
     with pytest.raises(ValueError, match=r"shapes \(2,\) and \(1,\)"):
         pareto_front([1, 2], [1], higher_is_better=True)
+
+
+def test_ratios_of_heapr_agree_between_its_tables():
+    """Table 3's atomic rows are Table 1's of the same ratio: the perplexity says which is which."""
+    first, third = published_table("heapr-table-1"), published_table("heapr-table-3")
+    wanted = {"model": "DeepSeekMoE-16B-Base", "benchmark": "WikiText-2"}
+    for sparsity in (0.2, 0.4):
+        (one,) = where(first, wanted | {"criterion": "heapr", "sparsity": sparsity})["perplexity"]
+        (other,) = where(third, {"granularity": "atomic", "sparsity": sparsity} | wanted)[
+            "perplexity"
+        ]
+        assert float(one) == float(other)
+
+
+def test_the_same_measurement_reads_alike_in_two_tables():
+    """WildBench, GSM8K, MATH-500 of the unified Tables 1 and 5 are one measurement."""
+    keys = ["model", "sparsity", "criterion", "benchmark"]
+    both = published_table("unified-table-1").merge(
+        published_table("unified-table-5"), on=keys, suffixes=("_1", "_5")
+    )
+    assert len(both) == 4 * 8 * 4
+    assert (both["score_1"] == both["score_5"]).all()
+
+
+def test_winners_by_hand():
+    scores = score_table(
+        results(
+            a={"x": 0.5, "y": 0.1, "z": 0.0},
+            b={"x": 0.5, "y": 0.3, "z": 0.0},
+            c={"x": 0.25, "y": 0.2, "z": 0.0},
+        )
+    )
+    table = winners(scores).set_index("benchmark")
+    assert table.loc["x", ["winner", "margin", "tied"]].tolist() == ["a", 0.25, 2]
+    assert table.loc["y", "winner"] == "b"
+    assert table.loc["y", "margin"] == pytest.approx(0.1)
+    assert table.loc["z", ["winner", "tied"]].tolist() == ["", 0]
+    assert table["candidates"].tolist() == [3, 3, 3]
+
+
+def test_a_candidate_without_a_rival_neither_wins_nor_has_a_rank():
+    scores = score_table(results(a={"x": 0.5, "y": 0.1}, b={"x": 0.4}))
+    assert winners(scores)["winner"].tolist() == ["a", ""]
+    assert winners(scores)["candidates"].tolist() == [2, 1]
+    # Of x alone: a's rank 1 of 1 on y would say nothing.
+    assert average_rank(scores).to_dict() == {"a": 1.0, "b": 2.0}
+    assert average_rank(scores.loc[["a"]]).isna().all()
+
+
+def test_abilities_share_their_weight():
+    abilities = {"x": "code", "y": "code", "z": "math"}
+    weights = ability_weights(["x", "y", "z", "mean"], abilities, {"code": 3.0})
+    # 3 over two benchmarks of code, 1 over one of math, nothing for what is of neither.
+    assert weights == {"x": 1.5, "y": 1.5, "z": 1.0, "mean": 0.0}

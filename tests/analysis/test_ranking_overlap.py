@@ -1,5 +1,6 @@
 """Rankings, overlaps, stratification and coverage against sorting, sets and exact fractions."""
 
+from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations, product
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from analysis.criteria import CRITERIA, RANKABLE, get_criterion, unified
 from analysis.demo import texts
-from analysis.errors import CriterionError, StatsError
+from analysis.errors import CriterionError, PlanError, StatsError
 from analysis.families import MoELayer
 from analysis.ranking.coverage import Blender, coverage, fair_blend
 from analysis.ranking.experts import order_of, rank_experts, rank_of, saliency_grid
@@ -20,14 +21,16 @@ from analysis.ranking.overlap import (
     all_way_overlap,
     chance_overlap,
     criterion_overlap,
+    kept_counts,
     mean_overlaps,
+    overlap_matrix,
     pruned_mask,
     pruned_masks,
     set_overlap,
     variant_overlaps,
 )
 from analysis.ranking.stratification import rescale, separation
-from analysis.sparsity import parse_sparsity
+from analysis.sparsity import num_removed, parse_sparsity
 from analysis.stats.blend import Mixture
 from analysis.stats.grid import Grid
 from analysis.stats.store import SHIPPED_STATS, StatsStore
@@ -95,6 +98,10 @@ def test_what_cannot_rank_is_refused(random_stats, make_manifest):
     weights = WeightStats(make_manifest(kind="weights"), table)
     with pytest.raises(CriterionError, match="REAP needs calibration statistics"):
         rank_experts(CRITERIA["reap"], weights, "applied")
+    with pytest.raises(CriterionError, match=r"lack damage .* --groups routed,damage"):
+        rank_experts(
+            CRITERIA["damage"], replace(stats, table=stats.table.drop(columns="damage")), "applied"
+        )
     # Random reads neither.
     assert len(rank_experts(CRITERIA["random"], weights, "applied")) == 8
     assert len(rank_experts(CRITERIA["random"], stats, "applied")) == 8
@@ -167,6 +174,9 @@ def test_the_overlap_map_has_every_variant_and_pair(random_stats):
     assert len(means) == 17
     one = table[table["criterion"] == "reap"]
     assert means.set_index("criterion")["overlap"]["reap"] == pytest.approx(one["overlap"].mean())
+    unnamed = criterion_overlap(CRITERIA["mone"], stats, "applied", half)
+    assert unnamed[["b", "alpha", "beta"]].isna().all(axis=None)
+    assert len(mean_overlaps(unnamed)) == 1
     again = criterion_overlap(CRITERIA["reap"], stats, "applied", half)
     pd.testing.assert_frame_equal(one.reset_index(drop=True), again)
 
@@ -295,3 +305,83 @@ def test_what_cannot_be_blended_is_said(demo):
         demo.table([1, -1, 0])
     with pytest.raises(CriterionError, match="AIMER reads no calibration corpus"):
         Blender(demo, CRITERIA["aimer"], "applied", Fraction(1, 2))
+
+
+def test_the_matrix_is_symmetric_with_ones_on_the_diagonal(random_stats):
+    stats = {name: random_stats(seed) for seed, name in enumerate("xyz")}
+    table = criterion_overlap(CRITERIA["seer"], stats, "renormalized", Fraction(1, 2))
+    matrix = overlap_matrix(table, list(stats)).pivot_table(
+        index="corpus_a", columns="corpus_b", values="overlap", aggfunc="sum"
+    )
+    assert matrix.shape == (3, 3)
+    assert np.array_equal(matrix.to_numpy(), matrix.to_numpy().T)
+    assert np.diag(matrix).tolist() == [1.0] * 3
+    pair = table[(table["corpus_a"] == "x") & (table["corpus_b"] == "z")]
+    assert matrix.loc["z", "x"] == pair["overlap"].item()
+
+
+def test_0_55_of_60_experts_removes_33():
+    # In floating point 60 - int(60 * (1 - 0.55)) would be 34, for 1 - 0.55 < 0.45.
+    assert 60 - int(60 * (1 - 0.55)) == 34
+    assert num_removed(60, parse_sparsity("0.55")) == 33
+    assert num_removed(100, parse_sparsity("0.29")) == 29  # 100 * 0.29 = 28.999999999999996
+    assert kept_counts(grid_of(60, 20), parse_sparsity("55%")).tolist() == [27, 9]
+
+
+@given(st.integers(0, 9_999), st.integers(1, 512))
+def test_the_number_removed_is_the_floor_of_the_exact_product(digits, num_experts):
+    text = f"0.{digits:04d}"
+    exact = Fraction(digits, 10_000)
+    assert parse_sparsity(text) == exact
+    assert parse_sparsity(f"{digits / 100:.2f}%") == exact
+    removed = num_removed(num_experts, exact)
+    assert removed <= exact * num_experts < removed + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0", Fraction(0)),
+        ("0.5", Fraction(1, 2)),
+        (" 50 % ", Fraction(1, 2)),
+        ("12.5%", Fraction(1, 8)),
+        ("5e-1", Fraction(1, 2)),
+        (".25", Fraction(1, 4)),
+        (Fraction(1, 3), Fraction(1, 3)),
+    ],
+)
+def test_sparsity_is_read_exactly(text, value):
+    assert parse_sparsity(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        *((text, f"'{text}' is no number; write") for text in ("half", "", "%", "0,5")),
+        # Exactly, the last two are a gigabyte of digits.
+        *((text, "between 0 and 1") for text in ("nan", "-inf", "1e-999999999", "1e999999999%")),
+        *((text, f"'{text}' is out of range.*50%") for text in ("1", "100%", "50", "-0.1")),
+        (Fraction(3, 2), "'3/2' is out of range"),
+    ],
+)
+def test_what_is_no_sparsity_says_what_works(text, message):
+    with pytest.raises(PlanError, match=message) as caught:
+        parse_sparsity(text)
+    assert "\n" not in str(caught.value)
+
+
+@given(saliencies, fractions, fractions)
+def test_more_sparsity_prunes_a_superset(values, one, other):
+    grid = grid_of(len(values))
+    low, high = sorted((one, other))
+    fewer, more = (pruned_mask(np.array([values]), grid, each) for each in (low, high))
+    assert (more | fewer == more).all()
+    assert fewer.sum() == num_removed(len(values), low)
+
+
+def test_absent_experts_are_no_part_of_the_band():
+    saliency = np.array([[4.0, 2.0, 1.0, 0.0], [5.0, 4.9, 0.0, np.nan]])
+    table = separation(saliency, grid_of(4, 3), np.array([2, 1]))
+    # Layer two: (1, 0.98, 0), boundary 0.99: two of three experts are near it.
+    assert table["band"].tolist() == pytest.approx([0.0, 2 / 3])
+    assert np.isnan(rescale(saliency)[1, 3])

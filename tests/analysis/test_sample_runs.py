@@ -123,3 +123,11 @@ def test_merged_runs_have_the_samples_of_all(described, run, tmp_path):
     for found in (merged, joined_stats(parts)):
         assert all(np.array_equal(*pair) for pair in zip(found.transitions, added, strict=True))
     assert np.array_equal(joined_stats(parts).loss, merged.loss)
+
+
+@pytest.mark.parametrize("batch_size", [1, 7])
+def test_batches_do_not_matter(described, run, tmp_path, batch_size):
+    other = load_sample_stats(drain(start(described, tmp_path, batch_size=batch_size)))
+    stats = load_sample_stats(run)
+    for name in ("activation", "probability", "loss"):
+        assert np.allclose(getattr(other, name), getattr(stats, name), rtol=1e-12)

@@ -6,12 +6,16 @@ from dataclasses import replace
 import pytest
 import torch
 from calibrations import calibrated, calibration, make_sequences, make_settings, start_child
+from safetensors.torch import load_file, save_file
 
 from analysis.calibration import hidden, partial
+from analysis.calibration.experts import collecting
 from analysis.calibration.loading import Placement
 from analysis.calibration.skeleton import EMBEDDINGS, Skeleton
+from analysis.calibration.streamed import Relay
+from analysis.calibration.sums import sums_of
 from analysis.drain import drain
-from analysis.errors import StatsError
+from analysis.errors import CheckpointError, StatsError, UnsupportedModelError
 from analysis.model import load_model_index
 from analysis.stats.store import StatsStore
 from builders import tiny_checkpoint, tiny_model
@@ -147,3 +151,36 @@ def test_a_layer_that_overflows_is_named(tmp_path):
     described = load_model_index(str(tmp_path / "model"))
     with pytest.raises(StatsError, match=r"Layer 1 gave values .* in float32; look for"):
         run(described, tmp_path / "stats", STREAMED)
+
+
+def break_tensor(path, name, change):
+    file = path / "model.safetensors"
+    tensors = load_file(file)
+    change(tensors, name)
+    save_file(tensors, file, metadata={"format": "pt"})
+
+
+def test_a_tensor_of_the_wrong_shape_is_named(tmp_path):
+    tiny_checkpoint(tmp_path / "model", "olmoe", shards=1)
+
+    def cut(tensors, name):
+        tensors[name] = tensors[name][:, :-1].contiguous()
+
+    name = "model.layers.1.mlp.experts.3.up_proj.weight"
+    break_tensor(tmp_path / "model", name, cut)
+    described = load_model_index(str(tmp_path / "model"))
+    with pytest.raises(CheckpointError, match=r"experts\.3\.up_proj\.weight does not fit"):
+        run(described, tmp_path / "stats", STREAMED)
+
+
+def test_hidden_states_changed_between_layers_are_refused(tmp_path):
+    tiny_checkpoint(tmp_path / "model", "olmoe")
+    described = load_model_index(str(tmp_path / "model"))
+    skeleton = Skeleton(described, make_settings(placement=STREAMED))
+    skeleton.load(EMBEDDINGS)
+    relay = Relay(skeleton.model, skeleton.layers, "OLMoE")
+    skeleton.layers[1].register_forward_pre_hook(lambda _, args: (args[0] * 2, *args[1:]))
+    batch = next(make_sequences().batches(3))
+    refused = pytest.raises(UnsupportedModelError, match=r"OLMoE cannot be streamed .* changes")
+    with collecting(skeleton.model, described, sums_of(described)), refused:
+        relay.embed(batch)

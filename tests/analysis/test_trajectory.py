@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from fractions import Fraction
 from itertools import pairwise, product
 
 import numpy as np
@@ -13,9 +14,11 @@ from analysis.criteria import get_criterion
 from analysis.criteria.pathfinder import pathfinder
 from analysis.errors import CorpusError, CriterionError, StatsError, UserError
 from analysis.families import MoELayer
+from analysis.ranking.coverage import Blender
 from analysis.ranking.experts import has_columns, rank_experts, scored
 from analysis.ranking.paths import Paths, top_paths_of_samples, top_paths_through
 from analysis.ranking.trajectory import (
+    MOST_PATHS,
     PATH_COLUMNS,
     Weighing,
     follow,
@@ -23,7 +26,7 @@ from analysis.ranking.trajectory import (
     node_weights,
     representative_samples,
 )
-from analysis.stats.blend import Part, blend
+from analysis.stats.blend import Mixture, Part, blend
 from analysis.stats.grid import Grid
 from analysis.stats.samples import SampleStats, sample_stats
 from analysis.stats.shards import stats_at
@@ -443,3 +446,25 @@ def test_steps_that_factorise_are_the_papers(stats):
             assert measured["path_weight"].tolist() == pytest.approx(
                 paper["path_weight"].tolist(), nan_ok=True
             )
+
+
+def test_names_say_how_many_paths():
+    assert get_criterion("pathfinder") is get_criterion("pathfinder:100")
+    assert get_criterion("pathfinder:500").name == "pathfinder:500"
+    assert get_criterion("pathfinder:500").label == "MoE Pathfinder, m 500"
+    for count in (0, MOST_PATHS + 1):
+        with pytest.raises(CriterionError, match="ask for 1 to 16,384"):
+            get_criterion(f"pathfinder:{count}")
+    with pytest.raises(CriterionError, match="Did you mean"):
+        get_criterion("pathfinder:-1")
+
+
+def test_a_blend_with_a_run_without_samples_has_none(runs):
+    mixture = Mixture(runs)
+    mixture.stats = (mixture.stats[0], replace(mixture.stats[1], samples=()))
+    assert mixture.mixed([1.0, 1.0]).samples == ()
+
+
+def test_an_order_is_no_coverage(runs):
+    with pytest.raises(CriterionError, match="places in an order"):
+        Blender(Mixture(runs), get_criterion("pathfinder"), "applied", Fraction(1, 2))

@@ -102,3 +102,19 @@ def test_a_configuration_that_describes_nothing(tmp_path, config, error, message
     with pytest.raises(error, match=message) as raised:
         outline_model(str(tmp_path))
     assert "\n" not in str(raised.value)
+
+
+def test_models_are_named_as_checkpoints_are(built, tmp_path):
+    (case,) = (case for case in CASES if case.name == "olmoe")
+    folder = tmp_path / "some-model"
+    folder.mkdir()
+    shutil.copy(built(case).paths["experts"] / "config.json", folder)
+    names = [outline_model(str(place)).name for place in (folder, folder / "config.json", "demo")]
+    assert names == ["some-model", "some-model", "demo"]
+
+
+def test_no_configuration(tmp_path):
+    with pytest.raises(CheckpointError, match=r"has no config\.json"):
+        outline_model(str(tmp_path))
+    with pytest.raises(CheckpointError, match="is not a directory"):
+        outline_model(str(tmp_path / "nowhere"))
