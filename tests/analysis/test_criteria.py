@@ -212,7 +212,10 @@ def test_exponents_and_names_mean_the_same(text):
         ("0,3,0", "0,3,0 are out of range"),
         ("0,0,9", "0,0,9 are out of range"),
         ("aimr", "'aimr'.*'aimer'.*exponents b,alpha,beta"),
-        *((name, f"Unknown criterion '{name}'") for name in ("REAP", "1,0", "-1,0,0", "")),
+        *(
+            (name, f"Unknown criterion '{name}'")
+            for name in ("REAP", "1,0", "-1,0,0", "", "camera-p:-1")
+        ),
         *((name, f"Unknown criterion '{name}'") for name in ("camera-p:", "camera-p:1.", "1,0,2,")),
         *((name, f"Unknown criterion '{name}'") for name in ("camera-p:.5", "pathfinder:")),
         ("pathfinder:1.5", "Unknown criterion 'pathfinder:1.5'"),

@@ -247,6 +247,11 @@ def test_code_that_comes_with_the_checkpoint_is_not_run(tmp_path):
     for name in ("configuration_deepseek", "modeling_deepseek"):
         (path / f"{name}.py").write_text("raise SystemExit('remote code was run')")
     assert type(load(path, trust_remote_code=True)).__module__ == "analysis.families.deepseek_model"
+    # Registering again changes nothing, nor does it for types that transformers or nobody has.
+    known = type(AutoConfig.for_model("deepseek", n_shared_experts=1))
+    for name in ("deepseek", "olmoe", "no such type"):
+        register_native(name)
+    assert type(AutoConfig.for_model("deepseek", n_shared_experts=1)) is known
 
 
 PROGRAM = """
@@ -279,3 +284,19 @@ def test_the_program_loads_it_without_being_asked_to(tmp_path):
     )
     assert done.returncode == 0, done.stderr[-500:]
     assert int(done.stdout) == 3 * TOP_K * 8
+
+
+def test_the_block_of_experts_equals_the_plain_one(hub_checkpoint):
+    path, config, tensors = hub_checkpoint
+    model = load(path, dtype=torch.float64, experts_implementation="eager")
+    wide = {name: tensor.double() for name, tensor in tensors.items()}
+    x = torch.randn(1, 10, HIDDEN, generator=torch.Generator().manual_seed(4)).double()
+    sparse = [layer for layer in range(LAYERS) if is_sparse(config, layer)]
+    assert len(sparse) == (3 if config["moe_layer_freq"] == 1 else 1)
+    for layer in sparse:
+        with torch.no_grad():
+            found = model.model.layers[layer].mlp(x)[0]
+        plain = plain_moe(wide, config, f"model.layers.{layer}.mlp", x[0])
+        # Gate and up are one product there and two here, which kernels may sum in other orders:
+        # a sum of n terms of size 1 is off by at most n 2^-53, 1e-14 for the widths here.
+        torch.testing.assert_close(found, plain, rtol=0, atol=1e-12)
