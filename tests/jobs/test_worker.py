@@ -193,3 +193,12 @@ def test_a_stream_passes_on_whole_lines_and_no_token(writes, passed_on, in_all):
         assert target.getvalue() == in_all
     stream.close()
     assert target.getvalue() == in_all
+
+
+def test_the_modules_load_neither_models_nor_pages():
+    script = (
+        "import sys, app.jobs.worker\n"
+        "print(sorted({'torch', 'transformers', 'streamlit', 'pandas'} & set(sys.modules)))"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout == "[]\n"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PROCESSES, JOBS, RUNS = 8, 300, 25
+PROCESSES, JOBS, RUNS, ROUNDS = 8, 300, 25, 10
 # Each prints one line of JSON: what its processes did, in the order of the processes.
 CROWD = """
 import json, os, sys
@@ -90,6 +90,43 @@ def work(number):
 
 crowd(work, processes)
 """
+REWRITE = """
+from dataclasses import replace
+from analysis.durable import write_durably
+from analysis.model import load_model_index
+from analysis.stats.store import SHIPPED_STATS
+from pruning.evaluate.record import EvaluationStore
+from pruning.plan import keep_all
+from pruning.recipe_file import load_recipe, recipe_from_yaml, save_recipe
+from pruning.search.result import RESULT_NAME, load_search
+
+record = EvaluationStore([SHIPPED_STATS]).records()[0]
+plan = keep_all(load_model_index("demo"))
+recipe = recipe_from_yaml("model: demo\\ncriterion: aimer\\nbudget: {sparsity: 50%}\\n")
+result = load_search(SHIPPED_STATS / "searches" / "demo-reap.json")
+places = [root / name for name in ("plan.json", "recipe.yaml", RESULT_NAME)]
+places.append(EvaluationStore([root]).path(record))
+
+def write(number):
+    # No two are of one length, so that what is mixed of two is neither.
+    word = "x" * (1000 * number + 1)
+    replace(plan, provenance=replace(plan.provenance, sparsity=word)).save(places[0])
+    save_recipe(recipe.model_copy(update={"model": word}), places[1])
+    found = result.model_copy(update={"header": {**result.header, "word": word}})
+    write_durably(places[2], found.to_json().encode())
+    EvaluationStore([root]).save(record.model_copy(update={"made": {"word": word}}))
+    return [place.read_bytes() for place in places]
+
+wholes = [set(each) for each in zip(*map(write, range(processes)))]
+
+def work(number):
+    partly = 0
+    for _ in range(count):
+        partly += sum(found not in whole for found, whole in zip(write(number), wholes))
+    return partly
+
+crowd(work, processes)
+"""
 
 
 def run_crowd(code, folder, count):
@@ -129,3 +166,10 @@ def test_runs_that_several_processes_save_are_whole(tmp_path):
     for run in runs:
         store.verify(run)
     assert sorted(tmp_path.iterdir()) == sorted(run.path for run in runs)
+
+
+def test_files_that_all_processes_write_are_whole(tmp_path):
+    assert run_crowd(REWRITE, tmp_path, ROUNDS) == [0] * PROCESSES
+    left = [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()]
+    assert sorted(map(str, left))[1:] == ["plan.json", "recipe.yaml", "search.json"]
+    assert len(left) == 4

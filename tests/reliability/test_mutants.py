@@ -91,3 +91,19 @@ def test_changes_of_an_expression(text, wanted):
             changed.add(module.text())
     assert changed == {f"result = {each}" for each in wanted | {"None"}}
     assert module.text() == f"result = {text}"
+
+
+@on_linux
+def test_children_that_hang_or_vanish_are_told_apart():
+    asked = (
+        "import os, time; from tools.reliability.mutants import ask_child as ask\n"
+        "print(ask(lambda: 'fine', 60), ask(lambda: time.sleep(60), 0.1), sep='|')\n"
+        "print(ask(lambda: os._exit(0), 60), ask(lambda: 1 / 0, 60), sep='|')"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", asked], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert said.stdout.splitlines() == [
+        "fine|too slow",
+        "died: said nothing|died: ZeroDivisionError: division by zero",
+    ]
