@@ -1,6 +1,8 @@
 """The cache: what is refused, what damage is seen, merges and blends against plain sums."""
 
+import json
 import os
+import re
 import shutil
 from math import inf, nan
 from pathlib import Path
@@ -72,6 +74,19 @@ def test_weight_statistics_are_read_as_they_were_written(tmp_path, make_manifest
     pd.testing.assert_frame_equal(stats.table, weight_table(), check_dtype=False)
     whole = stats.per_expert()
     assert whole[["l1", "l2_squared", "numel"]].iloc[1].tolist() == [6.0, 6.0, 36.0]
+
+
+def test_nothing_is_pickled(save_run):
+    run = save_run(4)
+    files = sorted(path.name for path in run.path.iterdir())
+    assert files == ["experts.parquet", "manifest.json", "vectors.parquet"]
+    json.loads((run.path / "manifest.json").read_text())
+    for name in ("experts.parquet", "vectors.parquet"):
+        raw = (run.path / name).read_bytes()
+        assert raw[:4] == raw[-4:] == b"PAR1"
+        # Every column is a number or a list of numbers: no object could hide in bytes.
+        for field in pq.read_schema(run.path / name):
+            assert re.fullmatch(r"int64|double|fixed_size_list<.*: double>\[5\]", str(field.type))
 
 
 def test_the_name_of_a_run_is_safe_and_ends_in_its_digest():

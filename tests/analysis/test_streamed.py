@@ -160,6 +160,18 @@ def break_tensor(path, name, change):
     save_file(tensors, file, metadata={"format": "pt"})
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["layers.1.self_attn.q_proj.weight", "layers.1.input_layernorm.weight", "embed_tokens.weight"],
+)
+def test_a_missing_tensor_is_named(name, tmp_path):
+    tiny_checkpoint(tmp_path / "model", "olmoe", shards=1)
+    break_tensor(tmp_path / "model", f"model.{name}", lambda tensors, name: tensors.pop(name))
+    described = load_model_index(str(tmp_path / "model"))
+    with pytest.raises(CheckpointError, match=name.replace(".", r"\.")):
+        run(described, tmp_path / "stats", STREAMED)
+
+
 def test_a_tensor_of_the_wrong_shape_is_named(tmp_path):
     tiny_checkpoint(tmp_path / "model", "olmoe", shards=1)
 

@@ -12,7 +12,6 @@ from analysis.drain import drain
 from analysis.errors import PlanError
 from analysis.model import load_model_index
 from analysis.stats.store import stats_store
-from app.jobs.store import JobStore
 from app.parts.plan.neurons import saved_sentence
 from app.session.plan_data import shown_neurons
 from pruning import load_pruned
@@ -179,7 +178,9 @@ def test_more_than_the_neurons_hold_names_the_most(open_page):
 
 
 @pytest.mark.parametrize("model", ["bare", "once"])
-def test_missing_statistics_are_named_with_the_job_that_collects_them(open_page, model, tmp_path):
+def test_missing_statistics_are_named_with_the_job_that_collects_them(
+    open_page, queued_jobs, model
+):
     test = open_page("plan", model, **NEURONS)
     (message,) = texts(test.info)
     assert "reads what every neuron does on a text" in message
@@ -191,7 +192,7 @@ def test_missing_statistics_are_named_with_the_job_that_collects_them(open_page,
         assert "--seq-len 16" in line
     test.button(key="neurons.collect").click().run()
     assert texts(test.error) == []
-    (job,) = JobStore(tmp_path / "state" / "jobs.sqlite").list()
+    (job,) = queued_jobs()
     assert (job.kind, job.request["groups"]) == ("calibrate", "routed,gradient")
     assert job.command == line
     # The weights alone rank without any.

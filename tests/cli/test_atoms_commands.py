@@ -256,6 +256,35 @@ def test_constraints_hold_and_the_budget_is_spent_exactly(works, here):
     assert again["kept"]["1"] == made["kept"]["1"]
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--remove 100000", "at most 12288 (--remove 12288) can go"),
+        ("--remove 12 --multiple-of 8", "they go 8 at a time here; nearest: 8 (0.0651042%) or 16"),
+        ("--sparsity 90% --floor 16", "at most 9216 (75%) can go"),
+        ("--sparsity 50% --drop 0:0-29", "drop at most 28"),
+        ("--sparsity 50% --multiple-of 65", "the largest multiple that works is 64"),
+        ("--sparsity 50% --protect 9", "layer 9, which has no routed experts"),
+        ("--sparsity 50% --set 0=4", "--set is for plans of whole experts"),
+        ("--sparsity 50% --remove 3", "not several of them"),
+        ("--target-gib 0.001", "the smallest target that works is 0.00"),
+        ("--params-share 90%", "the largest share that works is 87.35%"),
+        ("--params-share 20% --granularity expert", "is for plans of neurons"),
+        ("--kept-atoms a.json --pin 0:1", "says all that stays; leave --pin out"),
+        ("--kept-atoms a.json --sparsity 50%", "says all that stays; leave a budget out"),
+        ("--sparsity 50% --criterion reap", "scores no neurons"),
+        ("--sparsity 50% --corpus demo-math", "needs no calibration"),
+        ("--sparsity 50% --granularity expert --atom-scope layer", "is for plans of neurons"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(moeprune, here, words, message):
+    outcome = moeprune(*PLAN, *words.split(), "-o", "p.json")
+    assert outcome.code == 1
+    (line,) = outcome.err.strip().splitlines()
+    assert message in line
+    assert not (here / "p.json").exists()
+
+
 def test_flops_follow_the_routing_of_a_corpus(works, here):
     works(*PLAN, "--sparsity", "50%", "--atom-scope", "global", "-o", "p.json")
     made = json.loads(read(here, "p.json"))
