@@ -66,7 +66,10 @@ class MoEModel:
 
     @cached_property
     def located(self) -> Mapping[int, tuple[LocatedTensor, ...]]:
-        """Expert and router tensors by layer, in checkpoint order; heads come from `depth` on."""
+        """Expert and router tensors by layer, in checkpoint order.
+
+        Layers from `depth` on are prediction heads.
+        """
         by_layer: defaultdict[int, list[LocatedTensor]] = defaultdict(list)
         for entry in self.checkpoint.tensors.values():
             if slot := self.family.locate(entry.name):

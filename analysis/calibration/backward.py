@@ -100,7 +100,8 @@ def _logits(model: PreTrainedModel, output: Any, hidden_RD: Tensor) -> Tensor:
 def checkpointed(model: nn.Module, family: MoEFamily) -> Iterator[None]:
     """While open, each decoder layer keeps its input only and is computed again in backward.
 
-    Not by transformers' own switch, for training alone: there some routers draw random numbers.
+    Not through transformers' own switch, which works in training mode alone: there some routers
+    draw random numbers.
     """
 
     def recomputed(inner: Forward) -> Forward:

@@ -161,7 +161,10 @@ def _experts_modules(model: PreTrainedModel, described: MoEModel) -> dict[nn.Mod
 
 
 def _on_routed(layer: MoELayer, routed: tuple[Tensor, ...], without: Without | None = None) -> None:
-    """After each forward of a router; `without` is what it would return without an expert."""
+    """Called with what a router returned, after each of its forwards while collection is on.
+
+    `without` is what it would return without an expert; None where nobody asks.
+    """
     collection = _collection()
     if collection is None:
         return

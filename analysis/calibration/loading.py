@@ -100,7 +100,10 @@ def attention_option(settings: CalibrationSettings) -> dict[str, str]:
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device of this name, for each process its own; "auto" prefers an accelerator."""
+    """The device of this name; "auto" prefers an accelerator.
+
+    Of several processes on one machine each gets a device of its own, unless the name has a number.
+    """
     if name == "auto":
         accelerator = torch.accelerator.current_accelerator(check_available=True)
         # Apple's accelerator has no float64, which the sums need.

@@ -75,7 +75,10 @@ class LayerNeurons:
 
 
 def _counted(values_RM: Tensor, real_R: Tensor | None, sums_EM: Tensor) -> Tensor:
-    """Rows of tokens that count, columns of neurons on disk: others are filled up with zeros."""
+    """Rows of tokens that count, and columns of neurons that are on disk.
+
+    Where experts of a layer have several widths, those that are loaded are filled up with zeros.
+    """
     rows_RM = values_RM if real_R is None else values_RM[real_R]
     return rows_RM[:, : sums_EM.shape[1]]
 

@@ -147,7 +147,10 @@ class Removal:
 
     @contextmanager
     def _given(self, rows: Tensor) -> Iterator[None]:
-        """The router's logits without the expert, the same numbers as those that it computed."""
+        """The router's logits without the expert, taken from those that it has computed.
+
+        They are the same numbers, but for rounding, and need no further product.
+        """
         if self._logits is None and not self._masks:
             yield
             return

@@ -44,7 +44,10 @@ def add_router(
 
 
 def one_hot(ids_CK: Tensor, num_experts: int) -> Tensor:
-    """(C, E) float32: 1 where a token chose the expert; ids beyond are other processes'."""
+    """(C, E) float32: 1 where a token chose the expert.
+
+    Ids beyond the last expert stand for experts of another process; they are left out.
+    """
     chosen_CE = torch.zeros(len(ids_CK), num_experts + 1, device=ids_CK.device)
     chosen_CE.scatter_(1, ids_CK.long().clamp(max=num_experts), 1.0)
     return chosen_CE[:, :num_experts]

@@ -95,7 +95,10 @@ def _counted(item: Tokens) -> BoolArray:
 
 
 def concatenate(documents: Iterator[Tokens], sampling: Sampling) -> TokenRows:
-    """Documents joined end to end, each seeing those before it, and cut into sequences."""
+    """Documents joined end to end and cut into sequences of equal length.
+
+    A document sees what stands before it in its sequence, as in pre-training and in HEAPr.
+    """
     packed = TokenRows()
     wanted = sampling.tokens // sampling.seq_len * sampling.seq_len
     items: list[Tokens] = []

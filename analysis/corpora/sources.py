@@ -46,7 +46,10 @@ def in_memory(documents: Sequence[Document]) -> Source:
 
 
 def from_file(documents: DocumentFile) -> Source:
-    """Documents of a local file, in the order of `in_memory`, read in blocks that grow."""
+    """Documents of a local file, in blocks that grow, so that little is read where little is used.
+
+    The order is the one that the same documents would have in memory.
+    """
 
     def drawn(seed: int) -> Iterator[Document]:
         order, size = seeded_order(len(documents), seed), 16

@@ -42,7 +42,11 @@ FAMILIES = {family.model_type: family for family in _LISTED}
 
 
 def family_of(config: Config, shapes: Mapping[str, tuple[int, ...]] | None = None) -> MoEFamily:
-    """The family of a whole `config.json`; with the shapes of all tensors also an unlisted one."""
+    """The family of a whole `config.json`.
+
+    With `shapes`, of every tensor of the checkpoint by name, a model type that is not in the table
+    is discovered if it follows the common layout.
+    """
     model_type = str(config.get("model_type", ""))
     if family := FAMILIES.get(model_type):
         return family

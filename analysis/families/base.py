@@ -334,7 +334,10 @@ class MoEFamily:
         return found
 
     def locate(self, tensor_name: str) -> Slot | None:
-        """The slot of a tensor, also in prediction heads; None for what pruning leaves alone."""
+        """The tensor's slot; None for a tensor that pruning leaves alone.
+
+        Layers beyond the trunk's depth are located too: they are prediction heads.
+        """
         if match := self._patterns["expert"].fullmatch(tensor_name):
             head, layer, number, tail, name, role = match.groups()
             projection = next(key for key, value in self.projections.items() if value == name)

@@ -61,7 +61,10 @@ def check_per_layer(given: object, key: str, depth: int, sparse: Collection[int]
 def per_layer_counts(
     config: Config, key: str, depth: int, uniform: Mapping[int, int]
 ) -> dict[int, int]:
-    """Experts of each sparse layer where these differ; `uniform` gives each the scalar maximum."""
+    """The number of experts of each sparse layer where these differ.
+
+    `uniform` gives each sparse layer the scalar count, which is the maximum.
+    """
     given = config[key]
     check_per_layer(given, key, depth, uniform)
     most = max(uniform.values(), default=0)

@@ -62,7 +62,11 @@ def load_pruned(
 
 
 def auto_class_of(model: MoEModel, name: str | None = None) -> Any:
-    """The auto class of transformers that loads a checkpoint, stock unless layers differ."""
+    """The class whose `from_pretrained` loads a checkpoint: an auto class of transformers.
+
+    By default that of its family. It is a stock one unless layers have different numbers or widths
+    of experts.
+    """
     family = model.family
     register_native(family.model_type)
     stock = getattr(transformers, name or family.auto_class)

@@ -31,7 +31,10 @@ def score_table(results: pd.DataFrame, by: str = "criterion") -> pd.DataFrame:
 
 
 def ranks(scores: pd.DataFrame) -> pd.DataFrame:
-    """Rank on each benchmark, 1 = best; equal scores share the mean, one alone has none (NaN)."""
+    """Rank on each benchmark, 1 = best; equal scores share the mean of their ranks.
+
+    NaN where fewer than two candidates have a score: a single one has no rival.
+    """
     contested = scores.loc[:, scores.count() >= _RIVALS]
     return contested.rank(ascending=False, method="average").reindex(columns=scores.columns)
 
@@ -45,7 +48,10 @@ def average_rank(scores: pd.DataFrame) -> pd.Series:
 
 
 def weighted_average(scores: pd.DataFrame, weights: Mapping[str, float]) -> pd.Series:
-    """The user's own average, weights 1 by default; NaN without a score that has weight."""
+    """The user's own average of the benchmarks; those without a weight count 1.
+
+    NaN where a benchmark with weight has no score.
+    """
     factors = pd.Series({name: float(weights.get(name, 1.0)) for name in scores.columns})
     if (factors < 0).any() or factors.sum() <= 0:
         raise UserError("Weights must be 0 or more, and one of them more than 0.")

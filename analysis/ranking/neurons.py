@@ -25,7 +25,10 @@ NEURON_RANKING_COLUMNS = (*NEURON_INDEX, "score", "saliency", "rank", "num_token
 
 
 def blend_neurons(parts: Sequence[Part]) -> NeuronStats:
-    """Statistics of neurons of a mix of corpora by weight; of several runs without the maxima."""
+    """Statistics of neurons of a mix of corpora, each counting by its weight, not by its length.
+
+    Of several runs the mix lacks the maxima, which do not mix.
+    """
     stats = [load_neuron_stats(part.run) for part in parts]
     if len(stats) == 1:
         return stats[0]  # a common factor changes no mean
