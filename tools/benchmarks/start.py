@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 from timing import in_turns, report
 
+REAP = ("--criterion", "reap", "--corpus", "demo-code")
 COMMANDS = (
     ("--help",),
     ("--version",),
@@ -19,8 +20,8 @@ COMMANDS = (
     ("inspect", "demo"),
     ("jobs", "list"),
     ("runs", "list"),
-    ("score", "demo"),
-    ("plan", "demo", "--sparsity", "50%", "-o", "plan.json"),
+    ("score", "demo", *REAP),
+    ("plan", "demo", *REAP, "--sparsity", "50%", "-o", "plan.json"),
 )
 
 
