@@ -24,7 +24,7 @@ BAD_NAMES = [
     "../x",
     "..",
     ".",
-    "/tmp/x",  # noqa: S108  (nothing is written)
+    "/elsewhere/x",
     "a/b",
     "a\\b",
     "~",
@@ -49,7 +49,7 @@ def test_names_that_lead_elsewhere_are_refused(tmp_path, name):
         export_path(tmp_path, name)
 
 
-@pytest.mark.parametrize("name", ["../x", "/tmp/x", "a/b", "~root"])  # noqa: S108
+@pytest.mark.parametrize("name", ["../x", "/elsewhere/x", "a/b", "~root"])
 def test_the_page_refuses_them_and_offers_no_start(open_page, export_root, name):
     test = open_page("export")
     name_field(test).set_value(name).run()
