@@ -7,12 +7,12 @@ import streamlit as st
 
 from analysis.errors import UserError
 from app.components.history import keep_history
+from app.frame.errors import error_part
 from app.frame.login import log_out_part, require_login
 from app.frame.page_style import apply_page_style
 from app.frame.presentation import go_to, is_presented, presentation_control, stage
 from app.frame.sidebar import copy_link, expert_in_sidebar
 from app.frame.tour import is_on_tour, show_tour, tour_button
-from app.literal import literal
 from app.parts.context import chosen_context
 from app.parts.evaluate.own_plan import remember_view
 from app.parts.explore.one_expert import expert_drawer
@@ -56,7 +56,7 @@ try:
     # Once its control is drawn: only then has the address set it.
     context = replace(context, expert=chosen_expert(context.model.layers))
 except UserError as error:
-    st.error(literal(error), icon=":material/error:")
+    error_part(error)
     st.stop()
 st.session_state["context"] = context
 if page.url_path not in ("compare", "evaluate"):
@@ -66,7 +66,7 @@ try:
     if wants_numbers and not is_on_tour():
         expert_drawer(context)
 except UserError as error:
-    st.error(literal(error), icon=":material/error:")
+    error_part(error)
 finally:  # also where a page stops early
     report_part(st.session_state["context"], page.url_path)
     copy_link()

@@ -20,7 +20,7 @@ from pruning.atoms.sizes import atom_sizes
 from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
 from pruning.plan_summary import neuron_summary
-from pruning.planning.choice import PlanChoice, counts_in, hand_counts, plan_request
+from pruning.planning.choice import PlanChoice, hand_counts, plan_request
 from pruning.planning.make import CurrentPlan, make_plan
 from pruning.planning.ranking import FREQUENCY, Ranking, Selection
 from pruning.requests.plan import PlanRequest
@@ -65,7 +65,7 @@ def made_plan(context: Context, choice: PlanChoice) -> CurrentPlan | None:
     if ready is None:
         return None
     spending = spending_of(context, choice)
-    kept = hand_counts(choice, spending) if choice.by_hand else None
+    kept = hand_counts(context.model, choice, spending) if choice.by_hand else None
     if choice.schedule == FREQUENCY and ready.tokens is None:
         raise UserError(
             "The frequency schedule counts routed tokens, and there is no calibration yet; start "
@@ -81,13 +81,6 @@ def made_plan(context: Context, choice: PlanChoice) -> CurrentPlan | None:
         keep = tuple(len(plan.kept[layer.index]) for layer in spending.layers)
         allocation = Allocation(spending.layers, keep)
         notes = budget_notes(request.schedule, spending, allocation, ready.evidence)
-    # To the library every count by hand is a bound, so its own notes would only say that.
-    elif (asked := counts_in(choice.counts, spending.layers)) != kept:
-        notes = (
-            f"The counts by hand keep {sum(asked.values())} experts; the sparsity and the rules "
-            f"above ask for {sum(kept.values())}, so "
-            f"{sum(asked[layer] != kept[layer] for layer in kept)} layers were moved.",
-        )
     return CurrentPlan(plan, notes, replace(ready, request=request))
 
 

@@ -9,10 +9,12 @@ from typing import Any, Literal
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError
 from analysis.families import MoELayer
+from analysis.model import MoEModel
 from pruning.atoms.selection import AtomScope
 from pruning.atoms.widths import DEFAULT_MULTIPLE
-from pruning.constraints import Constraints, parse_numbers
+from pruning.constraints import Constraints, parse_numbers, rooms_of
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
+from pruning.planning.percents import percent_removing
 from pruning.requests.base import validated
 from pruning.requests.options import ModeName
 from pruning.requests.plan import PlanRequest
@@ -36,6 +38,16 @@ SCOPES: Mapping[AtomScope, str] = {
 _LONGEST_NAME, _OWN_DIGITS = 16, 8
 _COUNTS = re.compile(r"\d{1,5}(\.\d{1,5})*")
 _EXPERTS = re.compile(r"[\d:,\-\s;]*")
+_MOST_REASONS = 3  # why layers cannot keep counts, before the rest is a number
+
+
+class CountsError(PlanError):
+    """Counts by hand that are no plan under the sparsity and the constraints."""
+
+    def __init__(self, reason: str, nearest: Mapping[int, int], percent: int | None) -> None:
+        super().__init__(reason)
+        self.nearest = nearest  # layer -> experts kept, of the nearest plan
+        self.percent = percent  # the sparsity that the counts spend, if the slider has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,14 +178,7 @@ def counts_in(text: str, layers: Iterable[MoELayer]) -> dict[int, int]:
             f"The counts {text[:80]!r} are not one number for each of {len(layers)} sparse layers, "
             "such as 16.16.12."
         )
-    kept = {layer.index: int(number) for layer, number in zip(layers, numbers, strict=True)}
-    for layer in layers:
-        if kept[layer.index] > layer.num_experts:
-            raise PlanError(
-                f"Layer {layer.index} cannot keep {kept[layer.index]} experts: it has "
-                f"{layer.num_experts}."
-            )
-    return kept
+    return {layer.index: int(number) for layer, number in zip(layers, numbers, strict=True)}
 
 
 def layer_settings(kept: Mapping[int, int]) -> tuple[str, ...]:
@@ -184,6 +189,43 @@ def layer_settings(kept: Mapping[int, int]) -> tuple[str, ...]:
     )
 
 
-def hand_counts(choice: PlanChoice, spending: Spending) -> dict[int, int]:
-    """The counts of a choice by hand, made to spend the budget where it or the rules changed."""
-    return fit_counts(spending, counts_in(choice.counts, spending.layers)).counts
+def hand_counts(model: MoEModel, choice: PlanChoice, spending: Spending) -> dict[int, int]:
+    """The counts of a choice by hand.
+
+    Raises:
+        CountsError: they spend another budget, or a layer cannot keep as many.
+    """
+    asked = counts_in(choice.counts, spending.layers)
+    nearest = fit_counts(spending, asked).counts
+    if nearest == asked:
+        return asked
+    broken = _impossible(spending, asked)
+    size, total = model.num_experts, spending.budget.total
+    removed, reasons = size - sum(asked.values()), broken
+    if removed != total:
+        keeps = f"they keep {size - removed} of {size} experts, the sparsity keeps {size - total}"
+        reasons = [keeps, *broken]
+    percent = None if broken else percent_removing(model, removed)
+    raise CountsError(f"The counts by hand do not fit: {'; '.join(reasons)}.", nearest, percent)
+
+
+def _impossible(spending: Spending, kept: Mapping[int, int]) -> list[str]:
+    """Why layers cannot keep so many experts, those with one reason together."""
+    found: dict[str, list[int]] = {}
+    rooms = rooms_of(spending.layers, spending.constraints)
+    for layer, room in zip(spending.layers, rooms, strict=True):
+        number = kept[layer.index]
+        if room.allows(room.size - number):
+            continue
+        low, high = room.size - room.most, room.size - room.least
+        steps = f" in steps of {room.step}" if room.step > 1 else ""
+        why = f"can keep {low} to {high}{steps}, and its router picks {layer.top_k}"
+        if layer.index in spending.constraints.protected:
+            why = f"is protected and keeps {high}"
+        found.setdefault(f"cannot keep {number} experts: each {why}", []).append(layer.index)
+    words = [
+        f"layer{'s' if len(layers) > 1 else ''} {ranges(layers)} {why}"
+        for why, layers in found.items()
+    ]
+    more = [f"{len(words) - _MOST_REASONS} more like these"] if len(words) > _MOST_REASONS else []
+    return words[:_MOST_REASONS] + more

@@ -23,6 +23,7 @@ from pruning.planning.choice import (
 from pruning.recipe_file import recipe_from_yaml
 from pruning.schedules import Spending
 
+EVEN = "16.16.16.16.16.16"
 SIDES = "fewest"  # a column of the table of all schedules alone
 SCHEDULES = [name for name in SCHEDULE_NAMES if name not in ("search", "hand")]
 
@@ -102,15 +103,46 @@ def test_counts_in_the_address_are_the_plan(open_page):
     assert yaml.safe_load(recipe_on(test))["constraints"]["set"]["5"] == 12
 
 
-def test_counts_of_another_budget_are_fitted_and_the_page_says_so(open_page):
-    test = open_page("plan", schedule="By hand", counts="20.20.20.12.12.18")
-    assert sum(exact_values(test).values()) == 96
-    assert any("keep 102 experts" in text and "ask for 96" in text for text in texts(test.markdown))
-    # One less of each: the six that are too many, over six layers of the same size.
-    assert list(exact_values(test).values()) == [19, 19, 19, 11, 11, 17]
+@pytest.mark.parametrize(
+    ("counts", "says", "ways"),
+    [
+        # By hand: each to 4, then 72 more, 12 each; three to 4, then 6 too many, 2 of each other;
+        # 6 too many, one of each; 32 at most, then 16 too many, 2 of each and 4 of the first.
+        ("0.0.0.0.0.0", "layers 0-5 cannot keep 0", {"counts": EVEN}),
+        ("20.20.20.20.20.20", "keep 120 of 192", {"counts": EVEN, "sparsity": 40}),
+        ("30.30.30.2.2.2", "layers 3-5 cannot keep 2", {"counts": "28.28.28.4.4.4"}),
+        ("20.20.20.12.12.18", "keep 102 of 192", {"counts": "19.19.19.11.11.17"}),
+        ("99.16.16.16.16.16", "layer 0 cannot keep 99", {"counts": "29.13.13.13.14.14"}),
+    ],
+)
+@pytest.mark.parametrize("page", ["plan", "export"])
+def test_counts_that_do_not_fit_are_refused_with_the_ways_out(open_page, page, counts, says, ways):
+    test = open_page(page, schedule="By hand", counts=counts)
+    (message,) = texts(test.error)
+    assert says in message
+    # Nothing is planned, and the field says what it said.
+    assert test.text_input(key="counts").value == counts
+    assert "export.start" not in [button.key for button in test.button]
+    offered = [button.key for button in test.button if button.key.startswith("counts.to.")]
+    assert offered == [f"counts.to.{way}" for way in ways]
+    for way, value in ways.items():
+        taken = open_page(page, schedule="By hand", counts=counts)
+        taken.button(key=f"counts.to.{way}").click().run()
+        assert texts(taken.error) == []
+        state = {"counts": counts, "sparsity": 50} | {way: value}
+        assert taken.text_input(key="counts").value == state["counts"]
+        assert taken.select_slider(key="sparsity").value == state["sparsity"]
+        if page == "plan":
+            assert counts_text(exact_values(taken)) == state["counts"]
+
+
+def test_another_sparsity_keeps_the_counts_by_hand_and_asks(open_page):
+    test = open_page("plan", schedule="By hand", counts="20.20.20.12.12.12")
     test.select_slider(key="sparsity").set_value(75).run()
-    assert sum(exact_values(test).values()) == 48
-    assert min(exact_values(test).values()) >= 4
+    assert "keep 96 of 192 experts, the sparsity keeps 48" in texts(test.error)[0]
+    assert test.text_input(key="counts").value == "20.20.20.12.12.12"
+    test.select_slider(key="sparsity").set_value(50).run()
+    assert list(exact_values(test).values()) == [20, 20, 20, 12, 12, 12]
 
 
 def test_counts_that_are_typed_switch_to_by_hand(open_page):
@@ -303,7 +335,6 @@ def test_a_recipe_that_the_page_cannot_show_is_refused_whole(open_page, line, sa
         ("1.2.3", "not one number for each of 6"),
         ("16,16,16,16,16,16", "not one number for each of 6"),
         ("<b>x</b>", "not one number for each of 6"),
-        ("99.16.16.16.16.16", "cannot keep 99 experts"),
     ],
 )
 def test_counts_that_are_none_are_refused(open_page, counts, says):
