@@ -24,6 +24,12 @@ from app.charts.overlap_by_tokens import parts_of
 from app.tables.experts import Sources
 from pruning.atoms.cuts import NeuronField
 from pruning.atoms.widths import WidthChoice
+from pruning.evaluate.benchmarks.record import BenchmarkStore
+from pruning.evaluate.bins_record import BinsStore
+from pruning.evaluate.quality import stored_losses
+from pruning.evaluate.record import EvaluationStore
+from pruning.evaluate.store import readable_records
+from pruning.evaluate.variance_record import VarianceStore
 from pruning.plan import PruningPlan
 from pruning.planning.neurons import Arena, arena_of
 from pruning.planning.ranking import Selection
@@ -46,6 +52,8 @@ _LARGE: Final[dict[Callable[..., Any], int]] = {
     neuron_field: 6,
     ranks_within: 8,
     arena_of: 12,
+    readable_records: 8,
+    stored_losses: 4,
 }
 _numbers = count()
 _numbered: WeakKeyDictionary[object, int] = WeakKeyDictionary()
@@ -94,6 +102,10 @@ _HASHES: Final[dict[Any, Callable[[Any], object]]] = {
     Run: run_key,
     PlanRequest: PlanRequest.model_dump_json,
     WidthChoice: repr,
+    **dict.fromkeys(
+        (BenchmarkStore, BinsStore, EvaluationStore, VarianceStore),
+        lambda store: (type(store).__name__, store.state()),
+    ),
     # Whatever reads a store sees all of its runs.
     StatsStore: lambda store: [run_key(run) for run in store.runs()],
 }

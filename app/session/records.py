@@ -5,21 +5,29 @@ from pathlib import Path
 
 import streamlit as st
 
-from analysis.errors import StatsError
 from app.charts.context import Context
 from app.literal import literal
-from app.session import data
-from pruning.evaluate.store import Kept, RecordStore
+from app.session.data import settings
+from app.session.keeping import remembered
+from pruning.evaluate.quality import PlanLoss, stored_losses
+from pruning.evaluate.record import EvaluationStore
+from pruning.evaluate.store import Kept, RecordStore, readable_records
 
 
 def records_of(context: Context, kind: Callable[[Sequence[Path]], RecordStore[Kept]]) -> list[Kept]:
     """What is known of the model; a warning for each file that cannot be read.
 
-    `kind` is a store that is made from statistics directories, such as `EvaluationStore`.
+    `kind` is a store that is made from statistics directories, such as `EvaluationStore`. Files are
+    read again when they change.
     """
-    problems: list[StatsError] = []
-    store = kind(data.settings().store.directories)
-    records = store.records(context.model.identity, problems.append)
+    store = kind(settings().store.directories)
+    records, problems = remembered(readable_records, store, context.model.identity)
     for problem in problems:
         st.warning(literal(problem), icon=":material/warning:")
-    return records
+    return list(records)
+
+
+def losses_of(context: Context) -> tuple[PlanLoss, ...]:
+    """The loss of every evaluated plan of the model, see `plan_losses`."""
+    store = EvaluationStore(settings().store.directories)
+    return remembered(stored_losses, store, context.model.identity)

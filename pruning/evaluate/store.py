@@ -158,12 +158,19 @@ class RecordStore(Generic[Kept]):
         write_durably(path, record.to_json().encode())
         return path
 
+    def state(self) -> str:
+        """A text that changes when a file of the store does."""
+        return repr([_file_state(path) for path in self._paths()])
+
+    def _paths(self) -> list[Path]:
+        return [path for folder in self._folders for path in sorted(folder.glob("*.json"))]
+
     def records(
         self, identity: str | None = None, on_problem: Callable[[StatsError], None] | None = None
     ) -> list[Kept]:
         """Records by id, of one model or of all; unreadable ones are reported and left out."""
         found: dict[str, Kept] = {}
-        for path in (path for folder in self._folders for path in sorted(folder.glob("*.json"))):
+        for path in self._paths():
             try:
                 record = self.kind.read(path)
             except StatsError as error:
@@ -173,3 +180,19 @@ class RecordStore(Generic[Kept]):
             if identity in (None, record.model.identity):
                 found.setdefault(record.record_id, record)
         return [found[name] for name in sorted(found)]
+
+
+def _file_state(path: Path) -> tuple[str, int, int]:
+    try:
+        seen = path.stat()
+    except OSError:  # gone a moment ago
+        return str(path), 0, 0
+    return str(path), seen.st_mtime_ns, seen.st_size
+
+
+def readable_records(
+    store: RecordStore[Kept], identity: str
+) -> tuple[tuple[Kept, ...], tuple[StatsError, ...]]:
+    """The records of a model, and what is wrong with the files that cannot be read."""
+    problems: list[StatsError] = []
+    return tuple(store.records(identity, problems.append)), tuple(problems)

@@ -1,0 +1,162 @@
+"""The loss of plans over all corpora, against arithmetic by hand."""
+
+import itertools
+import math
+
+import pytest
+
+from analysis.stats.store import SHIPPED_STATS
+from pruning.evaluate.quality import (
+    CANDIDATE_COLUMNS,
+    candidates_at,
+    full_losses,
+    loss_of,
+    plan_losses,
+    random_at,
+)
+from pruning.evaluate.record import EvaluationStore
+from pruning.evaluate.result import Metric
+
+FULL = {"a": 2.0, "b": 1.0, "c": 4.0}
+ELSEWHERE = {"d": 1.0}
+# What each plan gets on each corpus.
+REAP = {"a": 2.5, "b": 3.0, "c": 4.25}  # +0.5, +2, +0.25: mean 2.75 / 3
+EAN = {"a": 2.75, "b": 1.5, "c": 4.5}  # +0.75, +0.5, +0.5: mean 1.75 / 3
+DRAWS = ({"a": 3.0, "b": 1.5, "c": 5.5}, {"a": 2.5, "b": 3.5, "c": 4.5})  # means 1 and 3.5 / 3
+
+
+@pytest.fixture(scope="module")
+def shipped_record(demo):
+    return EvaluationStore([SHIPPED_STATS]).records(demo.identity)[0]
+
+
+@pytest.fixture
+def measure(shipped_record):
+    """Records of one plan: `measure(plan, corpus -> loss)`."""
+    times = itertools.count()
+
+    def metric(value):
+        return Metric(value, value, None, None)
+
+    def make(plan, found, *, criterion="reap", removed=0.5, samples=64, dtype="float32", **facts):
+        update = {"criterion": criterion, "corpora": (), "removed": removed, **facts}
+        return [
+            shipped_record.model_copy(
+                update={
+                    "plan_digest": plan,
+                    "plan": shipped_record.plan.model_copy(update=update),
+                    "corpus": {"name": name, "digest": f"{name}{samples}", "seed": 42},
+                    "settings": {"dtype": dtype, "seed": 42},
+                    "num_samples": samples,
+                    "metrics": {"nll": metric(value)},
+                    "full": {"nll": metric((FULL | ELSEWHERE)[name])},
+                    "made": {"created_at": f"2026-01-01T00:00:{next(times):02}"},
+                }
+            )
+            for name, value in found.items()
+        ]
+
+    return make
+
+
+@pytest.fixture
+def records(measure):
+    return [
+        *measure("full", FULL, criterion="", removed=0.0),
+        *measure("one", REAP),
+        *measure("two", EAN, criterion="ean"),
+        *measure("draw", DRAWS[0], criterion="random"),
+        *measure("other draw", DRAWS[1], criterion="random:2"),
+    ]
+
+
+def test_the_loss_of_a_plan_is_its_mean_and_its_worst_over_corpora(records):
+    losses = plan_losses(records)
+    loss = loss_of(losses, "one")
+    assert loss.change == {"a": 0.5, "b": 2.0, "c": 0.25}
+    assert (loss.mean, loss.worst, loss.worst_on) == (2.75 / 3, 2.0, "b")
+    assert (loss.missing, loss.num_samples, loss.way) == ((), 64, "")
+    assert loss.words == "loss +0.92 mean, +2.00 worst (b)"
+    assert loss_of(losses, "unheard of") is None
+    assert loss_of(losses, "full").mean == 0
+    assert full_losses(losses) == FULL
+
+
+def test_candidates_of_a_share_are_sorted_by_mean_with_random_as_one(records, measure):
+    losses = plan_losses([*records, *measure("small", REAP, removed=0.25)])
+    table = candidates_at(losses, 0.5)
+    assert tuple(table.columns) == CANDIDATE_COLUMNS
+    assert table["criterion"].tolist() == ["ean", "reap", "random"]
+    assert table["mean"].tolist() == pytest.approx([1.75 / 3, 2.75 / 3, 6.5 / 6])
+    assert table["worst"].tolist() == [0.75, 2.0, 2.0]
+    assert table["draws"].tolist() == [1, 1, 2]
+    assert table["plan"].tolist() == ["two", "one", ""]
+
+
+def test_draws_of_random_are_pooled_with_their_spread(records, measure):
+    chance = random_at(plan_losses(records), 0.5)
+    # Draw 1: +1, +0.5, +1.5 (mean 1, worst 1.5). Draw 2: +0.5, +2.5, +0.5 (mean 7/6, worst 2.5).
+    first, second = 3.0 / 3, 3.5 / 3
+    assert chance.draws == 2
+    assert chance.change == {"a": 0.75, "b": 1.5, "c": 1.0}
+    assert chance.mean == pytest.approx((first + second) / 2)
+    assert chance.mean_spread == pytest.approx((second - first) / math.sqrt(2))
+    assert (chance.worst, chance.worst_spread) == (2.0, pytest.approx(1 / math.sqrt(2)))
+    assert random_at(plan_losses(records), 0.25) is None
+    one = random_at(plan_losses(measure("draw", DRAWS[0], criterion="random")), 0.5)
+    assert (one.draws, one.mean, one.mean_spread) == (1, 1.0, None)
+
+
+def test_the_same_draw_asked_for_in_two_ways_counts_once(records, measure):
+    again = measure("draw", DRAWS[0], criterion="random", sparsity="", schedule="by hand")
+    assert random_at(plan_losses([*records, *again]), 0.5).draws == 2
+
+
+def test_only_plans_measured_on_the_same_corpora_are_compared(records, measure):
+    partly = measure("partly", {"b": 1.1}, criterion="man")
+    elsewhere = measure("one", {"d": 9.0})
+    losses = plan_losses([*records, *partly, *elsewhere])
+    # A corpus of one plan alone neither joins its mean nor makes the others incomplete.
+    assert loss_of(losses, "one").mean == 2.75 / 3
+    assert loss_of(losses, "two").missing == ()
+    assert loss_of(losses, "partly").missing == ("a", "c")
+    last = candidates_at(losses, 0.5).iloc[-1]
+    assert (last["criterion"], last["missing"]) == ("man", "a, c")
+    assert math.isnan(last["mean"]) and math.isnan(last["worst"])
+
+
+@pytest.mark.parametrize("other", [{"samples": 8}, {"dtype": "bfloat16"}])
+def test_what_was_measured_in_another_way_has_a_column_of_its_own(records, measure, other):
+    lucky = {"a": 2.0, "b": 1.0, "c": 4.0}
+    losses = plan_losses([*records, *measure("lucky", lucky, criterion="man", **other)])
+    table = candidates_at(losses, 0.5)
+    assert table["criterion"].tolist() == ["ean", "reap", "random", "man"]
+    assert table["way"].tolist()[:3] == ["", "", ""] and table["way"].iloc[3]
+    # As most plans were measured goes before.
+    both = plan_losses([*records, *measure("one", lucky, **other)])
+    assert loss_of(both, "one").mean == 2.75 / 3
+    assert loss_of(plan_losses([*records, *measure("new", lucky, **other)]), "new").mean == 0
+
+
+def test_of_two_evaluations_of_one_plan_the_newer_one_counts(records, measure):
+    assert loss_of(plan_losses([*records, *measure("one", EAN)]), "one").mean == 1.75 / 3
+
+
+def test_a_store_says_when_its_files_change(records, tmp_path):
+    store = EvaluationStore([tmp_path])
+    before = store.state()
+    path = store.save(records[0])
+    written = store.state()
+    assert before != written == store.state()
+    path.write_text(path.read_text() + " ")
+    assert store.state() != written
+
+
+def test_the_shipped_default_loses_to_chance_as_the_table_says(demo):
+    losses = plan_losses(EvaluationStore([SHIPPED_STATS]).records(demo.identity))
+    table = candidates_at(losses, 0.5, "expert")
+    rows = table[table["way"] == ""].set_index(["criterion", "calibrated_on", "schedule"])
+    chance, default = rows.loc["random", "", "uniform"], rows.loc["reap", "demo-code", "uniform"]
+    assert (round(default["mean"], 2), round(default["worst"], 2)) == (1.20, 2.64)
+    assert default["worst_on"] == "demo-math"
+    assert chance["mean"] < default["mean"]
