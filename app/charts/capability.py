@@ -7,8 +7,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from app.charts.chart import Drawing
+from app.charts.criterion_looks import looks
 from app.charts.names import FULL
-from app.charts.theme import CLEAR, DASHES, SYMBOLS, apply_theme, ink, plain, series_color, themed
+from app.charts.theme import CLEAR, apply_theme, ink, plain, themed
 
 _RADAR_GRID: Final = "rgba(128, 140, 150, 0.4)"
 _BETWEEN_SPOKES: Final = 78  # degrees, where the numbers of the axis hide no name
@@ -31,17 +32,10 @@ def capability_dots(scores: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     The row FULL is the model as it was: an upright bar in each line.
     """
     benchmarks = [plain(str(name)) for name in scores.columns]
-    dots = []
-    for index, name in enumerate(sorted(scores.index, key=lambda each: each == FULL)):
-        mark: dict[str, object] = {
-            "symbol": SYMBOLS[index % len(SYMBOLS)],
-            "size": 11,
-            "color": series_color(index, dark),
-            "line": {"color": ink(dark), "width": 1 if index >= len(SYMBOLS) else 0},
-        }
-        if name == FULL:
-            line = {"width": 3, "color": ink(dark)}
-            mark = {"symbol": "line-ns-open", "size": 18, "color": ink(dark), "line": line}
+    dots, drawn = [], looks(scores.index, dark)
+    for name in sorted(scores.index, key=lambda each: each == FULL):
+        mark: dict[str, object] = {"symbol": drawn[name].symbol, "color": drawn[name].color}
+        mark |= {"size": 18, "line": {"width": 3}} if name == FULL else {"size": 11}
         label = plain(str(name))
         hover = f"%{{y}}: %{{x:.3f}}<extra>{label}</extra>"
         scatter = go.Scatter(x=scores.loc[name], y=benchmarks, name=label, mode="markers")
@@ -65,18 +59,15 @@ def capability_radar(scores: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     spokes = [plain(str(name)) for name in scores.columns]
     fig = go.Figure()
     # The full model is the first, with the place -1 before the candidates' own.
-    rows = sorted(scores.index, key=lambda each: each != FULL)
+    rows, drawn = sorted(scores.index, key=lambda each: each != FULL), looks(scores.index, dark)
     for index, name in enumerate(rows, -1 if FULL in rows else 0):
-        color, dash = series_color(index, dark), DASHES[index % len(DASHES)]
-        if name == FULL:
-            color, dash = ink(dark), "dot"
         values, label = [float(value) for value in scores.loc[name]], plain(str(name))
         fig.add_scatterpolar(
             r=[*values, values[0]],
             theta=[*spokes, spokes[0]],
             name=label,
             mode="lines",
-            line={"color": color, "dash": dash, "width": 2},
+            line={"color": drawn[name].color, "dash": drawn[name].dash, "width": 2},
             hovertemplate=f"%{{theta}}: %{{r:.3f}}<extra>{label}</extra>",
             visible=True if index < _RADAR_LINES else "legendonly",
         )

@@ -17,7 +17,7 @@ from analysis.stats.choose import choose_stats, parse_corpus_weight
 from analysis.stats.tables import ExpertStats, Gate
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
-from app.charts.theme import paper, plain, series_color, themed
+from app.charts.theme import nth_look, paper, plain, series_color, themed
 from app.charts.traces import series
 
 # Codes of `fate`: 2 * pruned by the damage + pruned by the proxy.
@@ -68,10 +68,9 @@ def damage_proxy(table: pd.DataFrame, *, proxy: str = "proxy", dark: bool = Fals
         rows = shown[shown["fate"] == fate]
         dots.append(
             series(
-                code,
+                nth_look(code, dark),
                 f"{fate}: {int((table['fate'] == fate).sum()):,}",
                 (rows["proxy"].to_numpy(np.float32), rows["damage"].to_numpy(np.float32)),
-                dark,
                 "layer %{customdata[0]}, expert %{customdata[1]}<br>"
                 f"{plain(proxy)} %{{x:.4g}}, damage %{{y:.4g}}",
                 customdata=rows[["layer", "expert"]].to_numpy(np.uint16),

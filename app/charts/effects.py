@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from analysis.ranking.overlap import effects_over_models, mean_overlaps, variant_overlaps
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
-from app.charts.theme import ink, muted, themed
+from app.charts.theme import ink, muted, nth_look, themed
 from app.charts.traces import OVERLAP_AXIS, series, spread
 
 _GREEK: Final = {"b": "b", "alpha": "\u03b1", "beta": "\u03b2"}
@@ -37,13 +37,12 @@ def component_effects(
         # No line between them: it would cross the numbers beside the marks.
         marks.append(
             series(
-                index,
+                nth_look(index, dark),
                 str(component),
                 (
                     [f"{_GREEK[str(component)]} = {value}" for value in rows["value"]],
                     rows["overlap"],
                 ),
-                dark,
                 "%{x}: mean %{y:.3f}",
                 mode="markers+text",
                 text=[f"  {overlap:.2f}" for overlap in rows["overlap"]],

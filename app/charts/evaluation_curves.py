@@ -1,6 +1,6 @@
 """What pruning costs: a measure against sparsity or memory, one line for each criterion."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -11,9 +11,10 @@ from plotly.subplots import make_subplots
 
 from app.charts.chart import Drawing, chart, made_by
 from app.charts.context import Context
+from app.charts.criterion_looks import looks
 from app.charts.evaluations import evaluations, usual_measure
 from app.charts.sizes import byte_unit
-from app.charts.theme import DASHES, SYMBOLS, apply_theme, muted, plain, series_color
+from app.charts.theme import Look, apply_theme, muted, plain
 from pruning.evaluate.result import MEASURES
 
 # Column of the horizontal axis -> its name in the order offered, its title, and how its numbers
@@ -81,7 +82,7 @@ def curves_figure(
     fig = make_subplots(cols=max(1, len(names)), subplot_titles=names, shared_yaxes=False)
     # In the order of the table; the unpruned model is none.
     every = list(dict.fromkeys(table.loc[table["series"] != "", "series"]))
-    bright = [name for name in every if lit is None or name in lit]
+    bright = {name: look for name, look in looks(every, dark).items() if lit is None or name in lit}
     traces, places, levels = [], [], []
     # Each part of a table costs as much as it has columns.
     points = table[
@@ -116,7 +117,7 @@ def curves_figure(
 
 
 def _panel(
-    lines: Mapping[str, pd.DataFrame], bright: Sequence[str], against: str, dark: bool
+    lines: Mapping[str, pd.DataFrame], bright: Mapping[str, Look], against: str, dark: bool
 ) -> Iterator[dict[str, Any]]:
     """The lines of one corpus by series, those that stand back first; each as in the legend."""
     dim = [(name, points) for name, points in lines.items() if name not in bright]
@@ -131,8 +132,8 @@ def _panel(
             "line": {"color": muted(dark), "width": 1},
             "opacity": 0.45,
         }
-    for index, name in enumerate(bright):
-        points, color = lines[name], series_color(index, dark)
+    for name, look in bright.items():
+        points = lines[name]
         known = points.dropna(subset=["low", "high"])
         there, low, high = (known[column].to_numpy() for column in (against, "low", "high"))
         yield {
@@ -142,15 +143,15 @@ def _panel(
             "name": plain(name),
             "legendgroup": name,
             "fill": "toself",
-            "fillcolor": color,
+            "fillcolor": look.color,
             "opacity": 0.18,
             "mode": "none",
             "hoverinfo": "skip",
         }
         yield _line(points, against, name, plain(name)) | {
             "mode": "lines+markers",
-            "line": {"color": color, "dash": DASHES[index % len(DASHES)], "width": 2},
-            "marker": {"symbol": SYMBOLS[index % len(SYMBOLS)], "color": color, "size": 8},
+            "line": {"color": look.color, "dash": look.dash, "width": 2},
+            "marker": {"symbol": look.symbol, "color": look.color, "size": 8},
         }
 
 

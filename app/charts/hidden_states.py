@@ -11,9 +11,10 @@ import plotly.graph_objects as go
 from analysis.errors import StatsError
 from app.charts.chart import Drawing, chart, made_by
 from app.charts.context import Context
+from app.charts.criterion_looks import looks
 from app.charts.evaluations import series_name
 from app.charts.names import FULL
-from app.charts.theme import ink, plain, themed
+from app.charts.theme import plain, themed
 from app.charts.traces import series
 from pruning.evaluate.variance_record import VarianceRecord, VarianceStore, variance_overview
 
@@ -97,21 +98,20 @@ def variance_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 
     A row for each decoder layer of each candidate; the full model is thick, dotted, in ink.
     """
-    lines = []
+    lines, drawn = [], looks(map(str, table["candidate"].unique()), dark)
     # The full model comes last: it lies on top.
-    for index, name in enumerate(sorted(table["candidate"].unique(), key=lambda n: n == FULL)):
-        rows, label = table[table["candidate"] == name], plain(str(name))
+    for name, look in sorted(drawn.items(), key=lambda pair: pair[0] == FULL):
+        rows, label = table[table["candidate"] == name], plain(name)
         line = series(
-            index,
-            str(name),
+            look,
+            name,
             (rows["layer"], rows["variance"]),
-            dark,
             f"{label}, layer %{{x}}: %{{y:.4g}}",
             marker={"size": 8},
         )
         if name == FULL:
-            line.line = {"color": ink(dark), "dash": "dot", "width": 3}
-            line.marker = {"color": ink(dark), "size": 5}
+            line.line.width = 3
+            line.marker = {"color": look.color, "size": 5}
         lines.append(line)
     low, high = table["variance"].min(), table["variance"].max()
     return themed(

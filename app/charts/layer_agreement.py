@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
-from app.charts.theme import muted, themed
+from app.charts.theme import muted, nth_look, themed
 from app.charts.traces import series
 
 _SERIES: Final = (
@@ -29,7 +29,13 @@ def layer_agreement(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Figure of a table `layer, agreement, jaccard, kendall_tau`: one line a measure."""
     layers = table["layer"].astype(str)
     lines = [
-        series(index, name, (layers, table[column]), dark, f"{name} %{{y:.2f}}", marker={"size": 7})
+        series(
+            nth_look(index, dark),
+            name,
+            (layers, table[column]),
+            f"{name} %{{y:.2f}}",
+            marker={"size": 7},
+        )
         for index, (column, name) in enumerate(_SERIES)
     ]
     low = min(0.0, float(table["kendall_tau"].min(skipna=True) or 0))

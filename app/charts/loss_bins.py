@@ -13,8 +13,9 @@ from scipy.stats import t as student_t
 from analysis.errors import StatsError
 from app.charts.chart import Drawing, chart, made_by
 from app.charts.context import Context
+from app.charts.criterion_looks import criterion_look
 from app.charts.names import criterion_label
-from app.charts.theme import muted, series_color, themed
+from app.charts.theme import Look, ink, muted, themed
 from app.charts.traces import series, spread
 from pruning.evaluate.bins import rank_agreement
 from pruning.evaluate.bins_record import BinsRecord, BinsStore, bins_overview
@@ -54,7 +55,13 @@ def drawing(record: BinsRecord, *, name: str = "") -> Drawing:
     how, score, what = ranked.how, criterion_label(ranked.criterion), WORDS[ranked.granularity]
     place = "in order of their saliency" if how.order == "saliency" else "by place"
     return Drawing(
-        partial(loss_bins, table, granularity=ranked.granularity, order=how.order),
+        partial(
+            loss_bins,
+            table,
+            criterion=ranked.criterion,
+            granularity=ranked.granularity,
+            order=how.order,
+        ),
         table,
         describe(table, rank_agreement(table), score, record.num_samples),
         made_by(
@@ -122,7 +129,7 @@ def verdict(overview: pd.DataFrame) -> str:
 
 
 def loss_bins(
-    table: pd.DataFrame, *, granularity: str, order: str, dark: bool = False
+    table: pd.DataFrame, *, criterion: str, granularity: str, order: str, dark: bool = False
 ) -> go.Figure:
     """Figure of a table of `pruning.evaluate.bins.BIN_COLUMNS`, a row a bin.
 
@@ -140,7 +147,7 @@ def loss_bins(
             name="loss without the bin, minus the full model's",
             error_y=spread(changes, table["low"], table["high"], color=muted(dark), thickness=1.5),
             customdata=table[["saliency", "removed"]],
-            marker={"color": series_color(0, dark)},
+            marker={"color": criterion_look(criterion, dark).color},
             hovertemplate=f"bin %{{x}}: %{{customdata[1]:,}} {what}, mean saliency "
             "%{customdata[0]:.3g}<br>loss %{y:+.4f} nats per token<extra></extra>",
         )
@@ -149,15 +156,13 @@ def loss_bins(
     is_positive = (table["saliency"] >= 0).all() and table["share"].notna().all()
     if is_positive and changes.sum() > 0:
         shares = series(
-            1,
+            Look(ink(dark), "diamond", "dash"),
             "the same sum, dealt out by share of the saliency",
             (bins, table["share"] * changes.sum()),
-            dark,
             "bin %{x}: %{customdata[0]:.1%} of the saliency",
-            marker={"symbol": "diamond"},
             customdata=table[["share"]],
         )
-        traces.append(shares.update(line_dash="dash"))
+        traces.append(shares)
     place = "least salient first" if order == "saliency" else "first layers first"
     return themed(
         traces,

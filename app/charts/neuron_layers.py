@@ -9,7 +9,7 @@ from analysis.errors import PlanError
 from app.charts import neuron_cut
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
-from app.charts.theme import muted, themed
+from app.charts.theme import muted, nth_look, themed
 from app.charts.traces import series, stroke
 from pruning.neuron_views import SideBySide
 from pruning.plan import ATOMIC_GRANULARITY
@@ -48,7 +48,7 @@ def layer_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     As HEAPr's Figures 5 and 6.
     """
     lines = [
-        series(place, str(name), (line["layer"], line["share"]), dark, _HOVER_LAYER)
+        series(nth_look(place, dark), str(name), (line["layer"], line["share"]), _HOVER_LAYER)
         for place, (name, line) in enumerate(table.groupby("series", sort=False))
     ]
     return themed(
@@ -85,7 +85,7 @@ def flops_lines(table: pd.DataFrame, *, measured: bool = True, dark: bool = Fals
     top = max(float(table["removed"].max()), 0.01)
     even = stroke([0, top], [0, top], muted(dark), 2, name="all experts alike", showlegend=None)
     lines = [
-        series(place, str(name), (line["removed"], line["reduction"]), dark, _HOVER_FLOPS)
+        series(nth_look(place, dark), str(name), (line["removed"], line["reduction"]), _HOVER_FLOPS)
         for place, (name, line) in enumerate(table.groupby("series", sort=False))
     ]
     routing = "measured routing" if measured else "experts chosen equally often"

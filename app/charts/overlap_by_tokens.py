@@ -16,6 +16,7 @@ from analysis.stats.store import SHARDS, Run
 from analysis.stats.tables import ExpertStats, Gate
 from app.charts.chart import Drawing, chart
 from app.charts.context import CURVE_BESIDE, Context
+from app.charts.criterion_looks import looks
 from app.charts.theme import apply_theme, plain
 from app.charts.traces import OVERLAP_AXIS, chance, series
 
@@ -91,7 +92,7 @@ def parts_curve(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         vertical_spacing=0.3 / rows,
         subplot_titles=[plain(corpus) for corpus in corpora],
     )
-    places = {str(name): place for place, name in enumerate(dict.fromkeys(table["criterion"]))}
+    drawn = looks(table["criterion"].unique(), dark)
     for place, corpus in enumerate(corpora):
         where = {"row": place // columns + 1, "col": place % columns + 1}
         own = table[table["corpus"] == corpus]
@@ -101,8 +102,8 @@ def parts_curve(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         fig.add_trace(chance(_tokens(line), line["chance"], dark, hover, **group, **shows), **where)
         for name, line in own.sort_values("tokens").groupby("criterion", sort=False):
             hover, group = f"{plain(str(name))}, %{{x}} tokens: %{{y:.3f}}", {"legendgroup": name}
-            index, across, up = places[str(name)], _tokens(line), line["overlap"]
-            trace = series(index, str(name), (across, up), dark, hover, **group, **shows)
+            points = _tokens(line), line["overlap"]
+            trace = series(drawn[str(name)], str(name), points, hover, **group, **shows)
             fig.add_trace(trace, **where)
     fig.update_annotations(font={"size": 14})
     apply_theme(

@@ -13,6 +13,7 @@ from analysis.ranking.overlap import chance_overlap, corpora_overlap, criterion_
 from analysis.stats.tables import ExpertStats, Gate
 from app.charts.chart import Drawing, chart
 from app.charts.context import CURVE_BESIDE, Context
+from app.charts.criterion_looks import looks
 from app.charts.theme import ink, paper, plain, themed
 from app.charts.traces import OVERLAP_AXIS, chance, note, series
 
@@ -71,7 +72,8 @@ def overlap_curve(
         said, width = ("chance", 2) if place == 0 else (f"chance, {kind}", 1)
         hover = f"{said} %{{y:.3f}}"
         lines.append(chance(line["sparsity"], line["chance"], dark, hover, name=said, width=width))
-    for index, (name, rows) in enumerate(table.groupby("series", sort=False)):
+    drawn = looks(table["series"].unique(), dark)
+    for name, rows in table.groupby("series", sort=False):
         rows = rows.sort_values("sparsity")
         is_now = [sparsity is not None and abs(at - sparsity) < 1e-9 for at in rows["sparsity"]]
         mark = {
@@ -81,9 +83,8 @@ def overlap_curve(
             "line": {"color": ink(dark), "width": [2 if now else 0 for now in is_now]},
         }
         hover = f"{plain(str(name))} %{{y:.3f}}"
-        lines.append(
-            series(index, str(name), (rows["sparsity"], rows["overlap"]), dark, hover, marker=mark)
-        )
+        points = rows["sparsity"], rows["overlap"]
+        lines.append(series(drawn[str(name)], str(name), points, hover, marker=mark))
     fig = themed(
         lines,
         dark,

@@ -13,6 +13,7 @@ from analysis.errors import StatsError
 from analysis.ranking.leaderboard import pareto_front
 from app.charts.chart import Drawing, chart, made_by
 from app.charts.context import Context
+from app.charts.criterion_looks import looks
 from app.charts.evaluations import evaluations, usual_measure
 from app.charts.names import FULL
 from app.charts.sizes import byte_unit, size_text
@@ -97,7 +98,9 @@ def pareto_scatter(table: pd.DataFrame, quality: Quality, *, dark: bool = False)
     front = rows[rows["on_front"]]
     steps = stroke(front["x"], front["value"], primary(dark), 2, name="best within the memory")
     steps.update(line_shape="hv", showlegend=None)
-    looks: tuple[tuple[str, pd.DataFrame, dict[str, object]], ...] = (
+    drawn = looks(map(str, front["candidate"]), dark)
+    colors = [drawn[str(name)].color for name in front[~front["is_full"]]["candidate"]]
+    marks: tuple[tuple[str, pd.DataFrame, dict[str, object]], ...] = (
         (
             "beaten by another",
             rows[~rows["on_front"] & ~rows["is_full"]],
@@ -106,12 +109,12 @@ def pareto_scatter(table: pd.DataFrame, quality: Quality, *, dark: bool = False)
         (
             "on the front",
             front[~front["is_full"]],
-            {"symbol": "diamond", "size": 11, "color": primary(dark)},
+            {"symbol": "diamond", "size": 11, "color": colors},
         ),
         ("full model", rows[rows["is_full"]], {"symbol": "star", "size": 14, "color": ink(dark)}),
     )
     return themed(
-        [steps, *(_points(points, name, mark) for name, points, mark in looks if len(points))],
+        [steps, *(_points(points, name, mark) for name, points, mark in marks if len(points))],
         dark,
         x={"title": f"weights, {unit_name}", "showgrid": False, "tickformat": ".3~g"},
         y={"title": quality.axis},

@@ -12,13 +12,15 @@ from plotly.subplots import make_subplots
 from analysis.errors import StatsError
 from app.charts.chart import Drawing, chart, made_by
 from app.charts.context import Context
+from app.charts.criterion_looks import looks
 from app.charts.names import criterion_label
-from app.charts.theme import apply_theme, muted, plain
+from app.charts.theme import Look, apply_theme, ink, muted, plain
 from app.charts.traces import series
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore, evaluation_table
 from pruning.plan import ATOMIC_GRANULARITY
 
 WORDS: Final = {"atomic": "neurons", "expert": "whole experts"}
+_SYMBOLS: Final = {"atomic": "circle", "expert": "square"}
 CLAIMED: Final = "HEAPr, neurons all layers"
 _KINDS: Final = {ATOMIC_GRANULARITY: "neurons"}
 SAME_BYTES_COLUMNS: Final = (
@@ -94,7 +96,7 @@ def same_bytes(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Figure of a table of `SAME_BYTES_COLUMNS`: a panel for each corpus.
 
     A row a candidate, the least loss on top by the mean over corpora; neurons are circles, whole
-    experts squares; the line at 0 is the full model.
+    experts squares, in the criterion's colour; the line at 0 is the full model.
     """
     corpora = table["corpus"].unique().tolist()
     order = table.groupby("candidate", sort=False)["change"].mean().sort_values().index.tolist()
@@ -105,20 +107,23 @@ def same_bytes(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         horizontal_spacing=0.03,
         subplot_titles=[plain(str(corpus)) for corpus in corpora],
     )
+    colors = {name: look.color for name, look in looks(order, dark).items()}
+    for granularity, symbol in _SYMBOLS.items():
+        mark = {"symbol": symbol, "size": 11, "color": ink(dark)}
+        entry = go.Scatter(x=[None], y=[None], mode="markers", marker=mark, name=WORDS[granularity])
+        fig.add_trace(entry, row=1, col=1)
     for column, corpus in enumerate(corpora, 1):
-        for index, granularity in enumerate(WORDS):  # circles and squares
+        for granularity, symbol in _SYMBOLS.items():
             part = table[(table["corpus"] == corpus) & (table["granularity"] == granularity)]
             points = series(
-                index,
+                Look(ink(dark), symbol, "solid"),
                 WORDS[granularity],
                 (part["change"], [plain(name) for name in part["candidate"]]),
-                dark,
                 "%{y}<br>loss %{customdata[0]:.4f}, full model %{customdata[1]:.4f}: "
                 "%{x:+.4f}<br>%{customdata[2]:,} bytes",
                 mode="markers",
-                marker={"size": 11},
-                legendgroup=granularity,
-                showlegend=column == 1,
+                marker={"size": 11, "color": part["candidate"].map(colors).tolist()},
+                showlegend=False,
                 cliponaxis=False,
                 customdata=part[["loss", "full", "bytes"]],
             )

@@ -10,6 +10,8 @@ from analysis.criteria import get_criterion
 from analysis.errors import StatsError
 from app.charts.chart import Drawing, chart, made_by
 from app.charts.context import Context
+from app.charts.criterion_looks import looks
+from app.charts.names import criterion_label
 from app.charts.theme import ink, muted, paper, plain, primary, series_color, themed
 from app.charts.traces import note, series
 from pruning.budget import sparsity_budget
@@ -84,8 +86,10 @@ def draw_schedules(context: Context) -> Drawing:
     """Where several searches put the budget, layer by layer."""
     found = searches(context)
     table = densities_of({each.search_id: each.result for each in found})
+    labels = {each.search_id: criterion_label(each.criterion) for each in found}
+    named = table.assign(search=table["search"].map(lambda name: f"{labels[name]}, {name}"))
     about = made_by(f"searches {', '.join(each.search_id for each in found)}")
-    return Drawing(partial(density_schedules, table), table, describe_schedules(table), about)
+    return Drawing(partial(density_schedules, named), table, describe_schedules(named), about)
 
 
 def measure_label(fitness: str) -> str:
@@ -238,17 +242,17 @@ def density_schedules(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 
     Density is the share of its experts that a layer keeps (arXiv:2603.06003, Fig. 1 and 3).
     """
+    drawn = looks(table["search"].unique(), dark)
     lines = [
         series(
-            index,
+            drawn[str(name)],
             str(name),
             ([str(layer) for layer in rows["layer"]], rows["density"]),
-            dark,
             f"{plain(str(name))} %{{y:.0%}} (%{{customdata[0]}} of %{{customdata[1]}})",
             customdata=rows[["kept", "experts"]],
             marker={"size": 7},
         )
-        for index, (name, rows) in enumerate(table.groupby("search", sort=False))
+        for name, rows in table.groupby("search", sort=False)
     ]
     return themed(
         lines,

@@ -15,6 +15,7 @@ from analysis.ranking.overlap import kept_counts
 from analysis.ranking.stratification import rescale, separation
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
+from app.charts.criterion_looks import looks
 from app.charts.theme import CLEAR, apply_theme, ink, muted, paper, plain
 from app.charts.traces import halo, heat, layer_axis, series, stroke
 from app.tables.ranked import Ranked
@@ -89,7 +90,7 @@ def separation_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     `band` the share of experts within 0.05 of the boundary. Layer 0 is on top.
     """
     fig = make_subplots(1, 2, shared_yaxes=True, horizontal_spacing=0.05)
-    layers = sorted(table["layer"].unique())
+    layers, panels = sorted(table["layer"].unique()), looks(table["panel"].unique(), dark)
     ends = table.groupby("layer")
     for column, (measure, title) in enumerate(_MEASURES, start=1):
         # The bar of each dumbbell; None breaks the line between layers.
@@ -97,12 +98,11 @@ def separation_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         x = [value for pair in zip(low, high, strict=True) for value in (*pair, None)]
         y = [value for layer in low.index for value in (str(layer), str(layer), None)]
         fig.add_trace(stroke(x, y, muted(dark), 1.5), row=1, col=column)
-        for index, (panel, rows) in enumerate(table.groupby("panel", sort=False)):
+        for panel, rows in table.groupby("panel", sort=False):
             dots = series(
-                index,
+                panels[str(panel)],
                 str(panel),
                 (rows[measure], rows["layer"].astype(str)),
-                dark,
                 f"layer %{{y}}, {plain(str(panel))}: %{{x}}",
                 cliponaxis=False,
                 legendgroup=panel,

@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import plotly.graph_objects as go
@@ -46,10 +47,25 @@ _FOOTER_LINE: Final = 15
 _FOOTER_CHARACTERS: Final = 100  # about 500 px, within the 700 px of plotly's static images
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What tells one series from another, in colour and without."""
+
+    color: str
+    symbol: str
+    dash: str
+
+
 def series_color(index: int, dark: bool) -> str:
     """Colour of the index-th series; always paired with a symbol, dash or pattern."""
     palette = SERIES_DARK if dark else SERIES_LIGHT
     return palette[index % len(palette)]
+
+
+def nth_look(index: int, dark: bool) -> Look:
+    """The look of the index-th series of a figure whose series are not criteria."""
+    symbol, dash = SYMBOLS[index % len(SYMBOLS)], DASHES[index % len(DASHES)]
+    return Look(series_color(index, dark), symbol, dash)
 
 
 def colorscale(stops: Sequence[str] = CIVIDIS) -> list[list[float | str]]:

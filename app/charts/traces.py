@@ -9,15 +9,13 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from app.charts.theme import (
-    DASHES,
-    SYMBOLS,
+    Look,
     colorbar,
     colorscale,
     ink,
     muted,
     paper,
     plain,
-    series_color,
 )
 
 STILL_LEGEND: Final = {"itemclick": False, "itemdoubleclick": False, "traceorder": "normal"}
@@ -25,20 +23,17 @@ STILL_LEGEND: Final = {"itemclick": False, "itemdoubleclick": False, "traceorder
 OVERLAP_AXIS: Final = {"range": [-0.03, 1.06], "tickformat": ".1f"}
 
 
-def series(
-    index: int, name: str, points: tuple[Any, Any], dark: bool, hover: str, **more: Any
-) -> go.Scatter:
-    """The line of the index-th series over points, their x and y, with its colour and symbol."""
-    color, mark = series_color(index, dark), more.pop("marker", {})
-    mode, line = more.pop("mode", "lines+markers"), {"color": color, "width": 2}
-    line["dash"] = DASHES[index % len(DASHES)]
+def series(look: Look, name: str, points: tuple[Any, Any], hover: str, **more: Any) -> go.Scatter:
+    """The line of a series over points, their x and y."""
+    mark, mode = more.pop("marker", {}), more.pop("mode", "lines+markers")
+    line = {"color": look.color, "width": 2, "dash": look.dash}
     return go.Scatter(
         x=points[0],
         y=points[1],
         name=plain(name),
         mode=mode,
         line=line if "lines" in mode else None,
-        marker={"symbol": SYMBOLS[index % len(SYMBOLS)], "color": color, "size": 9} | mark,
+        marker={"symbol": look.symbol, "color": look.color, "size": 9} | mark,
         hovertemplate=f"{hover}<extra></extra>",
         **more,
     )

@@ -13,15 +13,11 @@ from analysis.errors import StatsError
 from analysis.ranking.leaderboard import WINNER_COLUMNS, score_table, winners
 from app.charts.chart import Drawing, chart, made_by
 from app.charts.context import Context
+from app.charts.criterion_looks import looks
 from app.charts.evaluations import evaluations
 from app.charts.theme import SMALL_SIZE, muted, plain, text_on, themed
 from app.charts.traces import note
 
-# One colour a winner. The cell says its name as well, so nobody has to tell ten colours apart.
-_COLORS = (
-    *("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9"),
-    *("#d55e00", "#f0e442", "#7a4fa3", "#9aa5ac", "#8c5a3c"),
-)
 _NOBODY = "#e9eef1"
 _ROOMY = 16  # letters of a cell that has room for text of the usual size
 # Of the narrowest page, in the usual size and in the narrow one; what does not fit a cell is cut,
@@ -72,7 +68,8 @@ def winner_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     settings = list(dict.fromkeys(table["setting"]))
     benchmarks = list(dict.fromkeys(table["benchmark"]))
     names = list(dict.fromkeys(name for name in table["winner"] if name))
-    colors = {name: _COLORS[place % len(_COLORS)] for place, name in enumerate(names)}
+    # Of the criterion; the cell says the name as well, so nobody has to tell colours apart.
+    colors = {name: look.color for name, look in looks(names, dark).items()}
     codes = {name: place + 1 for place, name in enumerate(names)} | {"": 0}
     every = pd.MultiIndex.from_product([settings, benchmarks])
     cells = table.set_index(["setting", "benchmark"]).reindex(every)

@@ -75,8 +75,8 @@ def test_lines_that_are_not_lit_are_grey_and_one_trace_with_gaps_between_them(sw
     assert list(both.x) == pytest.approx([0, 0.25, 0.5, gap, 0, 0.5, gap], nan_ok=True)
     assert both.text[4] == "&lt;b&gt;"
     assert both.name == "2 others"
-    # Lines that are lit have the first colours, whatever else there is.
-    assert lines(fig)[0].line.color == lines(curves_figure(sweep, label="ESAP"))[0].line.color
+    # A line has its colour, whatever else is lit.
+    assert lines(fig)[0].line.color == lines(curves_figure(sweep, label="ESAP"))[1].line.color
     assert len(lines(fig)) == 2
 
 

@@ -1,6 +1,7 @@
 """Figures of neurons on Explore: they draw the table, sentences say it, payloads stay small."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -131,22 +132,16 @@ def test_bars_of_a_wide_expert_part_at_the_cut():
 def test_bins_stand_beside_their_share(order):
     rows = [(0, 3, 1.0, 0.25, 0.1, 0.05, 0.2, 0.1), (1, 3, 3.0, 0.75, 0.3, 0.1, 0.4, 0.3)]
     table = pd.DataFrame(rows, columns=list(BIN_COLUMNS))
-    bars, shares = loss_bins.loss_bins(table, granularity="atomic", order=order).data
+    drawn = partial(loss_bins.loss_bins, criterion="heapr", order=order)
+    bars, shares = drawn(table, granularity="atomic").data
     assert list(bars.x) == ["1", "2"]
     np.testing.assert_allclose(bars.error_y.array, [0.1, 0.1])
     np.testing.assert_allclose(bars.error_y.arrayminus, [0.05, 0.2])
     np.testing.assert_allclose(shares.y, [0.25 * 0.4, 0.75 * 0.4])
     # A saliency below 0, as AIMER's, has no shares.
     negative = table.assign(saliency=[-3.0, -1.0], share=[0.75, 0.25])
-    assert len(loss_bins.loss_bins(negative, granularity="expert", order=order).data) == 1
-    assert (
-        len(
-            loss_bins.loss_bins(
-                table.assign(loss_change=0.0), granularity="expert", order=order
-            ).data
-        )
-        == 1
-    )
+    assert len(drawn(negative, granularity="expert").data) == 1
+    assert len(drawn(table.assign(loss_change=0.0), granularity="expert").data) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,116 @@
+"""One colour and one mark for one criterion, on every chart; dashes tell its series apart.
+
+Seventeen colours cannot all be told apart by everybody. They are chosen so that any two differ in
+normal sight, and two with the same mark in the simulated sight of people who lack red or green
+receptors. Random is grey and the full model has the colour of text.
+"""
+
+import re
+from collections.abc import Iterable
+from functools import cache
+from typing import Final
+
+import numpy as np
+
+from analysis.criteria import CRITERIA, NEURON_CRITERIA, RANKABLE, Criterion, get_criterion, unified
+from app.charts.names import FULL
+from app.charts.theme import DASHES, SYMBOLS, Look, ink, muted
+
+# Name -> colour on the light page, on the dark one, and place in SYMBOLS.
+_CHOSEN: Final[dict[str, tuple[str, str, int]]] = {
+    "reap": ("#0a89c8", "#a3d8ff", 2),
+    "frequency": ("#772e01", "#cd632d", 1),
+    "man": ("#4f950f", "#a5e780", 0),
+    "msan": ("#855902", "#de9814", 3),
+    "ean": ("#582493", "#956ed2", 4),
+    "damage": ("#085449", "#069c89", 5),
+    "seer": ("#5d4dbe", "#9f99fd", 6),
+    "gate-ean": ("#4f4a04", "#928a03", 0),
+    "squared-gate-energy": ("#01468c", "#4087de", 1),
+    "mone": ("#9c7c02", "#f7cc4b", 2),
+    "heapr": ("#953490", "#dc82d4", 3),
+    "camera-p": ("#af2c1f", "#f7806e", 4),
+    "pathfinder": ("#a55bc5", "#eabdfe", 5),
+    "aimer": ("#077836", "#57c173", 6),
+    "magnitude": ("#0c6e8a", "#18b8e7", 0),
+    "hoyer": ("#169483", "#2af0d5", 1),
+    "neuron-norms": ("#850144", "#cc5a82", 2),
+}
+_RANDOM_SYMBOL, _VARIANT_SYMBOL = 5, 4
+# Of plans that no criterion here ranked.
+_OTHER: Final = {False: "#6b4c3b", True: "#c9a995"}
+_FILLS: Final = ("", "-open", "-dot", "-open-dot")
+_KNOWN: Final = CRITERIA | NEURON_CRITERIA
+_CALLED: Final = {
+    word: each
+    for each in (*_KNOWN.values(), *(unified(*variant) for variant in RANKABLE))
+    for word in (each.label, each.name)
+}
+_LONGEST_FIRST: Final = "|".join(map(re.escape, sorted(_CALLED, key=len, reverse=True)))
+_SERIES: Final = re.compile(rf"({_LONGEST_FIRST})((?:,| on ).*)?", re.DOTALL)
+
+
+def criterion_look(name: str, dark: bool) -> Look:
+    """The look of a criterion by its name, as in `looks`."""
+    return _look(get_criterion(name), dark)
+
+
+def looks(names: Iterable[str], dark: bool) -> dict[str, Look]:
+    """The look of each series of a figure, by name.
+
+    A series is called after its criterion, by label or name, and what ranked: "REAP on code". It
+    has the colour and the mark of the criterion. What follows the criterion, a corpus or a
+    schedule, fills the mark in a way of its own, the same for every criterion of the figure, and
+    takes the dash as many places on.
+    """
+    parsed = {name: _SERIES.fullmatch(name) for name in names}
+    endings = sorted({found[2] or "" for found in parsed.values() if found})
+    others = [name for name, found in parsed.items() if not found and name != FULL]
+    drawn = {}
+    for name, found in parsed.items():
+        if found:
+            own, place = _look(_CALLED[found[1]], dark), endings.index(found[2] or "")
+            symbol = own.symbol + _FILLS[place % len(_FILLS)]
+            dash = DASHES[(DASHES.index(own.dash) + place) % len(DASHES)]
+            drawn[name] = Look(own.color, symbol, dash)
+        elif name == FULL:
+            drawn[name] = Look(ink(dark), "line-ns-open", "dot")
+        else:
+            place = others.index(name)
+            dash = DASHES[place % len(DASHES)]
+            drawn[name] = Look(_OTHER[dark], SYMBOLS[place % len(SYMBOLS)], dash)
+    return drawn
+
+
+@cache
+def _look(criterion: Criterion, dark: bool) -> Look:
+    # "camera-p:0.5" looks as "camera-p".
+    chosen = _CHOSEN.get(criterion.name.partition(":")[0])
+    if criterion.name == "random":
+        color, place = muted(dark), _RANDOM_SYMBOL
+    elif chosen is not None:
+        color, place = _in_theme(chosen, dark), chosen[2]
+    elif criterion.exponents is not None:
+        color, place = _mixed(criterion.exponents, dark), _VARIANT_SYMBOL
+    else:
+        color, place = _OTHER[dark], 0
+    return Look(color, SYMBOLS[place], DASHES[place % len(DASHES)])
+
+
+def _in_theme(chosen: tuple[str, str, int], dark: bool) -> str:
+    return chosen[1] if dark else chosen[0]
+
+
+def _mixed(exponents: tuple[int, int, int], dark: bool) -> str:
+    """Colour of a unified variant without a name of its own.
+
+    The mean of the named variants of the same b, weighed by 1 / distance^2 of (alpha, beta).
+    """
+    colors, weights = [], []
+    for each in _KNOWN.values():
+        if each.exponents is not None and each.exponents[0] == exponents[0]:
+            color = _in_theme(_CHOSEN[each.name], dark)
+            colors.append([int(color[start : start + 2], 16) for start in (1, 3, 5)])
+            weights.append(1 / float(np.square(np.subtract(each.exponents, exponents)).sum()))
+    mean = np.average(colors, axis=0, weights=weights).round().astype(int)
+    return "#{:02x}{:02x}{:02x}".format(*mean)
