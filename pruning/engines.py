@@ -3,9 +3,11 @@
 A verdict on a program that the tests do not run says so. Nothing here loads anything.
 """
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from analysis.families.base import WIDTHS_KEY
 from analysis.families.native import is_registered_here
@@ -78,6 +80,38 @@ _ONE_COUNT = {
     "SGLang": "its classes read one number of experts for all layers",
     "llama.cpp": "its file format holds one number of experts for all layers",
 }
+
+
+# Server or converter -> its command line, for the folder of a checkpoint.
+_SERVES: Final[Mapping[str, str]] = {
+    "vLLM": "vllm serve {}",
+    "SGLang": "python -m sglang.launch_server --model-path {}",
+    "llama.cpp": "python convert_hf_to_gguf.py {} --outfile model.gguf",
+}
+
+
+def serve_commands(found: Iterable[Verdict], path: str) -> dict[str, str]:
+    """Program -> the command that serves or converts the folder, of those that should read it."""
+    known = [each.engine for each in found if each.reads is not Reads.NO]
+    place = shlex.quote(path)
+    return {engine: _SERVES[engine].format(place) for engine in known if engine in _SERVES}
+
+
+def load_code(model: MoEModel, contents: Contents, name: str) -> str:
+    """Python that loads a checkpoint and its tokenizer; `name` is the value of `name` in it."""
+    auto_class = model.family.auto_class
+    imports = f"from transformers import {auto_class}, AutoTokenizer"
+    # A reader without the flag stops with an error.
+    flag = "" if contents.is_uniform else ", trust_remote_code=True"
+    load = f"{auto_class}.from_pretrained(name{flag})"
+    if not contents.in_transformers:
+        imports = "from pruning import load_pruned  # MoE Prune Studio\n"
+        imports += "from transformers import AutoTokenizer"
+        load = "load_pruned(name)"
+    return (
+        f"{imports}\n\nname = {name}\nmodel = {load}\n"
+        "tokenizer = AutoTokenizer.from_pretrained(name)"
+    )
 
 
 def verdicts(contents: Contents) -> tuple[Verdict, ...]:

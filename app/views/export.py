@@ -1,4 +1,4 @@
-"""Export: the plan, what it needs, the job that writes it, and the proof."""
+"""Export: the result, the plan, what it needs, the job that writes it."""
 
 from dataclasses import replace
 
@@ -7,29 +7,35 @@ import streamlit as st
 from app.charts.context import Context
 from app.frame.job_panel import job_panel
 from app.frame.pages import draw_page
-from app.parts.export.exports import plan_part, preflight_part, proof_part, start_part
+from app.jobs.model import ACTIVE
+from app.parts.export.exports import form_part, plan_part
+from app.parts.export.finished import finished_part, form_place
 from app.parts.plan.experts import import_banner, refusal_part
 from app.parts.plan.neurons import neuron_export_page
+from app.session.job_queue import job_store
 from app.session.plan_data import shown_plan, sizes_of
 
 
 def export(context: Context) -> Context:
     """The page."""
     refusal_part()
+    counts = job_store().counts(("export",))
+    if is_writing := any(state in counts for state in ACTIVE):
+        job_panel("export")
     if context.plan.is_atomic:
         neuron_export_page(context)
     elif (shown := shown_plan(context)) is not None:
         context = replace(context, shown=shown)
         import_banner(shown)
         report = sizes_of(context, shown.plan)
+        is_written = finished_part(context, shown.plan)
         left, right = st.columns(2)
+        with right, form_place(is_written=is_written):
+            form_part(context, shown, report)
         with left, st.container(border=True):
             plan_part(context, shown, report)
-        with right, st.container(border=True):
-            ready, options = preflight_part(context, shown, report)
-            start_part(context, shown, ready, options)
-    job_panel("export")
-    proof_part(context)
+    if not is_writing:
+        job_panel("export")
     return context
 
 

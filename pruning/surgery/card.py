@@ -14,7 +14,7 @@ from analysis.errors import ExportError, first_line
 from analysis.model import MoEModel
 from pruning.atoms.kept import count_atoms
 from pruning.atoms.widths import WidthPlan
-from pruning.engines import contents_of, verdicts
+from pruning.engines import contents_of, load_code, verdicts
 from pruning.heads import HeadPlan, heads_in_words
 from pruning.plan import PruningPlan, tool_version
 from pruning.sizes import SizeReport, format_bytes, size_report
@@ -120,11 +120,7 @@ The ids of the experts that stay, and the SHA-256 of every file, are in `moeprun
 ## How to load it
 
 ```python
-{imports}
-
-name = "path/to/this/folder"  # or its id on the hub
-model = {load}
-tokenizer = AutoTokenizer.from_pretrained(name)
+{code}
 ```
 
 | program | reads it | why |
@@ -157,15 +153,6 @@ def model_card(
     """
     source, sizes = source_metadata(model.checkpoint.path), size_report(model, plan)
     contents = contents_of(model, plan, widths)
-    auto_class = model.family.auto_class
-    imports = f"from transformers import {auto_class}, AutoTokenizer"
-    # A reader without the flag stops with an error.
-    flag = "" if contents.is_uniform else ", trust_remote_code=True"
-    load = f"{auto_class}.from_pretrained(name{flag})"
-    if not contents.in_transformers:
-        imports = "from pruning import load_pruned  # MoE Prune Studio\n"
-        imports += "from transformers import AutoTokenizer"
-        load = "load_pruned(name)"
     readers = (f"| {each.engine} | {each.reads} | {each.reason} |" for each in verdicts(contents))
     is_hub_id = model.name.count("/") == 1
     metadata = ModelCardData(
@@ -185,8 +172,7 @@ def model_card(
         family=model.family.label,
         licence="" if source.get("license") else _NO_LICENCE,
         kept=_kept_table(model, plan),
-        imports=imports,
-        load=load,
+        code=load_code(model, contents, '"path/to/this/folder"  # or its id on the hub'),
         readers="\n".join(readers),
         what="neurons of its routed experts" if plan.kept_atoms else "its routed experts",
         facts="\n".join((_facts(model, plan, heads, sizes), *_atom_facts(model, plan, widths))),

@@ -7,12 +7,18 @@ import pytest
 from page_texts import table_with, texts
 from safetensors.torch import load_file, save_file
 
+from analysis.drain import drain
 from analysis.model import load_model_index
+from analysis.stats.store import StatsStore
 from app.jobs.model import JobState
 from app.jobs.store import JobStore
 from builders import tiny_checkpoint
 from pruning.atoms.widths import WidthMode
 from pruning.plan import plan_from_dict
+from pruning.planning.make import make_plan
+from pruning.planning.ranking import select
+from pruning.requests.plan import PlanRequest
+from pruning.surgery.export import export_checkpoint
 from pruning.surgery.width_sizes import width_options
 
 
@@ -150,10 +156,78 @@ def test_the_proof_shows_every_check_of_the_newest_export_of_this_model(
     assert table_of(open_page("export", "headed", criterion="Random")) == []
 
 
-def finish_export(store, model, result):
+def written_export(tmp_path, headed, *, state=JobState.DONE, **result):
+    """A small export of the plan that the page proposes, as the job table and the disk have it."""
+    plan = plan_of(headed)
+    out = tmp_path / "small 1"
+    drain(export_checkpoint(load_model_index(str(headed / "plain")), plan, out))
+    checks = [
+        {"name": "hashes", "ok": True, "detail": "3 files"},
+        {"name": "logits", "ok": True, "detail": "equal"},
+    ]
+    verify = {"level": "logits", "reason": "as asked for", "checks": checks}
+    result = {"out": str(out), "plan_digest": plan.digest, "verify": verify} | result
+    finish_export(JobStore(tmp_path / "state" / "jobs.sqlite"), headed / "plain", result, state)
+    return out
+
+
+def plan_of(headed):
+    """The plan that the page shows at first."""
+    request = PlanRequest(model=str(headed / "plain"), criterion="random", sparsity="50%")
+    model = load_model_index(request.model)
+    return make_plan(select(request, model, StatsStore()), request).plan
+
+
+def test_success_leads_with_place_code_servers_and_all_checks(open_page, tmp_path, headed):
+    out = written_export(tmp_path, headed)
+    test = open_page("export", "plain", criterion="Random")
+    assert texts(test.error) == []
+    assert not any(":red[" in text for text in texts(test.markdown))
+    code = texts(test.code)
+    assert code[0] == str(out)
+    assert f'name = "{out}"' in code[1]
+    assert "AutoModelForCausalLM.from_pretrained(name)" in code[1]
+    assert f"vllm serve '{out}'" in code[2]
+    assert table_with(test, "holds")["check"].tolist() == ["logits", "hashes"]
+    (form,) = (each for each in test.expander if "again" in each.label)
+    assert [button.key for button in form.button] == ["export.start"]
+    assert not form.button[0].disabled
+    # Another plan is not the one that was written.
+    test.select_slider(key="sparsity").set_value(0).run()
+    assert not any("again" in each.label for each in test.expander)
+
+
+def test_an_export_of_this_plan_that_is_gone_does_not_lead(open_page, tmp_path, headed):
+    shutil.rmtree(written_export(tmp_path, headed))
+    test = open_page("export", "plain", criterion="Random")
+    assert not any("again" in each.label for each in test.expander)
+
+
+def test_a_failed_export_stays_red(open_page, tmp_path, headed):
+    written_export(tmp_path, headed, state=JobState.FAILED)
+    test = open_page("export", "plain", criterion="Random")
+    (message,) = texts(test.error)
+    assert "small" in message
+    assert "failed" in message
+
+
+def test_the_name_that_is_offered_is_free(open_page, export_root, headed):
+    def offered():
+        test = open_page("export", "plain", criterion="Random")
+        (field,) = (each for each in test.text_input if each.label == "Folder name")
+        assert not any(":red[" in text for text in texts(test.markdown))
+        return field.value
+
+    first = offered()
+    (export_root / first).mkdir(parents=True)
+    assert offered() == f"{first}-2"
+
+
+def finish_export(store, model, result, state=JobState.DONE):
     """A row of the job table as a finished export leaves it."""
     request = {"model": str(model), "plan": {}, "out": "out"}
     job = store.submit("export", request, "small", "moeprune export", "local")
     with store.transaction() as jobs:
         jobs.update(job.id, state=JobState.RUNNING, started_at=1.0)
-    store.finish(job.id, JobState.DONE, result=result)
+    error = "" if state is JobState.DONE else "the disk is full"
+    store.finish(job.id, state, result=result, error=error)

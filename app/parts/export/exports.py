@@ -13,12 +13,12 @@ from analysis.errors import ExportError, UserError
 from analysis.model import MoEModel
 from app.charts.context import Context
 from app.frame.charts import show
-from app.jobs.model import JobState
+from app.frame.notes import show_command
 from app.literal import literal
 from app.parts.engines import readers_text, reasons_table
 from app.parts.export.options import ExportChoice, options_part
 from app.session.data import settings, shown_model
-from app.session.job_queue import job_store, queue, shown_request
+from app.session.job_queue import queue, shown_request
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan
 from pruning.planning.choice import schedule_label
 from pruning.planning.make import CurrentPlan
@@ -32,6 +32,7 @@ from pruning.surgery.width_sizes import WidthOption
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 # Room for headers, tokenizer and the copy of small files beside the weights.
 _SPACE_FACTOR = 1.1
+_MOST_NUMBERED = 1000  # of exports with one name, before none is proposed
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,12 @@ def _default_name(context: Context, shown: CurrentPlan) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", words).lstrip("._-")[:100]
 
 
+def _free_name(root: Path, name: str) -> str:
+    """The name, with the first number that makes it a new folder where it is taken."""
+    names = (name, *(f"{name[:95]}-{number}" for number in range(2, _MOST_NUMBERED)))
+    return next((each for each in names if not (root / each).exists()), name)
+
+
 @dataclass(frozen=True, slots=True)
 class _Finding:
     """One check before writing: whether it stands in the way, and what it says."""
@@ -129,20 +136,36 @@ class _Finding:
         return f":{color}[:material/{icon}:] {self.text}"
 
 
-def preflight_part(
+def form_part(
     context: Context, shown: CurrentPlan, report: SizeReport, option: WidthOption | None = None
+) -> None:
+    """The name, the button and the choices of an export, its checks and its command line."""
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        root = settings().export_root
+        offered = _free_name(root, _default_name(context, shown))
+        name = st.text_input(
+            "Folder name",
+            value=offered,
+            key=f"export.name.{offered}",
+            help=f"A new folder below {root.name}/.",
+            max_chars=100,
+        )
+        place = st.container(width="content")
+    ready, choice = _preflight(context, shown, name, report, option)
+    request = _request(context, shown, ready, choice)
+    with place:
+        _start(request, ready=ready.ok)
+    commands = [shown.plan_command(shown_model(context.model))]
+    if ready.out != root:  # a name that can be used
+        commands.append(shown_request(request).command((shown.file or "plan.json",)))
+    show_command(*commands, heading="The same from the command line")
+
+
+def _preflight(
+    context: Context, shown: CurrentPlan, name: str, report: SizeReport, option: WidthOption | None
 ) -> tuple[Preflight, ExportChoice]:
     """The choices of the export, and all that can be checked before a byte is written."""
-    st.markdown("**Before writing**")
     root = settings().export_root
-    offered = _default_name(context, shown)
-    name = st.text_input(
-        "Folder name",
-        value=offered,
-        key=f"export.name.{offered}",
-        help=f"A new folder below {root.name}/.",
-        max_chars=100,
-    )
     choice = options_part(context, shown, report.bytes_after, option)
     try:
         out = export_path(root, name)
@@ -199,10 +222,9 @@ def _range(numbers: Collection[int]) -> str:
     return str(low) if low == high else f"{low} to {high}"
 
 
-def start_part(
+def _request(
     context: Context, shown: CurrentPlan, ready: Preflight, choice: ExportChoice
-) -> None:
-    """The button, and the same from the command line."""
+) -> ExportRequest:
     request: ExportRequest = validated(
         ExportRequest,
         {
@@ -216,52 +238,22 @@ def start_part(
             "verify": True,
         },
     )
-    written = shown_request(request)
-    if st.button(
+    return request
+
+
+def _start(request: ExportRequest, *, ready: bool) -> None:
+    """The button."""
+    if not st.button(
         "Start export",
         type="primary",
         icon=":material/play_arrow:",
-        disabled=not ready.ok,
+        disabled=not ready,
         key="export.start",
-        width="stretch",
     ):
-        try:
-            settings().export_root.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            st.error(literal(error), icon=":material/error:")
-        else:
-            queue(request, request.out.name, written.command())
-    st.markdown("**The same from the command line**")
-    commands = [shown.plan_command(shown_model(context.model))]
-    if ready.out != settings().export_root:  # a name that can be used
-        commands.append(written.command((shown.file or "plan.json",)))
-    st.code("\n".join(commands), language=None, wrap_lines=True)
-
-
-def proof_part(context: Context) -> None:
-    """The verification of the newest export of this model: every check, not only their number."""
-    path = str(context.model.checkpoint.path)
-    jobs = [
-        job
-        for job in job_store().list(kinds=("export",))
-        if job.state is JobState.DONE
-        and job.request.get("model") == path
-        and (job.result or {}).get("verify")
-    ]
-    if not jobs:
         return
-    newest = max(jobs, key=lambda job: job.finished_at or 0.0)
-    verify = (newest.result or {})["verify"]
-    passed = sum(bool(check["ok"]) for check in verify["checks"])
-    st.markdown(f"**Proof of the last export**, {passed} of {len(verify['checks'])} checks hold")
-    st.text(f"{newest.title}: level {verify['level']}, {verify['reason']}")
-    st.dataframe(
-        {
-            "check": [check["name"] for check in verify["checks"]],
-            "holds": [bool(check["ok"]) for check in verify["checks"]],
-            "what was found": [check["detail"] for check in verify["checks"]],
-        },
-        hide_index=True,
-        key="export.proof",
-        alt="Every check of the newest export of this model, and what it found.",
-    )
+    try:
+        settings().export_root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        st.error(literal(error), icon=":material/error:")
+    else:
+        queue(request, request.out.name, shown_request(request).command())

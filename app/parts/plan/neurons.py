@@ -9,7 +9,8 @@ from app.frame.cards import card
 from app.frame.charts import csv_button, show
 from app.literal import literal
 from app.parts.explore.neuron_needs import neurons_missing_part
-from app.parts.export.exports import preflight_part, start_part
+from app.parts.export.exports import form_part
+from app.parts.export.finished import finished_part, form_place
 from app.parts.plan.experts import (
     LATER,
     files_part,
@@ -69,6 +70,9 @@ def neuron_export_page(context: Context) -> None:
     if (found := _on_screen(context)) is None:
         return
     shown, sizes = found
+    option = export_option(context, shown.plan)
+    with form_place(is_written=finished_part(context, shown.plan)):
+        form_part(context, shown, sizes.report, option)
     with st.container(border=True):
         _widths_part(context, sizes)
         with st.container(horizontal=True, vertical_alignment="center"):
@@ -76,13 +80,6 @@ def neuron_export_page(context: Context) -> None:
             st.page_link("views/plan.py", label="Change the plan", icon=":material/tune:")
         with st.expander("Widths by layer"):
             _layers_part(sizes)
-    with st.container(border=True):
-        left, right = st.columns(2, gap="large")
-        option = export_option(context, shown.plan)
-        with left:
-            ready, options = preflight_part(context, shown, sizes.report, option)
-        with right:
-            start_part(context, shown, ready, options)
 
 
 def _metrics(context: Context, sizes: NeuronSizes) -> None:
