@@ -12,7 +12,7 @@ from analysis.criteria.heapr import CAMERA_P, HEAPR, camera_p
 from analysis.criteria.mone import MONE
 from analysis.criteria.pathfinder import PATHFINDER, pathfinder
 from analysis.criteria.unified import NAMED_VARIANTS, RANKABLE, VARIANTS, unified
-from analysis.criteria.weight_based import AIMER, HOYER, MAGNITUDE, NEURON_NORMS, RANDOM
+from analysis.criteria.weight_based import AIMER, HOYER, MAGNITUDE, NEURON_NORMS, RANDOM, random
 from analysis.errors import CriterionError, unknown_name
 from analysis.lazy import pd
 from analysis.stats.tables import Gate
@@ -39,13 +39,15 @@ NEURON_CRITERIA = {each.name: each for each in (HEAPR, CAMERA_P, NEURON_NORMS, R
 _EXPONENTS = re.compile(r"\s*(\d{1,9})\s*,\s*(\d{1,9})\s*,\s*(\d{1,9})\s*")
 _LAMBDA = re.compile(rf"{CAMERA_P.name}:(\d+(?:\.\d+)?)")
 _PATHS = re.compile(rf"{PATHFINDER.name}:(\d{{1,9}})")
+_SEED = re.compile(rf"{RANDOM.name}:(\d{{1,9}})")
 
 
 def get_criterion(name: str) -> Criterion:
     """The criterion of this name, or the unified variant of exponents such as "1,0,2".
 
     "camera-p:0.5" is CAMERA-P with another lambda, "pathfinder:500" MoE Pathfinder with as many
-    paths of each sample. A CriterionError where it is unknown, out of range, or cannot rank.
+    paths of each sample, "random:2" another draw of Random. A CriterionError where it is unknown,
+    out of range, or cannot rank.
     """
     if match := _EXPONENTS.fullmatch(name):
         b, alpha, beta = (int(part) for part in match.groups())
@@ -64,6 +66,13 @@ def get_criterion(name: str) -> Criterion:
         return camera_p(float(match[1]))
     if match := _PATHS.fullmatch(name):
         return pathfinder(int(match[1]))
+    if match := _SEED.fullmatch(name):
+        return random(int(match[1]))
+    if name.startswith(f"{RANDOM.name}:"):
+        raise CriterionError(
+            f"{name!r} names no draw of Random; its seed is a whole number of at most nine digits, "
+            f"as in {RANDOM.name}:2."
+        )
     if found := CRITERIA.get(name) or NEURON_CRITERIA.get(name):
         return found
     raise CriterionError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
@@ -41,10 +42,6 @@ def _hoyer(table: pd.DataFrame, gate: Gate) -> FloatArray:
     ratio = np.divide(l1, l2, out=np.sqrt(numel), where=l2 > 0)
     sparseness: FloatArray = (np.sqrt(numel) - ratio) / (np.sqrt(numel) - 1)
     return sparseness
-
-
-def _random(table: pd.DataFrame) -> FloatArray:
-    return np.random.default_rng(_RANDOM_SEED).random(len(table))
 
 
 AIMER = Criterion(
@@ -87,13 +84,24 @@ NEURON_NORMS = Criterion(
 )
 
 
-RANDOM = Criterion(
-    name="random",
-    label="Random",
-    formula=rf"u_j \sim U(0, 1), \text{{seed }} {_RANDOM_SEED}",
-    reference="baseline",
-    source="none",
-    columns=always(),
-    score=lambda table, gate: _random(table),
-    neuron_score=_random,
-)
+@cache
+def random(seed: int = _RANDOM_SEED) -> Criterion:
+    """The baseline Random: an order that is drawn with this seed, whatever the model holds."""
+
+    def draw(table: pd.DataFrame) -> FloatArray:
+        return np.random.default_rng(seed).random(len(table))
+
+    usual = seed == _RANDOM_SEED
+    return Criterion(
+        name="random" if usual else f"random:{seed}",
+        label="Random" if usual else f"Random (draw {seed})",
+        formula=rf"u_j \sim U(0, 1), \text{{seed }} {seed}",
+        reference="baseline",
+        source="none",
+        columns=always(),
+        score=lambda table, gate: draw(table),
+        neuron_score=draw,
+    )
+
+
+RANDOM = random()

@@ -6,11 +6,13 @@ from typing import Final
 
 import pandas as pd
 
+from analysis.criteria.weight_based import RANDOM
 from analysis.errors import StatsError
 from app.charts.context import Context
 from app.charts.names import criterion_label
+from pruning.evaluate.quality import is_random
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore, evaluation_table
-from pruning.evaluate.result import MEASURES
+from pruning.evaluate.result import MEASURES, bootstrap_interval
 from pruning.plan import ATOMIC_GRANULARITY
 
 LOSS_COLUMNS: Final = (
@@ -27,7 +29,7 @@ def evaluations(context: Context) -> pd.DataFrame:
         raise StatsError(
             f"{context.model.name} has no evaluations yet; make some with `moeprune evaluate`."
         )
-    return results_of(records)
+    return pool_draws(results_of(records))
 
 
 def results_of(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
@@ -36,7 +38,8 @@ def results_of(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     Sorted by corpus and series: a candidate's colour must not depend on the names of files. What
     was measured in another way than most, which no line may join, says so in its series and in
     the column `way`, which is empty for the others; of the unpruned model it comes last. Where
-    plans of one name and share differ (by hand, say), those measured later add their digest.
+    plans of one name and share differ (by hand, say), those measured later add their digest. All
+    draws of Random are one series, see `pool_draws`.
     """
     table = evaluation_table(records)
     ways = {
@@ -45,16 +48,43 @@ def results_of(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     usual = next((way for way, _ in Counter(ways.values()).most_common(1)), "")
     odd = {name: "" if way == usual else way for name, way in ways.items()}
     table = table.assign(series="", way=table["evaluation"].map(odd).astype(str))
-    rows = table.to_dict("records")
+    draws = table["criterion"].map(is_random).astype(bool)
+    rows = table.assign(criterion=table["criterion"].mask(draws, RANDOM.name)).to_dict("records")
     table["series"] = [series_name(row, row["way"]) if row["removed"] else "" for row in rows]
     in_time = table.sort_values("created_at", kind="stable")
     first = in_time.groupby(["series", in_time["removed"].round(4)])["plan"].transform("first")
-    named = zip(table["series"], table["plan"], first.reindex(table.index), strict=True)
+    known = first.reindex(table.index).mask(draws, table["plan"])
+    named = zip(table["series"], table["plan"], known, strict=True)
     table["series"] = [
         f"{name}, plan {plan[:8]}" if name and plan != known else name
         for name, plan, known in named
     ]
     return table.sort_values(["corpus", "series", "way", "removed"], ignore_index=True)
+
+
+def pool_draws(results: pd.DataFrame) -> pd.DataFrame:
+    """`results_of` with one row for all draws of Random at a share: what chance costs.
+
+    `mean` and `pooled` are means over draws, `low` and `high` the 95% bootstrap interval of the
+    mean over draws; `evaluation`, `plan` and `sparsity` are empty.
+    """
+    drawn = results["criterion"].map(is_random).astype(bool)
+    keys = ["corpus", "series", "way", "measure", results["removed"].round(4).rename("share")]
+    pooled = [results[~drawn]]
+    for _, rows in results[drawn].groupby(keys, sort=False):
+        # Two ways to the same plan, such as a share and a number of experts, are one draw.
+        draws = rows.drop_duplicates("plan", keep="last")
+        if len(draws) < 2:
+            pooled.append(draws)
+            continue
+        low, high = bootstrap_interval(draws["mean"].to_numpy())
+        means = {"mean": draws["mean"].mean(), "pooled": draws["pooled"].mean()}
+        words = dict.fromkeys(("evaluation", "plan", "sparsity"), "")
+        pooled.append(
+            draws.tail(1).assign(criterion=RANDOM.name, **words, **means, low=low, high=high)
+        )
+    found = pd.concat(pooled, ignore_index=True)
+    return found.sort_values(["corpus", "series", "way", "removed"], ignore_index=True)
 
 
 def series_name(row: Mapping[Hashable, object], way: str = "") -> str:

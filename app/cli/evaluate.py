@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
+from analysis.criteria.weight_based import RANDOM
 from analysis.lazy import pd
 from analysis.model import load_model_index
 from app.cli import options
@@ -10,6 +11,7 @@ from app.cli.derive import command
 from app.cli.files import check_ending, check_place, write_result, write_table
 from app.cli.say import show_records
 from app.console import counted, follow, out, show_table
+from pruning.evaluate.quality import is_random
 from pruning.evaluate.record import evaluation_table, results_of
 from pruning.evaluate.result import MEASURES
 from pruning.plan import load_plan
@@ -69,9 +71,11 @@ def sweep(
 def draw(table: "pd.DataFrame", measure: str, against: str, path: Path) -> None:
     """Write the figure of one measure, and say in a sentence what it shows."""
     from app.charts.evaluation_curves import curves_figure, describe
+    from app.charts.evaluations import pool_draws
     from app.charts.files import write_figure
 
-    rows = table[table["measure"] == measure].assign(series=table["criterion"])
+    names = [RANDOM.name if is_random(name) else name for name in table["criterion"]]
+    rows = pool_draws(table.assign(series=names, way="")[table["measure"] == measure])
     known = MEASURES[measure]
     write_figure(curves_figure(rows, label=known.axis, against=against), path)
     text = describe(rows, label=known.label, higher_is_better=known.higher_is_better)

@@ -8,13 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Self
 
+import numpy as np
 from pydantic import AfterValidator, Field
 
 from analysis.errors import StatsError
 from analysis.lazy import pd
 from analysis.model import MoEModel
 from pruning.active import Routing
-from pruning.evaluate.result import Evaluation, Metric
+from pruning.evaluate.result import Evaluation, Metric, SampleSums
 from pruning.evaluate.store import (
     SCHEMA_VERSION,
     Count,
@@ -36,6 +37,8 @@ TABLE_COLUMNS = (
 # What of a plan's facts says how it came about: it is kept apart even where the plan is the same.
 # Not the runs: made again with more groups they have other ids and the same numbers.
 MADE_BY = ("criterion", "gate", "corpora", "schedule", "sparsity")
+_SUMMED = ("nll", "full_nll")
+_DIGITS = 6  # of a sum, after the point
 
 
 class PlanFacts(RecordPart):
@@ -136,6 +139,28 @@ class PlanRecord(Record):
         )
 
 
+class SampleLosses(RecordPart):
+    """The loss of every sample, in nats summed over its scored positions; in their order."""
+
+    tokens: tuple[Count, ...]  # scored positions of each sample
+    nll: tuple[float, ...]  # of the pruned model
+    full_nll: tuple[float, ...]  # of the full model
+
+    @classmethod
+    def of(cls, samples: Mapping[str, SampleSums]) -> Self | None:
+        """From the sums of an evaluation; None where the loss was not measured."""
+        if not {"nll", "full_nll"} <= samples.keys():
+            return None
+        sums = {name: np.round(samples[name].sums, _DIGITS).tolist() for name in _SUMMED}
+        return cls(tokens=samples["nll"].counts.tolist(), **sums)
+
+
+def _as_many(losses: SampleLosses | None) -> SampleLosses | None:
+    if losses and len({len(values) for _, values in losses}) > 1:
+        raise ValueError("it has another number of samples than of their losses")
+    return losses
+
+
 class EvaluationRecord(PlanRecord):
     """What the measures say of one plan on one set of samples; `result.json`.
 
@@ -146,6 +171,7 @@ class EvaluationRecord(PlanRecord):
     word = "evaluation"
     command = "evaluate"
     measured = "metrics"
+    optional = frozenset({"samples"})
 
     record_id: str = Field(alias="evaluation_id")
     # num_samples, num_tokens: samples, and positions scored in all of them.
@@ -153,6 +179,8 @@ class EvaluationRecord(PlanRecord):
     num_tokens: Count = 0
     metrics: Mapping[str, Metric] = {}  # measure -> number
     full: Mapping[str, Metric] = {}  # `nll` and `ppl` of the unpruned model on the same samples
+    # Of every sample; None where the loss was not measured, or before samples were kept.
+    samples: Annotated[SampleLosses | None, AfterValidator(_as_many)] = None
 
     def with_results(self, result: Evaluation, made: Mapping[str, Any]) -> Self:
         """The record with the measures of an evaluation added to those that it has."""
@@ -164,8 +192,10 @@ class EvaluationRecord(PlanRecord):
                     "gives infinite or undefined logits, perhaps for lack of range: try --dtype "
                     "bfloat16 or float32."
                 )
+        losses = SampleLosses.of(result.samples)
         return self.finished(
             made,
+            **({"samples": losses} if losses else {}),
             num_samples=result.num_samples,
             num_tokens=result.num_tokens,
             metrics=metrics,

@@ -1,6 +1,7 @@
 """Records beside the statistics: one small JSON file each, in a folder for each kind of record."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
@@ -14,6 +15,7 @@ from analysis.model import ModelRef
 from analysis.stats.store import digest_of, now, run_name
 
 SCHEMA_VERSION = 1
+_NUMBERS = re.compile(r"\[(\n[-+\d.eE,\s]+)\]")  # a list of numbers, which takes one line
 Count = Annotated[int, Field(ge=0, lt=1 << 62)]
 
 
@@ -47,6 +49,7 @@ class Record(RecordPart):
     word: ClassVar[str]  # what one is called in messages
     command: ClassVar[str]  # that makes one again
     measured: ClassVar[str]  # the field that has its results
+    optional: ClassVar[frozenset[str]] = frozenset()  # fields that a file may lack
 
     schema_version: Literal[1] = 1
     record_id: str  # readable name and 8 hex digits of the digest; the file's name
@@ -84,7 +87,8 @@ class Record(RecordPart):
 
     def to_json(self) -> str:
         """The content of the file."""
-        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        text = json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+        return _NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", text) + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes, name: str) -> Self:
@@ -101,7 +105,7 @@ class Record(RecordPart):
             plain = json.dumps(raw, ensure_ascii=False, allow_nan=False)
             record = cls.model_validate_json(plain, strict=True)
             problem = "" if record.is_measured else "it has no results"
-            if missing := sorted(cls.model_fields.keys() - record.model_fields_set):
+            if missing := sorted(cls.model_fields.keys() - record.model_fields_set - cls.optional):
                 problem = f"it lacks {', '.join(missing)}"
         except (ValueError, RecursionError) as error:
             record, problem = None, first_problem(error)

@@ -221,12 +221,20 @@ def test_exponents_and_names_mean_the_same(text):
         ("pathfinder:1.5", "Unknown criterion 'pathfinder:1.5'"),
         ("pathfinder:1234567890", "Unknown criterion"),  # more than nine digits
         ("1234567890,0,0", "Unknown criterion"),
+        *((f"random:{seed}", f"'random:{seed}'.*random:2") for seed in ("", "x", "1.5", "-1")),
+        ("random:1234567890", "at most nine digits"),
     ],
 )
 def test_what_is_no_criterion_says_what_works(text, message):
     with pytest.raises(CriterionError, match=message) as caught:
         get_criterion(text)
     assert "\n" not in str(caught.value)
+
+
+def test_draws_of_random_are_numpys_of_their_seed(make_stats):
+    table = make_stats(num_tokens=[3.0, 1.0, 2.0]).table
+    for name, seed in (("random", 42), ("random:42", 42), ("random:2", 2)):
+        assert score(name, table).tolist() == np.random.default_rng(seed).random(3).tolist()
 
 
 def test_averages_of_fractional_counts_are_averages(make_stats):

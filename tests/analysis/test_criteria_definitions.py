@@ -142,6 +142,9 @@ def test_no_lambda_but_a_number_from_zero_on(weight):
         ("pathfinder:1", "pathfinder:1", "MoE Pathfinder, m 1"),
         ("pathfinder:16384", "pathfinder:16384", "MoE Pathfinder, m 16384"),
         ("pathfinder:100", "pathfinder", "MoE Pathfinder"),
+        ("random:0", "random:0", "Random (draw 0)"),
+        ("random:07", "random:7", "Random (draw 7)"),
+        ("random:42", "random", "Random"),
     ],
 )
 def test_names_with_a_number(text, name, label):

@@ -1,6 +1,7 @@
 """Evaluate: the model's own results, and the papers' tables, weighed as the address says."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from page_texts import command, press
@@ -8,7 +9,7 @@ from result_charts import drawn
 
 from analysis.errors import StatsError
 from analysis.published import published_table
-from app.charts.evaluations import results_of
+from app.charts.evaluations import of_plan, pool_draws, results_of
 from app.charts.published import TABLES, settings_of
 from pruning.requests.evaluation import SweepRequest
 from pruning.tasks.evaluation import sweep_run
@@ -175,3 +176,32 @@ def test_the_form_shows_its_command(open_page):
     test.multiselect(key="evaluate.sparsities").set_value([])
     press(test)
     assert any("at least one" in text.value for text in test.text)
+
+
+def test_draws_of_random_are_one_series_with_their_mean(swept):
+    chance = next(record for record in swept if record.plan.criterion == "random")
+    other = chance.model_copy(
+        update={
+            "record_id": "other",
+            "plan_digest": "other",
+            "plan": chance.plan.model_copy(update={"criterion": "random:2"}),
+            "metrics": {
+                name: replace(metric, mean=metric.mean + 1)
+                for name, metric in chance.metrics.items()
+            },
+        }
+    )
+    results = results_of([*swept, other])
+    # A plan's own row stays, so that a plan by Random finds what it loses.
+    assert len(of_plan(results, "nll", "other")) == 1
+    pooled = pool_draws(results)
+    assert sorted(set(pooled["series"])) == sorted(set(results_of(swept)["series"]))
+    (row,) = pooled[(pooled["series"] == "Random") & (pooled["measure"] == "nll")].to_dict(
+        "records"
+    )
+    mean = chance.metrics["nll"].mean
+    assert (row["criterion"], row["plan"]) == ("random", "")
+    assert (row["mean"], row["low"], row["high"]) == pytest.approx((mean + 0.5, mean, mean + 1))
+    assert set(drawn("pareto", pooled, measure="nll").table["candidate"]) == {
+        *("Full model", "REAP, on rows.jsonl, 33%", "Random, 33%")
+    }

@@ -15,6 +15,7 @@ from app.charts.evaluations import (
     is_share,
     measures_of,
     of_plan,
+    pool_draws,
     results_of,
     shares_of,
     usual_measure,
@@ -54,7 +55,8 @@ def own_part(context: Context) -> None:
         evaluation_form(context, records)
 
 
-def _charts(context: Context, results: pd.DataFrame) -> None:
+def _charts(context: Context, measured: pd.DataFrame) -> None:
+    results = pool_draws(measured)
     with st.container(horizontal=True, vertical_alignment="bottom"):
         measure = choose(
             "Measure",
@@ -73,10 +75,10 @@ def _charts(context: Context, results: pd.DataFrame) -> None:
     known = MEASURES[measure]
     direction = "higher" if known.higher_is_better else "lower"
     st.text(f"{known.label}: {known.description} The {direction}, the better.")
-    mine = of_plan(results, measure, own.plan.digest) if own else results.iloc[:0]
+    mine = of_plan(measured, measure, own.plan.digest) if own else results.iloc[:0]
     if own is not None:
         with st.container(border=True):
-            own_plan_part(context, own, results, measure)
+            own_plan_part(context, own, measured, measure)
     if share is not None:
         with st.container(border=True):
             _cost(context, results, (measure, share, corpus), mine)

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from nonuniform_cases import keeps_of, plan_of
 
@@ -78,6 +79,26 @@ def test_results_are_those_of_the_loaded_model(work, described):
     assert pruned.plan.bytes_after == report.bytes_after
     assert (pruned.num_samples, pruned.num_tokens) == (3, 6 + 2 + 9)
     assert pruned.plan_digest == asked.plans[0].digest
+
+
+def test_the_loss_of_every_sample_is_kept(work):
+    (record, _) = drain(run_evaluations(work(("nll",))))
+    losses = record.samples
+    assert losses.tokens == (6, 2, 9)
+    for sums, found in ((losses.nll, record.metrics["nll"]), (losses.full_nll, record.full["nll"])):
+        assert np.mean(np.divide(sums, losses.tokens)) == pytest.approx(found.mean, abs=1e-6)
+        assert sum(sums) / 17 == pytest.approx(found.pooled, abs=1e-6)
+    text = record.to_json()
+    assert '"tokens": [6, 2, 9]' in text
+    # Other measures leave them; files of before they were kept have none and can be read.
+    (record, _) = drain(run_evaluations(work(("nll", "kl"))))
+    assert record.samples == losses
+    raw = json.loads(text)
+    del raw["samples"]
+    assert EvaluationRecord.from_json(json.dumps(raw), "old").samples is None
+    raw["samples"] = {"tokens": [6, 2], "nll": [1, 1, 1], "full_nll": [1, 1, 1]}
+    with pytest.raises(StatsError, match="another number of samples"):
+        EvaluationRecord.from_json(json.dumps(raw), "damaged")
 
 
 def test_what_is_known_is_not_measured_again(work, monkeypatch):
