@@ -23,6 +23,9 @@ from analysis.stats.tables import ExpertStats, Gate
 OVERLAP_COLUMNS = (
     "criterion", "b", "alpha", "beta", "sparsity", "corpus_a", "corpus_b", "overlap", "chance",
 )  # fmt: skip
+# Overlaps that differ by no more experts than this are not told apart: a tie at the cut, broken by
+# the number of the expert, moves one on either side.
+NEAR = 2
 
 
 def kept_counts(grid: Grid, sparsity: Fraction) -> IntArray:
@@ -56,6 +59,21 @@ def chance_overlap(grid: Grid, sparsity: Fraction, num_corpora: int = 2) -> floa
     used = removed > 0
     shares = removed[used] / grid.counts[used]
     return float((shares ** (num_corpora - 1)).mean()) if used.any() else float("nan")
+
+
+def above_chance(overlap: FloatArray, chance: float) -> FloatArray:
+    """What sets agree on of what chance leaves: 0 as random sets do, 1 wholly, below 0 less.
+
+    Numbers at different sparsities compare: an overlap of 0.73 is less than chance where three
+    quarters go, and 0.40 is a fifth of the way where one quarter goes. NaN where chance is 1.
+    """
+    room = 1 - chance if chance < 1 else np.nan
+    return (np.asarray(overlap, dtype=np.float64) - chance) / room
+
+
+def too_near(first: float, second: float, pruned: int) -> bool:
+    """Whether overlaps of sets of this size are too near to tell: NEAR experts or fewer."""
+    return round(abs(first - second) * pruned) <= NEAR
 
 
 def pruned_by(criterion: Criterion, stats: Stats, gate: Gate, sparsity: Fraction) -> BoolArray:

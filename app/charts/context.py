@@ -117,6 +117,10 @@ class Context:
         """The sparsity as the slider has it."""
         return int(100 * self.fraction)
 
+    def removed_at(self, sparsity: Fraction) -> int:
+        """How many experts of the model go at a sparsity of every layer."""
+        return sum(num_removed(layer.num_experts, sparsity) for layer in self.model.layers)
+
     @property
     def corpus(self) -> str:
         """The corpus that ranks, or BLEND; empty where there is none."""
@@ -258,7 +262,7 @@ class Context:
 
     def check_removes(self) -> None:
         """See that the sparsity removes experts."""
-        if not any(num_removed(layer.num_experts, self.fraction) for layer in self.model.layers):
+        if not self.removed_at(self.fraction):
             least = 1 / max(layer.num_experts for layer in self.model.layers)
             raise PlanError(
                 f"The sparsity {self.sparsity} removes no expert, so there is nothing to "

@@ -6,12 +6,18 @@ from typing import Final
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.ranking.overlap import effects_over_models, mean_overlaps, variant_overlaps
+from analysis.ranking.overlap import (
+    effects_over_models,
+    mean_overlaps,
+    too_near,
+    variant_overlaps,
+)
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.theme import ink, muted, nth_look, themed
-from app.charts.traces import OVERLAP_AXIS, series, spread
+from app.charts.traces import OVERLAP_AXIS, series, stroke
 
+_RANGE: Final = "least to most of the variants with the value"
 _GREEK: Final = {"b": "b", "alpha": "\u03b1", "beta": "\u03b2"}
 
 
@@ -25,50 +31,47 @@ def draw(context: Context) -> Drawing:
     table, by_chance = effects_over_models(means), float(pd.concat(means)["chance"].mean())
     figure = partial(component_effects, table, chance=by_chance)
     about = context.about(f"gate {context.gate}", *context.models_said)
-    return Drawing(figure, table, describe(table), about)
+    return Drawing(figure, table, describe(table, context.removed_at(context.fraction)), about)
 
 
 def component_effects(
     table: pd.DataFrame, *, chance: float | None = None, dark: bool = False
 ) -> go.Figure:
-    """Figure of a table `component, value, overlap, lowest, highest`: mark and range."""
+    """Figure of a table `component, value, overlap, lowest, highest`: mean and range of a value."""
+    ranges: tuple[list[str | None], list[float | None]] = ([], [])
     marks = []
     for index, (component, rows) in enumerate(table.groupby("component", sort=False)):
+        values = [f"{_GREEK[str(component)]} = {value}" for value in rows["value"]]
+        for value, low, high in zip(values, rows["lowest"], rows["highest"], strict=True):
+            ranges[0].extend((value, value, None))
+            ranges[1].extend((low, high, None))
         # No line between them: it would cross the numbers beside the marks.
         marks.append(
             series(
                 nth_look(index, dark),
                 str(component),
-                (
-                    [f"{_GREEK[str(component)]} = {value}" for value in rows["value"]],
-                    rows["overlap"],
-                ),
-                "%{x}: mean %{y:.3f}",
+                (values, rows["overlap"]),
+                "%{x}: mean %{y:.3f}, %{customdata[0]:.3f} to %{customdata[1]:.3f}",
                 mode="markers+text",
-                text=[f"  {overlap:.2f}" for overlap in rows["overlap"]],
+                text=[f"   {overlap:.2f}" for overlap in rows["overlap"]],
                 textposition="middle right",
                 textfont={"color": ink(dark)},
                 marker={"size": 12},
-                error_y=spread(
-                    rows["overlap"],
-                    rows["lowest"],
-                    rows["highest"],
-                    symmetric=False,
-                    color=muted(dark),
-                    thickness=1.2,
-                    width=5,
-                ),
+                customdata=rows[["lowest", "highest"]],
                 showlegend=False,
             )
         )
+    # A broad band, without the caps of an error bar: it is no interval.
+    look = {"name": _RANGE, "opacity": 0.3, "showlegend": True}
+    marks.insert(0, stroke(*ranges, muted(dark), 10, **look))
     fig = themed(
         marks,
         dark,
         # Room for the number right of the last mark.
         x={"type": "category", "showgrid": False, "range": [-0.6, len(table) - 0.2]},
         y=OVERLAP_AXIS | {"title": "overlap of pruned sets"},
-        height=300,
-        margin={"t": 24, "r": 24},
+        height=320,
+        margin={"t": 44, "r": 24},
     )
     if chance is not None:
         fig.add_hline(
@@ -80,11 +83,17 @@ def component_effects(
     return fig
 
 
-def describe(table: pd.DataFrame) -> str:
-    """One sentence: which value of each exponent depends on the corpus least, and by how much."""
+def describe(table: pd.DataFrame, pruned: int) -> str:
+    """One sentence: which value of each exponent depends on the corpus least, and by how much.
+
+    `pruned` is how many experts go.
+    """
     parts = []
     for component, rows in table.groupby("component", sort=False):
         best = rows.sort_values("overlap").iloc[-1]
-        span = rows["overlap"].max() - rows["overlap"].min()
-        parts.append(f"{component} = {int(best['value'])} (+{span:.2f} over the least)")
+        least, most = rows["overlap"].min(), rows["overlap"].max()
+        if too_near(least, most, pruned):
+            parts.append(f"{component} at any value (too near to tell)")
+        else:
+            parts.append(f"{component} = {int(best['value'])} (+{most - least:.2f} over the least)")
     return "Most overlap between corpora with " + ", ".join(parts) + "."

@@ -12,8 +12,9 @@ from analysis.ranking import overlap as overlaps
 from app.charts import neuron_cut
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
-from app.charts.theme import color_at, ink, muted, plain, text_on, themed
-from app.charts.traces import heat, note
+from app.charts.overlap_map import number_color
+from app.charts.theme import ink, plain, themed
+from app.charts.traces import ABOVE_CHANCE, heat, note
 from pruning.plan import ATOMIC_GRANULARITY
 
 
@@ -50,13 +51,11 @@ def draw_neurons(context: Context) -> Drawing:
     return matrix_drawing(pairs, corpora, neuron_cut.about(context))
 
 
-def overlap_matrix(
-    table: pd.DataFrame, *, chance: float | None = None, dark: bool = False
-) -> go.Figure:
+def overlap_matrix(table: pd.DataFrame, *, chance: float, dark: bool = False) -> go.Figure:
     """Figure of a table `corpus_a, corpus_b, overlap`, one row a pair, in either order.
 
     The diagonal is 1 by definition; a pair without a row, or with NaN, is shown as no data.
-    `chance` is the overlap that two random sets would have.
+    `chance` is the overlap that two random sets would have; colours are of `above_chance`.
     """
     # The corpora in order of appearance, and the symmetric matrix of their overlaps.
     names = [str(name) for name in dict.fromkeys([*table["corpus_a"], *table["corpus_b"]])]
@@ -71,28 +70,26 @@ def overlap_matrix(
             second,
             first,
             "no data" if math.isnan(overlap) else f"{overlap:.2f}",
-            font={
-                "size": 14,
-                "color": muted(dark) if math.isnan(overlap) else text_on(color_at(overlap)),
-            },
+            font={"size": 14, "color": number_color(overlap, chance, dark)},
         )
         for row, first in enumerate(corpora)
         for second, overlap in zip(corpora, matrix[row].tolist(), strict=True)
     ]
-    if chance is not None:
-        left = {"xref": "paper", "xanchor": "left", "yref": "paper", "yanchor": "bottom"}
-        said = f"two random sets: {chance:.2f}"
-        notes.append(note(0, 1, said, **left, yshift=6, font={"color": ink(dark)}))
+    left = {"xref": "paper", "xanchor": "left", "yref": "paper", "yanchor": "bottom"}
+    said = f"two random sets: {chance:.2f}"
+    notes.append(note(0, 1, said, **left, yshift=6, font={"color": ink(dark)}))
     cells = heat(
-        matrix,
-        "overlap",
+        overlaps.above_chance(matrix, chance),
+        "overlap above chance",
         dark,
-        {"tickvals": [0, 0.5, 1]},
+        ABOVE_CHANCE,
+        customdata=matrix,
         x=corpora,
         y=corpora,
         xgap=2,
         ygap=2,
-        hovertemplate="%{y} and %{x}: %{z:.3f}<extra></extra>",
+        hovertemplate="%{y} and %{x}: %{customdata:.3f}, "
+        f"by chance {chance:.3f}<extra></extra>",
     )
     # Corpora are names, also those that read like numbers or dates.
     axis = {"type": "category", "showgrid": False, "fixedrange": True}
@@ -107,13 +104,13 @@ def overlap_matrix(
     )
 
 
-def describe(table: pd.DataFrame, *, chance: float | None = None) -> str:
+def describe(table: pd.DataFrame, *, chance: float) -> str:
     """One sentence: the range over pairs of different corpora, against chance."""
     pairs = table[table["corpus_a"] != table["corpus_b"]].dropna(subset=["overlap"])
     if pairs.empty:
         return "No two corpora have an overlap to compare."
     lowest = pairs.sort_values("overlap").iloc[0]
-    against = "" if chance is None else f"; two random sets would share {chance:.0%}"
+    against = f"; two random sets would share {chance:.0%}"
     if len(pairs) == 1:
         return (
             f"The sets pruned on {lowest['corpus_a']} and {lowest['corpus_b']} share "

@@ -1,4 +1,4 @@
-"""Overlap map: the 18 variants of S(b, alpha, beta), coloured by overlap between corpora."""
+"""Overlap map: the 18 variants of S(b, alpha, beta), coloured by overlap above chance."""
 
 import math
 from collections.abc import Mapping
@@ -6,14 +6,15 @@ from functools import partial
 from itertools import product
 from typing import Any, Final
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.ranking.overlap import mean_overlaps, variant_overlaps
+from analysis.ranking.overlap import above_chance, mean_overlaps, too_near, variant_overlaps
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.theme import CLEAR, color_at, ink, muted, paper, text_on, themed
-from app.charts.traces import around, box, halo, heat, note, stroke, targets
+from app.charts.traces import ABOVE_CHANCE, around, box, halo, heat, note, stroke, targets
 
 Variant = tuple[int, int, int]
 
@@ -39,19 +40,21 @@ def draw(context: Context) -> Drawing:
     stats, selected = context.corpora_stats, context.ranking_criterion.exponents
     means = mean_overlaps(context.keep(variant_overlaps, stats, context.gate, context.fraction))
     about = context.about(f"gate {context.gate}")
-    return Drawing(partial(variant_map, means, selected=selected), means, describe(means), about)
+    said = describe(means, context.removed_at(context.fraction))
+    return Drawing(partial(variant_map, means, selected=selected), means, said, about)
 
 
 def variant_map(
     table: pd.DataFrame, *, selected: Variant | None = None, dark: bool = False
 ) -> go.Figure:
-    """Figure of a table `b, alpha, beta, overlap`: 3 rows (alpha) x 6 columns (b, beta).
+    """Figure of a table `b, alpha, beta, overlap, chance`: 3 rows (alpha) x 6 columns (b, beta).
 
-    `overlap` is the mean over pairs of corpora, 0..1. (1, 0, 0) scores every expert alike: it may
-    be absent and is shown hatched. Each cell carries an invisible marker, because Streamlit
-    selects points and not cells; its customdata is [b, alpha, beta].
+    `overlap` is the mean over pairs of corpora, 0..1, `chance` that of random sets; colours are of
+    `above_chance`. (1, 0, 0) scores every expert alike: it may be absent and is shown hatched. Each
+    cell carries an invisible marker, because Streamlit selects points and not cells; its customdata
+    is [b, alpha, beta].
     """
-    overlaps = overlaps_of(table)
+    overlaps, by_chance = overlaps_of(table), float(table["chance"].mean())
     x, y = _place(DEGENERATE)
     hatch = stroke(*around(x, y), CLEAR, 0, fill="toself", fillcolor=CLEAR)
     hatch.fillpattern = {"shape": "/", "fgcolor": muted(dark), "fgopacity": 0.6, "size": 7}
@@ -61,7 +64,7 @@ def variant_map(
         [y for _, y in places],
         [list(variant) for variant in overlaps],
         30,
-        text=[reading(*each) for each in overlaps.items()],
+        text=[reading(*each, by_chance) for each in overlaps.items()],
         hovertemplate="%{text}<extra></extra>",
     )
     edges = []
@@ -73,7 +76,7 @@ def variant_map(
     above = {"yref": "paper", "yanchor": "bottom", "yshift": 4}
     heads = ("b = 0, sum over routed tokens", "b = 1, mean over routed tokens")
     return themed(
-        [*(_cells(overlaps, b, dark) for b in (0, 1)), hatch, marks],
+        [*(_cells(overlaps, by_chance, b, dark) for b in (0, 1)), hatch, marks],
         dark,
         x=common
         | {
@@ -88,7 +91,7 @@ def variant_map(
             "range": [2.56, -0.56],
         },
         annotations=[
-            *(_words(variant, overlap, dark) for variant, overlap in overlaps.items()),
+            *(_words(*each, by_chance, dark) for each in overlaps.items()),
             *(note(b * _BLOCK_STEP + 1, 1, head, **above) for b, head in enumerate(heads)),
         ],
         shapes=edges,
@@ -120,8 +123,8 @@ def clicked_variant(event: object) -> Variant | None:
     return found and found[0]
 
 
-def describe(table: pd.DataFrame) -> str:
-    """One sentence: which variant depends least on the corpus, and which most."""
+def describe(table: pd.DataFrame, pruned: int) -> str:
+    """Which variant depends least on the corpus, which most; `pruned` is how many experts go."""
     found = {variant: overlap for variant, overlap in overlaps_of(table).items() if overlap >= 0}
     if not found:
         return "No overlap between corpora is known for any variant."
@@ -129,8 +132,19 @@ def describe(table: pd.DataFrame) -> str:
     worst = min(found, key=lambda variant: found[variant])
     return (
         f"Of {len(found)} variants, {variant_label(best)} depends least on the calibration corpus "
-        f"(overlap {found[best]:.2f}) and {variant_label(worst)} most ({found[worst]:.2f})."
+        f"(overlap {found[best]:.2f}{nearest_to(best, found, pruned)}) and {variant_label(worst)} "
+        f"most ({found[worst]:.2f}); two random sets share {table['chance'].mean():.2f}."
     )
+
+
+def nearest_to(best: Variant, overlaps: Mapping[Variant, float], pruned: int) -> str:
+    """What to say beside the largest overlap of those that are too near to it; see `too_near`."""
+    near = [each for each in overlaps if too_near(overlaps[best], overlaps[each], pruned)]
+    rivals = sorted((each for each in near if each != best), key=lambda each: -overlaps[each])
+    if not rivals:
+        return ""
+    more = f" and {len(rivals) - 1} more" if len(rivals) > 1 else ""
+    return f", too near to tell from {variant_label(rivals[0])}{more}"
 
 
 def overlaps_of(table: pd.DataFrame) -> dict[Variant, float]:
@@ -154,12 +168,13 @@ def _place(variant: Variant) -> tuple[float, int]:
     return b * _BLOCK_STEP + beta, alpha
 
 
-def _cells(overlaps: Mapping[Variant, float], b: int, dark: bool) -> go.Heatmap:
+def _cells(overlaps: Mapping[Variant, float], by_chance: float, b: int, dark: bool) -> go.Heatmap:
+    rows = [[overlaps[b, alpha, beta] for beta in EXPONENTS] for alpha in EXPONENTS]
     return heat(
-        [[overlaps[b, alpha, beta] for beta in EXPONENTS] for alpha in EXPONENTS],
-        "overlap",
+        above_chance(np.array(rows), by_chance),
+        "overlap above chance",
         dark,
-        {"tickvals": [0, 0.5, 1]},
+        ABOVE_CHANCE,
         x=[b * _BLOCK_STEP + beta for beta in EXPONENTS],
         y=list(EXPONENTS),
         showscale=b == 1,
@@ -169,18 +184,25 @@ def _cells(overlaps: Mapping[Variant, float], b: int, dark: bool) -> go.Heatmap:
     )
 
 
-def reading(variant: Variant, overlap: float) -> str:
+def reading(variant: Variant, overlap: float, by_chance: float) -> str:
     """What is said of the cell of a variant that is pointed at."""
-    said = "no data" if math.isnan(overlap) else f"overlap {overlap:.3f}"
+    both = f"overlap {overlap:.3f}, by chance {by_chance:.3f}"
+    said = "no data" if math.isnan(overlap) else both
     if variant == DEGENERATE:
         said = "the same score for every expert: nothing to rank"
     return f"{variant_label(variant)}<br>{said}"
 
 
-def _words(variant: Variant, overlap: float, dark: bool) -> dict[str, Any]:
+def number_color(overlap: float, by_chance: float, dark: bool) -> str:
+    """Colour of an overlap's number on its cell."""
+    share = float(above_chance(np.array(overlap), by_chance))
+    return ink(dark) if math.isnan(share) else text_on(color_at(share))
+
+
+def _words(variant: Variant, overlap: float, by_chance: float, dark: bool) -> dict[str, Any]:
     x, y = _place(variant)
     is_known = not math.isnan(overlap)
-    color = text_on(color_at(overlap)) if is_known else ink(dark)
+    color = number_color(overlap, by_chance, dark)
     number = f"{overlap:.2f}" if is_known else "N/A" if variant == DEGENERATE else "no data"
     name = "constant" if variant == DEGENERATE else VARIANT_NAMES.get(variant, "")
     # The longest name is wider than a cell; broken before its last word it fits.

@@ -11,7 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from analysis.ranking.overlap import mean_overlaps, variant_overlaps
+from analysis.ranking.overlap import above_chance, mean_overlaps, variant_overlaps
 from analysis.stats.tables import ExpertStats, Gate
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
@@ -19,12 +19,14 @@ from app.charts.overlap_map import (
     EXPONENTS,
     Variant,
     clicked_point,
+    nearest_to,
+    number_color,
     overlaps_of,
     reading,
     variant_label,
 )
-from app.charts.theme import apply_theme, color_at, colorbar, colorscale, ink, plain, text_on
-from app.charts.traces import around, note, stroke, targets
+from app.charts.theme import apply_theme, colorbar, colorscale, ink, plain
+from app.charts.traces import ABOVE_CHANCE, around, note, stroke, targets
 
 GRID_PERCENTS = (25, 50, 75)
 
@@ -54,20 +56,24 @@ def draw(context: Context) -> Drawing:
     table = context.keep(grid_table, context.models_stats, context.gate, shares)
     selected = context.ranking_criterion.exponents
     about = context.about(f"gate {context.gate}", *context.models_said)
-    return Drawing(partial(variant_grid, table, selected=selected), table, describe(table), about)
+    pruned = {float(share): context.removed_at(share) for share in shares}
+    figure = partial(variant_grid, table, selected=selected)
+    return Drawing(figure, table, describe(table, pruned), about)
 
 
 def variant_grid(
     table: pd.DataFrame, *, selected: Variant | None = None, dark: bool = False
 ) -> go.Figure:
-    """Figure of a table `model, sparsity, b, alpha, beta, overlap`: 3 rows x 6 columns a panel.
+    """Figure of a table `model, sparsity, b, alpha, beta, overlap, chance`: 3 x 6 cells a panel.
 
-    `overlap` is the mean over pairs of corpora, 0..1; `sparsity` a share. Each cell carries an
-    invisible marker, for Streamlit selects points and no cells; its customdata is
+    `overlap` is the mean over pairs of corpora, 0..1, `chance` that of random sets; colours are of
+    `above_chance`, so that panels of different sparsities compare. `sparsity` is a share. Each cell
+    carries an invisible marker, for Streamlit selects points and no cells; its customdata is
     [b, alpha, beta, percent].
     """
     models, sparsities = list(dict.fromkeys(table["model"])), sorted(table["sparsity"].unique())
     panels = [(model, sparsity) for model in models for sparsity in sparsities]
+    by_chance = table.groupby(["model", "sparsity"])["chance"].mean()
     fig = make_subplots(
         len(models),
         len(sparsities),
@@ -76,7 +82,8 @@ def variant_grid(
         horizontal_spacing=0.02,
         vertical_spacing=0.22 / len(models),
         subplot_titles=[
-            f"{plain(model) + ', ' if len(models) > 1 else ''}{sparsity:.0%} pruned"
+            f"{plain(model) + ', ' if len(models) > 1 else ''}{sparsity:.0%} pruned, "
+            f"chance {by_chance[model, sparsity]:.2f}"
             for model, sparsity in panels
         ],
     )
@@ -86,9 +93,10 @@ def variant_grid(
         here = table[(table["model"] == model) & (table["sparsity"] == sparsity)]
         overlaps = overlaps_of(here)
         row, column = divmod(place, len(sparsities))
-        for trace in _panel(overlaps, round(100 * sparsity), selected, dark):
+        chance = float(by_chance[model, sparsity])
+        for trace in _panel(overlaps, chance, round(100 * sparsity), selected, dark):
             fig.add_trace(trace, row=row + 1, col=column + 1)
-        words += _words(overlaps, place + 1, dark)
+        words += _words(overlaps, chance, place + 1, dark)
     # Given all at once: plotly validates every annotation again with each one that is added.
     fig.layout.annotations = words
     common = {"showgrid": False, "fixedrange": True}
@@ -110,7 +118,7 @@ def variant_grid(
             "cmin": 0,
             "cmax": 1,
             "colorscale": colorscale(),
-            "colorbar": colorbar("overlap", dark, tickvals=[0, 0.5, 1]),
+            "colorbar": colorbar("overlap above chance", dark, **ABOVE_CHANCE),
         },
     )
     return fig.update_xaxes(showticklabels=True, row=len(models))
@@ -122,15 +130,19 @@ def clicked_cell(event: object) -> tuple[Variant, int] | None:
     return (found[0], found[1][0]) if found and 0 <= found[1][0] <= 100 else None
 
 
-def describe(table: pd.DataFrame) -> str:
-    """One sentence: at each sparsity the variant that depends on the corpus least."""
-    means = table.groupby(["sparsity", "b", "alpha", "beta"], as_index=False)["overlap"].mean()
+def describe(table: pd.DataFrame, pruned: Mapping[float, int]) -> str:
+    """One sentence: at each sparsity the variant that depends on the corpus least.
+
+    `pruned` is how many experts go at each sparsity.
+    """
+    keys = ["sparsity", "b", "alpha", "beta"]
+    means = table.groupby(keys, as_index=False)[["overlap"]].mean()
     parts = []
     for sparsity, rows in means.groupby("sparsity"):
-        best = rows.loc[rows["overlap"].idxmax()]
-        variant = (int(best["b"]), int(best["alpha"]), int(best["beta"]))
-        name = variant_label(variant)
-        parts.append(f"{sparsity:.0%} {name} ({best['overlap']:.2f})")
+        overlaps = {variant: each for variant, each in overlaps_of(rows).items() if each >= 0}
+        best = max(overlaps, key=lambda variant: overlaps[variant])
+        near = nearest_to(best, overlaps, pruned[float(str(sparsity))])
+        parts.append(f"{sparsity:.0%} {variant_label(best)} ({overlaps[best]:.2f}{near})")
     return "Least dependent on the corpus, by share pruned: " + "; ".join(parts) + "."
 
 
@@ -141,14 +153,23 @@ def _place(variant: Variant) -> tuple[int, int]:
 
 
 def _panel(
-    overlaps: Mapping[Variant, float], percent: int, selected: Variant | None, dark: bool
+    overlaps: Mapping[Variant, float],
+    by_chance: float,
+    percent: int,
+    selected: Variant | None,
+    dark: bool,
 ) -> list[go.Heatmap | go.Scatter]:
-    grid = np.full((3, 6), np.nan, dtype=np.float32)
+    grid = np.full((3, 6), np.nan)
     for variant, overlap in overlaps.items():
         column, row = _place(variant)
         grid[row, column] = overlap
     cells = go.Heatmap(
-        z=grid, coloraxis="coloraxis", xgap=1, ygap=1, hoverinfo="skip", hoverongaps=False
+        z=above_chance(grid, by_chance).astype(np.float32),
+        coloraxis="coloraxis",
+        xgap=1,
+        ygap=1,
+        hoverinfo="skip",
+        hoverongaps=False,
     )
     by_row = sorted(overlaps, key=lambda variant: _place(variant)[::-1])
     marks = targets(
@@ -156,14 +177,16 @@ def _panel(
         [_place(variant)[1] for variant in by_row],
         [[*variant, percent] for variant in by_row],
         24,
-        hovertext=[reading(variant, overlaps[variant]) for variant in by_row],
+        hovertext=[reading(variant, overlaps[variant], by_chance) for variant in by_row],
         hovertemplate="%{hovertext}<extra></extra>",
     )
     outline = [] if selected is None else [stroke(*around(*_place(selected), 0.46), ink(dark), 3)]
     return [cells, marks, *outline]
 
 
-def _words(overlaps: Mapping[Variant, float], panel: int, dark: bool) -> list[dict[str, Any]]:
+def _words(
+    overlaps: Mapping[Variant, float], by_chance: float, panel: int, dark: bool
+) -> list[dict[str, Any]]:
     """The numbers in the cells: no text of a trace, which would fade when one is selected."""
     axis = "" if panel == 1 else str(panel)
     return [
@@ -172,10 +195,7 @@ def _words(overlaps: Mapping[Variant, float], panel: int, dark: bool) -> list[di
             "N/A" if math.isnan(overlap) else f"{overlap:.2f}",
             xref=f"x{axis}",
             yref=f"y{axis}",
-            font={
-                "color": ink(dark) if math.isnan(overlap) else text_on(color_at(overlap)),
-                "size": 12,
-            },
+            font={"color": number_color(overlap, by_chance, dark), "size": 12},
         )
         for variant, overlap in overlaps.items()
     ]

@@ -19,6 +19,8 @@ from app.charts.theme import (
 )
 
 STILL_LEGEND: Final = {"itemclick": False, "itemdoubleclick": False, "traceorder": "normal"}
+# The colours of an overlap: how far it is above chance, for which see `above_chance`.
+ABOVE_CHANCE: Final = {"tickvals": [0, 0.5, 1], "ticktext": ["chance", "halfway", "the same"]}
 # The axis of a share of pruned sets, with room for marks at 0 and at 1.
 OVERLAP_AXIS: Final = {"range": [-0.03, 1.06], "tickformat": ".1f"}
 

@@ -7,9 +7,9 @@ import pytest
 
 @pytest.fixture
 def variants():
-    """Every rankable variant; overlap 0.9 for (1, 0, 2), 0.1 for (0, 2, 0), 0.5 for the others."""
+    """Overlap 0.9 for (1, 0, 2), 0.1 for (0, 2, 0), 0.5 for the others; random sets have 0.2."""
     rows = [(b, alpha, beta) for b in (0, 1) for alpha in (0, 1, 2) for beta in (0, 1, 2)]
-    table = pd.DataFrame(rows, columns=["b", "alpha", "beta"]).assign(overlap=0.5)
+    table = pd.DataFrame(rows, columns=["b", "alpha", "beta"]).assign(overlap=0.5, chance=0.2)
     table.loc[rows.index((1, 0, 2)), "overlap"] = 0.9
     table.loc[rows.index((0, 2, 0)), "overlap"] = 0.1
     return table.drop(rows.index((1, 0, 0))).reset_index(drop=True)

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from app.charts import damage_proxy, overlap_map, stratification
+from app.charts import damage_proxy, effects, overlap_map, stratification
 from app.charts import overlap as matrices
 from app.charts import overlap_by_tokens as parts_curve
 from app.charts import overlap_curve as curves
@@ -20,10 +20,12 @@ from app.charts.theme import color_at, contrast
 
 
 def test_matrix_is_symmetric_with_ones_and_gaps(corpora):
-    (heatmap,) = matrices.overlap_matrix(corpora).data
+    (heatmap,) = matrices.overlap_matrix(corpora, chance=0.25).data
     assert list(heatmap.x) == list(heatmap.y) == ["code", "math", "prose"]
     wanted = [[1, 0.4, 0.7], [0.4, 1, np.nan], [0.7, np.nan, 1]]
-    np.testing.assert_array_equal(heatmap.z, wanted)
+    np.testing.assert_array_equal(heatmap.customdata, wanted)
+    # 0.4 is a fifth of the way from 0.25 to 1, and 0.7 three fifths.
+    np.testing.assert_allclose(heatmap.z, [[1, 0.2, 0.6], [0.2, 1, np.nan], [0.6, np.nan, 1]])
 
 
 def test_matrix_writes_every_pair_and_chance(corpora):
@@ -37,7 +39,7 @@ def test_matrix_writes_every_pair_and_chance(corpora):
 
 def test_matrix_shows_names_as_written(corpora):
     named = corpora.replace("code", "<b>code</b>")
-    (heatmap,) = matrices.overlap_matrix(named).data
+    (heatmap,) = matrices.overlap_matrix(named, chance=0.5).data
     assert "&lt;b&gt;code&lt;/b&gt;" in heatmap.x
 
 
@@ -46,8 +48,13 @@ def test_matrix_description(corpora):
         "The pruned sets share 40% to 70% over pairs of corpora, least between math and code; "
         "two random sets would share 50%."
     )
-    assert matrices.describe(corpora.iloc[:1]) == "The sets pruned on code and prose share 70%."
-    assert matrices.describe(corpora.iloc[:0]) == "No two corpora have an overlap to compare."
+    assert matrices.describe(corpora.iloc[:1], chance=0.5) == (
+        "The sets pruned on code and prose share 70%; two random sets would share 50%."
+    )
+    assert (
+        matrices.describe(corpora.iloc[:0], chance=0.5)
+        == "No two corpora have an overlap to compare."
+    )
 
 
 def test_curve_has_dashed_chance_and_one_line_a_series(curve):
@@ -78,14 +85,15 @@ def traces(fig, kind):
 
 def test_rows_are_alpha_and_columns_beta_within_b(variants):
     left, right = traces(variant_map(variants), "heatmap")
-    assert np.asarray(left.z, float)[2].tolist() == [0.1, 0.5, 0.5]
-    assert np.asarray(right.z, float)[0, 1:].tolist() == [0.5, 0.9]
+    # With 0.2 by chance 0.1 is an eighth below, 0.5 three eighths and 0.9 seven eighths above.
+    assert np.asarray(left.z, float)[2].tolist() == pytest.approx([-1 / 8, 3 / 8, 3 / 8])
+    assert np.asarray(right.z, float)[0, 1:].tolist() == pytest.approx([3 / 8, 7 / 8])
     assert (left.zmin, left.zmax) == (0, 1)
 
 
 def test_constant_variant_is_never_a_number(variants):
     table = variants.assign(b=variants["b"])
-    table.loc[len(table)] = [1, 0, 0, 1.0]
+    table.loc[len(table)] = [1, 0, 0, 1.0, 0.2]
     for given in (variants, table):
         fig = variant_map(given)
         assert np.isnan(np.asarray(traces(fig, "heatmap")[1].z, float)[0, 0])
@@ -97,7 +105,8 @@ def test_numbers_contrast_with_their_cell(variants):
     for annotation in variant_map(variants).to_dict()["layout"]["annotations"]:
         number = annotation["text"].split("<br>")[0]
         if number in ("0.10", "0.50", "0.90"):
-            assert contrast(annotation["font"]["color"], color_at(float(number))) >= 4.5
+            cell = color_at((float(number) - 0.2) / 0.8)
+            assert contrast(annotation["font"]["color"], cell) >= 4.5
 
 
 def test_selected_variant_is_outlined(variants):
@@ -131,11 +140,55 @@ def test_click_is_read_and_checked(points, variant):
 
 
 def test_description_names_the_extremes(variants):
-    assert overlap_map.describe(variants) == (
+    assert overlap_map.describe(variants, 96) == (
         "Of 17 variants, MSAN (1, 0, 2) depends least on the calibration corpus (overlap 0.90) "
-        "and (0, 2, 0) most (0.10)."
+        "and (0, 2, 0) most (0.10); two random sets share 0.20."
     )
-    assert "No overlap" in overlap_map.describe(variants.iloc[:0])
+    assert "No overlap" in overlap_map.describe(variants.iloc[:0], 96)
+
+
+def test_variants_within_two_experts_are_too_near_to_tell(variants):
+    # Of 96 experts 0.77 and 0.75 are 74 and 72: two apart. Of 960 they are twenty apart.
+    near = variants.replace({"overlap": {0.9: 74 / 96, 0.5: 72 / 96}})
+    assert "(overlap 0.77, too near to tell from Frequency (0, 0, 0) and 14 more)" in (
+        overlap_map.describe(near, 96)
+    )
+    assert "too near" not in overlap_map.describe(near, 960)
+    by_share = near.assign(model="one", sparsity=0.5)
+    assert "too near to tell" in variant_grid.describe(by_share, {0.5: 96})
+    assert "too near" not in variant_grid.describe(by_share, {0.5: 960})
+    rows = [("b", 0, 72 / 96), ("b", 1, 74 / 96), ("beta", 0, 0.5), ("beta", 2, 0.7)]
+    table = pd.DataFrame(rows, columns=["component", "value", "overlap"])
+    assert effects.describe(table, 96) == (
+        "Most overlap between corpora with b at any value (too near to tell), beta = 2 "
+        "(+0.20 over the least)."
+    )
+
+
+def test_overlap_at_chance_is_dark_however_large_it_is():
+    # 0.73 where three quarters go is under chance; 0.40 where a quarter goes is a fifth above it.
+    rows = [(0.25, 0.40, 0.25), (0.75, 0.73, 0.75)]
+    table = pd.DataFrame(rows, columns=["sparsity", "overlap", "chance"])
+    table = table.assign(model="one", b=1, alpha=1, beta=1)
+    quarter, most = (
+        trace.z[1, 4] for trace in variant_grid.variant_grid(table).data if trace.type == "heatmap"
+    )
+    assert quarter == pytest.approx((0.40 - 0.25) / 0.75)
+    assert most == pytest.approx((0.73 - 0.75) / 0.25)
+    (hover,) = (
+        trace.hovertext[10]
+        for trace in variant_grid.variant_grid(table[1:]).data
+        if trace.type == "scatter"
+    )
+    assert hover == "REAP (1, 1, 1)<br>overlap 0.730, by chance 0.750"
+
+
+def test_a_range_of_variants_does_not_look_like_an_interval():
+    table = pd.DataFrame({"component": ["b", "b"], "value": [0, 1], "overlap": [0.5, 0.6]})
+    band, marks = effects.component_effects(table.assign(lowest=0.4, highest=0.7)).data
+    assert marks.error_y.array is None
+    assert list(band.y) == [0.4, 0.7, None] * 2
+    assert band.name == "least to most of the variants with the value"
 
 
 def named(fig, name):
@@ -309,13 +362,15 @@ def grid(variants):
 def test_a_panel_for_each_model_and_sparsity(grid, dark):
     fig = variant_grid.variant_grid(grid, selected=(0, 2, 1), dark=dark)
     titles = [note.text for note in fig.layout.annotations if "pruned" in note.text]
-    assert titles == [f"{name}, {p}% pruned" for name in ("one", "two") for p in (25, 50)]
+    assert titles == [
+        f"{name}, {p}% pruned, chance 0.20" for name in ("one", "two") for p in (25, 50)
+    ]
     cells = [each for each in fig.data if each.type == "heatmap"]
     assert len(cells) == 4
     z = cells[0].z
     # Rows are alpha; columns b, then beta: (1, 0, 2), (0, 2, 0), and the constant (1, 0, 0).
-    assert z[0, 5] == pytest.approx(0.9)
-    assert z[2, 0] == pytest.approx(0.1)
+    assert z[0, 5] == pytest.approx((0.9 - 0.2) / 0.8)
+    assert z[2, 0] == pytest.approx((0.1 - 0.2) / 0.8)
     assert np.isnan(z[0, 3])
     assert np.isfinite(z).sum() == 17
 
@@ -328,7 +383,8 @@ def test_numbers_read_on_their_cells(grid):
     assert (last[5, 0], last[3, 0], last[0, 2]) == ("0.90", "N/A", "0.10")
     for note in numbers:
         if note.text != "N/A":
-            assert contrast(note.font.color, color_at(float(note.text))) >= 4.5
+            cell = color_at((float(note.text) - 0.2) / 0.8)
+            assert contrast(note.font.color, cell) >= 4.5
 
 
 def test_each_cell_says_its_variant_and_sparsity_when_clicked(grid):

@@ -44,10 +44,7 @@ def apply_clicked_variant() -> None:
 def effects_part(context: Context) -> None:
     """What b, alpha and beta each do to the overlap, and the map at several sparsities."""
     compared = replace(context, models=_models_to_show(context))
-    st.markdown(
-        "**What each exponent does**: mean overlap of the variants that share its value; the bars "
-        "run from the least to the most."
-    )
+    st.markdown("**What each exponent does**: mean overlap of the variants that share its value.")
     if show("component-effects", compared) is None:
         return
     st.markdown(
