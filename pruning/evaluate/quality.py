@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean, stdev
-from typing import Final
+from typing import Any, Final
 
 from analysis.criteria.weight_based import RANDOM
 from analysis.lazy import pd
-from pruning.evaluate.record import EvaluationRecord, EvaluationStore, PlanFacts
+from pruning.evaluate.record import EvaluationRecord, EvaluationStore, PlanFacts, SampleLosses
 from pruning.evaluate.store import readable_records
 
 LOSS: Final = "nll"
@@ -37,6 +37,10 @@ class PlanLoss:
     # Corpus -> added loss, of `corpora`; of others only where it was measured on none of them.
     change: Mapping[str, float]
     full: Mapping[str, float]  # corpus -> loss of the full model
+    # Corpus of `change` -> the loss of every sample, in the same order for all plans of a way; of
+    # files that kept none it is missing.
+    samples: Mapping[str, SampleLosses]
+    drawn: Mapping[str, Mapping[str, Any]]  # corpus -> which samples, see `DrawnSamples.corpus`
     num_samples: int  # of the corpus with the fewest
     created_at: str  # the newest of its evaluations
 
@@ -126,6 +130,12 @@ def full_losses(losses: Sequence[PlanLoss]) -> Mapping[str, float]:
     return {corpus: full for each in losses if not each.way for corpus, full in each.full.items()}
 
 
+def losses_at(losses: Iterable[PlanLoss], share: float) -> list[PlanLoss]:
+    """Those that remove this share of the expert weights."""
+    removed = ((each, each.facts.removed) for each in losses)
+    return [each for each, gone in removed if gone and _is_share(gone, share)]
+
+
 def candidates_at(
     losses: Iterable[PlanLoss], share: float, granularity: str | None = None
 ) -> pd.DataFrame:
@@ -137,7 +147,9 @@ def candidates_at(
         commas) stands last, without ``mean`` and ``worst``. All draws of Random are one row of so
         many ``draws``, without a ``plan``, see `RandomLoss`.
     """
-    found = [each for each in _at(losses, share) if granularity in (None, each.facts.granularity)]
+    found = [
+        each for each in losses_at(losses, share) if granularity in (None, each.facts.granularity)
+    ]
     pooled: defaultdict[tuple[object, ...], list[PlanLoss]] = defaultdict(list)
     for place, each in enumerate(found):
         facts = each.facts
@@ -153,7 +165,7 @@ def random_at(
     """What Random costs at one share of the expert weights, on the samples of most plans."""
     found = [
         each
-        for each in _at(losses, share)
+        for each in losses_at(losses, share)
         if each.is_random and not each.way and each.facts.granularity == granularity
     ]
     return _pooled([each for each in found if not each.missing])
@@ -162,11 +174,6 @@ def random_at(
 def _is_share(removed: float, share: float) -> bool:
     """Whether two shares of the expert weights are the same, as tables write them."""
     return abs(removed - share) < 5e-5
-
-
-def _at(losses: Iterable[PlanLoss], share: float) -> list[PlanLoss]:
-    removed = ((each, each.facts.removed) for each in losses)
-    return [each for each, gone in removed if gone and _is_share(gone, share)]
 
 
 def _samples(record: EvaluationRecord) -> tuple[str, str]:
@@ -230,6 +237,8 @@ def _loss(way: str, corpora: tuple[str, ...], found: Mapping[str, EvaluationReco
             name: found[name].metrics[LOSS].mean - found[name].full[LOSS].mean for name in shown
         },
         full={name: found[name].full[LOSS].mean for name in shown},
+        samples={name: kept for name in shown if (kept := found[name].samples)},
+        drawn={name: found[name].corpus for name in shown},
         num_samples=min(found[name].num_samples for name in shown),
         created_at=last.created_at,
     )

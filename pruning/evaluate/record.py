@@ -11,6 +11,7 @@ from typing import Annotated, Any, Self
 import numpy as np
 from pydantic import AfterValidator, Field
 
+from analysis.arrays import FloatArray
 from analysis.errors import StatsError
 from analysis.lazy import pd
 from analysis.model import MoEModel
@@ -153,6 +154,20 @@ class SampleLosses(RecordPart):
             return None
         sums = {name: np.round(samples[name].sums, _DIGITS).tolist() for name in _SUMMED}
         return cls(tokens=samples["nll"].counts.tolist(), **sums)
+
+    @property
+    def means(self) -> FloatArray:
+        """(samples,) nats per token of the pruned model."""
+        return np.divide(self.nll, self.tokens)
+
+    @property
+    def full_means(self) -> FloatArray:
+        """(samples,) nats per token of the full model."""
+        return np.divide(self.full_nll, self.tokens)
+
+    def picked(self, part: slice) -> Self:
+        """Those of some of the samples."""
+        return self.model_copy(update={name: values[part] for name, values in self})
 
 
 def _as_many(losses: SampleLosses | None) -> SampleLosses | None:

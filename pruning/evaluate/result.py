@@ -11,8 +11,8 @@ from analysis.arrays import FloatArray
 from analysis.errors import UserError, unknown_name
 
 DEFAULT_MEASURES = ("esap", "kl", "nll", "ppl")
-_RESAMPLES = 1000
-_TAIL = 2.5  # percent on each side: the interval holds 95%
+RESAMPLES = 1000
+MIDDLE = (2.5, 97.5)  # percentiles between which 95% lie
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +148,8 @@ def bootstrap_interval(means: FloatArray, seed: int = 42) -> tuple[float | None,
     """The middle 95% of the mean over samples drawn with replacement, 1000 times (percentiles)."""
     if len(means) < 2:
         return None, None
-    drawn = np.random.default_rng(seed).integers(len(means), size=(_RESAMPLES, len(means)))
-    low, high = np.percentile(means[drawn].mean(axis=1), [_TAIL, 100 - _TAIL])
+    drawn = np.random.default_rng(seed).integers(len(means), size=(RESAMPLES, len(means)))
+    low, high = np.percentile(means[drawn].mean(axis=1), MIDDLE)
     return float(low), float(high)
 
 

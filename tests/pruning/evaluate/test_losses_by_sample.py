@@ -1,0 +1,125 @@
+"""Plans chosen on one half of the samples, and what samples cannot tell apart: by hand."""
+
+import numpy as np
+import pytest
+
+from analysis.stats.store import SHIPPED_STATS
+from pruning.evaluate.by_sample import EVEN, ODD, choose_best, difference, of_samples, unseen
+from pruning.evaluate.quality import loss_of, plan_losses
+from pruning.evaluate.record import EvaluationStore, SampleLosses
+from pruning.evaluate.result import Metric
+
+FACTS = {"seed": 42, "drawn": "some", "skipped": 0, "seq_len": 8, "packing": "pad", "count": "all"}
+TOKENS = {"a": (4, 2, 4, 2), "b": (1, 1, 2, 2)}
+FULL = {"a": (4.0, 2.0, 4.0, 2.0), "b": (2.0, 2.0, 4.0, 4.0)}  # 1 and 2 nats per token
+# Added loss of each sample, per token.
+EARLY = {"a": (0.0, 4.0, 0.0, 4.0), "b": (0.0, 2.0, 0.0, 2.0)}  # best on the even samples
+LATE = {"a": (1.0, 0.0, 1.0, 0.0), "b": (1.0, 0.0, 1.0, 0.0)}  # best on the odd ones
+
+
+@pytest.fixture(scope="module")
+def shipped_record(demo):
+    return EvaluationStore([SHIPPED_STATS]).records(demo.identity)[0]
+
+
+@pytest.fixture
+def measure(shipped_record):
+    def metric(values):
+        return Metric(float(np.mean(values)), 0.0, None, None)
+
+    def make(plan, added, kept=True, samples=None):
+        for name, values in added.items():
+            tokens, full = np.array(TOKENS[name]), np.array(FULL[name])
+            sums = full + np.array(values) * tokens
+            losses = SampleLosses(tokens=TOKENS[name], nll=tuple(sums), full_nll=FULL[name])
+            update = {
+                "plan_digest": plan,
+                "corpus": {"name": name, "digest": name, **FACTS},
+                "num_samples": len(tokens),
+                "metrics": {"nll": metric(sums / tokens)},
+                "full": {"nll": metric(full / tokens)},
+                "samples": losses if kept else None,
+            }
+            yield shipped_record.model_copy(update=update)
+
+    return make
+
+
+@pytest.fixture
+def losses(measure):
+    records = [*measure("early", EARLY), *measure("late", LATE)]
+    return plan_losses(records)
+
+
+def test_the_loss_on_a_half_is_the_mean_of_its_samples(losses):
+    early = loss_of(losses, "early")
+    assert early.change == {"a": 2.0, "b": 1.0}
+    even, odd = (of_samples(early, dict.fromkeys("ab", half)) for half in (EVEN, ODD))
+    assert (even.change, even.mean, even.num_samples) == ({"a": 0.0, "b": 0.0}, 0.0, 2)
+    assert (odd.change, odd.mean, odd.worst_on) == ({"a": 4.0, "b": 2.0}, 3.0, "a")
+    assert odd.full == {"a": 1.0, "b": 2.0}
+    last = of_samples(early, {"a": slice(3, None)})
+    assert (last.change, last.num_samples) == ({"a": 4.0, "b": 1.0}, 1)
+    assert of_samples(early, {"a": slice(4, None)}) is None
+
+
+def test_the_best_is_chosen_on_even_samples_and_reported_on_odd_ones(losses, measure):
+    best = choose_best(losses)
+    assert (best.chosen.plan, best.chosen.mean, best.reported.mean) == ("early", 0.0, 3.0)
+    # Without the loss of every sample, or without a corpus, a plan does not compete.
+    lucky = {"a": (-1.0,) * 4, "b": (-1.0,) * 4}
+    for more in (measure("lucky", lucky, kept=False), measure("lucky", {"a": lucky["a"]})):
+        others = [*measure("early", EARLY), *measure("late", LATE), *more]
+        assert choose_best(plan_losses(others)).chosen.plan == "early"
+    assert choose_best([]) is None
+
+
+def test_two_plans_are_apart_where_the_paired_interval_excludes_0(measure):
+    rng = np.random.default_rng(0)
+    base = {name: tuple(rng.normal(1, 1, 4)) for name in "ab"}
+    # Samples differ by far more than the plans do, and yet the plans can be told apart.
+    worse = {name: tuple(np.add(values, (0.10, 0.11, 0.12, 0.13))) for name, values in base.items()}
+    mixed = {name: tuple(np.add(values, (-0.3, 0.3, 0.3, -0.2))) for name, values in base.items()}
+    found = plan_losses(
+        [*measure("base", base), *measure("worse", worse), *measure("mixed", mixed)]
+    )
+    one, other, near = (loss_of(found, name) for name in ("worse", "base", "mixed"))
+    apart = difference(one, other)
+    assert apart.mean == pytest.approx(0.115)
+    assert 0.10 <= apart.low < 0.115 < apart.high <= 0.13
+    assert apart.is_clear
+    back = difference(other, one)
+    assert (back.mean, back.low, back.high) == pytest.approx((-apart.mean, -apart.high, -apart.low))
+    assert not difference(near, other).is_clear
+    assert not difference(one, one).is_clear
+
+
+def test_the_interval_is_that_of_a_bootstrap_by_hand(losses):
+    early, late = (loss_of(losses, name) for name in ("early", "late"))
+    found = difference(early, late)
+    apart = {name: np.subtract(EARLY[name], LATE[name]) for name in "ab"}
+    assert found.mean == pytest.approx((apart["a"].mean() + apart["b"].mean()) / 2)
+    rng = np.random.default_rng(7)
+    means = [np.mean([rng.choice(apart[name], 4).mean() for name in "ab"]) for _ in range(20_000)]
+    # Of 1000 resamples the percentiles are within 0.15 of those of many.
+    assert (found.low, found.high) == pytest.approx(
+        tuple(np.percentile(means, [2.5, 97.5])), abs=0.15
+    )
+
+
+def test_what_cannot_be_paired_is_not_compared(losses, measure):
+    early = loss_of(losses, "early")
+    old = loss_of(plan_losses(measure("old", LATE, kept=False)), "old")
+    assert difference(early, old) is None
+    half = of_samples(loss_of(losses, "late"), {"a": EVEN})
+    assert difference(early, half) is None
+
+
+def test_samples_that_chose_a_plan_are_left_out_of_its_loss(losses):
+    early = loss_of(losses, "early")
+    judged = {"name": "a", "samples": 1, **FACTS}
+    assert unseen(early, judged).change == {"a": pytest.approx(8 / 3), "b": 1.0}
+    # All of its samples were read, or nobody knows which.
+    for other in ({"samples": 4}, {"seed": 7}):
+        assert unseen(early, {**judged, **other}).change == {"b": 1.0}
+    assert unseen(early, {**judged, "name": "c"}) is early
