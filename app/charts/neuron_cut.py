@@ -1,5 +1,6 @@
 """The neurons that a context ranks, those that go, and what the scopes of its budget do."""
 
+from dataclasses import replace
 from itertools import combinations
 from typing import Final
 
@@ -44,6 +45,15 @@ def neuron_choice(context: Context) -> PlanChoice:
     if context.plan.is_atomic:
         return context.plan
     return PlanChoice(ATOMIC_GRANULARITY, scope=scopes_of(context.request.criterion)[0])
+
+
+def across_experts(context: Context) -> Context:
+    """The context in the widest scope, where its own takes the same share of every expert."""
+    choice = neuron_choice(context)
+    if choice.scope is not AtomScope.EXPERT:
+        return context
+    widest = scopes_of(context.request.criterion)[0]
+    return replace(context, plan=replace(choice, scope=widest))
 
 
 def neuron_request(context: Context) -> PlanRequest:

@@ -18,7 +18,8 @@ from pruning.plan import ATOMIC_GRANULARITY
 
 @chart("neurons-kept", "explore", granularity=ATOMIC_GRANULARITY, reads_scope=True)
 def draw_kept(context: Context) -> Drawing:
-    """What stays of each expert when neurons go."""
+    """What stays of each expert when neurons compete across experts."""
+    context = neuron_cut.across_experts(context)
     shares = expert_shares(neuron_cut.field(context), neuron_cut.pruned(context))
     figure = partial(kept_share_map, shares, marked=context.expert)
     return Drawing(figure, shares, describe(shares), neuron_cut.about(context))
@@ -27,6 +28,7 @@ def draw_kept(context: Context) -> Drawing:
 @chart("neurons-beside-experts", "explore", granularity=ATOMIC_GRANULARITY, reads_scope=True)
 def draw_beside(context: Context) -> Drawing:
     """Whether the neurons that go lie in experts that would go whole."""
+    context = neuron_cut.across_experts(context)
     table = neuron_cut.beside_experts(context)
     about = neuron_cut.about(context)
     return Drawing(partial(removed_by_tenth, table), table, describe_beside(table), about)

@@ -19,7 +19,8 @@ MOST_LAMBDA = 100.0
 DEFAULTS: Mapping[str, Any] = {
     "granularity": EXPERT_GRANULARITY,
     "neurons": "heapr",
-    "scope": AtomScope.GLOBAL,
+    # Experts stay equally wide, so that the export is smaller and every reader takes it.
+    "scope": AtomScope.EXPERT,
 }
 
 
@@ -91,13 +92,13 @@ def neuron_criterion_controls() -> None:
         )
     criterion = chosen_neuron_criterion()
     possible = scopes_of(criterion)
-    if st.session_state.get("scope", possible[0]) not in possible:
+    if st.session_state.get("scope", DEFAULTS["scope"]) not in possible:
         st.session_state["scope"] = possible[0]
     plan_input(
         st.segmented_control,
         "Neurons compete within",
         possible,
-        default=possible[0],
+        default=DEFAULTS["scope"],
         key="scope",
         required=True,
         format_func=lambda scope: SCOPES[scope],

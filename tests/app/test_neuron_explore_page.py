@@ -11,7 +11,7 @@ from page_texts import opened, texts
 from analysis.stats.store import SHIPPED_STATS
 from app.parts.explore.bins import random_note
 
-NEURONS = {"granularity": "Neurons"}
+NEURONS = {"granularity": "Neurons", "scope": "All layers"}
 PARTS = ("Saliency", "One expert", "Texts", "Whole experts", "Score and loss", "Same bytes")
 PER_LAYER = 32 * 64
 
@@ -47,9 +47,18 @@ def test_what_stays_of_each_expert(open_page, heapr):
     assert values["Neurons removed"] == f"{12_288 // 4:,}"
 
 
+def test_experts_that_lose_the_same_share_are_shown_as_the_criterion_tells_them_apart(open_page):
+    def kept(**address):
+        return table_of(opened(open_page("explore", **address), "neurons-kept"), "kept_share")
+
+    alike = kept(granularity="Neurons")
+    assert alike["kept_share"].min() < alike["kept_share"].max()
+    pd.testing.assert_frame_equal(alike, kept(**NEURONS))
+
+
 @pytest.mark.parametrize("scope", ["All layers", "Each layer"])
 def test_overlap_of_texts_is_that_of_the_sets(open_page, heapr, scope):
-    test = open_page("explore", inside="Texts", scope=scope, **NEURONS)
+    test = open_page("explore", inside="Texts", **NEURONS | {"scope": scope})
     table = table_of(opened(test, "neuron-overlap"), "corpus_a", "overlap", "chance")
     for row in table.itertuples():
         parts = [np.split(heapr[corpus], 6) for corpus in (row.corpus_a, row.corpus_b)]
@@ -110,7 +119,7 @@ OTHERS = (
     ],
 )
 def test_every_part_in_every_state(open_page, part, address):
-    test = open_page("explore", inside=part, **NEURONS, **address)
+    test = open_page("explore", inside=part, **NEURONS | address)
     assert texts(test.error) == []
     assert test.get("plotly_chart") or test.info
     assert any("--granularity atomic" in code for code in texts(test.code))

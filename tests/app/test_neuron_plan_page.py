@@ -23,6 +23,7 @@ from pruning.recipe_file import recipe_from_yaml
 from pruning.requests.recipe import Machine, plan_request
 
 NEURONS = {"granularity": "Neurons", "sparsity": "40%"}
+OVER_ALL = NEURONS | {"scope": "All layers"}
 ALL = 6 * 32 * 64  # of the demo
 
 
@@ -110,11 +111,11 @@ def test_the_switch_leads_to_neurons_and_back(open_page):
     assert "Experts kept" in metrics_of(test)
     test.segmented_control(key="granularity").set_value("atomic").run()
     assert not test.exception
-    # Half of the neurons, by HEAPr over all layers.
+    # Half of the neurons of each expert, by HEAPr.
     assert metrics_of(test)["Neurons kept"] == f"{ALL // 2:,}"
     assert "--criterion heapr --corpus demo-code" in command(test, "plan")
     assert "--granularity atomic" in command(test, "plan")
-    assert "--atom-scope global" in command(test, "plan")
+    assert "--atom-scope" not in command(test, "plan")  # whose default is each expert too
     test.segmented_control(key="granularity").set_value("expert").run()
     assert not test.exception
     assert "Experts kept" in metrics_of(test)
@@ -142,8 +143,9 @@ def test_values_that_no_control_offers_are_the_first(open_page, address):
         assert "Experts kept" in metrics_of(test)
     else:
         assert "--criterion heapr" in command(test, "plan")
-        assert "--atom-scope global" in command(test, "plan")
-        assert metrics_of(test)["Neurons kept"] == "7,373"
+        assert "--atom-scope" not in command(test, "plan")
+        # 25 of the 64 neurons of each of 192 experts go.
+        assert metrics_of(test)["Neurons kept"] == f"{192 * 39:,}"
 
 
 @pytest.mark.parametrize(
@@ -201,8 +203,23 @@ def test_missing_statistics_are_named_with_the_job_that_collects_them(
     assert metrics_of(test)["Neurons kept"]
 
 
+@pytest.mark.parametrize("page", ["plan", "export"])
+def test_neurons_save_by_default_on_disk_loaded_and_in_flops(open_page, page):
+    test = open_page(page, granularity="Neurons")
+    # Half of each expert, 32 neurons of 384 numbers of two bytes, in every reader's layout.
+    mib = 2 * (5401728 - 6 * 32 * 32 * 384) / 2**20
+    for label in ("On disk, uniform", "Loaded, uniform"):
+        (card,) = (each for each in test.metric if each.label == label)
+        assert card.value == f"{mib:.1f} MiB"
+        assert card.delta.startswith("-4.5 MiB (44%)")
+    (card,) = (each for each in test.metric if each.label == "Expert FLOPs / token")
+    assert card.delta.startswith("-50.0%")
+    shown = table_with(test, "width mode").set_index("width mode")
+    assert shown.loc["uniform", "read by"] == "every reader"
+
+
 def test_a_plan_over_all_layers_saves_nothing_in_uniform_and_that_is_said(open_page):
-    test = open_page("plan", **NEURONS)
+    test = open_page("plan", **OVER_ALL)
     shown = table_with(test, "width mode").set_index("width mode")
     assert shown.loc["uniform", "saved on disk"] == 0
     # 4,915 of 12,288 neurons of 3 * 128 numbers, of 5,401,728.
@@ -225,12 +242,12 @@ def test_a_plan_that_saves_nothing_offers_what_saves(open_page):
         keys = ("neurons.save.expert", "neurons.save.ragged")
         return [each.label for each in test.button if each.key in keys]
 
-    test = open_page("plan", **NEURONS)
+    test = open_page("plan", **OVER_ALL)
     assert labels(test) == [
         "Narrow all experts alike: neurons compete within each expert",
         "Choose ragged: saves 35% on disk",
     ]
-    ragged = open_page("plan", **NEURONS)
+    ragged = open_page("plan", **OVER_ALL)
     ragged.button(key="neurons.save.ragged").click().run()
     # A neuron has 384 weights of two bytes; 4,915 of them go.
     mib = 2 * (5401728 - 4915 * 384) / 2**20
@@ -244,7 +261,7 @@ def test_a_plan_that_saves_nothing_offers_what_saves(open_page):
 
 
 def test_flops_and_shares_of_every_scope_are_drawn(open_page):
-    test = open_page("plan", **NEURONS)
+    test = open_page("plan", **OVER_ALL)
     lines = {trace["name"]: trace for trace in figure_of(test, "neuron-layers")["data"]}
     assert list(lines) == ["All layers", "Each layer", "Each expert"]
     removed = table_with(test, "least")["share"].tolist()
@@ -254,7 +271,10 @@ def test_flops_and_shares_of_every_scope_are_drawn(open_page):
     # Experts are as often chosen as they are wide, or not: even widths save what they remove.
     every = saved["Each expert"]
     assert decoded(every["y"]) == pytest.approx(decoded(every["x"]))
-    assert metrics_of(test)["Expert FLOPs / token"] == "902 k"
+    # The card counts the zeros, as the bytes beside it do; without them it is 902 k.
+    (card,) = (each for each in test.metric if each.label == "Expert FLOPs / token")
+    assert card.delta == "as before"
+    assert "the neurons that stay need 902 k" in card.help
 
 
 def test_the_report_and_the_figures_are_those_of_neurons(open_page):
@@ -311,7 +331,7 @@ def test_camera_p_has_no_budget_over_all_layers_and_says_why(open_page):
     test = open_page("plan", neurons="CAMERA-P", scope="All layers", **NEURONS)
     assert test.segmented_control(key="scope").options == ["Each layer", "Each expert"]
     assert any("compares neurons of one layer only" in text for text in texts(test.caption))
-    assert "--atom-scope layer" in command(test, "plan")
+    assert "--atom-scope" not in command(test, "plan")
     series = {trace["name"] for trace in figure_of(test, "neuron-layers")["data"]}
     assert series == {"Each layer", "Each expert"}
 

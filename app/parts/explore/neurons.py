@@ -4,7 +4,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-import pandas as pd
 import streamlit as st
 
 from analysis.errors import UserError
@@ -23,6 +22,7 @@ from app.parts.explore.same_bytes import same_bytes_part
 from app.session.plan_data import check_page_reads, lacks_statistics
 from pruning.atoms.selection import AtomScope
 from pruning.plan import ATOMIC_GRANULARITY
+from pruning.planning.choice import SCOPES
 from pruning.requests.base import command_line, repeated
 
 
@@ -38,11 +38,16 @@ def neuron_page(context: Context) -> None:
     except UserError as error:
         inform(literal(error))
         return
-    _metrics(context, kept.table)
+    _metrics(context)
+    seen = neuron_cut.across_experts(context)
     with st.container(border=True):
+        where = ""
+        if seen is not context:
+            scope = SCOPES[neuron_cut.neuron_choice(seen).scope].lower()
+            where = f" if neurons competed within {scope}; this plan takes as many of each expert"
         st.markdown(
-            "**What stays of each expert**: the share of its neurons that is kept. Dark experts "
-            "are nearly gone. Name one as `layer.expert` in the sidebar to look inside."
+            f"**What stays of each expert**{where}. Dark experts are nearly gone. Name one as "
+            "`layer.expert` in the sidebar to look inside."
         )
         show_chart(kept, said=True)
     part = switch("Part", "inside", {name: words for name, (words, _) in PARTS.items()})
@@ -52,9 +57,10 @@ def neuron_page(context: Context) -> None:
     st.page_link("views/plan.py", label="Plan with these neurons", icon=":material/tune:")
 
 
-def _metrics(context: Context, shares: pd.DataFrame) -> None:
+def _metrics(context: Context) -> None:
     """Four numbers that answer: by what, how much, how stable, how near to whole experts."""
-    removed, total = int(shares["removed"].sum()), int(shares["neurons"].sum())
+    gone = neuron_cut.pruned(context)
+    removed, total = int(gone.sum()), gone.size
     overlap, note = _overlap_of_texts(context)
     inside, chance = _inside_experts(context)
     criterion = context.ranking_criterion
@@ -79,7 +85,7 @@ def _metrics(context: Context, shares: pd.DataFrame) -> None:
             inside,
             chance,
             "Share of the pruned neurons that lie in experts which HEAPr of whole experts prunes "
-            "at the same sparsity.",
+            "at the same sparsity, where neurons compete across experts.",
         ),
     )
     with st.container(horizontal=True):  # wraps where the window is narrow
@@ -100,7 +106,7 @@ def _overlap_of_texts(context: Context) -> tuple[str, str]:
 
 def _inside_experts(context: Context) -> tuple[str, str]:
     try:
-        table = neuron_cut.beside_experts(context)
+        table = neuron_cut.beside_experts(neuron_cut.across_experts(context))
     except UserError:
         return "-", "needs statistics of neurons"
     if not table["removed"].sum():

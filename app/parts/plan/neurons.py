@@ -97,22 +97,24 @@ def _metrics(context: Context, sizes: NeuronSizes) -> None:
             saved_metric(st.metric, f"On disk, {mode}", *numbers, "Bytes of all tensors.")
             note = "Weights in memory, zeros included, in their types on disk."
             saved_metric(st.metric, f"Loaded, {mode}", before, int(chosen["loaded"]), note)
-        # What a token needs, without the zeros that a width mode adds.
+        # With the zeros that the width mode adds, as the bytes have them.
         measured = sizes.report.is_measured
         routing = "by the measured routing" if measured else "experts chosen equally often"
-        active, flops = int(alone["active"]), int(alone["expert_flops"])
+        with_zeros = alone if chosen["refused"] else chosen
+        active, flops = int(with_zeros["active"]), int(with_zeros["expert_flops"])
+        bare = short_number(int(alone["expert_flops"]))
         card(
             "Active parameters",
             short_number(active),
             _less(sizes.report.active_before, active),
-            note=f"What one token uses, {routing}, without the zeros that a width mode adds.",
+            note=f"What one token uses, {routing}, with the zeros that the width mode adds.",
         )
         card(
             "Expert FLOPs / token",
             short_number(flops),
             _less(sizes.report.expert_flops, flops),
-            note=f"Two per weight of the neurons that stay, {routing}. Programs of today compute a "
-            "layer's experts in one width, zeros too: the table below has each mode's own number.",
+            note=f"Two per weight, {routing}. Programs of today compute a layer's experts in one "
+            f"width, zeros too; the neurons that stay need {bare}.",
         )
 
 
