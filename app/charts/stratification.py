@@ -16,7 +16,7 @@ from analysis.ranking.stratification import rescale, separation
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.criterion_looks import looks
-from app.charts.theme import CLEAR, apply_theme, ink, muted, paper, plain
+from app.charts.theme import CLEAR, apply_theme, muted, paper, plain
 from app.charts.traces import halo, heat, layer_axis, series, stroke
 from app.tables.ranked import Ranked
 
@@ -24,6 +24,9 @@ _MEASURES: Final = (
     ("gap", "gap at the cut (wider is clearer)"),
     ("band", "experts in the ambiguous band (fewer is clearer)"),
 )
+
+
+_VEIL: Final = 0.3  # light: the order of what is pruned must stay readable
 
 
 def _rankings(context: Context) -> list[Ranked]:
@@ -138,7 +141,7 @@ def stratification_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figu
     """Figure of a table `panel, layer, expert, rank, value, kept`: the expert map to export.
 
     `rank` counts from 0, first to keep; `value` is the saliency rescaled to 0..1 in its layer;
-    `kept` is a bool. Layer 0 on top, rank 1 on the left, hatched right of the cut.
+    `kept` is a bool. Layer 0 on top, rank 1 on the left, veiled right of the cut.
     """
     names = list(table["panel"].unique())
     layers = sorted(table["layer"].unique())
@@ -211,7 +214,7 @@ def describe_map(table: pd.DataFrame) -> str:
 
 
 def _cut(rows: pd.DataFrame, layers: list[int], dark: bool) -> list[go.Scatter]:
-    """Hatch right of the cut and the cut itself; nothing where nothing is pruned."""
+    """A light veil right of the cut, and the cut itself; nothing where nothing is pruned."""
     counts = rows.groupby("layer")["kept"].agg(["sum", "size"]).reindex(layers)
     kept, sizes = counts["sum"].to_numpy(), counts["size"].to_numpy()
     if (kept == sizes).all():
@@ -219,24 +222,9 @@ def _cut(rows: pd.DataFrame, layers: list[int], dark: bool) -> list[go.Scatter]:
     left_x, left_y = _staircase(kept)
     right_x, right_y = _staircase(sizes)
     red, green, blue = (int(paper(dark)[start : start + 2], 16) for start in (1, 3, 5))
-    veil = go.Scatter(
-        x=np.concatenate([left_x, right_x[::-1]]),
-        y=np.concatenate([left_y, right_y[::-1]]),
-        mode="lines",
-        line={"width": 0},
-        fill="toself",
-        fillcolor=CLEAR,
-        fillpattern={
-            "shape": "/",
-            "fgcolor": ink(dark),
-            "fgopacity": 0.45,
-            "bgcolor": f"rgba({red},{green},{blue},0.6)",
-            "size": 6,
-            "solidity": 0.2,
-        },
-        hoverinfo="skip",
-        showlegend=False,
-    )
+    edge = np.concatenate([left_x, right_x[::-1]]), np.concatenate([left_y, right_y[::-1]])
+    veil = stroke(*edge, CLEAR, 0, fill="toself")
+    veil.fillcolor = f"rgba({red},{green},{blue},{_VEIL})"
     return [veil, *(stroke(left_x, left_y, *look) for look in halo(dark))]
 
 

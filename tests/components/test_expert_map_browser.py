@@ -2,8 +2,11 @@
 
 import re
 
+import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, expect
+
+from app.charts.theme import color_at
 
 pytestmark = pytest.mark.e2e
 
@@ -74,6 +77,28 @@ def test_hover_says_kept_or_pruned_at_the_cut(map_page):
     expect(readout(map_page)).to_contain_text(re.compile(r"AIMER: rank 16/32, score \S+, kept"))
     map_page.mouse.move(*cell(map_page, 1, 0, 16))
     expect(readout(map_page)).to_contain_text(re.compile(r"AIMER: rank 17/32, score \S+, pruned"))
+
+
+def test_the_tail_can_be_read_behind_a_light_veil(map_page, panels):
+    """A pruned cell is one colour: at most 0.35 of the way from that of its value to the page."""
+    magnitude = panels[0]
+    shares = []
+    for rank in (*range(16, 32, 5), 31):
+        x, y = cell(map_page, 0, 2, rank)
+        pixels = map_page.locator("canvas.base").first.evaluate(
+            """(canvas, [x, y]) => {
+                const box = canvas.getBoundingClientRect(), scale = canvas.width / box.width;
+                const left = (x - box.x) * scale - 2, top = (y - box.y) * scale - 2;
+                return [...canvas.getContext("2d").getImageData(left, top, 4, 4).data];
+            }""",
+            [x, y],
+        )
+        seen = np.reshape(pixels, (16, 4))[:, :3]
+        assert (seen == seen[0]).all()
+        color = color_at(float(magnitude.values[2, magnitude.order[2, rank]]))
+        own = np.array([int(color[start : start + 2], 16) for start in (1, 3, 5)])
+        shares.append(float(np.mean((seen[0] - own) / (255 - own))))
+    assert 0.1 < min(shares) <= max(shares) <= 0.35
 
 
 def test_click_selects_in_python_and_a_second_click_clears(map_page, panels):

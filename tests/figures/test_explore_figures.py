@@ -233,7 +233,9 @@ def test_cut_steps_between_the_counts_of_the_layers(ranked):
     )
     assert list(line.x) == [3.5, 3.5, 2.5, 2.5]
     assert list(line.y) == [-0.5, 0.5, 0.5, 1.5]
-    assert veil.fillpattern.shape == "/"
+    # Light and even, so that the order of what is pruned is readable (it was hatched).
+    assert veil.fillpattern.shape is None
+    assert float(veil.fillcolor.rpartition(",")[2].rstrip(")")) <= 0.35
     assert max(veil.x) == 5.5
     assert halo.line.width > line.line.width
 

@@ -3,7 +3,9 @@
 // Text from Python reaches the page as text alone.
 
 import { columnOf, expertAt, isDelta, isKept, prunesAny, rankOf, readModel } from "./model.js";
-import { cellBox, CIVIDIS, DIVERGING, measure, paintPanel, readTheme } from "./paint.js";
+import {
+  cellBox, CIVIDIS, DIVERGING, marksByHeight, measure, paintPanel, readTheme,
+} from "./paint.js";
 
 const STACK_BELOW_PX = 700;
 const HINT = "Hover a cell or use the arrow keys to read an expert; click or Enter selects it.";
@@ -94,12 +96,12 @@ function showLegend(view) {
     items.push(colorBar(`\u2212${limit}`, `+${limit}`, DIVERGING, caption));
   }
   if (panels.some((_, index) => prunesAny(view.model, index))) {
-    items.push(swatch(mode === "mask" ? "pruned solid" : "pruned", "pruned"));
+    items.push(swatch(marksByHeight(view.model) ? "pruned low" : "pruned", "pruned"));
     if (arrangement === "rank") items.push(swatch("cut", "cut"));
   }
   if (mode === "mask" && panels.length > 1) items.push(swatch("changed", "fate differs"));
-  view.legend.style.setProperty("--hatch", view.theme.hatch);
-  view.legend.style.setProperty("--pruned", view.theme.pruned);
+  const { pruned, values } = view.theme;
+  view.legend.style.setProperty("--pruned", mode === "mask" ? pruned : values.pruned[64]);
   view.legend.replaceChildren(...items);
 }
 

@@ -1,4 +1,4 @@
-// Paints one panel: cells, hatch, cut line, axes.
+// Paints one panel: cells, veil, cut line, axes.
 
 import {
   columnOf, fateDiffers, forEachExpert, isDelta, isKept, prunesAny, rankChange, rankOf,
@@ -37,7 +37,14 @@ function ramp(stops) {
 }
 
 const SEQUENTIAL = ramp(CIVIDIS);
-const DELTAS = ramp(DIVERGING).map((rgb) => css(rgb));
+const DELTAS = ramp(DIVERGING);
+// How far the colours of what is pruned go towards the page: its order must stay readable.
+const VEIL = 0.3;
+
+const shades = (colors, background) => ({
+  kept: colors.map((rgb) => css(rgb)),
+  pruned: colors.map((rgb) => css(mix(rgb, background, VEIL))),
+});
 
 export function readTheme(root) {
   const style = getComputedStyle(root);
@@ -53,27 +60,9 @@ export function readTheme(root) {
     empty: css(color("--st-secondary-background-color", "#f3f6f8")),
     kept: css(color("--st-primary-color", "#0f6d7e")),
     pruned: css(mix(background, text, isDark ? 0.22 : 0.12)),
-    hatch: css(text, isDark ? 0.42 : 0.38),
-    values: SEQUENTIAL.map((rgb) => css(rgb)),
-    faded: SEQUENTIAL.map((rgb) => css(mix(rgb, background, isDark ? 0.55 : 0.62))),
+    values: shades(SEQUENTIAL, background),
+    deltas: shades(DELTAS, background),
   };
-}
-
-// Diagonal lines; the tile repeats without a seam because each line leaves by one corner and
-// comes back by the opposite one.
-function hatchPattern(context, color, ratio) {
-  const size = Math.round(6 * ratio);
-  const tile = document.createElement("canvas");
-  tile.width = tile.height = size;
-  const pen = tile.getContext("2d");
-  pen.strokeStyle = color;
-  pen.lineWidth = ratio;
-  for (const shift of [-size, 0, size]) {
-    pen.moveTo(shift - 1, size + 1);
-    pen.lineTo(shift + size + 1, -1);
-  }
-  pen.stroke();
-  return context.createPattern(tile, "repeat");
 }
 
 // ---- geometry, in device pixels --------------------------------------------------------------
@@ -115,6 +104,8 @@ export function cellBox(view, index, row, expert) {
   };
 }
 
+export const marksByHeight = (model) => model.arrangement === "expert" && model.mode !== "mask";
+
 // ---- painting the cells ----------------------------------------------------------------------
 
 function fillOf(view, index, row, expert) {
@@ -122,29 +113,26 @@ function fillOf(view, index, row, expert) {
   const panel = model.panels[index];
   const kept = isKept(model, panel, row, expert);
   if (model.mode === "mask") return kept ? theme.kept : theme.pruned;
+  const fate = kept ? "kept" : "pruned";
   if (isDelta(model, index)) {
-    return DELTAS[Math.round(127.5 + (127.5 * rankChange(model, row, expert)) / model.limit)];
+    const place = Math.round(127.5 + (127.5 * rankChange(model, row, expert)) / model.limit);
+    return theme.deltas[fate][place];
   }
-  const level = panel.levels[row * model.width + rankOf(model, panel, row, expert)];
-  return (kept ? theme.values : theme.faded)[level];
+  return theme.values[fate][panel.levels[row * model.width + rankOf(model, panel, row, expert)]];
 }
 
 function paintCells(view, index, context) {
   const { model, box, theme } = view;
   const panel = model.panels[index];
-  const pruned = new Path2D();
   context.fillStyle = theme.empty;
   context.fillRect(box.left, box.top, box.width, box.height);
   forEachExpert(model, (row, expert) => {
     const { x, y, w, h } = cellBox(view, index, row, expert);
+    // No line parts experts in the order of their numbers: the pruned ones are half as high.
+    const isLow = marksByHeight(model) && !isKept(model, panel, row, expert);
     context.fillStyle = fillOf(view, index, row, expert);
-    context.fillRect(x, y, w, h);
-    if (!isKept(model, panel, row, expert)) pruned.rect(x, y, w, h);
+    context.fillRect(x, isLow ? y + h / 4 : y, w, isLow ? h / 2 : h);
   });
-  // The diverging scale is light in both themes, so its hatch is dark in both.
-  const ink = isDelta(model, index) ? "rgb(0 0 0 / 0.45)" : theme.hatch;
-  context.fillStyle = hatchPattern(context, ink, box.ratio);
-  context.fill(pruned);
 }
 
 function paintChanged(view, index, context) {
