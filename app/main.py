@@ -7,14 +7,13 @@ import streamlit as st
 
 from analysis.errors import UserError
 from app.components.history import keep_history
-from app.frame.errors import error_part
 from app.frame.login import log_out_part, require_login
 from app.frame.page_style import apply_page_style
 from app.frame.presentation import go_to, is_presented, presentation_control, stage
 from app.frame.sidebar import copy_link, expert_in_sidebar
 from app.frame.tour import is_on_tour, show_tour, tour_button
+from app.literal import literal
 from app.parts.context import chosen_context
-from app.parts.evaluate.own_plan import remember_view
 from app.parts.explore.one_expert import expert_drawer
 from app.parts.report import report_part
 from app.session.chosen_expert import chosen_expert
@@ -51,22 +50,21 @@ page = st.navigation(pages, position="hidden" if is_presented() else "top")
 wanted = stage(pages, page)
 st.title(PAGES[page.url_path or "start"][1])
 try:
-    context = chosen_context(page.url_path)
+    context, no_plan = chosen_context(page.url_path)
     wants_numbers = expert_in_sidebar(context.model)
     # Once its control is drawn: only then has the address set it.
     context = replace(context, expert=chosen_expert(context.model.layers))
 except UserError as error:
-    error_part(error)
+    st.error(literal(error), icon=":material/error:")
     st.stop()
 st.session_state["context"] = context
-if page.url_path not in ("compare", "evaluate"):
-    remember_view(context)
 try:
     page.run()
     if wants_numbers and not is_on_tour():
         expert_drawer(context)
 except UserError as error:
-    error_part(error)
+    if str(error) != no_plan:
+        st.error(literal(error), icon=":material/error:")
 finally:  # also where a page stops early
     report_part(st.session_state["context"], page.url_path)
     copy_link()

@@ -4,18 +4,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
-from analysis.criteria import CRITERIA
+from analysis.criteria import CRITERIA, get_criterion
 from analysis.stats.tables import GATES
 from app.components.expert_map import Arrangement, Mode
 from app.session.state import (
+    BASELINES,
     CRITERION_OPTIONS,
     DEFAULTS,
+    PAIR,
     PRESETS,
     UNIFIED,
-    apply_pair,
     apply_preset,
-    use_unified,
+    chosen_criterion,
 )
 
 Choice = TypeVar("Choice", bound=str)
@@ -24,9 +26,9 @@ UNIFIED_LABEL = "Unified S(b, α, β)"  # noqa: RUF001  (Greek on purpose)
 ORDERS: Mapping[Arrangement, str] = {"rank": "By rank", "expert": "By expert"}
 MODES: Mapping[Mode, str] = {"values": "Saliency", "mask": "Kept", "delta": "Rank change"}
 _TOGGLES = (
-    ("b", "Average over routed tokens  $b$", (0, 1), "0 sums over tokens, 1 averages."),
-    ("alpha", r"Gate exponent  $\alpha$", (0, 1, 2), "Power of the router's gate weight."),
-    ("beta", r"Activation exponent  $\beta$", (0, 1, 2), "Power of the norm of the output."),
+    ("b", "$b$", (0, 1), "0 sums over the routed tokens, 1 averages over them."),
+    ("alpha", r"$\alpha$", (0, 1, 2), "Exponent of the router's gate weight."),
+    ("beta", r"$\beta$", (0, 1, 2), "Exponent of the norm of the expert's output."),
 )
 
 
@@ -61,50 +63,53 @@ def switch(label: str, key: str, options: Mapping[Choice, str]) -> Choice:
     return one_of(chosen, values)
 
 
-def criterion_controls(*, baseline: bool) -> None:
-    """Draw the controls; `chosen_criterion` is what they say."""
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
-        st.selectbox(
-            "Criterion",
-            CRITERION_OPTIONS,
-            index=CRITERION_OPTIONS.index(DEFAULTS["criterion"]),
-            key="criterion",
+def control_row() -> DeltaGenerator:
+    """Controls side by side, which wrap where the window is narrow."""
+    return st.container(horizontal=True, vertical_alignment="bottom")
+
+
+def criterion_controls() -> None:
+    """Draw what ranks experts; `chosen_criterion` is what they say."""
+    is_unified = st.session_state.get("criterion", UNIFIED) == UNIFIED
+    st.selectbox(
+        "Criterion",
+        CRITERION_OPTIONS,
+        index=CRITERION_OPTIONS.index(DEFAULTS["criterion"]),
+        key="criterion",
+        bind="query-params",
+        format_func=lambda name: UNIFIED_LABEL if name == UNIFIED else CRITERIA[name].label,
+        width=175,
+    )
+    for key, label, options, note in _TOGGLES:
+        st.segmented_control(
+            label,
+            options,
+            default=DEFAULTS[key],
+            key=key,
             bind="query-params",
-            format_func=lambda name: UNIFIED_LABEL if name == UNIFIED else CRITERIA[name].label,
-            width=240,
+            required=True,
+            disabled=not is_unified,
+            help=note,
         )
-        for key, label, options, note in _TOGGLES:
-            st.segmented_control(
-                label,
-                options,
-                default=DEFAULTS[key],
-                key=key,
-                bind="query-params",
-                required=True,
-                on_change=use_unified,
-                help=note,
-            )
-        st.menu_button(
-            "Presets",
-            PRESETS,
-            key="preset",
-            on_click=lambda: apply_preset(st.session_state.get("preset")),
-            format_func=_preset_label,
-            icon=":material/bookmarks:",
-        )
-        if baseline:
-            st.button(
-                "AIMER beside Magnitude",
-                key="pair",
-                on_click=apply_pair,
-                args=("aimer", "magnitude"),
-                icon=":material/compare:",
-                help="The two criteria that read weights only, side by side.",
-            )
-        _second_row(baseline=baseline)
+    st.menu_button(
+        "Presets",
+        (*PRESETS, PAIR),
+        key="preset",
+        on_click=lambda: apply_preset(st.session_state.get("preset")),
+        format_func=_preset_label,
+        icon=":material/bookmarks:",
+    )
 
 
-def _second_row(*, baseline: bool) -> None:
+def formula_part() -> None:
+    """Show what the toggles make of the formula."""
+    if (criterion := chosen_criterion()) is not None:
+        st.markdown(f"${criterion.formula}$", width="content")
+
+
+def gate_control() -> None:
+    """Draw the gate convention."""
+    criterion = chosen_criterion()
     st.segmented_control(
         "Gate weights",
         GATES,
@@ -113,21 +118,27 @@ def _second_row(*, baseline: bool) -> None:
         bind="query-params",
         required=True,
         format_func=str.capitalize,
+        disabled=criterion is None or not criterion.uses_gate,
         help="Applied: as the model multiplies. Renormalized: divided by the sum of the selected.",
     )
-    if baseline:
-        st.selectbox(
-            "Compare with",
-            list(CRITERIA),
-            index=list(CRITERIA).index(DEFAULTS["baseline"]),
-            key="baseline",
-            bind="query-params",
-            format_func=lambda name: CRITERIA[name].label,
-            width=200,
-            help="The criterion on the left, to compare with.",
-        )
 
 
-def _preset_label(name: str) -> str:
-    exponents = CRITERIA[name].exponents
-    return CRITERIA[name].label + (f"  {exponents}" if exponents else "")
+def baseline_control() -> None:
+    """Draw what the criterion is compared with, on Explore and Compare; see `chosen_baseline`."""
+    st.selectbox(
+        "Compare with",
+        BASELINES,
+        index=BASELINES.index(DEFAULTS["baseline"]),
+        key="baseline",
+        bind="query-params",
+        format_func=_preset_label,
+        width=175,
+    )
+
+
+def _preset_label(name: str | tuple[str, str]) -> str:
+    if isinstance(name, tuple):
+        return "AIMER beside Magnitude"
+    criterion = get_criterion(name)
+    is_named = name in CRITERIA and criterion.exponents  # S(1,1,2) says its exponents by name
+    return criterion.label + (f"  {criterion.exponents}" if is_named else "")

@@ -9,6 +9,15 @@ import streamlit as st
 # A chart's bar stands above it: inside, it would lie on the legend, on touch screens always.
 _EVERYWHERE: Final = """
 [data-testid="stMainBlockContainer"] { padding: 4.5rem 2.5rem 4rem; }
+[data-testid="stMainBlockContainer"] h1 { font-size: 1.5rem; padding: 0; }
+.st-key-plan-bar {
+  position: sticky;
+  top: 3.75rem;
+  z-index: 99;
+  padding: 0.3rem 0;
+  background: var(--st-background-color);
+  border-bottom: 1px solid var(--st-border-color);
+}
 @media (max-width: 1200px) {
   [data-testid="stMain"] [data-testid="stColumn"]:has([data-testid="stPlotlyChart"]) {
     min-width: 100%;

@@ -1,7 +1,6 @@
 """The sidebar: model, calibration text, sparsity, running jobs, link to this view."""
 
 from collections.abc import Mapping
-from typing import Literal
 from urllib.parse import urlencode
 
 import streamlit as st
@@ -16,7 +15,7 @@ from app.jobs.model import ACTIVE
 from app.literal import literal
 from app.session.chosen_expert import expert_control
 from app.session.data import load_model, model_choices, routed_runs
-from app.session.granularity import is_about_neurons
+from app.session.granularity import granularity_control, is_about_neurons
 from app.session.job_queue import job_store
 from app.session.state import DEFAULTS, EQUAL_SHARE, chosen_shares, corpora_of, share_key
 from app.tables.costs import experts_text
@@ -24,28 +23,25 @@ from pruning.planning.percents import SPARSITY_STEP, possible_percents
 from pruning.sizes import format_bytes
 
 
-def sparsity_slider(
-    model: MoEModel, label: str, key: str, width: int | Literal["stretch"] = "stretch"
-) -> int:
+def sparsity_slider(model: MoEModel) -> int:
     """Draw a slider of the possible sparsities; the percentage that it says."""
     # Every router can go without neurons, but not without experts.
     neurons = is_about_neurons()
     options = list(range(0, 100, SPARSITY_STEP)) if neurons else possible_percents(model)
     usual = max(percent for percent in options if percent <= int(DEFAULTS["sparsity"]))
-    if st.session_state.get(key, usual) not in options:
-        st.session_state[key] = usual
+    if st.session_state.get("sparsity", usual) not in options:
+        st.session_state["sparsity"] = usual
     return int(
         st.select_slider(
-            label,
+            "Sparsity",
             options,
             value=usual,
-            key=key,
+            key="sparsity",
             bind="query-params",
             format_func=lambda value: f"{value}%",
             help="Share of the neurons, or of what the page says, that is removed."
             if neurons
             else "Share of the experts of each layer that is removed.",
-            width=width,
         )
     )
 
@@ -87,11 +83,8 @@ def blend_sliders(runs: Mapping[str, Run]) -> None:
         )
 
 
-def model_and_calibration(*, recipe: bool = True) -> tuple[MoEModel, tuple[str, ...], int]:
-    """Draw the sidebar; the model, the corpora that rank as --corpus takes them, the percentage.
-
-    Without `recipe` it has no calibration corpus and no sparsity.
-    """
+def model_and_calibration() -> tuple[MoEModel, tuple[str, ...], int]:
+    """Draw the sidebar; the model, the corpora that rank as --corpus takes them, the percentage."""
     with st.sidebar:
         st.markdown("#### MoE Prune Studio")
         choices = {choice.name: choice for choice in model_choices()}
@@ -107,11 +100,12 @@ def model_and_calibration(*, recipe: bool = True) -> tuple[MoEModel, tuple[str, 
             f"top-{model.layers[0].top_k}, "
             f"{format_bytes(model.checkpoint.nbytes)} {model.dtype.lower()}"
         )
+        granularity_control()  # before the sparsity, which asks what it says
         runs = routed_runs(model)
-        corpus = _corpus(runs) if recipe else next(iter(runs), "")
+        corpus = _corpus(runs)
         if corpus == BLEND:
             blend_sliders(runs)
-        percent = sparsity_slider(model, "Sparsity", "sparsity") if recipe else 0
+        percent = sparsity_slider(model)
         counts = job_store().counts()
         if active := [f"{counts[state]:,} {state}" for state in ACTIVE if state in counts]:
             number, _, state = active[0].partition(" ")

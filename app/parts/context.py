@@ -1,55 +1,69 @@
-"""The context of a page: all that its controls say, once they are drawn."""
+"""The context of a page: all that its controls say, once they are drawn, and the plan of it."""
 
 from dataclasses import replace
 
 import streamlit as st
 
 from analysis.criteria import get_criterion
+from analysis.errors import UserError
 from app.charts.context import Context
-from app.frame.controls import criterion_controls
+from app.frame.controls import (
+    baseline_control,
+    control_row,
+    criterion_controls,
+    formula_part,
+    gate_control,
+)
 from app.frame.sidebar import model_and_calibration
 from app.parts.compare.recipes import recipe_controls
 from app.parts.plan.controls import plan_controls
+from app.parts.plan_bar import no_plan, plan_line
 from app.session.granularity import (
     chosen_neuron_criterion,
-    chosen_scope,
-    granularity_control,
     is_about_neurons,
     neuron_criterion_controls,
 )
+from app.session.plan_data import current_plan
 from app.session.state import chosen_criterion, page_context
-from pruning.plan import ATOMIC_GRANULARITY
-from pruning.planning.choice import PlanChoice
-
-# Pages on which whole experts or neurons are pruned.
-_PRUNING = ("explore", "plan", "export")
 
 
-def chosen_context(page: str) -> Context:
-    """Draw the controls that a page shares with others; what they say.
+def chosen_context(page: str) -> tuple[Context, str]:
+    """Draw the plan and its controls, the same on every page; what they say, or why none is made.
 
     In the entry script and not on the pages: a widget of a page is another one on the next page,
-    and neither its value nor its part of the address would come along.
+    and neither its value nor its part of the address would come along. Those that a page is about
+    stand on it, the others are folded: a closed popover would take them out of the address.
 
     Raises:
         UserError: no model, or one that cannot be used.
     """
-    if page in _PRUNING:
-        granularity_control()  # first, for the sidebar asks what it says
-    sidebar = model_and_calibration(recipe=page not in ("compare", "evaluate"))
-    if page == "compare":
-        context = page_context(*sidebar, chosen_criterion())
-        return replace(context, recipes=recipe_controls(context))
-    if page in _PRUNING and not is_about_neurons():
-        criterion_controls(baseline=page == "explore")
+    bar, front = st.container(key="plan-bar"), control_row()
+    is_front = page in ("explore", "compare", "plan")
+    with st.expander("More of the plan" if is_front else "Change the plan", type="compact"):
+        rare = control_row()
+    sidebar = model_and_calibration()
+    neurons = is_about_neurons()
+    with front if page == "explore" or (neurons and page == "plan") else rare:
+        neuron_criterion_controls() if neurons else criterion_controls()
+    if not neurons:
+        with front if page in ("explore", "compare") else rare:
+            baseline_control()
+            formula_part()
+        with rare:
+            gate_control()
     context = page_context(*sidebar, chosen_criterion())
-    if page in ("plan", "export"):
-        context = replace(context, plan=plan_controls(context))
-    elif page == "explore" and is_about_neurons():
-        with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
-            neuron_criterion_controls()
-        scope = chosen_scope(chosen_neuron_criterion())
-        context = replace(context, plan=PlanChoice(ATOMIC_GRANULARITY, scope=scope))
-    if context.plan.is_atomic:
+    choice = plan_controls(context, front if page == "plan" else rare, rare)
+    context = replace(context, plan=choice)
+    if neurons:
         context = replace(context, criterion=get_criterion(chosen_neuron_criterion()))
-    return context
+    elif page == "compare" and context.criterion is not None:
+        with front:
+            context = replace(context, recipes=recipe_controls(context))
+    with bar:
+        try:
+            context = replace(context, shown=current_plan(context))
+        except UserError as error:
+            no_plan(error)
+            return context, str(error)
+        plan_line(context)
+    return context, ""

@@ -106,14 +106,8 @@ def neuron_criterion_controls() -> None:
         "\n**Each layer** (HEAPr-L): every layer loses the same share.  \n**Each expert**: every "
         "expert loses the same share, so all stay equally wide.",
     )
-
-
-def scope_note() -> str:
-    """Why a scope is not offered; empty where all are."""
-    criterion = chosen_neuron_criterion()
-    if AtomScope.GLOBAL in scopes_of(criterion):
-        return ""
-    return (
-        f"{criterion_label(criterion)} compares neurons of one layer only, so a budget over all "
-        "layers is not offered."
-    )
+    if AtomScope.GLOBAL not in possible:
+        st.caption(
+            f":material/info: {criterion_label(criterion)} compares neurons of one layer only, so "
+            "a budget over all layers is not offered."
+        )

@@ -3,24 +3,30 @@
 from dataclasses import dataclass, replace
 
 import pandas as pd
-import streamlit as st
 
-from analysis.errors import PlanError, UserError
+from analysis.errors import PlanError
 from analysis.model import MoEModel, is_expert_weight
 from analysis.stats.store import NEURONS
 from app.charts.context import RANKS_NOTHING, Context
 from app.charts.neuron_cut import arena, neuron_request, ranking_of
 from app.charts.schedules import selection_of, spending_of
+from app.literal import literal
 from app.session.needed import what_is_missing
-from app.session.plan_state import imported_plan, note_plan
+from app.session.plan_state import NoPlan, imported_plan
 from app.session.search_data import searched_plan
 from pruning.allocation import Allocation
 from pruning.atoms.kept import check_cuttable
 from pruning.atoms.sizes import atom_sizes
 from pruning.atoms.widths import WidthChoice, WidthMode
-from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
+from pruning.plan import PruningPlan, fit_plan
 from pruning.plan_summary import neuron_summary
-from pruning.planning.choice import PlanChoice, hand_counts, plan_request
+from pruning.planning.choice import (
+    CountsError,
+    PlanChoice,
+    counts_text,
+    hand_counts,
+    plan_request,
+)
 from pruning.planning.make import CurrentPlan, make_plan
 from pruning.planning.ranking import FREQUENCY, Ranking, Selection
 from pruning.requests.plan import PlanRequest
@@ -33,41 +39,37 @@ from pruning.surgery.width_sizes import WidthOption, width_option
 MOST_BYTES_READ = 1 << 28
 
 
-def prepared(context: Context) -> Selection | None:
-    """The statistics of the context; None after saying what is missing."""
+def current_plan(context: Context) -> CurrentPlan:
+    """The plan that an imported file, or the controls, ask for: one for all pages."""
+    if (imported := imported_plan(context.model)) is not None:
+        return imported
+    if context.plan.is_atomic:
+        return shown_neurons(context)
+    if context.plan.schedule == SEARCH:
+        return searched_plan(context)
+    return made_plan(context, context.plan)
+
+
+def prepared(context: Context) -> Selection:
+    """The statistics of the context."""
     missing: str | None = RANKS_NOTHING
     if context.criterion is not None:
         missing = what_is_missing(context, context.criterion)
     if missing is not None:
-        st.info(missing, icon=":material/info:")
-        return None
+        raise NoPlan(missing)
     return selection_of(context)
 
 
-def shown_plan(context: Context) -> CurrentPlan | None:
-    """The plan that the controls, or an imported file, ask for; None after saying what is missing.
-
-    The Evaluate page remembers it, see `noted_plan`.
-    """
-    shown = imported_plan(context.model)
-    if shown is None and context.plan.schedule == SEARCH:
-        shown = searched_plan(context)
-    elif shown is None:
-        shown = made_plan(context, context.plan)
-    if shown is not None:
-        note_plan(shown)
-    return shown
-
-
-def made_plan(context: Context, choice: PlanChoice) -> CurrentPlan | None:
-    """The plan of a context's criterion under a schedule or by hand; None where it cannot rank."""
+def made_plan(context: Context, choice: PlanChoice) -> CurrentPlan:
+    """The plan of a context's criterion under a schedule or by hand."""
     ready = prepared(context)
-    if ready is None:
-        return None
     spending = spending_of(context, choice)
-    kept = hand_counts(context.model, choice, spending) if choice.by_hand else None
+    try:
+        kept = hand_counts(context.model, choice, spending) if choice.by_hand else None
+    except CountsError as error:
+        raise NoPlan(literal(error), _ways_out(error)) from error
     if choice.schedule == FREQUENCY and ready.tokens is None:
-        raise UserError(
+        raise NoPlan(
             "The frequency schedule counts routed tokens, and there is no calibration yet; start "
             "one on the Start page."
         )
@@ -109,9 +111,20 @@ def check_page_reads(context: Context, request: PlanRequest) -> None:
         )
 
 
-def shown_neurons(context: Context, request: PlanRequest | None = None) -> CurrentPlan:
-    """The plan that a request, or the context, asks for; see `check_page_reads`."""
-    asked = request or neuron_request(context)
+def _ways_out(error: CountsError) -> dict[str, dict[str, str | int]]:
+    """The nearest counts, and the sparsity that those by hand spend."""
+    nearest = counts_text(error.nearest)
+    ways: dict[str, dict[str, str | int]] = {f"Keep {nearest}": {"counts": nearest}}
+    if error.percent is not None:
+        ways[f"Set the sparsity to {error.percent}%"] = {"sparsity": error.percent}
+    return ways
+
+
+def shown_neurons(context: Context) -> CurrentPlan:
+    """The plan of neurons that the context asks for; see `check_page_reads`."""
+    if lacks_statistics(context):
+        raise NoPlan(f"{context.ranking_criterion.label} needs statistics of neurons.")
+    asked = neuron_request(context)
     check_page_reads(context, asked)
     ranking = ranking_of(context, asked)
     made = context.keep(make_plan, ranking, asked, arena(context, asked, asked.scope))
@@ -143,19 +156,20 @@ def _neuron_sizes(
     )
 
 
-def neurons_on_screen(context: Context) -> tuple[CurrentPlan, NeuronSizes]:
-    """The plan that a file or the controls ask for, and what it takes in every width mode.
-
-    The Evaluate page remembers it, see `noted_plan`.
-    """
-    shown, ranking = imported_plan(context.model), None
-    if shown is None or shown.plan.granularity != ATOMIC_GRANULARITY:
-        shown = shown_neurons(context)
-        ranking = ranking_of(context, neuron_request(context))
+def neuron_sizes(context: Context, shown: CurrentPlan) -> NeuronSizes:
+    """What a plan of neurons takes in every width mode."""
+    ranking = None if shown.file else ranking_of(context, neuron_request(context))
     sizing = (context.model, shown.plan, context.plan.width_multiple, ranking)
-    sizes = context.keep(_neuron_sizes, *sizing)
-    note_plan(shown)
-    return shown, sizes
+    return context.keep(_neuron_sizes, *sizing)
+
+
+def bytes_after(context: Context, shown: CurrentPlan) -> int:
+    """Bytes of all tensors of the export that the controls ask for."""
+    if not context.plan.is_atomic:
+        return sizes_of(context, shown.plan).bytes_after
+    table = neuron_sizes(context, shown).table
+    row = table[table["mode"] == context.plan.width_mode].iloc[0]
+    return context.model.checkpoint.nbytes if row["refused"] else int(row["disk"])
 
 
 def export_option(context: Context, plan: PruningPlan) -> WidthOption:

@@ -40,6 +40,17 @@ class OnScreen:
     locked: frozenset[int]
 
 
+class NoPlan(UserError):
+    """Why the controls make no plan.
+
+    `ways` are buttons that mend it: label -> controls that it sets.
+    """
+
+    def __init__(self, reason: str, ways: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        super().__init__(reason)
+        self.ways = ways or {}
+
+
 def chosen_plan() -> PlanChoice:
     """What the controls say; the first value of each where it is none that they offer."""
     said = {key: st.session_state.get(key, first) for key, first in DEFAULTS.items()}
@@ -55,7 +66,9 @@ def chosen_plan() -> PlanChoice:
 
 def imported_plan(model: MoEModel) -> CurrentPlan | None:
     """The plan that was imported for this model, if it is still the one on screen."""
-    return _plan_in("plan.imported", model)
+    found = st.session_state.get("plan.imported")
+    is_plan = isinstance(found, CurrentPlan) and found.plan.model.identity == model.identity
+    return found if is_plan else None
 
 
 def import_plan(file: str, plan: PruningPlan) -> None:
@@ -71,22 +84,6 @@ def forget_import() -> None:
 def plan_input(draw: Callable[..., Any], label: str, *options: Any, **said: Any) -> None:
     """Draw a control of plans, in the URL; a touch of it ends the plan of a file."""
     draw(label, *options, **{"bind": "query-params", "on_change": forget_import, **said})
-
-
-def note_plan(shown: CurrentPlan) -> None:
-    """Remember what the Plan and Export pages show, for pages without their controls."""
-    st.session_state["plan.noted"] = shown
-
-
-def noted_plan(model: MoEModel) -> CurrentPlan | None:
-    """What they showed last in this session, if it is of this model."""
-    return _plan_in("plan.noted", model)
-
-
-def _plan_in(key: str, model: MoEModel) -> CurrentPlan | None:
-    found = st.session_state.get(key)
-    is_plan = isinstance(found, CurrentPlan) and found.plan.model.identity == model.identity
-    return found if is_plan else None
 
 
 def remember_screen(on_screen: OnScreen) -> None:

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import streamlit as st
-
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError
 from analysis.model import MoEModel
@@ -13,6 +11,7 @@ from app.charts.context import Context
 from app.literal import literal
 from app.session.data import settings
 from app.session.keeping import remembered
+from app.session.plan_state import NoPlan
 from app.settings import shown_path
 from pruning.budget import sparsity_budget
 from pruning.planning.make import CurrentPlan, make_plan
@@ -87,41 +86,32 @@ def chosen_search(context: Context) -> KnownSearch | None:
     return found.named(context.plan.searched) or (ordered[0] if ordered else None)
 
 
-def searched_plan(context: Context) -> CurrentPlan | None:
-    """The plan of the search that is chosen; None after saying why there is none."""
+def searched_plan(context: Context) -> CurrentPlan:
+    """The plan of the search that is chosen."""
     search = chosen_search(context)
     if search is None:
-        st.info(
-            f"No search of {literal(context.model.name)} is known yet; start one below.",
-            icon=":material/info:",
+        raise NoPlan(
+            f"No search of {literal(context.model.name)} is known yet; start one on the Plan page."
         )
-        return None
     if search.removed != removed_on_screen(context):
-        _other_budget(context, search)
-        return None
+        raise _other_budget(context, search)
     selection = selection_of(context, search)
     made = make_plan(selection, selection.request)
     return CurrentPlan(made.plan, _notes(context, search, selection), selection)
 
 
-def _other_budget(context: Context, search: KnownSearch) -> None:
-    experts = context.model.num_experts
-    st.info(
+def _other_budget(context: Context, search: KnownSearch) -> NoPlan:
+    experts, percent = context.model.num_experts, percent_removing(context.model, search.removed)
+    if percent is None:
+        way = "No place of the slider removes as many; `moeprune plan --schedule-file` takes it."
+        ways = {}
+    else:
+        way, ways = "", {f"Set the sparsity to {percent}%": {"sparsity": percent}}
+    return NoPlan(
         f"The search {literal(search.search_id)} spent another budget: it removes {search.removed} "
         f"of {experts} experts ({search.removed / experts:.1%}), the slider asks for "
-        f"{removed_on_screen(context)} ({context.sparsity}). Nothing was changed.",
-        icon=":material/info:",
-    )
-    percent = percent_removing(context.model, search.removed)
-    if percent is None:
-        st.text("No place of the slider removes as many; `moeprune plan --schedule-file` takes it.")
-        return
-    st.button(
-        f"Set the sparsity to {percent}%",
-        key="search.budget",
-        icon=":material/tune:",
-        on_click=st.session_state.update,
-        args=({"sparsity": percent},),
+        f"{removed_on_screen(context)} ({context.sparsity}). {way}".rstrip(),
+        ways,
     )
 
 

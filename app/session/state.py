@@ -5,7 +5,7 @@ from typing import Any
 
 import streamlit as st
 
-from analysis.criteria import CRITERIA, VARIANTS, Criterion, get_criterion
+from analysis.criteria import CRITERIA, RANKABLE, VARIANTS, Criterion, get_criterion, unified
 from analysis.errors import CriterionError
 from analysis.model import MoEModel
 from analysis.stats.tables import GATES, Gate
@@ -18,6 +18,9 @@ UNIFIED = "unified"
 OTHER = tuple(name for name, criterion in CRITERIA.items() if criterion.exponents is None)
 CRITERION_OPTIONS = (UNIFIED, *OTHER)
 PRESETS = tuple(CRITERIA)
+PAIR = ("aimer", "magnitude")  # the two criteria that read weights only, side by side
+# What the criterion is compared with: also unified variants that have no name.
+BASELINES = tuple(dict.fromkeys((*CRITERIA, *(unified(*each).name for each in RANKABLE))))
 EQUAL_SHARE = 50
 # Declared to each widget as well: it is where the browser's Back button leads to.
 DEFAULTS: dict[str, Any] = {
@@ -60,11 +63,13 @@ def apply_shares(weights: Mapping[str, float]) -> None:
         st.session_state[share_key(corpus)] = round(100 * weight / total)
 
 
-def apply_preset(name: str | None) -> None:
+def apply_preset(name: str | tuple[str, str] | None) -> None:
     """Set the criterion and, for a member of the unified family, the toggles."""
-    if name not in CRITERIA:
+    if isinstance(name, tuple):
+        name, st.session_state["baseline"] = name
+    if name not in BASELINES:
         return
-    exponents = CRITERIA[name].exponents
+    exponents = get_criterion(name).exponents
     if exponents is None:
         st.session_state["criterion"] = name
         return
@@ -77,17 +82,6 @@ def apply_exponents(exponents: tuple[int, int, int]) -> None:
     st.session_state["criterion"] = UNIFIED
     for key, value in zip(("b", "alpha", "beta"), exponents, strict=True):
         st.session_state[key] = value
-
-
-def apply_pair(criterion: str, baseline: str) -> None:
-    """Show two criteria side by side."""
-    apply_preset(criterion)
-    st.session_state["baseline"] = baseline
-
-
-def use_unified() -> None:
-    """A toggle was touched: the unified family is meant."""
-    st.session_state["criterion"] = UNIFIED
 
 
 def chosen_criterion() -> Criterion | None:
@@ -125,7 +119,7 @@ def page_context(
 def chosen_baseline() -> Criterion:
     """The criterion beside."""
     name = _value("baseline")
-    return CRITERIA[name if name in CRITERIA else DEFAULTS["baseline"]]
+    return get_criterion(name if name in BASELINES else DEFAULTS["baseline"])
 
 
 def exponents() -> tuple[int, int, int]:

@@ -3,7 +3,7 @@
 import streamlit as st
 
 from app.charts.context import Context
-from app.frame.notes import show_command
+from app.frame.notes import inform, show_command
 from app.frame.pages import draw_page
 from app.parts.compare.recipes import (
     has_statistics,
@@ -16,8 +16,10 @@ from app.parts.compare.recipes import (
 
 def compare(context: Context) -> Context:
     """The page."""
-    has_a, has_b = (has_statistics(context, each) for each in (context.both.a, context.both.b))
-    if not (has_a and has_b):
+    if context.plan.is_atomic:
+        inform("Compare sets whole experts side by side; choose **Experts** in the sidebar.")
+        return context
+    if context.criterion is None or not has_statistics(context):
         return context
     metrics(context.comparison)
     show_charts(context)

@@ -1,18 +1,14 @@
 """Evaluate: what pruning costs, as measured here and as the papers report it."""
 
-from dataclasses import replace
-
 from app.charts.context import Context
 from app.frame.controls import switch
 from app.frame.job_panel import job_panel
 from app.frame.pages import draw_page
 from app.parts.evaluate.ask import ask_part
 from app.parts.evaluate.benchmarks import benchmark_part
-from app.parts.evaluate.own_plan import own_plan
 from app.parts.evaluate.own_results import own_part
 from app.parts.evaluate.published import published_part
 from app.parts.evaluate.variance import hidden_states_part
-from app.session.plan_address import keep_plan_in_address
 
 _PARTS = {
     "own": own_part,
@@ -24,7 +20,6 @@ _PARTS = {
 
 def evaluate(context: Context) -> Context:
     """The page."""
-    keep_plan_in_address(context)
     source = switch(
         "Source",
         "results",
@@ -41,25 +36,7 @@ def evaluate(context: Context) -> Context:
     else:
         _PARTS[source](context)
         job_panel(f"evaluate.{source}")
-    return _of_own_plan(context)
-
-
-def _of_own_plan(context: Context) -> Context:
-    """The context with the plan that the page is about, for its report."""
-    own = own_plan(context)
-    if own is None:
-        return context
-    if own.selection is None:
-        return replace(context, shown=own)
-    request = own.selection.request
-    return replace(
-        context,
-        shown=own,
-        criterion=own.selection.criterion,
-        corpora=request.corpora,
-        gate=request.gate,
-        sparsity=request.sparsity,
-    )
+    return context
 
 
 draw_page(evaluate)

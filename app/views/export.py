@@ -1,7 +1,5 @@
 """Export: the result, the plan, what it needs, the job that writes it."""
 
-from dataclasses import replace
-
 import streamlit as st
 
 from app.charts.context import Context
@@ -10,10 +8,10 @@ from app.frame.pages import draw_page
 from app.jobs.model import ACTIVE
 from app.parts.export.exports import form_part, plan_part
 from app.parts.export.finished import finished_part, form_place
-from app.parts.plan.experts import import_banner, refusal_part
+from app.parts.plan.experts import refusal_part
 from app.parts.plan.neurons import neuron_export_page
 from app.session.job_queue import job_store
-from app.session.plan_data import shown_plan, sizes_of
+from app.session.plan_data import sizes_of
 
 
 def export(context: Context) -> Context:
@@ -22,11 +20,11 @@ def export(context: Context) -> Context:
     counts = job_store().counts(("export",))
     if is_writing := any(state in counts for state in ACTIVE):
         job_panel("export")
-    if context.plan.is_atomic:
-        neuron_export_page(context)
-    elif (shown := shown_plan(context)) is not None:
-        context = replace(context, shown=shown)
-        import_banner(shown)
+    if (shown := context.shown) is None:
+        pass  # the bar says why
+    elif context.plan.is_atomic:
+        neuron_export_page(context, shown)
+    else:
         report = sizes_of(context, shown.plan)
         is_written = finished_part(context, shown.plan)
         left, right = st.columns(2)

@@ -1,7 +1,5 @@
 """Plan: where the budget goes, layer by layer, and what that saves."""
 
-from dataclasses import replace
-
 import streamlit as st
 
 from app.charts.context import Context
@@ -11,7 +9,6 @@ from app.parts.plan.experts import (
     editor_part,
     engines_part,
     files_part,
-    import_banner,
     metrics,
     notes_part,
     refusal_part,
@@ -21,7 +18,9 @@ from app.parts.plan.experts import (
 )
 from app.parts.plan.neurons import neuron_plan_page
 from app.parts.plan.search import search_part
-from app.session.plan_data import prepared, shown_plan, sizes_of
+from app.session.plan_data import prepared, sizes_of
+from app.session.plan_state import NoPlan
+from pruning.planning.ranking import Selection
 from pruning.search.store import SEARCH
 
 
@@ -30,21 +29,19 @@ def plan(context: Context) -> Context:
     refusal_part()
     if context.plan.is_atomic:
         neuron_plan_page(context)
-        return context
-    return _plan_of_experts(context)
+    else:
+        _plan_of_experts(context)
+    return context
 
 
-def _plan_of_experts(context: Context) -> Context:
-    shown, searched = shown_plan(context), context.plan.schedule == SEARCH
-    ready = prepared(context) if shown is not None or searched else None
+def _plan_of_experts(context: Context) -> None:
+    shown, ready = context.shown, _statistics(context)
     if shown is None:
-        if ready is not None:
+        if ready is not None and context.plan.schedule == SEARCH:
             with st.container(border=True):
                 search_part(context, ready)
-        return context
-    context = replace(context, shown=shown)
+        return
     beside = None if ready is None else sides(context)
-    import_banner(shown)
     metrics(context, shown, sizes_of(context, shown.plan))
     with st.container(border=True):
         editor_part(context, shown, beside)
@@ -63,7 +60,14 @@ def _plan_of_experts(context: Context) -> Context:
         sizes_part(context)
     with st.container(border=True):
         files_part(context, shown)
-    return context
+
+
+def _statistics(context: Context) -> Selection | None:
+    """What ranks; None where nothing can, as under a plan from a file."""
+    try:
+        return prepared(context)
+    except NoPlan:
+        return None
 
 
 draw_page(plan)

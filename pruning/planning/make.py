@@ -3,6 +3,7 @@
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
+from analysis.criteria import get_criterion
 from analysis.errors import PlanError
 from analysis.model import MoEModel
 from analysis.progress import Progress
@@ -37,7 +38,7 @@ class Decision:
 
 @dataclass(frozen=True, eq=False)
 class CurrentPlan:
-    """The plan that the Plan and Export pages show."""
+    """The plan on screen, one for all pages."""
 
     plan: PruningPlan  # complete, for the model on screen
     notes: tuple[str, ...] = ()  # what a person should know of it
@@ -48,6 +49,17 @@ class CurrentPlan:
     def kept(self) -> dict[int, int]:
         """Layer -> experts kept."""
         return {layer: len(ids) for layer, ids in self.plan.kept.items()}
+
+    @property
+    def name(self) -> str:
+        """What people call it: its file, or criterion, corpora, schedule and sparsity."""
+        made = self.plan.provenance
+        label = get_criterion(made.criterion).label if made.criterion else ""
+        schedule = made.schedule if made.schedule not in ("", "uniform") else ""
+        if made.constraints.get("fixed"):
+            schedule = "by hand"
+        words = (label, " + ".join(made.corpora), schedule, made.sparsity)
+        return self.file or ", ".join(filter(None, words))
 
     def plan_command(self, model: str) -> str:
         """The command line that makes the plan, or shows the file that holds it."""

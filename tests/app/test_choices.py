@@ -5,6 +5,7 @@ from page_texts import metrics_of
 from permanent_names import EXPONENTS
 
 from analysis.criteria import CRITERIA
+from app.session.state import PAIR
 
 
 def chosen(test):
@@ -37,16 +38,19 @@ def test_a_criterion_that_the_statistics_cannot_serve_says_what_would(open_page)
     assert "--groups routed,gradient" in test.info[0].value
 
 
-def test_a_toggle_goes_back_to_the_unified_family(open_page):
+def test_toggles_are_of_the_unified_family_alone(open_page):
     test = open_page("explore")
     test.selectbox(key="criterion").set_value("aimer").run()
+    # The toggles say nothing of AIMER; the list leads back to them.
+    assert test.segmented_control(key="beta").disabled
+    test.selectbox(key="criterion").set_value("unified").run()
     test.segmented_control(key="beta").set_value(2).run()
     assert chosen(test) == ("unified", (1, 1, 2))
 
 
 def test_aimer_beside_magnitude(open_page):
     test = open_page("explore")
-    test.button(key="pair").click().run()
+    test.menu_button(key="preset").set_value(PAIR).run()
     assert not test.exception
     assert chosen(test)[0] == "aimer"
     assert test.selectbox(key="baseline").value == "magnitude"

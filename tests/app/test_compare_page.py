@@ -1,10 +1,9 @@
 """Compare: its numbers against plain Python, its address, its command, what it says when empty."""
 
-from itertools import product
-
 import pandas as pd
 import pytest
 from page_texts import SCORES, gone
+from permanent_names import EXPONENTS
 
 FATES_APART = ("only A", "only B")
 LABELS = {"reap": "REAP  (1, 1, 1)", "man": "MAN  (1, 0, 1)", "frequency": "Frequency  (0, 0, 0)"}
@@ -23,14 +22,17 @@ def metrics(test):
     ],
 )
 def test_numbers_are_those_of_the_shipped_files(open_page, demo_moments, a, b):
-    address = {}
-    for side, (criterion, corpus, percent) in (("a", a), ("b", b)):
-        address |= {
-            f"{side}_criterion": LABELS[criterion],
-            f"{side}_text": corpus,
-            f"{side}_sparsity": f"{percent}%",
-        }
-    test = open_page("compare", **address)
+    (name, text, percent), (other, b_text, b_percent) = a, b
+    exponents = dict(zip(("b", "alpha", "beta"), map(str, EXPONENTS[name]), strict=True))
+    test = open_page(
+        "compare",
+        corpus=text,
+        sparsity=f"{percent}%",
+        **exponents,
+        baseline=LABELS[other],
+        b_text=b_text,
+        b_sparsity=str(b_percent),
+    )
     first, second = (
         gone(demo_moments[text], SCORES[name](demo_moments[text]), p) for name, text, p in (a, b)
     )
@@ -47,7 +49,7 @@ def test_numbers_are_those_of_the_shipped_files(open_page, demo_moments, a, b):
 
 
 def test_the_same_recipe_twice_agrees_on_all(open_page):
-    test = open_page("compare", b_criterion=LABELS["reap"])
+    test = open_page("compare", baseline=LABELS["reap"])
     shown = metrics(test)
     assert shown["Equal decisions"][0] == "100%"
     assert shown["Jaccard of the pruned"][0] == "1.00"
@@ -56,12 +58,13 @@ def test_the_same_recipe_twice_agrees_on_all(open_page):
 
 
 def test_swap(open_page):
-    test = open_page("compare", a_criterion="AIMER", b_sparsity="25%")
+    test = open_page("compare", criterion="AIMER", b_sparsity="25")
     before = metrics(test)
     test.button(key="swap").click().run()
     assert not test.exception
-    assert test.selectbox(key="b_criterion").value == "aimer"
-    assert test.select_slider(key="a_sparsity").value == 25
+    assert test.selectbox(key="baseline").value == "aimer"
+    assert test.select_slider(key="sparsity").value == 25
+    assert test.selectbox(key="b_sparsity").value == 50
     after = metrics(test)
     assert after["Equal decisions"] == before["Equal decisions"]
     assert after["Kendall tau"] == before["Kendall tau"]
@@ -70,10 +73,10 @@ def test_swap(open_page):
 @pytest.mark.parametrize(
     "address",
     [
-        {"a_criterion": "AIMER", "b_criterion": "Magnitude", "b_sparsity": "25%"},
-        {"a_text": "demo-math", "b_text": "demo-prose", "b_gate": "Renormalized"},
-        {"a_text": "(blend)", "share.demo-code": "80", "share.demo-math": "0"},
-        {"b_criterion": "Random"},
+        {"criterion": "AIMER", "baseline": "Magnitude", "b_sparsity": "25"},
+        {"corpus": "demo-math", "b_text": "demo-prose", "b_gate": "renormalized"},
+        {"corpus": "(blend)", "share.demo-code": "80", "share.demo-math": "0"},
+        {"baseline": "Random"},
     ],
     ids=lambda address: "-".join(address.values()),
 )
@@ -89,26 +92,28 @@ def test_command_gives_the_numbers_of_the_page(open_page, tmp_path, run, address
 
 
 def test_values_outside_their_options_do_not_crash(open_page):
-    test = open_page("compare", a_sparsity="0%", b_sparsity="0%")
+    test = open_page("compare", sparsity="0%")
     assert metrics(test)["Jaccard of the pruned"] == ("-", "nothing is pruned")
-    for side, (key, value) in product(
-        "ab",
-        (
-            *(("criterion", None), ("text", None), ("gate", "strong")),
-            *(("sparsity", 99), ("sparsity", "much")),
-        ),
+    for key, value in (
+        *(("baseline", None), ("b_text", None), ("b_gate", None)),
+        *(("b_sparsity", None), ("sparsity", 99), ("sparsity", "much")),
     ):
-        test.session_state[f"{side}_{key}"] = value
+        test.session_state[key] = value
         test.run()
-        assert not test.exception, (side, key)
+        assert not test.exception, key
         assert metrics(test)
+
+
+def test_values_of_the_address_outside_their_options_fall_back(open_page):
+    test = open_page("compare", b_gate="strong", b_sparsity="99", b_text="nope", baseline="x")
+    assert metrics(test) == metrics(open_page("compare"))
 
 
 def test_without_statistics_it_says_what_to_do(open_page):
     test = open_page("compare", "bare")
     assert not test.metric
     assert all("Start" in note.value for note in test.info)
-    test = open_page("compare", "weighed", a_criterion="AIMER", b_criterion="Magnitude")
+    test = open_page("compare", "weighed", criterion="AIMER", baseline="Magnitude")
     assert test.metric
 
 
@@ -135,12 +140,14 @@ def test_a_brushed_region_is_listed_instead(open_page, demo_moments):
     assert (table[["rank_a", "rank_b"]] <= 4).all().all()
     assert (table[["rank_a", "rank_b"]] >= 1).all().all()
     best = {}
-    for name in ("reap", "man"):
+    for name in ("reap", "frequency"):
         rows = demo_moments["demo-code"]
         rows = rows.assign(score=SCORES[name](rows))
         top = rows.sort_values(["layer", "score"], ascending=[True, False]).groupby("layer").head(4)
         best[name] = set(zip(top["layer"], top["expert"], strict=True))
-    assert set(zip(table["layer"], table["expert"], strict=True)) == best["reap"] & best["man"]
+    assert (
+        set(zip(table["layer"], table["expert"], strict=True)) == best["reap"] & best["frequency"]
+    )
 
 
 def flow(test):
@@ -177,5 +184,5 @@ def test_ranks_on_the_screen_count_from_one(open_page):
 
 
 def test_nothing_pruned(open_page):
-    test = open_page("compare", a_sparsity="0%", b_sparsity="0%")
+    test = open_page("compare", sparsity="0%")
     assert metrics(test)["Jaccard of the pruned"] == ("-", "nothing is pruned")

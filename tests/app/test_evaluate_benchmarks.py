@@ -133,7 +133,9 @@ def test_what_was_taken_in_is_what_the_page_shows(open_page, kept):
     test.segmented_control(key="bench.import.what").set_value("words").run()
     test.text_input(key="bench.import.words").set_value("their own").run()
     content = json.dumps(OTHERWISE).encode()
-    test.file_uploader[0].upload("results.json", content, "application/json").run()
+    test.file_uploader(key="bench.import.file").upload(
+        "results.json", content, "application/json"
+    ).run()
     test.button(key="bench.import.send").click().run()
     assert not test.exception
     assert test.selectbox(key="bench.way").value == "lm-eval, float32"

@@ -1,6 +1,5 @@
 """Evaluate, the plan of the Plan page: however it was made, it can be measured and asked."""
 
-import json
 import shutil
 
 import pytest
@@ -30,49 +29,14 @@ def test_the_plan_of_the_plan_page_is_measured_and_survives_a_reload(
     press(test)
     (job,) = queued_jobs()
     plan = plan_from_dict(job.request["plans"][0])
-    assert plan.digest == test.session_state["plan.noted"].plan.digest
+    assert plan.digest == test.session_state["context"].shown.plan.digest
     assert bool(plan.kept_atoms) == (address is NEURONS)
     if address is HAND:
         assert [len(ids) for ids in plan.kept.values()] == [4, 3, 2]
     # A reload begins a session that knows the address alone.
-    said = test.query_params["plan"]
-    again = open_page("evaluate", address.get("model"), plan=said)
-    assert again.session_state["plan.noted"].plan.digest == plan.digest
+    again = open_page("evaluate", **dict(test.query_params))
+    assert again.session_state["context"].shown.plan.digest == plan.digest
     assert made in command_lines(again)
-    assert again.query_params["plan"] == said
-
-
-def test_a_plan_that_the_address_does_not_make_is_told_in_one_line(open_page):
-    test = open_page("evaluate", model="once")
-    own = test.session_state["context"].model.identity[:8]
-    wrong = {
-        "[" * 5000: "not what this page writes",
-        "[1]": "not what this page writes",
-        json.dumps({"of": own, "criterion": "rea", "sparsity": "50%"}): "reap",
-        json.dumps({"of": own, "criterion": "reap", "sparsity": "99%"}): "at most",
-        json.dumps({"of": own, "criterion": "reap", "schedule_file": "x"}): "'schedule_file'",
-        json.dumps({"of": own, "searched": "x", "sparsity": "50%"}): "search",
-    }
-    for text, reason in wrong.items():
-        test.query_params["plan"] = text
-        test.run()
-        assert not test.exception
-        (said,) = (info.value for info in test.info if "plan in the address" in info.value)
-        assert reason in said
-        assert "plan" not in test.query_params
-    # Of another model: a link that was opened before this one was chosen.
-    test.query_params["plan"] = json.dumps({"of": "0" * 8, "criterion": "reap", "sparsity": "50%"})
-    test.run()
-    assert not any("plan in the address" in info.value for info in test.info)
-    assert "plan.noted" not in test.session_state
-
-
-def test_without_a_plan_the_form_says_where_one_comes_from(open_page):
-    test = open_page("evaluate", model="once")
-    test.segmented_control(key="evaluate.what").set_value("plan").run()
-    assert not test.exception
-    assert any("Open it, and what it shows is offered here" in text.value for text in test.text)
-    assert not [line for line in command_lines(test) if line.startswith("moeprune evaluate")]
 
 
 def test_what_is_measured_is_measured_as_the_others_were(open_page, go_to):
@@ -146,4 +110,4 @@ def test_the_plan_of_the_plan_page_is_asked(open_page, go_to, queued_jobs, addre
     test.text_area[0].set_value("Hello").run()
     press(test, "Ask both")
     plan = plan_from_dict(queued_jobs()[0].request["plans"][0])
-    assert plan.digest == test.session_state["plan.noted"].plan.digest
+    assert plan.digest == test.session_state["context"].shown.plan.digest

@@ -127,12 +127,12 @@ def test_a_plan_of_neurons_from_a_file_turns_the_plan_page_to_neurons(open_page,
     # Of the neurons of one layer of three, 41 of 144 go, of 3 * 144 in all.
     shown = {metric.label: metric.value for metric in test.metric}
     assert shown["Neurons kept"] == "391"
-    assert any("Shown and exported as it is: atoms.json" in text for text in texts(test.text))
+    assert any("**atoms.json**" in text for text in texts(test.markdown))
     assert table_with(test, "least")["stay"].tolist() == [144, 103, 144]
     # A control that is touched means what it says: the file is forgotten.
     test.segmented_control(key="neurons").set_value("random").run()
     assert texts(test.error) == []
-    assert not any("Shown and exported" in text for text in texts(test.text))
+    assert not any("**atoms.json**" in text for text in texts(test.markdown))
 
 
 def test_the_proof_shows_every_check_of_the_newest_export_of_this_model(

@@ -184,7 +184,8 @@ def test_missing_statistics_are_named_with_the_job_that_collects_them(
     open_page, queued_jobs, model
 ):
     test = open_page("plan", model, **NEURONS)
-    (message,) = texts(test.info)
+    no_plan, message = texts(test.info)
+    assert "HEAPr needs statistics of neurons" in no_plan
     assert "reads what every neuron does on a text" in message
     assert ("on rows.jsonl" in message) == (model == "once")
     (line,) = [text for text in texts(test.code) if text.startswith("moeprune calibrate ")]

@@ -6,6 +6,8 @@ from itertools import product
 import pytest
 from page_texts import texts
 
+from app.session.state import PAIR
+
 CHARTS = ("start", "explore", "compare", "export")
 STATES = (None, "bare", "weighed", "once")
 VARIANTS = tuple(product((0, 1), (0, 1, 2), (0, 1, 2)))
@@ -82,7 +84,7 @@ def test_a_model_without_weight_statistics_says_where_to_measure_them(open_page,
 
 def test_measured_weights_are_enough_for_the_criteria_that_read_them(open_page):
     test = open_page("explore", "weighed")
-    test.button(key="pair").click().run()
+    test.menu_button(key="preset").set_value(PAIR).run()
     assert not test.exception
     assert test.metric[0].value == "AIMER"
     assert open_page("export", "weighed", criterion="AIMER").metric[0].value == "9 of 18"

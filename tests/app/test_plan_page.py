@@ -118,17 +118,17 @@ def test_counts_in_the_address_are_the_plan(open_page):
 @pytest.mark.parametrize("page", ["plan", "export"])
 def test_counts_that_do_not_fit_are_refused_with_the_ways_out(open_page, page, counts, says, ways):
     test = open_page(page, schedule="By hand", counts=counts)
-    (message,) = texts(test.error)
+    (message,) = texts(test.info)
     assert says in message
     # Nothing is planned, and the field says what it said.
     assert test.text_input(key="counts").value == counts
     assert "export.start" not in [button.key for button in test.button]
-    offered = [button.key for button in test.button if button.key.startswith("counts.to.")]
-    assert offered == [f"counts.to.{way}" for way in ways]
+    offered = [button.key for button in test.button if button.key.startswith("plan.to.")]
+    assert offered == [f"plan.to.{way}" for way in ways]
     for way, value in ways.items():
         taken = open_page(page, schedule="By hand", counts=counts)
-        taken.button(key=f"counts.to.{way}").click().run()
-        assert texts(taken.error) == []
+        taken.button(key=f"plan.to.{way}").click().run()
+        assert texts(taken.info) == []
         state = {"counts": counts, "sparsity": 50} | {way: value}
         assert taken.text_input(key="counts").value == state["counts"]
         assert taken.select_slider(key="sparsity").value == state["sparsity"]
@@ -139,7 +139,7 @@ def test_counts_that_do_not_fit_are_refused_with_the_ways_out(open_page, page, c
 def test_another_sparsity_keeps_the_counts_by_hand_and_asks(open_page):
     test = open_page("plan", schedule="By hand", counts="20.20.20.12.12.12")
     test.select_slider(key="sparsity").set_value(75).run()
-    assert "keep 96 of 192 experts, the sparsity keeps 48" in texts(test.error)[0]
+    assert "keep 96 of 192 experts, the sparsity keeps 48" in texts(test.info)[0]
     assert test.text_input(key="counts").value == "20.20.20.12.12.12"
     test.select_slider(key="sparsity").set_value(50).run()
     assert list(exact_values(test).values()) == [20, 20, 20, 12, 12, 12]
@@ -203,7 +203,7 @@ def test_without_a_calibration_frequency_says_what_is_missing(open_page):
     test = open_page("plan", "weighed", criterion="AIMER")
     assert "frequency" not in set(table_with(test, SIDES)["schedule"])
     test.segmented_control(key="schedule").set_value("frequency").run()
-    assert "no calibration yet" in texts(test.error)[0]
+    assert "no calibration yet" in texts(test.info)[0]
 
 
 @pytest.mark.parametrize("model", ["bare", "weighed", "once"])
@@ -240,7 +240,7 @@ def plan_of_demo(**changes):
 def test_an_imported_plan_is_shown_and_exported_until_a_control_is_touched(open_page, go_to):
     test = upload(open_page("plan"), "mine.json", json.dumps(plan_of_demo()))
     assert list(exact_values(test).values()) == [4, 6, 8, 10, 12, 14]
-    assert any("mine.json" in text for text in texts(test.text))
+    assert any("mine.json" in text for text in texts(test.markdown))
     # 54 of 192 stay: 138 go, which is no sparsity of the slider.
     assert test.select_slider(key="sparsity").value == 50
     assert "moeprune plans show mine.json --model demo" in texts(test.code)

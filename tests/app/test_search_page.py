@@ -125,7 +125,7 @@ def test_another_budget_is_explained_and_nothing_is_changed(open_page):
     (note,) = texts(test.info)
     assert "removes 96 of 192 experts (50.0%), the slider asks for 48 (25%)" in note
     assert not [each for each in test.dataframe if "keeps" in each.value.columns]
-    test.button(key="search.budget").click().run()
+    test.button(key="plan.to.sparsity").click().run()
     assert test.select_slider(key="sparsity").value == 50
     assert counts_on(test) == read_known(SHIPPED / "demo-reap.json").kept
 

@@ -1,11 +1,11 @@
 """The Compare page: the controls of two recipes, and what comes of putting them side by side."""
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import streamlit as st
 
-from analysis.criteria import CRITERIA, RANKABLE, get_criterion, unified
 from analysis.ranking.compare import FATES, Comparison
 from analysis.stats.tables import GATES
 from app.charts.context import BLEND, Context
@@ -15,106 +15,76 @@ from app.frame.cards import card
 from app.frame.charts import csv_button, selection_of, show
 from app.frame.controls import choose, one_of
 from app.frame.notes import inform
-from app.frame.sidebar import blend_sliders, corpus_options, sparsity_slider
-from app.session import data
+from app.frame.sidebar import blend_sliders, corpus_options
+from app.literal import literal
 from app.session.needed import what_is_missing
-from app.session.state import chosen_shares, corpora_of
+from app.session.state import apply_preset, chosen_shares, corpora_of
 from pruning.planning.comparing import CompareRequest
-from pruning.requests.plan import PlanRequest
+from pruning.planning.percents import possible_percents
 
-SIDES: Final = ("a", "b")
-DEFAULT_CRITERIA: Final = {"a": "reap", "b": "man"}
-_CRITERIA: Final = tuple(dict.fromkeys((*CRITERIA, *(unified(*each).name for each in RANKABLE))))
-# S(1,1,2) says its exponents by name.
-_LABELS: Final = {name: get_criterion(name).label for name in _CRITERIA} | {
-    name: f"{each.label}  {each.exponents}" for name, each in CRITERIA.items() if each.exponents
-}
+# What may differ in B beside the criterion -> its control.
+_SIDE_B: Final = {"corpus": "b_text", "gate": "b_gate", "sparsity": "b_sparsity"}
 _ROWS_SHOWN: Final = 200
 _BRUSHED: Final = "rank-rank"
-_WIDTH: Final = 190
 
 
-def swap() -> None:
+def swap(context: Context) -> None:
     """A becomes B."""
-    state = st.session_state
-    for name in ("criterion", "text", "gate", "sparsity"):
-        first, second = (f"{side}_{name}" for side in SIDES)
-        if first in state and second in state:
-            state[first], state[second] = state[second], state[first]
+    state, a = st.session_state, context.both.a
+    mine = {name: state.get(name) for name in ("corpus", "gate", "sparsity")}
+    apply_preset(str(state.get("baseline")))
+    state["baseline"] = a.criterion
+    for name, key in _SIDE_B.items():
+        if state.get(key, "") != "":
+            state[name], state[key] = state[key], mine[name]
 
 
 def recipe_controls(context: Context) -> CompareRequest:
-    """Draw the controls of both recipes; what they say."""
-    chosen = []
-    for side in SIDES:
-        with st.container(border=True):
-            chosen.append(_controls(context, side))
-    with st.container(horizontal=True, vertical_alignment="bottom"):
-        st.button("Swap A and B", icon=":material/swap_horiz:", on_click=swap, key="swap")
-        if any(corpus == BLEND for _, corpus, _, _ in chosen):
-            with st.popover("Shares of the blend", icon=":material/tune:"):
-                blend_sliders(context.runs)
-    return CompareRequest(*(_request(context, *each) for each in chosen))
-
-
-def _controls(context: Context, side: str) -> tuple[str, str, str, int]:
-    """Draw the controls of a recipe; criterion, corpus, gate and percentage."""
-    letter = side.upper()
-    # Rows that wrap: beside the sidebar of a narrow window there is room for one control.
-    with st.container(horizontal=True, vertical_alignment="bottom"):
-        criterion = choose(
-            f"Criterion {letter}",
-            _CRITERIA,
-            DEFAULT_CRITERIA[side],
-            key=f"{side}_criterion",
+    """Draw the controls of B, where it is not as A, which is the plan; both."""
+    options: dict[str, Sequence[Any]] = {
+        "corpus": corpus_options(context.runs),
+        "gate": GATES,
+        "sparsity": possible_percents(context.model),
+    }
+    said = {
+        name: choose(
+            f"{name.capitalize()} of B",
+            ("", *options[name]),
+            key=key,
             bind="query-params",
-            format_func=lambda name: _LABELS.get(name, name),
-            width=_WIDTH,
+            format_func=lambda value: literal(value) if value != "" else "as A",
+            width=150,
         )
-        reads_text = get_criterion(criterion).source == "routed"
-        corpus = choose(
-            f"Calibration {letter}",
-            corpus_options(context.runs) or [""],
-            key=f"{side}_text",
-            bind="query-params",
-            disabled=not reads_text,
-            help=None if reads_text else "This criterion reads no text.",
-            width=_WIDTH,
-        )
-        gate = st.segmented_control(
-            f"Gate weights {letter}",
-            GATES,
-            default=GATES[0],
-            key=f"{side}_gate",
-            bind="query-params",
-            required=True,
-            format_func=str.capitalize,
-            width=_WIDTH,
-        )
-        percent = sparsity_slider(context.model, f"Sparsity {letter}", f"{side}_sparsity", _WIDTH)
-    return criterion, corpus, gate or GATES[0], percent
-
-
-def has_statistics(context: Context, request: PlanRequest) -> bool:
-    """Whether a recipe can rank; if not, says what is missing."""
-    missing = what_is_missing(context, get_criterion(request.criterion))
-    if missing is not None:
-        inform(missing)
-    return missing is None
-
-
-def _request(context: Context, name: str, corpus: str, gate: str, percent: int) -> PlanRequest:
-    """The selection that the command line would be given."""
-    criterion = get_criterion(name)
-    weights = chosen_shares(context.runs) if corpus == BLEND else {}
-    return PlanRequest(
-        model=data.shown_model(context.model),
-        criterion=criterion.name,
-        corpora=corpora_of(corpus, weights) if criterion.source == "routed" else (),
-        gate="renormalized" if gate == "renormalized" and criterion.uses_gate else "applied",
-        sparsity=f"{percent}%",
-        stats_dir=data.shown_stats_dir(),
+        for name, key in _SIDE_B.items()
+    }
+    st.button(
+        "Swap A and B", key="swap", icon=":material/swap_horiz:", on_click=swap, args=(context,)
     )
+    corpora = context.corpora
+    if said["corpus"]:
+        corpora = corpora_of(said["corpus"], chosen_shares(context.runs))
+    if said["corpus"] == BLEND != context.corpus:
+        with st.popover("Shares of the blend", icon=":material/tune:"):
+            blend_sliders(context.runs)
+    b = replace(
+        context,
+        corpora=corpora,
+        gate=said["gate"] or context.gate,
+        sparsity=f"{said['sparsity']}%" if said["sparsity"] else context.sparsity,
+    )
+    return CompareRequest(
+        context.request_by(context.ranking_criterion), b.request_by(context.baseline)
+    )
+
+
+def has_statistics(context: Context) -> bool:
+    """Whether both recipes can rank; if not, says what is missing, where the bar does not."""
+    for criterion in (context.ranking_criterion, context.baseline):
+        if (missing := what_is_missing(context, criterion)) is not None:
+            if context.shown is not None or criterion is context.baseline:
+                inform(missing)
+            return False
+    return True
 
 
 def metrics(comparison: Comparison) -> None:

@@ -13,7 +13,6 @@ from app.frame.controls import choose, one_of
 from app.frame.job_form import offer_job
 from app.jobs.model import Job, JobState
 from app.literal import literal
-from app.parts.evaluate.candidates import candidate_part, plan_name
 from app.session.job_queue import job_store, own_model
 from pruning.requests.base import validated
 from pruning.requests.evaluation import AskRequest
@@ -53,7 +52,7 @@ def ask_part(context: Context) -> None:
 
 
 def _question(context: Context) -> None:
-    shown = candidate_part(context, "ask")
+    shown = context.shown
     prompt = st.text_area(
         "Prompt",
         value="Solve for x: 4 * x + 3 = 23." if context.model.name == DEMO_MODEL else "",
@@ -63,6 +62,7 @@ def _question(context: Context) -> None:
     )
     length = st.select_slider("Tokens of an answer, at most", _LENGTHS, value=64, key="ask.tokens")
     if shown is None:
+        st.text("There is no plan; the bar above says why.")
         return
     if not prompt.strip():
         st.text("Write a prompt.")
@@ -73,7 +73,7 @@ def _question(context: Context) -> None:
             "model": own_model(context)["model"],
             "prompt": prompt,
             "plans": (shown.plan.to_dict(),),
-            "names": (plan_name(shown),),
+            "names": (shown.name,),
             "max_new_tokens": one_of(length, _LENGTHS),
         },
     )

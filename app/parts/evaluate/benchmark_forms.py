@@ -16,7 +16,6 @@ from app.frame.controls import one_of
 from app.frame.job_form import offer_job
 from app.frame.notes import inform, show_command
 from app.literal import literal
-from app.parts.evaluate.candidates import candidate_part, plan_name
 from app.parts.evaluate.sweep_fields import DTYPES, dtype_field
 from app.session import data
 from app.session.job_queue import own_model
@@ -29,8 +28,12 @@ from pruning.tasks.benchmark import import_results
 _FULL, _PLAN, _EXPORT, _WORDS = "full", "plan", "export", "words"
 _MEGABYTES: Final = 16
 TAKEN_IN: Final = "bench.taken"  # in the session: records that the page shows next
-_RAN: Final = {_FULL: "The full model", _PLAN: "A plan, masked in it", _EXPORT: "An export of it"}
-_TAKEN: Final = {_FULL: "The full model", _PLAN: "A plan", _WORDS: "Another, in words"}
+_RAN: Final = {
+    _FULL: "The full model",
+    _PLAN: "Your plan, masked in it",
+    _EXPORT: "An export of it",
+}
+_TAKEN: Final = {_FULL: "The full model", _PLAN: "Your plan", _WORDS: "Another, in words"}
 _NO_HARNESS: Final = (
     "lm-evaluation-harness is not installed on this server: "
     "`pip install 'moe-prune-studio[eval]'`. Results of other tools can be taken in."
@@ -45,7 +48,7 @@ def run_form(context: Context, dtype: str) -> None:
         return
     what, shown = _candidate(context, "bench.run", _RAN)
     values = {**own_model(context), **_tasks(context, dtype)}
-    about = context.model.name if shown is None else plan_name(shown)
+    about = context.model.name if shown is None else shown.name
     if what == _EXPORT:
         exports = exports_of(context)
         if not exports:
@@ -79,7 +82,7 @@ def _candidate(
         format_func=lambda name: offers[name],
     )
     what = one_of(chosen, list(offers), _FULL)
-    return what, candidate_part(context, prefix) if what == _PLAN else None
+    return what, context.shown if what == _PLAN else None
 
 
 def _tasks(context: Context, dtype: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The Evaluate page: the form that measures the plan of the Plan page, or criteria."""
+"""The Evaluate page: the form that measures the plan, or criteria."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,43 +9,34 @@ import streamlit as st
 from app.charts.context import Context
 from app.frame.job_form import offer_job, queue_button
 from app.literal import literal
-from app.parts.evaluate.candidates import plan_name
 from app.parts.evaluate.sweep_fields import dtype_field, samples_field, sweep_fields
 from app.session.job_queue import own_model
-from app.session.plan_state import noted_plan
 from app.session.texts import held_out_texts
 from pruning.evaluate.record import EvaluationRecord
 from pruning.requests.base import validated
 from pruning.requests.evaluation import EvaluateRequest, SweepRequest
 
 _PLAN: Final = "plan"
-_WHAT: Final = {_PLAN: "The plan on the Plan page", "sweep": "Criteria at sparsities"}
+_WHAT: Final = {_PLAN: "Your plan", "sweep": "Criteria at sparsities"}
 
 
 def evaluation_form(context: Context, records: Sequence[EvaluationRecord]) -> None:
     """Queue an evaluation as a job; `records` are what the model has, which it should be like."""
     st.markdown("**Evaluate more**, on held-out text.")
-    noted = noted_plan(context.model)
+    plan = context.shown
     chosen = st.segmented_control(
         "What is measured",
         list(_WHAT),
-        default=_PLAN if noted else "sweep",
+        default=_PLAN if plan else "sweep",
         required=True,
         key="evaluate.what",
         format_func=_WHAT.__getitem__,
     )
-    if chosen == _PLAN and noted is None:
-        with st.container(horizontal=True, vertical_alignment="center"):
-            st.text(
-                "The Plan page has shown no plan of this model yet, or one from a file, which a "
-                "reload forgets. Open it, and what it shows is offered here: searched, by hand, of "
-                "neurons or from a file."
-            )
-            st.page_link("views/plan.py", label="Plan", icon=":material/tune:")
+    if chosen != _PLAN:
+        plan = None
+    elif plan is None:
+        st.text("There is no plan; the bar above says why.")
         return
-    plan = noted if chosen == _PLAN else None
-    if plan:
-        st.text(f"{plan_name(plan)}, as the Plan page last showed it.")
     with st.form(f"evaluate.{_PLAN if plan else 'sweep'}", border=False):
         values = {} if plan else sweep_fields(context, "evaluate")
         values |= _texts_and_numbers(context, records)
@@ -54,7 +45,7 @@ def evaluation_form(context: Context, records: Sequence[EvaluationRecord]) -> No
         st.text("Choose at least one text.")
     elif plan:
         asked = {**own_model(context), **values, "plans": (plan.plan.to_dict(),)}
-        offer_job(context, validated(EvaluateRequest, asked), plan_name(plan), sent=sent, plan=plan)
+        offer_job(context, validated(EvaluateRequest, asked), plan.name, sent=sent, plan=plan)
     elif not (values["criteria"] and values["sparsities"] and values["corpora"]):
         st.text("Choose at least one criterion, one sparsity and one text.")
     else:

@@ -27,7 +27,7 @@ from app.frame.controls import choose, switch
 from app.frame.notes import inform
 from app.literal import literal
 from app.parts.evaluate.evaluation_form import evaluation_form
-from app.parts.evaluate.own_plan import measure_card, own_plan, own_plan_part
+from app.parts.evaluate.own_plan import measure_card, own_plan_part
 from app.parts.evaluate.sweep_fields import share_control
 from app.session.records import records_of
 from pruning.evaluate.record import EvaluationStore
@@ -71,14 +71,14 @@ def _charts(context: Context, measured: pd.DataFrame) -> None:
         corpus = choose("Held-out text", corpora, key="held_out", bind="query-params", width=220)
         shares = {words: float(words.rstrip("%")) / 100 for words in shares_of(results)}
         share = share_control(shares, "removed") if shares else None
-    own = own_plan(context)
+    own = context.shown
     known = MEASURES[measure]
     direction = "higher" if known.higher_is_better else "lower"
     st.text(f"{known.label}: {known.description} The {direction}, the better.")
     mine = of_plan(measured, measure, own.plan.digest) if own else results.iloc[:0]
     if own is not None:
         with st.container(border=True):
-            own_plan_part(context, own, measured, measure)
+            own_plan_part(own, measured, measure)
     if share is not None:
         with st.container(border=True):
             _cost(context, results, (measure, share, corpus), mine)

@@ -14,10 +14,8 @@ from app.frame.controls import choose
 from app.frame.job_form import offer_job, queue_button
 from app.frame.notes import inform
 from app.literal import literal
-from app.parts.evaluate.candidates import plan_name
 from app.parts.evaluate.sweep_fields import sweep_fields
 from app.session.job_queue import own_model
-from app.session.plan_state import noted_plan
 from app.session.records import records_of
 from app.session.texts import held_out_texts
 from pruning.evaluate.variance_record import VarianceStore
@@ -102,17 +100,15 @@ def _form(context: Context) -> None:
             placeholder="no text",
             format_func=literal,
         )
-        noted = noted_plan(context.model)
-        name = plan_name(noted) if noted else ""
-        label = f"Also the plan of the Plan page: {literal(name)}"
-        with_plan = noted and st.checkbox(label, key=f"{_PREFIX}.plan")
+        shown = context.shown
+        with_plan = shown and st.checkbox("Also your plan", key=f"{_PREFIX}.plan")
         sent = queue_button()
     values |= {"corpora": (text,) if text else (), "plans": (), "names": ()}
-    if noted and with_plan:
-        values |= {"plans": (noted.plan.to_dict(),), "names": (name,)}
+    if shown and with_plan:
+        values |= {"plans": (shown.plan.to_dict(),), "names": (shown.name,)}
     both = bool(values["criteria"]) == bool(values["sparsities"])
     if not values["corpora"] or not both or not (values["criteria"] or values["plans"]):
-        st.text("Choose a text, and criteria with a sparsity or the plan of the Plan page.")
+        st.text("Choose a text, and criteria with a sparsity or your plan.")
         return
     request = validated(VarianceRequest, {**own_model(context), **values})
     offer_job(context, request, context.model.name, sent=sent)

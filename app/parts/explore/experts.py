@@ -21,14 +21,12 @@ from pruning.sizes import format_bytes
 def ranked_pair(context: Context) -> tuple[Ranked, Ranked] | None:
     """The criterion and the one beside it; None after saying why there is nothing to show."""
     if context.criterion is None:
-        inform(
-            "The variant (1, 0, 0) gives every routed expert the score 1, so it ranks nothing. "
-            "Choose b = 0, or another exponent for the gate or the activation."
-        )
-        return None
+        return None  # the bar says why
     for criterion in (context.criterion, context.baseline):
         if (missing := what_is_missing(context, criterion)) is not None:
-            inform(missing)
+            # Of the criterion the bar says it, where there is no plan.
+            if context.shown is not None or criterion is not context.criterion:
+                inform(missing)
             return None
     return context.ranked(context.first), context.ranked(context.second)
 

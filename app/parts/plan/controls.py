@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from app.charts.context import Context
 from app.frame.controls import one_of
@@ -12,8 +13,6 @@ from app.session.granularity import (
     chosen_neuron_criterion,
     chosen_scope,
     is_about_neurons,
-    neuron_criterion_controls,
-    scope_note,
 )
 from app.session.plan_state import (
     DEFAULTS,
@@ -54,40 +53,43 @@ _SUMMARIES: Final = "  \n".join(
 )
 
 
-def plan_controls(context: Context) -> PlanChoice:
-    """Draw the controls; what they say. For the entry script, see there."""
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+def plan_controls(context: Context, front: DeltaGenerator, rare: DeltaGenerator) -> PlanChoice:
+    """Draw the controls, the schedule in `front`, the others in `rare`; what they say."""
+    with front:
         if is_about_neurons():
-            neuron_criterion_controls()
             _unit_input()
+            _width_inputs()
         else:
             _schedule_inputs(context)
-    if is_about_neurons() and (note := scope_note()):
-        st.caption(f":material/info: {note}")
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+    with rare:
         if is_about_neurons():
-            _width_inputs()
-            _text("Protect layers", "protect", "such as 0,5-7", "Layers that lose nothing.")
-            note = "LAYER:EXPERTS that lose no neuron."
-            _text("Keep experts whole", "pin", "such as 3:5,7-9", note)
-            note = "LAYER:EXPERTS that go as a whole, with their rows of the router."
-            _text("Drop experts", "drop", "such as 4:0,2", note)
+            _neuron_limits()
         else:
-            note = "Layers that lose nothing; the others lose more, so that the budget stays."
-            _text("Protect layers", "protect", "such as 0,5-7", note, rest="")
-            _multiple_input(context)
-            # Drawn for every schedule: what a callback sets of a widget that was not there reaches
-            # the page, but not the address.
-            note = "Experts kept, as in the address: a number for each sparse layer, with dots "
-            note += "between."
-            said: dict[str, Any] = {"rest": "", "width": 230, "on_change": counts_typed}
-            _text("Counts by hand", "counts", "such as 16.16.12", note, **said)
-            note = "Layers that neither give nor take when another one is moved."
-            said = {"rest": "", "width": 120, "on_change": None}
-            _text("Locked layers", "locked", "none", note, **said)
-        with st.popover("From a file", icon=":material/upload_file:"):
-            upload_part(context)
+            _expert_limits(context)
+        upload_part(context)
     return _chosen_neurons() if is_about_neurons() else chosen_plan()
+
+
+def _neuron_limits() -> None:
+    _text("Protect layers", "protect", "such as 0,5-7", "Layers that lose nothing.")
+    note = "LAYER:EXPERTS that lose no neuron."
+    _text("Keep experts whole", "pin", "such as 3:5,7-9", note)
+    note = "LAYER:EXPERTS that go as a whole, with their rows of the router."
+    _text("Drop experts", "drop", "such as 4:0,2", note)
+
+
+def _expert_limits(context: Context) -> None:
+    note = "Layers that lose nothing; the others lose more, so that the budget stays."
+    _text("Protect layers", "protect", "such as 0,5-7", note, rest="")
+    _multiple_input(context)
+    # Drawn for every schedule: what a callback sets of a widget that was not there reaches the
+    # page, but not the address.
+    note = "Experts kept, as in the address: a number for each sparse layer, with dots between."
+    said: dict[str, Any] = {"rest": "", "width": 230, "on_change": counts_typed}
+    _text("Counts by hand", "counts", "such as 16.16.12", note, **said)
+    note = "Layers that neither give nor take when another one is moved."
+    said = {"rest": "", "width": 120, "on_change": None}
+    _text("Locked layers", "locked", "none", note, **said)
 
 
 def _chosen_neurons() -> PlanChoice:

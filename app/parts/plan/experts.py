@@ -18,7 +18,6 @@ from app.session.plan_state import (
     EDITOR,
     OnScreen,
     editor_edited,
-    forget_import,
     locked_layers,
     remember_screen,
     table_edited,
@@ -47,26 +46,6 @@ def refusal_part() -> None:
     """Why the last edit or file was not taken, said once."""
     if reason := take_refusal():
         st.error(literal(reason), icon=":material/error:")
-
-
-def import_banner(shown: CurrentPlan) -> None:
-    """Says that a file is shown, and the way back to the controls."""
-    outer = st.container()
-    if not shown.file:
-        return
-    made = shown.plan.provenance
-    how = ", ".join(filter(None, (made.criterion, *made.corpora, made.schedule))) or "by hand"
-    with outer, st.container(border=True, horizontal=True, vertical_alignment="center"):
-        st.text(
-            f"Shown and exported as it is: {shown.file} ({how}). Criterion and sparsity above do "
-            "not change it, and a link does not carry it."
-        )
-        st.button(
-            "Back to the controls",
-            key="plan.forget",
-            icon=":material/close:",
-            on_click=forget_import,
-        )
 
 
 def metrics(context: Context, shown: CurrentPlan, report: SizeReport) -> None:

@@ -14,17 +14,15 @@ from app.parts.export.finished import finished_part, form_place
 from app.parts.plan.experts import (
     LATER,
     files_part,
-    import_banner,
     notes_part,
     plan_button,
     saved_metric,
     short_number,
 )
-from app.session.plan_data import NeuronSizes, export_option, lacks_statistics, neurons_on_screen
+from app.session.plan_data import NeuronSizes, export_option, lacks_statistics, neuron_sizes
 from app.session.plan_state import imported_plan
 from pruning.atoms.selection import AtomScope
 from pruning.atoms.sizes import PLAN_ALONE
-from pruning.plan import ATOMIC_GRANULARITY
 from pruning.planning.choice import WIDTH_MODES
 from pruning.planning.make import CurrentPlan
 from pruning.sizes import format_bytes
@@ -32,24 +30,14 @@ from pruning.sizes import format_bytes
 _ROWS = 12  # of the table by layer, before it scrolls
 
 
-def _on_screen(context: Context) -> tuple[CurrentPlan, NeuronSizes] | None:
-    """What both pages begin with; None after saying what is missing."""
-    imported = imported_plan(context.model)
-    is_file = imported is not None and imported.plan.granularity == ATOMIC_GRANULARITY
-    if not is_file and lacks_statistics(context):
-        neurons_missing_part(context)
-        return None
-    shown, sizes = neurons_on_screen(context)
-    import_banner(shown)
-    _metrics(context, sizes)
-    return shown, sizes
-
-
 def neuron_plan_page(context: Context) -> None:
     """The Plan page."""
-    if (found := _on_screen(context)) is None:
+    if (shown := context.shown) is None:
+        if lacks_statistics(context):
+            neurons_missing_part(context)
         return
-    shown, sizes = found
+    sizes = neuron_sizes(context, shown)
+    _metrics(context, sizes)
     with st.container(border=True):
         _widths_part(context, sizes)
         notes_part(shown)
@@ -65,11 +53,10 @@ def neuron_plan_page(context: Context) -> None:
         files_part(context, shown, widths)
 
 
-def neuron_export_page(context: Context) -> None:
+def neuron_export_page(context: Context, shown: CurrentPlan) -> None:
     """The Export page, without its jobs and proof."""
-    if (found := _on_screen(context)) is None:
-        return
-    shown, sizes = found
+    sizes = neuron_sizes(context, shown)
+    _metrics(context, sizes)
     option = export_option(context, shown.plan)
     with form_place(is_written=finished_part(context, shown.plan)):
         form_part(context, shown, sizes.report, option)

@@ -6,15 +6,6 @@
 
 const PUSHED = "moepruneHistory";
 
-// Evaluate writes into its address which plan it is about: a choice that another page made.
-const OF_ANOTHER_PAGE = "plan";
-
-function choices(address) {
-  const said = new URLSearchParams(address.search);
-  said.delete(OF_ANOTHER_PAGE);
-  return said.toString();
-}
-
 export default function keepHistory() {
   if (window[PUSHED]) return;
   window[PUSHED] = true;
@@ -29,7 +20,7 @@ export default function keepHistory() {
   window.history.replaceState = (state, title, url) => {
     const next = new URL(url ?? window.location.href, window.location.href);
     const here = window.location;
-    if (!acted || next.pathname !== here.pathname || choices(next) === choices(here)) {
+    if (!acted || next.pathname !== here.pathname || next.search === here.search) {
       replace(state, title, url);
       return;
     }

@@ -1,0 +1,93 @@
+"""The plan in one line, pinned on every page: what it is, what it saves, what it loses."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import streamlit as st
+
+from analysis.errors import UserError
+from app.charts.context import Context
+from app.literal import literal
+from app.session.job_queue import own_model, queue, shown_request
+from app.session.plan_data import bytes_after
+from app.session.plan_state import NoPlan, forget_import
+from app.session.records import losses_of, records_of
+from app.session.texts import held_out_texts
+from pruning.evaluate.quality import PlanLoss, loss_of, random_at
+from pruning.evaluate.record import EvaluationStore
+from pruning.planning.make import CurrentPlan
+from pruning.requests.base import validated
+from pruning.requests.evaluation import EvaluateRequest
+from pruning.sizes import format_bytes
+
+
+def no_plan(why: UserError) -> None:
+    """Say why there is none, with the buttons that mend it."""
+    if not isinstance(why, NoPlan):
+        st.error(literal(why), icon=":material/error:")
+        return
+    st.info(str(why), icon=":material/info:")
+    with st.container(horizontal=True):
+        for label, controls in why.ways.items():
+            key = f"plan.to.{next(iter(controls))}"
+            st.button(label, key=key, on_click=st.session_state.update, args=(controls,))
+
+
+def plan_line(context: Context) -> None:
+    """The plan on screen, and the buttons that measure it or leave its file."""
+    if (shown := context.shown) is not None:
+        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+            _line(context, shown)
+
+
+def _line(context: Context, shown: CurrentPlan) -> None:
+    before, after = context.model.checkpoint.nbytes, bytes_after(context, shown)
+    losses = losses_of(context)
+    loss = loss_of(losses, shown.plan.digest)
+    saved = f"-{1 - after / before:.0%}" if after < before else "nothing saved"
+    st.markdown(
+        f"**{literal(shown.name)}** :material/arrow_right_alt: **{format_bytes(after)}** ({saved}) "
+        f"· {_loss_words(losses, loss) if loss else 'loss not measured'}",
+        width="content",
+    )
+    if loss is None or loss.missing:
+        _measure_button(context, shown)
+    if shown.file:
+        st.button(
+            "Back to the controls",
+            key="plan.forget",
+            icon=":material/close:",
+            on_click=forget_import,
+            type="tertiary",
+            help="The file is shown and exported as it is; a link does not carry it.",
+        )
+
+
+def _loss_words(losses: Sequence[PlanLoss], loss: PlanLoss) -> str:
+    """What was measured, and what Random loses at the same share."""
+    facts, words = loss.facts, literal(loss.words)
+    if loss.way:
+        return f"{words}, {loss.way}"
+    if loss.missing:
+        return f"{words}, not measured on {literal(', '.join(loss.missing))}"
+    chance = random_at(losses, facts.removed or 0.0, facts.granularity)
+    return words if chance is None or loss.is_random else f"{words}, Random {chance.mean:+.2f}"
+
+
+def _measure_button(context: Context, shown: CurrentPlan) -> None:
+    """Queue what measures the loss, on all texts that are here and as most plans were measured."""
+    texts = held_out_texts(context)
+    if not texts:
+        st.page_link("views/evaluate.py", label="Measure", icon=":material/insights:")
+        return
+    records = records_of(context, EvaluationStore)
+    dtypes = Counter(each.settings["dtype"] for each in records).most_common(1)
+    asked = {
+        **own_model(context),
+        "plans": (shown.plan.to_dict(),),
+        "corpora": texts,
+        "dtype": dtypes[0][0] if dtypes else "auto",
+    }
+    if st.button("Measure", key="plan.measure", icon=":material/insights:", type="tertiary"):
+        request = validated(EvaluateRequest, asked)
+        queue(request, shown.name, shown_request(request).command((shown.file or "plan.json",)))
