@@ -28,12 +28,16 @@ AXES: Final[Mapping[str, tuple[str, str, str]]] = {
 
 
 def leading_series(results: pd.DataFrame, measure: str) -> list[str]:
-    """The series that are best at some share on some corpus, and the random baseline; sorted."""
+    """The series that are best at some share on some corpus, and the random baseline; sorted.
+
+    On fewer samples a candidate may win by chance, so only what was measured as most competes.
+    """
     rows = results[(results["measure"] == measure) & (results["series"] != "")]
+    rows = rows[rows["way"] == ""]
     if not MEASURES[measure].higher_is_better:
         rows = rows.assign(mean=-rows["mean"])
     best = rows.groupby(["corpus", "removed"])["mean"].idxmax()
-    chance = rows.loc[(rows["criterion"] == "random") & (rows["way"] == ""), "series"]
+    chance = rows.loc[rows["criterion"] == "random", "series"]
     return sorted({*rows.loc[best, "series"], *chance})
 
 
@@ -53,7 +57,9 @@ def draw(context: Context) -> Drawing:
     return Drawing(
         partial(curves_figure, rows, label=known.axis, against=against, lit=lit),
         rows,
-        describe(rows, label=known.label, higher_is_better=known.higher_is_better),
+        describe(
+            rows[rows["way"] == ""], label=known.label, higher_is_better=known.higher_is_better
+        ),
         made_by(context.model.name, f"{len(rows)} evaluations", known.label),
         is_usual=measure == usual and against == "removed",
     )

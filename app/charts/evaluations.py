@@ -16,7 +16,7 @@ from pruning.evaluate.result import MEASURES, bootstrap_interval
 from pruning.plan import ATOMIC_GRANULARITY
 
 LOSS_COLUMNS: Final = (
-    *("candidate", "mean", "low", "high", "full", "change", "bytes", "memory_saved"),
+    *("candidate", "mean", "low", "high", "full", "change", "num_samples", "bytes", "memory_saved"),
 )
 
 
@@ -149,7 +149,7 @@ def worst_elsewhere(
 
 
 def at_share(results: pd.DataFrame, measure: str, share: float, corpus: str) -> pd.DataFrame:
-    """What each candidate gets at one share removed, best first.
+    """What each candidate gets at one share removed, best first; those measured otherwise last.
 
     Returns:
         LOSS_COLUMNS: ``full`` is what the unpruned model gets, NaN where the measure is of the
@@ -164,5 +164,7 @@ def at_share(results: pd.DataFrame, measure: str, share: float, corpus: str) -> 
         change=rows["mean"] - rows["full"], memory_saved=1 - rows["bytes"] / bytes_before
     )
     ascending = not MEASURES[measure].higher_is_better
-    rows = rows.sort_values("mean", ascending=ascending, kind="stable", ignore_index=True)
+    rows = rows.sort_values(
+        ["way", "mean"], ascending=[True, ascending], kind="stable", ignore_index=True
+    )
     return rows[list(LOSS_COLUMNS)]

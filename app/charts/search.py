@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.criteria import get_criterion
-from analysis.errors import StatsError
+from analysis.errors import StatsError, UserError
 from app.charts.chart import Drawing, chart, made_by
 from app.charts.context import Context
 from app.charts.criterion_looks import looks
@@ -15,7 +15,15 @@ from app.charts.names import criterion_label
 from app.charts.theme import ink, muted, paper, plain, primary, series_color, themed
 from app.charts.traces import note, series
 from pruning.budget import sparsity_budget
+from pruning.evaluate.by_sample import unseen
+from pruning.evaluate.quality import PlanLoss, loss_of, stored_losses
+from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.result import MEASURES
+from pruning.plan import fit_plan
+from pruning.planning.make import make_plan
+from pruning.planning.ranking import Selection
+from pruning.planning.search_plans import readings_of, searched_selection
+from pruning.recipe_file import load_recipe
 from pruning.search.result import densities_of, progress_of
 from pruning.search.store import KnownSearch, best_fitting
 
@@ -61,6 +69,37 @@ def _searched(context: Context, name: str) -> tuple[KnownSearch, str]:
     return context.search, "" if is_told else f"{name}-shown"
 
 
+def selection_of(context: Context, search: KnownSearch) -> Selection:
+    """The selection that makes the plan of a search of the context's model and budget."""
+    recipe = load_recipe(search.recipe) if search.recipe else None
+    readings = readings_of((context.corpora, context.gate), recipe, list(context.runs))
+    base = context.request_by(context.ranking_criterion)
+    where = (context.model, context.store)
+    return context.keep(searched_selection, base, search, where, readings)
+
+
+def unseen_loss(context: Context, search: KnownSearch) -> PlanLoss | None:
+    """What the best plan of a search loses on samples that did not choose it.
+
+    None where it was not evaluated, or removes another share than the context says.
+    """
+    try:
+        selection = selection_of(context, search)
+        plan = context.keep(make_plan, selection, selection.request).plan
+    except UserError:  # no statistics here give the order that the search was made on
+        return None
+    store = EvaluationStore(context.store.directories)
+    losses = context.keep(stored_losses, store, context.model.identity)
+    loss = loss_of(losses, fit_plan(plan, context.model).digest)
+    return unseen(loss, search.result.header["corpus"]) if loss else None
+
+
+def unseen_words(context: Context, search: KnownSearch) -> str:
+    """`unseen_loss` for people, of a finished search; empty where nothing was measured."""
+    loss = unseen_loss(context, search) if search.result.is_finished else None
+    return f"On samples that did not choose it: {loss.words}." if loss else ""
+
+
 @chart("search", "plan")
 def draw_progress(context: Context) -> Drawing:
     """How the search for a schedule went."""
@@ -68,7 +107,8 @@ def draw_progress(context: Context) -> Drawing:
     history = search.result.history()
     progress, measure = progress_of(history), measure_label(search.fitness)
     figure = partial(search_progress, history, progress, measure=measure)
-    alt = describe_progress(history, progress, measure=measure)
+    words = (describe_progress(history, progress, measure=measure), unseen_words(context, search))
+    alt = " ".join(filter(None, words))
     return Drawing(figure, history, alt, about_search(search), name)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError
 from analysis.model import MoEModel
+from app.charts import search as search_charts
 from app.charts.context import Context
 from app.literal import literal
 from app.session.data import settings
@@ -17,8 +18,6 @@ from pruning.budget import sparsity_budget
 from pruning.planning.make import CurrentPlan, make_plan
 from pruning.planning.percents import percent_removing
 from pruning.planning.ranking import Selection
-from pruning.planning.search_plans import readings_of, searched_selection
-from pruning.recipe_file import load_recipe
 from pruning.search.store import KnownSearch, SearchStore, read_known
 
 
@@ -116,12 +115,8 @@ def _other_budget(context: Context, search: KnownSearch) -> NoPlan:
 
 
 def selection_of(context: Context, search: KnownSearch) -> Selection:
-    """The selection that makes the plan of a search of the context's model and budget."""
-    recipe = load_recipe(search.recipe) if search.recipe else None
-    readings = readings_of((context.corpora, context.gate), recipe, list(context.runs))
-    base = context.request_by(context.ranking_criterion)
-    where = (context.model, context.store)
-    made = context.keep(searched_selection, base, search, where, readings)
+    """`search.selection_of` with a command line that names the file of the search."""
+    made = search_charts.selection_of(context, search)
     shown = made.request.model_copy(update={"schedule_file": shown_path(search.path)})
     return replace(made, request=shown)
 

@@ -9,7 +9,8 @@ from result_charts import drawn
 
 from analysis.errors import StatsError
 from analysis.published import published_table
-from app.charts.evaluations import of_plan, pool_draws, results_of
+from app.charts.evaluation_curves import leading_series
+from app.charts.evaluations import at_share, of_plan, pool_draws, results_of
 from app.charts.published import TABLES, settings_of
 from pruning.requests.evaluation import SweepRequest
 from pruning.tasks.evaluation import sweep_run
@@ -166,6 +167,19 @@ def test_what_was_measured_otherwise_is_a_series_of_its_own(swept):
     assert set(drawn("own-winner-map", both).table["winner"]) <= set(plain["series"])
     with pytest.raises(StatsError):
         drawn("own-winner-map", results_of([]))
+
+
+def test_what_won_on_fewer_samples_leads_nothing(swept):
+    record = next(record for record in swept if record.plan.criterion == "reap")
+    lucky = {name: replace(metric, mean=0.0) for name, metric in record.metrics.items()}
+    fewer = {"record_id": "fewer", "num_samples": 2, "metrics": lucky}
+    results = pool_draws(results_of([*swept, record.model_copy(update=fewer)]))
+    table = at_share(results, "nll", record.plan.removed, "rows.jsonl")
+    assert table["num_samples"].tolist() == [record.num_samples] * 2 + [2]
+    assert table["mean"].iloc[-1] == 0
+    name = table["candidate"].iloc[-1]
+    assert name not in leading_series(results, "nll")
+    assert name not in drawn("evaluation-curves", results, measure="nll").alt
 
 
 def test_the_form_shows_its_command(open_page):

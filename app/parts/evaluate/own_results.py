@@ -164,6 +164,7 @@ def _cost(
         }
         | {
             "plan": st.column_config.TextColumn("", width=56),
+            "num_samples": st.column_config.NumberColumn("samples"),
             "change": st.column_config.NumberColumn(format="%+.4f"),
             "memory_saved": st.column_config.NumberColumn("memory saved", format="percent"),
         },

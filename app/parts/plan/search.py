@@ -11,7 +11,7 @@ import streamlit as st
 
 from analysis.errors import UserError
 from app.charts.context import Context
-from app.charts.search import measure_label
+from app.charts.search import measure_label, unseen_loss, unseen_words
 from app.frame.cards import card
 from app.frame.charts import show, show_table
 from app.frame.job_panel import progress_text
@@ -85,10 +85,11 @@ def _side_by_side(context: Context, found: Searches) -> None:
         if chosen:
             compared = tuple(known[name] for name in chosen if name in known)
             show("search-schedules", replace(context, searches=compared))
-            show_table(_found(compared), "searches", "What each found.")
+            show_table(_found(context, compared), "searches", "What each found.")
 
 
-def _found(searches: Sequence[KnownSearch]) -> pd.DataFrame:
+def _found(context: Context, searches: Sequence[KnownSearch]) -> pd.DataFrame:
+    unseen = [unseen_loss(context, each) for each in searches]
     return pd.DataFrame(
         {
             "search": [each.search_id for each in searches],
@@ -97,6 +98,8 @@ def _found(searches: Sequence[KnownSearch]) -> pd.DataFrame:
             "fitness": [each.fitness for each in searches],
             "uniform": [each.uniform for each in searches],
             "best": [each.result.best_entry.fitness for each in searches],
+            "added loss, other samples": [loss.mean if loss else None for loss in unseen],
+            "worst, other samples": [loss.worst if loss else None for loss in unseen],
             "candidates": [len(each.result.entries) for each in searches],
             "seed": [each.settings.get("seed") for each in searches],
             "finished": [each.result.is_finished for each in searches],
@@ -172,6 +175,9 @@ def _at_rest(context: Context, found: Searches, job: Job | None) -> None:
         if search.recipe is not None and not search.result.is_finished:
             _continue_button(search, search.recipe)
     _numbers(search, None)
+    if search.result.is_finished:
+        held_out = unseen_words(context, search)
+        st.text(held_out or "Its best was not measured on samples that did not choose it.")
     _pictures(context, search)
 
 
