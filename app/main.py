@@ -11,7 +11,7 @@ from app.frame.login import log_out_part, require_login
 from app.frame.page_style import apply_page_style
 from app.frame.presentation import go_to, is_presented, presentation_control, stage
 from app.frame.sidebar import copy_link, expert_in_sidebar
-from app.frame.tour import is_on_tour, show_tour, tour_button
+from app.frame.tour import show_tour, tour_button
 from app.literal import literal
 from app.parts.context import chosen_context
 from app.parts.explore.one_expert import expert_drawer
@@ -60,7 +60,7 @@ except UserError as error:
 st.session_state["context"] = context
 try:
     page.run()
-    if wants_numbers and not is_on_tour():
+    if wants_numbers:
         expert_drawer(context)
 except UserError as error:
     if str(error) != no_plan:

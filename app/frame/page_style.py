@@ -4,6 +4,8 @@ from typing import Final
 
 import streamlit as st
 
+from app.charts.theme import paper
+
 # The top margin clears the navigation. Charts side by side need the room that a window of 1200 px
 # has next to the sidebar; in a narrower one they stand below each other, or their words overlap.
 # A chart's bar stands above it: inside, it would lie on the legend, on touch screens always.
@@ -29,6 +31,13 @@ _EVERYWHERE: Final = """
 }
 [data-testid="stPlotlyChart"] .js-plotly-plot { overflow: visible !important; }
 [data-testid="stPlotlyChart"] .modebar-container { transform: translateY(-26px); }
+.st-key-tour {
+  position: fixed; right: 1.5rem; bottom: 1.5rem; z-index: 999990;
+  width: min(25rem, calc(100vw - 3rem)); box-shadow: 0 4px 24px rgb(0 0 0 / 35%);
+}
+.st-key-explore-map, .st-key-plan-editor, .st-key-tab, .st-key-export-start, h1 {
+  scroll-margin-top: 5rem;
+}
 """
 # Streamlit writes white on the primary colour, which in the dark theme is too bright for it.
 _DARK: Final = '[data-testid^="stBaseButton-primary"] { color: #0f1518; }'
@@ -37,4 +46,5 @@ _DARK: Final = '[data-testid^="stBaseButton-primary"] { color: #0f1518; }'
 def apply_page_style() -> None:
     """The style of every page, in the theme of the browser."""
     dark = _DARK if st.context.theme.type == "dark" else ""
-    st.html(f"<style>{_EVERYWHERE}{dark}</style>")
+    panel = f".st-key-tour {{ background: {paper(bool(dark))}; }}"
+    st.html(f"<style>{_EVERYWHERE}{panel}{dark}</style>")

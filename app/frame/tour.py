@@ -1,13 +1,16 @@
-"""The guided tour: a dialog that walks over the pages. It opens when asked for, and never again."""
+"""The guided tour: a panel over the pages that stays while they are used, until it is left."""
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import streamlit as st
 
+from app.components.focus import keep_focus
 from app.frame.presentation import go_to
 
-_STEP = "tour.step"
+_STEP, _MOVES = "tour.step", "tour.moves"
+Kind = Literal["primary", "secondary", "tertiary"]
 _VIEWS = Path(__file__).parents[1] / "views"
 
 
@@ -18,52 +21,55 @@ class Step:
     page: str
     title: str
     text: str
+    target: str = ""  # CSS selector of what it names; empty for the top of the page
 
 
 STEPS = (
     Step(
         "",
         "What is known of your model",
-        "A criterion ranks experts by statistics of a calibration run. The table lists those that "
-        "are there; the form below it starts another. The demo has three texts.",
+        "A criterion ranks experts by statistics of a calibration run. This page lists the runs "
+        "that are there, and its form starts another. The demo has three corpora.",
     ),
     Step(
         "explore",
         "Which experts a criterion keeps",
         "Each row is a layer, each cell an expert, the first to keep on the left; what is right of "
-        "the line goes. Change b, alpha and beta above and see who moves. Click an expert to "
-        "follow it.",
+        "the line goes. Change b, alpha and beta and see who moves. Click an expert to follow it.",
+        ".st-key-explore-map",
     ),
     Step(
         "explore",
-        "Does the choice depend on the text?",
-        "Below, the overlap map has a cell for each variant: the share of pruned experts on which "
-        "the calibration texts agree. Click a cell to take its exponents.",
+        "Does the choice depend on the corpus?",
+        "The overlap map has a cell for each variant: the share of pruned experts on which the "
+        "calibration corpora agree. Click a cell to take its exponents.",
+        ".st-key-tab",
     ),
     Step(
         "compare",
         "Where two recipes disagree",
-        "Two criteria, texts or sparsities side by side: who keeps what, in which layers they "
+        "Two criteria, corpora or sparsities side by side: who keeps what, in which layers they "
         "differ, and the experts that only one of them keeps.",
     ),
     Step(
         "plan",
         "Where the budget goes",
         "A schedule spreads the removed experts over the layers. All schedules spend the same "
-        "number; the bars can be moved by hand.",
+        "number; drag a bar to change them by hand.",
+        ".st-key-plan-editor",
     ),
     Step(
         "evaluate",
         "What is lost, what is saved",
-        "What pruning costs this model on held-out text, for every candidate that was measured; "
-        "beside it benchmarks, hidden states, and both models' answers to a prompt. Under The "
-        "papers: what they report for their models, which says what is worth a try.",
+        "What pruning costs this model on held-out samples, for every candidate that was measured, "
+        "with benchmarks, hidden states, and both models' answers to a prompt.",
     ),
     Step(
         "export",
         "The checkpoint to ship",
         "What is checked before a byte is written, the export as a job that survives a reload, and "
         "the proof that the result computes what it should. Every page shows its command line.",
+        ".st-key-export-start",
     ),
 )
 
@@ -80,50 +86,33 @@ def tour_button() -> None:
     )
 
 
-def is_on_tour() -> bool:
-    """Whether a dialog of the tour is to be shown; a run may have only one dialog."""
-    return _place() is not None
-
-
 def show_tour(page: str) -> None:
-    """The dialog of the current step, on its page; nothing when no tour was begun."""
-    place = _place()
+    """The panel of the current stop, after the move to its page; nothing without a tour."""
+    place = st.session_state.get(_STEP)
     if place is None:
+        keep_focus()
         return
     step = STEPS[place]
-    if step.page != page:
+    # Only a move of the tour changes the page: who walks on alone is not called back.
+    if st.session_state.pop(_MOVES, False) and step.page != page:
         go_to(_VIEWS / f"{step.page or 'start'}.py")
-    dialog = st.dialog(
-        f"{place + 1} of {len(STEPS)}: {step.title}", position="right", on_dismiss=_leave
-    )
-    dialog(_stop)(place)
+    with st.container(key="tour", border=True):
+        st.markdown(f"**{place + 1} of {len(STEPS)}: {step.title}**")
+        st.markdown(step.text)
+        with st.container(horizontal=True):
+            if place > 0:
+                _button("Back", place - 1, "Ctrl+Left", "secondary")
+            if place + 1 < len(STEPS):
+                _button("Next", place + 1, "Ctrl+Right", "primary")
+            _button("Leave", None, "Escape", "tertiary")
+    keep_focus(place, step.target if step.page == page else "")
 
 
-def _stop(place: int) -> None:
-    st.markdown(STEPS[place].text)
-    with st.container(horizontal=True):
-        if place > 0 and st.button("Back", key="tour.back", shortcut="Left"):
-            _go_to(place - 1)
-            st.rerun()
-        if place + 1 < len(STEPS):
-            if st.button("Next", key="tour.next", type="primary", shortcut="Right"):
-                _go_to(place + 1)
-                st.rerun()
-        elif st.button("Done", key="tour.done", type="primary", shortcut="Right"):
-            _leave()
-            st.rerun()
-    st.text("Escape leaves the tour; you stay on the page that you see.")
+def _button(label: str, place: int | None, shortcut: str, kind: Kind) -> None:
+    key, move = f"tour.{label.lower()}", (place,)
+    st.button(label, key=key, shortcut=shortcut, type=kind, on_click=_go_to, args=move)
 
 
-def _go_to(place: int) -> None:
+def _go_to(place: int | None) -> None:
     st.session_state[_STEP] = place
-
-
-def _leave() -> None:
-    # Also where the dialog is closed by Escape: it must not open again with the next click.
-    st.session_state.pop(_STEP, None)
-
-
-def _place() -> int | None:
-    place = st.session_state.get(_STEP)
-    return place if isinstance(place, int) and 0 <= place < len(STEPS) else None
+    st.session_state[_MOVES] = True

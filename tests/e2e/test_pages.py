@@ -62,6 +62,28 @@ def test_escape_on_the_map_clears_the_address(open_tab):
     expect(readout).not_to_contain_text("selected")
 
 
+def test_fewer_than_15_presses_of_tab_lead_to_the_main_chart(open_tab, dashboard):
+    tab = settled(open_tab("explore"))
+    for page, main in (
+        ("explore", ".st-key-explore-map"),
+        ("plan", ".st-key-plan-editor"),
+        ("export", ".st-key-export-start"),
+    ):
+        visit(tab, dashboard, page)
+        tab.locator(main).wait_for()
+        tab.wait_for_function("window.moepruneSkip")
+        tab.keyboard.press("Tab")
+        expect(tab.get_by_role("link", name="Skip to main content")).to_be_focused()
+        tab.keyboard.press("Enter")
+        expect(tab.locator(main)).to_be_in_viewport()
+        inside = f"Boolean(document.activeElement.closest('{main} *, {main} button'))"
+        presses = 2
+        while not tab.evaluate(inside) and presses < 15:
+            tab.keyboard.press("Tab")
+            presses += 1
+        assert tab.evaluate(inside), page
+
+
 def point_of(tab: Page, chart, x: float, y: float, axes: str = "") -> tuple[float, float]:
     """Where a place on a chart's axes is in the window."""
     chart.scroll_into_view_if_needed()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from playwright.sync_api import Browser, Page, TimeoutError, expect
-from tabs import metric, settled, violations
+from tabs import choose, go, metric, settled, violations
 
 from analysis.model import load_model_index
 from analysis.stats.store import SHIPPED_STATS, StatsStore
@@ -110,14 +110,26 @@ def test_presentation_hides_the_bars_and_is_part_of_the_address(open_tab):
     expect(other).to_have_url(re.compile(r"explore\?b=0$"))
 
 
-def test_the_tour_walks_over_the_pages_by_keyboard(open_tab):
+def test_the_tour_stays_while_the_page_is_used_and_scrolls_to_what_it_names(open_tab):
     tab = open_tab("explore?b=0")
     tab.get_by_role("button", name="Guided tour").click()
-    dialog = tab.get_by_role("dialog")
+    panel = tab.get_by_role("region", name="Guided tour")
     for place, step in enumerate(STEPS, start=1):
-        expect(dialog).to_contain_text(f"{place} of {len(STEPS)}: {step.title}")
+        expect(panel).to_contain_text(f"{place} of {len(STEPS)}: {step.title}")
         expect(tab).to_have_url(re.compile(rf"/{step.page}(\?|$)"))
-        settled(tab).keyboard.press("ArrowRight")
-    expect(dialog).to_have_count(0)
-    # It stays on the last page, with the choices made before.
-    expect(tab).to_have_url(re.compile(r"/export\?b=0$"))
+        if step.target:
+            expect(settled(tab).locator(step.target).first).to_be_in_viewport()
+        if step.target == ".st-key-explore-map":
+            # What it asks for: another exponent, and then an expert.
+            choose(tab, "beta", "2")
+            expect(metric(tab, "Criterion")).to_have_text("S(0,1,2)")
+            settled(tab).locator(f"{step.target} canvas").first.click(position={"x": 90, "y": 60})
+            expect(panel).to_contain_text(step.title)
+        if place < len(STEPS):
+            settled(tab).keyboard.press("Control+ArrowRight")
+    # Who walks on alone keeps the panel, and Escape leaves it where one is.
+    go(tab, "Plan", "Where should the budget go?")
+    expect(panel).to_contain_text(STEPS[-1].title)
+    settled(tab).keyboard.press("Escape")
+    expect(panel).to_have_count(0)
+    expect(tab).to_have_url(re.compile(r"/plan\?.*b=0"))

@@ -1,0 +1,51 @@
+// Streamlit's link before all others skips the navigation; it skips the controls as well. And a stop
+// of the tour scrolls to what it names.
+
+const LINK = '[data-testid="stSkipToContent"]';
+const ADDED = "moepruneSkip";
+const NOTED = "moepruneStop";
+const PANEL = ".st-key-tour";
+const WAIT_MS = 100;
+const TRIES = 80; // a page that is still drawn
+
+// What a page is about, the first of these that it has.
+const MAIN = [
+  ".st-key-explore-map", ".st-key-plan-editor", ".st-key-export-start button",
+  '[data-testid="stMain"] [data-testid="stPlotlyChart"]', '[data-testid="stMain"] h1',
+];
+
+// In the middle, so that controls above it stay in sight, where it leaves room for them.
+function scrollTo(found) {
+  const isHigh = found.getBoundingClientRect().height > window.innerHeight / 2;
+  found.scrollIntoView({ block: isHigh ? "start" : "center" });
+}
+
+function skip(event) {
+  const found = MAIN.map((selector) => document.querySelector(selector)).find(Boolean);
+  if (!event.target.closest?.(LINK) || !found) return;
+  event.preventDefault();
+  event.stopImmediatePropagation();
+  if (!found.matches("button")) found.tabIndex = -1;
+  found.focus();
+  scrollTo(found);
+}
+
+function showStop(data, left) {
+  const panel = document.querySelector(PANEL);
+  const found = document.querySelector(data.target || '[data-testid="stMain"] h1');
+  if (!panel || !found) {
+    if (left > 0) window.setTimeout(() => showStop(data, left - 1), WAIT_MS);
+    return;
+  }
+  panel.setAttribute("role", "region");
+  panel.setAttribute("aria-label", "Guided tour");
+  if (window[NOTED] !== data.stop) scrollTo(found);
+  window[NOTED] = data.stop;
+}
+
+export default function keepFocus({ data }) {
+  if (!window[ADDED]) document.addEventListener("click", skip, true);
+  window[ADDED] = true;
+  if (data.stop === null) window[NOTED] = null;
+  else showStop(data, TRIES);
+}
