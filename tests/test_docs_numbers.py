@@ -19,6 +19,8 @@ from analysis.model import load_model_index
 from analysis.ranking.experts import rank_experts
 from analysis.stats.choose import CorpusWeight, choose_stats
 from analysis.stats.store import SHIPPED_STATS, StatsStore
+from pruning.evaluate.quality import candidates_at, plan_losses
+from pruning.evaluate.record import EvaluationStore
 from pruning.outline import outline_model
 from pruning.plan import PruningPlan, model_ref, select_experts
 from pruning.recipe_file import recipe_from_yaml
@@ -120,11 +122,32 @@ def test_what_is_said_of_evaluate():
         (record["plan"]["criterion"], record["corpus"]["name"]): record["metrics"]["nll"]["mean"]
         - record["full"]["nll"]["mean"]
         for record in records
-        if record["plan"]["sparsity"] == "50%" and record["plan"]["corpora"] == ["demo-code"]
+        if record["plan"]["corpora"] == ["demo-code"]
+        and (record["plan"]["sparsity"], record["plan"]["schedule"]) == ("50%", "uniform")
     }
     code, maths = (rises["reap", text] for text in ("demo-code", "demo-math"))
     assert f"the loss by **{code:.3f}** on code and by **{maths:.3f}** on maths" in DEMO_PAGE
     assert f"on maths it rises by **{rises['frequency', 'demo-math']:.3f}**" in DEMO_PAGE
+
+
+def test_the_table_of_losses_is_that_of_the_shipped_evaluations(model):
+    losses = plan_losses(EvaluationStore([SHIPPED_STATS]).records(model.identity))
+    page = (ROOT / "docs" / "demo-model.md").read_text()
+    found = []
+    for row in candidates_at(losses, 0.5, "expert").to_dict("records"):
+        means, worst = f"{row['mean']:+.2f}", f"{row['worst']:+.2f}"
+        name = get_criterion(row["criterion"]).label
+        worst += f" ({row['worst_on'].removeprefix('demo-')})"
+        if row["draws"] > 1:
+            name += f", {row['draws']} draws"
+            means += f", SD {row['mean_spread']:.2f}"
+            worst += f", SD {row['worst_spread']:.2f}"
+        corpora = row["calibrated_on"]
+        on = "blend" if "+" in corpora else corpora.removeprefix("demo-") or "-"
+        schedule = "searched" if row["schedule"] == "search" else row["schedule"]
+        found.append([name, on, schedule, means, worst])
+    lines = page[page.index("| criterion | calibrated on | schedule |") :].split("\n\n")[0]
+    assert found == [cells(line) for line in lines.splitlines()[2:]]
 
 
 ROOT = Path(__file__).parent.parent

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import psutil
 import pytest
 import yaml
@@ -204,6 +205,32 @@ def until(test, condition):
     test.run()
     assert not test.exception
     return value
+
+
+def test_the_best_is_told_with_its_loss_on_samples_that_did_not_choose_it(open_page):
+    rises = {}
+    for path in (SHIPPED_STATS / "evaluations").glob("demo-ean-*.json"):
+        raw = json.loads(path.read_text())
+        if raw["plan"]["schedule"] == "search":
+            corpus, found = raw["corpus"]["name"], raw["samples"]
+            # The search read the first 32 samples of its corpus.
+            others = slice(32 if corpus == "demo-math" else 0, None)
+            added = np.subtract(found["nll"], found["full_nll"]) / found["tokens"]
+            rises[corpus] = added[others].mean()
+    assert len(rises) == 3
+    worst = max(rises, key=rises.get)
+    words = (
+        "On samples that did not choose it: loss "
+        f"{np.mean(list(rises.values())):+.2f} mean, {rises[worst]:+.2f} worst ({worst})."
+    )
+    test = open_page("plan", schedule="Searched", searched="demo-ean", criterion="REAP")
+    assert words in texts(test.text)
+    chart = next(chart for chart in test.get("plotly_chart") if "uniform has" in chart.proto.alt)
+    assert chart.proto.alt.endswith(words)
+    # Of another budget nothing was measured that could be told.
+    test = open_page("plan", schedule="Searched", searched="demo-ean", sparsity="25%")
+    assert not test.exception
+    assert not any("did not choose it: loss" in text for text in texts(test.text))
 
 
 def test_a_search_is_started_stopped_kept_and_shown(open_page, go_to, jobs, stats_dir, tmp_path):

@@ -1,16 +1,20 @@
 """The loss of plans over all corpora, against arithmetic by hand."""
 
 import itertools
+import json
 import math
 
+import numpy as np
 import pytest
 
 from analysis.stats.store import SHIPPED_STATS
+from pruning.evaluate.by_sample import choose_best
 from pruning.evaluate.quality import (
     CANDIDATE_COLUMNS,
     candidates_at,
     full_losses,
     loss_of,
+    losses_at,
     plan_losses,
     random_at,
 )
@@ -152,11 +156,37 @@ def test_a_store_says_when_its_files_change(records, tmp_path):
     assert store.state() != written
 
 
-def test_the_shipped_default_loses_to_chance_as_the_table_says(demo):
+def test_the_demos_story_is_what_its_files_say(demo):
     losses = plan_losses(EvaluationStore([SHIPPED_STATS]).records(demo.identity))
     table = candidates_at(losses, 0.5, "expert")
-    rows = table[table["way"] == ""].set_index(["criterion", "calibrated_on", "schedule"])
-    chance, default = rows.loc["random", "", "uniform"], rows.loc["reap", "demo-code", "uniform"]
-    assert (round(default["mean"], 2), round(default["worst"], 2)) == (1.20, 2.64)
-    assert default["worst_on"] == "demo-math"
-    assert chance["mean"] < default["mean"]
+    assert set(table["missing"]) == set(table["way"]) == {""}
+    rows = table.set_index(["criterion", "calibrated_on", "schedule"])
+    chance, alone = rows.loc["random", "", "uniform"], rows.loc["reap", "demo-code", "uniform"]
+    blend = "demo-code+demo-math+demo-prose"
+    # Added loss per corpus by numpy, from the files alone.
+    by_hand = {}
+    for path in (SHIPPED_STATS / "evaluations").glob("*.json"):
+        raw = json.loads(path.read_text())
+        made = (raw["plan"]["criterion"], "+".join(raw["plan"]["corpora"]), raw["plan"]["schedule"])
+        if raw["plan"]["sparsity"] == "50%":
+            added = raw["metrics"]["nll"]["mean"] - raw["full"]["nll"]["mean"]
+            by_hand.setdefault(made, {})[raw["corpus"]["name"]] = added
+    for made in (("reap", "demo-code", "uniform"), ("ean", blend, "global")):
+        added = by_hand[made]
+        row = rows.loc[made]
+        assert (row["mean"], row["worst"]) == pytest.approx(
+            (np.mean(list(added.values())), max(added.values()))
+        )
+        assert row["worst_on"] == max(added, key=added.get)
+    draws = [
+        np.mean(list(by_hand[name, "", "uniform"].values()))
+        for name in ("random", *(f"random:{seed}" for seed in range(1, 5)))
+    ]
+    assert (chance["draws"], chance["mean"]) == (5, pytest.approx(np.mean(draws)))
+    assert chance["mean_spread"] == pytest.approx(np.std(draws, ddof=1))
+    # The default of one corpus loses to a draw of chance, and a blend to neither.
+    assert min(draws) < alone["mean"] < chance["mean"]
+    best = choose_best(each for each in losses_at(losses, 0.5) if not each.is_random)
+    made = best.chosen.facts
+    assert (made.criterion, "+".join(made.corpora), made.schedule) == ("ean", blend, "global")
+    assert best.reported.mean == pytest.approx(best.chosen.mean, abs=0.05)

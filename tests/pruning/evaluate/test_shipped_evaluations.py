@@ -1,5 +1,6 @@
 """The demo's shipped evaluations: whole, sane, and one of them made again."""
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -19,6 +20,8 @@ from pruning.plan import model_ref, select_experts
 from pruning.schedules import uniform
 
 CORPORA = {"demo-code", "demo-prose", "demo-math"}
+BLEND = "demo-code+demo-math+demo-prose"
+SEARCHED = ("frequency", "seer", "ean", "reap")
 
 
 @pytest.fixture(scope="module")
@@ -32,31 +35,40 @@ def swept(shipped):
     return [each for each in shipped if each.plan.sparsity or not each.plan.criterion]
 
 
-def test_every_criterion_was_evaluated_on_every_text(shipped, swept):
+def test_every_candidate_was_evaluated_on_every_corpus(shipped, swept):
     table = evaluation_table(swept)
-    found = set(
-        table[["criterion", "calibrated_on", "sparsity", "corpus"]].itertuples(
-            index=False, name=None
-        )
-    )
-    wanted = {
-        (criterion, calibrated, sparsity, corpus)
-        for corpus in CORPORA
-        for sparsity in ("25%", "50%", "75%")
-        for criterion, texts in (
-            *((name, CORPORA) for name in ("reap", "frequency", "man")),
-            *((name, {""}) for name in ("aimer", "random")),
-        )
-        for calibrated in texts
+    keys = ["criterion", "calibrated_on", "schedule", "sparsity", "corpus"]
+    candidates = {
+        *((name, corpus, "uniform") for name in ("reap", "frequency", "man") for corpus in CORPORA),
+        *((name, BLEND, "uniform") for name in ("reap", "frequency", "man", "ean", "damage")),
+        *((name, "", "uniform") for name in ("aimer", "random")),
+        *((f"random:{seed}", "", "uniform") for seed in (1, 2, 3, 4)),
+        *(("ean", BLEND, name) for name in ("global", "global-rescaled", "frequency", "middle")),
     }
-    assert found == wanted | {("", "", "", corpus) for corpus in CORPORA}
+    wanted = {(*each, share) for each in candidates for share in ("25%", "50%", "75%")}
+    # The best plan of each search that ships.
+    wanted |= {(name, "demo-code", "search", "50%") for name in SEARCHED}
+    wanted |= {("", "", "", "")}
+    found = table[keys].drop_duplicates().itertuples(index=False, name=None)
+    assert set(found) == {(*each, corpus) for each in wanted for corpus in CORPORA}
     assert {record.corpus["drawn"] for record in shipped} == {HELD_OUT}
+    assert {(each.num_samples, each.settings["dtype"]) for each in shipped} == {(64, "float32")}
+
+
+def test_the_losses_of_samples_are_those_of_their_means(shipped):
+    for record in shipped:
+        means = np.divide(record.samples.nll, record.samples.tokens)
+        assert len(means) == record.num_samples
+        assert means.mean() == pytest.approx(record.metrics["nll"].mean, abs=1e-6)
+        full = np.divide(record.samples.full_nll, record.samples.tokens)
+        assert full.mean() == pytest.approx(record.full["nll"].mean, abs=1e-6)
 
 
 def test_more_removed_is_worse_on_every_corpus(swept):
     table = evaluation_table(swept)
     esap = table[(table["measure"] == "esap") & (table["criterion"] != "")]
-    keys = ["criterion", "calibrated_on", "corpus"]
+    esap = esap[esap["schedule"] != "search"]
+    keys = ["criterion", "calibrated_on", "schedule", "corpus"]
     by_size = esap.pivot_table(index=keys, columns="sparsity", values="mean")
     assert (by_size["25%"] > by_size["50%"]).all()
     assert (by_size["50%"] > by_size["75%"]).all()
