@@ -66,7 +66,7 @@ def pool_draws(results: pd.DataFrame) -> pd.DataFrame:
     """`results_of` with one row for all draws of Random at a share: what chance costs.
 
     `mean` and `pooled` are means over draws, `low` and `high` the 95% bootstrap interval of the
-    mean over draws; `evaluation`, `plan` and `sparsity` are empty.
+    mean over draws; `plan` and `sparsity` are empty, `evaluation` is that of the last draw.
     """
     drawn = results["criterion"].map(is_random).astype(bool)
     keys = ["corpus", "series", "way", "measure", results["removed"].round(4).rename("share")]
@@ -79,7 +79,7 @@ def pool_draws(results: pd.DataFrame) -> pd.DataFrame:
             continue
         low, high = bootstrap_interval(draws["mean"].to_numpy())
         means = {"mean": draws["mean"].mean(), "pooled": draws["pooled"].mean()}
-        words = dict.fromkeys(("evaluation", "plan", "sparsity"), "")
+        words = dict.fromkeys(("plan", "sparsity"), "")
         pooled.append(
             draws.tail(1).assign(criterion=RANDOM.name, **words, **means, low=low, high=high)
         )

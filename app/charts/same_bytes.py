@@ -13,6 +13,7 @@ from analysis.errors import StatsError
 from app.charts.chart import Drawing, chart, made_by
 from app.charts.context import Context
 from app.charts.criterion_looks import looks
+from app.charts.evaluations import pool_draws
 from app.charts.names import criterion_label
 from app.charts.theme import Look, apply_theme, ink, muted, plain
 from app.charts.traces import series
@@ -46,6 +47,7 @@ def same_bytes_table(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     change of the loss; `removed` is the share of expert weights that goes, of the plans of neurons.
     """
     table = evaluation_table(records)
+    table = pool_draws(table.assign(series=table["granularity"] + table["schedule"], way=""))
     wide = table.pivot_table(index="evaluation", columns="measure", values="mean")
     rows = table[(table["measure"] == "nll") & (table["removed"] > 0)]
     rows = rows[(rows["calibrated_on"] == rows["corpus"]) | (rows["calibrated_on"] == "")]

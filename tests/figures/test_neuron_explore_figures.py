@@ -1,5 +1,6 @@
 """Figures of neurons on Explore: they draw the table, sentences say it, payloads stay small."""
 
+import json
 import math
 from functools import partial
 
@@ -7,9 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.stats.store import SHIPPED_STATS
 from app.charts import loss_bins, neuron_saliency, same_bytes
 from app.charts import neurons_kept as neuron_map
 from pruning.evaluate.bins import BIN_COLUMNS
+from pruning.evaluate.record import EvaluationStore
 
 
 @pytest.fixture
@@ -241,3 +244,20 @@ def test_candidates_stand_on_the_same_row_of_every_text(candidates):
     assert points["x2", "whole experts"] == ([0.2], ["REAP, experts even over layers"])
     # Mean change 0.3 against 0.25.
     assert fig.layout.yaxis.categoryarray[0].startswith("REAP")
+
+
+def test_draws_of_random_are_one_candidate_of_the_same_bytes():
+    table = same_bytes.same_bytes_table(EvaluationStore([SHIPPED_STATS]).records())
+    assert not table.duplicated(["corpus", "candidate"]).any()
+    assert not table["candidate"].str.contains("draw").any()
+    rows = table[table["candidate"] == "Random, experts even over layers"].set_index("corpus")
+    changes = {}
+    for path in (SHIPPED_STATS / "evaluations").glob("demo-random*.json"):
+        raw = json.loads(path.read_text())
+        if raw["plan"]["experts_after"] == 192 - 77 and raw["plan"]["granularity"] == "expert":
+            change = raw["metrics"]["nll"]["mean"] - raw["full"]["nll"]["mean"]
+            changes.setdefault(raw["corpus"]["name"], []).append(change)
+    for corpus, found in changes.items():
+        assert len(found) == 5
+        assert rows.loc[corpus, "change"] == pytest.approx(sum(found) / 5)
+    assert len(changes) == len(rows) == 3

@@ -126,6 +126,7 @@ def test_neurons_and_experts_were_evaluated_on_every_corpus(shipped, swept):
         ("camera-p", "neurons by layer"),
         *((name, "neurons by global") for name in ("neuron-norms", "random")),
         *((name, "uniform") for name in ("heapr", "reap", "random")),
+        *((f"random:{seed}", "uniform") for seed in (1, 2, 3, 4)),
         ("heapr", "global"),
     }
     for corpus, rows in table.groupby("corpus"):
