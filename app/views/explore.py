@@ -1,6 +1,6 @@
 """Explore: which experts each criterion keeps, and how much that depends on the text."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import streamlit as st
@@ -12,6 +12,7 @@ from app.charts.listing import CHARTS
 from app.components.expert_map import MapPanel, expert_map, map_payload
 from app.frame.charts import chart_files
 from app.frame.controls import MODES, ORDERS, switch
+from app.frame.notes import inform
 from app.frame.pages import draw_page
 from app.parts.explore.advice import advice_part
 from app.parts.explore.bins import bins_part
@@ -23,27 +24,49 @@ from app.parts.explore.one_expert import expert_part
 from app.parts.explore.overlap import effects_part, overlap_tab
 from app.parts.explore.paths import paths_part
 from app.session.chosen_expert import choose_on_map, chosen_expert
+from app.session.needed import what_is_missing
 from app.tables.ranked import Ranked
 from pruning.plan import EXPERT_GRANULARITY
 
 MAP = "explore.map"
 Part = Callable[[Context], None]
-PARTS: dict[str, tuple[str, Part]] = {
-    "overlap": ("Overlap", overlap_tab),
-    "exponents": ("Exponents", effects_part),
-    "tokens": ("Tokens", tokens_part),
-    "damage": ("Damage", damage_part),
-    "blend": ("Blend", blend_part),
-    "cut": ("Cut", separation_part),
-    "paths": ("Paths", paths_part),
-    "loss": ("Score and loss", partial(bins_part, granularity=EXPERT_GRANULARITY)),
-    "experts": ("Experts", expert_part),
-    "advice": ("Which criterion?", advice_part),
+# Part -> its words and views, of which one is drawn.
+PARTS: Mapping[str, tuple[str, Mapping[str, tuple[str, Part]]]] = {
+    "corpora": (
+        "Corpora",
+        {
+            "overlap": ("Overlap", overlap_tab),
+            "exponents": ("Exponents", effects_part),
+            "blend": ("Blend", blend_part),
+        },
+    ),
+    "evidence": (
+        "Evidence",
+        {
+            "tokens": ("Tokens", tokens_part),
+            "damage": ("Damage", damage_part),
+            "cut": ("Cut", separation_part),
+            "loss": ("Score and loss", partial(bins_part, granularity=EXPERT_GRANULARITY)),
+        },
+    ),
+    "expert": ("Expert", {"experts": ("One expert", expert_part), "paths": ("Paths", paths_part)}),
+    "advice": ("Advice", {"advice": ("Advice", advice_part)}),
 }
+_OLD_WORDS = {"experts": "experts", "which criterion?": "advice", "score and loss": "loss"}
 
 
-def stratification(context: Context, shown: Ranked, beside: Ranked) -> None:
-    """The two maps, with the chosen expert marked."""
+def baseline_part(context: Context) -> None:
+    """The map of the baseline alone, where the exponents rank nothing."""
+    if (missing := what_is_missing(context, context.baseline)) is not None:
+        inform(missing)
+        return
+    with st.container(border=True):
+        chosen = context.selection(context.request_by(context.baseline))
+        stratification(context, context.ranked(chosen))
+
+
+def stratification(context: Context, *ranked: Ranked) -> None:
+    """The maps side by side, with the chosen expert marked."""
     with st.container(horizontal=True, horizontal_alignment="distribute"):
         st.markdown(
             "**Expert stratification**: saliency rescaled to 0..1 in each layer; left of the "
@@ -61,7 +84,7 @@ def stratification(context: Context, shown: Ranked, beside: Ranked) -> None:
             kept=kept_counts(each.grid, context.fraction),
             scores=each.score,
         )
-        for each in (beside, shown)
+        for each in ranked
     ]
     payload = map_payload(
         [layer.index for layer in context.model.layers],
@@ -73,19 +96,43 @@ def stratification(context: Context, shown: Ranked, beside: Ranked) -> None:
     expert_map(payload, key=MAP, on_select_change=partial(choose_on_map, MAP))
 
 
+def _part(context: Context) -> None:
+    """One part and one view of it: the others would be sent with every toggle."""
+    _follow_old_address()
+    # Not `st.tabs`, whose content takes the browser longer to lay out.
+    with st.container(horizontal=True, gap="large"):
+        part = switch("Part", "tab", {name: words for name, (words, _) in PARTS.items()})
+        views = PARTS[part][1]
+        view = next(iter(views))
+        if len(views) > 1:
+            view = switch("View", f"{part}.view", {name: said for name, (said, _) in views.items()})
+    views[view][1](context)
+
+
+def _follow_old_address() -> None:
+    """An address from when each view was a part of its own leads to the view."""
+    said = st.query_params.get("tab", "").lower()
+    for part, (words, views) in PARTS.items():
+        view = _OLD_WORDS.get(said, said)
+        if view in views and said != words.lower():
+            st.query_params["tab"] = words
+            if len(views) > 1:
+                st.query_params[f"{part}.view"] = views[view][0]
+            st.rerun()
+
+
 def explore(context: Context) -> Context:
     """The page."""
     if context.plan.is_atomic:
         neuron_page(context)
+    elif context.criterion is None:
+        baseline_part(context)  # the bar says why
     elif (pair := ranked_pair(context)) is not None:
         metrics(context, *pair)
         with st.container(border=True):
-            stratification(context, *pair)
+            stratification(context, *reversed(pair))
             chart_files("stratification", lambda: CHARTS["stratification"].draw(context))
-        # Only one is drawn: the others would be sent with every toggle. Not `st.tabs`, whose
-        # content takes the browser longer to lay out.
-        part = switch("Part", "tab", {name: words for name, (words, _) in PARTS.items()})
-        PARTS[part][1](context)
+        _part(context)
         plan_command(context)
     return context
 

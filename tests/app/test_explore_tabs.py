@@ -129,6 +129,55 @@ def test_never_routed_experts_are_listed(open_page, demo_moments):
         assert any("every expert routed" in text for text in texts(test.markdown))
 
 
+OLD_TABS = {
+    "Overlap": ("corpora", "overlap"),
+    "exponents": ("corpora", "exponents"),
+    "Blend": ("corpora", "blend"),
+    "Tokens": ("evidence", "tokens"),
+    "damage": ("evidence", "damage"),
+    "Cut": ("evidence", "cut"),
+    "Score and loss": ("evidence", "loss"),
+    "Experts": ("expert", "experts"),
+    "Paths": ("expert", "paths"),
+    "Which criterion?": ("advice", None),
+}
+
+
+@pytest.mark.parametrize("old", OLD_TABS)
+def test_four_parts_hold_what_ten_did_and_old_addresses_lead_there(open_page, old):
+    test = open_page("explore", tab=old)
+    part, view = OLD_TABS[old]
+    tabs = test.segmented_control(key="tab")
+    assert (tabs.value, len(tabs.options)) == (part, 4)
+    views = [each.value for each in test.segmented_control if each.key.endswith(".view")]
+    assert views == ([view] if view else [])
+    # The address says it in its own words now, which a reload reads.
+    again = open_page("explore", **dict(test.query_params))
+    assert again.segmented_control(key="tab").value == part
+    assert [each.value for each in again.segmented_control if each.key.endswith(".view")] == views
+
+
+def test_exponents_that_rank_nothing_leave_the_map_of_the_other_criterion(open_page):
+    test = open_page("explore", b="1", alpha="0", beta="0")
+    assert texts(test.error) == []
+    (said,) = texts(test.info)
+    assert "(1, 0, 0) ranks nothing" in said
+    assert len(test.get("bidi_component")) > len(open_page("start").get("bidi_component"))
+
+
+def test_advice_has_a_verdict_of_quality_and_one_of_stability(open_page):
+    def verdicts(**address):
+        found = texts(open_page("explore", tab="Advice", **address).markdown)
+        return [text for text in found if "Quality: " in text or "Stability: " in text]
+
+    quality, stability = verdicts()
+    assert "measured plans lose less than Random" in quality
+    assert "as the paper says" in stability
+    # No plan of this size was measured.
+    quality, _ = verdicts(sparsity="15%")
+    assert "Quality: not measured" in quality
+
+
 def test_which_criterion_takes_a_recommendation(open_page):
     test = open_page("explore", tab="Which criterion?")
     test.button(key="advice.msan").click().run()

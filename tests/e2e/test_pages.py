@@ -120,7 +120,7 @@ def test_a_brushed_region_lists_its_experts(open_tab):
 
 def test_a_click_on_the_maps_takes_exponents_and_sparsity(open_tab):
     tab = open_tab("explore")
-    choose(tab, "tab", "Exponents")
+    choose(tab, "corpora\\.view", "Exponents")
     chart = tab.locator(".st-key-chart-overlap-maps .js-plotly-plot")
     chart.wait_for()
     settled(tab)

@@ -12,8 +12,10 @@ from app.frame.charts import csv_button, drawn, show_table
 from app.frame.controls import switch
 from app.literal import literal
 from app.session import data
+from app.session.records import losses_of
 from app.session.state import apply_preset
 from app.tables.costs import needs_and_costs
+from app.tables.measured_advice import QualityReading, read_losses
 from pruning.planning.ranking import criterion_badge
 
 _PURPOSES: Mapping[Purpose, str] = {
@@ -53,18 +55,16 @@ def _recommendation(purpose: Purpose) -> None:
 
 def _own_reading(context: Context, purpose: Purpose) -> None:
     st.markdown("**This model**")
+    _quality(read_losses(purpose, losses_of(context), float(context.fraction)))
     if (chart := drawn("overlap-map", context)) is None:
         return
     reading = read_overlaps(purpose, chart.table)
     if reading.agrees:
-        st.badge("bears it out", icon=":material/check:", color="green")
+        st.badge("Stability: as the paper says", icon=":material/check:", color="green")
     else:
-        st.badge("does not bear it out", icon=":material/warning:", color="orange")
+        st.badge("Stability: not as the paper says", icon=":material/warning:", color="orange")
     texts = literal(", ".join(context.runs))
-    st.markdown(
-        f"{reading.sentence} At {context.sparsity} sparsity over {texts}. Overlap says "
-        "what the choice depends on, not how good the pruned model is."
-    )
+    st.markdown(f"{reading.sentence} At {context.sparsity} sparsity over {texts}.")
     st.dataframe(
         reading.table,
         hide_index=True,
@@ -76,6 +76,26 @@ def _own_reading(context: Context, purpose: Purpose) -> None:
         },
     )
     csv_button(reading.table, "which-criterion")
+
+
+def _quality(reading: QualityReading) -> None:
+    """Whether the recommended criteria lose less than chance, where that was measured."""
+    better, measured = reading.better, len(reading.rows)
+    if not measured:
+        st.badge("Quality: not measured", icon=":material/help:", color="gray")
+        st.markdown("No plan by these criteria was measured at this sparsity beside Random.")
+        return
+    said = f"Quality: {better} of {measured} measured plans lose less than Random"
+    if better == measured:
+        st.badge(said, icon=":material/check:", color="green")
+    else:
+        st.badge(said, icon=":material/warning:", color="orange")
+    words = [
+        f"{get_criterion(row.criterion).label} on {row.corpora} {row.loss:+.2f} "
+        f"(Random {row.random:+.2f})"
+        for row in reading.rows
+    ]
+    st.markdown(f"Added loss, {reading.over}: {literal('; '.join(words))}.")
 
 
 def _needs(context: Context) -> None:

@@ -1,0 +1,64 @@
+"""What measured losses say about the criteria that are recommended for a purpose."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from analysis.ranking.advice import ADVICE, Purpose
+from pruning.evaluate.quality import PlanLoss, random_at
+from pruning.plan import EXPERT_GRANULARITY
+
+_KIND = (EXPERT_GRANULARITY, "uniform")
+_SAME_SHARE = 5e-5
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredPlan:
+    """A measured plan by a recommended criterion; added loss in nats per token, lower is better."""
+
+    criterion: str
+    corpora: str  # that ranked, joined by plus signs
+    loss: float
+    random: float  # of Random, the mean over its draws
+
+
+@dataclass(frozen=True, slots=True)
+class QualityReading:
+    """The measured plans of whole experts, one count for all layers, the smallest loss first."""
+
+    rows: tuple[MeasuredPlan, ...]
+    over: str  # what the loss is a mean over
+
+    @property
+    def better(self) -> int:
+        """How many lose less than Random."""
+        return sum(row.loss < row.random for row in self.rows)
+
+
+def _bare(corpus: str) -> str:
+    """A corpus without its weight in a blend."""
+    return corpus.rpartition(":")[0] or corpus
+
+
+def read_losses(purpose: Purpose, losses: Sequence[PlanLoss], share: float) -> QualityReading:
+    """Compare the recommended criteria with Random, at one share of the expert weights.
+
+    Task-agnostic: the mean over all corpora. Task-specific: over the corpora that ranked, for that
+    ability is to stay.
+    """
+    is_agnostic = purpose == "agnostic"
+    over = "mean over all corpora" if is_agnostic else "on the corpus that ranked"
+    rows: list[MeasuredPlan] = []
+    if (chance := random_at(losses, share)) is None:
+        return QualityReading((), over)
+    for each in losses:
+        facts, measured = each.facts, not each.way and not each.missing
+        kind = (facts.granularity, facts.schedule)
+        is_meant = facts.criterion in ADVICE[purpose].criteria and kind == _KIND
+        is_share = abs((facts.removed or 0) - share) < _SAME_SHARE
+        own = [name for name in map(_bare, facts.corpora) if name in each.change]
+        corpora = tuple(each.change) if is_agnostic else own
+        if measured and is_meant and is_share and corpora:
+            sides = (fmean(side[name] for name in corpora) for side in (each.change, chance.change))
+            rows.append(MeasuredPlan(facts.criterion, "+".join(facts.corpora), *sides))
+    return QualityReading(tuple(sorted(rows, key=lambda row: row.loss)), over)
