@@ -23,8 +23,8 @@ from app.tables.spreadsheets import csv_text
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _TYPES = {"csv": "text/csv", "html": "text/html", "svg": "image/svg+xml", "png": "image/png"}
 _NO_IMAGES = (
-    "SVG and PNG need the extra `plots` and Chromium on the server; the camera in the chart's own "
-    "bar saves what is on screen as SVG."
+    "SVG and PNG need the extra `plots` and Chromium on the server; the camera of the figure in "
+    "the HTML file saves SVG."
 )
 
 

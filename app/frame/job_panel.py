@@ -38,7 +38,7 @@ def job_panel(place: str = "") -> None:
             empty: all jobs.
     """
     kinds = tuple(name for name, kind in KINDS.items() if place and kind.place == place)
-    st.subheader("Jobs")
+    st.header("Jobs")
     active = _is_active(job_store().counts(kinds))
     # Polling stops when nothing can change.
     st.fragment(_jobs, run_every=1.0 if active else None)(kinds)

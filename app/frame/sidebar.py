@@ -86,7 +86,7 @@ def blend_sliders(runs: Mapping[str, Run]) -> None:
 def model_and_calibration() -> tuple[MoEModel, tuple[str, ...], int]:
     """Draw the sidebar; the model, the corpora that rank as --corpus takes them, the percentage."""
     with st.sidebar:
-        st.markdown("#### MoE Prune Studio")
+        st.markdown("**MoE Prune Studio**")
         choices = {choice.name: choice for choice in model_choices()}
         if not choices:
             raise UserError(

@@ -100,7 +100,7 @@ KINDS: Final[Mapping[str, JobKind]] = {
     "calibrate": JobKind(
         CalibrateRequest,
         "calibration.calibrate_run",
-        "{about} on {request.corpus}",
+        "{about} on {request.corpus}, {request.num_tokens:,} tokens",
         _statistics,
         _run_result,
     ),

@@ -80,6 +80,11 @@ class CalibrateRequest(CalibrateOptions, SampledRequest):
         return self
 
     @property
+    def num_tokens(self) -> int:
+        """Tokens that are read, given or not."""
+        return self.sampling().tokens
+
+    @property
     def most_answer_tokens(self) -> int:
         """Length of an answer that the model writes itself, at most."""
         return self.answer_tokens or DEFAULT_ANSWER_TOKENS

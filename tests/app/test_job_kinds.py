@@ -7,6 +7,7 @@ import pytest
 from app.jobs.kinds import KINDS, kind_of
 from app.jobs.model import JobState
 from app.jobs.store import JobStore
+from pruning.requests.calibration import CalibrateRequest
 
 # Page and tab -> the kinds that are listed there.
 LISTED = {
@@ -60,6 +61,12 @@ def test_every_kind_has_a_request_of_its_own_and_a_task():
 @pytest.mark.parametrize(("kind", "result", "said"), SAID, ids=str)
 def test_the_list_says_what_came_of_a_job(kind, result, said):
     assert KINDS[kind].sentence(result) == said
+
+
+def test_two_calibrations_on_one_corpus_have_two_titles():
+    asked = [CalibrateRequest(model="demo", corpus="demo-code", tokens=n) for n in (64, None)]
+    titles = [KINDS["calibrate"].title.format(about="demo", request=each) for each in asked]
+    assert titles == ["demo on demo-code, 64 tokens", "demo on demo-code, 65,536 tokens"]
 
 
 def test_every_kind_says_what_came_of_it():

@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import pairwise
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
@@ -62,6 +63,17 @@ def test_escape_on_the_map_clears_the_address(open_tab):
     expect(readout).not_to_contain_text("selected")
 
 
+def test_headings_are_in_order_on_every_page(open_tab, dashboard):
+    tab = settled(open_tab(""))
+    script = "[...document.querySelectorAll('h1,h2,h3,h4,h5,h6')].map(each => +each.tagName[1])"
+    for page in ("", "explore", "compare", "plan", "evaluate", "export"):
+        visit(tab, dashboard, page)
+        tab.get_by_text("Copy link").wait_for()
+        levels = tab.evaluate(script)
+        assert levels[0] == 1, page
+        assert all(after <= before + 1 for before, after in pairwise(levels))
+
+
 def test_fewer_than_15_presses_of_tab_lead_to_the_main_chart(open_tab, dashboard):
     tab = settled(open_tab("explore"))
     for page, main in (
@@ -120,7 +132,7 @@ def test_a_brushed_region_lists_its_experts(open_tab):
 
 def test_a_click_on_the_maps_takes_exponents_and_sparsity(open_tab):
     tab = open_tab("explore")
-    choose(tab, "corpora\\.view", "Exponents")
+    choose(tab, "corpora-view", "Exponents")
     chart = tab.locator(".st-key-chart-overlap-maps .js-plotly-plot")
     chart.wait_for()
     settled(tab)

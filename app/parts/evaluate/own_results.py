@@ -46,7 +46,7 @@ def own_part(context: Context) -> None:
     results = results_of(records)
     if results.empty:
         inform(
-            "This model has no evaluations yet. Queue some below: of your plan, or of every "
+            "This model has no evaluations yet; the form below measures your plan, or every "
             "criterion at every sparsity with one loaded model."
         )
     else:

@@ -34,7 +34,7 @@ def hidden_states_part(context: Context) -> None:
     )
     results = hidden_states.variance_results(records_of(context, VarianceStore))
     if results.empty:
-        inform("Nothing was measured of this model yet. Queue a measurement below.")
+        inform("Nothing was measured of this model yet; the form below does.")
     else:
         with st.container(border=True):
             _figure(context, results)

@@ -43,7 +43,9 @@ def bins_part(context: Context, granularity: str) -> None:
     if records:
         _charts(context, records, granularity)
     else:
-        inform(f"No {what} of {literal(context.model.name)} were measured yet. Queue it below.")
+        inform(
+            f"No {what} of {literal(context.model.name)} were measured yet; the form below does."
+        )
     _form(context, granularity)
     job_panel("explore.loss")
 

@@ -33,7 +33,7 @@ _COUNTS: Final[dict[Count, str]] = {"all": "all tokens", "response": "answers on
 def runs_table(context: Context) -> None:
     """One row per run of any model, with what it cost; the model on screen first."""
     runs, problems = data.all_runs()
-    st.subheader("Statistics found")
+    st.header("Statistics found")
     table = pd.DataFrame(cost_rows(runs, context.model.identity))
     if runs:
         st.dataframe(
