@@ -21,7 +21,7 @@ from app.session.chosen_expert import chosen_expert
 HERE = Path(__file__).parent
 # File of a page -> its icon and heading; the first is the one that the bare URL opens.
 PAGES = {
-    "start": ("home", "Understand your experts before you remove them"),
+    "start": ("home", "What does pruning save, and what does it cost?"),
     "explore": ("grid_on", "Which experts does each criterion keep?"),
     "compare": ("compare_arrows", "Where do two recipes disagree?"),
     "plan": ("tune", "Where should the budget go?"),

@@ -12,13 +12,13 @@ from app.charts.theme import paper
 _EVERYWHERE: Final = """
 [data-testid="stMainBlockContainer"] { padding: 4.5rem 2.5rem 4rem; }
 [data-testid="stMainBlockContainer"] h1 { font-size: 1.5rem; padding: 0; }
+.st-key-see-why a { background: #0f6d7e; width: fit-content; padding: 0.4rem 1.2rem; }
+.st-key-see-why a * { color: #fff !important; }
 .st-key-plan-bar {
   position: sticky;
   top: 3.75rem;
   z-index: 99;
   padding: 0.3rem 0;
-  background: var(--st-background-color);
-  border-bottom: 1px solid var(--st-border-color);
 }
 @media (max-width: 1200px) {
   [data-testid="stMain"] [data-testid="stColumn"]:has([data-testid="stPlotlyChart"]) {
@@ -47,5 +47,5 @@ _DARK: Final = '[data-testid^="stBaseButton-primary"] { color: #0f1518; }'
 def apply_page_style() -> None:
     """The style of every page, in the theme of the browser."""
     dark = _DARK if st.context.theme.type == "dark" else ""
-    panel = f".st-key-tour {{ background: {paper(bool(dark))}; }}"
+    panel = f".st-key-tour, .st-key-plan-bar {{ background: {paper(bool(dark))}; }}"
     st.html(f"<style>{_EVERYWHERE}{panel}{dark}</style>")

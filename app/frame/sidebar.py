@@ -17,6 +17,7 @@ from app.session.chosen_expert import expert_control
 from app.session.data import load_model, model_choices, routed_runs
 from app.session.granularity import granularity_control, is_about_neurons
 from app.session.job_queue import job_store
+from app.session.opening import open_on_best
 from app.session.state import DEFAULTS, EQUAL_SHARE, chosen_shares, corpora_of, share_key
 from app.tables.costs import experts_text
 from pruning.planning.percents import SPARSITY_STEP, possible_percents
@@ -83,8 +84,8 @@ def blend_sliders(runs: Mapping[str, Run]) -> None:
         )
 
 
-def model_and_calibration() -> tuple[MoEModel, tuple[str, ...], int]:
-    """Draw the sidebar; the model, the corpora that rank as --corpus takes them, the percentage."""
+def model_and_calibration(page: str) -> tuple[MoEModel, tuple[str, ...], int]:
+    """Draw a page's sidebar; the model, the corpora that rank, for --corpus, the percentage."""
     with st.sidebar:
         st.markdown("**MoE Prune Studio**")
         choices = {choice.name: choice for choice in model_choices()}
@@ -100,6 +101,7 @@ def model_and_calibration() -> tuple[MoEModel, tuple[str, ...], int]:
             f"top-{model.layers[0].top_k}, "
             f"{format_bytes(model.checkpoint.nbytes)} {model.dtype.lower()}"
         )
+        open_on_best(model, page)
         granularity_control()  # before the sparsity, which asks what it says
         runs = routed_runs(model)
         corpus = _corpus(runs)

@@ -4,7 +4,7 @@ Tasks are named, not imported: the dashboard reads this table and loads no model
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +23,7 @@ from pruning.requests.variance import VarianceRequest
 from pruning.tasks.benchmark import benchmark_results
 
 if TYPE_CHECKING:
-    from pruning.evaluate.answers import Answer
+    pass
 
 Result = Mapping[str, Any]
 
@@ -84,12 +84,6 @@ def _export(result: Result) -> str:
 
 def _run_result(run: Run) -> dict[str, Any]:
     return {"run_id": run.manifest.run_id, "path": str(run.path)}
-
-
-def _answers(answers: "Iterable[Answer]") -> dict[str, Any]:
-    """Each answer as JSON, its tokens as their number."""
-    plain = [asdict(answer) for answer in answers]
-    return {"answers": [each | {"num_tokens": len(each.pop("ids"))} for each in plain]}
 
 
 def _ids(name: str) -> Callable[[Iterable[Record]], dict[str, Any]]:
@@ -166,7 +160,7 @@ KINDS: Final[Mapping[str, JobKind]] = {
         "probe.ask_run",
         "{about}",
         lambda _: "The answers are under Evaluate, Ask both models.",
-        _answers,
+        lambda answers: {"answers": len(answers)},
         "evaluate.ask",
     ),
 }

@@ -41,7 +41,7 @@ def chosen_context(page: str) -> tuple[Context, str]:
     is_front = page in ("explore", "compare", "plan")
     with st.expander("More of the plan" if is_front else "Change the plan", type="compact"):
         rare = control_row()
-    sidebar = model_and_calibration()
+    sidebar = model_and_calibration(page)
     neurons = is_about_neurons()
     with front if page == "explore" or (neurons and page == "plan") else rare:
         neuron_criterion_controls() if neurons else criterion_controls()

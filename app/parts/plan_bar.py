@@ -1,19 +1,20 @@
 """The plan in one line, pinned on every page: what it is, what it saves, what it loses."""
 
 from collections import Counter
-from collections.abc import Sequence
+from pathlib import Path
 
 import streamlit as st
 
 from analysis.errors import UserError
 from app.charts.context import Context
 from app.literal import literal
+from app.parts.losses import loss_of_plan
 from app.session.job_queue import own_model, queue, shown_request
 from app.session.plan_data import bytes_after
 from app.session.plan_state import NoPlan, forget_import
 from app.session.records import losses_of, records_of
 from app.session.texts import held_out_texts
-from pruning.evaluate.quality import PlanLoss, loss_of, random_at
+from pruning.evaluate.quality import PlanLoss, RandomLoss
 from pruning.evaluate.record import EvaluationStore
 from pruning.planning.make import CurrentPlan
 from pruning.requests.base import validated
@@ -42,12 +43,11 @@ def plan_line(context: Context) -> None:
 
 def _line(context: Context, shown: CurrentPlan) -> None:
     before, after = context.model.checkpoint.nbytes, bytes_after(context, shown)
-    losses = losses_of(context)
-    loss = loss_of(losses, shown.plan.digest)
+    loss, chance = loss_of_plan(context)
     saved = f"-{1 - after / before:.0%}" if after < before else "nothing saved"
     st.markdown(
         f"**{literal(shown.name)}** :material/arrow_right_alt: **{format_bytes(after)}** ({saved}) "
-        f"· {_loss_words(losses, loss) if loss else 'loss not measured'}",
+        f"· {_loss_words(loss, chance) if loss else 'loss not measured'}",
         width="content",
     )
     if loss is None or loss.missing:
@@ -63,20 +63,21 @@ def _line(context: Context, shown: CurrentPlan) -> None:
         )
 
 
-def _loss_words(losses: Sequence[PlanLoss], loss: PlanLoss) -> str:
+def _loss_words(loss: PlanLoss, chance: RandomLoss | None) -> str:
     """What was measured, and what Random loses at the same share."""
-    facts, words = loss.facts, literal(loss.words)
+    words = literal(loss.words)
     if loss.way:
         return f"{words}, {loss.way}"
     if loss.missing:
         return f"{words}, not measured on {literal(', '.join(loss.missing))}"
-    chance = random_at(losses, facts.removed or 0.0, facts.granularity)
     return words if chance is None or loss.is_random else f"{words}, Random {chance.mean:+.2f}"
 
 
 def _measure_button(context: Context, shown: CurrentPlan) -> None:
-    """Queue what measures the loss, on all texts that are here and as most plans were measured."""
+    """Queue what measures the loss, on the corpora and in the dtype of most plans."""
+    compared = {name for each in losses_of(context.model)[:1] for name in each.corpora}
     texts = held_out_texts(context)
+    texts = [text for text in texts if Path(text).name in compared] or texts
     if not texts:
         st.page_link("views/evaluate.py", label="Measure", icon=":material/insights:")
         return

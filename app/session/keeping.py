@@ -19,12 +19,12 @@ from analysis.stats.tables import ExpertStats, NoStats, WeightStats
 from app.charts.choices import PathChoice
 from app.charts.context import itself
 from app.charts.coverage import mixture
-from app.charts.evaluations import stored_results
 from app.charts.neuron_cut import neuron_field, rank_for, ranks_within
 from app.charts.overlap_by_tokens import parts_of
 from app.tables.experts import Sources
 from pruning.atoms.cuts import NeuronField
 from pruning.atoms.widths import WidthChoice
+from pruning.evaluate.answers_record import AnswerStore
 from pruning.evaluate.benchmarks.record import BenchmarkStore
 from pruning.evaluate.bins_record import BinsStore
 from pruning.evaluate.quality import stored_losses
@@ -55,7 +55,6 @@ _LARGE: Final[dict[Callable[..., Any], int]] = {
     arena_of: 12,
     readable_records: 8,
     stored_losses: 4,
-    stored_results: 4,
 }
 _numbers = count()
 _numbered: WeakKeyDictionary[object, int] = WeakKeyDictionary()
@@ -105,7 +104,7 @@ _HASHES: Final[dict[Any, Callable[[Any], object]]] = {
     PlanRequest: PlanRequest.model_dump_json,
     WidthChoice: repr,
     **dict.fromkeys(
-        (BenchmarkStore, BinsStore, EvaluationStore, VarianceStore),
+        (AnswerStore, BenchmarkStore, BinsStore, EvaluationStore, VarianceStore),
         lambda store: (type(store).__name__, store.state()),
     ),
     # Whatever reads a store sees all of its runs.

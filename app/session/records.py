@@ -5,6 +5,7 @@ from pathlib import Path
 
 import streamlit as st
 
+from analysis.model import MoEModel
 from app.charts.context import Context
 from app.literal import literal
 from app.session.data import settings
@@ -27,7 +28,7 @@ def records_of(context: Context, kind: Callable[[Sequence[Path]], RecordStore[Ke
     return list(records)
 
 
-def losses_of(context: Context) -> tuple[PlanLoss, ...]:
-    """The loss of every evaluated plan of the model, see `plan_losses`."""
+def losses_of(model: MoEModel) -> tuple[PlanLoss, ...]:
+    """The loss of every evaluated plan of a model, see `plan_losses`."""
     store = EvaluationStore(settings().store.directories)
-    return remembered(stored_losses, store, context.model.identity)
+    return remembered(stored_losses, store, model.identity)

@@ -8,6 +8,7 @@ from analysis.errors import PlanError
 from analysis.model import MoEModel
 from analysis.progress import Progress
 from analysis.stats.blend import Part
+from analysis.stats.choose import parse_corpus_weight
 from analysis.stats.store import StatsStore
 from pruning.budget import Budget, count_budget, size_budget, sparsity_budget
 from pruning.constraints import check_total, rooms_of
@@ -58,7 +59,7 @@ class CurrentPlan:
         schedule = made.schedule if made.schedule not in ("", "uniform") else ""
         if made.constraints.get("fixed"):
             schedule = "by hand"
-        words = (label, " + ".join(made.corpora), schedule, made.sparsity)
+        words = (label, _corpora_words(made.corpora), schedule, made.sparsity)
         return self.file or ", ".join(filter(None, words))
 
     def plan_command(self, model: str) -> str:
@@ -66,6 +67,13 @@ class CurrentPlan:
         if self.selection is not None:
             return self.selection.request.command()
         return command_line("plans", "show", self.file, "--model", model)
+
+
+def _corpora_words(corpora: Sequence[str]) -> str:
+    parts = [parse_corpus_weight(text) for text in corpora]
+    if len(parts) > 1 and len({part.weight for part in parts}) == 1:
+        return f"even blend of {len(parts)} corpora"
+    return " + ".join(corpora)
 
 
 def make_plan(ranking: Ranking, request: PlanRequest, arena: Arena | None = None) -> Decision:

@@ -210,6 +210,7 @@ class AskRequest(ModelRequest):
     device_map: options.DeviceMap | None = None
     offload_folder: options.OffloadFolder | None = None
     trust_remote_code: options.Trust = False
+    stats_dir: options.StatsDir | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> "AskRequest":

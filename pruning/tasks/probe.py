@@ -7,6 +7,7 @@ from analysis.drain import drain
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore, stats_store
+from pruning.evaluate.answers_record import AnswerRecord, AnswerStore
 from pruning.evaluate.bins import Bin, bin_table, expert_bins, neuron_bins
 from pruning.evaluate.bins_record import BinsRecord, BinsStore, RankedBy
 from pruning.evaluate.result import Evaluation
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
 
 def ask_run(request: AskRequest) -> "Steps[list[Answer]]":
-    """Answers of the full model and of what plans leave of it."""
-    from analysis.calibration.loading import load_tokenizer
+    """Answers of the full model and of what plans leave of it; pairs are kept as records."""
+    from analysis.calibration.loading import load_tokenizer, resolve_dtype
     from pruning.evaluate.answers import Question, has_chat_format, prompt_ids, run_answers
 
     model = load_model_index(request.model, revision=request.revision)
@@ -41,7 +42,19 @@ def ask_run(request: AskRequest) -> "Steps[list[Answer]]":
     question = Question(ids, tokenizer, request.max_new_tokens)
     yield Progress("loading the model", 0, len(plans), "models")
     with loaded_model(model, settings) as running:
-        return (yield from run_answers(running, model.family, plans, question))
+        answers = yield from run_answers(running, model.family, plans, question)
+    facts = {
+        "dtype": resolve_dtype(settings.dtype, model),
+        "max_new_tokens": request.max_new_tokens,
+        "raw": request.raw,
+    }
+    store = AnswerStore(stats_store(request.stats_dir).directories)
+    for answer in answers[1:]:
+        plan, pair = plans[answer.name], (answers[0], answer)
+        if plan is not None:
+            asked = (request.prompt, facts)
+            store.save(AnswerRecord.of(model, plan, asked, pair))
+    return answers
 
 
 def bins_run(request: BinsRequest) -> Steps[BinsRecord]:

@@ -2,14 +2,18 @@
 
 import json
 import math
+import shutil
 
 import pytest
 from page_texts import command, press
 
 from analysis.drain import drain
 from analysis.errors import UserError
-from app.jobs.model import JobState
+from analysis.model import load_model_index
 from app.parts.evaluate.ask import marked
+from pruning.evaluate.answers import Answer
+from pruning.evaluate.answers_record import AnswerRecord, AnswerStore
+from pruning.plan import keep_all
 from pruning.requests.variance import VarianceRequest
 from pruning.tasks.probe import variance_run
 
@@ -117,26 +121,22 @@ def test_the_plan_that_is_asked_is_made_by_the_command_above(open_page):
     assert any("Write a prompt" in text.value for text in test.text)
 
 
-def done_job(model, answers):
-    """A question that a worker has answered, in the job table of this server."""
-    from app.session.job_queue import job_store
-
-    store = job_store()
-    request = {"model": str(model), "prompt": "<i>1 + 1", "names": ["half.json"]}
-    job = store.submit("ask", request, title="<i>1 + 1", command="x", requested_by="local")
-    with store.transaction() as jobs:
-        jobs.update(job.id, state=JobState.RUNNING, started_at=job.created_at)
-    return store.finish(job.id, JobState.DONE, result={"answers": answers})
-
-
-def test_answers_stand_side_by_side_after_a_reload(open_page, models_root):
-    answer = {"num_tokens": 3, "agreed": 3, "seconds": 0.25}
-    answers = [
-        {"name": "full", "text": "is <b>2", **answer},
-        {"name": "half.json", "text": "is <b>3", **answer | {"agreed": 2}},
+def test_answers_stand_side_by_side_after_a_reload(open_page, models_root, stats_dir):
+    said = [
+        Answer("full", "is <b>2", (5, 6, 7), 3, 0.25),
+        Answer("half", "is <b>3", (5, 6, 8), 2, 0.25),
     ]
-    done_job(models_root / "once", answers)
-    done_job(models_root / "bare", answers)
+    for name in ("once", "bare"):
+        model = load_model_index(str(models_root / name))
+        asked = ("<i>1 + 1", {"dtype": "float32", "max_new_tokens": 8, "raw": False})
+        AnswerStore([stats_dir]).save(AnswerRecord.of(model, keep_all(model), asked, said))
+    try:
+        _shows_the_pair(open_page)
+    finally:
+        shutil.rmtree(stats_dir / "answers")
+
+
+def _shows_the_pair(open_page):
     test = open_page("evaluate", model="once", results=ASK)
     shown = [each.value for each in test.get("html") if "<pre" in getattr(each, "value", "")]
     bodies = shown or [each.proto.body for each in test.get("html") if "<pre" in each.proto.body]

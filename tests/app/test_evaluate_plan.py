@@ -55,28 +55,33 @@ LOST = {"demo-code": "+0.451", "demo-math": "+2.640", "demo-prose": "+0.512"}
 def test_the_sidebars_plan_is_told_with_its_loss_on_every_text(open_page):
     # Start shows REAP, demo-code, 50%; one click leads here.
     test = open_page("evaluate")
-    assert any("**Your plan**: REAP, demo-code, 50%" in text.value for text in test.markdown)
-    cards = {metric.label: metric.delta for metric in test.metric}
-    for corpus, change in LOST.items():
-        assert cards[f"Loss on {corpus}"].startswith(f"{change} vs full")
+    (line,) = (text.value for text in test.markdown if "**REAP, demo-code, 50%**" in text.value)
+    # (0.451 + 2.640 + 0.512) / 3 = 1.201
+    assert "loss +1.20 mean, +2.64 worst (demo-math), Random +" in line
+    shown = test.table[0].value
+    assert shown["your plan"].astype(float).round(3).to_dict() == {
+        corpus: round(float(change), 2) for corpus, change in LOST.items()
+    }
     table = test.dataframe[0].value.set_index("candidate")
-    assert table.index[table["plan"] == "yours"].tolist() == ["REAP, on demo-code"]
+    assert table.index[table["yours"] == "yours"].tolist() == ["REAP, on demo-code"]
+    assert table.loc["REAP, on demo-code", "mean"] == pytest.approx(1.201, abs=1e-3)
+    assert table["mean"].is_monotonic_increasing
+    assert [name for name in table.index if name.startswith("Random")] == ["Random (5 draws)"]
     assert "REAP, on demo-code" in test.multiselect(key="lines.nll").value
 
 
-def test_the_best_on_one_text_is_told_with_its_loss_on_the_others(open_page):
-    test = open_page("evaluate", held_out="demo-code")
-    (said,) = (text.value for text in test.markdown if "The best was picked on" in text.value)
-    # Frequency on demo-code: +0.201 there, and the most of the other two texts here.
-    assert "demo-math: Loss +3.305" in said
-
-
-def test_a_plan_that_was_not_measured_says_so(open_page, go_to):
+def test_a_plan_that_was_not_measured_says_so_and_is_measured_by_a_click(
+    open_page, go_to, queued_jobs
+):
     test = open_page("plan", sparsity="40%")
     go_to(test, "evaluate")
-    assert any("REAP, demo-code, 40%" in text.value for text in test.markdown)
-    assert any("It was not measured yet" in text.value for text in test.text)
-    assert "plan" not in test.dataframe[0].value.columns
+    (line,) = (text.value for text in test.markdown if "**REAP, demo-code, 40%**" in text.value)
+    assert "loss not measured" in line
+    assert "your plan" not in test.table[0].value
+    test.button(key="plan.measure").click().run()
+    (job,) = queued_jobs()
+    assert sorted(job.request["corpora"]) == ["demo-code", "demo-math", "demo-prose"]
+    assert job.request["dtype"] == "float32"
 
 
 def test_plans_of_one_name_and_share_are_told_apart(open_page, go_to, stats_dir, queued_jobs):
@@ -92,7 +97,7 @@ def test_plans_of_one_name_and_share_are_told_apart(open_page, go_to, stats_dir,
         # The last session shows the plan by hand, now measured.
         test.run()
         assert not test.exception
-        names = test.dataframe[0].value.set_index("candidate")["plan"]
+        names = test.dataframe[0].value.set_index("candidate")["yours"]
         digest = plan_from_dict(jobs[1].request["plans"][0]).digest[:8]
         assert names.to_dict() == {
             "REAP, on rows.jsonl": "",

@@ -3,17 +3,19 @@
 import html
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import Final
+from typing import Any, Final
 
 import streamlit as st
 
 from analysis.model import DEMO_MODEL
 from app.charts.context import Context
+from app.charts.evaluations import series_name
 from app.frame.controls import choose, one_of
 from app.frame.job_form import offer_job
-from app.jobs.model import Job, JobState
 from app.literal import literal
-from app.session.job_queue import job_store, own_model
+from app.session.job_queue import own_model
+from app.session.records import records_of
+from pruning.evaluate.answers_record import AnswerRecord, AnswerStore
 from pruning.requests.base import validated
 from pruning.requests.evaluation import AskRequest
 
@@ -37,18 +39,12 @@ def ask_part(context: Context) -> None:
     )
     with st.container(border=True):
         _question(context)
-    path = str(context.model.checkpoint.path)
-    asked = [
-        job
-        for job in job_store().list(kinds=("ask",))
-        if job.state is JobState.DONE and job.request.get("model") == path
-        if (job.result or {}).get("answers")
-    ]
-    if not asked:
+    found = sorted(records_of(context, AnswerStore), key=lambda each: each.created_at)[::-1]
+    if not found:
         st.text("No answers yet: they appear here, and stay when the page is loaded again.")
         return
     with st.container(border=True):
-        _answers(asked)
+        _stored(found)
 
 
 def _question(context: Context) -> None:
@@ -70,7 +66,7 @@ def _question(context: Context) -> None:
     request: AskRequest = validated(
         AskRequest,
         {
-            "model": own_model(context)["model"],
+            **own_model(context),
             "prompt": prompt,
             "plans": (shown.plan.to_dict(),),
             "names": (shown.name,),
@@ -81,28 +77,39 @@ def _question(context: Context) -> None:
     offer_job(context, request, " ".join(prompt.split())[:60], sent=sent, plan=shown)
 
 
-def _answers(asked: Sequence[Job]) -> None:
-    headlines = {
-        job.id: literal(f"{job.title} ({', '.join(map(str, job.request.get('names', ())))})")
-        for job in asked
+def _stored(found: Sequence[AnswerRecord]) -> None:
+    """The answers to one question, at first the newest."""
+    names = {
+        each.record_id: literal(f"{' '.join(each.prompt.split())[:60]} ({plan_words(each)})")
+        for each in found
     }
-    chosen = asked[0].id
-    if len(asked) > 1:
-        names = list(headlines)
-        chosen = choose("Question", names, key="ask.question", format_func=headlines.__getitem__)
-    (job,) = (each for each in asked if each.id == chosen)
-    st.text(str(job.request["prompt"]))
-    answers = (job.result or {})["answers"]
-    full = str(answers[0]["text"])
+    chosen = found[0].record_id
+    if len(found) > 1:
+        chosen = choose("Question", list(names), key="ask.question", format_func=names.__getitem__)
+    answers_part(next(each for each in found if each.record_id == chosen))
+
+
+def plan_words(pair: AnswerRecord) -> str:
+    """What a person calls the plan that answered."""
+    row: dict[Any, Any] = {**pair.plan.columns, "plan": pair.plan_digest}
+    return series_name(row)
+
+
+def answers_part(*pairs: AnswerRecord) -> None:
+    """The prompt, and what the full model and each pruned one say to it, side by side."""
+    first = pairs[0]
+    st.text(first.prompt)
     st.html(_STYLE)
-    for number, (answer, place) in enumerate(zip(answers, st.columns(len(answers)), strict=True)):
-        is_full = number == 0
-        tokens, agreed = int(answer["num_tokens"]), int(answer["agreed"])
-        same = "" if is_full else f", the first {agreed} as the full model"
+    heads = ["Full model", *(literal(plan_words(pair)) for pair in pairs)]
+    answers = [first.answers[0], *(pair.answers[1] for pair in pairs)]
+    full = first.answers[0].text
+    for head, answer, place in zip(heads, answers, st.columns(len(heads)), strict=True):
+        is_full = answer is first.answers[0]
+        same = "" if is_full else f", the first {answer.agreed} as the full model"
         with place:
-            st.markdown(f"**{'Full model' if is_full else literal(answer['name'])}**")
-            st.html(marked(str(answer["text"]), full, mark=not is_full))
-            st.text(f"{tokens} tokens{same}, {float(answer['seconds']):.1f} s")
+            st.markdown(f"**{head}**")
+            st.html(marked(answer.text, full, mark=not is_full))
+            st.text(f"{answer.num_tokens} tokens{same}, {answer.seconds:.1f} s")
 
 
 def marked(text: str, full: str, *, mark: bool = True) -> str:

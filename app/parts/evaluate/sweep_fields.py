@@ -19,9 +19,9 @@ def dtype_field(usual: str, key: str, note: str) -> str:
     return choose("Element type", DTYPES, usual, key=key, help=note, width=150)
 
 
-def share_control(options: Mapping[str, Share], key: str) -> Share:
-    """Draw the share that is removed, at first half, if there is a choice; what it stands for."""
-    usual = "50%" if "50%" in options else next(iter(options))
+def share_control(options: Mapping[str, Share], key: str, own: str = "") -> Share:
+    """Draw the share that is removed, at first `own` or half, if there is a choice; its value."""
+    usual = next((name for name in (own, "50%") if name in options), next(iter(options)))
     if len(options) == 1:
         return options[usual]
     chosen = st.select_slider("Removed", list(options), value=usual, key=key, bind="query-params")

@@ -55,7 +55,7 @@ def _recommendation(purpose: Purpose) -> None:
 
 def _own_reading(context: Context, purpose: Purpose) -> None:
     st.markdown("**This model**")
-    _quality(read_losses(purpose, losses_of(context), float(context.fraction)))
+    _quality(read_losses(purpose, losses_of(context.model), float(context.fraction)))
     if (chart := drawn("overlap-map", context)) is None:
         return
     reading = read_overlaps(purpose, chart.table)

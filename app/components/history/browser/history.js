@@ -14,6 +14,9 @@ export default function keepHistory() {
   for (const kind of ["pointerdown", "keydown"]) {
     window.addEventListener(kind, () => { acted = true; }, true);
   }
+  // A page that was gone to has its entry; what its controls write into the address is no choice.
+  const push = window.history.pushState.bind(window.history);
+  window.history.pushState = (...entry) => { acted = false; push(...entry); };
   // What follows from going back is no new choice.
   window.addEventListener("popstate", () => { acted = false; }, true);
 
@@ -25,6 +28,6 @@ export default function keepHistory() {
       return;
     }
     acted = false;
-    window.history.pushState(state, title, url);
+    push(state, title, url);
   };
 }

@@ -1,5 +1,7 @@
-"""The parts of the Start page: statistics found, checks, and the forms that collect more."""
+"""Start, the data: statistics found, checks, and the forms that collect more."""
 
+from pathlib import Path
+from statistics import median
 from typing import Final
 
 import pandas as pd
@@ -16,6 +18,7 @@ from app.session import data
 from app.session.job_queue import own_model, queue, shown_request
 from app.session.texts import calibration_texts, text_label
 from app.tables.costs import SHOWN_COSTS, cost_rows
+from pruning.planning.search_estimate import duration_text
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import WeightsRequest
 from pruning.requests.options import DEFAULT_SEQ_LEN, DEFAULT_TOKENS
@@ -115,10 +118,29 @@ def calibrate_form(context: Context) -> None:
         packing=packing,
         count=count,
     )
+    st.caption(known_words(context, request))
     command = shown_request(request).command()
     if sent:
         queue(request, context.model.name, command)
     show_command(command)
+
+
+def known_words(context: Context, request: CalibrateRequest) -> str:
+    """How long it takes, by the runs that are there, and whether one of them is the same."""
+    runs, _ = data.all_runs()
+    asked, tokens, words = Path(request.corpus).name, request.tokens or 0, []
+    for run in runs:
+        made = run.manifest
+        is_same = made.model.identity == context.model.identity and made.corpus == asked
+        if is_same and made.num_tokens >= tokens:
+            words.append(f"You have this already: {made.num_tokens:,} tokens of {literal(asked)}.")
+            break
+    own = [row for row in cost_rows(runs, context.model.identity) if row["fits"] == "this model"]
+    speeds = [row["tokens/s"] for row in own if row["tokens/s"]]
+    if speeds:
+        seconds = tokens / median(speeds)
+        words.append(f"It takes about {duration_text(seconds)}, as fast as the runs above.")
+    return " ".join(words)
 
 
 def weights_button(context: Context) -> None:

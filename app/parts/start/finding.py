@@ -1,0 +1,165 @@
+"""Start: what the plan on screen saves and what it costs, as far as it was measured."""
+
+import streamlit as st
+
+from analysis.errors import UserError
+from app.charts.context import Context
+from app.charts.names import criterion_label
+from app.charts.overlap import pair_overlaps
+from app.frame.cards import card
+from app.literal import literal
+from app.parts.evaluate.ask import answers_part
+from app.parts.losses import loss_of_plan, losses_table
+from app.session.plan_data import bytes_after
+from app.session.records import losses_of, records_of
+from pruning.evaluate.answers_record import AnswerStore
+from pruning.evaluate.by_sample import ChosenPlan, choose_best
+from pruning.evaluate.quality import (
+    PlanLoss,
+    RandomLoss,
+    is_random,
+    losses_at,
+)
+from pruning.planning.make import CurrentPlan
+from pruning.sizes import format_bytes
+
+
+def finding_part(context: Context, shown: CurrentPlan) -> None:
+    """The finding in words, its three numbers, an example, and the way on."""
+    losses, share = losses_of(context.model), removed_share(context)
+    loss, chance = loss_of_plan(context)
+    st.markdown(
+        f"### {share}: {saved_words(context, shown)}.\n\n"
+        + " ".join(sentences(losses, loss, chance))
+    )
+    saved, lost, corpora = st.columns([2, 3, 3])
+    with saved:
+        before, after = context.model.checkpoint.nbytes, bytes_after(context, shown)
+        card(
+            "Saved", f"{1 - after / before:.0%}", f"{format_bytes(before)} to {format_bytes(after)}"
+        )
+    with lost, st.container(border=True, height="stretch"):
+        _lost_part(loss, chance)
+    with corpora, st.container(border=True, height="stretch"):
+        _corpora_part(context, losses, loss)
+    _answers_part(context, shown)
+    with st.container(key="see-why"):
+        st.page_link("views/explore.py", label="See why", icon=":material/grid_on:")
+
+
+def removed_share(context: Context) -> str:
+    """What goes, in words: `Half of the experts gone`."""
+    what = "neurons" if context.plan.is_atomic else "experts"
+    if context.plan.unit == "params":
+        return f"{context.sparsity} of the parameters gone"
+    share = "Half" if context.sparsity_percent == 50 else context.sparsity
+    return f"{share} of the {what} gone"
+
+
+def saved_words(context: Context, shown: CurrentPlan) -> str:
+    """Bytes before and after."""
+    before, after = context.model.checkpoint.nbytes, bytes_after(context, shown)
+    if after >= before:
+        return "nothing saved"
+    return f"{format_bytes(before)} to {format_bytes(after)} (-{1 - after / before:.0%})"
+
+
+def sentences(
+    losses: tuple[PlanLoss, ...], loss: PlanLoss | None, chance: RandomLoss | None
+) -> list[str]:
+    """What was measured of the plan, of chance, of one corpus alone, and how it was chosen."""
+    if loss is None:
+        return ["What that costs was not measured: **Measure** above does it on held-out text."]
+    words = [
+        f"On {loss.num_samples} held-out samples of each of {len(loss.change)} corpora it adds "
+        f"**{loss.mean:+.2f}** to the loss on average, **{loss.worst:+.2f}** at worst, on "
+        f"{literal(loss.worst_on)}."
+    ]
+    if chance is not None and not loss.is_random:
+        draws = f"{chance.draws} draws" if chance.draws > 1 else "one draw"
+        words.append(f"Random adds {chance.mean:+.2f} ({draws}).")
+    if (alone := single_corpus(losses, loss)) is not None:
+        own = alone.facts.corpora[0]
+        words.append(
+            f"Calibrated on {literal(own)} alone, {literal(criterion_label(alone.facts.criterion))}"
+            f" keeps {literal(own)} ({alone.change[own]:+.2f}) and loses {literal(alone.worst_on)} "
+            f"({alone.worst:+.2f})."
+        )
+    best = best_at(losses, loss.facts.removed or 0.0)
+    if best is not None and best.chosen.plan == loss.plan:
+        words.append(
+            "It has the best mean of all that were measured at this share on one half of the "
+            f"samples; on the other half, which chose nothing, it adds {best.reported.mean:+.2f}."
+        )
+    return words
+
+
+def best_at(losses: tuple[PlanLoss, ...], share: float) -> ChosenPlan | None:
+    """The best plan of whole experts at a share, see `choose_best`; chance cannot win."""
+    return choose_best(
+        each
+        for each in losses_at(losses, share)
+        if each.facts.granularity == "expert" and not each.is_random
+    )
+
+
+def single_corpus(losses: tuple[PlanLoss, ...], loss: PlanLoss) -> PlanLoss | None:
+    """The plan of the same criterion and share whose one corpus misleads it most."""
+    found = [
+        each
+        for each in losses_at(losses, loss.facts.removed or 0.0)
+        if each.facts.criterion == loss.facts.criterion
+        and len(each.facts.corpora) == 1
+        and each.facts.corpora[0] in each.change
+        and each.worst_on != each.facts.corpora[0]
+        and not (each.way or each.missing)
+    ]
+    return max(found, key=lambda each: each.worst, default=None)
+
+
+def _lost_part(loss: PlanLoss | None, chance: RandomLoss | None) -> None:
+    st.markdown("**Lost**, added loss in nats per token")
+    if loss is None:
+        st.text("Not measured.")
+        return
+    beside = {} if chance is None else {"Random": chance.change}
+    losses_table(loss.full, {"this plan": loss.change, **beside})
+
+
+def _corpora_part(context: Context, losses: tuple[PlanLoss, ...], loss: PlanLoss | None) -> None:
+    st.markdown("**Does the calibration corpus matter?**")
+    try:
+        means = pair_overlaps(context)[["overlap", "chance"]].mean()
+    except UserError as error:
+        st.text(str(error))
+        return
+    st.markdown(
+        f"Two corpora agree on **{means['overlap']:.0%}** of the experts that "
+        f"{literal(context.ranking_criterion.label)} prunes; chance alone gives "
+        f"{means['chance']:.0%}."
+    )
+    alone = loss and single_corpus(losses, loss)
+    if alone:
+        st.markdown(
+            f"The worst choice of one corpus costs **{alone.mean:+.2f}** on average, "
+            f"{alone.worst:+.2f} on {literal(alone.worst_on)}."
+        )
+
+
+def _answers_part(context: Context, shown: CurrentPlan) -> None:
+    """The newest answers of the full model and of this plan, beside those of chance."""
+    found = sorted(records_of(context, AnswerStore), key=lambda each: each.created_at)
+    mine = next((each for each in found[::-1] if each.plan_digest == shown.plan.digest), None)
+    if mine is None:
+        return
+    chance = [
+        each
+        for each in found
+        if (each.prompt, each.settings) == (mine.prompt, mine.settings)
+        and is_random(each.plan.criterion)
+        and each.plan.removed == mine.plan.removed
+        and each is not mine
+    ]
+    with st.container(border=True):
+        st.markdown("**Both asked**: what follows the first difference is marked.")
+        answers_part(mine, *chance[:1])

@@ -1,0 +1,82 @@
+"""Start: a finding from the shipped measurements, and the plan that a bare address opens on."""
+
+import json
+from pathlib import Path
+from statistics import fmean
+
+from page_texts import texts
+
+SHIPPED = Path(__file__).parents[2] / "cached_stats"
+
+
+def losses_by_hand(**facts):
+    """Corpus -> added loss of the shipped plans with these facts, read without the program."""
+    found = {}
+    for file in sorted((SHIPPED / "evaluations").glob("*.json")):
+        raw = json.loads(file.read_text())
+        if raw["num_samples"] == 64 and facts.items() <= raw["plan"].items():
+            added = raw["metrics"]["nll"]["mean"] - raw["full"]["nll"]["mean"]
+            found.setdefault(raw["plan_digest"], {})[raw["corpus"]["name"]] = added
+    return found
+
+
+def shown_plan(test):
+    return test.session_state["context"].shown.plan
+
+
+def test_the_bare_address_opens_on_the_best_plan_that_controls_can_say(open_page):
+    test = open_page("start")
+    opened = shown_plan(test)
+    assert test.segmented_control(key="granularity").value == "expert"
+    every = losses_by_hand(granularity="expert", sparsity="50%")
+    mine = every[opened.digest]
+    # The best of all on all samples too: the halves agree on it.
+    assert fmean(mine.values()) == min(fmean(each.values()) for each in every.values())
+    (head,) = (text for text in texts(test.markdown) if text.startswith("### Half of the experts"))
+    assert f"**{fmean(mine.values()):+.2f}** to the loss on average" in head
+    assert f"**{max(mine.values()):+.2f}** at worst, on {max(mine, key=mine.get)}" in head
+    chance = [fmean(each.values()) for each in _random(every).values()]
+    assert f"Random adds {fmean(chance):+.2f} ({len(chance)} draws)" in head
+    assert "which chose nothing" in head
+    table = test.table[0].value
+    assert table["this plan"].to_dict() == {name: f"{added:+.2f}" for name, added in mine.items()}
+
+
+def _random(every):
+    drawn = {}
+    for criterion in ("random", *(f"random:{seed}" for seed in range(1, 9))):
+        drawn |= losses_by_hand(criterion=criterion, sparsity="50%", granularity="expert")
+    return {digest: every[digest] for digest in drawn}
+
+
+def test_a_reload_of_start_keeps_the_plan_that_was_chosen_there(open_page):
+    test = open_page("start")
+    assert test.query_params["opened"]
+    best = shown_plan(test).digest
+    again = open_page("start", opened="1")
+    assert shown_plan(again).provenance.criterion == "reap"
+    assert shown_plan(again).digest != best
+    assert shown_plan(open_page("start", criterion="AIMER")).provenance.criterion == "aimer"
+
+
+def test_answers_of_the_full_model_this_plan_and_chance_are_shown(open_page):
+    test = open_page("start")
+    bodies = [each.proto.body for each in test.get("html") if "<pre" in each.proto.body]
+    full, pruned, chance = bodies
+    assert "The answer is 5." in full
+    assert pruned == full
+    assert "<mark>" in chance
+
+
+def test_a_model_without_a_plan_says_what_is_missing_and_shows_its_data(open_page):
+    test = open_page("start", "bare")
+    assert any("not been calibrated yet" in text for text in texts(test.info))
+    assert not any(text.startswith("### ") for text in texts(test.markdown))
+    assert any(button.label == "Calibrate" for button in test.button)
+
+
+def test_a_calibration_that_is_there_is_told_with_the_time_that_another_takes(open_page):
+    test = open_page("start")
+    said = "\n".join(texts(test.caption))
+    assert "You have this already: 65,536 tokens of demo-code." in said
+    assert "It takes about" in said
