@@ -9,10 +9,11 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from analysis.criteria.weight_based import RANDOM
 from app.charts.chart import Drawing, chart, made_by
 from app.charts.context import Context
 from app.charts.criterion_looks import looks
-from app.charts.evaluations import evaluations, usual_measure
+from app.charts.evaluations import ALL_CORPORA, evaluations, usual_measure
 from app.charts.sizes import byte_unit
 from app.charts.theme import Look, apply_theme, muted, plain
 from pruning.evaluate.result import MEASURES
@@ -28,7 +29,7 @@ AXES: Final[Mapping[str, tuple[str, str, str]]] = {
 
 
 def leading_series(results: pd.DataFrame, measure: str) -> list[str]:
-    """The series that are best at some share on some corpus, and the random baseline; sorted.
+    """The series that are best at some share, over all corpora if that is known, and Random.
 
     On fewer samples a candidate may win by chance, so only what was measured as most competes.
     """
@@ -36,9 +37,10 @@ def leading_series(results: pd.DataFrame, measure: str) -> list[str]:
     rows = rows[rows["way"] == ""]
     if not MEASURES[measure].higher_is_better:
         rows = rows.assign(mean=-rows["mean"])
-    best = rows.groupby(["corpus", "removed"])["mean"].idxmax()
-    chance = rows.loc[rows["criterion"] == "random", "series"]
-    return sorted({*rows.loc[best, "series"], *chance})
+    is_chance = rows["criterion"] == RANDOM.name
+    over = rows[(rows["corpus"] == ALL_CORPORA) & ~is_chance]
+    best = (rows if over.empty else over).groupby(["corpus", "removed"])["mean"].idxmax()
+    return sorted({*rows.loc[best, "series"], *rows.loc[is_chance, "series"]})
 
 
 @chart("evaluation-curves", "evaluate")

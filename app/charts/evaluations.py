@@ -1,30 +1,41 @@
 """A model's own evaluations as a table: series of plans, and what they get at a share removed."""
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Final
 
+import numpy as np
 import pandas as pd
 
 from analysis.criteria.weight_based import RANDOM
 from analysis.errors import StatsError
 from app.charts.context import Context
 from app.charts.names import criterion_label
-from pruning.evaluate.quality import is_random
+from pruning.evaluate.quality import compared, is_random
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore, evaluation_table
 from pruning.evaluate.result import MEASURES, bootstrap_interval
+from pruning.evaluate.store import readable_records
 from pruning.plan import ATOMIC_GRANULARITY
+
+ALL_CORPORA: Final = "all corpora"  # stands for the mean over corpora; no file is called so
 
 
 def evaluations(context: Context) -> pd.DataFrame:
     """Table of `results_of`: what was measured of candidates of the model; not empty."""
     if context.results.table is not None:
         return context.results.table
-    records = EvaluationStore(context.store.directories).records(context.model.identity)
-    if not records:
+    store = EvaluationStore(context.store.directories)
+    results = context.keep(stored_results, store, context.model.identity)
+    if results.empty:
         raise StatsError(
             f"{context.model.name} has no evaluations yet; make some with `moeprune evaluate`."
         )
-    return pool_draws(results_of(records))
+    return results
+
+
+def stored_results(store: EvaluationStore, identity: str) -> pd.DataFrame:
+    """`results_of` what is known of a model, with the draws of Random as one."""
+    return pool_draws(results_of(readable_records(store, identity)[0]))
 
 
 def results_of(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
@@ -34,7 +45,8 @@ def results_of(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     was measured in another way than most, which no line may join, says so in its series and in
     the column `way`, which is empty for the others; of the unpruned model it comes last. Where
     plans of one name and share differ (by hand, say), those measured later add their digest. All
-    draws of Random are one series, see `pool_draws`.
+    draws of Random are one series, see `pool_draws`. The corpus ALL_CORPORA, which comes first, has
+    the mean over the corpora on which plans are compared, see `compared`.
     """
     table = evaluation_table(records)
     ways = {
@@ -54,7 +66,47 @@ def results_of(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
         f"{name}, plan {plan[:8]}" if name and plan != known else name
         for name, plan, known in named
     ]
-    return table.sort_values(["corpus", "series", "way", "removed"], ignore_index=True)
+    return _ordered(pd.concat([table, _over_corpora(table)], ignore_index=True))
+
+
+def _ordered(table: pd.DataFrame) -> pd.DataFrame:
+    by = ["over", "corpus", "series", "way", "removed"]
+    ordered = table.assign(over=table["corpus"] != ALL_CORPORA).sort_values(by, ignore_index=True)
+    return ordered.drop(columns="over")
+
+
+def _over_corpora(results: pd.DataFrame) -> pd.DataFrame:
+    """Rows of ALL_CORPORA: of plans measured as most on all corpora of the comparison.
+
+    Every corpus counts the same; corpora are independent, so the squares of their intervals add up.
+    """
+    rows = results[results["way"] == ""].sort_values("created_at", kind="stable")
+    measured = [frozenset(each) for _, each in rows.groupby("plan")["corpus"]]
+    corpora = compared(measured) if measured else ()
+    if len(corpora) < 2:
+        return results.iloc[:0]
+    rows = _through(np.log, rows[rows["corpus"].isin(corpora)])
+    rows = rows.assign(below=(rows["mean"] - rows["low"]) ** 2)
+    rows = rows.assign(above=(rows["high"] - rows["mean"]) ** 2)
+    keys = ["plan", "series", "measure"]
+    groups = rows.drop_duplicates([*keys, "corpus"], keep="last").groupby(keys, sort=False)
+    found = groups.tail(1).set_index(keys)
+    for name in ("mean", "pooled", "full"):
+        found[name] = groups[name].mean()
+    for name, side, sign in (("low", "below", -1), ("high", "above", 1)):
+        spread = np.sqrt(groups[side].sum(min_count=len(corpora))) / len(corpora)
+        found[name] = found["mean"] + sign * spread
+    complete = (groups.size() == len(corpora)).reindex(found.index)
+    found = found[complete].reset_index().assign(corpus=ALL_CORPORA)
+    return _through(np.exp, found)[list(results.columns)]
+
+
+def _through(function: Callable[..., Any], rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows with the numbers of perplexities, whose logarithms add up, through a function."""
+    is_log = rows["measure"].map(lambda name: MEASURES[name].is_log).astype(bool)
+    numbers = rows[["mean", "pooled", "low", "high", "full"]].copy()
+    numbers[is_log] = function(numbers[is_log])
+    return rows.assign(**numbers)
 
 
 def pool_draws(results: pd.DataFrame) -> pd.DataFrame:
@@ -64,22 +116,26 @@ def pool_draws(results: pd.DataFrame) -> pd.DataFrame:
     mean over draws; `plan` and `sparsity` are empty, `evaluation` is that of the last draw.
     """
     drawn = results["criterion"].map(is_random).astype(bool)
-    keys = ["corpus", "series", "way", "measure", results["removed"].round(4).rename("share")]
-    pooled = [results[~drawn]]
-    for _, rows in results[drawn].groupby(keys, sort=False):
-        # Two ways to the same plan, such as a share and a number of experts, are one draw.
-        draws = rows.drop_duplicates("plan", keep="last")
-        if len(draws) < 2:
-            pooled.append(draws)
-            continue
-        low, high = bootstrap_interval(draws["mean"].to_numpy())
-        means = {"mean": draws["mean"].mean(), "pooled": draws["pooled"].mean()}
-        words = dict.fromkeys(("plan", "sparsity"), "")
-        pooled.append(
-            draws.tail(1).assign(criterion=RANDOM.name, **words, **means, low=low, high=high)
-        )
-    found = pd.concat(pooled, ignore_index=True)
-    return found.sort_values(["corpus", "series", "way", "removed"], ignore_index=True)
+    if not drawn.any():
+        return results
+    keys = ["corpus", "series", "way", "measure", "share"]
+    rows = results[drawn].assign(share=results["removed"].round(4))
+    # Two ways to the same plan, such as a share and a number of experts, are one draw.
+    groups = rows.drop_duplicates([*keys, "plan"], keep="last").groupby(keys, sort=False)
+    found = groups.tail(1).set_index(keys)
+    several, means = (groups.size() > 1).reindex(found.index), groups["mean"]
+    bounds = [bootstrap_interval(means.get_group(key).to_numpy()) for key in found.index]
+    low, high = np.array(bounds, dtype=np.float64).T
+    found = found.assign(
+        criterion=RANDOM.name,
+        mean=groups["mean"].mean(),
+        pooled=groups["pooled"].mean(),
+        low=found["low"].mask(several, low),
+        high=found["high"].mask(several, high),
+        plan=found["plan"].mask(several, ""),
+        sparsity=found["sparsity"].mask(several, ""),
+    )
+    return _ordered(pd.concat([results[~drawn], found.reset_index()[list(results.columns)]]))
 
 
 def series_name(row: Mapping[Hashable, object], way: str = "") -> str:

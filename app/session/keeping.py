@@ -19,6 +19,7 @@ from analysis.stats.tables import ExpertStats, NoStats, WeightStats
 from app.charts.choices import PathChoice
 from app.charts.context import itself
 from app.charts.coverage import mixture
+from app.charts.evaluations import stored_results
 from app.charts.neuron_cut import neuron_field, rank_for, ranks_within
 from app.charts.overlap_by_tokens import parts_of
 from app.tables.experts import Sources
@@ -55,6 +56,7 @@ _LARGE: Final[dict[Callable[..., Any], int]] = {
     arena_of: 12,
     readable_records: 8,
     stored_losses: 4,
+    stored_results: 4,
 }
 _numbers = count()
 _numbered: WeakKeyDictionary[object, int] = WeakKeyDictionary()

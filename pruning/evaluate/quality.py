@@ -214,12 +214,14 @@ def _losses_of_way(way: str, records: Sequence[EvaluationRecord]) -> list[PlanLo
         facts = record.plan
         kind = (facts.criterion, facts.gate, facts.corpora, facts.schedule)
         made[(record.plan_digest, *kind)][record.corpus["name"]] = record
-    corpora = _compared([frozenset(found) for found in made.values()])
+    corpora = compared([frozenset(found) for found in made.values()])
     return [_loss(way, corpora, found) for found in made.values()]
 
 
-def _compared(measured: Sequence[frozenset[str]]) -> tuple[str, ...]:
-    """The corpora of a comparison, of those on which each plan was measured; sorted."""
+def compared(measured: Sequence[frozenset[str]]) -> tuple[str, ...]:
+    """The corpora of a comparison, of those on which each plan was measured: the most plans times
+    corpora; sorted.
+    """
     areas = {each: len(each) * sum(each <= other for other in measured) for each in measured}
     best = max(areas, key=lambda each: (areas[each], len(each), *sorted(each)))
     return tuple(sorted(best))

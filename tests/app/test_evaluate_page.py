@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from page_texts import command, press
 from result_charts import drawn
@@ -10,8 +11,9 @@ from result_charts import drawn
 from analysis.errors import StatsError
 from analysis.published import published_table
 from app.charts.evaluation_curves import leading_series
-from app.charts.evaluations import of_plan, pool_draws, results_of
+from app.charts.evaluations import ALL_CORPORA, of_plan, pool_draws, results_of
 from app.charts.published import TABLES, settings_of
+from pruning.evaluate.result import Metric
 from pruning.requests.evaluation import SweepRequest
 from pruning.tasks.evaluation import sweep_run
 
@@ -162,6 +164,55 @@ def test_what_was_measured_otherwise_is_a_series_of_its_own(swept):
     assert set(drawn("own-winner-map", both).table["winner"]) <= set(plain["series"])
     with pytest.raises(StatsError):
         drawn("own-winner-map", results_of([]))
+
+
+def test_all_corpora_is_the_mean_over_them_of_what_was_measured_on_all(swept):
+    def moved(record, by):
+        metrics = {
+            name: Metric(by, by, by - 0.3, by + 0.4) if name == "nll" else metric
+            for name, metric in record.metrics.items()
+        }
+        corpus = {**record.corpus, "name": "other.jsonl", "digest": "other"}
+        update = {"record_id": f"{record.record_id}-2", "corpus": corpus, "metrics": metrics}
+        return record.model_copy(update=update)
+
+    reap = next(record for record in swept if record.plan.criterion == "reap")
+    whole = next(record for record in swept if not record.plan.removed)
+    alone = reap.model_copy(update={"record_id": "alone", "plan_digest": "alone"})
+    results = results_of([*swept, alone, moved(reap, 9.0), moved(whole, 1.0)])
+    rows = results[(results["corpus"] == ALL_CORPORA) & (results["measure"] == "nll")]
+    assert results["corpus"].iloc[0] == ALL_CORPORA
+    # Random and the plan of one corpus were not measured on both.
+    assert sorted(rows["plan"]) == sorted([reap.plan_digest, whole.plan_digest])
+    row = rows[rows["plan"] == reap.plan_digest].iloc[0]
+    own = reap.metrics["nll"]
+    assert row["mean"] == pytest.approx((own.mean + 9) / 2)
+    below, above = np.hypot(own.mean - own.low, 0.3) / 2, np.hypot(own.high - own.mean, 0.4) / 2
+    assert (row["mean"] - row["low"], row["high"] - row["mean"]) == pytest.approx((below, above))
+    curves = drawn("evaluation-curves", results, measure="nll")
+    titles = [note.text for note in curves.figure().layout.annotations]
+    assert titles[0] == ALL_CORPORA
+    # A corpus of its own is no mean of others.
+    assert ALL_CORPORA not in set(results_of(swept)["corpus"])
+
+
+def test_perplexities_over_corpora_are_those_of_the_mean_loss(swept):
+    record = next(record for record in swept if not record.plan.removed)
+    two = [
+        record.model_copy(
+            update={
+                "record_id": name,
+                "corpus": {**record.corpus, "name": name},
+                "metrics": {"ppl": Metric(value, value, None, None)},
+                "full": {"ppl": Metric(value, value, None, None)},
+            }
+        )
+        for name, value in (("a", 2.0), ("b", 8.0))
+    ]
+    rows = results_of(two)
+    row = rows[rows["corpus"] == ALL_CORPORA].iloc[0]
+    assert (row["mean"], row["full"]) == pytest.approx((4.0, 4.0))
+    assert np.isnan(row["low"])
 
 
 def test_what_won_on_fewer_samples_leads_nothing(swept):
