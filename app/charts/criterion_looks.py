@@ -47,7 +47,7 @@ _CALLED: Final = {
     for word in (each.label, each.name)
 }
 _LONGEST_FIRST: Final = "|".join(map(re.escape, sorted(_CALLED, key=len, reverse=True)))
-_SERIES: Final = re.compile(rf"({_LONGEST_FIRST})((?:,| on ).*)?", re.DOTALL)
+_SERIES: Final = re.compile(rf"({_LONGEST_FIRST})((?:,| on | \().*)?", re.DOTALL)
 
 
 def criterion_look(name: str, dark: bool) -> Look:
@@ -85,8 +85,9 @@ def looks(names: Iterable[str], dark: bool) -> dict[str, Look]:
 @cache
 def _look(criterion: Criterion, dark: bool) -> Look:
     # "camera-p:0.5" looks as "camera-p".
-    chosen = _CHOSEN.get(criterion.name.partition(":")[0])
-    if criterion.name == "random":
+    name = criterion.name.partition(":")[0]
+    chosen = _CHOSEN.get(name)
+    if name == "random":
         color, place = muted(dark), _RANDOM_SYMBOL
     elif chosen is not None:
         color, place = _in_theme(chosen, dark), chosen[2]

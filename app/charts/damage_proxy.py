@@ -18,7 +18,7 @@ from analysis.stats.tables import ExpertStats, Gate
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.theme import nth_look, paper, plain, series_color, themed
-from app.charts.traces import series
+from app.charts.traces import pin_point, series
 
 # Codes of `fate`: 2 * pruned by the damage + pruned by the proxy.
 FATES: Final = ("both keep", "only the proxy prunes", "only the damage prunes", "both prune")
@@ -51,16 +51,22 @@ def draw(context: Context) -> Drawing:
     is_variant = context.ranking_criterion.exponents is not None
     proxy = context.ranking_criterion if is_variant else get_criterion(PROXY)
     table = fate_table(stats, proxy, context.gate, context.fraction)
-    figure = partial(damage_proxy, table, proxy=proxy.label)
+    figure = partial(damage_proxy, table, proxy=proxy.label, marked=context.expert)
     about = context.about(stats.manifest.run_id, f"gate {context.gate}")
     return Drawing(figure, table, describe(table, proxy=proxy.label), about)
 
 
-def damage_proxy(table: pd.DataFrame, *, proxy: str = "proxy", dark: bool = False) -> go.Figure:
+def damage_proxy(
+    table: pd.DataFrame,
+    *,
+    proxy: str = "proxy",
+    marked: tuple[int, int] | None = None,
+    dark: bool = False,
+) -> go.Figure:
     """Figure of a table `layer, expert, damage, proxy, fate`: a point an expert, both axes log.
 
     Experts whose damage or proxy is 0, such as those that no token reached, have no place there
-    and are counted below the axis.
+    and are counted below the axis. `marked` is a (layer, expert) to ring.
     """
     shown = table[(table["damage"] > 0) & (table["proxy"] > 0)]
     dots = []
@@ -82,6 +88,9 @@ def damage_proxy(table: pd.DataFrame, *, proxy: str = "proxy", dark: bool = Fals
                 },
             )
         )
+    if marked is not None:
+        it = shown[(shown["layer"] == marked[0]) & (shown["expert"] == marked[1])]
+        dots.append(pin_point((it["proxy"], it["damage"]), marked, dark))
     missing = len(table) - len(shown)
     experts = "1 expert" if missing == 1 else f"{missing} experts"
     lacking = f" (not drawn: {experts} at 0)" if missing else ""

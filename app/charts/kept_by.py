@@ -13,7 +13,7 @@ from analysis.ranking.compare import FATES
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.theme import ink, paper, plain, themed
-from app.charts.traces import STILL_LEGEND, around, cells_of, layer_axis, rows_height, stroke
+from app.charts.traces import STILL_LEGEND, cells_of, layer_axis, pin, rows_height, stroke
 
 # Both, only A, only B, neither: told apart by lightness too, and where only one keeps by a stroke.
 _LIGHT: Final = ("#0f6d7e", "#f0a06a", "#d6a3dc", "#e3e8ec")
@@ -62,9 +62,9 @@ def kept_by_map(
         name = _LEGEND.get(fate, fate) if has_strokes else fate
         name = f"{name}: {int((codes == code).sum()):,}"
         traces.append(go.Scatter(x=[None], y=[None], mode="markers", name=name, marker=mark))
+    pins = []
     if marked is not None and marked[0] in layers:
-        # The frame around an expert, in the colours of the expert map's own.
-        traces.append(stroke(*around(marked[1], layers.index(marked[0])), "#d6246e", 3))
+        pins = pin(marked[1], layers.index(marked[0]), dark)
     return themed(
         traces,
         dark,
@@ -72,6 +72,7 @@ def kept_by_map(
         y=layer_axis(layers, title="layer"),
         height=rows_height(layers, 26, 90),
         legend=STILL_LEGEND,
+        shapes=pins,
     )
 
 

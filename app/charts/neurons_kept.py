@@ -5,13 +5,14 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 from app.charts import neuron_cut
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
-from app.charts.theme import muted, primary, series_color, themed
-from app.charts.traces import box, cells_of, heat, layer_axis, rows_height
+from app.charts.theme import muted, series_color, themed
+from app.charts.traces import cells_of, heat, layer_axis, pin, rows_height, targets
 from pruning.atoms.cuts import expert_shares
 from pruning.plan import ATOMIC_GRANULARITY
 
@@ -43,37 +44,56 @@ def kept_share_map(
     """
     layers = sorted(table["layer"].unique())
     place, shape = cells_of(table, layers)
-    shares = np.full(shape, np.nan, dtype=np.float32)
-    shares[place] = table["kept_share"]
-    # Two bytes where they suffice: with four, 48 x 128 experts would be more than 64 KiB.
-    most = int(table["removed"].max())
-    removed = np.zeros(shape, dtype=np.uint16 if most < 1 << 16 else np.uint32)
-    removed[place] = table["removed"]
+    percent = np.full(shape, np.nan, dtype=np.float32)
+    percent[place] = (100 * table["kept_share"]).round()
+    # As few bytes as they need: 48 x 128 experts are to take less than 64 KiB.
     heatmap = heat(
-        shares,
+        percent if np.isnan(percent).any() else percent.astype(np.uint8),
         "share of neurons that stays",
         dark,
-        {"tickformat": ".0%"},
+        {"ticksuffix": "%"},
+        zmax=100,
         y=[str(layer) for layer in layers],
-        customdata=removed,
-        hovertemplate="layer %{y}, expert %{x}<br>%{z:.1%} of its neurons stay, "
-        "%{customdata:,} go<extra></extra>",
+        hoverinfo="skip",
     )
-    outline = []
+    across, down = (_narrow(table[column]) for column in ("expert", "layer"))
+    marks = targets(
+        across,
+        down,
+        _narrow(table["removed"]),
+        10,
+        hovertemplate="layer %{y}, expert %{x}: %{customdata:,} neurons go<extra></extra>",
+    )
+    pins = []
     if marked is not None and marked[0] in layers:
-        row, expert = layers.index(marked[0]), marked[1]
-        ends = (expert - 0.5, expert + 0.5), (row - 0.5, row + 0.5)
-        outline = [box(*ends, primary(dark), 3)]
+        pins = pin(marked[1], layers.index(marked[0]), dark)
     return themed(
-        [heatmap],
+        [heatmap, marks],
         dark,
         x={"title": "expert", "showgrid": False},
         # Categories: hovers name the layer, not the row.
         y=layer_axis(layers, title="layer", type="category"),
         height=rows_height(layers, 26, 70),
         margin={"t": 20},
-        shapes=outline,
+        # Any click goes to the nearest cell's marker, however large the cell is drawn.
+        hovermode="closest",
+        hoverdistance=-1,
+        shapes=pins,
     )
+
+
+def _narrow(counts: "pd.Series[int]") -> NDArray[np.unsignedinteger]:
+    """Counts in as many bytes as the largest needs."""
+    return counts.to_numpy(np.min_scalar_type(int(counts.max())))
+
+
+def clicked_expert(event: object) -> tuple[int, int] | None:
+    """Layer and expert in a selection of `st.plotly_chart` on the map; None if not valid."""
+    try:
+        point = event["selection"]["points"][-1]  # type: ignore[index]
+        return int(point["y"]), int(point["x"])
+    except (KeyError, IndexError, TypeError, ValueError):
+        return None
 
 
 def describe(table: pd.DataFrame) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,7 @@ from app.charts.chart import Drawing, chart
 from app.charts.choices import USUAL_PATHS, PathChoice
 from app.charts.context import Context
 from app.charts.theme import apply_theme, plain
-from app.charts.traces import cells_of, heat, layer_axis
+from app.charts.traces import cells_of, heat, layer_axis, pin
 
 _ROW, _LEAST, _MOST = 17, 110, 420
 _HEAD, _FOOT = 34, 60
@@ -54,7 +55,7 @@ def draw(context: Context) -> Drawing:
     )
     columns = ["corpus", *(column for column in together if column != "corpus")]
     return Drawing(
-        partial(path_frequency, together, counts),
+        partial(path_frequency, together, counts, marked=context.expert),
         together[columns],
         describe(together, counts),
         context.about(" ".join(choice.said())),
@@ -63,13 +64,18 @@ def draw(context: Context) -> Drawing:
 
 
 def path_frequency(
-    table: pd.DataFrame, num_samples: Mapping[str, int], *, dark: bool = False
+    table: pd.DataFrame,
+    num_samples: Mapping[str, int],
+    *,
+    marked: tuple[int, int] | None = None,
+    dark: bool = False,
 ) -> go.Figure:
     """Figure of a table `corpus, layer, expert, num_samples, rank`; the first layer on top.
 
     Args:
         table: one row an expert and corpus; rank 0 is the first to keep over all layers.
         num_samples: of each corpus, in the order of the panels; the end of the colour scale.
+        marked: a (layer, expert) to frame.
     """
     layers = sorted(table["layer"].unique())
     panel = int(np.clip(len(layers) * _ROW, _LEAST, _MOST))
@@ -84,6 +90,7 @@ def path_frequency(
             f"{plain(corpus)}: {count} samples" for corpus, count in num_samples.items()
         ],
     )
+    pins: list[dict[str, Any]] = []
     for row, (corpus, count) in enumerate(num_samples.items(), start=1):
         own = table[table["corpus"] == corpus]
         place, shape = cells_of(own, layers)
@@ -102,12 +109,16 @@ def path_frequency(
             f"{count} samples<br>rank %{{customdata[1]}} of the model<extra></extra>",
         )
         fig.add_trace(cells, row, 1)
+        if marked is not None and marked[0] in layers:
+            axes = "" if row == 1 else str(row)
+            pins += pin(marked[1], layers.index(marked[0]), dark, axes)
     apply_theme(
         fig,
         dark,
         x={"showgrid": False},
         y=layer_axis(layers, max(1, -(-len(layers) // (panel // _ROW))), title="layer"),
         height=height,
+        shapes=pins,
         margin={"t": _HEAD, "b": _FOOT},
     )
     fig.update_annotations(font_size=13, x=0, xanchor="left")

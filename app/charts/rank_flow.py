@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from analysis.ranking.compare import Comparison
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
-from app.charts.theme import ink, muted, plain, primary, series_color, themed
+from app.charts.theme import ink, muted, pinned, plain, series_color, themed
 from app.charts.traces import STILL_LEGEND, halo, stroke
 
 # Series colour and dash; A's own lines fall, B's own rise.
@@ -78,8 +78,8 @@ def bump(
                 y=ranks.tolist(),
                 name=f"expert {marked}",
                 mode="lines+markers",
-                line={"color": primary(dark), "width": 4},
-                marker={"size": 11, "symbol": "diamond", "color": primary(dark)},
+                line={"color": pinned(dark), "width": 4},
+                marker={"size": 11, "symbol": "diamond", "color": pinned(dark)},
                 hovertemplate=f"expert {marked}: rank %{{y}}<extra></extra>",
             )
         )

@@ -1,7 +1,9 @@
 """Rank under one recipe against rank under the other, all layers in one: binned, with quadrants."""
 
 import math
+from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,7 +13,7 @@ from numpy.typing import NDArray
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.theme import CIVIDIS, colorbar, colorscale, ink, paper, plain, themed
-from app.charts.traces import as_float32, halo, note, targets
+from app.charts.traces import as_float32, halo, note, pin_point, targets
 
 
 @chart("rank-rank", "compare")
@@ -19,17 +21,22 @@ def draw(context: Context) -> Drawing:
     """How far the two orders agree."""
     table, names = context.comparison.table(), context.names
     alt = describe(table, context.comparison.kendall_tau)
-    return Drawing(partial(rank_rank, table, names), table, alt, context.about_both())
+    figure = partial(rank_rank, table, names, marked=context.expert)
+    return Drawing(figure, table, alt, context.about_both())
 
 
 def rank_rank(
-    table: pd.DataFrame, names: tuple[str, str] = ("A", "B"), *, dark: bool = False
+    table: pd.DataFrame,
+    names: tuple[str, str] = ("A", "B"),
+    *,
+    marked: tuple[int, int] | None = None,
+    dark: bool = False,
 ) -> go.Figure:
-    """Figure of a table `layer, kept_by, rank_a, rank_b`, rank 0 first to keep.
+    """Figure of a table `layer, expert, kept_by, rank_a, rank_b`, rank 0 first to keep.
 
     Both axes are the rank as a share of its layer's experts, so that layers of unlike size fit on
     one; the first to keep is at the top left. Cells count experts: a point for each of thousands
-    would hide how many lie on one place.
+    would hide how many lie on one place. `marked` is a (layer, expert) to ring.
     """
     rows, columns, bins = _places(table)
     counts = np.zeros((bins, bins), dtype=np.float32)
@@ -55,11 +62,17 @@ def rank_rank(
         10,
         hoverinfo="skip",
     )
+    traces = [cells, brush]
+    if marked is not None:
+        is_it = (table["layer"] == marked[0]) & (table["expert"] == marked[1])
+        size = int((table["layer"] == marked[0]).sum())
+        ends = ((table.loc[is_it, rank] + 0.5) / size for rank in ("rank_a", "rank_b"))
+        traces.append(pin_point(ends, marked, dark))
     a, b = (f"rank in {side}: {plain(name)}" for side, name in zip("AB", names, strict=True))
     fates = table["kept_by"]
     cut_a, cut_b = (float(fates.isin(("both", f"only {side}")).mean()) for side in "AB")
     fig = themed(
-        [cells, brush],
+        traces,
         dark,
         x={"title": a, "tickformat": ".0%", "showgrid": False, "range": [0, 1]},
         y={"title": b, "tickformat": ".0%", "showgrid": False, "range": [1, 0]},
@@ -73,7 +86,12 @@ def rank_rank(
         fig.add_hline(y=cut_b, line={"color": color, "width": width})
     diagonal = {"color": ink(dark), "width": 1, "dash": "dot"}
     fig.add_shape(type="line", x0=0, y0=0, x1=1, y1=1, line=diagonal)
-    # The number of experts in each quadrant, in the corner that is off the diagonal.
+    fig.layout.annotations = [*_quadrants(fates, cut_a, dark)]
+    return fig
+
+
+def _quadrants(fates: "pd.Series[str]", cut_a: float, dark: bool) -> Iterator[dict[str, Any]]:
+    """The number of experts in each quadrant, in the corner that is off the diagonal."""
     look = {"bgcolor": paper(dark), "bordercolor": ink(dark), "borderpad": 2, "opacity": 0.92}
     above = {"xanchor": "right", "yanchor": "top", "xshift": -5, "yshift": -4}
     below = {"xanchor": "left", "yanchor": "bottom", "xshift": 5, "yshift": 4}
@@ -85,8 +103,7 @@ def rank_rank(
     ):
         text = f"{fate}: {int((fates == fate).sum()):,}"
         y = 1 if side is above else 0
-        fig.add_annotation(note(x, y, text, yref="paper", **side, **look))
-    return fig
+        yield note(x, y, text, yref="paper", **side, **look)
 
 
 def describe(table: pd.DataFrame, tau: float) -> str:
@@ -101,8 +118,10 @@ def brushed(table: pd.DataFrame, event: object) -> pd.DataFrame | None:
     """The rows of a table in the region that was brushed in its figure; None where none was."""
     try:
         points = event["selection"]["points"]  # type: ignore[index]
-        cells = {int(point["customdata"]) for point in points}
-    except (KeyError, TypeError, ValueError):
+        # The ring around the pinned expert has no number.
+        numbers = [point.get("customdata") for point in points]
+        cells = {int(number) for number in numbers if number is not None}
+    except (AttributeError, KeyError, TypeError, ValueError):
         return None
     rows, columns, bins = _places(table)
     return table[np.isin(rows * bins + columns, sorted(cells))] if cells else None

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,7 @@ from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.criterion_looks import looks
 from app.charts.theme import CLEAR, apply_theme, muted, paper, plain
-from app.charts.traces import halo, heat, layer_axis, series, stroke
+from app.charts.traces import halo, heat, layer_axis, pin, series, stroke
 from app.tables.ranked import Ranked
 
 _MEASURES: Final = (
@@ -72,7 +72,7 @@ def separations(panels: Sequence[Ranked], sparsity: Fraction) -> pd.DataFrame:
 def draw_map(context: Context) -> Drawing:
     """Which experts each criterion keeps."""
     table = ranked_experts(_rankings(context), context.fraction)
-    figure = partial(stratification_figure, table)
+    figure = partial(stratification_figure, table, marked=context.expert)
     return Drawing(figure, table, describe_map(table), context.about_both())
 
 
@@ -137,11 +137,14 @@ def separation_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     return fig.update_yaxes(title_text="layer", row=1, col=1)
 
 
-def stratification_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
+def stratification_figure(
+    table: pd.DataFrame, *, marked: tuple[int, int] | None = None, dark: bool = False
+) -> go.Figure:
     """Figure of a table `panel, layer, expert, rank, value, kept`: the expert map to export.
 
     `rank` counts from 0, first to keep; `value` is the saliency rescaled to 0..1 in its layer;
-    `kept` is a bool. Layer 0 on top, rank 1 on the left, veiled right of the cut.
+    `kept` is a bool. Layer 0 on top, rank 1 on the left, veiled right of the cut; `marked` is a
+    (layer, expert) to frame.
     """
     names = list(table["panel"].unique())
     layers = sorted(table["layer"].unique())
@@ -152,6 +155,7 @@ def stratification_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figu
         horizontal_spacing=0.04,
         subplot_titles=[plain(str(name)) for name in names],
     )
+    pins: list[dict[str, Any]] = []
     for column, name in enumerate(names, start=1):
         rows = table[table["panel"] == name]
         grid = rows.pivot_table(index="layer", columns="rank", values="value").reindex(layers)
@@ -167,6 +171,12 @@ def stratification_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figu
         fig.add_trace(cells, row=1, col=column)
         for trace in _cut(rows, layers, dark):
             fig.add_trace(trace, row=1, col=column)
+        if marked is not None:
+            it = rows[(rows["layer"] == marked[0]) & (rows["expert"] == marked[1])]
+            for rank in it["rank"]:
+                pins += pin(
+                    rank + 1, layers.index(marked[0]), dark, "" if column == 1 else str(column)
+                )
     fig.update_annotations(font={"size": 14})
     width = int(table["rank"].max()) + 1
     step = next((step for step in (1, 2, 4, 8, 16, 32, 64, 128) if width / step <= 5), 256)
@@ -180,6 +190,7 @@ def stratification_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figu
             "tickvals": sorted({1, *range(step, width + 1, step)}),
         },
         y=layer_axis(layers),
+        shapes=pins,
         height=int(np.clip(len(layers) * 28, 170, 420)) + 90,
     )
     return fig.update_yaxes(title_text="layer", row=1, col=1)

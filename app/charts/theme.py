@@ -42,6 +42,8 @@ muted: Final = {False: "#4d5b65", True: "#aebbc2"}.__getitem__
 paper: Final = {False: "#ffffff", True: "#0f1518"}.__getitem__
 # The product's own: what is kept, what is selected.
 primary: Final = {False: "#0f6d7e", True: "#3fb3c9"}.__getitem__
+# The pinned expert, as on the expert map.
+pinned: Final = {False: "#d6246e", True: "#ff5fa8"}.__getitem__
 _AXIS_MARGIN: Final = 56
 _FOOTER_LINE: Final = 15
 _FOOTER_CHARACTERS: Final = 100  # about 500 px, within the 700 px of plotly's static images

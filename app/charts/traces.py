@@ -1,6 +1,6 @@
 """What charts are drawn with: lines of series, chance, heat maps, rows of layers, notes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -15,6 +15,7 @@ from app.charts.theme import (
     ink,
     muted,
     paper,
+    pinned,
     plain,
 )
 
@@ -71,6 +72,22 @@ def box(x: tuple[float, float], y: tuple[float, float], color: str, width: float
     """The shape of a rectangle between the ends of `x` and `y`."""
     ends = {"x0": x[0], "x1": x[1], "y0": y[0], "y1": y[1]}
     return {"type": "rect", **ends, "line": {"color": color, "width": width}}
+
+
+def pin(x: float, y: float, dark: bool, axes: str = "") -> list[dict[str, Any]]:
+    """The frame around the cell of the pinned expert, as shapes; `axes` is "2" of x2 and y2."""
+    ends, place = ((x - 0.5, x + 0.5), (y - 0.5, y + 0.5)), {"xref": f"x{axes}", "yref": f"y{axes}"}
+    looks = (paper(dark), 5), (pinned(dark), 3)
+    return [box(*ends, color, width) | place for color, width in looks]
+
+
+def pin_point(points: Iterable[Any], place: tuple[int, int], dark: bool) -> go.Scatter:
+    """The ring around points, their x and y, of the pinned expert of this layer and number."""
+    x, y = points
+    name = f"pinned: layer {place[0]}, expert {place[1]}"
+    line = {"color": pinned(dark), "width": 3}
+    mark = {"symbol": "circle-open", "size": 16, "color": pinned(dark), "line": line}
+    return go.Scatter(x=x, y=y, mode="markers", name=name, marker=mark, hoverinfo="skip")
 
 
 def heat(z: Any, title: str, dark: bool, bar: Mapping[str, Any], **more: Any) -> go.Heatmap:

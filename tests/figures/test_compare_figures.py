@@ -96,10 +96,21 @@ def test_nothing_brushed(compared, event):
 
 def test_a_marked_expert_is_framed(compared):
     plain, framed = (kept_by.kept_by_map(compared, marked=place) for place in (None, (7, 1)))
-    (ring,) = framed.data[len(plain.data) :]
+    assert not plain.layout.shapes
     # The second row, the second expert.
-    assert (min(ring.x), max(ring.x), min(ring.y), max(ring.y)) == (0.5, 1.5, 0.5, 1.5)
-    assert len(kept_by.kept_by_map(compared, marked=(4, 1)).data) == len(plain.data)
+    ring = framed.layout.shapes[-1]
+    assert (ring.x0, ring.x1, ring.y0, ring.y1) == (0.5, 1.5, 0.5, 1.5)
+    assert not kept_by.kept_by_map(compared, marked=(4, 1)).layout.shapes
+    # The second of two in both orders.
+    ring = rank_rank.rank_rank(compared, marked=(7, 0)).data[-1]
+    assert (list(ring.x), list(ring.y)) == ([0.75], [0.75])
+    cell = {"customdata": 0}
+    alone, with_ring = (
+        rank_rank.brushed(compared, {"selection": {"points": points}})
+        for points in ([cell], [cell, {"x": 0.75}])
+    )
+    assert alone is not None
+    assert alone.equals(with_ring)
 
 
 def test_layers():

@@ -60,6 +60,7 @@ def test_every_criterion_stands_out_and_no_two_look_alike(dark):
         assert theme.contrast(look.color, theme.paper(dark)) >= 3
     assert len({look.color for look in drawn.values()}) == len(EVERY)
     assert criterion_look("random", dark).color == theme.muted(dark)
+    assert looks(["Random (draw 3)"], dark)["Random (draw 3)"].color == theme.muted(dark)
     assert looks([FULL], dark)[FULL].color == theme.ink(dark)
     assert criterion_look("camera-p:0.5", dark) == criterion_look("camera-p", dark)
     # S(1,1,0) lies at the squared distances 1, 2 and 5 of REAP, MAN and MSAN.

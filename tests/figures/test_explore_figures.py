@@ -342,6 +342,20 @@ def test_a_point_an_expert_and_zeros_are_counted_not_drawn(damages):
     )
 
 
+def test_a_pinned_expert_is_marked_wherever_experts_are_drawn(damages, ranked, table):
+    ring = damage_proxy.damage_proxy(damages, marked=(0, 2)).data[-1]
+    assert (list(ring.x), list(ring.y)) == ([7.0], [0.1])
+    assert ring.name == "pinned: layer 0, expert 2"
+    # One of no damage has no place there.
+    assert not len(damage_proxy.damage_proxy(damages, marked=(0, 3)).data[-1].x)
+    # Magnitude ranks expert 2 of layer 7 first, AIMER expert 0; rank 1 lies around x = 1.
+    frames = stratification_figure(ranked, marked=(7, 2)).layout.shapes[1::2]
+    assert [(each.x0, each.y0, each.xref) for each in frames] == [(0.5, 0.5, "x"), (1.5, 0.5, "x2")]
+    frames = path_frequency.path_frequency(table, COUNTS, marked=(5, 2)).layout.shapes[1::2]
+    assert [(each.x0, each.y0, each.yref) for each in frames] == [(1.5, 0.5, "y"), (1.5, 0.5, "y2")]
+    assert not path_frequency.path_frequency(table, COUNTS, marked=(9, 0)).layout.shapes
+
+
 def test_nothing_but_zeros(damages):
     fig = damage_proxy.damage_proxy(damages.assign(damage=0.0))
     # No place on a logarithmic axis: no point is drawn, and the legend still counts them.

@@ -24,12 +24,17 @@ def shares():
 @pytest.mark.parametrize("dark", [False, True])
 def test_the_map_is_the_table_with_one_expert_outlined(shares, dark):
     fig = neuron_map.kept_share_map(shares, marked=(3, 1), dark=dark)
-    (heat,) = fig.data
-    assert np.asarray(heat.z).tolist() == [[0.0, 0.75], [1.0, 0.75]]
-    assert np.asarray(heat.customdata).tolist() == [[4, 1], [0, 1]]
+    heat, marks = fig.data
+    assert np.asarray(heat.z).tolist() == [[0, 75], [100, 75]]
+    assert list(marks.customdata) == [4, 1, 0, 1]
+    # A click on a mark says its layer and expert.
+    points = [{"x": x, "y": y} for x, y in zip(marks.x, marks.y, strict=True)]
+    clicked = [neuron_map.clicked_expert({"selection": {"points": [point]}}) for point in points]
+    assert clicked == [(1, 0), (1, 1), (3, 0), (3, 1)]
+    assert neuron_map.clicked_expert({"selection": {"points": []}}) is None
     # Decoder indices, also where layers between are dense.
     assert list(heat.y) == list(fig.layout.yaxis.ticktext) == ["1", "3"]
-    (mark,) = fig.layout.shapes
+    *_, mark = fig.layout.shapes
     assert (mark.x0, mark.y0) == (0.5, 0.5)
     assert not neuron_map.kept_share_map(shares, marked=(2, 1)).layout.shapes
     assert neuron_map.describe(shares) == (

@@ -11,14 +11,16 @@ from app.charts import neuron_cut
 from app.charts.context import Context
 from app.charts.listing import CHARTS
 from app.charts.neuron_saliency import most_divided
+from app.charts.neurons_kept import clicked_expert
 from app.frame.cards import card
-from app.frame.charts import show, show_chart
+from app.frame.charts import selection_of, show, show_chart
 from app.frame.controls import switch
 from app.frame.notes import inform, show_command
 from app.literal import literal
 from app.parts.explore.bins import bins_part
 from app.parts.explore.neuron_needs import neurons_missing_part
 from app.parts.explore.same_bytes import same_bytes_part
+from app.session.chosen_expert import choose_expert
 from app.session.plan_data import check_page_reads, lacks_statistics
 from pruning.atoms.selection import AtomScope
 from pruning.plan import ATOMIC_GRANULARITY
@@ -46,15 +48,22 @@ def neuron_page(context: Context) -> None:
             scope = SCOPES[neuron_cut.neuron_choice(seen).scope].lower()
             where = f" if neurons competed within {scope}; this plan takes as many of each expert"
         st.markdown(
-            f"**What stays of each expert**{where}. Dark experts are nearly gone. Name one as "
-            "`layer.expert` in the sidebar to look inside."
+            f"**What stays of each expert**{where}. Dark experts are nearly gone. Click one to pin "
+            "it and look inside."
         )
-        show_chart(kept, said=True)
+        show_chart(kept, said=True, on_select=_pin_clicked)
     part = switch("Part", "inside", {name: words for name, (words, _) in PARTS.items()})
     with st.container(border=True):
         PARTS[part][1](context)
     show_command(request.command(), heading="This plan from the command line")
     st.page_link("views/plan.py", label="Plan with these neurons", icon=":material/tune:")
+
+
+def _pin_clicked() -> None:
+    """An expert of the map was clicked."""
+    # An empty selection says nothing: the browser sends one when the frame is drawn.
+    if (place := clicked_expert(selection_of("neurons-kept"))) is not None:
+        choose_expert(place)
 
 
 def _metrics(context: Context) -> None:
