@@ -1,7 +1,7 @@
 """A model's own evaluations as a table: series of plans, and what they get at a share removed."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -56,7 +56,11 @@ def results_of(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     odd = {name: "" if way == usual else way for name, way in ways.items()}
     table = table.assign(series="", way=table["evaluation"].map(odd).astype(str))
     draws = table["criterion"].map(is_random).astype(bool)
-    rows = table.assign(criterion=table["criterion"].mask(draws, RANDOM.name)).to_dict("records")
+    said = table.assign(
+        criterion=table["criterion"].mask(draws, RANDOM.name),
+        calibrated_on=table["calibrated_on"].replace(_short_blends(table["calibrated_on"])),
+    )
+    rows = said.to_dict("records")
     table["series"] = [series_name(row, row["way"]) if row["removed"] else "" for row in rows]
     in_time = table.sort_values("created_at", kind="stable")
     first = in_time.groupby(["series", in_time["removed"].round(4)])["plan"].transform("first")
@@ -67,6 +71,14 @@ def results_of(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
         for name, plan, known in named
     ]
     return _ordered(pd.concat([table, _over_corpora(table)], ignore_index=True))
+
+
+def _short_blends(calibrated_on: Iterable[str]) -> dict[str, str]:
+    """Blend -> its number of corpora in words, where no other blend has as many."""
+    blends = {name for name in calibrated_on if "+" in name}
+    sizes = Counter(len(name.split("+")) for name in blends)
+    counted = ((name, len(name.split("+"))) for name in blends)
+    return {name: f"{count} corpora" for name, count in counted if sizes[count] == 1}
 
 
 def _ordered(table: pd.DataFrame) -> pd.DataFrame:

@@ -46,7 +46,7 @@ def draw(context: Context) -> Drawing:
     rows = rows.rename(columns={"corpus": "benchmark", "mean": "score"})
     rows = rows.assign(setting=[f"{share:.0%} removed" for share in rows["removed"]])
     # The newest, where a candidate was evaluated on a corpus more than once.
-    rows = rows.drop_duplicates(["setting", "series", "benchmark"], keep="last")
+    rows = rows.drop_duplicates(["setting", "series", "benchmark"], keep="last").sort_index()
     scores = {
         setting: score_table(rows[rows["setting"] == setting], by="series")
         for setting in rows.sort_values("removed", kind="stable")["setting"].unique()

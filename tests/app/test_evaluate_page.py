@@ -192,8 +192,26 @@ def test_all_corpora_is_the_mean_over_them_of_what_was_measured_on_all(swept):
     curves = drawn("evaluation-curves", results, measure="nll")
     titles = [note.text for note in curves.figure().layout.annotations]
     assert titles[0] == ALL_CORPORA
+    winners = drawn("own-winner-map", results).table
+    assert winners["benchmark"].iloc[0] == ALL_CORPORA
     # A corpus of its own is no mean of others.
     assert ALL_CORPORA not in set(results_of(swept)["corpus"])
+
+
+def test_a_blend_is_named_by_its_number_of_corpora_where_that_says_which(swept):
+    reap = next(record for record in swept if record.plan.criterion == "reap")
+
+    def on(*corpora):
+        plan = reap.plan.model_copy(update={"corpora": corpora})
+        digest = "+".join(corpora)
+        return reap.model_copy(update={"record_id": digest, "plan": plan, "plan_digest": digest})
+
+    names = set(results_of([on("a", "b"), on("a", "b", "c")])["series"])
+    assert names == {"REAP, on 2 corpora", "REAP, on 3 corpora"}
+    names = set(results_of([on("a", "b"), on("a", "c"), on("a")])["series"])
+    assert {name.partition(", plan")[0] for name in names} == {
+        *("REAP, on a+b", "REAP, on a+c", "REAP, on a")
+    }
 
 
 def test_perplexities_over_corpora_are_those_of_the_mean_loss(swept):
