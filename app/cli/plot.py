@@ -17,10 +17,19 @@ from app.cli import options
 from app.cli.derive import command
 from app.cli.files import write_csv
 from app.console import follow, out, show_table
+from pruning.atoms.widths import WidthChoice
+from pruning.evaluate.answers_record import AnswerStore
+from pruning.evaluate.quality import stored_losses
+from pruning.evaluate.record import EvaluationStore
+from pruning.evaluate.store import readable_records
+from pruning.plan import ATOMIC_GRANULARITY, fit_plan, load_plan
 from pruning.planning.comparing import compare_request
+from pruning.planning.make import CurrentPlan
 from pruning.planning.ranking import weights_measured
-from pruning.requests.base import Option
+from pruning.requests.base import Option, command_line
 from pruning.requests.pair import PlotRequest, ReportRequest
+from pruning.sizes import format_bytes, size_report
+from pruning.surgery.width_sizes import width_option
 
 if TYPE_CHECKING:
     from app.charts.context import Context
@@ -91,11 +100,25 @@ def _context(first: dict[str, Any], second: dict[str, Any]) -> "Context":
 
 
 @command(ReportRequest)
-def report(request: ReportRequest, *, out_file: options.Out = Path("report.html")) -> None:
-    """Write figures with their sentences and numbers as one HTML page that opens offline."""
+def report(
+    request: ReportRequest,
+    *,
+    plan: Annotated[
+        options.Plan | None,
+        Option("Write one page for people who decide on this plan.json, and no figures."),
+    ] = None,
+    out_file: options.Out = Path("report.html"),
+) -> None:
+    """Write figures with their sentences and numbers as one HTML page that opens offline.
+
+    With --plan one printed page: what it saves, what it loses against Random and the original.
+    """
     from app.report.contents import report_of, views_of
     from app.report.page import report_html
 
+    if plan is not None:
+        _report_decision(request, plan, out_file)
+        return
     views = views_of(request.views, request.criterion)
     recipes = request.recipes(request.criterion, request.with_criterion, request.sparsity)
     made = report_of(_context(*recipes), views, request.title)
@@ -105,3 +128,24 @@ def report(request: ReportRequest, *, out_file: options.Out = Path("report.html"
     for name, reason in made.omitted.items():
         out.print(f"left out: {name}: {reason}")
     out.print(f"{out_file}: {len(made.sections)} figures")
+
+
+def _report_decision(request: ReportRequest, path: Path, out_file: Path) -> None:
+    from app.report.decision import decision_html, decision_of, pair_of
+
+    model = load_model_index(request.model, revision=request.revision)
+    plan = load_plan(path, model=model)
+    shown = CurrentPlan(plan, file="" if CurrentPlan(plan).name else path.name)
+    folders = stats_store(request.stats_dir).directories
+    losses = stored_losses(EvaluationStore(folders), model.identity)
+    told, _ = readable_records(AnswerStore(folders), model.identity)
+    words = ("report", request.model, "--plan", path.name, "-o", out_file.name)
+    num_bytes = size_report(model, shown.plan).bytes_after
+    if shown.plan.granularity == ATOMIC_GRANULARITY:
+        option = width_option(model, fit_plan(shown.plan, model), WidthChoice())
+        num_bytes = model.checkpoint.nbytes if option.refused else option.disk_bytes
+    made = decision_of(model, shown, num_bytes, losses, command_line(*words))
+    made = replace(made, answers=pair_of(told, plan.digest))
+    write_durably(out_file, decision_html(made).encode())
+    out.print(f"{format_bytes(made.before)} -> {format_bytes(made.after)}. {made.verdict}")
+    out.print(f"{out_file}: one page")

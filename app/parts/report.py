@@ -1,18 +1,26 @@
-"""The sidebar's way to take a page away: its figures as one HTML file, and the command for it."""
+"""The sidebar's way to take a page away: one page on the plan, or the figures, as an HTML file."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import streamlit as st
 
 from analysis.errors import UserError
+from app.charts.chart import Chart
 from app.charts.context import Context, call
 from app.charts.listing import CHARTS
 from app.report.contents import command_of, report_of
+from app.report.decision import decision_html, decision_of, pair_of
 from app.report.page import report_html
+from app.session.data import shown_model
+from app.session.plan_data import bytes_after
+from app.session.records import losses_of, records_of
+from pruning.evaluate.answers_record import AnswerStore
+from pruning.planning.make import CurrentPlan
 
 
 def report_part(context: Context, page: str) -> None:
-    """A page's figures as one HTML file; drawn in the sidebar, where the page has figures.
+    """One page for people who decide on the plan, and the figures of the page, each as a file.
 
     Args:
         context: with what was chosen on the page.
@@ -20,26 +28,57 @@ def report_part(context: Context, page: str) -> None:
     """
     wanted = context.plan.granularity
     views = [each for each in CHARTS.values() if (each.page, each.granularity) == (page, wanted)]
-    if not views or (context.recipes is None and context.criterion is None):
-        return
+    if context.recipes is None and context.criterion is None:
+        views = []
     try:
-        command = command_of(context, views)
+        command = command_of(context, views) if views else ""
     except UserError:  # the page says what cannot be read
+        command = ""
+    if not command and context.shown is None:
         return
+    with st.sidebar, st.popover("Report", icon=":material/description:", width="stretch"):
+        if context.shown is not None:
+            _decision(context, context.shown)
+        if command:
+            _figures(context, page, views, command)
+
+
+def _decision(context: Context, shown: CurrentPlan) -> None:
+    num_bytes, losses = bytes_after(context, shown), losses_of(context.model)
+    command = shown.plan_command(shown_model(context.model))
+    answers = pair_of(records_of(context, AnswerStore), shown.plan.digest)
+
+    def page() -> str:
+        """The file, made on the click in a thread without a session."""
+        made = decision_of(context.model, shown, num_bytes, losses, command)
+        return decision_html(replace(made, answers=answers))
+
+    st.text("One printed page: what the plan saves, and what it loses against Random.")
+    st.download_button(
+        "For decisions",
+        page,
+        file_name=f"{context.model.name}-decision.html",
+        mime="text/html",
+        key="report.decision",
+        on_click="ignore",
+        icon=":material/description:",
+    )
+
+
+def _figures(context: Context, page: str, views: Sequence[Chart], command: str) -> None:
     # The report is made on the click, in a thread without a session.
     alone = replace(context, keep=call)
-    with st.sidebar, st.popover("Report", icon=":material/description:", width="stretch"):
-        st.text(
-            "The figures of this page in one HTML file: with what they say, their numbers and what "
-            "made them. It opens offline and prints."
-        )
-        st.download_button(
-            "Download the report",
-            lambda: report_html(report_of(alone, views)),
-            file_name=f"{context.model.name}-{page}.html",
-            mime="text/html",
-            key="report",
-            on_click="ignore",
-            icon=":material/download:",
-        )
-        st.code(command, language=None, wrap_lines=True)
+    st.text(
+        "The figures of this page in one HTML file: with what they say, their numbers and what "
+        "made them. Both open offline and print."
+    )
+    st.download_button(
+        "All figures",
+        lambda: report_html(report_of(alone, views)),
+        file_name=f"{context.model.name}-{page}.html",
+        mime="text/html",
+        key="report",
+        on_click="ignore",
+        icon=":material/download:",
+    )
+    st.code(command, language=None, wrap_lines=True)

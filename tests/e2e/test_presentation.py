@@ -15,6 +15,7 @@ from analysis.stats.store import SHIPPED_STATS, StatsStore
 from app.charts.context import context_of
 from app.frame.tour import STEPS
 from app.report.contents import report_of, views_of
+from app.report.decision import AnswerPair, Decision, LossRow, decision_html
 from app.report.page import report_html
 from pruning.planning.comparing import compare_request
 
@@ -68,6 +69,29 @@ def test_a_report_prints_a_figure_a_page(chromium: Browser, report: Path):
     pdf = tab.pdf(prefer_css_page_size=True)
     # The first page holds what was asked; each figure begins one of its own.
     assert pdf.count(b"/Type /Page\n") == 1 + len(CHARTS)
+    context.close()
+
+
+def test_the_report_for_decisions_prints_on_one_page(chromium: Browser, tmp_path: Path):
+    rows = [LossRow(f"a corpus with a long name {n}", 2.0, 1.0 + n, 1.5) for n in range(10)]
+    page = Decision(
+        title="Should a model be pruned this way?",
+        name="REAP, demo-code + demo-math + demo-prose, Global, 50%",
+        before=1 << 36,
+        after=1 << 35,
+        verdict="It adds a lot. " * 12,
+        rows=tuple(rows),
+        facts={f"fact {n}": "a long value " * 6 for n in range(9)},
+        command="moeprune plan " + "--corpus another " * 12,
+        answers=AnswerPair("prompt " * 100, "answer " * 100, "answer\n" * 100),
+    )
+    path = tmp_path / "decision.html"
+    path.write_text(decision_html(page))
+    context = chromium.new_context(offline=True)
+    tab = context.new_page()
+    tab.goto(path.as_uri())
+    assert violations(tab) == {}
+    assert tab.pdf(prefer_css_page_size=True).count(b"/Type /Page\n") == 1
     context.close()
 
 

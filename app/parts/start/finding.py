@@ -29,7 +29,7 @@ def finding_part(context: Context, shown: CurrentPlan) -> None:
     losses, share = losses_of(context.model), removed_share(context)
     loss, chance = loss_of_plan(context)
     st.markdown(
-        f"### {share}: {saved_words(context, shown)}.\n\n"
+        f"## {share}: {saved_words(context, shown)}.\n\n"
         + " ".join(sentences(losses, loss, chance))
     )
     saved, lost, corpora = st.columns([2, 3, 3])

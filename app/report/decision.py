@@ -1,0 +1,172 @@
+"""The report for people who decide, on one printed page: what a plan saves and what it loses."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+
+from jinja2 import Environment, StrictUndefined
+
+from analysis.model import MoEModel
+from app.charts.chart import made_by
+from pruning.evaluate.answers_record import AnswerRecord
+from pruning.evaluate.quality import PlanLoss, RandomLoss, full_losses, loss_of, random_at
+from pruning.plan import PruningPlan, fit_plan
+from pruning.planning.make import CurrentPlan
+from pruning.sizes import format_bytes
+
+# What one page holds.
+_MOST_CORPORA, _MOST_LETTERS, _MOST_LINES = 8, 240, 6
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerPair:
+    """What the original and the pruned model say to one prompt."""
+
+    prompt: str
+    full: str
+    pruned: str
+
+
+@dataclass(frozen=True, slots=True)
+class LossRow:
+    """A line of the table of losses, in nats per token; None where it was not measured."""
+
+    name: str  # corpus, or what is taken over all of them
+    full: float | None  # loss of the original model
+    plan: float | None  # what the plan adds to it
+    random: float | None  # what Random adds, the mean over draws
+
+
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """What the page says."""
+
+    title: str
+    name: str  # of the plan
+    before: int  # bytes of all weights
+    after: int  # the same of the export
+    verdict: str  # one or two sentences
+    rows: tuple[LossRow, ...]  # worst corpus first, then mean and worst; empty where unmeasured
+    facts: Mapping[str, str]  # provenance, name -> value
+    command: str  # that makes the plan
+    answers: AnswerPair | None = None
+
+    @property
+    def saved(self) -> float:
+        """Share of the bytes that goes."""
+        return 1 - self.after / self.before
+
+    @property
+    def most(self) -> float:
+        """The largest added loss of the table, to scale bars by."""
+        return max((x for row in self.rows for x in (row.plan, row.random) if x), default=1.0)
+
+
+def pair_of(records: Iterable[AnswerRecord], digest: str) -> AnswerPair | None:
+    """The newest answers of the original and of the plan with this digest; None without any."""
+    found = [each for each in records if each.plan_digest == digest and len(each.answers) > 1]
+    if not found:
+        return None
+    newest = max(found, key=lambda each: each.created_at)
+    return AnswerPair(newest.prompt, newest.answers[0].text, newest.answers[1].text)
+
+
+def decision_of(
+    model: MoEModel,
+    shown: CurrentPlan,
+    num_bytes: int,
+    losses: Sequence[PlanLoss],
+    command: str,
+) -> Decision:
+    """The page on a plan; `num_bytes` are of its export, `losses` of all plans of the model."""
+    plan = fit_plan(shown.plan, model)
+    loss = loss_of(losses, plan.digest)
+    chance = None
+    if loss and not loss.way and loss.facts.removed:
+        chance = random_at(losses, loss.facts.removed, loss.facts.granularity)
+    return Decision(
+        title=f"Should {model.name} be pruned this way?",
+        name=shown.name,
+        before=model.checkpoint.nbytes,
+        after=num_bytes,
+        verdict=_verdict(loss, chance),
+        rows=_rows(loss, chance, full_losses(losses)),
+        facts=_facts(model, plan, loss, chance),
+        command=command,
+    )
+
+
+def _verdict(loss: PlanLoss | None, chance: RandomLoss | None) -> str:
+    """The loss against that of chance, in words."""
+    if loss is None:
+        return "What it loses has not been measured: measure it before you decide."
+    lost = (
+        f"It adds {loss.mean:+.2f} nats per token on average over {len(loss.change)} corpora, most "
+        f"on {loss.worst_on} ({loss.worst:+.2f})."
+    )
+    if loss.missing:
+        return f"{lost} It was not measured on {', '.join(loss.missing)}."
+    if chance is None:
+        return f"{lost} Random removal of as much was not measured."
+    away, spread = chance.mean - loss.mean, chance.mean_spread or 0.0
+    words = "less than" if away > 0 else "more than"
+    if abs(away) <= spread:
+        words = "too near to tell from"
+    draws = f"{chance.draws} draws" if chance.draws > 1 else "1 draw"
+    said = f"{lost} That is {words} Random removal of as much ({chance.mean:+.2f}, {draws})"
+    worse = sorted(name for name, change in loss.change.items() if change > chance.change[name])
+    return f"{said}; on {', '.join(worse)} it loses more than Random." if worse else f"{said}."
+
+
+def _rows(
+    loss: PlanLoss | None, chance: RandomLoss | None, full: Mapping[str, float]
+) -> tuple[LossRow, ...]:
+    if loss is None:
+        return ()
+    drawn = chance.change if chance else {}
+    corpora = sorted(loss.change, key=loss.change.__getitem__, reverse=True)
+    rows = [
+        LossRow(name, loss.full.get(name, full.get(name)), loss.change[name], drawn.get(name))
+        for name in corpora[:_MOST_CORPORA]
+    ]
+    if len(corpora) > 1:
+        rows.append(LossRow("mean", None, loss.mean, chance.mean if chance else None))
+        rows.append(LossRow("worst", None, loss.worst, chance.worst if chance else None))
+    return tuple(rows)
+
+
+def _facts(
+    model: MoEModel, plan: PruningPlan, loss: PlanLoss | None, chance: RandomLoss | None
+) -> dict[str, str]:
+    made = plan.provenance
+    facts = {
+        "Model": f"{model.name}, identity {model.identity[:16]}",
+        "Plan": f"digest {plan.digest[:16]}",
+        "Criterion": made.criterion,
+        "Calibrated on": " + ".join(made.corpora),
+        "Schedule": made.schedule,
+        "Sparsity": made.sparsity,
+        "Statistics": ", ".join(made.runs),
+        "Measured": "",
+        "Random": f"{chance.draws} draws, mean" if chance else "",
+    }
+    if loss:
+        way = loss.way or f"at least {loss.num_samples} held-out samples of each corpus"
+        facts["Measured"] = f"{way}, {loss.created_at[:10]}"
+    return {name: value for name, value in facts.items() if value}
+
+
+def decision_html(decision: Decision) -> str:
+    """The page; every value is text, and nothing in it is fetched or run."""
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"size": format_bytes, "short": _short}
+    text = files("app.report").joinpath("decision.html.jinja").read_text(encoding="utf-8")
+    return environment.from_string(text).render(page=decision, about=made_by())
+
+
+def _short(text: str) -> str:
+    text = text.strip()
+    shown = "\n".join(text.splitlines()[:_MOST_LINES])[:_MOST_LETTERS].rstrip()
+    return text if shown == text else f"{shown} ..."

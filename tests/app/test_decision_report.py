@@ -1,0 +1,137 @@
+"""The one-page report for people who decide: its numbers by hand, its words, the ways to it."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from analysis.model import load_model_index
+from analysis.stats.store import SHIPPED_STATS
+from app.report.decision import AnswerPair, decision_html, decision_of, pair_of
+from pruning.evaluate.answers_record import AnswerStore
+from pruning.evaluate.quality import PlanLoss
+from pruning.evaluate.record import PlanFacts
+from pruning.plan import keep_all, plan_from_dict
+from pruning.planning.make import CurrentPlan
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load_model_index("demo")
+
+
+@pytest.fixture(scope="module")
+def shown(model):
+    kept = {str(layer): list(range(16)) for layer in range(6)}
+    return CurrentPlan(plan_from_dict({**keep_all(model).to_dict(), "kept": kept}), file="a.json")
+
+
+def loss(plan, criterion, change, corpora=("a", "b")):
+    facts = PlanFacts(criterion=criterion, removed=0.5, schedule="uniform", granularity="expert")
+    full = {"a": 2.0, "b": 1.0}
+    return PlanLoss(plan, facts, "", corpora, change, full, {}, {}, 8, "2026-01-02T03:04:05")
+
+
+DRAWS = [
+    loss("draw 1", "random", {"a": 1.0, "b": 1.0}),
+    loss("draw 2", "random:2", {"a": 2.0, "b": 0.0}),
+]
+
+
+def decided(model, shown, change, draws=DRAWS, **said):
+    losses = [loss(shown.plan.digest, "reap", change, **said), *draws]
+    return decision_of(model, shown, model.checkpoint.nbytes // 2, losses, "moeprune plan")
+
+
+def test_the_numbers_are_those_of_hand_arithmetic(model, shown):
+    # Random: 1.5 on a, 0.5 on b; means 1 and 1, worsts 1 and 2.
+    page = decided(model, shown, {"a": 0.25, "b": 0.75})
+    rows = {row.name: (row.full, row.plan, row.random) for row in page.rows}
+    assert rows == {
+        "b": (1.0, 0.75, 0.5),
+        "a": (2.0, 0.25, 1.5),
+        "mean": (None, 0.5, 1.0),
+        "worst": (None, 0.75, 1.5),
+    }
+    assert page.saved == pytest.approx(0.5)
+    assert page.verdict == (
+        "It adds +0.50 nats per token on average over 2 corpora, most on b (+0.75). That is less "
+        "than Random removal of as much (+1.00, 2 draws); on b it loses more than Random."
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "draws", "said", "words"),
+    [
+        ({"a": 2.0, "b": 2.0}, DRAWS, {}, "more than Random removal"),
+        # The draws' means are 1 and 2, 0.71 apart from 1.5.
+        (
+            {"a": 1.5, "b": 1.0},
+            [DRAWS[0], loss("draw 2", "random:2", {"a": 2.0, "b": 2.0})],
+            {},
+            "too near to tell from Random",
+        ),
+        ({"a": 1.0, "b": 1.0}, [], {}, "Random removal of as much was not measured"),
+        ({"a": 1.0}, DRAWS, {}, "not measured on b"),
+    ],
+)
+def test_the_verdict_says_what_is_known(model, shown, change, draws, said, words):
+    assert words in decided(model, shown, change, draws, **said).verdict
+
+
+def test_a_plan_that_was_not_measured_says_so(model, shown):
+    page = decision_of(model, shown, 1, DRAWS, "moeprune plan")
+    assert page.rows == ()
+    assert "has not been measured" in page.verdict
+
+
+def test_the_page_runs_and_fetches_nothing_and_names_are_text(model, shown):
+    answers = AnswerPair("<b>2 + 2?</b>", "4", "five " * 200)
+    page = replace(decided(model, shown, {"a": 0.25, "b": 0.75}), answers=answers)
+    written = decision_html(page)
+    assert "&lt;b&gt;2 + 2?&lt;/b&gt;" in written
+    assert "default-src 'none'" in written
+    assert not re.search(r"<script|src=|href=", written)
+    assert "five " * 200 not in written
+
+
+def test_the_answers_are_the_newest_of_this_plan(shown):
+    (known, *_) = AnswerStore([SHIPPED_STATS]).records(load_model_index("demo").identity)
+
+    def told(digest, text, at):
+        answers = [
+            each.model_copy(update={"text": word})
+            for each, word in zip(known.answers, ("4", text), strict=True)
+        ]
+        made = known.made | {"created_at": at}
+        update = {"plan_digest": digest, "prompt": "2 + 2?", "answers": answers, "made": made}
+        return known.model_copy(update=update)
+
+    digest = shown.plan.digest
+    records = [
+        told(digest, "five", "2026-02-01"),
+        told(digest, "four", "2026-01-01"),
+        told("x", "six", "2026-03-01"),
+    ]
+    assert pair_of(records, digest) == AnswerPair("2 + 2?", "4", "five")
+    assert pair_of(records, "other") is None
+
+
+@pytest.mark.parametrize("page", ["start", "plan", "evaluate", "export"])
+def test_every_page_with_a_plan_offers_it(open_page, page):
+    test = open_page(page)
+    keys = [each.key for each in test.sidebar.get("download_button")]
+    assert "report.decision" in keys
+    assert "report.decision" not in [
+        each.key
+        for each in open_page(page, b="1", alpha="0", beta="0").sidebar.get("download_button")
+    ]
+
+
+def test_the_command_writes_it(run, tmp_path):
+    run("moeprune plan demo --criterion reap --corpus demo-code --sparsity 50% -o plan.json")
+    printed = run("moeprune report demo --plan plan.json -o decision.html")
+    assert "10.3 MiB -> 5.8 MiB. It adds +1.20 nats per token" in printed
+    written = (tmp_path / "decision.html").read_text()
+    assert "REAP, demo-code, 50%" in written
+    assert str(tmp_path) not in written
