@@ -32,7 +32,7 @@ def test_the_bare_address_opens_on_the_best_plan_that_controls_can_say(open_page
     mine = every[opened.digest]
     # The best of all on all samples too: the halves agree on it.
     assert fmean(mine.values()) == min(fmean(each.values()) for each in every.values())
-    (head,) = (text for text in texts(test.markdown) if text.startswith("### Half of the experts"))
+    (head,) = (text for text in texts(test.markdown) if text.startswith("## Half of the experts"))
     assert f"**{fmean(mine.values()):+.2f}** to the loss on average" in head
     assert f"**{max(mine.values()):+.2f}** at worst, on {max(mine, key=mine.get)}" in head
     chance = [fmean(each.values()) for each in _random(every).values()]
@@ -71,7 +71,7 @@ def test_answers_of_the_full_model_this_plan_and_chance_are_shown(open_page):
 def test_a_model_without_a_plan_says_what_is_missing_and_shows_its_data(open_page):
     test = open_page("start", "bare")
     assert any("not been calibrated yet" in text for text in texts(test.info))
-    assert not any(text.startswith("### ") for text in texts(test.markdown))
+    assert not any(text.startswith("## ") for text in texts(test.markdown))
     assert any(button.label == "Calibrate" for button in test.button)
 
 
