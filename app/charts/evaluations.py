@@ -177,19 +177,5 @@ def usual_measure(results: pd.DataFrame) -> str:
 
 
 def is_share(removed: "pd.Series[float]", share: float) -> "pd.Series[bool]":
-    """Where this share was removed, up to the rounding of `shares_of`."""
+    """Where this share was removed, up to the rounding of tables."""
     return (removed - share).abs() < 5e-5
-
-
-def shares_of(results: pd.DataFrame) -> list[str]:
-    """Shares of the expert weights that were removed, as percentages, smallest first."""
-    removed = sorted({round(share, 4) for share in results["removed"] if share > 0})
-    return [f"{100 * share:.2f}".rstrip("0").rstrip(".") + "%" for share in removed]
-
-
-def of_plan(results: pd.DataFrame, measure: str, plan: str) -> pd.DataFrame:
-    """What the plan of this digest gets, a row a corpus; as most were measured, else newest."""
-    rows = results[(results["measure"] == measure) & (results["plan"] == plan)]
-    rows = rows.assign(usual=rows["way"] == "").sort_values(["usual", "created_at"])
-    rows = rows.drop_duplicates("corpus", keep="last").drop(columns="usual")
-    return rows.sort_values("corpus", ignore_index=True)

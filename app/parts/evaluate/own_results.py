@@ -12,9 +12,7 @@ from app.charts.choices import ResultChoice
 from app.charts.context import Context
 from app.charts.evaluations import (
     measures_of,
-    of_plan,
-    pool_draws,
-    results_of,
+    stored_results,
     usual_measure,
 )
 from app.frame.charts import chart_card, show
@@ -23,6 +21,8 @@ from app.frame.notes import inform
 from app.literal import literal
 from app.parts.evaluate.candidates import candidates_part
 from app.parts.evaluate.evaluation_form import evaluation_form
+from app.session.data import settings
+from app.session.keeping import remembered
 from app.session.records import records_of
 from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.result import MEASURES
@@ -36,7 +36,8 @@ _SCREENING: Final = (
 def own_part(context: Context) -> None:
     """Every candidate by its loss, then curves and maps; the form below."""
     records = records_of(context, EvaluationStore)
-    results = results_of(records)
+    store = EvaluationStore(settings().store.directories)
+    results = remembered(stored_results, store, context.model.identity)
     if results.empty:
         inform(
             "This model has no evaluations yet; the form below measures your plan, or every "
@@ -50,8 +51,7 @@ def own_part(context: Context) -> None:
         evaluation_form(context, records)
 
 
-def _charts(context: Context, measured: pd.DataFrame) -> None:
-    results = pool_draws(measured)
+def _charts(context: Context, results: pd.DataFrame) -> None:
     with st.container(horizontal=True, vertical_alignment="bottom"):
         measure = choose(
             "Measure",
@@ -63,14 +63,13 @@ def _charts(context: Context, measured: pd.DataFrame) -> None:
             width=220,
         )
         corpora = list(dict.fromkeys(results["corpus"]))
-        corpus = choose("Held-out text", corpora, key="held_out", bind="query-params", width=220)
-    own, known = context.shown, MEASURES[measure]
+        corpus = choose("Held-out corpus", corpora, key="held_out", bind="query-params", width=220)
+    known = MEASURES[measure]
     direction = "higher" if known.higher_is_better else "lower"
     st.text(f"{known.label}: {known.description} The {direction}, the better.")
-    mine = of_plan(measured, measure, own.plan.digest) if own else results.iloc[:0]
     context = replace(context, results=ResultChoice(results, measure=measure, corpus=corpus))
     with st.container(border=True):
-        _curves(context, results, measure, mine)
+        _curves(context, results, measure)
     chart_card(
         "pareto",
         context,
@@ -87,22 +86,22 @@ def _charts(context: Context, measured: pd.DataFrame) -> None:
         st.text("A small model trained for this demo; its rankings are its own.")
 
 
-def _curves(context: Context, results: pd.DataFrame, measure: str, mine: pd.DataFrame) -> None:
-    st.markdown("**What pruning costs**, a panel for each text; bands are 95% intervals.")
+def _curves(context: Context, results: pd.DataFrame, measure: str) -> None:
+    st.markdown("**What pruning costs**, a panel for each corpus; bands are 95% intervals.")
     axes = {name: label for name, (label, *_) in evaluation_curves.AXES.items()}
     against = switch("Against", "against", axes)
     names = sorted(set(results["series"]) - {""})
     lit: list[str] | None = None
     if len(names) > 6:  # as many as there are colours
+        own = context.shown.plan.digest if context.shown else ""
+        mine = set(results.loc[results["plan"] == own, "series"]) if own else set()
         chosen = st.multiselect(
             "Lines in colour",
             names,
-            default=sorted(
-                {*evaluation_curves.leading_series(results, measure), *mine["series"]} - {""}
-            ),
+            default=sorted({*evaluation_curves.leading_series(results, measure), *mine} - {""}),
             key=f"lines.{measure}",
-            help="At first those that are best somewhere, your plan's, and random. The others are "
-            "grey.",
+            help="At first your plan's, Random, and those that are best over all corpora at some "
+            "share. The others are grey.",
         )
         lit = [name for name in chosen if name in names]
     choice = replace(context.results, against=against, lit=lit)
