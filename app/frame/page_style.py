@@ -12,6 +12,11 @@ from app.charts.theme import paper
 _EVERYWHERE: Final = """
 [data-testid="stMainBlockContainer"] { padding: 4.5rem 2.5rem 4rem; }
 [data-testid="stMainBlockContainer"] h1 { font-size: 1.5rem; padding: 0; }
+.st-key-facts [data-testid="stMetric"] { padding: 0.3rem 0.8rem; }
+.st-key-facts [data-testid="stMetric"] > div {
+  display: flex; flex-flow: row wrap; align-items: center; gap: 0.6rem;
+}
+.st-key-facts [data-testid="stMetricValue"] { font-size: 1.1rem; }
 .st-key-see-why a { background: #0f6d7e; width: fit-content; padding: 0.4rem 1.2rem; }
 .st-key-see-why a * { color: #fff !important; }
 .st-key-plan-bar {

@@ -16,9 +16,6 @@ from analysis.stats.store import Run, load_expert_stats, load_weight_stats
 from analysis.stats.tables import ExpertStats, WeightStats
 from app.session.keeping import remembered
 from app.settings import Settings, shown_path
-from pruning.plan import PruningPlan, model_ref
-from pruning.schedules import uniform
-from pruning.sizes import SizeReport, size_report
 
 MAX_LAYERS, MAX_EXPERTS = 256, 1024
 _TEXTS = ("*.txt", "*.jsonl", "*.parquet")
@@ -142,10 +139,3 @@ def calibrated_models() -> dict[str, dict[str, Run]]:
 def weight_stats(run: Run) -> WeightStats:
     """Statistics of a model's weights."""
     return remembered(load_weight_stats, run)
-
-
-def size_report_of(model: MoEModel, percent: int) -> SizeReport:
-    """Sizes under a uniform plan; which experts stay does not change them."""
-    counts = uniform(model.layers, f"{percent}%").counts
-    kept = {layer: tuple(range(keep)) for layer, keep in counts.items()}
-    return remembered(size_report, model, PruningPlan(model_ref(model), kept))

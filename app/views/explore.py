@@ -3,10 +3,13 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 
+import numpy as np
 import streamlit as st
 
+from analysis.arrays import IntArray
 from analysis.ranking.overlap import kept_counts
 from analysis.ranking.stratification import rescale
+from analysis.stats.grid import Grid
 from app.charts.context import Context
 from app.charts.listing import CHARTS
 from app.components.expert_map import MapPanel, expert_map, map_payload
@@ -81,7 +84,7 @@ def stratification(context: Context, *ranked: Ranked) -> None:
             subtitle=context.source_of(each.criterion),
             values=rescale(each.saliency),
             order=each.order,
-            kept=kept_counts(each.grid, context.fraction),
+            kept=_counts(context, each.grid),
             scores=each.score,
         )
         for each in ranked
@@ -94,6 +97,14 @@ def stratification(context: Context, *ranked: Ranked) -> None:
         selected=chosen_expert(context.model.layers),
     )
     expert_map(payload, key=MAP, on_select_change=partial(choose_on_map, MAP))
+
+
+def _counts(context: Context, grid: Grid) -> IntArray:
+    """Experts that each layer keeps: as many as in the plan, for both criteria."""
+    shown = context.shown
+    if shown is None or shown.plan.granularity != EXPERT_GRANULARITY:
+        return kept_counts(grid, context.fraction)
+    return np.array([shown.kept[layer.index] for layer in grid.layers], dtype=np.int64)
 
 
 def _part(context: Context) -> None:

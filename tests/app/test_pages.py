@@ -86,7 +86,7 @@ def test_measured_weights_are_enough_for_the_criteria_that_read_them(open_page):
     test = open_page("explore", "weighed")
     test.menu_button(key="preset").set_value(PAIR).run()
     assert not test.exception
-    assert test.metric[0].value == "AIMER"
+    assert test.metric[0].label == "Pruned by Magnitude too"
     assert open_page("export", "weighed", criterion="AIMER").metric[0].value == "9 of 18"
 
 
@@ -105,9 +105,7 @@ def test_small_models_where_a_sparsity_removes_no_expert(open_page, go_to, perce
     assert not test.exception
     removed = 6 * percent // 100
     if not removed:
-        assert {metric.label: metric.delta for metric in test.metric}["Size after pruning"] == (
-            "nothing removed"
-        )
+        assert any("(nothing saved)" in text for text in texts(test.markdown))
     go_to(test, "export")
     assert test.metric[0].value == f"{18 - 3 * removed} of 18"
 

@@ -11,11 +11,8 @@ from app.charts.overlap import pair_overlaps
 from app.frame.cards import card
 from app.frame.charts import show
 from app.frame.notes import inform, show_command
-from app.session import data
 from app.session.needed import what_is_missing
 from app.tables.ranked import Ranked
-from pruning.planning.ranking import criterion_badge
-from pruning.sizes import format_bytes
 
 
 def ranked_pair(context: Context) -> tuple[Ranked, Ranked] | None:
@@ -32,33 +29,17 @@ def ranked_pair(context: Context) -> tuple[Ranked, Ranked] | None:
 
 
 def metrics(context: Context, shown: Ranked, beside: Ranked) -> None:
-    """Four numbers that answer: what, how different, how stable, how small."""
-    with st.container(horizontal=True):  # wraps where the window is narrow
-        _four_metrics(context, shown, beside)
-
-
-def _four_metrics(context: Context, shown: Ranked, beside: Ranked) -> None:
-    criterion, fraction = shown.criterion, context.fraction
-    formula = f"${criterion.formula}$  \n{criterion.reference}"
-    card("Criterion", criterion.label, criterion_badge(criterion), note=formula)
+    """Two numbers in one line: how different from the baseline, and how stable."""
+    fraction = context.fraction
     same = set_overlap(shown.pruned(fraction), beside.pruned(fraction))
-    card(
-        f"Pruned by {beside.criterion.label} too",
-        *_against_chance(same, chance_overlap(shown.grid, fraction)),
-        note="Share of the experts pruned here which the criterion on the left prunes as well.",
-        delta_arrow="auto",  # to differ from the other criterion is neither good nor bad
-    )
-    _stability_metric(context, criterion)
-    after = data.size_report_of(context.model, context.sparsity_percent).bytes_after
-    before = context.model.checkpoint.nbytes
-    card(
-        "Size after pruning",
-        format_bytes(after),
-        f"-{format_bytes(before - after)}" if after < before else "nothing removed",
-        note="Bytes of all tensors on disk; every layer loses the same share.",
-        delta_color="inverse" if after < before else "off",
-        delta_arrow="auto",
-    )
+    with st.container(horizontal=True, key="facts"):  # wraps where the window is narrow
+        card(
+            f"Pruned by {beside.criterion.label} too",
+            *_against_chance(same, chance_overlap(shown.grid, fraction)),
+            note="Share of the experts pruned here which the criterion on the left prunes as well.",
+            delta_arrow="auto",  # to differ from the other criterion is neither good nor bad
+        )
+        _stability_metric(context, shown.criterion)
 
 
 def _against_chance(share: float, chance: float) -> tuple[str, str | None]:
