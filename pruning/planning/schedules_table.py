@@ -15,6 +15,7 @@ from pruning.sizes import weight_bytes
 
 SIDE_TABLE_COLUMNS = (
     *("schedule", "kept", "fewest", "most", "layers changed", "overlap with uniform", "on disk"),
+    "plan",
 )
 
 
@@ -41,7 +42,7 @@ def schedules_table(
 
     The summary has SIDE_TABLE_COLUMNS: experts kept in all, fewest and most in a layer, layers
     that differ from the uniform schedule, share of the pruned experts that uniform prunes as
-    well, bytes of the weights.
+    well, bytes of the weights, digest of the plan.
     """
     counts, refused = side_by_side(spending, selection.evidence)
     counts = pd.concat([counts, searched], ignore_index=True) if len(searched) else counts
@@ -61,7 +62,7 @@ def schedules_table(
             overlap = _pruned_overlap(plan, uniform, selection.model)
         size = weight_bytes(selection.model, plan)
         spread = (sum(numbers), min(numbers), max(numbers))
-        summary.append((name, *spread, changed, overlap, size))
+        summary.append((name, *spread, changed, overlap, size, plan.digest))
     return pd.DataFrame(summary, columns=list(SIDE_TABLE_COLUMNS)), counts, refused
 
 

@@ -1,6 +1,7 @@
 """Plan: every schedule, edits held against every rule, files in and out, one plan on two pages."""
 
 import json
+from pathlib import Path
 
 import pytest
 import yaml
@@ -24,6 +25,7 @@ from pruning.recipe_file import recipe_from_yaml
 from pruning.schedules import Spending
 
 EVEN = "16.16.16.16.16.16"
+SHIPPED = Path(__file__).parents[2] / "cached_stats" / "evaluations"
 SIDES = "fewest"  # a column of the table of all schedules alone
 SCHEDULES = [name for name in SCHEDULE_NAMES if name not in ("search", "hand")]
 
@@ -369,3 +371,20 @@ def test_words_of_the_address_and_the_command_line():
     layers = load_model_index("demo").layers
     kept = {0: 16, 1: 4, 2: 32, 3: 8, 4: 9, 5: 10}
     assert counts_in(counts_text(kept), layers) == kept
+
+
+def test_schedules_that_were_measured_say_their_loss(open_page):
+    test = open_page("plan", b="0", alpha="0", beta="1", corpus="(blend)")  # EAN, all three corpora
+    found = {}
+    for file in SHIPPED.glob("demo-ean-*.json"):
+        raw = json.loads(file.read_text())
+        if raw["plan"]["sparsity"] == "50%" and len(raw["plan"]["corpora"]) == 3:
+            added = raw["metrics"]["nll"]["mean"] - raw["full"]["nll"]["mean"]
+            found.setdefault(raw["plan"]["schedule"], []).append(added)
+    table = table_with(test, SIDES).set_index("schedule")
+    assert {"Uniform", "Global"} < set(table.index)
+    for schedule in ("uniform", "global"):
+        row = table.loc[schedule.capitalize()]
+        assert row["mean"] == pytest.approx(sum(found[schedule]) / 3)
+        assert row["worst"] == pytest.approx(max(found[schedule]))
+    assert table["mean"].isna().any()

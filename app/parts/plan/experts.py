@@ -1,5 +1,6 @@
 """The parts of the Plan page: the editor, what is saved, all schedules side by side, the files."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,8 +25,10 @@ from app.session.plan_state import (
     table_key,
     take_refusal,
 )
+from app.session.records import losses_of
 from pruning.budget import count_budget
 from pruning.engines import contents_of, verdicts
+from pruning.evaluate.quality import loss_of
 from pruning.plan import ATOMIC_GRANULARITY
 from pruning.planning.choice import schedule_label
 from pruning.planning.make import CurrentPlan
@@ -131,14 +134,23 @@ def notes_part(shown: CurrentPlan) -> None:
 
 
 def sides_part(context: Context, beside: Sides) -> None:
-    """All schedules on this budget: chart and table."""
+    """All schedules on this budget: chart and table, with the loss of those that were measured."""
     st.markdown(
         "**All schedules on this budget**: brighter cells keep a larger share of their layer."
     )
-    readable = beside.table.assign(
-        schedule=beside.table["schedule"].map(schedule_label),
-        **{"on disk": beside.table["on disk"].map(format_bytes)},
+    losses = losses_of(context.model)
+    found = [loss_of(losses, plan) for plan in beside.table["plan"]]
+    measured = [each if each and not (each.way or each.missing) else None for each in found]
+    table = beside.table.assign(
+        mean=[each.mean if each else math.nan for each in measured],
+        worst=[each.worst if each else math.nan for each in measured],
     )
+    readable = table.assign(
+        schedule=table["schedule"].map(schedule_label),
+        **{"on disk": table["on disk"].map(format_bytes)},
+    )
+    # What is the same in every row says nothing.
+    told = [str(name) for name in readable if len(set(readable[name].dropna())) > 1]
     left, right = st.columns([12, 13])
     with left:
         show("schedules", context)
@@ -146,9 +158,15 @@ def sides_part(context: Context, beside: Sides) -> None:
         st.dataframe(
             readable,
             hide_index=True,
-            alt="The schedules side by side: counts, overlap with uniform, size.",
+            alt="The schedules side by side: counts, overlap with uniform, measured loss.",
             column_config={
                 "schedule": st.column_config.TextColumn(width=128),
+                "mean": st.column_config.NumberColumn(
+                    "mean loss",
+                    format="%+.3f",
+                    help="Added to the loss of the full model, mean over the corpora, as measured.",
+                ),
+                "worst": st.column_config.NumberColumn("worst", format="%+.3f"),
                 "fewest": st.column_config.NumberColumn(width=56),
                 "most": st.column_config.NumberColumn(width=52),
                 "on disk": st.column_config.TextColumn(width=68),
@@ -162,10 +180,11 @@ def sides_part(context: Context, beside: Sides) -> None:
                     "changed", width=64, help="Layers that keep another number than under uniform."
                 ),
             },
-            column_order=[name for name in beside.table.columns if name != "kept"],
+            column_order=[name for name in told if name not in ("kept", "plan")],
+            placeholder="not measured",
             key="plan.sides",
         )
-        csv_button(beside.table, "schedules-summary")
+        csv_button(table, "schedules-summary")
     for schedule, why in beside.refused.items():
         st.text(f"{schedule_label(schedule)} is not possible: {why}")
 
