@@ -11,7 +11,7 @@ from app.charts.chart import made_by
 from pruning.evaluate.answers_record import AnswerRecord
 from pruning.evaluate.quality import PlanLoss, RandomLoss, full_losses, loss_of, random_at
 from pruning.plan import PruningPlan, fit_plan
-from pruning.planning.make import CurrentPlan
+from pruning.planning.make import CurrentPlan, corpora_words
 from pruning.sizes import format_bytes
 
 # What one page holds.
@@ -143,7 +143,7 @@ def _facts(
         "Model": f"{model.name}, identity {model.identity[:16]}",
         "Plan": f"digest {plan.digest[:16]}",
         "Criterion": made.criterion,
-        "Calibrated on": " + ".join(made.corpora),
+        "Calibrated on": corpora_words(made.corpora),
         "Schedule": made.schedule,
         "Sparsity": made.sparsity,
         "Statistics": ", ".join(made.runs),

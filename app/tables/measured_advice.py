@@ -7,6 +7,7 @@ from statistics import fmean
 from analysis.ranking.advice import ADVICE, Purpose
 from pruning.evaluate.quality import PlanLoss, random_at
 from pruning.plan import EXPERT_GRANULARITY
+from pruning.planning.make import corpora_words
 
 _KIND = (EXPERT_GRANULARITY, "uniform")
 _SAME_SHARE = 5e-5
@@ -17,7 +18,7 @@ class MeasuredPlan:
     """A measured plan by a recommended criterion; added loss in nats per token, lower is better."""
 
     criterion: str
-    corpora: str  # that ranked, joined by plus signs
+    corpora: str  # that ranked, for people
     loss: float
     random: float  # of Random, the mean over its draws
 
@@ -60,5 +61,5 @@ def read_losses(purpose: Purpose, losses: Sequence[PlanLoss], share: float) -> Q
         corpora = tuple(each.change) if is_agnostic else own
         if measured and is_meant and is_share and corpora:
             sides = (fmean(side[name] for name in corpora) for side in (each.change, chance.change))
-            rows.append(MeasuredPlan(facts.criterion, "+".join(facts.corpora), *sides))
+            rows.append(MeasuredPlan(facts.criterion, corpora_words(facts.corpora), *sides))
     return QualityReading(tuple(sorted(rows, key=lambda row: row.loss)), over)

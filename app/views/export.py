@@ -28,9 +28,9 @@ def export(context: Context) -> Context:
         report = sizes_of(context, shown.plan)
         is_written = finished_part(context, shown.plan)
         left, right = st.columns(2)
-        with right, form_place(is_written=is_written):
+        with left, form_place(is_written=is_written):
             form_part(context, shown, report)
-        with left, st.container(border=True):
+        with right, st.container(border=True):
             plan_part(context, shown, report)
     if not is_writing:
         job_panel("export")

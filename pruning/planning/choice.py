@@ -38,6 +38,7 @@ SCOPES: Mapping[AtomScope, str] = {
 _LONGEST_NAME, _OWN_DIGITS = 16, 8
 _COUNTS = re.compile(r"\d{1,5}(\.\d{1,5})*")
 _EXPERTS = re.compile(r"[\d:,\-\s;]*")
+_MOST_SAID = 60  # of counts in a message
 _MOST_REASONS = 3  # why layers cannot keep counts, before the rest is a number
 
 
@@ -206,7 +207,10 @@ def hand_counts(model: MoEModel, choice: PlanChoice, spending: Spending) -> dict
         keeps = f"they keep {size - removed} of {size} experts, the sparsity keeps {size - total}"
         reasons = [keeps, *broken]
     percent = None if broken else percent_removing(model, removed)
-    raise CountsError(f"The counts by hand do not fit: {'; '.join(reasons)}.", nearest, percent)
+    said = choice.counts.strip()[:_MOST_SAID]
+    raise CountsError(
+        f"The counts by hand, {said}, do not fit: {'; '.join(reasons)}.", nearest, percent
+    )
 
 
 def _impossible(spending: Spending, kept: Mapping[int, int]) -> list[str]:

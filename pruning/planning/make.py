@@ -59,7 +59,7 @@ class CurrentPlan:
         schedule = made.schedule if made.schedule not in ("", "uniform") else ""
         if made.constraints.get("fixed"):
             schedule = "by hand"
-        words = (label, _corpora_words(made.corpora), schedule, made.sparsity)
+        words = (label, corpora_words(made.corpora), schedule, made.sparsity)
         return self.file or ", ".join(filter(None, words))
 
     def plan_command(self, model: str) -> str:
@@ -69,7 +69,8 @@ class CurrentPlan:
         return command_line("plans", "show", self.file, "--model", model)
 
 
-def _corpora_words(corpora: Sequence[str]) -> str:
+def corpora_words(corpora: Sequence[str]) -> str:
+    """What ranked, for people: one corpus, a blend with its weights, or the size of an even one."""
     parts = [parse_corpus_weight(text) for text in corpora]
     if len(parts) > 1 and len({part.weight for part in parts}) == 1:
         return f"even blend of {len(parts)} corpora"

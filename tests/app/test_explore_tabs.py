@@ -171,7 +171,7 @@ def test_advice_has_a_verdict_of_quality_and_one_of_stability(open_page):
         return [text for text in found if "Quality: " in text or "Stability: " in text]
 
     quality, stability = verdicts()
-    assert "measured plans lose less than Random" in quality
+    assert "plans beat Random" in quality
     assert "as the paper says" in stability
     # No plan of this size was measured.
     quality, _ = verdicts(sparsity="15%")

@@ -85,7 +85,7 @@ def _quality(reading: QualityReading) -> None:
         st.badge("Quality: not measured", icon=":material/help:", color="gray")
         st.markdown("No plan by these criteria was measured at this sparsity beside Random.")
         return
-    said = f"Quality: {better} of {measured} measured plans lose less than Random"
+    said = f"Quality: {better} of {measured} plans beat Random"
     if better == measured:
         st.badge(said, icon=":material/check:", color="green")
     else:

@@ -46,7 +46,7 @@ def neuron_page(context: Context) -> None:
         where = ""
         if seen is not context:
             scope = SCOPES[neuron_cut.neuron_choice(seen).scope].lower()
-            where = f" if neurons competed within {scope}; this plan takes as many of each expert"
+            where = f" if neurons competed within {scope}; the plan takes one share of every expert"
         st.markdown(
             f"**What stays of each expert**{where}. Dark experts are nearly gone. Click one to pin "
             "it and look inside."
