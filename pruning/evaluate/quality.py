@@ -20,7 +20,7 @@ CANDIDATE_COLUMNS: Final = (
     *("removed", "bytes", "mean", "worst", "worst_on", "num_samples", "missing"),
     *("draws", "mean_spread", "worst_spread"),
 )
-_Way = tuple[int, int, object, str]  # samples, their tokens at most, seed, dtype
+_Way = tuple[int, object, object, str]  # samples, their tokens at most, seed, dtype
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,8 +182,8 @@ def _samples(record: EvaluationRecord) -> tuple[str, str]:
 
 def _way(record: EvaluationRecord) -> _Way:
     corpus = record.corpus
-    length = int(corpus.get("seq_len", 0))
-    return record.num_samples, length, corpus.get("seed"), record.settings["dtype"]
+    settings = corpus.get("seq_len"), corpus.get("seed")
+    return record.num_samples, *settings, record.settings["dtype"]
 
 
 def _way_words(way: _Way) -> str:

@@ -143,7 +143,7 @@ class PlanRecord(Record):
 class SampleLosses(RecordPart):
     """The loss of every sample, in nats summed over its scored positions; in their order."""
 
-    tokens: tuple[Count, ...]  # scored positions of each sample
+    tokens: tuple[Annotated[int, Field(ge=1)], ...]  # scored positions of each sample
     nll: tuple[float, ...]  # of the pruned model
     full_nll: tuple[float, ...]  # of the full model
 

@@ -54,6 +54,8 @@ from app.session.uploads import uploaded_text
 from pruning.evaluate.benchmarks.imports import read_results
 from pruning.evaluate.benchmarks.record import BenchmarkStore, benchmark_table
 from pruning.evaluate.bins_record import BinsStore, bins_overview
+from pruning.evaluate.by_sample import choose_best
+from pruning.evaluate.quality import candidates_at, plan_losses
 from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.variance_record import VarianceStore, variance_table
 from pruning.plan import fit_plan, keep_all, load_plan, plan_from_json
@@ -200,6 +202,10 @@ def _record(root: Path) -> None:
     for record in records:
         record.to_json()
     results_of(records)
+    losses = plan_losses(records)
+    choose_best(losses)
+    for share in {each.facts.removed or 0.0 for each in losses}:
+        candidates_at(losses, share)
     if problems:
         raise problems[0]
 

@@ -96,9 +96,10 @@ def test_the_loss_of_every_sample_is_kept(work):
     raw = json.loads(text)
     del raw["samples"]
     assert EvaluationRecord.from_json(json.dumps(raw), "old").samples is None
-    raw["samples"] = {"tokens": [6, 2], "nll": [1, 1, 1], "full_nll": [1, 1, 1]}
-    with pytest.raises(StatsError, match="another number of samples"):
-        EvaluationRecord.from_json(json.dumps(raw), "damaged")
+    for tokens, problem in (([6, 2], "another number of samples"), ([6, 0, 9], "samples.tokens.1")):
+        raw["samples"] = {"tokens": tokens, "nll": [1, 1, 1], "full_nll": [1, 1, 1]}
+        with pytest.raises(StatsError, match=problem):
+            EvaluationRecord.from_json(json.dumps(raw), "damaged")
 
 
 def test_what_is_known_is_not_measured_again(work, monkeypatch):
