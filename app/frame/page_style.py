@@ -34,6 +34,7 @@ _EVERYWHERE: Final = """
   box-sizing: content-box;
   padding-top: 26px;
 }
+[data-testid="stExpander"] summary { opacity: 1; }
 [data-testid="stMain"] h2 { font-size: 1.3rem; }
 [data-testid="stPlotlyChart"] .js-plotly-plot { overflow: visible !important; }
 [data-testid="stPlotlyChart"] .modebar-container { transform: translateY(-26px); }
