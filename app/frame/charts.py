@@ -113,6 +113,12 @@ def show_table(table: pd.DataFrame, name: str, alt: str) -> None:
     csv_button(table, name)
 
 
+def ranks_from_one(table: pd.DataFrame) -> pd.DataFrame:
+    """A table as people read it: its ranks, which files count from 0, count from 1."""
+    ranks = [name for name in ("rank", "rank_a", "rank_b") if name in table]
+    return table.assign(**{name: table[name] + 1 for name in ranks})
+
+
 def csv_button(table: pd.DataFrame, name: str) -> None:
     """Download a table."""
     _download(name, "csv", lambda: csv_text(table))
@@ -132,7 +138,10 @@ def _download(name: str, kind: str, make: Callable[[], str | bytes]) -> None:
 
 
 def _files(chart: Drawing) -> None:
-    st.dataframe(chart.table, hide_index=True, alt=f"The numbers behind: {chart.alt}")
+    shown = ranks_from_one(chart.table)
+    st.dataframe(shown, hide_index=True, alt=f"The numbers behind: {chart.alt}")
+    if not shown.equals(chart.table):
+        st.text("In the file ranks count from 0, as in those of the command line.")
     with st.container(horizontal=True):
         csv_button(chart.table, chart.name)
         _download(chart.name, "html", lambda: figure_html(chart.exported()))

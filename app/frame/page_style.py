@@ -1,10 +1,10 @@
-"""What Streamlit's theme has no setting for: margins, narrow windows, text on bright buttons."""
+"""What Streamlit's theme has no setting for: margins, narrow windows, contrast, focus."""
 
 from typing import Final
 
 import streamlit as st
 
-from app.charts.theme import paper
+from app.charts.theme import muted, paper, primary
 
 # The top margin clears the navigation. Charts side by side need the room that a window of 1200 px
 # has next to the sidebar; in a narrower one they stand below each other, or their words overlap.
@@ -24,6 +24,13 @@ _EVERYWHERE: Final = """
   top: 3.75rem;
   z-index: 99;
   padding: 0.3rem 0;
+}
+@media (max-width: 640px) {
+  /* Charts of panels and cells need this room: in a narrower window they are moved sideways. */
+  .stVerticalBlock:has(> .stElementContainer [data-testid="stPlotlyChart"]) {
+    overflow-x: auto;
+  }
+  [data-testid="stElementContainer"]:has([data-testid="stPlotlyChart"]) { min-width: 560px; }
 }
 @media (max-width: 1200px) {
   [data-testid="stMain"] [data-testid="stColumn"]:has([data-testid="stPlotlyChart"]) {
@@ -46,12 +53,25 @@ _EVERYWHERE: Final = """
   scroll-margin-top: 5rem;
 }
 """
-# Streamlit writes white on the primary colour, which in the dark theme is too bright for it.
-_DARK: Final = '[data-testid^="stBaseButton-primary"] { color: #0f1518; }'
+# Text has 4.5:1 everywhere: Streamlit fades some of it, colours code for another ground, and writes
+# white on the primary colour, which in the dark theme is too bright for it.
+_COLORS: Final = """
+.st-key-tour, .st-key-plan-bar { background: var(--page); }
+[data-testid="stExpander"] summary, [data-testid="stExpander"] summary * { opacity: 1; }
+[data-testid="stCaptionContainer"], ::placeholder { color: var(--faint) !important; opacity: 1; }
+[data-testid="stCode"] .token { color: inherit !important; }
+[data-testid^="stBaseButton-primary"], [data-testid="stMultiSelectTagsContainer"] span {
+  color: var(--page);
+}
+:is(a, button, summary, [role="radio"], [role="tab"]):focus-visible {
+  outline: 2px solid var(--mark) !important;
+  outline-offset: 2px;
+}
+"""
 
 
 def apply_page_style() -> None:
     """The style of every page, in the theme of the browser."""
-    dark = _DARK if st.context.theme.type == "dark" else ""
-    panel = f".st-key-tour, .st-key-plan-bar {{ background: {paper(bool(dark))}; }}"
-    st.html(f"<style>{_EVERYWHERE}{panel}{dark}</style>")
+    dark = st.context.theme.type == "dark"
+    colors = f"--page: {paper(dark)}; --faint: {muted(dark)}; --mark: {primary(dark)};"
+    st.html(f"<style>:root {{ {colors} }}{_EVERYWHERE}{_COLORS}</style>")

@@ -128,6 +128,11 @@ def test_every_chart_says_what_it_shows_and_offers_its_numbers(open_page):
     labels = [button.label for button in test.get("download_button")]
     assert labels.count("HTML") == 4
     assert labels.count("CSV") == 5
+    # Ranks are read as the axes count them: from 1.
+    ranks = [table.value.filter(like="rank_") for table in test.dataframe]
+    ranks = [table for table in ranks if not table.empty]
+    assert len(ranks) == 4
+    assert all(table.min().min() == 1 for table in ranks[:3])
 
 
 def test_a_brushed_region_is_listed_instead(open_page, demo_moments):

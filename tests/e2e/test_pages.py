@@ -3,6 +3,7 @@
 import json
 import re
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
@@ -96,6 +97,20 @@ def test_fewer_than_15_presses_of_tab_lead_to_the_main_chart(open_tab, dashboard
         assert tab.evaluate(inside), page
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_text_has_contrast_and_focus_is_seen(open_tab, dashboard, scheme):
+    tab = open_tab(scheme=scheme)
+    judge = (Path(__file__).parent / "contrast.js").read_text("utf-8")
+    for page in ("", "explore", "compare", "plan", "evaluate", "export"):
+        visit(tab, dashboard, page)
+        tab.wait_for_timeout(1000)
+        assert tab.evaluate(judge) == [], page
+    link = tab.get_by_test_id("stTopNavLink").first
+    link.focus()
+    outline = link.evaluate("link => getComputedStyle(link).outline")
+    assert "solid 2px" in outline
+
+
 def point_of(tab: Page, chart, x: float, y: float, axes: str = "") -> tuple[float, float]:
     """Where a place on a chart's axes is in the window."""
     chart.scroll_into_view_if_needed()
@@ -128,6 +143,23 @@ def test_a_brushed_region_lists_its_experts(open_tab):
     lines = got.value.path().read_text().splitlines()
     assert len(lines) - 1 == count
     assert all(",both," in line for line in lines[1:])
+
+
+def test_a_click_on_the_map_of_neurons_pins_the_expert(open_tab):
+    tab = open_tab("explore?granularity=Neurons")
+    chart = tab.locator(".st-key-chart-neurons-kept .js-plotly-plot")
+    chart.wait_for()
+    settled(tab)
+    place = point_of(tab, chart, 7, 3)
+    tab.mouse.move(*place)
+    expect(chart.locator(".hovertext")).to_contain_text("layer 3, expert 7")
+    tab.mouse.click(*place)
+    tab.wait_for_timeout(1000)
+    tab.screenshot()  # without a window the browser draws no frame while nothing moves
+    expect(tab.get_by_role("textbox", name="Expert")).to_have_value("3.7")
+    expect(tab).to_have_url(re.compile(r"expert=3\.7"))
+    frames = chart.evaluate("chart => chart.layout.shapes.map(shape => [shape.x0, shape.y0])")
+    assert frames == [[6.5, 2.5]] * 2
 
 
 def test_a_click_on_the_maps_takes_exponents_and_sparsity(open_tab):

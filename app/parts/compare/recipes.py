@@ -12,7 +12,7 @@ from app.charts.context import BLEND, Context
 from app.charts.rank_flow import most_moved
 from app.charts.rank_rank import brushed
 from app.frame.cards import card
-from app.frame.charts import csv_button, selection_of, show
+from app.frame.charts import csv_button, ranks_from_one, selection_of, show
 from app.frame.controls import choose, one_of
 from app.frame.notes import inform
 from app.frame.sidebar import blend_sliders, corpus_options
@@ -177,7 +177,7 @@ def listed_experts(comparison: Comparison) -> None:
         return
     shown = table.head(_ROWS_SHOWN)
     st.dataframe(
-        shown.assign(rank_a=shown["rank_a"] + 1, rank_b=shown["rank_b"] + 1),
+        ranks_from_one(shown),
         hide_index=True,
         alt=f"{len(table)} {what}",
         column_config={
