@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from playwright.sync_api import Browser, Page, TimeoutError, expect
-from tabs import choose, go, metric, settled, violations
+from tabs import choose, go, settled, violations
 
 from analysis.model import load_model_index
 from analysis.stats.store import SHIPPED_STATS, StatsStore
@@ -124,11 +124,11 @@ def test_presentation_hides_the_bars_and_is_part_of_the_address(open_tab):
     # Who follows the link sees the same, and the choices hold on the next pages.
     other = open_tab(tab.url.split("/", 3)[3])
     expect(other.get_by_test_id("stSidebar")).to_be_hidden()
-    expect(metric(other, "Criterion")).to_have_text("Gate-weighted EAN")
+    expect(other.locator(".st-key-plan-bar")).to_contain_text("Gate-weighted EAN")
     turn(other, "PageDown", "Where do two recipes disagree?")
     expect(other).to_have_url(re.compile("present=true"))
     turn(other, "PageUp", "Which experts does each criterion keep?")
-    expect(metric(other, "Criterion")).to_have_text("Gate-weighted EAN")
+    expect(other.locator(".st-key-plan-bar")).to_contain_text("Gate-weighted EAN")
     settled(other).keyboard.press("Escape")
     expect(other.get_by_test_id("stSidebar")).to_be_visible()
     expect(other).to_have_url(re.compile(r"explore\?b=0$"))
@@ -146,7 +146,7 @@ def test_the_tour_stays_while_the_page_is_used_and_scrolls_to_what_it_names(open
         if step.target == ".st-key-explore-map":
             # What it asks for: another exponent, and then an expert.
             choose(tab, "beta", "2")
-            expect(metric(tab, "Criterion")).to_have_text("S(0,1,2)")
+            expect(tab.locator(".st-key-plan-bar")).to_contain_text("S(0,1,2)")
             settled(tab).locator(f"{step.target} canvas").first.click(position={"x": 90, "y": 60})
             expect(panel).to_contain_text(step.title)
         if place < len(STEPS):
