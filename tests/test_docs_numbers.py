@@ -19,7 +19,8 @@ from analysis.model import load_model_index
 from analysis.ranking.experts import rank_experts
 from analysis.stats.choose import CorpusWeight, choose_stats
 from analysis.stats.store import SHIPPED_STATS, StatsStore
-from pruning.evaluate.quality import candidates_at, plan_losses
+from pruning.evaluate.by_sample import choose_best
+from pruning.evaluate.quality import candidates_at, losses_at, plan_losses
 from pruning.evaluate.record import EvaluationStore
 from pruning.outline import outline_model
 from pruning.plan import PruningPlan, model_ref, select_experts
@@ -41,17 +42,31 @@ def model():
 
 @pytest.fixture(scope="module")
 def pruned(model):
-    """(criterion, text) -> pairs of layer and expert that go at 50%, from the ranks alone."""
+    """(criterion, corpora) -> pairs of layer and expert that go at 50%, from the ranks alone."""
 
-    def of(name, text="demo-code"):
+    def of(name, *corpora):
         criterion = get_criterion(name)
         store = StatsStore(SHIPPED_STATS)
-        chosen = choose_stats(criterion, store, model, [CorpusWeight(text)])
-        ranking = rank_experts(criterion, chosen.stats, "applied")
+        weights = [CorpusWeight(corpus) for corpus in corpora]
+        ranking = rank_experts(
+            criterion, choose_stats(criterion, store, model, weights).stats, "applied"
+        )
         last = ranking[ranking["rank"] >= 16]
         return set(zip(last["layer"], last["expert"], strict=True))
 
     return of
+
+
+@pytest.fixture(scope="module")
+def losses(model):
+    return plan_losses(EvaluationStore([SHIPPED_STATS]).records(model.identity))
+
+
+@pytest.fixture(scope="module")
+def half(losses):
+    """(criterion, corpora, schedule) -> row of the shipped evaluations at 50% of whole experts."""
+    rows = candidates_at(losses, 0.5, "expert").to_dict("records")
+    return {(row["criterion"], row["calibrated_on"], row["schedule"]): row for row in rows}
 
 
 def shared(first, second):
@@ -66,8 +81,11 @@ def across_texts(pruned, name):
 
 
 def test_what_is_said_of_explore(pruned):
-    assert f"**{shared(pruned('reap'), pruned('frequency')):.0%}** in *Pruned by" in DEMO_PAGE
-    assert f"REAP: **{across_texts(pruned, 'reap'):.0%}** of the pruned experts" in DEMO_PAGE
+    overlap = shared(pruned("ean", *TEXTS), pruned("frequency", *TEXTS))
+    assert f"**{overlap:.0%}** in *Pruned by Frequency too*" in DEMO_PAGE
+    agree = f"For EAN two corpora agree on **{across_texts(pruned, 'ean'):.0%}** of the pruned"
+    assert agree in DEMO_PAGE
+    assert f"for REAP on **{across_texts(pruned, 'reap'):.0%}**" in DEMO_PAGE
     assert f"MSAN depends least (**{across_texts(pruned, 'msan'):.2f}**)" in DEMO_PAGE
     assert f"(0, 1, 2) most (**{across_texts(pruned, '0,1,2'):.2f}**)" in DEMO_PAGE
     never = [_never_routed(text) for text in TEXTS]
@@ -84,17 +102,15 @@ def _never_routed(text):
 
 
 def test_what_is_said_of_compare(pruned):
-    differing = len(pruned("reap") ^ pruned("man"))
-    assert (
-        f"of 192 decisions **{1 - differing / 192:.0%}** are equal, **{differing}** are"
-        in DEMO_PAGE
-    )
+    differing = len(pruned("ean", *TEXTS) ^ pruned("frequency", *TEXTS))
+    said = f"**{1 - differing / 192:.0%}** of 192 decisions are equal, **{differing}** are not"
+    assert said in DEMO_PAGE
 
 
-def test_what_is_said_of_plan(model):
+def test_what_is_said_of_sizes(model):
     store = StatsStore(SHIPPED_STATS)
-    criterion = get_criterion("reap")
-    chosen = choose_stats(criterion, store, model, [CorpusWeight("demo-code")])
+    criterion = get_criterion("ean")
+    chosen = choose_stats(criterion, store, model, [CorpusWeight(text) for text in TEXTS])
     ranking = rank_experts(criterion, chosen.stats, "applied")
     plan = select_experts(ranking, uniform(model.layers, "50%"), model=model_ref(model))
     report = size_report(model, plan)
@@ -103,35 +119,36 @@ def test_what_is_said_of_plan(model):
     assert f"about **{report.active_after / 1e6:.2f} million**" in DEMO_PAGE
 
 
-def test_what_is_said_of_evaluate():
+def test_what_is_said_of_losses(losses, half):
+    blend = "demo-code+demo-math+demo-prose"
+    best, even = half["ean", blend, "global"], half["ean", blend, "uniform"]
+    whole = [each for each in losses_at(losses, 0.5) if each.facts.granularity == "expert"]
+    assert choose_best(each for each in whole if not each.is_random).chosen.plan == best["plan"]
+    (chance,) = (row for (name, *_), row in half.items() if name == "random")
+    assert f"adds **{best['mean']:+.2f}** to the loss on average" in DEMO_PAGE
+    assert f"and **{best['worst']:+.2f}** on the worst one" in DEMO_PAGE
+    assert f"at random adds **{chance['mean']:+.2f}**" in DEMO_PAGE
+    assert f"Uniform adds **{even['mean']:+.2f}**, Global **{best['mean']:+.2f}**" in DEMO_PAGE
+
+
+def test_what_is_said_of_one_corpus():
     records = [
         json.loads(file.read_text()) for file in (SHIPPED_STATS / "evaluations").glob("demo-*.json")
     ]
-    half = [
-        record
-        for record in records
-        if record["corpus"]["name"] == "demo-code" and record["plan"]["sparsity"] == "50%"
-    ]
-    losses = {record["metrics"]["nll"]["mean"]: record for record in half}
-    best = losses[min(losses)]
-    assert len(half) > 5
-    assert best["plan"]["criterion"] == "frequency"
-    full, least = best["full"]["nll"]["mean"], min(losses)
-    assert f"from **{full:.3f}** to **{least:.3f}** for the best" in DEMO_PAGE
-    rises = {
+    added = {
         (record["plan"]["criterion"], record["corpus"]["name"]): record["metrics"]["nll"]["mean"]
         - record["full"]["nll"]["mean"]
         for record in records
         if record["plan"]["corpora"] == ["demo-code"]
         and (record["plan"]["sparsity"], record["plan"]["schedule"]) == ("50%", "uniform")
     }
-    code, maths = (rises["reap", text] for text in ("demo-code", "demo-math"))
-    assert f"the loss by **{code:.3f}** on code and by **{maths:.3f}** on maths" in DEMO_PAGE
-    assert f"on maths it rises by **{rises['frequency', 'demo-math']:.3f}**" in DEMO_PAGE
+    code, maths = (added["reap", text] for text in ("demo-code", "demo-math"))
+    assert f"REAP adds **{code:+.2f}** on code and **{maths:+.2f}** on math" in DEMO_PAGE
+    code, maths = (added["frequency", text] for text in ("demo-code", "demo-math"))
+    assert f"Frequency **{code:+.2f}** and **{maths:+.2f}**" in DEMO_PAGE
 
 
-def test_the_table_of_losses_is_that_of_the_shipped_evaluations(model):
-    losses = plan_losses(EvaluationStore([SHIPPED_STATS]).records(model.identity))
+def test_the_table_of_losses_is_that_of_the_shipped_evaluations(losses):
     page = (ROOT / "docs" / "demo-model.md").read_text()
     found = []
     for row in candidates_at(losses, 0.5, "expert").to_dict("records"):
@@ -251,7 +268,7 @@ def shown():
     }
 
 
-def half(model):
+def first_half(model):
     """The plan that keeps the first half of each layer's experts."""
     keep = uniform(model.layers, "50%").keep
     kept = {layer.index: tuple(range(n)) for layer, n in zip(model.layers, keep, strict=True)}
@@ -268,7 +285,7 @@ def test_the_sizes_of_the_page_are_those_of_the_configuration(tmp_path, name):
     placement = Placement(stream_layers=True, hidden_states_dir=tmp_path)
     settings = CalibrationSettings(preset.seq_len, device="cpu", placement=placement)
 
-    report, needs = size_report(model, half(model)), memory_needs(model, text, settings)
+    report, needs = size_report(model, first_half(model)), memory_needs(model, text, settings)
     work = 2 * active_params(model) * text.num_tokens
     sizes = (report.bytes_before, report.bytes_after, needs.whole, needs.streamed)
     gib = [size / GIB for size in (*sizes, hidden_bytes(model, text, settings))]

@@ -126,7 +126,7 @@ def test_the_command_of_a_request_is_read_by_the_program(kind, more):
 CHARTS = [
     {"b": "1", "alpha": "0", "beta": "2", "corpus": "demo-prose", "sparsity": "25%"},
     {"b": "0", "alpha": "2", "beta": "1", "gate": "Renormalized"},
-    {"criterion": "MoNE", "corpus": "demo-math"},
+    {"criterion": "MoNE", "corpus": "demo-math", "schedule": "Middle"},
     {"model": "once", "sparsity": "65%"},
     {"model": "weighed", "criterion": "Magnitude", "baseline": "AIMER", "sparsity": "35%"},
 ]

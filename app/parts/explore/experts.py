@@ -11,6 +11,7 @@ from app.charts.overlap import pair_overlaps
 from app.frame.cards import card
 from app.frame.charts import show
 from app.frame.notes import inform, show_command
+from app.session.data import shown_model
 from app.session.needed import what_is_missing
 from app.tables.ranked import Ranked
 
@@ -73,8 +74,8 @@ def separation_part(context: Context) -> None:
 
 def plan_command(context: Context) -> None:
     """The command line that gives the plan on screen."""
-    if context.criterion is None:
+    if context.shown is None:
         return
-    line = context.request_by(context.criterion).command()
+    line = context.shown.plan_command(shown_model(context.model))
     show_command(line, heading="This plan from the command line")
     st.page_link("views/export.py", label="Export this plan", icon=":material/output:")
