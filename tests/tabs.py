@@ -39,6 +39,18 @@ def metric(tab: Page, label: str) -> Locator:
     return tab.get_by_test_id("stMetric").filter(has_text=label).get_by_test_id("stMetricValue")
 
 
+def is_ranked_by(tab: Page, criterion: str) -> None:
+    """Wait until the plan in the pinned line is of this criterion."""
+    plan = tab.locator(".st-key-plan-bar strong").first
+    expect(plan).to_have_text(re.compile(rf"^{re.escape(criterion)}, "))
+
+
+def unfold(tab: Page, label: str) -> None:
+    """Open a folded part."""
+    settled(tab).get_by_text(label, exact=True).click()
+    settled(tab)
+
+
 def pick(tab: Page, label: str, option: str) -> None:
     """An option of the list named ``label``, which is opened again if a redraw closed it.
 

@@ -1,8 +1,11 @@
 """The context of a page: all that its controls say, once they are drawn, and the plan of it."""
 
+from collections.abc import Collection
 from dataclasses import replace
+from typing import Final
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from analysis.criteria import get_criterion
 from analysis.errors import UserError
@@ -26,38 +29,45 @@ from app.session.granularity import (
 from app.session.plan_data import current_plan
 from app.session.state import chosen_criterion, page_context
 
+_GROUPS: Final = ("criterion", "baseline", "second", "schedule", "limits")
+# Page -> groups of controls that stand on it; the others are folded.
+_ON_PAGE: Final = {
+    "explore": ("criterion", "baseline"),
+    "compare": ("baseline", "second"),
+    "plan": ("schedule",),
+}
+_UNFOLDED: Final = "plan.unfolded"
+
 
 def chosen_context(page: str) -> tuple[Context, str]:
     """Draw the plan and its controls, the same on every page; what they say, or why none is made.
 
     In the entry script and not on the pages: a widget of a page is another one on the next page,
-    and neither its value nor its part of the address would come along. Those that a page is about
-    stand on it, the others are folded: a closed popover would take them out of the address.
+    and neither its value nor its part of the address would come along. On all pages they stand in
+    the same containers, and those that a page is not about are only unseen: a control that is
+    drawn elsewhere, or in what is closed, loses its part of the address.
 
     Raises:
         UserError: no model, or one that cannot be used.
     """
-    bar, front = st.container(key="plan-bar"), control_row()
-    is_front = page in ("explore", "compare", "plan")
-    with st.expander("More of the plan" if is_front else "Change the plan", type="compact"):
-        rare = control_row()
+    bar = st.container(key="plan-bar")
     sidebar = model_and_calibration(page)
     neurons = is_about_neurons()
-    with front if page == "explore" or (neurons and page == "plan") else rare:
+    places = _places(page, neurons=neurons)
+    with places["criterion"]:
         neuron_criterion_controls() if neurons else criterion_controls()
     if not neurons:
-        with front if page in ("explore", "compare") else rare:
+        with places["baseline"]:
             baseline_control()
             formula_part()
-        with rare:
+        with places["limits"]:
             gate_control()
     context = page_context(*sidebar, chosen_criterion())
-    choice = plan_controls(context, front if page == "plan" else rare, rare)
-    context = replace(context, plan=choice)
+    context = replace(context, plan=plan_controls(context, places["schedule"], places["limits"]))
     if neurons:
         context = replace(context, criterion=get_criterion(chosen_neuron_criterion()))
     elif page == "compare" and context.criterion is not None:
-        with front:
+        with places["second"]:
             context = replace(context, recipes=recipe_controls(context))
     with bar:
         try:
@@ -67,3 +77,28 @@ def chosen_context(page: str) -> tuple[Context, str]:
             return context, str(error)
         plan_line(context)
     return context, ""
+
+
+def _places(page: str, *, neurons: bool) -> dict[str, DeltaGenerator]:
+    """A container for each group of controls, and the button that unfolds those that are unseen."""
+    on_page: Collection[str] = _ON_PAGE.get(page, ())
+    if neurons and page == "plan":
+        on_page = ("criterion", "schedule")
+    is_open = bool(st.session_state.get(_UNFOLDED))
+    with st.container(horizontal=True, vertical_alignment="bottom", key="plan-controls"):
+        places = {}
+        for name in _GROUPS:
+            with st.container(key=f"group-{name}", width="content"):
+                places[name] = control_row()
+        st.button(
+            "Fewer controls" if is_open else ("More of the plan" if on_page else "Change the plan"),
+            key="plan.fold",
+            type="tertiary",
+            icon=":material/expand_less:" if is_open else ":material/expand_more:",
+            on_click=st.session_state.update,
+            args=({_UNFOLDED: not is_open},),
+        )
+    unseen = [name for name in _GROUPS if name not in on_page and not is_open]
+    selectors = [f".st-key-group-{name}, div:has(> .st-key-group-{name})" for name in unseen]
+    st.html(f"<style>{', '.join(selectors) or 'x-none'} {{ display: none; }}</style>")
+    return places

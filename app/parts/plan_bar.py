@@ -11,7 +11,7 @@ from app.literal import literal
 from app.parts.losses import loss_of_plan
 from app.session.job_queue import own_model, queue, shown_request
 from app.session.plan_data import bytes_after
-from app.session.plan_state import NoPlan, forget_import
+from app.session.plan_state import NoPlan, forget_import, lost_file
 from app.session.records import losses_of, records_of
 from app.session.texts import held_out_texts
 from pruning.evaluate.quality import PlanLoss, RandomLoss
@@ -36,6 +36,12 @@ def no_plan(why: UserError) -> None:
 
 def plan_line(context: Context) -> None:
     """The plan on screen, and the buttons that measure it or leave its file."""
+    if name := lost_file(context.shown):
+        st.warning(
+            f"The address is of the file {literal(name)}, which no link carries. Open it again, "
+            "below with the other controls; until then the plan is that of the controls.",
+            icon=":material/warning:",
+        )
     if (shown := context.shown) is not None:
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
             _line(context, shown)

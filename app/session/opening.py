@@ -9,9 +9,10 @@ from analysis.model import MoEModel
 from app.charts.context import BLEND
 from app.session.data import routed_runs
 from app.session.records import losses_of
-from app.session.state import apply_preset
+from app.session.state import DEFAULTS, apply_exponents
 from pruning.evaluate.by_sample import choose_best
 from pruning.evaluate.quality import PlanLoss, losses_at
+from pruning.planning.choice import schedule_label
 from pruning.schedules import SCHEDULES
 
 _SHARE: Final = 0.5
@@ -21,26 +22,41 @@ _OPENED: Final = "opened"
 def open_on_best(model: MoEModel, page: str) -> None:
     """Set the controls, before they are drawn, to the plan of half of the experts that loses least.
 
-    Only where a session begins on Start by the bare address. Start's own addresses are never bare:
-    a plan of defaults alone would be another one after a reload.
+    Only where a session begins on Start by the bare address. Start's own addresses are never bare,
+    see the component `history`: a plan of defaults would be another one after a reload.
     """
     is_first = _OPENED not in st.session_state
     st.session_state[_OPENED] = True
-    is_bare = not len(st.query_params)
-    if page == "" and _OPENED not in st.query_params:
-        st.query_params[_OPENED] = "1"
-    if not is_first or page or not is_bare:
+    if not is_first or page or len(st.query_params):
         return
+    st.query_params[_OPENED] = "1"
     corpora = tuple(routed_runs(model))
     found = [each for each in losses_at(losses_of(model), _SHARE) if _is_said(each, corpora)]
     if (best := choose_best(found)) is not None:
-        facts = best.chosen.facts
-        apply_preset(facts.criterion)
-        st.session_state["schedule"] = facts.schedule
-        if facts.gate:
-            st.session_state["gate"] = facts.gate
-        if facts.corpora:
-            st.session_state["corpus"] = facts.corpora[0] if len(facts.corpora) == 1 else BLEND
+        _show(best.chosen)
+
+
+def _show(loss: PlanLoss) -> None:
+    """Set the controls, and the address: what is set before a control is drawn is not in it."""
+    facts, criterion = loss.facts, CRITERIA[loss.facts.criterion]
+    corpus = BLEND if len(facts.corpora) > 1 else "".join(facts.corpora)
+    said = {"schedule": facts.schedule, "gate": facts.gate, "corpus": corpus}
+    words = {
+        "schedule": schedule_label(facts.schedule),
+        "gate": facts.gate.capitalize(),
+        "corpus": corpus,
+    }
+    if criterion.exponents is None:
+        said["criterion"], words["criterion"] = criterion.name, criterion.label
+    else:
+        apply_exponents(criterion.exponents)
+        words |= dict(zip(("b", "alpha", "beta"), map(str, criterion.exponents), strict=True))
+    for key, value in said.items():
+        if value:
+            st.session_state[key] = value
+    for key, word in words.items():
+        if word and st.session_state[key] != DEFAULTS.get(key):
+            st.query_params[key] = word
 
 
 def _is_said(loss: PlanLoss, corpora: tuple[str, ...]) -> bool:

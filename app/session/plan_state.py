@@ -74,11 +74,26 @@ def imported_plan(model: MoEModel) -> CurrentPlan | None:
 def import_plan(file: str, plan: PruningPlan) -> None:
     """Show a plan from a file, which no address can carry, until a control is touched."""
     st.session_state["plan.imported"] = CurrentPlan(plan, file=file)
+    st.session_state["plan.had"] = True
 
 
 def forget_import() -> None:
     """What the controls say is meant."""
-    st.session_state.pop("plan.imported", None)
+    for key in ("plan.imported", "plan.lost"):
+        st.session_state.pop(key, None)
+
+
+def lost_file(shown: CurrentPlan | None) -> str:
+    """The file of the address, which holds its name alone, where this session has not opened it."""
+    if shown is not None and shown.file:
+        st.query_params["file"] = shown.file
+        st.session_state.pop("plan.lost", None)
+    elif name := st.query_params.get("file", ""):
+        del st.query_params["file"]
+        # Of a session that had the file, its plan was left on purpose.
+        if "plan.had" not in st.session_state:
+            st.session_state["plan.lost"] = name[:200]
+    return str(st.session_state.get("plan.lost", ""))
 
 
 def plan_input(draw: Callable[..., Any], label: str, *options: Any, **said: Any) -> None:

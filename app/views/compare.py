@@ -6,6 +6,7 @@ from app.charts.context import Context
 from app.frame.notes import inform, show_command
 from app.frame.pages import draw_page
 from app.parts.compare.recipes import (
+    conclusion,
     has_statistics,
     listed_experts,
     metrics,
@@ -21,6 +22,7 @@ def compare(context: Context) -> Context:
         return context
     if context.criterion is None or not has_statistics(context):
         return context
+    conclusion(context)
     metrics(context.comparison)
     show_charts(context)
     with st.container(border=True):

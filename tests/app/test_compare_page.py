@@ -191,3 +191,14 @@ def test_ranks_on_the_screen_count_from_one(open_page):
 def test_nothing_pruned(open_page):
     test = open_page("compare", sparsity="0%")
     assert metrics(test)["Jaccard of the pruned"] == ("-", "nothing is pruned")
+
+
+def test_the_conclusion_comes_first_with_what_both_were_measured_to_lose(open_page):
+    test = open_page("compare", b_text="demo-prose")
+    (said,) = (text.value for text in test.markdown if "They decide" in text.value)
+    # REAP on demo-code as shipped: +0.451, +2.640, +0.512; Frequency on demo-prose is shipped too.
+    assert said.startswith("**A** REAP, demo-code, 50%: loss +1.20 mean, +2.64 worst (demo-math)")
+    assert "**B** Frequency, demo-prose, 50%: loss +" in said
+    assert f"**{metrics(test)['Equal decisions'][0]}**" in said
+    other = [text.value for text in open_page("compare", b_sparsity="35").markdown]
+    assert any("35%: loss not measured. They decide" in text for text in other)

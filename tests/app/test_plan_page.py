@@ -254,6 +254,22 @@ def test_an_imported_plan_is_shown_and_exported_until_a_control_is_touched(open_
     assert "--schedule late" in test.code[0].value
 
 
+def test_an_address_of_a_file_says_that_no_link_carries_it(open_page, go_to):
+    test = upload(open_page("plan"), "mine.json", json.dumps(plan_of_demo()))
+    assert test.query_params["file"] == "mine.json"
+    again = open_page("evaluate", file="mine.json")
+    (said,) = texts(again.warning)
+    assert "mine.json, which no link carries" in said
+    go_to(again, "export")
+    assert texts(again.warning) == [said]
+    again.segmented_control(key="schedule").set_value("late").run()
+    assert texts(again.warning) == []
+    # Who leaves the file meant it.
+    test.button(key="plan.forget").click().run()
+    assert texts(test.warning) == []
+    assert "file" not in test.query_params
+
+
 def test_files_that_do_not_fit_are_refused_in_one_message(open_page):
     test = open_page("plan")
     other = {"name": "x", "identity": "0" * 64}

@@ -10,7 +10,7 @@ from dashboards import Dashboard
 from openid import CLIENT, CLIENT_SECRET, Account, Provider, provided
 from playwright.sync_api import Page, expect
 from streamlit.web.server.starlette.starlette_app_utils import create_signed_value
-from tabs import JOB_MS, job, pick, settled, slide, visit
+from tabs import JOB_MS, job, pick, settled, slide, unfold, visit
 
 from app.jobs.model import JobState
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 STRANGER = "two@else.example"
 USER, COLLEAGUE = "one@else.example", "any.body@example.org"
 COOKIE_SECRET = "0123456789abcdef" * 4
-START = "Understand your experts before you remove them"
+START = "What does pruning save, and what does it cost?"
 HOUR = 3600
 
 
@@ -191,6 +191,7 @@ def test_the_end_of_a_login_that_another_browser_began_opens_nothing(open_tab):
 
 def test_a_job_has_an_owner_who_alone_cancels_it(open_tab, dashboard):
     mine, other = log_in(open_tab(), USER), log_in(open_tab(), COLLEAGUE)
+    unfold(mine, "Data and jobs")
     pick(mine, "Text", "demo-code")
     slide(mine, "start-tokens", "End")
     slide(mine, "start-seq_len", "ArrowRight")

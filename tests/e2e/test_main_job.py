@@ -8,12 +8,14 @@ from tabs import (
     JOB_MS,
     choose,
     go,
+    is_ranked_by,
     job,
     metric,
     pick,
     preset,
     settled,
     slide,
+    unfold,
     violations,
     visit,
     wide_elements,
@@ -22,11 +24,8 @@ from transformers import AutoModelForCausalLM
 
 from app.jobs.model import JobState
 
+START = "What does pruning save, and what does it cost?"
 pytestmark = pytest.mark.e2e
-
-
-def criterion(tab: Page) -> Locator:
-    return metric(tab, "Criterion")
 
 
 def right_canvas(tab: Page) -> Locator:
@@ -59,32 +58,33 @@ def painted_as(tab: Page, wanted: str) -> None:
 
 
 def test_exponents_change_the_map_and_the_address(open_tab):
-    tab = open_tab()
-    tab.get_by_role("link", name="Explore the experts").click()
-    expect(criterion(tab)).to_have_text("REAP")
+    tab = open_tab("?opened=1")
+    tab.get_by_role("link", name="See why").click()
+    is_ranked_by(tab, "REAP")
     reap = paint(tab)
     choose(tab, "alpha", "0")
-    expect(criterion(tab)).to_have_text("MAN")
+    is_ranked_by(tab, "MAN")
     man = repainted(tab, reap)
     expect(tab).to_have_url(re.compile(r"/explore\?alpha=0$"))
     choose(tab, "beta", "2")
-    expect(criterion(tab)).to_have_text("MSAN")
+    is_ranked_by(tab, "MSAN")
     repainted(tab, man)
     expect(tab).to_have_url(re.compile(r"alpha=0&beta=2$"))
     expect(tab.get_by_test_id("stCode").first).to_contain_text("--criterion msan")
     # The very picture again.
     choose(tab, "beta", "1")
-    expect(criterion(tab)).to_have_text("MAN")
+    is_ranked_by(tab, "MAN")
     painted_as(tab, man)
     choose(tab, "alpha", "1")
-    expect(criterion(tab)).to_have_text("REAP")
+    is_ranked_by(tab, "REAP")
     expect(tab).to_have_url(re.compile(r"/explore$"))
 
 
 def test_the_address_opens_the_same_view_elsewhere(open_tab):
     first = open_tab("explore")
     preset(first, "Squared-gate energy")
-    expect(criterion(first)).to_have_text("Squared-gate energy")
+    is_ranked_by(first, "Squared-gate energy")
+    unfold(first, "More of the plan")
     choose(first, "gate", "Renormalized")
     choose(first, "corpus", "demo-math")
     choose(first, "show", "Kept")
@@ -94,14 +94,14 @@ def test_the_address_opens_the_same_view_elsewhere(open_tab):
     link = first.get_by_test_id("stPopoverBody").get_by_test_id("stCode").inner_text().strip()
     assert link == first.url
     second = open_tab(link.split("/", 3)[3])
-    expect(criterion(second)).to_have_text("Squared-gate energy")
+    is_ranked_by(second, "Squared-gate energy")
     for tab in (first, second):
         expect(tab.get_by_test_id("stCode").first).to_contain_text(
             "--criterion squared-gate-energy --corpus demo-math --gate renormalized "
             "--stats-dir stats --sparsity 45%"
         )
     cards = first.get_by_test_id("stMetricValue").all_inner_texts()
-    assert len(cards) == 4
+    assert len(cards) == 2
     # Waited for: the command below may be drawn before the last card is.
     expect(second.get_by_test_id("stMetricValue")).to_have_text(cards)
     painted_as(second, paint(first))
@@ -109,12 +109,12 @@ def test_the_address_opens_the_same_view_elsewhere(open_tab):
 
 def test_back_leads_to_the_page_before_with_its_state(open_tab):
     tab = open_tab("explore?alpha=0")
-    expect(criterion(tab)).to_have_text("MAN")
+    is_ranked_by(tab, "MAN")
     tab.get_by_role("link", name="Export this plan").click()
     expect(tab.get_by_text("Plan: MAN")).to_be_visible()
     expect(tab).to_have_url(re.compile(r"/export\?alpha=0$"))
     tab.go_back()
-    expect(criterion(tab)).to_have_text("MAN")
+    is_ranked_by(tab, "MAN")
     tab.go_forward()
     expect(tab.get_by_text("Plan: MAN")).to_be_visible()
 
@@ -123,23 +123,60 @@ def test_back_undoes_one_choice_after_the_other(open_tab):
     tab = open_tab("explore")
     tab.wait_for_function("window.moepruneHistory")
     choose(tab, "beta", "2")
-    expect(criterion(tab)).to_have_text("S(1,1,2)")
+    is_ranked_by(tab, "S(1,1,2)")
     choose(tab, "alpha", "0")
-    expect(criterion(tab)).to_have_text("MSAN")
+    is_ranked_by(tab, "MSAN")
     expect(tab).to_have_url(re.compile(r"explore\?.*alpha=0"))
     settled(tab).go_back()
-    expect(criterion(tab)).to_have_text("S(1,1,2)")
+    is_ranked_by(tab, "S(1,1,2)")
     expect(tab).to_have_url(re.compile(r"explore\?beta=2$"))
     settled(tab).go_back()
-    expect(criterion(tab)).to_have_text("REAP")
+    is_ranked_by(tab, "REAP")
     expect(tab).to_have_url(re.compile(r"explore$"))
     settled(tab).go_forward()
-    expect(criterion(tab)).to_have_text("S(1,1,2)")
+    is_ranked_by(tab, "S(1,1,2)")
     # A choice made here begins a new way on.
     choose(tab, "b", "0")
-    expect(criterion(tab)).to_have_text("S(0,1,2)")
+    is_ranked_by(tab, "S(0,1,2)")
     settled(tab).go_back()
-    expect(criterion(tab)).to_have_text("S(1,1,2)")
+    is_ranked_by(tab, "S(1,1,2)")
+
+
+def test_one_plan_is_in_every_address_and_a_preset_is_one_entry(open_tab):
+    tab = open_tab()
+    tab.wait_for_function("window.moepruneHistory")
+    # The best measured plan, of the blend, under a schedule: in the address of Start already.
+    expect(tab).to_have_url(re.compile("corpus=%28blend%29"))
+    plan = tab.locator(".st-key-plan-bar strong").first
+    best = plan.inner_text()
+    tab.get_by_role("link", name="See why").click()
+    expect(tab).to_have_url(re.compile(r"/explore\?.*corpus=%28blend%29"))
+    before = settled(tab).evaluate("history.length")
+    preset(tab, "SEER")
+    is_ranked_by(tab, "SEER")
+    expect(tab).to_have_url(re.compile("beta=0"))
+    assert settled(tab).evaluate("history.length") == before + 1
+    go(tab, "Plan", "Where should the budget go?")
+    choose(tab, "schedule", "Late")
+    expect(plan).to_contain_text("late")
+    said = sorted(settled(tab).evaluate("location.search")[1:].split("&"))
+    for page, title in (("Evaluate", "What is lost, what is saved?"), ("Start", START)):
+        go(tab, page, title)
+        assert sorted(settled(tab).evaluate("location.search")[1:].split("&")) == said
+        tab.reload()
+        expect(plan).to_contain_text("late")
+        is_ranked_by(tab, "SEER")
+    assert best not in plan.inner_text()
+
+
+def test_a_plan_of_defaults_stays_on_start_where_a_bare_address_opens_on_another(open_tab):
+    tab = open_tab("explore")
+    tab.wait_for_function("window.moepruneHistory")
+    is_ranked_by(tab, "REAP")
+    go(tab, "Start", START)
+    expect(tab).to_have_url(re.compile(r"/\?opened=1$"))
+    tab.reload()
+    is_ranked_by(tab, "REAP")
 
 
 def test_a_page_adds_nothing_to_the_history_by_itself(open_tab):
@@ -156,19 +193,19 @@ def test_a_page_adds_nothing_to_the_history_by_itself(open_tab):
 def test_choices_survive_the_other_pages(open_tab):
     tab = open_tab("explore")
     choose(tab, "beta", "2")
-    expect(criterion(tab)).to_have_text("S(1,1,2)")
+    is_ranked_by(tab, "S(1,1,2)")
     preset(tab, "MSAN")
-    expect(criterion(tab)).to_have_text("MSAN")
+    is_ranked_by(tab, "MSAN")
     go(tab, "Export", "Is this the checkpoint to ship?")
     expect(tab.get_by_text("Plan: MSAN")).to_be_visible()
     expect(tab).to_have_url(re.compile(r"/export\?.*alpha=0"))
-    go(tab, "Start", "Understand your experts before you remove them")
+    go(tab, "Start", START)
     go(tab, "Export", "Is this the checkpoint to ship?")
     expect(tab.get_by_text("Plan: MSAN")).to_be_visible()
     go(tab, "Explore", "Which experts does each criterion keep?")
-    expect(criterion(tab)).to_have_text("MSAN")
+    is_ranked_by(tab, "MSAN")
     tab.reload()
-    expect(criterion(tab)).to_have_text("MSAN")
+    is_ranked_by(tab, "MSAN")
 
 
 def test_export_survives_a_reload_and_its_result_loads(open_tab, dashboard):
@@ -203,6 +240,7 @@ def test_export_survives_a_reload_and_its_result_loads(open_tab, dashboard):
 
 
 def start_calibration(tab: Page, text: str, *, longer: bool) -> None:
+    unfold(tab, "Data and jobs")
     pick(tab, "Text", text)
     if longer:
         slide(tab, "start-tokens", "End")
@@ -221,6 +259,8 @@ def test_calibration_survives_the_death_of_the_server(open_tab, dashboard):
     assert running.state is JobState.RUNNING
     dashboard.start()
     tab = open_tab()
+    if not job(tab, "demo on demo-math").is_visible():
+        unfold(tab, "Data and jobs")
     expect(job(tab, "demo on demo-math")).to_contain_text("done", timeout=JOB_MS)
     expect(job(tab, "demo on demo-math")).to_contain_text("are in the cache")
     (run,) = (path for path in (dashboard.root / "stats").iterdir() if path.is_dir())

@@ -48,7 +48,7 @@ def test_a_hostile_name_is_text_on_every_page(open_tab, dashboard):
     for path in (*PAGES, RESULTS):
         visit(tab, dashboard, path)
         if path.startswith("explore"):
-            tab.get_by_test_id("stMetric").nth(3).wait_for()
+            tab.get_by_test_id("stMetric").nth(1).wait_for()
         settled(tab)
         for element in ("img[src*='pixel']", "img[src*='tag']"):
             expect(tab.locator(element)).to_have_count(0)

@@ -18,8 +18,11 @@ from app.frame.notes import inform
 from app.frame.sidebar import blend_sliders, corpus_options
 from app.literal import literal
 from app.session.needed import what_is_missing
+from app.session.records import losses_of
 from app.session.state import apply_preset, chosen_shares, corpora_of
+from pruning.evaluate.quality import loss_of
 from pruning.planning.comparing import CompareRequest
+from pruning.planning.make import make_plan
 from pruning.planning.percents import possible_percents
 
 # What may differ in B beside the criterion -> its control.
@@ -85,6 +88,19 @@ def has_statistics(context: Context) -> bool:
                 inform(missing)
             return False
     return True
+
+
+def conclusion(context: Context) -> None:
+    """What both were measured to lose, and how much of the decision they share."""
+    losses, words = losses_of(context.model), []
+    for name, chosen in zip(context.names, (context.first, context.second), strict=True):
+        loss = loss_of(losses, context.keep(make_plan, chosen, chosen.request).plan.digest)
+        words.append(f"{literal(name)}: {literal(loss.words) if loss else 'loss not measured'}")
+    comparison = context.comparison
+    st.markdown(
+        f"**A** {words[0]}; **B** {words[1]}. They decide **{comparison.agreement:.0%}** of the "
+        f"experts alike, two random choices {comparison.chance_agreement:.0%}."
+    )
 
 
 def metrics(comparison: Comparison) -> None:

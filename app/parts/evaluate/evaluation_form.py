@@ -22,7 +22,6 @@ _WHAT: Final = {_PLAN: "Your plan", "sweep": "Criteria at sparsities"}
 
 def evaluation_form(context: Context, records: Sequence[EvaluationRecord]) -> None:
     """Queue an evaluation as a job; `records` are what the model has, which it should be like."""
-    st.markdown("**Evaluate more**, on held-out text.")
     plan = context.shown
     chosen = st.segmented_control(
         "What is measured",

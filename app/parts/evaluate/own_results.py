@@ -47,7 +47,7 @@ def own_part(context: Context) -> None:
         with st.container(border=True):
             candidates_part(context)
         _charts(context, results)
-    with st.container(border=True):
+    with st.expander("Evaluate more", expanded=results.empty):
         evaluation_form(context, records)
 
 

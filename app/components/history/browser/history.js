@@ -1,8 +1,8 @@
-// Back undoes a choice: what a person changes gets an entry of its own in the browser's history.
+// Back undoes a choice: what a person changes gets one entry of its own in the browser's history.
 //
-// Streamlit replaces the address when a control changes, and on Back it sets the controls as the
-// address says. So all that is missing is the entry. One act of a person makes one entry: a
-// control that changes others writes several times.
+// Streamlit replaces the address when a person changes a control, and pushes an entry for every
+// control that a callback changes; on Back it sets the controls as the address says. Here one act
+// of a person makes one entry, however many controls it changes.
 
 const PUSHED = "moepruneHistory";
 
@@ -14,20 +14,28 @@ export default function keepHistory() {
   for (const kind of ["pointerdown", "keydown"]) {
     window.addEventListener(kind, () => { acted = true; }, true);
   }
-  // A page that was gone to has its entry; what its controls write into the address is no choice.
   const push = window.history.pushState.bind(window.history);
-  window.history.pushState = (...entry) => { acted = false; push(...entry); };
   // What follows from going back is no new choice.
   window.addEventListener("popstate", () => { acted = false; }, true);
 
-  window.history.replaceState = (state, title, url) => {
+  function write(state, title, url) {
     const next = new URL(url ?? window.location.href, window.location.href);
-    const here = window.location;
-    if (!acted || next.pathname !== here.pathname || next.search === here.search) {
-      replace(state, title, url);
+    const isChoice = acted && next.search !== window.location.search;
+    if (isChoice) acted = false;
+    (isChoice ? push : replace)(state, title, url);
+  }
+
+  window.history.replaceState = write;
+  window.history.pushState = (state, title, url) => {
+    const next = new URL(url ?? window.location.href, window.location.href);
+    if (next.pathname === window.location.pathname) {
+      write(state, title, url);
       return;
     }
+    // What the controls of the next page write into its address is no choice.
     acted = false;
-    push(state, title, url);
+    // Start's bare address opens on the best plan: of a plan of defaults it must say that it is one.
+    if (next.pathname.endsWith("/") && !next.search) next.search = "?opened=1";
+    push(state, title, next.href);
   };
 }
