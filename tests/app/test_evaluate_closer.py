@@ -147,4 +147,4 @@ def _shows_the_pair(open_page):
     words = [text.value for text in test.text]
     assert "3 tokens, the first 2 as the full model, 0.2 s" in words
     # One of this model, so there is nothing to choose.
-    assert not [box for box in test.selectbox if box.key == "ask.question"]
+    assert not [box for box in test.selectbox if box.label == "Question"]

@@ -170,7 +170,7 @@ def test_a_click_on_the_maps_takes_exponents_and_sparsity(open_tab):
     settled(tab)
     # The second cell of the first row of the first map: b=0, alpha=0, beta=1 at 25%.
     tab.mouse.click(*point_of(tab, chart, 1, 0))
-    expect(tab.get_by_test_id("stMetricValue").first).to_have_text("EAN")
+    is_ranked_by(tab, "EAN")
     expect(tab.locator(".st-key-sparsity")).to_contain_text("25%")
     expect(tab).to_have_url(re.compile("sparsity=25"))
 

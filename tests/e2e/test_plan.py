@@ -27,7 +27,7 @@ def expect_counts(tab: Page, counts: list[int]) -> None:
     """In the bars, in the address, and in the field; the page rests."""
     text = ".".join(map(str, counts))
     expect(tab).to_have_url(re.compile(f"counts={re.escape(text)}(&|$)"))
-    expect(tab.get_by_role("textbox", name="Counts by hand")).to_have_value(text)
+    expect(tab.locator(".st-key-counts input")).to_have_value(text)  # folded
     settled(tab)
     assert shown(tab) == counts
 

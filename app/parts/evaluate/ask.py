@@ -85,7 +85,9 @@ def _stored(found: Sequence[AnswerRecord]) -> None:
     }
     chosen = found[0].record_id
     if len(found) > 1:
-        chosen = choose("Question", list(names), key="ask.question", format_func=names.__getitem__)
+        # Of a newer answer the list is another one, which begins with it.
+        key = f"ask.question.{chosen}"
+        chosen = choose("Question", list(names), key=key, format_func=names.__getitem__)
     answers_part(next(each for each in found if each.record_id == chosen))
 
 
