@@ -9,13 +9,25 @@ from streamlit.navigation.page import Page
 
 _KEY = "present"
 # Relative to the theme's 15 px. The controls stay in the page, only unseen: without them their
-# values would leave the session and the URL.
+# values would leave the session and the URL. Of all of them the sparsity stays in sight.
 _STYLE = """
-html { font-size: 19px !important; }
-[data-testid="stSidebar"], [data-testid="stSidebarCollapsedControl"],
-[data-testid="stExpandSidebarButton"], [data-testid="stHeader"] { display: none !important; }
+html { font-size: 22px !important; }
+[data-testid="stSidebarCollapsedControl"], [data-testid="stExpandSidebarButton"],
+[data-testid="stHeader"], .st-key-plan-controls, .st-key-facts { display: none !important; }
+[data-testid="stSidebar"] {
+  visibility: hidden; position: fixed !important; transform: none !important;
+  width: 0 !important; min-width: 0 !important;
+}
+[data-testid="stSidebar"] * { visibility: hidden; }
+[data-testid="stSidebar"] :is(.st-key-sparsity, .st-key-sparsity *) { visibility: visible; }
+[data-testid="stSidebar"] .st-key-sparsity {
+  position: fixed; right: 2.5rem; bottom: 1rem; z-index: 999;
+  width: 22rem; padding: 0.4rem 1rem; border-radius: 0.5rem; background: var(--page);
+  border: 1px solid var(--faint); box-shadow: 0 2px 16px rgb(0 0 0 / 30%);
+}
 [data-testid="stMetricValue"] { font-size: 1.7rem; }
-[data-testid="stMainBlockContainer"] { padding-top: 1.5rem; max-width: none; }
+[data-testid="stMainBlockContainer"] { padding-top: 0; padding-bottom: 8rem; max-width: none; }
+.st-key-plan-bar { top: 0; }
 """
 
 

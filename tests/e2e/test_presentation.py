@@ -124,6 +124,14 @@ def test_presentation_hides_the_bars_and_is_part_of_the_address(open_tab):
     # Who follows the link sees the same, and the choices hold on the next pages.
     other = open_tab(tab.url.split("/", 3)[3])
     expect(other.get_by_test_id("stSidebar")).to_be_hidden()
+    # Of all controls the sparsity stays, and answers.
+    expect(other.locator(".st-key-plan-controls")).to_be_hidden()
+    slider = settled(other).locator(".st-key-sparsity").get_by_role("slider")
+    expect(slider).to_be_in_viewport()
+    slider.press("ArrowLeft")
+    expect(other.locator(".st-key-plan-bar")).to_contain_text("45%")
+    slider.press("ArrowRight")
+    expect(other.locator(".st-key-plan-bar")).to_contain_text("50%")
     expect(other.locator(".st-key-plan-bar")).to_contain_text("Gate-weighted EAN")
     turn(other, "PageDown", "Where do two recipes disagree?")
     expect(other).to_have_url(re.compile("present=true"))
