@@ -126,8 +126,8 @@ def test_presentation_hides_the_bars_and_is_part_of_the_address(open_tab):
     expect(other.get_by_test_id("stSidebar")).to_be_hidden()
     # Of all controls the sparsity stays, and answers.
     expect(other.locator(".st-key-plan-controls")).to_be_hidden()
-    slider = settled(other).locator(".st-key-sparsity").get_by_role("slider")
-    expect(slider).to_be_in_viewport()
+    expect(settled(other).locator(".st-key-sparsity")).to_be_in_viewport()
+    slider = other.locator(".st-key-sparsity").get_by_role("slider")
     slider.press("ArrowLeft")
     expect(other.locator(".st-key-plan-bar")).to_contain_text("45%")
     slider.press("ArrowRight")
