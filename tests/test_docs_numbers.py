@@ -128,6 +128,9 @@ def test_what_is_said_of_losses(losses, half):
     assert f"adds **{best['mean']:+.2f}** to the loss on average" in DEMO_PAGE
     assert f"and **{best['worst']:+.2f}** on the worst one" in DEMO_PAGE
     assert f"at random adds **{chance['mean']:+.2f}**" in DEMO_PAGE
+    beside = half["frequency", blend, "uniform"]
+    said = f"EAN adds **{even['mean']:+.2f}** on average, Frequency **{beside['mean']:+.2f}**"
+    assert said in DEMO_PAGE
     assert f"Uniform adds **{even['mean']:+.2f}**, Global **{best['mean']:+.2f}**" in DEMO_PAGE
 
 
