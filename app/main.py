@@ -16,6 +16,7 @@ from app.literal import literal
 from app.parts.context import chosen_context
 from app.parts.explore.one_expert import expert_drawer
 from app.parts.report import report_part
+from app.session.address import keep_in_address
 from app.session.chosen_expert import chosen_expert
 
 HERE = Path(__file__).parent
@@ -49,6 +50,7 @@ pages = [
 page = st.navigation(pages, position="hidden" if is_presented() else "top")
 wanted = stage(pages, page)
 st.title(PAGES[page.url_path or "start"][1])
+keep_in_address(page.url_path)
 try:
     context, no_plan = chosen_context(page.url_path)
     wants_numbers = expert_in_sidebar(context.model)

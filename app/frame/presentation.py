@@ -13,7 +13,9 @@ _KEY = "present"
 _STYLE = """
 html { font-size: 22px !important; }
 [data-testid="stSidebarCollapsedControl"], [data-testid="stExpandSidebarButton"],
-[data-testid="stHeader"], .st-key-plan-controls, .st-key-facts { display: none !important; }
+[data-testid="stHeader"], .st-key-plan-controls, .st-key-facts {
+  display: none !important;
+}
 [data-testid="stSidebar"] {
   visibility: hidden; position: fixed !important; transform: none !important;
   width: 0 !important; min-width: 0 !important;

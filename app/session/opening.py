@@ -29,15 +29,16 @@ def open_on_best(model: MoEModel, page: str) -> None:
     st.session_state[_OPENED] = True
     if not is_first or page or len(st.query_params):
         return
-    st.query_params[_OPENED] = "1"
     corpora = tuple(routed_runs(model))
     found = [each for each in losses_at(losses_of(model), _SHARE) if _is_said(each, corpora)]
-    if (best := choose_best(found)) is not None:
-        _show(best.chosen)
+    best = choose_best(found)
+    words = {} if best is None else _show(best.chosen)
+    # At once, for each would be an entry of the history.
+    st.query_params.update({_OPENED: "1", **words})
 
 
-def _show(loss: PlanLoss) -> None:
-    """Set the controls, and the address: what is set before a control is drawn is not in it."""
+def _show(loss: PlanLoss) -> dict[str, str]:
+    """Set the controls; what the address must say, where nothing that is set so early gets to."""
     facts, criterion = loss.facts, CRITERIA[loss.facts.criterion]
     corpus = BLEND if len(facts.corpora) > 1 else "".join(facts.corpora)
     said = {"schedule": facts.schedule, "gate": facts.gate, "corpus": corpus}
@@ -54,9 +55,11 @@ def _show(loss: PlanLoss) -> None:
     for key, value in said.items():
         if value:
             st.session_state[key] = value
-    for key, word in words.items():
-        if word and st.session_state[key] != DEFAULTS.get(key):
-            st.query_params[key] = word
+    return {
+        key: word
+        for key, word in words.items()
+        if word and st.session_state[key] != DEFAULTS.get(key)
+    }
 
 
 def _is_said(loss: PlanLoss, corpora: tuple[str, ...]) -> bool:

@@ -160,12 +160,17 @@ def test_one_plan_is_in_every_address_and_a_preset_is_one_entry(open_tab):
     choose(tab, "schedule", "Late")
     expect(plan).to_contain_text("late")
     said = sorted(settled(tab).evaluate("location.search")[1:].split("&"))
+    assert len(said) == 4  # b, beta, corpus, schedule
     for page, title in (("Evaluate", "What is lost, what is saved?"), ("Start", START)):
         go(tab, page, title)
-        assert sorted(settled(tab).evaluate("location.search")[1:].split("&")) == said
+        entries = tab.evaluate("history.length")
+        tab.wait_for_function(
+            "said => location.search.slice(1).split('&').sort().join() === said", arg=",".join(said)
+        )
         tab.reload()
         expect(plan).to_contain_text("late")
         is_ranked_by(tab, "SEER")
+        assert tab.evaluate("history.length") == entries
     assert best not in plan.inner_text()
 
 

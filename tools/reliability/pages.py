@@ -19,6 +19,8 @@ from typing import Any
 import pandas as pd
 from streamlit.testing.v1 import AppTest
 
+from analysis.errors import UserError
+
 ROOT = Path(__file__).parents[2]
 PAGES = tuple(sorted(path.stem for path in (ROOT / "app" / "views").glob("[a-z]*.py")))
 SECONDS = 60
@@ -93,7 +95,7 @@ def _choosable(widget: Any) -> list[str]:
     """Options that are shown as they are: of others AppTest knows only how they are shown."""
     try:
         return [option for option in widget.options if widget.format_func(option) == option]
-    except (KeyError, ValueError, TypeError, AttributeError):
+    except (KeyError, ValueError, TypeError, AttributeError, UserError):
         return []
 
 

@@ -96,10 +96,12 @@ def conclusion(context: Context) -> None:
     for name, chosen in zip(context.names, (context.first, context.second), strict=True):
         loss = loss_of(losses, context.keep(make_plan, chosen, chosen.request).plan.digest)
         words.append(f"{literal(name)}: {literal(loss.words) if loss else 'loss not measured'}")
-    comparison = context.comparison
+    comparison, said = context.comparison, ""
+    if context.plan.schedule != "uniform" or (context.shown and context.shown.file):
+        said = " Both are compared under the uniform schedule, unlike the plan above."
     st.markdown(
         f"**A** {words[0]}; **B** {words[1]}. They decide **{comparison.agreement:.0%}** of the "
-        f"experts alike, two random choices {comparison.chance_agreement:.0%}."
+        f"experts alike, two random choices {comparison.chance_agreement:.0%}.{said}"
     )
 
 

@@ -14,6 +14,7 @@ from app.frame.cards import card
 from app.frame.charts import csv_button, show
 from app.literal import literal
 from app.parts.engines import readers_text, reasons_table
+from app.parts.losses import loss_of_plan
 from app.session.data import shown_model
 from app.session.plan_state import (
     EDITOR,
@@ -39,10 +40,6 @@ from pruning.sizes import SizeReport, format_bytes
 Metric = Callable[..., object]
 _RECIPE_LINES, _RECIPE_PX = 20, 460
 _ROWS = 10  # of the table of exact values, before it scrolls
-LATER = (
-    "Sizes are exact. Quality is not known here: a schedule that keeps more saliency need not keep "
-    "more of what the model can do. Measure it before you ship."
-)
 
 
 def refusal_part() -> None:
@@ -193,8 +190,17 @@ def sizes_part(context: Context) -> None:
     """Where the bytes go."""
     st.markdown("**What it saves**: weights by part, before and after.")
     show("sizes", context)
-    st.markdown(f":material/science: {LATER}")
+    unmeasured_part(context)
     st.page_link("views/evaluate.py", label="Evaluate this plan", icon=":material/insights:")
+
+
+def unmeasured_part(context: Context) -> None:
+    """That nothing is known of the quality, where the plan was not measured."""
+    if loss_of_plan(context)[0] is None:
+        st.markdown(
+            ":material/science: Sizes are exact. Quality is not known: a schedule that keeps more "
+            "saliency need not keep more of what the model can do. Measure it before you ship."
+        )
 
 
 def engines_part(context: Context, shown: CurrentPlan) -> None:

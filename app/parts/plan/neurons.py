@@ -12,12 +12,12 @@ from app.parts.explore.neuron_needs import neurons_missing_part
 from app.parts.export.exports import form_part
 from app.parts.export.finished import finished_part, form_place
 from app.parts.plan.experts import (
-    LATER,
     files_part,
     notes_part,
     plan_button,
     saved_metric,
     short_number,
+    unmeasured_part,
 )
 from app.session.plan_data import NeuronSizes, export_option, lacks_statistics, neuron_sizes
 from app.session.plan_state import imported_plan
@@ -41,7 +41,7 @@ def neuron_plan_page(context: Context) -> None:
     with st.container(border=True):
         _widths_part(context, sizes)
         notes_part(shown)
-        st.markdown(f":material/science: {LATER}")
+        unmeasured_part(context)
         st.page_link("views/evaluate.py", label="Evaluate this plan", icon=":material/insights:")
     if not shown.file:
         _figures_part(context)

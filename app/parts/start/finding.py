@@ -109,6 +109,7 @@ def single_corpus(losses: tuple[PlanLoss, ...], loss: PlanLoss) -> PlanLoss | No
         each
         for each in losses_at(losses, loss.facts.removed or 0.0)
         if each.facts.criterion == loss.facts.criterion
+        and each.facts.schedule in ("uniform", loss.facts.schedule)
         and len(each.facts.corpora) == 1
         and each.facts.corpora[0] in each.change
         and each.worst_on != each.facts.corpora[0]

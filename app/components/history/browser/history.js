@@ -12,7 +12,10 @@ export default function keepHistory() {
   const replace = window.history.replaceState.bind(window.history);
   let acted = false;
   for (const kind of ["pointerdown", "keydown"]) {
-    window.addEventListener(kind, () => { acted = true; }, true);
+    // To follow a link is no choice: its page gets its entry.
+    window.addEventListener(kind, (event) => {
+      acted = !event.target.closest?.("a[href]");
+    }, true);
   }
   const push = window.history.pushState.bind(window.history);
   // What follows from going back is no new choice.
