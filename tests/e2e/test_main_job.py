@@ -113,9 +113,10 @@ def test_back_leads_to_the_page_before_with_its_state(open_tab):
     tab.get_by_role("link", name="Export this plan").click()
     expect(tab.get_by_text("Plan: MAN")).to_be_visible()
     expect(tab).to_have_url(re.compile(r"/export\?alpha=0$"))
-    tab.go_back()
+    settled(tab).go_back()
+    tab.get_by_role("heading", name="Which experts does each criterion keep?").wait_for()
     is_ranked_by(tab, "MAN")
-    tab.go_forward()
+    settled(tab).go_forward()
     expect(tab.get_by_text("Plan: MAN")).to_be_visible()
 
 
