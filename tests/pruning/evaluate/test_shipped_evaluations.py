@@ -43,7 +43,7 @@ def test_every_candidate_was_evaluated_on_every_corpus(shipped, swept):
         *((name, BLEND, "uniform") for name in ("reap", "frequency", "man", "ean", "damage")),
         *((name, "", "uniform") for name in ("aimer", "random")),
         *((f"random:{seed}", "", "uniform") for seed in (1, 2, 3, 4)),
-        *(("ean", BLEND, name) for name in ("global", "global-rescaled", "frequency", "middle")),
+        *(("ean", BLEND, name) for name in ("global", "global-rescaled")),
     }
     wanted = {(*each, share) for each in candidates for share in ("25%", "50%", "75%")}
     # The best plan of each search that ships.
@@ -59,9 +59,11 @@ def test_the_losses_of_samples_are_those_of_their_means(shipped):
     for record in shipped:
         means = np.divide(record.samples.nll, record.samples.tokens)
         assert len(means) == record.num_samples
-        assert means.mean() == pytest.approx(record.metrics["nll"].mean, abs=1e-6)
+        # Shipped sums are rounded to 0.001 nats: half of that over the positions is the most off.
+        most = 0.0005 / min(record.samples.tokens) + 1e-9
+        assert means.mean() == pytest.approx(record.metrics["nll"].mean, abs=most)
         full = np.divide(record.samples.full_nll, record.samples.tokens)
-        assert full.mean() == pytest.approx(record.full["nll"].mean, abs=1e-6)
+        assert full.mean() == pytest.approx(record.full["nll"].mean, abs=most)
 
 
 def test_more_removed_is_worse_on_every_corpus(swept):
