@@ -17,10 +17,10 @@ from tools.reliability.load_world import MODEL, make_world
 LAYERS, EXPERTS, ROUNDS = 48, 128, 30
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
 READY = '[data-testid="stApp"][data-test-script-state="notRunning"]'
-# Resolves when the first number on the page has changed and two frames were drawn since.
+# Resolves when the plan in the pinned line has changed and two frames were drawn since.
 PAINTED = """(before) => new Promise(resolve => {
   const look = () => {
-    const now = document.querySelector('[data-testid="stMetricDelta"]')?.innerText;
+    const now = document.querySelector('.st-key-plan-bar strong')?.innerText;
     if (now && now !== before) requestAnimationFrame(() => requestAnimationFrame(resolve));
     else requestAnimationFrame(look);
   };
@@ -29,7 +29,7 @@ PAINTED = """(before) => new Promise(resolve => {
 
 
 def toggle(page: Page, number: int) -> float:
-    before = page.locator('[data-testid="stMetricDelta"]').first.inner_text()
+    before = page.locator('.st-key-plan-bar strong').first.inner_text()
     target = page.locator('.st-key-alpha [role="radio"]').nth(number % 3)
     started = time.perf_counter()
     target.click()
@@ -42,7 +42,7 @@ def toggle(page: Page, number: int) -> float:
 def open_explore(page: Page, address: str) -> None:
     """The page that is measured, once it rests."""
     page.goto(f"{address}/explore?model={MODEL}&criterion=unified&b=0&alpha=0&beta=1")
-    page.wait_for_selector('[data-testid="stMetricDelta"]', timeout=60_000)
+    page.wait_for_selector('.st-key-plan-bar strong', timeout=60_000)
     page.wait_for_selector(READY)
 
 
