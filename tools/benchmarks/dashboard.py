@@ -29,7 +29,7 @@ PAINTED = """(before) => new Promise(resolve => {
 
 
 def toggle(page: Page, number: int) -> float:
-    before = page.locator('.st-key-plan-bar strong').first.inner_text()
+    before = page.locator(".st-key-plan-bar strong").first.inner_text()
     target = page.locator('.st-key-alpha [role="radio"]').nth(number % 3)
     started = time.perf_counter()
     target.click()
@@ -42,7 +42,7 @@ def toggle(page: Page, number: int) -> float:
 def open_explore(page: Page, address: str) -> None:
     """The page that is measured, once it rests."""
     page.goto(f"{address}/explore?model={MODEL}&criterion=unified&b=0&alpha=0&beta=1")
-    page.wait_for_selector('.st-key-plan-bar strong', timeout=60_000)
+    page.wait_for_selector(".st-key-plan-bar strong", timeout=60_000)
     page.wait_for_selector(READY)
 
 
