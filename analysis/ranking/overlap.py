@@ -144,6 +144,11 @@ def mean_overlaps(overlaps: pd.DataFrame) -> pd.DataFrame:
     ].mean()
 
 
+def variant_means(stats: Mapping[str, ExpertStats], gate: Gate, sparsity: Fraction) -> pd.DataFrame:
+    """Table of `mean_overlaps` of the 17 rankable variants, a row a variant."""
+    return mean_overlaps(variant_overlaps(stats, gate, sparsity))
+
+
 def overlap_matrix(overlaps: pd.DataFrame, corpora: Sequence[str]) -> pd.DataFrame:
     """Table `corpus_a, corpus_b, overlap` with both directions and the diagonal."""
     # A uniform schedule prunes equally many on both sides, so the overlap is symmetric.

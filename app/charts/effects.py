@@ -6,12 +6,7 @@ from typing import Final
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.ranking.overlap import (
-    effects_over_models,
-    mean_overlaps,
-    too_near,
-    variant_overlaps,
-)
+from analysis.ranking.overlap import effects_over_models, too_near, variant_means
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.theme import ink, muted, nth_look, themed
@@ -25,7 +20,7 @@ _GREEK: Final = {"b": "b", "alpha": "\u03b1", "beta": "\u03b2"}
 def draw(context: Context) -> Drawing:
     """What each exponent does."""
     means = [
-        mean_overlaps(context.keep(variant_overlaps, stats, context.gate, context.fraction))
+        context.keep(variant_means, stats, context.gate, context.fraction)
         for stats in context.models_stats.values()
     ]
     table, by_chance = effects_over_models(means), float(pd.concat(means)["chance"].mean())

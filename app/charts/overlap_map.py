@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.ranking.overlap import above_chance, mean_overlaps, too_near, variant_overlaps
+from analysis.ranking.overlap import above_chance, too_near, variant_means
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.theme import CLEAR, color_at, ink, muted, paper, text_on, themed
@@ -31,6 +31,7 @@ VARIANT_NAMES: Final[dict[Variant, str]] = {
 DEGENERATE: Final[Variant] = (1, 0, 0)
 
 EXPONENTS: Final = (0, 1, 2)
+_FRAME: Final = 60  # pixels of a cell's marker, which fits around the cell's words
 _BLOCK_STEP: Final = 3.25  # the two values of b stand apart by a quarter of a cell
 
 
@@ -38,7 +39,7 @@ _BLOCK_STEP: Final = 3.25  # the two values of b stand apart by a quarter of a c
 def draw(context: Context) -> Drawing:
     """Which variants depend on the corpus."""
     stats, selected = context.corpora_stats, context.ranking_criterion.exponents
-    means = mean_overlaps(context.keep(variant_overlaps, stats, context.gate, context.fraction))
+    means = context.keep(variant_means, stats, context.gate, context.fraction)
     about = context.about(f"gate {context.gate}")
     said = describe(means, context.removed_at(context.fraction))
     return Drawing(partial(variant_map, means, selected=selected), means, said, about)
@@ -63,7 +64,7 @@ def variant_map(
         [x for x, _ in places],
         [y for _, y in places],
         [list(variant) for variant in overlaps],
-        30,
+        _FRAME,
         text=[reading(*each, by_chance) for each in overlaps.items()],
         hovertemplate="%{text}<extra></extra>",
     )
@@ -100,6 +101,21 @@ def variant_map(
         hoverdistance=-1,
         height=280,
         margin={"t": 30},
+    )
+
+
+def frame_style(selected: Variant, chart: str) -> str:
+    """CSS that frames the cell of a variant in a map that is drawn without `selected`.
+
+    Streamlit mounts a chart anew when its figure changes, which takes a browser 100 ms; so a toggle
+    changes the frame alone. `chart` is the CSS selector of the chart.
+    """
+    place = list(product((0, 1), EXPONENTS, EXPONENTS)).index(selected) + 1
+    shadow = "drop-shadow(0 0 1px #000)"
+    return (
+        f"{chart} .scatterlayer .points path:nth-of-type({place}) {{ opacity: 1 !important; "
+        "fill: none !important; stroke: #fff !important; stroke-width: 3px !important; "
+        f"filter: {shadow} {shadow}; }}"
     )
 
 

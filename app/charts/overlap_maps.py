@@ -11,7 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from analysis.ranking.overlap import above_chance, mean_overlaps, variant_overlaps
+from analysis.ranking.overlap import above_chance, variant_means
 from analysis.stats.tables import ExpertStats, Gate
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
@@ -39,9 +39,7 @@ def grid_table(
     `models` are the statistics by corpus of each model; each sparsity is a panel.
     """
     tables = [
-        mean_overlaps(variant_overlaps(stats, gate, sparsity)).assign(
-            model=model, sparsity=float(sparsity)
-        )
+        variant_means(stats, gate, sparsity).assign(model=model, sparsity=float(sparsity))
         for model, stats in models.items()
         for sparsity in sparsities
     ]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
+import plotly.graph_objects as go
 import streamlit as st
 
 from analysis.errors import UserError
@@ -36,11 +37,14 @@ def is_dark() -> bool:
 def show_chart(
     chart: Drawing,
     *,
+    figure: Callable[..., go.Figure] | None = None,
     on_select: Callable[[], None] | None = None,
     brush: bool = False,
     said: bool = False,
 ) -> None:
     """Draw a chart, below what it says if that is `said`, and below it its downloads.
+
+    `figure` makes what is drawn on the page in place of the figure of the downloads.
 
     `on_select` makes its points clickable and is called before the script; with `brush` a region
     can be dragged over its points; see `selection_of`.
@@ -50,9 +54,9 @@ def show_chart(
     selectable: dict[str, Any] = {"on_select": on_select, "selection_mode": "points"}
     if brush:
         selectable = {"on_select": "rerun", "selection_mode": ("box", "lasso")}
-    figure = chart.figure(dark=is_dark())
+    drawing = (figure or chart.figure)(dark=is_dark())
     st.plotly_chart(
-        enlarged(figure) if is_presented() else figure,
+        enlarged(drawing) if is_presented() else drawing,
         key=f"chart.{chart.name}",
         config=PLOTLY_CONFIG,
         theme=None,

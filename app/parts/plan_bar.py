@@ -87,14 +87,14 @@ def _measure_button(context: Context, shown: CurrentPlan) -> None:
     if not texts:
         st.page_link("views/evaluate.py", label="Measure", icon=":material/insights:")
         return
-    records = records_of(context, EvaluationStore)
-    dtypes = Counter(each.settings["dtype"] for each in records).most_common(1)
-    asked = {
-        **own_model(context),
-        "plans": (shown.plan.to_dict(),),
-        "corpora": texts,
-        "dtype": dtypes[0][0] if dtypes else "auto",
-    }
     if st.button("Measure", key="plan.measure", icon=":material/insights:", type="tertiary"):
+        records = records_of(context, EvaluationStore)
+        dtypes = Counter(each.settings["dtype"] for each in records).most_common(1)
+        asked = {
+            **own_model(context),
+            "plans": (shown.plan.to_dict(),),
+            "corpora": texts,
+            "dtype": dtypes[0][0] if dtypes else "auto",
+        }
         request = validated(EvaluateRequest, asked)
         queue(request, shown.name, shown_request(request).command((shown.file or "plan.json",)))

@@ -14,8 +14,10 @@ from app.report.decision import decision_html, decision_of, pair_of
 from app.report.page import report_html
 from app.session.data import shown_model
 from app.session.plan_data import bytes_after
-from app.session.records import losses_of, records_of
 from pruning.evaluate.answers_record import AnswerStore
+from pruning.evaluate.quality import stored_losses
+from pruning.evaluate.record import EvaluationStore
+from pruning.evaluate.store import readable_records
 from pruning.planning.make import CurrentPlan
 
 
@@ -44,14 +46,15 @@ def report_part(context: Context, page: str) -> None:
 
 
 def _decision(context: Context, shown: CurrentPlan) -> None:
-    num_bytes, losses = bytes_after(context, shown), losses_of(context.model)
-    command = shown.plan_command(shown_model(context.model))
-    answers = pair_of(records_of(context, AnswerStore), shown.plan.digest)
+    num_bytes, command = bytes_after(context, shown), shown.plan_command(shown_model(context.model))
+    model, directories = context.model, context.store.directories
 
     def page() -> str:
         """The file, made on the click in a thread without a session."""
-        made = decision_of(context.model, shown, num_bytes, losses, command)
-        return decision_html(replace(made, answers=answers))
+        losses = stored_losses(EvaluationStore(directories), model.identity)
+        answers, _ = readable_records(AnswerStore(directories), model.identity)
+        made = decision_of(model, shown, num_bytes, losses, command)
+        return decision_html(replace(made, answers=pair_of(answers, shown.plan.digest)))
 
     st.text("One printed page: what the plan saves, and what it loses against Random.")
     st.download_button(

@@ -13,7 +13,7 @@ from analysis.stats.grid import Grid
 from app.charts.context import Context
 from app.charts.listing import CHARTS
 from app.components.expert_map import MapPanel, expert_map, map_payload
-from app.frame.charts import chart_files
+from app.frame.charts import chart_files, show
 from app.frame.controls import MODES, ORDERS, switch
 from app.frame.notes import inform
 from app.frame.pages import draw_page
@@ -24,7 +24,7 @@ from app.parts.explore.evidence import damage_part, tokens_part
 from app.parts.explore.experts import metrics, plan_command, ranked_pair, separation_part
 from app.parts.explore.neurons import neuron_page
 from app.parts.explore.one_expert import expert_part
-from app.parts.explore.overlap import effects_part, overlap_tab
+from app.parts.explore.overlap import effects_part, overlap_map_part
 from app.parts.explore.paths import paths_part
 from app.session.chosen_expert import choose_on_map, chosen_expert
 from app.session.needed import what_is_missing
@@ -32,13 +32,15 @@ from app.tables.ranked import Ranked
 from pruning.plan import EXPERT_GRANULARITY
 
 MAP = "explore.map"
-Part = Callable[[Context], None]
+Part = Callable[[Context], object]
 # Part -> its words and views, of which one is drawn.
 PARTS: Mapping[str, tuple[str, Mapping[str, tuple[str, Part]]]] = {
     "corpora": (
         "Corpora",
         {
-            "overlap": ("Overlap", overlap_tab),
+            "overlap": ("Overlap", overlap_map_part),
+            "pairs": ("Pairs", partial(show, "overlap")),
+            "sparsity": ("Sparsity", partial(show, "overlap-by-sparsity")),
             "exponents": ("Exponents", effects_part),
             "blend": ("Blend", blend_part),
         },

@@ -1,6 +1,7 @@
 """Records beside the statistics: one small JSON file each, in a folder for each kind of record."""
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -164,7 +165,7 @@ class RecordStore(Generic[Kept]):
 
     def state(self) -> str:
         """A text that changes when a file of the store does."""
-        return repr([_file_state(path) for path in self._paths()])
+        return repr([_folder_state(folder) for folder in self._folders])
 
     def _paths(self) -> list[Path]:
         return [path for folder in self._folders for path in sorted(folder.glob("*.json"))]
@@ -186,12 +187,14 @@ class RecordStore(Generic[Kept]):
         return [found[name] for name in sorted(found)]
 
 
-def _file_state(path: Path) -> tuple[str, int, int]:
+def _folder_state(folder: Path) -> list[tuple[str, int, int]]:
+    """Name, time of change and bytes of each file; a page asks at every click, hence no `Path`."""
     try:
-        seen = path.stat()
-    except OSError:  # gone a moment ago
-        return str(path), 0, 0
-    return str(path), seen.st_mtime_ns, seen.st_size
+        with os.scandir(folder) as entries:
+            seen = [(entry.name, entry.stat()) for entry in entries if entry.name.endswith(".json")]
+    except FileNotFoundError:  # no record yet, or one that went a moment ago
+        return []
+    return sorted((name, stat.st_mtime_ns, stat.st_size) for name, stat in seen)
 
 
 def readable_records(

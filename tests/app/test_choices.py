@@ -99,7 +99,13 @@ def test_the_address_selects_the_plan_to_export(open_page):
         {"b": "7", "alpha": "many", "beta": "-1", "criterion": "bogus", "baseline": "bogus"},
         {"gate": "strong", "sparsity": "51%", "corpus": "bogus", "model": "../demo", "show": "all"},
         {"sparsity": "99%", "corpus": "", "model": "", "b": "<script>alert(1)</script>"},
-        {"sparsity": "nan", "order": "1e9", "overlap": "none", "preset": "aimer", "nothing": "x"},
+        {
+            "sparsity": "nan",
+            "order": "1e9",
+            "corpora.view": "none",
+            "preset": "aimer",
+            "nothing": "x",
+        },
     ],
     ids=str,
 )
@@ -128,7 +134,7 @@ def test_values_outside_their_options_do_not_crash(open_page):
     for key, value in (
         *(("b", 7), ("alpha", "x"), ("beta", None), ("criterion", None), ("gate", "strong")),
         *(("sparsity", 99), ("sparsity", "much"), ("corpus", "nope"), ("corpus", None)),
-        *(("overlap", "zz"), ("preset", "nothing")),
+        *(("corpora.view", "zz"), ("preset", "nothing")),
     ):
         test.session_state[key] = value
         test.run()

@@ -2,7 +2,7 @@
 
 import json
 import re
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
@@ -160,6 +160,24 @@ def test_a_click_on_the_map_of_neurons_pins_the_expert(open_tab):
     expect(tab).to_have_url(re.compile(r"expert=3\.7"))
     frames = chart.evaluate("chart => chart.layout.shapes.map(shape => [shape.x0, shape.y0])")
     assert frames == [[6.5, 2.5]] * 2
+
+
+def test_a_toggle_moves_the_frame_of_the_overlap_map_and_mounts_no_chart(open_tab):
+    """Mounting it takes the browser as long as all else that a toggle does."""
+    tab = open_tab("explore")
+    chart = tab.locator(".st-key-chart-overlap-map .js-plotly-plot")
+    chart.wait_for()
+    settled(tab)
+    chart.evaluate("chart => { chart.dataset.seen = 'before' }")
+    choose(tab, "beta", "2")
+    settled(tab)
+    expect(chart).to_have_attribute("data-seen", "before")
+    frames = chart.locator(".scatterlayer .points path").evaluate_all(
+        "paths => paths.map(path => getComputedStyle(path).opacity)"
+    )
+    assert frames == [
+        "1" if each == (1, 1, 2) else "0" for each in product((0, 1), *[range(3)] * 2)
+    ]
 
 
 def test_a_click_on_the_maps_takes_exponents_and_sparsity(open_tab):
