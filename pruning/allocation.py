@@ -39,7 +39,7 @@ def _reason_and_remedy(layer: MoELayer, keep: int) -> tuple[str, str] | None:
         return None
     below, above = keep // groups * groups, (keep // groups + 1) * groups
     near = [number for number in (below, above) if number >= layer.least_kept]
-    shares = [f"{number} ({as_percent(count - number, count)} removed)" for number in near]
+    shares = [f"{number} ({as_percent(count - number, count)} sparsity)" for number in near]
     chooses = f"chooses among {groups} groups, each of which must keep as many"
     return f"{would} {chooses}", f"nearest: {' or '.join(shares)}"
 

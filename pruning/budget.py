@@ -79,7 +79,7 @@ def size_budget(
     """The smallest B with which the weights take at most `target_gib` GiB (2^30 bytes) on disk.
 
     Counts tensors, as `pruning.sizes` does: not the headers of files, nor the tokenizer. `dtype` is
-    the checkpoint's own element types, or 2 bytes for each parameter. `spread` is what the schedule
+    the checkpoint's own dtypes, or 2 bytes for each parameter. `spread` is what the schedule
     would take from each layer: it matters only where experts of some layers are larger than those
     of others; uniform by default.
     """

@@ -29,7 +29,7 @@ def masked(model: nn.Module, family: MoEFamily, plan: PruningPlan) -> Iterator[N
     """Inside the block, `model` computes what its pruned version would.
 
     Router logits have one column per kept expert, as after pruning; expert ids stay those of the
-    full model. On exit, also by an exception, everything is as before.
+    original model. On exit, also by an exception, everything is as before.
 
     The model is a transformers model, in memory or offloaded by accelerate. The plan is checked
     against it, not against the identity, which a loaded model does not have.
@@ -68,7 +68,7 @@ def masked(model: nn.Module, family: MoEFamily, plan: PruningPlan) -> Iterator[N
 
 
 def _silence_balancing_loss(model: nn.Module, restore: ExitStack) -> None:
-    # The loss over router logits is computed with the full model's one count and would fail.
+    # The loss over router logits is computed with the original model's one count and would fail.
     top: Any = model.config
     for config in {id(each): each for each in (top, top.get_text_config())}.values():
         if wanted := getattr(config, "output_router_logits", False):

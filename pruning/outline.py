@@ -51,7 +51,7 @@ def outline_model(
     model counts as if it were dequantised.
     """
     if dtype is not None and dtype not in _DTYPES:
-        raise CheckpointError(unknown_name("element type", dtype, list(_DTYPES)))
+        raise CheckpointError(unknown_name("dtype", dtype, list(_DTYPES)))
     folder = _folder(source, revision)
     config = read_config(folder)
     # Not from the shapes: what is not in the table of families is discovered from real headers.

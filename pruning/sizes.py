@@ -106,7 +106,7 @@ class SizeReport:
     def loaded(self, dtype: str | None = None) -> tuple[int, int]:
         """Bytes of the loaded weights before and after, without activations and caches.
 
-        `dtype` is a key of LOADED_BYTES; None for the element types on disk.
+        `dtype` is a key of LOADED_BYTES; None for the dtypes on disk.
         """
         if dtype is None:
             return self.bytes_before, self.bytes_after
@@ -131,7 +131,7 @@ def _sum(sizes: Iterable[IntArray]) -> IntArray:
 class Tensors:
     """A checkpoint's tensors as sizes need them: whoever moves a slider asks for many plans.
 
-    A size is (2,): bytes in the element types on disk, and weights, see `num_weights`.
+    A size is (2,): bytes in the dtypes on disk, and weights, see `num_weights`.
     """
 
     experts: Mapping[int, IntArray]  # layer -> size of each of its experts; (experts, 2)

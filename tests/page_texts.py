@@ -41,7 +41,7 @@ def command(test, name, words=""):
     return line
 
 
-def press(test, label="Queue"):
+def press(test, label="Run evaluation"):
     next(button for button in test.button if button.label == label).click().run()
     assert not test.exception
 

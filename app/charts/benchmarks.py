@@ -43,11 +43,11 @@ class Board:
 
     @property
     def has_pruned(self) -> bool:
-        """Whether there is anything beside the full model."""
+        """Whether there is anything beside the original model."""
         return bool((self.rows["series"] != FULL).any())
 
     def scores(self) -> pd.DataFrame:
-        """Candidates x benchmarks, the full model first."""
+        """Candidates x benchmarks, the original model first."""
         return self._table("value")
 
     def errors(self) -> pd.DataFrame:
@@ -63,7 +63,7 @@ def benchmark_results(records: Sequence[BenchmarkRecord]) -> pd.DataFrame:
     """`benchmark_table` of whole tasks, one metric of each, with four more columns.
 
     `series` is what people call the candidate, `benchmark` the task, with its metric where that is
-    not one of the usual, `way` the tool and its settings, see `way_of`, `dtype` the element type of
+    not one of the usual, `way` the tool and its settings, see `way_of`, `dtype` the dtype of
     the computation or empty: only what was made in one way may be held against each other. Of a
     candidate that was benchmarked twice in one way, the newest stays. Measures of which less is
     better are left out: they are no shares of right answers. `stderr` is the tool's, and what
@@ -118,16 +118,16 @@ def shares_of(results: pd.DataFrame, way: str) -> list[float]:
 
 
 def board_of(results: pd.DataFrame, way: str, share: float | None, model: str) -> Board:
-    """The candidates that lost this share, and the full model; None: all of them."""
+    """The candidates that lost this share, and the original model; None: all of them."""
     rows = results[results["way"] == way]
     if share is not None:
         rows = rows[is_share(rows["removed"], share) | (rows["series"] == FULL)]
-    about = way if share is None else f"{way}, {share:.0%} removed"
+    about = way if share is None else f"{way}, {share:.0%} sparsity"
     return Board(rows.reset_index(drop=True), model, about)
 
 
 def own_leaderboard(board: Board, weights: Mapping[str, float]) -> pd.DataFrame:
-    """Candidates, best average rank first; the full model, which has no rank, last.
+    """Candidates, best average rank first; the original model, which has no rank, last.
 
     Nor have candidates whose benchmarks nobody else has, see `ranks`.
 
@@ -195,7 +195,7 @@ def _profile(context: Context, *, radar: bool) -> Drawing:
 def winners(context: Context) -> Drawing:
     """Which candidate wins which benchmark.
 
-    The best candidate of each benchmark at each share.
+    The best candidate of each benchmark at each sparsity.
     """
     (results, way), model = results_of(context), context.model.name
     tables = {}
@@ -203,7 +203,7 @@ def winners(context: Context) -> Drawing:
         scores = board_of(results, way, share, model).scores().drop(index=FULL, errors="ignore")
         # The row says the share; a candidate has one colour in all of them.
         plain = scores.index.str.removesuffix(f", {share:.0%}")
-        tables[f"{percent(share)} removed"] = scores.set_axis(plain)
+        tables[f"{percent(share)} sparsity"] = scores.set_axis(plain)
     chart = winner_map.drawing(tables, made_by(model, way)) if tables else None
     return _of_pruned(chart, model, is_usual=way == ways_of(results)[0])
 

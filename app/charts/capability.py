@@ -53,12 +53,12 @@ def capability_dots(scores: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 def capability_radar(scores: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """The same table as a radar (arXiv:2603.18492, Figure 3), axes in the order of the table.
 
-    Its area depends on that order, so it shows shape, not worth. The full model is dotted; all but
-    the first candidates start hidden, and the legend brings them back.
+    Its area depends on that order, so it shows shape, not worth. The original model is dotted; all
+    but the first candidates start hidden, and the legend brings them back.
     """
     spokes = [plain(str(name)) for name in scores.columns]
     fig = go.Figure()
-    # The full model is the first, with the place -1 before the candidates' own.
+    # The original model is the first, with the place -1 before the candidates' own.
     rows, drawn = sorted(scores.index, key=lambda each: each != FULL), looks(scores.index, dark)
     for index, name in enumerate(rows, -1 if FULL in rows else 0):
         values, label = [float(value) for value in scores.loc[name]], plain(str(name))
@@ -89,7 +89,7 @@ def capability_radar(scores: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 
 
 def describe(scores: pd.DataFrame) -> str:
-    """One sentence: who keeps most and least of the full model, on the mean of the benchmarks."""
+    """One sentence: who keeps most and least of the original, on the mean of the benchmarks."""
     means = scores.drop(index=FULL, errors="ignore").mean(axis=1, skipna=False).dropna()
     if means.empty:
         return "No candidate has a score on every benchmark."

@@ -22,6 +22,7 @@ from pruning.planning.choice import PlanChoice, scopes_of
 from pruning.planning.comparing import CompareRequest, compare_selections
 from pruning.planning.make import CurrentPlan
 from pruning.planning.ranking import Selection, criterion_badge, select
+from pruning.planning.words import corpora_words
 from pruning.requests.plan import PlanRequest
 from pruning.search.store import KnownSearch, SearchStore, read_known
 
@@ -168,7 +169,7 @@ class Context:
     def source_of(self, criterion: Criterion) -> str:
         """Where a criterion's numbers come from, in a few words."""
         routed = criterion.source == "routed"
-        return " + ".join(self.corpora) if routed else criterion_badge(criterion)
+        return corpora_words(self.corpora) if routed else criterion_badge(criterion)
 
     # What it reads.
 
@@ -307,7 +308,7 @@ class Context:
 
 
 def _in_words(selection: Selection) -> str:
-    source = " + ".join(selection.choice.corpora) or criterion_badge(selection.criterion)
+    source = corpora_words(selection.choice.corpora) or criterion_badge(selection.criterion)
     gate = ", renormalized" if selection.request.gate != "applied" else ""
     return f"{selection.criterion.label}, {source}{gate}, {selection.request.sparsity}"
 

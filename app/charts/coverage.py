@@ -13,6 +13,7 @@ from analysis.stats.store import Run
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.theme import ink, paper, plain, primary, text_on, themed
+from pruning.planning.words import corpora_words
 
 
 def mixture(runs: Sequence[Run]) -> Mixture:
@@ -48,7 +49,7 @@ def coverage_table(context: Context) -> pd.DataFrame:
 def draw(context: Context) -> Drawing:
     """How much of each corpus's saliency is kept."""
     table = coverage_table(context)
-    about = context.about(context.first.criterion.label, " + ".join(context.corpora))
+    about = context.about(context.first.criterion.label, corpora_words(context.corpora))
     return Drawing(partial(coverage_figure, table), table, describe(table), about)
 
 

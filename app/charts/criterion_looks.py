@@ -2,7 +2,7 @@
 
 Seventeen colours cannot all be told apart by everybody. They are chosen so that any two differ in
 normal sight, and two with the same mark in the simulated sight of people who lack red or green
-receptors. Random is grey and the full model has the colour of text.
+receptors. Random is grey and the original model has the colour of text.
 """
 
 import re

@@ -21,7 +21,7 @@ from pruning.evaluate.result import MEASURES
 # Column of the horizontal axis -> its name in the order offered, its title, and how its numbers
 # are written; bytes are drawn in MiB or GiB, as on every other page.
 AXES: Final[Mapping[str, tuple[str, str, str]]] = {
-    "removed": ("Share removed", "expert weights removed", ".0%"),
+    "removed": ("Sparsity", "sparsity (expert weights)", ".0%"),
     "bytes": ("Memory", "weights, {unit}", ".3~g"),
     "active_params": ("Active parameters", "parameters that a token uses", ".3~s"),
     "expert_flops": ("Expert FLOPs", "FLOPs of a token in routed experts", ".3~s"),
@@ -172,7 +172,7 @@ def _line(points: pd.DataFrame, against: str, name: str, said: str) -> dict[str,
         "legendgroup": name,
         "showlegend": True,
         "customdata": points[["low", "high", "removed"]].to_numpy(),
-        "hovertemplate": f"{said} at %{{customdata[2]:.0%}} removed: %{{y:.4f}} "
+        "hovertemplate": f"{said} at %{{customdata[2]:.0%}} sparsity: %{{y:.4f}} "
         "[%{customdata[0]:.4f}, %{customdata[1]:.4f}]<extra></extra>",
     }
 
@@ -189,5 +189,5 @@ def describe(table: pd.DataFrame, *, label: str, higher_is_better: bool) -> str:
         pairs = zip(last["series"], last["mean"], strict=True)
         ends = [f"{name} {mean:.3g}" for name, mean in pairs]
         best = f"best {ends[0]}, worst {ends[-1]}" if len(ends) > 1 else ends[0]
-        parts.append(f"On {corpus}, {most:.0%} removed: {best}.")
+        parts.append(f"On {corpus}, {most:.0%} sparsity: {best}.")
     return f"{label}. {' '.join(parts)}"

@@ -1,7 +1,7 @@
 """A model's own evaluations as a table: series of plans, and what they get at a share removed."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +16,7 @@ from pruning.evaluate.record import EvaluationRecord, EvaluationStore, evaluatio
 from pruning.evaluate.result import MEASURES, bootstrap_interval
 from pruning.evaluate.store import readable_records
 from pruning.plan import ATOMIC_GRANULARITY
+from pruning.planning.words import corpora_words, schedule_words
 
 ALL_CORPORA: Final = "all corpora"  # stands for the mean over corpora; no file is called so
 
@@ -56,10 +57,7 @@ def results_of(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     odd = {name: "" if way == usual else way for name, way in ways.items()}
     table = table.assign(series="", way=table["evaluation"].map(odd).astype(str))
     draws = table["criterion"].map(is_random).astype(bool)
-    said = table.assign(
-        criterion=table["criterion"].mask(draws, RANDOM.name),
-        calibrated_on=table["calibrated_on"].replace(_short_blends(table["calibrated_on"])),
-    )
+    said = table.assign(criterion=table["criterion"].mask(draws, RANDOM.name))
     rows = said.to_dict("records")
     table["series"] = [series_name(row, row["way"]) if row["removed"] else "" for row in rows]
     in_time = table.sort_values("created_at", kind="stable")
@@ -71,14 +69,6 @@ def results_of(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
         for name, plan, known in named
     ]
     return _ordered(pd.concat([table, _over_corpora(table)], ignore_index=True))
-
-
-def _short_blends(calibrated_on: Iterable[str]) -> dict[str, str]:
-    """Blend -> its number of corpora in words, where no other blend has as many."""
-    blends = {name for name in calibrated_on if "+" in name}
-    sizes = Counter(len(name.split("+")) for name in blends)
-    counted = ((name, len(name.split("+"))) for name in blends)
-    return {name: f"{count} corpora" for name, count in counted if sizes[count] == 1}
 
 
 def _ordered(table: pd.DataFrame) -> pd.DataFrame:
@@ -152,13 +142,14 @@ def pool_draws(results: pd.DataFrame) -> pd.DataFrame:
 
 def series_name(row: Mapping[Hashable, object], way: str = "") -> str:
     """What a person calls a series of plans: criterion, what ranked, schedule, units, `way`."""
-    name, schedule = str(row["criterion"]), str(row["schedule"])
+    name, schedule = str(row["criterion"]), schedule_words(str(row["schedule"]))
+    ranked_on = corpora_words(str(row["calibrated_on"]).split("+"))
     # Schedules of neurons say so themselves.
     is_atomic = row["granularity"] == ATOMIC_GRANULARITY and "neurons" not in schedule
     words = (
         criterion_label(name) if name else f"plan {str(row['plan'])[:8]}",
-        f"on {row['calibrated_on']}" if row["calibrated_on"] else "",
-        schedule if schedule != "uniform" else "",
+        f"on {ranked_on}" if ranked_on else "",
+        schedule,
         "neurons" if is_atomic else "",
         way,
     )

@@ -1,4 +1,4 @@
-"""Variance of hidden states, layer by layer: the full model and what plans leave of it."""
+"""Variance of hidden states, layer by layer: the original model and what plans leave of it."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -52,7 +52,7 @@ def draws_of(results: pd.DataFrame) -> dict[str, str]:
 
 
 def candidates_of(results: pd.DataFrame, draw: str) -> list[str]:
-    """The pruned candidates of a draw, nearest to the full model first."""
+    """The pruned candidates of a draw, nearest to the original model first."""
     rows = results[results["draw"] == draw]
     near = list(deviations(rows).index)
     return near + [name for name in dict.fromkeys(rows["candidate"]) if name not in (FULL, *near)]
@@ -62,7 +62,7 @@ def candidates_of(results: pd.DataFrame, draw: str) -> list[str]:
 def draw(context: Context) -> Drawing:
     """How far hidden states change.
 
-    The candidates of one draw beside the full model; only those that are lit.
+    The candidates of one draw beside the original model; only those that are lit.
     """
     choice, results = context.results, context.results.table
     if results is None:
@@ -96,10 +96,10 @@ def draw(context: Context) -> Drawing:
 def variance_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Figure of a table `candidate, layer, variance` (arXiv:2603.18492, Figure 6).
 
-    A row for each decoder layer of each candidate; the full model is thick, dotted, in ink.
+    A row for each decoder layer of each candidate; the original model is thick, dotted, in ink.
     """
     lines, drawn = [], looks(map(str, table["candidate"].unique()), dark)
-    # The full model comes last: it lies on top.
+    # The original model comes last: it lies on top.
     for name, look in sorted(drawn.items(), key=lambda pair: pair[0] == FULL):
         rows, label = table[table["candidate"] == name], plain(name)
         line = series(
@@ -130,10 +130,11 @@ def variance_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 
 
 def deviations(table: pd.DataFrame) -> pd.Series:
-    """How far each candidate is from the full model, nearest first: the mean factor, at least 1.
+    """How far each candidate is from the original, nearest first: the mean factor, at least 1.
 
-    The exponential of the mean over layers of |ln(variance / full model's)|: twice and half of the
-    full model's variance are equally far, a factor of 2. Layers where either is 0 do not count.
+    The exponential of the mean over layers of |ln(variance / original model's)|: twice and half of
+    the original model's variance are equally far, a factor of 2. Layers where either is 0 do not
+    count.
     """
     wide = table.pivot_table(index="layer", columns="candidate", values="variance")
     if FULL not in wide:
@@ -145,11 +146,11 @@ def deviations(table: pd.DataFrame) -> pd.Series:
 
 
 def describe(table: pd.DataFrame) -> str:
-    """Who is nearest to the full model over the layers, and who is farthest."""
+    """Who is nearest to the original model over the layers, and who is farthest."""
     found = deviations(table).dropna()
     if found.empty:
-        return "Nothing was measured beside the full model."
-    first = f"nearest to the full model {found.index[0]}, by a factor of {found.iloc[0]:.2f}"
+        return "Nothing was measured beside the original model."
+    first = f"nearest to the original model {found.index[0]}, by a factor of {found.iloc[0]:.2f}"
     if len(found) == 1:
         return f"Variance of hidden states, mean over the layers: {first}."
     return (

@@ -144,7 +144,7 @@ def loss_bins(
         go.Bar(
             x=bins,
             y=changes,
-            name="loss without the bin, minus the full model's",
+            name="loss without the bin, minus the original model's",
             error_y=spread(changes, table["low"], table["high"], color=muted(dark), thickness=1.5),
             customdata=table[["saliency", "removed"]],
             marker={"color": criterion_look(criterion, dark).color},

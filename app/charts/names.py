@@ -5,7 +5,7 @@ from typing import Final
 from analysis.criteria import get_criterion
 from analysis.errors import CriterionError
 
-FULL: Final = "Full model"
+FULL: Final = "Original model"
 
 
 def criterion_label(name: str) -> str:

@@ -55,7 +55,7 @@ def layer_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         lines,
         dark,
         x={"title": "layer", "showgrid": False, "dtick": max(1, table["layer"].nunique() // 8)},
-        y={"title": "neurons removed", "tickformat": ".0%", "rangemode": "tozero"},
+        y={"title": "sparsity", "tickformat": ".0%", "rangemode": "tozero"},
         height=360,
     )
 
@@ -92,7 +92,7 @@ def flops_lines(table: pd.DataFrame, *, measured: bool = True, dark: bool = Fals
     return themed(
         [even.update(line_dash="dot"), *lines],
         dark,
-        x={"title": "neurons removed", "tickformat": ".0%"},
+        x={"title": "sparsity", "tickformat": ".0%"},
         y={"title": f"expert FLOPs saved ({routing})", "tickformat": ".0%"},
         height=360,
     )

@@ -131,7 +131,7 @@ def removed_by_tenth(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
             "title": "tenth of each layer's experts by HEAPr of whole experts, lowest first",
             "showgrid": False,
         },
-        y={"title": "neurons removed", "tickformat": ".0%", "range": [0, 1]},
+        y={"title": "sparsity (neurons)", "tickformat": ".0%", "range": [0, 1]},
         height=320,
         margin={"t": 20},
     )

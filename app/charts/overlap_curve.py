@@ -27,7 +27,7 @@ def curve_table(
     """Table `sparsity, overlap, chance, series, kind`, at each sparsity.
 
     Mean over pairs of corpora for every criterion; of three corpora and more also the share that
-    all prune ("all texts"), for the first.
+    all prune ("all corpora"), for the first.
     """
     grid, count = next(iter(stats.values())).grid, len(stats)
     rows: list[tuple[float, float, float, str, str]] = []
@@ -41,8 +41,8 @@ def curve_table(
         if count > 2:
             overlap = corpora_overlap(criteria[0], stats, gate, sparsity)
             by_chance = chance_overlap(grid, sparsity, count)
-            name = f"{criteria[0].label}, all texts"
-            rows.append((percent / 100, overlap, by_chance, name, "all texts"))
+            name = f"{criteria[0].label}, all corpora"
+            rows.append((percent / 100, overlap, by_chance, name, "all corpora"))
     return pd.DataFrame(rows, columns=["sparsity", "overlap", "chance", "series", "kind"])
 
 

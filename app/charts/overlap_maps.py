@@ -141,7 +141,7 @@ def describe(table: pd.DataFrame, pruned: Mapping[float, int]) -> str:
         best = max(overlaps, key=lambda variant: overlaps[variant])
         near = nearest_to(best, overlaps, pruned[float(str(sparsity))])
         parts.append(f"{sparsity:.0%} {variant_label(best)} ({overlaps[best]:.2f}{near})")
-    return "Least dependent on the corpus, by share pruned: " + "; ".join(parts) + "."
+    return "Least dependent on the corpus, by sparsity: " + "; ".join(parts) + "."
 
 
 def _place(variant: Variant) -> tuple[int, int]:

@@ -30,7 +30,7 @@ _INTERVAL: Final = ("value", "low", "high")
 def pareto_table(points: pd.DataFrame, *, higher_is_better: bool) -> pd.DataFrame:
     """Table of COLUMNS, by size and then best first, from all but `on_front`.
 
-    The full model takes part: a candidate that is larger and worse than it would be beaten.
+    The original model takes part: a candidate that is larger and worse than it would be beaten.
     """
     known = points.dropna(subset=["bytes", "value"])
     front = pareto_front(known["bytes"], known["value"], higher_is_better=higher_is_better)
@@ -111,7 +111,11 @@ def pareto_scatter(table: pd.DataFrame, quality: Quality, *, dark: bool = False)
             front[~front["is_full"]],
             {"symbol": "diamond", "size": 11, "color": colors},
         ),
-        ("full model", rows[rows["is_full"]], {"symbol": "star", "size": 14, "color": ink(dark)}),
+        (
+            "original model",
+            rows[rows["is_full"]],
+            {"symbol": "star", "size": 14, "color": ink(dark)},
+        ),
     )
     return themed(
         [steps, *(_points(points, name, mark) for name, points, mark in marks if len(points))],
@@ -183,9 +187,9 @@ def describe(table: pd.DataFrame, *, label: str) -> str:
     ]
     many = f"{len(pruned)} pruned candidates" if len(pruned) > 1 else "1 pruned candidate"
     whole = table[table["is_full"]]["value"]
-    beside = f"; the full model gets {whole.iloc[0]:.3g}" if len(whole) else ""
+    beside = f"; the original model gets {whole.iloc[0]:.3g}" if len(whole) else ""
     if not named:
-        return f"{label}: the full model beats all of {many} at both size and quality{beside}."
+        return f"{label}: the original model beats all of {many} at both size and quality{beside}."
     return (
         f"{label}: of {many} {len(named)} {'is' if len(named) == 1 else 'are'} beaten by no other "
         f"at both size and quality: {'; '.join(named)}{beside}."

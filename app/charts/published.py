@@ -56,7 +56,7 @@ class PaperChart:
 
 
 def settings_of(table: str) -> list[Setting]:
-    """The blocks of a table, in its order; the full models are in every block of theirs."""
+    """The blocks of a table, in its order; the original models are in every block of theirs."""
     pruned = published_table(table).query("sparsity > 0")
     pairs = pruned[["model", "sparsity"]].drop_duplicates()
     return [Setting(table, model, float(sparsity)) for model, sparsity in pairs.to_numpy()]
@@ -80,7 +80,7 @@ def block_of(table: str, block: str | None) -> Setting:
 
 
 def scores_of(setting: Setting) -> pd.DataFrame:
-    """Candidates x benchmarks of one block, the full model first, without averages."""
+    """Candidates x benchmarks of one block, the original model first, without averages."""
     table = published_table(setting.table)
     table = table[table["model"] == setting.model]
     table = table[table["sparsity"].isin([0.0, setting.sparsity])]
@@ -95,8 +95,8 @@ def leaderboard(setting: Setting, weights: Mapping[str, float]) -> pd.DataFrame:
     """Candidates of one block, best average rank first.
 
     Returns:
-        ``candidate, average_rank, average`` and a column per benchmark. The full model has no rank
-        and stands last. Ranks are over the benchmarks shown, ties at their mean.
+        ``candidate, average_rank, average`` and a column per benchmark. The original model has no
+        rank and stands last. Ranks are over the benchmarks shown, ties at their mean.
     """
     scores = scores_of(setting)
     factors = ability_weights(scores.columns, ABILITIES, weights)

@@ -19,10 +19,11 @@ from app.charts.theme import Look, apply_theme, ink, muted, plain
 from app.charts.traces import series
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore, evaluation_table
 from pruning.plan import ATOMIC_GRANULARITY
+from pruning.planning.words import schedule_words
 
 WORDS: Final = {"atomic": "neurons", "expert": "whole experts"}
 _SYMBOLS: Final = {"atomic": "circle", "expert": "square"}
-CLAIMED: Final = "HEAPr, neurons all layers"
+CLAIMED: Final = "HEAPr, neurons global"
 _KINDS: Final = {ATOMIC_GRANULARITY: "neurons"}
 SAME_BYTES_COLUMNS: Final = (
     *("corpus", "granularity", "candidate", "removed", "bytes", "loss", "full", "change"),
@@ -30,13 +31,6 @@ SAME_BYTES_COLUMNS: Final = (
 )
 # Sizes that differ by no more are called the same: whole experts take their router rows along.
 _SAME: Final = 0.01
-_SPREAD: Final = {
-    "neurons by global": "all layers",
-    "neurons by layer": "each layer",
-    "neurons by expert": "each expert",
-    "global": "all layers",
-    "uniform": "even over layers",
-}
 
 
 def same_bytes_table(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
@@ -55,7 +49,7 @@ def same_bytes_table(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     rows = rows.assign(
         candidate=[
             f"{criterion_label(row['criterion'])}, {_KINDS.get(row['granularity'], 'experts')} "
-            f"{_SPREAD.get(row['schedule'], row['schedule'])}"
+            f"{(schedule_words(row['schedule']) or 'uniform').removeprefix('neurons ')}"
             for row in rows.to_dict("records")
         ],
         loss=rows["mean"],
@@ -98,7 +92,7 @@ def same_bytes(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Figure of a table of `SAME_BYTES_COLUMNS`: a panel for each corpus.
 
     A row a candidate, the least loss on top by the mean over corpora; neurons are circles, whole
-    experts squares, in the criterion's colour; the line at 0 is the full model.
+    experts squares, in the criterion's colour; the line at 0 is the original model.
     """
     corpora = table["corpus"].unique().tolist()
     order = table.groupby("candidate", sort=False)["change"].mean().sort_values().index.tolist()
@@ -121,7 +115,7 @@ def same_bytes(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
                 Look(ink(dark), symbol, "solid"),
                 WORDS[granularity],
                 (part["change"], [plain(name) for name in part["candidate"]]),
-                "%{y}<br>loss %{customdata[0]:.4f}, full model %{customdata[1]:.4f}: "
+                "%{y}<br>loss %{customdata[0]:.4f}, original model %{customdata[1]:.4f}: "
                 "%{x:+.4f}<br>%{customdata[2]:,} bytes",
                 mode="markers",
                 marker={"size": 11, "color": part["candidate"].map(colors).tolist()},

@@ -36,7 +36,7 @@ def drawing(scores: Mapping[str, pd.DataFrame], about: str, name: str = "") -> D
 def draw(context: Context) -> Drawing:
     """Which candidate stays nearest.
 
-    The candidate with the highest ESAP for each share and corpus.
+    The candidate with the highest ESAP for each sparsity and corpus.
 
     Only what was measured as most are competes: on fewer samples a candidate may win by chance.
     """
@@ -44,7 +44,7 @@ def draw(context: Context) -> Drawing:
     rows = results[(results["measure"] == "esap") & (results["way"] == "")]
     rows = rows[rows["removed"] > 0].sort_values("created_at")
     rows = rows.rename(columns={"corpus": "benchmark", "mean": "score"})
-    rows = rows.assign(setting=[f"{share:.0%} removed" for share in rows["removed"]])
+    rows = rows.assign(setting=[f"{share:.0%} sparsity" for share in rows["removed"]])
     # The newest, where a candidate was evaluated on a corpus more than once.
     rows = rows.drop_duplicates(["setting", "series", "benchmark"], keep="last").sort_index()
     scores = {
@@ -53,7 +53,7 @@ def draw(context: Context) -> Drawing:
     }
     if not scores:
         raise StatsError(f"No evaluation of {context.model.name} measured ESAP; see `--fitness`.")
-    return drawing(scores, made_by(context.model.name, "highest ESAP on held-out text"))
+    return drawing(scores, made_by(context.model.name, "highest ESAP on the held-out corpus"))
 
 
 def winner_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:

@@ -29,16 +29,16 @@ COMMANDS = {
     "plan.json.",
     "search": "Search for the best allocation of a budget; interrupt it, and the best so far is "
     "kept.",
-    "evaluate": "Measure how pruned models differ from the full one on held-out text.",
+    "evaluate": "Measure how pruned models differ from the original on held-out text.",
     "sweep": "Evaluate every criterion at every sparsity, with one loaded model; writes a tidy "
     "table.",
     "benchmark": "Run lm-evaluation-harness on a model, on what plans leave of it, or on an "
     "export.",
-    "variance": "Variance of hidden states after each layer, full model against pruned, on 4096 "
+    "variance": "Variance of hidden states after each layer, original against pruned, on 4096 "
     "tokens.",
     "bins": "Score against true loss: experts or neurons in bins by saliency, each bin removed "
     "alone.",
-    "ask": "Answers of the full model and of pruned ones to a prompt, side by side.",
+    "ask": "Answers of the original model and of pruned ones to a prompt, side by side.",
     "export": "Write the pruned checkpoint; the model is never loaded.",
     "verify": "Check an exported checkpoint: bytes and hashes, loading, equality with the masked "
     "source.",

@@ -1,4 +1,4 @@
-"""Commands that measure how pruned models differ from the full one: evaluate, sweep."""
+"""Commands that measure how pruned models differ from the original: evaluate, sweep."""
 
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -29,7 +29,7 @@ def evaluate(
     plan: tuple[Annotated[options.Plan, Option(_PLAN_HELP)], ...] = (),
     out_file: options.Out = Path("result.json"),
 ) -> None:
-    """Measure how pruned models differ from the full one on held-out text."""
+    """Measure how pruned models differ from the original on held-out text."""
     check_place(out_file)
     model = load_model_index(request.model, revision=request.revision)
     plans = tuple(load_plan(path, model=model).to_dict() for path in plan)

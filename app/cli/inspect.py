@@ -75,7 +75,7 @@ def _facts(model: MoEModel) -> dict[str, object]:
         "prediction heads": _heads(model),
         "hidden size": model.hidden_size,
         "expert width": _width(model),
-        "element type": model.dtype,
+        "dtype": model.dtype,
         "shards": len(model.checkpoint.shards),
         "identity": model.identity[:16],
     }

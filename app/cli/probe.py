@@ -37,7 +37,7 @@ def _plans_of(request: ModelRequest, paths: Sequence[Path]) -> dict[str, tuple[o
 def variance(
     request: VarianceRequest, *, plan: Plans = (), out_file: options.OutTable = Path("variance.csv")
 ) -> None:
-    """Variance of hidden states after each layer, full model against pruned, on 4096 tokens."""
+    """Variance of hidden states after each layer, original model against pruned, on 4096 tokens."""
     check_ending(out_file)
     asked = request.into(VarianceRequest, **_plans_of(request, plan))
     table = variance_table(follow(variance_run(asked)))
@@ -63,7 +63,7 @@ def bins(request: BinsRequest, *, out_file: options.OutTable = Path("bins.csv"))
 
 @command(AskRequest)
 def ask(request: AskRequest, *, plan: Plans = ()) -> None:
-    """Answers of the full model and of pruned ones to a prompt, side by side."""
+    """Answers of the original model and of pruned ones to a prompt, side by side."""
     answers = follow(ask_run(request.into(AskRequest, **_plans_of(request, plan))))
     table = Table(show_edge=False, pad_edge=False)
     for answer in answers:
@@ -71,5 +71,5 @@ def ask(request: AskRequest, *, plan: Plans = ()) -> None:
     table.add_row(*(answer.text.strip() or "(nothing)" for answer in answers))
     out.print(table)
     for answer in answers[1:]:
-        agreed = f"the first {answer.agreed} of {len(answer.ids)} tokens as the full model"
+        agreed = f"the first {answer.agreed} of {len(answer.ids)} tokens as the original model"
         out.print(f"{answer.name}: {agreed}, {answer.seconds:.1f} s")

@@ -112,7 +112,7 @@ def _measured(recipe: Recipe, machine: Machine) -> list[Part]:
 
     requests = calibrate_requests(recipe, machine)
     if not requests:
-        out.print("calibrate: nothing in the recipe reads text, skipped")
+        out.print("calibrate: nothing in the recipe reads a corpus, skipped")
     parts = [
         Part(say(f"calibrate {request.corpus}", follow(calibrate_run(request))), corpus.weight)
         for request, corpus in zip(requests, recipe.corpora, strict=bool(requests))

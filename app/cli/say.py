@@ -51,7 +51,7 @@ def say_plan(model: MoEModel, plan: PruningPlan, path: Path) -> None:
     """Print what a plan keeps, in one line; of experts layer by layer where layers differ."""
     if plan.granularity == ATOMIC_GRANULARITY:
         kept, of = count_atoms(plan.kept_atoms, plan.kept, model)
-        what = f"{kept} of {of} neurons ({1 - kept / of:.2%} removed)"
+        what = f"{kept} of {of} neurons ({1 - kept / of:.2%} sparsity)"
         out.print(f"{path}: keeps {what}, digest {plan.digest[:8]}")
         return
     report, summary = size_report(model, plan), plan_summary(plan, model)
@@ -132,7 +132,7 @@ def show_records(records: Sequence[EvaluationRecord], names: Sequence[str]) -> N
         for name, record in zip(names, records, strict=True)
     ]
     labels = [MEASURES[measure].label for measure in measured]
-    show_table("", ("plan", "corpus", "removed", *labels, "full loss", "tokens"), rows)
+    show_table("", ("plan", "corpus", "sparsity", *labels, "original loss", "tokens"), rows)
     for corpus in {str(record.corpus["name"]): record.corpus for record in records}.values():
         out.print(f"{corpus['name']}: {corpus['drawn']}")
 

@@ -12,9 +12,9 @@ from pruning.planning.make import CurrentPlan
 from pruning.requests.base import Request
 
 
-def queue_button() -> bool:
+def queue_button(label: str) -> bool:
     """Draw the button of a `st.form` that queues a job; whether it was pressed."""
-    return st.form_submit_button("Queue", icon=":material/play_arrow:", type="primary")
+    return st.form_submit_button(label, icon=":material/play_arrow:", type="primary")
 
 
 def offer_job(

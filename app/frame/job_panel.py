@@ -50,7 +50,7 @@ def _jobs(kinds: Collection[str]) -> None:
     runner().tick()
     counts = job_store().counts(kinds)
     if not counts:
-        st.text("No jobs yet. What is queued here appears below and survives a reload.")
+        st.text("No jobs yet. What is run here appears below and survives a reload.")
         return
     was_active = st.session_state.get("jobs.active", False)
     active = _is_active(counts)

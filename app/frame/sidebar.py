@@ -1,4 +1,4 @@
-"""The sidebar: model, calibration text, sparsity, running jobs, link to this view."""
+"""The sidebar: model, calibration corpus, sparsity, running jobs, link to this view."""
 
 from collections.abc import Mapping
 from urllib.parse import urlencode
@@ -40,9 +40,9 @@ def sparsity_slider(model: MoEModel) -> int:
             key="sparsity",
             bind="query-params",
             format_func=lambda value: f"{value}%",
-            help="Share of the neurons, or of what the page says, that is removed."
+            help="How much is pruned: of the neurons, or of what the page says."
             if neurons
-            else "Share of the experts of each layer that is removed.",
+            else "How much is pruned: of the experts of each layer.",
         )
     )
 
@@ -58,20 +58,20 @@ def _corpus(runs: Mapping[str, Run]) -> str:
         return ""
     options = corpus_options(runs)
     chosen = st.pills(
-        "Calibration",
+        "Calibration corpus",
         options,
         key="corpus",
         bind="query-params",
         required=True,
         default=options[0],
         format_func=literal,
-        help="The text whose statistics rank the experts, or a mix of all.",
+        help="Its statistics rank the experts; (blend) mixes all.",
     )
     return one_of(chosen, options)
 
 
 def blend_sliders(runs: Mapping[str, Run]) -> None:
-    """The share of each text in the blend."""
+    """The share of each corpus in the blend."""
     for corpus in runs:
         st.slider(
             f"Share of {literal(corpus)}",
@@ -80,7 +80,7 @@ def blend_sliders(runs: Mapping[str, Run]) -> None:
             EQUAL_SHARE,
             key=share_key(corpus),
             bind="query-params",
-            help="Its part of the mix that ranks, against the other texts' parts.",
+            help="Its part of the blend, against those of the other corpora.",
         )
 
 

@@ -29,7 +29,7 @@ STEPS = (
         "",
         "What pruning saves and costs",
         "What the plan on screen saves, and what it loses on each corpus against Random and the "
-        "full model. The calibration runs are below, in Data and jobs, with a form for another.",
+        "original model. The calibration runs are below, in Data and jobs.",
     ),
     Step(
         "explore",

@@ -1,4 +1,4 @@
-"""What a plan adds to the loss, corpus by corpus, beside chance and the full model."""
+"""What a plan adds to the loss, corpus by corpus, beside chance and the original model."""
 
 from collections.abc import Mapping
 
@@ -21,8 +21,8 @@ def loss_of_plan(context: Context) -> tuple[PlanLoss | None, RandomLoss | None]:
 
 
 def losses_table(full: Mapping[str, float], added: Mapping[str, Mapping[str, float]]) -> None:
-    """Draw a row a corpus: the loss of the full model, and what others add; nats per token."""
-    columns = {"full model": [f"{value:.2f}" for value in full.values()]} | {
+    """Draw a row a corpus: the loss of the original model, and what others add; nats per token."""
+    columns = {"original model": [f"{value:.2f}" for value in full.values()]} | {
         name: [f"{change[corpus]:+.2f}" if corpus in change else "-" for corpus in full]
         for name, change in added.items()
     }

@@ -14,6 +14,7 @@ from app.charts.listing import CHARTS
 from app.charts.neuron_cut import neuron_request
 from app.tables.costs import experts_text
 from pruning.plan import EXPERT_GRANULARITY
+from pruning.planning.words import corpora_words
 from pruning.requests.plan import PlanRequest
 from pruning.sizes import format_bytes
 
@@ -108,6 +109,6 @@ def _in_words(request: PlanRequest, *first: str) -> str:
 
 def _word(name: str, value: Any) -> str:
     if isinstance(value, list):
-        value = " + ".join(map(str, value))
+        value = corpora_words(value) if name == "corpora" else ", ".join(map(str, value))
     bare = name in ("granularity", "criterion", "corpora", "sparsity")
     return str(value) if bare or not value else f"{name.replace('_', ' ')} {value}"

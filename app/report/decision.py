@@ -11,7 +11,8 @@ from app.charts.chart import made_by
 from pruning.evaluate.answers_record import AnswerRecord
 from pruning.evaluate.quality import PlanLoss, RandomLoss, full_losses, loss_of, random_at
 from pruning.plan import PruningPlan, fit_plan
-from pruning.planning.make import CurrentPlan, corpora_words
+from pruning.planning.make import CurrentPlan
+from pruning.planning.words import corpora_words
 from pruning.sizes import format_bytes
 
 # What one page holds.

@@ -102,12 +102,12 @@ def neuron_criterion_controls() -> None:
         key="scope",
         required=True,
         format_func=lambda scope: SCOPES[scope],
-        help="**All layers** (HEAPr-G): the weakest neurons of the model go, wherever they are.  "
-        "\n**Each layer** (HEAPr-L): every layer loses the same share.  \n**Each expert**: every "
-        "expert loses the same share, so all stay equally wide.",
+        help="**Global** (HEAPr-G): the weakest neurons of the model go, wherever they are.  "
+        "\n**Per layer** (HEAPr-L): every layer loses the same fraction.  \n**Per expert**: every "
+        "expert loses the same fraction, so all stay equally wide.",
     )
     if AtomScope.GLOBAL not in possible:
         st.caption(
             f":material/info: {criterion_label(criterion)} compares neurons of one layer only, so "
-            "a budget over all layers is not offered."
+            "a global budget is not offered."
         )

@@ -75,7 +75,7 @@ def ordered_for(context: Context, known: Sequence[KnownSearch]) -> list[KnownSea
 def search_label(search: KnownSearch, model: MoEModel) -> str:
     """Name, order and budget of a search, for a list."""
     label = get_criterion(search.criterion).label
-    return f"{search.search_id} ({label}, {search.removed / model.num_experts:.0%} removed)"
+    return f"{search.search_id} ({label}, {search.removed / model.num_experts:.0%} sparsity)"
 
 
 def chosen_search(context: Context) -> KnownSearch | None:

@@ -19,7 +19,7 @@ LISTED_COSTS = (
     *("groups", "answers"),
 )
 _NEEDS = {
-    "data": "calibration text",
+    "data": "calibration corpus",
     "activations": "expert outputs",
     "gates": "gate weights",
     "weights": "expert weights",

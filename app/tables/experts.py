@@ -15,7 +15,7 @@ from analysis.stats.tables import GATES, ExpertStats, Gate, NoStats, WeightStats
 from app.tables.ranked import rank
 
 CONSTANT = (1, 0, 0)
-# Sources of criteria that read no text.
+# Sources of criteria that read no corpus.
 _WEIGHTS, _NO_DATA = "weights", "no data"
 TEXTLESS = (_WEIGHTS, _NO_DATA)
 
@@ -90,8 +90,8 @@ def rank_summary(ranks: pd.DataFrame, sparsity: Fraction) -> pd.DataFrame:
     """Table `criterion`, `kept`, a column a text: a row for each of the 18 variants and others.
 
     `kept` says under how many of the texts the expert stays at this uniform sparsity, as "2 of 3".
-    A criterion that reads no text has the same rank under each; the variant (1, 0, 0), which ranks
-    nothing, has none.
+    A criterion that reads no corpus has the same rank under each; the variant (1, 0, 0), which
+    ranks nothing, has none.
     """
     texts = [name for name in dict.fromkeys(ranks["source"]) if name not in TEXTLESS]
     columns = texts or ["rank"]
@@ -100,7 +100,7 @@ def rank_summary(ranks: pd.DataFrame, sparsity: Fraction) -> pd.DataFrame:
     for label, own in ranks.assign(kept=ranks["rank"] <= least).groupby("criterion", sort=False):
         if own["source"].iloc[0] in TEXTLESS:
             found = dict.fromkeys(columns, own["rank"].iloc[0])
-            kept = "any text" if own["kept"].all() else "no text"
+            kept = "any corpus" if own["kept"].all() else "no corpus"
         else:
             found = dict(zip(own["source"], own["rank"], strict=True))
             kept = f"{own['kept'].sum()} of {len(own)}"

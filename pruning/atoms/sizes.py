@@ -27,7 +27,7 @@ PLAN_ALONE = "plan"
 class AtomSizer:
     """Sizes of plans of neurons, of a model whose experts are not quantised.
 
-    A size is (2,): bytes in the element types on disk, headers not counted, and parameters.
+    A size is (2,): bytes in the dtypes on disk, headers not counted, and parameters.
     """
 
     def __init__(self, model: MoEModel) -> None:

@@ -22,7 +22,7 @@ class AtomTarget:
     """How small the weights are to become."""
 
     gib: str  # GiB (2^30 bytes) on disk, a decimal number
-    dtype: TargetDtype = "own"  # the checkpoint's own element types, or 2 bytes for each parameter
+    dtype: TargetDtype = "own"  # the checkpoint's own dtypes, or 2 bytes for each parameter
     # How widths are stored; zeros that fill experts up count as well.
     choice: WidthChoice = field(default_factory=WidthChoice)
 

@@ -1,1 +1,1 @@
-"""How much a pruned model differs from the full one: samples, measures, results."""
+"""How much a pruned model differs from the original: samples, measures, results."""

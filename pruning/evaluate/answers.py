@@ -1,4 +1,4 @@
-"""Answers of the full model and of candidates to one prompt, side by side."""
+"""Answers of the original model and of candidates to one prompt, side by side."""
 
 import time
 from collections.abc import Generator, Mapping, Sequence
@@ -39,7 +39,7 @@ class Question:
 class Answer:
     """What one model says."""
 
-    name: str  # of the model: the plan's file, or what the caller calls the full one
+    name: str  # of the model: the plan's file, or what the caller calls the original
     text: str  # without special tokens
     ids: tuple[int, ...]  # tokens that it wrote
     agreed: int  # tokens at the beginning that are those of the first model asked

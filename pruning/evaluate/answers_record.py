@@ -1,4 +1,4 @@
-"""Records of answers: what the full model and one plan say to a prompt, kept as a file."""
+"""Records of answers: what the original model and one plan say to a prompt, kept as a file."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class KeptAnswer(RecordPart):
 
     text: str
     num_tokens: Count
-    agreed: Count  # tokens at the beginning that are those of the full model
+    agreed: Count  # tokens at the beginning that are those of the original model
     seconds: Annotated[float, Field(ge=0)]
 
 
 class AnswerRecord(Record):
-    """The answers of the full model and of what a plan leaves of it, to one prompt.
+    """The answers of the original model and of what a plan leaves of it, to one prompt.
 
     Its settings are `dtype`, `max_new_tokens` and `raw`.
     """
@@ -40,7 +40,7 @@ class AnswerRecord(Record):
     plan_digest: str  # see `PruningPlan.digest`
     plan: PlanFacts
     prompt: str
-    answers: tuple[KeptAnswer, ...] = ()  # of the full model, then of the pruned one
+    answers: tuple[KeptAnswer, ...] = ()  # of the original model, then of the pruned one
     settings: RunFacts
 
     @classmethod

@@ -121,7 +121,7 @@ def difference(one: PlanLoss, other: PlanLoss) -> LossDifference | None:
 
 
 def _is_paired(one: SampleLosses, other: SampleLosses) -> bool:
-    """Whether both are of the same samples, up to the rounding of the full model's loss."""
+    """Whether both are of the same samples, up to the rounding of the original model's loss."""
     return one.tokens == other.tokens and np.allclose(one.full_nll, other.full_nll, atol=1e-3)
 
 

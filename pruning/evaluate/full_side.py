@@ -1,4 +1,4 @@
-"""The full model's side of an evaluation: its final hidden states at the scored positions.
+"""The original model's side of an evaluation: its final hidden states at the scored positions.
 
 Hidden states, not probabilities: of a vocabulary of 152,064 tokens and a width of 2,048 they are
 149 times smaller in bfloat16 than probabilities in float32. 64 samples of 4,096 tokens take 1 GiB.
@@ -73,7 +73,7 @@ _NAME = "hidden"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FullSide:
-    """What the full model says of the samples."""
+    """What the original model says of the samples."""
 
     samples: Samples  # the samples
     head: Head  # of the model; the same for every candidate, since pruning leaves it alone
@@ -127,7 +127,7 @@ def final_hidden(model: PreTrainedModel, batch: SampleBatch) -> Tensor:
 def run_full(
     model: PreTrainedModel, samples: Samples, *, folder: Path | None = None
 ) -> Generator[Progress, None, FullSide]:
-    """Run the full model, not masked, over the samples once, and keep its final hidden states.
+    """Run the original model, not masked, over the samples once, and keep its final hidden states.
 
     They are kept on disk in `folder`; by default in memory, or in the system's folder for temporary
     files where they would take more than a quarter of the free memory.
@@ -137,7 +137,7 @@ def run_full(
     total, done = len(samples), 0
     side = FullSide(samples, Head(model))
     for batch in samples.batches():
-        yield Progress("running the full model", done, total, "samples")
+        yield Progress("running the original model", done, total, "samples")
         hidden_ND = final_hidden(model, batch).cpu().contiguous()
         size = int(samples.num_scored.sum()) * hidden_ND.shape[1] * hidden_ND.element_size()
         if batch.number == 0 and (folder or are_too_large(size)):
@@ -147,5 +147,5 @@ def run_full(
             side = FullSide(samples, side.head, folder=place)
         side.keep(batch, hidden_ND)
         done += len(batch.samples)
-    yield Progress("running the full model", done, total, "samples")
+    yield Progress("running the original model", done, total, "samples")
     return side

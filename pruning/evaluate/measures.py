@@ -1,6 +1,6 @@
 """Measures at single positions: how a candidate's next-token distribution differs from the full.
 
-p is the distribution of the full model and q that of the candidate, both after the same text
+p is the distribution of the original model and q that of the candidate, both after the same text
 (teacher forcing). Softmax in float32, sums over the vocabulary in float64. After arXiv:2603.06003,
 section 3.4.
 """

@@ -25,7 +25,7 @@ _Way = tuple[int, object, object, str]  # samples, their tokens at most, seed, d
 
 @dataclass(frozen=True, eq=False)
 class PlanLoss:
-    """What a plan adds to the loss of the full model on the same samples, in nats per token.
+    """What a plan adds to the loss of the original model on the same samples, in nats per token.
 
     Lower is better; below 0 the pruned model is the better one.
     """
@@ -36,7 +36,7 @@ class PlanLoss:
     corpora: tuple[str, ...]  # on which the plans that were measured this way are compared
     # Corpus -> added loss, of `corpora`; of others only where it was measured on none of them.
     change: Mapping[str, float]
-    full: Mapping[str, float]  # corpus -> loss of the full model
+    full: Mapping[str, float]  # corpus -> loss of the original model
     # Corpus of `change` -> the loss of every sample, in the same order for all plans of a way; of
     # files that kept none it is missing.
     samples: Mapping[str, SampleLosses]
@@ -126,7 +126,7 @@ def loss_of(losses: Iterable[PlanLoss], digest: str) -> PlanLoss | None:
 
 
 def full_losses(losses: Sequence[PlanLoss]) -> Mapping[str, float]:
-    """Corpus -> loss of the full model, nats per token, on the samples of most plans."""
+    """Corpus -> loss of the original model, nats per token, on the samples of most plans."""
     return {corpus: full for each in losses if not each.way for corpus, full in each.full.items()}
 
 

@@ -145,7 +145,7 @@ class SampleLosses(RecordPart):
 
     tokens: tuple[Annotated[int, Field(ge=1)], ...]  # scored positions of each sample
     nll: tuple[float, ...]  # of the pruned model
-    full_nll: tuple[float, ...]  # of the full model
+    full_nll: tuple[float, ...]  # of the original model
 
     @classmethod
     def of(cls, samples: Mapping[str, SampleSums]) -> Self | None:
@@ -162,7 +162,7 @@ class SampleLosses(RecordPart):
 
     @property
     def full_means(self) -> FloatArray:
-        """(samples,) nats per token of the full model."""
+        """(samples,) nats per token of the original model."""
         return np.divide(self.full_nll, self.tokens)
 
     def picked(self, part: slice) -> Self:
@@ -224,7 +224,7 @@ def made_facts(made: Provenance) -> PlanFacts:
 
 
 def plan_facts(plan: PruningPlan, model: MoEModel, routing: Routing | None = None) -> PlanFacts:
-    """What a record says of a plan: how it was made and what it leaves of the full model.
+    """What a record says of a plan: how it was made and what it leaves of the original model.
 
     `routing` is how often experts are chosen, which `active` and `flops` depend on where experts
     differ in width; `measured` says whether it was given.

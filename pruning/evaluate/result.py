@@ -48,7 +48,7 @@ MEASURES: Mapping[str, Measure] = {
         ),
         Measure(
             *("sap", "SAP", "sap"),
-            "Chance that the full model accepts one token drawn from the pruned one.",
+            "Chance that the original model accepts one token drawn from the pruned one.",
             higher_is_better=True,
             reference=f"{_EVOESAP}, Eq. 9",
         ),
@@ -71,17 +71,17 @@ MEASURES: Mapping[str, Measure] = {
         ),
         Measure(
             *("spec-dec", "Speculative acceptance", ""),
-            "Share of the pruned model's drafted tokens that the full model accepts (sampling).",
+            "Share of the pruned model's drafted tokens that the original accepts (sampling).",
             higher_is_better=True,
             reference="arXiv:2211.17192",
         ),
     )
 }
-# What the full model itself gets on the samples, beside a measure of the pruned one.
+# What the original model itself gets on the samples, beside a measure of the pruned one.
 OF_FULL_MODEL: Mapping[str, Measure] = {
     name: Measure(
         name,
-        f"{MEASURES[name].label} of the full model",
+        f"{MEASURES[name].label} of the original model",
         "full_nll",
         MEASURES[name].description,
         higher_is_better=False,
@@ -158,7 +158,7 @@ class Evaluation:
     """What the measures say of one candidate on one set of samples."""
 
     metrics: Mapping[str, Metric]  # measure -> its number
-    # Nll and ppl of the full model on the same samples, where those were measured.
+    # Nll and ppl of the original model on the same samples, where those were measured.
     full: Mapping[str, Metric]
     # Measure -> sums of every sample, in the order of the samples; without `ppl`, which has those
     # of `nll`.

@@ -42,14 +42,14 @@ _DECODED = tuple(name for name, measure in MEASURES.items() if not measure.sums)
 class Evaluations:
     """What is to be evaluated, and how."""
 
-    model: MoEModel  # the full model
+    model: MoEModel  # the original model
     plans: Sequence[PruningPlan]  # candidates
     drawn: Sequence[DrawnSamples]  # sequences, one entry a corpus
     measures: tuple[str, ...]  # names, of MEASURES
     # Element type, device, batch size, placement; its seed is that of the bootstrap and of draws.
     settings: CalibrationSettings
     store: EvaluationStore  # where results are found and kept
-    hidden_states_dir: Path | None = None  # where the full model's hidden states go; see `run_full`
+    hidden_states_dir: Path | None = None  # where the original's hidden states go; see `run_full`
     routing: Routing | None = None  # how often experts are chosen, see `plan_facts`
 
     def missing(self, record: EvaluationRecord) -> tuple[str, ...]:

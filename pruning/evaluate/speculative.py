@@ -1,4 +1,4 @@
-"""SPEC-DEC: how many tokens drafted by the pruned model the full model accepts, really decoding.
+"""SPEC-DEC: how many tokens drafted by the pruned model the original accepts, really decoding.
 
 Speculative sampling (arXiv:2211.17192) as transformers' assisted generation does it, the candidate
 being the draft. Dear, and meant to validate ESAP, which is the expectation of the same test on a
@@ -101,7 +101,7 @@ def run_acceptance(
 ) -> Generator[Progress, None, SampleSums]:
     """Decode a continuation of every sample, drafted by the candidate and tested by the model.
 
-    The model is the full one, not masked, in memory; without a plan it drafts itself.
+    The model is the original, not masked, in memory; without a plan it drafts itself.
 
     Returns:
         For each sample, accepted tokens and tested tokens.

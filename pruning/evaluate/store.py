@@ -55,7 +55,7 @@ class Record(RecordPart):
     schema_version: Literal[1] = 1
     record_id: str  # readable name and 8 hex digits of the digest; the file's name
     digest: str  # of all that changes the numbers; two records with the same one say the same
-    model: ModelRef  # the full model
+    model: ModelRef  # the original model
     settings: Mapping[str, Any]  # what else changes the numbers
     # `created_at`, and what changes no number: `device`, `seconds`, `versions` ...
     made: Mapping[str, Any] = {}

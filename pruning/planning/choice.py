@@ -31,9 +31,9 @@ UNITS: Mapping[ShareOf, str] = {"neurons": "Neurons", "params": "All parameters"
 WIDTH_MODES: tuple[ModeName, ...] = ("uniform", "per-layer", "ragged")
 WIDTH_MULTIPLES = (*MULTIPLES, 128)
 SCOPES: Mapping[AtomScope, str] = {
-    AtomScope.GLOBAL: "All layers",
-    AtomScope.LAYER: "Each layer",
-    AtomScope.EXPERT: "Each expert",
+    AtomScope.GLOBAL: "Global",
+    AtomScope.LAYER: "Per layer",
+    AtomScope.EXPERT: "Per expert",
 }
 _LONGEST_NAME, _OWN_DIGITS = 16, 8
 _COUNTS = re.compile(r"\d{1,5}(\.\d{1,5})*")

@@ -8,13 +8,13 @@ from analysis.errors import PlanError
 from analysis.model import MoEModel
 from analysis.progress import Progress
 from analysis.stats.blend import Part
-from analysis.stats.choose import parse_corpus_weight
 from analysis.stats.store import StatsStore
 from pruning.budget import Budget, count_budget, size_budget, sparsity_budget
 from pruning.constraints import check_total, rooms_of
 from pruning.plan import Provenance, PruningPlan, model_ref, select_experts, tool_version
 from pruning.planning.neurons import Arena, arena_of, check_neurons, plan_neurons, plan_of_file
 from pruning.planning.ranking import FREQUENCY, Ranking, Selection, select_measured
+from pruning.planning.words import corpora_words, schedule_words
 from pruning.requests.base import command_line
 from pruning.requests.plan import PlanRequest
 from pruning.schedules import (
@@ -56,9 +56,7 @@ class CurrentPlan:
         """What people call it: its file, or criterion, corpora, schedule and sparsity."""
         made = self.plan.provenance
         label = get_criterion(made.criterion).label if made.criterion else ""
-        schedule = made.schedule if made.schedule not in ("", "uniform") else ""
-        if made.constraints.get("fixed"):
-            schedule = "by hand"
+        schedule = "by hand" if made.constraints.get("fixed") else schedule_words(made.schedule)
         words = (label, corpora_words(made.corpora), schedule, made.sparsity)
         return self.file or ", ".join(filter(None, words))
 
@@ -67,14 +65,6 @@ class CurrentPlan:
         if self.selection is not None:
             return self.selection.request.command()
         return command_line("plans", "show", self.file, "--model", model)
-
-
-def corpora_words(corpora: Sequence[str]) -> str:
-    """What ranked, for people: one corpus, a blend with its weights, or the size of an even one."""
-    parts = [parse_corpus_weight(text) for text in corpora]
-    if len(parts) > 1 and len({part.weight for part in parts}) == 1:
-        return f"even blend of {len(parts)} corpora"
-    return " + ".join(corpora)
 
 
 def make_plan(ranking: Ranking, request: PlanRequest, arena: Arena | None = None) -> Decision:

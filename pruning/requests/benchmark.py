@@ -16,14 +16,14 @@ MOST_TASKS = 100
 RUNS_CODE: Final = ("humaneval", "mbpp", "cruxeval", "longproc")
 
 
-Source = Annotated[options.Text, Option("Full model of an export, for sizes before and after.")]
+Source = Annotated[options.Text, Option("Original model of an export, for sizes before and after.")]
 
 
 class BenchmarkRequest(ModelRequest):
     """A model or an export and the benchmarks that it is given; each plan is masked in the model.
 
     `tasks` are names joined by commas; without any, those of the demo's own texts, for the demo.
-    Without plans, the model itself. `source` is the full model of an export.
+    Without plans, the model itself. `source` is the original model of an export.
     """
 
     asked_by = "benchmark"

@@ -191,7 +191,7 @@ def check_named(plans: Sequence[object], names: Sequence[str]) -> None:
 
 
 class AskRequest(ModelRequest):
-    """A prompt for the full model and for what plans leave of it."""
+    """A prompt for the original model and for what plans leave of it."""
 
     asked_by = "ask"
     prompt: Annotated[

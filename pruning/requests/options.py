@@ -97,7 +97,7 @@ OffloadFolder = Annotated[
 ]
 StreamLayers = Annotated[Switch, Option("Load one layer at a time: for models larger than memory.")]
 HiddenStatesDir = Annotated[
-    Path, Option("Keep the full model's hidden states here; default: in memory if small.")
+    Path, Option("Keep the original model's hidden states here; default: in memory if small.")
 ]
 ExpertParallel = Annotated[Switch, Option("Under torchrun, each process holds some experts.")]
 CheckpointActivations = Annotated[

@@ -10,7 +10,7 @@ from pruning.requests.evaluation import HeldOutRequest, OneCorpus, SweepRequest,
 
 
 class VarianceRequest(HeldOutRequest):
-    """A model and a corpus; plans, criteria at sparsities, or both. The full model always."""
+    """A model and a corpus; plans, criteria at sparsities, or both. The original model always."""
 
     asked_by = "variance"
     writes = "variance.csv"

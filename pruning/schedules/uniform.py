@@ -51,7 +51,7 @@ def _check_shares(turn: Turn, floors: Sequence[int]) -> None:
                     raise PlanError(problem)
                 numbers = _numbers(room)
                 near = [n for n in numbers if n < keep][-1:] + [n for n in numbers if n > keep][:1]
-                shares = [f"{n} ({as_percent(room.size - n, room.size)} removed)" for n in near]
+                shares = [f"{n} ({as_percent(room.size - n, room.size)} sparsity)" for n in near]
                 reason = _step_reason(layer, room, keep)
                 raise PlanError(f"{reason}; nearest: {' or '.join(shares)}.")
             why = count_reason(layer, keep) or _step_reason(layer, room, keep)

@@ -1,4 +1,4 @@
-"""Fitness of candidates on a loaded model: masked, compared with the full one at the answers.
+"""Fitness of candidates on a loaded model: masked, compared with the original at the answers.
 
 Hidden states in front of the first layer in which two candidates differ are the same for both. So
 those of the last candidate, and of those that breed, are kept: a candidate begins where it first

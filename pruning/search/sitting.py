@@ -53,7 +53,7 @@ class Problem:
     task: Task  # feasible set, initial allocations, settings of the evolution
     drawn: DrawnSamples  # the search samples
     measure: str  # name of the fitness, of MEASURES
-    running: CalibrationSettings  # element type, device, batch size
+    running: CalibrationSettings  # dtype, device, batch size
     recipe: Recipe  # asks for it; kept beside the result
 
     def plan(self, removed: Removed) -> PruningPlan:

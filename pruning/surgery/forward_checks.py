@@ -71,7 +71,7 @@ def _logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
 
 
 def check_load(exported: MoEModel, ids: torch.Tensor) -> Check:
-    """Load in the checkpoint's own element type and run: no key missing, all logits finite."""
+    """Load in the checkpoint's own dtype and run: no key missing, all logits finite."""
     try:
         model, info = _load(exported, "auto")
     except LOADING_ERRORS as error:

@@ -1,6 +1,6 @@
 """What each pruned shard consists of: a new header and pieces of the source. Nothing is read.
 
-Pruning never computes with weights, so it only moves bytes, of whatever element type.
+Pruning never computes with weights, so it only moves bytes, of whatever dtype.
 """
 
 import json

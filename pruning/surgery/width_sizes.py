@@ -29,7 +29,7 @@ class WidthOption:
     mode: WidthMode  # the mode
     refused: str = ""  # why it is not possible; empty where it is. The rest is then empty as well
     disk_bytes: int = 0  # size of the shards, headers included
-    loaded_bytes: int = 0  # all tensors as they are in memory, in their element types on disk
+    loaded_bytes: int = 0  # all tensors as they are in memory, in their dtypes on disk
     widths: tuple[int, int] = (0, 0)  # smallest and largest width of a layer when loaded
     stock: bool = False  # plain transformers reads it; otherwise `load_pruned` does
     shared: int | None = None  # number of shared experts, if it changes

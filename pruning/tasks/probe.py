@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def ask_run(request: AskRequest) -> "Steps[list[Answer]]":
-    """Answers of the full model and of what plans leave of it; pairs are kept as records."""
+    """Answers of the original model and of what plans leave of it; pairs are kept as records."""
     from analysis.calibration.loading import load_tokenizer, resolve_dtype
     from pruning.evaluate.answers import Question, has_chat_format, prompt_ids, run_answers
 
@@ -125,13 +125,13 @@ FULL = "full"
 
 
 def variance_run(request: VarianceRequest) -> Steps[dict[str, VarianceRecord]]:
-    """Variance of hidden states of the full model and of what plans leave, on the first corpus.
+    """Variance of hidden states of the original model and of what plans leave, on the first corpus.
 
     Records are kept beside the statistics, each as soon as it is there; what is there already is
     not measured again.
 
     Returns:
-        Name of each plan -> its record; the full model first.
+        Name of each plan -> its record; the original model first.
     """
     from analysis.calibration.loading import resolve_dtype
     from pruning.evaluate.hidden_states import NUM_TOKENS, draw_tokens, run_variance

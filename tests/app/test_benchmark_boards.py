@@ -79,7 +79,7 @@ def test_one_metric_of_each_task_and_the_full_model_first(board):
 
 def test_the_leaderboard_by_hand(board):
     table = own_leaderboard(board, {}).set_index("candidate")
-    # REAP is first on both tasks, Random second; the full model has no rank and stands last.
+    # REAP is first on both tasks, Random second; the original model has no rank and stands last.
     assert table.index.tolist() == ["REAP, on code, 50%", "Random, 50%", FULL]
     assert table["average_rank"].tolist()[:2] == [1, 2]
     assert math.isnan(table.loc[FULL, "average_rank"])
@@ -169,10 +169,10 @@ def test_charts_are_of_the_same_numbers(records):
     winners = drawn("benchmark-winner-map", results).table
     cells = {(row.setting, row.benchmark): row.winner for row in winners.itertuples()}
     assert cells == {
-        ("25% removed", "mc"): "REAP, on code",
-        ("25% removed", "math"): "Random",
-        ("50% removed", "mc"): "REAP, on code",
-        ("50% removed", "math"): "REAP, on code",
+        ("25% sparsity", "mc"): "REAP, on code",
+        ("25% sparsity", "math"): "Random",
+        ("50% sparsity", "mc"): "REAP, on code",
+        ("50% sparsity", "math"): "REAP, on code",
     }
     sizes = drawn("benchmark-pareto", benchmark_results(records)).table.set_index("candidate")
     # 600 bytes: 0.5 beats 0.15. 800 bytes: 0.6 beats 0.55. 1000 bytes: 0.85.

@@ -44,7 +44,7 @@ def store(stats_dir):
 
 @pytest.fixture
 def kept(store, models_root):
-    """Of `once` the full model and half of its experts, on two tasks."""
+    """Of `once` the original model and half of its experts, on two tasks."""
     model = load_model_index(str(models_root / "once"))
     half = keeping(model, (0, 1, 2))
     numbers = {"piqa": (0.75, 0.5), "arc": (0.5, 0.375)}
@@ -71,10 +71,10 @@ def test_without_results_the_page_says_how_to_get_some(open_page):
 def test_the_leaderboard_has_the_scores_of_the_records(open_page, kept):
     test = open_page("evaluate", model="once", results=BENCHMARKS)
     table = test.dataframe[0].value.set_index("candidate")
-    (pruned,) = set(table.index) - {"Full model"}
+    (pruned,) = set(table.index) - {"Original model"}
     assert table.loc[pruned, ["piqa", "arc"]].tolist() == ["0.500 ± 0.030", "0.375 ± 0.030"]
-    assert table.loc["Full model", "average"] == "0.625 ± 0.021"  # 0.03 / sqrt(2)
-    assert "average_rank" not in table  # the full model is no rival
+    assert table.loc["Original model", "average"] == "0.625 ± 0.021"  # 0.03 / sqrt(2)
+    assert "average_rank" not in table  # the original model is no rival
     assert any("has no rival here" in text.value for text in test.markdown)
     memory, profile, winners = (json.loads(each.proto.spec) for each in test.get("plotly_chart"))
     assert memory["layout"]["yaxis"]["title"]["text"] == "average score"
@@ -85,7 +85,7 @@ def test_the_leaderboard_has_the_scores_of_the_records(open_page, kept):
     assert (
         test.dataframe[0]
         .value.set_index("candidate")
-        .loc["Full model", "average"]
+        .loc["Original model", "average"]
         .startswith("0.750")
     )
     assert not test.exception
@@ -120,7 +120,7 @@ def test_an_uploaded_file_is_a_record(store, models_root, stats_dir, open_page):
     (score,) = full.scores
     assert (score.task, score.value, score.stderr, score.num_samples) == ("piqa", 0.75, 0.01, 1838)
     test = open_page("evaluate", model="once", results=BENCHMARKS)
-    assert set(test.dataframe[0].value["candidate"]) == {"Full model", "their own"}
+    assert set(test.dataframe[0].value["candidate"]) == {"Original model", "their own"}
 
 
 # Of a harness that was given its arguments as a mapping, and did not say what the model had.
@@ -171,7 +171,7 @@ def test_the_queued_run_is_what_the_page_shows_when_it_has_ended(open_page, kept
         test.run()
     assert not test.exception
     assert test.selectbox(key="bench.way").value == "lm-eval, float32"
-    assert test.dataframe[0].value["candidate"].tolist() == ["Full model"]
+    assert test.dataframe[0].value["candidate"].tolist() == ["Original model"]
     said = "Scores of 1 candidate are under Evaluate, Benchmarks: lm-eval, float32."
     assert any(text.value.endswith(said) for text in test.text)
     # Once: what the user chooses afterwards stays.

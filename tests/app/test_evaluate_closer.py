@@ -44,7 +44,7 @@ def test_hidden_states_are_those_of_the_records(open_page, measured):
     (chart,) = (json.loads(each.proto.spec) for each in test.get("plotly_chart"))
     full = measured["full"].variances
     labels = {"REAP, on rows.jsonl, 33%": "reap 34%", "Random, 33%": "random 34%"}
-    assert {trace["name"] for trace in chart["data"]} == {*labels, "Full model"}
+    assert {trace["name"] for trace in chart["data"]} == {*labels, "Original model"}
     table = test.dataframe[0].value.set_index("candidate")
     for label, name in labels.items():
         pruned = measured[name].variances
@@ -53,7 +53,7 @@ def test_hidden_states_are_those_of_the_records(open_page, measured):
         assert table.loc[label, "mean_factor"] == pytest.approx(math.exp(sum(logs) / len(logs)))
         assert table.loc[label, "last_layer"] == pytest.approx(pruned[-1] / full[-1])
     assert table["mean_factor"].is_monotonic_increasing
-    assert f"nearest to the full model {table.index[0]}" in "".join(t.value for t in test.text)
+    assert f"nearest to the original model {table.index[0]}" in "".join(t.value for t in test.text)
 
 
 def test_a_damaged_record_is_named_and_the_others_are_shown(open_page, measured, stats_dir):
@@ -73,7 +73,7 @@ def test_what_to_measure_is_asked_for_by_a_command(open_page):
     shown = command(test, "variance")
     assert "--criterion reap --criterion frequency --criterion random --sparsity 50%" in shown
     test.multiselect(key="variance.criteria").set_value([])
-    press(test)
+    press(test, "Run measurement")
     assert any("criteria with a sparsity" in text.value for text in test.text)
 
 
@@ -145,6 +145,6 @@ def _shows_the_pair(open_page):
         "<pre class='answer'>is &lt;b&gt;<mark>3</mark></pre>",
     ]
     words = [text.value for text in test.text]
-    assert "3 tokens, the first 2 as the full model, 0.2 s" in words
+    assert "3 tokens, the first 2 as the original model, 0.2 s" in words
     # One of this model, so there is nothing to choose.
     assert not [box for box in test.selectbox if box.label == "Question"]

@@ -116,7 +116,7 @@ def test_own_numbers_are_those_of_the_records(open_page, swept):
 
 
 @pytest.mark.parametrize("measure", ["ESAP", "Loss"])
-@pytest.mark.parametrize("against", ["Share removed", "Memory", "Active parameters"])
+@pytest.mark.parametrize("against", ["Sparsity", "Memory", "Active parameters"])
 def test_every_measure_against_every_size(open_page, swept, measure, against):
     test = open_page("evaluate", model="once", measure=measure, against=against)
     curves, memory, winner = (json.loads(chart.proto.spec) for chart in test.get("plotly_chart"))
@@ -133,7 +133,7 @@ def test_quality_against_memory_is_of_what_competes(swept):
     results = results_of([*swept, fewer])
     chart = drawn("pareto", results, measure="nll", corpus="rows.jsonl")
     found = chart.table.set_index("candidate")
-    assert sorted(found.index) == ["Full model", "REAP, on rows.jsonl, 33%", "Random, 33%"]
+    assert sorted(found.index) == ["Original model", "REAP, on rows.jsonl, 33%", "Random, 33%"]
     for each in swept:
         rows = found[(found["value"] == each.metrics["nll"].mean)]
         assert each.plan.bytes_after in rows["bytes"].tolist()
@@ -198,7 +198,7 @@ def test_all_corpora_is_the_mean_over_them_of_what_was_measured_on_all(swept):
     assert ALL_CORPORA not in set(results_of(swept)["corpus"])
 
 
-def test_a_blend_is_named_by_its_number_of_corpora_where_that_says_which(swept):
+def test_each_blend_has_a_name_of_its_own(swept):
     reap = next(record for record in swept if record.plan.criterion == "reap")
 
     def on(*corpora):
@@ -206,12 +206,14 @@ def test_a_blend_is_named_by_its_number_of_corpora_where_that_says_which(swept):
         digest = "+".join(corpora)
         return reap.model_copy(update={"record_id": digest, "plan": plan, "plan_digest": digest})
 
-    names = set(results_of([on("a", "b"), on("a", "b", "c")])["series"])
-    assert names == {"REAP, on 2 corpora", "REAP, on 3 corpora"}
-    names = set(results_of([on("a", "b"), on("a", "c"), on("a")])["series"])
-    assert {name.partition(", plan")[0] for name in names} == {
-        *("REAP, on a+b", "REAP, on a+c", "REAP, on a")
+    blends = on("a", "b"), on("a", "c"), on("a", "b", "c"), on("a:2", "b", "c"), on("a")
+    assert set(results_of(blends)["series"]) == {
+        *("REAP, on blend of a, b", "REAP, on blend of a, c", "REAP, on blend of 3 corpora"),
+        *("REAP, on blend of a:2, b, c", "REAP, on a"),
     }
+    again = set(results_of([on("a", "b", "c"), on("a", "b", "d")])["series"])
+    assert len(again) == 2
+    assert all(name.startswith("REAP, on blend of 3 corpora") for name in again)
 
 
 def test_perplexities_over_corpora_are_those_of_the_mean_loss(swept):
@@ -277,5 +279,5 @@ def test_draws_of_random_are_one_series_with_their_mean(swept):
     assert (row["criterion"], row["plan"]) == ("random", "")
     assert (row["mean"], row["low"], row["high"]) == pytest.approx((mean + 0.5, mean, mean + 1))
     assert set(drawn("pareto", pooled, measure="nll").table["candidate"]) == {
-        *("Full model", "REAP, on rows.jsonl, 33%", "Random, 33%")
+        *("Original model", "REAP, on rows.jsonl, 33%", "Random, 33%")
     }

@@ -317,7 +317,7 @@ def test_ranks_under_all_18_variants_and_the_other_criteria(open_page, demo_mome
     assert ranks.loc["REAP", "kept at 25%"] == f"{kept} of 3"
     # What reads no text ranks alike under each.
     assert len(set(ranks.loc["AIMER", list(demo_moments)])) == 1
-    assert ranks.loc["AIMER", "kept at 25%"] in ("any text", "no text")
+    assert ranks.loc["AIMER", "kept at 25%"] in ("any corpus", "no corpus")
 
 
 def test_ranks_by_hand():
@@ -330,13 +330,13 @@ def test_ranks_by_hand():
     assert table["kept"].to_dict() == {
         "S(1,0,0)": "same score for all",
         "MAN": "1 of 2",
-        "AIMER": "any text",
+        "AIMER": "any corpus",
     }
     assert table.loc["MAN", ["x", "y"]].tolist() == [3, 7]
     assert table.loc["AIMER", ["x", "y"]].tolist() == [4, 4]
     # Without any text there is one column.
     alone = rank_summary(ranks[ranks["source"] == "weights"], Fraction(3, 4)).set_index("criterion")
-    assert alone.loc["AIMER"].tolist() == ["no text", 4]
+    assert alone.loc["AIMER"].tolist() == ["no corpus", 4]
     assert pd.isna(alone.loc["S(1,0,0)", "rank"])
 
 

@@ -16,7 +16,7 @@ def name_field(test):
 
 
 def start_button(test):
-    (button,) = (button for button in test.button if button.label == "Start export")
+    (button,) = (button for button in test.button if button.label == "Run export")
     return button
 
 

@@ -37,7 +37,7 @@ LOSSES = [
 def test_all_abilities_count_the_mean_over_all_corpora():
     found = read_losses("agnostic", LOSSES, 0.5)
     assert found.rows == (
-        MeasuredPlan("msan", "a:3 + b:1", 0.375, 0.75),
+        MeasuredPlan("msan", "blend of a:3, b:1", 0.375, 0.75),
         MeasuredPlan("man", "a", 1.25, 0.75),
     )
     assert found.better == 1

@@ -11,8 +11,8 @@ from page_texts import opened, texts
 from analysis.stats.store import SHIPPED_STATS
 from app.parts.explore.bins import random_note
 
-NEURONS = {"granularity": "Neurons", "scope": "All layers"}
-PARTS = ("Saliency", "One expert", "Texts", "Whole experts", "Score and loss", "Same bytes")
+NEURONS = {"granularity": "Neurons", "scope": "Global"}
+PARTS = ("Saliency", "One expert", "Corpora", "Whole experts", "Score and loss", "Same bytes")
 PER_LAYER = 32 * 64
 
 
@@ -44,7 +44,7 @@ def test_what_stays_of_each_expert(open_page, heapr):
     assert table["removed"].tolist() == removed.tolist()
     assert table["kept_share"].tolist() == pytest.approx((1 - removed / 64).tolist())
     values = {metric.label: metric.value for metric in test.metric}
-    assert values["Neurons removed"] == f"{12_288 // 4:,}"
+    assert values["Neurons pruned"] == f"{12_288 // 4:,}"
 
 
 def test_experts_that_lose_the_same_share_are_shown_as_the_criterion_tells_them_apart(open_page):
@@ -56,13 +56,13 @@ def test_experts_that_lose_the_same_share_are_shown_as_the_criterion_tells_them_
     pd.testing.assert_frame_equal(alike, kept(**NEURONS))
 
 
-@pytest.mark.parametrize("scope", ["All layers", "Each layer"])
+@pytest.mark.parametrize("scope", ["Global", "Per layer"])
 def test_overlap_of_texts_is_that_of_the_sets(open_page, heapr, scope):
-    test = open_page("explore", inside="Texts", **NEURONS | {"scope": scope})
+    test = open_page("explore", inside="Corpora", **NEURONS | {"scope": scope})
     table = table_of(opened(test, "neuron-overlap"), "corpus_a", "overlap", "chance")
     for row in table.itertuples():
         parts = [np.split(heapr[corpus], 6) for corpus in (row.corpus_a, row.corpus_b)]
-        if scope == "All layers":
+        if scope == "Global":
             sets = [lowest(heapr[corpus], 0.5) for corpus in (row.corpus_a, row.corpus_b)]
             expected = len(sets[0] & sets[1]) / 6144
         else:
@@ -72,7 +72,7 @@ def test_overlap_of_texts_is_that_of_the_sets(open_page, heapr, scope):
         assert row.overlap == pytest.approx(expected)
     assert len(table) == 3
     assert set(table["chance"]) == {0.5}
-    (metric,) = (each for each in test.metric if each.label == "Overlap across texts")
+    (metric,) = (each for each in test.metric if each.label == "Overlap across corpora")
     assert metric.value == f"{table['overlap'].mean():.0%}"
 
 
@@ -101,7 +101,7 @@ def test_neurons_of_the_chosen_expert(open_page, heapr):
 
 
 OTHERS = (
-    {"neurons": "CAMERA-P", "scope": "Each expert"},
+    {"neurons": "CAMERA-P", "scope": "Per expert"},
     {"neurons": "Neuron norms"},
     {"neurons": "Random", "corpus": "(blend)"},
     {"sparsity": "0%"},
@@ -114,7 +114,7 @@ OTHERS = (
     [
         *((part, {}) for part in PARTS),
         *(("Saliency", address) for address in OTHERS),
-        *(("Texts", address) for address in OTHERS[:2]),
+        *(("Corpora", address) for address in OTHERS[:2]),
         *(("Whole experts", address) for address in OTHERS[2:4]),
     ],
 )
@@ -163,7 +163,7 @@ def test_the_command_makes_the_plan_of_the_page(open_page, tmp_path, run):
     ("part", "chart"),
     [
         ("Saliency", "neuron-saliency"),
-        ("Texts", "neuron-overlap"),
+        ("Corpora", "neuron-overlap"),
         ("Score and loss", "neuron-loss-bins"),
     ],
 )
@@ -184,7 +184,7 @@ class TestScoreAndLoss:
         said = texts(neurons.text)
         assert any("HEAPr follows the true loss best" in text for text in said)
         experts = open_page("explore", tab="Score and loss")
-        overview = table_of(experts, "ranked on", "agreement")
+        overview = table_of(experts, "calibration", "agreement")
         assert set(overview["score"]) == {"REAP", "Frequency", "AIMER", "MAN", "HEAPr", "Random"}
         assert overview["agreement"].is_monotonic_decreasing
         assert any(text.startswith("Random is one draw") for text in texts(experts.text))
@@ -193,7 +193,7 @@ class TestScoreAndLoss:
         test = open_page("explore", inside="Score and loss", **NEURONS)
         test.selectbox(key="bins.atomic.criterion").set_value("camera-p")
         test.selectbox(key="bins.atomic.corpus").set_value("demo-math")
-        next(button for button in test.button if button.label == "Queue").click().run()
+        next(button for button in test.button if button.label == "Run measurement").click().run()
         assert not test.exception
         (job,) = queued_jobs()
         assert (job.request["criterion"], job.request["corpora"]) == ("camera-p", ["demo-math"])
@@ -222,7 +222,7 @@ def test_who_loses_least_at_the_same_bytes(open_page):
     for corpus, rows in table.groupby("corpus"):
         best = rows.sort_values("change").iloc[0]
         assert f"{corpus}: {best['candidate']} {best['change']:+.3f} nats" in said
-    own = table[table["candidate"] == "HEAPr, neurons all layers"].set_index("corpus")["change"]
+    own = table[table["candidate"] == "HEAPr, neurons global"].set_index("corpus")["change"]
     others = table[table["granularity"] == "expert"].groupby("corpus")["change"].min()
     assert f"whole experts here on {(own < others).sum()} of 3 corpora" in said
 

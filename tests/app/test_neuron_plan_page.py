@@ -23,7 +23,7 @@ from pruning.recipe_file import recipe_from_yaml
 from pruning.requests.recipe import Machine, plan_request
 
 NEURONS = {"granularity": "Neurons", "sparsity": "40%"}
-OVER_ALL = NEURONS | {"scope": "All layers"}
+OVER_ALL = NEURONS | {"scope": "Global"}
 ALL = 6 * 32 * 64  # of the demo
 
 
@@ -33,9 +33,9 @@ def demo():
 
 
 ASKED = [
-    {"scope": "All layers"},
-    {"scope": "Each layer", "neurons": "CAMERA-P", "corpus": "demo-math"},
-    {"scope": "Each expert", "neurons": "Neuron norms", "neuron_multiple": "8"},
+    {"scope": "Global"},
+    {"scope": "Per layer", "neurons": "CAMERA-P", "corpus": "demo-math"},
+    {"scope": "Per expert", "neurons": "Neuron norms", "neuron_multiple": "8"},
     {"unit": "All parameters", "sparsity": "20%", "protect": "1", "pin": "0:3 2:1-2"},
     {"neurons": "Random", "drop": "4:0,9", "width": "per-layer", "width_multiple": "16"},
     {
@@ -83,7 +83,7 @@ def digest_on(test):
 
 
 def test_the_recipe_of_the_page_runs_to_its_plan(open_page, tmp_path, run):
-    test = open_page("plan", neurons="Neuron norms", scope="Each layer", **NEURONS)
+    test = open_page("plan", neurons="Neuron norms", scope="Per layer", **NEURONS)
     (tmp_path / "recipe.yaml").write_text(recipe_on(test))
     run("moeprune run recipe.yaml")
     made = plan_from_json((tmp_path / "recipe.plan.json").read_text())
@@ -186,7 +186,7 @@ def test_missing_statistics_are_named_with_the_job_that_collects_them(
     test = open_page("plan", model, **NEURONS)
     no_plan, message = texts(test.info)
     assert "HEAPr needs statistics of neurons" in no_plan
-    assert "reads what every neuron does on a text" in message
+    assert "reads what every neuron does on a corpus" in message
     assert ("on rows.jsonl" in message) == (model == "once")
     (line,) = [text for text in texts(test.code) if text.startswith("moeprune calibrate ")]
     assert "--groups routed,gradient" in line
@@ -264,13 +264,13 @@ def test_a_plan_that_saves_nothing_offers_what_saves(open_page):
 def test_flops_and_shares_of_every_scope_are_drawn(open_page):
     test = open_page("plan", **OVER_ALL)
     lines = {trace["name"]: trace for trace in figure_of(test, "neuron-layers")["data"]}
-    assert list(lines) == ["All layers", "Each layer", "Each expert"]
+    assert list(lines) == ["Global", "Per layer", "Per expert"]
     removed = table_with(test, "least")["share"].tolist()
-    assert decoded(lines["All layers"]["y"]) == pytest.approx(removed)
-    assert decoded(lines["Each layer"]["y"]) == pytest.approx([819 / 2048] * 6)
+    assert decoded(lines["Global"]["y"]) == pytest.approx(removed)
+    assert decoded(lines["Per layer"]["y"]) == pytest.approx([819 / 2048] * 6)
     saved = {trace["name"]: trace for trace in figure_of(test, "neuron-flops")["data"]}
     # Experts are as often chosen as they are wide, or not: even widths save what they remove.
-    every = saved["Each expert"]
+    every = saved["Per expert"]
     assert decoded(every["y"]) == pytest.approx(decoded(every["x"]))
     # The card counts the zeros, as the bytes beside it do; without them it is 902 k.
     (card,) = (each for each in test.metric if each.label == "Expert FLOPs / token")
@@ -288,7 +288,7 @@ def test_the_report_and_the_figures_are_those_of_neurons(open_page):
 
 
 def test_the_export_command_of_the_page_writes_a_model_that_loads(open_page, tmp_path, run):
-    widths = {"scope": "Each layer", "width": "per-layer", "width_multiple": "4"}
+    widths = {"scope": "Per layer", "width": "per-layer", "width_multiple": "4"}
     test = open_page("plan", neurons="CAMERA-P", sparsity="60%", granularity="Neurons", **widths)
     plan_line = command(test, "plan")
     loaded = table_with(test, "width mode").set_index("width mode").loc["per-layer", "width loaded"]
@@ -329,12 +329,12 @@ def test_a_recipe_that_is_taken_in_sets_the_controls_that_made_it(open_page, add
 
 
 def test_camera_p_has_no_budget_over_all_layers_and_says_why(open_page):
-    test = open_page("plan", neurons="CAMERA-P", scope="All layers", **NEURONS)
-    assert test.segmented_control(key="scope").options == ["Each layer", "Each expert"]
+    test = open_page("plan", neurons="CAMERA-P", scope="Global", **NEURONS)
+    assert test.segmented_control(key="scope").options == ["Per layer", "Per expert"]
     assert any("compares neurons of one layer only" in text for text in texts(test.caption))
     assert "--atom-scope" not in command(test, "plan")
     series = {trace["name"] for trace in figure_of(test, "neuron-layers")["data"]}
-    assert series == {"Each layer", "Each expert"}
+    assert series == {"Per layer", "Per expert"}
 
 
 def test_weights_that_take_long_are_left_to_the_command(open_page, monkeypatch):

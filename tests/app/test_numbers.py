@@ -32,7 +32,7 @@ def test_overlap_across_texts(open_page, demo_moments, criterion, percent):
     sets = [pruned_sets(table, criterion, percent) for table in demo_moments.values()]
     pairs = [shared(a, b) for a, b in combinations(sets, 2)]
     expected = 100 * sum(pairs) / len(pairs)
-    value, against_chance = metrics(test)["Overlap across texts"]
+    value, against_chance = metrics(test)["Overlap across corpora"]
     assert percent_of(value) == pytest.approx(expected, abs=0.51)
     # Two random sets share the sparsity.
     assert float(against_chance.split()[0]) == pytest.approx(expected - percent, abs=0.51)

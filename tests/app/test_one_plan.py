@@ -14,7 +14,7 @@ PLANS = {
     "blended": {"corpus": "(blend)", "share.demo-code": "80", "share.demo-math": "0"},
     "neurons": {"granularity": "Neurons", "sparsity": "30%"},
     "neurons within experts": {
-        **{"granularity": "Neurons", "neurons": "Neuron norms", "scope": "Each expert"},
+        **{"granularity": "Neurons", "neurons": "Neuron norms", "scope": "Per expert"},
         **{"sparsity": "40%", "neuron_multiple": "8", "pin": "3:5", "unit": "All parameters"},
     },
 }

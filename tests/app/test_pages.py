@@ -61,7 +61,7 @@ def test_constant_variant_is_explained_and_disables_what_follows(open_page, view
     assert "(1, 0, 0)" in note
     assert "ranks nothing" in note
     assert not test.metric
-    assert not [button for button in test.button if button.label == "Start export"]
+    assert not [button for button in test.button if button.label == "Run export"]
     # The way back is on the same page.
     assert set_exponents(test, (0, 0, 0)).metric
 
@@ -92,7 +92,7 @@ def test_measured_weights_are_enough_for_the_criteria_that_read_them(open_page):
 
 def test_one_text_is_not_enough_for_overlap_and_the_page_says_so(open_page):
     test = open_page("explore", "once")
-    assert {metric.label: metric.value for metric in test.metric}["Overlap across texts"] == "-"
+    assert {metric.label: metric.value for metric in test.metric}["Overlap across corpora"] == "-"
     assert all("Calibrate on another" in note for note in texts(test.info))
     assert test.info
 
@@ -114,7 +114,7 @@ def test_start_offers_what_is_missing(open_page):
     labels = {model: {b.label for b in open_page("start", model).button} for model in STATES}
     assert "Measure weights" in labels["bare"] & labels["once"]
     assert "Measure weights" not in labels["weighed"] | labels[None]
-    assert all("Calibrate" in found for found in labels.values())
+    assert all("Run calibration" in found for found in labels.values())
 
 
 def test_start_lists_the_runs_and_which_model_they_fit(open_page):

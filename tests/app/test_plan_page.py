@@ -88,7 +88,7 @@ def test_constraints_hold_in_every_schedule(open_page, multiple, protect):
 def test_what_cannot_be_met_is_said_in_one_line(open_page):
     test = open_page("plan", multiple="32")
     (message,) = texts(test.error)
-    assert "nearest: 32 (0% removed)" in message
+    assert "nearest: 32 (0% sparsity)" in message
     assert not test.exception
     test = open_page("plan", protect="0-5")
     assert any("at most 0 (0%) can go" in text for text in texts(test.error))

@@ -185,7 +185,7 @@ def test_the_command_of_a_calibration_says_how_documents_are_fed(open_page, run,
     test.selectbox(key="start.corpus").select("demo-math")
     test.selectbox(key="start.packing").select("pack")
     test.selectbox(key="start.count").select("response")
-    next(button for button in test.button if button.label == "Calibrate").click().run()
+    next(button for button in test.button if button.label == "Run calibration").click().run()
     (job,) = queued_jobs()
     assert "--packing pack --count response" in job.command
     said = dict(line.split(None, 1) for line in run(f"{job.command} --dry-run").splitlines()[2:])

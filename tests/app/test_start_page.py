@@ -72,7 +72,7 @@ def test_a_model_without_a_plan_says_what_is_missing_and_shows_its_data(open_pag
     test = open_page("start", "bare")
     assert any("not been calibrated yet" in text for text in texts(test.info))
     assert not any(text.startswith("## ") for text in texts(test.markdown))
-    assert any(button.label == "Calibrate" for button in test.button)
+    assert any(button.label == "Run calibration" for button in test.button)
 
 
 def test_a_calibration_that_is_there_is_told_with_the_time_that_another_takes(open_page):

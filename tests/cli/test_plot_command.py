@@ -74,7 +74,7 @@ def test_the_numbers_of_the_papers(works, here):
     block = "ERNIE-4.5-21B-A3B-PT 50%"
     works("plot", "capability", "evoesap-table-1", "--block", block, "-o", "one.csv")
     made = pd.read_csv(here / "one.csv")
-    assert made["candidate"].iloc[0] == "Full model"
+    assert made["candidate"].iloc[0] == "Original model"
     facts = pd.read_csv(ROOT / "cached_stats" / "published" / "evoesap-table-1.csv")
     reap = facts.query("criterion == 'reap' and sparsity == 0.5 and schedule == 'uniform'")
     reap = reap[reap["model"].str.startswith("ERNIE")].set_index("benchmark")["score"]
@@ -283,7 +283,7 @@ def test_one_text_is_not_enough_for_overlap(moeprune, other, stats):
 
 def test_neurons_are_drawn_of_the_plans_that_the_command_makes(works, here):
     works("plot", "neuron-layers", "demo", *NEURONS, "-o", "layers.csv")
-    drawn = pd.read_csv(here / "layers.csv").query("series == 'All layers'")
+    drawn = pd.read_csv(here / "layers.csv").query("series == 'Global'")
     plan = ("--granularity", "atomic", "--atom-scope", "global", "-o", "plan.json")
     works("plan", "demo", *NEURONS, *plan)
     kept = json.loads((here / "plan.json").read_text())["kept_atoms"]
@@ -291,6 +291,6 @@ def test_neurons_are_drawn_of_the_plans_that_the_command_makes(works, here):
     removed = [sum(64 - len(ids) for ids in kept[str(layer)].values()) for layer in range(6)]
     assert drawn["share"].tolist() == pytest.approx([gone / 2048 for gone in removed])
     works("plot", "neuron-flops", "demo", *NEURONS, "-o", "flops.csv")
-    flops = pd.read_csv(here / "flops.csv").query("series == 'All layers' and sparsity == '50%'")
+    flops = pd.read_csv(here / "flops.csv").query("series == 'Global' and sparsity == '50%'")
     said = works("plans", "show", "plan.json", "--corpus", "demo-code")
     assert f"({flops['reduction'].item():.2%} fewer), by the routing" in said

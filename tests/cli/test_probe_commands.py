@@ -133,7 +133,7 @@ def test_answers_stand_side_by_side(works, here):
     )
     # The demo was trained on such problems; pruned for code it has forgotten them.
     assert "Subtract 3: 4 * x = 23 - 3 = 20" in printed
-    assert "plan.json: the first 0 of 24 tokens as the full model" in printed
+    assert "plan.json: the first 0 of 24 tokens as the original model" in printed
 
 
 def test_a_model_without_a_tokenizer_or_a_prompt_is_refused(moeprune, tiny):

@@ -88,7 +88,7 @@ def test_weights_and_frequency_read_what_they_need(recipe, works, here):
     plan = json.loads((here / "r.plan.json").read_text())
     assert (plan["criterion"], plan["schedule"], len(plan["runs"])) == ("aimer", "frequency", 2)
     output = works("run", recipe(criterion="aimer", corpora=None, export=None), "--stats-dir", "s")
-    assert "calibrate: nothing in the recipe reads text, skipped" in output
+    assert "calibrate: nothing in the recipe reads a corpus, skipped" in output
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_neurons_of_a_file_and_of_a_target_size(recipe, works, here):
     assert plan["budget"]["kind"] == "size"
     (here / "atoms.json").write_text(json.dumps({"kept_atoms": plan["kept_atoms"]}))
     output = works("run", recipe(**NEURONS, kept_atoms="atoms.json", budget=None, export=None))
-    assert "calibrate: nothing in the recipe reads text, skipped" in output
+    assert "calibrate: nothing in the recipe reads a corpus, skipped" in output
     again = json.loads((here / "r.plan.json").read_text())
     assert again["kept_atoms"] == plan["kept_atoms"]
     assert again["schedule"] == "file"

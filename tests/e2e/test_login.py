@@ -195,7 +195,7 @@ def test_a_job_has_an_owner_who_alone_cancels_it(open_tab, dashboard):
     pick(mine, "Text", "demo-code")
     slide(mine, "start-tokens", "End")
     slide(mine, "start-seq_len", "ArrowRight")
-    mine.get_by_role("button", name="Calibrate").click()
+    mine.get_by_role("button", name="Run calibration").click()
     title = "demo on demo-code"
     expect(job(mine, title)).to_contain_text(re.compile("queued|running"))
     (queued,) = dashboard.jobs.list()

@@ -220,8 +220,8 @@ def test_export_survives_a_reload_and_its_result_loads(open_tab, dashboard):
     tab.get_by_role("textbox", name="Folder name").fill("quarter")
     tab.get_by_role("textbox", name="Folder name").press("Enter")
     expect(tab.get_by_text("exports/quarter is new")).to_be_visible()
-    expect(tab.get_by_role("button", name="Start export")).to_be_in_viewport()
-    tab.get_by_role("button", name="Start export").click()
+    expect(tab.get_by_role("button", name="Run export")).to_be_in_viewport()
+    tab.get_by_role("button", name="Run export").click()
     expect(job(tab, "quarter")).to_contain_text(re.compile("queued|running"))
     tab.reload()
     expect(job(tab, "quarter")).to_contain_text(re.compile("queued|running"))
@@ -230,12 +230,12 @@ def test_export_survives_a_reload_and_its_result_loads(open_tab, dashboard):
     # The page leads with the result, all of it at once, and nothing is red.
     expect(tab.get_by_text("quarter is written")).to_be_in_viewport()
     expect(tab.get_by_text("11 of 11 checks hold")).to_be_in_viewport()
-    expect(tab.get_by_role("button", name="Start export")).not_to_be_visible()
+    expect(tab.get_by_role("button", name="Run export")).not_to_be_visible()
     tab.get_by_text("Export it again under another name").click()
     tab.get_by_role("textbox", name="Folder name").fill("quarter")
     tab.get_by_role("textbox", name="Folder name").press("Enter")
     expect(tab.get_by_text("exports/quarter is taken")).to_be_visible()
-    expect(tab.get_by_role("button", name="Start export")).to_be_disabled()
+    expect(tab.get_by_role("button", name="Run export")).to_be_disabled()
     model = AutoModelForCausalLM.from_pretrained(dashboard.exports / "quarter")
     assert [layer.mlp.experts.num_experts for layer in model.model.layers] == [8] * 6
     assert [path.name for path in dashboard.exports.iterdir()] == ["quarter"]
@@ -251,7 +251,7 @@ def start_calibration(tab: Page, text: str, *, longer: bool) -> None:
     if longer:
         slide(tab, "start-tokens", "End")
     slide(tab, "start-seq_len", "ArrowRight")
-    tab.get_by_role("button", name="Calibrate").click()
+    tab.get_by_role("button", name="Run calibration").click()
 
 
 @pytest.mark.slow

@@ -222,7 +222,7 @@ def test_what_is_lost_at_half_is_one_click_away(open_tab, dashboard):
     expect(tab.locator(".st-key-plan-bar")).to_contain_text(
         re.compile(r"\(-44%\) · loss \+\d\.\d\d mean, \+\d\.\d\d worst \(demo-\w+\), Random \+\d")
     )
-    expect(tab.get_by_text("Added loss at 50% removed")).to_be_in_viewport()
+    expect(tab.get_by_text("Added loss at 50% sparsity")).to_be_in_viewport()
     expect(tab.get_by_test_id("stTable")).to_contain_text("Random (5 draws)")
     expect(tab.get_by_text("Quality against memory")).to_be_visible()
     the_bar_stands_above_the_legend(tab.locator(".js-plotly-plot").first)
@@ -245,7 +245,7 @@ def test_both_models_are_asked_and_the_answers_stay(open_tab, dashboard):
         # The demo was trained on such problems; pruned for code it has forgotten them.
         expect(tab.locator("pre.answer").first).to_contain_text("Subtract 3")
         expect(tab.locator("pre.answer mark")).to_be_visible()
-        expect(tab.get_by_text(re.compile("the first 0 as the full model"))).to_be_visible()
+        expect(tab.get_by_text(re.compile("the first 0 as the original model"))).to_be_visible()
         visit(tab, dashboard, "evaluate?results=Ask+both+models")
 
 
@@ -302,6 +302,6 @@ def test_two_questions_in_five_clicks(open_tab, dashboard):
         toggle = tab.locator(f".st-key-{key}").get_by_role("radio", name=value, exact=True)
         expect(toggle).to_be_checked()
     assert round(100 * float(overlap)) == int(
-        shown(metric(tab, "Overlap across texts")).rstrip("%")
+        shown(metric(tab, "Overlap across corpora")).rstrip("%")
     )
     assert person.count <= 5

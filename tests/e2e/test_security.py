@@ -56,7 +56,7 @@ def test_a_hostile_name_is_text_on_every_page(open_tab, dashboard):
         for link in tab.locator("a[href*='evil.example']").all():
             assert (link.text_content() or "").strip().rstrip("/") == "http://evil.example"
         if path == RESULTS:
-            expect(tab.get_by_text("Full model").first).to_be_visible()
+            expect(tab.get_by_text("Original model").first).to_be_visible()
             expect(tab.get_by_test_id("stDataFrame").first).to_be_visible()
     visit(tab, dashboard, "explore")
     expect(tab.get_by_test_id("stSidebar").get_by_role("radio", name=NAME)).to_be_visible()

@@ -20,7 +20,7 @@ MASK[1, 4:] = False
 NUM_TOKENS = MASK.numel()
 # The rows are the last two of four samples.
 SAMPLES = torch.tensor([[2], [3]]).expand(2, 6)
-# Some routers compute their logits in float32, whatever the model's element type.
+# Some routers compute their logits in float32, whatever the model's dtype.
 ACCURACY = {"dense_activation": 1e-9, "dense_loss": 1e-9, "dense_probability": 1e-5}
 
 

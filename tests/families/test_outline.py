@@ -15,7 +15,7 @@ from pruning.sizes import size_report
 
 
 def headers_of(model):
-    """name -> element type and shape."""
+    """name -> dtype and shape."""
     return {entry.name: (entry.dtype, entry.shape) for entry in model.checkpoint.tensors.values()}
 
 

@@ -45,7 +45,7 @@ def test_probabilities_entropy_and_pairs_token_by_token(built, case):
             entropy -= sum(share * math.log(share) for share in shares)
             for pair in itertools.product(ids[token].tolist(), repeat=2):
                 pairs[pair] += 1
-        # Some routers compute their logits in float32, whatever the model's element type.
+        # Some routers compute their logits in float32, whatever the model's dtype.
         found = sums.of("probabilities", layer).tolist()
         assert found == pytest.approx(totals, rel=1e-5)
         assert float(sums.of("entropy", layer)) == pytest.approx(entropy, rel=1e-5)

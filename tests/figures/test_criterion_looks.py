@@ -103,7 +103,7 @@ def figures_of(label, name, dark):
     points = points.assign(removed=0.5, low=np.nan, high=np.nan, is_full=False)
     quality = pareto.Quality("loss", "loss", higher_is_better=False)
     yield pareto.drawing(points, quality, "").figure(dark=dark)
-    same = pd.DataFrame({"candidate": [f"{each}, neurons all layers" for each in both]})
+    same = pd.DataFrame({"candidate": [f"{each}, neurons global" for each in both]})
     same = same.assign(corpus="code", granularity="atomic", removed=0.5, bytes=1, loss=1.0)
     yield same_bytes.same_bytes(same.assign(full=0.5, change=[0.5, 0.4]), dark=dark)
     found = pd.DataFrame({"search": [f"{each}, ab12" for each in both], "layer": 3})

@@ -86,8 +86,8 @@ def test_names_are_shown_as_written(sweep):
 
 def test_words_name_the_best_and_the_worst(sweep):
     assert evaluation_curves.describe(sweep, label="ESAP", higher_is_better=True) == (
-        "ESAP. On code, 50% removed: best reap 0.7, worst <b> 0.6. "
-        "On math, 50% removed: best <b> 0.6, worst reap 0.5."
+        "ESAP. On code, 50% sparsity: best reap 0.7, worst <b> 0.6. "
+        "On math, 50% sparsity: best <b> 0.6, worst reap 0.5."
     )
     assert "best <b> 0.6, worst reap 0.7" in evaluation_curves.describe(
         sweep, label="KL", higher_is_better=False
@@ -170,11 +170,12 @@ def test_of_two_names_without_room_the_better_candidate_has_its_own(points):
 def test_words_name_the_front(points):
     assert drawing(points, LOSS, "").alt == (
         "Loss on code: of 4 pruned candidates 2 are beaten by no other at both size and quality: "
-        "<b> (3.00 MiB, 5); good (5.00 MiB, 3); the full model gets 2."
+        "<b> (3.00 MiB, 5); good (5.00 MiB, 3); the original model gets 2."
     )
     beaten = points[points["candidate"].isin([FULL, "odd"])]
     table = pareto_table(beaten, higher_is_better=False)
-    assert "the full model beats all of 1 pruned candidate" in pareto.describe(table, label="Loss")
+    said = pareto.describe(table, label="Loss")
+    assert "the original model beats all of 1 pruned candidate" in said
 
 
 def test_without_a_pruned_candidate_there_is_no_chart(points):
@@ -236,7 +237,7 @@ def test_the_sentence_counts_the_cells(won):
 @pytest.fixture
 def scores():
     return pd.DataFrame(
-        {"x": [0.8, 0.4, 0.2], "y": [0.6, 0.5, 0.3]}, index=["Full model", "REAP", "<b>MAN</b>"]
+        {"x": [0.8, 0.4, 0.2], "y": [0.6, 0.5, 0.3]}, index=["Original model", "REAP", "<b>MAN</b>"]
     )
 
 
@@ -245,7 +246,7 @@ def test_dots_lie_at_their_scores(scores, dark):
     fig = capability.capability_dots(scores, dark=dark)
     found = {trace.name: list(trace.x) for trace in fig.data}
     assert found["REAP"] == [0.4, 0.5]
-    assert found["Full model"] == [0.8, 0.6]
+    assert found["Original model"] == [0.8, 0.6]
     # A name is shown as written, never read as markup.
     assert found["&lt;b&gt;MAN&lt;/b&gt;"] == [0.2, 0.3]
     assert len({trace.marker.symbol for trace in fig.data}) == 3
@@ -261,7 +262,7 @@ def test_the_radar_closes_its_loops(scores, dark):
 def test_the_profile_in_a_sentence(scores):
     # Means: REAP 0.45, MAN 0.25, the whole 0.7.
     assert capability.describe(scores.rename(index={"<b>MAN</b>": "MAN"})) == (
-        "Mean of 2 benchmarks: most REAP 0.450, least MAN 0.250; Full model 0.700."
+        "Mean of 2 benchmarks: most REAP 0.450, least MAN 0.250; Original model 0.700."
     )
 
 
@@ -279,7 +280,7 @@ def test_the_leaderboard_is_the_papers():
     table = leaderboard(qwen, {})
     assert table["candidate"].tolist() == [
         *("MAN", "MSAN", "SEER", "MoNE", "EAN", "REAP", "Frequency"),
-        "Full model",
+        "Original model",
     ]
     printed = [2.75, 3.25, 3.92, 4.17, 4.42, 4.67, 4.83]
     assert table["average_rank"].tolist()[:-1] == pytest.approx(printed, abs=0.006)

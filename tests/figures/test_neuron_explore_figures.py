@@ -189,10 +189,10 @@ def candidate(corpus, granularity, name, change, esap=(0.4, 0.6)):
 def candidates():
     columns = ["corpus", "granularity", "candidate", "removed", "bytes", "loss", "full", "change"]
     rows = [
-        candidate("a", "atomic", "HEAPr, neurons all layers", 0.1),
-        candidate("a", "expert", "REAP, experts even over layers", 0.3, (0.1, 0.2)),
-        candidate("b", "atomic", "HEAPr, neurons all layers", 0.5),
-        candidate("b", "expert", "REAP, experts even over layers", 0.2),
+        candidate("a", "atomic", "HEAPr, neurons global", 0.1),
+        candidate("a", "expert", "REAP, experts uniform", 0.3, (0.1, 0.2)),
+        candidate("b", "atomic", "HEAPr, neurons global", 0.5),
+        candidate("b", "expert", "REAP, experts uniform", 0.2),
     ]
     return pd.DataFrame(rows, columns=[*columns, "esap", "esap_low", "esap_high"])
 
@@ -200,10 +200,10 @@ def candidates():
 def test_the_sentence_names_who_loses_least_also_when_it_is_not_heapr(candidates):
     said = same_bytes.describe(candidates)
     assert said.startswith(
-        "With 40.0% of the expert weights gone, at the same bytes, HEAPr, neurons all layers loses "
-        "least on a; REAP, experts even over layers loses least on b."
+        "With 40.0% of the expert weights gone, at the same bytes, HEAPr, neurons global loses "
+        "least on a; REAP, experts uniform loses least on b."
     )
-    assert "a: HEAPr, neurons all layers +0.100 nats, next REAP" in said
+    assert "a: HEAPr, neurons global +0.100 nats, next REAP" in said
     assert said.count("too near to tell apart") == 1  # on b, where the intervals of ESAP overlap
     assert said.endswith("than every plan of whole experts here on 1 of 2 corpora.")
     alone = candidates[candidates["granularity"] == "expert"]
@@ -245,8 +245,8 @@ def test_figures_of_a_large_model_stay_small():
 def test_candidates_stand_on_the_same_row_of_every_text(candidates):
     fig = same_bytes.same_bytes(candidates)
     points = {(t.xaxis, t.name): (list(t.x), list(t.y)) for t in fig.data}
-    assert points["x", "neurons"] == ([0.1], ["HEAPr, neurons all layers"])
-    assert points["x2", "whole experts"] == ([0.2], ["REAP, experts even over layers"])
+    assert points["x", "neurons"] == ([0.1], ["HEAPr, neurons global"])
+    assert points["x2", "whole experts"] == ([0.2], ["REAP, experts uniform"])
     # Mean change 0.3 against 0.25.
     assert fig.layout.yaxis.categoryarray[0].startswith("REAP")
 
@@ -255,7 +255,7 @@ def test_draws_of_random_are_one_candidate_of_the_same_bytes():
     table = same_bytes.same_bytes_table(EvaluationStore([SHIPPED_STATS]).records())
     assert not table.duplicated(["corpus", "candidate"]).any()
     assert not table["candidate"].str.contains("draw").any()
-    rows = table[table["candidate"] == "Random, experts even over layers"].set_index("corpus")
+    rows = table[table["candidate"] == "Random, experts uniform"].set_index("corpus")
     changes = {}
     for path in (SHIPPED_STATS / "evaluations").glob("demo-random*.json"):
         raw = json.loads(path.read_text())

@@ -8,7 +8,7 @@ row of the matrix, which is orthogonal to every token: the last hidden state is 
     Y = 3/4: 3/5 of it, a weight of 2^3 = 8:                                        p(B) = 8/15
     Y = 0:   nothing, all eight alike:                                              p(B) = 1/8
 
-Full model: Y(A) = 1/4 * 16/3 = 4/3, Y(B) = 1/2 * 3/2 = 3/4, Y(C) = 1/2 * 1 - 1/4 * 2 = 0.
+Original model: Y(A) = 1/4 * 16/3 = 4/3, Y(B) = 1/2 * 3/2 = 3/4, Y(C) = 1/2 * 1 - 1/4 * 2 = 0.
 Without expert 1 of layer 1, the others by their sum: Y(A) = 3/12 * 3 = 3/4, Y(B) = 0,
 Y(C) = 8/13 * 1 - 4/13 * 2 = 0. Layer 0 may lose what it likes.
 """

@@ -99,7 +99,7 @@ def test_a_floor_is_kept_or_names_itself():
     layers = (MoELayer(0, 8, 2), MoELayer(1, 8, 2))
     limits = Constraints(floor=5)
     assert uniform(layers, "37.5%", limits).keep == (5, 5)
-    with pytest.raises(PlanError, match=r"keep 4 of 8 .* keep 5 to 8; nearest: 5 \(37.5% rem"):
+    with pytest.raises(PlanError, match=r"keep 4 of 8 .* keep 5 to 8; nearest: 5 \(37.5% sparsity"):
         uniform(layers, "50%", limits)
     with pytest.raises(PlanError, match=r"at most 6 \(37.5%\) can go"):
         uniform(layers, count_budget(layers, 7), limits)
@@ -275,8 +275,8 @@ def test_the_order_without_groups_is_by_saliency_alone():
     [
         (2, r"keep 2 of 12 experts, but its router picks 3 per token"),
         (3, r"its router needs 2 in each of 3 groups; at most 50% can go\.$"),
-        (7, r"3 groups, each of which must keep as many; nearest: 6 \(50% removed\) or 9 \(25%"),
-        (10, r"nearest: 9 \(25% removed\) or 12 \(0% removed\)\.$"),
+        (7, r"3 groups, each of which must keep as many; nearest: 6 \(50% sparsity\) or 9 \(25%"),
+        (10, r"nearest: 9 \(25% sparsity\) or 12 \(0% sparsity\)\.$"),
     ],
 )
 def test_a_number_that_the_groups_cannot_share_names_the_nearest(keep, message):

@@ -43,7 +43,7 @@ def pruned(path, out, keep, **options):
     return plan, export(model, plan, out, **options)
 
 
-# Every number and both element types in every layout of every family.
+# Every number and both dtypes in every layout of every family.
 @pytest.mark.parametrize(
     ("keep", "dtype"), [(2, torch.bfloat16), (3, torch.float32), (5, torch.bfloat16)]
 )

@@ -122,21 +122,21 @@ def test_why_a_layer_cannot_keep_a_number():
             4,
             "17%",
             "Layer 1 would keep 10 of 12 experts, but layers are to keep a multiple of 4; nearest: "
-            "8 (33.34% removed) or 12 (0% removed).",
+            "8 (33.34% sparsity) or 12 (0% sparsity).",
         ),
         (
             (12, 12),
             4,
             "50%",
             "Layer 1 would keep 6 of 12 experts, but layers are to keep a multiple of 4; nearest: "
-            "4 (66.67% removed) or 8 (33.34% removed).",
+            "4 (66.67% sparsity) or 8 (33.34% sparsity).",
         ),
         (
             (7, 7),
             2,
             "0",
             "Layer 1 would keep 7 of 7 experts, but layers are to keep 2 to 6; nearest: 6 (14.29% "
-            "removed).",
+            "sparsity).",
         ),
     ],
 )

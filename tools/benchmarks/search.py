@@ -1,8 +1,8 @@
 """ESAP search on the demo against whole forwards with the logits of every position.
 
 Same seeds, samples and candidates. The plain way runs each candidate through the whole model and
-takes softmax and overlap at every position; it keeps the full model's logits (arXiv:2603.06003,
-Algorithm 1, line 3), or runs the full model again each time, which is what there is memory for
+takes softmax and overlap at every position; it keeps the original model's logits (arXiv:2603.06003,
+Algorithm 1, line 3), or runs the original model again each time, which is what there is memory for
 with a large vocabulary.
 """
 
@@ -88,7 +88,7 @@ def main(generations: int = 3) -> None:
             "reuse": ours,
             "no reuse": MaskedFitness(subject, "esap", settings.seed, 0),
             "whole forwards, full logits kept": Plain(ours, keeps_logits=True),
-            "whole forwards, full model again": Plain(ours, keeps_logits=False),
+            "whole forwards, original model again": Plain(ours, keeps_logits=False),
         }
         outcomes, seconds = {}, {}
         for name, fitness in ways.items():

@@ -47,10 +47,10 @@ ADDRESSES: dict[str, tuple[str, dict[str, str]]] = {
     "plan-global": ("plan", {"schedule": "Global", "sparsity": "40%", "protect": "1"}),
     "plan-aimer-late": ("plan", {"criterion": "AIMER", "schedule": "Late"}),
     "plan-blend": ("plan", _BLEND),
-    "plan-neurons": ("plan", {**_ATOMIC, "scope": "Each layer"}),
+    "plan-neurons": ("plan", {**_ATOMIC, "scope": "Per layer"}),
     "plan-neurons-norms": (
         "plan",
-        {**_ATOMIC, "neurons": "Neuron norms", "scope": "Each expert", "neuron_multiple": "8"},
+        {**_ATOMIC, "neurons": "Neuron norms", "scope": "Per expert", "neuron_multiple": "8"},
     ),
     "evaluate": ("evaluate", {}),
     "evaluate-papers": ("evaluate", {"results": "The papers"}),
@@ -60,7 +60,7 @@ ADDRESSES: dict[str, tuple[str, dict[str, str]]] = {
     "evaluate-benchmarks": ("evaluate", {"results": "Benchmarks"}),
     "export": ("export", {}),
     "export-other": ("export", {**_OTHER, "gate": "Renormalized"}),
-    "export-neurons": ("export", {**_ATOMIC, "scope": "Each layer", "width": "per-layer"}),
+    "export-neurons": ("export", {**_ATOMIC, "scope": "Per layer", "width": "per-layer"}),
 }
 # What an element says besides its value, where it says it.
 _SAID = ("label", "help", "placeholder", "options", "disabled", "delta", "url", "icon")

@@ -1,4 +1,4 @@
-"""The Evaluate page, ask both models: a prompt, and the answers of full and pruned side by side."""
+"""The Evaluate page, ask both models: a prompt, and the answers side by side."""
 
 import html
 from collections.abc import Sequence
@@ -34,8 +34,8 @@ pre.answer mark { background: rgba(230, 159, 0, 0.25); color: inherit;
 def ask_part(context: Context) -> None:
     """The question, and below it the newest answers."""
     st.markdown(
-        "**Ask both models**: the full and the pruned one continue the same prompt, each time with "
-        "the most probable token. Marked is what follows their first difference."
+        "**Ask both models**: both continue the same prompt, each time with the most probable "
+        "token. Marked is what follows their first difference."
     )
     with st.container(border=True):
         _question(context)
@@ -98,16 +98,16 @@ def plan_words(pair: AnswerRecord) -> str:
 
 
 def answers_part(*pairs: AnswerRecord) -> None:
-    """The prompt, and what the full model and each pruned one say to it, side by side."""
+    """The prompt, and what the original model and each pruned one say to it, side by side."""
     first = pairs[0]
     st.text(first.prompt)
     st.html(_STYLE)
-    heads = ["Full model", *(literal(plan_words(pair)) for pair in pairs)]
+    heads = ["Original model", *(literal(plan_words(pair)) for pair in pairs)]
     answers = [first.answers[0], *(pair.answers[1] for pair in pairs)]
     full = first.answers[0].text
     for head, answer, place in zip(heads, answers, st.columns(len(heads)), strict=True):
         is_full = answer is first.answers[0]
-        same = "" if is_full else f", the first {answer.agreed} as the full model"
+        same = "" if is_full else f", the first {answer.agreed} as the original model"
         with place:
             st.markdown(f"**{head}**")
             st.html(marked(answer.text, full, mark=not is_full))

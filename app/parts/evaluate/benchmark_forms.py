@@ -1,4 +1,4 @@
-"""The Evaluate page, benchmarks: the form that queues a run, and the one that takes results in."""
+"""The Evaluate page, benchmarks: the form that queues a run, and the one that imports results."""
 
 import tempfile
 from collections.abc import Mapping
@@ -29,19 +29,19 @@ _FULL, _PLAN, _EXPORT, _WORDS = "full", "plan", "export", "words"
 _MEGABYTES: Final = 16
 TAKEN_IN: Final = "bench.taken"  # in the session: records that the page shows next
 _RAN: Final = {
-    _FULL: "The full model",
+    _FULL: "The original model",
     _PLAN: "Your plan, masked in it",
     _EXPORT: "An export of it",
 }
-_TAKEN: Final = {_FULL: "The full model", _PLAN: "Your plan", _WORDS: "Another, in words"}
+_TAKEN: Final = {_FULL: "The original model", _PLAN: "Your plan", _WORDS: "Another, in words"}
 _NO_HARNESS: Final = (
     "lm-evaluation-harness is not installed on this server: "
-    "`pip install 'moe-prune-studio[eval]'`. Results of other tools can be taken in."
+    "`pip install 'moe-prune-studio[eval]'`. Results of other tools can be imported."
 )
 
 
 def run_form(context: Context, dtype: str) -> None:
-    """Queue benchmarks of the full model, a plan or an export as a job."""
+    """Queue benchmarks of the original model, a plan or an export as a job."""
     st.markdown("**Benchmark more** with lm-evaluation-harness.")
     if find_spec("lm_eval") is None:
         inform(_NO_HARNESS)
@@ -65,7 +65,9 @@ def run_form(context: Context, dtype: str) -> None:
         st.text("Name at least one task.")
         return
     request: BenchmarkRequest = validated(BenchmarkRequest, values)
-    sent = st.button("Queue", icon=":material/play_arrow:", type="primary", key="bench.run.send")
+    sent = st.button(
+        "Run benchmarks", icon=":material/play_arrow:", type="primary", key="bench.run.send"
+    )
     offer_job(context, request, about, sent=sent, plan=shown)
 
 
@@ -86,7 +88,7 @@ def _candidate(
 
 
 def _tasks(context: Context, dtype: str) -> dict[str, Any]:
-    """Draw the tasks, how many questions and the element type; the fields of a request."""
+    """Draw the tasks, how many questions and the dtype; the fields of a request."""
     local: list[str] = []
     if context.model.name == DEMO_MODEL:
         local = st.multiselect(
@@ -94,7 +96,7 @@ def _tasks(context: Context, dtype: str) -> dict[str, Any]:
             list(LOCAL_TASKS),
             default=list(LOCAL_TASKS),
             key="bench.run.local",
-            help="Made of the demo's own texts, where it runs.",
+            help="Made of the demo's own corpora, where it runs.",
         )
     with st.container(horizontal=True, vertical_alignment="bottom"):
         named = st.text_input(
@@ -118,8 +120,7 @@ def _tasks(context: Context, dtype: str) -> dict[str, Any]:
             dtype,
             # Another key for other results: what they have is the default again.
             f"bench.run.dtype.{one_of(dtype, DTYPES)}",
-            "Only results of one element type are held against each other; auto: the checkpoint's "
-            "own.",
+            "Only results of one dtype are compared; auto: the checkpoint's own.",
         )
     tasks = ",".join(filter(None, (*local, named.strip())))
     return {"tasks": tasks, "limit": limit, "dtype": chosen}
@@ -139,8 +140,8 @@ def exports_of(context: Context) -> dict[str, Path]:
 
 
 def import_form(context: Context) -> None:
-    """Take in a results file of lm-evaluation-harness or EvalScope."""
-    st.markdown("**Take results in**: a results file of lm-evaluation-harness or EvalScope.")
+    """Import a results file of lm-evaluation-harness or EvalScope."""
+    st.markdown("**Import** a results file of lm-evaluation-harness or EvalScope.")
     what, shown = _candidate(context, "bench.import", _TAKEN)
     words = ""
     if what == _WORDS:
@@ -152,7 +153,7 @@ def import_form(context: Context) -> None:
         return
     plan = None if shown is None else shown.plan.to_dict()
     asked = {**own_model(context), "candidate": words.strip(), "plan": plan}
-    sends = st.button("Take in", icon=":material/upload:", key="bench.import.send")
+    sends = st.button("Import", icon=":material/upload:", key="bench.import.send")
     if sends and file is not None:
         _take(asked, Path(file.name).name, file.getvalue())
     elif sends:
@@ -168,7 +169,7 @@ def _take(asked: Mapping[str, Any], name: str, content: bytes) -> None:
         return
     scores = sum(len(record.scores) for record in records)
     st.session_state[TAKEN_IN] = [record.record_id for record in records]
-    st.toast(f"{scores} scores taken in", icon=":material/check:")
+    st.toast(f"{scores} scores imported", icon=":material/check:")
     st.rerun()
 
 

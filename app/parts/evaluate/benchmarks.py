@@ -43,7 +43,7 @@ def benchmark_part(context: Context) -> None:
     dtype = ""
     if results.empty:
         inform(
-            "This model has no benchmark results yet. Queue a run, or take in the results file of "
+            "This model has no benchmark results yet. Run some, or import the results file of "
             "lm-evaluation-harness or EvalScope below."
         )
     else:
@@ -69,7 +69,7 @@ def _turn_to_new(results: pd.DataFrame) -> None:
         return
     way = rows["way"].iloc[-1]
     st.session_state[_WAY] = way
-    lost = rows.loc[rows["removed"] != 0, "removed"].unique()  # every share has the full model
+    lost = rows.loc[rows["removed"] != 0, "removed"].unique()  # every share has the original model
     if len(lost) and shares_of(results, way):
         alone = len(lost) == 1 and lost[0] > 0
         st.session_state[_REMOVED] = percent(lost[0]) if alone else _ALL
@@ -112,7 +112,7 @@ def _boards(context: Context, results: pd.DataFrame) -> str:
     chart_card(
         "benchmark-winner-map",
         context,
-        "**Winner map**: the best candidate of each benchmark, at every share.",
+        "**Winner map**: the best candidate of each benchmark, at every sparsity.",
     )
     st.text(_SCREENING)
     return way
@@ -122,7 +122,7 @@ def _leaderboard(board: Board, weights: dict[str, float]) -> None:
     table = own_leaderboard(board, weights)
     pruned = table[table["candidate"] != FULL]
     whole = table.loc[table["candidate"] == FULL, "average"]
-    beside = f" The full model averages {whole.iloc[0]:.3f}." if len(whole) else ""
+    beside = f" The original model averages {whole.iloc[0]:.3f}." if len(whole) else ""
     st.markdown(f"**Leaderboard**: {_first(pruned)}.{beside}")
     st.dataframe(
         _with_errors(table, board),
@@ -147,7 +147,7 @@ def _leaderboard(board: Board, weights: dict[str, float]) -> None:
 def _first(pruned: pd.DataFrame) -> str:
     """Who leads the pruned candidates, in words; where nobody has a rival, that."""
     if pruned.empty:
-        return "only the full model was benchmarked"
+        return "only the original model was benchmarked"
     best = pruned.iloc[0]
     name, average = literal(best["candidate"]), best["average"]
     mean = "" if pd.isna(average) else f", average {average:.3f}"

@@ -38,7 +38,7 @@ _COLUMNS: Final = {
 
 
 def candidates_part(context: Context) -> None:
-    """The plan by corpus beside the full model, Random and the best; then every candidate."""
+    """The plan by corpus beside the original model, Random and the best; then every candidate."""
     losses = losses_of(context.model)
     shares = sorted({round(each.facts.removed or 0.0, 4) for each in losses} - {0.0})
     if not shares:
@@ -51,7 +51,7 @@ def candidates_part(context: Context) -> None:
     granularity = context.plan.granularity
     table = candidates_at(losses, share, granularity)
     if table.empty:
-        inform(f"Nothing was evaluated at {share:.0%} of the expert weights.")
+        inform(f"Nothing was evaluated at a sparsity of {share:.0%} of the expert weights.")
         return
     known = {each.plan: each for each in losses_at(losses, share) if not each.way}
     best = known.get(next((plan for plan in table["plan"] if plan in known), ""))
@@ -62,7 +62,7 @@ def candidates_part(context: Context) -> None:
     if best is not None and best is not mine:
         added["the best"] = best.change
     st.markdown(
-        f"**Added loss at {share:.0%} removed**, in nats per token on held-out text; less is "
+        f"**Added loss at {share:.0%} sparsity**, in nats per token on held-out corpora; less is "
         "better."
     )
     losses_table(full_losses(losses), added)
@@ -75,7 +75,7 @@ def candidates_part(context: Context) -> None:
     _table(table[table["way"] == ""])
     if (others := table[table["way"] != ""]).empty:
         return
-    with st.expander("Measured on other samples, or in another element type"):
+    with st.expander("Measured on other samples, or in another dtype"):
         for way, rows in others.groupby("way"):
             st.text(str(way))
             _table(rows)

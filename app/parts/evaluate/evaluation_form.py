@@ -39,14 +39,14 @@ def evaluation_form(context: Context, records: Sequence[EvaluationRecord]) -> No
     with st.form(f"evaluate.{_PLAN if plan else 'sweep'}", border=False):
         values = {} if plan else sweep_fields(context, "evaluate")
         values |= _texts_and_numbers(context, records)
-        sent = queue_button()
+        sent = queue_button("Run evaluation")
     if plan and not values["corpora"]:
-        st.text("Choose at least one text.")
+        st.text("Choose at least one corpus.")
     elif plan:
         asked = {**own_model(context), **values, "plans": (plan.plan.to_dict(),)}
         offer_job(context, validated(EvaluateRequest, asked), plan.name, sent=sent, plan=plan)
     elif not (values["criteria"] and values["sparsities"] and values["corpora"]):
-        st.text("Choose at least one criterion, one sparsity and one text.")
+        st.text("Choose at least one criterion, one sparsity and one corpus.")
     else:
         request = validated(SweepRequest, {**own_model(context), **values})
         offer_job(context, request, context.model.name, sent=sent)
@@ -56,13 +56,13 @@ def _texts_and_numbers(context: Context, records: Sequence[EvaluationRecord]) ->
     """Draw on what, on how much and how precisely; as fields of a request."""
     texts = held_out_texts(context)
     corpora = st.multiselect(
-        "Held-out texts", texts, default=texts[:1], key="evaluate.corpora", format_func=literal
+        "Held-out corpora", texts, default=texts[:1], key="evaluate.corpora", format_func=literal
     )
-    # The element type that most evaluations ran in, where the form has it.
+    # The dtype that most evaluations ran in, where the form has it.
     ran = Counter(record.settings["dtype"] for record in records).most_common(1)
     return {
         "corpora": tuple(corpora),
-        "samples": samples_field("Samples of each text", "evaluate"),
+        "samples": samples_field("Samples of each corpus", "evaluate"),
         "dtype": dtype_field(
             ran[0][0] if ran else "auto",
             "evaluate.dtype",

@@ -28,8 +28,8 @@ from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.result import MEASURES
 
 _SCREENING: Final = (
-    "Screening numbers: how far the pruned model moves away on held-out text. Run the benchmarks "
-    "that matter to you before a release."
+    "Screening numbers: how far the pruned model moves away on held-out corpora. Run "
+    "the benchmarks that matter to you before a release."
 )
 
 
@@ -79,7 +79,7 @@ def _charts(context: Context, results: pd.DataFrame) -> None:
     chart_card(
         "own-winner-map",
         context,
-        "**Winner map**: which candidate stays nearest to the full model (ESAP).",
+        "**Winner map**: which candidate stays nearest to the original model (ESAP).",
     )
     st.text(_SCREENING)
     if context.model.name == DEMO_MODEL:
@@ -101,7 +101,7 @@ def _curves(context: Context, results: pd.DataFrame, measure: str) -> None:
             default=sorted({*evaluation_curves.leading_series(results, measure), *mine} - {""}),
             key=f"lines.{measure}",
             help="At first your plan's, Random, and those that are best over all corpora at some "
-            "share. The others are grey.",
+            "sparsity. The others are grey.",
         )
         lit = [name for name in chosen if name in names]
     choice = replace(context.results, against=against, lit=lit)

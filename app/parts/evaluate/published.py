@@ -91,7 +91,7 @@ def _leaderboard(setting: Setting, weights: dict[str, float]) -> None:
     best = table.iloc[0]
     st.markdown(
         f"**Leaderboard**: best average rank {best['candidate']} ({best['average_rank']:.2f}). The "
-        f"full model averages {table.set_index('candidate')['average'][FULL]:.3f}."
+        f"original model averages {table.set_index('candidate')['average'][FULL]:.3f}."
     )
     numbers = {
         name: st.column_config.NumberColumn(format="%.3f")

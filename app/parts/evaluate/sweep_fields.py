@@ -15,21 +15,21 @@ DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
 
 
 def dtype_field(usual: str, key: str, note: str) -> str:
-    """Draw the element type, at first `usual` if it is one of DTYPES; what it says."""
-    return choose("Element type", DTYPES, usual, key=key, help=note, width=150)
+    """Draw the dtype, at first `usual` if it is one of DTYPES; what it says."""
+    return choose("dtype", DTYPES, usual, key=key, help=note, width=150)
 
 
 def share_control(options: Mapping[str, Share], key: str, own: str = "") -> Share:
-    """Draw the share that is removed, at first `own` or half, if there is a choice; its value."""
+    """Draw the sparsity, at first `own` or half, if there is a choice; its value."""
     usual = next((name for name in (own, "50%") if name in options), next(iter(options)))
     if len(options) == 1:
         return options[usual]
-    chosen = st.select_slider("Removed", list(options), value=usual, key=key, bind="query-params")
+    chosen = st.select_slider("Sparsity", list(options), value=usual, key=key, bind="query-params")
     return options[one_of(chosen, list(options), usual)]
 
 
 def samples_field(label: str, prefix: str, place: Any = st) -> int:
-    """Draw how many samples of a text are measured; what it says."""
+    """Draw how many samples of a corpus are measured; what it says."""
     steps = (8, 16, 32, 64, 128)
     return int(place.select_slider(label, steps, value=64, key=f"{prefix}.samples"))
 
@@ -37,7 +37,7 @@ def samples_field(label: str, prefix: str, place: Any = st) -> int:
 def calibrated_field(context: Context, prefix: str, place: Any, **look: Any) -> tuple[str, ...]:
     """Draw whose statistics rank; the corpus, or none."""
     chosen = place.selectbox(
-        "Statistics of",
+        "Calibration corpus",
         list(context.runs),
         key=f"{prefix}.calibrated",
         placeholder="no statistics",
@@ -59,7 +59,7 @@ def sweep_fields(context: Context, prefix: str) -> dict[str, Any]:
     sparsities = first.multiselect(
         "Sparsities", ("25%", "50%", "75%"), default=["50%"], key=f"{prefix}.sparsities"
     )
-    note = "The calibration text by which the criteria rank."
+    note = "The calibration corpus by which the criteria rank."
     return {
         "criteria": tuple(criteria),
         "sparsities": tuple(sparsities),

@@ -28,9 +28,9 @@ _PREFIX: Final = "variance"
 def hidden_states_part(context: Context) -> None:
     """The figure, one number for each candidate, and the form below."""
     st.markdown(
-        "**Hidden states**: how much their features vary after each layer, on held-out text. Where "
-        "a pruned model's line stays near the full one's, what it hands on keeps its scale; it may "
-        "hold something else all the same."
+        "**Hidden states**: how much their features vary after each layer, on a held-out corpus. "
+        "Where a pruned model's line stays near the original's, it keeps the scale; it may hold "
+        "something else all the same."
     )
     results = hidden_states.variance_results(records_of(context, VarianceStore))
     if results.empty:
@@ -46,7 +46,7 @@ def _figure(context: Context, results: pd.DataFrame) -> None:
     draws = hidden_states.draws_of(results)
     with st.container(horizontal=True, vertical_alignment="bottom"):
         label = choose(
-            "Held-out text", list(draws), key="hidden_text", bind="query-params", width=260
+            "Held-out corpus", list(draws), key="hidden_text", bind="query-params", width=260
         )
         draw = draws[label]
         names = hidden_states.candidates_of(results, draw)
@@ -72,16 +72,16 @@ def _figure(context: Context, results: pd.DataFrame) -> None:
         st.dataframe(
             table,
             hide_index=True,
-            alt=f"Mean factor between {len(table)} candidates and the full model, nearest first",
+            alt=f"Mean factor between {len(table)} candidates and the original, nearest first",
             column_config={
                 "mean_factor": st.column_config.NumberColumn(
                     "mean factor",
                     format="%.3f",
-                    help="exp(mean over layers of |ln(pruned / full)|): 1 is no change; twice and "
-                    "half of the full model's variance are equally far, 2.",
+                    help="exp(mean over layers of |ln(pruned / original)|): 1 is no change; "
+                    "twice and half of the original's variance are equally far, 2.",
                 ),
                 "last_layer": st.column_config.NumberColumn(
-                    "last layer, pruned / full", format="%.3f"
+                    "last layer, pruned / original", format="%.3f"
                 ),
             },
         )
@@ -90,25 +90,25 @@ def _figure(context: Context, results: pd.DataFrame) -> None:
 
 def _form(context: Context) -> None:
     """Queue a measurement as a job."""
-    st.markdown("**Measure more**: up to 4,096 tokens of a held-out text through each model.")
+    st.markdown("**Measure more**: up to 4,096 tokens of a held-out corpus through each model.")
     with st.form(f"{_PREFIX}.form", border=False):
         values, texts = sweep_fields(context, _PREFIX), held_out_texts(context)
         text = st.selectbox(
-            "Held-out text",
+            "Held-out corpus",
             texts,
             key=f"{_PREFIX}.text",
-            placeholder="no text",
+            placeholder="no corpus",
             format_func=literal,
         )
         shown = context.shown
         with_plan = shown and st.checkbox("Also your plan", key=f"{_PREFIX}.plan")
-        sent = queue_button()
+        sent = queue_button("Run measurement")
     values |= {"corpora": (text,) if text else (), "plans": (), "names": ()}
     if shown and with_plan:
         values |= {"plans": (shown.plan.to_dict(),), "names": (shown.name,)}
     both = bool(values["criteria"]) == bool(values["sparsities"])
     if not values["corpora"] or not both or not (values["criteria"] or values["plans"]):
-        st.text("Choose a text, and criteria with a sparsity or your plan.")
+        st.text("Choose a corpus, and criteria with a sparsity or your plan.")
         return
     request = validated(VarianceRequest, {**own_model(context), **values})
     offer_job(context, request, context.model.name, sent=sent)

@@ -102,7 +102,7 @@ def _needs(context: Context) -> None:
     corpus = context.corpus if context.corpus != BLEND else next(iter(context.runs))
     st.markdown(
         "**What each criterion has to read**, and what that took on this model"
-        + (f" (text: {literal(corpus)})" if corpus else "")
+        + (f" (corpus: {literal(corpus)})" if corpus else "")
         + ". One run serves every criterion of its kind; the seconds are the machine's that made "
         "it."
     )

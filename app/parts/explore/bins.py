@@ -27,7 +27,7 @@ from pruning.requests.base import validated
 from pruning.requests.evaluation import BinsRequest
 
 _ORDERS = {"saliency": "By saliency", "index": "By place"}
-_SHOWN = ("score", "ranked on", "agreement", "first bin", "last bin", "bins", "order")
+_SHOWN = ("score", "calibration", "agreement", "first bin", "last bin", "bins", "order")
 
 
 def bins_part(context: Context, granularity: str) -> None:
@@ -35,8 +35,8 @@ def bins_part(context: Context, granularity: str) -> None:
     what = WORDS[granularity]
     st.markdown(
         f"**Does the score order {what} as the loss does?** All {what} are parted in bins, each "
-        "bin is removed alone, and the loss on held-out text is measured (HEAPr, Figure 3). A good "
-        "score has rank correlation 1."
+        "bin is removed alone, and the loss on a held-out corpus is measured (HEAPr, Figure 3). A "
+        "good score has rank correlation 1."
     )
     every = records_of(context, BinsStore)
     records = [each for each in every if each.ranked.granularity == granularity]
@@ -56,7 +56,7 @@ def _charts(context: Context, records: list[BinsRecord], granularity: str) -> No
     own = context.criterion.name if context.criterion else ""
     with st.container(horizontal=True, vertical_alignment="bottom"):
         corpus = choose(
-            "Held-out text", corpora, usual, key="bins.text", bind="query-params", width=220
+            "Held-out corpus", corpora, usual, key="bins.text", bind="query-params", width=220
         )
         overview = loss_bins.overview_of(records, granularity, corpus)
         best_last = overview.iloc[::-1]  # of equal names the best stays
@@ -88,7 +88,7 @@ def _overview(overview: pd.DataFrame) -> None:
     table = overview.assign(
         score=[criterion_label(name) for name in overview["criterion"]],
         order=overview["order"].map({"saliency": "saliency", "index": "place"}),
-    ).rename(columns={"calibrated_on": "ranked on", "first": "first bin", "last": "last bin"})
+    ).rename(columns={"calibrated_on": "calibration", "first": "first bin", "last": "last bin"})
     st.dataframe(
         table[list(_SHOWN)],
         hide_index=True,
@@ -124,9 +124,9 @@ def _form(context: Context, granularity: str) -> None:
     st.markdown("**Measure another score**")
     with st.form(f"bins.{granularity}", border=False):
         values = _values(context, granularity)
-        sent = queue_button()
+        sent = queue_button("Run measurement")
     if not values["corpora"]:
-        st.text("There is no text to measure on.")
+        st.text("There is no corpus to measure on.")
         return
     asked = {**own_model(context), "granularity": granularity, **values}
     try:
@@ -149,7 +149,7 @@ def _values(context: Context, granularity: str) -> dict[str, Any]:
         key=f"bins.{granularity}.criterion",
     )
     corpus = second.selectbox(
-        "Held-out text", held_out_texts(context), key=f"bins.{granularity}.corpus"
+        "Held-out corpus", held_out_texts(context), key=f"bins.{granularity}.corpus"
     )
     calibrated = calibrated_field(context, f"bins.{granularity}", third)
     first, second, third = st.columns(3)

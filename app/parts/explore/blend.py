@@ -1,4 +1,4 @@
-"""Explore, blends: how much of each text's saliency the kept experts hold, and fair weights."""
+"""Explore, blends: how much of each corpus' saliency the kept experts hold, and fair weights."""
 
 import streamlit as st
 
@@ -15,8 +15,8 @@ from pruning.requests.base import command_line
 def blend_part(context: Context) -> None:
     """Coverage of each text by what is kept, and the button that makes it fair."""
     st.markdown(
-        "**Coverage**: the share of each text's saliency that the kept experts hold, mean over "
-        "layers. Choose **(blend)** in the sidebar to mix the texts by hand."
+        "**Coverage**: the share of each corpus' saliency that the kept experts hold, mean over "
+        "layers. Choose **(blend)** in the sidebar to mix the corpora by hand."
     )
     if (chart := drawn("coverage", context)) is None:
         return
@@ -28,7 +28,7 @@ def blend_part(context: Context) -> None:
             key="fair",
             on_click=_make_fair,
             args=(context,),
-            help="Find the shares under which the worst-covered text is covered best; seconds.",
+            help="Find the shares under which the worst-covered corpus is covered best; seconds.",
         )
         if context.corpus != BLEND:
             st.button(

@@ -26,7 +26,7 @@ def tokens_part(context: Context) -> None:
     """Pruned sets of an eighth, a quarter and a half of the tokens against those of all."""
     st.markdown(
         "**How many tokens does the choice need?** What is pruned by the first eighth, quarter and "
-        "half of each text's tokens, against what all of them prune. A line that reaches 1 early "
+        "half of each corpus' tokens, against what all of them prune. A line that reaches 1 early "
         "needed no more."
     )
     runs = _runs_with_parts(context)

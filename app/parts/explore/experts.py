@@ -51,12 +51,12 @@ def _against_chance(share: float, chance: float) -> tuple[str, str | None]:
 
 
 def _stability_metric(context: Context, criterion: Criterion) -> None:
-    label = "Overlap across texts"
-    note = "Mean share of pruned experts that two calibration texts have in common."
+    label = "Overlap across corpora"
+    note = "Mean share of pruned experts that two calibration corpora have in common."
     if criterion.source != "routed":
-        card(label, "100%", "reads no text", note=note)
+        card(label, "100%", "reads no corpus", note=note)
     elif len(context.runs) < 2:
-        card(label, "-", "needs two texts", note=note)
+        card(label, "-", "needs two corpora", note=note)
     else:
         means = pair_overlaps(context)[["overlap", "chance"]].mean()
         said = _against_chance(float(means["overlap"]), float(means["chance"]))

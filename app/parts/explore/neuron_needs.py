@@ -21,14 +21,14 @@ def neurons_missing_part(context: Context) -> None:
     names = {corpus_name(corpus): corpus for corpus in known}
     chosen = names.get(context.corpus, known[0])
     inform(
-        f"{context.criterion.label} reads what every neuron does on a text, which has not been "
+        f"{context.criterion.label} reads what every neuron does on a corpus, which has not been "
         f"measured of {literal(context.model.name)}"
         + (f" on {literal(context.corpus)}" if context.runs else "")
         + " yet. Collect it here: one forward and one backward pass; or choose Neuron norms, "
         "which read the weights alone."
     )
     corpus = st.selectbox(
-        "Text",
+        "Corpus",
         known,
         index=known.index(chosen),
         format_func=text_label,

@@ -74,20 +74,20 @@ def _metrics(context: Context) -> None:
     inside, chance = _inside_experts(context)
     criterion = context.ranking_criterion
     routed = criterion.source == "routed"
-    source = context.source_of(criterion) if routed else "reads no text"
+    source = context.source_of(criterion) if routed else "reads no corpus"
     cards = (
         ("Criterion", criterion.label, literal(source), None),
         (
-            "Neurons removed",
+            "Neurons pruned",
             f"{removed:,}",
             f"of {total:,}, {removed / total:.1%}",
-            "Of all routed experts; the share that the sidebar asks for, rounded down.",
+            "Of all routed experts; the sparsity, rounded down.",
         ),
         (
-            "Overlap across texts",
+            "Overlap across corpora",
             overlap,
             note,
-            "Mean share of the pruned neurons that two calibration texts have in common.",
+            "Mean share of the pruned neurons that two calibration corpora have in common.",
         ),
         (
             "In experts pruned whole",
@@ -104,11 +104,11 @@ def _metrics(context: Context) -> None:
 
 def _overlap_of_texts(context: Context) -> tuple[str, str]:
     if context.ranking_criterion.source != "routed":
-        return "100%", "reads no text"
+        return "100%", "reads no corpus"
     try:
         pairs = neuron_cut.corpora_overlaps(context)
     except UserError:
-        return "-", "needs two texts" if context.sparsity_percent else "nothing removed"
+        return "-", "needs two corpora" if context.sparsity_percent else "nothing pruned"
     overlap, chance = float(pairs["overlap"].mean()), float(pairs["chance"].mean())
     return f"{overlap:.0%}", f"{(overlap - chance) * 100:+.0f} pp vs chance"
 
@@ -119,7 +119,7 @@ def _inside_experts(context: Context) -> tuple[str, str]:
     except UserError:
         return "-", "needs statistics of neurons"
     if not table["removed"].sum():
-        return "-", "nothing removed"
+        return "-", "nothing pruned"
     inside = table.loc[table["gone"], "removed"].sum() / table["removed"].sum()
     chance = table.loc[table["gone"], "neurons"].sum() / table["neurons"].sum()
     return f"{inside:.0%}", f"{(inside - chance) * 100:+.0f} pp vs chance"
@@ -166,8 +166,8 @@ def _said(words: str, name: str, context: Context) -> None:
 
 
 _TEXTS: Final = (
-    "**Does the choice depend on the text?** The share of the pruned neurons that two "
-    "calibration texts agree on, as for experts: the mean over those that compete with each "
+    "**Does the choice depend on the corpus?** The share of the pruned neurons that two "
+    "calibration corpora agree on, as for experts: the mean over those that compete with each "
     "other. Chance is what two random choices of as many share."
 )
 _EXPERTS: Final = (
@@ -178,7 +178,7 @@ _EXPERTS: Final = (
 PARTS: Final[dict[str, tuple[str, Callable[[Context], None]]]] = {
     "saliency": ("Saliency", _saliency_part),
     "expert": ("One expert", _expert_part),
-    "texts": ("Texts", partial(_said, _TEXTS, "neuron-overlap")),
+    "texts": ("Corpora", partial(_said, _TEXTS, "neuron-overlap")),
     "experts": ("Whole experts", partial(_said, _EXPERTS, "neurons-beside-experts")),
     "loss": ("Score and loss", partial(bins_part, granularity=ATOMIC_GRANULARITY)),
     "bytes": ("Same bytes", same_bytes_part),

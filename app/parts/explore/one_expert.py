@@ -1,4 +1,4 @@
-"""One expert: its numbers on every text and its rank under every criterion; those never routed."""
+"""One expert: its numbers on every corpus, its rank under every criterion; those never routed."""
 
 from fractions import Fraction
 
@@ -45,7 +45,7 @@ def expert_drawer(context: Context) -> None:
 
 
 def _measured(context: Context, place: Place, where: str) -> None:
-    st.markdown("**On each text**")
+    st.markdown("**On each corpus**")
     stats = context.calibrated
     if not stats:
         inform(_NO_CALIBRATION)
@@ -56,17 +56,17 @@ def _measured(context: Context, place: Place, where: str) -> None:
     if silent:
         texts = literal_in_badge(", ".join(silent))
         st.badge(f"no token of {texts} reached it", icon=":material/warning:", color="orange")
-    show_table(means, f"{where}-means", f"Means of {name} by text")
+    show_table(means, f"{where}-means", f"Means of {name} by corpus")
     with st.expander("All stored sums", key=f"data.{where}-sums", on_change="rerun") as sums:
         if sums.open:
-            show_table(expert_sums(stats, *place), f"{where}-sums", f"Sums of {name} by text")
+            show_table(expert_sums(stats, *place), f"{where}-sums", f"Sums of {name} by corpus")
 
 
 def _ranks(context: Context, place: Place, where: str) -> None:
     count = next(each.num_experts for each in context.model.layers if each.index == place[0])
     st.markdown(
-        f"**Rank under every criterion**, of {count}; 1 is kept first. Criteria that read no text "
-        "rank alike under each."
+        f"**Rank under every criterion**, of {count}; 1 is kept first. Criteria that read no "
+        "corpus rank alike under each."
     )
     run = data.weight_run(context.model)
     weights = None if run is None else data.weight_stats(run)
@@ -88,12 +88,12 @@ def _never_routed(context: Context) -> None:
         inform(_NO_CALIBRATION)
         return
     lacking = [
-        each.table.loc[each.table["num_tokens"] == 0, ["layer", "expert"]].assign(texts=corpus)
+        each.table.loc[each.table["num_tokens"] == 0, ["layer", "expert"]].assign(corpora=corpus)
         for corpus, each in context.calibrated.items()
     ]
-    by_expert = pd.concat(lacking).groupby(["layer", "expert"])["texts"]
+    by_expert = pd.concat(lacking).groupby(["layer", "expert"])["corpora"]
     table = by_expert.agg(", ".join).reset_index()
     if table.empty:
-        st.badge("every expert routed on every text", icon=":material/check:", color="green")
+        st.badge("every expert routed on every corpus", icon=":material/check:", color="green")
         return
-    show_table(table, "never-routed", f"{len(table)} experts that some text never reached")
+    show_table(table, "never-routed", f"{len(table)} experts that some corpus never reached")

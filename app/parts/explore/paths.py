@@ -37,9 +37,9 @@ def paths_part(context: Context) -> None:
     """The frequency of each expert on the heaviest paths of each text, and the plan it makes."""
     st.markdown(
         "**Which experts do the heaviest paths pass through?** A path takes one expert from each "
-        "layer. Of each sample of a text the m heaviest are followed; a cell says in what share of "
-        "the samples one of them passes there. Empty cells are on no path: MoE Pathfinder prunes "
-        "them."
+        "layer. Of each sample of a corpus the m heaviest are followed; a cell says in what share "
+        "of the samples one of them passes there. Empty cells are on no path: MoE Pathfinder "
+        "prunes them."
     )
     having = runs_with_samples(context)
     if not context.runs:
@@ -115,7 +115,7 @@ def _command(context: Context, corpora: list[str], choice: PathChoice) -> None:
     )
     show_command(line, heading="What the paths keep, as a plan; its table has these numbers")
     st.text(
-        "Layers then keep different numbers. To remove a given share instead, add --sparsity. Or "
+        "Layers then keep different numbers. For a sparsity of your own, add --sparsity. Or "
         f"choose the criterion MoE Pathfinder, which follows {DEFAULT_PATHS} paths of each sample: "
         "with the schedule global, a plan cuts by the same order."
     )

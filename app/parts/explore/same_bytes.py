@@ -24,8 +24,8 @@ from pruning.requests.base import command_line
 def same_bytes_part(context: Context) -> None:
     """Held-out loss of plans of neurons beside plans of whole experts of the same size."""
     st.markdown(
-        "**Neurons or whole experts?** Loss on held-out text of plans that leave the same bytes "
-        "(within 1%), each ranked on the text that it is measured on."
+        "**Neurons or whole experts?** Loss on held-out samples of plans that leave the same bytes "
+        "(within 1%), each ranked on the corpus that it is measured on."
     )
     table = same_bytes_table(records_of(context, EvaluationStore))
     if table.empty:
@@ -48,7 +48,7 @@ def _size(table: pd.DataFrame) -> float:
     options = list(sizes)
     if len(options) == 1:
         return float(sizes[options[0]])
-    given = st.select_slider("Removed", options, key="bytes.removed", bind="query-params")
+    given = st.select_slider("Sparsity", options, key="bytes.removed", bind="query-params")
     return float(sizes[one_of(given, options)])
 
 

@@ -244,7 +244,7 @@ def _request(
 def _start(request: ExportRequest, *, ready: bool) -> None:
     """The button."""
     if not st.button(
-        "Start export",
+        "Run export",
         type="primary",
         icon=":material/play_arrow:",
         disabled=not ready,

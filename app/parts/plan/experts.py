@@ -161,7 +161,7 @@ def sides_part(context: Context, beside: Sides) -> None:
                 "mean": st.column_config.NumberColumn(
                     "mean loss",
                     format="%+.3f",
-                    help="Added to the loss of the full model, mean over the corpora, as measured.",
+                    help="Added to the original's loss, mean over the corpora, as measured.",
                 ),
                 "worst": st.column_config.NumberColumn("worst", format="%+.3f"),
                 "fewest": st.column_config.NumberColumn(width=56),

@@ -250,7 +250,7 @@ def _layers_part(sizes: NeuronSizes) -> None:
         hide_index=True,
         column_config={
             "share": st.column_config.ProgressColumn(
-                "removed", format="percent", min_value=0, max_value=1, color="primary"
+                "sparsity", format="percent", min_value=0, max_value=1, color="primary"
             ),
             "kept": st.column_config.NumberColumn("experts kept"),
             "stay": st.column_config.NumberColumn("neurons kept"),

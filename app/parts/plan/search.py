@@ -42,8 +42,8 @@ _POLL_SECONDS: Final = 2.0
 _SIDE_BY_SIDE: Final = 6
 _WATCHED: Final = queued_key(SEARCH)
 _WHAT: Final = (
-    "**Search**: schedules of this budget are tried on the model itself, judged on a text of their "
-    "own; the best ones breed (EvoESAP, arXiv:2603.06003)."
+    "**Search**: schedules of this budget are tried on the model itself, judged on a corpus of "
+    "their own; the best ones breed (EvoESAP, arXiv:2603.06003)."
 )
 
 
@@ -58,7 +58,7 @@ def search_part(context: Context, ready: Selection | None) -> None:
         st.fragment(_live, run_every=_POLL_SECONDS)(context, job.id)
     else:
         _at_rest(context, found, job)
-    form = st.expander("Start a search", key="search.form", on_change="rerun")
+    form = st.expander("Run a search", key="search.form", on_change="rerun")
     if form.open and ready is not None:
         with form:
             st.fragment(search_form)(context, ready)

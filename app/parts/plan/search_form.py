@@ -51,7 +51,11 @@ def search_form(context: Context, ready: Selection) -> None:
     command = shown_request(request).command()
     is_done = _is_known(known.named(search_id), section)
     if st.button(
-        "Search", key="search.start", icon=":material/play_arrow:", type="primary", disabled=is_done
+        "Run search",
+        key="search.start",
+        icon=":material/play_arrow:",
+        type="primary",
+        disabled=is_done,
     ):
         queue(request, request.out.name, command)
     shown = recipe.model_copy(update={"model": data.shown_model(context.model)})
@@ -70,8 +74,8 @@ def _fields(context: Context) -> dict[str, Any]:
             sorted(calibration_texts(), key=lambda text: text in ranked),  # ranked ones last
             key="search.corpus",
             format_func=text_label,
-            help="Another text than the one that ranks by default: a schedule that is judged on "
-            "the text that chose its experts would look better than it is.",
+            help="Another corpus than the one that ranks by default: a schedule that is judged on "
+            "the corpus that chose its experts would look better than it is.",
         ),
         "samples": second.select_slider("Samples", _SAMPLES, value=64, key="search.samples"),
         "fitness": third.selectbox(

@@ -12,6 +12,7 @@ from analysis.model import DEMO_MODEL
 from app.charts.context import Context
 from app.frame.charts import csv_button
 from app.frame.controls import choose
+from app.frame.job_form import queue_button
 from app.frame.notes import inform, show_command
 from app.literal import literal, literal_in_badge
 from app.session import data
@@ -84,10 +85,10 @@ def checks(context: Context) -> None:
 
 def calibrate_form(context: Context) -> None:
     """Start a calibration as a job."""
-    st.markdown("**Collect statistics**: run the model once over a text.")
+    st.markdown("**Collect statistics**: run the model once over a corpus.")
     with st.form("start.calibrate", border=False):
         corpus = st.selectbox(
-            "Text", calibration_texts(), key="start.corpus", format_func=text_label
+            "Corpus", calibration_texts(), key="start.corpus", format_func=text_label
         )
         first, second = st.columns(2)
         tokens = first.select_slider(
@@ -109,7 +110,7 @@ def calibrate_form(context: Context) -> None:
             count = choose(
                 "Counted", tuple(_COUNTS), format_func=_COUNTS.__getitem__, key="start.count"
             )
-        sent = st.form_submit_button("Calibrate", icon=":material/play_arrow:", type="primary")
+        sent = queue_button("Run calibration")
     request = CalibrateRequest(
         **own_model(context),
         corpus=corpus,
@@ -145,7 +146,7 @@ def known_words(context: Context, request: CalibrateRequest) -> str:
 
 def weights_button(context: Context) -> None:
     """Measure the weights, or say that they are."""
-    st.markdown("**Weights**: AIMER, Magnitude and Hoyer need no text.")
+    st.markdown("**Weights**: AIMER, Magnitude and Hoyer need no corpus.")
     request = WeightsRequest(**own_model(context))
     command = shown_request(request).command()
     if data.weight_run(context.model) is not None:

@@ -69,7 +69,7 @@ def sentences(
 ) -> list[str]:
     """What was measured of the plan, of chance, of one corpus alone, and how it was chosen."""
     if loss is None:
-        return ["What that costs was not measured: **Measure** above does it on held-out text."]
+        return ["What that costs was not measured: **Measure** above does it on held-out corpora."]
     words = [
         f"On {loss.num_samples} held-out samples of each of {len(loss.change)} corpora it adds "
         f"**{loss.mean:+.2f}** to the loss on average, **{loss.worst:+.2f}** at worst, on "
@@ -88,7 +88,7 @@ def sentences(
     best = best_at(losses, loss.facts.removed or 0.0)
     if best is not None and best.chosen.plan == loss.plan:
         words.append(
-            "It has the best mean of all that were measured at this share on one half of the "
+            "It has the best mean of all that were measured at this sparsity on one half of the "
             f"samples; on the other half, which chose nothing, it adds {best.reported.mean:+.2f}."
         )
     return words
@@ -148,7 +148,7 @@ def _corpora_part(context: Context, losses: tuple[PlanLoss, ...], loss: PlanLoss
 
 
 def _answers_part(context: Context, shown: CurrentPlan) -> None:
-    """The newest answers of the full model and of this plan, beside those of chance."""
+    """The newest answers of the original model and of this plan, beside those of chance."""
     found = sorted(records_of(context, AnswerStore), key=lambda each: each.created_at)
     mine = next((each for each in found[::-1] if each.plan_digest == shown.plan.digest), None)
     if mine is None:

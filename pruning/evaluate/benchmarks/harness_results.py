@@ -107,7 +107,7 @@ def harness_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _dtype(config: Mapping[str, Any]) -> str:
-    """The element type that the model had, else the one that was asked for; empty if unknown."""
+    """The dtype that the model had, else the one that was asked for; empty if unknown."""
     asked = config.get("model_args")
     if isinstance(asked, str):
         asked = dict(pair.strip().partition("=")[::2] for pair in asked.split(","))

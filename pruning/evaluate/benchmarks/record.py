@@ -67,7 +67,7 @@ class BenchmarkRecord(Record):
     """What benchmarks say of one candidate: a model, whole or pruned.
 
     The digest is of the candidate, what ran, the tool, the settings (see `settings_of`), and how
-    the plan came about, which is shown with the scores. The model is the full one, also where an
+    the plan came about, which is shown with the scores. The model is the original, also where an
     export of it ran: all its candidates have it in common.
     """
 
@@ -76,10 +76,10 @@ class BenchmarkRecord(Record):
     command = "benchmark"
     measured = "scores"
 
-    ran: ModelRef  # what ran: the full model, in which plans are masked, or an export of it
+    ran: ModelRef  # what ran: the original model, in which plans are masked, or an export of it
     candidate: str  # what people call it: "full", or what its plan does, see `candidate_label`
-    # See `PruningPlan.digest`; of the full model, that of keeping everything; empty where results
-    # were taken in without a plan.
+    # See `PruningPlan.digest`; of the original model, that of keeping everything; empty where
+    # results were imported without a plan.
     plan_digest: str
     plan: PlanFacts  # see `plan_facts`; empty where results were taken in without a plan
     scores: tuple[BenchmarkScore, ...] = ()  # by task and metric
@@ -253,10 +253,10 @@ def _comparable(record: BenchmarkRecord, score: BenchmarkScore) -> str:
 def benchmark_table(records: Iterable[BenchmarkRecord]) -> pd.DataFrame:
     """Table of TABLE_COLUMNS, one row a score of a record.
 
-    `record` is the record's id, `model` and `ran` the names of the full model and of what ran,
+    `record` is the record's id, `model` and `ran` the names of the original model and of what ran,
     `plan` the plan's digest; for its other columns see `PlanFacts.columns`: missing where results
-    were imported without a plan. `full` and `full_stderr` are the full model's value of the same
-    task under the same settings, missing where not known.
+    were imported without a plan. `full` and `full_stderr` are the original model's value of the
+    same task under the same settings, missing where not known.
     """
     known = list(records)
     in_time = sorted(known, key=lambda record: record.created_at)

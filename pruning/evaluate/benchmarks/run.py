@@ -38,7 +38,7 @@ class Benchmarks:
     # Each with the plan that is masked in the model; None: the model as it is.
     candidates: Sequence[tuple[Candidate, PruningPlan | None]]
     asked: HarnessSettings  # the tasks, and how they are asked
-    settings: CalibrationSettings  # element type, device, remote code
+    settings: CalibrationSettings  # dtype, device, remote code
     store: BenchmarkStore  # where results are found and kept
     # Of tasks that are known before they are loaded: another version is run anew.
     versions: Mapping[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Records of benchmarks: read back, labelled, against the full model; the shipped ones."""
+"""Records of benchmarks: read back, labelled, against the original model; the shipped ones."""
 
 from dataclasses import replace
 
@@ -156,7 +156,7 @@ def test_they_are_precise_enough_to_compare(shipped):
     assert len(table) == 5 * len(shipped)
     assert (table["stderr"] < 0.04).all()
     assert table["value"].between(0, 1).all()
-    # Every one has its full model beside it.
+    # Every one has its original model beside it.
     assert table["full"].notna().all()
     whole = table.loc[table["candidate"] == FULL]
     assert (whole["value"] == whole["full"]).all()

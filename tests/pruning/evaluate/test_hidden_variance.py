@@ -101,7 +101,7 @@ def test_the_tables_have_a_row_for_each_layer(records):
     half = overview[overview["removed"] > 0]
     assert half["full"].tolist() == [1, 4, 2, 8]
     assert set(half["removed"]) == {0.5}
-    # What was computed otherwise is not held against this full model.
+    # What was computed otherwise is not held against this original model.
     other = records[1].model_copy(update={"settings": {**SETTINGS, "dtype": "bfloat16"}})
     assert variance_overview([records[0], other]).tail(4)["full"].isna().all()
 
