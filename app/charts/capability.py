@@ -46,7 +46,6 @@ def capability_dots(scores: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         x={"title": "score", "rangemode": "tozero", "tickformat": ".1f"},
         y={"type": "category", "autorange": "reversed"},
         height=110 + 30 * len(benchmarks),
-        margin={"t": 70},
     )
 
 

@@ -1,7 +1,7 @@
 """A chart: how it is drawn of a context, and what that gives, a figure with its numbers."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,9 @@ class Drawing:
     options: tuple[str, ...] = ()  # what `moeprune plot` needs to draw it, beside the recipes
     command: str = ""  # the command line that draws the same; empty where none does
     is_usual: bool = True  # whether `moeprune plot` makes the choices that only this chart has
+    # For pages: the same, by the name of a panel, as figures that stand below each other where the
+    # window is narrow. The first has the legend.
+    panels: Mapping[str, Callable[..., go.Figure]] = field(default_factory=dict)
 
     def exported(self) -> go.Figure:
         """The figure for a file: on white, with its provenance."""

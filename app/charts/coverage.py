@@ -92,7 +92,6 @@ def coverage_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         y={"type": "category", "autorange": "reversed", "showgrid": False},
         height=110 + 44 * len(corpora),
         bargap=0.35,
-        margin={"t": 30},
     )
 
 

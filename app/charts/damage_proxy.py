@@ -100,7 +100,6 @@ def damage_proxy(
         x={"title": f"saliency by {plain(proxy)}{lacking}"} | _log_ticks(shown["proxy"]),
         y={"title": "exact damage, summed over tokens"} | _log_ticks(shown["damage"]),
         height=420,
-        margin={"t": 60},
     )
 
 

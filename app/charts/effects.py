@@ -66,7 +66,7 @@ def component_effects(
         x={"type": "category", "showgrid": False, "range": [-0.6, len(table) - 0.2]},
         y=OVERLAP_AXIS | {"title": "overlap of pruned sets"},
         height=320,
-        margin={"t": 44, "r": 24},
+        margin={"r": 24},
     )
     if chance is not None:
         fig.add_hline(

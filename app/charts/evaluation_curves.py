@@ -1,6 +1,7 @@
 """What pruning costs: a measure against sparsity or memory, one line for each criterion."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -56,15 +57,27 @@ def draw(context: Context) -> Drawing:
     lit = leading_series(results, measure) if choice.table is None else choice.lit
     rows = results[results["measure"] == measure].reset_index(drop=True)
     known, against = MEASURES[measure], choice.against
+    curves, corpora = _Curves(rows, known.axis, against, lit), _corpora(rows)
     return Drawing(
-        partial(curves_figure, rows, label=known.axis, against=against, lit=lit),
+        partial(_figure, curves, corpora),
         rows,
         describe(
             rows[rows["way"] == ""], label=known.label, higher_is_better=known.higher_is_better
         ),
         made_by(context.model.name, f"{len(rows)} evaluations", known.label),
+        panels={corpus: partial(_figure, curves, [corpus]) for corpus in corpora},
         is_usual=measure == usual and against == "removed",
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _Curves:
+    """What is drawn; see `curves_figure`."""
+
+    table: pd.DataFrame
+    label: str
+    against: str = "removed"
+    lit: Collection[str] | None = None
 
 
 def curves_figure(
@@ -81,12 +94,18 @@ def curves_figure(
     `against` is a key of AXES, which is a column. The series in `lit`, or all, have colours and
     bands, the intervals; the others are thin and grey, and share one entry of the legend.
     """
+    return _figure(_Curves(table, label, against, lit), _corpora(table), dark=dark)
+
+
+def _figure(curves: _Curves, corpora: Sequence[str], *, dark: bool) -> go.Figure:
+    """The panels of some corpora of a table; the legend is with its first."""
+    table, against, lit = curves.table, curves.against, curves.lit
     _, title, form = AXES[against]
     if against == "bytes":
         unit, unit_name = byte_unit(float(table["bytes"].max()))
         table, title = table.assign(bytes=table["bytes"] / unit), title.format(unit=unit_name)
-    corpora = table["corpus"].unique().tolist()
-    names = [plain(str(corpus)) for corpus in corpora]
+    names = [plain(name) for name in corpora]
+    has_legend = list(corpora[:1]) == _corpora(table)[:1]
     fig = make_subplots(cols=max(1, len(names)), subplot_titles=names, shared_yaxes=False)
     # In the order of the table; the unpruned model is none.
     every = list(dict.fromkeys(table.loc[table["series"] != "", "series"]))
@@ -117,11 +136,18 @@ def curves_figure(
         fig,
         dark,
         x={"title": title, "tickformat": form, "showgrid": False},
-        height=340 + 18 * max(0, len(bright) - 3),  # room for the legend
-        margin={"t": 70},
+        # Room for a legend of a line for each series, as on a phone.
+        height=300 + 20 * len(bright) if has_legend else 240,
+        margin={"t": 24},
+        showlegend=has_legend,
         legend={"y": 1.12},
     )
-    return fig.update_yaxes(title_text=label, col=1)
+    return fig.update_yaxes(title_text=curves.label, col=1)
+
+
+def _corpora(table: pd.DataFrame) -> list[str]:
+    """The corpora of a table, in its order."""
+    return [str(name) for name in table["corpus"].unique()]
 
 
 def _panel(

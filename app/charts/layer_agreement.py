@@ -46,7 +46,6 @@ def layer_agreement(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         y={"range": [low - 0.05, 1.05], "tickformat": ".1f"},
         height=300,
         hovermode="x unified",
-        margin={"t": 30},
     )
     return fig.add_hline(y=0, line={"color": muted(dark), "width": 1})
 

@@ -74,7 +74,6 @@ def kept_share_map(
         # Categories: hovers name the layer, not the row.
         y=layer_axis(layers, title="layer", type="category"),
         height=rows_height(layers, 26, 70),
-        margin={"t": 20},
         # Any click goes to the nearest cell's marker, however large the cell is drawn.
         hovermode="closest",
         hoverdistance=-1,
@@ -133,7 +132,6 @@ def removed_by_tenth(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         },
         y={"title": "sparsity (neurons)", "tickformat": ".0%", "range": [0, 1]},
         height=320,
-        margin={"t": 20},
     )
     overall = float(sums["removed"].sum() / sums["neurons"].sum())
     return fig.add_hline(y=overall, line={"color": muted(dark), "dash": "dot", "width": 2})

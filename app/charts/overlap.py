@@ -86,6 +86,7 @@ def overlap_matrix(table: pd.DataFrame, *, chance: float, dark: bool = False) ->
         customdata=matrix,
         x=corpora,
         y=corpora,
+        showscale=False,  # the cells say their numbers
         xgap=2,
         ygap=2,
         hovertemplate="%{y} and %{x}: %{customdata:.3f}, "
@@ -100,7 +101,7 @@ def overlap_matrix(table: pd.DataFrame, *, chance: float, dark: bool = False) ->
         y=axis | {"autorange": "reversed"},
         annotations=notes,
         height=max(220, 90 + 46 * len(corpora)),
-        margin={"t": 30},
+        margin={"t": 26},
     )
 
 

@@ -112,7 +112,7 @@ def parts_curve(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         x={"type": "category", "title": "tokens", "showgrid": False},
         y=OVERLAP_AXIS,
         height=300 * rows + 20,
-        margin={"t": 70},
+        margin={"t": 24},
         legend={"y": 1.12},
     )
     return fig.update_yaxes(title_text="overlap with all tokens", col=1)

@@ -93,7 +93,6 @@ def overlap_curve(
         # In a narrow column each name of the legend takes a line.
         height=300 + 18 * max(0, len(lines) - 3),
         hovermode="x unified",
-        margin={"t": 30},
     )
     if sparsity is not None:
         side = {"xanchor": "left", "xshift": 4} if sparsity < 0.5 else _LEFT_OF_LINE

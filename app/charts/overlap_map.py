@@ -31,8 +31,7 @@ VARIANT_NAMES: Final[dict[Variant, str]] = {
 DEGENERATE: Final[Variant] = (1, 0, 0)
 
 EXPONENTS: Final = (0, 1, 2)
-_FRAME: Final = 60  # pixels of a cell's marker, which fits around the cell's words
-_BLOCK_STEP: Final = 3.25  # the two values of b stand apart by a quarter of a cell
+_BLOCK_STEP: Final = 3.6  # the two values of b stand apart, by the line that names the second
 
 
 @chart("overlap-map", "explore")
@@ -48,7 +47,7 @@ def draw(context: Context) -> Drawing:
 def variant_map(
     table: pd.DataFrame, *, selected: Variant | None = None, dark: bool = False
 ) -> go.Figure:
-    """Figure of a table `b, alpha, beta, overlap, chance`: 3 rows (alpha) x 6 columns (b, beta).
+    """Figure of a table `b, alpha, beta, overlap, chance`: 6 rows (b, alpha) x 3 columns (beta).
 
     `overlap` is the mean over pairs of corpora, 0..1, `chance` that of random sets; colours are of
     `above_chance`. (1, 0, 0) scores every expert alike: it may be absent and is shown hatched. Each
@@ -64,7 +63,7 @@ def variant_map(
         [x for x, _ in places],
         [y for _, y in places],
         [list(variant) for variant in overlaps],
-        _FRAME,
+        30,
         text=[reading(*each, by_chance) for each in overlaps.items()],
         hovertemplate="%{text}<extra></extra>",
     )
@@ -74,33 +73,33 @@ def variant_map(
         ends = (x - 0.5, x + 0.5), (y - 0.5, y + 0.5)
         edges = [box(*ends, color, width) for color, width in halo(dark, 3)]
     common = {"showgrid": False, "fixedrange": True}
-    above = {"yref": "paper", "yanchor": "bottom", "yshift": 4}
+    above = {"xref": "paper", "xanchor": "left", "yanchor": "bottom"}
     heads = ("b = 0, sum over routed tokens", "b = 1, mean over routed tokens")
     return themed(
         [*(_cells(overlaps, by_chance, b, dark) for b in (0, 1)), hatch, marks],
         dark,
         x=common
         | {
-            "tickvals": [b * _BLOCK_STEP + beta for b in (0, 1) for beta in EXPONENTS],
-            "ticktext": [f"\u03b2 = {beta}" for _ in (0, 1) for beta in EXPONENTS],
-            "range": [-0.56, _BLOCK_STEP + 2.56],
+            "tickvals": list(EXPONENTS),
+            "ticktext": [f"\u03b2 = {beta}" for beta in EXPONENTS],
+            "range": [-0.56, 2.56],
         },
         y=common
         | {
-            "tickvals": list(EXPONENTS),
-            "ticktext": [f"\u03b1 = {alpha}" for alpha in EXPONENTS],
-            "range": [2.56, -0.56],
+            "tickvals": [b * _BLOCK_STEP + alpha for b in (0, 1) for alpha in EXPONENTS],
+            "ticktext": [f"\u03b1 = {alpha}" for _ in (0, 1) for alpha in EXPONENTS],
+            "range": [_BLOCK_STEP + 2.56, -0.56],
         },
         annotations=[
             *(_words(*each, by_chance, dark) for each in overlaps.items()),
-            *(note(b * _BLOCK_STEP + 1, 1, head, **above) for b, head in enumerate(heads)),
+            *(note(0, b * _BLOCK_STEP - 0.5, head, **above) for b, head in enumerate(heads)),
         ],
         shapes=edges,
         # Any click goes to the nearest cell's marker, however large the cell is drawn.
         hovermode="closest",
         hoverdistance=-1,
-        height=280,
-        margin={"t": 30},
+        height=330,
+        margin={"t": 26},
     )
 
 
@@ -110,12 +109,11 @@ def frame_style(selected: Variant, chart: str) -> str:
     Streamlit mounts a chart anew when its figure changes, which takes a browser 100 ms; so a toggle
     changes the frame alone. `chart` is the CSS selector of the chart.
     """
-    place = list(product((0, 1), EXPONENTS, EXPONENTS)).index(selected) + 1
+    place = list(product((0, 1), EXPONENTS, EXPONENTS)).index(selected)
     shadow = "drop-shadow(0 0 1px #000)"
     return (
-        f"{chart} .scatterlayer .points path:nth-of-type({place}) {{ opacity: 1 !important; "
-        "fill: none !important; stroke: #fff !important; stroke-width: 3px !important; "
-        f"filter: {shadow} {shadow}; }}"
+        f'{chart} .annotation[data-index="{place}"] .bg {{ stroke: #fff !important; '
+        f"stroke-opacity: 1 !important; stroke-width: 3px !important; filter: {shadow} {shadow}; }}"
     )
 
 
@@ -179,9 +177,9 @@ def variant_label(variant: Variant) -> str:
     return f"{VARIANT_NAMES[variant]} {text}" if variant in VARIANT_NAMES else text
 
 
-def _place(variant: Variant) -> tuple[float, int]:
+def _place(variant: Variant) -> tuple[int, float]:
     b, alpha, beta = variant
-    return b * _BLOCK_STEP + beta, alpha
+    return beta, b * _BLOCK_STEP + alpha
 
 
 def _cells(overlaps: Mapping[Variant, float], by_chance: float, b: int, dark: bool) -> go.Heatmap:
@@ -191,9 +189,9 @@ def _cells(overlaps: Mapping[Variant, float], by_chance: float, b: int, dark: bo
         "overlap above chance",
         dark,
         ABOVE_CHANCE,
-        x=[b * _BLOCK_STEP + beta for beta in EXPONENTS],
-        y=list(EXPONENTS),
-        showscale=b == 1,
+        x=list(EXPONENTS),
+        y=[b * _BLOCK_STEP + alpha for alpha in EXPONENTS],
+        showscale=False,
         xgap=2,
         ygap=2,
         hoverinfo="skip",
@@ -221,13 +219,10 @@ def _words(variant: Variant, overlap: float, by_chance: float, dark: bool) -> di
     color = number_color(overlap, by_chance, dark)
     number = f"{overlap:.2f}" if is_known else "N/A" if variant == DEGENERATE else "no data"
     name = "constant" if variant == DEGENERATE else VARIANT_NAMES.get(variant, "")
-    # The longest name is wider than a cell; broken before its last word it fits.
-    parts = name.rsplit(" ", 1)
-    lines = [number, *(f"<span style='font-size:11px'>{part}</span>" for part in parts)]
     return note(
         x,
         y,
-        "<br>".join(lines) if name else number,
+        f"{number}<br><span style='font-size:11px'>{name}</span>" if name else number,
         font={"color": color, "size": 14},
         # Without its own ground the text would be crossed by the hatch.
         bgcolor=paper(dark) if variant == DEGENERATE else None,

@@ -94,7 +94,7 @@ def bump(
         x={"tickvals": [0, 1], "ticktext": heads, "range": [-0.12, 1.12], "showgrid": False},
         y={"title": ranks_title, "range": [len(table) + 0.7, 0.3], "showgrid": False},
         height=int(np.clip(len(table) * 12, 240, 900)) + 110,
-        margin={"t": 60, "l": 40, "r": 40},
+        margin={"l": 40, "r": 40},
         legend=STILL_LEGEND,
     )
 

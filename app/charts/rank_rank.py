@@ -77,7 +77,6 @@ def rank_rank(
         x={"title": a, "tickformat": ".0%", "showgrid": False, "range": [0, 1]},
         y={"title": b, "tickformat": ".0%", "showgrid": False, "range": [1, 0]},
         height=400,
-        margin={"t": 24},
         dragmode="select",
         hovermode="closest",
     )

@@ -137,7 +137,7 @@ def same_bytes(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         },
         height=140 + 26 * len(order),
         legend={"y": 1.1},
-        margin={"t": 70},
+        margin={"t": 24},
     )
 
 

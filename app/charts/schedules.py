@@ -103,6 +103,7 @@ def schedules_figure(table: pd.DataFrame, *, shown: str = "", dark: bool = False
         x=layers,
         y=names,
         customdata=kept,
+        showscale=not has_numbers,
         xgap=1 if has_numbers else 0,
         ygap=3,
         hoverongaps=None,
@@ -146,7 +147,6 @@ def schedules_figure(table: pd.DataFrame, *, shown: str = "", dark: bool = False
         annotations=numbers,
         shapes=edge,
         height=90 + 30 * len(names),
-        margin={"t": 12, "b": 8},
         plot_bgcolor=paper(dark),
     )
 

@@ -196,7 +196,6 @@ def search_progress(
         },
         y={"title": plain(measure)},
         height=320,
-        margin={"t": 30},
     )
     # Where uniform stands, which every search begins with where it is feasible.
     if (uniform := _uniform(history)) is not None:
@@ -262,7 +261,6 @@ def schedule_bars(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         x=_LAYERS,
         y={"title": "experts kept", "range": [0, 1.05 * table["experts"].max()]},
         height=320,
-        margin={"t": 30},
     )
 
 
@@ -301,7 +299,6 @@ def density_schedules(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         y={"title": "share kept", "range": [0, 1.05], "tickformat": ".0%"},
         # In a narrow column each name of the legend takes a line.
         height=300 + 18 * max(0, len(lines) - 3),
-        margin={"t": 30},
         hovermode="x unified",
     )
 

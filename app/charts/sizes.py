@@ -47,7 +47,7 @@ def sizes_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         ],
         barmode="stack",
         # A legend takes half of the height at most: six lines, where the column is narrow.
-        height=230,
+        height=264,
         bargap=0.3,
         showlegend=True,
         legend={"traceorder": "normal"},

@@ -151,7 +151,10 @@ def _layout(dark: bool) -> dict[str, Any]:
         "plot_bgcolor": CLEAR,
         "font": text,
         "title": {"font": {"size": 15}, "x": 0, "xref": "container", "xanchor": "left"},
-        "margin": {"l": 8, "r": 8, "t": 40, "b": 8, "pad": 4},
+        # Legends and axes above the plot ask for their room themselves.
+        "margin": {"l": 8, "r": 8, "t": 8, "b": 8, "pad": 4},
+        # A finger that moves over a chart scrolls the page; the bar has zoom and pan.
+        "dragmode": False,
         "hoverlabel": {"bgcolor": paper(dark), "bordercolor": muted(dark), "font": text},
         "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"},
         "modebar": {"bgcolor": CLEAR, "color": muted(dark), "activecolor": primary(dark)},

@@ -109,7 +109,6 @@ def winner_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         y=axis | {"autorange": "reversed"},
         annotations=[_cell_text(row, colors, room) for row in known],
         height=70 + 38 * len(settings),
-        margin={"t": 44},
     )
 
 

@@ -54,16 +54,25 @@ def show_chart(
     selectable: dict[str, Any] = {"on_select": on_select, "selection_mode": "points"}
     if brush:
         selectable = {"on_select": "rerun", "selection_mode": ("box", "lasso")}
-    drawing = (figure or chart.figure)(dark=is_dark())
+    if len(chart.panels) > 1:
+        with st.container(horizontal=True, key=f"panels.{chart.name}"):
+            for panel, draw in chart.panels.items():
+                _plot(draw(dark=is_dark()), f"{chart.name}.{panel}", f"{panel}: {chart.alt}")
+    else:
+        drawing = (figure or chart.figure)(dark=is_dark())
+        _plot(drawing, chart.name, chart.alt, **(selectable if on_select or brush else {}))
+    chart_files(chart.name, lambda: chart)
+
+
+def _plot(figure: go.Figure, name: str, alt: str, **selectable: Any) -> None:
     st.plotly_chart(
-        enlarged(drawing) if is_presented() else drawing,
-        key=f"chart.{chart.name}",
+        enlarged(figure) if is_presented() else figure,
+        key=f"chart.{name}",
         config=PLOTLY_CONFIG,
         theme=None,
-        alt=chart.alt,
-        **(selectable if on_select or brush else {}),
+        alt=alt,
+        **selectable,
     )
-    chart_files(chart.name, lambda: chart)
 
 
 def show(name: str, context: Context, **options: Any) -> Drawing | None:

@@ -8,7 +8,8 @@ from app.charts.theme import muted, paper, primary
 
 # The top margin clears the navigation. Charts side by side need the room that a window of 1200 px
 # has next to the sidebar; in a narrower one they stand below each other, or their words overlap.
-# A chart's bar stands above it: inside, it would lie on the legend, on touch screens always.
+# A chart's bar, seen while the mouse is there, lies above it: inside, it would lie on the legend,
+# and room of its own would be empty otherwise. Touch screens would show it always.
 _EVERYWHERE: Final = """
 [data-testid="stMainBlockContainer"] { padding: 4.5rem 2.5rem 4rem; }
 [data-testid="stMainBlockContainer"] h1 { font-size: 1.5rem; padding: 0; }
@@ -25,26 +26,30 @@ _EVERYWHERE: Final = """
   z-index: 99;
   padding: 0.3rem 0;
 }
+[class*="st-key-panels"] > div { flex: 1 1 260px; }
+[class*="st-key-panels"] > :first-child { flex-basis: 100%; }
 @media (max-width: 640px) {
-  /* Charts of panels and cells need this room: in a narrower window they are moved sideways. */
-  .stVerticalBlock:has(> .stElementContainer [data-testid="stPlotlyChart"]) {
-    overflow-x: auto;
-  }
-  [data-testid="stElementContainer"]:has([data-testid="stPlotlyChart"]) { min-width: 560px; }
+  /* Many columns of words need more room than a phone has: these move within their own frame. */
+  .wide-charts { overflow-x: auto !important; }
+  .wide-charts > div { min-width: 560px; }
+  [data-testid="stColumn"]:has([data-testid="stMetric"]) { min-width: calc(50% - 1rem); }
+  [data-testid="stTable"] :is(th, td) { padding: 0.25rem; }
 }
+[data-testid="stTable"] tbody th p { white-space: nowrap; }
 @media (max-width: 1200px) {
   [data-testid="stMain"] [data-testid="stColumn"]:has([data-testid="stPlotlyChart"]) {
     min-width: 100%;
   }
 }
-[data-testid="stElementContainer"]:has([data-testid="stPlotlyChart"]) {
-  box-sizing: content-box;
-  padding-top: 26px;
-}
 [data-testid="stExpander"] summary { opacity: 1; }
 [data-testid="stMain"] h2 { font-size: 1.3rem; }
 [data-testid="stPlotlyChart"] .js-plotly-plot { overflow: visible !important; }
-[data-testid="stPlotlyChart"] .modebar-container { transform: translateY(-26px); }
+[data-testid="stPlotlyChart"] .modebar-container { transform: translateY(-26px); z-index: 1; }
+[data-testid="stPlotlyChart"] .modebar { background: var(--page); }
+@media (hover: hover) {
+  [data-testid="stElementContainer"]:has([data-testid="stPlotlyChart"]) { overflow: visible; }
+}
+@media (hover: none) { [data-testid="stPlotlyChart"] .modebar-container { display: none; } }
 .st-key-tour {
   position: fixed; right: 1.5rem; bottom: 1.5rem; z-index: 999990;
   width: min(25rem, calc(100vw - 3rem)); box-shadow: 0 4px 24px rgb(0 0 0 / 35%);
@@ -53,6 +58,11 @@ _EVERYWHERE: Final = """
   scroll-margin-top: 5rem;
 }
 """
+# Charts with many columns of words.
+_WIDE: Final = ", ".join(
+    f'[class*="st-key-chart"][class*="{name}"]'
+    for name in ("winner-map", "overlap-maps", "same-bytes", "overlap-by-tokens", "separation")
+)
 # Text has 4.5:1 everywhere: Streamlit fades some of it, colours code for another ground, and writes
 # white on the primary colour, which in the dark theme is too bright for it.
 _COLORS: Final = """
@@ -74,4 +84,5 @@ def apply_page_style() -> None:
     """The style of every page, in the theme of the browser."""
     dark = st.context.theme.type == "dark"
     colors = f"--page: {paper(dark)}; --faint: {muted(dark)}; --mark: {primary(dark)};"
-    st.html(f"<style>:root {{ {colors} }}{_EVERYWHERE}{_COLORS}</style>")
+    layout = _EVERYWHERE.replace(".wide-charts", f":is({_WIDE})")
+    st.html(f"<style>:root {{ {colors} }}{layout}{_COLORS}</style>")

@@ -113,7 +113,7 @@ def _part(context: Context) -> None:
     """One part and one view of it: the others would be sent with every toggle."""
     _follow_old_address()
     # Not `st.tabs`, whose content takes the browser longer to lay out.
-    with st.container(horizontal=True, gap="large"):
+    with st.container(horizontal=True, gap="medium"):
         part = switch("Part", "tab", {name: words for name, (words, _) in PARTS.items()})
         views = PARTS[part][1]
         view = next(iter(views))

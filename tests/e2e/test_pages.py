@@ -172,10 +172,10 @@ def test_a_toggle_moves_the_frame_of_the_overlap_map_and_mounts_no_chart(open_ta
     choose(tab, "beta", "2")
     settled(tab)
     expect(chart).to_have_attribute("data-seen", "before")
-    frames = chart.locator(".scatterlayer .points path").evaluate_all(
-        "paths => paths.map(path => getComputedStyle(path).opacity)"
+    frames = chart.locator(".annotation .bg").evaluate_all(
+        "words => words.map(each => getComputedStyle(each).strokeOpacity)"
     )
-    assert frames == [
+    assert frames[:18] == [
         "1" if each == (1, 1, 2) else "0" for each in product((0, 1), *[range(3)] * 2)
     ]
 
@@ -226,6 +226,73 @@ def test_what_is_lost_at_half_is_one_click_away(open_tab, dashboard):
     expect(tab.get_by_test_id("stTable")).to_contain_text("Random (5 draws)")
     expect(tab.get_by_text("Quality against memory")).to_be_visible()
     the_bar_stands_above_the_legend(tab.locator(".js-plotly-plot").first)
+
+
+# Tops in pixels, from the top of the element of each chart, of the first thing that is drawn in it.
+FIRST_MARKS = """
+() => [...document.querySelectorAll(".js-plotly-plot")].map(chart => {
+    const drawn = chart.querySelectorAll(
+        ".legendtext, .annotation text, .xtick text, .ytick text, image, .trace path");
+    const boxes = [...drawn].map(each => each.getBoundingClientRect());
+    const top = chart.closest("[data-testid=stElementContainer]").getBoundingClientRect().top;
+    return Math.min(...boxes.filter(box => box.height).map(box => box.top)) - top;
+})
+"""
+# What of the page is seen to reach over its right edge and is not moved within a frame of its own.
+OVER_THE_EDGE = """
+() => {
+    const main = document.querySelector("[data-testid=stMain]"), edge = main.clientWidth + 1;
+    const inFrame = each => {
+        for (let up = each.parentElement; up !== main; up = up.parentElement)
+            if (getComputedStyle(up).overflowX !== "visible") return true;
+    };
+    return [...main.querySelectorAll("*")]
+        .filter(each => each.getBoundingClientRect().right > edge && !inFrame(each))
+        .map(each => each.dataset.testid || each.className);
+}
+"""
+
+
+def charts_of(tab: Page, count: int) -> list[dict[str, float]]:
+    """The boxes of the charts of a page, of which there are so many."""
+    charts = tab.locator(".js-plotly-plot")
+    expect(charts).to_have_count(count)
+    for chart in charts.all():
+        expect(chart.locator(".main-svg").first).to_be_attached()
+    tab.wait_for_timeout(1000)  # until their widths are those of the window
+    return [box for chart in charts.all() if (box := chart.bounding_box())]
+
+
+def test_on_a_phone_charts_fit_and_panels_stand_below_each_other(open_tab, dashboard):
+    tab = open_tab(width=390)
+    counts = {
+        "": 0,
+        "explore": 2,
+        "explore?granularity=Neurons": 2,
+        "compare": 4,
+        "plan": 2,
+        "plan?granularity=Neurons": 2,
+        "evaluate": 6,
+        "export": 1,
+    }
+    for page, count in counts.items():
+        visit(tab, dashboard, page)
+        boxes = charts_of(tab, count)
+        sideways = "document.scrollingElement.scrollWidth - document.scrollingElement.clientWidth"
+        assert tab.evaluate(sideways) <= 0, page
+        assert tab.evaluate(OVER_THE_EDGE) == [], page
+        wide = tab.locator("[class*=winner-map] .js-plotly-plot").count()
+        assert sum(box["x"] + box["width"] > 390 for box in boxes) == wide, page
+        for above, below in pairwise(boxes):
+            assert above["y"] + above["height"] <= below["y"], page
+
+
+def test_no_empty_band_stands_above_a_chart(open_tab, dashboard):
+    tab = open_tab(width=1440)
+    for page, count in {"compare": 4, "plan": 2, "evaluate": 6, "export": 1}.items():
+        visit(tab, dashboard, page)
+        charts_of(tab, count)
+        assert max(tab.evaluate(FIRST_MARKS)) <= 20, page
 
 
 def the_bar_stands_above_the_legend(chart):

@@ -1,6 +1,6 @@
 """The Evaluate page: the plan on screen among all candidates, by the loss over all corpora."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from typing import Any, Final
 
 import pandas as pd
@@ -23,10 +23,10 @@ from pruning.evaluate.quality import (
 )
 from pruning.sizes import format_bytes
 
+_ORDER: Final = ("mean", "worst", "candidate", "worst_on", "away", "size", "num_samples")
 _COLUMNS: Final = {
-    "yours": st.column_config.TextColumn("", width=56),
-    "mean": st.column_config.NumberColumn(format="%+.3f", help="Mean over the corpora."),
-    "worst": st.column_config.NumberColumn(format="%+.3f"),
+    "mean": st.column_config.NumberColumn(width=64, format="%+.3f", help="Mean over the corpora."),
+    "worst": st.column_config.NumberColumn(width=64, format="%+.3f"),
     "worst_on": st.column_config.TextColumn("worst on"),
     "num_samples": st.column_config.NumberColumn("samples"),
     "away": st.column_config.TextColumn(
@@ -68,31 +68,33 @@ def candidates_part(context: Context) -> None:
     losses_table(full_losses(losses), added)
     table = table.assign(
         candidate=_names(table, {each.plan: each.created_at for each in losses}),
-        yours=["yours" if mine and plan == mine.plan else "" for plan in table["plan"]],
         away=[_away(best, known.get(plan)) for plan in table["plan"]],
         size=table["bytes"].map(format_bytes),
     )
-    _table(table[table["way"] == ""])
+    own = mine.plan if mine else ""
+    _table(table[table["way"] == ""], own)
     if (others := table[table["way"] != ""]).empty:
         return
     with st.expander("Measured on other samples, or in another dtype"):
         for way, rows in others.groupby("way"):
             st.text(str(way))
-            _table(rows)
+            _table(rows, own)
 
 
-def _table(table: pd.DataFrame) -> None:
+def _table(table: pd.DataFrame, own: str) -> None:
+    """The candidates of a table; the one of the plan `own` is called yours."""
     way = str(table["way"].iloc[0]) if len(table) else ""
-    columns: Sequence[str] = ("yours", "candidate", "mean", "worst", "worst_on", "away", "size")
+    names = table["candidate"]
     st.dataframe(
-        table,
+        table.assign(candidate=names.mask(table["plan"] == own, "yours: " + names)),
         hide_index=True,
-        column_order=[*columns, "num_samples"],
+        # The numbers that decide come first, where a phone shows them.
+        column_order=_ORDER,
         column_config=_COLUMNS,
         key=f"candidates.{way}",
         alt=f"{len(table)} candidates by their mean added loss, the least first",
     )
-    csv_button(table.drop(columns="yours"), f"candidates{way and '-other'}")
+    csv_button(table, f"candidates{way and '-other'}")
 
 
 def _names(table: pd.DataFrame, times: Mapping[str, str]) -> list[str]:

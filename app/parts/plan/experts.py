@@ -39,6 +39,11 @@ from pruning.sizes import SizeReport, format_bytes
 
 Metric = Callable[..., object]
 _RECIPE_LINES, _RECIPE_PX = 20, 460
+# Columns of the schedules side by side: the numbers that decide come first.
+_SIDES = (
+    *("schedule", "mean", "worst", "fewest", "most", "layers changed", "overlap with uniform"),
+    "on disk",
+)
 _ROWS = 10  # of the table of exact values, before it scrolls
 
 
@@ -160,10 +165,12 @@ def sides_part(context: Context, beside: Sides) -> None:
                 "schedule": st.column_config.TextColumn(width=128),
                 "mean": st.column_config.NumberColumn(
                     "mean loss",
+                    width=78,
                     format="%+.3f",
-                    help="Added to the original's loss, mean over the corpora, as measured.",
+                    help="Added to the original's loss, mean over the corpora; - where it was not "
+                    "measured.",
                 ),
-                "worst": st.column_config.NumberColumn("worst", format="%+.3f"),
+                "worst": st.column_config.NumberColumn("worst", width=62, format="%+.3f"),
                 "fewest": st.column_config.NumberColumn(width=56),
                 "most": st.column_config.NumberColumn(width=52),
                 "on disk": st.column_config.TextColumn(width=68),
@@ -177,8 +184,8 @@ def sides_part(context: Context, beside: Sides) -> None:
                     "changed", width=64, help="Layers that keep another number than under uniform."
                 ),
             },
-            column_order=[name for name in told if name not in ("kept", "plan")],
-            placeholder="not measured",
+            column_order=[name for name in _SIDES if name in told],
+            placeholder="-",
             key="plan.sides",
         )
         csv_button(table, "schedules-summary")
