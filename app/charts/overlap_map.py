@@ -224,6 +224,7 @@ def _words(variant: Variant, overlap: float, by_chance: float, dark: bool) -> di
         y,
         f"{number}<br><span style='font-size:11px'>{name}</span>" if name else number,
         font={"color": color, "size": 14},
+        borderpad=2,
         # Without its own ground the text would be crossed by the hatch.
         bgcolor=paper(dark) if variant == DEGENERATE else None,
     )

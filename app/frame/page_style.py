@@ -45,7 +45,7 @@ _EVERYWHERE: Final = """
 [data-testid="stMain"] h2 { font-size: 1.3rem; }
 [data-testid="stPlotlyChart"] .js-plotly-plot { overflow: visible !important; }
 [data-testid="stPlotlyChart"] .modebar-container { transform: translateY(-26px); z-index: 1; }
-[data-testid="stPlotlyChart"] .modebar { background: var(--page); }
+[data-testid="stPlotlyChart"] .modebar-group { background: var(--page) !important; }
 @media (hover: hover) {
   [data-testid="stElementContainer"]:has([data-testid="stPlotlyChart"]) { overflow: visible; }
 }

@@ -267,7 +267,7 @@ def test_on_a_phone_charts_fit_and_panels_stand_below_each_other(open_tab, dashb
     tab = open_tab(width=390)
     counts = {
         "": 0,
-        "explore": 2,
+        "explore": 1,
         "explore?granularity=Neurons": 2,
         "compare": 4,
         "plan": 2,
