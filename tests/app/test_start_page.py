@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 
 from page_texts import texts
 
@@ -36,8 +36,12 @@ def test_the_bare_address_opens_on_the_best_plan_that_controls_can_say(open_page
     assert f"**{fmean(mine.values()):+.2f}** to the loss on average" in head
     assert f"**{max(mine.values()):+.2f}** at worst, on {max(mine, key=mine.get)}" in head
     chance = [fmean(each.values()) for each in _random(every).values()]
-    assert f"Random adds {fmean(chance):+.2f} ({len(chance)} draws)" in head
+    drawn = f"{len(chance)} draws, SD {stdev(chance):.2f}"
+    assert f"Random adds {fmean(chance):+.2f} ({drawn})" in head
     assert "which chose nothing" in head
+    (meaning,) = (text for text in texts(test.caption) if "nat" in text)
+    assert "EAN scores an expert by the sum of output norm over its tokens." in meaning
+    assert "Global: " in meaning
     table = test.table[0].value
     assert table["this plan"].to_dict() == {name: f"{added:+.2f}" for name, added in mine.items()}
 

@@ -23,6 +23,7 @@ from pruning.plan import ATOMIC_GRANULARITY, PruningPlan
 from pruning.planning.choice import schedule_label
 from pruning.planning.make import CurrentPlan
 from pruning.planning.ranking import criterion_badge
+from pruning.planning.words import corpora_words
 from pruning.requests.base import validated
 from pruning.requests.export import ExportRequest
 from pruning.sizes import SizeReport, format_bytes
@@ -99,8 +100,8 @@ def plan_part(context: Context, shown: CurrentPlan, report: SizeReport) -> None:
 
 def _default_name(context: Context, shown: CurrentPlan) -> str:
     made = shown.plan.provenance
-    corpora = [Path(corpus).stem for corpus in made.corpora]
-    own = [made.criterion.replace(",", ""), *corpora, str(context.sparsity_percent)]
+    corpora = corpora_words([Path(corpus).stem for corpus in made.corpora])
+    own = [made.criterion.replace(",", ""), corpora, str(context.sparsity_percent)]
     if shown.file:
         own = [Path(shown.file).stem]
     elif shown.plan.granularity == ATOMIC_GRANULARITY:
@@ -110,7 +111,7 @@ def _default_name(context: Context, shown: CurrentPlan) -> str:
         own.append("hand")
     elif made.schedule != "uniform":
         own.append(made.schedule)
-    words = "-".join((context.model.name, *own))
+    words = "-".join(filter(None, (context.model.name, *own)))
     return re.sub(r"[^A-Za-z0-9._-]+", "-", words).lstrip("._-")[:100]
 
 

@@ -21,6 +21,7 @@ from pruning.evaluate.quality import (
     losses_at,
 )
 from pruning.planning.make import CurrentPlan
+from pruning.schedules import SCHEDULES
 from pruning.sizes import format_bytes
 
 
@@ -32,6 +33,7 @@ def finding_part(context: Context, shown: CurrentPlan) -> None:
         f"## {share}: {saved_words(context, shown)}.\n\n"
         + " ".join(sentences(losses, loss, chance))
     )
+    st.caption(meaning(context, shown))
     saved, lost, corpora = st.columns([2, 3, 3])
     with saved:
         before, after = context.model.checkpoint.nbytes, bytes_after(context, shown)
@@ -41,10 +43,26 @@ def finding_part(context: Context, shown: CurrentPlan) -> None:
     with lost, st.container(border=True, height="stretch"):
         _lost_part(loss, chance)
     with corpora, st.container(border=True, height="stretch"):
-        _corpora_part(context, losses, loss)
+        _corpora_part(context)
     _answers_part(context, shown)
     with st.container(key="see-why"):
         st.page_link("views/explore.py", label="See why", icon=":material/grid_on:")
+
+
+def meaning(context: Context, shown: CurrentPlan) -> str:
+    """What the names of the plan's criterion and schedule mean, and the unit of loss."""
+    criterion, schedule = context.ranking_criterion, shown.plan.provenance.schedule
+    words = ["A nat is the unit of loss: +0.69 doubles the perplexity."]
+    if schedule in SCHEDULES and schedule != "uniform":
+        words.insert(0, f"{SCHEDULES[schedule].label}: {SCHEDULES[schedule].summary}.")
+    if criterion.exponents is not None and not shown.file:
+        b, *powers = criterion.exponents
+        named = zip(powers, ("gate weight", "output norm"), strict=True)
+        factors = [f"{'squared ' * (power - 1)}{name}" for power, name in named if power]
+        scored = f"{'mean' if b else 'sum'} of {' times '.join(factors)} over its tokens"
+        scored = scored if factors else "number of its tokens"
+        words.insert(0, f"{literal(criterion.label)} scores an expert by the {scored}.")
+    return " ".join(words)
 
 
 def removed_share(context: Context) -> str:
@@ -76,7 +94,9 @@ def sentences(
         f"{literal(loss.worst_on)}."
     ]
     if chance is not None and not loss.is_random:
-        draws = f"{chance.draws} draws" if chance.draws > 1 else "one draw"
+        draws = "one draw"
+        if chance.mean_spread is not None:
+            draws = f"{chance.draws} draws, SD {chance.mean_spread:.2f}"
         words.append(f"Random adds {chance.mean:+.2f} ({draws}).")
     if (alone := single_corpus(losses, loss)) is not None:
         own = alone.facts.corpora[0]
@@ -88,8 +108,8 @@ def sentences(
     best = best_at(losses, loss.facts.removed or 0.0)
     if best is not None and best.chosen.plan == loss.plan:
         words.append(
-            "It has the best mean of all that were measured at this sparsity on one half of the "
-            f"samples; on the other half, which chose nothing, it adds {best.reported.mean:+.2f}."
+            "It is the best measured on one half of the samples; on the other half, which chose "
+            f"nothing, it adds {best.reported.mean:+.2f}."
         )
     return words
 
@@ -127,7 +147,7 @@ def _lost_part(loss: PlanLoss | None, chance: RandomLoss | None) -> None:
     losses_table(loss.full, {"this plan": loss.change, **beside})
 
 
-def _corpora_part(context: Context, losses: tuple[PlanLoss, ...], loss: PlanLoss | None) -> None:
+def _corpora_part(context: Context) -> None:
     st.markdown("**Does the calibration corpus matter?**")
     try:
         means = pair_overlaps(context)[["overlap", "chance"]].mean()
@@ -139,12 +159,6 @@ def _corpora_part(context: Context, losses: tuple[PlanLoss, ...], loss: PlanLoss
         f"{literal(context.ranking_criterion.label)} prunes; chance alone gives "
         f"{means['chance']:.0%}."
     )
-    alone = loss and single_corpus(losses, loss)
-    if alone:
-        st.markdown(
-            f"The worst choice of one corpus costs **{alone.mean:+.2f}** on average, "
-            f"{alone.worst:+.2f} on {literal(alone.worst_on)}."
-        )
 
 
 def _answers_part(context: Context, shown: CurrentPlan) -> None:
