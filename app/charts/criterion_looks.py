@@ -14,7 +14,7 @@ import numpy as np
 
 from analysis.criteria import CRITERIA, NEURON_CRITERIA, RANKABLE, Criterion, get_criterion, unified
 from app.charts.names import FULL
-from app.charts.theme import DASHES, SYMBOLS, Look, ink, muted
+from app.charts.theme import DASHES, SYMBOLS, Look, ink, muted, series_color
 
 # Name -> colour on the light page, on the dark one, and place in SYMBOLS.
 _CHOSEN: Final[dict[str, tuple[str, str, int]]] = {
@@ -80,6 +80,16 @@ def looks(names: Iterable[str], dark: bool) -> dict[str, Look]:
             dash = DASHES[place % len(DASHES)]
             drawn[name] = Look(_OTHER[dark], SYMBOLS[place % len(SYMBOLS)], dash)
     return drawn
+
+
+def side_colors(names: tuple[str, str], dark: bool) -> tuple[str, str]:
+    """Colours of two recipes that are compared: their criteria's; of one criterion B has another.
+
+    `names` are as in `looks`.
+    """
+    drawn = looks(names, dark)
+    a, b = (drawn[name].color for name in names)
+    return a, b if b != a else series_color(1, dark)
 
 
 @cache

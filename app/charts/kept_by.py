@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from analysis.ranking.compare import FATES
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
+from app.charts.criterion_looks import side_colors
 from app.charts.theme import ink, paper, plain, themed
 from app.charts.traces import STILL_LEGEND, cells_of, layer_axis, pin, rows_height, stroke
 
-# Both, only A, only B, neither: told apart by lightness too, and where only one keeps by a stroke.
-_LIGHT: Final = ("#0f6d7e", "#f0a06a", "#d6a3dc", "#e3e8ec")
-_DARK: Final = ("#3fb3c9", "#a8501a", "#8a4f9e", "#222d33")
+# Both and neither, on the light and on the dark page. Between them stand the colours of A and B.
+_NEUTRAL: Final = {False: ("#a3afb7", "#e3e8ec"), True: ("#66747d", "#222d33")}
 _STROKES: Final = {"only A": -1, "only B": 1}  # "/" and "\", y pointing down
 # Cells of more experts are two pixels wide: strokes would be a blur, and most of the message.
 _WIDEST_STROKED: Final = 256
@@ -51,7 +51,8 @@ def kept_by_map(
     codes[place] = [FATES.index(fate) for fate in table["kept_by"]]
     ranks = np.zeros((*shape, 2), dtype=np.uint16)
     ranks[place] = table[["rank_a", "rank_b"]].to_numpy() + 1
-    colors = _DARK if dark else _LIGHT
+    both, neither = _NEUTRAL[dark]
+    colors = (both, *side_colors(names, dark), neither)
     traces = [_cells(codes, ranks, names, (*colors, paper(dark)))]
     has_strokes = width <= _WIDEST_STROKED
     for fate, slope in _STROKES.items() if has_strokes else ():
@@ -111,4 +112,4 @@ def _strokes(where: NDArray[np.bool_], slope: int, dark: bool) -> go.Scatter:
     offsets = np.array([-_REACH, _REACH, np.nan], dtype=np.float32)
     x = (experts[:, None] + offsets).astype(np.float32).ravel()
     y = (rows[:, None] + slope * offsets).astype(np.float32).ravel()
-    return stroke(x, y, ink(dark), 1.2).update(line_simplify=False)
+    return stroke(x, y, paper(dark), 1.5).update(line_simplify=False)

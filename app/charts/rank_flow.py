@@ -10,11 +10,11 @@ import plotly.graph_objects as go
 from analysis.ranking.compare import Comparison
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
-from app.charts.theme import ink, muted, pinned, plain, series_color, themed
+from app.charts.criterion_looks import side_colors
+from app.charts.theme import ink, muted, pinned, plain, themed
 from app.charts.traces import STILL_LEGEND, halo, stroke
 
-# Series colour and dash; A's own lines fall, B's own rise.
-_ALONE: Final = {"only A": (1, "solid"), "only B": (3, "dash")}
+_ALONE: Final = {"only A": "solid", "only B": "dash"}  # A's own lines fall, B's own rise
 
 
 def most_moved(comparison: Comparison) -> int:
@@ -54,8 +54,8 @@ def bump(
         name = f"{fate}: {len(rows)}"
         line = stroke(*_paths(rows), muted(dark), 1, name=name, opacity=0.45, showlegend=None)
         lines.append(line.update(line_dash="dot" if fate == "neither" else "solid"))
-    for fate, (index, dash) in _ALONE.items():
-        rows, color = table[table["kept_by"] == fate], series_color(index, dark)
+    for (fate, dash), color in zip(_ALONE.items(), side_colors(names, dark), strict=True):
+        rows = table[table["kept_by"] == fate]
         x, y = _paths(rows)
         experts = np.repeat(rows["expert"].to_numpy(), 3)
         line = go.Scatter(x=x, y=y, name=f"{fate}: {len(rows)}", mode="lines+markers+text")

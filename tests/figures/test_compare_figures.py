@@ -7,6 +7,8 @@ import pytest
 from analysis.ranking.compare import FATES
 from app.charts import kept_by, layer_agreement, rank_rank
 from app.charts import rank_flow as bump
+from app.charts.criterion_looks import criterion_look
+from app.charts.theme import contrast, paper, series_color
 
 
 @pytest.fixture
@@ -41,6 +43,24 @@ def test_cells_that_only_one_keeps_bear_a_stroke_of_its_own_slope(compared):
         # y points down: a negative slope rises to the right.
         assert np.sign((y[1] - y[0]) / (x[1] - x[0])) == slope
         assert np.isnan(trace.x[2])
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_what_one_recipe_keeps_alone_has_the_colour_of_its_criterion(compared, layer, dark):
+    colors = {name: criterion_look(name, dark).color for name in ("reap", "man")}
+    for names, sides in (
+        (("REAP, a, 50%", "MAN, a, 50%"), (colors["reap"], colors["man"])),
+        (("REAP, a, 50%", "REAP, b, 50%"), (colors["reap"], series_color(1, dark))),
+    ):
+        *_, both, only_a, only_b, neither = kept_by.kept_by_map(compared, names, dark=dark).data
+        flow = bump.bump(layer, names, dark=dark)
+        assert (only_a.marker.color, only_b.marker.color) == sides
+        assert tuple(trace(flow, f"only {side}").line.color for side in "AB") == sides
+        for color in (both.marker.color, neither.marker.color):
+            red, green, blue = (int(color[place : place + 2], 16) for place in (1, 3, 5))
+            assert max(red, green, blue) - min(red, green, blue) < 25  # grey
+        # The strokes over them are seen.
+        assert all(contrast(color, paper(dark)) >= 3 for color in sides)
 
 
 def test_map_names_are_shown_as_written(compared):
