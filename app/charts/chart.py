@@ -9,6 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from app.charts.theme import add_provenance
+from pruning.atoms.selection import AtomScope
 from pruning.plan import EXPERT_GRANULARITY, tool_version
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class Chart:
     granularity: str = EXPERT_GRANULARITY  # what is removed in it
     reads_plan: bool = False  # it shows the plan, with its schedule and constraints
     reads_scope: bool = False  # it shows the neurons that go, which depend on the scope
+    # Where every expert loses the same share, it shows the widest scope, as command lines do.
+    crosses_experts: bool = False
 
     def draw(self, context: "Context") -> Drawing:
         """The drawing of a context, with the command line that draws the same.
@@ -65,7 +68,8 @@ class Chart:
     def is_of_command(self, context: "Context") -> bool:
         """Whether `moeprune plot`, which knows only recipes, draws the same of a context."""
         has_plan = context.has_usual_plan or not self.reads_plan
-        has_scope = context.has_usual_scope or not self.reads_scope
+        is_crossed = self.crosses_experts and context.plan.scope is AtomScope.EXPERT
+        has_scope = context.has_usual_scope or not self.reads_scope or is_crossed
         return context.is_plain and has_plan and has_scope
 
 

@@ -1,6 +1,7 @@
 """How much of each expert stays when neurons go: layer x expert, and beside whole experts."""
 
 from functools import partial
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -16,8 +17,14 @@ from app.charts.traces import cells_of, heat, layer_axis, pin, rows_height, targ
 from pruning.atoms.cuts import expert_shares
 from pruning.plan import ATOMIC_GRANULARITY
 
+_DECLARED: Final[dict[str, Any]] = {
+    "granularity": ATOMIC_GRANULARITY,
+    "reads_scope": True,
+    "crosses_experts": True,
+}
 
-@chart("neurons-kept", "explore", granularity=ATOMIC_GRANULARITY, reads_scope=True)
+
+@chart("neurons-kept", "explore", **_DECLARED)
 def draw_kept(context: Context) -> Drawing:
     """What stays of each expert when neurons compete across experts."""
     context = neuron_cut.across_experts(context)
@@ -26,7 +33,7 @@ def draw_kept(context: Context) -> Drawing:
     return Drawing(figure, shares, describe(shares), neuron_cut.about(context))
 
 
-@chart("neurons-beside-experts", "explore", granularity=ATOMIC_GRANULARITY, reads_scope=True)
+@chart("neurons-beside-experts", "explore", **_DECLARED)
 def draw_beside(context: Context) -> Drawing:
     """Whether the neurons that go lie in experts that would go whole."""
     context = neuron_cut.across_experts(context)

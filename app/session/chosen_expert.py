@@ -32,6 +32,12 @@ def choose_expert(place: Place | None) -> None:
     st.session_state[KEY] = "" if place is None else f"{place[0]}.{place[1]}"
 
 
+def pin_or_unpin(place: Place) -> None:
+    """Look at an expert that was clicked, or at none where it was looked at already."""
+    written = f"{place[0]}.{place[1]}"
+    choose_expert(None if st.session_state.get(KEY) == written else place)
+
+
 def choose_on_map(map_key: str) -> None:
     """An expert was clicked on the map, or clicked away."""
     state = st.session_state.get(map_key)

@@ -176,6 +176,21 @@ def test_the_plot_command_draws_the_numbers_of_the_page(open_page, tmp_path, run
     pd.testing.assert_frame_equal(drawn, shown.reset_index(drop=True), check_dtype=False)
 
 
+def test_what_is_drawn_across_experts_has_a_command_where_each_loses_the_same_share(
+    open_page, tmp_path, run
+):
+    def plot_of(scope):
+        test = open_page("explore", **NEURONS | {"scope": scope, "corpus": "demo-math"})
+        shown = texts(opened(test, "neurons-kept").code)
+        return test, [code for code in shown if "moeprune plot neurons-kept " in code]
+
+    assert plot_of("Per layer")[1] == []
+    test, (command,) = plot_of("Per expert")
+    run(command.replace(".svg", ".csv"))
+    drawn = pd.read_csv(tmp_path / "neurons-kept.csv")
+    pd.testing.assert_frame_equal(drawn, table_of(test, *drawn.columns), check_dtype=False)
+
+
 class TestScoreAndLoss:
     def test_shipped_records_of_both_granularities(self, open_page):
         neurons = open_page("explore", inside="Score and loss", **NEURONS)

@@ -160,6 +160,11 @@ def test_a_click_on_the_map_of_neurons_pins_the_expert(open_tab):
     expect(tab).to_have_url(re.compile(r"expert=3\.7"))
     frames = chart.evaluate("chart => chart.layout.shapes.map(shape => [shape.x0, shape.y0])")
     assert frames == [[6.5, 2.5]] * 2
+    for pinned in ("", "3.7", ""):  # a click on the pinned one unpins it
+        settled(tab).mouse.click(*place)
+        tab.wait_for_timeout(1000)
+        tab.screenshot()
+        expect(tab.get_by_role("textbox", name="Expert")).to_have_value(pinned)
 
 
 def test_a_toggle_moves_the_frame_of_the_overlap_map_and_mounts_no_chart(open_tab):

@@ -4,10 +4,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+import plotly.graph_objects as go
 import streamlit as st
 
 from analysis.errors import UserError
 from app.charts import neuron_cut
+from app.charts.chart import Drawing
 from app.charts.context import Context
 from app.charts.listing import CHARTS
 from app.charts.neuron_saliency import most_divided
@@ -20,12 +22,14 @@ from app.literal import literal
 from app.parts.explore.bins import bins_part
 from app.parts.explore.neuron_needs import neurons_missing_part
 from app.parts.explore.same_bytes import same_bytes_part
-from app.session.chosen_expert import choose_expert
+from app.session.chosen_expert import pin_or_unpin
 from app.session.plan_data import check_page_reads, lacks_statistics
 from pruning.atoms.selection import AtomScope
 from pruning.plan import ATOMIC_GRANULARITY
 from pruning.planning.choice import SCOPES
 from pruning.requests.base import command_line, repeated
+
+_CLICKS: Final = "explore.neurons-kept.clicks"
 
 
 def neuron_page(context: Context) -> None:
@@ -51,7 +55,12 @@ def neuron_page(context: Context) -> None:
             f"**What stays of each expert**{where}. Dark experts are nearly gone. Click one to pin "
             "it and look inside."
         )
-        show_chart(kept, said=True, on_select=_pin_clicked)
+        # After a click it is another figure, in which no expert is selected: the next click on the
+        # same one says so again.
+        clicks = st.session_state.get(_CLICKS, 0)
+        show_chart(
+            kept, figure=partial(_map_after, kept, clicks), said=True, on_select=_pin_clicked
+        )
     part = switch("Part", "inside", {name: words for name, (words, _) in PARTS.items()})
     with st.container(border=True):
         PARTS[part][1](context)
@@ -59,11 +68,16 @@ def neuron_page(context: Context) -> None:
     st.page_link("views/plan.py", label="Plan with these neurons", icon=":material/tune:")
 
 
+def _map_after(chart: Drawing, clicks: int, *, dark: bool = False) -> go.Figure:
+    return chart.figure(dark=dark).update_layout(meta=clicks)
+
+
 def _pin_clicked() -> None:
-    """An expert of the map was clicked."""
+    """An expert of the map was clicked: pin it, or leave the one that was pinned."""
     # An empty selection says nothing: the browser sends one when the frame is drawn.
     if (place := clicked_expert(selection_of("neurons-kept"))) is not None:
-        choose_expert(place)
+        st.session_state[_CLICKS] = st.session_state.get(_CLICKS, 0) + 1
+        pin_or_unpin(place)
 
 
 def _metrics(context: Context) -> None:
