@@ -1,6 +1,6 @@
 """The criterion controls: family, exponent toggles, presets, gate convention, baseline."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import streamlit as st
@@ -71,15 +71,7 @@ def control_row() -> DeltaGenerator:
 def criterion_controls() -> None:
     """Draw what ranks experts; `chosen_criterion` is what they say."""
     is_unified = st.session_state.get("criterion", UNIFIED) == UNIFIED
-    st.selectbox(
-        "Criterion",
-        CRITERION_OPTIONS,
-        index=CRITERION_OPTIONS.index(DEFAULTS["criterion"]),
-        key="criterion",
-        bind="query-params",
-        format_func=lambda name: UNIFIED_LABEL if name == UNIFIED else CRITERIA[name].label,
-        width=175,
-    )
+    _criterion_list("Criterion", "criterion", CRITERION_OPTIONS, _criterion_words)
     for key, label, options, note in _TOGGLES:
         st.segmented_control(
             label,
@@ -125,15 +117,25 @@ def gate_control() -> None:
 
 def baseline_control() -> None:
     """Draw what the criterion is compared with, on Explore and Compare; see `chosen_baseline`."""
+    _criterion_list("Compare with", "baseline", BASELINES, _preset_label)
+
+
+def _criterion_list(
+    label: str, key: str, options: Sequence[str], words: Callable[[str], str]
+) -> None:
     st.selectbox(
-        "Compare with",
-        BASELINES,
-        index=BASELINES.index(DEFAULTS["baseline"]),
-        key="baseline",
+        label,
+        options,
+        index=options.index(DEFAULTS[key]),
+        key=key,
         bind="query-params",
-        format_func=_preset_label,
+        format_func=words,
         width=175,
     )
+
+
+def _criterion_words(name: str) -> str:
+    return UNIFIED_LABEL if name == UNIFIED else CRITERIA[name].label
 
 
 def _preset_label(name: str | tuple[str, str]) -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import Field
 
 from analysis.model import MoEModel
-from pruning.evaluate.record import PlanFacts, plan_facts
-from pruning.evaluate.store import Count, Record, RecordPart, RecordStore, RunFacts
-from pruning.plan import PruningPlan, model_ref
+from pruning.evaluate.record import RecordOfPlan, plan_facts
+from pruning.evaluate.store import Count, RecordPart, RecordStore, RunFacts
+from pruning.plan import PruningPlan
 
 if TYPE_CHECKING:
     from pruning.evaluate.answers import Answer
@@ -25,7 +24,7 @@ class KeptAnswer(RecordPart):
     seconds: Annotated[float, Field(ge=0)]
 
 
-class AnswerRecord(Record):
+class AnswerRecord(RecordOfPlan):
     """The answers of the original model and of what a plan leaves of it, to one prompt.
 
     Its settings are `dtype`, `max_new_tokens` and `raw`.
@@ -37,8 +36,6 @@ class AnswerRecord(Record):
     measured = "answers"
 
     record_id: str = Field(alias="answers_id")
-    plan_digest: str  # see `PruningPlan.digest`
-    plan: PlanFacts
     prompt: str
     answers: tuple[KeptAnswer, ...] = ()  # of the original model, then of the pruned one
     settings: RunFacts
@@ -54,18 +51,10 @@ class AnswerRecord(Record):
         """The record of a pair; `asked` are the prompt and the settings."""
         prompt, settings = asked
         facts = plan_facts(plan, model)
-        deciding = {
-            "model": model.identity,
-            "plan": plan.digest,
-            "prompt": prompt,
-            "settings": settings,
-        }
-        begun = cls.begun(
-            [Path(word).stem for word in (model.name, facts.criterion or "plan", "answers")],
-            deciding,
-            model=model_ref(model),
-            plan_digest=plan.digest,
-            plan=facts,
+        begun = cls.begun_with(
+            (model, plan, facts),
+            (facts.criterion or "plan", "answers"),
+            {"prompt": prompt, "settings": settings},
             prompt=prompt,
             settings=settings,
         )

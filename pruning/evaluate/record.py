@@ -93,15 +93,41 @@ def _complete(facts: PlanFacts) -> PlanFacts:
 AllPlanFacts = Annotated[PlanFacts, AfterValidator(_complete)]
 
 
-class PlanRecord(Record):
+class RecordOfPlan(Record):
+    """A record of one plan."""
+
+    # See `PruningPlan.digest`; of the unpruned model, that of keeping everything.
+    plan_digest: str
+    plan: PlanFacts  # what a person should know of the plan, see `plan_facts`
+
+    @classmethod
+    def begun_with(
+        cls,
+        planned: tuple[MoEModel, PruningPlan, PlanFacts],
+        words: Iterable[str],
+        deciding: Mapping[str, Any],
+        **known: Any,
+    ) -> Self:
+        """See `begun`: model and plan name it and decide too."""
+        model, plan, facts = planned
+        return cls.begun(
+            [Path(word).stem for word in (model.name, *words)],
+            {"model": model.identity, "plan": plan.digest, **deciding},
+            model=model_ref(model),
+            plan_digest=plan.digest,
+            plan=facts,
+            **known,
+        )
+
+
+class PlanRecord(RecordOfPlan):
     """A record of what one plan does on one set of samples.
 
     The digest is of all that changes the numbers (model, plan, samples, settings) and of how the
     plan came about, which is shown with them.
     """
 
-    plan_digest: str  # see `PruningPlan.digest`; of the unpruned model, that of keeping everything
-    plan: AllPlanFacts  # what a person should know of the plan, see `plan_facts`
+    plan: AllPlanFacts
     corpus: SampleFacts  # `name`, `digest`, and which documents were drawn, see `Drawn.facts`
     settings: RunFacts
 
@@ -121,20 +147,14 @@ class PlanRecord(Record):
         numbers; for `routing` see `plan_facts`.
         """
         facts = plan_facts(plan, model, routing)
-        words = (model.name, facts.criterion or ("plan" if facts.removed else "unpruned"))
-        deciding = {
-            "model": model.identity,
-            "plan": plan.digest,
-            "corpus": corpus["digest"],
-            "settings": dict(settings),
-            "made": facts.model_dump(include=set(MADE_BY)),
-        }
-        return cls.begun(
-            [Path(word).stem for word in (*words, str(corpus["name"]))],
-            deciding,
-            model=model_ref(model),
-            plan_digest=plan.digest,
-            plan=facts,
+        return cls.begun_with(
+            (model, plan, facts),
+            (facts.criterion or ("plan" if facts.removed else "unpruned"), str(corpus["name"])),
+            {
+                "corpus": corpus["digest"],
+                "settings": dict(settings),
+                "made": facts.model_dump(include=set(MADE_BY)),
+            },
             corpus=corpus,
             settings=settings,
         )

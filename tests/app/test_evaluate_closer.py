@@ -131,13 +131,9 @@ def test_answers_stand_side_by_side_after_a_reload(open_page, models_root, stats
         asked = ("<i>1 + 1", {"dtype": "float32", "max_new_tokens": 8, "raw": False})
         AnswerStore([stats_dir]).save(AnswerRecord.of(model, keep_all(model), asked, said))
     try:
-        _shows_the_pair(open_page)
+        test = open_page("evaluate", model="once", results=ASK)
     finally:
         shutil.rmtree(stats_dir / "answers")
-
-
-def _shows_the_pair(open_page):
-    test = open_page("evaluate", model="once", results=ASK)
     shown = [each.value for each in test.get("html") if "<pre" in getattr(each, "value", "")]
     bodies = shown or [each.proto.body for each in test.get("html") if "<pre" in each.proto.body]
     assert bodies == [
