@@ -77,7 +77,7 @@ def kept_share_map(
     return themed(
         [heatmap, marks],
         dark,
-        x={"title": "expert", "showgrid": False},
+        x={"title": "expert", "showgrid": False, "range": [-0.5, shape[1] - 0.5]},
         # Categories: hovers name the layer, not the row.
         y=layer_axis(layers, title="layer", type="category"),
         height=rows_height(layers, 26, 70),

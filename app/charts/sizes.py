@@ -39,7 +39,7 @@ def sizes_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     return themed(
         bars,
         dark,
-        x={"title": f"weights, {name}", "range": [0, widest * 1.25 or 1]},
+        x={"title": f"weights, {name}", "range": [0, widest * 1.35 or 1]},
         y={"categoryorder": "array", "categoryarray": ["after", "before"], "showgrid": False},
         annotations=[
             note(total / unit, row, f"<b>{size_text(total)}</b>", xanchor="left", xshift=6)

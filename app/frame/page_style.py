@@ -26,17 +26,18 @@ _EVERYWHERE: Final = """
   z-index: 99;
   padding: 0.3rem 0;
 }
-[class*="st-key-panels"] > div { flex: 1 1 260px; }
+[class*="st-key-panels"] > div { flex: 1 1 190px; }
 [class*="st-key-panels"] > :first-child { flex-basis: 100%; }
 @media (max-width: 640px) {
   /* Many columns of words need more room than a phone has: these move within their own frame. */
   .wide-charts { overflow-x: auto !important; }
-  .wide-charts > div { min-width: 560px; }
+  .wide-charts > div { min-width: 720px; }
   [data-testid="stColumn"]:has([data-testid="stMetric"]) { min-width: calc(50% - 1rem); }
-  [data-testid="stTable"] :is(th, td) { padding: 0.25rem; }
+  [data-testid="stButtonGroup"] [role="radiogroup"] { flex-wrap: wrap; }
 }
-[data-testid="stTable"] tbody th p { white-space: nowrap; }
+[data-testid="stTable"] tbody th p { white-space: nowrap !important; }
 @media (max-width: 1200px) {
+  [data-testid="stTable"] :is(th, td) { padding: 0.25rem; }
   [data-testid="stMain"] [data-testid="stColumn"]:has([data-testid="stPlotlyChart"]) {
     min-width: 100%;
   }
@@ -61,7 +62,14 @@ _EVERYWHERE: Final = """
 # Charts with many columns of words.
 _WIDE: Final = ", ".join(
     f'[class*="st-key-chart"][class*="{name}"]'
-    for name in ("winner-map", "overlap-maps", "same-bytes", "overlap-by-tokens", "separation")
+    for name in (
+        "winner-map",
+        "overlap-maps",
+        "same-bytes",
+        "overlap-by-tokens",
+        "separation",
+        "effects",
+    )
 )
 # Text has 4.5:1 everywhere: Streamlit fades some of it, colours code for another ground, and writes
 # white on the primary colour, which in the dark theme is too bright for it.

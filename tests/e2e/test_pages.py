@@ -290,6 +290,13 @@ def test_on_a_phone_charts_fit_and_panels_stand_below_each_other(open_tab, dashb
         assert sum(box["x"] + box["width"] > 390 for box in boxes) == wide, page
         for above, below in pairwise(boxes):
             assert above["y"] + above["height"] <= below["y"], page
+    for width in (390, 1024):
+        tab.set_viewport_size({"width": width, "height": 1000})
+        visit(tab, dashboard, "")
+        hidden = "table => table.parentElement.scrollWidth - table.parentElement.clientWidth"
+        assert tab.locator("[data-testid=stTable] table").evaluate(hidden) <= 0
+        lines = "names => names.map(each => each.getClientRects().length)"
+        assert set(tab.locator("[data-testid=stTable] tbody th p").evaluate_all(lines)) == {1}
 
 
 def test_no_empty_band_stands_above_a_chart(open_tab, dashboard):

@@ -153,7 +153,7 @@ def sides_part(context: Context, beside: Sides) -> None:
     )
     # What is the same in every row says nothing.
     told = [str(name) for name in readable if len(set(readable[name].dropna())) > 1]
-    left, right = st.columns([12, 13])
+    left, right = st.columns([10, 14])
     with left:
         show("schedules", context)
     with right:

@@ -34,7 +34,7 @@ def finding_part(context: Context, shown: CurrentPlan) -> None:
         + " ".join(sentences(losses, loss, chance))
     )
     st.caption(meaning(context, shown))
-    saved, lost, corpora = st.columns([2, 3, 3])
+    saved, lost, corpora = st.columns([2, 4, 3])
     with saved:
         before, after = context.model.checkpoint.nbytes, bytes_after(context, shown)
         card(
