@@ -51,7 +51,8 @@ NEEDS_TORCH = re.compile(
     r"|analysis\.nonuniform\.(loading|trial|widths)"
     r"|pruning\.masking|pruning\.atoms\.masking"
     r"|pruning\.evaluate\.benchmarks\.(harness$|run)"
-    r"|pruning\.evaluate\.(candidate|full_side|measures|run|speculative|hidden_states|answers)"
+    r"|pruning\.evaluate\.(candidate|full_side|measures|run|streamed)"
+    r"|pruning\.evaluate\.(speculative|hidden_states|answers)"
     r"|pruning\.outline|pruning\.search\.(fitness|prefix|shared|sitting)|pruning\.surgery\.forward_checks"
     r"|app\.jobs\.worker"
 )

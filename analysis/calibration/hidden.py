@@ -86,6 +86,10 @@ class HiddenStates:
         if not self._on_disk:
             self._held = {batch: _read(file) for batch, file in enumerate(files)}
 
+    def restart(self) -> None:
+        """Go back to the first layer."""
+        self._layer = 0
+
     def clear(self, but: int | None = None) -> None:
         """Delete what is on disk, except what layer `but` gets."""
         for folder in self._folder.glob(f"{_NAME}-*"):

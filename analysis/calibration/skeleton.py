@@ -48,6 +48,8 @@ from analysis.nonuniform.loading import auto_class_of
 
 EMBEDDINGS = -1
 """Where the hidden states start: what is loaded before the first layer."""
+HEAD = -2
+"""What is behind the last layer: its norm, the output embeddings, and all else."""
 
 _TORCH_TYPES: dict[str, torch.dtype] = {**str_to_torch_dtype, "F8_E8M0": torch.float8_e8m0fnu}
 
@@ -156,7 +158,10 @@ class Skeleton:
         self._sort_by_layer()
 
     def load(self, layer: int) -> None:
-        """Read the weights of one layer, or of the embeddings."""
+        """Read the weights of one layer, of the embeddings, or of the head.
+
+        A head that is tied to the embeddings reads those again.
+        """
         # The loader's threads would each hold a tensor, and reserve address space.
         with _environment("HF_DEACTIVATE_ASYNC_LOAD", "1"):
             info, _ = convert_and_load_state_dict_in_model(
@@ -168,10 +173,12 @@ class Skeleton:
                 raise CheckpointError(f"{self._name}: {first} cannot be loaded.")
         for target, parts in self._stacks[layer].items():
             self._load_stack(target, list(parts.values()))
-        for path, parameter in self._module(layer).named_parameters():
+        if layer == HEAD and any(parameter.is_meta for _, parameter in self._parameters(HEAD)):
+            self.load(EMBEDDINGS)
+            self.model.tie_weights()
+        for name, parameter in self._parameters(layer):
             if parameter.is_meta:
-                trunk = self._embeddings if layer == EMBEDDINGS else f"{self.trunk}.{layer}"
-                raise CheckpointError(f"{self._name} lacks the tensor {trunk}.{path}.")
+                raise CheckpointError(f"{self._name} lacks the tensor {name}.")
             parameter.requires_grad_(False)
 
     def _load_stack(self, target: str, parts: list[list[StoredTensor]]) -> None:
@@ -195,17 +202,21 @@ class Skeleton:
 
     def drop(self, layer: int) -> None:
         """Free the weights of a layer."""
-        for module in self._module(layer).modules():
-            for name, parameter in module._parameters.items():
-                if parameter is not None:
-                    empty = nn.Parameter(parameter.to("meta"), requires_grad=False)
-                    module._parameters[name] = empty
+        for path, parameter in self._parameters(layer):
+            owner, _, name = path.rpartition(".")
+            empty = nn.Parameter(parameter.to("meta"), requires_grad=False)
+            self.model.get_submodule(owner)._parameters[name] = empty
 
-    def _module(self, layer: int) -> nn.Module:
-        if layer == EMBEDDINGS:
-            embeddings: nn.Module = self.model.get_input_embeddings()
-            return embeddings
-        return self.layers[layer]
+    def _parameters(self, layer: int) -> list[tuple[str, nn.Parameter]]:
+        """Paths and parameters of a layer, of the embeddings, or of the head."""
+        every = self.model.named_parameters(remove_duplicate=False)
+        return [(name, parameter) for name, parameter in every if self._part_of(name) == layer]
+
+    def _part_of(self, name: str) -> int:
+        """The layer of a parameter, EMBEDDINGS or HEAD."""
+        if name.startswith(f"{self.trunk}."):
+            return int(name.removeprefix(f"{self.trunk}.").partition(".")[0])
+        return EMBEDDINGS if name.startswith(f"{self._embeddings}.") else HEAD
 
     def _sort_by_layer(self) -> None:
         """Tensors on disk by the layer that they belong to once converted; others are left out."""
@@ -224,12 +235,7 @@ class Skeleton:
             target, pattern = rename_source_key(
                 name, renamings, converters, self.model.base_model_prefix, known
             )
-            if target.startswith(f"{self.trunk}."):
-                layer = int(target.removeprefix(f"{self.trunk}.").partition(".")[0])
-            elif target.startswith(f"{self._embeddings}."):
-                layer = EMBEDDINGS
-            else:
-                continue
+            layer = self._part_of(target)
             stored = StoredTensor(checkpoint.path, checkpoint.tensors[name])
             if pattern in stacking and target in known and known[target].dtype == stored.dtype:
                 # Parts in the order in which they are joined, whatever order they are met in.

@@ -7,7 +7,8 @@ masks, positions and whatever else a layer gets are made by the model itself.
 """
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,6 +90,7 @@ class Relay:
     model: PreTrainedModel  # its embeddings and layers may be empty, save those that run
     layers: nn.ModuleList  # its decoder layers
     label: str  # what the family is called in messages
+    feed: Callable[[PreTrainedModel, TokenBatch], None] = feed  # runs the trunk over a batch
 
     def embed(self, batch: TokenBatch) -> Tensor:
         """Hidden states (sequences, length, width) that the first layer gets."""
@@ -126,10 +128,21 @@ class Relay:
         with other_forwards([embeddings], [lambda *_, **__: hidden_BTD]):
             return self._run(batch, [through] * number + [run])
 
+    @contextmanager
+    def after_layers(self, hidden_BTD: Tensor) -> Iterator[None]:
+        """Inside the block, the model's last layer gives these hidden states, and none runs."""
+
+        def give(*_: Any, **__: Any) -> Tensor:
+            return hidden_BTD
+
+        embeddings = self.model.get_input_embeddings()
+        with other_forwards([embeddings, *self.layers], [give] * (len(self.layers) + 1)):
+            yield
+
     def _run(self, batch: TokenBatch, forwards: list[Forward]) -> Tensor:
         with other_forwards(list(self.layers)[: len(forwards)], forwards):
             try:
-                feed(self.model, batch)
+                self.feed(self.model, batch)
             except _Reached as reached:
                 return reached.hidden_BTD
         raise self._refusal("its layers do not run one after the other")

@@ -1,9 +1,10 @@
 """Evaluation of candidates: one loaded model, many plans, each switched on by masking."""
 
 from collections import defaultdict
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -13,10 +14,10 @@ from transformers import PreTrainedModel
 from analysis.arrays import FloatArray
 from analysis.families import MoEFamily
 from analysis.progress import Progress
-from pruning.evaluate.full_side import FullSide, final_hidden
+from pruning.evaluate.full_side import FullSide, Head, final_hidden
 from pruning.evaluate.measures import POSITION_FUNCTIONS, Positions, log_probabilities
 from pruning.evaluate.result import MEASURES, OF_FULL_MODEL, Evaluation, SampleSums, make_evaluation
-from pruning.evaluate.samples import SampleBatch
+from pruning.evaluate.samples import SampleBatch, Samples
 from pruning.masking import masked
 from pruning.plan import PruningPlan
 
@@ -85,14 +86,22 @@ def run_candidate(
 
     `full` was made with the same model, from which the mask is taken off again.
     """
+    hidden_of = partial(Loaded(model, family).hidden, full.samples, plan)
+    return (yield from measure_candidate(full, settings, hidden_of))
+
+
+def measure_candidate(
+    full: FullSide, settings: MeasureSettings, hidden_of: Callable[[SampleBatch], Tensor]
+) -> Generator[Progress, None, Evaluation]:
+    """Evaluate a candidate by the final hidden states of each batch, as `final_hidden` gives them.
+
+    Its head is that of `full`.
+    """
     total, done = len(full.samples), 0
     parts: list[dict[str, FloatArray]] = []
     for batch in full.samples.batches():
         yield Progress("evaluating", done, total, "samples")
-        # On only while it computes: between steps the caller may use the model.
-        with candidate_of(model, family, plan):
-            hidden_ND = final_hidden(model, batch)
-        parts.append(measure_hidden(full, batch, hidden_ND, settings))
+        parts.append(measure_hidden(full, batch, hidden_of(batch), settings))
         done += len(batch.samples)
     yield Progress("evaluating", done, total, "samples")
     num_scored = full.samples.num_scored
@@ -102,6 +111,24 @@ def run_candidate(
     }
     measures = [name for name in settings.measures if MEASURES[name].sums]
     return make_evaluation(measures, sums, seed=settings.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Candidates of a loaded model, each switched on by masking."""
+
+    model: PreTrainedModel
+    family: MoEFamily
+
+    @property
+    def head(self) -> Head:
+        """Of the model."""
+        return Head(self.model)
+
+    def hidden(self, _samples: Samples, plan: PruningPlan | None, batch: SampleBatch) -> Tensor:
+        """As `final_hidden` of the candidate, which is on only while it computes."""
+        with candidate_of(self.model, self.family, plan):
+            return final_hidden(self.model, batch)
 
 
 def candidate_of(

@@ -8,9 +8,10 @@ compute them in float32. So the model's own forward runs, with its trunk replace
 states at hand.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -85,6 +86,11 @@ class FullSide:
     # (batch number, first position) -> those that are kept.
     known: dict[tuple[int, int], Tensor] = field(default_factory=dict)
 
+    def close(self) -> None:
+        """Delete what is on disk."""
+        if self.folder is not None:
+            self.folder.cleanup()
+
     def log_probabilities(self, batch: SampleBatch, start: int) -> Tensor:
         """(positions, vocabulary) log p at scored positions from `start` on, as many as a chunk."""
         key = (batch.number, start)
@@ -127,18 +133,28 @@ def final_hidden(model: PreTrainedModel, batch: SampleBatch) -> Tensor:
 def run_full(
     model: PreTrainedModel, samples: Samples, *, folder: Path | None = None
 ) -> Generator[Progress, None, FullSide]:
-    """Run the original model, not masked, over the samples once, and keep its final hidden states.
+    """Run the original model, not masked, over the samples once; see `full_side`."""
+    if samples.sequences.positions is not None:
+        check_config(model.config)
+    return (yield from full_side(Head(model), samples, partial(final_hidden, model), folder))
+
+
+def full_side(
+    head: Head,
+    samples: Samples,
+    hidden_of: Callable[[SampleBatch], Tensor],
+    folder: Path | None = None,
+) -> Generator[Progress, None, FullSide]:
+    """Keep the final hidden states of the original model, which `hidden_of` gives of each batch.
 
     They are kept on disk in `folder`; by default in memory, or in the system's folder for temporary
     files where they would take more than a quarter of the free memory.
     """
-    if samples.sequences.positions is not None:
-        check_config(model.config)
     total, done = len(samples), 0
-    side = FullSide(samples, Head(model))
+    side = FullSide(samples, head)
     for batch in samples.batches():
         yield Progress("running the original model", done, total, "samples")
-        hidden_ND = final_hidden(model, batch).cpu().contiguous()
+        hidden_ND = hidden_of(batch).cpu().contiguous()
         size = int(samples.num_scored.sum()) * hidden_ND.shape[1] * hidden_ND.element_size()
         if batch.number == 0 and (folder or are_too_large(size)):
             if folder:

@@ -90,6 +90,9 @@ OF_FULL_MODEL: Mapping[str, Measure] = {
     for name in ("nll", "ppl")
 }
 
+DECODED = tuple(name for name, measure in MEASURES.items() if not measure.sums)
+"""Measures that are not taken at positions of the text, but while decoding."""
+
 
 def parse_measures(text: str) -> tuple[str, ...]:
     """Names joined by commas, in the order given, each once."""

@@ -3,15 +3,18 @@
 import platform
 import time
 from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import Any, TypeVar
+from itertools import compress
+from typing import Any, Protocol, TypeVar
 
 import torch
 import transformers
+from torch import Tensor
 from transformers import PreTrainedModel
 
+from analysis.calibration.feed import check_config
 from analysis.calibration.loading import (
     CalibrationSettings,
     load_model,
@@ -24,18 +27,17 @@ from analysis.corpora.encoding import check_token_ids
 from analysis.model import MoEModel
 from analysis.progress import Progress
 from pruning.active import Routing
-from pruning.evaluate.candidate import MeasureSettings, run_candidate
+from pruning.evaluate.candidate import Loaded, MeasureSettings, measure_candidate
 from pruning.evaluate.drawing import DrawnSamples
-from pruning.evaluate.full_side import FullSide, run_full
+from pruning.evaluate.full_side import FullSide, Head, full_side
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore
-from pruning.evaluate.result import MEASURES, Evaluation, summarise
-from pruning.evaluate.samples import make_samples
+from pruning.evaluate.result import DECODED, Evaluation, summarise
+from pruning.evaluate.samples import SampleBatch, Samples, make_samples
 from pruning.evaluate.speculative import Decoding, run_acceptance
+from pruning.evaluate.streamed import Asked, partial_folder, run_plans
 from pruning.plan import PruningPlan, fit_plan
 
 Result = TypeVar("Result")
-# Not taken at positions of the text, but while decoding.
-_DECODED = tuple(name for name, measure in MEASURES.items() if not measure.sums)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,12 +51,26 @@ class Evaluations:
     # Element type, device, batch size, placement; its seed is that of the bootstrap and of draws.
     settings: CalibrationSettings
     store: EvaluationStore  # where results are found and kept
-    hidden_states_dir: Path | None = None  # where the original's hidden states go; see `run_full`
     routing: Routing | None = None  # how often experts are chosen, see `plan_facts`
 
     def missing(self, record: EvaluationRecord) -> tuple[str, ...]:
         """Measures that are asked for and not known."""
         return tuple(name for name in self.measures if name not in record.metrics)
+
+
+class Candidates(Protocol):
+    """The original model and plans of it, by their final hidden states."""
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model, whole or with the weights of its head alone."""
+
+    @property
+    def head(self) -> Head:
+        """Its head."""
+
+    def hidden(self, samples: Samples, plan: PruningPlan | None, batch: SampleBatch) -> Tensor:
+        """As `final_hidden` on a batch of the samples; None is the original model."""
 
 
 def known_records(work: Evaluations) -> list[list[EvaluationRecord]]:
@@ -99,21 +115,52 @@ def run_evaluations(work: Evaluations) -> Generator[Progress, None, list[Evaluat
         yield Progress("cached", total, total, "evaluations", "all evaluations are known already")
         return [record for row in records for record in row]
     yield Progress("loading the model", 0, total, "evaluations")
-    with offload_space(work.settings.placement) as offload:
-        longest = max(work.drawn, key=lambda drawn: drawn.sequences.longest)
-        check_fits(work.model, longest.sequences, work.settings)
-        loaded = load_model(work.model, work.settings, offload)
-        finished: list[EvaluationRecord] = []
-        for drawn, row in zip(work.drawn, records, strict=True):
-            if not any(map(work.missing, row)):
-                finished += row
-                continue
-            samples = make_samples(drawn.sequences, work.settings.batch_size)
-            side = yield from run_full(loaded, samples, folder=work.hidden_states_dir)
+    samples = [make_samples(drawn.sequences, work.settings.batch_size) for drawn in work.drawn]
+    if not work.settings.placement.stream_layers:
+        with offload_space(work.settings.placement) as offload:
+            longest = max(work.drawn, key=lambda drawn: drawn.sequences.longest)
+            check_fits(work.model, longest.sequences, work.settings)
+            loaded = load_model(work.model, work.settings, offload)
+            family = work.model.family
+            return (yield from _measured(work, records, samples, Loaded(loaded, family)))
+
+    dtype, batch_size = resolve_dtype(work.settings.dtype, work.model), work.settings.batch_size
+    drawn = (each.sequences.digest for each in work.drawn)
+    with partial_folder(work.store.folder, (work.model.identity, dtype, batch_size, *drawn)) as at:
+        missing = [any(map(work.missing, rows)) for rows in zip(*records, strict=True)]
+        plans = Asked(work.plans, tuple(compress(work.plans, missing)))
+        ends = yield from run_plans(work.model, plans, samples, work.settings, at)
+        finished = yield from _measured(work, records, samples, ends)
+        ends.clear()
+        return finished
+
+
+def _measured(
+    work: Evaluations,
+    records: Sequence[Sequence[EvaluationRecord]],
+    samples: Sequence[Samples],
+    candidates: Candidates,
+) -> Generator[Progress, None, list[EvaluationRecord]]:
+    """The records with what was missing, each saved when it is made; by corpus, then by plan."""
+    total = sum(map(len, records))
+    finished: list[EvaluationRecord] = []
+    for corpus, row in enumerate(records):
+        if not any(map(work.missing, row)):
+            finished += row
+            continue
+        if samples[corpus].sequences.positions is not None:
+            check_config(candidates.model.config)
+        side = yield from full_side(
+            candidates.head,
+            samples[corpus],
+            partial(candidates.hidden, samples[corpus], None),
+            work.settings.placement.hidden_states_dir,
+        )
+        with closing(side):
             for plan, record in zip(work.plans, row, strict=True):
                 if missing := work.missing(record):
                     started = time.monotonic()
-                    task = _evaluate(work, loaded, plan, side, missing)
+                    task = _evaluate(work, candidates, plan, side, missing)
                     result = yield from _overall(task, len(finished), total)
                     made = how_made(work.settings, time.monotonic() - started)
                     record = record.with_results(result, made)
@@ -124,18 +171,20 @@ def run_evaluations(work: Evaluations) -> Generator[Progress, None, list[Evaluat
 
 def _evaluate(
     work: Evaluations,
-    loaded: PreTrainedModel,
+    candidates: Candidates,
     plan: PruningPlan,
     side: FullSide,
     missing: Sequence[str],
 ) -> Generator[Progress, None, Evaluation]:
     family, seed = work.model.family, work.settings.seed
     # Also where only decoding is asked for: the record counts the samples' positions.
-    at_positions = tuple(name for name in missing if name not in _DECODED) or ("esap",)
+    at_positions = tuple(name for name in missing if name not in DECODED) or ("esap",)
     settings = MeasureSettings(at_positions, seed)
-    result = yield from run_candidate(loaded, family, plan, side, settings)
-    for name in set(missing) & set(_DECODED):
-        sums = yield from run_acceptance(loaded, family, plan, side.samples, Decoding(seed=seed))
+    hidden_of = partial(candidates.hidden, side.samples, plan)
+    result = yield from measure_candidate(side, settings, hidden_of)
+    model = candidates.model
+    for name in set(missing) & set(DECODED):
+        sums = yield from run_acceptance(model, family, plan, side.samples, Decoding(seed=seed))
         result = replace(result, metrics={**result.metrics, name: summarise(sums, seed=seed)})
     return result
 

@@ -144,9 +144,14 @@ class RecordStore(Generic[Kept]):
     def __init__(self, directories: Sequence[Path]) -> None:
         self._folders = tuple(directory / self.kind.folder for directory in directories)
 
+    @property
+    def folder(self) -> Path:
+        """Where new records are written."""
+        return self._folders[0]
+
     def path(self, record: Kept) -> Path:
         """Where a new record is written."""
-        return self._folders[0] / f"{record.record_id}.json"
+        return self.folder / f"{record.record_id}.json"
 
     def find(self, new: Kept) -> Kept:
         """What is known of this record already; `new` itself where nothing is."""

@@ -10,7 +10,7 @@ from analysis.errors import PlanError
 from analysis.sparsity import parse_sparsity
 from pruning.evaluate.bins import DEFAULT_BINS, ORDERS, SCOPES, Binning, Order, Scope
 from pruning.evaluate.drawing import DEFAULT_SAMPLES, SampleSettings
-from pruning.evaluate.result import parse_measures
+from pruning.evaluate.result import DECODED, parse_measures
 from pruning.plan import ATOMIC_GRANULARITY
 from pruning.requests import options
 from pruning.requests.base import Option
@@ -69,7 +69,19 @@ class MeasureRequest(HeldOutRequest):
     """What is measured of a model on corpora."""
 
     measures: options.Measures = DEFAULT_MEASURED
+    stream_layers: options.StreamLayers = False
     hidden_states_dir: options.HiddenStatesDir | None = None
+
+    @model_validator(mode="after")
+    def _streams_what_can_be_streamed(self) -> "MeasureRequest":
+        if self.stream_layers and self.device_map:
+            raise ValueError("choose one of --device-map, --stream-layers")
+        if self.stream_layers and (decoded := set(self.measured) & set(DECODED)):
+            raise ValueError(
+                f"{', '.join(sorted(decoded))} decodes with the whole model; leave --stream-layers "
+                "out, or that measure"
+            )
+        return self
 
     @property
     def measured(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import WeightsRequest
 from pruning.tasks import Steps
 from pruning.tasks.apart import open_checked
-from pruning.tasks.loading import loaded_model, placement_of, quiet_transformers, run_settings
+from pruning.tasks.loading import loaded_model, quiet_transformers, run_settings
 
 if TYPE_CHECKING:
     from analysis.calibration.loading import CalibrationSettings
@@ -53,12 +53,8 @@ def _prepare(
         if first is None or first.input_ids is None
         else None
     )
-    how = {"stream_layers", "hidden_states_dir", "expert_parallel", "checkpoint_activations"}
-    placement = replace(placement_of(request), **request.model_dump(include=how))
     groups = parse_groups(request.groups)
-    settings = run_settings(
-        request, sampling.seq_len, seed=sampling.seed, groups=groups, placement=placement
-    )
+    settings = run_settings(request, sampling.seq_len, seed=sampling.seed, groups=groups)
     corpus = corpus_name(request.corpus)
     if request.clusters is not None:
         # scikit-learn takes a second to import.

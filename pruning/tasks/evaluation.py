@@ -52,7 +52,6 @@ def _evaluated(request: MeasureRequest, model: MoEModel, plans: Sequence[Pruning
         request.measured,
         run_settings(request, max(each.sequences.longest for each in drawn)),
         EvaluationStore(store.directories),
-        request.hidden_states_dir,
         measured_routing(plans, store),
     )
     return (yield from run_evaluations(work))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from analysis.model import MoEModel
@@ -19,13 +20,9 @@ def placement_of(asked: Request) -> "Placement":
     """Where weights lie while the model runs, as far as a request or a section of a recipe says."""
     from analysis.calibration.loading import Placement
 
-    said = asked.model_dump(include={"device_map", "max_memory", "offload_folder"})
-    limits = (limit.partition("=") for limit in said.get("max_memory", ()))
-    return Placement(
-        device_map=said.get("device_map") or "",
-        max_memory=tuple((device, size) for device, _, size in limits),
-        offload_folder=said.get("offload_folder"),
-    )
+    said = asked.model_dump(include={field.name for field in fields(Placement)}, exclude_none=True)
+    limits = (limit.partition("=") for limit in said.pop("max_memory", ()))
+    return Placement(max_memory=tuple((device, size) for device, _, size in limits), **said)
 
 
 def run_settings(request: Request, seq_len: int, **more: Any) -> "CalibrationSettings":

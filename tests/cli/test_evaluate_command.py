@@ -1,6 +1,7 @@
 """evaluate and sweep: one result for each plan and corpus, kept and not measured again."""
 
 import json
+import shutil
 
 import pandas as pd
 import pytest
@@ -61,6 +62,11 @@ def test_documents_that_calibration_read_are_not_evaluated_on(works, tiny, corpo
         (("--offload-folder", "x"), "need --device-map auto"),
         (("-o", "no/such/result.json"), "folder of no/such/result.json does not exist"),
         (("--dtype", "int8"), "--dtype: Input should be 'auto', 'float32'"),
+        (
+            ("--stream-layers", "--device-map", "auto"),
+            "choose one of --device-map, --stream-layers",
+        ),
+        (("--stream-layers", "--measures", "esap,spec-dec"), "spec-dec decodes with the whole"),
     ],
 )
 def test_bad_input_is_one_line_and_writes_nothing(moeprune, tiny, corpora, here, words, message):
@@ -119,6 +125,18 @@ def test_every_criterion_at_every_sparsity_and_the_unpruned_model(works, words, 
     assert esap["calibrated_on"].tolist() == ["", "red.jsonl", "red.jsonl", "", ""]
     assert "unpruned" in printed
     assert (here / "fig.html").stat().st_size > 1000
+
+
+def test_a_sweep_in_one_pass_through_the_layers_gives_the_same_table(works, words, here, stats):
+    works(*words, "-o", "whole.csv")
+    shutil.rmtree(stats / "evaluations")
+    works(*words, "--stream-layers", "-o", "streamed.csv")
+    whole, streamed = (pd.read_csv(here / f"{name}.csv") for name in ("whole", "streamed"))
+    assert set(streamed["created_at"]).isdisjoint(whole["created_at"])  # measured again
+    made = ["created_at", "seconds"]
+    pd.testing.assert_frame_equal(
+        streamed.drop(columns=made, errors="ignore"), whole.drop(columns=made, errors="ignore")
+    )
 
 
 def test_what_is_finished_is_kept_and_parquet_has_the_same(works, words, here, stats):

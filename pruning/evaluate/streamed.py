@@ -1,0 +1,299 @@
+"""Evaluation layer by layer: each weight is read once, whatever the number of plans.
+
+For models larger than memory. Plans that keep the same of all layers so far share their hidden
+states, with each other and with the original model; they part where they first differ.
+"""
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+import torch
+from filelock import FileLock, Timeout
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from analysis.calibration.feed import input_device, model_inputs
+from analysis.calibration.free import give_back_memory
+from analysis.calibration.hidden import HiddenStates, are_too_large
+from analysis.calibration.loading import CalibrationSettings
+from analysis.calibration.skeleton import EMBEDDINGS, HEAD, Skeleton
+from analysis.calibration.streamed import Relay, hidden_bytes
+from analysis.corpora import TokenBatch
+from analysis.durable import PARTIAL, write_durably
+from analysis.errors import CheckpointError, StatsError
+from analysis.json_text import parse_json
+from analysis.model import MoEModel
+from analysis.progress import Progress
+from pruning.evaluate.candidate import candidate_of
+from pruning.evaluate.full_side import Head, final_hidden
+from pruning.evaluate.samples import SampleBatch, Samples
+from pruning.plan import PruningPlan
+
+_STATE: Final = "state.json"  # in the folder of an unfinished pass: its layers that are done
+_PLANS: Final = "plans.json"  # digests of its plans
+_SAVE_EVERY_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Plans whose hidden states are the same so far."""
+
+    slot: int  # where they are kept
+    plans: tuple[int, ...]  # numbers of the plans
+
+
+def split(branches: Sequence[Branch], cuts: Sequence[object]) -> list[tuple[Branch, Branch]]:
+    """The branches after a layer that the plans cut like this: each with the one it comes from.
+
+    The last of those that come from one takes its slot: until then it is read. `cuts` has an entry
+    for each plan, equal where the same is kept of the layer.
+    """
+    free = len(branches)
+    found = []
+    for branch in branches:
+        groups: dict[object, list[int]] = {}
+        for plan in branch.plans:
+            groups.setdefault(cuts[plan], []).append(plan)
+        for number, plans in enumerate(groups.values(), start=1):
+            is_last = number == len(groups)
+            found.append((branch, Branch(branch.slot if is_last else free, tuple(plans))))
+            free += not is_last
+    return found
+
+
+def layer_of(plan: PruningPlan, layer: int) -> PruningPlan:
+    """What a plan does to one layer."""
+    kept, atoms = plan.kept, plan.kept_atoms
+    return replace(
+        plan,
+        kept={layer: kept[layer]} if layer in kept else {},
+        kept_atoms={layer: atoms[layer]} if layer in atoms else {},
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """One pass of many plans through the layers of a model."""
+
+    model: MoEModel
+    plans: tuple[PruningPlan, ...]  # distinct; the original model runs too
+    corpora: tuple[Samples, ...]
+    hidden: HiddenStates  # of all batches of all branches
+    skeleton: Skeleton
+    folder: Path  # of what an interrupted pass resumes from
+
+    @cached_property
+    def relay(self) -> Relay:
+        """Runs one layer at a time."""
+        return Relay(self.skeleton.model, self.skeleton.layers, self.model.family.label, _feed)
+
+    @cached_property
+    def _batches(self) -> list[TokenBatch]:
+        """The batches of all corpora."""
+        return [batch.tokens for samples in self.corpora for batch in samples.batches()]
+
+    @property
+    def some_hidden(self) -> Tensor:
+        """(1, 1, width): hidden states of one token."""
+        return self.hidden.get(0)[:1, :1].to(self.skeleton.device)
+
+    def run(self, *, on_disk: bool) -> Generator[Progress, None, list[Branch]]:
+        """Bring all plans behind the last layer; resumes after the last layer that was saved."""
+        layers = len(self.skeleton.layers)
+        done, branches = self._resumed()
+        if done:
+            yield self._progress(done, 0, 1, f"resumed after {done} of {layers} layers")
+        else:
+            self.hidden.clear()
+            yield from self._embed()
+        saved_at = time.monotonic()
+        for layer in range(done, layers):
+            children = split(branches, self._cuts(layer))
+            yield from self._layer(layer, children)
+            branches = [child for _, child in children]
+            self.hidden.advance()
+            if on_disk or time.monotonic() - saved_at > _SAVE_EVERY_SECONDS:
+                self.hidden.save()
+                write_durably(self.folder / _STATE, json.dumps({"layers": layer + 1}).encode())
+                self.hidden.clear(but=layer + 1)
+                saved_at = time.monotonic()
+        return branches
+
+    def _resumed(self) -> tuple[int, list[Branch]]:
+        """Layers that are done, as far as all hidden states after them are there; the branches."""
+        start = [Branch(0, tuple(range(len(self.plans) + 1)))]
+        path = self.folder / _STATE
+        done = int(parse_json(path.read_bytes())["layers"]) if path.is_file() else 0
+        branches = start
+        for layer in range(done):
+            branches = [child for _, child in split(branches, self._cuts(layer))]
+        try:
+            if done:
+                self.hidden.resume(done, len(branches) * len(self._batches))
+        except CheckpointError:  # they were deleted, or lie in another --hidden-states-dir
+            self.hidden.restart()
+            return 0, start
+        return done, branches
+
+    def _cuts(self, layer: int) -> list[object]:
+        """What each plan keeps of a layer; the first entry is the original model's."""
+        whole = next((each.num_experts for each in self.model.layers if each.index == layer), 0)
+        cuts: list[object] = [None]
+        for plan in self.plans:
+            kept, atoms = plan.kept.get(layer, ()), plan.kept_atoms.get(layer, {})
+            own = (kept if len(kept) < whole else (), tuple(atoms.items()))
+            cuts.append(own if any(own) else None)
+        return cuts
+
+    def _embed(self) -> Generator[Progress, None, None]:
+        self.skeleton.load(EMBEDDINGS)
+        for number, batch in enumerate(self._batches):
+            yield self._progress(0, number, len(self._batches))
+            with torch.no_grad():
+                self.hidden.put(0, number, self.relay.embed(batch))
+        self.skeleton.drop(EMBEDDINGS)
+
+    def _layer(
+        self, layer: int, children: Sequence[tuple[Branch, Branch]]
+    ) -> Generator[Progress, None, None]:
+        self.skeleton.load(layer)
+        count = len(self._batches)
+        for at, (parent, child) in enumerate(children):
+            plan = child.plans[0] and layer_of(self.plans[child.plans[0] - 1], layer)
+            for number, batch in enumerate(self._batches):
+                yield self._progress(layer, at * count + number, len(children) * count)
+                before = self.hidden.get(parent.slot * count + number).to(self.skeleton.device)
+                # On only while it computes: between steps the caller may do anything.
+                with (
+                    torch.no_grad(),
+                    candidate_of(self.skeleton.model, self.model.family, plan or None),
+                ):
+                    after = self.relay.layer(layer, batch, before)
+                self.hidden.put(layer + 1, child.slot * count + number, after)
+        self.skeleton.drop(layer)
+
+    def _progress(self, layer: int, done: int, total: int, note: str = "") -> Progress:
+        layers = len(self.skeleton.layers)
+        phase = f"running layer {layer} for {len(self.plans)} plans"
+        return Progress(phase, layer * total + done, layers * total, "batches", note)
+
+
+@dataclass(frozen=True, eq=False)
+class Ends:
+    """Where a pass left each plan: behind the last layer, in front of the head, which is loaded."""
+
+    through: Pass
+    branches: Sequence[Branch]
+    states: Path  # where the hidden states are, if they are on disk
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model, of which the head has weights."""
+        return self.through.skeleton.model
+
+    @property
+    def head(self) -> Head:
+        """Of the model, whose trunk has no weights."""
+        with self.through.relay.after_layers(self.through.some_hidden):
+            return Head(self.model)
+
+    def hidden(self, samples: Samples, plan: PruningPlan | None, batch: SampleBatch) -> Tensor:
+        """As `final_hidden` of the candidate; None is the original model."""
+        corpora = self.through.corpora
+        batches = [-(-len(each) // each.batch_size) for each in corpora]
+        before = sum(batches[: next(n for n, each in enumerate(corpora) if each is samples)])
+        digests = [each.digest for each in self.through.plans]
+        number = 0 if plan is None else digests.index(plan.digest) + 1
+        branch = next(each for each in self.branches if number in each.plans)
+        place = branch.slot * sum(batches) + before + batch.number
+        hidden_BTD = self.through.hidden.get(place).to(self.through.skeleton.device)
+        with self.through.relay.after_layers(hidden_BTD):
+            return final_hidden(self.model, batch)
+
+    def clear(self) -> None:
+        """Delete the hidden states on disk, and the folder of their own where they have one."""
+        self.through.hidden.clear()
+        if self.states != self.through.folder and self.states.is_dir():
+            self.states.rmdir()
+
+
+def _feed(model: PreTrainedModel, batch: TokenBatch) -> None:
+    model.base_model(**model_inputs(batch, input_device(model)), use_cache=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The plans of an evaluation."""
+
+    plans: Sequence[PruningPlan]  # all
+    missing: Sequence[PruningPlan]  # those of which something is not known yet
+
+
+@contextmanager
+def partial_folder(store: Path, facts: Sequence[object]) -> Iterator[Path]:
+    """Where an unfinished pass keeps what it resumes from, held meanwhile; gone after success."""
+    key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+    folder = store / f"evaluating-{key}{PARTIAL}"
+    lock = FileLock(store / f".{folder.name}.lock", timeout=0)
+    store.mkdir(parents=True, exist_ok=True)
+    try:
+        with lock:
+            folder.mkdir(exist_ok=True)
+            yield folder
+            shutil.rmtree(folder)
+            Path(lock.lock_file).unlink(missing_ok=True)
+    except Timeout as error:
+        raise StatsError(
+            "These corpora are being evaluated on by another process; wait for it to finish."
+        ) from error
+
+
+def run_plans(
+    model: MoEModel,
+    plans: Asked,
+    corpora: Sequence[Samples],
+    settings: CalibrationSettings,
+    folder: Path,
+) -> Generator[Progress, None, Ends]:
+    """Run the original model and the plans, layer by layer, over the samples of all corpora.
+
+    Between layers hidden states lie in memory or, where they are large or a folder is asked for,
+    on disk. An interrupted pass of the same plans resumes from what is in `folder`.
+    """
+    give_back_memory()
+    distinct = _plans_of(plans, folder)
+    place = settings.placement.hidden_states_dir
+    nbytes = sum(hidden_bytes(model, samples.sequences, settings) for samples in corpora)
+    on_disk = bool(place) or are_too_large(nbytes * (len(distinct) + 1))
+    states = place.expanduser() / folder.name if place else folder
+    hidden = HiddenStates(states, on_disk=on_disk)
+    skeleton = Skeleton(model, settings)
+    through = Pass(model, distinct, tuple(corpora), hidden, skeleton, folder)
+    branches = yield from through.run(on_disk=on_disk)
+    skeleton.load(HEAD)
+    return Ends(through, branches, states)
+
+
+def _plans_of(asked: Asked, folder: Path) -> tuple[PruningPlan, ...]:
+    """The plans of the unfinished pass in `folder` if all that is missing is among them.
+
+    Else that is forgotten, and they are those that are missing.
+    """
+    known = {plan.digest: plan for plan in asked.plans}
+    missing = {plan.digest: plan for plan in asked.missing}
+    named = folder / _PLANS
+    before = parse_json(named.read_bytes()) if named.is_file() else []
+    if set(missing) <= set(before) <= set(known):
+        return tuple(known[digest] for digest in before)
+    for left in folder.iterdir():
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
+    write_durably(named, json.dumps(list(missing)).encode())
+    return tuple(missing.values())

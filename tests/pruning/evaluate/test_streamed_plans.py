@@ -1,0 +1,177 @@
+"""Many plans in one pass through the layers: the numbers of one plan at a time, bit for bit."""
+
+import shutil
+from dataclasses import replace
+
+import pytest
+from atom_cases import atomic_plan
+from nonuniform_cases import keeps_of, plan_of
+
+from analysis.calibration.loading import CalibrationSettings, Placement
+from analysis.calibration.skeleton import StoredTensor
+from analysis.drain import drain
+from analysis.errors import StatsError
+from analysis.model import load_model_index
+from families.configs import BY_NAME, CASES, tiny_model
+from pruning.evaluate import streamed
+from pruning.evaluate.drawing import DrawnSamples
+from pruning.evaluate.record import EvaluationStore
+from pruning.evaluate.run import Evaluations, run_evaluations
+from pruning.evaluate.streamed import Branch, split
+from pruning.plan import keep_all
+
+MEASURES = ("esap", "sap", "kl", "nll", "ppl")
+
+
+@pytest.fixture
+def ask(make_sequences, tmp_path):
+    def make(described, plans, name, *, streams=True, corpora=2, **placed):
+        return Evaluations(
+            described,
+            plans,
+            [
+                DrawnSamples(make_sequences((9, 5 + number, 12)), {"seed": 42, "drawn": "some"})
+                for number in range(corpora)
+            ],
+            MEASURES,
+            CalibrationSettings(
+                seq_len=12,
+                dtype="float32",
+                device="cpu",
+                batch_size=2,
+                placement=Placement(stream_layers=streams, **placed),
+            ),
+            EvaluationStore([tmp_path / name]),
+        )
+
+    return make
+
+
+def saved(path, case, **options):
+    tiny_model(case).save_pretrained(path, **options)
+    return load_model_index(str(path))
+
+
+def plans_for(described, case):
+    """The original model, experts of all layers, of the last one alone, and neurons."""
+    plan = plan_of(described, case, keeps_of(case))
+    last = replace(plan, kept={case.sparse[-1]: plan.kept[case.sparse[-1]]})
+    return [keep_all(described), plan, last, atomic_plan(described, case)]
+
+
+def outcomes(records):
+    return [(record.plan_digest, record.corpus["digest"], record.metrics) for record in records]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_family_gives_the_bits_of_one_plan_at_a_time(case, ask, tmp_path):
+    described = saved(tmp_path / "model", case)
+    plans = plans_for(described, case)
+    together = drain(run_evaluations(ask(described, plans, "together")))
+    alone = drain(run_evaluations(ask(described, plans, "alone", streams=False)))
+    assert outcomes(together) == outcomes(alone)
+    assert [each.samples for each in together] == [each.samples for each in alone]
+    assert not list((tmp_path / "together").rglob("*.partial"))
+
+
+def test_plans_part_where_they_first_differ():
+    """Five plans, 0 the original: what they keep of three layers, and the slots by hand."""
+    start = [Branch(0, (0, 1, 2, 3, 4))]
+    first = split(start, [None, None, "a", "a", "b"])
+    assert first == [
+        (start[0], Branch(1, (0, 1))),
+        (start[0], Branch(2, (2, 3))),
+        (start[0], Branch(0, (4,))),  # the last one takes the slot that was read
+    ]
+    second = split([child for _, child in first], [None, "c", "d", "d", "d"])
+    assert [(parent.slot, child) for parent, child in second] == [
+        (1, Branch(3, (0,))),
+        (1, Branch(1, (1,))),
+        (2, Branch(2, (2, 3))),
+        (0, Branch(0, (4,))),
+    ]
+
+
+@pytest.fixture
+def mixtral(tmp_path):
+    return saved(tmp_path / "model", BY_NAME["mixtral"])
+
+
+def test_each_weight_is_read_once_for_all_plans(mixtral, ask, monkeypatch):
+    read, plans = [], plans_for(mixtral, BY_NAME["mixtral"])
+    whole = StoredTensor.read_into
+
+    def noted(self, target):
+        read.append(self.entry.name)
+        whole(self, target)
+
+    monkeypatch.setattr(StoredTensor, "read_into", noted)
+    drain(run_evaluations(ask(mixtral, plans, "stats")))
+    assert sorted(read) == sorted(mixtral.checkpoint.tensors)
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_an_interrupted_pass_resumes_after_its_last_layer(
+    mixtral, ask, tmp_path, monkeypatch, on_disk
+):
+    monkeypatch.setattr(streamed, "_SAVE_EVERY_SECONDS", 0)
+    place = {"hidden_states_dir": tmp_path / "hidden"} if on_disk else {}
+    plans = plans_for(mixtral, BY_NAME["mixtral"])
+    once = drain(run_evaluations(ask(mixtral, plans, "once")))
+    task = run_evaluations(ask(mixtral, plans, "stopped", **place))
+    next(step for step in task if step.phase.startswith("running layer 1"))
+    task.close()
+    steps = []
+    again = drain(run_evaluations(ask(mixtral, plans, "stopped", **place)), steps.append)
+    assert "resumed after 1 of 2 layers" in [step.note for step in steps]
+    assert outcomes(again) == outcomes(once)
+    assert not list(tmp_path.rglob("*.partial"))
+    assert not list(tmp_path.rglob("hidden-*"))
+
+
+def test_results_that_were_saved_before_an_interruption_stay_and_the_rest_resumes(
+    mixtral, ask, monkeypatch
+):
+    monkeypatch.setattr(streamed, "_SAVE_EVERY_SECONDS", 0)
+    plans = plans_for(mixtral, BY_NAME["mixtral"])
+    once = drain(run_evaluations(ask(mixtral, plans, "once")))
+    asked = ask(mixtral, plans, "stopped")
+    task = run_evaluations(asked)
+    next(step for step in task if len(list(asked.store.folder.glob("*.json"))) == 2)
+    task.close()
+    steps = []
+    assert outcomes(drain(run_evaluations(asked), steps.append)) == outcomes(once)
+    assert "resumed after 2 of 2 layers" in [step.note for step in steps]
+    assert not any(step.phase.startswith("running layer 1") and step.done for step in steps)
+
+
+def test_a_pass_whose_hidden_states_are_gone_starts_anew(mixtral, ask, tmp_path):
+    plans = plans_for(mixtral, BY_NAME["mixtral"])
+    once = drain(run_evaluations(ask(mixtral, plans, "once")))
+    task = run_evaluations(ask(mixtral, plans, "stats", hidden_states_dir=tmp_path / "hidden"))
+    next(step for step in task if step.phase.startswith("running layer 1"))
+    task.close()
+    shutil.rmtree(tmp_path / "hidden")
+    again = run_evaluations(ask(mixtral, plans, "stats", hidden_states_dir=tmp_path / "hidden"))
+    assert outcomes(drain(again)) == outcomes(once)
+
+
+def test_other_plans_start_anew(mixtral, ask, monkeypatch):
+    monkeypatch.setattr(streamed, "_SAVE_EVERY_SECONDS", 0)
+    plans = plans_for(mixtral, BY_NAME["mixtral"])
+    task = run_evaluations(ask(mixtral, plans[:2], "stats"))
+    next(step for step in task if step.phase.startswith("running layer 1"))
+    task.close()
+    steps = []
+    found = drain(run_evaluations(ask(mixtral, plans[2:], "stats")), steps.append)
+    assert not any(step.note.startswith("resumed") for step in steps)
+    wanted = drain(run_evaluations(ask(mixtral, plans[2:], "alone", streams=False)))
+    assert outcomes(found) == outcomes(wanted)
+
+
+def test_a_pass_that_runs_is_left_alone(mixtral, ask):
+    task = run_evaluations(ask(mixtral, plans_for(mixtral, BY_NAME["mixtral"]), "stats"))
+    next(step for step in task if step.phase.startswith("running layer 0"))
+    with pytest.raises(StatsError, match="by another process; wait for it"):
+        drain(run_evaluations(ask(mixtral, [keep_all(mixtral)], "stats")))
+    task.close()
