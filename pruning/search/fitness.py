@@ -40,57 +40,76 @@ class Subject:
     plan_of: Callable[[Removed], PruningPlan]
 
 
-class MaskedFitness:
-    """See `Fitness`; a block is a batch of samples.
+class MaskedRuns:
+    """Runs candidates batch after batch, each from where it first differs from one that is kept.
 
-    A measure of which lower is better counts negated. Of hidden states kept for reuse at most
-    `max_bytes` stay, together with those of one candidate more; 0 reuses nothing. By default a
-    quarter of the free memory of the model's device. One candidate has (sparse layers - 1) x tokens
-    x width x bytes of an element.
+    Two candidates differ in `fewest_changes` layers at least. Of hidden states kept for reuse at
+    most `max_bytes` stay, together with those of one candidate more; 0 reuses nothing. By default a
+    quarter of the free memory of the model's device. One candidate has (sparse layers + 1 -
+    fewest_changes) x tokens x width x bytes of an element.
     """
 
     def __init__(
-        self, subject: Subject, measure: str, seed: int, max_bytes: int | None = None
+        self,
+        subject: Subject,
+        settings: MeasureSettings,
+        max_bytes: int | None = None,
+        fewest_changes: int = 1,
     ) -> None:
         self._subject = subject
-        self._measure = MEASURES[measure]
-        self._settings = MeasureSettings((measure,), seed)
-        self._batches = list(subject.full.samples.batches())
-        self._layers = decoder_layers(subject.loaded, subject.family)
+        self._settings = settings
+        self.batches = tuple(subject.full.samples.batches())
+        self.layers = decoder_layers(subject.loaded, subject.family)
         device = next(subject.loaded.parameters()).device
         self._kept = _HiddenStates(
-            subject.sparse, free_share(device) if max_bytes is None else max_bytes
+            subject.sparse[: len(subject.sparse) + 1 - fewest_changes],
+            free_share(device) if max_bytes is None else max_bytes,
         )
         self._plan: tuple[Removed, PruningPlan] | None = None
 
-    @property
-    def num_blocks(self) -> int:
-        """Batches of the search samples."""
-        return len(self._batches)
+    def run(self, removed: Removed, number: int) -> tuple[dict[str, FloatArray], int]:
+        """Means over the scored positions of each sample of a batch, and the layers that ran.
 
-    @property
-    def num_layers(self) -> int:
-        """Decoder layers."""
-        return len(self._layers)
-
-    def block(self, removed: Removed, number: int) -> BlockFitness:
-        """Mean of the measure over the scored positions of each sample of a batch."""
-        batch = self._batches[number]
+        Returns:
+            Position function -> (samples of the batch,), see `measure_hidden`.
+        """
+        batch = self.batches[number]
         first, entry_BTD = self._kept.entry(removed, number)
         subject = self._subject
         if self._plan is None or self._plan[0] != removed:
             self._plan = (removed, subject.plan_of(removed))
         with masked(subject.loaded, subject.family, self._plan[1]):
-            done = run_from(subject.loaded, self._layers, batch, first, entry_BTD)
+            done = run_from(subject.loaded, self.layers, batch, first, entry_BTD)
         self._kept.keep(removed, number, done)
         sums = measure_hidden(subject.full, batch, done.hidden_ND, self._settings)
-        sign = 1 if self._measure.higher_is_better else -1
-        values: FloatArray = sign * sums[self._measure.sums] / batch.counts
-        return BlockFitness(values, done.layers)
+        return {name: each / batch.counts for name, each in sums.items()}, done.layers
 
     def hold(self, candidates: Sequence[Removed]) -> None:
         """Keep the hidden states of these, the first ones first, as far as there is room."""
         self._kept.hold(candidates)
+
+
+class MaskedFitness:
+    """See `Fitness`; a block is a batch of samples, and `max_bytes` as in `MaskedRuns`.
+
+    A measure of which lower is better counts negated.
+    """
+
+    def __init__(
+        self, subject: Subject, measure: str, seed: int, max_bytes: int | None = None
+    ) -> None:
+        self._measure = MEASURES[measure]
+        # Candidates remove equally many: two that differ differ in two layers at least.
+        self._runs = MaskedRuns(subject, MeasureSettings((measure,), seed), max_bytes, 2)
+        self.num_blocks, self.num_layers = len(self._runs.batches), len(self._runs.layers)
+        """Batches of the search samples, and decoder layers."""
+        self.hold = self._runs.hold
+
+    def block(self, removed: Removed, number: int) -> BlockFitness:
+        """Mean of the measure over the scored positions of each sample of a batch."""
+        means, layers = self._runs.run(removed, number)
+        sign = 1 if self._measure.higher_is_better else -1
+        return BlockFitness(sign * means[self._measure.sums], layers)
 
 
 def free_share(device: torch.device) -> int:
@@ -102,12 +121,12 @@ def free_share(device: torch.device) -> int:
 class _HiddenStates:
     """Hidden states that sparse layers got, of some candidates, for each block.
 
-    Candidates that begin alike share tensors. The last sparse layer's are not kept: two candidates
-    that differ differ in two layers at least, since they remove equally many.
+    Candidates that begin alike share tensors. `sparse` are the layers in which two candidates may
+    begin to differ.
     """
 
     def __init__(self, sparse: Sequence[int], max_bytes: int) -> None:
-        self._sparse = tuple(sparse[:-1])
+        self._sparse = tuple(sparse)
         self._max_bytes = max_bytes
         self._is_chain = max_bytes > 0
         # removed -> block -> what each sparse layer got.
@@ -118,13 +137,13 @@ class _HiddenStates:
         source = self._source(removed, block)
         if source is None:
             return 0, None
-        alike = _alike(source, removed)
+        alike = self._alike(source, removed)
         return self._sparse[alike], self._inputs[source][block][alike]
 
     def _source(self, removed: Removed, block: int) -> Removed | None:
         """Of the candidates kept, one that begins like this one for longest."""
         known = (other for other, blocks in self._inputs.items() if block in blocks)
-        return max(known, key=lambda other: _alike(other, removed), default=None)
+        return max(known, key=lambda other: self._alike(other, removed), default=None)
 
     def keep(self, removed: Removed, block: int, done: Pass) -> None:
         """Keep what a run got, and what it did not need to compute again."""
@@ -154,8 +173,7 @@ class _HiddenStates:
         # The last stays last.
         self._inputs = {name: kept[name] for name in reversed(kept)}
 
-
-def _alike(one: Removed, other: Removed) -> int:
-    """Number of layers at the beginning that lose equally many, at most all but two."""
-    limit = len(one) - 2
-    return next((n for n in range(limit) if one[n] != other[n]), max(0, limit))
+    def _alike(self, one: Removed, other: Removed) -> int:
+        """Number of layers at the beginning that lose equally many; all but the last at most."""
+        limit = len(self._sparse) - 1
+        return next((n for n in range(limit) if one[n] != other[n]), max(0, limit))

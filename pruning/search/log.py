@@ -4,21 +4,26 @@ The first line says which search it is; each further line is a candidate with it
 generation that is complete. Scores are all that a search cannot draw again.
 """
 
-import json
 import math
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
-from analysis.durable import PARTIAL
 from analysis.errors import PlanError
 from analysis.json_text import parse_json
+from pruning.append_log import (
+    AppendLog,
+    appending,
+    damaged,
+    locked,
+    parsed_lines,
+    plain_json,
+    whole_lines,
+)
 from pruning.search.evolution import Candidate
 from pruning.search.scores import Score
 from pruning.search.space import Removed
@@ -31,15 +36,15 @@ Scores = dict[Removed, Score]
 class SearchLog:
     """The open log of a search; without a file it writes nothing, as where another process does."""
 
-    def __init__(self, scores: Scores, file: RawIOBase | None = None) -> None:
-        self._file = file
+    def __init__(self, scores: Scores, lines: AppendLog | None = None) -> None:
+        self._lines = lines or AppendLog()
         self.scores = scores
         """Scores that the log holds: removed -> score."""
 
     def score(self, candidate: Candidate, score: Score) -> None:
         """Append a candidate's score; it survives the end of this process."""
         self.scores[candidate.removed] = score
-        self._append(
+        self._lines.append(
             {
                 "candidate": candidate.number,
                 "generation": candidate.generation,
@@ -55,13 +60,8 @@ class SearchLog:
 
     def generation(self, summary: Mapping[str, Any]) -> None:
         """Append what became of a generation, for people; survives a loss of power."""
-        self._append({"complete": dict(summary)})
-        if self._file is not None:
-            os.fsync(self._file.fileno())
-
-    def _append(self, line: Mapping[str, Any]) -> None:
-        if self._file is not None:
-            self._file.write((json.dumps(line) + "\n").encode())
+        self._lines.append({"complete": dict(summary)})
+        self._lines.sync()
 
 
 @contextmanager
@@ -70,49 +70,23 @@ def open_log(path: Path, header: Mapping[str, Any]) -> Iterator[SearchLog]:
 
     The header is plain JSON of all that decides the search; the folder is made.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path.with_name(f".{path.name}{PARTIAL}.lock"), timeout=0)
-    try:
-        with lock:
-            try:
-                yield from _opened(path, header)
-            finally:
-                Path(lock.lock_file).unlink(missing_ok=True)
-    except Timeout as error:
-        raise PlanError(f"Another process is searching in {path.parent}; wait for it.") from error
-
-
-def _opened(path: Path, header: Mapping[str, Any]) -> Iterator[SearchLog]:
-    lines = path.read_bytes().splitlines(True) if path.is_file() else []
-    whole = [line for line in lines if line.endswith(b"\n")]
     first = {"schema_version": SCHEMA_VERSION, "search": plain_json(header)}
     scores: Scores = {}
-    if whole:
-        _check_header(path, whole[0], first)
-    for number, line in enumerate(whole[1:], 2):
-        try:
-            raw = parse_json(line)
-            if "complete" not in raw:
-                scores[tuple(map(int, raw["removed"]))] = _score(raw)
-        except (ValueError, KeyError, TypeError, OverflowError) as error:
-            raise PlanError(
-                f"{path} is damaged in line {number}; remove the lines from there on to go on "
-                "from what is before."
-            ) from error
-    # Unbuffered: a line is with the system before anything else happens.
-    with path.open("r+b" if whole else "wb", buffering=0) as file:
-        # A line that the end of a process cut short goes.
-        file.truncate(sum(map(len, whole)))
-        file.seek(0, os.SEEK_END)
-        log = SearchLog(scores, file)
-        if not whole:
-            log._append(first)
-        yield log
-
-
-def plain_json(value: Any) -> Any:
-    """A value as a file gives it back: a tuple is a list."""
-    return json.loads(json.dumps(value))
+    try:
+        with locked(path):
+            whole = whole_lines(path)
+            if whole:
+                _check_header(path, whole[0], first)
+            for number, raw in parsed_lines(path, whole):
+                try:
+                    if "complete" not in raw:
+                        scores[tuple(map(int, raw["removed"]))] = _score(raw)
+                except (ValueError, KeyError, TypeError, OverflowError) as error:
+                    raise damaged(path, number) from error
+            with appending(path, whole, first) as lines:
+                yield SearchLog(scores, lines)
+    except Timeout as error:
+        raise PlanError(f"Another process is searching in {path.parent}; wait for it.") from error
 
 
 def _check_header(path: Path, line: bytes, expected: Mapping[str, Any]) -> None:

@@ -24,6 +24,7 @@ from analysis.errors import PlanError
 from analysis.lazy import pd
 from analysis.model import MoEModel
 from analysis.progress import Progress
+from pruning.append_log import plain_json
 from pruning.constraints import Constraints
 from pruning.evaluate.drawing import DrawnSamples
 from pruning.evaluate.full_side import run_full
@@ -33,7 +34,7 @@ from pruning.recipe import Recipe
 from pruning.recipe_file import save_recipe
 from pruning.schedules.base import allocation_of
 from pruning.search.fitness import MaskedFitness, Subject, free_share
-from pruning.search.log import LOG_NAME, SearchLog, open_log, plain_json
+from pruning.search.log import LOG_NAME, SearchLog, open_log
 from pruning.search.result import PLAN_NAME, RESULT_NAME, SearchResult, load_search, result_of
 from pruning.search.run import Outcome, Task, search
 from pruning.search.scores import Fitness, Score

@@ -138,7 +138,7 @@ def test_fitness_is_what_evaluate_says_of_the_plan(measure):
 
 
 def kept_bytes(fitness):
-    held = fitness._kept._inputs.values()
+    held = fitness._runs._kept._inputs.values()
     tensors = {id(t): t.nbytes for blocks in held for each in blocks.values() for t in each}
     return sum(tensors.values())
 
@@ -157,7 +157,7 @@ def test_kept_states_stay_within_their_room():
             fitness.hold(candidates[:2])
             assert kept_bytes(fitness) <= room
         assert_same_values(found, whole)
-    assert set(candidates[:2]) <= set(fitness._kept._inputs)
+    assert set(candidates[:2]) <= set(fitness._runs._kept._inputs)
 
 
 def _writes_into_its_input(module, args, output):
