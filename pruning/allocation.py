@@ -8,6 +8,9 @@ from analysis.errors import PlanError
 from analysis.families import MoELayer
 from analysis.sparsity import as_percent
 
+# Experts or neurons that each layer loses, in order of the layers.
+Removed = tuple[int, ...]
+
 
 def count_problem(layer: MoELayer, keep: int) -> str | None:
     """Why a layer cannot keep so many experts, with the nearest numbers that work; None if it can.

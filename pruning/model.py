@@ -15,6 +15,7 @@ from analysis.stats.store import Run, stats_store
 from pruning.evaluate.record import EvaluationRecord
 from pruning.plan import PruningPlan
 from pruning.planning.make import make_plan
+from pruning.planning.measured import with_sensitivity
 from pruning.planning.ranking import Ranking, select_measured
 from pruning.requests.base import Request, validated
 from pruning.requests.calibration import CalibrateRequest
@@ -95,7 +96,7 @@ class Model:
             return make_plan(self._ranked(request), request).plan
         made = {"criterion": ranking.criterion.name, "granularity": ranking.granularity}
         request = self._asked(PlanRequest, **made, gate=ranking.gate, **options)
-        return make_plan(ranking, request).plan
+        return make_plan(with_sensitivity(ranking, request, self.store), request).plan
 
     def sizes(self, plan: PruningPlan) -> SizeReport:
         """Bytes, parameters and FLOPs before and after a plan."""
@@ -126,7 +127,8 @@ class Model:
         return self._drained(verify_export(Path(out), level=level, source=source))
 
     def _ranked(self, request: PlanRequest) -> Ranking:
-        return self._drained(select_measured(request, self.described, self.store))
+        found = self._drained(select_measured(request, self.described, self.store))
+        return with_sensitivity(found, request, self.store)
 
     def _asked(self, kind: type[Asked], **values: Any) -> Asked:
         """A request with what all of this model's have in common."""

@@ -1,7 +1,22 @@
 """Single schedules, applied to layers and a budget."""
 
+import numpy as np
+
 from pruning.constraints import Constraints
 from pruning.schedules import Evidence, Spending, allocate
+from pruning.sensitivity.curves import Curve, Curves, Sensitivity
+
+
+def sensitivity_of(*costs):
+    """What was measured: a list for each layer, the costs of losing 0, 1, 2 ... experts."""
+    curves = tuple(Curve(np.arange(len(each)), np.array(each, dtype=float)) for each in costs)
+    return Sensitivity((Curves(curves, {}),))
+
+
+def evidence_in(grid):
+    """A grid as saliency, as counts of tokens, and as what every further expert costs."""
+    costs = [np.cumsum([0.0, *np.sort(row[~np.isnan(row)])]) for row in grid]
+    return Evidence(grid, grid, sensitivity=sensitivity_of(*costs))
 
 
 def patterned(layers, budget, pattern, constraints=None):

@@ -21,10 +21,12 @@ from app.tables.ranked import Ranked, rank
 from pruning.planning.choice import PlanChoice, scopes_of
 from pruning.planning.comparing import CompareRequest, compare_selections
 from pruning.planning.make import CurrentPlan
+from pruning.planning.measured import find_sensitivity
 from pruning.planning.ranking import Selection, criterion_badge, select
 from pruning.planning.words import corpora_words
 from pruning.requests.plan import PlanRequest
 from pruning.search.store import KnownSearch, SearchStore, read_known
+from pruning.sensitivity.record import SensitivityStore
 
 # The corpus that stands for a mix of all; no file is called so.
 BLEND: Final = "(blend)"
@@ -188,7 +190,11 @@ class Context:
         found = select(
             request, self.model, self.store, choose=lambda *args: self.keep(choose_stats, *args)
         )
-        return self.keep(itself, found)
+        kept = self.keep(itself, found)
+        if not request.is_measured:
+            return kept
+        known = SensitivityStore(self.store.directories)
+        return replace(kept, sensitivity=self.keep(find_sensitivity, kept, request, known))
 
     @cached_property
     def first(self) -> Selection:

@@ -16,7 +16,7 @@ from pruning.budget import sparsity_budget
 from pruning.planning.choice import PlanChoice, schedule_label
 from pruning.planning.ranking import FREQUENCY, Selection
 from pruning.planning.schedules_table import schedules_table, searched_rows
-from pruning.schedules import Spending
+from pruning.schedules import MEASURED, Spending
 from pruning.search.store import order_digest
 
 _LABELLED_LAYERS: Final = 8  # in half of a narrow page
@@ -42,6 +42,8 @@ class Sides:
 def selection_of(context: Context) -> Selection:
     """The recipe with its statistics, and with counts of tokens where there are any."""
     request = context.request
+    if context.plan.schedule == MEASURED:
+        return context.selection(request.model_copy(update={"schedule": MEASURED}))
     if context.ranking_criterion.source != "routed" and context.corpora:
         # So that the frequency schedule has its numbers as well.
         asked = {"schedule": FREQUENCY, "corpora": context.corpora}

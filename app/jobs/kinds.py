@@ -19,6 +19,7 @@ from pruning.requests.evaluation import AskRequest, BinsRequest, EvaluateRequest
 from pruning.requests.export import ExportRequest
 from pruning.requests.model import WeightsRequest
 from pruning.requests.search import SearchRequest
+from pruning.requests.sensitivity import SensitivityRequest
 from pruning.requests.variance import VarianceRequest
 from pruning.tasks.benchmark import benchmark_results
 
@@ -130,6 +131,12 @@ KINDS: Final[Mapping[str, JobKind]] = {
         "search.search_task",
         "{about}",
         lambda found: f"The best of {found['candidates']} candidates has {found['fitness']:.4f}.",
+    ),
+    "sensitivity": JobKind(
+        SensitivityRequest,
+        "sensitivity.sensitivity_task",
+        "sensitivity of {about} by {request.criterion}",
+        lambda result: f"{_kept(result['sensitivity'], 'record', ' of sensitivity')}.",
     ),
     "benchmark": JobKind(
         BenchmarkRequest,

@@ -38,6 +38,7 @@ from pruning.planning.ranking import Selection
 from pruning.requests.plan import PlanRequest
 from pruning.schedules import Spending
 from pruning.search.store import KnownSearch
+from pruning.sensitivity.record import SensitivityStore
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -87,7 +88,7 @@ _HASHES: Final[dict[Any, Callable[[Any], object]]] = {
     Selection: lambda selection: (
         selection.model.identity,
         selection.request.model_dump_json(),
-        *map(_number, filter(None, (selection.choice, selection.tokens))),
+        *map(_number, filter(None, (selection.choice, selection.tokens, selection.sensitivity))),
     ),
     Spending: lambda spending: (spending.budget.to_dict(), spending.constraints.to_dict()),
     CorpusWeight: str,
@@ -106,7 +107,7 @@ _HASHES: Final[dict[Any, Callable[[Any], object]]] = {
     PlanRequest: PlanRequest.model_dump_json,
     WidthChoice: repr,
     **dict.fromkeys(
-        (AnswerStore, BenchmarkStore, BinsStore, EvaluationStore, VarianceStore),
+        (AnswerStore, BenchmarkStore, BinsStore, EvaluationStore, SensitivityStore, VarianceStore),
         lambda store: (type(store).__name__, store.state()),
     ),
     # Whatever reads a store sees all of its runs.

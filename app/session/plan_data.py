@@ -28,9 +28,9 @@ from pruning.planning.choice import (
     plan_request,
 )
 from pruning.planning.make import CurrentPlan, make_plan
-from pruning.planning.ranking import FREQUENCY, Ranking, Selection
+from pruning.planning.ranking import FREQUENCY, Ranking, Selection, needs_sensitivity
 from pruning.requests.plan import PlanRequest
-from pruning.schedules import budget_notes
+from pruning.schedules import MEASURED, budget_notes
 from pruning.search.store import SEARCH
 from pruning.sizes import SizeReport, format_bytes, size_report
 from pruning.surgery.width_sizes import WidthOption, width_option
@@ -73,6 +73,8 @@ def made_plan(context: Context, choice: PlanChoice) -> CurrentPlan:
             "The frequency schedule counts routed tokens, and there is no calibration yet; start "
             "one on the Start page."
         )
+    if choice.schedule == MEASURED and ready.sensitivity is None:
+        raise NoPlan(literal(needs_sensitivity(ready.request)))
     base = context.request_by(context.ranking_criterion).model_dump()
     request = plan_request(choice, base, kept)
     if choice.schedule == FREQUENCY:

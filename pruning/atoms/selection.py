@@ -1,6 +1,7 @@
 """Which neurons stay: the most salient, within each expert, within each layer, or of all layers."""
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -56,6 +57,8 @@ class Contest:
     # How many each expert may lose, see `atom_rooms`.
     rooms: Mapping[ExpertKey, Room] = field(repr=False)
     scope: AtomScope  # who competes with whom
+    # How many neurons each pool loses of a budget.
+    spread: Callable[[Sequence[Pool], Budget], Sequence[int]] = shares_of
 
     def __post_init__(self) -> None:
         for layer, held in self.saliency.items():
@@ -90,10 +93,22 @@ class Contest:
         # the later expert loses first.
         return owner[np.lexsort((turn, -owner, np.concatenate(costs)))]
 
+    @property
+    def order_digest(self) -> str:
+        """SHA-256 of the order in which neurons go, whatever the budget."""
+        sha = hashlib.sha256(repr(self._members).encode())
+        for keys, queue in zip(self._members, self._queues, strict=True):
+            sha.update(queue.astype("<i4").tobytes())
+            for layer, expert in keys:
+                room, values = self.rooms[layer, expert], self.saliency[layer][expert]
+                sha.update(f"{layer}:{expert}:{room.least}:{room.step}".encode())
+                sha.update(np.argsort(-values, kind="stable").astype("<i4").tobytes())
+        return sha.hexdigest()
+
     def removed(self, budget: Budget) -> dict[ExpertKey, int]:
         """How many neurons each expert loses; they sum to the budget."""
         gone: dict[ExpertKey, int] = {}
-        shares = shares_of(self.pools, budget)
+        shares = self.spread(self.pools, budget)
         for keys, share, queue in zip(self._members, shares, self._queues, strict=True):
             least = [self.rooms[key].least for key in keys]
             step = self.rooms[keys[0]].step

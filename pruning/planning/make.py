@@ -12,8 +12,15 @@ from analysis.stats.store import StatsStore
 from pruning.budget import Budget, count_budget, size_budget, sparsity_budget
 from pruning.constraints import check_total, rooms_of
 from pruning.plan import Provenance, PruningPlan, model_ref, select_experts, tool_version
+from pruning.planning.measured import with_sensitivity
 from pruning.planning.neurons import Arena, arena_of, check_neurons, plan_neurons, plan_of_file
-from pruning.planning.ranking import FREQUENCY, Ranking, Selection, select_measured
+from pruning.planning.ranking import (
+    FREQUENCY,
+    Ranking,
+    Selection,
+    select_measured,
+    sensitivity_for,
+)
 from pruning.planning.words import corpora_words, schedule_words
 from pruning.requests.base import command_line
 from pruning.requests.plan import PlanRequest
@@ -86,6 +93,8 @@ def make_plan(ranking: Ranking, request: PlanRequest, arena: Arena | None = None
         constraints=spending.constraints,
     )
     notes = allocation_notes(request.schedule, spending, allocation, evidence)
+    if request.is_measured:
+        notes = (sensitivity_for(ranking, request).note(allocation.removed), *notes)
     return Decision(plan, notes)
 
 
@@ -99,11 +108,14 @@ def plan_from_stats(
     if request.kept_atoms is not None:
         return Decision(plan_of_file(request, model)), None
     selection = yield from select_measured(request, model, store, parts)
+    selection = with_sensitivity(selection, request, store)
     return make_plan(selection, request), selection
 
 
 def evidence_of(ranking: Ranking, request: PlanRequest) -> Evidence:
     """What the schedule of a request may look at: also its file."""
+    if request.is_measured:
+        sensitivity_for(ranking, request)
     path = request.schedule_file
     if path is None:
         return ranking.evidence
@@ -121,6 +133,8 @@ def provenance_of(ranking: Ranking, request: PlanRequest, spending: Spending) ->
         # Numbers of a search in another order than its own are no longer what it found.
         if searched and searched.order == order_digest(ranking.table):
             schedule, parameters = SEARCH, searched.parameters()
+    if request.is_measured:
+        parameters = sensitivity_for(ranking, request).to_dict()
     return Provenance(
         criterion=ranking.criterion.name,
         gate=request.gate if ranking.criterion.uses_gate else "",

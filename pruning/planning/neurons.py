@@ -1,6 +1,7 @@
 """Plans of neurons: a ranking, a budget and a scope -> the neurons that stay."""
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,9 @@ from pruning.plan import (
     plan_from_dict,
     tool_version,
 )
-from pruning.planning.ranking import Ranking
+from pruning.planning.ranking import Ranking, sensitivity_for
 from pruning.requests.plan import PlanRequest
+from pruning.schedules import MEASURED
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +51,15 @@ class Arena:
             return atom_params_budget(self.contest, sizer, share, self.experts)
         target = AtomTarget(request.target_gib or "", request.target_dtype, request.widths)
         return atom_size_budget(self.contest, sizer, target, self.experts)
+
+    def plan(self, model: MoEModel, budget: Budget, cut: Collection[int]) -> PruningPlan:
+        """The plan that spends a budget in these layers; the others stay whole."""
+        removed = {
+            (layer, expert): gone if layer in cut else 0
+            for (layer, expert), gone in self.contest.removed(budget).items()
+        }
+        experts = {layer: ids for layer, ids in self.experts.items() if layer in cut}
+        return _plan(model, experts, self.contest.kept(removed, experts), Provenance())
 
 
 def check_neurons(request: PlanRequest, model: MoEModel) -> None:
@@ -80,24 +91,30 @@ def plan_neurons(
     ranking: Ranking, request: PlanRequest, arena: Arena
 ) -> tuple[PruningPlan, tuple[str, ...]]:
     """The neurons that stay, and what a person should know of them, one line each."""
+    parameters: dict[str, Any] = {"scope": str(request.scope)}
+    schedule = f"neurons by {request.scope}"
+    sensitivity = sensitivity_for(ranking, request) if request.is_measured else None
+    if sensitivity:
+        arena = replace(arena, contest=replace(arena.contest, spread=sensitivity.shares))
+        schedule, parameters = MEASURED, parameters | sensitivity.to_dict()
     contest, experts, choice = arena.contest, arena.experts, ranking.choice
     budget = arena.budget(request, ranking.model)
     atoms = contest.kept(contest.removed(budget), experts)
-    parameters: dict[str, Any] = {"scope": request.atom_scope}
     if request.target_gib is not None:
         parameters["widths"] = request.widths.to_json()
     provenance = Provenance(
         criterion=request.criterion,
         corpora=choice.corpora,
         runs=tuple(run.manifest.run_id for run in choice.runs),
-        schedule=f"neurons by {request.atom_scope}",
+        schedule=schedule,
         sparsity=request.sparsity,
         tool_version=tool_version(),
         budget=budget.to_dict(),
         schedule_parameters=parameters,
         constraints=request.constraints.to_dict(),
     )
-    notes = (*choice.notes, budget_note(contest.pools, budget))
+    measured = sensitivity.note(sensitivity.shares(contest.pools, budget)) if sensitivity else None
+    notes = (*choice.notes, measured, budget_note(contest.pools, budget))
     plan = _plan(ranking.model, experts, atoms, provenance)
     return plan, tuple(filter(None, notes))
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from analysis.criteria import CRITERIA, Criterion, get_criterion
+from analysis.errors import PlanError
 from analysis.lazy import pd
 from analysis.model import MoEModel
 from analysis.progress import Progress
@@ -21,10 +22,13 @@ from analysis.stats.tables import ExpertStats, Gate
 from analysis.widths import expert_widths
 from pruning.active import Routing
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
+from pruning.requests.base import command_line, option_words, repeated
 from pruning.requests.plan import PlanRequest
 from pruning.schedules import Evidence, fold_ranking
+from pruning.sensitivity.curves import Sensitivity
 
 FREQUENCY = "frequency"
+_OF_ORDER = ("granularity", "criterion", "gate", "multiple_of", "floor", "pin", "drop", "stats_dir")
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +42,8 @@ class Ranking:
     tokens: Choice[Any] | None = None
     gate: Gate = "applied"  # gate convention
     granularity: str = EXPERT_GRANULARITY  # what is ranked
+    # What the measured schedule reads; of `with_sensitivity`.
+    sensitivity: Sensitivity | None = None
 
     @property
     def is_atomic(self) -> bool:
@@ -76,7 +82,8 @@ class Ranking:
         if self.tokens is not None:
             by_tokens = rank_experts(CRITERIA[FREQUENCY], self.tokens.stats, self.gate)
             frequency = fold_ranking(by_tokens, layers)
-        return Evidence(fold_ranking(self.table, layers), frequency)
+        saliency = fold_ranking(self.table, layers)
+        return Evidence(saliency, frequency, sensitivity=self.sensitivity)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -143,6 +150,25 @@ def weights_measured(
 
     if criterion.source == "weights" and not store.of_model(model.identity, "weights"):
         yield from weight_statistics(model, store)
+
+
+def sensitivity_for(ranking: Ranking, request: PlanRequest) -> Sensitivity:
+    """What the measured schedule reads."""
+    if ranking.sensitivity is None:
+        raise needs_sensitivity(request)
+    return ranking.sensitivity
+
+
+def needs_sensitivity(request: PlanRequest) -> PlanError:
+    """The error that names the command which measures what a request needs."""
+    on = f" on {' and '.join(request.measured_on)}" if request.measured_on else ""
+    words = ["sensitivity", request.model, *option_words(request, only=_OF_ORDER)]
+    words += repeated("--calibrated-on", request.corpora)
+    words += repeated("--corpus", request.measured_on or ("CORPUS",))
+    return PlanError(
+        f"The sensitivity of this order by {request.criterion} was not measured{on} yet; run "
+        f"`{command_line(*words)}` first."
+    )
 
 
 def criterion_badge(criterion: Criterion) -> str:

@@ -17,7 +17,7 @@ from pruning.requests.base import Option
 from pruning.requests.calibration import check_spread, seq_len_of
 from pruning.requests.model import ModelRequest
 from pruning.requests.options import DEFAULT_MEASURED, DEFAULT_SEQ_LEN
-from pruning.schedules import get_schedule
+from pruning.schedules import MEASURED, get_schedule
 
 OneCorpus = Annotated[
     tuple[options.MeasuredCorpus, ...],
@@ -138,8 +138,11 @@ class SweepRequest(MeasureRequest):
     def _neurons_are_asked_for(self) -> "SweepRequest":
         for criterion in self.criteria:
             check_ranks(get_criterion(criterion), self.granularity)
-        if self.granularity == ATOMIC_GRANULARITY and self.schedule != "uniform":
-            raise PlanError("Plans of neurons have --atom-scope in place of --schedule.")
+        if self.granularity == ATOMIC_GRANULARITY and self.schedule not in ("uniform", MEASURED):
+            raise PlanError(
+                f"Plans of neurons have --atom-scope, or --schedule {MEASURED}; not "
+                f"{self.schedule}."
+            )
         if self.schedule == "file":
             raise PlanError("A schedule from a file has its own budget; it cannot be swept.")
         return self

@@ -33,6 +33,8 @@ from pruning.evaluate.drawing import SCORED, Scored
 from pruning.evaluate.result import DEFAULT_MEASURES, MEASURES, parse_measures
 from pruning.requests.base import Option, checked, checked_by
 from pruning.schedules import SCHEDULES, get_schedule
+from pruning.sensitivity.curves import Across as AcrossName
+from pruning.sensitivity.curves import CostName
 from pruning.surgery.resharding import parse_size
 
 DEFAULT_TOKENS = 65_536
@@ -219,6 +221,20 @@ TargetDtype = Annotated[
 ]
 Schedule = Annotated[
     Text, checked_by(get_schedule), Option(f"How the budget is spread: {', '.join(SCHEDULES)}.")
+]
+MeasuredOn = Annotated[
+    CorpusName,
+    checked_by(parse_corpus),
+    Option(
+        "With --schedule measured, corpus of the sensitivity; repeatable. Default: the last.",
+        ("--measured-on",),
+    ),
+]
+Cost = Annotated[
+    CostName, Option("With --schedule measured, what layers cost: esap, kl, or nll (added loss).")
+]
+Across = Annotated[
+    AcrossName, Option("With several --measured-on, spare their mean or the worst of them.")
 ]
 ScheduleFile = Annotated[
     Path, Option("CSV, JSON or YAML: layer -> experts kept or removed; a search result.")

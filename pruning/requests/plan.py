@@ -16,7 +16,7 @@ from pruning.plan import ATOMIC_GRANULARITY
 from pruning.requests import options
 from pruning.requests.base import Option, option_words
 from pruning.requests.ranking import RankRequest
-from pruning.schedules import get_schedule
+from pruning.schedules import MEASURED, get_schedule
 
 # Fields that plans of one granularity only have -> their options.
 _OF_EXPERTS: Mapping[str, str] = {
@@ -31,6 +31,11 @@ _OF_NEURONS: Mapping[str, str] = {
     "params_share": "--params-share",
     "width_mode": "--width-mode",
     "width_multiple_of": "--width-multiple-of",
+}
+_OF_SENSITIVITY: Mapping[str, str] = {
+    "measured_on": "--measured-on",
+    "cost": "--cost",
+    "across": "--across",
 }
 # What a file of the neurons that stay leaves nothing to say of.
 _NOT_WITH_A_FILE: Mapping[str, str] = {
@@ -72,6 +77,9 @@ class PlanRequest(RankRequest):
     kept_atoms: options.KeptAtoms | None = None
     schedule: options.Schedule = "uniform"
     schedule_file: options.ScheduleFile | None = None
+    measured_on: tuple[options.MeasuredOn, ...] = ()
+    cost: options.Cost = "esap"
+    across: options.Across = "mean"
     multiple_of: options.MultipleOf = 1
     floor: options.Floor = 0
     protect: tuple[options.Protect, ...] = ()
@@ -93,6 +101,8 @@ class PlanRequest(RankRequest):
             self._check_neurons()
         else:
             self._check_experts()
+        if not self.is_measured and (unfit := self._given(_OF_SENSITIVITY)):
+            raise PlanError(f"{unfit[0]} is for --schedule {MEASURED}; add it, or leave it out.")
         _ = self.constraints  # says what is wrong with them
         return self
 
@@ -122,10 +132,12 @@ class PlanRequest(RankRequest):
         return [name for name in names if getattr(self, name) not in (None, "")]
 
     def _check_neurons(self) -> None:
-        if unfit := self._given(_OF_EXPERTS):
+        unfit = self._given(_OF_EXPERTS)
+        if unfit and not (unfit == ["--schedule"] and self.is_measured):
             raise PlanError(
                 f"{unfit[0]} is for plans of whole experts; a plan of neurons takes --atom-scope, "
-                "--protect, --pin, --drop, --floor and --multiple-of, or --kept-atoms."
+                f"--schedule {MEASURED}, --protect, --pin, --drop, --floor and --multiple-of, or "
+                "--kept-atoms."
             )
         if self.kept_atoms is not None:
             if unfit := self._given(_NOT_WITH_A_FILE):
@@ -161,8 +173,13 @@ class PlanRequest(RankRequest):
 
     @property
     def scope(self) -> AtomScope:
-        """Among which neurons the budget is spent."""
-        return parse_scope(self.atom_scope)
+        """Among which neurons the budget is spent; curves are of those of a layer."""
+        return AtomScope.LAYER if self.is_measured else parse_scope(self.atom_scope)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the sensitivity of layers spreads the budget."""
+        return self.schedule == MEASURED
 
     @property
     def widths(self) -> WidthChoice:

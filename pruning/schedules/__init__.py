@@ -7,13 +7,21 @@ plans compare at equal size.
 from analysis.sparsity import parse_sparsity
 from pruning.schedules.base import Evidence, Schedule, Spending
 from pruning.schedules.counts import counts_from_text, fit_counts, from_counts, read_counts
-from pruning.schedules.listing import SCHEDULES, SIDE_COLUMNS, allocate, get_schedule, side_by_side
+from pruning.schedules.listing import (
+    MEASURED,
+    SCHEDULES,
+    SIDE_COLUMNS,
+    allocate,
+    get_schedule,
+    side_by_side,
+)
 from pruning.schedules.notes import allocation_notes, budget_notes
 from pruning.schedules.patterns import PATTERNS
 from pruning.schedules.ranked import fold_ranking
 from pruning.schedules.uniform import uniform
 
 __all__ = [
+    "MEASURED",
     "PATTERNS",
     "SCHEDULES",
     "SIDE_COLUMNS",

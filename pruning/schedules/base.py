@@ -9,8 +9,9 @@ from analysis.families import MoELayer
 from pruning.allocation import Allocation
 from pruning.budget import Budget
 from pruning.constraints import Constraints, Room
+from pruning.sensitivity.curves import Sensitivity
 
-Need = Literal["saliency", "frequency", "counts"]
+Need = Literal["saliency", "frequency", "counts", "sensitivity"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Evidence:
     saliency: FloatArray | None = None
     frequency: FloatArray | None = None  # the same for the number of routed tokens
     counts: Mapping[int, int] | None = None  # layer -> experts kept, from a file
+    sensitivity: Sensitivity | None = None  # curves of the order of the experts
 
 
 @dataclass(frozen=True, eq=False)

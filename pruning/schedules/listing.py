@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 from analysis.arrays import FloatArray
 from analysis.errors import PlanError, unknown_name
@@ -15,12 +16,16 @@ from pruning.schedules.counts import spread_counts
 from pruning.schedules.patterns import PATTERNS, spread_pattern
 from pruning.schedules.ranked import remove_lowest, rescale
 from pruning.schedules.uniform import spread_evenly
+from pruning.sensitivity.curves import Sensitivity
+
+MEASURED = "measured"
+Seen = TypeVar("Seen", FloatArray, Sensitivity)
 
 
-def _seen(grid: FloatArray | None) -> FloatArray:
-    if grid is None:
+def _seen(evidence: Seen | None) -> Seen:
+    if evidence is None:
         raise ValueError("the schedule's evidence is missing")
-    return grid
+    return evidence
 
 
 SCHEDULES = {
@@ -54,6 +59,16 @@ SCHEDULES = {
                 is_nested=False,
             )
             for name in PATTERNS
+        ),
+        Schedule(
+            MEASURED,
+            "Measured",
+            "as little as the measured sensitivity of each layer says",
+            lambda turn: _seen(turn.evidence.sensitivity).spend(
+                turn.rooms, turn.spending.budget.total
+            ),
+            frozenset({"sensitivity"}),
+            is_nested=False,
         ),
         Schedule(
             "file", "From a file", "the numbers of a file", spread_counts,

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pruning.allocation import Removed
 from pruning.search.settings import SearchSettings
-from pruning.search.space import Removed, Space
+from pruning.search.space import Space
 
 # A small feasible set, or one whose elites have few neighbours, may not hold a whole population.
 _DRAWS_FOR_EACH = 64

@@ -5,8 +5,9 @@ those of the last candidate, and of those that breed, are kept: a candidate begi
 differs from one of them. Its value is the same, bit for bit.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -14,16 +15,22 @@ from transformers import PreTrainedModel
 
 from analysis.arrays import FloatArray
 from analysis.calibration.free import free_memory
+from analysis.calibration.loading import CalibrationSettings, load_model
+from analysis.calibration.memory import check_fits
+from analysis.corpora import TokenSequences
 from analysis.families import MoEFamily
 from analysis.forwards import decoder_layers
+from analysis.model import MoEModel
+from analysis.progress import Progress
+from pruning.allocation import Removed
 from pruning.evaluate.candidate import MeasureSettings, measure_hidden
-from pruning.evaluate.full_side import FullSide
+from pruning.evaluate.full_side import FullSide, run_full
 from pruning.evaluate.result import MEASURES
+from pruning.evaluate.samples import Samples
 from pruning.masking import masked
 from pruning.plan import PruningPlan
 from pruning.search.prefix import Pass, run_from
 from pruning.search.scores import BlockFitness
-from pruning.search.space import Removed
 
 _SHARE_OF_MEMORY = 0.25
 
@@ -38,6 +45,31 @@ class Subject:
     full: FullSide  # its side of the search samples
     # Removed -> the plan that removes so many of each layer.
     plan_of: Callable[[Removed], PruningPlan]
+
+
+def load_for(
+    model: MoEModel,
+    sequences: TokenSequences,
+    running: CalibrationSettings,
+    offload: Path | None = None,
+) -> Generator[Progress, None, PreTrainedModel]:
+    """Load a model that fits with these samples; `offload` takes weights that fit nowhere else."""
+    yield Progress("loading the model", 0, 0)
+    check_fits(model, sequences, running)
+    return load_model(model, running, offload)
+
+
+def subject_of(
+    model: MoEModel,
+    loaded: PreTrainedModel,
+    samples: Samples,
+    plan_of: Callable[[Removed], PruningPlan],
+) -> Generator[Progress, None, Subject]:
+    """Run the loaded model over the samples."""
+    full = yield from run_full(loaded, samples)
+    full = replace(full, max_bytes=free_share(loaded.device))
+    sparse = tuple(layer.index for layer in model.layers)
+    return Subject(loaded, model.family, sparse, full, plan_of)
 
 
 class MaskedRuns:
@@ -87,6 +119,11 @@ class MaskedRuns:
     def hold(self, candidates: Sequence[Removed]) -> None:
         """Keep the hidden states of these, the first ones first, as far as there is room."""
         self._kept.hold(candidates)
+
+    def forget(self) -> None:
+        """Keep nothing: what comes shares nothing with what was."""
+        self._kept.forget()
+        self._subject.full.known.clear()
 
 
 class MaskedFitness:
@@ -172,6 +209,10 @@ class _HiddenStates:
                 kept[removed] = dict(blocks)
         # The last stays last.
         self._inputs = {name: kept[name] for name in reversed(kept)}
+
+    def forget(self) -> None:
+        """Let go of everything."""
+        self._inputs.clear()
 
     def _alike(self, one: Removed, other: Removed) -> int:
         """Number of layers at the beginning that lose equally many; all but the last at most."""

@@ -15,6 +15,7 @@ from filelock import Timeout
 
 from analysis.errors import PlanError
 from analysis.json_text import parse_json
+from pruning.allocation import Removed
 from pruning.append_log import (
     AppendLog,
     appending,
@@ -26,7 +27,6 @@ from pruning.append_log import (
 )
 from pruning.search.evolution import Candidate
 from pruning.search.scores import Score
-from pruning.search.space import Removed
 
 SCHEMA_VERSION = 1
 LOG_NAME = "search.jsonl"

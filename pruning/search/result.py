@@ -13,9 +13,9 @@ from analysis.errors import PlanError
 from analysis.families import MoELayer
 from analysis.json_text import parse_json
 from analysis.lazy import pd
+from pruning.allocation import Removed
 from pruning.evaluate.store import Count, first_problem
 from pruning.search.run import Outcome
-from pruning.search.space import Removed
 
 SCHEMA_VERSION = 1
 RESULT_NAME = "search.json"

@@ -11,11 +11,12 @@ import numpy as np
 from analysis.arrays import FloatArray
 from analysis.errors import PlanError
 from analysis.progress import Progress
+from pruning.allocation import Removed
 from pruning.search.evolution import Candidate, best_of, initial_state, next_state
 from pruning.search.log import SearchLog
 from pruning.search.scores import Fitness, Score
 from pruning.search.settings import SearchSettings
-from pruning.search.space import Removed, Space
+from pruning.search.space import Space
 
 _LEAST_SAMPLES = 8  # before which no candidate is given up
 

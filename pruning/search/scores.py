@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from analysis.arrays import FloatArray
-from pruning.search.space import Removed
+from pruning.allocation import Removed
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import torch
 
 from analysis.calibration.distributed import Processes
+from pruning.allocation import Removed
 from pruning.search.scores import BlockFitness, Fitness
-from pruning.search.space import Removed
 
 
 class SharedFitness:

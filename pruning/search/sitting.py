@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,33 +13,30 @@ import numpy as np
 from analysis.calibration.distributed import Processes, join
 from analysis.calibration.loading import (
     CalibrationSettings,
-    load_model,
     offload_space,
     resolve_device,
     resolve_dtype,
 )
-from analysis.calibration.memory import check_fits
 from analysis.durable import write_durably
 from analysis.errors import PlanError
 from analysis.lazy import pd
 from analysis.model import MoEModel
 from analysis.progress import Progress
+from pruning.allocation import Removed
 from pruning.append_log import plain_json
 from pruning.constraints import Constraints
 from pruning.evaluate.drawing import DrawnSamples
-from pruning.evaluate.full_side import run_full
 from pruning.evaluate.samples import make_samples
 from pruning.plan import Provenance, PruningPlan, model_ref, select_experts
 from pruning.recipe import Recipe
 from pruning.recipe_file import save_recipe
 from pruning.schedules.base import allocation_of
-from pruning.search.fitness import MaskedFitness, Subject, free_share
+from pruning.search.fitness import MaskedFitness, load_for, subject_of
 from pruning.search.log import LOG_NAME, SearchLog, open_log
 from pruning.search.result import PLAN_NAME, RESULT_NAME, SearchResult, load_search, result_of
 from pruning.search.run import Outcome, Task, search
 from pruning.search.scores import Fitness, Score
 from pruning.search.shared import SharedFitness
-from pruning.search.space import Removed
 from pruning.search.store import RECIPE_NAME, order_digest
 
 
@@ -146,13 +143,9 @@ def make_fitness(
     """
     model, sequences, running = problem.model, problem.drawn.sequences, problem.running
     with processes.together():
-        yield Progress("loading the model", 0, 0)
-        check_fits(model, sequences, running)
-        loaded = load_model(model, running, offload)
-        full = yield from run_full(loaded, make_samples(sequences, running.batch_size))
-        full = replace(full, max_bytes=free_share(loaded.device))
-        sparse = tuple(layer.index for layer in model.layers)
-        subject = Subject(loaded, model.family, sparse, full, problem.plan)
+        loaded = yield from load_for(model, sequences, running, offload)
+        samples = make_samples(sequences, running.batch_size)
+        subject = yield from subject_of(model, loaded, samples, problem.plan)
         own = MaskedFitness(subject, problem.measure, problem.task.settings.seed, max_bytes)
     return own if processes.world == 1 else SharedFitness(own, processes)
 

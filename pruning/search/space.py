@@ -7,11 +7,10 @@ from itertools import accumulate
 
 import numpy as np
 
-from pruning.allocation import Allocation
+from pruning.allocation import Allocation, Removed
 from pruning.constraints import Room, check_total, rooms_of
 from pruning.schedules import PATTERNS, Spending, allocate
 
-Removed = tuple[int, ...]
 _WORD_BITS = 64
 
 

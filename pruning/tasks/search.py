@@ -11,6 +11,7 @@ from analysis.stats.blend import Part
 from analysis.stats.store import stats_store
 from pruning.evaluate.drawing import DrawnSamples, SampleSettings, draw
 from pruning.planning.make import check_request, evidence_of, provenance_of, spending_of
+from pruning.planning.measured import with_sensitivity
 from pruning.planning.ranking import Selection, select
 from pruning.recipe import Recipe, SearchSection
 from pruning.requests.calibration import seq_len_of
@@ -79,7 +80,8 @@ def problem_of(request: SearchRequest) -> "Steps[Problem]":
         parts.append(Part(found, corpus.weight))
     if weights := weights_request(recipe, machine):
         yield from weights_run(weights)
-    selection = select(plan_request(recipe, machine), model, store, parts)
+    planned = plan_request(recipe, machine)
+    selection = with_sensitivity(select(planned, model, store, parts), planned, store)
     return _problem(asked, recipe, machine, selection, drawn)
 
 

@@ -7,10 +7,13 @@ from analysis.model import MoEModel, load_model_index
 from analysis.stats.store import StatsStore, stats_store
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
 from pruning.planning.make import make_plan
+from pruning.planning.measured import with_sensitivity
 from pruning.planning.ranking import Selection, select_measured
 from pruning.requests.base import validated
 from pruning.requests.evaluation import BinsRequest, SweepRequest
 from pruning.requests.plan import PlanRequest
+from pruning.requests.sensitivity import SensitivityRequest
+from pruning.schedules import MEASURED
 from pruning.tasks import Steps
 
 
@@ -25,18 +28,22 @@ def sweep_plans(
 ) -> Steps[list[PruningPlan]]:
     """The plans of a sweep, by criterion and then by sparsity."""
     own: dict[str, Any] = {"schedule": request.schedule}
-    if request.granularity == ATOMIC_GRANULARITY:
+    if request.granularity == ATOMIC_GRANULARITY and request.schedule != MEASURED:
         own = {"atom_scope": request.atom_scope}
     plans = []
     for criterion in request.criteria:
         asked = [plan_request(request, criterion, each, own) for each in request.sparsities]
-        ranking = yield from select_measured(asked[0], model, store)
+        selection = yield from select_measured(asked[0], model, store)
+        ranking = with_sensitivity(selection, asked[0], store)
         plans += [make_plan(ranking, each).plan for each in asked]
     return [fit_plan(plan, model) for plan in plans]
 
 
 def plan_request(
-    request: SweepRequest | BinsRequest, criterion: str, sparsity: str, own: dict[str, Any]
+    request: SweepRequest | BinsRequest | SensitivityRequest,
+    criterion: str,
+    sparsity: str,
+    own: dict[str, Any],
 ) -> PlanRequest:
     """The plan by one criterion that a request asks for; `own` has what its granularity adds."""
     reads_text = get_criterion(criterion).source == "routed"

@@ -30,6 +30,7 @@ SAID = [
     ("variance", {"variances": ["a", "b"]}, "2 records of hidden states are kept."),
     ("bins", {"bins": "a-record"}, "a-record is kept beside the statistics."),
     ("search", {"candidates": 7, "fitness": 0.5}, "The best of 7 candidates has 0.5000."),
+    ("sensitivity", {"sensitivity": ["a"]}, "1 record of sensitivity is kept."),
     ("ask", {"answers": 2}, "The answers are under Evaluate, Ask both models."),
     (
         "benchmark",

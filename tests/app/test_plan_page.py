@@ -7,8 +7,10 @@ import pytest
 import yaml
 from page_texts import command, decoded, recipe_on, table_with, texts
 
+from analysis.drain import drain
 from analysis.errors import PlanError
 from analysis.model import load_model_index
+from app.session.data import settings
 from app.session.plan_state import OnScreen, edited_cells
 from pruning.budget import sparsity_budget
 from pruning.constraints import Constraints
@@ -22,12 +24,14 @@ from pruning.planning.choice import (
     schedule_label,
 )
 from pruning.recipe_file import recipe_from_yaml
+from pruning.requests.sensitivity import SensitivityRequest
 from pruning.schedules import Spending
+from pruning.tasks.sensitivity import sensitivity_run
 
 EVEN = "16.16.16.16.16.16"
 SHIPPED = Path(__file__).parents[2] / "cached_stats" / "evaluations"
 SIDES = "fewest"  # a column of the table of all schedules alone
-SCHEDULES = [name for name in SCHEDULE_NAMES if name not in ("search", "hand")]
+SCHEDULES = [name for name in SCHEDULE_NAMES if name not in ("measured", "search", "hand")]
 
 
 def exact_values(test):
@@ -206,6 +210,22 @@ def test_without_a_calibration_frequency_says_what_is_missing(open_page):
     assert "frequency" not in set(table_with(test, SIDES)["schedule"])
     test.segmented_control(key="schedule").set_value("frequency").run()
     assert "no calibration yet" in texts(test.info)[0]
+
+
+def test_measured_names_the_command_until_something_is_measured(open_page, tmp_path, monkeypatch):
+    monkeypatch.setenv("MOEPRUNE_STATS_DIR", str(tmp_path))
+    settings.clear()
+    test = open_page("plan", corpus="demo-prose", schedule="Measured")
+    (said,) = [text for text in texts(test.info) if "was not measured" in text]
+    assert "moeprune sensitivity demo --criterion reap" in said
+    asked = {"criterion": "reap", "calibrated_on": ("demo-prose",), "corpora": ("demo-math",)}
+    few = {"samples": 2, "levels": 2, "stats_dir": tmp_path}
+    drain(sensitivity_run(SensitivityRequest(model="demo", **asked, **few)))
+    test = open_page("plan", corpus="demo-prose", schedule="Measured")
+    assert texts(test.error) == []
+    assert sum(exact_values(test).values()) == 96
+    assert exact_values(test) == drawn_counts(test)["Measured"]
+    assert "--schedule measured" in command(test, "plan")
 
 
 @pytest.mark.parametrize("model", ["bare", "weighed", "once"])

@@ -27,6 +27,7 @@ LEAST = {
     "benchmark": {"model": "demo"},
     "variance": MEASURED,
     "ask": {"model": "demo", "prompt": "- why?"},
+    "sensitivity": {**MEASURED, "criterion": "reap"},
     "search": {"recipe": SEARCHING, "out": "found"},
     "plan": {"model": "demo", "criterion": "heapr", "sparsity": "25%"},
 }
@@ -48,6 +49,9 @@ MORE = [
     ("variance", {"criteria": ("reap", "man"), "sparsities": ("25%",), "batch_size": 2}),
     ("ask", {"prompt": "two words", "max_new_tokens": 5, "raw": True}),
     ("search", {"out": "elsewhere", "device": "cpu"}),
+    ("sensitivity", {"sparsities": ("25%", "50%"), "refine": 2, "levels": 4, "protect": ("0",)}),
+    ("sensitivity", {"criterion": "heapr", "granularity": "atomic", "cost": "kl", "floor": 4}),
+    ("plan", {"schedule": "measured", "measured_on": ("a.txt", "demo-math"), "across": "worst"}),
     ("plan", {"schedule": "early", "protect": ("0", "1-2"), "pin": ("0:1",), "lock": ("3",)}),
     ("plan", {"sparsity": None, "target_gib": "1.5", "target_dtype": "bfloat16", "floor": 2}),
     ("plan", {"granularity": "atomic", "atom_scope": "layer", "width_mode": "ragged"}),

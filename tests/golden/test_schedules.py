@@ -11,7 +11,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from allocations import patterned
+from allocations import patterned, sensitivity_of
 from search_cases import searched
 from search_cases import task as search_task
 
@@ -35,7 +35,13 @@ THREE = (*TWO, MoELayer(5, 4, 1))
 CAP = 3
 SALIENCY = ((5, 1, 4, 2), (3, 30, 10, 2))
 TOKENS = ((10, 0, 40, 30), (20, 20, 0, 40))
-EVIDENCE = Evidence(np.array(SALIENCY, dtype=float), np.array(TOKENS, dtype=float))
+# Costs of losing 0, 1, 2, 3 experts: layer 1 breaks at its third, layer 4 at its first.
+COSTS = ((0, 1, 2, 9), (0, 4, 5, 6))
+EVIDENCE = Evidence(
+    np.array(SALIENCY, dtype=float),
+    np.array(TOKENS, dtype=float),
+    sensitivity=sensitivity_of(*COSTS),
+)
 
 # Removed from layers 1 and 4 when B = 0, 1, ..., 6 experts go.
 BY_HAND = {
@@ -56,6 +62,9 @@ BY_HAND = {
     "middle": ((0, 0), (1, 0), (1, 1), (2, 1), (2, 2), (3, 2), (3, 3)),
     # 1 : 2.
     "late": ((0, 0), (0, 1), (1, 1), (1, 2), (1, 3), (2, 3), (3, 3)),
+    # The cheapest: 1; 2; 1 + 4 and 0 + 5 of no less than 2; 3 as 2 + 4 or 0 + 6, the lower layer
+    # keeps more; 1 + 6; 2 + 6; 9 + 6.
+    "measured": ((0, 0), (1, 0), (2, 0), (0, 3), (1, 3), (2, 3), (3, 3)),
     # What the file says, here of another number kept each time.
     "file": ((0, 0), (1, 0), (0, 2), (3, 0), (1, 3), (2, 3), (3, 3)),
 }

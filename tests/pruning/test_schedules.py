@@ -6,7 +6,7 @@ from math import fsum
 import numpy as np
 import pandas as pd
 import pytest
-from allocations import patterned, ranked_globally
+from allocations import evidence_in, patterned, ranked_globally
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -67,7 +67,7 @@ def ranking_of(layers, grid):
 def kept_by(name, layers, sparsity, grid, constraints=None):
     limits = constraints or Constraints()
     spending = Spending(layers, sparsity_budget(layers, sparsity), limits)
-    made = allocate(name, spending, Evidence(grid, grid))
+    made = allocate(name, spending, evidence_in(grid))
     plan = select_experts(ranking_of(layers, grid), made, model=REF, constraints=limits)
     return plan.kept
 
@@ -167,7 +167,7 @@ def test_every_schedule_spends_the_budget_of_uniform_within_bounds(layers, perce
     assert budget.total == sum(layer.num_experts * percent // 100 for layer in layers)
     assume(budget.total <= sum(layer.num_experts - layer.top_k for layer in layers))
     for name in SPENDERS[1:]:  # uniform may refuse where one layer has no room for its share
-        made = allocate(name, Spending(layers, budget), Evidence(grid, grid))
+        made = allocate(name, Spending(layers, budget), evidence_in(grid))
         assert sum(removed(made)) == budget.total
         assert all(k >= layer.top_k for layer, k in zip(layers, made.keep, strict=True))
 
@@ -194,7 +194,7 @@ def test_constraints_hold_for_every_schedule(layers, count, seed, data):
     grid = grid_of(layers, seed)
     for name in SPENDERS:
         made = allocate(
-            name, Spending(layers, count_budget(layers, total), limits), Evidence(grid, grid)
+            name, Spending(layers, count_budget(layers, total), limits), evidence_in(grid)
         )
         assert sum(removed(made)) == total
         plan = select_experts(ranking_of(layers, grid), made, model=REF, constraints=limits)
@@ -240,7 +240,7 @@ def test_the_order_of_rows_and_equal_values_change_nothing(seed, percent):
     for name in ("global", "global-rescaled", "frequency"):
         spending = Spending(FOUR, budget)
         first, second = (
-            allocate(name, spending, Evidence(folded, folded))
+            allocate(name, spending, evidence_in(folded))
             for folded in (fold_ranking(ranking, FOUR), fold_ranking(shuffled, FOUR))
         )
         assert first == second
@@ -312,7 +312,7 @@ def test_global_keeps_the_best_set_of_all(layers, limits, seed, total, levels):
 def spend(name, count, limits, grid=None):
     seen = grid_of(FOUR, 0) if grid is None else grid
     return removed(
-        allocate(name, Spending(FOUR, count_budget(FOUR, count), limits), Evidence(seen, seen))
+        allocate(name, Spending(FOUR, count_budget(FOUR, count), limits), evidence_in(seen))
     )
 
 

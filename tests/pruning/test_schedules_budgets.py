@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from allocations import evidence_in
 from safetensors.torch import load_file, save_file
 
 from analysis.errors import PlanError
@@ -274,7 +275,7 @@ def headed(checkpoint, tmp_path):
 def test_the_smallest_budget_of_every_schedule(request, kind, name, dtype, limits):
     model = request.getfixturevalue(kind)
     values = np.random.default_rng(3).normal(size=(3, 7))
-    evidence = Evidence(values, values)
+    evidence = evidence_in(values)
 
     def taken(total):
         made = allocate(name, Spending(model.layers, Budget(total, "size", ""), limits), evidence)

@@ -197,7 +197,7 @@ def test_layers_that_are_alike_beside_a_fixed_one_name_what_fits_all():
 def test_names_that_are_none():
     assert said(allocate, "uniformly", Spending(TWO, count_budget(TWO, 1))) == (
         "Unknown schedule 'uniformly'. Did you mean 'uniform'? Known: early, file, frequency, "
-        "global, global-rescaled, late, middle, uniform."
+        "global, global-rescaled, late, measured, middle, uniform."
     )
     with pytest.raises(ValueError, match=r"^the schedule's evidence is missing$"):
         allocate("file", Spending(TWO, count_budget(TWO, 1)))
@@ -248,7 +248,7 @@ def test_a_refused_schedule_leaves_the_others_side_by_side():
     table, refused = side_by_side(limited, Evidence(np.arange(16.0).reshape(2, 8)))
     assert list(refused) == ["uniform"]
     assert table["schedule"].unique().tolist() == [
-        name for name in SCHEDULES if name not in ("uniform", "frequency", "file")
+        name for name in SCHEDULES if name not in ("uniform", "frequency", "measured", "file")
     ]
     assert (table["kept"] + table["removed"]).eq(8).all()
 

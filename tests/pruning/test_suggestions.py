@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from allocations import evidence_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +14,7 @@ from analysis.families import MoELayer
 from pruning.allocation import Allocation
 from pruning.budget import count_budget, sparsity_budget
 from pruning.constraints import Constraints, rooms_of
-from pruning.schedules import SCHEDULES, Evidence, Spending, allocate
+from pruning.schedules import SCHEDULES, Spending, allocate
 
 _SHARE = r"(\d+) \((\d+(?:\.\d+)?)%(?: removed)?\)"
 _ASKABLE = r"(\d+) \((?:--remove (\d+)|([\d.]+%))\)"
@@ -35,7 +36,7 @@ class Asked:
         grid = np.full((len(self.layers), widest), np.nan)
         for row, layer in enumerate(self.layers):
             grid[row, : layer.num_experts] = np.arange(layer.num_experts) * 7 % 5
-        return allocate(self.schedule, spending, Evidence(grid, grid))
+        return allocate(self.schedule, spending, evidence_in(grid))
 
 
 def budgets_named(message: str) -> list[str | int]:

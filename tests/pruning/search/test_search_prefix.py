@@ -5,52 +5,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from masked_cases import DEEP, sequences, subject_of
 
-from analysis.corpora import TokenSequences
 from analysis.drain import drain
 from analysis.families import FAMILIES
 from analysis.forwards import decoder_layers
-from families.configs import BY_NAME, EVERY, tiny_model
+from families.configs import EVERY, tiny_model
 from pruning.evaluate.candidate import MeasureSettings, run_candidate
-from pruning.evaluate.full_side import run_full
 from pruning.evaluate.samples import make_samples
-from pruning.plan import ModelRef, PruningPlan
-from pruning.search.fitness import MaskedFitness, Subject
+from pruning.search.fitness import MaskedFitness
 from pruning.search.prefix import run_from
 
 PLENTY = 1 << 30
-# Padded to three lengths in batches of two; the last batch has one row.
-LENGTHS = (9, 5, 12, 7, 11)
-
-
-def sequences(vocab=64):
-    random = np.random.default_rng(7)
-    rows = tuple(random.integers(3, vocab, length).astype(np.int32) for length in LENGTHS)
-    counted = tuple(np.arange(length) >= 3 for length in LENGTHS)
-    return TokenSequences("text", rows, len(rows), 0, counted=counted)
-
-
-def subject_of(case, model):
-    """The last experts go; ids rotate with the layer, so that layers differ."""
-    layers = FAMILIES[case.model_type].layers(model.config.to_dict())
-
-    def plan(removed):
-        kept = {}
-        for layer, gone in zip(layers, removed, strict=True):
-            size = layer.num_experts // layer.num_groups
-            each = size - gone // layer.num_groups
-            kept[layer.index] = tuple(
-                sorted(
-                    group * size + (number + layer.index) % size
-                    for group in range(layer.num_groups)
-                    for number in range(each)
-                )
-            )
-        return PruningPlan(ModelRef("tiny", "00" * 32), kept)
-
-    full = drain(run_full(model, make_samples(sequences(), batch_size=2)))
-    sparse = tuple(layer.index for layer in layers)
-    return Subject(model, FAMILIES[case.model_type], sparse, full, plan)
 
 
 def candidates_of(case):
@@ -93,15 +59,6 @@ def layers_needed(candidates, sparse, total):
         )
         needed.append(total - sparse[alike])
     return needed
-
-
-def deeper(case, layers):
-    """The case with more layers, all with experts."""
-    settings = {**case.settings, "num_hidden_layers": layers}
-    return replace(case, settings=settings, sparse=tuple(range(layers)))
-
-
-DEEP = [deeper(BY_NAME[name], 5) for name in ("olmoe", "mixtral", "granitemoe")]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,256 @@
+"""Curves: what each layer's losses cost by themselves, and the allocations that they give.
+
+The cost of an allocation is -ln of its mean ESAP, its mean KL from the original, or what it adds to
+the loss; 0 where nothing is removed. Between two levels that were measured a curve is linear. Costs
+of layers are taken as additive, which they are not quite: what is predicted is measured again.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from analysis.arrays import FloatArray, IntArray
+from analysis.errors import PlanError
+from pruning.allocation import Removed
+from pruning.atoms.budget import Pool
+from pruning.budget import Budget
+from pruning.constraints import Room, check_total
+from pruning.sensitivity.allocator import LayerChoices, Solution, Solutions, solve
+from pruning.sensitivity.corpora import WorstSolutions, solve_worst, weighted
+from pruning.sensitivity.points import MEASURES, WHOLE, Points
+
+CostName = Literal["esap", "kl", "nll"]
+Across = Literal["mean", "worst"]
+# Numbers that a layer may lose, at most; of more only every second, third ... is looked at.
+MOST_OPTIONS = 512
+_LEAST_ESAP = 1e-9
+
+
+class Curve(NamedTuple):
+    """Costs of one layer."""
+
+    removed: IntArray  # (levels,) ascending
+    costs: FloatArray  # (levels,)
+
+    def at(self, gone: float) -> float:
+        """The cost of losing so many, linear between two levels."""
+        return float(np.interp(gone, self.removed, self.costs))
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """The curves of all layers on the samples of one corpus."""
+
+    layers: tuple[Curve, ...]  # one for each layer with experts
+    # Cost of allocations that were measured as a whole on the same samples.
+    measured: Mapping[Removed, float]
+    name: str = ""  # of the record that they come from
+    corpus: str = ""
+    samples: int = 0
+
+    def choices(self, rooms: Sequence[Room], step: int) -> tuple[LayerChoices, ...]:
+        """What each layer may lose, every `step`-th number, and what that costs."""
+        return tuple(
+            _choices(curve, room, step) for curve, room in zip(self.layers, rooms, strict=True)
+        )
+
+    def within(self, base: Removed, levels: int) -> "Curves":
+        """The curves to so many levels on each side of a plan that was measured."""
+        found = []
+        for curve, own in zip(self.layers, base, strict=True):
+            at = int(np.searchsorted(curve.removed, own))
+            part = slice(max(0, at - levels), at + levels + 1)
+            found.append(Curve(curve.removed[part], curve.costs[part]))
+        return replace(self, layers=tuple(found))
+
+    def predicted(self, removed: Sequence[int]) -> float:
+        """The sum of the layers' costs."""
+        pairs = zip(removed, self.layers, strict=True)
+        return math.fsum(curve.at(gone) for gone, curve in pairs)
+
+
+def _choices(curve: Curve, room: Room, step: int) -> LayerChoices:
+    removed = np.arange(room.least, room.most + 1, step)
+    known = removed[(removed >= curve.removed[0]) & (removed <= curve.removed[-1])]
+    if not len(known):
+        raise PlanError(
+            f"A layer loses at least {room.least} here, and its curve ends at {curve.removed[-1]}; "
+            "measure it further with `moeprune sensitivity`."
+        )
+    return LayerChoices(known, np.interp(known, *curve))
+
+
+def cost_at(points: Points, removed: Removed, measure: CostName, samples: Sequence[str]) -> float:
+    """The cost of an allocation that was measured on these samples, as was the original."""
+    place = MEASURES.index(measure)
+    nothing = (0,) * len(removed)
+    mean, before = (
+        float(points.values(each, samples)[:, place].mean()) for each in (removed, nothing)
+    )
+    if measure == "esap":
+        return -math.log(max(mean, _LEAST_ESAP))
+    return mean - before if measure == "nll" else mean
+
+
+def from_cost(measure: CostName, cost: float) -> float:
+    """A cost as people know it: ESAP itself; the others as they are."""
+    return math.exp(-cost) if measure == "esap" else cost
+
+
+def curves_of(
+    points: Points, layers: int, measure: CostName, samples: Sequence[str] = ()
+) -> Curves | None:
+    """The curves of points on these samples, by default on all of the original's.
+
+    Points that lack samples are left out; None where a layer has no level besides 0.
+    """
+    chosen = tuple(samples) or points.samples()
+    nothing = (0,) * layers
+    if not chosen or not points.knows(nothing, chosen):
+        return None
+    found: list[dict[int, float]] = [{0: 0.0} for _ in range(layers)]
+    measured = {nothing: 0.0}
+    for point in points.on_all(chosen):
+        cost = cost_at(points, point.removed, measure, chosen)
+        changed = [position for position, gone in enumerate(point.removed) if gone]
+        if len(changed) == 1:
+            found[changed[0]][point.removed[changed[0]]] = cost
+        if point.position == WHOLE:
+            measured[point.removed] = cost
+    if any(len(levels) < 2 for levels in found):
+        return None
+    return Curves(tuple(map(_curve, found)), measured, samples=len(chosen))
+
+
+def moved_curves(
+    points: Points, base: Removed, measure: CostName, samples: Sequence[str]
+) -> Curves:
+    """The same around a plan: what it costs to move one layer, all others as in the plan.
+
+    Costs are those of the whole, each less the plan's own, which was measured.
+    """
+    own = cost_at(points, base, measure, samples)
+    found: list[dict[int, float]] = [{gone: 0.0} for gone in base]
+    for point in points.on_all(samples):
+        changed = [
+            at
+            for at, pair in enumerate(zip(point.removed, base, strict=True))
+            if len(set(pair)) > 1
+        ]
+        if len(changed) == 1:
+            cost = cost_at(points, point.removed, measure, samples)
+            found[changed[0]][point.removed[changed[0]]] = cost - own
+    return Curves(tuple(map(_curve, found)), {base: own}, samples=len(samples))
+
+
+def _curve(levels: Mapping[int, float]) -> Curve:
+    removed = sorted(levels)
+    return Curve(np.array(removed), np.array([levels[gone] for gone in removed]))
+
+
+@dataclass(frozen=True, eq=False)
+class Sensitivity:
+    """The curves of an order on one or more corpora, and the allocations that follow."""
+
+    curves: tuple[Curves, ...]
+    measure: CostName = "esap"
+    across: Across = "mean"  # what counts of several corpora
+    _solved: dict[tuple[Room, ...], Solutions | WorstSolutions] = field(default_factory=dict)
+
+    def spend(self, rooms: Sequence[Room], total: int) -> Removed:
+        """The best allocation of a budget: of those that were measured, else the predicted one."""
+        known = {
+            removed: cost
+            for removed, cost in self.measured().items()
+            if sum(removed) == total
+            and all(room.allows(gone) for room, gone in zip(rooms, removed, strict=True))
+        }
+        if known:
+            return min(known, key=lambda removed: (known[removed], removed))
+        return self.solution(rooms, total).removed
+
+    def shares(self, pools: Sequence[Pool], budget: Budget) -> Removed:
+        """The same of pools of neurons, one a layer."""
+        return self.spend([pool.room for pool in pools], budget.total)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What plans say of it; plain JSON."""
+        return {
+            "sensitivity": [each.name for each in self.curves],
+            "corpora": [each.corpus for each in self.curves],
+            "samples": [each.samples for each in self.curves],
+            "cost": self.measure,
+            **({"across": self.across} if len(self.curves) > 1 else {}),
+        }
+
+    def note(self, removed: Removed) -> str:
+        """What is known of an allocation, in a line: measured, or predicted by the curves."""
+        measured = self.measured().get(removed)
+        said = "measured" if measured is not None else "predicted"
+        cost = self.predicted(removed) if measured is None else measured
+        where = " and ".join(f"{each.corpus} ({each.samples} samples)" for each in self.curves)
+        which = f", {self.across} of" if len(self.curves) > 1 else " on"
+        added = "loss increase" if self.measure == "nll" else self.measure.upper()
+        return f"{said.capitalize()} {added}: {from_cost(self.measure, cost):.4f}{which} {where}"
+
+    def measured(self) -> dict[Removed, float]:
+        """Cost of each allocation that was measured as a whole on every corpus."""
+        shared = set.intersection(*(set(each.measured) for each in self.curves))
+        return {
+            removed: self._over([each.measured[removed] for each in self.curves])
+            for removed in shared
+        }
+
+    def predicted(self, removed: Sequence[int]) -> float:
+        """The cost that the curves give an allocation."""
+        return self._over([each.predicted(removed) for each in self.curves])
+
+    def _over(self, costs: Sequence[float]) -> float:
+        return max(costs) if self.across == "worst" else math.fsum(costs) / len(costs)
+
+    def solution(self, rooms: Sequence[Room], total: int) -> Solution:
+        """The cheapest allocation of a budget by the curves.
+
+        Exact; where a layer has more than MOST_OPTIONS numbers to lose, on a grid of so many, and
+        the rest, less than one step of the grid, goes where it costs least.
+        """
+        check_total(total, rooms)
+        room, solved = rooms[0], self.solutions(rooms)
+        coarse = room.step * _stride(rooms)
+        least = sum(each.least for each in rooms)
+        reached = min(total - (total - least) % coarse, int(solved.totals[-1]))
+        removed = list(solved.at(reached).removed)
+        rest = total - reached
+        while rest:
+            rest -= self._give(removed, rooms, rest)
+        return Solution(total, tuple(removed), self.predicted(removed))
+
+    def solutions(self, rooms: Sequence[Room]) -> Solutions | WorstSolutions:
+        """The cheapest allocations for every budget at once, on the grid."""
+        key = tuple(rooms)
+        if key not in self._solved:
+            step = rooms[0].step * _stride(rooms)
+            corpora = [each.choices(rooms, step) for each in self.curves]
+            even = (1 / len(corpora),) * len(corpora)
+            is_worst = self.across == "worst" and len(corpora) > 1
+            self._solved[key] = solve_worst(corpora) if is_worst else solve(weighted(corpora, even))
+        return self._solved[key]
+
+    def _give(self, removed: list[int], rooms: Sequence[Room], rest: int) -> int:
+        """Take a part of the rest, or all of it, from the layer where each costs least."""
+        now, found = self.predicted(removed), []
+        for position, room in enumerate(rooms):
+            if more := min(rest, room.most - removed[position]):
+                after = [*removed[:position], removed[position] + more, *removed[position + 1 :]]
+                found.append(((self.predicted(after) - now) / more, position, more))
+        _, position, more = min(found)
+        removed[position] += more
+        return more
+
+
+def _stride(rooms: Sequence[Room]) -> int:
+    """Of the numbers that layers may lose, every so-manieth is looked at."""
+    return max(-(-(room.most - room.least) // (room.step * MOST_OPTIONS)) for room in rooms) or 1

@@ -1,0 +1,186 @@
+"""Records of sensitivity: which order was measured on what, beside a parquet of its points."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from analysis.durable import PARTIAL, written_durably
+from analysis.errors import StatsError
+from analysis.json_text import parse_json
+from analysis.model import ModelRef, MoEModel
+from analysis.stats.store import digest_of
+from analysis.stats.stored_tables import read_parquet, write_parquet
+from pruning.append_log import (
+    AppendLog,
+    appending,
+    damaged,
+    locked,
+    parsed_lines,
+    plain_json,
+    whole_lines,
+)
+from pruning.evaluate.drawing import DrawnSamples
+from pruning.evaluate.store import Count, Record, RecordStore
+from pruning.sensitivity.points import COLUMNS, Points
+
+
+@dataclass(frozen=True, slots=True)
+class OrderRef:
+    """An order of experts or neurons, by name."""
+
+    criterion: str  # that ranks
+    granularity: str  # what it ranks
+    digest: str  # of the order itself: two criteria that order alike share their curves
+
+
+class SensitivityRecord(Record):
+    """What was measured of an order on a corpus; the numbers are in the parquet beside it."""
+
+    folder = "sensitivity"
+    word = "sensitivity"
+    command = "sensitivity"
+    measured = "points"
+
+    order: Mapping[str, str]  # see `OrderRef`
+    # Name of the corpus, and how its samples were drawn; which they are stands in the parquet.
+    corpus: Mapping[str, Any]
+    layers: tuple[tuple[Count, Count], ...]  # decoder index and size of each layer with experts
+    points: Count = 0  # allocations that were measured
+
+    @classmethod
+    def new(
+        cls,
+        model: MoEModel,
+        order: OrderRef,
+        sizes: Mapping[int, int],
+        drawn: DrawnSamples,
+        dtype: str,
+    ) -> "SensitivityRecord":
+        """A record without points yet; `sizes` are experts or neurons of each layer."""
+        said = {"name": drawn.sequences.corpus, **plain_json(drawn.facts)}
+        deciding = {
+            "identity": model.identity,
+            "granularity": order.granularity,
+            "order": order.digest,
+            "corpus": said,
+            "dtype": dtype,
+        }
+        return cls.begun(
+            ("sensitivity", order.criterion, Path(said["name"]).stem),
+            deciding,
+            model=ModelRef(model.name, model.identity),
+            order={
+                "criterion": order.criterion,
+                "granularity": order.granularity,
+                "digest": order.digest,
+            },
+            corpus=said,
+            layers=tuple(sizes.items()),
+            settings={"dtype": dtype},
+        )
+
+
+class SensitivityStore(RecordStore[SensitivityRecord]):
+    """Sensitivity of one or more statistics folders; new points go to the first.
+
+    Points in progress are lines of logs, one for each batch of samples, below `<record>.blocks`:
+    a process that measures a batch has its log to itself, so several share the work.
+    """
+
+    kind = SensitivityRecord
+
+    def of_order(self, identity: str, digest: str) -> list[SensitivityRecord]:
+        """The records of an order, the last measured first."""
+        found = [each for each in self.records(identity) if each.order["digest"] == digest]
+        return sorted(found, key=lambda each: (each.created_at, each.record_id), reverse=True)
+
+    def points(self, record: SensitivityRecord, *, in_progress: bool = False) -> Points:
+        """All points of a record, from every folder; `in_progress` also those of its logs."""
+        found = Points([layer for layer, _ in record.layers])
+        for folder in self._folders:
+            path = folder / f"{record.record_id}.parquet"
+            if path.is_file():
+                self._read(path, found)
+        if in_progress:
+            for log in self.logs(record):
+                _read_log(log, found)
+        return found
+
+    def _read(self, path: Path, found: Points) -> None:
+        needed = {name: kind if kind != "object" else "" for name, kind in COLUMNS.items()}
+        try:
+            found.add_table(read_parquet(path, needed).to_pandas())
+        except (OSError, ValueError) as error:
+            raise StatsError(
+                f"{path} is damaged ({' '.join(str(error).split())}); remove it and measure again "
+                "with `moeprune sensitivity`."
+            ) from error
+
+    def _blocks(self, record: SensitivityRecord) -> Path:
+        return self._folders[0] / f"{record.record_id}.blocks"
+
+    def logs(self, record: SensitivityRecord) -> list[Path]:
+        """The logs of points in progress."""
+        return sorted(self._blocks(record).glob("*.jsonl"))
+
+    @contextmanager
+    def block(
+        self, record: SensitivityRecord, samples: Sequence[str], found: Points
+    ) -> Iterator[AppendLog]:
+        """The log of a batch, this process's own for as long as the block lasts.
+
+        What other processes left of the batch is taken into `found` first.
+
+        Raises:
+            filelock.Timeout: another process measures this batch.
+        """
+        header = {"record": record.digest, "samples": list(samples)}
+        path = self._blocks(record) / f"{digest_of(header)[:16]}.jsonl"
+        with locked(path):
+            parquet = self._folders[0] / f"{record.record_id}.parquet"
+            if parquet.is_file():  # another process may have finished meanwhile
+                self._read(parquet, found)
+            whole = _read_log(path, found)
+            with appending(path, whole, header) as log:
+                yield log
+
+    def finish(self, record: SensitivityRecord, made: Mapping[str, Any]) -> SensitivityRecord:
+        """Gather the logs that nobody writes into the parquet; the record of what there is then."""
+        folder = self._folders[0]
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / f".{record.record_id}{PARTIAL}.lock") as lock, ExitStack() as held:
+            found, gathered = self.points(record), []
+            for log in self.logs(record):
+                try:
+                    held.enter_context(locked(log))
+                except Timeout:
+                    continue
+                _read_log(log, found)
+                gathered.append(log)
+            with written_durably(folder / f"{record.record_id}.parquet") as draft:
+                write_parquet(draft, found.table())
+            done = record.finished(made, points=len(found))
+            self.save(done)
+            for log in gathered:
+                log.unlink()
+            Path(lock.lock_file).unlink(missing_ok=True)
+        return done
+
+
+def _read_log(path: Path, found: Points) -> list[bytes]:
+    """The whole lines of a log, taken into `found`."""
+    whole = whole_lines(path)
+    try:
+        samples = list(map(str, parse_json(whole[0])["samples"])) if whole else []
+    except (ValueError, KeyError, TypeError) as error:
+        raise damaged(path, 1) from error
+    for number, raw in parsed_lines(path, whole):
+        try:
+            found.add_line(raw, samples)
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            raise damaged(path, number) from error
+    return whole

@@ -1,0 +1,150 @@
+"""The task of sensitivity: curves of an order on corpora, and the plans that follow from them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from analysis.corpora import TokenSequences
+from analysis.model import MoEModel, load_model_index
+from analysis.stats.store import stats_store
+from pruning.constraints import Room, rooms_of
+from pruning.evaluate.drawing import DrawnSamples
+from pruning.planning.make import spending_of
+from pruning.planning.neurons import arena_of
+from pruning.planning.orders import Order, order_of
+from pruning.planning.ranking import Selection, select_measured
+from pruning.requests.plan import PlanRequest
+from pruning.requests.sensitivity import SensitivityRequest
+from pruning.schedules import Evidence
+from pruning.sensitivity.curves import Curves
+from pruning.sensitivity.record import SensitivityRecord, SensitivityStore
+from pruning.tasks import Steps
+from pruning.tasks.evaluation import drawn_corpora
+from pruning.tasks.loading import quiet_transformers, run_settings
+from pruning.tasks.sweep import plan_request
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transformers import PreTrainedModel
+
+    from pruning.search.fitness import Subject
+    from pruning.sensitivity.measure import Measuring
+    from pruning.sensitivity.refine import Round
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """What was measured on one corpus."""
+
+    record: SensitivityRecord
+    curves: Curves
+    layers: int  # layer evaluations of this run, each on one batch
+    batches: int
+    # Sparsity -> the first plan and those that improved on it.
+    rounds: Mapping[str, "list[Round]"]
+
+
+def sensitivity_task(request: SensitivityRequest) -> Steps[dict[str, Any]]:
+    """Job form of `sensitivity_run`."""
+    found = yield from sensitivity_run(request)
+    return {"sensitivity": [each.record.record_id for each in found]}
+
+
+def sensitivity_run(request: SensitivityRequest) -> Steps[list[Measured]]:
+    """Measure what is missing of the curves on each corpus, then the plans that are asked for."""
+    from analysis.calibration.loading import offload_space
+
+    quiet_transformers()
+    model = load_model_index(request.model, revision=request.revision)
+    store = stats_store(request.stats_dir)
+    asked = [
+        plan_request(request, request.criterion, each, request.planned)
+        for each in request.sparsities or ("0",)
+    ]
+    selection = yield from select_measured(asked[0], model, store)
+    drawn = yield from drawn_corpora(request, model, store)
+    settings = run_settings(request, max(each.sequences.longest for each in drawn))
+    found = []
+    with offload_space(settings.placement) as offload:
+        sitting = _Sitting(request, model, order_of(selection, asked[0]), settings, offload)
+        for each in drawn:
+            work = sitting.work(each, SensitivityStore(store.directories))
+            found.append((yield from _measured(work, sitting, selection, asked)))
+    return found
+
+
+class _Sitting:
+    """A model that is loaded once, when something is first to be measured."""
+
+    def __init__(
+        self,
+        request: SensitivityRequest,
+        model: MoEModel,
+        order: Order,
+        settings: Any,
+        offload: "Path | None",
+    ) -> None:
+        self.request, self.model, self.order = request, model, order
+        self._settings, self._offload = settings, offload
+        self._loaded: PreTrainedModel | None = None
+
+    def work(self, drawn: DrawnSamples, store: SensitivityStore) -> "Measuring":
+        """What is measured on the samples of a corpus."""
+        from analysis.calibration.loading import resolve_dtype
+        from pruning.evaluate.samples import make_samples
+        from pruning.sensitivity.measure import Measuring
+        from pruning.sensitivity.points import sample_ids
+
+        samples = make_samples(drawn.sequences, self.request.batch_size)
+        dtype = resolve_dtype(self._settings.dtype, self.model)
+        record = SensitivityRecord.new(self.model, self.order.ref, self.order.sizes, drawn, dtype)
+
+        def load() -> "Steps[Subject]":
+            from pruning.search.fitness import subject_of
+
+            loaded = yield from self._load(drawn.sequences)
+            return (yield from subject_of(self.model, loaded, samples, self.order.plan_of))
+
+        ids = sample_ids(samples.sequences)
+        return Measuring(store, store.find(record), ids, self.request.batch_size, load)
+
+    def _load(self, sequences: TokenSequences) -> "Steps[PreTrainedModel]":
+        from pruning.search.fitness import load_for
+
+        if self._loaded is None:
+            self._loaded = yield from load_for(self.model, sequences, self._settings, self._offload)
+        return self._loaded
+
+    def made(self) -> dict[str, Any]:
+        """What a record says of the run behind its numbers."""
+        from pruning.evaluate.run import how_made
+
+        return how_made(self._settings, 0.0)
+
+
+def _measured(
+    work: "Measuring", sitting: _Sitting, selection: Selection, asked: list[PlanRequest]
+) -> Steps[Measured]:
+    from pruning.sensitivity.refine import Aim, measure_curves, refine
+
+    request, rounds = sitting.request, dict[str, "list[Round]"]()
+    try:
+        curves = yield from measure_curves(work, sitting.order.rooms, request.levels, request.cost)
+        for sparsity, planned in zip(request.sparsities, asked, strict=False):
+            rooms, total = _budget(selection, planned)
+            aim = Aim(rooms, total, request.refine, request.cost)
+            rounds[sparsity] = yield from refine(work, curves, aim)
+    finally:
+        record = work.finish(sitting.made())
+    return Measured(record, curves, work.layers, len(work.batches), rounds)
+
+
+def _budget(selection: Selection, planned: PlanRequest) -> tuple[tuple[Room, ...], int]:
+    """What a plan may take of each layer, and its budget."""
+    if planned.is_atomic:
+        arena = arena_of(selection, planned)
+        rooms = tuple(pool.room for pool in arena.contest.pools)
+        return rooms, arena.budget(planned, selection.model).total
+    spending = spending_of(planned, selection.model, Evidence())
+    return rooms_of(spending.layers, spending.constraints), spending.budget.total

@@ -1,0 +1,150 @@
+"""sensitivity MODEL, and the plans by the schedule measured that follow from it."""
+
+import numpy as np
+import pytest
+
+from analysis.drain import drain
+from analysis.model import load_model_index
+from pruning.plan import load_plan
+from pruning.requests.evaluation import EvaluateRequest
+from pruning.sensitivity.curves import curves_of
+from pruning.sensitivity.record import SensitivityStore
+from pruning.tasks.evaluation import evaluate_run
+
+NEURONS = ("--granularity", "atomic", "--criterion", "neuron-norms")
+
+
+@pytest.fixture
+def measure(works, tiny, corpora, stats):
+    def run(*words, on=(0,)):
+        where = [word for number in on for word in ("--corpus", corpora[number])]
+        return works("sensitivity", tiny, *where, "--stats-dir", stats, "--samples", "5", *words)
+
+    return run
+
+
+@pytest.fixture
+def plan(works, tiny, stats, here):
+    def run(*words):
+        words = ("--schedule", "measured", "--stats-dir", stats, *words)
+        works("plan", tiny, *words, "-o", "plan.json")
+        return load_plan(here / "plan.json", model=load_model_index(str(tiny)))
+
+    return run
+
+
+def counts(made):
+    return {layer: len(ids) for layer, ids in made.kept.items()}
+
+
+def esap(tiny, corpus, made, stats):
+    asked = {"model": str(tiny), "corpora": (str(corpus),), "plans": (made.to_dict(),)}
+    request = EvaluateRequest(**asked, samples=5, measures="esap", stats_dir=stats)
+    return drain(evaluate_run(request))[0].metrics["esap"].mean
+
+
+def test_the_measured_plan_has_the_best_of_what_was_measured(measure, plan, tiny, corpora, stats):
+    said = measure("--criterion", "random", "--sparsity", "50%", "--refine", "3")
+    assert "50%, first plan: predicted ESAP" in said
+    made = plan("--criterion", "random", "--sparsity", "50%")
+    assert sum(counts(made).values()) == 9
+    parameters = made.provenance.schedule_parameters
+    assert made.provenance.schedule == "measured"
+    assert parameters["corpora"] == [corpora[0].name]
+    assert (parameters["cost"], parameters["samples"]) == ("esap", [5])
+    (record,) = SensitivityStore([stats]).records()
+    assert parameters["sensitivity"] == [record.record_id]
+    points = SensitivityStore([stats]).points(record)
+    curves = curves_of(points, 3, "esap")
+    whole = {removed: cost for removed, cost in curves.measured.items() if sum(removed) == 9}
+    removed = tuple(6 - kept for kept in counts(made).values())
+    assert whole[removed] == min(whole.values())
+    # What was measured is what evaluate says of the plan.
+    measured = esap(tiny, corpora[0], made, stats)
+    assert np.exp(-whole[removed]) == pytest.approx(measured, abs=1e-12)
+
+
+def test_one_measurement_serves_every_budget_and_constraint(measure, plan, tiny, corpora, stats):
+    measure("--criterion", "random", "--levels", "6")
+    for sparsity, total in (("0%", 18), ("34%", 12), ("60%", 9)):
+        made = plan("--criterion", "random", "--sparsity", sparsity)
+        assert sum(counts(made).values()) == total
+    made = plan("--criterion", "random", "--remove", "8", "--multiple-of", "2", "--protect", "2")
+    assert counts(made)[2] == 6
+    assert sorted(counts(made).values()) in ([2, 2, 6], [2, 4, 6])
+    free = counts(plan("--criterion", "random", "--remove", "6"))
+    held = ("--lock", "0", "--set", f"3={free[3]}")
+    assert counts(plan("--criterion", "random", "--remove", "6", *held)) == free
+    size = plan("--criterion", "random", "--target-gib", "0.00006")
+    assert sum(counts(size).values()) < 18
+
+
+def test_pinned_and_dropped_experts_are_another_order(measure, plan, moeprune, tiny, stats):
+    measure("--criterion", "random")
+    named = ("--pin", "0:1,2", "--drop", "2:3")
+    asked = ("--criterion", "random", "--sparsity", "50%", "--schedule", "measured", *named)
+    refused = moeprune("plan", tiny, *asked, "--stats-dir", stats)
+    assert refused.code == 1
+    assert "moeprune sensitivity" in refused.err
+    assert "--pin 0:1,2 --drop 2:3" in refused.err
+    measure("--criterion", "random", *named)
+    made = plan("--criterion", "random", "--sparsity", "50%", *named)
+    assert {1, 2} <= set(made.kept[0])
+    assert 3 not in made.kept[2]
+
+
+def test_neurons_lose_by_layer_what_their_curves_say(measure, plan, tiny, corpora, stats):
+    measure(*NEURONS, "--levels", "4", "--sparsity", "50%", "--refine", "1")
+    made = plan(*NEURONS, "--sparsity", "50%")
+    model = load_model_index(str(tiny))
+    neurons = 18 * 24
+    kept = sum(
+        len(made.kept_atoms.get(layer.index, {}).get(expert, range(24)))
+        for layer in model.layers
+        for expert in range(6)
+    )
+    assert kept == neurons // 2
+    assert made.provenance.schedule == "measured"
+    (record,) = [
+        each
+        for each in SensitivityStore([stats]).records()
+        if each.order["granularity"] == "atomic"
+    ]
+    curves = curves_of(SensitivityStore([stats]).points(record), 3, "esap")
+    best = min(cost for removed, cost in curves.measured.items() if sum(removed) == neurons // 2)
+    measured = esap(tiny, corpora[0], made, stats)
+    assert np.exp(-best) == pytest.approx(measured, abs=1e-12)
+
+
+def test_several_corpora_are_spared_in_the_mean_or_the_worst(measure, plan, corpora):
+    measure("--criterion", "random", on=(0, 1))
+    both = ("--measured-on", corpora[0], "--measured-on", corpora[1])
+    for across in ("mean", "worst"):
+        made = plan("--criterion", "random", "--sparsity", "50%", *both, "--across", across)
+        assert made.provenance.schedule_parameters["across"] == across
+        assert made.provenance.schedule_parameters["corpora"] == [each.name for each in corpora]
+
+
+def test_a_sweep_takes_the_schedule(works, measure, tiny, corpora, stats, here):
+    measure("--criterion", "random")
+    words = ("--criterion", "random", "--sparsity", "50%", "--schedule", "measured")
+    where = ("--corpus", corpora[1], "--stats-dir", stats, "--samples", "3", "--measures", "esap")
+    works("sweep", tiny, *words, *where, "-o", "sweep.csv")
+    assert "measured" in (here / "sweep.csv").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("plan", "--schedule", "measured", "--sparsity", "50%"), "was not measured yet"),
+        (("plan", "--cost", "kl", "--sparsity", "50%"), "--cost is for --schedule measured"),
+        (("sensitivity", "--corpus", "x.txt", "--refine", "2"), "name their --sparsity"),
+        (("sensitivity", "--corpus", "x.txt", "--levels", "1"), "--levels"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_said_in_one_line(moeprune, tiny, here, words, said):
+    command, *others = words
+    outcome = moeprune(command, tiny, "--criterion", "random", *others, "--stats-dir", here)
+    assert outcome.code in (1, 2)
+    assert said in " ".join(outcome.err.split())

@@ -1,0 +1,56 @@
+"""Tiny models with samples and plans, for what runs masked candidates."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from analysis.corpora import TokenSequences
+from analysis.drain import drain
+from analysis.families import FAMILIES
+from families.configs import BY_NAME
+from pruning.evaluate.full_side import run_full
+from pruning.evaluate.samples import make_samples
+from pruning.plan import ModelRef, PruningPlan
+from pruning.search.fitness import Subject
+
+# Padded to three lengths in batches of two; the last batch has one row.
+LENGTHS = (9, 5, 12, 7, 11)
+
+
+def sequences(vocab=64):
+    random = np.random.default_rng(7)
+    rows = tuple(random.integers(3, vocab, length).astype(np.int32) for length in LENGTHS)
+    counted = tuple(np.arange(length) >= 3 for length in LENGTHS)
+    return TokenSequences("text", rows, len(rows), 0, counted=counted)
+
+
+def subject_of(case, model):
+    """The last experts go; ids rotate with the layer, so that layers differ."""
+    layers = FAMILIES[case.model_type].layers(model.config.to_dict())
+
+    def plan(removed):
+        kept = {}
+        for layer, gone in zip(layers, removed, strict=True):
+            size = layer.num_experts // layer.num_groups
+            each = size - gone // layer.num_groups
+            kept[layer.index] = tuple(
+                sorted(
+                    group * size + (number + layer.index) % size
+                    for group in range(layer.num_groups)
+                    for number in range(each)
+                )
+            )
+        return PruningPlan(ModelRef("tiny", "00" * 32), kept)
+
+    full = drain(run_full(model, make_samples(sequences(), batch_size=2)))
+    sparse = tuple(layer.index for layer in layers)
+    return Subject(model, FAMILIES[case.model_type], sparse, full, plan)
+
+
+def deeper(case, layers):
+    """The case with more layers, all with experts."""
+    settings = {**case.settings, "num_hidden_layers": layers}
+    return replace(case, settings=settings, sparse=tuple(range(layers)))
+
+
+DEEP = [deeper(BY_NAME[name], 5) for name in ("olmoe", "mixtral", "granitemoe")]

@@ -1,0 +1,225 @@
+"""Points of curves: equal to the whole masked model, measured once, whoever measures them."""
+
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from filelock import Timeout
+from masked_cases import DEEP, sequences, subject_of
+
+from analysis.drain import drain
+from analysis.errors import PlanError, StatsError
+from analysis.families import FAMILIES
+from analysis.model import ModelRef
+from families.configs import EVERY, tiny_model
+from pruning.constraints import Constraints, rooms_of
+from pruning.evaluate.candidate import MeasureSettings, run_candidate
+from pruning.evaluate.samples import make_samples
+from pruning.sensitivity.levels import curve_points, moved_points
+from pruning.sensitivity.measure import Measuring
+from pruning.sensitivity.points import MEASURES, sample_ids, whole
+from pruning.sensitivity.record import SensitivityRecord, SensitivityStore
+
+CASE = DEEP[0]
+
+
+def rooms(case):
+    layers = FAMILIES[case.model_type].layers(tiny_model(case).config.to_dict())
+    return rooms_of(layers, Constraints())
+
+
+def record_of(case):
+    layers = tuple((layer, case.experts) for layer in case.sparse)
+    return SensitivityRecord.begun(
+        ("sensitivity", "reap"),
+        {"case": str(case)},
+        model=ModelRef("tiny", "00" * 32),
+        order={"criterion": "reap", "granularity": "expert", "digest": "aa"},
+        corpus={"name": "text"},
+        layers=layers,
+        settings={"dtype": "float32"},
+    )
+
+
+def measuring(folder, case=CASE, count=5, **more):
+    """Of the first `count` samples, in batches of two; loads are counted."""
+    loads = []
+
+    def load():
+        yield from ()
+        loads.append(1)
+        subject = subject_of(case, tiny_model(case))
+        samples = subject.full.samples
+        rows = samples.sequences.rows[:count]
+        counted = samples.sequences.counted[:count]
+        few = replace(samples.sequences, rows=rows, counted=counted)
+        return replace(subject, full=replace(subject.full, samples=make_samples(few, 2)))
+
+    ids = sample_ids(sequences())[:count]
+    work = Measuring(SensitivityStore([folder]), record_of(case), ids, 2, load, **more)
+    work.loads = loads
+    return work
+
+
+def values(work, points):
+    return np.stack([work.points.values(point.removed, work.samples) for point in points])
+
+
+@pytest.mark.parametrize("case", [*EVERY, *DEEP], ids=str)
+def test_points_equal_the_whole_masked_model_bit_for_bit(tmp_path, case):
+    if case.experts == case.smallest:
+        pytest.skip("no expert can go")
+    subject, wanted = subject_of(case, tiny_model(case)), curve_points(rooms(case), 3)
+    base = tuple(room.nearest(1) for room in rooms(case))
+    wanted += moved_points(rooms(case), base, (-1, 1, 2))
+    work = measuring(tmp_path, case)
+    drain(work.measure(wanted))
+    for point in wanted:
+        plan, settings = subject.plan_of(point.removed), MeasureSettings(MEASURES)
+        alone = drain(run_candidate(subject.loaded, subject.family, plan, subject.full, settings))
+        for place, name in enumerate(MEASURES):
+            found = work.points.values(point.removed, work.samples)[:, place]
+            np.testing.assert_array_equal(found, alone.samples[name].means)
+
+
+def test_layers_in_front_of_a_loss_run_once(tmp_path):
+    wanted, work = curve_points(rooms(CASE), 3), measuring(tmp_path)
+    drain(work.measure(wanted))
+    # 3 batches: the original through 5 layers, and each point from its own layer on.
+    each = 5 + sum(5 - point.position for point in wanted if point.position >= 0)
+    assert work.layers == 3 * each
+    nothing = measuring(tmp_path / "whole", max_bytes=0)
+    drain(nothing.measure(wanted))
+    assert nothing.layers == 3 * 5 * len(wanted)
+    np.testing.assert_array_equal(values(work, wanted), values(nothing, wanted))
+
+
+def test_more_levels_and_more_samples_measure_what_is_missing(tmp_path):
+    coarse, fine = curve_points(rooms(CASE), 2), curve_points(rooms(CASE), 5)
+    assert set(coarse) - set(fine) and set(fine) - set(coarse)
+    both = list(dict.fromkeys([*coarse, *fine]))
+    first = measuring(tmp_path, count=4)
+    drain(first.measure(coarse))
+    done = first.finish({})
+    assert done.points == len(coarse)
+    assert not list(tmp_path.rglob("*.jsonl"))
+    again = measuring(tmp_path, count=4)
+    drain(again.measure(coarse))
+    assert (again.layers, again.loads) == (0, [])
+    levels = measuring(tmp_path, count=4)
+    drain(levels.measure(both))
+    new = [point for point in fine if point not in coarse]
+    # Of each batch the original runs again where several points begin as it does.
+    assert levels.layers == 2 * (5 + sum(5 - point.position for point in new))
+    levels.finish({})
+    samples = measuring(tmp_path)
+    drain(samples.measure(both))
+    assert samples.layers == 5 + sum(5 - p.position for p in both if p.position >= 0)
+    samples.finish({})
+    whole_work = measuring(tmp_path / "once")
+    drain(whole_work.measure(both))
+    np.testing.assert_array_equal(values(samples, both), values(whole_work, both))
+    stored = SensitivityStore([tmp_path]).points(record_of(CASE))
+    table, once = stored.table(), whole_work.points.table()
+    names = ["base", "layer", "removed", "sample"]
+    stored, once = (each.sort_values(names, ignore_index=True) for each in (table, once))
+    assert stored.equals(once)
+
+
+RUN = """
+import os, signal, sys
+from pathlib import Path
+sys.path[:0] = sys.argv[1:4]
+from test_sensitivity_points import *
+from pruning.search.fitness import MaskedRuns
+
+folder, last = Path(sys.argv[4]), int(sys.argv[5])
+inner, seen = MaskedRuns.run, []
+
+def run(self, *args):
+    seen.append(args)
+    if len(seen) == last:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return inner(self, *args)
+
+MaskedRuns.run = run
+work = measuring(folder)
+print("ready", flush=True)
+sys.stdin.readline()
+drain(work.measure(curve_points(rooms(CASE), 3)))
+work.finish({})
+print(work.layers)
+"""
+
+
+def started(folder, last):
+    here = Path(__file__).parent
+    places = [here.parents[2], here.parents[1], here, folder, last]
+    words = [sys.executable, "-c", RUN, *map(str, places)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(words, **pipes, text=True, cwd=here.parents[2])
+
+
+def test_killed_and_resumed_is_uninterrupted(tmp_path):
+    wanted = curve_points(rooms(CASE), 3)
+    process = started(tmp_path, len(wanted) + 3)  # in its second batch
+    _, errors = process.communicate("go\n", timeout=120)
+    assert process.returncode == -signal.SIGKILL, errors
+    logs = sorted(tmp_path.rglob("*.jsonl"), key=lambda path: path.stat().st_size)
+    assert [len(log.read_text().splitlines()) for log in logs] == [3, 1 + len(wanted)]
+    with logs[0].open("ab") as file:
+        file.write(b'{"base": [0, 0')  # as if the last line had not reached the disk
+    resumed, alone = measuring(tmp_path), measuring(tmp_path / "alone")
+    drain(resumed.measure(wanted))
+    drain(alone.measure(wanted))
+    assert resumed.layers < alone.layers * 2 / 3 + 5
+    np.testing.assert_array_equal(values(resumed, wanted), values(alone, wanted))
+    assert resumed.finish({}).points == len(wanted)
+
+
+def test_two_processes_share_the_batches(tmp_path):
+    wanted = curve_points(rooms(CASE), 3)
+    processes = [started(tmp_path, -1) for _ in range(2)]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    done = [process.communicate("go\n", timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], done
+    alone = measuring(tmp_path / "alone")
+    drain(alone.measure(wanted))
+    together = measuring(tmp_path)
+    drain(together.measure(wanted))
+    assert together.layers == 0
+    np.testing.assert_array_equal(values(together, wanted), values(alone, wanted))
+    assert sum(int(out) for out, _ in done) == alone.layers  # nothing was measured twice
+
+
+def test_a_batch_has_one_process_at_a_time(tmp_path):
+    store, work = SensitivityStore([tmp_path]), measuring(tmp_path)
+    with store.block(work.record, work.batches[0], work.points):
+        with pytest.raises(Timeout), store.block(work.record, work.batches[0], work.points):
+            pass
+        steps = work.measure([whole((0,) * 5)])
+        said = [next(steps).phase for _ in range(20)]
+    assert "waiting for other processes" in said
+    drain(steps)
+    assert work.points.knows((0,) * 5, work.samples)
+
+
+def test_damage_is_named(tmp_path):
+    work = measuring(tmp_path)
+    drain(work.measure(curve_points(rooms(CASE), 2)))
+    log = next(tmp_path.rglob("*.jsonl"))
+    lines = log.read_text().splitlines()
+    log.write_text("\n".join([*lines[:2], json.dumps({"base": [0]}), *lines[3:]]) + "\n")
+    with pytest.raises(PlanError, match="damaged in line 3"):
+        measuring(tmp_path)
+    log.unlink()
+    work.finish({})
+    (tmp_path / "sensitivity" / f"{work.record.record_id}.parquet").write_bytes(b"no parquet")
+    with pytest.raises(StatsError, match="measure again"):
+        measuring(tmp_path)
