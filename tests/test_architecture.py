@@ -54,6 +54,7 @@ NEEDS_TORCH = re.compile(
     r"|pruning\.evaluate\.(candidate|full_side|measures|run|streamed)"
     r"|pruning\.evaluate\.(speculative|hidden_states|answers)"
     r"|pruning\.outline|pruning\.search\.(fitness|prefix|shared|sitting)|pruning\.surgery\.forward_checks"
+    r"|pruning\.sensitivity\.(measure|refine)"
     r"|app\.jobs\.worker"
 )
 
