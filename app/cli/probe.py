@@ -37,7 +37,7 @@ def _plans_of(request: ModelRequest, paths: Sequence[Path]) -> dict[str, tuple[o
 def variance(
     request: VarianceRequest, *, plan: Plans = (), out_file: options.OutTable = Path("variance.csv")
 ) -> None:
-    """Variance of hidden states after each layer, original model against pruned, on 4096 tokens."""
+    """Variance of hidden states after each layer, original against pruned, on 4096 tokens."""
     check_ending(out_file)
     asked = request.into(VarianceRequest, **_plans_of(request, plan))
     table = variance_table(follow(variance_run(asked)))
