@@ -22,6 +22,15 @@ def with_sensitivity(ranking: Ranked, request: PlanRequest, store: StatsStore) -
     return replace(ranking, sensitivity=find_sensitivity(ranking, request, known))
 
 
+def sensitivity_on(
+    corpus: str, ranking: Ranking, request: PlanRequest, store: StatsStore
+) -> Sensitivity | None:
+    """What was measured of an order on this corpus, else on the last one that was."""
+    known = SensitivityStore(store.directories)
+    there = request.model_copy(update={"measured_on": (corpus,)})
+    return find_sensitivity(ranking, there, known) or find_sensitivity(ranking, request, known)
+
+
 def find_sensitivity(
     ranking: Ranking, request: PlanRequest, known: SensitivityStore
 ) -> Sensitivity | None:

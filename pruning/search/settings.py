@@ -1,6 +1,6 @@
 """Settings of a search; the defaults are the paper's."""
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -24,6 +24,10 @@ class SearchSettings(Request):
     # Confidence with which a candidate must be worse than the last elite on the samples so far to
     # be given up; None: every candidate sees all samples, as in the paper.
     racing: float | None = Field(default=None, gt=0.5, lt=1)
+    # The initial population has what schedules give, as in the paper, or also what the measured
+    # sensitivity of layers gives. Said, and not chosen by what is there, so that a search that
+    # goes on begins as it did.
+    start: Literal["schedules", "measured"] = "schedules"
 
     @field_validator("elites")
     @classmethod
@@ -34,4 +38,7 @@ class SearchSettings(Request):
 
     def to_dict(self) -> dict[str, Any]:
         """The settings of the evolution alone, as plain JSON."""
-        return self.model_dump(include=set(SearchSettings.model_fields))
+        said = self.model_dump(include=set(SearchSettings.model_fields))
+        if self.start == "schedules":
+            del said["start"]  # as in searches from before there was one
+        return said

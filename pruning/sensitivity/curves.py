@@ -26,6 +26,8 @@ CostName = Literal["esap", "kl", "nll"]
 Across = Literal["mean", "worst"]
 # Numbers that a layer may lose, at most; of more only every second, third ... is looked at.
 MOST_OPTIONS = 512
+# Allocations that a search begins with, besides the solution of the curves.
+MOST_STARTS = 6
 _LEAST_ESAP = 1e-9
 
 
@@ -162,15 +164,26 @@ class Sensitivity:
 
     def spend(self, rooms: Sequence[Room], total: int) -> Removed:
         """The best allocation of a budget: of those that were measured, else the predicted one."""
-        known = {
+        known = self._fitting(rooms, total)
+        if known:
+            return min(known, key=lambda removed: (known[removed], removed))
+        return self.solution(rooms, total).removed
+
+    def starts(self, rooms: Sequence[Room], total: int) -> dict[str, Removed]:
+        """Allocations to search from: those of the curves, and the best that were measured."""
+        best = sorted((cost, removed) for removed, cost in self._fitting(rooms, total).items())
+        found = [removed for _, removed in best[:MOST_STARTS]]
+        found = list(dict.fromkeys([*found, self.solution(rooms, total).removed]))
+        return {f"measured {number}": removed for number, removed in enumerate(found, 1)}
+
+    def _fitting(self, rooms: Sequence[Room], total: int) -> dict[Removed, float]:
+        """Cost of the allocations of a budget that were measured and that fit."""
+        return {
             removed: cost
             for removed, cost in self.measured().items()
             if sum(removed) == total
             and all(room.allows(gone) for room, gone in zip(rooms, removed, strict=True))
         }
-        if known:
-            return min(known, key=lambda removed: (known[removed], removed))
-        return self.solution(rooms, total).removed
 
     def shares(self, pools: Sequence[Pool], budget: Budget) -> Removed:
         """The same of pools of neurons, one a layer."""

@@ -11,13 +11,13 @@ from analysis.stats.blend import Part
 from analysis.stats.store import stats_store
 from pruning.evaluate.drawing import DrawnSamples, SampleSettings, draw
 from pruning.planning.make import check_request, evidence_of, provenance_of, spending_of
-from pruning.planning.measured import with_sensitivity
-from pruning.planning.ranking import Selection, select
+from pruning.planning.measured import sensitivity_on, with_sensitivity
+from pruning.planning.ranking import Selection, select, sensitivity_for
 from pruning.recipe import Recipe, SearchSection
 from pruning.requests.calibration import seq_len_of
 from pruning.requests.recipe import Machine, calibrate_requests, plan_request, weights_request
 from pruning.requests.search import SearchRequest
-from pruning.schedules import allocate
+from pruning.schedules import MEASURED, allocate
 from pruning.search.run import Task
 from pruning.search.space import seeds_of, space_of
 from pruning.search.store import SEARCH, schedule_parameters
@@ -82,6 +82,9 @@ def problem_of(request: SearchRequest) -> "Steps[Problem]":
         yield from weights_run(weights)
     planned = plan_request(recipe, machine)
     selection = with_sensitivity(select(planned, model, store, parts), planned, store)
+    if asked.start == MEASURED:
+        sensitivity = sensitivity_on(asked.corpus, selection, planned, store)
+        selection = replace(selection, sensitivity=sensitivity)
     return _problem(asked, recipe, machine, selection, drawn)
 
 
@@ -103,12 +106,15 @@ def _problem(
     parameters = schedule_parameters(
         asked.to_dict(), asked.fitness, sequences.corpus, len(sequences.rows)
     )
+    seeds = seeds_of(spending, recipe.schedule.name, scheduled)
+    if asked.start == MEASURED:
+        seeds |= sensitivity_for(selection, selection.request).starts(space.rooms, space.total)
     return Problem(
         model=selection.model,
         ranking=selection.table,
         constraints=spending.constraints,
         provenance=replace(made, schedule=SEARCH, schedule_parameters=parameters),
-        task=Task(space, seeds_of(spending, recipe.schedule.name, scheduled), asked),
+        task=Task(space, seeds, asked),
         drawn=drawn,
         measure=asked.fitness,
         running=run_settings(
