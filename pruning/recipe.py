@@ -22,13 +22,25 @@ from pruning.requests.base import Request, checked, checked_by
 from pruning.requests.calibration import CalibrateOptions
 from pruning.requests.export import ExportOptions
 from pruning.requests.options import Text
+from pruning.requests.sensitivity import DEFAULT_SAMPLES as SENSITIVITY_SAMPLES
+from pruning.schedules import MEASURED
 from pruning.search.settings import SearchSettings
+from pruning.sensitivity.levels import DEFAULT_LEVELS
 
 FREQUENCY = "frequency"
 _BUDGETS = ("sparsity", "remove", "target_gib", "params_share")
 _NOT_DECIDING = ("evaluate", "export")  # they change nothing of what is pruned
 # Keys of `calibrate` that say which tokens are counted; the others, how that is done.
 _DECIDING = ("packing", "truncate", "count", "answers", "answer_tokens", "select", "clusters")
+
+# Keys that came later, by section, and their defaults: of these, recipes from before have the
+# digest that they had.
+_LATER: dict[str, dict[str, Any]] = {
+    "": {"allow_test_set": False, "sensitivity": None},
+    "budget": {"params_share": None},
+    "schedule": {"measured_on": [], "cost": "esap", "across": "mean"},
+    "search": {"start": "schedules"},
+}
 
 
 def _corpus_part(value: Any) -> Any:
@@ -94,6 +106,14 @@ class ScheduleSection(Request):
 
     name: options.Schedule
     file: options.ScheduleFile | None = None
+    measured_on: tuple[options.MeasuredOn, ...] = ()
+    cost: options.Cost = "esap"
+    across: options.Across = "mean"
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the sensitivity of layers spreads the budget."""
+        return self.name == MEASURED
 
 
 class ConstraintSection(Request):
@@ -119,6 +139,15 @@ class SearchSection(SearchSettings, SearchSamples):
     """A search for the allocation (arXiv:2603.06003, Algorithm 1); defaults are the paper's."""
 
     fitness: Literal["esap", "sap", "kl", "nll"] = "esap"
+
+
+class SensitivitySection(Request):
+    """What each layer's losses are measured on, and how finely: `moeprune sensitivity`."""
+
+    corpus: options.Corpus
+    samples: options.Samples = SENSITIVITY_SAMPLES
+    levels: options.Levels = DEFAULT_LEVELS
+    refine: options.Refine = 0
 
 
 class EvaluateSection(Request):
@@ -165,6 +194,7 @@ class Recipe(Request):
     )
     constraints: ConstraintSection = ConstraintSection()
     search: SearchSection | None = None
+    sensitivity: SensitivitySection | None = None
     evaluate: EvaluateSection | None = None
     allow_test_set: options.AllowTestSet = False
     export: Annotated[ExportSection | None, _named("out")] = None
@@ -236,8 +266,10 @@ class Recipe(Request):
         if (value.name == "file") != (value.file is not None):
             raise ValueError("the schedule 'file' and the key file belong together")
         is_atomic = info.data.get("granularity") == ATOMIC_GRANULARITY
-        if is_atomic and value.name != "uniform":
-            raise ValueError("plans of neurons have atom_scope in place of a schedule")
+        if is_atomic and value.name not in ("uniform", MEASURED):
+            raise ValueError(f"plans of neurons have atom_scope, or the schedule {MEASURED}")
+        if not value.is_measured and value != ScheduleSection(name=value.name, file=value.file):
+            raise ValueError(f"measured_on, cost and across are for the schedule {MEASURED}")
         says_all = value.file or info.data.get("kept_atoms")
         if not says_all and info.data.get("budget", value) is None:
             raise ValueError(f"a budget is missing under budget: {', '.join(_BUDGETS)}")
@@ -251,6 +283,21 @@ class Recipe(Request):
             raise ValueError("the frequency schedule counts tokens; list some text under corpora")
         if corpora and not ranks and value.name != FREQUENCY:
             raise ValueError(f"nothing here reads text, nor does {criterion}; leave corpora out")
+        return value
+
+    @field_validator("sensitivity")
+    @classmethod
+    def _is_used(cls, value: Any, info: ValidationInfo) -> Any:
+        schedule, search = info.data.get("schedule"), info.data.get("search")
+        if value is None or schedule is None:
+            return value
+        if not schedule.is_measured and (search is None or search.start != MEASURED):
+            raise ValueError(
+                f"nothing reads it; say schedule: {MEASURED}, or start: {MEASURED} under search"
+            )
+        budget = info.data.get("budget")
+        if value.refine and (budget is None or budget.sparsity is None):
+            raise ValueError("refine needs a budget that is a sparsity")
         return value
 
     @property
@@ -284,13 +331,8 @@ class Recipe(Request):
         """SHA-256 of what decides the pruned model: spelling, defaults and `export` do not."""
         decides = self.model_dump(mode="json", exclude=set(_NOT_DECIDING))
         decides["calibrate"] = {key: decides["calibrate"][key] for key in _DECIDING}
-        if decides["calibrate"]["answers"] == "given":  # as in recipes from before there was one
-            del decides["calibrate"]["answers"], decides["calibrate"]["answer_tokens"]
-        if not decides["allow_test_set"]:
-            del decides["allow_test_set"]  # as in recipes from before there was one
+        _leave_out_later(decides)
         budget = decides["budget"]
-        if budget and budget["params_share"] is None:
-            del budget["params_share"]  # as in recipes from before there was one
         for key in ("sparsity", "params_share"):
             if budget and budget.get(key) is not None:
                 budget[key] = str(parse_sparsity(budget[key]))
@@ -302,6 +344,18 @@ class Recipe(Request):
             named = decides["constraints"][key]
             decides["constraints"][key] = {layer: sorted(set(named[layer])) for layer in named}
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+
+
+def _leave_out_later(decides: dict[str, Any]) -> None:
+    """Remove keys that came later and are at their defaults."""
+    for name, later in _LATER.items():
+        section = decides[name] if name else decides
+        for key, usual in later.items() if section else ():
+            if section[key] == usual:
+                del section[key]
+    calibrate = decides["calibrate"]
+    if calibrate["answers"] == "given":
+        del calibrate["answers"], calibrate["answer_tokens"]
 
 
 def _ranks_by_text(criterion: str) -> bool:

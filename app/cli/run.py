@@ -26,6 +26,7 @@ from pruning.requests.recipe import (
     export_request,
     other_corpora,
     plan_request,
+    sensitivity_request,
     weights_request,
 )
 from pruning.requests.search import search_of_file
@@ -36,6 +37,7 @@ from pruning.tasks.calibration import calibrate_run, check_corpora, weights_run
 from pruning.tasks.evaluation import evaluate_run
 from pruning.tasks.export import export_run, verify_result
 from pruning.tasks.search import search_folder, search_run
+from pruning.tasks.sensitivity import sensitivity_run
 
 
 @command(Machine)
@@ -49,6 +51,9 @@ def run(machine: Machine, *, path: RecipeFile) -> None:
     notes: tuple[str, ...] = ()
     if recipe.search is None:
         store = stats_store(machine.stats_dir)
+        if measured := sensitivity_request(recipe, machine):
+            for each in follow(sensitivity_run(measured, parts)):
+                out.print(f"sensitivity {each.record.corpus['name']}: {each.record.record_id}")
         made, _ = follow(plan_from_stats(plan_request(recipe, machine), model, store, parts))
         plan, notes = made.plan, made.notes
     else:  # an unfinished search is resumed

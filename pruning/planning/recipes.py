@@ -18,8 +18,9 @@ from pruning.planning.choice import (
 )
 from pruning.planning.percents import SPARSITY_STEP, possible_percents
 from pruning.planning.ranking import Selection
-from pruning.recipe import Recipe
+from pruning.recipe import Recipe, ScheduleSection
 from pruning.recipe_file import recipe_from_yaml
+from pruning.requests.plan import PlanRequest
 from pruning.search.store import search_in
 
 
@@ -52,7 +53,7 @@ def recipe_of(selection: Selection, widths: Mapping[str, Any] | None = None) -> 
             **(only_neurons if request.is_atomic else {}),
             "gate": request.gate,
             "budget": {"params_share": share} if share else {"sparsity": request.sparsity},
-            "schedule": "uniform" if searched else request.schedule,
+            "schedule": "uniform" if searched else _schedule(request),
             "constraints": {
                 "multiple_of": limits.multiple_of,
                 "floor": limits.floor,
@@ -63,6 +64,13 @@ def recipe_of(selection: Selection, widths: Mapping[str, Any] | None = None) -> 
             "search": search,
         }
     )
+
+
+def _schedule(request: PlanRequest) -> str | dict[str, Any]:
+    if not request.is_measured:
+        return request.schedule
+    own = {name: getattr(request, name) for name in ("measured_on", "cost", "across")}
+    return {"name": request.schedule, **own}
 
 
 def _sampling(selection: Selection) -> dict[str, Any]:
@@ -93,7 +101,12 @@ def controls_of(recipe: Recipe, model: MoEModel) -> dict[str, Any]:
     limits, criterion = recipe.constraints, recipe.criterion
     is_atomic, widths = recipe.granularity == ATOMIC_GRANULARITY, recipe.width_multiple
     layers = {layer.index for layer in model.layers}
+    measured = recipe.schedule
     unfit: dict[str, object] = {
+        "sensitivity": recipe.sensitivity,
+        "a schedule of neurons": is_atomic and measured.is_measured,
+        "measured_on, cost or across": measured
+        != ScheduleSection(name=measured.name, file=measured.file),
         f"multiple_of: {limits.multiple_of}": limits.multiple_of not in MULTIPLES,
         "constraints.floor": limits.floor,
     }

@@ -236,6 +236,16 @@ Cost = Annotated[
 Across = Annotated[
     AcrossName, Option("With several --measured-on, spare their mean or the worst of them.")
 ]
+Levels = Annotated[
+    Whole,
+    Field(ge=2, le=128),
+    Option("Measure each layer without 1/LEVELS, 2/LEVELS ... of its experts or neurons."),
+]
+Refine = Annotated[
+    Whole,
+    Field(ge=0, le=50),
+    Option("With --sparsity, measure the curves again around each plan, at most so many times."),
+]
 ScheduleFile = Annotated[
     Path, Option("CSV, JSON or YAML: layer -> experts kept or removed; a search result.")
 ]

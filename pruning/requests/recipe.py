@@ -15,6 +15,8 @@ from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.export import ExportRequest
 from pruning.requests.model import WeightsRequest
 from pruning.requests.plan import PlanRequest
+from pruning.requests.sensitivity import SensitivityRequest
+from pruning.schedules import MEASURED
 
 
 class Machine(Request):
@@ -71,7 +73,7 @@ def _shared(section: Request, kind: type[Request]) -> dict[str, Any]:
 
 def other_corpora(recipe: Recipe) -> list[CalibrateRequest]:
     """The corpora of search and evaluation as calibrations: to be opened, not to be run."""
-    sections = (recipe.search, recipe.evaluate)
+    sections = (recipe.search, recipe.sensitivity, recipe.evaluate)
     named = dict.fromkeys(section.corpus for section in sections if section is not None)
     allowed = recipe.allow_test_set
     return [
@@ -108,6 +110,9 @@ def plan_request(recipe: Recipe, machine: Machine) -> PlanRequest:
         "drop": by_layer(limits.drop),
         **(recipe.budget.model_dump(exclude_none=True) if recipe.budget else {}),
     }
+    if recipe.schedule.is_measured:
+        values |= {"schedule": MEASURED, "measured_on": _measured_on(recipe)}
+        values |= {"cost": recipe.schedule.cost, "across": recipe.schedule.across}
     if is_atomic(recipe):
         values |= {"atom_scope": str(recipe.scope), "kept_atoms": recipe.kept_atoms}
         values |= _widths(recipe)
@@ -119,6 +124,38 @@ def plan_request(recipe: Recipe, machine: Machine) -> PlanRequest:
             "layer_set": tuple(f"{layer}={keep}" for layer, keep in limits.set.items()),
         }
     return validated(PlanRequest, values)
+
+
+def _measured_on(recipe: Recipe) -> tuple[str, ...]:
+    own = recipe.sensitivity
+    return recipe.schedule.measured_on or ((own.corpus,) if own else ())
+
+
+def sensitivity_request(recipe: Recipe, machine: Machine) -> SensitivityRequest | None:
+    """The measurement of the layers' sensitivity; None where the recipe asks for none."""
+    asked, limits = recipe.sensitivity, recipe.constraints
+    if asked is None:
+        return None
+    sparsity = recipe.budget.sparsity if recipe.budget and not recipe.search else None
+    values = {
+        **_shared(recipe.calibrate, SensitivityRequest),
+        **_shared(recipe, SensitivityRequest),
+        **_shared(machine_of(recipe, machine), SensitivityRequest),
+        **_shared(asked, SensitivityRequest),
+        "corpora": (asked.corpus,),
+        "calibrated_on": weighed_corpora(recipe),
+        "sparsities": (sparsity,) if sparsity else (),
+        "refine": asked.refine if sparsity else 0,
+        "cost": recipe.schedule.cost,
+        **_shared(limits, SensitivityRequest),
+        "protect": tuple(map(str, limits.protect)),
+        "pin": by_layer(limits.pin),
+        "drop": by_layer(limits.drop),
+        "layer_set": tuple(f"{layer}={keep}" for layer, keep in limits.set.items()),
+    }
+    del values["count"], values["seed"]  # of the calibration
+    given = {name: value for name, value in values.items() if value is not None}
+    return validated(SensitivityRequest, given)
 
 
 def weighed_corpora(recipe: Recipe) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
 from analysis.criteria import check_ranks, get_criterion
 from analysis.sparsity import parse_sparsity
@@ -16,25 +16,7 @@ from pruning.sensitivity.levels import DEFAULT_LEVELS
 DEFAULT_SAMPLES = 32
 
 
-class SensitivityOptions(HeldOutRequest):
-    """On what, how finely, and for which plans curves are measured again."""
-
-    samples: options.Samples = DEFAULT_SAMPLES
-    levels: Annotated[
-        int,
-        Field(strict=True, ge=2, le=128),
-        Option("Measure each layer without 1/LEVELS, 2/LEVELS ... of its experts or neurons."),
-    ] = DEFAULT_LEVELS
-    refine: Annotated[
-        int,
-        Field(strict=True, ge=0, le=50),
-        Option(
-            "With --sparsity, measure the curves again around each plan, at most so many times."
-        ),
-    ] = 0
-
-
-class SensitivityRequest(SensitivityOptions):
+class SensitivityRequest(HeldOutRequest):
     """The curves of a criterion's order on one or more corpora, and the plans that they give."""
 
     asked_by = "sensitivity"
@@ -49,6 +31,9 @@ class SensitivityRequest(SensitivityOptions):
         ],
         ...,
     ] = ()
+    samples: options.Samples = DEFAULT_SAMPLES
+    levels: options.Levels = DEFAULT_LEVELS
+    refine: options.Refine = 0
     cost: Annotated[
         options.Cost, Option("What plans of --sparsity spare: esap, kl, or nll (added loss).")
     ] = "esap"

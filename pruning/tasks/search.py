@@ -15,7 +15,13 @@ from pruning.planning.measured import sensitivity_on, with_sensitivity
 from pruning.planning.ranking import Selection, select, sensitivity_for
 from pruning.recipe import Recipe, SearchSection
 from pruning.requests.calibration import seq_len_of
-from pruning.requests.recipe import Machine, calibrate_requests, plan_request, weights_request
+from pruning.requests.recipe import (
+    Machine,
+    calibrate_requests,
+    plan_request,
+    sensitivity_request,
+    weights_request,
+)
 from pruning.requests.search import SearchRequest
 from pruning.schedules import MEASURED, allocate
 from pruning.search.run import Task
@@ -25,6 +31,7 @@ from pruning.tasks import Steps
 from pruning.tasks.apart import open_checked
 from pruning.tasks.calibration import calibrate_run, weights_run
 from pruning.tasks.loading import quiet_transformers, run_settings
+from pruning.tasks.sensitivity import sensitivity_run
 
 if TYPE_CHECKING:
     from pruning.search.result import SearchResult
@@ -80,6 +87,8 @@ def problem_of(request: SearchRequest) -> "Steps[Problem]":
         parts.append(Part(found, corpus.weight))
     if weights := weights_request(recipe, machine):
         yield from weights_run(weights)
+    if measured := sensitivity_request(recipe, machine):
+        yield from sensitivity_run(measured, parts)
     planned = plan_request(recipe, machine)
     selection = with_sensitivity(select(planned, model, store, parts), planned, store)
     if asked.start == MEASURED:

@@ -1,11 +1,12 @@
 """The task of sensitivity: curves of an order on corpora, and the plans that follow from them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from analysis.corpora import TokenSequences
 from analysis.model import MoEModel, load_model_index
+from analysis.stats.blend import Part
 from analysis.stats.store import stats_store
 from pruning.constraints import Room, rooms_of
 from pruning.evaluate.drawing import DrawnSamples
@@ -51,8 +52,13 @@ def sensitivity_task(request: SensitivityRequest) -> Steps[dict[str, Any]]:
     return {"sensitivity": [each.record.record_id for each in found]}
 
 
-def sensitivity_run(request: SensitivityRequest) -> Steps[list[Measured]]:
-    """Measure what is missing of the curves on each corpus, then the plans that are asked for."""
+def sensitivity_run(
+    request: SensitivityRequest, parts: Sequence[Part] = ()
+) -> Steps[list[Measured]]:
+    """Measure what is missing of the curves on each corpus, then the plans that are asked for.
+
+    `parts` are calibration runs that rank in place of those that the request names.
+    """
     from analysis.calibration.loading import offload_space
 
     quiet_transformers()
@@ -62,7 +68,7 @@ def sensitivity_run(request: SensitivityRequest) -> Steps[list[Measured]]:
         plan_request(request, request.criterion, each, request.planned)
         for each in request.sparsities or ("0",)
     ]
-    selection = yield from select_measured(asked[0], model, store)
+    selection = yield from select_measured(asked[0], model, store, parts)
     drawn = yield from drawn_corpora(request, model, store)
     settings = run_settings(request, max(each.sequences.longest for each in drawn))
     found = []

@@ -1,5 +1,7 @@
 """sensitivity MODEL, and the plans by the schedule measured that follow from it."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from analysis.drain import drain
 from analysis.model import load_model_index
 from pruning.plan import load_plan
 from pruning.requests.evaluation import EvaluateRequest
+from pruning.search.result import load_search
 from pruning.sensitivity.curves import curves_of
 from pruning.sensitivity.record import SensitivityStore
 from pruning.tasks.evaluation import evaluate_run
@@ -131,6 +134,52 @@ def test_a_sweep_takes_the_schedule(works, measure, tiny, corpora, stats, here):
     where = ("--corpus", corpora[1], "--stats-dir", stats, "--samples", "3", "--measures", "esap")
     works("sweep", tiny, *words, *where, "-o", "sweep.csv")
     assert "measured" in (here / "sweep.csv").read_text()
+
+
+@pytest.fixture
+def recipe(tiny, corpora, here):
+    def write(**changes):
+        keys = {
+            "model": str(tiny),
+            "corpora": [str(corpora[0])],
+            "tokens": 64,
+            "seq_len": 16,
+            "criterion": "frequency",
+            "budget": {"sparsity": "50%"},
+            "sensitivity": {"corpus": str(corpora[1]), "samples": 5, "refine": 1},
+            **changes,
+        }
+        (here / "r.yaml").write_text(json.dumps(keys))
+        return here / "r.yaml"
+
+    return write
+
+
+def test_a_recipe_measures_before_it_plans(recipe, works, here, corpora):
+    said = works("run", recipe(schedule="measured"), "--stats-dir", "stats")
+    assert "sensitivity blue.jsonl: sensitivity-frequency-blue" in said
+    made = load_plan(here / "r.plan.json")
+    assert made.provenance.schedule == "measured"
+    assert made.provenance.schedule_parameters["corpora"] == [corpora[1].name]
+    assert "is the same, skipped" in works("run", here / "r.yaml", "--stats-dir", "stats")
+
+
+def test_a_search_can_begin_with_what_was_measured(recipe, works, here, corpora):
+    asked = {"corpus": str(corpora[1]), "samples": 5, "population": 6, "elites": 2}
+    path = recipe(search={**asked, "generations": 2, "start": "measured"})
+    works("search", path, "--stats-dir", "stats", "--batch-size", "2")
+    result = load_search(here / "r.search" / "search.json")
+    assert result.header["settings"]["start"] == "measured"
+    origins = [entry.origin for entry in result.entries if entry.generation == 0]
+    assert "uniform" in origins
+    assert "measured 1" in origins
+    started = next(entry for entry in result.entries if entry.origin == "measured 1")
+    assert result.best_entry.fitness >= started.fitness
+    # Interrupted or not, it begins as it did: what is measured since changes no search.
+    log = here / "r.search" / "search.jsonl"
+    before = log.read_bytes()
+    works("search", path, "--stats-dir", "stats", "--batch-size", "2")
+    assert log.read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,8 @@ def test_every_problem_is_reported_at_once_with_its_place():
         ({"budget": {"sparsity": True}}, "budget.sparsity", "valid string"),
         ({"budget": {"target_gib": "x"}}, "budget.target_gib", "is no number of GiB"),
         ({"schedule": "file"}, "schedule", "belong together"),
+        ({"schedule": {"name": "late", "cost": "kl"}}, "schedule", "are for the schedule measured"),
+        ({"sensitivity": {"corpus": "demo-math"}}, "sensitivity", "nothing reads it"),
         ({"schedule": {"name": "late", "file": "x"}}, "schedule", "belong together"),
         ({"criterion": "aimer"}, "schedule", "nothing here reads text, nor does aimer"),
         (
@@ -104,7 +106,11 @@ def test_every_problem_is_reported_at_once_with_its_place():
         ({"calibrate": {"trust_remote_code": True}}, "calibrate.trust_remote_code", "unknown key"),
         ({"criterion": "neuron-norms"}, "granularity", "say granularity: atomic"),
         ({"granularity": "atomic"}, "granularity", "scores no neurons; those that do: heapr"),
-        ({"granularity": "atomic", "criterion": "heapr"}, "schedule", "atom_scope in place of"),
+        (
+            {"granularity": "atomic", "criterion": "heapr"},
+            "schedule",
+            "have atom_scope, or the schedule",
+        ),
         ({"granularity": "atomic", "criterion": "heapr"}, "constraints", "set or locked by hand"),
         ({"atom_scope": "layer"}, "atom_scope", "say granularity: atomic"),
         ({"width_mode": "ragged"}, "width_mode", "say granularity: atomic"),

@@ -1,0 +1,165 @@
+"""Curves from points, and the allocations that they give, in hand arithmetic."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.drain import drain
+from analysis.errors import PlanError
+from pruning.constraints import Room
+from pruning.sensitivity.curves import Curve, Curves, Sensitivity, curves_of, moved_curves
+from pruning.sensitivity.levels import curve_points, moved_points
+from pruning.sensitivity.points import Point, Points, whole
+from pruning.sensitivity.refine import Aim, measure_curves, refine
+
+ROOMS = (Room(8, 0, 6), Room(8, 0, 6), Room(8, 0, 6))
+SAMPLES = ("a", "b")
+
+
+def points_of(values, measured=()):
+    """Points of single layers, (position, gone) -> ESAP of both samples; KL and loss follow."""
+    found = Points([1, 4, 5])
+
+    def add(point, esaps):
+        found.add(point, SAMPLES, [(esap, 2 - 2 * esap, 3 - esap) for esap in esaps])
+
+    add(whole((0, 0, 0)), (1, 1))
+    for (position, gone), esaps in values.items():
+        add(Point((0, 0, 0), position, gone), esaps)
+    for removed, esaps in measured:
+        add(whole(removed), esaps)
+    return found
+
+
+LEVELS = {(0, 2): (0.9, 0.7), (0, 6): (0.5, 0.1), (1, 6): (0.8, 0.8), (2, 4): (1.0, 0.5)}
+
+
+def test_costs_are_those_of_the_mean_over_samples():
+    points = points_of(LEVELS)
+    curves = curves_of(points, 3, "esap")
+    assert [each.removed.tolist() for each in curves.layers] == [[0, 2, 6], [0, 6], [0, 4]]
+    assert curves.layers[0].costs.tolist() == [0, -math.log(0.8), -math.log(0.3)]
+    assert curves.layers[0].at(4) == pytest.approx((-math.log(0.8) - math.log(0.3)) / 2)
+    assert curves.predicted((2, 6, 0)) == pytest.approx(-math.log(0.8) - math.log(0.8))
+    assert curves_of(points, 3, "kl").layers[2].costs.tolist() == [0, 0.5]
+    assert curves_of(points, 3, "nll").layers[1].costs.tolist() == [0, pytest.approx(0.2)]
+
+
+def test_points_that_lack_samples_are_left_out():
+    points = points_of(LEVELS)
+    points.add(Point((0, 0, 0), 1, 3), ["a"], [(0.9, 0, 0)])
+    assert curves_of(points, 3, "esap").layers[1].removed.tolist() == [0, 6]
+    assert curves_of(points, 3, "esap", ["a"]).layers[1].removed.tolist() == [0, 3, 6]
+    assert curves_of(Points([1, 4, 5]), 3, "esap") is None
+
+
+def test_moves_cost_what_they_add_to_the_plan():
+    points = points_of(LEVELS, [((2, 2, 2), (0.5, 0.5))])
+    points.add(Point((2, 2, 2), 1, 4), SAMPLES, [(0.4, 0, 0), (0.4, 0, 0)])
+    moved = moved_curves(points, (2, 2, 2), "esap", SAMPLES)
+    assert moved.layers[1].removed.tolist() == [2, 4]
+    assert moved.layers[1].costs.tolist() == [0, pytest.approx(math.log(0.5 / 0.4))]
+    assert moved.layers[0].removed.tolist() == [2]
+
+
+def test_what_was_measured_as_a_whole_goes_before_what_is_predicted():
+    plans = [((0, 6, 0), (0.2, 0.2)), ((2, 4, 0), (0.6, 0.4)), ((0, 0, 6), (0.9, 0.9))]
+    spent = Sensitivity((curves_of(points_of(LEVELS, plans), 3, "esap"),))
+    # The last is best, but layer 5 may not lose so many here.
+    rooms = (*ROOMS[:2], Room(8, 0, 4))
+    assert spent.spend(rooms, 6) == (2, 4, 0)
+    assert "Measured ESAP: 0.5000" in spent.note((2, 4, 0))
+    assert spent.spend(rooms, 5) == spent.solution(rooms, 5).removed
+    assert "Predicted ESAP" in spent.note(spent.spend(rooms, 5))
+    assert next(iter(spent.starts(rooms, 6).values())) == (2, 4, 0)
+
+
+def test_a_layer_that_must_lose_more_than_was_measured_is_refused():
+    short = Curve(np.array([0, 2]), np.array([0.0, 1.0]))
+    spent = Sensitivity((Curves((short,) * 3, {}),))
+    with pytest.raises(PlanError, match="measure it further"):
+        spent.solution((Room(8, 4, 6), *ROOMS[1:]), 8)
+
+
+@given(st.integers(0, 3 * 6000), st.sampled_from((1, 8)))
+def test_neurons_on_a_grid_spend_the_budget_exactly(total, step):
+    total -= total % step
+    rooms = (Room(8192, 0, 8000, step), Room(8192, 0, 6000, step), Room(8192, 0, 8000, step))
+    levels = np.array([0, 4096, 8192])
+    curves = tuple(Curve(levels, np.array(costs)) for costs in ([0, 1, 4], [0, 2, 3], [0, 1, 9.0]))
+    spent = Sensitivity((Curves(curves, {}),))
+    found = spent.solution(rooms, total)
+    assert sum(found.removed) == total
+    assert all(room.allows(gone) for room, gone in zip(rooms, found.removed, strict=True))
+    # Brute force over breakpoints with one layer in between, where an optimum always lies.
+    ends = [sorted({0, 4096, room.most}) for room in rooms]
+    best = math.inf
+    for odd in range(3):
+        others = [place for place in range(3) if place != odd]
+        for one in ends[others[0]]:
+            for two in ends[others[1]]:
+                rest = total - one - two
+                if rooms[odd].least <= rest <= rooms[odd].most:
+                    removed = [0, 0, 0]
+                    removed[others[0]], removed[others[1]], removed[odd] = one, two, rest
+                    best = min(best, curves_cost(curves, removed))
+    slack = 3 * 17 * step * 4 / 4096  # a step of the grid at the steepest slope, for each layer
+    assert best - 1e-9 <= found.cost <= best + slack
+
+
+def curves_cost(curves, removed):
+    return sum(curve.at(gone) for curve, gone in zip(curves, removed, strict=True))
+
+
+class Computed:
+    """Stands where a model would: ESAP with a term that two layers have together."""
+
+    def __init__(self):
+        self.points = Points([1, 4, 5])
+        self.samples = SAMPLES
+        self.layers = 0
+
+    def measure(self, wanted):
+        for point in wanted:
+            a, b, c = point.removed
+            cost = 0.02 * a**2 + 0.03 * b**2 + 0.01 * c**2 + 0.04 * b * c
+            self.layers += not self.points.knows(point.removed, SAMPLES)
+            self.points.add(point, SAMPLES, [(math.exp(-cost), 0, 0)] * 2)
+        yield from ()
+
+
+def test_refinement_finds_what_additive_costs_miss():
+    rooms = tuple(Room(32, 0, 28) for _ in range(3))
+    work = Computed()
+    curves = drain(measure_curves(work, rooms, 8))
+    found = drain(refine(work, curves, Aim(rooms, 30, 20)))
+    costs = [each.cost for each in found]
+    assert costs == sorted(costs, reverse=True)
+    exact = min(
+        (0.02 * a**2 + 0.03 * b**2 + 0.01 * c**2 + 0.04 * b * c, (a, b, c))
+        for a in range(29)
+        for b in range(29)
+        for c in [30 - a - b]
+        if 0 <= c <= 28
+    )
+    assert found[0].removed != exact[1]
+    assert costs[0] > 1.05 * exact[0]
+    assert costs[-1] < 1.01 * exact[0]
+    # The prediction of a round is closer than that of the curves of single layers.
+    first, last = (abs(each.predicted - each.cost) for each in (found[0], found[-1]))
+    assert last < first / 5
+    spent = work.layers
+    assert drain(refine(work, curves, Aim(rooms, 30, 20)))[-1].removed == found[-1].removed
+    assert work.layers == spent  # nothing is measured twice
+
+
+def test_levels_and_moves_stay_within_the_rooms():
+    rooms = (Room(32, 0, 28, 4), Room(32, 8, 24, 4), Room(32, 0, 0, 4))
+    levels = [point.gone for point in curve_points(rooms, 8) if point.position == 1]
+    assert levels == [8, 12, 16, 20, 24]
+    assert not [point for point in curve_points(rooms, 8) if point.position == 2]
+    moves = [point.gone for point in moved_points(rooms, (4, 8, 0)) if point.position == 0]
+    assert moves == [0, 12, 20, 28]
