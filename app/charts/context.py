@@ -18,14 +18,21 @@ from analysis.stats.tables import ExpertStats, Gate
 from app.charts.chart import made_by
 from app.charts.choices import USUAL_PATHS, USUAL_RESULTS, PathChoice, ResultChoice
 from app.tables.ranked import Ranked, rank
+from pruning.evaluate.store import readable_records
 from pruning.planning.choice import PlanChoice, scopes_of
 from pruning.planning.comparing import CompareRequest, compare_selections
 from pruning.planning.make import CurrentPlan
-from pruning.planning.measured import find_sensitivity
+from pruning.planning.measured import (
+    PredictedLoss,
+    find_sensitivity,
+    order_sensitivity,
+    predicted_loss,
+)
 from pruning.planning.ranking import Selection, criterion_badge, select
 from pruning.planning.words import corpora_words
 from pruning.requests.plan import PlanRequest
 from pruning.search.store import KnownSearch, SearchStore, read_known
+from pruning.sensitivity.curves import Sensitivity
 from pruning.sensitivity.record import SensitivityStore
 
 # The corpus that stands for a mix of all; no file is called so.
@@ -194,12 +201,49 @@ class Context:
         if not request.is_measured:
             return kept
         known = SensitivityStore(self.store.directories)
-        return replace(kept, sensitivity=self.keep(find_sensitivity, kept, request, known))
+        measured = self.keep(find_sensitivity, kept, request, known)
+        return self.keep(itself, replace(kept, sensitivity=measured))
 
     @cached_property
     def first(self) -> Selection:
         """The recipe with its statistics; see `selection`."""
         return self.selection(self.both.a)
+
+    @property
+    def ranking(self) -> Selection:
+        """The recipe of the plan on screen, where there is one."""
+        return self.shown.selection if self.shown and self.shown.selection else self.first
+
+    @cached_property
+    def has_sensitivity(self) -> bool:
+        """Whether that of any order of what goes, experts or neurons, was measured."""
+        known = SensitivityStore(self.store.directories)
+        if known.is_empty:
+            return False
+        records, _ = self.keep(readable_records, known, self.model.identity)
+        return any(each.order["granularity"] == self.plan.granularity for each in records)
+
+    @cached_property
+    def sensitivity(self) -> Sensitivity | None:
+        """Curves of the added loss in the plan's order, on every corpus that was measured."""
+        if not self.has_sensitivity:
+            return None
+        try:
+            ranking, known = self.ranking, SensitivityStore(self.store.directories)
+        except UserError:  # the controls beside a plan from a file ask for what is not there
+            return None
+        asked = ranking.request.model_copy(update={"cost": "nll"})
+        return self.keep(order_sensitivity, ranking, asked, known)
+
+    @cached_property
+    def predicted(self) -> PredictedLoss | None:
+        """What the plan on screen would add to the loss, where its order was measured."""
+        if self.shown is None or self.sensitivity is None:
+            return None
+        ranking = self.ranking
+        return self.keep(
+            predicted_loss, ranking, ranking.request, self.shown.plan, self.sensitivity
+        )
 
     @cached_property
     def second(self) -> Selection:

@@ -1,6 +1,6 @@
 """Schedules side by side: which share of its experts each layer keeps."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from app.charts.chart import Drawing, chart, made_by
-from app.charts.context import Context
+from app.charts.context import Context, itself
 from app.charts.theme import SMALL_SIZE, color_at, ink, paper, plain, primary, text_on, themed
 from app.charts.traces import box, heat, note
 from pruning.budget import sparsity_budget
@@ -70,6 +70,10 @@ def sides_of(selection: Selection, spending: Spending, searched: pd.DataFrame) -
 def sides(context: Context) -> Sides:
     """Every schedule on the budget and under the constraints of the context."""
     selection, spending = selection_of(context), spending_of(context, context.plan)
+    if context.has_sensitivity and selection.sensitivity is None:
+        asked = context.request.model_copy(update={"schedule": MEASURED})
+        found = context.selection(asked).sensitivity
+        selection = context.keep(itself, replace(selection, sensitivity=found))
     order = context.keep(order_of, selection)
     searched = searched_rows(context.known_searches, spending.budget.total, order)
     return context.keep(sides_of, selection, spending, searched)

@@ -8,13 +8,12 @@ import streamlit as st
 from analysis.errors import UserError
 from app.charts.context import Context
 from app.literal import literal
-from app.parts.losses import loss_of_plan
+from app.parts.losses import loss_of_plan, loss_words
 from app.session.job_queue import own_model, queue, shown_request
 from app.session.plan_data import bytes_after
 from app.session.plan_state import NoPlan, forget_import, lost_file
 from app.session.records import losses_of, records_of
 from app.session.texts import held_out_texts
-from pruning.evaluate.quality import PlanLoss, RandomLoss
 from pruning.evaluate.record import EvaluationStore
 from pruning.planning.make import CurrentPlan
 from pruning.requests.base import validated
@@ -53,7 +52,7 @@ def _line(context: Context, shown: CurrentPlan) -> None:
     saved = f"-{1 - after / before:.0%}" if after < before else "nothing saved"
     st.markdown(
         f"**{literal(shown.name)}** :material/arrow_right_alt: **{format_bytes(after)}** ({saved}) "
-        f"· {_loss_words(loss, chance) if loss else 'loss not measured'}",
+        f"· {loss_words(context, loss, chance)}",
         width="content",
     )
     if loss is None or loss.missing:
@@ -67,16 +66,6 @@ def _line(context: Context, shown: CurrentPlan) -> None:
             type="tertiary",
             help="The file is shown and exported as it is; a link does not carry it.",
         )
-
-
-def _loss_words(loss: PlanLoss, chance: RandomLoss | None) -> str:
-    """What was measured, and what Random loses at the same share."""
-    words = literal(loss.words)
-    if loss.way:
-        return f"{words}, {loss.way}"
-    if loss.missing:
-        return f"{words}, not measured on {literal(', '.join(loss.missing))}"
-    return words if chance is None or loss.is_random else f"{words}, Random {chance.mean:+.2f}"
 
 
 def _measure_button(context: Context, shown: CurrentPlan) -> None:

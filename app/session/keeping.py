@@ -38,6 +38,7 @@ from pruning.planning.ranking import Selection
 from pruning.requests.plan import PlanRequest
 from pruning.schedules import Spending
 from pruning.search.store import KnownSearch
+from pruning.sensitivity.curves import Sensitivity
 from pruning.sensitivity.record import SensitivityStore
 
 P = ParamSpec("P")
@@ -84,7 +85,7 @@ def _file_key(path: Path) -> tuple[object, ...]:
 
 _HASHES: Final[dict[Any, Callable[[Any], object]]] = {
     **dict.fromkeys((ExpertStats, WeightStats, NoStats, Mixture), _number),
-    **dict.fromkeys((NeuronField, Arena), _number),
+    **dict.fromkeys((NeuronField, Arena, Sensitivity), _number),
     Selection: lambda selection: (
         selection.model.identity,
         selection.request.model_dump_json(),

@@ -45,7 +45,7 @@ def _plan_of_experts(context: Context) -> None:
     metrics(context, shown, sizes_of(context, shown.plan))
     with st.container(border=True):
         editor_part(context, shown, beside)
-        notes_part(shown)
+        notes_part(context, shown)
         engines_part(context, shown)
     if ready is not None:
         with st.container(border=True):

@@ -116,7 +116,7 @@ def difference(one: PlanLoss, other: PlanLoss) -> LossDifference | None:
     if not all(_is_paired(*pair) for pair in pairs):
         return None
     apart = [first.means - second.means for first, second in pairs]
-    low, high = _interval(apart)
+    low, high = interval_of(apart).tolist()
     return LossDifference(fmean(float(each.mean()) for each in apart), low, high)
 
 
@@ -125,11 +125,13 @@ def _is_paired(one: SampleLosses, other: SampleLosses) -> bool:
     return one.tokens == other.tokens and np.allclose(one.full_nll, other.full_nll, atol=1e-3)
 
 
-def _interval(apart: Sequence[FloatArray], seed: int = 42) -> tuple[float, float]:
-    """The middle 95% of the mean over corpora of means over samples that are drawn again."""
+def interval_of(apart: Sequence[FloatArray], seed: int = 42) -> FloatArray:
+    """The middle 95% of the mean over corpora of means over samples that are drawn again.
+
+    Each of `apart` is of a corpus: (samples, ...). The result is (2, ...): low, high.
+    """
     rng = np.random.default_rng(seed)
     means = [
         each[rng.integers(len(each), size=(RESAMPLES, len(each)))].mean(axis=1) for each in apart
     ]
-    low, high = np.percentile(np.mean(means, axis=0), MIDDLE)
-    return float(low), float(high)
+    return np.percentile(np.mean(means, axis=0), MIDDLE, axis=0)

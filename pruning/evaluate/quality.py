@@ -24,30 +24,13 @@ _Way = tuple[int, object, object, str]  # samples, their tokens at most, seed, d
 
 
 @dataclass(frozen=True, eq=False)
-class PlanLoss:
+class AddedLoss:
     """What a plan adds to the loss of the original model on the same samples, in nats per token.
 
     Lower is better; below 0 the pruned model is the better one.
     """
 
-    plan: str  # digest
-    facts: PlanFacts
-    way: str  # how it was measured; empty: as most plans were
-    corpora: tuple[str, ...]  # on which the plans that were measured this way are compared
-    # Corpus -> added loss, of `corpora`; of others only where it was measured on none of them.
-    change: Mapping[str, float]
-    full: Mapping[str, float]  # corpus -> loss of the original model
-    # Corpus of `change` -> the loss of every sample, in the same order for all plans of a way; of
-    # files that kept none it is missing.
-    samples: Mapping[str, SampleLosses]
-    drawn: Mapping[str, Mapping[str, Any]]  # corpus -> which samples, see `DrawnSamples.corpus`
-    num_samples: int  # of the corpus with the fewest
-    created_at: str  # the newest of its evaluations
-
-    @cached_property
-    def missing(self) -> tuple[str, ...]:
-        """Corpora on which other plans were measured and this one was not."""
-        return tuple(name for name in self.corpora if name not in self.change)
+    change: Mapping[str, float]  # corpus -> added loss
 
     @property
     def mean(self) -> float:
@@ -65,16 +48,41 @@ class PlanLoss:
         return max(self.change, key=self.change.__getitem__)
 
     @property
-    def is_random(self) -> bool:
-        """Whether it is a draw of the baseline Random."""
-        return is_random(self.facts.criterion)
-
-    @property
     def words(self) -> str:
         """The loss in one line, for people."""
         if len(self.change) == 1:
             return f"loss {self.mean:+.2f} ({self.worst_on})"
         return f"loss {self.mean:+.2f} mean, {self.worst:+.2f} worst ({self.worst_on})"
+
+
+@dataclass(frozen=True, eq=False)
+class PlanLoss(AddedLoss):
+    """What was measured of a plan.
+
+    `change` is of `corpora`; of others only where it was measured on none of them.
+    """
+
+    plan: str  # digest
+    facts: PlanFacts
+    way: str  # how it was measured; empty: as most plans were
+    corpora: tuple[str, ...]  # on which the plans that were measured this way are compared
+    full: Mapping[str, float]  # corpus -> loss of the original model
+    # Corpus of `change` -> the loss of every sample, in the same order for all plans of a way; of
+    # files that kept none it is missing.
+    samples: Mapping[str, SampleLosses]
+    drawn: Mapping[str, Mapping[str, Any]]  # corpus -> which samples, see `DrawnSamples.corpus`
+    num_samples: int  # of the corpus with the fewest
+    created_at: str  # the newest of its evaluations
+
+    @cached_property
+    def missing(self) -> tuple[str, ...]:
+        """Corpora on which other plans were measured and this one was not."""
+        return tuple(name for name in self.corpora if name not in self.change)
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it is a draw of the baseline Random."""
+        return is_random(self.facts.criterion)
 
 
 @dataclass(frozen=True)

@@ -168,6 +168,11 @@ class RecordStore(Generic[Kept]):
         write_durably(path, record.to_json().encode())
         return path
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no file of any record."""
+        return not any(map(_folder_state, self._folders))
+
     def state(self) -> str:
         """A text that changes when a file of the store does."""
         return repr([_folder_state(folder) for folder in self._folders])

@@ -3,11 +3,13 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from analysis.model import MoEModel
 from analysis.stats.store import digest_of
 from pruning.allocation import Removed
+from pruning.atoms.kept import kept_widths
 from pruning.budget import Budget
 from pruning.constraints import Constraints, Room, rooms_of
-from pruning.plan import PruningPlan, model_ref, select_experts
+from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, model_ref, select_experts
 from pruning.planning.neurons import arena_of
 from pruning.planning.ranking import Ranking
 from pruning.requests.plan import PlanRequest
@@ -35,6 +37,15 @@ def order_of(ranking: Ranking, request: PlanRequest) -> Order:
     others only say how many a layer may lose.
     """
     return _neurons(ranking, request) if request.is_atomic else _experts(ranking, request)
+
+
+def removed_by(plan: PruningPlan, sizes: Mapping[int, int], model: MoEModel) -> Removed:
+    """Experts or neurons that each layer loses under a complete plan; `sizes` as of `Order`."""
+    stay = {layer: len(ids) for layer, ids in plan.kept.items()}
+    if plan.granularity == ATOMIC_GRANULARITY:
+        widths = kept_widths(plan.kept_atoms, plan.kept, model)
+        stay = {layer: sum(experts.values()) for layer, experts in widths.items()}
+    return tuple(size - stay[layer] for layer, size in sizes.items())
 
 
 def _experts(ranking: Ranking, request: PlanRequest) -> Order:

@@ -52,6 +52,8 @@ class Curves:
     name: str = ""  # of the record that they come from
     corpus: str = ""
     samples: int = 0
+    # Of added losses, for each layer (levels, samples): the cost on each sample alone.
+    by_sample: tuple[FloatArray, ...] = ()
 
     def choices(self, rooms: Sequence[Room], step: int) -> tuple[LayerChoices, ...]:
         """What each layer may lose, every `step`-th number, and what that costs."""
@@ -72,6 +74,16 @@ class Curves:
         """The sum of the layers' costs."""
         pairs = zip(removed, self.layers, strict=True)
         return math.fsum(curve.at(gone) for gone, curve in pairs)
+
+    def predicted_by_sample(self, allocations: IntArray) -> FloatArray:
+        """(samples, allocations): the costs of `allocations` (allocations, layers) on each sample.
+
+        Of added losses, which are means over samples: the mean over samples is `predicted`.
+        """
+        found = np.zeros((self.samples, len(allocations)))
+        for gone, curve, costs in zip(allocations.T, self.layers, self.by_sample, strict=True):
+            found += np.array([np.interp(gone, curve.removed, own) for own in costs.T])
+        return found
 
 
 def _choices(curve: Curve, room: Room, step: int) -> LayerChoices:
@@ -125,6 +137,22 @@ def curves_of(
     if any(len(levels) < 2 for levels in found):
         return None
     return Curves(tuple(map(_curve, found)), measured, samples=len(chosen))
+
+
+def with_samples(curves: Curves, points: Points) -> Curves:
+    """Curves of the added loss, with those of each sample alone."""
+    chosen, place = points.samples(), MEASURES.index("nll")
+    nothing = (0,) * len(curves.layers)
+
+    def losses(position: int, gone: int) -> FloatArray:
+        removed = (*nothing[:position], gone, *nothing[position + 1 :])
+        return points.values(removed, chosen)[:, place]
+
+    found = tuple(
+        np.stack([losses(at, gone) - losses(at, 0) for gone in curve.removed.tolist()])
+        for at, curve in enumerate(curves.layers)
+    )
+    return replace(curves, by_sample=found)
 
 
 def moved_curves(

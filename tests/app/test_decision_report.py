@@ -29,7 +29,7 @@ def shown(model):
 def loss(plan, criterion, change, corpora=("a", "b")):
     facts = PlanFacts(criterion=criterion, removed=0.5, schedule="uniform", granularity="expert")
     full = {"a": 2.0, "b": 1.0}
-    return PlanLoss(plan, facts, "", corpora, change, full, {}, {}, 8, "2026-01-02T03:04:05")
+    return PlanLoss(change, plan, facts, "", corpora, full, {}, {}, 8, "2026-01-02T03:04:05")
 
 
 DRAWS = [

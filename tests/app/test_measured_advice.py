@@ -18,7 +18,7 @@ def loss(criterion, change, corpora=(), *, way="", schedule="uniform", granulari
     change = dict(zip("ab", change, strict=True))
     full = dict.fromkeys("ab", 1.0)
     digest = f"{criterion}{corpora}{way}{schedule}{granularity}"
-    return PlanLoss(digest, facts, way, ("a", "b"), change, full, {}, {}, 8, "2026-01-01")
+    return PlanLoss(change, digest, facts, way, ("a", "b"), full, {}, {}, 8, "2026-01-01")
 
 
 RANDOM = loss("random", (1.0, 0.5))  # mean 0.75

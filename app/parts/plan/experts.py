@@ -14,7 +14,7 @@ from app.frame.cards import card
 from app.frame.charts import csv_button, show
 from app.literal import literal
 from app.parts.engines import readers_text, reasons_table
-from app.parts.losses import loss_of_plan
+from app.parts.losses import loss_of_plan, prediction_error
 from app.session.data import shown_model
 from app.session.plan_state import (
     EDITOR,
@@ -129,10 +129,10 @@ def _locked_of(context: Context, shown: CurrentPlan) -> frozenset[int]:
     return frozenset() if shown.file else locked_layers(context.plan, context.model.layers)
 
 
-def notes_part(shown: CurrentPlan) -> None:
+def notes_part(context: Context, shown: CurrentPlan) -> None:
     """What a person should know of the plan, one line each."""
-    for note in shown.notes:
-        st.markdown(f":material/info: {literal(note)}")
+    for note in filter(None, (*map(literal, shown.notes), prediction_error(context))):
+        st.markdown(f":material/info: {note}")
 
 
 def sides_part(context: Context, beside: Sides) -> None:

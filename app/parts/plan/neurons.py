@@ -40,7 +40,7 @@ def neuron_plan_page(context: Context) -> None:
     _metrics(context, sizes)
     with st.container(border=True):
         _widths_part(context, sizes)
-        notes_part(shown)
+        notes_part(context, shown)
         unmeasured_part(context)
         st.page_link("views/evaluate.py", label="Evaluate this plan", icon=":material/insights:")
     if not shown.file:
