@@ -10,6 +10,7 @@ from analysis.errors import CorpusError, PlanError
 from analysis.stats.store import StatsStore
 from pruning.evaluate.record import EvaluationStore
 from pruning.search.store import SearchStore, read_known
+from pruning.sensitivity.record import SensitivityStore
 
 TASKS_FOLDER = "benchmark-tasks"
 
@@ -29,7 +30,7 @@ def open_checked(corpus: str, store: StatsStore, *, allowed: bool) -> Source:
 
 
 def read_before(tasks: Sequence[str], store: StatsStore, identity: str) -> dict[str, str]:
-    """Task -> the calibration, evaluation or search that is known to have read its test set."""
+    """Task -> the calibration, evaluation, search ... that is known to have read its test set."""
     found: dict[str, str] = {}
     for name, corpus in _corpora_read(store, identity):
         sets = corpus.get(TEST_SETS)
@@ -50,12 +51,14 @@ def check_unread(tasks: Sequence[str], store: StatsStore, identity: str) -> None
 
 
 def _corpora_read(store: StatsStore, identity: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """What calibrations, evaluations and searches of a model say of the texts that they read."""
+    """What calibrations, evaluations, curves and searches of a model say of what they read."""
     for run in store.of_model(identity, "routed"):
         for corpus in run.manifest.corpora:
             yield f"the calibration {run.manifest.run_id}", corpus.prepared
     for record in EvaluationStore(store.directories).records(identity):
         yield f"the evaluation {record.record_id}", record.corpus
+    for each in SensitivityStore(store.directories).records(identity):
+        yield f"the sensitivity {each.record_id}", each.corpus
     for path in SearchStore(store.directories).paths().values():
         try:
             known = read_known(path)

@@ -193,10 +193,20 @@ def test_what_was_allowed_is_said_and_the_benchmark_is_refused(moeprune, works, 
     assert written["read_before"] == record["made"]["read_before"]
 
 
+def test_what_curves_were_measured_on_is_refused_as_a_benchmark(moeprune, works, problems, here):
+    stats = ("--stats-dir", here / "own")
+    words = ("--criterion", "random", "--samples", "1", "--levels", "2", "--allow-test-set")
+    works("sensitivity", "demo", "--corpus", problems, *words, *stats)
+    outcome = moeprune("benchmark", "demo", "--tasks", TASK, "--limit", "1", *stats)
+    assert outcome.code == 1
+    assert f"has read documents of the test set of {TASK}" in outcome.err
+
+
 @pytest.mark.parametrize(
     "words",
     [
         ("evaluate", "demo", "--corpus"),
+        ("sensitivity", "demo", "--criterion", "random", "--corpus"),
         ("calibrate", "demo", "--tokens", "512", "--corpus"),
         ("sweep", "demo", "--criterion", "aimer", "--sparsity", "25%", "--corpus"),
     ],
