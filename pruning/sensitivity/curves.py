@@ -20,7 +20,7 @@ from pruning.budget import Budget
 from pruning.constraints import Room, check_total
 from pruning.sensitivity.allocator import LayerChoices, Solution, Solutions, solve
 from pruning.sensitivity.corpora import WorstSolutions, solve_worst, weighted
-from pruning.sensitivity.points import MEASURES, WHOLE, Points
+from pruning.sensitivity.points import MEASURES, WHOLE, Point, Points
 
 CostName = Literal["esap", "kl", "nll"]
 Across = Literal["mean", "worst"]
@@ -156,23 +156,20 @@ def with_samples(curves: Curves, points: Points) -> Curves:
 
 
 def moved_curves(
-    points: Points, base: Removed, measure: CostName, samples: Sequence[str]
+    points: Points, moves: Sequence[Point], measure: CostName, samples: Sequence[str]
 ) -> Curves:
     """The same around a plan: what it costs to move one layer, all others as in the plan.
 
-    Costs are those of the whole, each less the plan's own, which was measured.
+    `moves` are points of one base, which is the plan; all were measured. Costs are those of the
+    whole, each less the plan's own.
     """
+    base = moves[0].base
     own = cost_at(points, base, measure, samples)
     found: list[dict[int, float]] = [{gone: 0.0} for gone in base]
-    for point in points.on_all(samples):
-        changed = [
-            at
-            for at, pair in enumerate(zip(point.removed, base, strict=True))
-            if len(set(pair)) > 1
-        ]
-        if len(changed) == 1:
+    for point in moves:
+        if point.position != WHOLE:
             cost = cost_at(points, point.removed, measure, samples)
-            found[changed[0]][point.removed[changed[0]]] = cost - own
+            found[point.position][point.gone] = cost - own
     return Curves(tuple(map(_curve, found)), {base: own}, samples=len(samples))
 
 

@@ -27,14 +27,19 @@ def curve_points(rooms: Sequence[Room], levels: int) -> list[Point]:
     return found
 
 
-def moved_points(rooms: Sequence[Room], base: Removed, moves: Sequence[int] = MOVES) -> list[Point]:
-    """A plan, and the plan with one layer moved by each of `moves`, as far as its room goes."""
-    return [whole(base), *_moved(rooms, base, moves)]
+def moved_points(
+    rooms: Sequence[Room], base: Removed, scale: Fraction = Fraction(1)
+) -> list[Point]:
+    """A plan, and the plan with one layer moved by each of MOVES, as far as its room goes.
+
+    A move is a step of 1/32 of the layer, times `scale`; to the nearest number that can go.
+    """
+    return [whole(base), *_moved(rooms, base, scale)]
 
 
-def _moved(rooms: Sequence[Room], base: Removed, moves: Sequence[int]) -> Iterator[Point]:
+def _moved(rooms: Sequence[Room], base: Removed, scale: Fraction) -> Iterator[Point]:
     for position, (room, own) in enumerate(zip(rooms, base, strict=True)):
         step = max(1, round(room.size / _PARTS / room.step)) * room.step
-        gone = {room.nearest(own + step * move) for move in moves}
+        gone = {room.nearest(own + int(step * move * scale)) for move in MOVES}
         for number in sorted(gone - {own}):
             yield Point(base, position, number)

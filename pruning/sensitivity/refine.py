@@ -6,6 +6,7 @@ others have lost theirs. Around a plan, with all others as in the plan, it is.
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from analysis.progress import Progress
 from pruning.allocation import Removed
@@ -20,10 +21,9 @@ from pruning.sensitivity.curves import (
 )
 from pruning.sensitivity.levels import curve_points, moved_points
 from pruning.sensitivity.measure import Measuring
-from pruning.sensitivity.points import whole
+from pruning.sensitivity.points import Point, whole
 
-# Windows around a plan, in levels to each side that were measured: a solution that is no better in
-# a wide one is looked for in a narrower one, of the same measurements.
+# Windows around a plan, in levels to each side that were measured.
 _WINDOWS = (3, 2, 1)
 
 
@@ -61,34 +61,46 @@ def measure_curves(
 def refine(work: Measuring, curves: Curves, aim: Aim) -> Generator[Progress, None, list[Round]]:
     """The plan that the curves give for a budget, then the rounds that improved on it.
 
-    A round measures the plan's moves, solves, and measures the solution; where it is no better the
-    window narrows, and when nothing helps it ends.
+    A round measures the plan's moves, solves, and measures the solutions as a whole; the best of
+    them is the next plan. Where none is better, the next round moves half as far. When the smallest
+    moves do not help either, it ends.
     """
     first = Sensitivity((curves,), aim.measure).solution(aim.rooms, aim.total)
     found = [(yield from _measured(work, first.removed, first.cost, aim))]
+    scale, near = Fraction(1), dict[Point, None]()  # the moves that are looked at, in order
     for _ in range(aim.rounds):
-        yield from work.measure(moved_points(aim.rooms, found[-1].removed))
-        better = yield from _better(work, found[-1], aim)
-        if better is None:
+        best, before = found[-1], len(near)
+        near |= dict.fromkeys(moved_points(aim.rooms, best.removed, scale))
+        if len(near) == before:
             break
-        found.append(better)
+        yield from work.measure(list(near))
+        better = yield from _better(work, best, list(near), aim)
+        if better is None:
+            scale /= 2
+        else:
+            found.append(better)
+            near = {}
     return found
 
 
-def _better(work: Measuring, best: Round, aim: Aim) -> Generator[Progress, None, Round | None]:
-    """A plan near the best that is better as measured; None where no window holds one."""
-    moved = moved_curves(work.points, best.removed, aim.measure, work.samples)
-    seen = {best.removed}
+def _better(
+    work: Measuring, best: Round, near: Sequence[Point], aim: Aim
+) -> Generator[Progress, None, Round | None]:
+    """The best plan by these moves of the best so far, if it is better as measured.
+
+    The cheapest plan in a wide window around it promises most, and that in a narrow one keeps more
+    of its promise: all are measured.
+    """
+    moved = moved_curves(work.points, near, aim.measure, work.samples)
+    found: dict[Removed, Round] = {}
     for window in _WINDOWS:
-        near = Sensitivity((moved.within(best.removed, window),), aim.measure)
-        solution = near.solution(aim.rooms, aim.total)
-        if solution.removed in seen:
-            continue
-        seen.add(solution.removed)
-        found = yield from _measured(work, solution.removed, best.cost + solution.cost, aim)
-        if found.cost < best.cost:
-            return found
-    return None
+        inside = Sensitivity((moved.within(best.removed, window),), aim.measure)
+        solution = inside.solution(aim.rooms, aim.total)
+        if solution.removed not in found:
+            predicted = best.cost + solution.cost
+            found[solution.removed] = yield from _measured(work, solution.removed, predicted, aim)
+    chosen = min(found.values(), key=lambda each: each.cost)
+    return chosen if chosen.cost < best.cost else None
 
 
 def _measured(
