@@ -161,6 +161,8 @@ class SensitivityStore(RecordStore[SensitivityRecord]):
                     continue
                 _read_log(log, found)
                 gathered.append(log)
+            if not len(found):  # it was refused, or stopped, before anything was measured
+                return record
             with written_durably(folder / f"{record.record_id}.parquet") as draft:
                 write_parquet(draft, found.table())
             done = record.finished(made, points=len(found))

@@ -211,6 +211,20 @@ def test_a_batch_has_one_process_at_a_time(tmp_path):
     assert work.points.knows((0,) * 5, work.samples)
 
 
+def test_what_fails_before_the_first_point_leaves_no_record(tmp_path):
+    def refuse():
+        yield from ()
+        raise PlanError("too large")
+
+    work = replace(measuring(tmp_path), load=refuse)
+    with pytest.raises(PlanError, match="too large"):
+        drain(work.measure(curve_points(rooms(CASE), 2)))
+    assert not work.finish({}).is_measured
+    again = measuring(tmp_path)
+    drain(again.measure(curve_points(rooms(CASE), 2)))
+    assert again.finish({}).is_measured
+
+
 def test_damage_is_named(tmp_path):
     work = measuring(tmp_path)
     drain(work.measure(curve_points(rooms(CASE), 2)))
