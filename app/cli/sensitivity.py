@@ -5,7 +5,7 @@ from app.console import counted, follow, out, show_table
 from pruning.evaluate.result import MEASURES
 from pruning.requests.base import command_line, option_words, repeated
 from pruning.requests.sensitivity import SensitivityRequest
-from pruning.sensitivity.curves import from_cost
+from pruning.sensitivity.curves import Sensitivity, from_cost
 from pruning.tasks.sensitivity import Measured, sensitivity_run
 
 _SHARES = (0.25, 0.5, 0.75)
@@ -46,8 +46,13 @@ def _say_curves(found: Measured, request: SensitivityRequest) -> None:
 
 
 def _say_rounds(found: Measured, request: SensitivityRequest) -> None:
-    """Print what was predicted of each plan, and what was measured."""
+    """Print what is predicted of plans, and what was measured of those that were asked for."""
     label = MEASURES[request.cost].label
+    for share in () if request.sparsities else _SHARES:
+        total = sum(room.nearest(int(share * room.size)) for room in found.rooms)
+        spent = Sensitivity((found.curves,), request.cost).solution(found.rooms, total)
+        value = from_cost(request.cost, spent.cost)
+        out.print(f"{share:.0%}: predicted {label} {value:.4f}")
     for sparsity, rounds in found.rounds.items():
         for number, each in enumerate(rounds):
             which = "first plan" if number == 0 else f"refined {counted(number, 'time')}"

@@ -40,6 +40,7 @@ class Measured:
 
     record: SensitivityRecord
     curves: Curves
+    rooms: tuple[Room, ...]  # what layers may lose in this order
     layers: int  # layer evaluations of this run, each on one batch
     batches: int
     # Sparsity -> the first plan and those that improved on it.
@@ -143,7 +144,7 @@ def _measured(
             rounds[sparsity] = yield from refine(work, curves, aim)
     finally:
         record = work.finish(sitting.made())
-    return Measured(record, curves, work.layers, len(work.batches), rounds)
+    return Measured(record, curves, sitting.order.rooms, work.layers, len(work.batches), rounds)
 
 
 def _budget(selection: Selection, planned: PlanRequest) -> tuple[tuple[Room, ...], int]:
