@@ -1,7 +1,7 @@
 """Records of sensitivity: which order was measured on what, beside a parquet of its points."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -170,6 +170,8 @@ class SensitivityStore(RecordStore[SensitivityRecord]):
             for log in gathered:
                 log.unlink()
             Path(lock.lock_file).unlink(missing_ok=True)
+        with suppress(OSError):  # another process writes there, or there was nothing to measure
+            self._blocks(record).rmdir()
         return done
 
 

@@ -56,6 +56,7 @@ def test_the_measured_plan_has_the_best_of_what_was_measured(measure, plan, tiny
     assert parameters["corpora"] == [corpora[0].name]
     assert (parameters["cost"], parameters["samples"]) == ("esap", [5])
     (record,) = SensitivityStore([stats]).records()
+    assert {file.suffix for file in (stats / "sensitivity").iterdir()} == {".json", ".parquet"}
     assert parameters["sensitivity"] == [record.record_id]
     points = SensitivityStore([stats]).points(record)
     curves = curves_of(points, 3, "esap")
