@@ -24,8 +24,9 @@ def share_control(options: Mapping[str, Share], key: str, own: str = "") -> Shar
     usual = next((name for name in (own, "50%") if name in options), next(iter(options)))
     if len(options) == 1:
         return options[usual]
-    chosen = st.select_slider("Sparsity", list(options), value=usual, key=key, bind="query-params")
-    return options[one_of(chosen, list(options), usual)]
+    label, names = "Candidates at this sparsity", list(options)
+    chosen = st.select_slider(label, names, value=usual, key=key, bind="query-params")
+    return options[one_of(chosen, names, usual)]
 
 
 def samples_field(label: str, prefix: str, place: Any = st) -> int:
