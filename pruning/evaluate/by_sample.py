@@ -13,6 +13,8 @@ from analysis.arrays import FloatArray
 from pruning.evaluate.quality import PlanLoss
 from pruning.evaluate.record import SampleLosses
 from pruning.evaluate.result import MIDDLE, RESAMPLES
+from pruning.schedules import MEASURED
+from pruning.search.store import SEARCH
 
 EVEN: Final = slice(0, None, 2)
 ODD: Final = slice(1, None, 2)
@@ -90,11 +92,12 @@ def choose_best(losses: Iterable[PlanLoss]) -> ChosenPlan | None:
     """The plan with the smallest mean over corpora on the even samples, with its loss on the odd.
 
     Of plans that were measured as most, on every corpus of the comparison, and whose losses of
-    every sample were kept; None where there is none.
+    every sample were kept; None where there is none. Searched and measured schedules were chosen on
+    held-out samples, which may be among these: they do not compete.
     """
     halves = []
     for loss in losses:
-        if loss.way or loss.missing:
+        if loss.way or loss.missing or loss.facts.schedule in (SEARCH, MEASURED):
             continue
         even, odd = (of_samples(loss, dict.fromkeys(loss.change, half)) for half in (EVEN, ODD))
         if even is not None and odd is not None:

@@ -27,7 +27,7 @@ def measure(shipped_record):
     def metric(values):
         return Metric(float(np.mean(values)), 0.0, None, None)
 
-    def make(plan, added, kept=True, samples=None):
+    def make(plan, added, kept=True, schedule="uniform"):
         for name, values in added.items():
             tokens, full = np.array(TOKENS[name]), np.array(FULL[name])
             sums = full + np.array(values) * tokens
@@ -39,6 +39,7 @@ def measure(shipped_record):
                 "metrics": {"nll": metric(sums / tokens)},
                 "full": {"nll": metric(full / tokens)},
                 "samples": losses if kept else None,
+                "plan": shipped_record.plan.model_copy(update={"schedule": schedule}),
             }
             yield shipped_record.model_copy(update=update)
 
@@ -70,6 +71,10 @@ def test_the_best_is_chosen_on_even_samples_and_reported_on_odd_ones(losses, mea
     lucky = {"a": (-1.0,) * 4, "b": (-1.0,) * 4}
     for more in (measure("lucky", lucky, kept=False), measure("lucky", {"a": lucky["a"]})):
         others = [*measure("early", EARLY), *measure("late", LATE), *more]
+        assert choose_best(plan_losses(others)).chosen.plan == "early"
+    # Nor where it was chosen on samples that may be the same.
+    for schedule in ("search", "measured"):
+        others = [*measure("early", EARLY), *measure("lucky", lucky, schedule=schedule)]
         assert choose_best(plan_losses(others)).chosen.plan == "early"
     assert choose_best([]) is None
 
