@@ -226,12 +226,16 @@ class Context:
     @cached_property
     def sensitivity(self) -> Sensitivity | None:
         """Curves of the added loss in the plan's order, on every corpus that was measured."""
-        if not self.has_sensitivity:
-            return None
         try:
-            ranking, known = self.ranking, SensitivityStore(self.store.directories)
+            return self.added_losses(self.ranking) if self.has_sensitivity else None
         except UserError:  # the controls beside a plan from a file ask for what is not there
             return None
+
+    def added_losses(self, ranking: Selection) -> Sensitivity | None:
+        """Curves of the added loss in the order of a recipe, on every corpus that was measured."""
+        if not self.has_sensitivity:
+            return None
+        known = SensitivityStore(self.store.directories)
         asked = ranking.request.model_copy(update={"cost": "nll"})
         return self.keep(order_sensitivity, ranking, asked, known)
 

@@ -1,6 +1,5 @@
 """The plan in one line, pinned on every page: what it is, what it saves, what it loses."""
 
-from collections import Counter
 from pathlib import Path
 
 import streamlit as st
@@ -12,9 +11,8 @@ from app.parts.losses import loss_of_plan, loss_words
 from app.session.job_queue import own_model, queue, shown_request
 from app.session.plan_data import bytes_after
 from app.session.plan_state import NoPlan, forget_import, lost_file
-from app.session.records import losses_of, records_of
+from app.session.records import losses_of, usual_dtype
 from app.session.texts import held_out_texts
-from pruning.evaluate.record import EvaluationStore
 from pruning.planning.make import CurrentPlan
 from pruning.requests.base import validated
 from pruning.requests.evaluation import EvaluateRequest
@@ -77,13 +75,11 @@ def _measure_button(context: Context, shown: CurrentPlan) -> None:
         st.page_link("views/evaluate.py", label="Measure", icon=":material/insights:")
         return
     if st.button("Measure", key="plan.measure", icon=":material/insights:", type="tertiary"):
-        records = records_of(context, EvaluationStore)
-        dtypes = Counter(each.settings["dtype"] for each in records).most_common(1)
         asked = {
             **own_model(context),
             "plans": (shown.plan.to_dict(),),
             "corpora": texts,
-            "dtype": dtypes[0][0] if dtypes else "auto",
+            "dtype": usual_dtype(context),
         }
         request = validated(EvaluateRequest, asked)
         queue(request, shown.name, shown_request(request).command((shown.file or "plan.json",)))

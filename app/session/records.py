@@ -1,5 +1,6 @@
 """Records of the model on screen, from the files beside its statistics; what is damaged is said."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -26,6 +27,13 @@ def records_of(context: Context, kind: Callable[[Sequence[Path]], RecordStore[Ke
     for problem in problems:
         st.warning(literal(problem), icon=":material/warning:")
     return list(records)
+
+
+def usual_dtype(context: Context) -> str:
+    """The dtype in which most plans of the model were evaluated."""
+    records = records_of(context, EvaluationStore)
+    dtypes = Counter(str(each.settings["dtype"]) for each in records).most_common(1)
+    return dtypes[0][0] if dtypes else "auto"
 
 
 def losses_of(model: MoEModel) -> tuple[PlanLoss, ...]:

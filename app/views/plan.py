@@ -18,9 +18,11 @@ from app.parts.plan.experts import (
 )
 from app.parts.plan.neurons import neuron_plan_page
 from app.parts.plan.search import search_part
+from app.parts.plan.sensitivity import sensitivity_form, sensitivity_part
 from app.session.plan_data import prepared, sizes_of
 from app.session.plan_state import NoPlan
 from pruning.planning.ranking import Selection
+from pruning.schedules import MEASURED
 from pruning.search.store import SEARCH
 
 
@@ -40,6 +42,9 @@ def _plan_of_experts(context: Context) -> None:
         if ready is not None and context.plan.schedule == SEARCH:
             with st.container(border=True):
                 search_part(context, ready)
+        elif ready is not None and context.plan.schedule == MEASURED:
+            with st.container(border=True):
+                sensitivity_form(context)
         return
     beside = None if ready is None else sides(context)
     metrics(context, shown, sizes_of(context, shown.plan))
@@ -47,6 +52,7 @@ def _plan_of_experts(context: Context) -> None:
         editor_part(context, shown, beside)
         notes_part(context, shown)
         engines_part(context, shown)
+        sensitivity_part(context)
     if ready is not None:
         with st.container(border=True):
             search_part(context, ready)

@@ -1,4 +1,4 @@
-"""How long a search would take: from searches of the model, else from its calibrations."""
+"""How long a search or curves would take: from searches of the model, or its calibrations."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from typing import Final
 from analysis.stats.store import Run
 from pruning.recipe import SearchSection
 from pruning.requests.options import DEFAULT_SEQ_LEN
+from pruning.requests.sensitivity import SensitivityRequest
 from pruning.search.store import KnownSearch
 
 # Another load of the machine, other samples, candidates that differ in earlier layers.
@@ -72,14 +73,36 @@ def estimate_search(
             candidates,
             "Nothing was measured with this model yet; the running search says how long it takes.",
         )
-    high = candidates * asked.samples * DEFAULT_SEQ_LEN / max(speeds)
     return SearchEstimate(
-        high / _CALIBRATION_SLOWER,
-        high,
+        *_seconds(candidates * asked.samples * DEFAULT_SEQ_LEN, max(speeds)),
         candidates,
         f"From its calibrations ({max(speeds):,.0f} tokens a second), which do more than a search "
         f"and on longer texts; samples count as {DEFAULT_SEQ_LEN} tokens.",
     )
+
+
+def _seconds(tokens: float, speed: float) -> tuple[float, float]:
+    """Seconds, at best and at worst, of so many tokens through the model.
+
+    `speed` is that of calibrations, tokens a second.
+    """
+    high = tokens / speed
+    return high / _CALIBRATION_SLOWER, high
+
+
+def estimate_sensitivity(
+    asked: SensitivityRequest, layers: int, runs: Sequence[Run]
+) -> tuple[float, float] | None:
+    """Seconds to measure curves, at best and at worst; None where nothing tells the speed.
+
+    A level of a layer runs the layers from it on: half the model on average.
+    """
+    speeds = [float(run.manifest.made.get("tokens_per_second", 0)) for run in runs]
+    if not any(speeds):
+        return None
+    samples = asked.samples * len(asked.corpora)
+    whole = asked.levels * (layers + 1) / 2
+    return _seconds(whole * samples * DEFAULT_SEQ_LEN, max(speeds))
 
 
 def start_seconds(nbytes: int) -> tuple[float, float]:

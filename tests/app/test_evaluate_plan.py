@@ -74,9 +74,9 @@ def test_the_sidebars_plan_is_told_with_its_loss_on_every_text(open_page):
 def test_a_plan_that_was_not_measured_says_so_and_is_measured_by_a_click(
     open_page, go_to, queued_jobs
 ):
-    test = open_page("plan", sparsity="40%")
+    test = open_page("plan", corpus="demo-prose", sparsity="40%")
     go_to(test, "evaluate")
-    (line,) = (text.value for text in test.markdown if "**REAP, demo-code, 40%**" in text.value)
+    (line,) = (text.value for text in test.markdown if "**REAP, demo-prose, 40%**" in text.value)
     assert "loss not measured" in line
     assert "your plan" not in test.table[0].value
     test.button(key="plan.measure").click().run()

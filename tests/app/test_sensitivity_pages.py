@@ -1,9 +1,11 @@
 """Sensitivity on the pages: what it predicts of a plan, and the charts that explain a schedule."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
-from page_texts import table_with, texts
+from page_texts import command, decoded, table_with, texts
 
 from analysis.drain import drain
 from app.session.data import settings
@@ -79,3 +81,43 @@ def test_where_both_are_known_plan_says_how_wrong_the_prediction_was(open_measur
     said = f"predict an added loss of {np.mean(list(added.values())):+.2f} on demo-code and demo-"
     (line,) = (text for text in texts(test.markdown) if said in text)
     assert "; measured: +" in line
+
+
+def traces(test, name):
+    return [
+        trace
+        for chart in test.get("plotly_chart")
+        for trace in json.loads(chart.proto.spec)["data"]
+        if trace.get("name") == name
+    ]
+
+
+def test_the_reason_of_a_layers_count_is_one_click_away(open_measured, measured):
+    test = open_measured("plan", sparsity="40%")
+    table = table_with(test, "fewest").set_index("schedule")
+    assert {"Uniform", "Global", "Measured"} <= set(table.index)
+    uniform = added_losses(measured, dict.fromkeys(range(6), 12))
+    assert table.loc["Uniform", "predicted"] == pytest.approx(np.mean(list(uniform.values())))
+    assert traces(test, "the plan's cut") == []
+    test.session_state["sensitivity.part"] = True
+    test.run()
+    assert not test.exception
+    (marks,) = traces(test, "the plan's cut")
+    assert [each[:2] for each in marks["customdata"]] == [[layer, 12] for layer in range(6)]
+    alone = [each[3] for each in marks["customdata"]]
+    assert sum(alone) == pytest.approx(table.loc["Uniform", "predicted"])
+    (best,), (even,) = (traces(test, f"{name}, predicted") for name in ("best", "uniform"))
+    assert (np.array(decoded(best["y"])) <= np.array(decoded(even["y"])) + 1e-9).all()
+
+
+def test_what_was_not_measured_is_measured_by_a_click(open_page, queued_jobs):
+    test = open_page("plan", corpus="demo-math", schedule="Measured")
+    assert any("was not measured" in said for said in texts(test.info))
+    test.multiselect(key="sensitivity.on").set_value(["demo-code"]).run()
+    line = command(test, "sensitivity")
+    assert "demo --corpus demo-code --criterion reap" in line
+    assert line.endswith("--calibrated-on demo-math")
+    test.button(key="sensitivity.start").click().run()
+    (job,) = queued_jobs()
+    asked = {"criterion": "reap", "calibrated_on": ["demo-math"], "corpora": ["demo-code"]}
+    assert {**job.request, **asked} == job.request

@@ -41,7 +41,16 @@ Metric = Callable[..., object]
 _RECIPE_LINES, _RECIPE_PX = 20, 460
 # Columns of the schedules side by side: the numbers that decide come first.
 _SIDES = (
-    *("schedule", "mean", "worst", "fewest", "most", "layers changed", "overlap with uniform"),
+    *(
+        "schedule",
+        "mean",
+        "worst",
+        "predicted",
+        "fewest",
+        "most",
+        "layers changed",
+        "overlap with uniform",
+    ),
     "on disk",
 )
 _ROWS = 10  # of the table of exact values, before it scrolls
@@ -140,13 +149,7 @@ def sides_part(context: Context, beside: Sides) -> None:
     st.markdown(
         "**All schedules on this budget**: brighter cells keep a larger share of their layer."
     )
-    losses = losses_of(context.model)
-    found = [loss_of(losses, plan) for plan in beside.table["plan"]]
-    measured = [each if each and not (each.way or each.missing) else None for each in found]
-    table = beside.table.assign(
-        mean=[each.mean if each else math.nan for each in measured],
-        worst=[each.worst if each else math.nan for each in measured],
-    )
+    table = _with_losses(context, beside)
     readable = table.assign(
         schedule=table["schedule"].map(schedule_label),
         **{"on disk": table["on disk"].map(format_bytes)},
@@ -171,6 +174,12 @@ def sides_part(context: Context, beside: Sides) -> None:
                     "measured.",
                 ),
                 "worst": st.column_config.NumberColumn("worst", width=62, format="%+.3f"),
+                "predicted": st.column_config.NumberColumn(
+                    width=78,
+                    format="%+.3f",
+                    help="Mean loss that the curves of the layers predict; measure it before you "
+                    "ship.",
+                ),
                 "fewest": st.column_config.NumberColumn(width=56),
                 "most": st.column_config.NumberColumn(width=52),
                 "on disk": st.column_config.TextColumn(width=68),
@@ -191,6 +200,23 @@ def sides_part(context: Context, beside: Sides) -> None:
         csv_button(table, "schedules-summary")
     for schedule, why in beside.refused.items():
         st.text(f"{schedule_label(schedule)} is not possible: {why}")
+
+
+def _with_losses(context: Context, beside: Sides) -> pd.DataFrame:
+    """The summary of all schedules with the added loss: measured, and predicted."""
+    losses = losses_of(context.model)
+    found = [loss_of(losses, plan) for plan in beside.table["plan"]]
+    measured = [each if each and not (each.way or each.missing) else None for each in found]
+    table = beside.table.assign(
+        mean=[each.mean if each else math.nan for each in measured],
+        worst=[each.worst if each else math.nan for each in measured],
+    )
+    if curves := context.added_losses(context.first):
+        table["predicted"] = [
+            curves.predicted(rows["removed"].tolist())
+            for _, rows in beside.counts.groupby("schedule", sort=False)
+        ]
+    return table
 
 
 def sizes_part(context: Context) -> None:

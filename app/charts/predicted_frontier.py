@@ -1,0 +1,106 @@
+"""Predicted quality against bytes: the best plan of every budget, uniform, measured ones."""
+
+from functools import partial
+from typing import Final
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from app.charts.chart import Drawing, chart
+from app.charts.context import Context
+from app.charts.sensitivity import corpora_said, sensitivity_of
+from app.charts.sizes import byte_unit, size_text
+from app.charts.theme import CLEAR, Look, ink, muted, primary, themed
+from app.charts.traces import series, stroke
+from pruning.evaluate.record import EvaluationStore
+from pruning.evaluate.result import RESAMPLES
+from pruning.planning.frontier import BEST, OTHER, UNIFORM, frontier_table
+
+_NAMES: Final = {BEST: "best, predicted", UNIFORM: "uniform, predicted"}
+_POINTS: Final = {
+    BEST: ("diamond", "best, measured"),
+    UNIFORM: ("square", "uniform, measured"),
+    OTHER: ("circle-open", "another schedule, measured"),
+}
+
+
+@chart("predicted-frontier", "plan")
+def draw(context: Context) -> Drawing:
+    """What every size would lose, before anything is measured."""
+    found = sensitivity_of(context)
+    store = EvaluationStore(context.store.directories)
+    table = context.keep(frontier_table, context.ranking, found, store, context.known_searches)
+    alt = describe(table, where=corpora_said(found))
+    about = context.about(", ".join(each.name for each in found.curves))
+    return Drawing(partial(frontier_figure, table), table, alt, about)
+
+
+def frontier_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
+    """Figure of a table of `frontier_table`: bytes to the right, added loss upwards.
+
+    The band is the interval of the best plan over samples.
+    """
+    unit, name = byte_unit(float(table["bytes"].max()))
+    drawn = table.assign(x=table["bytes"] / unit)
+    best = drawn[drawn["series"] == BEST]
+    around = pd.concat([best["x"], best["x"][::-1]]), pd.concat([best["low"], best["high"][::-1]])
+    band = stroke(*around, CLEAR, 0, name="95% over samples", showlegend=True, fill="toself")
+    band.update(fillcolor=primary(dark), opacity=0.22)
+    traces = [band]
+    colors = {BEST: primary(dark), UNIFORM: muted(dark), OTHER: ink(dark)}
+    for kind, words in _NAMES.items():
+        rows = drawn[drawn["series"] == kind]
+        dash = "solid" if kind == BEST else "dash"
+        traces.append(
+            series(
+                Look(colors[kind], "circle", dash),
+                words,
+                (rows["x"], rows["predicted"]),
+                f"{words}: %{{y:+.3f}}, %{{customdata[0]:.0f}} removed, %{{customdata[1]}}",
+                mode="lines",
+                customdata=list(zip(rows["removed"], map(size_text, rows["bytes"]), strict=True)),
+            )
+        )
+    known = drawn[drawn["measured"].notna()]
+    for kind, (symbol, words) in _POINTS.items():
+        rows = known[known["series"] == kind]
+        if len(rows):
+            traces.append(
+                series(
+                    Look(colors[kind], symbol, "solid"),
+                    words,
+                    (rows["x"], rows["measured"]),
+                    f"{words}: %{{y:+.3f}}, predicted %{{customdata:+.3f}}",
+                    mode="markers",
+                    customdata=rows["predicted"],
+                )
+            )
+    return themed(
+        traces,
+        dark,
+        x={"title": f"weights, {name}", "showgrid": False, "tickformat": ".3~g"},
+        y={"title": "added loss, nats per token", "rangemode": "tozero"},
+        height=420,
+    )
+
+
+def describe(table: pd.DataFrame, where: str) -> str:
+    """What is predicted at half of the most that can go, from what, and how wrong it was."""
+    best = table[table["series"] == BEST]
+    at = int((best["removed"] - best["removed"].max() / 2).abs().to_numpy().argmin())
+    row = best.iloc[at]
+    even = table[(table["series"] == UNIFORM) & (table["removed"] == row["removed"])].iloc[0]
+    known = table[table["measured"].notna()]
+    wrong = "no plan of this order was measured as a whole yet"
+    if len(known):
+        apart = float(np.abs(known["predicted"] - known["measured"]).mean())
+        plans = f"{len(known)} measured plans" if len(known) > 1 else "1 measured plan"
+        wrong = f"over {plans} predictions are off by {apart:.2f} on average"
+    return (
+        f"At {size_text(float(row['bytes']))}, {row['removed']} experts fewer, the best plan "
+        f"(--schedule measured --cost nll) is predicted to add {row['predicted']:+.2f} nats per "
+        f"token ({row['low']:+.2f} to {row['high']:+.2f}), uniform {even['predicted']:+.2f}; "
+        f"{wrong}. Mean over {where}; the band is 95% of {RESAMPLES:,} draws of the samples with "
+        "replacement."
+    )

@@ -1,0 +1,251 @@
+"""What each layer's losses cost: a small line for each layer, and layers by levels."""
+
+from functools import partial
+from typing import Final, NamedTuple
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from analysis.arrays import FloatArray
+from app.charts.chart import Drawing, chart
+from app.charts.context import Context
+from app.charts.theme import ink, muted, primary, themed
+from app.charts.traces import as_float32, halo, heat, layer_axis, rows_height, stroke
+from pruning.allocation import Removed
+from pruning.planning.make import make_plan
+from pruning.planning.orders import removed_by
+from pruning.planning.ranking import needs_sensitivity
+from pruning.sensitivity.curves import Curves, Sensitivity
+
+COLUMNS: Final = ("layer", "experts", "removed", "share", "added", "cut", "added_at_cut")
+_CELL_PX, _LOW_CELL_PX = 110, 66  # height of a cell, where there are one or two rows, and more
+_WIDE, _HIGH = 0.84, 0.68  # of a cell of 1 x 1 that its line takes
+_COLUMNS: Final = {24: 6, 48: 8}  # layers, at most -> small lines side by side
+_MOST_COLUMNS: Final = 10
+
+
+class Measured(NamedTuple):
+    """The sensitivity of the plan's order, and the plan."""
+
+    found: Sensitivity
+    table: pd.DataFrame  # of COLUMNS
+    about: str
+
+
+def sensitivity_of(context: Context) -> Sensitivity:
+    """The curves of the plan's order; an error that says how to measure them where none are."""
+    if context.sensitivity is None:
+        raise needs_sensitivity(context.ranking.request)
+    return context.sensitivity
+
+
+def corpora_said(found: Sensitivity) -> str:
+    """The corpora and samples of curves, for a sentence."""
+    corpora = ", ".join(sorted(each.corpus for each in found.curves))
+    samples = sorted({each.samples for each in found.curves})
+    each = " each" if len(found.curves) > 1 else ""
+    return f"{corpora}, {' to '.join(map(str, samples))} samples{each}"
+
+
+def sensitivity_table(found: Sensitivity, sizes: dict[int, int], cut: Removed) -> pd.DataFrame:
+    """Table of COLUMNS: what each layer alone adds to the loss, at every level of its curve.
+
+    The mean over corpora. `sizes` are experts of each layer, `cut` is what the plan takes of each.
+    """
+    rows = []
+    for place, (layer, size) in enumerate(sizes.items()):
+        levels = np.unique(np.concatenate([each.layers[place].removed for each in found.curves]))
+        at_cut = _added(found.curves, place, cut[place])
+        for gone in levels.tolist():
+            added = _added(found.curves, place, gone)
+            rows.append((layer, size, gone, gone / size, added, cut[place], at_cut))
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _added(curves: tuple[Curves, ...], place: int, gone: int) -> float:
+    return float(np.mean([each.layers[place].at(gone) for each in curves]))
+
+
+def _measured(context: Context) -> Measured:
+    found = sensitivity_of(context)
+    plan = context.shown.plan if context.shown else make_plan(context.first, context.request).plan
+    sizes = {layer.index: layer.num_experts for layer in context.model.layers}
+    table = sensitivity_table(found, sizes, removed_by(plan, sizes, context.model))
+    names = ", ".join(each.name for each in found.curves)
+    return Measured(found, table, context.about(context.about_plan(), names))
+
+
+@chart("layer-sensitivity", "plan", reads_plan=True)
+def draw_lines(context: Context) -> Drawing:
+    """What each layer bears, with the plan's cut."""
+    found, table, about = _measured(context)
+    alt = describe(table, corpora_said(found))
+    return Drawing(partial(sensitivity_lines, table), table, alt, about)
+
+
+@chart("layer-sensitivity-map", "plan", reads_plan=True)
+def draw_map(context: Context) -> Drawing:
+    """What each share of a layer's experts costs, with the plan's cut."""
+    found, table, about = _measured(context)
+    alt = describe(table, corpora_said(found))
+    return Drawing(partial(sensitivity_map, table), table, alt, about)
+
+
+class _Row(NamedTuple):
+    """A layer of a table of COLUMNS."""
+
+    layer: int
+    experts: int
+    cut: int
+    added_at_cut: float
+    share: FloatArray  # (levels,)
+    added: FloatArray  # (levels,)
+
+    def at(self, share: float) -> float:
+        """The added loss at a share removed."""
+        return float(np.interp(share, self.share, self.added))
+
+
+def _rows(table: pd.DataFrame) -> list[_Row]:
+    found = []
+    for _, rows in table.groupby("layer", sort=False):
+        first = rows.iloc[0]
+        whole = (int(first["layer"]), int(first["experts"]), int(first["cut"]))
+        levels = (rows["share"].to_numpy(), rows["added"].to_numpy())
+        found.append(_Row(*whole, float(first["added_at_cut"]), *levels))
+    return found
+
+
+def describe(table: pd.DataFrame, where: str) -> str:
+    """One sentence: which layers cost most and least at the plan's cut, and at one half."""
+    rows = _rows(table)
+    total, most = sum(row.added_at_cut for row in rows), max(rows, key=lambda row: row.added_at_cut)
+    said = "the plan takes nothing"
+    if any(row.cut for row in rows):
+        said = (
+            f"the plan's cuts add {total:+.2f} nats per token in all, most of it in layer "
+            f"{most.layer} ({most.added_at_cut:+.2f} for {most.cut} of {most.experts})"
+        )
+    by_half = sorted(rows, key=lambda row: row.at(0.5))
+    least, worst = by_half[0], by_half[-1]
+    return (
+        f"Predicted layer by layer, {said}; half of layer {least.layer} alone costs "
+        f"{least.at(0.5):+.2f}, of layer {worst.layer} {worst.at(0.5):+.2f} ({where})."
+    )
+
+
+def _top(table: pd.DataFrame) -> float:
+    """The added loss at which lines and colours end: above all cuts, yet with details below."""
+    cuts, most = float(table["added_at_cut"].max()), float(table["added"].max())
+    return max(min(most, max(2 * cuts, most / 8)), 1e-6)
+
+
+def sensitivity_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
+    """Figure of a table of COLUMNS: a small line of added loss over the share removed a layer.
+
+    All in one plot, in cells of 1 x 1: layers from left to right and from the top.
+    """
+    rows, top = _rows(table), _top(table)
+    wide = next((n for most, n in _COLUMNS.items() if len(rows) <= most), _MOST_COLUMNS)
+    corners = [(place % wide, -(place // wide)) for place in range(len(rows))]
+    line_x: list[float | None] = []
+    line_y: list[float | None] = []
+    said: list[tuple[float, ...]] = []
+    for row, (x, y) in zip(rows, corners, strict=True):
+        line_x += [*(row.share * _WIDE + x).tolist(), None]
+        line_y += [*(np.clip(row.added / top, 0, 1) * _HIGH + y).tolist(), None]
+        said += [
+            (row.layer, share * row.experts, row.experts, added)
+            for share, added in zip(row.share.tolist(), row.added.tolist(), strict=True)
+        ]
+        said.append((row.layer, 0, 0, 0))
+    hover = {
+        "hovertemplate": "layer %{customdata[0]} without %{customdata[1]:.0f} of %{customdata[2]}: "
+        "%{customdata[3]:+.3f}<extra></extra>"
+    }
+    line = stroke(line_x, line_y, primary(dark), 2, name=f"added loss, up to {top:.2g}", **hover)
+    line.update(customdata=said, hoverinfo=None, showlegend=True)
+    cut_y = [min(max(row.added_at_cut / top, 0), 1) * _HIGH for row in rows]
+    marks = go.Scatter(
+        x=[row.cut / row.experts * _WIDE + x for row, (x, _) in zip(rows, corners, strict=True)],
+        y=[cut + y for cut, (_, y) in zip(cut_y, corners, strict=True)],
+        mode="markers",
+        name="the plan's cut",
+        marker={"symbol": "diamond", "size": 10, "color": ink(dark)},
+        customdata=[(row.layer, row.cut, row.experts, row.added_at_cut) for row in rows],
+        **hover,
+    )
+    high = -(-len(rows) // wide)
+    hidden = {"showticklabels": False, "showgrid": False, "showline": False}
+    return themed(
+        [_bases(corners, dark), line, _names(rows, corners, dark), marks],
+        dark,
+        x={
+            **hidden,
+            "range": [-0.06, min(wide, len(rows)) - 0.06],
+            "title": "share removed, of each layer",
+        },
+        y={**hidden, "range": [0.9 - high, 0.85]},
+        height=70 + high * (_CELL_PX if high < 3 else _LOW_CELL_PX),
+        showlegend=True,
+    )
+
+
+def _bases(corners: list[tuple[int, int]], dark: bool) -> go.Scatter:
+    """The line of nothing added, in each cell."""
+    x = [value for left, _ in corners for value in (left, left + _WIDE, None)]
+    y = [value for _, low in corners for value in (low, low, None)]
+    return stroke(x, y, muted(dark), 1)
+
+
+def _names(rows: list[_Row], corners: list[tuple[int, int]], dark: bool) -> go.Scatter:
+    """The number of each layer, in its cell."""
+    return go.Scatter(
+        x=[x for x, _ in corners],
+        y=[y + _HIGH for _, y in corners],
+        text=[str(row.layer) for row in rows],
+        mode="text",
+        textposition="bottom right",
+        textfont={"color": muted(dark)},
+        hoverinfo="skip",
+        showlegend=False,
+    )
+
+
+def sensitivity_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
+    """Figure of a table of COLUMNS: a row a layer, a column a level, coloured by the added loss.
+
+    The plan's cut is a line across each row.
+    """
+    rows, top = _rows(table), _top(table)
+    shares = np.unique(table["share"].round(6))
+    shares = shares[shares > 0]
+    cells = np.array([np.interp(shares, row.share, row.added, right=np.nan) for row in rows])
+    layers = [row.layer for row in rows]
+    cells_shown = heat(
+        as_float32(cells),
+        "added loss",
+        dark,
+        {"tickformat": "+.2~f"},
+        x=as_float32(shares),
+        zmin=0,
+        zmax=top,
+        customdata=np.repeat(layers, len(shares)).reshape(cells.shape),
+        hovertemplate="layer %{customdata} without %{x:.0%}: %{z:+.3f}<extra></extra>",
+    )
+    cuts = [row.cut / row.experts for row in rows]
+    x = [value for cut in cuts for value in (cut, cut, None)]
+    y = [value for place in range(len(cuts)) for value in (place - 0.45, place + 0.45, None)]
+    marks = [stroke(x, y, color, width) for color, width in halo(dark, 3)]
+    return themed(
+        [cells_shown, *marks],
+        dark,
+        x={
+            "title": "share removed; line: the plan's cut",
+            "tickformat": ".0%",
+            "showgrid": False,
+        },
+        y=layer_axis(layers, title="layer"),
+        height=rows_height(layers, 26, 70),
+    )

@@ -1,0 +1,89 @@
+"""The Plan page: what each layer bears, and the form that measures it."""
+
+from typing import Final
+
+import streamlit as st
+
+from analysis.errors import UserError
+from app.charts.context import Context
+from app.frame.charts import show
+from app.literal import literal
+from app.session.job_queue import own_model, queue, shown_request
+from app.session.records import usual_dtype
+from app.session.texts import held_out_texts, text_label
+from pruning.planning.search_estimate import duration_text, estimate_sensitivity
+from pruning.requests.base import validated
+from pruning.requests.plan import PlanRequest
+from pruning.requests.sensitivity import DEFAULT_SAMPLES, SensitivityRequest
+
+_SAMPLES: Final = (8, 16, 32, 64, 128)
+
+
+def sensitivity_part(context: Context) -> None:
+    """Why each layer keeps as many, one click away."""
+    part = st.expander(
+        "What each layer bears, and what every size would lose",
+        key="sensitivity.part",
+        on_change="rerun",
+    )
+    if not part.open:
+        return
+    with part:
+        if context.sensitivity is None:
+            sensitivity_form(context)
+            return
+        show("layer-sensitivity", context)
+        left, right = st.columns(2)
+        with left:
+            show("layer-sensitivity-map", context)
+        with right:
+            show("predicted-frontier", context, said=True)
+
+
+def sensitivity_form(context: Context) -> None:
+    """On what it is measured, how long that takes, and the button that queues it."""
+    try:
+        asked = context.ranking.request
+    except UserError as error:
+        st.error(literal(error), icon=":material/error:")
+        return
+    st.markdown(
+        "Each layer alone loses more and more of its experts; what that costs is measured. Then "
+        "the loss of every plan in this order is predicted, and **Measured** spends any budget "
+        "where it costs least."
+    )
+    offered = held_out_texts(context)
+    left, right = st.columns([2, 1])
+    corpora = left.multiselect(
+        "Measured on", offered, default=offered, key="sensitivity.on", format_func=text_label
+    )
+    samples = right.select_slider(
+        "Samples", _SAMPLES, value=DEFAULT_SAMPLES, key="sensitivity.samples"
+    )
+    if not corpora:
+        st.text("Choose a corpus; text files in the models folder are offered.")
+        return
+    request = _request(context, asked, tuple(corpora), int(samples))
+    layers, runs = len(context.model.layers), list(context.runs.values())
+    if time := estimate_sensitivity(request, layers, runs):
+        st.markdown(f":material/timer: {' to '.join(map(duration_text, time))}, and the start.")
+    command = shown_request(request).command()
+    if st.button("Run sensitivity", key="sensitivity.start", icon=":material/play_arrow:"):
+        queue(request, context.model.name, command)
+    st.code(command, language=None, wrap_lines=True)
+
+
+def _request(
+    context: Context, asked: PlanRequest, corpora: tuple[str, ...], samples: int
+) -> SensitivityRequest:
+    values = {
+        **own_model(context),
+        "criterion": asked.criterion,
+        "calibrated_on": asked.corpora,
+        "gate": asked.gate,
+        "corpora": corpora,
+        "samples": samples,
+        "dtype": usual_dtype(context),
+    }
+    request: SensitivityRequest = validated(SensitivityRequest, values)
+    return request
