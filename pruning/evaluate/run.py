@@ -85,12 +85,12 @@ def known_records(work: Evaluations) -> list[list[EvaluationRecord]]:
     return [[work.store.find(new(plan, drawn.corpus)) for plan in fitted] for drawn in work.drawn]
 
 
-def how_made(settings: CalibrationSettings, seconds: float) -> dict[str, Any]:
-    """What a record says of the run behind its numbers: device, time, versions."""
+def how_made(settings: CalibrationSettings, seconds: float | None = None) -> dict[str, Any]:
+    """What a record says of the run behind its numbers: device, time if it was one, versions."""
     return {
         "device": settings.placement.device_map or str(resolve_device(settings.device)),
         "batch_size": settings.batch_size,
-        "seconds": round(seconds, 2),
+        **({} if seconds is None else {"seconds": round(seconds, 2)}),
         "system": f"{platform.system()} {platform.machine()}",
         "versions": {
             "python": platform.python_version(),

@@ -124,10 +124,10 @@ class _Sitting:
         return self._loaded
 
     def made(self) -> dict[str, Any]:
-        """What a record says of the run behind its numbers."""
+        """What a record says of the last of the runs behind its numbers."""
         from pruning.evaluate.run import how_made
 
-        return how_made(self._settings, 0.0)
+        return how_made(self._settings)
 
 
 def _measured(
