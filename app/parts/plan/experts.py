@@ -230,8 +230,9 @@ def sizes_part(context: Context) -> None:
 def unmeasured_part(context: Context) -> None:
     """That nothing is known of the quality, where the plan was not measured."""
     if loss_of_plan(context)[0] is None:
+        known = "only predicted" if context.predicted else "not known"
         st.markdown(
-            ":material/science: Sizes are exact. Quality is not known: a schedule that keeps more "
+            f":material/science: Sizes are exact. Quality is {known}: a schedule that keeps more "
             "saliency need not keep more of what the model can do. Measure it before you ship."
         )
 
