@@ -28,7 +28,7 @@ def with_sensitivity(ranking: Ranked, request: PlanRequest, store: StatsStore) -
 def sensitivity_on(
     corpus: str, ranking: Ranking, request: PlanRequest, store: StatsStore
 ) -> Sensitivity | None:
-    """What was measured of an order on this corpus, else on the last one that was."""
+    """What was measured of an order on this corpus, else on all that were."""
     known = SensitivityStore(store.directories)
     there = request.model_copy(update={"measured_on": (corpus,)})
     return find_sensitivity(ranking, there, known) or find_sensitivity(ranking, request, known)
@@ -37,11 +37,11 @@ def sensitivity_on(
 def find_sensitivity(
     ranking: Ranking, request: PlanRequest, known: SensitivityStore
 ) -> Sensitivity | None:
-    """What was measured of an order: on each corpus that is asked for, else on the last one."""
+    """What was measured of an order: on each corpus that is asked for, else on all that were."""
     every = order_sensitivity(ranking, request, known)
     found = {each.corpus: each for each in every.curves} if every else {}
     named = tuple(parse_corpus(corpus).name for corpus in request.measured_on)
-    wanted = named or tuple(found)[:1]
+    wanted = named or tuple(sorted(found))
     if not wanted or any(corpus not in found for corpus in wanted):
         return None
     chosen = tuple(found[corpus] for corpus in dict.fromkeys(wanted))

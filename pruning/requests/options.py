@@ -226,7 +226,7 @@ MeasuredOn = Annotated[
     CorpusName,
     checked_by(parse_corpus),
     Option(
-        "With --schedule measured, corpus of the sensitivity; repeatable. Default: the last.",
+        "With --schedule measured, corpus of the sensitivity; repeatable. Default: all.",
         ("--measured-on",),
     ),
 ]

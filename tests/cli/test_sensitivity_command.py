@@ -124,7 +124,9 @@ def test_several_corpora_are_spared_in_the_mean_or_the_worst(measure, plan, corp
     measure("--criterion", "random", on=(0, 1))
     both = ("--measured-on", corpora[0], "--measured-on", corpora[1])
     for across in ("mean", "worst"):
-        made = plan("--criterion", "random", "--sparsity", "50%", *both, "--across", across)
+        asked = ("--criterion", "random", "--sparsity", "50%", "--across", across)
+        made = plan(*asked, *both)
+        assert made.digest == plan(*asked).digest  # all that were measured, by default
         assert made.provenance.schedule_parameters["across"] == across
         assert made.provenance.schedule_parameters["corpora"] == [each.name for each in corpora]
 
