@@ -190,7 +190,7 @@ def test_all_corpora_is_the_mean_over_them_of_what_was_measured_on_all(swept):
     below, above = np.hypot(own.mean - own.low, 0.3) / 2, np.hypot(own.high - own.mean, 0.4) / 2
     assert (row["mean"] - row["low"], row["high"] - row["mean"]) == pytest.approx((below, above))
     curves = drawn("evaluation-curves", results, measure="nll")
-    titles = [note.text for note in curves.figure().layout.annotations]
+    titles = [note.text for note in curves.figure(dark=False).layout.annotations]
     assert titles[0] == ALL_CORPORA
     winners = drawn("own-winner-map", results).table
     assert winners["benchmark"].iloc[0] == ALL_CORPORA

@@ -148,8 +148,8 @@ def test_needs_and_costs_of_the_demo(open_page):
     made = json.loads(path.read_text())["made"]
     assert table.loc["REAP", "seconds"] == made["seconds"]
     assert table.loc["REAP", "peak MiB"] == round(made["peak_memory_bytes"] / 2**20)
-    assert table.loc["REAP", ["calibration text", "gate weights"]].tolist() == ["yes", "yes"]
-    assert table.loc["AIMER", ["calibration text", "expert weights"]].tolist() == ["", "yes"]
+    assert table.loc["REAP", ["calibration corpus", "gate weights"]].tolist() == ["yes", "yes"]
+    assert table.loc["AIMER", ["calibration corpus", "expert weights"]].tolist() == ["", "yes"]
     assert table.loc["AIMER", "seconds"] < 1
     assert table.loc["Random", "seconds"] == 0
 

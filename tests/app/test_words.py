@@ -8,7 +8,7 @@ from google.protobuf.json_format import MessageToDict
 
 # What people read that no page says any more -> the word that stands there.
 REPLACED = {
-    r"[Ee]lement types?\b": "dtype",
+    r"(?i:element) types?\b": "dtype",
     r"\b[Ss]hare removed\b|^[Rr]emoved$|\d% removed\b": "sparsity",
     r"\bat (some|every|each|this) share\b": "sparsity",
     r"\b[Ff]ull (model|one|loss)\b|\bThe full\b": "original model",
@@ -16,7 +16,7 @@ REPLACED = {
     r"\bneurons (all|each|by) (layers?|experts?|global)\b|\beven over layers\b": "global",
     r"\b([Cc]alibration|[Hh]eld-out|across|[Bb]etween|each|every|no|two|some) texts?\b": "corpus",
     r"\b[Tt]exts?('s)? (depend|rank|agree|saliency|is|are)\b|^Texts?$": "corpus",
-    r"^(Queue|Calibrate|Search|Take in|Start .*)$|\b[Tt]ake (it|them|results) in\b": "Run, Import",
+    r"^(Queue|Calibrate|Search|Take in|Start .*)$|\b(?i:take) \w+ in\b": "Run, Import",
     r"\btaken in\b|\bheld against\b": "imported, compared",
     r"\beven blend\b|\bdemo-code( \+ |\+)d": "blend of",
 }

@@ -32,7 +32,7 @@ def right_canvas(tab: Page) -> Locator:
     canvas = tab.locator("canvas.base").nth(1)
     canvas.wait_for()
     # With the charts below comes a scroll bar, which takes some of the width.
-    tab.locator(".js-plotly-plot").nth(1).wait_for()
+    tab.locator(".js-plotly-plot").first.wait_for()
     return canvas
 
 
@@ -247,7 +247,7 @@ def test_export_survives_a_reload_and_its_result_loads(open_tab, dashboard):
 
 def start_calibration(tab: Page, text: str, *, longer: bool) -> None:
     unfold(tab, "Data and jobs")
-    pick(tab, "Text", text)
+    pick(tab, "Corpus", text)
     if longer:
         slide(tab, "start-tokens", "End")
     slide(tab, "start-seq_len", "ArrowRight")
@@ -312,7 +312,7 @@ def test_accessibility(open_tab, dashboard, scheme):
     ):
         visit(tab, dashboard, path)
         if path in ("explore", "compare") or path.startswith("plan"):
-            tab.locator(".js-plotly-plot").nth(1).wait_for()
+            tab.locator(".js-plotly-plot").first.wait_for()
         # The theme is known from the second run on, and colours fade in.
         if scheme == "dark":
             tab.wait_for_function(
@@ -336,9 +336,9 @@ def test_nothing_is_wider_than_the_window(open_tab, dashboard, width):
 
 
 def test_charts_side_by_side_stand_below_each_other_in_a_narrow_window(open_tab):
-    tab = open_tab("explore", width=1024)
+    tab = open_tab("compare", width=1024)
     charts = tab.locator('[data-testid="stMain"]').get_by_test_id("stPlotlyChart")
-    expect(charts).to_have_count(2)
-    # Beside each other they had 380 and 220 px, and the numbers in the cells met.
+    charts.nth(1).wait_for()
+    settled(tab)
     widths = charts.evaluate_all("all => all.map(e => e.getBoundingClientRect().width)")
     assert min(widths) > 500

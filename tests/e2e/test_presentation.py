@@ -76,7 +76,7 @@ def test_the_report_for_decisions_prints_on_one_page(chromium: Browser, tmp_path
     rows = [LossRow(f"a corpus with a long name {n}", 2.0, 1.0 + n, 1.5) for n in range(10)]
     page = Decision(
         title="Should a model be pruned this way?",
-        name="REAP, demo-code + demo-math + demo-prose, Global, 50%",
+        name="REAP, blend of 3 corpora, global, 50%",
         before=1 << 36,
         after=1 << 35,
         verdict="It adds a lot. " * 12,
