@@ -19,7 +19,19 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 def write_parquet(path: Path, table: pd.DataFrame) -> None:
     """Write a table without its index."""
-    pq.write_table(pa.Table.from_pandas(table, preserve_index=False), path, compression="zstd")
+    write_arrow(path, pa.Table.from_pandas(table, preserve_index=False))
+
+
+def write_arrow(path: Path, table: pa.Table) -> None:
+    """Write a table; floats byte by byte of all rows, which takes a quarter less on the disk."""
+    floats = [field.name for field in table.schema if pa.types.is_floating(field.type)]
+    pq.write_table(
+        table,
+        path,
+        compression="zstd",
+        use_dictionary=[name for name in table.column_names if name not in floats],
+        column_encoding=dict.fromkeys(floats, "BYTE_STREAM_SPLIT"),
+    )
 
 
 def write_vectors(path: Path, index: pd.DataFrame, vectors: FloatArray) -> None:

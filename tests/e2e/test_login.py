@@ -192,7 +192,7 @@ def test_the_end_of_a_login_that_another_browser_began_opens_nothing(open_tab):
 def test_a_job_has_an_owner_who_alone_cancels_it(open_tab, dashboard):
     mine, other = log_in(open_tab(), USER), log_in(open_tab(), COLLEAGUE)
     unfold(mine, "Data and jobs")
-    pick(mine, "Text", "demo-code")
+    pick(mine, "Corpus", "demo-code")
     slide(mine, "start-tokens", "End")
     slide(mine, "start-seq_len", "ArrowRight")
     mine.get_by_role("button", name="Run calibration").click()
