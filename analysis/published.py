@@ -1,8 +1,8 @@
 """What the papers measured: their benchmark tables as facts, beside what a user measures here.
 
 The files under `cached_stats/published/` are named `<paper>-table-<number>.csv`;
-docs/formats.md lists their columns. A cell that the paper leaves empty, or that its text lost, is
-empty.
+docs/reference/files.md lists their columns. A cell is empty where the paper's is, or where the
+text at hand lost it.
 """
 
 from collections.abc import Collection

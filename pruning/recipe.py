@@ -167,7 +167,7 @@ class ExportSection(ExportOptions):
 
 
 class Recipe(Request):
-    """All that a person chose. `recipe.yaml` holds it; see docs/formats.md for the keys.
+    """All that a person chose. `recipe.yaml` holds it; see docs/reference/files.md for the keys.
 
     Paths are relative to the working directory.
     """

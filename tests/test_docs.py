@@ -90,7 +90,7 @@ def keys_of(value) -> set[str]:
 
 
 def test_formats_name_every_key_of_the_files_that_ship():
-    named = set(re.findall(r"`([\w.]+)`", (ROOT / "docs" / "formats.md").read_text()))
+    named = set(re.findall(r"`([\w.]+)`", (ROOT / "docs" / "reference" / "files.md").read_text()))
     files = [
         SHIPPED_STATS / "demo-demo-math-5455904a" / "manifest.json",
         next((SHIPPED_STATS / "evaluations").glob("demo-*.json")),
@@ -126,7 +126,7 @@ def test_the_snippets_of_the_page_on_python_do_what_the_command_line_does(tmp_pa
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     named: dict[str, object] = {}
-    for snippet in snippets(ROOT / "docs" / "python.md"):
+    for snippet in snippets(ROOT / "docs" / "guide" / "python.md"):
         exec(compile(snippet, "python.md", "exec"), named)  # noqa: S102
     words = ["plan", "demo", "--corpus", "demo-code", "-o", "by-command.json", "--criterion"]
     for plan, own in (
@@ -159,7 +159,7 @@ def plan_digest(path):
 @pytest.fixture
 def gate_energy():
     namespace: dict[str, object] = {}
-    (snippet,) = snippets(ROOT / "docs" / "adding-a-criterion.md")
+    (snippet,) = snippets(ROOT / "docs" / "dev" / "adding-a-criterion.md")
     exec(compile(snippet, "adding-a-criterion.md", "exec"), namespace)  # noqa: S102
     return namespace["GATE_ENERGY"]
 
@@ -172,7 +172,7 @@ def test_the_snippet_on_criteria_makes_a_working_criterion(make_expert_stats, ga
 
 
 def test_the_command_on_criteria_ranks_by_it(tmp_path, monkeypatch, gate_energy):
-    page = (ROOT / "docs" / "adding-a-criterion.md").read_text()
+    page = (ROOT / "docs" / "dev" / "adding-a-criterion.md").read_text()
     words = re.search(r"^moeprune (score .+?) -o", page, flags=re.M)[1].split()
     monkeypatch.setitem(CRITERIA, gate_energy.name, gate_energy)
     out = tmp_path / "scores.csv"
@@ -187,7 +187,7 @@ def test_the_command_on_criteria_ranks_by_it(tmp_path, monkeypatch, gate_energy)
 
 def test_the_snippet_on_families_makes_a_working_family():
     namespace: dict[str, object] = {}
-    (snippet,) = snippets(ROOT / "docs" / "adding-a-family.md")
+    (snippet,) = snippets(ROOT / "docs" / "dev" / "adding-a-family.md")
     exec(compile(snippet, "adding-a-family.md", "exec"), namespace)  # noqa: S102
     family = namespace["NEW_MOE"]
     for block, bias in (("mlp", "gate.e_score"), ("block_sparse_moe", "e_score")):

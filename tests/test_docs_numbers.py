@@ -30,7 +30,8 @@ from pruning.requests.options import DEFAULT_SEQ_LEN, DEFAULT_TOKENS
 from pruning.schedules import uniform
 from pruning.sizes import size_report
 
-DEMO_PAGE = (Path(__file__).parent.parent / "docs" / "demo-for-stakeholders.md").read_text()
+DOCS = Path(__file__).parent.parent / "docs"
+DEMO_PAGE = (DOCS / "guide" / "demo-for-stakeholders.md").read_text()
 TEXTS = ("demo-code", "demo-prose", "demo-math")
 MIB = 2**20
 
@@ -152,7 +153,7 @@ def test_what_is_said_of_one_corpus():
 
 
 def test_the_table_of_losses_is_that_of_the_shipped_evaluations(losses):
-    page = (ROOT / "docs" / "demo-model.md").read_text()
+    page = (DOCS / "reference" / "demo-model.md").read_text()
     found = []
     for row in candidates_at(losses, 0.5, "expert").to_dict("records"):
         means, worst = f"{row['mean']:+.2f}", f"{row['worst']:+.2f}"
@@ -170,8 +171,7 @@ def test_the_table_of_losses_is_that_of_the_shipped_evaluations(losses):
     assert found == [cells(line) for line in lines.splitlines()[2:]]
 
 
-ROOT = Path(__file__).parent.parent
-CORPORA_PAGE = (ROOT / "docs" / "corpora.md").read_text()
+CORPORA_PAGE = (DOCS / "guide" / "corpora.md").read_text()
 
 
 def cells(line):
@@ -198,7 +198,7 @@ def test_the_table_of_presets_is_that_of_the_code():
 
 
 def test_the_reference_shows_each_way_to_calibrate_and_every_option_of_it_exists():
-    page = (ROOT / "docs" / "reference" / "commands.md").read_text()
+    page = (DOCS / "reference" / "commands.md").read_text()
     lines = [line.partition("#")[0] for line in page.splitlines() if " calibrate MODEL " in line]
     used = {option for line in lines for option in re.findall(r" --([a-z-]+)", line)}
     ours = used - {"nproc-per-node", "dry-run"}
@@ -250,7 +250,7 @@ def test_the_command_shown_for_a_request_asks_for_the_same():
     )
 
 
-MODELS_PAGE = (Path(__file__).parent.parent / "docs" / "prune-your-own-model.md").read_text()
+MODELS_PAGE = (DOCS / "guide" / "prune-your-own-model.md").read_text()
 GIB = 2**30
 CONFIGS = {
     "allenai/OLMoE-1B-7B-0125-Instruct": OLMOE,

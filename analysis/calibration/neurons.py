@@ -8,7 +8,7 @@ of down. Over the tokens routed to the expert this keeps, as float64,
     peaks    maximum of ||e_c||       = ||w_c|| * maximum of |a_c|
 
 The first and the last are known in the forward pass; backward computes dloss/da_c anyway, and a
-hook hears it. Why these two sums are all that HEAPr needs: docs/heapr.md.
+hook hears it. Why these two sums are all that HEAPr needs: docs/concepts/heapr.md.
 Shape suffixes as in `experts`, and R tokens of one expert, M its neurons.
 """
 

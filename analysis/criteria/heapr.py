@@ -29,7 +29,7 @@ def _heapr_neurons(table: pd.DataFrame) -> FloatArray:
     return 0.5 * mean_over_routed(outputs, tokens) * mean_over_routed(slopes, tokens)
 
 
-# s_c = 1/2 mean ||e_c||^2 * mean (dloss/de_c . u)^2: docs/heapr.md proves that this is Eq. 16.
+# s_c = 1/2 mean ||e_c||^2 * mean (dloss/de_c . u)^2, which is Eq. 16: docs/concepts/heapr.md.
 HEAPR = Criterion(
     name="heapr",
     label="HEAPr",

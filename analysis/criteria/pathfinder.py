@@ -53,7 +53,7 @@ def pathfinder(count: int = DEFAULT_PATHS) -> Criterion:
     the place in one order of all the model's experts, from the last: more samples, then the
     heavier path, then the larger mean u, then the lower layer and expert. So a global schedule
     cuts the paper's union of paths, or fills it up, to a budget. `count` paths of each sample are
-    the paper's m. docs/pathfinder.md
+    the paper's m. docs/concepts/pathfinder.md
     """
     if not 1 <= count <= MOST_PATHS:
         raise CriterionError(

@@ -3,7 +3,7 @@
 The architecture is that of DeepSeek-OCR-2's text tower: multi-head attention, ungated shared
 experts, greedy softmax routing. What differs is added here: which layers are dense, and
 `norm_topk_prob`. The code that the checkpoint brings along needs transformers 4 and is never run.
-What is computed otherwise than there: docs/decisions/0002-deepseekmoe.md.
+What is computed otherwise than there: docs/dev/decisions/0002-deepseekmoe.md.
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """Architectures with experts that cannot be handled, and why.
 
-At more length: docs/decisions/0003-what-is-refused.md.
+At more length: docs/dev/decisions/0003-what-is-refused.md.
 """
 
 _NO_INTERFACE = (

@@ -24,7 +24,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 _SHORTEST_SECRET = 32
 _USER = re.compile(r"[^@,\s]*@[^@,\s]+")
 _OTHERS = stat.S_IRWXO | stat.S_IWGRP
-_WHERE = "in .streamlit/secrets.toml; docs/security.md shows one"
+_WHERE = "in .streamlit/secrets.toml; docs/guide/security.md shows one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ def check_address(address: str, login: Login | None) -> None:
         raise UserError(
             f"Whoever can reach {address} could read and export your models, so it is refused "
             "without a login: add [moeprune] and [auth] to .streamlit/secrets.toml "
-            "(docs/security.md), or stay on 127.0.0.1 and forward the port: "
+            "(docs/guide/security.md), or stay on 127.0.0.1 and forward the port: "
             "ssh -L 8501:127.0.0.1:8501 HOST."
         )
     if not login.is_encrypted:

@@ -8,7 +8,7 @@ import pytest
 
 from analysis.model import load_model_index
 
-FORMATS = Path(__file__).parents[2] / "docs" / "formats.md"
+FORMATS = Path(__file__).parents[2] / "docs" / "reference" / "files.md"
 
 
 @pytest.fixture

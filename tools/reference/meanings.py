@@ -69,7 +69,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "active_params": "parameters of routed experts that one token uses",
     "expert_flops": "FLOPs of a token in routed experts",
     "corpus": "text that the measure was taken on",
-    "measure": "what was measured: docs/evaluation.md",
+    "measure": "what was measured: docs/guide/evaluation.md",
     "mean": "over samples",
     "pooled": "over all positions together",
     "low": "lower end of the bootstrap interval; empty for a single sample",
