@@ -27,6 +27,8 @@ _NAMES = re.compile(
 _EXPERT = re.compile(r"experts\.\d+\.(\w+)\.\w+")
 _STACK = re.compile(r"experts\.(gate_up_proj|down_proj)(_\w+)?")
 _SHARED = re.compile(r"(shared_experts?|shared_mlp)(_gate)?\.")
+# What a tensor outside the block is called where it may be the router's.
+_ROUTED = re.compile(r"expert|router|moe")
 # A correction bias may lie in the router or beside it, and move when the model is loaded.
 _BIASES = ("e_score_correction_bias", "expert_bias")
 
@@ -75,7 +77,9 @@ def _discover(config: Config, shapes: Shapes) -> MoEFamily:
     given = text.get(PER_LAYER_KEY)
     own = dict(enumerate(given)) if isinstance(given, list) else {}
     count = _whole(text, counts[0])
-    router = _router(place, {layer: own.get(layer, count) for layer in place.layers})
+    counts_of = {layer: own.get(layer, count) for layer in place.layers}
+    router = _router(place, counts_of)
+    _check_outside(place, shapes, counts_of)
     has_groups = _whole(text, "n_group") > 1
     trunks = (place.trunk, *(f"{p}.layers" for p in ("model.language_model", "model") if path))
     return MoEFamily(
@@ -190,6 +194,22 @@ def _router(place: _Place, counts: Mapping[int, int]) -> tuple[RouterTensor, ...
     found = {name.rpartition(".")[2] for name in place.names & names}
     extra = [RouterTensor(name) for name in sorted(names) if name.rpartition(".")[2] in found]
     return RouterTensor(matrix), *extra
+
+
+def _check_outside(place: _Place, shapes: Shapes, counts: Mapping[int, int]) -> None:
+    """Refuse a tensor beside the block whose name and shape both say that it is of the experts.
+
+    One of them is not enough: a norm of heads may be as long as there are experts.
+    """
+    beside = re.compile(rf"{re.escape(place.trunk)}\.(\d+)\.(?!{re.escape(place.block)}\.)(.+)")
+    for name, shape in shapes.items():
+        match = beside.fullmatch(name)
+        sounds_routed = match and _ROUTED.search(match[2]) and "shared" not in match[2]
+        if match and sounds_routed and counts.get(int(match[1])) in shape:
+            raise _NotCommonError(
+                f"{name} has an entry for each of {counts[int(match[1])]} experts, but lies "
+                f"outside the block {place.block}"
+            )
 
 
 def _shared(place: _Place, config: Config) -> SharedExperts | None:

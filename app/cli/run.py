@@ -136,7 +136,7 @@ def _exported(request: ExportRequest, model: MoEModel, *, is_finished: bool) -> 
         return
     result = follow(export_run(request))
     out.print(f"export: {request.out}, plan {result['plan_digest'][:8]}")
-    if request.verify:
+    if "verify" in result:
         report_checks(request.out, result["verify"])
 
 

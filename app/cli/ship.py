@@ -55,7 +55,7 @@ def export(
     out.print(f"{request.out}: plan {result['plan_digest'][:8]}")
     if result["heads"]:
         out.print(f"Prediction heads (MTP): {result['heads']}")
-    if request.verify:
+    if "verify" in result:
         report_checks(request.out, result["verify"])
 
 

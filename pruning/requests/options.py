@@ -304,7 +304,13 @@ MaxShardSize = Annotated[
 KeepList = Annotated[
     Switch, Option("Also write kept_experts.json: layer, and the ids that stayed.")
 ]
-Verify = Annotated[Switch, Option("Verify the result at once.", ("--verify", "--no-verify"))]
+Verify = Annotated[
+    Switch,
+    Option(
+        "Verify the result at once. Exports of discovered architectures always are.",
+        ("--verify", "--no-verify"),
+    ),
+]
 SearchFolder = Annotated[
     Path, Option("Folder for plan, result and log; default: RECIPE's name.search.", ("--out", "-o"))
 ]

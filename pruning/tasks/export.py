@@ -17,7 +17,10 @@ from pruning.tasks.loading import quiet_transformers
 
 
 def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
-    """Write the pruned checkpoint, then prove it where asked to: `verify` has the report."""
+    """Write the pruned checkpoint, then prove it where asked to: `verify` has the report.
+
+    Of a discovered architecture only the proof shows that it was understood, so it is always made.
+    """
     model = load_model_index(request.model, revision=request.revision)
     mode, largest = request.width_mode, request.max_shard_size
     options = ExportOptions(
@@ -35,7 +38,7 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
         "plan_digest": manifest.plan.digest,
         "heads": heads_in_words(model, manifest.heads),
     }
-    if request.verify:
+    if request.verify or model.family.discovered:
         result["verify"] = yield from verify_result(request.out, None, model)
     return result
 

@@ -114,6 +114,7 @@ REFUSALS = {
     f"{BLOCK}.per_expert_scale": ((5,), r"mlp\.per_expert_scale may depend on the experts"),
     f"{BLOCK}.gate.temperature": ((1,), r"mlp\.gate\.temperature may depend"),
     f"{BLOCK}.experts.scale": ((1,), r"mlp\.experts\.scale may depend"),
+    "model.layers.1.moe.router.expert_bias": ((5,), "expert_bias has an entry for each of 5"),
     f"model.layers.1.vision_{UP}": ((8, 16), "one block .* has 2: mlp, vision_mlp"),
     f"vision.layers.0.{UP}": ((8, 16), "one stack .* has 2: model.layers, vision.layers"),
     f"{BLOCK}.experts.0.fourth_proj.weight": ((8, 16), "experts hold down_proj, fourth_proj"),
@@ -124,6 +125,12 @@ LAYOUTS = [
     (tensors(**{f"{BLOCK}.gate.weight": (7, 16)}), r"the shape \(7, 16\), but there are 5 experts"),
     (stacked((5, 24, 24), (5, 16, 16)), "can be read two ways"),
 ]
+
+
+def test_a_norm_as_long_as_there_are_experts_is_no_routers():
+    beside = {"self_attn.q_norm.weight": (5,), "shared_experts.up_proj.weight": (5, 16)}
+    shapes = tensors(**{f"model.layers.1.{name}": shape for name, shape in beside.items()})
+    assert discover(CONFIG, shapes).discovered
 
 
 @pytest.mark.parametrize(("shapes", "message"), LAYOUTS, ids=[*REFUSALS, "rows", "stacked"])

@@ -1,9 +1,12 @@
 """export, verify."""
 
 import json
+import shutil
 
 import pytest
 from transformers import AutoModelForCausalLM
+
+from builders import edit_json
 
 
 @pytest.fixture
@@ -64,3 +67,12 @@ def test_a_shard_size_that_is_none(moeprune, tiny, exported, here):
     outcome = moeprune("export", tiny, "odd", "--plan", "plan.json", "--max-shard-size", "much")
     assert "The size 'much' is not understood" in outcome.err
     assert not (here / "odd").exists()
+
+
+def test_an_export_of_a_discovered_architecture_is_always_verified(works, tiny, stats, here):
+    shutil.copytree(tiny, here / "new")
+    edit_json(here / "new" / "config.json", model_type="new_moe")  # transformers has no such class
+    works("plan", "new", "--criterion", "aimer", "--sparsity", "50%", "--stats-dir", stats)
+    said = " ".join(works("export", "new", "half", "--plan", "plan.json").split())
+    assert "level bytes" in said
+    assert "transformers has no class for 'new_moe'" in said
