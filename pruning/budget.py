@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context, Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Any, Literal
@@ -14,10 +14,10 @@ from analysis.model import MoEModel
 from analysis.sparsity import num_removed, parse_sparsity
 from pruning.allocation import count_problem
 from pruning.apportion import apportion
-from pruning.constraints import Constraints, rooms_of
-from pruning.sizes import format_bytes, tensors_of
+from pruning.constraints import Constraints, check_names, rooms_of
+from pruning.sizes import SIZE_UNITS, format_bytes, tensors_of
 
-BudgetKind = Literal["sparsity", "count", "size", "params", "file"]
+BudgetKind = Literal["sparsity", "count", "size", "shrink", "params", "file"]
 TargetDtype = Literal["own", "bfloat16"]
 GIB = 1 << 30
 BFLOAT16_BYTES = 2
@@ -31,8 +31,7 @@ class Budget:
     total: int  # B
     kind: BudgetKind  # how it was given
     asked: str  # what was given, as text
-    # What a uniform schedule removes from each layer; empty unless a sparsity was given, because
-    # other budgets need not divide.
+    # What a uniform schedule removes from each layer; empty where the budget need not divide.
     floors: tuple[int, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -64,87 +63,200 @@ def count_budget(layers: Sequence[MoELayer], count: int) -> Budget:
     return Budget(count, "count", str(count))
 
 
+@dataclass(frozen=True, slots=True)
+class SizeTarget:
+    """How small the weights are to become.
+
+    Sizes are (2,): bytes in the dtypes on disk, and parameters, as `pruning.sizes` counts them;
+    neither the headers of files nor the tokenizer.
+    """
+
+    # A size on disk, the share of the bytes that goes, or the share of all parameters that goes.
+    kind: Literal["size", "shrink", "params"]
+    asked: str  # as it was given: a size with its unit (else GiB), or 0.4 or 40%
+    # What bytes are counted in: the checkpoint's own dtypes, or 2 bytes for each parameter.
+    dtype: TargetDtype = "own"
+
+    @property
+    def named(self) -> str:
+        """What was asked, with its unit."""
+        asked = self.asked.strip()
+        return f"{asked} GiB" if self.kind == "size" and asked[-1:].isdigit() else asked
+
+    def measure(self, size: IntArray) -> int:
+        """The number of a size that the target limits."""
+        nbytes, params = size.tolist()
+        if self.kind == "params":
+            return int(params)
+        return int(nbytes if self.dtype == "own" else params * BFLOAT16_BYTES)
+
+    def most(self, whole: int, name: str) -> Fraction:
+        """The largest measure that meets the target; `whole` is that of the whole model."""
+        if self.kind != "size":
+            return (1 - parse_sparsity(self.asked)) * whole
+        limit = parse_gib(self.asked) * GIB
+        if whole <= limit:
+            raise PlanError(
+                f"Nothing would be removed: {name} already takes {format_bytes(whole)}, and the "
+                f"target is {self.named}."
+            )
+        return limit
+
+    def refusal(self, name: str, smallest: int, whole: int, can_go: str) -> PlanError:
+        """The target is out of reach; `can_go` says of what at most how many can go."""
+        if self.kind == "size":
+            words = f"{name} cannot shrink to {self.named}"
+            if smallest >= whole:
+                return PlanError(f"{words}: {can_go} can go, which saves nothing.")
+            leaves = f", which leaves {format_bytes(smallest)}"
+            return PlanError(
+                f"{words}: {can_go} can go{leaves}; the smallest target that works is "
+                f"{size_up(smallest)}."
+            )
+        words = f"{name} cannot shrink by {self.asked.strip()}"
+        if self.kind == "params":
+            words = f"{self.asked.strip()} of the parameters of {name} cannot go"
+        # Rounded down, so that it can be asked for.
+        most = 10_000 * (whole - smallest) // whole / 100
+        return PlanError(f"{words}: {can_go} can go; the largest share that works is {most:g}%.")
+
+    def budget(self, total: int, floors: tuple[int, ...] = (), words: str = "") -> Budget:
+        """The budget that meets the target."""
+        dtype = "" if self.dtype == "own" else f" {self.dtype}"
+        return Budget(total, self.kind, f"{self.named}{dtype}{words}", floors)
+
+
 # A number of experts removed from all layers together -> how many from each.
 Spread = Callable[[int], Sequence[int]]
 
 
 def size_budget(
     model: MoEModel,
-    target_gib: str,
-    dtype: TargetDtype = "own",
+    target: SizeTarget,
     constraints: Constraints | None = None,
     *,
     spread: Spread | None = None,
 ) -> Budget:
-    """The smallest B with which the weights take at most `target_gib` GiB (2^30 bytes) on disk.
+    """The smallest B that meets the target.
 
-    Counts tensors, as `pruning.sizes` does: not the headers of files, nor the tokenizer. `dtype` is
-    the checkpoint's own dtypes, or 2 bytes for each parameter. `spread` is what the schedule
-    would take from each layer: it matters only where experts of some layers are larger than those
-    of others; uniform by default.
+    `spread` is what the schedule would take from each layer: it matters only where experts of some
+    layers are larger than those of others; uniform by default.
     """
-    target = parse_gib(target_gib) * GIB
-    sizes = _LinearSize.of(model, dtype)
+    sizes = _LinearSize.of(model, target)
+    most = target.most(sizes.whole, model.name)
     rooms = rooms_of(model.layers, constraints or Constraints())
-    least, most = sum(room.least for room in rooms), sum(room.most for room in rooms)
-    reachable = range(least, most + 1, rooms[0].step)
+    least, largest = sum(room.least for room in rooms), sum(room.most for room in rooms)
+    reachable = range(least, largest + 1, rooms[0].step)
 
     def evenly(total: int) -> Sequence[int]:
         return apportion(total, [layer.num_experts for layer in model.layers], rooms)
 
     taken = evenly if spread is None or sizes.is_even else spread
     smallest = sizes.after(taken(reachable[-1]))
-    if smallest > target:
-        raise PlanError(
-            f"{model.name} cannot shrink to {target_gib} GiB by removing experts: {reachable[-1]} "
-            f"of {model.num_experts} can go, which leaves {format_bytes(smallest)}; the smallest "
-            f"target that works is {gib_up(smallest)}."
-        )
+    if smallest > most:
+        can_go = f"{reachable[-1]} of {model.num_experts} experts"
+        raise target.refusal(model.name, smallest, sizes.whole, can_go)
     if sizes.is_even:
         # Weights only shrink as more goes, so the first number that fits is the smallest.
-        fits = bisect_left(reachable, True, key=lambda n: sizes.after(taken(n)) <= target)
+        fits = bisect_left(reachable, True, key=lambda n: sizes.after(taken(n)) <= most)
     else:
         # A schedule may take more small experts in place of fewer large ones.
-        fits = next(n for n, total in enumerate(reachable) if sizes.after(taken(total)) <= target)
-    named = f"{target_gib.strip()} GiB{'' if dtype == 'own' else ' ' + dtype}"
-    return Budget(reachable[fits], "size", named)
+        fits = next(n for n, total in enumerate(reachable) if sizes.after(taken(total)) <= most)
+    return target.budget(reachable[fits])
+
+
+def even_budget(
+    model: MoEModel, target: SizeTarget, constraints: Constraints | None = None
+) -> Budget:
+    """The budget that meets the target with the largest number of experts that all layers keep.
+
+    Serving engines read one number for all layers. Layers that are protected or set keep theirs,
+    and locked ones the number that all layers would keep if none were set.
+    """
+    limits = constraints or Constraints()
+    sizes = _LinearSize.of(model, target)
+    most = target.most(sizes.whole, model.name)
+    check_names(model.layers, limits)
+    if locked := limits.locked - set(limits.fixed):
+        free = replace(limits, fixed={}, locked=frozenset())
+        base = even_budget(model, target, free).floors
+        free_counts = {
+            layer.index: layer.num_experts - gone
+            for layer, gone in zip(model.layers, base, strict=True)
+            if layer.index in locked
+        }
+        limits = replace(limits, fixed={**limits.fixed, **free_counts})
+    rooms, counts = rooms_of(model.layers, limits), _common_counts(model.layers, limits)
+    ways = [
+        tuple(room.least if room.least == room.most else room.size - count for room in rooms)
+        for count in reversed(counts)
+    ]
+    removed = next((way for way in ways if sizes.after(way) <= most), None)
+    if removed is None:
+        can_go = f"{sum(ways[-1])} of {model.num_experts} experts"
+        raise target.refusal(model.name, sizes.after(ways[-1]), sizes.whole, can_go)
+    return target.budget(sum(removed), removed)
+
+
+def _common_counts(layers: Sequence[MoELayer], limits: Constraints) -> range:
+    """Numbers of experts that every layer can keep which is neither protected nor set."""
+    rooms = rooms_of(layers, limits)
+    pairs = zip(layers, rooms, strict=True)
+    free = {layer.index: room for layer, room in pairs if room.least < room.most}
+    if not free:
+        return range(1)
+    lows = {layer: room.size - room.most for layer, room in free.items()}
+    highs = {layer: room.size - room.least for layer, room in free.items()}
+    low, high = max(lows, key=lows.__getitem__), min(highs, key=highs.__getitem__)
+    if lows[low] > highs[high]:
+        raise PlanError(
+            f"No number of experts suits every layer: layer {low} keeps at least {lows[low]}, "
+            f"layer {high} at most {highs[high]}; allow numbers that differ with --uneven."
+        )
+    return range(lows[low], highs[high] + 1, rooms[0].step)
 
 
 def parse_gib(text: str) -> Fraction:
-    """A positive decimal number."""
+    """GiB of a positive size: `30`, which is GiB, or `30GiB`, `30GB`, `6 MiB`."""
+    number_text, unit = text.strip(), GIB
+    for name, size in SIZE_UNITS.items():
+        if number_text.upper().endswith(name):
+            number_text, unit = number_text[: -len(name)].rstrip(), size
+            break
     try:
-        number = Decimal(text.strip())
+        number = Decimal(number_text)
     except InvalidOperation as error:
-        raise PlanError(f"The target size {text!r} is no number of GiB.") from error
+        raise PlanError(
+            f"The target size {text!r} is no number of GiB, nor a size such as 30GB or 500MiB."
+        ) from error
     # The bound keeps 1e-999999999 from becoming a gigabyte of zeros.
     if not (number.is_finite() and number > 0 and -_DIGITS < number.adjusted() < _DIGITS):
-        raise PlanError(f"The target size {text!r} is no positive number of GiB.")
-    return Fraction(number)
+        raise PlanError(f"The target size {text!r} is no positive size.")
+    return Fraction(number) * unit / GIB
 
 
-def gib_up(size: int) -> str:
+def size_up(size: int) -> str:
     """A size as a target that it fits into: rounded up to four digits."""
+    unit = next((name for name in ("GiB", "MiB") if size >= SIZE_UNITS[name.upper()]), "KiB")
     digits = Context(prec=4, rounding=ROUND_CEILING)
-    return f"{digits.divide(Decimal(size), Decimal(GIB)).normalize():f}"
+    number = digits.divide(Decimal(size), Decimal(SIZE_UNITS[unit.upper()]))
+    return f"{number.normalize():f}{unit}"
 
 
 @dataclass(frozen=True, slots=True)
 class _LinearSize:
-    """Bytes of the weights: each expert of a layer takes equally many with it."""
+    """What a target measures: each expert of a layer takes equally much with it."""
 
-    whole: int  # bytes with every expert
+    whole: int  # with every expert
     counts: tuple[int, ...]  # experts of each sparse layer
-    each: tuple[int, ...]  # bytes of one expert of each of them, with its rows of the router
-    # Bytes of prediction heads with experts, which go when the number of experts changes.
+    each: tuple[int, ...]  # one expert of each of them, with its rows of the router
+    # Prediction heads with experts, which go when the number of experts changes.
     heads: int
 
     @classmethod
-    def of(cls, model: MoEModel, dtype: TargetDtype) -> "_LinearSize":
+    def of(cls, model: MoEModel, target: SizeTarget) -> "_LinearSize":
         tensors, counts = tensors_of(model), [layer.num_experts for layer in model.layers]
-
-        def size(both: IntArray) -> int:
-            return int(both[0] if dtype == "own" else both[1] * BFLOAT16_BYTES)
-
+        size = target.measure
         located = zip(tensors.experts.values(), tensors.routers.values(), counts, strict=True)
         each = [size(experts.sum(0) + n * router) // n for experts, router, n in located]
         heads = size(tensors.heads) if tensors.heads_have_experts else 0
@@ -156,7 +268,7 @@ class _LinearSize:
         return len(set(self.each)) == 1 and not self.heads
 
     def after(self, removed: Sequence[int]) -> int:
-        """Bytes when so many experts of each layer are gone."""
+        """What is left when so many experts of each layer are gone."""
         gone = sum(n * size for n, size in zip(removed, self.each, strict=True))
         most = max(count - n for count, n in zip(self.counts, removed, strict=True))
         heads = self.heads if any(count != most for count in self.counts) else 0

@@ -87,7 +87,7 @@ class Model:
         Args:
             ranking: from `rank`, or the name of a criterion.
             corpus: see `rank`; only with the name of a criterion.
-            options: a budget (`sparsity="50%"`, `remove`, `target_gib`), `schedule`, `protect`,
+            options: a budget (`shrink="40%"`, `sparsity`, ...), `schedule`, `protect`,
                 ... of `moeprune plan`.
         """
         if isinstance(ranking, str):

@@ -22,13 +22,13 @@ from pruning.requests.base import Request, checked, checked_by
 from pruning.requests.calibration import CalibrateOptions
 from pruning.requests.export import ExportOptions
 from pruning.requests.options import Text
+from pruning.requests.plan import BUDGETS
 from pruning.requests.sensitivity import DEFAULT_SAMPLES as SENSITIVITY_SAMPLES
 from pruning.schedules import MEASURED
 from pruning.search.settings import SearchSettings
 from pruning.sensitivity.levels import DEFAULT_LEVELS
 
 FREQUENCY = "frequency"
-_BUDGETS = ("sparsity", "remove", "target_gib", "params_share")
 _NOT_DECIDING = ("evaluate", "export")  # they change nothing of what is pruned
 # Keys of `calibrate` that say which tokens are counted; the others, how that is done.
 _DECIDING = ("packing", "truncate", "count", "answers", "answer_tokens", "select", "clusters")
@@ -37,7 +37,7 @@ _DECIDING = ("packing", "truncate", "count", "answers", "answer_tokens", "select
 # digest that they had.
 _LATER: dict[str, dict[str, Any]] = {
     "": {"allow_test_set": False, "sensitivity": None},
-    "budget": {"params_share": None},
+    "budget": {"params_share": None, "shrink": None, "uneven": False},
     "schedule": {"measured_on": [], "cost": "esap", "across": "mean"},
     "search": {"start": "schedules"},
 }
@@ -92,13 +92,15 @@ class CorpusPart(Request):
 
 
 class BudgetSection(Request):
-    """How much goes: a sparsity, a number, a size in GiB, or of neurons a share of parameters."""
+    """How much goes: a sparsity, a number, a size, or a share of the bytes or parameters."""
 
+    shrink: options.Shrink | None = None
     sparsity: options.Sparsity | None = None
     remove: options.Remove | None = None
     target_gib: options.TargetGib | None = None
     params_share: options.ParamsShare | None = None
     target_dtype: options.TargetDtype = "own"
+    uneven: options.Uneven = False
 
 
 class ScheduleSection(Request):
@@ -245,12 +247,10 @@ class Recipe(Request):
     @field_validator("budget")
     @classmethod
     def _is_one(cls, value: BudgetSection | None, info: ValidationInfo) -> Any:
-        if value and sum(getattr(value, key) is not None for key in _BUDGETS) != 1:
-            raise ValueError(f"give one of {', '.join(_BUDGETS[:-1])} and {_BUDGETS[-1]}")
-        if value and value.params_share is not None and info.data.get("granularity") == "expert":
-            raise ValueError(
-                f"params_share is for plans of neurons; say granularity: {ATOMIC_GRANULARITY}"
-            )
+        if value and sum(getattr(value, key) is not None for key in BUDGETS) != 1:
+            raise ValueError(f"give one of {', '.join(BUDGETS[:-1])} and {BUDGETS[-1]}")
+        if value and value.uneven and info.data.get("granularity") == ATOMIC_GRANULARITY:
+            raise ValueError("uneven is for plans of whole experts; leave it out")
         return value
 
     @field_validator("search")
@@ -272,7 +272,7 @@ class Recipe(Request):
             raise ValueError(f"measured_on, cost and across are for the schedule {MEASURED}")
         says_all = value.file or info.data.get("kept_atoms")
         if not says_all and info.data.get("budget", value) is None:
-            raise ValueError(f"a budget is missing under budget: {', '.join(_BUDGETS)}")
+            raise ValueError(f"a budget is missing under budget: {', '.join(BUDGETS)}")
         if info.data.get("kept_atoms") and info.data.get("budget"):
             raise ValueError("kept_atoms says what stays; leave budget out")
         if "corpora" not in info.data or "criterion" not in info.data:
@@ -333,7 +333,7 @@ class Recipe(Request):
         decides["calibrate"] = {key: decides["calibrate"][key] for key in _DECIDING}
         _leave_out_later(decides)
         budget = decides["budget"]
-        for key in ("sparsity", "params_share"):
+        for key in ("sparsity", "shrink", "params_share"):
             if budget and budget.get(key) is not None:
                 budget[key] = str(parse_sparsity(budget[key]))
         if budget and budget["target_gib"] is not None:

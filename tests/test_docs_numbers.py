@@ -24,10 +24,12 @@ from pruning.evaluate.quality import candidates_at, losses_at, plan_losses
 from pruning.evaluate.record import EvaluationStore
 from pruning.outline import outline_model
 from pruning.plan import PruningPlan, model_ref, select_experts
+from pruning.planning.make import spending_of
 from pruning.recipe_file import recipe_from_yaml
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.options import DEFAULT_SEQ_LEN, DEFAULT_TOKENS
-from pruning.schedules import uniform
+from pruning.requests.recipe import Machine, plan_request
+from pruning.schedules import Evidence, allocate, uniform
 from pruning.sizes import size_report
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -315,6 +317,16 @@ def test_the_times_of_the_page_are_work_by_speed():
             assert said in MODELS_PAGE
 
 
-def test_the_recipe_of_the_page_is_one():
-    (recipe,) = re.findall(r"```yaml\n(.*?)```", MODELS_PAGE, flags=re.S)
-    assert recipe_from_yaml(recipe).model == "Qwen/Qwen3-30B-A3B-Instruct-2507"
+def test_the_recipe_of_the_page_leaves_equal_layers(tmp_path):
+    (text,) = re.findall(r"```yaml\n(schema_version.*?)```", MODELS_PAGE, flags=re.S)
+    recipe = recipe_from_yaml(text)
+    (tmp_path / "config.json").write_text(json.dumps(CONFIGS[recipe.model]))
+    model = outline_model(str(tmp_path))
+    spending = spending_of(plan_request(recipe, Machine()), model, Evidence())
+    (keep,) = set(allocate("uniform", spending).keep)
+    assert keep % 8 == 0
+    sizes = []
+    for count in (keep, keep + 8):
+        kept = {layer.index: tuple(range(count)) for layer in model.layers}
+        sizes.append(size_report(model, PruningPlan(model_ref(model), kept)).bytes_after)
+    assert sizes[0] <= 30 * 2**30 < sizes[1]

@@ -32,7 +32,7 @@ from pruning.plan import ATOMIC_GRANULARITY
 from pruning.planning.choice import SCOPES, PlanChoice, plan_request, scopes_of
 from pruning.planning.neurons import Arena, arena_of
 from pruning.planning.ranking import Ranking, Selection, select_measured
-from pruning.requests.plan import PlanRequest
+from pruning.requests.plan import BUDGETS, PlanRequest
 
 PAIR_COLUMNS: Final = ("corpus_a", "corpus_b", "overlap", "chance")
 BESIDE_COLUMNS: Final = (
@@ -177,9 +177,8 @@ def beside_table(shares: pd.DataFrame, experts: pd.DataFrame) -> pd.DataFrame:
 
 def arena(context: Context, request: PlanRequest, scope: AtomScope) -> Arena:
     """The neurons that compete in a scope, under the constraints of a request."""
-    asked = request.model_copy(
-        update={"sparsity": "", "params_share": None, "atom_scope": str(scope)}
-    )
+    free = dict.fromkeys(BUDGETS) | {"sparsity": ""}
+    asked = request.model_copy(update={**free, "atom_scope": str(scope)})
     return context.keep(arena_of, ranking_of(context, request), asked)
 
 

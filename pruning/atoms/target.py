@@ -2,87 +2,47 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
-from analysis.errors import PlanError
-from analysis.sparsity import parse_sparsity
 from pruning.atoms.budget import reachable_totals
 from pruning.atoms.rooms import ExpertKey
 from pruning.atoms.selection import Contest
 from pruning.atoms.sizes import AtomSizer, KeptWidths
 from pruning.atoms.widths import WidthChoice
-from pruning.budget import BFLOAT16_BYTES, GIB, Budget, TargetDtype, gib_up, parse_gib
-from pruning.sizes import format_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class AtomTarget:
-    """How small the weights are to become."""
-
-    gib: str  # GiB (2^30 bytes) on disk, a decimal number
-    dtype: TargetDtype = "own"  # the checkpoint's own dtypes, or 2 bytes for each parameter
-    # How widths are stored; zeros that fill experts up count as well.
-    choice: WidthChoice = field(default_factory=WidthChoice)
+from pruning.budget import Budget, SizeTarget
 
 
 def atom_size_budget(
     contest: Contest,
     sizer: AtomSizer,
-    target: AtomTarget,
+    target: SizeTarget,
+    choice: WidthChoice | None = None,
     experts: Mapping[int, Sequence[int]] | None = None,
 ) -> Budget:
-    """The smallest B with which the weights take at most the target on disk.
+    """The smallest B that meets the target; `experts` stay, of layers that lose whole ones.
 
-    Counts tensors: not the headers of files, nor the tokenizer. `experts` are those that stay, of
-    layers that lose whole ones.
+    On disk, zeros that fill experts up in the width mode `choice` count as well. Of a share of the
+    parameters (HEAPr, its Fig. 2) they do not: the model's parameters are all numbers in all
+    tensors of the checkpoint, embeddings, attention, dense layers, routers, shared experts and
+    prediction heads included; what is taken are the rows and columns of the neurons that go, with
+    their entries of biases, and whole experts that are dropped with their rows of the router.
     """
-    most = parse_gib(target.gib) * GIB
+    stored = None if target.kind == "params" else choice or WidthChoice()
 
     def size(widths: KeptWidths) -> int:
-        nbytes, params = sizer.stored(widths, target.choice)[0].tolist()
-        return int(nbytes if target.dtype == "own" else params * BFLOAT16_BYTES)
+        return target.measure(sizer.stored(widths, stored)[0])
 
-    ladder = _Ladder(contest, experts or {}, size)
+    whole, ladder = target.measure(sizer.tensors.whole), _Ladder(contest, experts or {}, size)
+    most = target.most(whole, sizer.model.name)
+    words = "" if stored is None else f", {stored.mode}"
     if ladder.smallest > most:
-        raise PlanError(
-            f"{sizer.model.name} cannot shrink to {target.gib} GiB by removing neurons in the "
-            f"width mode {target.choice.mode}: {ladder.totals[-1]} of {contest.size} can go, "
-            f"which leaves {format_bytes(ladder.smallest)}; the smallest target that works is "
-            f"{gib_up(ladder.smallest)}."
-        )
-    named = f"{target.gib.strip()} GiB{'' if target.dtype == 'own' else ' ' + target.dtype}"
-    return Budget(ladder.first(most), "size", f"{named}, {target.choice.mode}")
-
-
-def atom_params_budget(
-    contest: Contest,
-    sizer: AtomSizer,
-    share: str,
-    experts: Mapping[int, Sequence[int]] | None = None,
-) -> Budget:
-    """The smallest B that takes at least a share of the model's parameters (HEAPr, its Fig. 2).
-
-    The model's parameters are all numbers in all tensors of the checkpoint: embeddings, attention,
-    dense layers, routers, shared experts and prediction heads count as well as the routed experts.
-    What is taken are the rows and columns of the neurons that go, with their entries of biases,
-    whole experts that are dropped with their rows of the router. Zeros with which a width mode
-    fills experts up do not count. `share` is written as a sparsity; `experts` are those that stay,
-    of layers that lose whole ones.
-    """
-    rho = parse_sparsity(share)
-    whole = int(sizer.tensors.whole[1])
-    ladder = _Ladder(contest, experts or {}, lambda widths: int(sizer.stored(widths)[0, 1]))
-    if ladder.smallest > (1 - rho) * whole:
-        # Rounded down, so that it can be asked for.
-        most = 10_000 * (whole - ladder.smallest) // whole / 100
-        raise PlanError(
-            f"{share} of the parameters of {sizer.model.name} cannot go by removing neurons: "
-            f"{ladder.totals[-1]} of {contest.size} can go; the largest share that works is "
-            f"{most:g}%."
-        )
-    return Budget(ladder.first((1 - rho) * whole), "params", share.strip())
+        can_go = f"{ladder.totals[-1]} of {contest.size} neurons"
+        if stored is not None:
+            can_go = f"in the width mode {stored.mode} {can_go}"
+        raise target.refusal(sizer.model.name, ladder.smallest, whole, can_go)
+    return target.budget(ladder.first(most), words=words)
 
 
 @dataclass(frozen=True, eq=False)

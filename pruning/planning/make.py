@@ -9,7 +9,7 @@ from analysis.model import MoEModel
 from analysis.progress import Progress
 from analysis.stats.blend import Part
 from analysis.stats.store import StatsStore
-from pruning.budget import Budget, count_budget, size_budget, sparsity_budget
+from pruning.budget import Budget, count_budget, even_budget, size_budget, sparsity_budget
 from pruning.constraints import check_total, rooms_of
 from pruning.plan import Provenance, PruningPlan, model_ref, select_experts, tool_version
 from pruning.planning.measured import with_sensitivity
@@ -162,12 +162,13 @@ def spending_of(request: PlanRequest, model: MoEModel, evidence: Evidence) -> Sp
         budget = sparsity_budget(layers, request.sparsity)
     elif request.remove is not None:
         budget = count_budget(layers, request.remove)
-    elif request.target_gib is not None:
+    elif (target := request.size_target) and request.is_even:
+        budget = even_budget(model, target, limits)
+    elif target:
         needs = get_schedule(request.schedule).needs
         # What it looks at may not be known yet.
         knows = "counts" not in needs and all(getattr(evidence, n) is not None for n in needs)
-        size = (request.target_gib, request.target_dtype)
-        budget = size_budget(model, *size, limits, spread=taken if knows else None)
+        budget = size_budget(model, target, limits, spread=taken if knows else None)
     elif evidence.counts is None or request.schedule_file is None:
         raise PlanError("No budget was given: a sparsity, a number of experts or a size.")
     else:

@@ -16,7 +16,7 @@ from pruning.atoms.kept import KeptAtoms, atoms_from_json, check_cuttable
 from pruning.atoms.rooms import atom_rooms, kept_experts
 from pruning.atoms.selection import Contest
 from pruning.atoms.sizes import AtomSizer
-from pruning.atoms.target import AtomTarget, atom_params_budget, atom_size_budget
+from pruning.atoms.target import atom_size_budget
 from pruning.budget import Budget
 from pruning.plan import (
     ATOMIC_GRANULARITY,
@@ -46,11 +46,11 @@ class Arena:
             return atom_sparsity_budget(self.contest.pools, request.sparsity)
         if request.remove is not None:
             return atom_count_budget(self.contest.pools, request.remove)
-        sizer, share = AtomSizer(model), request.params_share
-        if share is not None:
-            return atom_params_budget(self.contest, sizer, share, self.experts)
-        target = AtomTarget(request.target_gib or "", request.target_dtype, request.widths)
-        return atom_size_budget(self.contest, sizer, target, self.experts)
+        if (target := request.size_target) is None:
+            raise ValueError("the request has no budget")
+        return atom_size_budget(
+            self.contest, AtomSizer(model), target, request.widths, self.experts
+        )
 
     def plan(self, model: MoEModel, budget: Budget, cut: Collection[int]) -> PruningPlan:
         """The plan that spends a budget in these layers; the others stay whole."""
@@ -100,7 +100,7 @@ def plan_neurons(
     contest, experts, choice = arena.contest, arena.experts, ranking.choice
     budget = arena.budget(request, ranking.model)
     atoms = contest.kept(contest.removed(budget), experts)
-    if request.target_gib is not None:
+    if request.target_gib or request.shrink:
         parameters["widths"] = request.widths.to_json()
     provenance = Provenance(
         criterion=request.criterion,

@@ -18,7 +18,7 @@ from pruning.planning.choice import (
 )
 from pruning.planning.percents import SPARSITY_STEP, possible_percents
 from pruning.planning.ranking import Selection
-from pruning.recipe import Recipe, ScheduleSection
+from pruning.recipe import BudgetSection, Recipe, ScheduleSection
 from pruning.recipe_file import recipe_from_yaml
 from pruning.requests.plan import PlanRequest
 from pruning.search.store import search_in
@@ -37,7 +37,7 @@ def recipe_of(selection: Selection, widths: Mapping[str, Any] | None = None) -> 
     if searched:
         asked = {key: getattr(searched, key) for key in ("corpus", "samples", "fitness")}
         search = {**searched.settings, **asked}
-    limits, share = request.constraints, request.params_share
+    limits = request.constraints
     named = {
         key: {layer: tuple(sorted(ids)) for layer, ids in sorted(experts.items())}
         for key, experts in (("pin", limits.pinned), ("drop", limits.dropped))
@@ -52,7 +52,9 @@ def recipe_of(selection: Selection, widths: Mapping[str, Any] | None = None) -> 
             "granularity": request.granularity,
             **(only_neurons if request.is_atomic else {}),
             "gate": request.gate,
-            "budget": {"params_share": share} if share else {"sparsity": request.sparsity},
+            "budget": request.model_dump(
+                include=set(BudgetSection.model_fields), exclude_defaults=True
+            ),
             "schedule": "uniform" if searched else _schedule(request),
             "constraints": {
                 "multiple_of": limits.multiple_of,

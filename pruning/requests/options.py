@@ -200,13 +200,15 @@ Sparsity = Annotated[
     checked_by(parse_sparsity),
     Option("Fraction of experts removed: 0.5 or 50%.", ("--sparsity",)),
 ]
+Shrink = Annotated[
+    Decimal,
+    checked_by(parse_sparsity),
+    Option("Budget: make the checkpoint smaller by this share of its bytes, 40% or 0.4."),
+]
 ParamsShare = Annotated[
     Decimal,
     checked_by(parse_sparsity),
-    Option(
-        "Budget of neurons: the least that takes this fraction of all the model's "
-        "parameters, 0.2 or 20%; of experts only neurons that stay are counted, no zeros."
-    ),
+    Option("Budget: remove this share of all the model's parameters, 20% or 0.2."),
 ]
 Remove = Annotated[
     Whole, Field(ge=0, le=10**12), Option("Budget: number of experts removed from all layers.")
@@ -214,10 +216,20 @@ Remove = Annotated[
 TargetGib = Annotated[
     Decimal,
     checked_by(parse_gib),
-    Option("Budget: the weights take at most this many GiB on disk."),
+    Option(
+        "Budget: size of the weights on disk, 30GiB, 32GB, or a number of GiB.",
+        ("--target-size", "--target-gib"),
+    ),
 ]
 TargetDtype = Annotated[
-    TargetDtypeName, Option("Count the target in the checkpoint's own types, or in bfloat16.")
+    TargetDtypeName, Option("Count bytes in the checkpoint's own dtypes (own), or in bfloat16.")
+]
+Uneven = Annotated[
+    Switch,
+    Option(
+        "Let layers keep different numbers of experts, to come closer to a target size or share; "
+        "serving engines need equal numbers."
+    ),
 ]
 Schedule = Annotated[
     Text, checked_by(get_schedule), Option(f"How the budget is spread: {', '.join(SCHEDULES)}.")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import model_validator
 
@@ -11,6 +11,7 @@ from analysis.errors import PlanError
 from analysis.sparsity import parse_sparsity
 from pruning.atoms.selection import AtomScope, parse_scope
 from pruning.atoms.widths import DEFAULT_MULTIPLE, WidthChoice, WidthMode
+from pruning.budget import SizeTarget
 from pruning.constraints import Constraints, parse_counts, parse_experts, parse_numbers
 from pruning.plan import ATOMIC_GRANULARITY
 from pruning.requests import options
@@ -18,19 +19,26 @@ from pruning.requests.base import Option, option_words
 from pruning.requests.ranking import RankRequest
 from pruning.schedules import MEASURED, get_schedule
 
+BUDGETS = ("shrink", "sparsity", "remove", "target_gib", "params_share")
 # Fields that plans of one granularity only have -> their options.
 _OF_EXPERTS: Mapping[str, str] = {
     "schedule_file": "--schedule-file",
     "schedule": "--schedule",
     "layer_set": "--set",
     "lock": "--lock",
+    "uneven": "--uneven",
 }
 _OF_NEURONS: Mapping[str, str] = {
     "atom_scope": "--atom-scope",
     "kept_atoms": "--kept-atoms",
-    "params_share": "--params-share",
     "width_mode": "--width-mode",
     "width_multiple_of": "--width-multiple-of",
+}
+_BUDGET_OPTIONS = "--shrink, --sparsity, --target-size, --params-share or --remove"
+_TARGETS: Mapping[str, Literal["size", "shrink", "params"]] = {
+    "shrink": "shrink",
+    "target_gib": "size",
+    "params_share": "params",
 }
 _OF_SENSITIVITY: Mapping[str, str] = {
     "measured_on": "--measured-on",
@@ -39,7 +47,7 @@ _OF_SENSITIVITY: Mapping[str, str] = {
 }
 # What a file of the neurons that stay leaves nothing to say of.
 _NOT_WITH_A_FILE: Mapping[str, str] = {
-    **dict.fromkeys(("sparsity", "remove", "target_gib", "params_share"), "a budget"),
+    **dict.fromkeys(BUDGETS, "a budget"),
     "corpora": "--corpus",
     "runs": "--run",
     **{name: f"--{name.replace('_', '-')}" for name in ("multiple_of", "floor")},
@@ -67,10 +75,12 @@ class PlanRequest(RankRequest):
     sparsity: Annotated[
         options.Sparsity, Option("Budget: fraction of experts removed, 0.5 or 50%.")
     ] = ""
-    remove: options.Remove | None = None
+    shrink: options.Shrink | None = None
     target_gib: options.TargetGib | None = None
     target_dtype: options.TargetDtype = "own"
     params_share: options.ParamsShare | None = None
+    remove: options.Remove | None = None
+    uneven: options.Uneven = False
     width_mode: options.WidthMode = "uniform"
     width_multiple_of: options.WidthMultipleOf = DEFAULT_MULTIPLE
     atom_scope: options.AtomScope = str(AtomScope.EXPERT)
@@ -118,18 +128,35 @@ class PlanRequest(RankRequest):
                 "leave it out."
             )
         check_ranks(get_criterion(self.criterion), "expert")
-        budgets = len(self._budgets())
+        budgets = len(self.budget)
         if budgets > 1 or (budgets == 0 and self.schedule_file is None):
             raise PlanError(
-                "Give one budget: --sparsity, --remove or --target-gib"
+                f"Give one budget: {_BUDGET_OPTIONS}"
                 + (", not several." if budgets else "; or --schedule-file, which has its own.")
             )
+        if self.uneven and self.size_target is None:
+            raise PlanError("--uneven goes with --shrink, --target-size or --params-share.")
         if (get_schedule(self.schedule).name == "file") != (self.schedule_file is not None):
             raise PlanError("--schedule file and --schedule-file FILE belong together.")
 
-    def _budgets(self) -> list[str]:
-        names = ("sparsity", "remove", "target_gib", "params_share")
-        return [name for name in names if getattr(self, name) not in (None, "")]
+    @property
+    def budget(self) -> dict[str, Any]:
+        """What was given of BUDGETS."""
+        given = {name: getattr(self, name) for name in BUDGETS}
+        return {name: value for name, value in given.items() if value not in (None, "")}
+
+    @property
+    def size_target(self) -> SizeTarget | None:
+        """How small the weights are to become; None where the budget counts experts or neurons."""
+        for name, kind in _TARGETS.items():
+            if asked := getattr(self, name):
+                return SizeTarget(kind, asked, self.target_dtype)
+        return None
+
+    @property
+    def is_even(self) -> bool:
+        """Whether a target is met with one number of experts for all layers."""
+        return not self.uneven and self.schedule == "uniform"
 
     def _check_neurons(self) -> None:
         unfit = self._given(_OF_EXPERTS)
@@ -145,11 +172,10 @@ class PlanRequest(RankRequest):
                     f"A file with --kept-atoms says all that stays; leave {unfit[0]} out."
                 )
             return
-        budgets = self._budgets()
-        if len(budgets) != 1:
+        if len(self.budget) != 1:
             raise PlanError(
-                "A plan of neurons needs --sparsity, --params-share, --remove or --target-gib, or "
-                "a file with --kept-atoms" + ("; not several of them." if budgets else ".")
+                f"A plan of neurons needs {_BUDGET_OPTIONS}, or a file with --kept-atoms"
+                + ("; not several of them." if self.budget else ".")
             )
         scope, criterion = self.scope, get_criterion(self.criterion)
         check_ranks(criterion, "atomic")

@@ -38,7 +38,7 @@ def budget_notes(
             f"Bounds took effect: the schedule alone would remove {moved} more from "
             f"{_named(fewer)} and as many fewer from {_named(more)}."
         )
-    if name == "uniform" and budget.kind != "sparsity" and not spending.constraints.held:
+    if name == "uniform" and not budget.floors and not spending.constraints.held:
         near = uniform_neighbours(spending.layers, budget.total)
         if near != (budget.total,):
             notes.append(

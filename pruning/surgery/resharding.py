@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from analysis.errors import ExportError
 from analysis.model import MoEModel
+from pruning.sizes import SIZE_UNITS
 from pruning.surgery.shards import PlannedShard, PlannedTensor, assemble
 
-_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20}
-_UNITS |= {"GIB": 1 << 30, "TB": 10**12}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?i?B?)", re.IGNORECASE)
 # Of a tensor in a header: type, shape and offsets, besides its name.
 _ENTRY_BYTES = 160
@@ -20,7 +19,8 @@ _LONGEST_SIZE = 32  # of its text
 def parse_size(text: str) -> int:
     """Bytes of a size such as `5GB`, `500MB`, `1.5GiB` or `1000000`."""
     match = _SIZE.fullmatch(text.strip())
-    unit = _UNITS.get(match[2].upper()) if match and len(text) < _LONGEST_SIZE else None
+    units = {"": 1, **SIZE_UNITS}
+    unit = units.get(match[2].upper()) if match and len(text) < _LONGEST_SIZE else None
     if match is None or unit is None:
         raise ExportError(f"The size {text!r} is not understood; write 5GB, 500MB or 1.5GiB.")
     size = int(float(match[1]) * unit)

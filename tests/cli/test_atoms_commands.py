@@ -57,7 +57,7 @@ def test_a_dry_run_shows_every_mode_and_writes_nothing(plan, works, here):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("", "needs --sparsity"),
+        ("", "needs --shrink, --sparsity"),
         ("--sparsity 1.5", "out of range"),
         ("--sparsity 0.5 --atom-scope row", "row"),
         ("--sparsity 0.5 --schedule late", "--schedule is for plans of whole experts"),
@@ -128,6 +128,7 @@ def test_a_plan_of_a_model_that_is_not_here(plan, works, moeprune, here):
     ("words", "most"),
     [
         ("--target-gib 0.006", 0.006),
+        ("--shrink 41.78%", 0.006),
         ("--target-gib 0.0075 --width-mode ragged --atom-scope global", 0.0075),
         ("--target-gib 0.009 --target-dtype bfloat16 --width-mode per-layer", 0.009),
     ],
@@ -267,9 +268,10 @@ def test_constraints_hold_and_the_budget_is_spent_exactly(works, here):
         ("--sparsity 50% --protect 9", "layer 9, which has no routed experts"),
         ("--sparsity 50% --set 0=4", "--set is for plans of whole experts"),
         ("--sparsity 50% --remove 3", "not several of them"),
-        ("--target-gib 0.001", "the smallest target that works is 0.00"),
+        ("--target-gib 0.001", "the smallest target that works is 2."),
+        ("--shrink 99%", "the largest share that works is 7"),
+        ("--shrink 20% --uneven", "--uneven is for plans of whole experts"),
         ("--params-share 90%", "the largest share that works is 87.35%"),
-        ("--params-share 20% --granularity expert", "is for plans of neurons"),
         ("--kept-atoms a.json --pin 0:1", "says all that stays; leave --pin out"),
         ("--kept-atoms a.json --sparsity 50%", "says all that stays; leave a budget out"),
         ("--sparsity 50% --criterion reap", "scores no neurons"),

@@ -8,6 +8,7 @@ import pytest
 
 from analysis.model import load_model_index
 from analysis.stats.store import stats_store
+from pruning.model import Model
 from pruning.planning.make import make_plan
 from pruning.planning.ranking import select
 from pruning.requests.plan import PlanRequest
@@ -56,7 +57,12 @@ def test_a_file_gives_the_schedule_and_a_plan_is_one(make, here):
         ("--remove 13", "at most 12 (66.67%) can go"),
         ("--remove 18", "give a number from 0 to 17"),
         ("--remove -1", "remove: "),
-        ("--target-gib 0.00001", "the smallest target that works is 0.0000"),
+        ("--target-gib 0.00001", "the smallest target that works is 53.69KiB"),
+        ("--target-gib 1", "Nothing would be removed: "),
+        ("--target-size 1e9", "and the target is 1e9 GiB"),
+        ("--shrink 95%", "the largest share that works is 5"),
+        ("--sparsity 50% --uneven", "--uneven goes with --shrink, --target-size or --params"),
+        ("--shrink 40% --pin 0:0-4 --drop 2:0,1", "layer 0 keeps at least 5, layer 2 at most 4"),
         ("--target-gib much", "is no number of GiB"),
         ("--sparsity 50% --schedule glob", "Did you mean 'global'?"),
         ("--sparsity 50% --schedule file", "belong together"),
@@ -119,6 +125,8 @@ def test_diff_and_show(make, works, moeprune, tiny, other, here):
     [
         {"remove": 4, "schedule": "late", "lock": ("2",), "layer_set": ("0=5",)},
         {"target_gib": "0.00004", "target_dtype": "bfloat16", "pin": ("0:1", "2:3-4")},
+        {"shrink": "30%", "multiple_of": 2, "lock": ("0",), "layer_set": ("2=6",)},
+        {"params_share": "30%", "uneven": True},
         {"sparsity": "34%", "multiple_of": 2, "protect": ("3",), "drop": ("0,2:5",)},
         {"schedule": "file", "schedule_file": "c.csv", "gate": "renormalized"},
     ],
@@ -160,6 +168,32 @@ def test_floors_and_numbers_by_hand(make):
     assert counts(plan) == [6, 3, 3]
     again, _ = make("--remove 6 --layer-set 0=6 --floor 3")
     assert again == plan
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--shrink 20%", [4, 4, 4]),
+        ("--target-size 82KiB", [4, 4, 4]),
+        ("--params-share 20%", [4, 4, 4]),
+        ("--shrink 20% --uneven", [4, 4, 5]),
+        ("--shrink 20% --protect 0", [6, 3, 3]),
+        ("--shrink 20% --multiple-of 3", [3, 3, 3]),
+        ("--shrink 20% --floor 3 --set 0=6", [6, 3, 3]),
+        # Without --set all layers keep 4, so layer 0 does, and layer 3 makes up for layer 2.
+        ("--shrink 20% --set 2=6 --lock 0", [4, 6, 3]),
+    ],
+)
+# An expert is 4,672 of 111,040 bytes, so that at least five must go for 20%.
+def test_a_share_of_the_bytes_leaves_equal_counts(make, tiny, stats, corpora, words, expected):
+    plan, _ = make(words)
+    assert counts(plan) == expected
+
+
+def test_a_plan_by_a_share_is_the_same_from_python(make, here, tiny, stats, corpora):
+    make("--shrink 20% --multiple-of 2")
+    plan = Model(tiny, stats_dir=stats).plan("reap", str(corpora[0]), shrink="20%", multiple_of=2)
+    assert plan.to_json() == (here / "p.json").read_text()
 
 
 def test_a_target_size_is_met(make):

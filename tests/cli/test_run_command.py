@@ -51,6 +51,16 @@ def test_run_is_calibrate_plan_and_export(recipe, works, tiny, corpora, here):
     assert manifest["files"]["recipe.yaml"]["bytes"] == path.stat().st_size
 
 
+def test_a_share_of_the_bytes_is_that_of_plan(recipe, works, tiny, corpora, here):
+    asked = {"budget": {"shrink": "20%", "uneven": True}, "constraints": {"multiple_of": 2}}
+    works("run", recipe(**asked, export=None), "--stats-dir", "stats")
+    works(
+        *("plan", tiny, "--criterion", "man", f"--corpus={corpora[0]}", "--shrink", "20%"),
+        *("--uneven", "--multiple-of", "2", "--stats-dir", "stats", "-o", "by-hand.json"),
+    )
+    assert (here / "r.plan.json").read_bytes() == (here / "by-hand.json").read_bytes()
+
+
 def test_what_is_finished_is_not_done_again(recipe, works, here):
     works("run", recipe(), "--stats-dir", "stats")
     before = {path: path.stat().st_mtime_ns for path in here.rglob("*") if path.is_file()}

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pandas as pd
@@ -14,7 +16,15 @@ from analysis.errors import PlanError
 from analysis.families import MoELayer
 from analysis.model import load_model_index
 from builders import as_gib
-from pruning.budget import Budget, count_budget, parse_gib, size_budget, sparsity_budget
+from pruning.budget import (
+    Budget,
+    SizeTarget,
+    count_budget,
+    even_budget,
+    parse_gib,
+    size_budget,
+    sparsity_budget,
+)
 from pruning.constraints import (
     Constraints,
     parse_counts,
@@ -59,9 +69,9 @@ def test_a_target_that_is_out_of_reach_names_the_smallest_that_is_not(model):
     most = sum(layer.num_experts - layer.top_k for layer in model.layers)
     smallest = report_after(model, count_budget(model.layers, most)).bytes_after
     with pytest.raises(PlanError, match="smallest target that works is") as caught:
-        size_budget(model, as_gib(smallest - 1))
+        size_budget(model, SizeTarget("size", as_gib(smallest - 1)))
     named = str(caught.value).rpartition(" is ")[2].rstrip(".")
-    assert size_budget(model, named).total == most
+    assert size_budget(model, SizeTarget("size", named)).total == most
     assert smallest <= parse_gib(named) * GIB < smallest * 1.002
 
 
@@ -296,9 +306,81 @@ def test_the_smallest_budget_of_every_schedule(request, kind, name, dtype, limit
     sizes = {total: size(taken(total)) for total in range(first, last + 1, rooms[0].step)}
     for wanted in sorted({size - 1 for size in sizes.values()} | set(sizes.values())):
         fitting = [total for total, size in sizes.items() if size <= wanted]
+        target = SizeTarget("size", as_gib(wanted), dtype)
         if fitting:
-            budget = size_budget(model, as_gib(wanted), dtype, limits, spread=taken)
+            if wanted >= max(size([0] * len(rooms)), sizes[first]):
+                continue  # nothing would go
+            budget = size_budget(model, target, limits, spread=taken)
             assert budget.total == fitting[0]
         else:
             with pytest.raises(PlanError, match="smallest target that works is"):
-                size_budget(model, as_gib(wanted), dtype, limits, spread=taken)
+                size_budget(model, target, limits, spread=taken)
+
+
+EVEN_LIMITS = {
+    "free": Constraints(),
+    "pairs": Constraints(multiple_of=2, floor=3),
+    "pinned": Constraints(pinned={1: frozenset({0, 2, 4, 5})}, dropped={2: frozenset({1})}),
+    "protected": Constraints(protected=frozenset({2})),
+    "set": Constraints(fixed={1: 4}),
+}
+
+
+@pytest.fixture
+def grouped(checkpoint):
+    """A router that chooses among groups, and a dense layer 0."""
+    return load_model_index(str(checkpoint("deepseek_v3").path))
+
+
+def reports_of_equal_counts(model, limits):
+    """Number kept -> sizes, of every number that all layers but those held can keep."""
+    reports = {}
+    for count in range(1, max(layer.num_experts for layer in model.layers) + 1):
+        whole = {layer.index: layer.num_experts for layer in model.layers}
+        kept = dict.fromkeys(whole, count) | limits.fixed
+        kept |= {layer: whole[layer] for layer in limits.protected}
+        removed = count_budget(model.layers, max(0, model.num_experts - sum(kept.values())))
+        try:
+            made = uniform(model.layers, removed, replace(limits, fixed=kept)).counts
+        except PlanError:
+            continue  # a router or a constraint does not allow this number
+        plan = {layer: tuple(range(keep)) for layer, keep in made.items()}
+        reports[count] = size_report(model, PruningPlan(model_ref(model), plan))
+    return reports
+
+
+def targets_of(most, whole, measure):
+    """Every way to ask for a size of at most so much."""
+    share = 1 - Fraction(most, whole)
+    # Rounded down so far behind the point that no size is near.
+    exact = f"{share.numerator * 10**30 // share.denominator}e-30"
+    if measure == "params":
+        return [SizeTarget("params", exact)]
+    each = 2 if measure == "bfloat16" else 1
+    size = SizeTarget("size", as_gib(each * most), measure)
+    return [size, SizeTarget("shrink", exact, measure)]
+
+
+@pytest.mark.parametrize("measure", ["own", "bfloat16", "params"])
+@pytest.mark.parametrize("limits", EVEN_LIMITS.values(), ids=EVEN_LIMITS)
+@pytest.mark.parametrize("kind", ["uneven", "headed", "grouped"])
+def test_the_largest_equal_count_that_meets_a_target(request, kind, limits, measure):
+    model, held = request.getfixturevalue(kind), {*limits.protected, *limits.fixed}
+    reports, name = (
+        reports_of_equal_counts(model, limits),
+        "bytes" if measure == "own" else "params",
+    )
+    sizes = {count: getattr(report, f"{name}_after") for count, report in reports.items()}
+    whole = getattr(size_report(model), f"{name}_before")
+    wanted = sorted({size - 1 for size in sizes.values()} | set(sizes.values()))
+    for most in (most for most in wanted if most < whole):
+        fitting = [count for count, size in sizes.items() if size <= most]
+        for target in targets_of(most, whole, measure):
+            if not fitting:
+                with pytest.raises(PlanError, match="that works is"):
+                    even_budget(model, target, limits)
+                continue
+            budget = even_budget(model, target, limits)
+            made = uniform(model.layers, budget, limits).counts
+            assert {keep for layer, keep in made.items() if layer not in held} == {max(fitting)}
+            assert budget.kind == target.kind

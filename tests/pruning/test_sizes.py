@@ -26,8 +26,9 @@ from pruning.atoms.budget import atom_count_budget, reachable_totals
 from pruning.atoms.rooms import atom_rooms
 from pruning.atoms.selection import AtomScope, Contest
 from pruning.atoms.sizes import ATOM_SIZE_COLUMNS, PLAN_ALONE, AtomSizer, atom_sizes
-from pruning.atoms.target import AtomTarget, atom_params_budget, atom_size_budget
+from pruning.atoms.target import atom_size_budget
 from pruning.atoms.widths import WidthChoice, WidthMode
+from pruning.budget import SizeTarget
 from pruning.constraints import Constraints
 from pruning.outline import outline_model
 from pruning.plan import PruningPlan, fit_plan, keep_all, model_ref
@@ -337,14 +338,24 @@ class TestTarget:
             row = atom_sizes(model, plan, 8).set_index("mode").loc[str(mode)]
             sizes[total] = int(row["disk"] if dtype == "own" else 2 * row["params"])
         for wanted in sorted(set(sizes.values()))[::7]:
-            target = AtomTarget(as_gib(wanted), dtype, choice)
-            budget = atom_size_budget(contest, sizer, target)
+            target = SizeTarget("size", as_gib(wanted), dtype)
+            if wanted == max(sizes.values()):
+                with pytest.raises(PlanError, match="Nothing would be removed"):
+                    atom_size_budget(contest, sizer, target, choice)
+                continue
+            budget = atom_size_budget(contest, sizer, target, choice)
             assert budget.total == min(total for total, size in sizes.items() if size <= wanted)
         least = min(sizes.values())
-        with pytest.raises(PlanError, match="smallest target that works is") as caught:
-            atom_size_budget(contest, sizer, AtomTarget(as_gib(least - 1), dtype, choice))
+        saves = least < max(sizes.values())
+        message = "smallest target that works is" if saves else "can go, which saves nothing"
+        with pytest.raises(PlanError, match=message) as caught:
+            target = SizeTarget("size", as_gib(least - 1), dtype)
+            atom_size_budget(contest, sizer, target, choice)
+        if not saves:
+            return
         works = str(caught.value).rpartition(" is ")[2].rstrip(".")
-        budget = atom_size_budget(contest, sizer, AtomTarget(works, dtype, choice))
+        target = SizeTarget("size", works, dtype)
+        budget = atom_size_budget(contest, sizer, target, choice)
         assert sizes[budget.total] == least
 
     def contest(self, model, scope, limits):
@@ -363,7 +374,11 @@ class TestTarget:
     def test_no_number_is_one_line(self, model):
         contest = self.contest(model, AtomScope.GLOBAL, Constraints())
         with pytest.raises(PlanError, match="is no number of GiB"):
-            atom_size_budget(contest, AtomSizer(model), AtomTarget("much"))
+            atom_size_budget(contest, AtomSizer(model), SizeTarget("size", "much"))
+
+
+def params(share):
+    return SizeTarget("params", share)
 
 
 class TestParamsShare:
@@ -383,7 +398,7 @@ class TestParamsShare:
         contest = TestTarget().contest(model, scope, Constraints(multiple_of=step))
         sizer, whole = AtomSizer(model), self.whole(model)
         for percent in (0, 1, 20, 37, 60):
-            budget = atom_params_budget(contest, sizer, f"{percent}%")
+            budget = atom_size_budget(contest, sizer, params(f"{percent}%"))
             assert (budget.kind, budget.asked) == ("params", f"{percent}%")
             # A neuron takes NEURON numbers with it and nothing else.
             exact = Fraction(percent, 100) * whole / NEURON
@@ -394,10 +409,10 @@ class TestParamsShare:
         # 24,192 of 30,088 numbers are neurons: 80.404%.
         assert (self.neurons * NEURON, self.whole(model)) == (24192, 30088)
         with pytest.raises(PlanError, match=r"the largest share that works is 80\.4%"):
-            atom_params_budget(contest, AtomSizer(model), "99%")
-        assert atom_params_budget(contest, AtomSizer(model), "80.4%").total == 504
+            atom_size_budget(contest, AtomSizer(model), params("99%"))
+        assert atom_size_budget(contest, AtomSizer(model), params("80.4%")).total == 504
         with pytest.raises(PlanError, match="'lots'"):
-            atom_params_budget(contest, AtomSizer(model), "lots")
+            atom_size_budget(contest, AtomSizer(model), params("lots"))
 
     @pytest.mark.parametrize("case", CASES, ids=str)
     def test_of_every_family_the_numbers_that_stay_are_those_of_the_budget(self, atom_source, case):
@@ -405,7 +420,7 @@ class TestParamsShare:
         contest, whole = TestTarget().contest(model, AtomScope.GLOBAL, Constraints()), 0
         for entry in model.checkpoint.tensors.values():
             whole += int(np.prod(entry.shape))
-        budget = atom_params_budget(contest, AtomSizer(model), "5%")
+        budget = atom_size_budget(contest, AtomSizer(model), params("5%"))
         left = {}
         for total in (budget.total, budget.total - 1):
             plan = TestTarget().plan(model, contest, atom_count_budget(contest.pools, total))
@@ -414,7 +429,7 @@ class TestParamsShare:
 
     def test_an_export_holds_that_many_numbers(self, model, tmp_path):
         contest = TestTarget().contest(model, AtomScope.LAYER, Constraints())
-        budget = atom_params_budget(contest, AtomSizer(model), "0.3")
+        budget = atom_size_budget(contest, AtomSizer(model), params("0.3"))
         plan = TestTarget().plan(model, contest, budget)
         options = ExportOptions(widths=WidthChoice(WidthMode.RAGGED))
         for _ in export_checkpoint(model, plan, tmp_path / "out", options):
