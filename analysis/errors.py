@@ -76,14 +76,36 @@ def not_finite(source: str, dtype: object) -> StatsError:
     return StatsError(f"{source} values that are no finite numbers in {name}; {remedy}")
 
 
+_MOST_LISTED = 24
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
-    """Message for a name that is not in `known`: the nearest match, then the whole list."""
+    """Message for a name that is not in `known`: the nearest match, and all if they are not many.
+
+    Without a match all are listed, however many.
+    """
     names = sorted(known)
-    return f"Unknown {kind} {name!r}.{did_you_mean(name, names)} Known: {', '.join(names)}."
+    hint = did_you_mean(name, names)
+    listed = "" if hint and len(names) > _MOST_LISTED else f" Known: {', '.join(names)}."
+    return f"Unknown {kind} {name!r}.{hint}{listed}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A question that names the nearest of `known`, whatever its case; empty if none is near."""
+    """A question that names the nearest of `known`; empty if none is near."""
+    found = nearest_name(name, known)
+    return f" Did you mean {found!r}?" if found else ""
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str:
+    """The nearest of `known`, whatever its case, else the only one that holds it; or nothing."""
     by_case = {each.casefold(): each for each in known}
-    nearest = difflib.get_close_matches(name.casefold(), by_case, n=1)
-    return f" Did you mean {by_case[nearest[0]]!r}?" if nearest else ""
+    folded = name.casefold()
+    nearest = difflib.get_close_matches(folded, by_case, n=1)
+    holding = [each for each in by_case if folded in each] if len(folded) > 2 else []
+    found = nearest or (holding if len(holding) == 1 else [])
+    return by_case[found[0]] if found else ""
+
+
+def sentence(text: str) -> str:
+    """The text with a full stop, unless it ends in a question."""
+    return text if text.endswith(("?", ".")) else f"{text}."

@@ -238,7 +238,7 @@ def select_experts(
 def plan_from_dict(raw: object) -> PruningPlan:
     """The plan in parsed JSON."""
     if not isinstance(raw, dict):
-        raise PlanError("The plan is not a JSON object.")
+        raise PlanError("The plan is not a JSON object; `moeprune plan` writes one.")
     schema = raw.get("schema_version")
     if schema != SCHEMA_VERSION:
         raise PlanError(
@@ -284,7 +284,9 @@ def plan_from_json(text: str | bytes) -> PruningPlan:
     try:
         raw = parse_json_once(text)
     except ValueError as error:
-        raise PlanError(f"The plan is not valid JSON: {error}.") from error
+        raise PlanError(
+            f"The plan is not valid JSON: {error}; `moeprune plan` writes one."
+        ) from error
     return plan_from_dict(raw)
 
 
@@ -294,5 +296,8 @@ def load_plan(path: Path, *, model: MoEModel | None = None) -> PruningPlan:
         text = path.read_bytes()
     except OSError as error:
         raise PlanError(f"The plan {path} cannot be read: {error.strerror}.") from error
-    plan = plan_from_json(text)
-    return plan if model is None else fit_plan(plan, model)
+    try:
+        plan = plan_from_json(text)
+        return plan if model is None else fit_plan(plan, model)
+    except PlanError as error:
+        raise PlanError(f"{path}: {error}") from error

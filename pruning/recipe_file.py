@@ -1,6 +1,6 @@
 """recipe.yaml: read with every problem named at once, by its place in the file, and written."""
 
-import difflib
+import copy
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,9 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from analysis.durable import write_durably
-from analysis.errors import PlanError
+from analysis.errors import PlanError, nearest_name, sentence
 from pruning.recipe import Recipe
+from pruning.requests.base import plain_problem
 
 _MOST_BYTES = 1 << 20
 _MOST_DEPTH = 16
@@ -57,17 +58,35 @@ def recipe_from_yaml(text: str, *, name: str = "recipe") -> Recipe:
         raise PlanError(f"The recipe {name} is not valid YAML: {reason}.") from error
     if not isinstance(raw, dict):
         raise PlanError(f"The recipe {name} is no list of keys; it begins with model: MODEL.")
+    if isinstance(raw.get("model"), dict):
+        raise PlanError(f"{name} is a plan, not a recipe; `moeprune export` takes it as --plan.")
     try:
         recipe = Recipe.model_validate(raw)
     except ValidationError as error:
-        problems += [_said(each, lines) for each in error.errors(include_url=False)]
+        problems += [_said(each, lines) for each in _errors(error, raw, lines)]
     else:
         if not problems:
             return recipe
     # In the order of the file, and the same twice only once.
     ordered = sorted(dict.fromkeys(problems), key=lambda found: found[0])
-    count = f"{len(ordered)} problem{'s' if len(ordered) > 1 else ''}"
+    if len(ordered) == 1:
+        raise PlanError(sentence(f"The recipe {name}, {ordered[0][1]}"))
+    count = f"{len(ordered)} problems"
     raise PlanError(f"The recipe {name} has {count}:", [message for _, message in ordered])
+
+
+def _errors(error: ValidationError, raw: dict[str, Any], lines: dict[_Key, int]) -> Iterator[Any]:
+    """The problems of a recipe; where keys are unknown, these, and those of the mended recipe."""
+    found = error.errors(include_url=False)
+    unknown = [each for each in found if each["type"] == "extra_forbidden"]
+    if not unknown:
+        yield from found
+        return
+    yield from unknown
+    try:
+        Recipe.model_validate(_mended(raw, unknown, lines))
+    except ValidationError as other:
+        yield from other.errors(include_url=False)
 
 
 def _tree(text: str) -> yaml.Node | None:
@@ -100,24 +119,52 @@ def _walk(node: yaml.Node, path: _Key, lines: dict[_Key, int]) -> Iterator[tuple
         lines[place] = line
 
 
-def _said(error: Mapping[str, Any], lines: Mapping[_Key, int]) -> tuple[int, str]:
+def _mended(raw: dict[str, Any], problems: list[Any], lines: dict[_Key, int]) -> dict[str, Any]:
+    """The recipe with unknown keys renamed to the nearest known ones, or else without them.
+
+    The rest is checked so: a key that is misspelt is there, and nothing else lacks it.
+    """
+    raw = copy.deepcopy(raw)
+    for problem in problems:
+        place = _place(problem)
+        name = place[-1]
+        section = raw
+        for part in problem["loc"][:-1]:
+            section = section[part]
+        value = section.pop(name)
+        nearest = nearest_name(name, _known(place))
+        if nearest and nearest not in section:
+            section[nearest] = value
+            moved = {key: line for key, line in lines.items() if key[: len(place)] == place}
+            lines |= {(*place[:-1], nearest, *key[len(place) :]): n for key, n in moved.items()}
+    return raw
+
+
+def _place(problem: Mapping[str, Any]) -> _Key:
     # A key of a mapping that is no number is marked so by pydantic.
-    place = tuple(str(part) for part in error["loc"] if part != "[key]")
+    return tuple(str(part) for part in problem["loc"] if part != "[key]")
+
+
+def _known(place: _Key) -> list[str]:
+    """The keys of the section that a key is in."""
+    kind: type[BaseModel] = Recipe
+    for part in place[:-1]:
+        if part in kind.model_fields:
+            kind = next(_sections(kind.model_fields[part].annotation))
+    return list(kind.model_fields)
+
+
+def _said(problem: Mapping[str, Any], lines: Mapping[_Key, int]) -> tuple[int, str]:
+    place = _place(problem)
     line = next((lines[place[:n]] for n in range(len(place), -1, -1) if place[:n] in lines), 1)
-    message = str(error["msg"]).removeprefix("Value error, ").rstrip(".")
-    if error["type"] == "extra_forbidden":
-        kind: type[BaseModel] = Recipe
-        for part in place[:-1]:
-            if part in kind.model_fields:
-                kind = next(_sections(kind.model_fields[part].annotation))
-        known = list(kind.model_fields)
-        nearest = difflib.get_close_matches(place[-1], known, n=1)
-        hint = f"did you mean {nearest[0]!r}? " if nearest else ""
-        message = f"unknown key; {hint}known here: {', '.join(known)}"
-    elif error["type"] == "missing":
+    if problem["type"] == "extra_forbidden":
+        nearest = nearest_name(place[-1], _known(place))
+        hint = f"did you mean {nearest!r}?" if nearest else f"known: {', '.join(_known(place))}"
+        message = f"unknown key; {hint}"
+    elif problem["type"] == "missing":
         message = "is missing"
-    elif not isinstance(error["input"], dict | list | BaseModel) and error["type"] != "value_error":
-        message += f" (got {error['input']!r})"
+    else:
+        message = plain_problem(problem)
     return line, f"line {line}: {'.'.join(place)}: {message}"
 
 

@@ -19,7 +19,7 @@ from filelock import FileLock
 
 from analysis.arrays import FloatArray
 from analysis.durable import PARTIAL, partial_of, sync_file, sync_folder, write_durably
-from analysis.errors import StatsError
+from analysis.errors import StatsError, did_you_mean
 from analysis.json_text import parse_json_once
 from analysis.lazy import pd
 from analysis.stats import stored_tables
@@ -326,9 +326,9 @@ class StatsStore:
         ]
         if len(matches) == 1:
             return matches[0]
-        names = ", ".join(run.manifest.run_id for run in (matches or runs)) or "none"
-        problem = "is not unique" if matches else "is unknown"
-        raise StatsError(f"The run {run_id!r} {problem}. Runs: {names}.")
+        names = [run.manifest.run_id for run in (matches or runs)]
+        problem = "is not unique." if matches else f"is unknown.{did_you_mean(run_id, names)}"
+        raise StatsError(f"The run {run_id!r} {problem} Runs: {', '.join(names) or 'none'}.")
 
     def of_model(self, identity: str, kind: str) -> list[Run]:
         """Runs of one kind whose model identity matches."""

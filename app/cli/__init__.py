@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from analysis.errors import UserError
 from app.cli.launch import speak_for_all, speak_up
+from app.cli.usage import usage_problem
 from app.console import err, out
 
 # Name of a command or group -> the first sentence of its help, which listing them needs. The module
@@ -131,7 +132,13 @@ def main() -> None:
     logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING)
     speak_for_all()
     try:
-        cli(prog_name="moeprune")
+        code = cli(prog_name="moeprune", standalone_mode=False)
+    except typer.TyperException as error:
+        if debug:
+            raise
+        _end(usage_problem(error), error, 2)
+    except typer.Abort as error:
+        _end("Nothing was done.", error)
     except UserError as error:
         if debug:
             raise
@@ -141,9 +148,11 @@ def main() -> None:
             raise
         # A full disk, or a folder without the right to write, at a place not seen before.
         _end(f"{error.filename or 'The system says'}: {error.strerror or error}.", error)
+    raise SystemExit(code or 0)
 
 
-def _end(message: str, error: Exception) -> NoReturn:
+def _end(message: str, error: Exception, code: int = 1) -> NoReturn:
     speak_up(error)
-    err.print(f"error: {message}")
-    raise SystemExit(1) from error
+    if message:
+        err.print(f"error: {message}")
+    raise SystemExit(code) from error

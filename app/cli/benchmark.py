@@ -8,7 +8,7 @@ from analysis.errors import PlanError
 from analysis.model import load_model_index
 from app.cli import options
 from app.cli.derive import command
-from app.cli.files import check_place, write_result
+from app.cli.files import write_result
 from app.console import counted, follow, out, show_table
 from pruning.evaluate.benchmarks.record import BenchmarkRecord
 from pruning.plan import load_plan
@@ -35,12 +35,9 @@ def benchmark(
     candidate: Annotated[
         str, Option("With --import and without --plan: what was benchmarked, in words.")
     ] = "",
-    out_file: Annotated[Path, Option("Also write the scores here, as JSON.", ("--out", "-o"))]
-    | None = None,
+    out_file: Annotated[options.Out | None, Option("Also write the scores here, as JSON.")] = None,
 ) -> None:
     """Run lm-evaluation-harness on a model, on what plans leave of it, or on an export."""
-    if out_file:
-        check_place(out_file)
     model = load_model_index(request.model, revision=request.revision)
     plans = tuple(load_plan(path, model=model).to_dict() for path in plan)
     if import_files:

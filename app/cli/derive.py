@@ -11,6 +11,7 @@ from pydantic import create_model
 from pydantic.fields import FieldInfo
 from typer.models import ParameterInfo
 
+from app.cli.files import check_new_file
 from pruning.requests.base import Request, flags_of, option_of, validated
 
 Handler = Callable[..., None]
@@ -41,6 +42,8 @@ def command(kind: type[Request] | None = None, each: str = "") -> Callable[[Hand
                 for name, value in values.items()
                 if (source := ctx.get_parameter_source(name)) and source.name == "COMMANDLINE"
             }
+            for name, field in [*own.model_fields.items(), *fields.items()]:
+                check_new_file(given.get(name), option_of(field))
             asked = {name: value for name, value in given.items() if name in fields}
             said = validated(own, {name: given[name] for name in own.model_fields if name in given})
             rest = {name: getattr(said, name) for name in own.model_fields}
@@ -100,7 +103,8 @@ def _parameter(name: str, field: FieldInfo, *, repeated: bool) -> inspect.Parame
             *(["/".join(flags)] if kind is bool else flags),
             help=option.help,
             exists=option.file == "existing",
-            dir_okay=not option.file,
+            dir_okay=option.file in ("", "folder"),
+            file_okay=option.file != "folder",
         )
     default = None if field.default in ((), "") else field.default
     return inspect.Parameter(

@@ -8,7 +8,7 @@ from analysis.lazy import pd
 from analysis.model import load_model_index
 from app.cli import options
 from app.cli.derive import command
-from app.cli.files import check_ending, check_place, write_result, write_table
+from app.cli.files import write_result, write_table
 from app.cli.say import show_records
 from app.console import counted, follow, out, show_table
 from pruning.evaluate.quality import is_random
@@ -30,7 +30,6 @@ def evaluate(
     out_file: options.Out = Path("result.json"),
 ) -> None:
     """Measure how pruned models differ from the original on held-out text."""
-    check_place(out_file)
     model = load_model_index(request.model, revision=request.revision)
     plans = tuple(load_plan(path, model=model).to_dict() for path in plan)
     records = follow(evaluate_run(request.into(EvaluateRequest, plans=plans)))
@@ -50,14 +49,13 @@ def sweep(
     *,
     out_file: options.OutTable = Path("sweep.csv"),
     plot: Annotated[
-        Path | None, Option("Draw the first measure too: .html, .svg, .png, .pdf.", file="new")
+        options.OutFigure | None, Option("Draw the first measure too: .html, .svg, .png, .pdf.")
     ] = None,
     against: Annotated[
         Against, Option(f"What --plot has below: {', '.join(AGAINST)}.")
     ] = "removed",
 ) -> None:
     """Evaluate every criterion at every sparsity, with one loaded model; writes a tidy table."""
-    check_ending(out_file)
     records = follow(sweep_run(request))
     table = evaluation_table(records)
     show_sweep(table)

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.durable import write_durably, written_durably
 from analysis.errors import StatsError
+from pruning.requests.base import Option
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def check_place(path: Path) -> None:
-    """Refuse a place that cannot be written to, before any work."""
-    if not path.absolute().parent.is_dir():
-        raise StatsError(f"The folder of {path} does not exist; make it first.")
-
-
-def check_ending(path: Path) -> None:
-    """Refuse a table that `write_table` could not write, before any work."""
-    if path.suffix not in (".csv", ".parquet"):
-        raise StatsError(f"{path.name} has no known ending; use .csv or .parquet.")
-    check_place(path)
+def check_new_file(value: object, option: Option | None) -> None:
+    """Refuse a new file that could not be written, before any work."""
+    if option is None or option.file != "new" or not isinstance(value, Path):
+        return
+    if not value.absolute().parent.is_dir():
+        raise StatsError(f"The folder of {value} does not exist; make it first.")
+    *others, last = option.endings or (value.suffix,)
+    if value.suffix not in (*others, last):
+        use = f"{', '.join(others)} or {last}"
+        raise StatsError(f"{value.name} has no known ending; use {use}.")
 
 
 def write_result(path: Path, content: Mapping[str, Any]) -> None:
@@ -34,7 +34,7 @@ def write_result(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def write_table(table: "pd.DataFrame", path: Path) -> None:
-    """Write a table as its name says, which `check_ending` has let pass: parquet or CSV."""
+    """Write a table as its name says: parquet, else CSV."""
     if path.suffix != ".parquet":
         write_csv(table, path)
         return

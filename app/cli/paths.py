@@ -30,7 +30,7 @@ def paths(
     *,
     out_file: options.Out = Path("plan.json"),
     table: Annotated[
-        Path | None, Option("Also write how many samples need each expert, as CSV.")
+        Path | None, Option("Also write how many samples need each expert, as CSV.", file="new")
     ] = None,
 ) -> None:
     """Keep the experts on the heaviest paths through the layers (MoE Pathfinder); writes plan.json.

@@ -92,7 +92,7 @@ def diff(
         Option("The model, to count what neither keeps; default: look for it by its name."),
     ] = None,
     experts: Annotated[Switch, Option("A row for each expert on which the plans differ.")] = False,
-    csv: Annotated[Path | None, Option("Also write the table as CSV.")] = None,
+    csv: Annotated[Path | None, Option("Also write the table as CSV.", file="new")] = None,
     revision: Revision | None = None,
 ) -> None:
     """Layer by layer: experts, or neurons, that both plans keep, only one of them, or neither."""

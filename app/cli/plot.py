@@ -56,7 +56,10 @@ def plot(
     view: View,
     out_file: Annotated[
         options.Out | None,
-        Option(".html, .svg, .png, .pdf, or .csv for the numbers; default: VIEW.html."),
+        Option(
+            ".html, .svg, .png, .pdf, or .csv for the numbers; default: VIEW.html.",
+            endings=(".html", ".svg", ".png", ".pdf", ".csv"),
+        ),
     ] = None,
     list_views: Annotated[
         bool, typer.Option("--list", help="List the views.", is_eager=True, callback=_list_views)

@@ -9,7 +9,7 @@ from rich.table import Table
 from analysis.model import load_model_index
 from app.cli import options
 from app.cli.derive import command
-from app.cli.files import check_ending, write_table
+from app.cli.files import write_table
 from app.console import follow, out, show_frame
 from pruning.evaluate.bins import rank_agreement
 from pruning.evaluate.variance_record import variance_table
@@ -38,7 +38,6 @@ def variance(
     request: VarianceRequest, *, plan: Plans = (), out_file: options.OutTable = Path("variance.csv")
 ) -> None:
     """Variance of hidden states after each layer, original against pruned, on 4096 tokens."""
-    check_ending(out_file)
     asked = request.into(VarianceRequest, **_plans_of(request, plan))
     table = variance_table(follow(variance_run(asked)))
     wide = table.pivot_table(index="layer", columns="model", values="variance", sort=False)
@@ -50,7 +49,6 @@ def variance(
 @command(BinsRequest)
 def bins(request: BinsRequest, *, out_file: options.OutTable = Path("bins.csv")) -> None:
     """Score against true loss: experts or neurons in bins by saliency, each bin removed alone."""
-    check_ending(out_file)
     table = follow(bins_run(request)).table
     first = "least salient first" if request.order == "saliency" else "by place"
     show_frame(f"each bin removed alone, {first}", table.drop(columns="pooled"))

@@ -62,7 +62,8 @@ def overlap(
     *,
     out_file: options.Out = Path("overlap.csv"),
     figure: Annotated[
-        Path | None, Option("Also draw the overlap map of the variants: .html, .svg, .png or .pdf.")
+        options.OutFigure | None,
+        Option("Also draw the overlap map of the variants: .html, .svg, .png or .pdf."),
     ] = None,
     parts: Annotated[
         Switch, Option("Of each corpus: 1/8, 1/4, 1/2 of its tokens against all; default: reap.")

@@ -162,6 +162,9 @@ def say_search(result: SearchResult, folder: Path) -> None:
 
 def report_checks(folder: Path, report: Mapping[str, Any]) -> None:
     """Print the checks of a verification; raises an ExportError where one failed."""
+    first, *others = report["checks"]
+    if not others and not first["ok"]:
+        raise ExportError(first["detail"])  # no export, of which there is nothing to tell
     rows = [(check["name"], check["ok"], check["detail"]) for check in report["checks"]]
     show_table(f"{folder}: level {report['level']}", ("check", "ok", "detail"), rows)
     out.print(report["reason"])

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
-from analysis.errors import UserError, did_you_mean
+from analysis.errors import UserError, did_you_mean, sentence
 
 Kind = TypeVar("Kind", bound="Request")
 
@@ -23,8 +23,11 @@ class Option:
     flags: tuple[str, ...] = ()
     # Its name in the usage where it is no option but a word in its place, such as MODEL.
     place: str = ""
-    # What a path must not be, or must be: "new" is no folder, "existing" is a file.
-    file: Literal["", "new", "existing"] = ""
+    # What a path must be: "new" is no folder, and its own is there; "existing" is a file; "folder"
+    # is none, and may be absent.
+    file: Literal["", "new", "existing", "folder"] = ""
+    # How the name of a new file may end, such as `(".csv", ".parquet")`; without any, as it likes.
+    endings: tuple[str, ...] = ()
 
     def said(self) -> dict[str, Any]:
         """What is not left open."""
@@ -160,16 +163,15 @@ def validated(kind: type[Kind], values: dict[str, Any]) -> Kind:
         return kind(**values)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
-        raised = problem.get("ctx", {}).get("error")
-        if isinstance(raised, ValueError) and isinstance(raised.__cause__, UserError):
-            raise raised.__cause__ from error
+        if raised := raised_by(problem):
+            raise raised from error
         raise UserError(_in_one_line(kind, problem)) from error
 
 
 def _in_one_line(kind: type[Request], problem: Any) -> str:
-    message = str(problem["msg"]).removeprefix("Value error, ").rstrip(".")
+    said = plain_problem(problem)
     if not problem["loc"]:
-        return f"{message}."  # of several fields, which the message names
+        return sentence(said)  # of several fields, which the message names
     name = str(problem["loc"][0])
     field = kind.model_fields.get(name)
     option = option_of(field) if field else None
@@ -177,6 +179,42 @@ def _in_one_line(kind: type[Request], problem: Any) -> str:
     written = (
         option.place if option and option.place else flags_of(name, field)[0] if field else flag
     )
-    given, choices = problem["input"], problem.get("ctx", {}).get("expected", "")
-    hint = did_you_mean(str(given), re.findall("'([^']+)'", str(choices)))
-    return f"{written}: {message} (got {given!r}).{hint}"
+    return sentence(f"{written}: {said}")
+
+
+# Kinds of pydantic's problems -> what would work, with what pydantic says of the bounds.
+_WOULD_WORK = {
+    "literal_error": "choose {expected}",
+    "greater_than": "give more than {gt}",
+    "greater_than_equal": "give {ge} or more",
+    "less_than": "give less than {lt}",
+    "less_than_equal": "give {le} or less",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "give a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing", "finite_number"), "give a number"),
+    "string_type": "give a text",
+    "string_too_short": "it is empty; give at least {min_length} character",
+    "string_too_long": "give at most {max_length} characters",
+    "bool_type": "give true or false",
+    **dict.fromkeys(("model_type", "dict_type", "model_attributes_type"), "give keys with values"),
+    "tuple_type": "give a list",
+}
+
+
+def plain_problem(problem: Any) -> str:
+    """A problem that pydantic found: what would work, what was given, and the nearest choice."""
+    context, given = problem.get("ctx", {}), problem["input"]
+    said = str(problem["msg"]).removeprefix("Value error, ").rstrip(".")
+    if problem["type"] in _WOULD_WORK:
+        said = _WOULD_WORK[problem["type"]].format_map(context)
+    elif isinstance(given, dict | list | BaseModel) or raised_by(problem):
+        return said
+    nearest = did_you_mean(str(given), re.findall("'([^']+)'", str(context.get("expected", ""))))
+    shown = repr(given) if isinstance(given, str | int | float | None) else type(given).__name__
+    return f"{said} (got {shown}){f'.{nearest}' if nearest else ''}"
+
+
+def raised_by(problem: Any) -> UserError | None:
+    """The error of our own that pydantic collected as a problem."""
+    raised = problem.get("ctx", {}).get("error")
+    cause = raised.__cause__ if isinstance(raised, ValueError) else None
+    return cause if isinstance(cause, UserError) else None

@@ -78,6 +78,7 @@ StatsDir = Annotated[
     Option(
         "Statistics folder; default: cached_stats/ here if there is one, else the user cache.",
         ("--stats-dir",),
+        file="folder",
     ),
 ]
 Dtype = Annotated[

@@ -132,7 +132,8 @@ def read_manifest(path: Path) -> Manifest:
         raw = parse_json_once((path / MANIFEST_NAME).read_bytes())
     except FileNotFoundError as error:
         raise ExportError(
-            f"{path} has no {MANIFEST_NAME}, so it is not a finished export of this program."
+            f"{path} has no {MANIFEST_NAME}, so it is not a finished export of this program; "
+            "give the OUT of `moeprune export`."
         ) from error
     except (OSError, ValueError) as error:
         raise ExportError(f"{path / MANIFEST_NAME} cannot be read: {error}.") from error

@@ -72,7 +72,7 @@ def test_a_dry_run_shows_every_mode_and_writes_nothing(plan, works, here):
             "does not compare neurons of different layers; use --atom-scope layer or expert",
         ),
         ("--kept-atoms no-such-file.json", "cannot be read"),
-        ("--granularity row --sparsity 0.5", "--granularity: Input should be 'expert' or 'atomic'"),
+        ("--granularity row --sparsity 0.5", "--granularity: choose 'expert' or 'atomic'"),
     ],
 )
 def test_bad_requests_get_one_line(moeprune, here, words, message):

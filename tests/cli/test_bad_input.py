@@ -99,7 +99,7 @@ def test_bad_corpus_file(refused, tiny, here, name):
         (("--corpus", "demo-math", "--seed", -1), "--seed: "),
         (
             ("--corpus", "demo-math", "--dtype", "int8"),
-            "--dtype: Input should be 'auto', 'float32', 'bfloat16'",
+            "--dtype: choose 'auto', 'float32', 'bfloat16'",
         ),
         (("--corpus", "demo-math", "--dtype", "FLOAT23"), "Did you mean 'float32'?\n"),
         (

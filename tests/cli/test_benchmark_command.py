@@ -130,9 +130,9 @@ def test_every_task_that_the_harness_marks_as_running_code_is_known():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--limit", "0"), "--limit: Input should be greater than 0"),
+        (("--limit", "0"), "--limit: give more than 0"),
         (("--limit", "1.5"), "--limit: give a whole number of questions"),
-        (("--num-fewshot", "-1"), "--num-fewshot: Input should be greater than or equal to 0"),
+        (("--num-fewshot", "-1"), "--num-fewshot: give 0 or more"),
         (("--candidate", "x"), "--candidate goes with --import"),
         (("--source", "demo"), "is no export; --source goes with one"),
     ],

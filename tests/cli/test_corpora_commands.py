@@ -98,7 +98,7 @@ def test_rows_of_token_ids_are_cut_only_where_it_was_asked_for(works, here):
     ("options", "words"),
     [
         (("--corpus", "demo-math:3"), "has a weight, but each corpus is calibrated in full"),
-        (("--corpus", "demo-math", "--packing", "tight"), "packing: Input should be 'auto'"),
+        (("--corpus", "demo-math", "--packing", "tight"), "packing: choose 'auto'"),
         (("--corpus", "demo-math", "--select", "kmeans"), "belong together"),
         (("--corpus", "demo-math", "--clusters", "3"), "belong together"),
         (("--corpus", "a.txt", "--count", "response"), "in which nothing is a response"),

@@ -90,7 +90,7 @@ def test_measured_transitions_and_representatives_are_in_the_plan(works, calibra
         (
             ("--top-m", "1", "--weights", "all", "--stats-dir", "stats"),
             1,
-            "--weights: Input should be",
+            "--weights: choose",
         ),
         (("--top-m", "1", "--transitions", "all", "--stats-dir", "stats"), 1, "transitions"),
         (("--top-m", "1", "--clusters", "0", "--stats-dir", "stats"), 1, "ask for at least 1"),

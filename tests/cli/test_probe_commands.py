@@ -108,9 +108,9 @@ def test_bins_are_kept_and_not_measured_again(works, tiny, corpora, stats, here,
     ("words", "message"),
     [
         (("--criterion", "rep"), "Did you mean 'reap'"),
-        (("--criterion", "random", "--bins", "1"), "--bins: Input should be greater than"),
+        (("--criterion", "random", "--bins", "1"), "--bins: give 2 or more"),
         (("--criterion", "neuron-norms"), "add --granularity atomic"),
-        (("--criterion", "random", "--order", "score"), "--order: Input should be 'saliency' or"),
+        (("--criterion", "random", "--order", "score"), "--order: choose 'saliency' or"),
         (
             ("--criterion", "camera-p", "--granularity", "atomic", "--scope", "global"),
             "camera-p does not compare neurons of different layers; use --scope layer",

@@ -46,43 +46,48 @@ def problems(text):
     with pytest.raises(PlanError) as caught:
         recipe_from_yaml(text)
     first, *rest = str(caught.value).splitlines()
-    return first, [line.strip() for line in rest]
+    # One problem is said at once; several, below.
+    return first, [line.strip() for line in rest] or [first.removeprefix("The recipe recipe, ")]
 
 
 def test_every_problem_is_reported_at_once_with_its_place():
     first, found = problems(BAD)
-    assert first == "The recipe recipe has 17 problems:"
+    assert first == "The recipe recipe has 16 problems:"
     places = [line.split(": ")[1] for line in found]
     assert places == [
-        "model", "modle",
-        "corpora.1.corpus", "corpora.1.wieght", "corpora.2",
+        "modle",
+        "corpora.1.wieght", "corpora.1.corpus", "corpora.2",
         "tokens", "criterion", "gate",
         "budget.sparsity", "budget.remove",
-        "schedule.name", "schedule.fil",
+        "schedule.fil", "schedule.name",
         "constraints.protect.0", "constraints.pin.3.1",
         "search.corpus", "search.samples",
         "export",
     ]  # fmt: skip
     lines = [int(line.split(":")[0].removeprefix("line ")) for line in found]
-    assert lines == [1, 1, 2, 2, 2, 3, 4, 5, 6, 6, 7, 7, 9, 10, 11, 11, 13]
+    assert lines == [1, 2, 2, 2, 3, 4, 5, 6, 6, 7, 7, 9, 10, 11, 11, 13]
     text = "\n".join(found)
     for hint in ("model", "weight", "reap", "global", "file", "demo-math"):
         assert f"id you mean '{hint}'" in text
     assert "export: is there twice" in text
-    assert "model: is missing" in text
+    assert "model: is missing" not in text  # a key that is misspelt is there
 
 
 @pytest.mark.parametrize(
     ("change", "place", "message"),
     [
-        ({"criterion": None}, "criterion", "should be a valid string"),
+        ({"criterion": None}, "criterion", "give a text"),
         ({"corpora": []}, "criterion", "ranks by calibration text; list some under corpora"),
         ({"corpora": ["demo-math", "demo-math:2"]}, "corpora", "demo-math is listed twice"),
-        ({"corpora": [{"corpus": "demo-math", "weight": 0}]}, "corpora.0.weight", "greater than 0"),
+        (
+            {"corpora": [{"corpus": "demo-math", "weight": 0}]},
+            "corpora.0.weight",
+            "give more than 0",
+        ),
         ({"budget": None}, "schedule", "a budget is missing"),
         ({"budget": {}}, "budget", "give one of shrink, sparsity, remove, target_gib and p"),
         ({"budget": {"sparsity": "50%", "remove": 3}}, "budget", "give one of"),
-        ({"budget": {"sparsity": True}}, "budget.sparsity", "valid string"),
+        ({"budget": {"sparsity": True}}, "budget.sparsity", "give a text"),
         ({"budget": {"target_gib": "x"}}, "budget.target_gib", "is no number of GiB"),
         ({"schedule": "file"}, "schedule", "belong together"),
         ({"schedule": {"name": "late", "cost": "kl"}}, "schedule", "are for the schedule measured"),
@@ -94,14 +99,14 @@ def test_every_problem_is_reported_at_once_with_its_place():
             "schedule",
             "counts tokens; list some text",
         ),
-        ({"tokens": True}, "tokens", "valid integer"),
-        ({"seed": 1.5}, "seed", "valid integer"),
-        ({"schema_version": 2}, "schema_version", "should be 1"),
-        ({"constraints": {"multiple_of": 0}}, "constraints.multiple_of", "greater than or equal"),
-        ({"constraints": {"pin": {"x": [1]}}}, "constraints.pin.x", "valid integer"),
+        ({"tokens": True}, "tokens", "give a whole number"),
+        ({"seed": 1.5}, "seed", "give a whole number"),
+        ({"schema_version": 2}, "schema_version", "choose 1"),
+        ({"constraints": {"multiple_of": 0}}, "constraints.multiple_of", "give 1 or more"),
+        ({"constraints": {"pin": {"x": [1]}}}, "constraints.pin.x", "give a whole number"),
         ({"search": {"corpus": "demo-mth"}}, "search.corpus", "Did you mean 'demo-math'"),
         ({"export": {"verify": "no"}}, "export.out", "is missing"),
-        ({"calibrate": {"packing": "tight"}}, "calibrate.packing", "should be"),
+        ({"calibrate": {"packing": "tight"}}, "calibrate.packing", "choose"),
         ({"calibrate": {"groups": "routed,rooted"}}, "calibrate.groups", "routed"),
         ({"calibrate": {"trust_remote_code": True}}, "calibrate.trust_remote_code", "unknown key"),
         ({"criterion": "neuron-norms"}, "granularity", "say granularity: atomic"),
