@@ -7,7 +7,7 @@ import numpy as np
 from analysis.corpora import TokenSequences
 from analysis.drain import drain
 from analysis.families import FAMILIES
-from families.configs import BY_NAME
+from families.configs import BY_NAME, tiny_model
 from pruning.evaluate.full_side import run_full
 from pruning.evaluate.samples import make_samples
 from pruning.plan import ModelRef, PruningPlan
@@ -24,9 +24,13 @@ def sequences(vocab=64):
     return TokenSequences("text", rows, len(rows), 0, counted=counted)
 
 
-def subject_of(case, model):
-    """The last experts go; ids rotate with the layer, so that layers differ."""
-    layers = FAMILIES[case.model_type].layers(model.config.to_dict())
+def layers_of(case):
+    return FAMILIES[case.model_type].layers(tiny_model(case).config.to_dict())
+
+
+def plans_of(case, model=None):
+    """Removed -> plan. The last experts go; ids rotate with the layer, so that layers differ."""
+    layers, ref = layers_of(case), model or ModelRef("tiny", "00" * 32)
 
     def plan(removed):
         kept = {}
@@ -40,11 +44,14 @@ def subject_of(case, model):
                     for number in range(each)
                 )
             )
-        return PruningPlan(ModelRef("tiny", "00" * 32), kept)
+        return PruningPlan(ref, kept)
 
+    return plan
+
+
+def subject_of(case, model):
     full = drain(run_full(model, make_samples(sequences(), batch_size=2)))
-    sparse = tuple(layer.index for layer in layers)
-    return Subject(model, FAMILIES[case.model_type], sparse, full, plan)
+    return Subject(model, FAMILIES[case.model_type], case.sparse, full, plans_of(case))
 
 
 def deeper(case, layers):

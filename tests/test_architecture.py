@@ -53,7 +53,8 @@ NEEDS_TORCH = re.compile(
     r"|pruning\.evaluate\.benchmarks\.(harness$|run)"
     r"|pruning\.evaluate\.(candidate|full_side|measures|run|streamed)"
     r"|pruning\.evaluate\.(speculative|hidden_states|answers)"
-    r"|pruning\.outline|pruning\.search\.(fitness|prefix|shared|sitting)|pruning\.surgery\.forward_checks"
+    r"|pruning\.search\.(fitness|prefix|shared|sitting|streamed)"
+    r"|pruning\.outline|pruning\.surgery\.forward_checks"
     r"|pruning\.sensitivity\.(measure|refine)"
     r"|app\.jobs\.worker"
 )

@@ -127,20 +127,29 @@ class Pass:
                 saved_at = time.monotonic()
         return branches
 
+    def leading(self, plan: int) -> int:
+        """Layers in which this plan is the first of its branch; over all plans those that ran."""
+        after = [self._branches(layer + 1) for layer in range(len(self.skeleton.layers))]
+        return sum(branch.plans[0] == plan for branches in after for branch in branches)
+
+    def _branches(self, layers: int) -> list[Branch]:
+        """The branches behind so many layers."""
+        branches = [Branch(0, tuple(range(len(self.plans) + 1)))]
+        for layer in range(layers):
+            branches = [child for _, child in split(branches, self._cuts(layer))]
+        return branches
+
     def _resumed(self) -> tuple[int, list[Branch]]:
         """Layers that are done, as far as all hidden states after them are there; the branches."""
-        start = [Branch(0, tuple(range(len(self.plans) + 1)))]
         path = self.folder / _STATE
         done = int(parse_json(path.read_bytes())["layers"]) if path.is_file() else 0
-        branches = start
-        for layer in range(done):
-            branches = [child for _, child in split(branches, self._cuts(layer))]
+        branches = self._branches(done)
         try:
             if done:
                 self.hidden.resume(done, len(branches) * len(self._batches))
         except CheckpointError:  # they were deleted, or lie in another --hidden-states-dir
             self.hidden.restart()
-            return 0, start
+            return 0, self._branches(0)
         return done, branches
 
     def _cuts(self, layer: int) -> list[object]:
@@ -210,13 +219,20 @@ class Ends:
         corpora = self.through.corpora
         batches = [-(-len(each) // each.batch_size) for each in corpora]
         before = sum(batches[: next(n for n, each in enumerate(corpora) if each is samples)])
-        digests = [each.digest for each in self.through.plans]
-        number = 0 if plan is None else digests.index(plan.digest) + 1
+        number = self._number(plan)
         branch = next(each for each in self.branches if number in each.plans)
         place = branch.slot * sum(batches) + before + batch.number
         hidden_BTD = self.through.hidden.get(place).to(self.through.skeleton.device)
         with self.through.relay.after_layers(hidden_BTD):
             return final_hidden(self.model, batch)
+
+    def layers(self, plan: PruningPlan) -> int:
+        """Decoder layers that ran for a plan: from where it parts from all plans before it on."""
+        return self.through.leading(self._number(plan))
+
+    def _number(self, plan: PruningPlan | None) -> int:
+        digests = [each.digest for each in self.through.plans]
+        return 0 if plan is None else digests.index(plan.digest) + 1
 
     def clear(self) -> None:
         """Delete the hidden states on disk, and the folder of their own where they have one."""

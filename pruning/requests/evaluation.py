@@ -65,17 +65,26 @@ class HeldOutRequest(ModelRequest):
         return SampleSettings(self.samples, seq_len_of(corpus, self.seq_len), self.seed, self.count)
 
 
-class MeasureRequest(HeldOutRequest):
-    """What is measured of a model on corpora."""
+class StreamableRequest(HeldOutRequest):
+    """The model may be larger than memory: then one layer is loaded at a time."""
 
-    measures: options.Measures = DEFAULT_MEASURED
     stream_layers: options.StreamLayers = False
     hidden_states_dir: options.HiddenStatesDir | None = None
 
     @model_validator(mode="after")
-    def _streams_what_can_be_streamed(self) -> "MeasureRequest":
+    def _placement_is_one(self) -> "StreamableRequest":
         if self.stream_layers and self.device_map:
             raise ValueError("choose one of --device-map, --stream-layers")
+        return self
+
+
+class MeasureRequest(StreamableRequest):
+    """What is measured of a model on corpora."""
+
+    measures: options.Measures = DEFAULT_MEASURED
+
+    @model_validator(mode="after")
+    def _streams_what_can_be_streamed(self) -> "MeasureRequest":
         if self.stream_layers and (decoded := set(self.measured) & set(DECODED)):
             raise ValueError(
                 f"{', '.join(sorted(decoded))} decodes with the whole model; leave --stream-layers "

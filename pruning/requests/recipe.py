@@ -28,6 +28,7 @@ class Machine(Request):
     batch_size: Annotated[
         options.BatchSize | None, Option("Sequences in one forward; default: the recipe's.")
     ] = None
+    stream_layers: options.StreamLayers = False
     trust_remote_code: options.Trust = False
     stats_dir: options.StatsDir | None = None
 
@@ -38,6 +39,7 @@ def machine_of(recipe: Recipe, asked: Machine) -> Machine:
     return Machine(
         device=asked.device or own.device,
         batch_size=asked.batch_size or own.batch_size,
+        stream_layers=asked.stream_layers or own.stream_layers,
         trust_remote_code=asked.trust_remote_code,
         stats_dir=asked.stats_dir,
     )

@@ -9,14 +9,14 @@ from analysis.sparsity import parse_sparsity
 from pruning.plan import ATOMIC_GRANULARITY
 from pruning.requests import options
 from pruning.requests.base import Option
-from pruning.requests.evaluation import HeldOutRequest
+from pruning.requests.evaluation import StreamableRequest
 from pruning.schedules import MEASURED
 from pruning.sensitivity.levels import DEFAULT_LEVELS
 
 DEFAULT_SAMPLES = 32
 
 
-class SensitivityRequest(HeldOutRequest):
+class SensitivityRequest(StreamableRequest):
     """The curves of a criterion's order on one or more corpora, and the plans that they give."""
 
     asked_by = "sensitivity"

@@ -142,6 +142,11 @@ class MaskedFitness:
         """Batches of the search samples, and decoder layers."""
         self.hold = self._runs.hold
 
+    def prepare(self, candidates: Sequence[Removed]) -> Generator[Progress, None, float]:
+        """Nothing: each is measured by itself."""
+        yield from ()
+        return 0.0
+
     def block(self, removed: Removed, number: int) -> BlockFitness:
         """Mean of the measure over the scored positions of each sample of a batch."""
         means, layers = self._runs.run(removed, number)

@@ -116,11 +116,14 @@ class _Search:
         rival = self.scores[parents[-1]].samples if has_rival else None
         # Candidates that begin alike follow each other, so that each beginning runs once.
         new = [each for each in state.found if each.number not in self.scores]
-        for candidate in sorted(new, key=lambda each: each.removed):
+        new.sort(key=lambda each: each.removed)
+        unknown = [each.removed for each in new if each.removed not in self._log.scores]
+        seconds = (yield from self._fitness.prepare(unknown)) if unknown else 0.0
+        for candidate in new:
             yield self._progress()
             score = self._log.scores.get(candidate.removed)
             if score is None:
-                score = self._measured(candidate.removed, rival)
+                score = self._measured(candidate.removed, rival, seconds)
                 self._log.score(candidate, score)
             self.scores[candidate.number] = score
             # Who will breed, as far as is known, and who bred those still to be scored.
@@ -136,7 +139,7 @@ class _Search:
         alive.sort(key=lambda number: (-self.scores[number].fitness, number))
         return alive[: self._settings.elites]
 
-    def _measured(self, removed: Removed, rival: FloatArray | None) -> Score:
+    def _measured(self, removed: Removed, rival: FloatArray | None, before: float) -> Score:
         started, layers, confidence = time.monotonic(), 0, self._settings.racing
         values, is_complete = np.zeros(0), True
         for number in range(self._fitness.num_blocks):
@@ -151,7 +154,7 @@ class _Search:
                 f"The model gives no finite fitness when its layers lose {list(removed)} experts; "
                 "try --dtype float32, or another corpus."
             )
-        return Score(values, is_complete, layers, time.monotonic() - started)
+        return Score(values, is_complete, layers, before + time.monotonic() - started)
 
     def outcome(self) -> Outcome:
         """Where the search stands."""

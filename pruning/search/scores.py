@@ -1,11 +1,12 @@
 """What is measured of a candidate, and what must be able to measure it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from analysis.arrays import FloatArray
+from analysis.progress import Progress
 from pruning.allocation import Removed
 
 
@@ -28,6 +29,14 @@ class Fitness(Protocol):
     @property
     def num_layers(self) -> int:
         """Decoder layers that run for a block where nothing is reused."""
+        ...
+
+    def prepare(self, candidates: Sequence[Removed]) -> Generator[Progress, None, float]:
+        """These are measured next: what they share may be computed now.
+
+        Returns:
+            Seconds that this took for each of them.
+        """
         ...
 
     def block(self, removed: Removed, number: int) -> BlockFitness:

@@ -4,11 +4,12 @@ So each process holds hidden states of its own blocks alone, and all candidates 
 meet in it. Values do not depend on the number of processes: a block is computed by one of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 
 import torch
 
 from analysis.calibration.distributed import Processes
+from analysis.progress import Progress
 from pruning.allocation import Removed
 from pruning.search.scores import BlockFitness, Fitness
 
@@ -24,6 +25,10 @@ class SharedFitness:
         self._processes = processes
         self._round: tuple[Removed, int, list[BlockFitness]] | None = None
         self.num_blocks, self.num_layers = own.num_blocks, own.num_layers
+
+    def prepare(self, candidates: Sequence[Removed]) -> Generator[Progress, None, float]:
+        """In each process by itself."""
+        return (yield from self._own.prepare(candidates))
 
     def block(self, removed: Removed, number: int) -> BlockFitness:
         """A block; the processes compute a round of as many blocks as they are."""

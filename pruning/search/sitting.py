@@ -25,6 +25,7 @@ from analysis.progress import Progress
 from pruning.allocation import Removed
 from pruning.append_log import plain_json
 from pruning.constraints import Constraints
+from pruning.evaluate.candidate import MeasureSettings
 from pruning.evaluate.drawing import DrawnSamples
 from pruning.evaluate.samples import make_samples
 from pruning.plan import Provenance, PruningPlan, model_ref, select_experts
@@ -38,6 +39,7 @@ from pruning.search.run import Outcome, Task, search
 from pruning.search.scores import Fitness, Score
 from pruning.search.shared import SharedFitness
 from pruning.search.store import RECIPE_NAME, order_digest
+from pruning.search.streamed import StreamedFitness, StreamedRuns
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +126,7 @@ def run_search(
                 yield Progress("searching", len(known.entries), len(known.entries), "candidates")
                 return known
         with offload_space(problem.running.placement) as offload:
-            fitness = yield from make_fitness(problem, processes, max_bytes, offload)
+            fitness = yield from make_fitness(problem, folder, processes, max_bytes, offload)
             yield from search(problem.task, fitness, log, publish)
     with processes.together():
         pass  # nobody reads the files before the first process has written them
@@ -133,18 +135,27 @@ def run_search(
 
 def make_fitness(
     problem: Problem,
+    folder: Path,
     processes: Processes,
     max_bytes: int | None = None,
     offload: Path | None = None,
 ) -> Generator[Progress, None, Fitness]:
     """Load the model and run it over the samples; what measures candidates from then on.
 
+    Where layers are streamed nothing is loaded yet, and a pass that is interrupted leaves in
+    `folder` what it resumes from.
     `offload` is where weights go that fit nowhere else; for `max_bytes` see `MaskedFitness`.
     """
     model, sequences, running = problem.model, problem.drawn.sequences, problem.running
+    samples = make_samples(sequences, running.batch_size)
+    if running.placement.stream_layers:
+        if processes.world > 1:
+            raise PlanError("Layers are streamed in one process; leave the launcher out.")
+        measured = MeasureSettings((problem.measure,), problem.task.settings.seed)
+        runs = StreamedRuns(model, samples, running, problem.plan, measured, folder)
+        return StreamedFitness(runs, problem.measure, model.depth)
     with processes.together():
         loaded = yield from load_for(model, sequences, running, offload)
-        samples = make_samples(sequences, running.batch_size)
         subject = yield from subject_of(model, loaded, samples, problem.plan)
         own = MaskedFitness(subject, problem.measure, problem.task.settings.seed, max_bytes)
     return own if processes.world == 1 else SharedFitness(own, processes)

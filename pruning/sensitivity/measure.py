@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 from filelock import Timeout
 
+from analysis.arrays import FloatArray
 from analysis.errors import PlanError
 from analysis.progress import Progress
 from pruning.allocation import Removed
 from pruning.append_log import AppendLog
 from pruning.evaluate.candidate import MeasureSettings
 from pruning.search.fitness import MaskedRuns, Subject
+from pruning.search.streamed import Measured, StreamedRuns
 from pruning.sensitivity.points import MEASURES, WHOLE, Point, line_of
 from pruning.sensitivity.record import SensitivityRecord, SensitivityStore
 
@@ -35,9 +37,11 @@ class Measuring:
     samples: tuple[str, ...]  # ids of the samples, in their order
     batch_size: int  # of them in one forward
     load: Callable[[], Generator[Progress, None, Subject]]  # the model, if something is missing
+    stream: StreamedRuns | None = None  # in place of `load`, for models larger than memory
     max_bytes: int | None = None  # of hidden states that are kept, see `MaskedRuns`
     layers: int = 0  # layer evaluations so far, each on one batch
     _runs: MaskedRuns | None = field(default=None, init=False)
+    _streamed: dict[Removed, Measured] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.points = self.store.points(self.record, in_progress=True)
@@ -58,6 +62,9 @@ class Measuring:
     def measure(self, wanted: Sequence[Point]) -> Generator[Progress, None, None]:
         """Measure what is missing of these points on all samples; points of one base together."""
         waiting = list(range(len(self.batches)))
+        missing = {each.removed for number in waiting for each in self._missing(wanted, number)}
+        if self.stream is not None and missing:
+            self._streamed = yield from self.stream.run(sorted(missing))
         while waiting:
             for number in list(waiting):
                 if self._missing(wanted, number):
@@ -83,7 +90,7 @@ class Measuring:
                 self.store.block(self.record, self.batches[number], self.points)
             )
             missing = self._missing(wanted, number)
-            if missing and self._runs is None:
+            if missing and self._runs is None and self.stream is None:
                 settings = MeasureSettings(MEASURES)
                 self._runs = MaskedRuns((yield from self.load()), settings, self.max_bytes)
             if self._runs is not None:
@@ -97,7 +104,7 @@ class Measuring:
                 if point.position != WHOLE and alike > 1 and point.base not in ran:
                     self._run_base(point.base, number)
                 ran.add(point.base)
-                self._run(point, number, log)
+                self._note(point, number, log)
 
     def _run_base(self, base: Removed, number: int) -> None:
         """Run a base that is known already, since several points begin as it does."""
@@ -105,12 +112,15 @@ class Measuring:
             self.layers += self._runs.run(base, number)[1]
             self._runs.hold([base])
 
-    def _run(self, point: Point, number: int, log: AppendLog) -> None:
-        runs = self._runs
-        if runs is None:
-            raise ValueError("the model is not loaded")
-        values, layers = runs.run(point.removed, number)
-        runs.hold([point.base])
+    def _run(self, point: Point, number: int) -> tuple[Mapping[str, FloatArray], int]:
+        if self._runs is None:
+            return self._streamed[point.removed][number]
+        found = self._runs.run(point.removed, number)
+        self._runs.hold([point.base])
+        return found
+
+    def _note(self, point: Point, number: int, log: AppendLog) -> None:
+        values, layers = self._run(point, number)
         if not all(np.isfinite(each).all() for each in values.values()):
             raise PlanError(
                 f"The model gives no finite numbers when its layers lose {list(point.removed)}; "

@@ -30,7 +30,7 @@ from pruning.search.store import SEARCH, schedule_parameters
 from pruning.tasks import Steps
 from pruning.tasks.apart import open_checked
 from pruning.tasks.calibration import calibrate_run, weights_run
-from pruning.tasks.loading import quiet_transformers, run_settings
+from pruning.tasks.loading import placement_of, quiet_transformers, run_settings
 from pruning.tasks.sensitivity import sensitivity_run
 
 if TYPE_CHECKING:
@@ -134,6 +134,7 @@ def _problem(
             device=machine.device or "auto",
             batch_size=machine.batch_size or 8,
             trust_remote_code=machine.trust_remote_code,
+            placement=replace(placement_of(recipe.calibrate), stream_layers=machine.stream_layers),
         ),
         recipe=recipe,
     )

@@ -99,9 +99,11 @@ class _Sitting:
     def work(self, drawn: DrawnSamples, store: SensitivityStore) -> "Measuring":
         """What is measured on the samples of a corpus."""
         from analysis.calibration.loading import resolve_dtype
+        from pruning.evaluate.candidate import MeasureSettings
         from pruning.evaluate.samples import make_samples
+        from pruning.search.streamed import StreamedRuns
         from pruning.sensitivity.measure import Measuring
-        from pruning.sensitivity.points import sample_ids
+        from pruning.sensitivity.points import MEASURES, sample_ids
 
         samples = make_samples(drawn.sequences, self.request.batch_size)
         dtype = resolve_dtype(self._settings.dtype, self.model)
@@ -113,8 +115,14 @@ class _Sitting:
             loaded = yield from self._load(drawn.sequences)
             return (yield from subject_of(self.model, loaded, samples, self.order.plan_of))
 
+        stream = None
+        if self.request.stream_layers:
+            measured, plan_of = MeasureSettings(MEASURES), self.order.plan_of
+            stream = StreamedRuns(
+                self.model, samples, self._settings, plan_of, measured, store.folder
+            )
         ids = sample_ids(samples.sequences)
-        return Measuring(store, store.find(record), ids, self.request.batch_size, load)
+        return Measuring(store, store.find(record), ids, self.request.batch_size, load, stream)
 
     def _load(self, sequences: TokenSequences) -> "Steps[PreTrainedModel]":
         from pruning.search.fitness import load_for

@@ -178,6 +178,14 @@ def test_two_processes_find_what_one_finds(recipe, here):
     assert (here / "together/plan.json").read_bytes() == (here / "alone/plan.json").read_bytes()
 
 
+def test_streamed_layers_find_the_same(recipe, works, here):
+    path = recipe()
+    drain(search_run(request(path, here / "whole")))
+    works("search", path, "--stats-dir", "stats", "--batch-size", "2", "--stream-layers")
+    assert {each.name for each in (here / "r.search").iterdir()} == FILES
+    assert essence(here / "r.search") == essence(here / "whole")
+
+
 def test_a_search_of_other_settings_does_not_go_on_in_the_same_folder(recipe, moeprune, works):
     works("search", recipe(), "--stats-dir", "stats")
     outcome = moeprune("search", recipe({"seed": 1}), "--stats-dir", "stats")

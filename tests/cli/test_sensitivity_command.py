@@ -200,3 +200,18 @@ def test_what_cannot_be_is_said_in_one_line(moeprune, tiny, here, words, said):
     outcome = moeprune(command, tiny, "--criterion", "random", *others, "--stats-dir", here)
     assert outcome.code in (1, 2)
     assert said in " ".join(outcome.err.split())
+
+
+def test_streamed_layers_measure_the_same_and_leave_nothing_else(measure, tiny, stats, here):
+    words = ("--criterion", "random", "--sparsity", "50%", "--refine", "1", "--dtype", "float32")
+    whole = measure(*words, on=(0, 1))
+    tables = {file.name: file.read_bytes() for file in (stats / "sensitivity").glob("*.parquet")}
+    (stats / "sensitivity").rename(here / "whole")
+    states = here / "states"
+    again = measure(*words, "--stream-layers", "--hidden-states-dir", states, on=(0, 1))
+    assert [line for line in whole.splitlines() if "50%" in line] == [
+        line for line in again.splitlines() if "50%" in line
+    ]
+    written = {file.name: file.read_bytes() for file in (stats / "sensitivity").glob("*.parquet")}
+    assert written == tables and len(tables) == 2
+    assert not list(stats.rglob("*.partial")) and not list(states.iterdir())

@@ -47,6 +47,11 @@ class Plain:
         self._logits: dict[int, torch.Tensor] | None = {} if keeps_logits else None
         self.num_blocks, self.num_layers = inner.num_blocks, inner.num_layers
 
+    def prepare(self, candidates):
+        """Nothing: each is measured by itself."""
+        yield from ()
+        return 0.0
+
     def block(self, removed, number):
         subject, batch = self._subject, self._inner._batches[number]
         inputs = model_inputs(batch.tokens, torch.device("cpu"))
@@ -82,7 +87,7 @@ def main(generations: int = 3) -> None:
             batch_size=16,
         )
         problem = drain(problem_of(request))
-        ours = drain(make_fitness(problem, Processes()))
+        ours = drain(make_fitness(problem, Path(), Processes()))
         subject, settings = ours._subject, problem.task.settings
         ways = {
             "reuse": ours,

@@ -11,16 +11,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from filelock import Timeout
-from masked_cases import DEEP, sequences, subject_of
+from masked_cases import DEEP, plans_of, sequences, subject_of
 
+from analysis.calibration.loading import CalibrationSettings, Placement
 from analysis.drain import drain
 from analysis.errors import PlanError, StatsError
 from analysis.families import FAMILIES
-from analysis.model import ModelRef
+from analysis.model import ModelRef, load_model_index
 from families.configs import EVERY, tiny_model
 from pruning.constraints import Constraints, rooms_of
 from pruning.evaluate.candidate import MeasureSettings, run_candidate
 from pruning.evaluate.samples import make_samples
+from pruning.plan import model_ref
+from pruning.search.streamed import StreamedRuns
 from pruning.sensitivity.levels import curve_points, moved_points
 from pruning.sensitivity.measure import Measuring
 from pruning.sensitivity.points import MEASURES, sample_ids, whole
@@ -238,3 +241,27 @@ def test_damage_is_named(tmp_path):
     (tmp_path / "sensitivity" / f"{work.record.record_id}.parquet").write_bytes(b"no parquet")
     with pytest.raises(StatsError, match="measure again"):
         measuring(tmp_path)
+
+
+def test_points_of_streamed_layers_are_the_same(tmp_path):
+    model = tiny_model(CASE)
+    model.save_pretrained(tmp_path / "model")
+    described = load_model_index(str(tmp_path / "model"))
+    settings = CalibrationSettings(
+        seq_len=12, dtype="float32", device="cpu", placement=Placement(stream_layers=True)
+    )
+    stream = StreamedRuns(
+        described,
+        make_samples(sequences(), 2),
+        settings,
+        plans_of(CASE, model_ref(described)),
+        MeasureSettings(MEASURES),
+        tmp_path / "unfinished",
+    )
+    wanted = curve_points(rooms(CASE), 3)
+    whole_model, streamed = measuring(tmp_path / "a"), measuring(tmp_path / "b", stream=stream)
+    drain(whole_model.measure(wanted))
+    drain(streamed.measure(wanted[:4]))  # what is known is not measured again
+    drain(streamed.measure(wanted))
+    assert not streamed.loads and whole_model.loads
+    np.testing.assert_array_equal(values(streamed, wanted), values(whole_model, wanted))
