@@ -15,7 +15,7 @@ from app.charts.theme import CLEAR, Look, ink, muted, primary, themed
 from app.charts.traces import series, stroke
 from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.result import RESAMPLES
-from pruning.planning.frontier import BEST, OTHER, UNIFORM, frontier_table
+from pruning.planning.frontier import BEST, OTHER, SHOWN, UNIFORM, frontier_table, with_plan
 
 _NAMES: Final = {BEST: "best, predicted", UNIFORM: "uniform, predicted"}
 _POINTS: Final = {
@@ -31,6 +31,8 @@ def draw(context: Context) -> Drawing:
     found = sensitivity_of(context)
     store = EvaluationStore(context.store.directories)
     table = context.keep(frontier_table, context.ranking, found, store, context.known_searches)
+    if context.shown and context.predicted:
+        table = with_plan(table, context.model, context.shown.plan, context.predicted.mean)
     alt = describe(table, where=corpora_said(found))
     about = context.about(", ".join(each.name for each in found.curves))
     return Drawing(partial(frontier_figure, table), table, alt, about)
@@ -76,6 +78,11 @@ def frontier_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
                     customdata=rows["predicted"],
                 )
             )
+    if len(rows := drawn[drawn["series"] == SHOWN]):
+        text = "this plan, predicted: %{y:+.3f}"
+        look = Look(ink(dark), "star", "solid")
+        at = rows["x"], rows["predicted"]
+        traces.append(series(look, "this plan, predicted", at, text, mode="markers"))
     return themed(
         traces,
         dark,
@@ -97,10 +104,12 @@ def describe(table: pd.DataFrame, where: str) -> str:
         apart = float(np.abs(known["predicted"] - known["measured"]).mean())
         plans = f"{len(known)} measured plans" if len(known) > 1 else "1 measured plan"
         wrong = f"over {plans} predictions are off by {apart:.2f} on average"
+    shown = table[table["series"] == SHOWN]
+    this = "".join(f"This plan is predicted to add {loss:+.2f}. " for loss in shown["predicted"])
     return (
         f"At {size_text(float(row['bytes']))}, {row['removed']} experts fewer, the best plan "
         f"(--schedule measured --cost nll) is predicted to add {row['predicted']:+.2f} nats per "
         f"token ({row['low']:+.2f} to {row['high']:+.2f}), uniform {even['predicted']:+.2f}; "
-        f"{wrong}. Mean over {where}; the band is 95% of {RESAMPLES:,} draws of the samples with "
-        "replacement."
+        f"{wrong}. {this}Mean over {where}; the band is 95% of {RESAMPLES:,} draws of the samples "
+        "with replacement."
     )

@@ -13,12 +13,14 @@ from typing import Final
 import numpy as np
 
 from analysis.lazy import pd
+from analysis.model import MoEModel
 from pruning.allocation import Removed
 from pruning.budget import count_budget
 from pruning.constraints import Room
 from pruning.evaluate.by_sample import interval_of
 from pruning.evaluate.quality import stored_losses
 from pruning.evaluate.record import EvaluationStore
+from pruning.plan import PruningPlan
 from pruning.planning.orders import order_of
 from pruning.planning.ranking import Selection
 from pruning.schedules import Spending, allocate, side_by_side
@@ -27,7 +29,7 @@ from pruning.sensitivity.curves import Sensitivity
 from pruning.sizes import weight_bytes
 
 FRONTIER_COLUMNS: Final = ("series", "removed", "bytes", "predicted", "low", "high", "measured")
-BEST, UNIFORM, OTHER = "measured", "uniform", "other"
+BEST, UNIFORM, OTHER, SHOWN = "measured", "uniform", "other", "this plan"
 _BUDGETS: Final = 32  # evenly spaced, beside those of the plans that were measured
 
 
@@ -67,6 +69,16 @@ def frontier_table(
             numbers = (sum(removed), size, found.predicted(removed), *ends, measured)
             table.append((series, *numbers))
     return pd.DataFrame(table, columns=list(FRONTIER_COLUMNS))
+
+
+def with_plan(
+    table: pd.DataFrame, model: MoEModel, plan: PruningPlan, predicted: float
+) -> pd.DataFrame:
+    """The table with one row more, of the series "this plan"."""
+    removed = sum(each.num_experts for each in model.layers) - sum(map(len, plan.kept.values()))
+    size, unknown = weight_bytes(model, plan), math.nan
+    row = (SHOWN, removed, size, predicted, unknown, unknown, unknown)
+    return pd.concat([table, pd.DataFrame([row], columns=table.columns)], ignore_index=True)
 
 
 def _losses(

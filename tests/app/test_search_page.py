@@ -182,6 +182,20 @@ def test_the_form_shows_recipe_and_estimate_and_refuses_what_cannot_be(open_page
     assert any("fewer elites than candidates" in text for text in texts(test.error))
 
 
+def test_a_search_may_begin_with_the_measured_plans_where_there_are_some(open_page):
+    def asked(test):
+        return next(yaml.safe_load(text) for text in texts(test.code) if "schema" in text)["search"]
+
+    test = open_page("plan")  # REAP on code, of which the demo has curves on math
+    opened_form(test)
+    test.selectbox(key="search.corpus").set_value("demo-prose").run()
+    assert "search.from_curves" not in {toggle.key for toggle in test.toggle}
+    test.selectbox(key="search.corpus").set_value("demo-math").run()
+    assert "start" not in asked(test)
+    test.toggle(key="search.from_curves").set_value(True).run()
+    assert asked(test)["start"] == "measured" and not test.exception
+
+
 @pytest.fixture
 def jobs(tmp_path):
     """The job table of the page."""

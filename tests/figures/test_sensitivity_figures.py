@@ -14,7 +14,7 @@ from app.charts.sensitivity import (
     sensitivity_map,
     sensitivity_table,
 )
-from pruning.planning.frontier import BEST, FRONTIER_COLUMNS, OTHER, UNIFORM
+from pruning.planning.frontier import BEST, FRONTIER_COLUMNS, OTHER, SHOWN, UNIFORM
 from pruning.sensitivity.curves import Curve, Curves, Sensitivity
 
 SIZES = {3: 12, 7: 20}
@@ -118,3 +118,8 @@ def test_the_frontier_draws_what_was_measured_as_points(frontier):
     assert list(points.values()) == [[0.25], [0.55], [0.5]]
     band = drawn["95% over samples"]
     assert list(band.y) == [0, 0.1, 0.8, 1.2, 0.3, 0]
+    shown = (SHOWN, 6, 7 << 20, 0.7, math.nan, math.nan, math.nan)
+    frontier.loc[len(frontier)] = shown
+    (star,) = (trace for trace in frontier_figure(frontier).data if "this plan" in trace.name)
+    assert (list(star.x), list(star.y)) == ([7], [0.7])
+    assert "This plan is predicted to add +0.70." in predicted_frontier.describe(frontier, "code")

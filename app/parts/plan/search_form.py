@@ -19,7 +19,9 @@ from pruning.planning.search_plans import new_search_id, searching_recipe
 from pruning.recipe import SearchSection
 from pruning.requests.base import bounds, choices, validated
 from pruning.requests.search import SearchRequest
+from pruning.schedules import MEASURED
 from pruning.search.store import KnownSearch
+from pruning.sensitivity.curves import Curves
 
 _RACING: Final = {0.0: "off", 0.99: "99% sure", 0.95: "95% sure", 0.9: "90% sure"}
 _FITNESS: Final = choices(SearchSection, "fitness")
@@ -112,7 +114,19 @@ def _fields(context: Context) -> dict[str, Any]:
         help="Give a schedule up early, once a t-test on the samples so far is this sure that it "
         "is worse than the last elite. Faster; not in the paper, and it may lose a good one.",
     )
+    if any(each.corpus == asked["corpus"] for each in _curves(context)):
+        is_seeded = st.toggle(
+            "Start from the measured plans",
+            key="search.from_curves",
+            help="The first generation holds the plans that the sensitivity of the layers gives, "
+            "beside those of the schedules.",
+        )
+        asked["start"] = MEASURED if is_seeded else "schedules"
     return asked | {"racing": racing or None}
+
+
+def _curves(context: Context) -> tuple[Curves, ...]:
+    return context.sensitivity.curves if context.sensitivity else ()
 
 
 def _say_estimate(context: Context, asked: SearchSection, known: tuple[KnownSearch, ...]) -> None:
