@@ -102,7 +102,7 @@ def sample_runs(
     if named := _named_runs(store, model, corpora, run_ids):
         return named
     runs = store.of_model(model.identity, "routed")
-    having = newest_by_corpus([run for run in runs if "dense" in run.manifest.groups])
+    having = run_by_corpus([run for run in runs if "dense" in run.manifest.groups])
     names = _pick(
         having,
         corpora,
@@ -114,18 +114,22 @@ def sample_runs(
     return [having[name] for name in names]
 
 
-def newest_by_corpus(runs: Iterable[Run], criterion: Criterion | None = None) -> dict[str, Run]:
-    """The newest calibration run of each corpus, by name of the corpus.
+def run_by_corpus(runs: Iterable[Run], criterion: Criterion | None = None) -> dict[str, Run]:
+    """The calibration run of each corpus with the most tokens, the newest of them, by corpus.
 
-    Runs that have what `criterion` reads go before newer ones that lack it. Merged runs are left
+    Runs that have what `criterion` reads go before larger ones that lack it. Merged runs are left
     out: beside their parts they would count the same tokens twice. They are chosen by id.
     """
     single = [run for run in runs if len(run.manifest.corpora) == 1]
     single.sort(
-        key=lambda run: (_has_columns(run, criterion), str(run.manifest.made.get("created_at")))
+        key=lambda run: (
+            _has_columns(run, criterion),
+            run.manifest.num_tokens,
+            str(run.manifest.made.get("created_at")),
+        )
     )
-    newest = {run.manifest.corpus: run for run in single}
-    return {corpus: newest[corpus] for corpus in sorted(newest)}
+    last = {run.manifest.corpus: run for run in single}
+    return {corpus: last[corpus] for corpus in sorted(last)}
 
 
 def notes_on_others(
@@ -141,11 +145,18 @@ def notes_on_others(
             if [each.name for each in other.manifest.corpora] == [each.name for each in corpora]
         ]
         if len(same) > 1:
-            lacking = not all(_has_columns(other, criterion) for other in same)
-            needs = f" with what {criterion.label} reads" if criterion and lacking else ""
+            fit = [other for other in same if _has_columns(other, criterion)]
+            needs = (
+                f" of those with what {criterion.label} reads"
+                if criterion and len(fit) < len(same)
+                else ""
+            )
+            sizes = [other.manifest.num_tokens for other in fit]
+            is_largest = sizes.count(run.manifest.num_tokens) == 1
             notes.append(
-                f"{run.manifest.corpus} has {len(same)} runs of different settings; used is the "
-                f"newest{needs}; --run chooses another (`moeprune runs list`)"
+                f"{run.manifest.corpus} has {len(same)} runs; used is {run.manifest.run_id}, "
+                f"{'the largest' if is_largest else 'the newest of the largest'}{needs}; "
+                "`moeprune plan --run ID` takes another"
             )
     return tuple(notes)
 
@@ -160,7 +171,7 @@ def routed_runs(
     """The calibration runs asked for: by id, by corpus, or the only one; newest fits go first."""
     if named := _named_runs(store, model, corpora, run_ids):
         return [Part(run) for run in named]
-    by_corpus = newest_by_corpus(store.of_model(model.identity, "routed"), criterion)
+    by_corpus = run_by_corpus(store.of_model(model.identity, "routed"), criterion)
     names = _pick(
         by_corpus,
         [wanted.corpus for wanted in corpora],

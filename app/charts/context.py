@@ -12,7 +12,13 @@ from analysis.errors import PlanError, StatsError, UserError
 from analysis.model import MoEModel
 from analysis.ranking.compare import Comparison
 from analysis.sparsity import num_removed, parse_sparsity
-from analysis.stats.choose import choose_stats, name_among, newest_by_corpus, parse_corpus_weight
+from analysis.stats.choose import (
+    choose_stats,
+    name_among,
+    notes_on_others,
+    parse_corpus_weight,
+    run_by_corpus,
+)
 from analysis.stats.store import Run, StatsStore, load_expert_stats
 from analysis.stats.tables import ExpertStats, Gate
 from app.charts.chart import made_by
@@ -186,7 +192,13 @@ class Context:
     def runs(self) -> dict[str, Run]:
         """The run of each calibrated corpus, all of which views of overlap compare."""
         runs = self.store.of_model(self.model.identity, "routed")
-        return newest_by_corpus(runs, self.criterion)
+        return run_by_corpus(runs, self.criterion)
+
+    @property
+    def run_notes(self) -> tuple[str, ...]:
+        """One line for each corpus that has other runs too."""
+        every = self.store.of_model(self.model.identity, "routed")
+        return notes_on_others(self.runs.values(), every, self.criterion)
 
     def stats_of(self, run: Run) -> ExpertStats:
         """Statistics of a calibration run."""

@@ -12,7 +12,7 @@ from plotly.subplots import make_subplots
 from analysis.criteria.pathfinder import PATHFINDER
 from analysis.errors import StatsError
 from analysis.ranking.trajectory import follow, representative_samples
-from analysis.stats.choose import newest_by_corpus
+from analysis.stats.choose import run_by_corpus
 from analysis.stats.store import Run, load_sample_stats
 from app.charts.chart import Drawing, chart
 from app.charts.choices import USUAL_PATHS, PathChoice
@@ -35,7 +35,7 @@ def path_table(run: Run, choice: PathChoice) -> pd.DataFrame:
 
 def runs_with_samples(context: Context) -> dict[str, Run]:
     """The run of each corpus of which single samples were measured."""
-    runs = newest_by_corpus(context.store.of_model(context.model.identity, "routed"), PATHFINDER)
+    runs = run_by_corpus(context.store.of_model(context.model.identity, "routed"), PATHFINDER)
     return {corpus: run for corpus, run in runs.items() if "dense" in run.manifest.groups}
 
 

@@ -7,9 +7,10 @@ from typing import Annotated, cast
 
 import typer
 
+from analysis.criteria.pathfinder import PATHFINDER
 from analysis.model import load_model_index
 from analysis.ranking.trajectory import Weighing, follow, representative_samples
-from analysis.stats.choose import sample_runs
+from analysis.stats.choose import notes_on_others, sample_runs
 from analysis.stats.samples import joined_stats
 from analysis.stats.store import load_sample_stats, stats_store
 from app.cli import options
@@ -41,7 +42,8 @@ def paths(
         raise typer.BadParameter("give --top-m or --sparsity, or both")
     weighing = Weighing(request.weights, request.transitions)
     model = load_model_index(request.model, revision=request.revision)
-    runs = sample_runs(stats_store(request.stats_dir), model, request.corpora, request.runs)
+    store = stats_store(request.stats_dir)
+    runs = sample_runs(store, model, request.corpora, request.runs)
     each = [load_sample_stats(run) for run in runs]
     if request.clusters is not None:
         each = [representative_samples(samples, request.clusters) for samples in each]
@@ -70,4 +72,5 @@ def paths(
     if made.count >= there_are:
         followed = f"all {there_are:,} paths"
     out.print(f"{made.union} experts lie on {followed} of {stats.num_samples} samples")
-    say_sources(runs)
+    others = () if request.runs else store.of_model(model.identity, "routed")
+    say_sources(runs, notes_on_others(runs, others, PATHFINDER))

@@ -16,6 +16,7 @@ from analysis.stats.store import stats_store
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import write_csv
+from app.cli.say import say_notes
 from app.console import follow, out, show_table
 from pruning.atoms.widths import WidthChoice
 from pruning.evaluate.answers_record import AnswerStore
@@ -99,7 +100,9 @@ def _context(first: dict[str, Any], second: dict[str, Any]) -> "Context":
     store = stats_store(request.a.stats_dir)
     for each in (request.a, request.b):
         follow(weights_measured(get_criterion(each.criterion), described, store))
-    return context_of(request, described, store)
+    context = context_of(request, described, store)
+    say_notes(context.run_notes)
+    return context
 
 
 @command(ReportRequest)

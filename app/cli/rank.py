@@ -1,5 +1,6 @@
 """Commands on statistics: score, overlap, compare, blend."""
 
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
@@ -15,10 +16,10 @@ from analysis.ranking.proxy import SPARSITIES, proxy_overlap
 from analysis.sparsity import num_removed, parse_sparsity
 from analysis.stats.blend import Mixture
 from analysis.stats.choose import (
-    newest_by_corpus,
     notes_on_others,
     parse_corpus_weight,
     routed_runs,
+    run_by_corpus,
 )
 from analysis.stats.shards import TOKEN_PARTS, overlap_of_parts, stats_at
 from analysis.stats.store import Run, load_expert_stats, stats_store
@@ -87,20 +88,13 @@ def overlap(
 
 
 def _between_corpora(request: OverlapRequest, path: Path, figure: Path | None) -> "pd.DataFrame":
-    runs = _runs_to_compare(
-        request, get_criterion(request.criterion) if request.criterion else None
-    )
-    if len(runs) < 2:
-        (run,) = runs.values()
-        raise StatsError(
-            f"Overlap needs runs on at least two corpora; {run.manifest.model.name} has 1."
-        )
+    criterion = _corpus_dependent(request.criterion) if request.criterion else None
+    runs = _runs_to_compare(request, criterion, least=2)
     stats = {name: load_expert_stats(run) for name, run in runs.items()}
-    if request.criterion is None:
+    if criterion is None:
         table = variant_overlaps(stats, request.gate, request.fraction)
     else:
-        chosen = _corpus_dependent(request.criterion)
-        table = criterion_overlap(chosen, stats, request.gate, request.fraction)
+        table = criterion_overlap(criterion, stats, request.gate, request.fraction)
     write_csv(table, path)
     means = mean_overlaps(table).sort_values("overlap", ascending=False)
     if figure is not None:
@@ -113,20 +107,37 @@ def _between_corpora(request: OverlapRequest, path: Path, figure: Path | None) -
     return table
 
 
-def _runs_to_compare(request: OverlapRequest, criterion: Criterion | None) -> dict[str, Run]:
+def _runs_to_compare(
+    request: OverlapRequest, criterion: Criterion | None, least: int = 1
+) -> dict[str, Run]:
+    """The runs of at least so many corpora, which are printed, by corpus or else by id."""
     model = load_model_index(request.model, revision=request.revision)
     if not any(num_removed(layer.num_experts, request.fraction) for layer in model.layers):
-        least = 1 / max(layer.num_experts for layer in model.layers)
+        one = 1 / max(layer.num_experts for layer in model.layers)
         raise PlanError(
             f"The sparsity {request.sparsity} removes no expert, so there is nothing to compare; "
-            f"the least that removes one per layer is {least:.4g}."
+            f"the least that removes one per layer is {one:.4g}."
         )
     store = stats_store(request.stats_dir)
-    runs = store.of_model(model.identity, "routed")
-    if request.corpora or not newest_by_corpus(runs):  # which says that there are none
+    every = store.of_model(model.identity, "routed")
+    chosen = run_by_corpus(every, criterion)
+    if request.corpora or request.runs or not chosen:  # which says that there are none
         wanted = [parse_corpus_weight(text) for text in request.corpora]
-        runs = [part.run for part in routed_runs(store, model, wanted, (), criterion)]
-    return newest_by_corpus(runs, criterion)
+        parts = routed_runs(store, model, wanted, request.runs, criterion)
+        names = Counter(part.run.manifest.corpus for part in parts)
+        chosen = {
+            run.manifest.corpus if names[run.manifest.corpus] == 1 else run.manifest.run_id: run
+            for run in (part.run for part in parts)
+        }
+    if len(chosen) < least:
+        more = "name a second one" if request.runs else "`moeprune calibrate` adds a corpus"
+        if request.corpora:
+            more = "name another with --corpus, or leave it out for all"
+        only = ", ".join(chosen)
+        raise StatsError(f"Overlap compares at least two corpora and has only {only}; {more}.")
+    others = () if request.runs else every
+    say_sources(chosen.values(), notes_on_others(chosen.values(), others, criterion))
+    return chosen
 
 
 def _within_parts(request: OverlapRequest) -> "pd.DataFrame":

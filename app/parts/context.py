@@ -18,6 +18,7 @@ from app.frame.controls import (
     gate_control,
 )
 from app.frame.sidebar import model_and_calibration
+from app.literal import literal
 from app.parts.compare.recipes import recipe_controls
 from app.parts.plan.controls import plan_controls
 from app.parts.plan_bar import no_plan, plan_line
@@ -69,6 +70,9 @@ def chosen_context(page: str) -> tuple[Context, str]:
     elif page == "compare" and context.criterion is not None:
         with places["second"]:
             context = replace(context, recipes=recipe_controls(context))
+    with st.sidebar:
+        for note in context.run_notes:
+            st.caption(literal(note))
     with bar:
         try:
             context = replace(context, shown=current_plan(context))

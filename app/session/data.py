@@ -10,7 +10,7 @@ from analysis.checkpoint import CONFIG_NAME, open_checkpoint
 from analysis.criteria import Criterion
 from analysis.errors import StatsError, UserError
 from analysis.model import DEMO_CHECKPOINT, DEMO_MODEL, MoEModel, describe_model
-from analysis.stats.choose import newest_by_corpus
+from analysis.stats.choose import run_by_corpus
 from analysis.stats.places import default_stats_dir
 from analysis.stats.store import Run, load_expert_stats, load_weight_stats
 from analysis.stats.tables import ExpertStats, WeightStats
@@ -100,10 +100,10 @@ def all_runs() -> tuple[list[Run], list[str]]:
 
 
 def routed_runs(model: MoEModel, criterion: Criterion | None = None) -> dict[str, Run]:
-    """The calibration run of each corpus that commands would use, see `newest_by_corpus`."""
+    """The calibration run of each corpus that commands would use, see `run_by_corpus`."""
     runs, _ = all_runs()
     mine = [run for run in runs if run.manifest.model.identity == model.identity]
-    return newest_by_corpus([run for run in mine if run.manifest.kind == "routed"], criterion)
+    return run_by_corpus([run for run in mine if run.manifest.kind == "routed"], criterion)
 
 
 def weight_run(model: MoEModel) -> Run | None:
@@ -132,7 +132,7 @@ def calibrated_models() -> dict[str, dict[str, Run]]:
     for identity, of_model in by_identity.items():
         name = of_model[0].manifest.model.name
         label = name if names[name] == 1 else f"{name} {identity[:8]}"
-        found[label] = newest_by_corpus(of_model)
+        found[label] = run_by_corpus(of_model)
     return {label: texts for label, texts in found.items() if len(texts) > 1}
 
 

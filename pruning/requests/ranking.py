@@ -16,6 +16,7 @@ class OverlapRequest(ModelRequest):
         options.Criterion | None, Option("One criterion; default: all 17 rankable variants.")
     ] = None
     corpora: tuple[options.WeighedCorpus, ...] = ()
+    runs: tuple[options.Run, ...] = ()
     gate: options.Gate = "applied"
     sparsity: options.Sparsity
     stats_dir: options.StatsDir | None = None

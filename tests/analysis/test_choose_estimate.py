@@ -16,9 +16,9 @@ from analysis.model import load_model_index
 from analysis.stats.choose import (
     CorpusWeight,
     choose_stats,
-    newest_by_corpus,
     parse_corpus_weight,
     routed_runs,
+    run_by_corpus,
 )
 from analysis.stats.merging import merge_runs
 from analysis.stats.store import StatsStore, load_expert_stats, save_expert_stats
@@ -98,39 +98,47 @@ def test_several_corpora_must_be_chosen_from(model, store, calibrated):
     assert [part.run for part in routed_runs(store, model, (), [code.manifest.run_id])] == [code]
 
 
-def test_of_one_corpus_the_newest_run_counts(model, store, calibrated):
-    calibrated("prose", seed=1, tokens=400)
-    calibrated("prose", seed=2, tokens=900)
-    newest = calibrated("prose", seed=3, tokens=500)
+def test_of_one_corpus_the_run_with_the_most_tokens_counts(model, store, calibrated):
+    largest = calibrated("prose", seed=1, tokens=900)
+    calibrated("prose", seed=2, tokens=400)
+    smaller = calibrated("prose", seed=3, tokens=500)
+    assert [part.run for part in routed_runs(store, model, (), ())] == [largest]
+    (chosen,) = routed_runs(store, model, (), [smaller.manifest.run_id])
+    assert chosen.run == smaller
+    newest = calibrated("prose", seed=4, tokens=900)
     assert [part.run for part in routed_runs(store, model, (), ())] == [newest]
 
 
-def test_the_newest_run_with_the_needed_groups_counts(model, store, calibrated):
-    with_damage = calibrated("prose", seed=1, groups=("routed", "damage"))
-    newest = calibrated("prose", seed=2)
+def test_the_run_with_the_needed_groups_counts(model, store, calibrated):
+    with_damage = calibrated("prose", seed=1, groups=("routed", "damage"), tokens=400)
+    larger = calibrated("prose", seed=2, tokens=900)
     assert choose_stats(CRITERIA["damage"], store, model).runs == (with_damage,)
     for criterion in (CRITERIA["reap"], CRITERIA["frequency"]):
-        assert choose_stats(criterion, store, model).runs == (newest,)
-    # Of several that have it, the newest.
-    latest = calibrated("prose", seed=3, groups=("routed", "damage"))
+        assert choose_stats(criterion, store, model).runs == (larger,)
+    # Of several that have it, the newest of the largest.
+    latest = calibrated("prose", seed=3, groups=("routed", "damage"), tokens=400)
     assert choose_stats(CRITERIA["damage"], store, model).runs == (latest,)
 
 
 def test_a_choice_among_several_runs_of_a_corpus_is_said(model, store, calibrated):
-    calibrated("prose", seed=1, groups=("routed", "damage"))
+    first = calibrated("prose", seed=1, groups=("routed", "damage"), tokens=900)
     assert choose_stats(CRITERIA["reap"], store, model).notes == ()
-    newest = calibrated("prose", seed=2)
+    second = calibrated("prose", seed=2, tokens=400)
     (note,) = choose_stats(CRITERIA["reap"], store, model).notes
-    assert "prose has 2 runs of different settings; used is the newest; --run chooses" in note
+    used = f"prose has 2 runs; used is {first.manifest.run_id}, the largest"
+    assert note == f"{used}; `moeprune plan --run ID` takes another"
     (note,) = choose_stats(CRITERIA["damage"], store, model).notes
-    assert "the newest with what" in note
-    assert choose_stats(CRITERIA["reap"], store, model, (), [newest.manifest.run_id]).notes == ()
+    assert f"{used} of those with what" in note
+    calibrated("prose", seed=3, tokens=900)
+    (note,) = choose_stats(CRITERIA["reap"], store, model).notes
+    assert "the newest of the largest" in note
+    assert choose_stats(CRITERIA["reap"], store, model, (), [second.manifest.run_id]).notes == ()
 
 
 def test_a_merged_run_is_chosen_by_id(model, store, calibrated):
     runs = [calibrated("prose", seed=1), calibrated("code", seed=2)]
     merged = merge_runs(runs, store.target)
-    assert set(newest_by_corpus([*runs, merged])) == {"prose", "code"}
+    assert set(run_by_corpus([*runs, merged])) == {"prose", "code"}
     assert [part.run for part in routed_runs(store, model, (), [merged.manifest.run_id])] == [
         merged
     ]

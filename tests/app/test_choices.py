@@ -1,10 +1,16 @@
 """Presets, the pair, the URL, and what stays when the page or the model changes."""
 
+import shutil
+
 import pytest
 from permanent_names import EXPONENTS
 
 from analysis.criteria import CRITERIA
+from analysis.drain import drain
+from app.session.data import settings
 from app.session.state import PAIR
+from pruning.requests.calibration import CalibrateRequest
+from pruning.tasks.calibration import calibrate_run
 
 
 def chosen(test):
@@ -161,3 +167,23 @@ def test_the_link_is_offered_also_where_there_is_nothing_to_show(open_page, view
     test = open_page(view, b="1", alpha="0", beta="0")
     assert not test.metric
     assert any("alpha=0" in code.value for code in test.code)
+
+
+def test_the_sidebar_says_which_of_several_runs_of_a_corpus_is_used(
+    open_page, models_root, stats_dir, tmp_path, monkeypatch
+):
+    assert not open_page("explore", model="once").sidebar.caption
+    kept = shutil.copytree(stats_dir, tmp_path / "kept")
+    (large,) = (path.name for path in kept.glob("once-*"))
+    request = CalibrateRequest(
+        model=str(models_root / "once"),
+        corpus=str(models_root / "rows.jsonl"),
+        tokens=32,
+        seq_len=16,
+        stats_dir=kept,
+    )
+    drain(calibrate_run(request))
+    monkeypatch.setenv("MOEPRUNE_STATS_DIR", str(kept))
+    settings.clear()
+    (said,) = open_page("explore", model="once").sidebar.caption
+    assert f"rows.jsonl has 2 runs; used is {large}, the largest" in said.value.replace("\\", "")

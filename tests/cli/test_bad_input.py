@@ -205,7 +205,7 @@ def test_score_and_overlap_into_a_folder_that_is_not_there(refused, tiny, stats)
 
 def test_overlap_needs_two_corpora_and_a_criterion_that_reads_them(refused, tiny, other, stats):
     words = ("--sparsity", "0.5", "--stats-dir", stats)
-    assert "at least two corpora; other has 1" in refused("overlap", other, *words)
+    assert "at least two corpora and has only red" in refused("overlap", other, *words)
     assert "reads no corpus" in refused("overlap", tiny, "--criterion", "aimer", *words)
 
 

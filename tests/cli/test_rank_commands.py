@@ -1,6 +1,7 @@
 """score, overlap, plan: the files that they write."""
 
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -94,6 +95,35 @@ def test_overlap_equals_that_of_the_two_scores(command):
     assert row.overlap == pytest.approx(np.mean(shared), abs=1e-12)
     # Rounded down: 2 of 6, not 34%.
     assert row.chance == pytest.approx(1 / 3)
+
+
+def test_a_smaller_run_of_a_corpus_takes_over_only_if_it_is_named(
+    works, tiny, stats, run_ids, corpora, here
+):
+    kept = shutil.copytree(stats, here / "kept")
+    large, blue = run_ids["tiny", "red"], run_ids["tiny", "blue"]
+    words = ("--sparsity", "50%", "--stats-dir", kept, "-o", "o.csv")
+    said = works("overlap", tiny, *words)
+    before = (here / "o.csv").read_text()
+    assert f"from {large}, 48 tokens" in said
+    assert "2 runs" not in said
+    settings = ("--tokens", 24, "--seq-len", 16, "--stats-dir", kept)
+    works("calibrate", tiny, "--corpus", corpora[0], *settings)
+    (small,) = {path.name for path in kept.iterdir()} - {path.name for path in stats.iterdir()}
+    note = f"red.jsonl has 2 runs; used is {large}, the largest"
+    assert note in works("overlap", tiny, *words)
+    assert (here / "o.csv").read_text() == before
+    ranked = ("--criterion", "reap", "--corpus", "red.jsonl", "--stats-dir", kept)
+    assert note in works("score", tiny, *ranked)
+    assert note in works("plan", tiny, *ranked, "--sparsity", "50%")
+    said = works("overlap", tiny, *words, "--run", small, "--run", blue)
+    assert f"from {small}, 23 tokens" in said
+    assert "2 runs" not in said
+    assert (here / "o.csv").read_text() != before
+    # Two runs of one corpus have the names of the runs.
+    works("overlap", tiny, *words, "--run", small, "--run", large)
+    pairs = pd.read_csv(here / "o.csv")
+    assert set(pairs["corpus_a"]) | set(pairs["corpus_b"]) == {small, large}
 
 
 @pytest.mark.parametrize(("sparsity", "kept"), [("0", 6), ("50%", 3), ("0.34", 4), ("66%", 3)])
