@@ -4,7 +4,7 @@ import json
 import logging
 import shlex
 import sys
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from streamlit import config
+from streamlit.components.v2 import manifest_scanner
 from streamlit.testing.v1 import AppTest
 from typer.testing import CliRunner
 
@@ -33,6 +34,18 @@ MAIN, SHIPPED = ROOT / "app" / "main.py", ROOT / "cached_stats"
 TIMEOUT_SECONDS = 180
 
 logging.getLogger("streamlit.runtime.scriptrunner_utils.script_run_context").setLevel("ERROR")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_scan_of_packages():
+    """Every AppTest reads what all installed packages say of themselves, in search of components.
+
+    Streamlit finds the same each time, and takes longer than most pages do.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        scan = manifest_scanner.scan_component_manifests
+        patch.setattr(manifest_scanner, "scan_component_manifests", cache(scan))
+        yield
 
 
 def finish(task):
