@@ -43,9 +43,9 @@ def test_the_reference_has_a_row_for_every_criterion_and_family():
     rows = {line.split("|")[1].strip() for line in pages.splitlines() if line.startswith("| `")}
     wanted = (*CRITERIA, *FAMILIES, *("{},{},{}".format(*exponents) for exponents in VARIANTS))
     assert {f"`{name}`" for name in wanted} <= rows
-    readme = README.partition("<!-- written: criterion names -->")[2]
-    assert [name for name in CRITERIA if f"`{name}`" not in readme] == []
-    assert [family.label for family in FAMILIES.values() if family.label not in readme] == []
+    assert f"[{len(CRITERIA)} criteria]" in README
+    assert f"[{len(FAMILIES)} families]" in README
+    assert f"{len(FAMILIES)} model types" in README
 
 
 def command_lines():

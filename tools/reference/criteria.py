@@ -7,7 +7,7 @@ from analysis.criteria.base import needs_of
 from analysis.stats.groups import groups_for
 from tools.reference.markdown import cell, table
 
-__all__ = ["criteria", "criterion_names", "variants"]
+__all__ = ["criteria", "variants"]
 
 
 def criteria(_root: Path) -> str:
@@ -30,15 +30,6 @@ def variants(_root: Path) -> str:
         for member in members
     ]
     return table(("b,alpha,beta", "name", "formula", "remark"), rows)
-
-
-def criterion_names(_root: Path) -> str:
-    """The names in one sentence, and how many variants of the unified family rank."""
-    names = ", ".join(f"`{name}`" for name in CRITERIA)
-    return (
-        f"{len(CRITERIA)} by name: {names}; and by exponents `b,alpha,beta` every one of the "
-        f"{len(RANKABLE)} rankable members of the unified family."
-    )
 
 
 def _row(criterion: Criterion) -> tuple[str, ...]:

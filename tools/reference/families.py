@@ -7,7 +7,7 @@ from analysis.families.refused import REFUSED
 from analysis.families.rules import every_layer
 from tools.reference.markdown import cell, table
 
-__all__ = ["families", "family_names", "refused"]
+__all__ = ["families", "refused"]
 
 
 def families(_root: Path) -> str:
@@ -32,11 +32,6 @@ def refused(_root: Path) -> str:
     for model_type, reason in REFUSED.items():
         reasons.setdefault(reason, []).append(f"`{model_type}`")
     return table(("model type", "why"), [(", ".join(t), cell(r)) for r, t in reasons.items()])
-
-
-def family_names(_root: Path) -> str:
-    """The names in one sentence."""
-    return f"{len(FAMILIES)} model types: " + ", ".join(f.label for f in FAMILIES.values()) + "."
 
 
 def _layout(family: MoEFamily) -> list[str]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from analysis.errors import UserError
 from tools.reference.commands import commands
-from tools.reference.criteria import criteria, criterion_names, variants
-from tools.reference.families import families, family_names, refused
+from tools.reference.criteria import criteria, variants
+from tools.reference.families import families, refused
 from tools.reference.formats import recipe, tables
 
 __all__ = ["COMMAND", "PARTS", "Part", "stale", "write"]
@@ -40,8 +40,6 @@ PARTS = (
     Part("docs/reference/families.md", "refused", refused),
     Part("docs/reference/formats.md", "tables", tables),
     Part("docs/reference/formats.md", "recipe", recipe),
-    Part("README.md", "criterion names", criterion_names),
-    Part("README.md", "family names", family_names),
 )
 
 
