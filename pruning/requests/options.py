@@ -43,7 +43,7 @@ DEFAULT_SEED = 42
 DEFAULT_ANSWER_TOKENS = 256
 DEFAULT_MEASURED = ",".join(DEFAULT_MEASURES)
 _DEVICE_SIZE = re.compile(r"[^=]+=\d+(\.\d+)?[KMGT]i?B")
-_OR_PRESET = "default: what a named data set's paper used, else"
+_OR_PRESET = "default: what a named dataset's paper used, else"
 
 
 def _as_decimal(value: Any) -> Any:

@@ -48,7 +48,7 @@ def _row(criterion: Criterion) -> tuple[str, ...]:
 def _reads(criterion: Criterion) -> str:
     needs = needs_of(criterion)
     parts = {
-        "text": needs.data,
+        "corpus": needs.data,
         "expert outputs": needs.activations,
         "gate weights": needs.gates,
         "weights": needs.weights,
