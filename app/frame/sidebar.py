@@ -18,17 +18,37 @@ from app.session.data import load_model, model_choices, routed_runs
 from app.session.granularity import granularity_control, is_about_neurons
 from app.session.job_queue import job_store
 from app.session.opening import open_on_best
+from app.session.plan_state import BUDGETS, plan_input
+from app.session.plan_state import DEFAULTS as PLAN_DEFAULTS
 from app.session.state import DEFAULTS, EQUAL_SHARE, chosen_shares, corpora_of, share_key
 from app.tables.costs import experts_text
-from pruning.planning.percents import SPARSITY_STEP, possible_percents
+from pruning.planning.percents import SPARSITY_STEP, possible_percents, shrink_sparsities
 from pruning.sizes import format_bytes
 
 
-def sparsity_slider(model: MoEModel) -> int:
-    """Draw a slider of the possible sparsities; the percentage that it says."""
-    # Every router can go without neurons, but not without experts.
-    neurons = is_about_neurons()
-    options = list(range(0, 100, SPARSITY_STEP)) if neurons else possible_percents(model)
+def budget_controls(model: MoEModel) -> int:
+    """Draw what the slider is a share of, and the slider; the percentage that it says."""
+    if is_about_neurons():  # every router can go without neurons, but not without experts
+        return _slider(list(range(0, 100, SPARSITY_STEP)))
+    shrunk = shrink_sparsities(model)
+    plan_input(
+        st.segmented_control,
+        "Remove a share of",
+        list(BUDGETS),
+        default=PLAN_DEFAULTS["budget"],
+        key="budget",
+        required=True,
+        format_func=lambda budget: BUDGETS[budget],
+        disabled=not shrunk,
+        help="**Experts** of each layer, or **bytes** of the checkpoint: the largest equal number "
+        "of experts that makes it so much smaller.",
+    )
+    is_shrunk = shrunk and st.session_state.get("budget") == "bytes"
+    return _slider(list(shrunk) if is_shrunk else possible_percents(model))
+
+
+def _slider(options: list[int]) -> int:
+    """A slider of percentages."""
     usual = max(percent for percent in options if percent <= int(DEFAULTS["sparsity"]))
     if st.session_state.get("sparsity", usual) not in options:
         st.session_state["sparsity"] = usual
@@ -40,9 +60,7 @@ def sparsity_slider(model: MoEModel) -> int:
             key="sparsity",
             bind="query-params",
             format_func=lambda value: f"{value}%",
-            help="How much is pruned: of the neurons, or of what the page says."
-            if neurons
-            else "How much is pruned: of the experts of each layer.",
+            help="How much is pruned.",
         )
     )
 
@@ -107,7 +125,7 @@ def model_and_calibration(page: str) -> tuple[MoEModel, tuple[str, ...], int]:
         corpus = _corpus(runs)
         if corpus == BLEND:
             blend_sliders(runs)
-        percent = sparsity_slider(model)
+        percent = budget_controls(model)
         counts = job_store().counts()
         if active := [f"{counts[state]:,} {state}" for state in ACTIVE if state in counts]:
             number, _, state = active[0].partition(" ")

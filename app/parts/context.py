@@ -27,7 +27,7 @@ from app.session.granularity import (
     is_about_neurons,
     neuron_criterion_controls,
 )
-from app.session.plan_data import current_plan
+from app.session.plan_data import current_plan, sparsity_of
 from app.session.state import chosen_criterion, page_context
 
 _GROUPS: Final = ("criterion", "baseline", "second", "schedule", "limits")
@@ -65,6 +65,12 @@ def chosen_context(page: str) -> tuple[Context, str]:
             gate_control()
     context = page_context(*sidebar, chosen_criterion())
     context = replace(context, plan=plan_controls(context, places["schedule"], places["limits"]))
+    try:
+        context = replace(context, sparsity=sparsity_of(context))
+    except UserError as error:
+        with bar:
+            no_plan(error)
+        return context, str(error)
     if neurons:
         context = replace(context, criterion=get_criterion(chosen_neuron_criterion()))
     elif page == "compare" and context.criterion is not None:

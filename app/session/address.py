@@ -7,7 +7,7 @@ import streamlit as st
 # Keys of the controls that are drawn on every page; sliders of a blend begin with "share.".
 _KEYS: Final = frozenset(
     (
-        *("granularity", "corpus", "sparsity", "criterion", "b", "alpha", "beta", "gate"),
+        *("granularity", "corpus", "sparsity", "budget", "criterion", "b", "alpha", "beta", "gate"),
         *("baseline", "neurons", "lambda", "scope", "unit", "width", "width_multiple"),
         *("neuron_multiple", "schedule", "searched", "multiple", "protect", "counts", "locked"),
         *("pin", "drop", "expert"),

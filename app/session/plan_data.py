@@ -12,7 +12,7 @@ from app.charts.neuron_cut import arena, neuron_request, ranking_of
 from app.charts.schedules import selection_of, spending_of
 from app.literal import literal
 from app.session.needed import what_is_missing
-from app.session.plan_state import NoPlan, imported_plan
+from app.session.plan_state import NoPlan, imported_plan, sparsity_controls
 from app.session.search_data import searched_plan
 from pruning.allocation import Allocation
 from pruning.atoms.kept import check_cuttable
@@ -28,6 +28,7 @@ from pruning.planning.choice import (
     plan_request,
 )
 from pruning.planning.make import CurrentPlan, make_plan
+from pruning.planning.percents import shrink_sparsities
 from pruning.planning.ranking import FREQUENCY, Ranking, Selection, needs_sensitivity
 from pruning.requests.plan import PlanRequest
 from pruning.schedules import MEASURED, budget_notes
@@ -48,6 +49,20 @@ def current_plan(context: Context) -> CurrentPlan:
     if context.plan.schedule == SEARCH:
         return searched_plan(context)
     return made_plan(context, context.plan)
+
+
+def sparsity_of(context: Context) -> str:
+    """The sparsity of experts that the slider and its unit ask for."""
+    choice, percent = context.plan, context.sparsity_percent
+    if choice.is_atomic or choice.unit != "bytes":
+        return context.sparsity
+    known = shrink_sparsities(context.model, choice.multiple_of)
+    if percent not in known:
+        raise PlanError(
+            f"{context.model.name} cannot shrink by {percent}% where layers keep a multiple of "
+            f"{choice.multiple_of}; the most that this page offers is {max(known, default=0)}%."
+        )
+    return known[percent]
 
 
 def prepared(context: Context) -> Selection:
@@ -118,7 +133,7 @@ def _ways_out(error: CountsError) -> dict[str, dict[str, str | int]]:
     nearest = counts_text(error.nearest)
     ways: dict[str, dict[str, str | int]] = {f"Keep {nearest}": {"counts": nearest}}
     if error.percent is not None:
-        ways[f"Set the sparsity to {error.percent}%"] = {"sparsity": error.percent}
+        ways[f"Set the sparsity to {error.percent}%"] = sparsity_controls(error.percent)
     return ways
 
 

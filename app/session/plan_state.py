@@ -27,7 +27,12 @@ from pruning.schedules import Spending, from_counts
 EDITOR, TABLE = "plan.editor", "plan.table"
 # Declared to each widget as well, see `app.session.state.DEFAULTS`.
 _TEXTS = ("protect", "counts", "locked", "searched")
-DEFAULTS: dict[str, Any] = {"schedule": "uniform", "multiple": 1, **dict.fromkeys(_TEXTS, "")}
+DEFAULTS: dict[str, Any] = {
+    **{"schedule": "uniform", "multiple": 1, "budget": "experts"},
+    **dict.fromkeys(_TEXTS, ""),
+}
+# What the slider of the sparsity is a share of, where whole experts go.
+BUDGETS: Mapping[str, str] = {"experts": "Experts", "bytes": "Bytes"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,12 +61,18 @@ def chosen_plan() -> PlanChoice:
     said = {key: st.session_state.get(key, first) for key, first in DEFAULTS.items()}
     return PlanChoice(
         schedule=said["schedule"] if said["schedule"] in SCHEDULE_NAMES else "uniform",
+        unit="bytes" if said["budget"] == "bytes" else "neurons",
         multiple_of=said["multiple"] if said["multiple"] in MULTIPLES else 1,
         protect=str(said["protect"] or ""),
         counts=str(said["counts"] or ""),
         locked=str(said["locked"] or ""),
         searched=str(said["searched"] or ""),
     )
+
+
+def sparsity_controls(percent: int) -> dict[str, str | int]:
+    """The controls that say a share of the experts, or of the neurons."""
+    return {"sparsity": percent, "budget": "experts"}
 
 
 def imported_plan(model: MoEModel) -> CurrentPlan | None:

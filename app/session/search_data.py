@@ -12,7 +12,7 @@ from app.charts.context import Context
 from app.literal import literal
 from app.session.data import settings
 from app.session.keeping import remembered
-from app.session.plan_state import NoPlan
+from app.session.plan_state import NoPlan, sparsity_controls
 from app.settings import shown_path
 from pruning.budget import sparsity_budget
 from pruning.planning.make import CurrentPlan, make_plan
@@ -105,7 +105,7 @@ def _other_budget(context: Context, search: KnownSearch) -> NoPlan:
         way = "No place of the slider removes as many; `moeprune plan --schedule-file` takes it."
         ways = {}
     else:
-        way, ways = "", {f"Set the sparsity to {percent}%": {"sparsity": percent}}
+        way, ways = "", {f"Set the sparsity to {percent}%": sparsity_controls(percent)}
     return NoPlan(
         f"The search {literal(search.search_id)} spent another budget: it removes {search.removed} "
         f"of {experts} experts ({search.removed / experts:.1%}), the slider asks for "

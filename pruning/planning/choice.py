@@ -26,8 +26,12 @@ HAND = "hand"
 SCHEDULE_NAMES = (*(name for name in SCHEDULES if name != "file"), SEARCH, HAND)
 MULTIPLES = (1, 2, 4, 8, 16, 32, 64)
 MOST_TEXT = 2000
-ShareOf = Literal["neurons", "params"]
-UNITS: Mapping[ShareOf, str] = {"neurons": "Neurons", "params": "All parameters"}
+ShareOf = Literal["neurons", "params", "bytes"]
+UNITS: Mapping[ShareOf, str] = {
+    "neurons": "Neurons",
+    "params": "All parameters",
+    "bytes": "Bytes on disk",
+}
 WIDTH_MODES: tuple[ModeName, ...] = ("uniform", "per-layer", "ragged")
 WIDTH_MULTIPLES = (*MULTIPLES, 128)
 SCOPES: Mapping[AtomScope, str] = {
@@ -63,7 +67,7 @@ class PlanChoice:
     locked: str = ""  # layers that an edit leaves alone, as text
     searched: str = ""  # name of the search whose schedule it is; used by the schedule `search`
     scope: AtomScope = AtomScope.GLOBAL  # among which neurons the budget is spent
-    unit: ShareOf = "neurons"  # what the sparsity is a share of, where neurons go
+    unit: ShareOf = "neurons"  # what the sparsity is a share of: neurons (or experts), ...
     width_mode: ModeName = "uniform"  # how an export stores widths
     width_multiple: int = DEFAULT_MULTIPLE  # what loaded widths are rounded up to
     pin: str = ""  # experts that lose no neuron, as text: `3:5,7-9 4:0`
@@ -113,6 +117,8 @@ def plan_request(
     if choice.is_atomic:
         if choice.unit == "params":
             values["params_share"] = values.pop("sparsity")
+        elif choice.unit == "bytes":
+            values |= {"shrink": values.pop("sparsity"), "width_mode": choice.width_mode}
         values |= {
             "granularity": ATOMIC_GRANULARITY,
             "atom_scope": str(choice.scope),

@@ -2,11 +2,15 @@
 
 from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
 
+from analysis.errors import PlanError
 from analysis.families import MoELayer
 from analysis.model import MoEModel
-from analysis.sparsity import num_removed
+from analysis.sparsity import as_percent, num_removed
 from pruning.allocation import count_problem
+from pruning.budget import SizeTarget, even_budget
+from pruning.constraints import Constraints
 
 SPARSITY_STEP = 5
 
@@ -26,6 +30,24 @@ def possible_percents(model: MoEModel) -> list[int]:
         for percent in range(0, int(most * 100) + 1, SPARSITY_STEP)
         if all(is_possible(layer, Fraction(percent, 100)) for layer in kinds)
     ]
+
+
+@lru_cache(maxsize=32)
+def shrink_sparsities(model: MoEModel, multiple_of: int = 1) -> dict[int, str]:
+    """Share of the checkpoint's bytes, in percent -> the sparsity that makes it so much smaller.
+
+    Empty where layers have different numbers of experts: no sparsity leaves them equal numbers.
+    """
+    found: dict[int, str] = {}
+    sizes = {layer.num_experts for layer in model.layers}
+    limits = Constraints(multiple_of)
+    for percent in range(0, 100, SPARSITY_STEP) if len(sizes) == 1 else ():
+        try:
+            removed = even_budget(model, SizeTarget("shrink", f"{percent}%"), limits).floors[0]
+        except PlanError:
+            break  # neither can more go
+        found[percent] = as_percent(removed, min(sizes)) if removed else "0%"
+    return found
 
 
 def percent_removing(model: MoEModel, removed: int) -> int | None:

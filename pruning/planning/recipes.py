@@ -1,6 +1,7 @@
 """Recipes of plans: the recipe that makes a plan, and the controls that ask what a recipe asks."""
 
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
 from analysis.criteria import NEURON_CRITERIA
@@ -16,7 +17,7 @@ from pruning.planning.choice import (
     counts_text,
     ranges,
 )
-from pruning.planning.percents import SPARSITY_STEP, possible_percents
+from pruning.planning.percents import SPARSITY_STEP, possible_percents, shrink_sparsities
 from pruning.planning.ranking import Selection
 from pruning.recipe import BudgetSection, Recipe, ScheduleSection
 from pruning.recipe_file import recipe_from_yaml
@@ -128,12 +129,17 @@ def controls_of(recipe: Recipe, model: MoEModel) -> dict[str, Any]:
             "drop": _experts_text(limits.drop),
         }
     else:
-        percent = _percent(recipe, model)
+        percent, share_of = _place(recipe, model)
+        budget = recipe.budget or BudgetSection()
+        differ = recipe.schedule.name != "uniform" or limits.protect or limits.set
+        unfit["uneven"] = budget.uneven
+        unfit["shrink where layers differ"] = budget.shrink is not None and differ
         unfit |= {f"constraints.{key}": getattr(limits, key) for key in ("pin", "drop", "lock")}
         unfit["a schedule file"] = recipe.schedule.file
         unfit["search, as a recipe"] = recipe.search
         unfit["constraints.set for some layers only"] = limits.set and set(limits.set) != layers
         controls = {
+            "budget": share_of,
             "gate": recipe.gate,
             "schedule": recipe.schedule.name,
             "multiple": limits.multiple_of,
@@ -147,28 +153,36 @@ def controls_of(recipe: Recipe, model: MoEModel) -> dict[str, Any]:
     return {**shared, **controls, "protect": ranges(limits.protect)}
 
 
-def _percent(recipe: Recipe, model: MoEModel) -> int:
-    """The place of the slider of a sparsity of experts."""
-    text = recipe.budget.sparsity if recipe.budget else None
+def _place(recipe: Recipe, model: MoEModel) -> tuple[int, str]:
+    """The place of the slider of a budget of experts, and what it is a share of."""
+    budget = recipe.budget or BudgetSection()
+    text = budget.sparsity or budget.shrink
     if text is None:
-        raise PlanError(not_here("a budget other than a sparsity"))
-    for percent in possible_percents(model):
-        if text in (f"{percent}%", f"{percent / 100:g}"):
-            return percent
-    raise PlanError(not_here(f"sparsity: {text}"))
+        raise PlanError(not_here("a budget other than a sparsity or a share of the bytes"))
+    shrunk = shrink_sparsities(model, recipe.constraints.multiple_of)
+    wanted = parse_sparsity(text)
+    for percent in shrunk if budget.shrink else possible_percents(model):
+        if wanted == Fraction(percent, 100):
+            return percent, "bytes" if budget.shrink else "experts"
+    for percent, sparsity in shrunk.items():
+        if budget.sparsity and wanted == parse_sparsity(sparsity):
+            return percent, "bytes"
+    raise PlanError(not_here(f"{'shrink' if budget.shrink else 'sparsity'}: {text}"))
 
 
 def _share(recipe: Recipe) -> tuple[int, str]:
     """The place of the slider of a budget of neurons, and what it is a share of."""
     budget = recipe.budget
-    asked = budget and (budget.sparsity or budget.params_share)
+    asked = budget and (budget.sparsity or budget.params_share or budget.shrink)
     if not budget or not asked:
         file = "kept_atoms" if recipe.kept_atoms is not None else ""
         raise PlanError(not_here(file or "a target size or a number of neurons"))
     percent = 100 * parse_sparsity(asked)
     if percent % SPARSITY_STEP or percent >= 100:
         raise PlanError(not_here(f"a share of {asked}"))
-    return int(percent), "neurons" if budget.sparsity else "params"
+    if budget.sparsity:
+        return int(percent), "neurons"
+    return int(percent), "params" if budget.params_share else "bytes"
 
 
 def _experts_text(experts: Mapping[int, tuple[int, ...]]) -> str:

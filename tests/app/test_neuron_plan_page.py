@@ -37,6 +37,7 @@ ASKED = [
     {"scope": "Per layer", "neurons": "CAMERA-P", "corpus": "demo-math"},
     {"scope": "Per expert", "neurons": "Neuron norms", "neuron_multiple": "8"},
     {"unit": "All parameters", "sparsity": "20%", "protect": "1", "pin": "0:3 2:1-2"},
+    {"unit": "Bytes on disk", "scope": "Per expert", "width": "per-layer", "sparsity": "25%"},
     {"neurons": "Random", "drop": "4:0,9", "width": "per-layer", "width_multiple": "16"},
     {
         "corpus": "(blend)",

@@ -9,6 +9,7 @@ PLANS = {
     "weights": {"criterion": "AIMER", "sparsity": "75%"},
     "schedule": {"schedule": "Late", "corpus": "demo-math"},
     "rules": {"schedule": "Frequency", "protect": "0", "multiple": "4", "corpus": "demo-prose"},
+    "shrunk": {"budget": "Bytes", "sparsity": "40%", "multiple": "4", "corpus": "demo-math"},
     "by hand": {"schedule": "By hand", "counts": "20.20.20.12.12.12", "locked": "0"},
     "searched": {"schedule": "Searched", "searched": "demo-frequency"},
     "blended": {"corpus": "(blend)", "share.demo-code": "80", "share.demo-math": "0"},

@@ -14,7 +14,7 @@ from app.session.data import settings
 from app.session.plan_state import OnScreen, edited_cells
 from pruning.budget import sparsity_budget
 from pruning.constraints import Constraints
-from pruning.plan import keep_all
+from pruning.plan import keep_all, plan_from_json
 from pruning.planning.choice import (
     SCHEDULE_NAMES,
     counts_in,
@@ -326,6 +326,7 @@ ADDRESSES = [
     {"schedule": "By hand", "counts": "20.20.20.12.12.12", "gate": "Renormalized"},
     {"criterion": "AIMER", "schedule": "Late", "multiple": "4", "protect": "0,5"},
     {"b": "0", "alpha": "2", "beta": "1", "schedule": "Frequency"},
+    {"budget": "Bytes", "sparsity": "40%", "multiple": "4"},
 ]
 
 
@@ -347,6 +348,24 @@ def test_the_recipe_on_screen_makes_the_same_plan_from_the_cache(open_page, tmp_
     assert "is in the cache, skipped" in run("moeprune run recipe.yaml")
     run(command(test, "plan"))
     assert (tmp_path / "recipe.plan.json").read_text() == (tmp_path / "plan.json").read_text()
+
+
+def test_a_share_of_the_bytes_is_that_of_the_command(open_page, tmp_path, run):
+    recipe = "model: demo\ncorpora: [demo-math]\ncriterion: reap\nbudget: {shrink: 40%}\n"
+    test = upload(open_page("plan"), "recipe.yaml", recipe)
+    assert texts(test.error) == []
+    assert test.select_slider(key="sparsity").value == 40
+    run("moeprune plan demo --criterion reap --corpus demo-math --shrink 40%")
+    by_command = plan_from_json((tmp_path / "plan.json").read_text())
+    assert dict(test.session_state["context"].shown.plan.kept) == dict(by_command.kept)
+    # 16 is the next multiple of 4 or 8; 32 experts are none of 64.
+    test.selectbox(key="multiple").set_value(8).run()
+    assert set(exact_values(test).values()) == {16}
+    test.select_slider(key="sparsity").set_value(75).run()
+    assert "cannot shrink by 75% where layers keep a multiple of 8" in texts(test.error)[0]
+    # Of the other unit, 75% of each layer's 32 experts.
+    test.segmented_control(key="budget").set_value("experts").run()
+    assert set(exact_values(test).values()) == {8}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """One expert: its numbers on every corpus, its rank under every criterion; those never routed."""
 
-from fractions import Fraction
-
 import pandas as pd
 import streamlit as st
 
@@ -72,7 +70,7 @@ def _ranks(context: Context, place: Place, where: str) -> None:
     weights = None if run is None else data.weight_stats(run)
     sources = Sources(context.calibrated, weights, context.model.layers)
     ranks = context.keep(expert_ranks, sources, context.gate, place)
-    summary = rank_summary(ranks, Fraction(context.sparsity_percent, 100))
+    summary = rank_summary(ranks, context.fraction)
     if context.sparsity_percent == 0:  # nothing goes, or the page has no sparsity of its own
         summary = summary.drop(columns="kept")
     show_table(

@@ -18,6 +18,7 @@ from app.frame.charts import drawn, selection_of, show, show_chart
 from app.frame.controls import switch
 from app.literal import literal
 from app.session import data
+from app.session.plan_state import sparsity_controls
 from app.session.state import apply_exponents
 from pruning.planning.percents import possible_percents
 
@@ -87,4 +88,4 @@ def apply_clicked_cell(model: MoEModel) -> None:
     exponents, percent = chosen
     apply_exponents(exponents)
     if percent in possible_percents(model):
-        st.session_state["sparsity"] = percent
+        st.session_state.update(sparsity_controls(percent))

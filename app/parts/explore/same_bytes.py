@@ -56,7 +56,7 @@ def _commands(context: Context) -> None:
     """How such evaluations are made, at the sparsity in use."""
     # Experts that make up the sparsity in use, and as many neurons as they have together.
     widths = [width for held in expert_widths(context.model).values() for width in held]
-    experts = max(1, len(widths) * context.sparsity_percent // 100)
+    experts = max(1, int(len(widths) * context.fraction))
     neurons = experts * sum(widths) // len(widths)
     model, corpus = data.shown_model(context.model), next(iter(context.runs), "CORPUS")
     shared = ("--criterion", "heapr", "--corpus", corpus)

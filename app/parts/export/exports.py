@@ -105,7 +105,8 @@ def _default_name(context: Context, shown: CurrentPlan) -> str:
     if shown.file:
         own = [Path(shown.file).stem]
     elif shown.plan.granularity == ATOMIC_GRANULARITY:
-        share_of = "params" if made.budget.get("kind") == "params" else "neurons"
+        units = {"params": "params", "shrink": "bytes"}
+        share_of = units.get(str(made.budget.get("kind")), "neurons")
         own += [share_of, str(made.schedule_parameters.get("scope", ""))]
     elif shown.selection and shown.selection.request.layer_set:
         own.append("hand")

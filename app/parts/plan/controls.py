@@ -175,9 +175,9 @@ def _unit_input() -> None:
         key="unit",
         required=True,
         format_func=lambda unit: UNITS[unit],
-        help="**Neurons** of the routed experts (HEAPr, Algorithm 1), or **all parameters** of "
-        "the model, embeddings and attention as well (its Figure 2); zeros that a width mode "
-        "adds are not counted.",
+        help="**Neurons** of the routed experts (HEAPr, Algorithm 1), **all parameters** of the "
+        "model, embeddings and attention as well (its Figure 2; zeros that a width mode adds are "
+        "not counted), or **bytes** of the export in its width mode.",
     )
 
 

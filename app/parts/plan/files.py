@@ -9,7 +9,12 @@ from analysis.criteria import get_criterion
 from analysis.errors import PlanError, UserError
 from app.charts.context import BLEND, Context
 from app.session.data import shown_model
-from app.session.plan_state import forget_import, import_plan, keep_by_hand
+from app.session.plan_state import (
+    forget_import,
+    import_plan,
+    keep_by_hand,
+    sparsity_controls,
+)
 from app.session.state import CRITERION_OPTIONS, apply_exponents, apply_preset, share_key
 from app.session.uploads import MEGABYTES, uploaded_text
 from pruning.plan import EXPERT_GRANULARITY, fit_plan, plan_from_json
@@ -79,7 +84,7 @@ def _move_sparsity(context: Context, kept: Mapping[int, int]) -> int | None:
     removed = sum(layer.num_experts - kept[layer.index] for layer in context.model.layers)
     percent = percent_removing(context.model, removed)
     if percent is not None:
-        st.session_state["sparsity"] = percent
+        st.session_state.update(sparsity_controls(percent))
     return percent
 
 

@@ -68,8 +68,9 @@ def meaning(context: Context, shown: CurrentPlan) -> str:
 def removed_share(context: Context) -> str:
     """What goes, in words: `Half of the experts gone`."""
     what = "neurons" if context.plan.is_atomic else "experts"
-    if context.plan.unit == "params":
-        return f"{context.sparsity} of the parameters gone"
+    if context.plan.is_atomic and context.plan.unit != "neurons":
+        unit = "parameters" if context.plan.unit == "params" else "bytes"
+        return f"{context.sparsity} of the {unit} gone"
     share = "Half" if context.sparsity_percent == 50 else context.sparsity
     return f"{share} of the {what} gone"
 
