@@ -1,13 +1,17 @@
 """What commands print: tables and results on standard output, progress on standard error."""
 
+import json
 import signal
 import sys
 import threading
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from textwrap import wrap
 from types import FrameType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -29,9 +33,86 @@ Result = TypeVar("Result")
 _INTERRUPTED = 130  # what a shell calls a command that Ctrl-C ended
 # Into a file or a pipe, a table is as wide as it needs to be.
 _WIDE = None if sys.stdout.isatty() else 240
+_BETWEEN = 3  # characters between two columns of a table
+
+
+@dataclass
+class Speech:
+    """How a command speaks: in words, or as one JSON object that is printed at its end."""
+
+    quiet: bool = False  # no notes, no progress, no next command
+    as_json: bool = False
+    result: dict[str, Any] = field(default_factory=dict)
+    tables: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    following: list[str] = field(default_factory=list)
+
+
+_speech = Speech()
+
+
+class _Out(Console):
+    """Standard output: what commands print, or with --json collect."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        if _speech.as_json:
+            _speech.notes.extend(line for each in objects if (line := str(each).strip()))
+        else:
+            super().print(*objects, **options)
+
+
 # Names of models and corpora are not markup.
-out = Console(soft_wrap=True, highlight=False, markup=False, emoji=False, width=_WIDE)
+out = _Out(soft_wrap=True, highlight=False, markup=False, emoji=False, width=_WIDE)
 err = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
+
+
+def speak(*, quiet: bool = False, as_json: bool = False) -> None:
+    """Begin a command: with --quiet, or with --json."""
+    vars(_speech).update(vars(Speech(quiet, as_json)))
+
+
+def print_collected(command: str, error: str = "") -> None:
+    """With --json, print what was collected as one object."""
+    if not _speech.as_json:
+        return
+    collected = {
+        "command": command,
+        "result": _speech.result,
+        "tables": _speech.tables,
+        "notes": _speech.notes,
+        "next": _speech.following,
+    }
+    if error:
+        collected["error"] = error
+    sys.stdout.write(json.dumps(collected, indent=2, ensure_ascii=False, default=_plain) + "\n")
+
+
+def note(words: str) -> None:
+    """Print what a person should know besides the result."""
+    if not _speech.quiet:
+        out.print(words)
+
+
+def finish(words: str, result: Mapping[str, object], *following: str) -> None:
+    """Print a command's result: in words with its numbers, and the commands that come next.
+
+    `result` are the same numbers by name, for --json: bytes, counts and fractions as plain numbers.
+    """
+    if _speech.as_json:
+        _speech.result.update(result)
+        _speech.following.extend(following)
+        return
+    out.print(words)
+    for line in following:
+        note(f"next: {line}")
+
+
+def show_object(result: Mapping[str, object]) -> None:
+    """Print a result that is an object itself."""
+    if _speech.as_json:
+        _speech.result.update(result)
+    else:
+        out.print_json(json.dumps(result, default=str))
 
 
 @contextmanager
@@ -62,14 +143,15 @@ def follow(task: Generator[Progress, None, Result]) -> Result:
     Ctrl-C closes the task after its current step, where it can save its state or clean up.
     """
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    times = (TextColumn("elapsed"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
     # Into a file or a pipe, a bar would leave nothing but an empty line.
-    bar = Bar(*columns, *times, console=err, transient=True, disable=not err.is_terminal)
+    unseen = _speech.quiet or not err.is_terminal
+    bar = Bar(*columns, *times, console=err, transient=True, disable=unseen)
     with _interruption() as stop, bar:
         try:
             while not stop:
                 step = next(task)
-                if step.note:
+                if step.note and not _speech.quiet:
                     err.print(step.note)
                 phase = f"{step.phase} ({step.unit})" if step.unit else step.phase
                 if not bar.tasks or bar.tasks[0].description != phase:
@@ -86,15 +168,90 @@ def follow(task: Generator[Progress, None, Result]) -> Result:
     raise SystemExit(_INTERRUPTED)
 
 
-def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table on standard output; numbers to the right."""
+def show_table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    spare: Sequence[str] = (),
+) -> None:
+    """A table on standard output; numbers to the right.
+
+    Words are not broken: where the window is too narrow, the columns `spare` are left out, the last
+    first, and where that is not enough, each row becomes a block of lines.
+    """
+    if _speech.as_json:
+        _speech.tables.append({"title": title.strip(), "columns": columns, "rows": rows})
+        return
+    cells = [[_cell(value) for value in row] for row in rows]
+    widths = _column_widths(columns, cells, spare)
+    if widths is None:
+        _show_blocks(title, columns, cells)
+        return
     table = Table(title=title, title_justify="left", show_edge=False, pad_edge=False)
-    for index, column in enumerate(columns):
+    for index, width in widths.items():
         numeric = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*map(_cell, row))
+        table.add_column(columns[index], justify="right" if numeric else "left", width=width)
+    for row in cells:
+        table.add_row(*(row[index] for index in widths))
     out.print(table)
+
+
+def _column_widths(
+    columns: Sequence[str], cells: Sequence[Sequence[str]], spare: Sequence[str]
+) -> dict[int, int] | None:
+    """Index of a column that is shown -> characters; None where the words do not fit."""
+    lines = [(name, *(row[index] for row in cells)) for index, name in enumerate(columns)]
+    widths = {index: max(map(cell_len, texts)) for index, texts in enumerate(lines)}
+    words = {
+        index: max((cell_len(word) for text in texts for word in text.split()), default=0)
+        for index, texts in enumerate(lines)
+    }
+
+    def room(taken: Mapping[int, int]) -> int:
+        return out.width - sum(taken.values()) - _BETWEEN * (len(taken) - 1)
+
+    for name in reversed(spare):
+        if room(words) < 0:
+            del widths[columns.index(name)], words[columns.index(name)]
+    if room(words) < 0:
+        return None
+    while room(widths) < 0:
+        widest = max(widths, key=lambda index: (widths[index] > words[index], widths[index]))
+        widths[widest] -= 1
+    return widths
+
+
+def _show_blocks(title: str, columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    """Each row as lines of a name and a value."""
+    width = max(map(len, columns))
+    for line in filter(None, [title]):
+        out.print(line)
+    for number, row in enumerate(cells):
+        if number:
+            out.print()
+        for name, value in zip(columns, row, strict=True):
+            if value:
+                _show_fact(name, value, width)
+
+
+def _show_fact(name: str, value: str, width: int) -> None:
+    """A name and a value, whose words are not broken; `width` is that of all names."""
+    room = max(1, out.width - width - 2)
+    lines = wrap(value, room, break_long_words=False, break_on_hyphens=False)
+    for number, line in enumerate(lines or [""]):
+        out.print(f"{'' if number else name:<{width}}  {line}".rstrip())
+
+
+def ranges_of_rows(rows: Iterable[Sequence[object]]) -> list[list[object]]:
+    """Rows of layers, neighbours that differ in the first cell alone as one: 0-5."""
+    found: list[list[object]] = []
+    for first, *rest in rows:
+        if found and found[-1][1:] == rest:
+            start = str(found[-1][0]).partition("-")[0]
+            found[-1][0] = f"{start}-{first}"
+        else:
+            found.append([first, *rest])
+    return found
 
 
 def show_frame(title: str, table: "pd.DataFrame", missing: str = "") -> None:
@@ -115,9 +272,12 @@ def counted(count: int, what: str) -> str:
 
 def show_facts(facts: Mapping[str, object]) -> None:
     """Names and values, aligned."""
+    if _speech.as_json:
+        show_table("", ("name", "value"), list(facts.items()))
+        return
     width = max(map(len, facts))
     for name, value in facts.items():
-        out.print(f"{name:<{width}}  {_cell(value)}")
+        _show_fact(name, _cell(value), width)
 
 
 def _cell(value: object) -> str:
@@ -126,3 +286,8 @@ def _cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _plain(value: object) -> object:
+    """A value that JSON has no form for: a number of numpy, else its text."""
+    return value.item() if hasattr(value, "item") else str(value)

@@ -127,6 +127,14 @@ def format_bytes(size: int) -> str:
     return f"{size / (1 << 10):.0f} KiB" if size >= 1 << 10 else f"{size} B"
 
 
+def format_count(number: int) -> str:
+    """Three digits and a unit: 3.05 B, 1.26 M, 337 k."""
+    for unit, size in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if abs(number) >= size:
+            return f"{number / size:.3g} {unit}"
+    return str(number)
+
+
 def _sum(sizes: Iterable[IntArray]) -> IntArray:
     return sum(sizes, np.zeros(2, np.int64))
 

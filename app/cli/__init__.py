@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from collections.abc import Sequence
 from importlib import import_module, metadata
 from typing import Annotated, Any, NoReturn
 
@@ -11,7 +12,7 @@ from typer.core import TyperGroup
 from analysis.errors import UserError
 from app.cli.launch import speak_for_all, speak_up
 from app.cli.usage import usage_problem
-from app.console import err, out
+from app.console import err, finish, print_collected, speak
 
 # Name of a command or group -> the first sentence of its help, which listing them needs. The module
 # that has it is imported when it is asked for.
@@ -87,6 +88,15 @@ def load(name: str) -> Any:
     return made
 
 
+# Words that may stand anywhere on a command line, and groups of commands.
+_ANYWHERE = frozenset({"--json", "--quiet", "--debug"})
+_GROUPS = ("runs", "plans", "jobs")
+_EVERYWHERE = (
+    "Every command takes --json (the result as one JSON object), --quiet (errors and the result "
+    "alone) and --debug (the full trace of an error)."
+)
+
+
 class _Commands(TyperGroup):
     """The commands by name; to list them, their help is enough."""
 
@@ -97,15 +107,16 @@ class _Commands(TyperGroup):
 
 def _version(wanted: bool) -> None:
     if wanted:
-        out.print(f"moeprune {metadata.version('moe-prune-studio')}")
+        number = metadata.version("moe-prune-studio")
+        finish(f"moeprune {number}", {"version": number})
         raise typer.Exit
 
 
 cli = typer.Typer(
     name="moeprune",
     cls=_Commands,
-    help="Prune Mixture-of-Experts language models: calibrate once, look, prune, verify, export. "
-    "Add --debug anywhere for the full trace of an error.",
+    help="Prune Mixture-of-Experts language models: calibrate once, look, prune, verify, export.",
+    epilog=_EVERYWHERE,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -127,8 +138,12 @@ for _name, _help in COMMANDS.items():
 
 def main() -> None:
     """Entry point: usage errors exit 2, problems that a person can fix exit 1 with one line."""
-    debug = "--debug" in sys.argv
-    sys.argv = [word for word in sys.argv if word != "--debug"]
+    said = _ANYWHERE.intersection(sys.argv)
+    debug = "--debug" in said
+    sys.argv = [word for word in sys.argv if word not in said]
+    name = _named(sys.argv[1:])
+    as_json = "--json" in said and "--help" not in sys.argv and name not in ("app", "demo")
+    speak(quiet="--quiet" in said, as_json=as_json)
     logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING)
     speak_for_all()
     try:
@@ -136,23 +151,32 @@ def main() -> None:
     except typer.TyperException as error:
         if debug:
             raise
-        _end(usage_problem(error), error, 2)
+        _end(name, usage_problem(error), error, 2)
     except typer.Abort as error:
-        _end("Nothing was done.", error)
+        _end(name, "Nothing was done.", error)
     except UserError as error:
         if debug:
             raise
-        _end(str(error), error)
+        _end(name, str(error), error)
     except OSError as error:
         if debug:
             raise
         # A full disk, or a folder without the right to write, at a place not seen before.
-        _end(f"{error.filename or 'The system says'}: {error.strerror or error}.", error)
+        _end(name, f"{error.filename or 'The system says'}: {error.strerror or error}.", error)
+    if not code:
+        print_collected(name)
     raise SystemExit(code or 0)
 
 
-def _end(message: str, error: Exception, code: int = 1) -> NoReturn:
+def _named(words: Sequence[str]) -> str:
+    """The command that words name, such as `runs list`."""
+    count = 2 if words[:1] and words[0] in _GROUPS else 1
+    return " ".join(words[:count])
+
+
+def _end(command: str, message: str, error: Exception, code: int = 1) -> NoReturn:
     speak_up(error)
+    print_collected(command, message)
     if message:
         err.print(f"error: {message}")
     raise SystemExit(code) from error

@@ -9,10 +9,10 @@ from analysis.model import load_model_index
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import write_result
-from app.console import counted, follow, out, show_table
+from app.console import counted, finish, follow, show_table
 from pruning.evaluate.benchmarks.record import BenchmarkRecord
 from pruning.plan import load_plan
-from pruning.requests.base import Option
+from pruning.requests.base import Option, command_line
 from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
 from pruning.tasks.benchmark import benchmark_results, benchmark_run, import_results
 
@@ -65,7 +65,11 @@ def benchmark(
     )
     if out_file:
         write_result(out_file, benchmark_results(records))
-        out.print(f"{out_file}: {counted(len(records), 'candidate')}")
+    finish(
+        f"{out_file or request.model}: {counted(len(records), 'candidate')}",
+        {"file": str(out_file) if out_file else None, "candidates": len(records)},
+        command_line("plot", request.model, "benchmarks"),
+    )
 
 
 def _imported(

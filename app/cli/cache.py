@@ -10,7 +10,7 @@ from analysis.errors import StatsError
 from analysis.stats.merging import extend_run, merge_runs
 from analysis.stats.store import MANIFEST, SHIPPED_STATS, stats_store
 from app.cli.derive import command
-from app.console import err, out, show_table
+from app.console import err, out, show_object, show_table
 from pruning.requests.base import Option
 from pruning.requests.options import StatsDir, Switch
 
@@ -33,16 +33,18 @@ def list_runs(*, stats_dir: StatsDir | None = None) -> None:
     if not found:
         out.print("No runs. Make one with: moeprune calibrate MODEL --corpus CORPUS")
         return
-    rows = [[row[name] for name in LISTED_COSTS] for row in cost_rows(found, identity="")]
+    costs = cost_rows(found, identity="")
+    spaced = [row | {"groups": (row["groups"] or "-").replace(",", ", ")} for row in costs]
+    rows = [[row[name] for name in LISTED_COSTS] for row in spaced]
     shown = [["-" if value is None else value for value in row] for row in rows]
-    show_table("", LISTED_COSTS, shown)
+    show_table("", LISTED_COSTS, shown, spare=("peak MiB", "tokens/s", "answers"))
 
 
 @_of_runs
 def show_run(*, run: RunId, stats_dir: StatsDir | None = None) -> None:
     """Print the manifest of a run."""
     found = stats_store(stats_dir).get(run)
-    out.print_json(json.dumps(json.loads((found.path / MANIFEST).read_text())))
+    show_object(json.loads((found.path / MANIFEST).read_text()))
 
 
 @_of_runs

@@ -4,10 +4,10 @@ from typing import Annotated
 
 from analysis.corpora import corpus_name
 from analysis.criteria.weight_based import zero_experts
-from analysis.stats.store import load_weight_stats
+from analysis.stats.store import Run, load_weight_stats, stats_store
 from app.cli.derive import command
-from app.console import follow, out, show_facts
-from pruning.requests.base import Option
+from app.console import finish, follow, note, out, show_facts
+from pruning.requests.base import Option, command_line, option_words
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import WeightsRequest
 from pruning.requests.options import Switch
@@ -30,19 +30,36 @@ def calibrate(
         _dry_run(requests)
         return
     for request in requests:
+        known = {each.manifest.run_id for each in stats_store(request.stats_dir).runs()}
         run = follow(calibrate_run(request))
-        made, stored, wanted = run.manifest.made, run.manifest.corpus, corpus_name(request.corpus)
-        dropped = sum(corpus.num_dropped for corpus in run.manifest.corpora)
-        out.print(
-            f"{run.manifest.run_id}: {run.manifest.num_tokens:,} tokens of {stored}"
-            + (f" ({dropped:,} read and dropped)" if dropped else "")
-            + f", {made.get('seconds')} s, {made.get('tokens_per_second')} tokens/s\n{run.path}"
-        )
+        stored, wanted = run.manifest.corpus, corpus_name(request.corpus)
         if wanted != stored:
-            out.print(
+            note(
                 f"{wanted} has the same tokens as {stored}, under which the run is kept: choose "
                 f"it with --corpus {stored} or --run {run.manifest.run_id}"
             )
+        _say_run(request, run, is_new=run.manifest.run_id not in known)
+
+
+def _say_run(request: CalibrateRequest, run: Run, *, is_new: bool) -> None:
+    """Print what a calibration counted; its speed only where it was this command that ran it."""
+    manifest, made = run.manifest, run.manifest.made
+    dropped = sum(corpus.num_dropped for corpus in manifest.corpora)
+    speed = f"{made.get('seconds')} s, {made.get('tokens_per_second')} tokens/s"
+    words = (
+        f"{manifest.run_id}: {manifest.num_tokens:,} tokens of {manifest.corpus}"
+        + (f" ({dropped:,} read and dropped)" if dropped else "")
+        + (f", {speed}" if is_new else ", from the cache")
+        + f"\n{run.path}"
+    )
+    result = {"run": manifest.run_id, "path": str(run.path), "tokens": manifest.num_tokens}
+    own = option_words(request, only=("revision", "stats_dir"))
+    following = ("--criterion", "reap", "--corpus", manifest.corpus, "--shrink", "40%", *own)
+    finish(
+        words,
+        {**result, "dropped_tokens": dropped, "cached": not is_new},
+        command_line("plan", request.model, *following),
+    )
 
 
 def _dry_run(requests: list[CalibrateRequest]) -> None:
@@ -75,8 +92,17 @@ def _dry_run(requests: list[CalibrateRequest]) -> None:
 @command(WeightsRequest)
 def weights(request: WeightsRequest) -> None:
     """Measure the expert weights (AIMER, Magnitude, Hoyer), streamed from disk, and cache them."""
+    known = {each.manifest.run_id for each in stats_store(request.stats_dir).runs()}
     run = follow(weights_run(request))
-    out.print(f"{run.manifest.run_id}: {run.manifest.made['seconds']} s")
-    if empty := int(zero_experts(load_weight_stats(run).per_expert()).sum()):
-        out.print(f"{empty} experts are all zero: AIMER and Magnitude prune them first")
-    out.print(str(run.path))
+    empty = int(zero_experts(load_weight_stats(run).per_expert()).sum())
+    if empty:
+        note(f"{empty} experts are all zero: AIMER and Magnitude prune them first")
+    name, layers = run.manifest.run_id, run.manifest.model.layers
+    experts = sum(layer.num_experts for layer in layers)
+    own = option_words(request, only=("revision", "stats_dir"))
+    words = "from the cache" if name in known else f"{run.manifest.made['seconds']} s"
+    finish(
+        f"{name}: weights of {experts:,} experts, {words}\n{run.path}",
+        {"run": name, "path": str(run.path), "experts": experts, "zero_experts": empty},
+        command_line("plan", request.model, "--criterion", "aimer", "--shrink", "40%", *own),
+    )

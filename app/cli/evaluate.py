@@ -1,5 +1,6 @@
 """Commands that measure how pruned models differ from the original: evaluate, sweep."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
@@ -9,13 +10,13 @@ from analysis.model import load_model_index
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import write_result, write_table
-from app.cli.say import show_records
-from app.console import counted, follow, out, show_table
+from app.cli.say import pruned_name, show_records
+from app.console import counted, finish, follow, out, show_table
 from pruning.evaluate.quality import is_random
-from pruning.evaluate.record import evaluation_table, results_of
+from pruning.evaluate.record import EvaluationRecord, evaluation_table, results_of
 from pruning.evaluate.result import MEASURES
 from pruning.plan import load_plan
-from pruning.requests.base import Option
+from pruning.requests.base import Option, command_line, option_words
 from pruning.requests.evaluation import EvaluateRequest, SweepRequest
 from pruning.tasks.evaluation import evaluate_run, sweep_run
 
@@ -36,7 +37,19 @@ def evaluate(
     names = [path.name for path in plan] or ["unpruned"]
     show_records(records, names * len(request.corpora))
     write_result(out_file, results_of(records))
-    out.print(f"{out_file}: {counted(len(records), 'evaluation')}")
+    own = ("--plan", str(plan[0]), *option_words(request, only=("revision",))) if plan else ()
+    finish(
+        f"{out_file}: {counted(len(records), 'evaluation')}",
+        {"file": str(out_file), "evaluations": [_numbers(each) for each in records]},
+        *([command_line("export", request.model, pruned_name(request.model), *own)] if own else ()),
+    )
+
+
+def _numbers(record: EvaluationRecord) -> dict[str, object]:
+    """What an evaluation measured, for --json."""
+    metrics = {name: asdict(metric) for name, metric in record.metrics.items()}
+    removed = {"corpus": record.corpus["name"], "removed": record.plan.removed}
+    return {**removed, "tokens": record.num_tokens, **metrics}
 
 
 Against = Literal["removed", "bytes", "active_params", "expert_flops"]
@@ -60,10 +73,14 @@ def sweep(
     table = evaluation_table(records)
     show_sweep(table)
     write_table(table, out_file)
-    of = counted(len(records), "evaluation")
-    out.print(f"{out_file}: {len(table)} rows of {of}")
     if plot:
         draw(table, next(iter(records[0].metrics)), against, plot)
+    of = counted(len(records), "evaluation")
+    finish(
+        f"{out_file}: {len(table)} rows of {of}",
+        {"file": str(out_file), "rows": len(table), "evaluations": len(records)},
+        command_line("report", request.model, *option_words(request, only=("revision",))),
+    )
 
 
 def draw(table: "pd.DataFrame", measure: str, against: str, path: Path) -> None:

@@ -12,7 +12,14 @@ from analysis.stats.store import stats_store
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import write_csv
-from app.cli.say import say_choice, say_notes, say_plan, show_summary, show_width_options
+from app.cli.say import (
+    commands_after_plan,
+    say_choice,
+    say_notes,
+    say_plan,
+    show_summary,
+    show_width_options,
+)
 from app.console import follow, out, show_frame
 from app.settings import Settings
 from pruning.atoms.widths import DEFAULT_MULTIPLE
@@ -130,10 +137,10 @@ def plan(request: PlanRequest, *, out_file: options.Out = Path("plan.json")) -> 
     check_request(request, model)
     made, ranking = follow(plan_from_stats(request, model, stats_store(request.stats_dir)))
     made.plan.save(out_file)
-    say_plan(model, made.plan, out_file)
-    say_notes(made.notes)
-    if ranking:
-        say_choice(ranking.choice)
     if request.is_atomic:
         routing = ranking.routing if ranking else None
         show_width_options(model, made.plan, request.width_multiple_of, routing)
+    say_notes(made.notes)
+    if ranking:
+        say_choice(ranking.choice)
+    say_plan(model, made.plan, out_file, *commands_after_plan(request, out_file))

@@ -1,13 +1,12 @@
 """Commands on jobs: list, show, logs, cancel."""
 
-import json
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from app.cli.derive import command
-from app.console import err, out, show_table
+from app.console import err, out, show_object, show_table
 from app.jobs.slurm import open_store, runner_of
 from app.jobs.store import JobStore
 from app.settings import Settings
@@ -49,7 +48,7 @@ def list_jobs(
 @command()
 def show(*, job: JobId) -> None:
     """Print everything known of a job."""
-    out.print_json(json.dumps(asdict(_store().get(job)), default=str))
+    show_object(asdict(_store().get(job)))
 
 
 @jobs.command("logs")

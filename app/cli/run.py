@@ -10,13 +10,23 @@ from analysis.stats.store import Run, stats_store
 from app.cli.derive import command
 from app.cli.files import write_result
 from app.cli.options import Recipe as RecipeFile
-from app.cli.say import report_checks, say_notes, say_plan, say_search, show_records
-from app.console import follow, out
+from app.cli.say import (
+    commands_after_plan,
+    pruned_name,
+    report_checks,
+    say_export,
+    say_notes,
+    say_plan,
+    say_search,
+    show_records,
+)
+from app.console import finish, follow, out
 from pruning.evaluate.record import results_of
 from pruning.plan import PruningPlan, load_plan
 from pruning.planning.make import check_request, plan_from_stats
 from pruning.recipe import Recipe
 from pruning.recipe_file import load_recipe
+from pruning.requests.base import command_line, option_words
 from pruning.requests.export import ExportRequest
 from pruning.requests.options import SearchFolder
 from pruning.requests.recipe import (
@@ -75,9 +85,11 @@ def run(machine: Machine, *, path: RecipeFile) -> None:
         show_records(records, [place.name] * len(records))
         result = path.with_name(f"{path.stem}.result.json")
         write_result(result, results_of(records))
-        out.print(f"evaluate: {result}")
+        finish(f"evaluate: {result}", {"evaluation": str(result)})
     if request is None:
-        out.print("export: the recipe asks for none")
+        words = ("--plan", str(place), *option_words(recipe, only=("revision",)))
+        following = command_line("export", recipe.model, pruned_name(recipe.model), *words)
+        finish("export: the recipe asks for none", {}, following)
     else:
         _exported(request, model, is_finished=is_finished)
 
@@ -134,10 +146,7 @@ def _exported(request: ExportRequest, model: MoEModel, *, is_finished: bool) -> 
             # Whether an earlier run came to its end is not known, so the proof is made again.
             report_checks(request.out, follow(verify_result(request.out, None, model)))
         return
-    result = follow(export_run(request))
-    out.print(f"export: {request.out}, plan {result['plan_digest'][:8]}")
-    if "verify" in result:
-        report_checks(request.out, result["verify"])
+    say_export(model, request.out, follow(export_run(request)))
 
 
 def _is_finished(folder: Path, plan: PruningPlan) -> bool:
@@ -164,5 +173,6 @@ def search(request: Machine, *, path: RecipeFile, out_dir: SearchFolder | None =
     folder = out_dir or search_folder(path)
     result = follow(search_run(search_of_file(path, folder, request)))
     model = load_model_index(recipe.model, revision=recipe.revision)
-    say_plan(model, load_plan(folder / PLAN_NAME, model=model), folder / PLAN_NAME)
     say_search(result, folder)
+    after = commands_after_plan(plan_request(recipe, request), folder / PLAN_NAME)
+    say_plan(model, load_plan(folder / PLAN_NAME, model=model), folder / PLAN_NAME, *after)

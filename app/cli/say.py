@@ -6,19 +6,22 @@ from typing import Any
 
 from analysis.errors import ExportError
 from analysis.lazy import pd
-from analysis.model import MoEModel
-from analysis.stats.choose import Choice
+from analysis.model import DEMO_MODEL, MoEModel
+from analysis.stats.choose import Choice, parse_corpus_weight
 from analysis.stats.store import Run
-from app.console import out, plain_rows, show_table
+from app.console import finish, note, out, plain_rows, ranges_of_rows, show_table
 from pruning.active import Routing
 from pruning.atoms.kept import count_atoms
 from pruning.atoms.sizes import atom_sizes
 from pruning.evaluate.record import EvaluationRecord
 from pruning.evaluate.result import MEASURES, Metric
-from pruning.plan import ATOMIC_GRANULARITY, PruningPlan
+from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
 from pruning.plan_summary import plan_summary
+from pruning.requests.base import command_line, option_words
+from pruning.requests.plan import PlanRequest
 from pruning.search.result import RESULT_NAME, SearchResult
-from pruning.sizes import format_bytes, size_report
+from pruning.sizes import SizeReport, format_bytes, format_count, size_report
+from pruning.surgery.manifest import read_manifest
 from pruning.surgery.width_sizes import width_options
 
 _ADDED = ("experts", "kept", "removed", "neurons", "stay", "empty", "pinned", "dropped")
@@ -30,15 +33,15 @@ _WIDTH_COLUMNS = (
 
 def say_notes(notes: Iterable[str]) -> None:
     """Print what a person should know of a result."""
-    for note in notes:
-        out.print(note)
+    for each in notes:
+        note(each)
 
 
 def say_sources(runs: Iterable[Run], notes: Iterable[str] = ()) -> None:
     """Print these runs, and what a person should know of their choice."""
     for run in runs:
         tokens = f", {run.manifest.num_tokens:,} tokens" if run.manifest.num_tokens else ""
-        out.print(f"from {run.manifest.run_id}{tokens}, {run.manifest.settings['dtype']}")
+        note(f"from {run.manifest.run_id}{tokens}, {run.manifest.settings['dtype']}")
     say_notes(notes)
 
 
@@ -47,21 +50,83 @@ def say_choice(choice: Choice[Any]) -> None:
     say_sources(choice.runs, choice.notes)
 
 
-def say_plan(model: MoEModel, plan: PruningPlan, path: Path) -> None:
-    """Print what a plan keeps, in one line; of experts layer by layer where layers differ."""
+_ASKED = {"size": "asked: {}", "shrink": "asked: -{}", "params": "asked: {} of all parameters"}
+
+
+def say_plan(model: MoEModel, plan: PruningPlan, path: Path, *following: str) -> None:
+    """Print what a plan keeps, in one line; of experts layer by layer where layers differ.
+
+    `following` are the commands that come next.
+    """
+    report, budget = size_report(model, plan), plan.provenance.budget
+    asked = _ASKED.get(str(budget.get("kind")), "").format(budget.get("asked"))
+    result = {"file": str(path), "digest": plan.digest, **_sizes(report)}
     if plan.granularity == ATOMIC_GRANULARITY:
         kept, of = count_atoms(plan.kept_atoms, plan.kept, model)
-        what = f"{kept} of {of} neurons ({1 - kept / of:.2%} sparsity)"
-        out.print(f"{path}: keeps {what}, digest {plan.digest[:8]}")
+        words = f"{path}: keeps {kept} of {of} neurons ({1 - kept / of:.2%} sparsity)"
+        words += f", {asked}" if asked else ""
+        result |= {"neurons_before": of, "neurons_after": kept}
+        finish(f"{words}, digest {plan.digest[:8]}", result, *following)
         return
-    report, summary = size_report(model, plan), plan_summary(plan, model)
-    out.print(
-        f"{path}: keeps {summary['kept'].sum()} of {model.num_experts} experts, "
-        f"{format_bytes(report.bytes_before)} -> {format_bytes(report.bytes_after)}, "
-        f"digest {plan.digest[:8]}"
-    )
-    if summary["kept"].nunique() > 1 or plan.provenance.constraints:
+    summary = plan_summary(plan, model)
+    counts = {layer: len(ids) for layer, ids in fit_plan(plan, model).kept.items()}
+    if len(set(counts.values())) > 1 or plan.provenance.constraints:
         show_summary(summary, "")
+    each, sizes = (experts_in_words(numbers) for numbers in (counts.values(), summary["experts"]))
+    words = (
+        f"{path}: keeps {report.experts_after} of {report.experts_before} experts "
+        f"({each} of {sizes} per layer), {saved_in_words(report, asked)}, "
+        f"{format_count(report.active_after)} parameters per token, digest {plan.digest[:8]}"
+    )
+    finish(words, {**result, "kept_per_layer": counts}, *following)
+
+
+def experts_in_words(counts: Iterable[int]) -> str:
+    """Numbers of layers: 17, or 12 to 20."""
+    numbers = sorted(set(map(int, counts)))
+    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+
+
+def saved_in_words(report: SizeReport, asked: str = "") -> str:
+    """Bytes before and after: 10.3 MiB -> 6.1 MiB (-40.7%), and what was asked for."""
+    return less_in_words(report.bytes_before, report.bytes_after, asked)
+
+
+def less_in_words(before: int, after: int, asked: str = "") -> str:
+    """See `saved_in_words`."""
+    shares = ", ".join(filter(None, (f"{after / before - 1:+.1%}", asked)))
+    return f"{format_bytes(before)} -> {format_bytes(after)} ({shares})"
+
+
+def _sizes(report: SizeReport) -> dict[str, object]:
+    """The numbers of a plan, for --json."""
+    return {
+        "experts_before": report.experts_before,
+        "experts_after": report.experts_after,
+        "bytes_before": report.bytes_before,
+        "bytes_after": report.bytes_after,
+        "params_before": report.params_before,
+        "params_after": report.params_after,
+        "active_params_before": report.active_before,
+        "active_params_after": report.active_after,
+    }
+
+
+def commands_after_plan(request: PlanRequest, path: Path) -> tuple[str, str]:
+    """The commands that measure a plan and that write its checkpoint."""
+    corpora = [parse_corpus_weight(text).corpus for text in request.corpora]
+    corpus = (corpora or ["demo-prose" if request.model == DEMO_MODEL else "c4"])[0]
+    shared = ("--plan", str(path), *option_words(request, only=("revision",)))
+    measured = [*option_words(request, only=("stats_dir",)), "--corpus", corpus]
+    return (
+        command_line("evaluate", request.model, *shared, *measured),
+        command_line("export", request.model, pruned_name(request.model), *shared),
+    )
+
+
+def pruned_name(model: str) -> str:
+    """A folder for the pruned checkpoint of a model."""
+    return f"{Path(model).name}-pruned"
 
 
 def show_summary(summary: "pd.DataFrame", title: str) -> None:
@@ -73,7 +138,7 @@ def show_summary(summary: "pd.DataFrame", title: str) -> None:
         mean = (summary["mean"] * summary["kept"]).sum() / summary["kept"].sum()
         least, most = int(summary["least"].min()), int(summary["most"].max())
         last |= {"least": least, "mean": mean, "most": most}
-    rows = [*plain_rows(summary), [last.get(name, "") for name in summary.columns]]
+    rows = [*ranges_of_rows(plain_rows(summary)), [last.get(name, "") for name in summary.columns]]
     show_table(title, tuple(summary.columns), rows)
 
 
@@ -134,7 +199,7 @@ def show_records(records: Sequence[EvaluationRecord], names: Sequence[str]) -> N
     labels = [MEASURES[measure].label for measure in measured]
     show_table("", ("plan", "corpus", "sparsity", *labels, "original loss", "tokens"), rows)
     for corpus in {str(record.corpus["name"]): record.corpus for record in records}.values():
-        out.print(f"{corpus['name']}: {corpus['drawn']}")
+        note(f"{corpus['name']}: {corpus['drawn']}")
 
 
 def _metric(metric: Metric | None) -> str:
@@ -154,10 +219,28 @@ def say_search(result: SearchResult, folder: Path) -> None:
     rows.append((f"best ({best.origin})", best.generation, best.fitness))
     measure = str(result.header["fitness"])
     show_table(f"{measure} on the search samples", ("allocation", "generation", measure), rows)
-    out.print(
+    finish(
         f"{folder / RESULT_NAME}: {cost['candidates']:,} candidates in {cost['seconds']:,.0f} s, "
-        f"{cost['whole_layers'] / max(1, cost['layers']):.2f}x fewer layers than whole forwards"
+        f"{cost['whole_layers'] / max(1, cost['layers']):.2f}x fewer layers than whole forwards",
+        {"search": str(folder / RESULT_NAME), measure: best.fitness, **cost},
     )
+
+
+def say_export(model: MoEModel, folder: Path, result: Mapping[str, Any]) -> None:
+    """Print what an export took and saves, and its verification where there was one."""
+    before = sum(shard.size for shard in model.checkpoint.shards)
+    after = read_manifest(folder).nbytes
+    if result["heads"]:
+        note(f"Prediction heads (MTP): {result['heads']}")
+    numbers = {"folder": str(folder), "plan_digest": result["plan_digest"]}
+    numbers |= {"file_bytes_before": before, "file_bytes_after": after}
+    checked = result.get("verify")
+    source = str(model.checkpoint.path) if model.name != DEMO_MODEL else DEMO_MODEL
+    following = () if checked else (command_line("verify", str(folder), "--source", source),)
+    words = f"{folder}: {less_in_words(before, after)}, plan {result['plan_digest'][:8]}"
+    finish(words, numbers, *following)
+    if checked:
+        report_checks(folder, checked)
 
 
 def report_checks(folder: Path, report: Mapping[str, Any]) -> None:
@@ -167,7 +250,11 @@ def report_checks(folder: Path, report: Mapping[str, Any]) -> None:
         raise ExportError(first["detail"])  # no export, of which there is nothing to tell
     rows = [(check["name"], check["ok"], check["detail"]) for check in report["checks"]]
     show_table(f"{folder}: level {report['level']}", ("check", "ok", "detail"), rows)
-    out.print(report["reason"])
+    note(report["reason"])
     failed = [check for check in report["checks"] if not check["ok"]]
+    result = {"verified": not failed, "level": str(report["level"]), "checks": len(rows)}
+    following = () if failed else (command_line("benchmark", str(folder), "--tasks", "arc_easy"),)
+    words = f"{len(failed)} of {len(rows)} checks failed" if failed else f"all {len(rows)} checks"
+    finish(f"{'FAIL' if failed else 'PASS'}: {folder}, {words}", result, *following)
     if failed:
         raise ExportError(f"{folder} fails: {failed[0]['name']}: {failed[0]['detail']}")

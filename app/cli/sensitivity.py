@@ -1,7 +1,7 @@
 """The command that measures what each layer's losses cost."""
 
 from app.cli.derive import command
-from app.console import counted, follow, out, show_table
+from app.console import counted, finish, follow, out, show_table
 from pruning.evaluate.result import MEASURES
 from pruning.requests.base import command_line, option_words, repeated
 from pruning.requests.sensitivity import SensitivityRequest
@@ -23,7 +23,11 @@ def sensitivity(request: SensitivityRequest) -> None:
     measured = request.corpora if len(request.corpora) > 1 else ()
     words = [*asked, *repeated("--corpus", request.calibrated_on), "--schedule", "measured"]
     words += [*repeated("--measured-on", measured), "--sparsity", sparsity]
-    out.print(f"next: {command_line('plan', request.model, *words)}")
+    finish(
+        f"{counted(len(found), 'corpus' if len(found) == 1 else 'corpora'[:-1])} measured",
+        {"records": [each.record.record_id for each in found]},
+        command_line("plan", request.model, *words),
+    )
 
 
 def _say_curves(found: Measured, request: SensitivityRequest) -> None:

@@ -9,14 +9,14 @@ from analysis.model import load_model_index
 from analysis.stats.store import stats_store
 from app.cli import options
 from app.cli.derive import command
-from app.cli.say import report_checks, show_width_options
-from app.console import follow, out
+from app.cli.say import report_checks, saved_in_words, say_export, show_width_options
+from app.console import finish, follow
 from pruning.measured_routing import plan_routing
 from pruning.plan import ATOMIC_GRANULARITY, load_plan
 from pruning.requests.base import Option
 from pruning.requests.export import ExportRequest, PrunedRequest
 from pruning.requests.options import StatsDir, Text
-from pruning.sizes import format_bytes, size_report
+from pruning.sizes import size_report
 from pruning.tasks.export import export_run, verify_result
 
 _SOURCE = Option(
@@ -45,18 +45,15 @@ def export(
         routing = plan_routing(chosen, model, stats_store(stats_dir))
         show_width_options(model, chosen, request.width_multiple_of, routing)
     if dry_run:
-        if not is_atomic:
-            report = size_report(model, chosen)
-            before, after = format_bytes(report.bytes_before), format_bytes(report.bytes_after)
-            out.print(f"{before} -> {after}; nothing was written.")
+        report = size_report(model, chosen)
+        words = "" if is_atomic else f"{saved_in_words(report)}; "
+        numbers = {"bytes_before": report.bytes_before, "bytes_after": report.bytes_after}
+        again = ExportRequest(**request.model_dump(exclude_unset=True), plan={})
+        finish(f"{words}nothing was written", numbers, again.command((str(plan),)))
         return
     mode = request.width_mode or ("uniform" if is_atomic else None)
     result = follow(export_run(request.into(ExportRequest, plan=chosen.to_dict(), width_mode=mode)))
-    out.print(f"{request.out}: plan {result['plan_digest'][:8]}")
-    if result["heads"]:
-        out.print(f"Prediction heads (MTP): {result['heads']}")
-    if "verify" in result:
-        report_checks(request.out, result["verify"])
+    say_export(model, request.out, result)
 
 
 @command()

@@ -1,7 +1,7 @@
 """Checks of an export that read files and compute hashes; no model is loaded."""
 
 import hashlib
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence, Sized
 from pathlib import Path
 
 from analysis.checkpoint import INDEX_NAME, Checkpoint, open_checkpoint
@@ -23,7 +23,7 @@ def _check_sizes(path: Path, manifest: Manifest) -> Iterator[Check]:
         *(f"{name} is missing" for name in sorted(expected.keys() - held.keys())),
         *(f"{name} is no part of the export" for name in sorted(held.keys() - expected.keys())),
     ]
-    yield check_that("shards", problems, f"{len(expected)} shards, none missing, none extra")
+    yield check_that("shards", problems, f"{_shards(expected)}, none missing, none extra")
     problems = [
         f"{name} has {held[name]} bytes instead of {size}"
         for name, size in expected.items()
@@ -50,7 +50,7 @@ def _check_hashes(path: Path, manifest: Manifest) -> Generator[Progress, None, C
         for name, sha256 in present.items()
         if found[name] != sha256
     ]
-    return check_that("sha256", problems, f"{len(present)} shards as they were written")
+    return check_that("sha256", problems, f"{_shards(present)} as written")
 
 
 def _check_files(path: Path, manifest: Manifest) -> Check:
@@ -115,3 +115,7 @@ def check_bytes(path: Path, manifest: Manifest) -> Generator[Progress, None, Seq
     sizes = _check_sizes(path, manifest)
     hashes = yield from _check_hashes(path, manifest)
     return [*sizes, hashes, _check_files(path, manifest), *_check_structure(path, manifest)]
+
+
+def _shards(shards: Sized) -> str:
+    return f"{len(shards)} shard{'s' * (len(shards) != 1)}"

@@ -113,7 +113,7 @@ def check_logits(
     # A NaN is not <= anything, so it fails.
     ok = difference <= MAX_DIFFERENCE
     detail = (
-        f"max |d| of the logits is {difference:.2g} on {ids.numel()} random tokens in "
+        f"logits differ by at most {difference:.2g} on {ids.numel()} random tokens in "
         f"{str(dtype).removeprefix('torch.')}, against the original with what was removed masked "
         f"(allowed: {MAX_DIFFERENCE:g})"
     )

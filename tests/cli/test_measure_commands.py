@@ -61,7 +61,7 @@ def test_dry_run_says_tokens_memory_and_time_and_writes_nothing(works, tiny, cor
 
 def test_weights_are_measured_once(moeprune, works, tiny, here):
     said = works("weights", tiny, "--stats-dir", "kept")
-    assert re.match(r"tiny-weights-[0-9a-f]{8}: [\d.]+ s\n", said)
+    assert re.match(r"tiny-weights-[0-9a-f]{8}: weights of 18 experts, [\d.]+ s\n", said)
     outcome = moeprune("weights", tiny, "--stats-dir", "kept")
     assert (outcome.code, outcome.err.strip().endswith("is in the cache")) == (0, True)
     (run,) = (path for path in (here / "kept").iterdir() if path.is_dir())

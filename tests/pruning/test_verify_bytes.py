@@ -51,7 +51,7 @@ def test_what_a_good_export_holds(out):
         "manifest": f"plan {manifest.plan.digest[:8]}, written by version {manifest.tool_version}",
         "shards": f"{count} shards, none missing, none extra",
         "sizes": f"{nbytes} bytes in all",
-        "sha256": f"{count} shards as they were written",
+        "sha256": f"{count} shards as written",
         "files": f"{len(manifest.files)} other files as they were written",
         "headers": f"{len(held.tensors)} tensors, as manifest and index say",
         "experts": "ids 0..2 in each of 3 sparse layers, as config.json says",

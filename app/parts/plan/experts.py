@@ -35,7 +35,7 @@ from pruning.planning.choice import schedule_label
 from pruning.planning.make import CurrentPlan
 from pruning.planning.recipes import recipe_of
 from pruning.schedules import Spending
-from pruning.sizes import SizeReport, format_bytes
+from pruning.sizes import SizeReport, format_bytes, format_count
 
 Metric = Callable[..., object]
 _RECIPE_LINES, _RECIPE_PX = 20, 460
@@ -76,8 +76,8 @@ def metrics(context: Context, shown: CurrentPlan, report: SizeReport) -> None:
     active, less = report.active_after, report.active_after - report.active_before
     card(
         "Active parameters",
-        short_number(active),
-        f"{short_number(less)} of {short_number(report.active_before)}" if less else "as before",
+        format_count(active),
+        f"{format_count(less)} of {format_count(report.active_before)}" if less else "as before",
         place=fourth,
         note="What one token uses: the router still picks as many experts, so removing experts "
         f"saves memory, not time. Expert FLOPs per token: {report.expert_flops:,} before, "
@@ -98,14 +98,6 @@ def saved_metric(draw: Metric, label: str, before: int, after: int, note: str) -
         height="stretch",
         help=note,
     )
-
-
-def short_number(number: int) -> str:
-    """Three digits and a unit: 3.05 B, 1.26 M, 337 k."""
-    for unit, size in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
-        if abs(number) >= size:
-            return f"{number / size:.3g} {unit}"
-    return str(number)
 
 
 def editor_part(context: Context, shown: CurrentPlan, beside: Sides | None) -> None:

@@ -16,7 +16,6 @@ from app.parts.plan.experts import (
     notes_part,
     plan_button,
     saved_metric,
-    short_number,
     unmeasured_part,
 )
 from app.session.plan_data import NeuronSizes, export_option, lacks_statistics, neuron_sizes
@@ -25,7 +24,7 @@ from pruning.atoms.selection import AtomScope
 from pruning.atoms.sizes import PLAN_ALONE
 from pruning.planning.choice import WIDTH_MODES
 from pruning.planning.make import CurrentPlan
-from pruning.sizes import format_bytes
+from pruning.sizes import format_bytes, format_count
 
 _ROWS = 12  # of the table by layer, before it scrolls
 
@@ -89,16 +88,16 @@ def _metrics(context: Context, sizes: NeuronSizes) -> None:
         routing = "by the measured routing" if measured else "experts chosen equally often"
         with_zeros = alone if chosen["refused"] else chosen
         active, flops = int(with_zeros["active"]), int(with_zeros["expert_flops"])
-        bare = short_number(int(alone["expert_flops"]))
+        bare = format_count(int(alone["expert_flops"]))
         card(
             "Active parameters",
-            short_number(active),
+            format_count(active),
             _less(sizes.report.active_before, active),
             note=f"What one token uses, {routing}, with the zeros that the width mode adds.",
         )
         card(
             "Expert FLOPs / token",
-            short_number(flops),
+            format_count(flops),
             _less(sizes.report.expert_flops, flops),
             note=f"Two per weight, {routing}. Programs of today compute a layer's experts in one "
             f"width, zeros too; the neurons that stay need {bare}.",
@@ -107,7 +106,7 @@ def _metrics(context: Context, sizes: NeuronSizes) -> None:
 
 def _less(before: int, after: int) -> str:
     return (
-        "as before" if after == before else f"-{1 - after / before:.1%} of {short_number(before)}"
+        "as before" if after == before else f"-{1 - after / before:.1%} of {format_count(before)}"
     )
 
 

@@ -1,0 +1,145 @@
+"""What commands say at their end, in words and with --json; --quiet; tables in narrow windows."""
+
+import json
+import shlex
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.model import load_model_index
+from app import console
+from app.cli import COMMANDS, load
+from pruning.plan import load_plan
+from pruning.sizes import size_report
+
+PLAN = ("plan", "demo", "--criterion", "reap", "--corpus", "demo-math", "--shrink", "40%")
+KEYS = {"command", "result", "tables", "notes", "next"}
+
+
+@pytest.fixture
+def as_json(moeprune):
+    """Run a command with --json; the object that it prints."""
+
+    def run(*words):
+        outcome = moeprune(*words, "--json")
+        found = json.loads(outcome.out)
+        assert ("error" in found) == (outcome.code != 0)
+        assert found.keys() >= KEYS
+        return found
+
+    return run
+
+
+def test_the_numbers_of_a_plan_are_those_of_its_file(as_json, here):
+    found = as_json(*PLAN)
+    plan, model = load_plan(here / "plan.json"), load_model_index("demo")
+    report, result = size_report(model, plan), found["result"]
+    assert (found["command"], result["digest"]) == ("plan", plan.digest)
+    assert (result["bytes_before"], result["bytes_after"]) == (
+        model.checkpoint.nbytes,
+        report.bytes_after,
+    )
+    assert result["bytes_after"] <= 0.6 * result["bytes_before"]
+    assert result["kept_per_layer"] == {str(layer): len(ids) for layer, ids in plan.kept.items()}
+    assert result["active_params_after"] == report.active_after
+
+
+def test_the_commands_that_come_next_can_be_copied(works, as_json, here):
+    printed = works(*PLAN)
+    assert "(17 of 32 per layer), 10.3 MiB -> 6.1 MiB (-41.2%, asked: -40%)" in printed
+    commands = [line.removeprefix("next: ") for line in printed.splitlines() if "next: " in line]
+    assert commands == as_json(*PLAN)["next"]
+    evaluate, export = (shlex.split(line)[1:] for line in commands)
+    with load("evaluate").make_context("evaluate", evaluate[1:]) as context:
+        assert context.params["plan"]
+    exported = works(*export)
+    (verify,) = [line for line in exported.splitlines() if line.startswith("next: ")]
+    printed = works(*shlex.split(verify.removeprefix("next: "))[1:])
+    assert "PASS: demo-pruned, all 11 checks" in printed
+    assert "1 shard, none missing" in printed
+
+
+def test_a_failed_verification_ends_with_fail(works, moeprune, here):
+    works(*PLAN)
+    works("export", "demo", "out", "--plan", "plan.json")
+    (shard,) = (here / "out").glob("*.safetensors")
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
+    outcome = moeprune("verify", "out", "--level", "bytes")
+    assert outcome.code == 1
+    assert "FAIL: out, 1 of 7 checks failed" in outcome.out
+    found = json.loads(moeprune("verify", "out", "--level", "bytes", "--json").out)
+    assert found["result"]["verified"] is False
+    assert "sha256" in found["error"]
+
+
+def test_an_error_is_an_object_too(as_json):
+    found = as_json("plan", "demo", "--criterion", "aimer", "--shrink", "99%")
+    assert "the largest share that works is 76.83%" in found["error"]
+
+
+@pytest.mark.parametrize("words", ["runs list", "inspect demo", "--version", "jobs list"])
+def test_what_is_printed_as_tables_is_in_the_object(as_json, words):
+    found = as_json(*words.split())
+    assert found["command"] == words.removesuffix(" demo")
+    assert found["tables"] or found["result"] or found["notes"]
+    for table in found["tables"]:
+        assert all(len(row) == len(table["columns"]) for row in table["rows"])
+
+
+def test_quiet_prints_the_result_alone(moeprune):
+    outcome = moeprune("--quiet", *PLAN)
+    (line,) = outcome.out.splitlines()
+    assert line.startswith("plan.json: keeps 102 of 192 experts")
+    assert outcome.err == ""
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, "runs list"])
+def test_version_and_help_come_before_anything_else(moeprune, name):
+    assert moeprune(*name.split(), "--help", "--json").code == 0
+
+
+WORD = st.text("abcdefgh-", min_size=1, max_size=12)
+CELL = st.lists(WORD, min_size=1, max_size=3).map(" ".join)
+
+
+@given(
+    rows=st.integers(1, 5).flatmap(
+        lambda count: st.lists(
+            st.lists(CELL, min_size=count, max_size=count), min_size=1, max_size=3
+        )
+    ),
+    width=st.sampled_from([20, 40, 80]),
+)
+def test_no_word_is_broken_and_none_is_lost(rows, width):
+    console.speak()
+    columns = [f"c{index}" for index in range(len(rows[0]))]
+    with console.out.capture() as captured, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(console.out, "_width", width)
+        console.show_table("", columns, rows)
+    printed = captured.get()
+    assert all(len(line.rstrip()) <= max(width, 17) for line in printed.splitlines())
+    wanted = Counter(word for row in rows for cell in row for word in cell.split())
+    assert not wanted - Counter(printed.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("width", [80, 100])
+@pytest.mark.parametrize(
+    "words", ["runs list", "inspect demo", "plans show plan.json", "blend demo --sparsity 50%"]
+)
+def test_lists_fit_the_window_and_keep_ids_whole(works, monkeypatch, words, width):
+    works(*PLAN, "--protect", "0")
+    monkeypatch.setattr(console.out, "_width", width)
+    named = ("--criterion", "reap", "--corpus", "demo-math", "--corpus", "demo-code")
+    printed = works(*words.split(), *(named if "blend" in words else ()))
+    rows = [line for line in printed.splitlines() if "│" in line]
+    assert rows
+    assert max(map(len, rows)) <= width
+    if words == "runs list":
+        assert "demo-demo-math-5455904a" in printed
+    if words.startswith("plans"):
+        # Layer 0 is whole, and the others are alike.
+        assert [line.split()[0] for line in rows] == ["0", "1-5", "all"]
