@@ -70,21 +70,27 @@ def chromium(chromium_path: str) -> "Iterator[Browser]":
 
 @pytest.fixture
 def make_expert_stats() -> Callable[..., ExpertStats]:
-    """Statistics of a model with layers 1 and 3 of five experts each, random but seeded."""
+    """Statistics, random but seeded: of layers 1 and 3 of five experts each, or of a model."""
 
-    def make(seed: int = 0, corpus: str = "text") -> ExpertStats:
-        layers = (MoELayer(1, 5, 2), MoELayer(3, 5, 2))
+    tiny = MeasuredModel("tiny", "0" * 64, "olmoe", (MoELayer(1, 5, 2), MoELayer(3, 5, 2)))
+
+    def make(seed: int = 0, corpus: str = "text", model: MeasuredModel = tiny) -> ExpertStats:
         generator = np.random.default_rng(seed)
-        table = Grid(layers).index()
+        table = Grid(model.layers).index()
         columns = {
             name: generator.random(len(table)) * 100 + 1
             for name in EXPERT_COLUMNS
             if name not in ("layer", "expert")
         }
-        model = MeasuredModel("tiny", "0" * 64, "olmoe", layers)
         corpora = (CorpusRef(corpus, f"{seed:064d}", 1, 1, 100, 0, 0, 100),)
         manifest = RunManifest(
-            "routed", f"tiny-{corpus}", f"{seed:064d}", model, corpora, {"dtype": "float32"}, {}
+            "routed",
+            f"{model.name}-{corpus}",
+            f"{seed:064d}",
+            model,
+            corpora,
+            {"dtype": "float32"},
+            {},
         )
         return ExpertStats(manifest, table.assign(**columns).astype(dict(EXPERT_COLUMNS)))
 

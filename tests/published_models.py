@@ -1,5 +1,12 @@
 """Architectures of published models, as the papers and their config.json give them."""
 
+import json
+from pathlib import Path
+from typing import Any
+
+from pruning.outline import outline_model
+
+
 OLMOE = {
     "model_type": "olmoe", "hidden_size": 2048, "intermediate_size": 1024,
     "num_hidden_layers": 16, "num_attention_heads": 16, "num_key_value_heads": 16,
@@ -35,3 +42,23 @@ MIXTRAL = {
     "vocab_size": 32_000, "num_local_experts": 8, "num_experts_per_tok": 2,
     "tie_word_embeddings": False, "torch_dtype": "bfloat16",
 }  # fmt: skip
+
+
+def hollow_checkpoint(folder: Path, config: dict[str, Any]) -> None:
+    """Write a checkpoint with real headers and a hole for each weight: it takes no disk."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    (shard,) = outline_model(str(folder)).checkpoint.shards
+    header = {
+        entry.name: {
+            "dtype": entry.dtype,
+            "shape": entry.shape,
+            "data_offsets": [entry.start, entry.end],
+        }
+        for entry in shard.tensors
+    }
+    packed = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
+    packed += b" " * (-len(packed) % 8)
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(len(packed).to_bytes(8, "little") + packed)
+        file.truncate(8 + len(packed) + shard.tensors[-1].end)

@@ -10,11 +10,17 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+from published_models import QWEN3, hollow_checkpoint
 
-from analysis.model import DEMO_CHECKPOINT
+from analysis.model import DEMO_CHECKPOINT, load_model_index
+from analysis.stats.store import save_expert_stats
+from analysis.stats.tables import measured_model
 from builders import tiny_model
+from pruning.plan import load_plan
+from pruning.sizes import size_report
 
 ROOT = Path(__file__).parents[2]
 # What stands before a block that is not run: it is part of the page.
@@ -101,3 +107,29 @@ def test_the_commands_of_a_page_run(document, prepared, here, works):
     for words in commands_of(document, here):
         print("moeprune", *words)
         works(*offline(words))
+
+
+@pytest.mark.slow
+def test_the_guide_plans_a_checkpoint_of_30b(here, works, make_expert_stats):
+    """Word for word, but for what needs weights: real shapes, a hole for the data."""
+    guide = ROOT / "docs" / "guide" / "prune-your-own-model.md"
+    folder = here / "Qwen3-30B-A3B"
+    hollow_checkpoint(folder, QWEN3)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(DEMO_CHECKPOINT / name, folder)
+    write(here / "copies" / "part.jsonl", [{"text": f"Document {n}. " * 99} for n in range(99)])
+    model = load_model_index(str(folder))
+    stats = make_expert_stats(0, "c4", measured_model(model))
+    vectors = np.ones((len(stats.table), 2))
+    save_expert_stats(here / "cached_stats", stats.manifest, stats.table, vectors)
+    ran = []
+    for words in commands_of(guide, here):
+        if words[0] in ("inspect", "plans") or "--dry-run" in words or "reap" in words:
+            print("moeprune", *words)
+            ran.append(works(*[each.replace("MODEL", folder.name) for each in offline(words)]))
+    assert len(ran) == 5
+    assert "128" in ran[0]
+    plan = load_plan(here / "olmoe-small.json")
+    assert len({len(kept) for kept in plan.kept.values()}) == 1
+    sizes = size_report(model, plan)
+    assert 0.59 < sizes.bytes_after / sizes.bytes_before <= 0.6
