@@ -6,7 +6,6 @@ from typing import Any
 
 from pruning.outline import outline_model
 
-
 OLMOE = {
     "model_type": "olmoe", "hidden_size": 2048, "intermediate_size": 1024,
     "num_hidden_layers": 16, "num_attention_heads": 16, "num_key_value_heads": 16,
