@@ -3,14 +3,15 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
 
-from analysis.checkpoint import Checkpoint, Config, TensorEntry, open_checkpoint
-from analysis.errors import CheckpointError, UnsupportedModelError, first_line
+from analysis.checkpoint import CONFIG_NAME, Checkpoint, Config, TensorEntry, open_checkpoint
+from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.families import MoEFamily, MoELayer, Slot, SlotKind, family_of
 from analysis.families.rules import whole_number
+from analysis.hub import fetched
 
 # Quantised weights have other names: MXFP4, GPTQ and AWQ, compressed-tensors.
 _WEIGHT_ROLES = ("weight", "blocks", "qweight", "weight_packed")
@@ -176,17 +177,36 @@ def resolve_model(model: str, *, revision: str | None = None) -> Path:
             f"{model} is not a directory; give the folder of a checkpoint, a hub id such as "
             f"allenai/OLMoE-1B-7B-0125-Instruct, or {DEMO_MODEL!r}."
         )
-    # The hub's client takes longer to import than a local checkpoint to open.
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    return fetched(model, partial(_snapshot, model, revision))
 
-    try:
-        return Path(snapshot_download(model, revision=revision, allow_patterns=_HUB_FILES))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        reason = first_line(error)
-        raise CheckpointError(
-            f"{model} is not a local directory and cannot be fetched from the hub: {reason}"
-        ) from error
+
+def _snapshot(model: str, revision: str | None, *, local_files_only: bool = False) -> str:
+    from huggingface_hub import snapshot_download
+
+    return snapshot_download(
+        model,
+        revision=revision,
+        allow_patterns=_HUB_FILES,
+        local_files_only=local_files_only,
+    )
+
+
+def config_folder(source: str, revision: str | None = None) -> Path:
+    """The folder of a config.json: of one that is named, of a folder, of `demo` or of a hub id."""
+    path = Path(source).expanduser()
+    if path.is_file() and path.name == CONFIG_NAME:
+        return path.parent
+    if source == DEMO_MODEL and not path.exists():
+        return DEMO_CHECKPOINT
+    if path.exists() or source.count("/") != 1 or source.startswith((".", "/")):
+        return path
+    return fetched(source, partial(_config, source, revision)).parent
+
+
+def _config(model: str, revision: str | None, *, local_files_only: bool = False) -> str:
+    from huggingface_hub import hf_hub_download
+
+    return hf_hub_download(model, CONFIG_NAME, revision=revision, local_files_only=local_files_only)
 
 
 def load_model_index(model: str, *, revision: str | None = None) -> MoEModel:

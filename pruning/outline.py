@@ -12,8 +12,6 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
-from huggingface_hub import hf_hub_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
@@ -22,7 +20,7 @@ from analysis.calibration.loading import LOADING_ERRORS
 from analysis.checkpoint import CONFIG_NAME, Checkpoint, Shard, TensorEntry, read_config
 from analysis.errors import CheckpointError, first_line, unknown_name
 from analysis.families import family_of
-from analysis.model import DEMO_CHECKPOINT, DEMO_MODEL, MoEModel, describe_model
+from analysis.model import MoEModel, config_folder, describe_model
 from analysis.nonuniform.loading import auto_class_of
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -52,7 +50,7 @@ def outline_model(
     """
     if dtype is not None and dtype not in _DTYPES:
         raise CheckpointError(unknown_name("dtype", dtype, list(_DTYPES)))
-    folder = _folder(source, revision)
+    folder = config_folder(source, revision)
     config = read_config(folder)
     # Not from the shapes: what is not in the table of families is discovered from real headers.
     family = family_of(config, {})
@@ -68,24 +66,6 @@ def outline_model(
         entries.append(TensorEntry(each, _PLACE, _STORED[tensor.dtype], shape, start, end))
     shard = Shard(_PLACE, end, b"", 0, {}, tuple(entries))
     return describe_model(_Outline(folder, config, (shard,)), name=name)
-
-
-def _folder(source: str, revision: str | None) -> Path:
-    path = Path(source).expanduser()
-    if path.is_file() and path.name == CONFIG_NAME:
-        return path.parent
-    if source == DEMO_MODEL and not path.exists():
-        return DEMO_CHECKPOINT
-    if path.exists() or source.count("/") != 1 or source.startswith((".", "/")):
-        return path
-    try:
-        return Path(hf_hub_download(source, CONFIG_NAME, revision=revision)).parent
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        reason = first_line(error)
-        raise CheckpointError(
-            f"{source} is no local directory, and its {CONFIG_NAME} cannot be fetched from the "
-            f"hub: {reason}"
-        ) from error
 
 
 def _tensors(bare: MoEModel, dtype: torch.dtype) -> Mapping[str, Tensor]:

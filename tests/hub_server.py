@@ -1,4 +1,4 @@
-"""A hub of one data set, on this machine: what `huggingface_hub` and `datasets` ask of it."""
+"""A hub on this machine: a dataset and a model of one name, as `huggingface_hub` asks for them."""
 
 import hashlib
 import json
@@ -12,6 +12,7 @@ OLD_COMMIT = "b" * 40
 ROWS = [{"content": f"the cat number {number} sat on the mat"} for number in range(200)]
 FILES = {
     "data/train-0.jsonl": b"".join(json.dumps(row).encode() + b"\n" for row in ROWS),
+    "config.json": b"{}",
     "README.md": b"---\nlicense: mit\n---\n",
 }
 _REFUSED = {"someone/gated": (403, "GatedRepo"), "someone/gone": (404, "RepoNotFound")}
@@ -67,7 +68,9 @@ class _Hub(BaseHTTPRequestHandler):
         )
 
     def _answer(self) -> None:
-        path = self.path.partition("?")[0]
+        path = self.path.partition("?")[0].replace("/api/models/", "/api/datasets/")
+        if path.startswith("/someone/"):
+            path = f"/datasets{path}"
         rest = path.removeprefix(_INFO)
         if path.startswith(_RESOLVE):
             self._file(path.removeprefix(_RESOLVE).partition("/")[2])
@@ -80,7 +83,7 @@ class _Hub(BaseHTTPRequestHandler):
             siblings = [{"rfilename": name} for name in FILES]
             self._json({"id": "someone/cats", "sha": commit, "siblings": siblings, "tags": []})
         else:
-            name = path.removeprefix("/api/datasets/")
+            name = "/".join(path.partition("/datasets/")[2].split("/")[:2])
             status, code = _REFUSED.get(name, (404, "RepoNotFound"))
             self._send(status, b"{}", X_Error_Code=code)
 

@@ -22,6 +22,7 @@ from analysis.corpora.presets import HubDataset
 from analysis.corpora.sources import Source, local_source
 from analysis.corpora.spec import parse_corpus
 from analysis.errors import CorpusError, first_line
+from analysis.hub import reach_hub
 
 # Documents held back while shuffling a stream; the order of files is shuffled as a whole.
 SHUFFLE_BUFFER = 10_000
@@ -72,6 +73,7 @@ def _hub_stream(
 ) -> tuple[datasets.IterableDataset, dict[str, Any]]:
     """The rows of a dataset, and facts of it: the commit that is its revision today among them."""
     try:
+        reach_hub()
         # Asked for first: it fails at once, where streaming would try five times.
         found = HfApi().dataset_info(dataset.repo, revision=dataset.revision, timeout=20)
     except GatedRepoError as error:

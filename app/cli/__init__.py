@@ -1,6 +1,7 @@
 """`moeprune`: the command line. Commands are thin; what they do lives in analysis and pruning."""
 
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module, metadata
@@ -146,6 +147,8 @@ def main() -> None:
     speak(quiet="--quiet" in said, as_json=as_json)
     logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING)
     speak_for_all()
+    # Or the hub's client asks it for a list of programs that may run this one, and waits.
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     try:
         code = cli(prog_name="moeprune", standalone_mode=False)
     except typer.TyperException as error:

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from analysis.corpora import corpus_name
 from analysis.criteria.weight_based import zero_experts
+from analysis.model import load_model_index
 from analysis.stats.store import Run, load_weight_stats, stats_store
 from app.cli.derive import command
 from app.console import finish, follow, note, out, show_facts
@@ -24,6 +25,8 @@ def calibrate(
     ] = False,
 ) -> None:
     """Run the model once over each corpus and cache its expert statistics."""
+    request = requests[0]  # what is wrong with the model is said before torch is imported
+    load_model_index(request.model, revision=request.revision)
     if len(requests) > 1:  # a single one is opened at once anyway
         follow(check_corpora(requests))
     if dry_run:

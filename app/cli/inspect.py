@@ -5,7 +5,7 @@ from typing import Annotated
 
 from analysis.families import MoELayer, SlotKind
 from analysis.heads import prediction_heads
-from analysis.model import MoEModel, load_model_index
+from analysis.model import MoEModel, config_folder, load_model_index
 from analysis.widths import expert_widths, loaded_widths
 from app.cli.derive import command
 from app.console import out, show_facts, show_table
@@ -28,6 +28,7 @@ def inspect(
 ) -> None:
     """Show architecture, experts, sizes and what can be pruned; reads headers only."""
     if config_only:
+        config_folder(request.model, request.revision)  # fails before transformers is imported
         from pruning.outline import outline_model
 
         model = outline_model(request.model, revision=request.revision)

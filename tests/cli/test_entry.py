@@ -50,7 +50,7 @@ def test_a_hub_id_that_cannot_be_fetched_is_one_line(moeprune, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     outcome = moeprune("inspect", "nobody/nothing")
     assert (outcome.code, outcome.out) == (1, "")
-    assert outcome.err.startswith("error: nobody/nothing is not a local directory and cannot be")
+    assert outcome.err.startswith("error: nobody/nothing is not a local directory nor in the hub")
     assert outcome.err.count("\n") == 1
 
 

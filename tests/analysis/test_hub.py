@@ -1,0 +1,91 @@
+"""Models of the hub: fetched where it answers, one line within seconds where it does not."""
+
+import os
+import socket
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hub_server import FILES, hub
+
+PROGRAM = (
+    "import os, sys\n"
+    "os.environ['HF_HUB_DISABLE_TELEMETRY'] = '1'\n"
+    "from analysis.errors import UserError\n"
+    "from analysis.model import config_folder, resolve_model\n"
+    "for find in (resolve_model, config_folder):\n"
+    "    try:\n        print(find(sys.argv[1]))\n"
+    "    except UserError as error:\n        print(error)\n"
+)
+
+
+@pytest.fixture
+def ask(tmp_path):
+    """The lines that finding a model, and its configuration, prints in a process of its own."""
+
+    def asked(model, seconds=60, **network):
+        known = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+        env = {**known, **network, "HF_HOME": str(tmp_path / "hub")}
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, model],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+        )
+        assert done.returncode == 0, done.stderr
+        assert not done.stderr or "Fetching" in done.stderr
+        return done.stdout.splitlines()
+
+    return asked
+
+
+def closed_port():
+    with closing(socket.socket()) as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+def test_a_hub_that_refuses_is_one_line(ask):
+    place = f"http://127.0.0.1:{closed_port()}"
+    for line in ask("some-org/some-model", HF_ENDPOINT=place):
+        assert line.startswith(f"some-org/some-model is not a local directory, and {place} does")
+        assert "give the folder of a checkpoint" in line
+
+
+def test_a_hub_that_never_answers_is_asked_once_and_not_for_long(ask):
+    with closing(socket.socket()) as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        place = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        lines = ask("some-org/some-model", HF_ENDPOINT=place, HF_HUB_ETAG_TIMEOUT="1")
+        assert all("does not answer within 1 s (timed out)" in line for line in lines)
+        silent.setblocking(False)
+        asked = 0
+        while True:
+            try:
+                silent.accept()[0].close()
+            except BlockingIOError:
+                break
+            asked += 1
+        assert asked == 2  # once for the model, once for its configuration
+
+
+def test_offline_is_said(ask):
+    for line in ask("some-org/some-model", HF_HUB_OFFLINE="1"):
+        assert "HF_HUB_OFFLINE is set; unset it" in line
+
+
+def test_what_was_fetched_is_found_without_a_network(ask):
+    with hub() as place:
+        found = ask("someone/cats", HF_ENDPOINT=place)
+        (folder,) = set(found)
+        assert Path(folder, "config.json").read_bytes() == FILES["config.json"]
+        for missing in ask("someone/gone", HF_ENDPOINT=place):
+            assert "the hub has no such model that you may read" in missing
+        for gated in ask("someone/gated", HF_ENDPOINT=place):
+            assert gated.startswith("someone/gated is gated: accept its terms on the hub")
+    assert ask("someone/cats", HF_ENDPOINT=f"http://127.0.0.1:{closed_port()}") == found
+    assert ask("someone/cats", HF_HUB_OFFLINE="1") == found
