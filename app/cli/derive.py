@@ -13,9 +13,13 @@ from typer.models import ParameterInfo
 
 from app.cli.files import check_new_file
 from pruning.requests.base import Request, flags_of, option_of, validated
+from pruning.requests.panels import PANELS
 
 Handler = Callable[..., None]
 _PLAIN = (bool, int, float, Path)
+_METAVARS: dict[Any, str] = {int: "<n>", float: "<number>", Path: "<path>"}
+# Options of a command whose help has no headings.
+MOST_UNGROUPED = 12
 
 
 def command(kind: type[Request] | None = None, each: str = "") -> Callable[[Handler], Handler]:
@@ -30,10 +34,12 @@ def command(kind: type[Request] | None = None, each: str = "") -> Callable[[Hand
     def derive(handler: Handler) -> Handler:
         own, passed = _own_options(handler)
         fields = kind.model_fields if kind else {}
+        declared = {**own.model_fields, **fields}
+        panels = PANELS if len(declared) > MOST_UNGROUPED else {}
         parameters = {
             parameter.name: parameter
-            for name, field in [*own.model_fields.items(), *fields.items()]
-            if (parameter := _parameter(name, field, repeated=name == each)) is not None
+            for name, field in declared.items()
+            if (parameter := _parameter(name, field, panels.get(name), repeated=name == each))
         }
 
         def run(ctx: typer.Context, **values: Any) -> None:
@@ -60,10 +66,14 @@ def command(kind: type[Request] | None = None, each: str = "") -> Callable[[Hand
         for name in ("__name__", "__doc__", "__module__"):
             setattr(run, name, getattr(handler, name))
         context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-        # Required options stand before the others.
+        order = ["", *dict.fromkeys(panels.values())]
+        # By heading; required options stand before the others.
         taken = sorted(
             [*parameters.values(), *passed],
-            key=lambda each: each.default is not inspect.Parameter.empty,
+            key=lambda each: (
+                order.index(panels.get(each.name, "")),
+                each.default is not inspect.Parameter.empty,
+            ),
         )
         run.__signature__ = inspect.Signature([context, *taken])  # type: ignore[attr-defined]
         return run
@@ -87,7 +97,9 @@ def _own_options(handler: Handler) -> tuple[type[Request], list[inspect.Paramete
     return model, passed
 
 
-def _parameter(name: str, field: FieldInfo, *, repeated: bool) -> inspect.Parameter | None:
+def _parameter(
+    name: str, field: FieldInfo, panel: str | None, *, repeated: bool
+) -> inspect.Parameter | None:
     """A field as a parameter that typer reads; None for one that is no option."""
     option = option_of(field)
     if option is None:
@@ -102,6 +114,8 @@ def _parameter(name: str, field: FieldInfo, *, repeated: bool) -> inspect.Parame
         info = typer.Option(
             *(["/".join(flags)] if kind is bool else flags),
             help=option.help,
+            metavar=None if kind is bool else _METAVARS.get(_item(kind), "<text>"),
+            rich_help_panel=panel,
             exists=option.file == "existing",
             dir_okay=option.file in ("", "folder"),
             file_okay=option.file != "folder",
@@ -124,6 +138,11 @@ def _taken(field: FieldInfo) -> Any:
     item = item if item in _PLAIN else str
     is_one = any(getattr(rule, "max_length", None) == 1 for rule in field.metadata)
     return item if is_one else types.GenericAlias(list, item)
+
+
+def _item(kind: Any) -> Any:
+    """What one value of an option is."""
+    return get_args(kind)[0] if get_origin(kind) is list else kind
 
 
 def _members(kind: Any) -> Iterator[Any]:

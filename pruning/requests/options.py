@@ -204,21 +204,21 @@ Sparsity = Annotated[
 Shrink = Annotated[
     Decimal,
     checked_by(parse_sparsity),
-    Option("Budget: make the checkpoint smaller by this share of its bytes, 40% or 0.4."),
+    Option("Make the checkpoint smaller by this share of its bytes: 40% or 0.4."),
 ]
 ParamsShare = Annotated[
     Decimal,
     checked_by(parse_sparsity),
-    Option("Budget: remove this share of all the model's parameters, 20% or 0.2."),
+    Option("Remove this share of all parameters: 20% or 0.2."),
 ]
 Remove = Annotated[
-    Whole, Field(ge=0, le=10**12), Option("Budget: number of experts removed from all layers.")
+    Whole, Field(ge=0, le=10**12), Option("Remove this many experts, or neurons, in all.")
 ]
 TargetGib = Annotated[
     Decimal,
     checked_by(parse_gib),
     Option(
-        "Budget: size of the weights on disk, 30GiB, 32GB, or a number of GiB.",
+        "Size of the weights on disk: 30GiB, 32GB, or a number of GiB.",
         ("--target-size", "--target-gib"),
     ),
 ]
@@ -228,8 +228,8 @@ TargetDtype = Annotated[
 Uneven = Annotated[
     Switch,
     Option(
-        "Let layers keep different numbers of experts, to come closer to a target size or share; "
-        "serving engines need equal numbers."
+        "Let layers keep different numbers of experts, closer to the target; serving engines need "
+        "equal numbers."
     ),
 ]
 Schedule = Annotated[

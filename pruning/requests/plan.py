@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import model_validator
 
@@ -15,7 +15,7 @@ from pruning.budget import SizeTarget
 from pruning.constraints import Constraints, parse_counts, parse_experts, parse_numbers
 from pruning.plan import ATOMIC_GRANULARITY
 from pruning.requests import options
-from pruning.requests.base import Option, option_words
+from pruning.requests.base import option_words
 from pruning.requests.ranking import RankRequest
 from pruning.schedules import MEASURED, get_schedule
 
@@ -65,16 +65,8 @@ class PlanRequest(RankRequest):
 
     asked_by = "plan"
     writes = "plan.json"
-    granularity: Annotated[
-        options.Granularity,
-        Option(
-            "What is removed: whole experts (expert), or neurons (atomic); then budgets count "
-            "neurons, and each expert keeps the multiple and the floor."
-        ),
-    ] = "expert"
-    sparsity: Annotated[
-        options.Sparsity, Option("Budget: fraction of experts removed, 0.5 or 50%.")
-    ] = ""
+    granularity: options.Granularity = "expert"
+    sparsity: options.Sparsity = ""
     shrink: options.Shrink | None = None
     target_gib: options.TargetGib | None = None
     target_dtype: options.TargetDtype = "own"

@@ -102,6 +102,20 @@ def test_version_and_help_come_before_anything_else(moeprune, name):
     assert moeprune(*name.split(), "--help", "--json").code == 0
 
 
+def test_every_help_fits_a_screen_or_has_headings(moeprune, monkeypatch):
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 80)
+    seen = 0
+    for name in COMMANDS:
+        group = getattr(load(name), "commands", None)
+        for words in [f"{name} {each}" for each in group] if group else [name]:
+            lines = moeprune(*words.split(), "--help").out.splitlines()
+            assert max(map(len, lines)) <= 80
+            headings = sum(line.startswith("╭─") for line in lines)
+            assert len(lines) <= 50 or headings >= 4, words
+            seen += 1
+    assert seen > len(COMMANDS)
+
+
 WORD = st.text("abcdefgh-", min_size=1, max_size=12)
 CELL = st.lists(WORD, min_size=1, max_size=3).map(" ".join)
 
