@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 from pyarrow import parquet
 from typer.testing import CliRunner
 
@@ -230,3 +231,10 @@ def test_every_page_of_the_documentation_is_reached_from_the_readme():
         waiting |= links_of(page) - reached
     pages = {page.resolve() for page in (ROOT / "docs").rglob("*.md")}
     assert sorted(page.name for page in pages - reached) == []
+
+
+def test_the_site_lists_every_page():
+    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
+    listed = re.findall(r"'([\w/-]+\.md)'", str(nav))
+    pages = [str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")]
+    assert sorted(listed) == sorted(pages)
