@@ -272,7 +272,7 @@ class Recipe(Request):
             raise ValueError(f"measured_on, cost and across are for the schedule {MEASURED}")
         says_all = value.file or info.data.get("kept_atoms")
         if not says_all and info.data.get("budget", value) is None:
-            raise ValueError(f"a budget is missing under budget: {', '.join(BUDGETS)}")
+            raise ValueError(f"a budget is missing; add budget: with one of {', '.join(BUDGETS)}")
         if info.data.get("kept_atoms") and info.data.get("budget"):
             raise ValueError("kept_atoms says what stays; leave budget out")
         if "corpora" not in info.data or "criterion" not in info.data:

@@ -74,7 +74,9 @@ def _has_text(data: bytes | bytearray, start: int, name: str) -> bool:
     try:
         return bool(data.decode("utf-8").strip())
     except UnicodeDecodeError as error:
-        raise CorpusError(f"{name} is not UTF-8 text (byte {start + error.start}).") from error
+        raise CorpusError(
+            f"{name} is not UTF-8 text (byte {start + error.start}); save it as UTF-8."
+        ) from error
 
 
 def _paragraphs(file: BinaryIO, line: int, name: str) -> Iterator[_Record]:
@@ -152,7 +154,10 @@ class _JsonFile(_LineFile):
         try:
             row = parse_json(record.data)
         except ValueError as error:
-            raise CorpusError(f"{where} is not JSON: {error}.") from error
+            reason = str(error).partition(": line ")[0]  # that counts within this line
+            raise CorpusError(
+                f'{where} is not JSON: {reason}; each line is an object, as {{"text": "..."}}.'
+            ) from error
         if not isinstance(row, dict):
             raise CorpusError(f"{where} is not a JSON object.")
         return row_document(row, where, self._fields)
@@ -226,5 +231,5 @@ def open_documents(path: Path, fields: Fields) -> DocumentFile:
         raise CorpusError(f"The corpus file {path} does not exist.")
     documents = _OPENERS[path.suffix](path, fields)
     if len(documents) == 0:
-        raise CorpusError(f"The corpus {path} is empty.")
+        raise CorpusError(f"The corpus {path} is empty; it needs at least one document.")
     return documents

@@ -1,5 +1,6 @@
 """Figures as files: HTML needs no browser to write and opens anywhere; PNG and SVG need one."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import plotly.graph_objects as go
@@ -30,14 +31,14 @@ def figure_html(figure: go.Figure) -> str:
 def figure_image(figure: go.Figure, kind: str) -> bytes:
     """The figure on white as `svg`, `png` or `pdf`."""
     white = go.Figure(figure).update_layout(paper_bgcolor="white", plot_bgcolor="white")
-    try:
-        image: bytes = white.to_image(format=kind, width=1000)
-    except ValueError as error:  # how plotly says that kaleido is not installed
+    if find_spec("kaleido") is None:
         raise UserError(
             f"A {kind} file needs the extra `plots`: pip install 'moe-prune-studio[plots]'; an "
             ".html file does not."
-        ) from error
-    except RuntimeError as error:  # and that there is no browser
+        )
+    try:
+        image: bytes = white.to_image(format=kind, width=1000)
+    except RuntimeError as error:  # how kaleido says that there is no browser
         raise UserError(
             f"A {kind} file needs Chromium or Chrome, and none was found; install one, or write "
             ".html instead."

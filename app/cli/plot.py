@@ -129,10 +129,10 @@ def report(
     recipes = request.recipes(request.criterion, request.with_criterion, request.sparsity)
     made = report_of(_context(*recipes), views, request.title)
     if not made.sections:
-        raise PlanError(f"Nothing can be drawn. {next(iter(made.omitted.values()))}")
+        raise PlanError(f"Nothing can be drawn. {next(iter(made.omitted))}")
     write_durably(out_file, report_html(made).encode())
-    for name, reason in made.omitted.items():
-        out.print(f"left out: {name}: {reason}")
+    for reason, titles in made.omitted.items():
+        out.print(f"left out: {'; '.join(titles)}: {reason}")
     out.print(f"{out_file}: {len(made.sections)} figures")
 
 

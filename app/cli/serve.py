@@ -42,9 +42,9 @@ def app(
     if slurm is not None:
         parse_options(slurm)
         check_slurm()
-    for folder in (stats_dir, models_root):
+    for flag, folder in (("--stats-dir", stats_dir), ("--models-root", models_root)):
         if folder is not None and not folder.is_dir():
-            raise UserError(f"{folder} is not a directory.")
+            raise UserError(f"{flag}: {folder} is not a directory; make it, or name another.")
     settings = _settings(stats_dir, models_root, export_root)
     _serve(settings if slurm is None else replace(settings, slurm=slurm), port, address)
 

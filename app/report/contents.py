@@ -29,7 +29,7 @@ class Report:
     facts: dict[str, str]  # name -> value, of the model and the recipe
     command: str  # see `command_of`
     sections: tuple[tuple[Chart, Drawing], ...]  # the charts with their drawings
-    omitted: dict[str, str]  # title of a figure -> why it is not there
+    omitted: dict[str, tuple[str, ...]]  # why -> titles of the figures that are not there
 
 
 def views_of(names: Sequence[str], criterion: str = "") -> list[Chart]:
@@ -44,12 +44,13 @@ def views_of(names: Sequence[str], criterion: str = "") -> list[Chart]:
 
 def report_of(context: Context, views: Sequence[Chart], title: str = DEFAULT_TITLE) -> Report:
     """The report on a context; what cannot be drawn of it is left out, with the reason."""
-    sections, omitted = [], {}
+    sections: list[tuple[Chart, Drawing]] = []
+    omitted: dict[str, tuple[str, ...]] = {}
     for view in views:
         try:
             sections.append((view, view.draw(context)))
         except UserError as error:
-            omitted[view.title] = str(error)
+            omitted[str(error)] = (*omitted.get(str(error), ()), view.title)
     # For others the command names the statistics folder, not where that lies.
     words = shlex.split(command_of(context, views))
     for place, word in enumerate(words[:-1]):

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
-from analysis.errors import UserError, did_you_mean, sentence
+from analysis.errors import UserError, did_you_mean, sentence, unknown_name
 
 Kind = TypeVar("Kind", bound="Request")
 
@@ -173,6 +173,8 @@ def _in_one_line(kind: type[Request], problem: Any) -> str:
     if not problem["loc"]:
         return sentence(said)  # of several fields, which the message names
     name = str(problem["loc"][0])
+    if problem["type"] == "extra_forbidden":
+        return unknown_name("option", name, kind.model_fields)
     field = kind.model_fields.get(name)
     option = option_of(field) if field else None
     flag = f"--{name.replace('_', '-')}"

@@ -75,7 +75,7 @@ def test_every_figure_has_its_sentence_and_its_numbers(written):
 def test_what_cannot_be_drawn_is_left_out_with_the_reason():
     report = report_of(scene_of(criterion="aimer", sparsity="0"), views_of(["overlap", "sizes"]))
     assert [chart.name for chart, _ in report.sections] == ["sizes"]
-    ((title, reason),) = report.omitted.items()
+    ((reason, (title,)),) = report.omitted.items()
     assert title == CHARTS["overlap"].title
     assert reason == (
         "AIMER reads no corpus, so all corpora agree; choose a calibrated criterion, such as reap."

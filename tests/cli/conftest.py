@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from folder_tree import tree
 
 from analysis.drain import drain
 from analysis.stats.store import StatsStore
@@ -53,6 +54,24 @@ def works(moeprune):
         # Notes may stand there, such as that a run is in the cache already.
         assert "error" not in outcome.err
         return outcome.out
+
+    return run
+
+
+@pytest.fixture
+def refused(moeprune, tmp_path):
+    """Run a command that must be refused in one line and leave nothing; its message."""
+
+    def run(*words, codes=(1,)):
+        before = tree(tmp_path)
+        outcome = moeprune(*words)
+        assert outcome.code in codes, outcome
+        assert outcome.out == ""
+        assert outcome.err.startswith("error: ")
+        assert outcome.err.count("\n") == 1
+        assert outcome.err.endswith("\n")
+        assert tree(tmp_path) == before
+        return outcome.err
 
     return run
 
