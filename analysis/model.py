@@ -17,6 +17,8 @@ from analysis.hub import fetched
 _WEIGHT_ROLES = ("weight", "blocks", "qweight", "weight_packed")
 DEMO_MODEL = "demo"
 DEMO_CHECKPOINT = Path(__file__).parent / "demo" / "checkpoint"
+# The embedding, and the head that may be tied to it.
+EMBEDDING, OUTPUT_HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _HUB_FILES = ["*.safetensors", "*.json", "*.txt", "*.jinja", "*.model", "LICENSE*", "NOTICE*"]
 
 
@@ -93,6 +95,13 @@ class MoEModel:
     def hidden_size(self) -> int:
         """Width of the residual stream."""
         return whole_number(self.config, "hidden_size")
+
+    @property
+    def tied_embedding(self) -> TensorEntry | None:
+        """The embedding that is the head too, of a family whose engines need a head of its own."""
+        tensors = self.checkpoint.tensors
+        is_tied = self.family.needs_own_head and self.config.get("tie_word_embeddings")
+        return tensors.get(EMBEDDING) if is_tied and OUTPUT_HEAD not in tensors else None
 
     @property
     def expert_output_size(self) -> int:

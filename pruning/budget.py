@@ -247,11 +247,12 @@ def size_up(size: int) -> str:
 class _LinearSize:
     """What a target measures: each expert of a layer takes equally much with it."""
 
-    whole: int  # with every expert
+    whole: int  # the model
     counts: tuple[int, ...]  # experts of each sparse layer
     each: tuple[int, ...]  # one expert of each of them, with its rows of the router
     # Prediction heads with experts, which go when the number of experts changes.
     heads: int
+    copied: int  # the head that an export writes beside its embedding; no parameters of its own
 
     @classmethod
     def of(cls, model: MoEModel, target: SizeTarget) -> "_LinearSize":
@@ -260,7 +261,8 @@ class _LinearSize:
         located = zip(tensors.experts.values(), tensors.routers.values(), counts, strict=True)
         each = [size(experts.sum(0) + n * router) // n for experts, router, n in located]
         heads = size(tensors.heads) if tensors.heads_have_experts else 0
-        return cls(size(tensors.whole), tuple(counts), tuple(each), heads)
+        copied = size(tensors.own_head) if target.kind != "params" else 0
+        return cls(size(tensors.whole), tuple(counts), tuple(each), heads, copied)
 
     @property
     def is_even(self) -> bool:
@@ -272,7 +274,7 @@ class _LinearSize:
         gone = sum(n * size for n, size in zip(removed, self.each, strict=True))
         most = max(count - n for count, n in zip(self.counts, removed, strict=True))
         heads = self.heads if any(count != most for count in self.counts) else 0
-        return self.whole - gone - heads
+        return self.whole + self.copied - gone - heads
 
 
 def uniform_neighbours(layers: Sequence[MoELayer], total: int) -> tuple[int, ...]:

@@ -47,6 +47,8 @@ class Contents:
     has_own_widths: bool = False
     # The architecture is not in the table of families, so nobody tried it.
     is_discovered: bool = False
+    # The head is tied to the embedding, in a family of which engines need one of its own.
+    lacks_head: bool = False
 
     @property
     def is_uniform(self) -> bool:
@@ -71,6 +73,7 @@ def contents_of(
         is_quantised=bool(model.checkpoint.config.get("quantization_config")),
         has_own_widths=bool(said[WIDTHS_KEY]),
         is_discovered=model.family.discovered,
+        lacks_head=plan is None and model.tied_embedding is not None,
     )
 
 
@@ -79,6 +82,13 @@ _ONE_COUNT = {
     "vLLM": "its classes read one number of experts for all layers",
     "SGLang": "its classes read one number of experts for all layers",
     "llama.cpp": "its file format holds one number of experts for all layers",
+}
+
+
+# Program -> what it does with a tied head, of a family that `needs_own_head`.
+_TIED = {
+    "vLLM": "it ignores tie_word_embeddings here and emits one token for ever",
+    "llama.cpp": "it stops, as output.weight is missing",
 }
 
 
@@ -128,7 +138,9 @@ def verdicts(contents: Contents) -> tuple[Verdict, ...]:
         *_transformers(contents),
         Verdict("moeprune, load_pruned", Reads.YES, builds),
         *(
-            Verdict(engine, reads, f"{reason or one_count}; {NOT_TRIED}")
+            Verdict(engine, Reads.NO, f"{_TIED[engine]}; an export has a head of its own")
+            if contents.lacks_head and engine in _TIED
+            else Verdict(engine, reads, f"{reason or one_count}; {NOT_TRIED}")
             for engine, one_count in _ONE_COUNT.items()
         ),
     )

@@ -75,6 +75,7 @@ class SizeReport:
     # By how often experts were chosen in a calibration; otherwise as if each were chosen equally
     # often, which is exact where all experts of a layer have one width.
     is_measured: bool
+    copied: int = 0  # weights that an export writes a second time, as the head
 
     @property
     def table(self) -> pd.DataFrame:
@@ -104,7 +105,7 @@ class SizeReport:
 
     @property
     def params_after(self) -> int:
-        """Weights that an export writes."""
+        """Weights that an export writes; a head that it writes beside its embedding counts once."""
         return int(_sum(self.parts.values())[1, 1])
 
     def loaded(self, dtype: str | None = None) -> tuple[int, int]:
@@ -115,7 +116,7 @@ class SizeReport:
         if dtype is None:
             return self.bytes_before, self.bytes_after
         each = LOADED_BYTES[dtype]
-        return self.params_before * each, self.params_after * each
+        return self.params_before * each, (self.params_after + self.copied) * each
 
 
 def format_bytes(size: int) -> str:
@@ -155,6 +156,8 @@ class Tensors:
     # Shared experts that are built from the routed ones' width; in `outside` as well.
     shared: IntArray
     shared_width: int  # neurons of these
+    # The head that an export writes where it is tied, see `tied_embedding`: a copy, no new weights.
+    own_head: IntArray
 
     @property
     def whole(self) -> IntArray:
@@ -185,6 +188,7 @@ def tensors_of(model: MoEModel) -> Tensors:
             else:
                 experts[layer.index][item.slot.expert] += size
     heads, shared = prediction_heads(model), shared_tensors(model)
+    tied = model.tied_embedding
     names = {name for head in heads for name in head.tensors}
     outside: dict[Part, list[TensorEntry]] = {part: [] for part in Part if part is not Part.HEADS}
     for entry in model.unlocated:
@@ -199,6 +203,7 @@ def tensors_of(model: MoEModel) -> Tensors:
         any(head.has_experts for head in heads),
         held(entry for entry, _ in shared.values()),
         max((entry.shape[axis] for entry, axis in shared.values()), default=1),
+        held([tied] if tied else []),
     )
 
 
@@ -206,6 +211,7 @@ def _parts(model: MoEModel, plan: PruningPlan) -> dict[Part, IntArray]:
     """`SizeReport.parts`, in the order of `Part`."""
     tensors = tensors_of(model)
     sums = {part: np.stack((held, held)) for part, held in tensors.outside.items()}
+    sums[Part.EMBEDDINGS][1, 0] += tensors.own_head[0]
     shapes = expert_shapes(model) if plan.kept_atoms else {}
     widths = kept_widths(plan.kept_atoms, plan.kept, model) if plan.kept_atoms else {}
     for layer, experts in tensors.experts.items():
@@ -237,17 +243,20 @@ def size_report(
     experts of a layer differ in width; without it each is chosen equally often.
     """
     whole = keep_all(model)
-    plan = whole if plan is None else fit_plan(plan, model)
-    parts = _parts(model, plan)
-    before, after = (active_experts(model, each, routing) for each in (whole, plan))
+    after_plan = fit_plan(plan or whole, model)
+    parts = _parts(model, after_plan)
+    if plan is None:  # nothing is exported, so no head is written either
+        parts = {part: each[[0, 0]] for part, each in parts.items()}
+    before, after = (active_experts(model, each, routing) for each in (whole, after_plan))
     outside = (_sum(parts.values()) - parts[Part.EXPERTS])[:, 1].tolist()
     return SizeReport(
         parts=parts,
         experts_before=model.num_experts,
-        experts_after=sum(map(len, plan.kept.values())),
+        experts_after=sum(map(len, after_plan.kept.values())),
         active_before=outside[0] + before.params,
         active_after=outside[1] + after.params,
         expert_flops=before.flops,
         expert_flops_after=after.flops,
         is_measured=routing is not None,
+        copied=0 if plan is None else int(tensors_of(model).own_head[1]),
     )

@@ -168,6 +168,9 @@ class MoEFamily:
     is_sparse: Callable[[Config, int], bool] = every_layer
     groups: GroupRule | None = None  # how the router chooses within groups; None if it never does
     shared: SharedExperts | None = None  # experts outside the routing
+    # Serving engines of this family ignore `tie_word_embeddings`: without a head of its own vLLM
+    # emits token 0 for ever and llama.cpp stops, so exports write the head.
+    needs_own_head: bool = False
     auto_class: str = "AutoModelForCausalLM"  # the auto class of transformers that loads it
     discovered: bool = False  # the table was made from the checkpoint itself
     assumptions: tuple[str, ...] = ()  # what was assumed of a discovered one

@@ -9,5 +9,6 @@ OLMOE = MoEFamily(
     label="OLMoE",
     gate_rule="softmax, then top-k; renormalised only if norm_topk_prob",
     width_key="intermediate_size",
+    needs_own_head=True,
 )
 FLEX_OLMO = replace(OLMOE, model_type="flex_olmo", label="FlexOlmo")

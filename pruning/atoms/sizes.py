@@ -76,6 +76,7 @@ class AtomSizer:
         """Size with experts of these widths and all else that stays beside them."""
         tensors = self.tensors
         size = sum(tensors.outside.values(), self.experts(widths))
+        size += tensors.own_head * (1, 0)
         for layer, experts in widths.items():
             size += len(experts) * tensors.routers[layer]
         if built is not None and built.shared is not None:

@@ -31,8 +31,11 @@ def atom_size_budget(
     """
     stored = None if target.kind == "params" else choice or WidthChoice()
 
+    # Of the head that an export copies, its bytes are among the stored ones.
+    copied = sizer.tensors.own_head * (0, 1) if target.kind != "params" else 0
+
     def size(widths: KeptWidths) -> int:
-        return target.measure(sizer.stored(widths, stored)[0])
+        return target.measure(sizer.stored(widths, stored)[0] + copied)
 
     whole, ladder = target.measure(sizer.tensors.whole), _Ladder(contest, experts or {}, size)
     most = target.most(whole, sizer.model.name)

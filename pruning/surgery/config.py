@@ -56,6 +56,8 @@ def pruned_config(
             inner = inner[key]
         config = {**config, **{key: 0 for key in HEAD_KEYS if config.get(key)}}
         config = family.edited(config, **{key: 0 for key in HEAD_KEYS if inner.get(key)})
+    if model.tied_embedding:
+        config = family.edited(config, tie_word_embeddings=False)
     config = with_model_classes(config, family)
     return raw if config == source else json_file(config)
 

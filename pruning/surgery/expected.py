@@ -115,7 +115,15 @@ def expected_tensors(
             found[entry.name] = _copy(entry, entry.name) if whole else resized
         elif made := maker.make(entry):
             found[made.name] = made
-    return found
+    return found | _own_head(model)
+
+
+def _own_head(model: MoEModel) -> dict[str, ExpectedTensor]:
+    """The head that is a copy of the embedding, where engines cannot tie the two."""
+    tensors, tied = model.checkpoint.tensors, model.config.get("tie_word_embeddings")
+    if not (model.family.needs_own_head and tied) or "lm_head.weight" in tensors:
+        return {}
+    return {"lm_head.weight": _copy(tensors["model.embed_tokens.weight"], "lm_head.weight")}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -31,12 +32,14 @@ def pruned_index(model: MoEModel, shards: Sequence[PlannedShard]) -> bytes | Non
         for _, tensor in tensors
     ):
         return (model.checkpoint.path / INDEX_NAME).read_bytes()
-    placed = {tensor.source.name: (tensor.name, shard) for shard, tensor in tensors}
+    placed: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for shard, tensor in tensors:
+        placed[tensor.source.name][tensor.name] = shard
     total = sum(tensor.nbytes for _, tensor in tensors)
     metadata = {**index.get("metadata", {}), "total_size": total}
     if "total_parameters" in metadata:
         metadata["total_parameters"] = sum(math.prod(tensor.shape) for _, tensor in tensors)
-    weight_map = dict(placed[name] for name in index["weight_map"] if name in placed)
+    weight_map = {name: at for source in index["weight_map"] for name, at in placed[source].items()}
     return json_file({**index, "metadata": metadata, "weight_map": weight_map})
 
 

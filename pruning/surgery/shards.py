@@ -6,7 +6,7 @@ Pruning never computes with weights, so it only moves bytes, of whatever dtype.
 import json
 import math
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from analysis.checkpoint import Shard, TensorEntry
 from analysis.errors import ExportError
 from analysis.families import Slot, SlotKind
-from analysis.model import MoEModel
+from analysis.model import OUTPUT_HEAD, MoEModel
 from analysis.widths import SCALE_ROLE, scale_blocks
 from pruning.atoms.widths import WidthPlan
 from pruning.heads import HeadPlan
@@ -186,22 +186,28 @@ def plan_shards(
             return target
         return replace(target, shape=resized.shape, spans=resized.pieces)
 
-    planned = (_plan_shard(shard, target) for shard in model.checkpoint.shards)
+    def targets(entry: TensorEntry) -> Iterator[PlannedTensor]:
+        if made := target(entry):
+            yield made
+        if entry == model.tied_embedding:
+            yield PlannedTensor(entry, OUTPUT_HEAD, entry.shape, (Span(entry.start, entry.end),))
+
+    planned = (_plan_shard(shard, targets) for shard in model.checkpoint.shards)
     return tuple(shard for shard in planned if shard.tensors)
 
 
 def _plan_shard(
-    shard: Shard, plan_one: Callable[[TensorEntry], PlannedTensor | None]
+    shard: Shard, targets: Callable[[TensorEntry], Iterable[PlannedTensor]]
 ) -> PlannedShard:
     tensors: list[PlannedTensor] = []
     cut = dropped = 0
     for entry in shard.tensors:
-        if (target := plan_one(entry)) is None:
-            dropped += 1
-        else:
-            tensors.append(target)
-            cut += target.is_cut
-    # Nothing of this shard may be cut and yet its experts renumbered, because others are gone.
+        made = tuple(targets(entry))
+        dropped += not made
+        tensors += made
+        cut += sum(tensor.is_cut for tensor in made)
+    # Nothing of this shard may be cut and yet its experts renumbered, because others are gone, or
+    # a head written.
     renamed = any(tensor.name != tensor.source.name for tensor in tensors)
     if not (cut or dropped or renamed):
         whole = Reading(shard.name, (Span(0, shard.size),))

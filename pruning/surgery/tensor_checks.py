@@ -64,9 +64,10 @@ def _check_accounts(pairs: Pairs, manifest: Manifest, source: MoEModel) -> Check
     ]
     total = len(source.checkpoint.tensors)
     cut = sum(each.is_cut for each in pairs.expected.values())
+    stay = {each.source.name for each in pairs.expected.values()}
     fine = (
         f"each of the source's {total} tensors is accounted for: {len(wanted) - cut} copied, "
-        f"{cut} cut, {total - len(wanted)} dropped"
+        f"{cut} cut, {total - len(stay)} dropped"
     )
     # Only where the tensors are right can their numbers be.
     problems = problems or _number_problems(pairs, manifest, source)

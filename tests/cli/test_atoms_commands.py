@@ -127,8 +127,8 @@ def test_a_plan_of_a_model_that_is_not_here(plan, works, moeprune, here):
 @pytest.mark.parametrize(
     ("words", "most"),
     [
-        ("--target-gib 0.006", 0.006),
-        ("--shrink 41.78%", 0.006),
+        ("--target-gib 0.0065", 0.0065),
+        ("--shrink 35.4%", 0.0065),
         ("--target-gib 0.0075 --width-mode ragged --atom-scope global", 0.0075),
         ("--target-gib 0.009 --target-dtype bfloat16 --width-mode per-layer", 0.009),
     ],

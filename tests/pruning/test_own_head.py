@@ -1,0 +1,111 @@
+"""A head that is tied to the embedding is written where the family's engines need one."""
+
+import json
+
+import pytest
+import torch
+from exports import export, keeping, keeping_neurons, tensors_of, verified
+from transformers import AutoModelForCausalLM
+
+from analysis.model import load_model_index
+from builders import as_gib, tiny_model
+from pruning import load_pruned
+from pruning.atoms.widths import WidthChoice, WidthMode
+from pruning.budget import SizeTarget, size_budget
+from pruning.engines import Reads, contents_of, verdicts
+from pruning.plan import keep_all
+from pruning.sizes import size_report, weight_bytes
+from pruning.surgery.width_sizes import width_options
+
+HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
+TOKENS = torch.arange(3, 35)[None]
+
+
+def saved(folder, model_type="olmoe", **changes):
+    """A tied model in several shards."""
+    tiny_model(model_type, tie_word_embeddings=True, **changes).save_pretrained(
+        folder, max_shard_size="20KB"
+    )
+    return load_model_index(str(folder))
+
+
+@pytest.fixture
+def tied(tmp_path):
+    return saved(tmp_path / "source")
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"max_shard_bytes": 30_000}, {"max_shard_bytes": 10**9}], ids=str
+)
+def test_an_export_holds_the_embedding_as_its_head(tied, tmp_path, options):
+    assert HEAD not in tied.checkpoint.tensors
+    plan = keeping(tied, (0, 2, 3, 6))
+    export(tied, plan, tmp_path / "out", **options)
+    made = tensors_of(tmp_path / "out")
+    assert torch.equal(made[HEAD], made[EMBEDDING])
+    assert (
+        json.loads((tmp_path / "out" / "config.json").read_text())["tie_word_embeddings"] is False
+    )
+    report = verified(tmp_path / "out", source=tied.checkpoint.path)
+    assert report.level == "logits"
+    stock, info = AutoModelForCausalLM.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not any(info.values())
+    with torch.no_grad():
+        assert torch.equal(stock(TOKENS).logits, load_pruned(tmp_path / "out")(TOKENS).logits)
+
+
+def test_engines_read_the_export_and_not_the_source(tied):
+    def refusing(contents):
+        return {each.engine for each in verdicts(contents) if each.reads is Reads.NO}
+
+    assert refusing(contents_of(tied)) == {"vLLM", "llama.cpp"}
+    assert refusing(contents_of(tied, keeping(tied, (0, 2, 3, 6)))) == set()
+
+
+def test_sizes_of_a_plan_count_the_head(tied, tmp_path):
+    plan = keeping(tied, (0, 2, 3, 6))
+    export(tied, plan, tmp_path / "out")
+    made = load_model_index(str(tmp_path / "out"))
+    report, there = size_report(tied, plan), size_report(made)
+    head = 96 * 16
+    removed = 3 * 3 * (3 * 16 * 24 + 16)  # experts of three layers, with their rows of the router
+    assert report.params_before - removed == report.params_after  # a copy is no new weight
+    assert report.bytes_after == made.checkpoint.nbytes
+    assert report.params_after + head == there.params_before
+    assert report.active_after + head == there.active_before
+    assert report.loaded("bfloat16")[1] == there.loaded("bfloat16")[0]
+    assert weight_bytes(tied, plan) == report.bytes_after
+    assert size_report(tied).bytes_after == tied.checkpoint.nbytes
+    # The target holds with the head and not a byte below it.
+    exactly, below = as_gib(report.bytes_after), as_gib(report.bytes_after - 1)
+    assert size_budget(tied, SizeTarget("size", exactly)).total == 9
+    assert size_budget(tied, SizeTarget("size", below)).total > 9
+    half = report.loaded("bfloat16")[1]
+    assert size_budget(tied, SizeTarget("size", as_gib(half), "bfloat16")).total == 9
+    assert size_budget(tied, SizeTarget("size", as_gib(half - 1), "bfloat16")).total > 9
+
+
+def test_neurons_go_and_the_head_is_written(tied, tmp_path):
+    atoms = {layer.index: dict.fromkeys(range(7), tuple(range(8))) for layer in tied.layers}
+    plan, choice = keeping_neurons(tied, atoms), WidthChoice(WidthMode.UNIFORM)
+    export(tied, plan, tmp_path / "out", widths=choice)
+    assert HEAD in tensors_of(tmp_path / "out")
+    assert verified(tmp_path / "out", source=tied.checkpoint.path).level == "logits"
+    option = next(each for each in width_options(tied, plan) if each.mode == choice.mode)
+    files = (tmp_path / "out").glob("*.safetensors")
+    assert option.disk_bytes == sum(file.stat().st_size for file in files)
+    assert option.loaded_bytes == load_model_index(str(tmp_path / "out")).checkpoint.nbytes
+
+
+def test_an_export_of_everything_has_the_head_too(tied, tmp_path):
+    export(tied, keep_all(tied), tmp_path / "out")
+    assert verified(tmp_path / "out", source=tied.checkpoint.path).level == "logits"
+    again = load_model_index(str(tmp_path / "out"))
+    export(again, keep_all(again), tmp_path / "again")
+    assert tensors_of(tmp_path / "again").keys() == again.checkpoint.tensors.keys()
+
+
+def test_other_families_stay_tied(tmp_path):
+    model = saved(tmp_path / "source", "qwen3_moe")
+    export(model, (0, 2, 3), tmp_path / "out")
+    assert HEAD not in tensors_of(tmp_path / "out")
