@@ -13,6 +13,10 @@ from functools import lru_cache
 from analysis.families.base import any_of
 from analysis.model import LocatedTensor, MoEModel
 
+# Parts of composite models that tokens of text do not pass.
+_TOWER = re.compile(
+    r"(?:.+\.)?(visual|vision_\w+|audio_\w+|image_\w+|sam_model|(multi_modal|mm)_projector)\."
+)
 _OWN_TRUNK = re.compile(r"((?:\w+\.)?mtp)(?:[._])")
 
 
@@ -41,6 +45,14 @@ class Head:
         like = model.layers[-1]
         layers = tuple(replace(like, index=index) for index in sorted(self.located))
         return replace(model, family=replace(model.family, trunks=(self.trunk,)), layers=layers)
+
+
+@lru_cache(maxsize=4)
+def beside_text(model: MoEModel) -> frozenset[str]:
+    """Names of the tensors that no token of text uses: prediction heads, towers of other media."""
+    heads = (name for head in prediction_heads(model) for name in head.tensors)
+    towers = (name for name in model.checkpoint.tensors if _TOWER.match(name))
+    return frozenset((*heads, *towers))
 
 
 @lru_cache(maxsize=4)

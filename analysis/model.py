@@ -1,5 +1,6 @@
 """MoEModel: what a checkpoint is, from its configuration and headers alone."""
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +16,17 @@ from analysis.hub import fetched
 
 # Quantised weights have other names: MXFP4, GPTQ and AWQ, compressed-tensors.
 _WEIGHT_ROLES = ("weight", "blocks", "qweight", "weight_packed")
+# Parts of quantised weights: scales and the like stand for no weight of their own, a byte of MXFP4
+# for two, an integer of GPTQ, AWQ or compressed-tensors for as many as it has room for.
+_SCALES = re.compile(r".+[._](scales?|scale_inv|qzeros|zero_point|g_idx|weight_shape)")
+_PAIRS = re.compile(r".+_blocks")
+_PACKED = re.compile(r".+\.(qweight|weight_packed)")
+_PACKED_BITS = 4
 DEMO_MODEL = "demo"
 DEMO_CHECKPOINT = Path(__file__).parent / "demo" / "checkpoint"
 # The embedding, and the head that may be tied to it.
 EMBEDDING, OUTPUT_HEAD = "model.embed_tokens.weight", "lm_head.weight"
+_QUANTISED = "quantization_config"
 _HUB_FILES = ["*.safetensors", "*.json", "*.txt", "*.jinja", "*.model", "LICENSE*", "NOTICE*"]
 
 
@@ -95,6 +103,40 @@ class MoEModel:
     def hidden_size(self) -> int:
         """Width of the residual stream."""
         return whole_number(self.config, "hidden_size")
+
+    @cached_property
+    def quantisation(self) -> str:
+        """How the weights are quantised, by transformers' name; empty: they are not."""
+        method = self._quantised_as.get("quant_method", "unknown") if self._quantised_as else ""
+        return str(method)
+
+    @property
+    def _quantised_as(self) -> Config:
+        given = (each.get(_QUANTISED) for each in (self.checkpoint.config, self.config))
+        return next(filter(None, given), {})
+
+    def num_weights(self, entry: TensorEntry) -> int:
+        """Weights that a tensor stands for: its elements, but for the parts of quantised ones."""
+        if not self.quantisation:
+            return entry.numel
+        if _SCALES.fullmatch(entry.name):
+            return 0
+        if entry.dtype == "I32" and _PACKED.fullmatch(entry.name):
+            return entry.numel * 32 // self._packed_bits
+        return entry.numel * (2 if entry.dtype == "U8" and _PAIRS.fullmatch(entry.name) else 1)
+
+    @cached_property
+    def _packed_bits(self) -> int:
+        """Bits of a weight among those that share an integer; whole numbers share it evenly."""
+        groups = (self._quantised_as.get("config_groups") or {}).values()
+        inner = ((group.get("weights") or {}).get("num_bits") for group in groups)
+        found = next(filter(None, (self._quantised_as.get("bits"), *inner)), _PACKED_BITS)
+        return found if type(found) is int and 1 <= found <= 32 else _PACKED_BITS
+
+    @cached_property
+    def num_params(self) -> int:
+        """Weights on disk; tied ones count once."""
+        return sum(map(self.num_weights, self.checkpoint.tensors.values()))
 
     @property
     def tied_embedding(self) -> TensorEntry | None:

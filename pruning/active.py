@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from analysis.checkpoint import TensorEntry
 from analysis.families import MoELayer, SlotKind
 from analysis.lazy import pd
 from analysis.model import MoEModel, is_expert_weight
@@ -16,20 +14,8 @@ from analysis.widths import atom_axis, expert_widths, quantised_role
 from pruning.atoms.kept import atoms_of
 from pruning.plan import PruningPlan
 
-# Parts of quantised weights: scales stand for no weight of their own, a byte of MXFP4 for two.
-_SCALES = re.compile(r".+[._](scales?|scale_inv)")
-_PAIRS = re.compile(r".+_blocks")
 # Layer -> tokens routed to each of its experts, ascending ids; of a blend no whole numbers.
 Routing = Mapping[int, Sequence[float]]
-
-
-def num_weights(model: MoEModel, entry: TensorEntry) -> int:
-    """Weights that a tensor stands for: its elements, but for the parts of quantised ones."""
-    if not model.checkpoint.config.get("quantization_config"):
-        return entry.numel
-    if _SCALES.fullmatch(entry.name):
-        return 0
-    return entry.numel * (2 if entry.dtype == "U8" and _PAIRS.fullmatch(entry.name) else 1)
 
 
 def counted_routing(table: pd.DataFrame) -> Routing:
@@ -90,7 +76,7 @@ def expert_shapes(model: MoEModel) -> dict[int, ExpertShape]:
             if item.slot.kind is SlotKind.ROUTER or item.slot.expert not in (None, example):
                 continue
             experts = layer.num_experts if item.slot.expert is None else 1
-            size, held = item.entry.nbytes // experts, num_weights(model, item.entry) // experts
+            size, held = item.entry.nbytes // experts, model.num_weights(item.entry) // experts
             if atom_axis(model.family, item.slot) is None:
                 fixed_bytes, fixed_params = fixed_bytes + size, fixed_params + held
             elif width := widths[example]:
@@ -140,7 +126,7 @@ def active_experts(model: MoEModel, plan: PruningPlan, routing: Routing | None =
 def _whole(model: MoEModel, layer: MoELayer) -> tuple[Fraction, Fraction]:
     """Parameters and weights of top_k experts, where all are alike."""
     found = [item for item in model.located[layer.index] if item.slot.kind is not SlotKind.ROUTER]
-    held = [num_weights(model, item.entry) for item in found]
+    held = [model.num_weights(item.entry) for item in found]
     weights = [n for n, item in zip(held, found, strict=True) if is_expert_weight(item.slot)]
     each = Fraction(layer.top_k, layer.num_experts)
     return each * sum(held), each * sum(weights)

@@ -13,11 +13,11 @@ import numpy as np
 from analysis.arrays import IntArray
 from analysis.checkpoint import TensorEntry
 from analysis.families import SlotKind
-from analysis.heads import prediction_heads
+from analysis.heads import beside_text, prediction_heads
 from analysis.lazy import pd
 from analysis.model import MoEModel
 from analysis.widths import shared_tensors
-from pruning.active import Routing, active_experts, expert_shapes, num_weights
+from pruning.active import Routing, active_experts, expert_shapes
 from pruning.atoms.kept import kept_widths
 from pruning.heads import heads_depend_on
 from pruning.plan import PruningPlan, fit_plan, keep_all
@@ -64,7 +64,8 @@ class SizeReport:
     parts: Mapping[Part, IntArray]
     experts_before: int  # routed experts of all layers
     experts_after: int  # the same under the plan
-    # Parameters that one token uses, expected: all but the experts that it is not routed to.
+    # Parameters that one token of text uses, expected: without the experts that it is not routed
+    # to, prediction heads, and towers of other media.
     active_before: int
     active_after: int  # the same under the plan
     # Floating-point operations that one token spends in routed experts, expected, see `Active`.
@@ -100,7 +101,7 @@ class SizeReport:
 
     @property
     def params_before(self) -> int:
-        """Weights on disk, see `num_weights`; tied ones count once."""
+        """Weights on disk, see `MoEModel.num_weights`; tied ones count once."""
         return int(_sum(self.parts.values())[0, 1])
 
     @property
@@ -144,7 +145,7 @@ def _sum(sizes: Iterable[IntArray]) -> IntArray:
 class Tensors:
     """A checkpoint's tensors as sizes need them: whoever moves a slider asks for many plans.
 
-    A size is (2,): bytes in the dtypes on disk, and weights, see `num_weights`.
+    A size is (2,): bytes in the dtypes on disk, and weights, see `MoEModel.num_weights`.
     """
 
     experts: Mapping[int, IntArray]  # layer -> size of each of its experts; (experts, 2)
@@ -158,6 +159,7 @@ class Tensors:
     shared_width: int  # neurons of these
     # The head that an export writes where it is tied, see `tied_embedding`: a copy, no new weights.
     own_head: IntArray
+    towers: IntArray  # what no token of text uses; in `outside` as well
 
     @property
     def whole(self) -> IntArray:
@@ -173,7 +175,7 @@ def tensors_of(model: MoEModel) -> Tensors:
     """The tensors of a checkpoint, summed up."""
 
     def held(entries: Iterable[TensorEntry]) -> IntArray:
-        sizes = [(entry.nbytes, num_weights(model, entry)) for entry in entries]
+        sizes = [(entry.nbytes, model.num_weights(entry)) for entry in entries]
         return _sum(np.array(sizes, np.int64))
 
     experts = {layer.index: np.zeros((layer.num_experts, 2), np.int64) for layer in model.layers}
@@ -204,6 +206,7 @@ def tensors_of(model: MoEModel) -> Tensors:
         held(entry for entry, _ in shared.values()),
         max((entry.shape[axis] for entry, axis in shared.values()), default=1),
         held([tied] if tied else []),
+        held(model.checkpoint.tensors[name] for name in beside_text(model) - names),
     )
 
 
@@ -248,7 +251,8 @@ def size_report(
     if plan is None:  # nothing is exported, so no head is written either
         parts = {part: each[[0, 0]] for part, each in parts.items()}
     before, after = (active_experts(model, each, routing) for each in (whole, after_plan))
-    outside = (_sum(parts.values()) - parts[Part.EXPERTS])[:, 1].tolist()
+    unused = parts.get(Part.HEADS, 0) + tensors_of(model).towers
+    outside = (_sum(parts.values()) - parts[Part.EXPERTS] - unused)[:, 1].tolist()
     return SizeReport(
         parts=parts,
         experts_before=model.num_experts,

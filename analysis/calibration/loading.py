@@ -119,7 +119,7 @@ def resolve_device(name: str) -> torch.device:
 def resolve_dtype(name: str, model: MoEModel) -> str:
     """Name of the dtype of the computation."""
     stored = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
-    own = DEQUANTISED_TYPE if quantisation(model) else stored.get(model.dtype, model.dtype)
+    own = DEQUANTISED_TYPE if model.quantisation else stored.get(model.dtype, model.dtype)
     resolved = own if name == "auto" else name
     if resolved not in DTYPES:
         raise CheckpointError(
@@ -199,17 +199,9 @@ def load_error(model: MoEModel, error: Exception) -> CheckpointError:
     return CheckpointError(f"transformers cannot load {model.name}: {reason}")
 
 
-def quantisation(model: MoEModel) -> str:
-    """How the checkpoint's weights are quantised, by transformers' name; empty: they are not."""
-    for config in (model.checkpoint.config, model.config):
-        if stored := config.get("quantization_config"):
-            return str(stored.get("quant_method", "unknown"))
-    return ""
-
-
 def dequantising_config(model: MoEModel) -> Any:
     """What tells transformers to dequantise while loading; None where nothing is quantised."""
-    method = quantisation(model)
+    method = model.quantisation
     if not method:
         return None
     if method not in _METHODS:

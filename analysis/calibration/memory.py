@@ -16,6 +16,7 @@ from analysis.calibration.sums import sums_of
 from analysis.corpora import TokenSequences
 from analysis.errors import CheckpointError
 from analysis.families import SlotKind
+from analysis.heads import beside_text
 from analysis.model import MoEModel
 from analysis.widths import expert_widths
 
@@ -70,8 +71,7 @@ def memory_needs(
     parts: Counter[str] = Counter()
     for entry in model.checkpoint.tensors.values():
         number = _NUMBER.search(entry.name)
-        packed = 2 if entry.name.endswith("_blocks") else 1  # MXFP4: two elements in a byte
-        parts[number[1] if number else entry.name] += entry.numel * packed * item
+        parts[number[1] if number else entry.name] += model.num_weights(entry) * item
     kept_sums = sums_of(model, settings.groups, len(sequences.rows)).tensors()
     sums = sum(tensor.nbytes for tensor in kept_sums.values())
     longest = max(len(row) for row in sequences.rows)
@@ -137,14 +137,15 @@ def active_params(model: MoEModel) -> int:
     layers = {layer.index: layer for layer in model.layers}
     active = 0
     for entry in model.checkpoint.tensors.values():
-        if "embed" in entry.name or "lm_head" in entry.name or len(entry.shape) < 2:
+        is_embedding = "embed" in entry.name or "lm_head" in entry.name
+        if is_embedding or len(entry.shape) < 2 or entry.name in beside_text(model):
             continue
-        slot = model.family.locate(entry.name)
+        slot, weights = model.family.locate(entry.name), model.num_weights(entry)
         if slot and slot.kind is not SlotKind.ROUTER:
             layer = layers[slot.layer]
-            active += entry.numel * layer.top_k // layer.num_experts
+            active += weights * layer.top_k // layer.num_experts
         else:
-            active += entry.numel
+            active += weights
     return active
 
 
@@ -153,12 +154,13 @@ def _matmul_speed(model: MoEModel, settings: CalibrationSettings) -> float:
     device = resolve_device(settings.device)
     dtype = DTYPES[resolve_dtype(settings.dtype, model)]
     left = torch.ones(512, model.hidden_size, dtype=dtype, device=device)
-    right = torch.ones(model.hidden_size, 512, dtype=dtype, device=device)
+    right = torch.ones(512, model.hidden_size, dtype=dtype, device=device)
     best = 0.0
     stop = time.monotonic() + _MEASURE_SECONDS
     while time.monotonic() < stop:
         started = time.perf_counter()
-        float((left @ right)[0, 0])  # reading a value waits for the device
+        # As in a model, whose weights are (out, in); reading a value waits for the device.
+        float(torch.nn.functional.linear(left, right)[0, 0])
         best = max(best, 512 * 512 * model.hidden_size / (time.perf_counter() - started))
     return best
 

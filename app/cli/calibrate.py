@@ -8,6 +8,7 @@ from analysis.model import load_model_index
 from analysis.stats.store import Run, load_weight_stats, stats_store
 from app.cli.derive import command
 from app.console import finish, follow, note, out, show_facts
+from pruning.planning.search_estimate import duration_text
 from pruning.requests.base import Option, command_line, option_words
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import WeightsRequest
@@ -87,7 +88,7 @@ def _dry_run(requests: list[CalibrateRequest]) -> None:
                 "memory": format_bytes(guess.memory_bytes),
                 "memory by layers": format_bytes(guess.needs.streamed),
                 "memory free": f"{format_bytes(guess.needs.free)}; {guess.needs.advice}",
-                "time": f"about {guess.seconds:.0f} s",
+                "time": f"about {duration_text(guess.seconds)}",
             }
         )
 

@@ -61,12 +61,16 @@ class AtomSizer:
             layer.index: dict(list(loaded[layer.index].items())[: layer.top_k])
             for layer in self.model.layers
         }
-        active = stored[1] - self.experts(loaded) + self.experts(chosen)
+        active = self.used(loaded, self._built(kept, choice)) + self.experts(chosen)
         flops = 2 * sum(
             self.shapes[layer].neuron_weights * sum(experts.values())
             for layer, experts in chosen.items()
         )
         return (str(choice.mode), "", *_numbers(stored), int(active[1]), flops)
+
+    def used(self, widths: KeptWidths, built: LoadedWidths | None = None) -> IntArray:
+        """Size of all that a token of text uses besides experts, which have these widths."""
+        return self._trunk(widths, built) - self.experts(widths) - self.tensors.towers
 
     def _built(self, kept: KeptWidths, choice: WidthChoice) -> LoadedWidths:
         needed = {layer: max(experts.values()) for layer, experts in kept.items()}
@@ -74,6 +78,14 @@ class AtomSizer:
 
     def _with(self, widths: KeptWidths, built: LoadedWidths | None) -> IntArray:
         """Size with experts of these widths and all else that stays beside them."""
+        size, tensors = self._trunk(widths, built), self.tensors
+        count = max(map(len, widths.values()))
+        same_count = all(layer.num_experts == count for layer in self.model.layers)
+        same_width = built is None or built.scalar == self.model.config[self.model.family.width_key]
+        stay = not tensors.heads_have_experts or (same_count and same_width)
+        return size + tensors.heads if stay else size
+
+    def _trunk(self, widths: KeptWidths, built: LoadedWidths | None) -> IntArray:
         tensors = self.tensors
         size = sum(tensors.outside.values(), self.experts(widths))
         size += tensors.own_head * (1, 0)
@@ -82,11 +94,7 @@ class AtomSizer:
         if built is not None and built.shared is not None:
             grown = tensors.shared // tensors.shared_width * built.shared * built.scalar
             size += grown - tensors.shared
-        count = max(map(len, widths.values()))
-        same_count = all(layer.num_experts == count for layer in self.model.layers)
-        same_width = built is None or built.scalar == self.model.config[self.model.family.width_key]
-        stay = not tensors.heads_have_experts or (same_count and same_width)
-        return size + tensors.heads if stay else size
+        return size
 
 
 def _filled(kept: KeptWidths, built: LoadedWidths) -> KeptWidths:
@@ -110,7 +118,7 @@ def atom_sizes(
     widths = kept_widths(complete.kept_atoms, complete.kept, model)
     active = active_experts(model, complete, routing)
     alone = sizer.stored(widths)
-    outside = int((alone[0] - sizer.experts(widths))[1])
+    outside = int(sizer.used(widths)[1])
     rows: list[tuple[object, ...]] = [
         (PLAN_ALONE, "", *_numbers(alone), outside + active.params, active.flops)
     ]

@@ -120,7 +120,9 @@ def _seconds_of_a_sample(search: KnownSearch) -> float:
 
 
 def duration_text(seconds: float) -> str:
-    """Seconds for people: 40 s, 12 min, 3 h."""
+    """Seconds for people: 40 s, 12 min, 3.0 h, 47 days."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
-    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.0f} days"

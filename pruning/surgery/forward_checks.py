@@ -8,7 +8,7 @@ import torch
 from transformers import CONFIG_MAPPING
 
 from analysis.aligned import align_weights
-from analysis.calibration.loading import LOADING_ERRORS, dequantising_config, quantisation
+from analysis.calibration.loading import LOADING_ERRORS, dequantising_config
 from analysis.errors import UnsupportedModelError, first_line
 from analysis.families.native import register_native
 from analysis.heads import prediction_heads
@@ -40,7 +40,7 @@ def why_not_loaded(model: MoEModel) -> str:
     try:
         dequantising_config(model)
     except UnsupportedModelError:
-        return f"checkpoints quantised with {quantisation(model)} are not loaded here"
+        return f"checkpoints quantised with {model.quantisation} are not loaded here"
     return ""
 
 
@@ -58,7 +58,7 @@ def _load(model: MoEModel, dtype: torch.dtype | str) -> tuple[Any, Any]:
         trust_remote_code=False,
         **options,
     )
-    if isinstance(dtype, torch.dtype) and quantisation(model):
+    if isinstance(dtype, torch.dtype) and model.quantisation:
         loaded = loaded.to(dtype)  # what was dequantised has the type of its scales
     align_weights(loaded)
     return loaded.eval(), info
