@@ -207,7 +207,14 @@ class MoEFamily:
 
     def layers(self, config: Config) -> tuple[MoELayer, ...]:
         """Sparse layers only, in decoder order."""
+        repeated = self._repeated(config)
         config = self.text_config(config)
+        for key, part in repeated.items():
+            if self.num_experts(part) != self.num_experts(config):
+                raise CheckpointError(
+                    f"config.json gives {self.num_experts(config)} experts, but "
+                    f"{self.num_experts(part)} in {key}; keep the number that matches the weights."
+                )
         top_k = self.fixed_top_k or self._count(config, self.top_k_key)
         count = self.num_experts(config)
         if top_k > count:
@@ -253,14 +260,31 @@ class MoEFamily:
         return groups, least if groups > 1 or least > top_k else 1
 
     def edited(self, config: Config, **values: Any) -> dict[str, Any]:
-        """A copy of a whole configuration with `values` set in the text model's part."""
+        """A copy of a whole configuration with `values` set wherever it gives the text model's."""
 
         def edit(part: Config, path: tuple[str, ...]) -> dict[str, Any]:
             if not path:
                 return {**part, **values}
             return {**part, path[0]: edit(part[path[0]], path[1:])}
 
-        return edit(config, self.config_path)
+        again = {key: {**part, **values} for key, part in self._repeated(config).items()}
+        return {**edit(config, self.config_path), **again}
+
+    def _repeated(self, config: Config) -> dict[str, Config]:
+        """Parts besides the text model's own that describe it once more, by their keys.
+
+        They count experts and state its hidden size, and its depth if they state one.
+        """
+        text = self.text_config(config)
+        return {
+            key: part
+            for key, part in config.items()
+            if (key,) != self.config_path[:1]
+            and isinstance(part, dict)
+            and any(part.get(name) is not None for name in self.count_keys)
+            and part.get("hidden_size", 0) == text.get("hidden_size")
+            and part.get("num_hidden_layers") in (None, text.get("num_hidden_layers"))
+        }
 
     def config_with_count(self, config: Config, count: int) -> dict[str, Any]:
         """A copy of a whole configuration whose every expert count is `count`."""

@@ -1,10 +1,15 @@
 """Layouts of published checkpoints: what is counted of them, and what is said."""
 
+import json
+
 import pytest
+from exports import export
 from hollow import experts, hollow
 
 from analysis.calibration.memory import active_params
+from analysis.errors import CheckpointError
 from analysis.model import load_model_index
+from pruning.heads import HeadChoice
 from pruning.sizes import size_report
 
 # GLM-4.5 in small: layer 0 is dense, layer 2 lies beyond the depth and is the prediction head.
@@ -48,6 +53,20 @@ def test_a_vision_tower_is_no_part_of_what_a_token_uses(tmp_path):
     assert active_params(model) == USED
     assert size_report(model).active_before == USED + VOCAB * HIDDEN
     assert size_report(model).params_before == model.checkpoint.num_params
+
+
+def test_a_configuration_that_describes_the_model_twice_is_edited_twice(tmp_path):
+    # As DeepSeek-OCR: at the top and in language_config; the vision part counts its own.
+    again = {key: GLM[key] for key in GLM if key != "model_type"}
+    vision = {"n_routed_experts": COUNT, "hidden_size": HIDDEN + 1}
+    model = glm(tmp_path / "source", language_config=again, vision_config=vision)
+    export(model, (0, 2, 5), tmp_path / "out", heads=HeadChoice.DROP)
+    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert written["n_routed_experts"] == written["language_config"]["n_routed_experts"] == 3
+    assert written["language_config"]["num_nextn_predict_layers"] == 0
+    assert written["vision_config"] == vision
+    with pytest.raises(CheckpointError, match="gives 8 experts, but 64 in language_config"):
+        glm(tmp_path / "two", language_config={**again, "n_routed_experts": 64})
 
 
 def awq(stem, shape):
