@@ -26,7 +26,8 @@ REPLACED = {
     r"\b(made|is|are) again\b|\banew\b": "reproduced, rebuilt",
     r"\b[Uu]npruned\b": "original model",
     r"\bkept apart\b": "held out",
-    r"\b(no|some)body\b": "say who",
+    r"\b(no|some)body\b|\bwho asks\b": "say who",
+    r"\b[Ww]hat reads (it|the result)\b": "compatibility",
 }
 ROOT = Path(__file__).parents[2]
 WRITTEN = [

@@ -88,7 +88,7 @@ def _boards(context: Context, results: pd.DataFrame) -> str:
                 bind="query-params",
                 width=320,
                 format_func=literal,
-                help="Only what was benchmarked in one way is held against each other.",
+                help="Only results with equal settings are compared.",
             )
         shares = {percent(share): share for share in shares_of(results, way)}
         share = share_control({**shares, _ALL: None}, _REMOVED) if shares else None
