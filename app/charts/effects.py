@@ -88,7 +88,7 @@ def describe(table: pd.DataFrame, pruned: int) -> str:
         best = rows.sort_values("overlap").iloc[-1]
         least, most = rows["overlap"].min(), rows["overlap"].max()
         if too_near(least, most, pruned):
-            parts.append(f"{component} at any value (too near to tell)")
+            parts.append(f"{component} at any value (too close to call)")
         else:
             parts.append(f"{component} = {int(best['value'])} (+{most - least:.2f} over the least)")
     return "Most overlap between corpora with " + ", ".join(parts) + "."

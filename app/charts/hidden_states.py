@@ -150,7 +150,7 @@ def describe(table: pd.DataFrame) -> str:
     found = deviations(table).dropna()
     if found.empty:
         return "Nothing was measured beside the original model."
-    first = f"nearest to the original model {found.index[0]}, by a factor of {found.iloc[0]:.2f}"
+    first = f"closest to the original model {found.index[0]}, by a factor of {found.iloc[0]:.2f}"
     if len(found) == 1:
         return f"Variance of hidden states, mean over the layers: {first}."
     return (

@@ -152,13 +152,13 @@ def describe(table: pd.DataFrame, pruned: int) -> str:
 
 
 def nearest_to(best: Variant, overlaps: Mapping[Variant, float], pruned: int) -> str:
-    """What to say beside the largest overlap of those that are too near to it; see `too_near`."""
+    """Words on overlaps that are about equal to the largest; see `too_near`."""
     near = [each for each in overlaps if too_near(overlaps[best], overlaps[each], pruned)]
     rivals = sorted((each for each in near if each != best), key=lambda each: -overlaps[each])
     if not rivals:
         return ""
     more = f" and {len(rivals) - 1} more" if len(rivals) > 1 else ""
-    return f", too near to tell from {variant_label(rivals[0])}{more}"
+    return f", about equal to {variant_label(rivals[0])}{more}"
 
 
 def overlaps_of(table: pd.DataFrame) -> dict[Variant, float]:

@@ -186,7 +186,7 @@ def _of_corpus(corpus: str, rows: pd.DataFrame) -> str:
         second = rows.iloc[1]
         sentence += f", next {second['candidate']} {second['change']:+.3f}"
         if best["esap_low"] <= second["esap_high"] and second["esap_low"] <= best["esap_high"]:
-            sentence += " (too near to tell apart)"
+            sentence += " (too close to call)"
     others = rows[rows["granularity"] != best["granularity"]]
     if not others.empty:
         other = others.iloc[0]

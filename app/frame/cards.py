@@ -1,4 +1,4 @@
-"""Cards: one number each, with a line below that is no judgement."""
+"""Cards: one number each, with a neutral line below."""
 
 from typing import Any
 
@@ -16,8 +16,8 @@ def card(
 ) -> None:
     """Draw a card of the height of its neighbours.
 
-    What stands below is what the number is a part of, or compares with: neither green nor red,
-    unless `look`, further arguments of `st.metric`, says so.
+    The line below gives the total or the comparison, neither green nor red
+    unless `look` (arguments of `st.metric`) sets it.
     """
     place.metric(
         label,

@@ -24,8 +24,8 @@ from app.tables.spreadsheets import csv_text
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _TYPES = {"csv": "text/csv", "html": "text/html", "svg": "image/svg+xml", "png": "image/png"}
 _NO_IMAGES = (
-    "SVG and PNG need the extra `plots` and Chromium on the server; the camera of the figure in "
-    "the HTML file saves SVG."
+    "SVG and PNG need the extra `plots` and Chromium on the server; the camera button in the HTML "
+    "file saves SVG."
 )
 
 
@@ -42,9 +42,9 @@ def show_chart(
     brush: bool = False,
     said: bool = False,
 ) -> None:
-    """Draw a chart, below what it says if that is `said`, and below it its downloads.
+    """Draw a chart with its downloads, below its sentence if `said`.
 
-    `figure` makes what is drawn on the page in place of the figure of the downloads.
+    `figure` makes the figure on the page if it differs from that of the downloads.
 
     `on_select` makes its points clickable and is called before the script; with `brush` a region
     can be dragged over its points; see `selection_of`.
@@ -76,7 +76,7 @@ def _plot(figure: go.Figure, name: str, alt: str, **selectable: Any) -> None:
 
 
 def show(name: str, context: Context, **options: Any) -> Drawing | None:
-    """Draw the chart of this name, see `show_chart`; None after saying why there is none."""
+    """Draw the named chart, see `show_chart`; None if there is none, with a message."""
     chart = drawn(name, context)
     if chart is not None:
         show_chart(chart, **options)
@@ -84,7 +84,7 @@ def show(name: str, context: Context, **options: Any) -> Drawing | None:
 
 
 def chart_card(name: str, context: Context, heading: str) -> None:
-    """Draw a chart in a frame, below its heading; nothing where there is none."""
+    """Draw a chart in a frame below its heading; nothing if there is none."""
     try:
         chart = CHARTS[name].draw(context)
     except UserError:
@@ -95,7 +95,7 @@ def chart_card(name: str, context: Context, heading: str) -> None:
 
 
 def drawn(name: str, context: Context) -> Drawing | None:
-    """The chart of this name; None after saying why there is none."""
+    """The named chart; None if there is none, with a message."""
     try:
         return CHARTS[name].draw(context)
     except UserError as error:
@@ -104,7 +104,7 @@ def drawn(name: str, context: Context) -> Drawing | None:
 
 
 def chart_files(name: str, make: Callable[[], Drawing]) -> None:
-    """Downloads of the chart of this name, which is made when they are opened."""
+    """Downloads of the named chart, which is made when they are opened."""
     part = st.expander("Data and downloads", key=f"data.{name}", on_change="rerun")
     if part.open:
         chart = make()
@@ -116,7 +116,7 @@ def chart_files(name: str, make: Callable[[], Drawing]) -> None:
 
 
 def selection_of(name: str) -> object:
-    """What is selected in the chart of this name, as `st.plotly_chart` says it; None if nothing."""
+    """The selection in the named chart, as `st.plotly_chart` returns it; None if empty."""
     return st.session_state.get(f"chart.{name}")
 
 
@@ -127,7 +127,7 @@ def show_table(table: pd.DataFrame, name: str, alt: str) -> None:
 
 
 def ranks_from_one(table: pd.DataFrame) -> pd.DataFrame:
-    """A table as people read it: its ranks, which files count from 0, count from 1."""
+    """A table with ranks from 1; ranks in files count from 0."""
     ranks = [name for name in ("rank", "rank_a", "rank_b") if name in table]
     return table.assign(**{name: table[name] + 1 for name in ranks})
 
@@ -152,9 +152,9 @@ def _download(name: str, kind: str, make: Callable[[], str | bytes]) -> None:
 
 def _files(chart: Drawing) -> None:
     shown = ranks_from_one(chart.table)
-    st.dataframe(shown, hide_index=True, alt=f"The numbers behind: {chart.alt}")
+    st.dataframe(shown, hide_index=True, alt=f"Data of the chart: {chart.alt}")
     if not shown.equals(chart.table):
-        st.text("In the file ranks count from 0, as in those of the command line.")
+        st.text("Ranks in the file count from 0, as on the command line.")
     with st.container(horizontal=True):
         csv_button(chart.table, chart.name)
         _download(chart.name, "html", lambda: figure_html(chart.exported()))
@@ -167,6 +167,6 @@ def _files(chart: Drawing) -> None:
 
 @st.cache_resource
 def can_draw_images() -> bool:
-    """Whether this server has what images need: kaleido and a browser."""
+    """Whether this server can render images: kaleido and a browser are installed."""
     has_browser = any(shutil.which(name) for name in _BROWSERS)
     return importlib.util.find_spec("kaleido") is not None and has_browser

@@ -33,7 +33,7 @@ _TOGGLES = (
 
 
 def one_of(value: object, options: Sequence[Value], usual: Value | None = None) -> Value:
-    """Validate a widget value: it, if it is one of the options; else `usual`, or the first."""
+    """Validate a widget value; an unknown one becomes `usual` or the first option."""
     first = options[0] if usual is None else usual
     return next((option for option in options if option == value), first)
 
@@ -41,7 +41,7 @@ def one_of(value: object, options: Sequence[Value], usual: Value | None = None) 
 def choose(
     label: str, options: Sequence[Value], usual: Value | None = None, **widget: Any
 ) -> Value:
-    """Draw a list of options; the one that is chosen, at first `usual` or the first."""
+    """Draw a list of options; default `usual` or the first."""
     first = one_of(usual, options)
     chosen = st.selectbox(label, options, index=options.index(first), **widget)
     return one_of(chosen, options, first)
@@ -64,12 +64,12 @@ def switch(label: str, key: str, options: Mapping[Choice, str]) -> Choice:
 
 
 def control_row() -> DeltaGenerator:
-    """Controls side by side, which wrap where the window is narrow."""
+    """Controls side by side, wrapped in narrow windows."""
     return st.container(horizontal=True, vertical_alignment="bottom")
 
 
 def criterion_controls() -> None:
-    """Draw what ranks experts; `chosen_criterion` is what they say."""
+    """Draw the criterion controls; `chosen_criterion` reads them."""
     is_unified = st.session_state.get("criterion", UNIFIED) == UNIFIED
     _criterion_list("Criterion", "criterion", CRITERION_OPTIONS, _criterion_words)
     for key, label, options, note in _TOGGLES:
@@ -94,7 +94,7 @@ def criterion_controls() -> None:
 
 
 def formula_part() -> None:
-    """Show what the toggles make of the formula."""
+    """Show the formula of the toggles."""
     if (criterion := chosen_criterion()) is not None:
         st.markdown(f"${criterion.formula}$", width="content")
 
@@ -116,7 +116,7 @@ def gate_control() -> None:
 
 
 def baseline_control() -> None:
-    """Draw what the criterion is compared with, on Explore and Compare; see `chosen_baseline`."""
+    """Draw the choice of baseline, on Explore and Compare; see `chosen_baseline`."""
     _criterion_list("Compare with", "baseline", BASELINES, _preset_label)
 
 
@@ -140,7 +140,7 @@ def _criterion_words(name: str) -> str:
 
 def _preset_label(name: str | tuple[str, str]) -> str:
     if isinstance(name, tuple):
-        return "AIMER beside Magnitude"
+        return "AIMER with Magnitude"
     criterion = get_criterion(name)
-    is_named = name in CRITERIA and criterion.exponents  # S(1,1,2) says its exponents by name
+    is_named = name in CRITERIA and criterion.exponents  # S(1,1,2) has its exponents in the name
     return criterion.label + (f"  {criterion.exponents}" if is_named else "")

@@ -1,4 +1,4 @@
-"""What every form of a job ends in: its button, the job, and the commands that do the same."""
+"""The end of every job form: run button, job, equivalent commands."""
 
 from typing import Any
 
@@ -13,16 +13,16 @@ from pruning.requests.base import Request
 
 
 def queue_button(label: str) -> bool:
-    """Draw the button of a `st.form` that queues a job; whether it was pressed."""
+    """Draw the submit button of a `st.form` that queues a job."""
     return st.form_submit_button(label, icon=":material/play_arrow:", type="primary")
 
 
 def offer_job(
     context: Context, request: Request, about: str, *, sent: bool, plan: CurrentPlan | None = None
 ) -> None:
-    """Queue the job where its form was sent, and show the command lines that do the same.
+    """Queue the job if its form was submitted, and show the equivalent commands.
 
-    `about` is what its title names. A plan that the job works on has a command line of its own.
+    `about` goes into the title. A plan that the job needs has its own command line.
     """
     made: Any = shown_request(request)
     commands = [made.command()]

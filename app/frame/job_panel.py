@@ -1,4 +1,4 @@
-"""The list of jobs: progress, time left, log, cancel, retry, result; alive while jobs run."""
+"""The job list: progress, time left, log, cancel, retry, result; refreshes while jobs run."""
 
 import time
 from collections.abc import Collection, Mapping
@@ -31,16 +31,16 @@ _PER_PAGE: Final = 12
 
 
 def job_panel(place: str = "") -> None:
-    """Draw the jobs of this server by pages: running ones, then the newest; alive while one is.
+    """Draw the jobs of this server in pages, running ones first; refreshes while one runs.
 
     Args:
-        place: draw the kinds of jobs that name this place in `KINDS`, and a link to the others;
+        place: only kinds with this place in `KINDS`, and a link to the others;
             empty: all jobs.
     """
     kinds = tuple(name for name, kind in KINDS.items() if place and kind.place == place)
     st.header("Jobs")
     active = _is_active(job_store().counts(kinds))
-    # Polling stops when nothing can change.
+    # Poll only while something can change.
     st.fragment(_jobs, run_every=1.0 if active else None)(kinds)
     if kinds:
         st.page_link("views/start.py", label="All jobs of this server", icon=":material/list:")
@@ -50,7 +50,7 @@ def _jobs(kinds: Collection[str]) -> None:
     runner().tick()
     counts = job_store().counts(kinds)
     if not counts:
-        st.text("No jobs yet. What is run here appears below and survives a reload.")
+        st.text("No jobs yet. Jobs appear here and survive a reload.")
         return
     was_active = st.session_state.get("jobs.active", False)
     active = _is_active(counts)
@@ -66,7 +66,7 @@ def _is_active(counts: Mapping[JobState, int]) -> bool:
 
 
 def _first(counts: Mapping[JobState, int]) -> int:
-    """Which job the page of the list begins with; where there are several, draw its controls."""
+    """Index of the first job on this page of the list; draws the paging controls."""
     total = sum(counts.values())
     if total <= _PER_PAGE:
         return 0
@@ -105,30 +105,30 @@ def _job(job: Job) -> None:
 
 
 def _kept_search(job: Job) -> KnownSearch | None:
-    """What a search that was stopped found until then; None of other jobs."""
+    """Result of a stopped search; None for other jobs."""
     if job.kind != SEARCH or job.state is not JobState.CANCELED:
         return None
     try:
         return read_cached(Path(job.request["out"]) / RESULT_NAME)
     except UserError:
-        return None  # stopped before the first generation, or removed since
+        return None  # stopped before the first generation, or deleted
 
 
 def progress_text(job: Job) -> str:
-    """Phase of a job that is not finished, how far it is, and the time left."""
+    """Phase, progress and time left of an unfinished job."""
     if job.state is JobState.QUEUED:
-        return f"SLURM has it as job {job.batch}" if job.batch else "waiting for its turn"
+        return f"SLURM job {job.batch}" if job.batch else "waiting for its turn"
     left = job.eta_seconds(time.time())
     amount = f" {job.done:,} of {job.total:,} {job.unit}" if job.total else ""
     if job.unit == "bytes" and job.total:
         amount = f" {format_bytes(job.done)} of {format_bytes(job.total)}"
     rest = f", {int(left) // 60}:{int(left) % 60:02d} left" if left is not None else ""
-    # A worker says nothing while it loads libraries.
+    # A worker reports nothing while it loads libraries.
     return f"{job.phase or 'starting'}{amount}{rest}"
 
 
 def _ended_text(job: Job) -> str:
-    """When a job was done, how long it took, and what came of it."""
+    """When a job ended, how long it took, and its result."""
     seconds = (job.finished_at or 0) - (job.started_at or 0)
     when = datetime.fromtimestamp(job.finished_at or 0).astimezone().strftime("%Y-%m-%d %H:%M")
     said = KINDS[job.kind].sentence(job.result) if job.kind in KINDS and job.result else ""
@@ -136,7 +136,7 @@ def _ended_text(job: Job) -> str:
 
 
 def _button(job: Job, *, resumes: bool) -> None:
-    """What can be done with a job: cancel, retry or remove it."""
+    """The buttons of a job: cancel, retry or remove."""
     label, action, icon = "Remove", "remove", "close"
     if not job.is_finished:
         label, action, icon = "Cancel", "cancel", "stop"
@@ -150,5 +150,5 @@ def _button(job: Job, *, resumes: bool) -> None:
         args=(action, job.id),
         disabled=not job.is_finished and job.cancel_at is not None,
         type="tertiary" if action == "remove" else "secondary",
-        help="Remove from this list; what it wrote stays." if action == "remove" else None,
+        help="Remove from this list; its output is kept." if action == "remove" else None,
     )

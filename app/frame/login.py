@@ -1,4 +1,4 @@
-"""Login: who may use a dashboard that other machines can reach. Streamlit's OpenID Connect."""
+"""Login for dashboards on a network, through Streamlit's OpenID Connect."""
 
 import importlib.util
 import ipaddress
@@ -29,27 +29,27 @@ _WHERE = "in .streamlit/secrets.toml; docs/guide/security.md shows one"
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A login that the server asks everybody for."""
+    """A login that every user needs."""
 
-    # addresses that are let in, such as `one@example.org`, or `@example.org` for all of a domain
+    # allowed e-mail addresses, such as `one@example.org`, or `@example.org` for a domain
     users: tuple[str, ...]
-    origin: str = ""  # where browsers reach the dashboard, such as `https://studio.example.org`
+    origin: str = ""  # public URL of the dashboard, such as `https://studio.example.org`
 
     @property
     def host(self) -> str:
-        """The name under which browsers reach the dashboard."""
+        """Host name of the dashboard's URL."""
         return urlsplit(self.origin).hostname or ""
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether they do so by https."""
+        """Whether the URL is https."""
         return urlsplit(self.origin).scheme == "https"
 
     def admits(self, claims: Mapping[str, Any]) -> bool:
-        """Whether the identity that the provider vouched for is one of the users.
+        """Whether the identity from the provider is an allowed user.
 
         Args:
-            claims: of the identity token; an address that the provider calls unverified is none.
+            claims: of the identity token; unverified addresses do not count.
         """
         address = str(claims.get("email") or "").casefold()
         if str(claims.get("email_verified", True)).casefold() != "true" or "@" not in address:
@@ -59,9 +59,9 @@ class Login:
 
 
 def login_of(secrets: Mapping[str, Any]) -> Login | None:
-    """The login that secrets describe; None where they have no section `moeprune`.
+    """The login that the secrets configure; None without a section `moeprune`.
 
-    A section `auth` alone is not ours: one file of secrets may serve several programs.
+    A section `auth` alone does not count: several programs may share a secrets file.
     """
     ours = secrets.get("moeprune")
     if ours is None:
@@ -85,15 +85,15 @@ def login_of(secrets: Mapping[str, Any]) -> Login | None:
 
 
 def _is_user(user: object) -> bool:
-    """Whether it is an address or a domain, and holds nothing that separates those of a list."""
+    """Whether it is an address or a domain without list separators."""
     return isinstance(user, str) and _USER.fullmatch(user) is not None
 
 
 def _origin_of(redirect_uri: str) -> str:
-    """The origin that browsers name, where the dashboard's address is written as they do.
+    """The origin of the dashboard's URL, if written as browsers write it.
 
-    Streamlit compares its own reading of the address with theirs, letter by letter, and forgets
-    every login where the two differ.
+    Streamlit compares its own form of the URL with the browser's, character by character, and
+    drops every login if they differ.
     """
     try:
         place = urlsplit(redirect_uri)
@@ -121,14 +121,14 @@ def _no_address(redirect_uri: str) -> UserError:
 
 
 def secrets_files() -> tuple[Path, ...]:
-    """Where secrets are looked for; a later file's sections take precedence."""
+    """Secrets files; sections of later files take precedence."""
     return tuple(folder / ".streamlit" / "secrets.toml" for folder in (Path.home(), Path.cwd()))
 
 
 def read_login() -> Login | None:
-    """The login of this server's secrets; None where they ask for none.
+    """The login in this server's secrets; None if they configure none.
 
-    They are read here and not by `st.secrets`, which would parse Streamlit's settings before the
+    Not read by `st.secrets`, which would parse Streamlit's settings before the
     server gives its own.
     """
     files = [file for file in secrets_files() if file.is_file()]
@@ -139,7 +139,7 @@ def read_login() -> Login | None:
     if login is None:
         return None
     for file in files:
-        # A group may read: containers hand secrets to others than root in this way.
+        # Group-readable is allowed: containers pass secrets to non-root users this way.
         if file.stat().st_mode & _OTHERS:
             raise UserError(
                 f"{file} can be read or changed by other users of this machine, who could log in "
@@ -160,10 +160,10 @@ def _secrets_in(file: Path) -> dict[str, Any]:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only programs of this machine can connect to `address`.
+    """Whether `address` accepts connections from this machine only.
 
     Raises:
-        UserError: no numeric address; the caller may know a name that stands for one.
+        UserError: not a numeric address; the caller may resolve a name.
     """
     try:
         return ipaddress.ip_address(address).is_loopback
@@ -172,7 +172,7 @@ def is_loopback(address: str) -> bool:
 
 
 def check_address(address: str, login: Login | None) -> None:
-    """Refuse to listen where other machines can connect, unless they have to log in by https."""
+    """Refuse to listen on a network without a login over https."""
     if is_loopback(address):
         return
     if login is None:
@@ -190,7 +190,7 @@ def check_address(address: str, login: Login | None) -> None:
 
 
 def publish(login: Login | None) -> None:
-    """Hand the users to the pages. A page never asks the file again, so it cannot be opened up."""
+    """Pass the login to the pages, which never reread the file."""
     if login is None:
         os.environ.pop(_USERS_VARIABLE, None)
     else:
@@ -198,33 +198,33 @@ def publish(login: Login | None) -> None:
 
 
 def require_login() -> None:
-    """Show nothing of the dashboard to who has not logged in, where that is asked for."""
+    """Stop the page for users who are not logged in, if a login is configured."""
     if _USERS_VARIABLE not in os.environ:
         _stop_if_open()
         return
     if not getattr(st.user, "is_logged_in", False):
         st.title("MoE Prune Studio")
-        st.text("This dashboard asks who you are before it shows anything.")
+        st.text("Log in to use this dashboard.")
         st.button("Log in", type="primary", on_click=st.login)
         st.stop()
     if not Login(tuple(os.environ[_USERS_VARIABLE].split(","))).admits(st.user.to_dict()):
         st.title("MoE Prune Studio")
         who = literal(str(st.user.to_dict().get("email") or "Your account"))
-        st.error(f"{who} may not use this dashboard.", icon=":material/block:")
+        st.error(f"{who} has no access to this dashboard.", icon=":material/block:")
         st.button("Log out", on_click=st.logout)
         st.stop()
 
 
 def _stop_if_open() -> None:
-    """Show nothing where `streamlit run` listens to other machines; `moeprune app` refuses to."""
+    """Stop if `streamlit run` listens on a network without a login, as `moeprune app` does."""
     address = str(st.get_option("server.address") or "0.0.0.0")  # noqa: S104  (Streamlit's own)
     try:
         is_private = address == "localhost" or is_loopback(address)
-    except UserError:  # another name, which may lead anywhere
+    except UserError:  # another name, which may resolve to any address
         is_private = False
     if not is_private:
         st.error(
-            "This server listens to other machines and asks nobody who he is. Start it with "
+            "This server listens on the network without a login. Start it with "
             "`moeprune app`, or with `--server.address 127.0.0.1`.",
             icon=":material/block:",
         )
@@ -232,7 +232,7 @@ def _stop_if_open() -> None:
 
 
 def log_out_part() -> None:
-    """Who is logged in, and the way out; nothing where nobody logs in."""
+    """User name and logout button; nothing without a login."""
     if _USERS_VARIABLE in os.environ:
         st.text(f"Logged in as {st.user.to_dict().get('email')}")
         st.button("Log out", on_click=st.logout)

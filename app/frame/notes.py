@@ -1,4 +1,4 @@
-"""What pages say in passing: why there is nothing to show, and command lines that do the same."""
+"""Notes on pages: why there is nothing to show, and equivalent command lines."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ NO_CALIBRATION: Final = "No calibration yet: start one on the **Start** page."
 
 
 def inform(text: str) -> None:
-    """Say why there is nothing to show, or what to do; `text` is Markdown."""
+    """Show why there is nothing to draw, or what to do; `text` is Markdown."""
     st.info(text, icon=":material/info:")
 
 

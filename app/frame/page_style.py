@@ -1,4 +1,4 @@
-"""What Streamlit's theme has no setting for: margins, narrow windows, contrast, focus."""
+"""CSS that Streamlit's theme cannot set: margins, narrow windows, contrast, focus."""
 
 from typing import Final
 
@@ -71,8 +71,8 @@ _WIDE: Final = ", ".join(
         "effects",
     )
 )
-# Text has 4.5:1 everywhere: Streamlit fades some of it, colours code for another ground, and writes
-# white on the primary colour, which in the dark theme is too bright for it.
+# Contrast of at least 4.5:1: Streamlit fades some text, colours code for another background, and
+# writes white on the primary colour, which in the dark theme is too bright for it.
 _COLORS: Final = """
 .st-key-tour, .st-key-plan-bar { background: var(--page); }
 [data-testid="stExpander"] summary, [data-testid="stExpander"] summary * { opacity: 1; }
@@ -89,7 +89,7 @@ _COLORS: Final = """
 
 
 def apply_page_style() -> None:
-    """The style of every page, in the theme of the browser."""
+    """Apply the page style in the browser's theme."""
     dark = st.context.theme.type == "dark"
     colors = f"--page: {paper(dark)}; --faint: {muted(dark)}; --mark: {primary(dark)};"
     layout = _EVERYWHERE.replace(".wide-charts", f":is({_WIDE})")

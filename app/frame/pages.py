@@ -8,7 +8,7 @@ from app.charts.context import Context
 
 
 def draw_page(page: Callable[[Context], Context]) -> None:
-    """Draw a page of the context of the entry script, and hand back what was chosen on it.
+    """Draw a page with the entry script's context, and return the updated context.
 
     Streamlit runs a page as a script, which has neither arguments nor a result.
     """

@@ -8,8 +8,8 @@ import streamlit as st
 from streamlit.navigation.page import Page
 
 _KEY = "present"
-# Relative to the theme's 15 px. The controls stay in the page, only unseen: without them their
-# values would leave the session and the URL. Of all of them the sparsity stays in sight.
+# Relative to the theme's 15 px. Controls are hidden, not removed: otherwise their
+# values would leave the session and the URL. Only the sparsity stays visible.
 _STYLE = """
 html { font-size: 22px !important; }
 [data-testid="stSidebarCollapsedControl"], [data-testid="stExpandSidebarButton"],
@@ -34,26 +34,26 @@ html { font-size: 22px !important; }
 
 
 def is_presented() -> bool:
-    """Whether presentation mode is on; before its control is drawn, the URL says so."""
+    """Whether presentation mode is on; from the URL until its control is drawn."""
     if _KEY in st.session_state:
         return bool(st.session_state[_KEY])
     return str(st.query_params.get(_KEY, "")).lower() == "true"
 
 
 def presentation_control() -> None:
-    """The switch; for the sidebar."""
+    """The toggle in the sidebar."""
     st.toggle(
         "Presentation mode",
         key=_KEY,
         bind="query-params",
-        help="Hides this bar and the navigation, and enlarges the type. Escape leads back.",
+        help="Hides the sidebar and the navigation, and enlarges the type. Press Escape to leave.",
     )
 
 
 def stage(pages: Sequence[Page], current: Page) -> Page | None:
-    """The larger type, and the buttons in place of the navigation; the page that one asks for.
+    """Apply larger type and page buttons; return the page that a button asks for.
 
-    Nothing in the usual mode. The caller goes there once every control is drawn.
+    Does nothing outside presentation mode. The caller switches after drawing all controls.
     """
     if not is_presented():
         return None
@@ -89,7 +89,7 @@ def _leave() -> None:
 
 
 def go_to(page: Page | Path) -> NoReturn:
-    """Show another page; the controls keep what they say."""
-    # Empty and not left out: Streamlit refuses to clear a URL to which controls are bound,
-    # and the next page writes what its own controls say.
+    """Switch to another page; the controls keep their values."""
+    # Set to empty, not removed: Streamlit refuses to clear a URL with bound controls,
+    # and the next page writes the values of its own.
     st.switch_page(page, query_params={})

@@ -27,8 +27,8 @@ from pruning.sizes import format_bytes
 
 
 def budget_controls(model: MoEModel) -> int:
-    """Draw what the slider is a share of, and the slider; the percentage that it says."""
-    if is_about_neurons():  # every router can go without neurons, but not without experts
+    """Draw the unit of the budget and the slider; return the percentage."""
+    if is_about_neurons():  # all neurons can be pruned, but a router needs experts
         return _slider(list(range(0, 100, SPARSITY_STEP)))
     shrunk = shrink_sparsities(model)
     plan_input(
@@ -41,7 +41,7 @@ def budget_controls(model: MoEModel) -> int:
         format_func=lambda budget: BUDGETS[budget],
         disabled=not shrunk,
         help="**Experts** of each layer, or **bytes** of the checkpoint: the largest equal number "
-        "of experts that makes it so much smaller.",
+        "of experts that saves this much.",
     )
     is_shrunk = shrunk and st.session_state.get("budget") == "bytes"
     return _slider(list(shrunk) if is_shrunk else possible_percents(model))
@@ -66,7 +66,7 @@ def _slider(options: list[int]) -> int:
 
 
 def corpus_options(runs: Mapping[str, Run]) -> list[str]:
-    """What ranks: one corpus, or where there are several, their blend."""
+    """Corpora that can rank: each one, and the blend if there are several."""
     return [*runs, BLEND] if len(runs) > 1 else list(runs)
 
 
@@ -98,12 +98,12 @@ def blend_sliders(runs: Mapping[str, Run]) -> None:
             EQUAL_SHARE,
             key=share_key(corpus),
             bind="query-params",
-            help="Its part of the blend, against those of the other corpora.",
+            help="Its weight in the blend, relative to the other corpora.",
         )
 
 
 def model_and_calibration(page: str) -> tuple[MoEModel, tuple[str, ...], int]:
-    """Draw a page's sidebar; the model, the corpora that rank, for --corpus, the percentage."""
+    """Draw the sidebar; return model, corpora (as for --corpus) and percentage."""
     with st.sidebar:
         st.markdown("**MoE Prune Studio**")
         choices = {choice.name: choice for choice in model_choices()}
@@ -120,7 +120,7 @@ def model_and_calibration(page: str) -> tuple[MoEModel, tuple[str, ...], int]:
             f"{format_bytes(model.checkpoint.nbytes)} {model.dtype.lower()}"
         )
         open_on_best(model, page)
-        granularity_control()  # before the sparsity, which asks what it says
+        granularity_control()  # before the sparsity, which depends on it
         runs = routed_runs(model)
         corpus = _corpus(runs)
         if corpus == BLEND:
@@ -135,15 +135,15 @@ def model_and_calibration(page: str) -> tuple[MoEModel, tuple[str, ...], int]:
 
 
 def expert_in_sidebar(model: MoEModel) -> bool:
-    """The control of the chosen expert; whether all its numbers were asked for."""
+    """The control of the chosen expert; whether its details were requested."""
     with st.sidebar:
         return expert_control(model.layers)
 
 
 def copy_link() -> None:
-    """The URL of what is on screen; drawn last, for the page's own controls change it."""
+    """The URL of this view; drawn last, because the page's controls change it."""
     with st.sidebar, st.popover("Copy link", icon=":material/link:", width="stretch"):
         query = urlencode(st.query_params.to_dict())
         address = (st.context.url or "").partition("?")[0]
-        st.text("This address opens the same view:")
+        st.text("This URL opens the same view:")
         show_command(f"{address}?{query}" if query else address)

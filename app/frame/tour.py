@@ -1,4 +1,4 @@
-"""The guided tour: a panel over the pages that stays while they are used, until it is left."""
+"""The guided tour: a panel over the pages."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,28 +21,29 @@ class Step:
     page: str
     title: str
     text: str
-    target: str = ""  # CSS selector of what it names; empty for the top of the page
+    target: str = ""  # CSS selector of its target; empty for the top of the page
 
 
 STEPS = (
     Step(
         "",
         "What pruning saves and costs",
-        "What the plan on screen saves, and what it loses on each corpus against Random and the "
-        "original model. The calibration runs are below, in Data and jobs.",
+        "What the plan saves, and its loss on each corpus compared with Random and the original "
+        "model. The calibration runs are below, in Data and jobs.",
     ),
     Step(
         "explore",
         "Which experts a criterion keeps",
-        "Each row is a layer, each cell an expert, the first to keep on the left; what is right of "
-        "the line goes. Change b, alpha and beta and see who moves. Click an expert to follow it.",
+        "Each row is a layer, each cell an expert, most salient on the left; experts right of the "
+        "line are pruned. Change b, alpha and beta and watch the order. Click an expert to follow "
+        "it.",
         ".st-key-explore-map",
     ),
     Step(
         "explore",
         "Does the choice depend on the corpus?",
         "The overlap map has a cell for each variant: the share of pruned experts on which the "
-        "calibration corpora agree. Click a cell to take its exponents.",
+        "calibration corpora agree. Click a cell to apply its exponents.",
         ".st-key-tab",
     ),
     Step(
@@ -54,28 +55,28 @@ STEPS = (
     Step(
         "plan",
         "Where the budget goes",
-        "A schedule spreads the removed experts over the layers. All schedules spend the same "
-        "number; drag a bar to change them by hand.",
+        "A schedule splits the pruned experts across layers. All schedules prune the same number; "
+        "drag a bar to change the counts.",
         ".st-key-plan-editor",
     ),
     Step(
         "evaluate",
-        "What is lost, what is saved",
-        "What pruning costs this model on held-out samples, for every candidate that was measured, "
-        "with benchmarks, hidden states, and both models' answers to a prompt.",
+        "Quality and memory",
+        "Loss on held-out samples of every measured candidate, with benchmarks, hidden states, and "
+        "both models' answers to a prompt.",
     ),
     Step(
         "export",
         "The checkpoint to ship",
-        "What is checked before a byte is written, the export as a job that survives a reload, and "
-        "the proof that the result computes what it should. Every page shows its command line.",
+        "Checks before writing, the export as a job that survives a reload, and verification of "
+        "the result. Every page shows its command line.",
         ".st-key-export-start",
     ),
 )
 
 
 def tour_button() -> None:
-    """The way in; for the sidebar."""
+    """The start button in the sidebar."""
     st.button(
         "Guided tour",
         key="tour.begin",
@@ -87,13 +88,13 @@ def tour_button() -> None:
 
 
 def show_tour(page: str) -> None:
-    """The panel of the current stop, after the move to its page; nothing without a tour."""
+    """Show the panel of the current stop on its page; nothing without a tour."""
     place = st.session_state.get(_STEP)
     if place is None:
         keep_focus()
         return
     step = STEPS[place]
-    # Only a move of the tour changes the page: who walks on alone is not called back.
+    # Only tour buttons change the page; users who navigate away stay there.
     if st.session_state.pop(_MOVES, False) and step.page != page:
         go_to(_VIEWS / f"{step.page or 'start'}.py")
     with st.container(key="tour", border=True):

@@ -1,4 +1,4 @@
-"""Kinds of jobs: what may be asked for, the task that does it, and what the list of jobs says.
+"""Kinds of jobs: request, task, and texts in the job list.
 
 Tasks are named, not imported: the dashboard reads this table and loads no models.
 """
@@ -33,20 +33,20 @@ Result = Mapping[str, Any]
 class JobKind:
     """One kind of job."""
 
-    request: type[Request]  # what a person asks for
-    task: str  # dotted name, below `pruning.tasks`, of a generator: request -> steps of progress
-    # Of a job in the list; `{about}` is the model, plan or folder that it is about, and `{request}`
+    request: type[Request]  # the request
+    task: str  # generator below `pruning.tasks`, dotted name: request -> progress steps
+    # Title in the job list; `{about}` is the model, plan or folder, and `{request}`
     # the request.
     title: str
-    sentence: Callable[[Result], str]  # result -> what the list says of it, and where it leads
+    sentence: Callable[[Result], str]  # result -> summary in the list, with the page to open
     result: Callable[[Any], dict[str, Any]] = dict  # value of the task -> a JSON object
-    # The part of the pages that lists these jobs beside the Start page; see `job_panel`.
+    # Page part that lists these jobs besides Start; see `job_panel`.
     place: str = ""
-    # Request -> output to delete unless the job ends as done.
+    # Request -> output to delete unless the job succeeds.
     partials: Callable[[Any], tuple[str, ...]] = lambda _: ()
 
     def run(self, values: dict[str, Any]) -> Generator[Progress, None, dict[str, Any]]:
-        """Do the task on the values of a stored request."""
+        """Run the task on a stored request."""
         module, name = self.task.split(".")
         task = getattr(import_module(f"pruning.tasks.{module}"), name)
         return self.result((yield from task(validated(self.request, values))))
@@ -54,7 +54,7 @@ class JobKind:
 
 def _kept(names: Result | list[Any], what: str, of: str = "") -> str:
     count = len(names)
-    return f"1 {what}{of} is kept" if count == 1 else f"{count:,} {what}s{of} are kept"
+    return f"1 {what}{of} saved" if count == 1 else f"{count:,} {what}s{of} saved"
 
 
 def _statistics(result: Result) -> str:
@@ -62,7 +62,7 @@ def _statistics(result: Result) -> str:
 
 
 def _evaluations(result: Result) -> str:
-    return f"{_kept(result['evaluations'], 'evaluation')} beside the statistics."
+    return f"{_kept(result['evaluations'], 'evaluation')} next to the statistics."
 
 
 def _benchmarks(result: Result) -> str:
@@ -150,7 +150,7 @@ KINDS: Final[Mapping[str, JobKind]] = {
         BinsRequest,
         "probe.bins_run",
         "bins of {about} by {request.criterion}",
-        lambda result: f"{result['bins']} is kept beside the statistics.",
+        lambda result: f"{result['bins']} saved next to the statistics.",
         lambda record: {"bins": record.record_id},
         "explore.loss",
     ),
@@ -174,5 +174,5 @@ KINDS: Final[Mapping[str, JobKind]] = {
 
 
 def kind_of(request: Request) -> str:
-    """The kind of job that a request asks for."""
+    """The kind of job of a request."""
     return next(name for name, kind in KINDS.items() if kind.request is type(request))

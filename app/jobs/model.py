@@ -1,4 +1,4 @@
-"""Job: one piece of long work, as a row of the job table shows it at one moment."""
+"""Job: a row of the job table."""
 
 import socket
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ STALE_SECONDS = 30.0
 
 
 class JobState(StrEnum):
-    """Where a job stands; only queued and running ones can still change."""
+    """State of a job; only queued and running jobs can change."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -26,25 +26,25 @@ FINISHED = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELED, JobStat
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A row of the job table. Times are seconds since the epoch, None while not reached."""
+    """A row of the job table. Times are seconds since the epoch, None if not reached."""
 
     id: str  # 12 hexadecimal digits
-    kind: str  # what is done, a key of the worker's `KINDS`
-    title: str  # what a person reads in the list
-    request: dict[str, Any]  # what was asked, as JSON
+    kind: str  # key of the worker's `KINDS`
+    title: str  # title in the list
+    request: dict[str, Any]  # the request as JSON
     command: str  # the equivalent `moeprune ...` command line
     digest: str  # sha256 of the canonical JSON of `request`
     state: JobState
-    requested_by: str  # who asked; empty when not known
-    version: str  # of the program that took the request
+    requested_by: str  # the requesting user; empty if unknown
+    version: str  # version of the program that queued it
     log_path: Path
-    # Paths to delete unless the job ends as done; only names with ".partial" are.
+    # Paths to delete unless the job succeeds; only names with ".partial" are deleted.
     partials: tuple[str, ...]
     created_at: float
     started_at: float | None = None
     heartbeat_at: float | None = None
     finished_at: float | None = None
-    cancel_at: float | None = None  # when the cancel was asked for; the job may still be running
+    cancel_at: float | None = None  # when the cancel was requested; the job may still be running
     # phase, done, total, unit: see `analysis.progress.Progress`.
     phase: str = ""
     done: int = 0
@@ -55,18 +55,18 @@ class Job:
     phase_start_done: int = 0
     progress_at: float | None = None  # when `done` last changed
     host: str = ""  # where the worker runs; empty while queued
-    batch: str = ""  # number of the SLURM job that it was handed to; empty for a local one
+    batch: str = ""  # SLURM job id; empty for a local job
     # pid, process_start: the worker's process; its start, see `app.jobs.process.start_time`, tells
     # it from a later process that got the same number.
     pid: int | None = None
     process_start: float | None = None
-    rss_peak: int = 0  # the largest memory seen, in bytes; 0 when never seen
-    error: str = ""  # one line; empty when there is nothing to say
-    result: dict[str, Any] | None = None  # what the task returned
+    rss_peak: int = 0  # peak memory in bytes; 0 if unknown
+    error: str = ""  # one line; empty if none
+    result: dict[str, Any] | None = None  # return value of the task
 
     @property
     def is_finished(self) -> bool:
-        """Nothing about the job will change any more."""
+        """Whether the job has ended."""
         return self.state in FINISHED
 
     @property
@@ -77,10 +77,10 @@ class Job:
         return min(self.done / self.total, 1.0) if self.total else 0.0
 
     def eta_seconds(self, now: float) -> float | None:
-        """Seconds left in the current phase at its pace so far; None when there is no pace yet.
+        """Seconds left in the current phase at its pace so far; None if unknown.
 
-        The pace counts from where the phase was first seen, so a resumed run is not flattered by
-        what an earlier one had finished.
+        The pace counts from the first report of the phase, so that a resumed run excludes
+        work done earlier.
         """
         if self.state is not JobState.RUNNING or not self.total:
             return None
@@ -97,7 +97,7 @@ class Job:
 def is_stale(job: Job, now: float) -> bool:
     """A job of another host that has been silent for too long.
 
-    Its process cannot be looked at from here, so it is reported and never killed.
+    Its process is not visible from here, so it is reported and never killed.
     """
     if job.state is not JobState.RUNNING or job.host == socket.gethostname():
         return False

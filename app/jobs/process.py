@@ -1,4 +1,4 @@
-"""Processes: whether a worker lives, the signals that stop it, the output that it leaves behind."""
+"""Processes: liveness of workers, stop signals, leftover output."""
 
 import contextlib
 import logging
@@ -16,11 +16,11 @@ from app.jobs.model import Job
 def start_time(pid: int) -> float:
     """When the process was started, in seconds; 0 when it is gone.
 
-    On Linux since the boot: psutil adds the clock's time of the boot, so that a change of the clock
-    would move the start of every process.
+    On Linux since boot: psutil adds the wall-clock boot time, so that a clock change
+    would shift every start time.
     """
     try:
-        # Counted from behind the name of the program.
+        # Fields counted after the program name.
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
         return int(fields[19]) / os.sysconf("SC_CLK_TCK")
     except (FileNotFoundError, ProcessLookupError):
@@ -47,21 +47,21 @@ def signal_worker(job: Job, number: signal.Signals) -> None:
     """Signal the job's worker and its children; nothing when it no longer runs here."""
     if job.pid is None or not is_alive(job):
         return
-    # It leads its own session, so its number is also that of its group. The group may end at any
+    # It leads its own session, so its pid is also its group id. The group may end at any
     # moment, this one included; macOS says "not permitted" when only zombies are left.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(job.pid, number)
 
 
 def kill_orphans(job: Job) -> None:
-    """Kill what a dead worker left running: children that hold memory or a GPU.
+    """Kill children of a dead worker, which may hold memory or a GPU.
 
-    They are known by their session, which has the worker's number. The kernel does not give that
-    number away while the session lives, so when a process has it again, there are no orphans.
+    They share the worker's session id. The kernel does not reuse that
+    id while the session lives, so if a process has it as its pid again, there are no orphans.
     """
     if job.pid is None or job.process_start is None or job.host != socket.gethostname():
         return
-    # Before the last boot, the number was another session's.
+    # Before the last boot, the id was another session's.
     if (job.started_at or 0.0) < psutil.boot_time():
         return
     try:
@@ -80,7 +80,7 @@ def kill_orphans(job: Job) -> None:
 def _is_worker(process: psutil.Process, job: Job) -> bool:
     if job.process_start is None:
         return False
-    # Less than between two processes that have the same number one after the other.
+    # Shorter than any pid reuse.
     return abs(start_time(process.pid) - job.process_start) <= 0.5
 
 
@@ -97,12 +97,12 @@ def peak_memory() -> int:
 
 
 def last_memory(job: Job) -> str:
-    """How much memory the job's worker had when it was last heard of, in words."""
+    """The last reported memory of the job's worker, in words."""
     return f"last memory {format_memory(job.rss_peak)}" if job.rss_peak else "at its start"
 
 
 def format_memory(size: int) -> str:
-    """A number of bytes for a person: "512 MiB", "1.2 GiB"."""
+    """Bytes in words: "512 MiB", "1.2 GiB"."""
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
 
 
@@ -112,8 +112,8 @@ logger = logging.getLogger(__name__)
 def delete_partials(job: Job, error: str) -> str:
     """Delete the job's unfinished output; `error`, with the paths that could not be deleted.
 
-    Only paths whose last name contains ".partial": whatever a request says, nothing finished is
-    ever deleted here. A link is removed, never what it points to.
+    Only paths whose last part contains ".partial": whatever a request says, finished output is
+    never deleted here. Links are removed, not their targets.
     """
     left = ", ".join(path for path in job.partials if not _delete(Path(path)))
     return f"{error} Not deleted: {left}.".lstrip() if left else error

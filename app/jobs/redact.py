@@ -6,7 +6,7 @@ import threading
 from typing import TextIO
 
 _TOKEN = re.compile(r"hf_[A-Za-z0-9]{20,}")
-# What the end of a piece may be the beginning of; a token is shorter.
+# Overlap kept between pieces; longer than any token.
 _BEGUN = re.compile(r"(h|hf|hf_[A-Za-z0-9]{0,200})\Z")
 
 
@@ -16,15 +16,15 @@ def holds_token(text: str) -> bool:
 
 
 def redact(text: str) -> str:
-    """`text` with everything that looks like a Hugging Face token blotted out."""
+    """`text` with everything that looks like a Hugging Face token masked."""
     return _TOKEN.sub("hf_[redacted]", text)
 
 
 class RedactedStream(io.TextIOBase):
-    """Text stream that redacts on the way to another one.
+    """Text stream that redacts and forwards to another.
 
-    It passes on whole lines only, for a token may arrive in two writes; the rest when it is closed.
-    A line of more than 64 KiB goes in pieces, none of which ends within a token.
+    Forwards whole lines only, because a token may arrive in two writes; the rest on close.
+    Lines over 64 KiB are split into pieces, never within a token.
     """
 
     def __init__(self, target: TextIO) -> None:
@@ -43,24 +43,24 @@ class RedactedStream(io.TextIOBase):
         return True
 
     def fileno(self) -> int:
-        """Descriptor of the underlying stream, for child processes; what they write is raw."""
+        """Descriptor of the underlying stream, for children, whose output is not redacted."""
         return self._target.fileno()
 
     def write(self, text: str) -> int:
-        """Take `text`, and pass on the lines that it completes."""
+        """Buffer `text` and forward completed lines."""
         with self._lock:
             self._pending += text
             ends = [match.end() for match in re.finditer(r"[\n\r]", self._pending)]
             if ends:
                 self._emit(ends[-1])
             elif len(self._pending) > 64 * 1024:
-                # Up to where a token may begin that is not at its end.
+                # Up to the first place where an incomplete token may start.
                 begun = _BEGUN.search(self._pending, len(self._pending) - 256)
                 self._emit(begun.start() if begun else len(self._pending))
         return len(text)
 
     def close(self) -> None:
-        """Pass on the rest; the underlying stream stays open."""
+        """Forward the rest; the underlying stream stays open."""
         if not self.closed:
             with self._lock:
                 self._emit(len(self._pending))

@@ -1,4 +1,4 @@
-"""Local runner: starts queued jobs as processes of this machine, records the end of lost ones."""
+"""Local runner: starts queued jobs as local processes, records lost ones."""
 
 import logging
 import os
@@ -25,7 +25,7 @@ from app.jobs.table import JobTable
 
 logger = logging.getLogger(__name__)
 
-# Everything else, and with it every other secret, stays out of the workers.
+# All other variables, and so other secrets, are withheld from workers.
 _ENVIRONMENT = frozenset({"PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV"})
 _ENVIRONMENT_PREFIXES = (
     *("CUDA_", "HF_", "HUGGINGFACE_", "LC_", "MKL_"),
@@ -35,20 +35,20 @@ _ENVIRONMENT_PREFIXES = (
 
 @dataclass(frozen=True, slots=True)
 class LocalRunner:
-    """Runs the jobs of a store on this machine; holds no state, so any process may have one."""
+    """Runs the jobs of a store on this machine; stateless, so any process may have one."""
 
     store: JobStore  # the jobs
-    limit: int = 1  # how many run at once on this machine
-    grace_seconds: float = 5.0  # how long a canceled worker may tidy up before it is killed
-    # The module whose `KINDS` the workers look their task up in.
+    limit: int = 1  # max concurrent jobs on this machine
+    grace_seconds: float = 5.0  # grace period of a canceled worker before it is killed
+    # The module whose `KINDS` the workers use.
     kinds_module: str = "app.jobs.kinds"
 
     def tick(self) -> None:
         """Record lost jobs, kill workers that do not stop, start queued jobs up to the limit.
 
-        Idempotent, and one transaction: of several processes that tick at once, one starts a job.
-        Should this process die in the middle, the table says what it said before; a worker that
-        was started meanwhile finds that it holds no job and exits.
+        Idempotent, in one transaction: of several processes that tick at once, one starts a job.
+        If this process dies in the middle, the table is unchanged; a worker that
+        was started meanwhile finds no job and exits.
         """
         now = time.time()
         host = socket.gethostname()
@@ -57,10 +57,10 @@ class LocalRunner:
                 if not is_alive(job):
                     kill_orphans(job)
                     jobs.update(job.id, finished_at=now, **_lost_job_columns(job))
-                # Also where the clock was set back: the grace would last as long as that.
+                # Also if the clock was set back, which would extend the grace period.
                 elif job.cancel_at is not None and abs(now - job.cancel_at) > self.grace_seconds:
                     signal_worker(job, signal.SIGKILL)
-            # Counted again: a worker that was asked to stop still holds its place.
+            # Count again: a worker that was asked to stop still occupies its slot.
             free = self.limit - len(jobs.running_on(host))
             for job in jobs.queued(max(free, 0)):
                 self._start(jobs, job, now)
@@ -82,7 +82,7 @@ class LocalRunner:
             started_at=now,
             heartbeat_at=now,
         )
-        # Collects the exit status, lest the ended worker stay as a zombie as long as this process.
+        # Collects the exit status, so that the ended worker does not stay a zombie.
         threading.Thread(target=process.wait, name=f"wait-{job.id}", daemon=True).start()
 
     def _start_worker(self, job: Job) -> subprocess.Popen[bytes]:
@@ -97,7 +97,7 @@ class LocalRunner:
                 stderr=subprocess.STDOUT,
                 close_fds=True,
                 start_new_session=True,
-                # What an ended worker passes on to the next job was passed to it here once.
+                # An ended worker passes these on to the next job.
                 env={name: os.environ[name] for name in passed_variables()},
             )
         finally:
@@ -114,13 +114,13 @@ def _lost_job_columns(job: Job) -> dict[str, Any]:
 
 
 def worker_command(store: JobStore, kinds_module: str) -> list[str]:
-    """How a worker is started on any machine; options of its place and the job's id follow."""
-    # -P: the working directory, where a folder may also be called "app", is not searched.
+    """Command to start a worker; options and the job id follow."""
+    # -P: do not search the working directory, which may have a folder "app".
     program = [sys.executable, "-P", "-m", "app.jobs.worker"]
     return [*program, "--db", str(store.path), "--kinds", kinds_module]
 
 
 def passed_variables() -> set[str]:
-    """Names of the environment variables that workers get; every other one stays out."""
+    """Names of the environment variables that workers get; all others are withheld."""
     known = _ENVIRONMENT, _ENVIRONMENT_PREFIXES
     return {name for name in os.environ if name in known[0] or name.startswith(known[1])}

@@ -1,4 +1,4 @@
-"""SLURM runner: hands queued jobs to a cluster through submitit, records the end of lost ones.
+"""SLURM runner: submits queued jobs to a cluster through submitit, records lost ones.
 
 The job table must be on a file system that all nodes share, with file locks that work there.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Option of a person -> submitit's name of it, and the form of its value.
+# User option -> submitit's name, and the form of its value.
 OPTIONS: Final = {
     **{name: (name, "{}") for name in ("account", "constraint", "gres", "partition", "qos")},
     **{name: (name, "{}") for name in ("cpus_per_task", "gpus_per_node", "time")},
@@ -33,7 +33,7 @@ OPTIONS: Final = {
 }
 _NUMBERS: Final = ("cpus_per_task", "gpus_per_node", "mem_gb", "time")
 _VALUE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:&|-]{0,127}")
-# What SLURM says of a job that may still do something; anything else is an end.
+# SLURM states of unfinished jobs; all others are final.
 _OPEN: Final = (
     *("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "RESIZING"),
     *("PREEMPTED", "REQUEUED", "REQUEUE_HOLD", "READY", "UNKNOWN"),
@@ -47,7 +47,7 @@ _ENDS: Final = {
 
 
 def parse_options(text: str) -> dict[str, str | int]:
-    """Options of the jobs on the cluster, `partition=gpu,gpus_per_node=1,mem_gb=64,time=240`."""
+    """Parse SLURM options, `partition=gpu,gpus_per_node=1,mem_gb=64,time=240`."""
     options: dict[str, str | int] = {}
     for part in filter(None, text.split(",")):
         name, equals, value = part.partition("=")
@@ -63,28 +63,28 @@ def parse_options(text: str) -> dict[str, str | int]:
 
 @dataclass(frozen=True, slots=True)
 class SlurmRunner:
-    """Runs the jobs of a store on a cluster; holds no state, so any process may have one."""
+    """Runs the jobs of a store on a cluster; stateless, so any process may have one."""
 
-    store: JobStore  # the jobs, in a table that all nodes reach
+    store: JobStore  # the jobs, in a table visible to all nodes
     options: Mapping[str, str | int] = field(default_factory=dict)  # see `parse_options`
-    limit: int = 16  # how many are handed to SLURM at once; the others wait in our queue
-    grace_seconds: float = 30.0  # how long a canceled worker may tidy up before SLURM stops it
-    silence_seconds: float = 30.0  # how long a worker may be silent before SLURM is asked about it
-    # The module whose `KINDS` the workers look their task up in.
+    limit: int = 16  # max jobs submitted at once; the others wait in our queue
+    grace_seconds: float = 30.0  # grace period of a canceled worker before SLURM stops it
+    silence_seconds: float = 30.0  # silence of a worker after which SLURM is queried
+    # The module whose `KINDS` the workers use.
     kinds_module: str = "app.jobs.kinds"
 
     @property
     def folder(self) -> Path:
-        """Where submitit keeps what it hands to SLURM; its owner's only."""
+        """Folder of submitit's files, readable by the owner only."""
         return self.store.path.parent / "slurm"
 
     def tick(self) -> None:
-        """Record what SLURM has ended, stop what was canceled, hand over queued jobs.
+        """Record jobs that SLURM ended, stop canceled ones, submit queued ones.
 
-        Idempotent and one transaction, as the local runner's.
+        Idempotent, in one transaction, like the local runner's.
         """
         now = time.time()
-        # Before the table is read: an end that a worker recorded in between counts.
+        # Query before reading the table: an end that a worker recorded in between counts.
         states = self._states(now)
         with self.store.transaction() as jobs:
             for job in jobs.in_batches():
@@ -92,17 +92,17 @@ class SlurmRunner:
             free = self.limit - len(jobs.in_batches())
             for job in jobs.queued(max(free, 0)):
                 self._start(jobs, job, now)
-            # Under the lock, for another process may be handing over the next job.
+            # Under the lock: another process may be submitting the next job.
             self._sweep({job.batch for job in jobs.in_batches()})
 
     def _states(self, now: float) -> dict[str, str]:
-        """What SLURM says of the jobs whose workers say nothing, by batch."""
+        """SLURM states of jobs with silent workers, by batch."""
         with self.store.transaction() as jobs:
             batches = jobs.in_batches()
         states = {}
         for job in batches:
             is_silent = now - (job.heartbeat_at or now) > self.silence_seconds
-            # A worker that reports needs no asking; of one that waits SLURM is asked now and then.
+            # Skip workers that report; query waiting jobs now and then.
             if job.state is JobState.QUEUED or is_silent:
                 watcher = self._batch_job(job).watcher
                 state = watcher.get_state(job.batch, mode="force" if is_silent else "standard")
@@ -148,7 +148,7 @@ class SlurmRunner:
         chosen = {own: form.format(self.options[name]) for name, (own, form) in named.items()}
         executor.update_parameters(
             job_name=f"moeprune-{job.kind}-{job.id}",
-            # By name: values stand in no file, and what is not named stays out of the worker.
+            # By name, so that no values are written to files and other variables are withheld.
             additional_parameters={"export": ",".join(sorted(passed_variables()))},
             **{"time": 24 * 60, **chosen},  # minutes; submitit's own default is 5
         )
@@ -160,16 +160,16 @@ class SlurmRunner:
         return SlurmJob(folder=self.folder, job_id=job.batch)
 
     def _sweep(self, active: set[str]) -> None:
-        """Delete what submitit left of ended jobs; the log is our own, elsewhere."""
+        """Delete submitit's files of ended jobs; the log is ours, elsewhere."""
         for path in self.folder.iterdir() if self.folder.is_dir() else ():
-            # A number, or the script as it was written before there was one.
+            # The job id, or the script from before there was one.
             name = re.fullmatch(r"(\d+)_.*|\.submission_file_.*", path.name)
             if name and name[1] not in active and (name[1] or not active):
                 path.unlink(missing_ok=True)
 
 
 def check_slurm() -> None:
-    """Refuse a machine that cannot hand jobs to SLURM."""
+    """Refuse a machine that cannot submit to SLURM."""
     try:
         import submitit  # noqa: F401
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Job store: submit, look up, cancel, retry; and what the worker reports."""
+"""Job store: submit, look up, cancel, retry; reports of workers."""
 
 import hashlib
 import importlib.metadata
@@ -26,18 +26,18 @@ _TAIL_BYTES = 256 * 1024
 
 
 class JobStore:
-    """The job table and its logs; any number of processes may use the same one.
+    """The job table and its logs, safe for concurrent processes.
 
-    The table and the logs are readable by their owner only: requests name paths and models. File
-    and folder are made where they are not there; logs lie beside the table unless `log_dir` says
-    otherwise. `shared`: several machines write to the table.
+    Table and logs are readable by their owner only: requests name paths and models. File
+    and folder are created if missing; logs are next to the table unless `log_dir` is
+    given. `shared`: several machines write to the table.
     """
 
     def __init__(self, path: Path, log_dir: Path | None = None, *, shared: bool = False) -> None:
         self.path = path.absolute()
         self.log_dir = (log_dir or self.path.parent / "logs").absolute()
         for folder in (self.path.parent, self.log_dir):
-            # A folder that exists was made by someone with a purpose; its rights are theirs.
+            # Keep the permissions of an existing folder.
             if not folder.is_dir():
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         create(self.path, shared=shared)
@@ -91,24 +91,24 @@ class JobStore:
             return _find(JobTable(connection), job_id)
 
     def list(self, limit: int = 50, kinds: Collection[str] = ()) -> tuple[Job, ...]:
-        """The last `limit` jobs of these kinds, newest first; without any, of all kinds."""
+        """The last `limit` jobs of these kinds (or all), newest first."""
         with connect(self.path) as connection:
             return JobTable(connection).newest(limit, kinds)
 
     def page(self, limit: int, first: int = 0, kinds: Collection[str] = ()) -> tuple[Job, ...]:
-        """`limit` jobs of these kinds (or all) from the `first` on: running, then newest first."""
+        """`limit` jobs of these kinds (or all) from `first` on: running, then newest first."""
         with connect(self.path) as connection:
             return JobTable(connection).page(limit, first, kinds)
 
     def counts(self, kinds: Collection[str] = ()) -> dict[JobState, int]:
-        """How many jobs of these kinds are in each state; without any, of all kinds."""
+        """Number of jobs of these kinds (or all) per state."""
         with connect(self.path) as connection:
             return JobTable(connection).counts(kinds)
 
     def cancel(self, job_id: str, requested_by: str | None = None) -> Job:
         """Ask a job to stop: at once while queued, else by SIGTERM to the worker and its children.
 
-        A worker that does not stop is killed by a later `tick`. On another host the worker sees the
+        A later `tick` kills a worker that does not stop. On another host the worker sees the
         request at its next heartbeat; when it has been silent for long, its job ends here, or where
         SLURM has it, at a `tick`. `requested_by` is None for one who may cancel everything.
         """
@@ -125,7 +125,7 @@ class JobStore:
                 error = f"The worker on {job.host} no longer reported; its output was left there."
                 jobs.update(job.id, error=error, **ended)
             elif job.cancel_at is None:
-                # A second request must not restart the grace.
+                # A second request must not restart the grace period.
                 jobs.update(job.id, cancel_at=now)
         if job.state is JobState.RUNNING:
             signal_worker(job, signal.SIGTERM)
@@ -167,9 +167,9 @@ class JobStore:
             return ""
         kept = text.split("\n")
         if size > _TAIL_BYTES:
-            # The first line may be the end of a token, which redaction would not know.
+            # The first line may be the end of a token, which redaction would miss.
             kept = kept[1:]
-        # Of a progress bar, which returns to the start of its line, only the last state.
+        # Keep only the last state of a progress bar.
         shown = [line.rstrip("\r").rpartition("\r")[2] for line in kept if line]
         return redact("\n".join(shown[-lines:]))
 
@@ -198,7 +198,7 @@ class JobStore:
         return job
 
     def report(self, job_id: str, progress: Progress) -> None:
-        """Record how far a running job is."""
+        """Record the progress of a running job."""
         now = time.time()
         phase = redact(progress.phase)
         values: dict[str, Any] = {"phase": phase, "done": progress.done, "total": progress.total}
@@ -212,7 +212,7 @@ class JobStore:
                 jobs.update(job.id, unit=redact(progress.unit), **values)
 
     def heartbeat(self, job_id: str, rss_peak: int) -> Job:
-        """Record that the worker lives; the row, which says whether to continue."""
+        """Record that the worker lives; return the row, which tells whether to continue."""
         with self.transaction() as jobs:
             job = _find(jobs, job_id)
             if job.state is JobState.RUNNING:
@@ -227,10 +227,10 @@ class JobStore:
         error: str = "",
         result: Mapping[str, Any] | None = None,
     ) -> Job:
-        """Record the end of a running job; one that has ended already stays as it is."""
+        """Record the end of a running job; ended jobs are unchanged."""
         values: dict[str, Any] = {"state": state, "error": redact(error)}
         if result is not None:
-            # The value is redacted as text and parsed again by whoever reads it.
+            # The value is redacted as text; readers parse it again.
             values["result"] = redact(canonical_json(dict(result)))
         with self.transaction() as jobs:
             if _find(jobs, job_id).state is JobState.RUNNING:
@@ -259,5 +259,5 @@ def _program_version() -> str:
     try:
         return importlib.metadata.version("moe-prune-studio")
     except importlib.metadata.PackageNotFoundError:
-        # Run from a source tree that was never installed.
+        # Running from a source tree that is not installed.
         return "unknown"

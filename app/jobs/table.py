@@ -14,10 +14,10 @@ from analysis.json_text import parse_json
 from app.jobs.model import Job, JobState
 
 SCHEMA_VERSION = 2
-# Longer than anything that holds the lock: `tick` deletes partial output under it.
+# Longer than any lock is held: `tick` deletes partial output under it.
 _BUSY_SECONDS = 30.0
 
-# Type of a field of `Job` -> its column, and what a row may hold there; any other is kept as text.
+# Field type of `Job` -> column type and allowed values; all others are text.
 _STORED: dict[Any, tuple[str, tuple[type, ...]]] = {
     int: ("INTEGER NOT NULL", (int,)),
     int | None: ("INTEGER", (int, type(None))),
@@ -30,9 +30,9 @@ _NAMES = ", ".join(_COLUMNS)
 
 
 class JobTable:
-    """The rows, seen through one connection; inside a transaction unless only reading."""
+    """The rows through one connection; inside a transaction unless only reading."""
 
-    # Statements are put together from the names of columns and from marks, never from values.
+    # Statements are built from column names and placeholders, never from values.
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -61,20 +61,20 @@ class JobTable:
         return self._select("WHERE substr(id, 1, ?) = ? ORDER BY seq", len(prefix), prefix)
 
     def newest(self, limit: int, kinds: Collection[str] = ()) -> tuple[Job, ...]:
-        """The last jobs submitted of these kinds, newest first; without any, of all kinds."""
+        """The last submitted jobs of these kinds (or all), newest first."""
         return self._select(f"{_of(kinds)}ORDER BY seq DESC LIMIT ?", *kinds, limit)
 
     def page(self, limit: int, first: int, kinds: Collection[str] = ()) -> tuple[Job, ...]:
-        """Some jobs of these kinds from the `first` on: those that run, then the newest first."""
+        """Jobs of these kinds from `first` on: running, then newest first."""
         order = "ORDER BY state = ? DESC, seq DESC"
-        # Sorted by their numbers first: whole rows are long.
+        # Sort ids first: whole rows are long.
         chosen = f"SELECT seq FROM jobs {_of(kinds)}{order} LIMIT ? OFFSET ?"  # noqa: S608
         running = JobState.RUNNING
         values: list[str | int] = [*kinds, running, limit, first, running]
         return self._select(f"WHERE seq IN ({chosen}) {order}", *values)
 
     def counts(self, kinds: Collection[str] = ()) -> dict[JobState, int]:
-        """How many jobs of these kinds are in each state that some are in."""
+        """Number of jobs of these kinds per occurring state."""
         query = f"SELECT state, count(*) FROM jobs {_of(kinds)}GROUP BY state"  # noqa: S608
         found = dict(self._connection.execute(query, tuple(kinds)))
         return {state: found[state] for state in JobState if state in found}
@@ -105,20 +105,20 @@ def _of(kinds: Collection[str]) -> str:
 
 
 def create(path: Path, *, shared: bool = False) -> None:
-    """Make the job table at `path` unless it is there.
+    """Create the job table at `path` if missing.
 
-    `shared`: several machines write to it. The write-ahead log needs memory that all writers share,
-    so the table then has the older journal, which is slower.
+    `shared`: several machines write to it. The write-ahead log needs shared memory,
+    so the table then uses the slower rollback journal.
     """
     with contextlib.suppress(FileExistsError):
         # Never open an existing file here: closing it would drop the locks that another thread
         # of this process holds on it through SQLite.
         path.touch(mode=0o600, exist_ok=False)
     with connect(path) as connection:
-        # Read first: every page and command opens the table, which is no reason to write to it.
+        # Read first: every page and command opens the table, mostly without writing.
         if _version(connection) != SCHEMA_VERSION:
             connection.execute("BEGIN IMMEDIATE")
-            version = _version(connection)  # another process may have been faster
+            version = _version(connection)  # another process may have created it
             if version not in (0, SCHEMA_VERSION):
                 raise JobError(
                     f"The job table {path} has schema {version}; this program reads "
@@ -143,13 +143,13 @@ def _version(connection: sqlite3.Connection) -> int:
 
 @contextlib.contextmanager
 def connect(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection for one operation: cheap, and safe in any thread and after a fork."""
+    """A connection for one operation: cheap, safe in any thread and after a fork."""
     try:
         # mode=rw: a table that was deleted meanwhile is an error, not a new empty file.
         uri = f"{path.absolute().as_uri()}?mode=rw"
         connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
         with contextlib.closing(connection):
-            # A power cut may lose the last moments, never damage the file.
+            # A power cut may lose the last writes, but never corrupts the file.
             connection.execute("PRAGMA synchronous = NORMAL")
             yield connection
     except (sqlite3.Error, UnicodeDecodeError) as error:
@@ -168,7 +168,7 @@ def transaction(path: Path) -> Iterator[JobTable]:
 
 
 def _switch_journal(connection: sqlite3.Connection, mode: str) -> None:
-    # SQLite does not wait for this lock by itself, and several processes may come first at once.
+    # SQLite does not wait for this lock, and several processes may race for it.
     deadline = time.monotonic() + _BUSY_SECONDS
     while True:
         try:
@@ -214,6 +214,6 @@ def _decode(row: tuple[Any, ...]) -> Job:
 
 
 def _check_type(name: str, value: object) -> None:
-    # SQLite keeps values of any type in any column.
+    # SQLite stores any type in any column.
     if not isinstance(value, _COLUMNS[name][1]):
         raise TypeError(f"{name} is {'missing' if value is None else repr(value)}")

@@ -31,19 +31,19 @@ logger = logging.getLogger(__name__)
 _REPORT_SECONDS = 0.5
 _HEARTBEAT_SECONDS = 2.0
 _OUT_OF_TIME = (
-    "The time limit of the SLURM job came near; retry goes on from what was saved, with a longer "
-    "`time` if nothing was."
+    "The time limit of the SLURM job was near; retry resumes from saved work, or needs a longer "
+    "`time` if nothing was saved."
 )
 
 
 class _Canceled(BaseException):
-    """The job should stop; no `Exception`, so that tasks do not catch it by accident."""
+    """The job should stop; not an `Exception`, so that tasks do not catch it by accident."""
 
 
 class CancelSwitch:
-    """Turns SIGTERM into an exception, inside the task and nowhere else.
+    """Turns SIGTERM into an exception, only inside the task.
 
-    The bookkeeping around the task, and the tidying up after a cancel, are not interrupted.
+    Bookkeeping around the task and cleanup after a cancel are not interrupted.
     """
 
     def __init__(self) -> None:
@@ -59,13 +59,13 @@ class CancelSwitch:
             raise _Canceled
 
     def run_out(self, number: int, frame: FrameType | None) -> None:
-        """The handler of the signal that time is running out: stops as a cancel does."""
+        """Handler of the time-limit signal: stops like a cancel."""
         self.is_out_of_time = True
         self.handle(number, frame)
 
     @contextlib.contextmanager
     def armed(self) -> Iterator[None]:
-        """While it lasts, a cancel interrupts; one that came before does so at once."""
+        """Context in which a cancel interrupts; an earlier cancel does so at once."""
         self._armed = True
         try:
             if self.requested:
@@ -76,9 +76,9 @@ class CancelSwitch:
 
 
 class Reporter:
-    """Writes a running job's progress and heartbeat, and notices a cancel made on another host.
+    """Writes a running job's progress and heartbeat, and notices a cancel from another host.
 
-    The heartbeat has a thread of its own, for a task may yield nothing for a long time.
+    The heartbeat has its own thread, because a task may yield nothing for a long time.
     """
 
     def __init__(self, store: JobStore, job: Job) -> None:
@@ -89,7 +89,7 @@ class Reporter:
         self._written_at = 0.0
         self._lock = threading.Lock()  # both threads write
         self._stop = threading.Event()
-        # A daemon, so that a worker whose end cannot be recorded still ends.
+        # A daemon, so that the worker exits even if its end cannot be recorded.
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
     def __enter__(self) -> "Reporter":
@@ -102,7 +102,7 @@ class Reporter:
         self._write()
 
     def report(self, progress: Progress) -> None:
-        """Take a step of the task: to the log what is new, to the table not too often."""
+        """Log what is new in a step of the task, and update the table at intervals."""
         if self._latest is None or progress.phase != self._latest.phase:
             logger.info("%s", progress.phase)
         if progress.note:
@@ -132,7 +132,7 @@ class Reporter:
 
 @contextlib.contextmanager
 def _tolerated() -> Iterator[None]:
-    # A table that is locked for too long costs a report, not the hours of work behind it.
+    # A table locked for too long costs one report, not hours of work.
     try:
         yield
     except JobError:
@@ -151,19 +151,19 @@ class Outcome:
 def run_task(
     job: Job, kinds_module: str, switch: CancelSwitch, report: Callable[[Progress], None]
 ) -> Outcome:
-    """Do the job, and say how it ended; nothing that the task raises gets out."""
+    """Run the job and return how it ended; no exception of the task escapes."""
     try:
         with switch.armed():
             steps = _kind(kinds_module, job.kind).run(job.request)
         result = _drain(steps, switch, report)
-        # Here, where a result that is no JSON still counts as the task's failure.
+        # Inside the try: a result that is not JSON is the task's failure.
         canonical_json(result)
     except _Canceled:
         return _stopped(switch)
     except (Exception, SystemExit) as error:
-        # The one place for it: whatever a task raises is how the job ended.
+        # The one broad except: any exception of a task ends the job.
         if switch.requested:
-            # What it looks like when the cancel reached a child of the task first.
+            # Happens if the cancel reached a child of the task first.
             logger.info("Stopped while", exc_info=True)
             return _stopped(switch)
         return _failure(error)
@@ -216,11 +216,11 @@ def _failure(error: BaseException) -> Outcome:
 
 
 def main() -> int:
-    """Do the job named on the command line; 0 when it is done."""
+    """Run the job named on the command line; 0 if it succeeds."""
     arguments = _arguments()
     batch = os.environ.get("SLURM_JOB_ID", "") if arguments.batch else ""
     store = JobStore(arguments.db, shared=arguments.batch)
-    if arguments.batch:  # what this process and its children print goes to the job's log
+    if arguments.batch:  # output of this process and its children goes to the job's log
         path = store.get(arguments.id).log_path
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(log, 1)
@@ -237,7 +237,7 @@ def main() -> int:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stdout)
         switch = CancelSwitch()
         signal.signal(signal.SIGTERM, switch.handle)
-        # SLURM's word that the time limit is near.
+        # SLURM's signal that the time limit is near.
         signal.signal(signal.SIGUSR2, switch.run_out)
         try:
             job = store.claim(arguments.id, batch)
@@ -247,7 +247,7 @@ def main() -> int:
         try:
             return _work(store, job, arguments.kinds, switch)
         finally:
-            # No server need be up for the queue to move on; a cluster's is not on this machine.
+            # The queue advances without a server; on a cluster it is on another machine.
             if not arguments.batch:
                 LocalRunner(store, arguments.limit, arguments.grace, arguments.kinds).tick()
 
@@ -256,7 +256,7 @@ def _work(store: JobStore, job: Job, kinds_module: str, switch: CancelSwitch) ->
     logger.info("Job %s: %s", job.id, job.command)
     with Reporter(store, job) as reporter:
         outcome = run_task(job, kinds_module, switch, reporter.report)
-        # While the job still counts as running, for the next one may write to the same place.
+        # While the job still counts as running: the next one may write to the same place.
         is_done = outcome.state is JobState.DONE
         error = outcome.error if is_done else delete_partials(job, outcome.error)
     store.heartbeat(job.id, peak_memory())

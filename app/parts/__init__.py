@@ -1,1 +1,1 @@
-"""The parts that pages are put together from, by page."""
+"""Building blocks of the pages, one package per page."""

@@ -1,4 +1,4 @@
-"""The context of a page: all that its controls say, once they are drawn, and the plan of it."""
+"""The context of a page: the values of its controls, and the resulting plan."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -31,7 +31,7 @@ from app.session.plan_data import current_plan, sparsity_of
 from app.session.state import chosen_criterion, page_context
 
 _GROUPS: Final = ("criterion", "baseline", "second", "schedule", "limits")
-# Page -> groups of controls that stand on it; the others are folded.
+# Page -> visible groups of controls; the others are folded.
 _ON_PAGE: Final = {
     "explore": ("criterion", "baseline"),
     "compare": ("baseline", "second"),
@@ -41,7 +41,7 @@ _UNFOLDED: Final = "plan.unfolded"
 
 
 def chosen_context(page: str) -> tuple[Context, str]:
-    """Draw the plan and its controls, the same on every page; what they say, or why none is made.
+    """Draw the plan and its controls; return their values, or why there is no plan.
 
     In the entry script and not on the pages: a widget of a page is another one on the next page,
     and neither its value nor its part of the address would come along. On all pages they stand in
@@ -90,7 +90,7 @@ def chosen_context(page: str) -> tuple[Context, str]:
 
 
 def _places(page: str, *, neurons: bool) -> dict[str, DeltaGenerator]:
-    """A container for each group of controls, and the button that unfolds those that are unseen."""
+    """A container per group of controls, and the button that unfolds the hidden ones."""
     on_page: Collection[str] = _ON_PAGE.get(page, ())
     if neurons and page == "plan":
         on_page = ("criterion", "schedule")

@@ -1,4 +1,4 @@
-"""Which programs read an export: in a few words, and as a table of why."""
+"""Compatibility of an export: a summary, and a table with reasons."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from pruning.engines import Reads, Verdict
 
 
 def readers_text(found: Sequence[Verdict]) -> str:
-    """The programs that are known to read it, or expected to."""
+    """Programs known or expected to load it."""
     known = [each for each in found if each.reads is not Reads.NO]
     return "; ".join(  # a name may hold a comma
         each.engine if each.reads is Reads.YES else f"{each.engine} ({each.reads})"
@@ -17,7 +17,7 @@ def readers_text(found: Sequence[Verdict]) -> str:
 
 
 def reasons_table(found: Sequence[Verdict], key: str) -> None:
-    """Every program, whether it reads the export, and why; `key` is the widget's."""
+    """Table of programs, whether each loads the export, and why; `key` is the widget's."""
     st.dataframe(
         {
             "program": [each.engine for each in found],

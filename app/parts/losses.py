@@ -1,4 +1,4 @@
-"""What a plan adds to the loss, corpus by corpus, beside chance and the original model."""
+"""Added loss of a plan per corpus, with Random and the original model."""
 
 from collections.abc import Mapping
 from statistics import fmean
@@ -13,7 +13,7 @@ from pruning.evaluate.quality import PlanLoss, RandomLoss, loss_of, random_at
 
 
 def loss_of_plan(context: Context) -> tuple[PlanLoss | None, RandomLoss | None]:
-    """What was measured of the plan on screen, and what Random loses at its share."""
+    """Measured loss of the plan on screen, and of Random at its sparsity."""
     losses = losses_of(context.model)
     loss = loss_of(losses, context.shown.plan.digest) if context.shown else None
     if loss is None or loss.way or loss.missing:
@@ -22,7 +22,7 @@ def loss_of_plan(context: Context) -> tuple[PlanLoss | None, RandomLoss | None]:
 
 
 def loss_words(context: Context, loss: PlanLoss | None, chance: RandomLoss | None) -> str:
-    """What the plan on screen loses: as measured, see `loss_of_plan`, else as predicted."""
+    """Loss of the plan on screen: measured (see `loss_of_plan`), else predicted."""
     if loss is None:
         predicted = context.predicted
         return literal(predicted.words) if predicted else "loss not measured"
@@ -35,7 +35,7 @@ def loss_words(context: Context, loss: PlanLoss | None, chance: RandomLoss | Non
 
 
 def prediction_error(context: Context) -> str:
-    """How wrong a prediction was, in a sentence; empty where it or a measured loss is missing."""
+    """One sentence on the error of the prediction; empty if it or the measurement is missing."""
     measured, predicted = loss_of_plan(context)[0], context.predicted
     shared = measured.change.keys() & predicted.change.keys() if measured and predicted else ()
     if measured is None or predicted is None or not shared:
@@ -43,13 +43,13 @@ def prediction_error(context: Context) -> str:
     said, found = (fmean(each.change[name] for name in shared) for each in (predicted, measured))
     where = literal(" and ".join(sorted(shared)))
     return (
-        f"The curves of the layers predict an added loss of {said:+.2f} on {where}; measured: "
+        f"Layer sensitivity predicts an added loss of {said:+.2f} on {where}; measured: "
         f"{found:+.2f}."
     )
 
 
 def losses_table(full: Mapping[str, float], added: Mapping[str, Mapping[str, float]]) -> None:
-    """Draw a row a corpus: the loss of the original model, and what others add; nats per token."""
+    """Draw one row per corpus: loss of the original, and added losses; nats per token."""
     columns = {"original model": [f"{value:.2f}" for value in full.values()]} | {
         name: [f"{change[corpus]:+.2f}" if corpus in change else "-" for corpus in full]
         for name, change in added.items()

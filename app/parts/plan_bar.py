@@ -1,4 +1,4 @@
-"""The plan in one line, pinned on every page: what it is, what it saves, what it loses."""
+"""The plan in one line on every page: name, savings, loss."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from pruning.sizes import format_bytes
 
 
 def no_plan(why: UserError) -> None:
-    """Say why there is none, with the buttons that mend it."""
+    """Show why there is no plan, with buttons to fix it."""
     if not isinstance(why, NoPlan):
         st.error(literal(why), icon=":material/error:")
         return
@@ -32,11 +32,11 @@ def no_plan(why: UserError) -> None:
 
 
 def plan_line(context: Context) -> None:
-    """The plan on screen, and the buttons that measure it or leave its file."""
+    """The plan on screen, with buttons to measure it or to close its file."""
     if name := lost_file(context.shown):
         st.warning(
-            f"The address is of the file {literal(name)}, which no link carries. Open it again, "
-            "below with the other controls; until then the plan is that of the controls.",
+            f"The URL refers to the file {literal(name)}, which links do not carry. Open it again "
+            "below; until then the controls define the plan.",
             icon=":material/warning:",
         )
     if (shown := context.shown) is not None:
@@ -62,12 +62,12 @@ def _line(context: Context, shown: CurrentPlan) -> None:
             icon=":material/close:",
             on_click=forget_import,
             type="tertiary",
-            help="The file is shown and exported as it is; a link does not carry it.",
+            help="The file is shown and exported as it is; links do not carry it.",
         )
 
 
 def _measure_button(context: Context, shown: CurrentPlan) -> None:
-    """Queue what measures the loss, on the corpora and in the dtype of most plans."""
+    """Queue an evaluation on the corpora and in the dtype of most plans."""
     compared = {name for each in losses_of(context.model)[:1] for name in each.corpora}
     texts = held_out_texts(context)
     texts = [text for text in texts if Path(text).name in compared] or texts

@@ -1,4 +1,4 @@
-"""The sidebar's way to take a page away: one page on the plan, or the figures, as an HTML file."""
+"""The sidebar's downloads: a one-page report, or the charts of a page, as HTML."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,11 +22,11 @@ from pruning.planning.make import CurrentPlan
 
 
 def report_part(context: Context, page: str) -> None:
-    """One page for people who decide on the plan, and the figures of the page, each as a file.
+    """The downloads: a report for decision makers, and the charts of the page.
 
     Args:
-        context: with what was chosen on the page.
-        page: its part of the address.
+        context: of the page.
+        page: its URL path.
     """
     wanted = context.plan.granularity
     views = [each for each in CHARTS.values() if (each.page, each.granularity) == (page, wanted)]
@@ -34,7 +34,7 @@ def report_part(context: Context, page: str) -> None:
         views = []
     try:
         command = command_of(context, views) if views else ""
-    except UserError:  # the page says what cannot be read
+    except UserError:  # the page reports what cannot be read
         command = ""
     if not command and context.shown is None:
         return
@@ -50,13 +50,13 @@ def _decision(context: Context, shown: CurrentPlan) -> None:
     model, directories = context.model, context.store.directories
 
     def page() -> str:
-        """The file, made on the click in a thread without a session."""
+        """The report file; runs on the click, in a thread without a session."""
         losses = stored_losses(EvaluationStore(directories), model.identity)
         answers, _ = readable_records(AnswerStore(directories), model.identity)
         made = decision_of(model, shown, num_bytes, losses, command)
         return decision_html(replace(made, answers=pair_of(answers, shown.plan.digest)))
 
-    st.text("One printed page: what the plan saves, and what it loses against Random.")
+    st.text("One page to print: what the plan saves, and its loss compared with Random.")
     st.download_button(
         "For decisions",
         page,
@@ -72,8 +72,8 @@ def _figures(context: Context, page: str, views: Sequence[Chart], command: str) 
     # The report is made on the click, in a thread without a session.
     alone = replace(context, keep=call)
     st.text(
-        "The figures of this page in one HTML file: with what they say, their numbers and what "
-        "made them. Both open offline and print."
+        "The charts of this page in one HTML file, with captions, numbers and provenance. Both "
+        "files open offline and print."
     )
     st.download_button(
         "All figures",

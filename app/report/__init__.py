@@ -1,1 +1,1 @@
-"""Reports: chosen figures with their sentences, numbers and origin in one offline page."""
+"""Reports: charts with captions, numbers and provenance in one offline page."""

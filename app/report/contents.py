@@ -1,4 +1,4 @@
-"""What a report holds, before it is written as a page."""
+"""Contents of a report, before rendering."""
 
 import shlex
 from collections.abc import Sequence
@@ -29,11 +29,11 @@ class Report:
     facts: dict[str, str]  # name -> value, of the model and the recipe
     command: str  # see `command_of`
     sections: tuple[tuple[Chart, Drawing], ...]  # the charts with their drawings
-    omitted: dict[str, tuple[str, ...]]  # why -> titles of the figures that are not there
+    omitted: dict[str, tuple[str, ...]]  # reason -> titles of missing figures
 
 
 def views_of(names: Sequence[str], criterion: str = "") -> list[Chart]:
-    """The charts of these names; without names, all that suit the criterion."""
+    """The named charts; without names, all that suit the criterion."""
     for name in names:
         if name not in CHARTS:
             raise PlanError(unknown_name("view of a report", name, CHARTS))
@@ -43,7 +43,7 @@ def views_of(names: Sequence[str], criterion: str = "") -> list[Chart]:
 
 
 def report_of(context: Context, views: Sequence[Chart], title: str = DEFAULT_TITLE) -> Report:
-    """The report on a context; what cannot be drawn of it is left out, with the reason."""
+    """The report of a context; charts that cannot be drawn are listed with the reason."""
     sections: list[tuple[Chart, Drawing]] = []
     omitted: dict[str, tuple[str, ...]] = {}
     for view in views:
@@ -51,7 +51,7 @@ def report_of(context: Context, views: Sequence[Chart], title: str = DEFAULT_TIT
             sections.append((view, view.draw(context)))
         except UserError as error:
             omitted[str(error)] = (*omitted.get(str(error), ()), view.title)
-    # For others the command names the statistics folder, not where that lies.
+    # For readers elsewhere the command names the statistics folder, not its path.
     words = shlex.split(command_of(context, views))
     for place, word in enumerate(words[:-1]):
         if word == "--stats-dir":
@@ -60,7 +60,7 @@ def report_of(context: Context, views: Sequence[Chart], title: str = DEFAULT_TIT
 
 
 def command_of(context: Context, views: Sequence[Chart]) -> str:
-    """The command line that writes the same report; where none does, the one that plans the same.
+    """The command that writes the same report, or makes the same plan if there is none.
 
     Recipes of reports have no scope, no constraints and no schedule.
     """
@@ -88,7 +88,7 @@ def _facts(context: Context) -> dict[str, str]:
 
 
 def _recipes(context: Context) -> dict[str, str]:
-    """The recipe on screen, and what it is compared with."""
+    """The recipe on screen and its baseline."""
     if context.plan.is_atomic:
         return {"Plan": _in_words(neuron_request(context), "granularity", "criterion", "corpora")}
     if context.shown is not None and context.shown.file:
@@ -101,7 +101,7 @@ def _recipes(context: Context) -> dict[str, str]:
 
 
 def _in_words(request: PlanRequest, *first: str) -> str:
-    """What a request says: `first` in this order, then whatever else is not usual."""
+    """A request in words: `first` in this order, then other non-default fields."""
     said = request.model_dump(mode="json", exclude={"model", "stats_dir", "revision"})
     usual = {name: field.default for name, field in type(request).model_fields.items()}
     names = [*first, *(name for name in said if name not in first and said[name] != usual[name])]

@@ -1,4 +1,4 @@
-"""The report for people who decide, on one printed page: what a plan saves and what it loses."""
+"""The one-page report for decision makers: what a plan saves, and its loss."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from pruning.planning.make import CurrentPlan
 from pruning.planning.words import corpora_words
 from pruning.sizes import format_bytes
 
-# What one page holds.
+# Limits of one page.
 _MOST_CORPORA, _MOST_LETTERS, _MOST_LINES = 8, 240, 6
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerPair:
-    """What the original and the pruned model say to one prompt."""
+    """Answers of the original and the pruned model to one prompt."""
 
     prompt: str
     full: str
@@ -30,31 +30,31 @@ class AnswerPair:
 
 @dataclass(frozen=True, slots=True)
 class LossRow:
-    """A line of the table of losses, in nats per token; None where it was not measured."""
+    """A row of the loss table, in nats per token; None if not measured."""
 
-    name: str  # corpus, or what is taken over all of them
+    name: str  # corpus, or an aggregate over all
     full: float | None  # loss of the original model
-    plan: float | None  # what the plan adds to it
-    random: float | None  # what Random adds, the mean over draws
+    plan: float | None  # added loss of the plan
+    random: float | None  # added loss of Random, mean over draws
 
 
 @dataclass(frozen=True, eq=False)
 class Decision:
-    """What the page says."""
+    """Contents of the page."""
 
     title: str
     name: str  # of the plan
     before: int  # bytes of all weights
-    after: int  # the same of the export
+    after: int  # bytes of the export
     verdict: str  # one or two sentences
     rows: tuple[LossRow, ...]  # worst corpus first, then mean and worst; empty where unmeasured
     facts: Mapping[str, str]  # provenance, name -> value
-    command: str  # that makes the plan
+    command: str  # command that makes the plan
     answers: AnswerPair | None = None
 
     @property
     def saved(self) -> float:
-        """Share of the bytes that goes."""
+        """Share of the bytes saved."""
         return 1 - self.after / self.before
 
     @property
@@ -64,7 +64,7 @@ class Decision:
 
 
 def pair_of(records: Iterable[AnswerRecord], digest: str) -> AnswerPair | None:
-    """The newest answers of the original and of the plan with this digest; None without any."""
+    """The newest answers of the original and the plan with this digest; None if there are none."""
     found = [each for each in records if each.plan_digest == digest and len(each.answers) > 1]
     if not found:
         return None
@@ -79,7 +79,7 @@ def decision_of(
     losses: Sequence[PlanLoss],
     command: str,
 ) -> Decision:
-    """The page on a plan; `num_bytes` are of its export, `losses` of all plans of the model."""
+    """The report of a plan; `num_bytes` are of its export, `losses` of all plans of the model."""
     plan = fit_plan(shown.plan, model)
     loss = loss_of(losses, plan.digest)
     chance = None
@@ -98,9 +98,9 @@ def decision_of(
 
 
 def _verdict(loss: PlanLoss | None, chance: RandomLoss | None) -> str:
-    """The loss against that of chance, in words."""
+    """The loss compared with Random, in words."""
     if loss is None:
-        return "What it loses has not been measured: measure it before you decide."
+        return "Its loss has not been measured: measure it before you decide."
     lost = (
         f"It adds {loss.mean:+.2f} nats per token on average over {len(loss.change)} corpora, most "
         f"on {loss.worst_on} ({loss.worst:+.2f})."
@@ -108,13 +108,13 @@ def _verdict(loss: PlanLoss | None, chance: RandomLoss | None) -> str:
     if loss.missing:
         return f"{lost} It was not measured on {', '.join(loss.missing)}."
     if chance is None:
-        return f"{lost} Random removal of as much was not measured."
+        return f"{lost} Random pruning at this sparsity was not measured."
     away, spread = chance.mean - loss.mean, chance.mean_spread or 0.0
     words = "less than" if away > 0 else "more than"
     if abs(away) <= spread:
-        words = "too near to tell from"
+        words = "indistinguishable from"
     draws = f"{chance.draws} draws" if chance.draws > 1 else "1 draw"
-    said = f"{lost} That is {words} Random removal of as much ({chance.mean:+.2f}, {draws})"
+    said = f"{lost} That is {words} Random pruning at this sparsity ({chance.mean:+.2f}, {draws})"
     worse = sorted(name for name, change in loss.change.items() if change > chance.change[name])
     return f"{said}; on {', '.join(worse)} it loses more than Random." if worse else f"{said}."
 
@@ -158,7 +158,7 @@ def _facts(
 
 
 def decision_html(decision: Decision) -> str:
-    """The page; every value is text, and nothing in it is fetched or run."""
+    """The page as HTML: all values are escaped, nothing is fetched or run."""
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

@@ -13,14 +13,14 @@ from app.charts.chart import Chart, Drawing, made_by
 from app.report.contents import Report
 from app.tables.spreadsheets import csv_text
 
-# A table on screen is for a look; the file below it has every row.
+# Tables on screen are truncated; the file below has every row.
 _ROWS_SHOWN = 100
 
 
 def report_html(report: Report) -> str:
-    """The page; names in it are text, whatever they hold."""
-    # Every value is escaped but the two that the template marks as safe: plotly's own script, and
-    # figures as JSON, in which plotly writes < and / as \u003c and \u002f.
+    """The page as HTML; names are escaped."""
+    # Every value is escaped except the two that the template marks as safe: plotly's own script,
+    # and figures as JSON, in which plotly writes < and / as \u003c and \u002f.
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

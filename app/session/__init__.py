@@ -1,1 +1,1 @@
-"""What one browser session looks at: its choices, and cached data that follow from them."""
+"""State of one browser session: choices, and cached data derived from them."""

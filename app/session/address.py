@@ -1,10 +1,10 @@
-"""What every page's address says of the plan: kept where a person goes from page to page."""
+"""URL parameters of the plan, kept when the page changes."""
 
 from typing import Final
 
 import streamlit as st
 
-# Keys of the controls that are drawn on every page; sliders of a blend begin with "share.".
+# Keys of the controls on every page; blend sliders start with "share.".
 _KEYS: Final = frozenset(
     (
         *("granularity", "corpus", "sparsity", "budget", "criterion", "b", "alpha", "beta", "gate"),
@@ -17,10 +17,10 @@ _LAST: Final = "page.last"
 
 
 def keep_in_address(page: str) -> None:
-    """Write into the address of a page that was gone to what the controls said on the one before.
+    """Carry the control values of the previous page over to the URL of the new one.
 
-    For the entry script, before the controls are drawn. Streamlit 1.67 forgets parameters of those
-    that the browser had not drawn again yet; what is set in the session it writes anew.
+    Called in the entry script before the controls are drawn. Streamlit 1.67 drops parameters of
+    controls that the browser has not redrawn yet, but writes values set in the session.
     """
     if st.session_state.get(_LAST, page) != page:
         for key in map(str, tuple(st.session_state)):

@@ -1,4 +1,4 @@
-"""The expert that a person looks at: one for all pages, in the address as `expert=LAYER.EXPERT`."""
+"""The pinned expert: one for all pages, in the URL as `expert=LAYER.EXPERT`."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -23,23 +23,23 @@ def read_place(text: object, layers: Sequence[MoELayer]) -> Place | None:
 
 
 def chosen_expert(layers: Sequence[MoELayer]) -> Place | None:
-    """The expert in the address, if the model on screen has it."""
+    """The expert in the URL, if the model has it."""
     return read_place(st.session_state.get(KEY), layers)
 
 
 def choose_expert(place: Place | None) -> None:
-    """Look at another expert, or at none; for callbacks, which run before the control is drawn."""
+    """Pin another expert, or none; for callbacks, which run before the control is drawn."""
     st.session_state[KEY] = "" if place is None else f"{place[0]}.{place[1]}"
 
 
 def pin_or_unpin(place: Place) -> None:
-    """Look at an expert that was clicked, or at none where it was looked at already."""
+    """Pin a clicked expert, or unpin it if it is pinned."""
     written = f"{place[0]}.{place[1]}"
     choose_expert(None if st.session_state.get(KEY) == written else place)
 
 
 def choose_on_map(map_key: str) -> None:
-    """An expert was clicked on the map, or clicked away."""
+    """Handle a click on the map that pins or unpins an expert."""
     state = st.session_state.get(map_key)
     picked = state.get("selection") if isinstance(state, Mapping) else None
     if not isinstance(picked, Mapping):
@@ -52,14 +52,14 @@ def choose_on_map(map_key: str) -> None:
 
 
 def expert_control(layers: Sequence[MoELayer]) -> bool:
-    """Draw the control; whether all numbers of the expert were asked for."""
+    """Draw the control; whether the details of the expert were requested."""
     given = st.text_input(
         "Expert",
         key=KEY,
         bind="query-params",
-        placeholder="layer.expert, as 3.7",
+        placeholder="layer.expert, e.g. 3.7",
         max_chars=16,
-        help="The expert that stays marked on every page; a click on a map sets it too.",
+        help="Marked on every page; a click on a map also sets it.",
     )
     place = read_place(given, layers)
     if given and place is None:

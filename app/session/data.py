@@ -1,4 +1,4 @@
-"""What the pages read: models, runs and statistics, cached; no weights, no torch."""
+"""Cached models, runs and statistics for the pages; no weights, no torch."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _TEXTS = ("*.txt", "*.jsonl", "*.parquet")
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """A model that the dashboard offers: its name there, and where it lies."""
+    """A model in the dashboard: display name and path."""
 
     name: str
     path: Path
@@ -46,7 +46,7 @@ def shown_model(model: MoEModel) -> str:
 
 
 def shown_stats_dir() -> Path | None:
-    """What --stats-dir would be; None where the default serves."""
+    """Value for --stats-dir; None for the default."""
     stats_dir = settings().stats_dir
     return None if stats_dir == default_stats_dir() else shown_path(stats_dir)
 
@@ -65,7 +65,7 @@ def model_choices() -> list[ModelChoice]:
 
 
 def text_files() -> list[str]:
-    """The texts directly below the models folder, by name; no links, which may lead anywhere."""
+    """Text files directly below the models folder, by name; links are ignored for safety."""
     root = settings().models_root
     if root is None:
         return []
@@ -74,14 +74,14 @@ def text_files() -> list[str]:
 
 
 def _files_of(choice: ModelChoice) -> tuple[str, str, int]:
-    """Name, path and time of the newest file: another checkpoint at the same place differs."""
+    """Name, path and mtime of each file, to detect another checkpoint in the same folder."""
     newest = max(path.stat().st_mtime_ns for path in choice.path.iterdir())
     return choice.name, str(choice.path), newest
 
 
 @st.cache_resource(max_entries=8, hash_funcs={ModelChoice: _files_of})
 def load_model(choice: ModelChoice) -> MoEModel:
-    """The index of a model's checkpoint; one that is larger than the pages can show is refused."""
+    """The index of a model's checkpoint; refuses models too large for the pages."""
     model = describe_model(open_checkpoint(choice.path), name=choice.name)
     experts = max(layer.num_experts for layer in model.layers)
     if len(model.layers) > MAX_LAYERS or experts > MAX_EXPERTS:
@@ -93,14 +93,14 @@ def load_model(choice: ModelChoice) -> MoEModel:
 
 
 def all_runs() -> tuple[list[Run], list[str]]:
-    """Every finished run, and what is wrong with those that cannot be read."""
+    """Every finished run, and problems of unreadable ones."""
     problems: list[StatsError] = []
     runs = settings().store.runs(problems.append)
     return runs, list(map(str, problems))
 
 
 def routed_runs(model: MoEModel, criterion: Criterion | None = None) -> dict[str, Run]:
-    """The calibration run of each corpus that commands would use, see `run_by_corpus`."""
+    """The calibration run of each corpus that commands use, see `run_by_corpus`."""
     runs, _ = all_runs()
     mine = [run for run in runs if run.manifest.model.identity == model.identity]
     return run_by_corpus([run for run in mine if run.manifest.kind == "routed"], criterion)
@@ -118,9 +118,9 @@ def expert_stats(run: Run) -> ExpertStats:
 
 
 def calibrated_models() -> dict[str, dict[str, Run]]:
-    """By name, every model that was calibrated on two texts and more, with its run of each.
+    """Every model calibrated on two or more corpora, with its runs, by name.
 
-    Models of one name are told apart by their identity.
+    Models of the same name get their identity appended.
     """
     runs, _ = all_runs()
     by_identity: dict[str, list[Run]] = {}

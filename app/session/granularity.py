@@ -1,4 +1,4 @@
-"""Whole experts or their neurons: the switch that pages share, and what ranks neurons."""
+"""Granularity: experts or neurons, and the criterion of neurons."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,38 +15,38 @@ from pruning.planning.choice import SCOPES, scopes_of
 
 GRANULARITIES: Mapping[str, str] = {EXPERT_GRANULARITY: "Experts", ATOMIC_GRANULARITY: "Neurons"}
 MOST_LAMBDA = 100.0
-# Declared to each widget as well, see `app.session.state.DEFAULTS`.
+# Also declared to each widget; see `app.session.state.DEFAULTS`.
 DEFAULTS: Mapping[str, Any] = {
     "granularity": EXPERT_GRANULARITY,
     "neurons": "heapr",
-    # Experts stay equally wide, so that the export is smaller and every reader takes it.
+    # Equal widths: the export is smaller and loads everywhere.
     "scope": AtomScope.EXPERT,
 }
 
 
 def is_about_neurons() -> bool:
-    """Whether neurons are chosen, and not whole experts."""
+    """Whether the granularity is neurons."""
     return bool(st.session_state.get("granularity") == ATOMIC_GRANULARITY)
 
 
 def granularity_control() -> None:
-    """Draw the switch; above the sidebar's controls in the script, which ask what it says."""
+    """Draw the switch, before the sidebar's controls that depend on it."""
     plan_input(
         st.segmented_control,
-        "What is removed",
+        "Granularity",
         list(GRANULARITIES),
         default=DEFAULTS["granularity"],
         key="granularity",
         required=True,
         format_func=GRANULARITIES.__getitem__,
-        help="**Experts**: whole ones, so that the router has fewer to choose from.  \n"
-        "**Neurons**: inside experts, which become narrower; a neuron is a row of the gate and up "
-        "matrices and a column of down (the papers say atomic expert).",
+        help="**Experts**: remove whole experts.  \n"
+        "**Neurons**: make experts narrower; a neuron is a row of gate and up and a column of down "
+        "(atomic expert in the papers).",
     )
 
 
 def chosen_neuron_criterion() -> str:
-    """Name of what ranks neurons; the first where the control says none that there is."""
+    """Name of the neuron criterion; the first if the control has no valid one."""
     name = st.session_state.get("neurons", DEFAULTS["neurons"])
     if name == "camera-p":
         given = st.session_state.get("lambda", DEFAULT_LAMBDA)
@@ -56,14 +56,14 @@ def chosen_neuron_criterion() -> str:
 
 
 def chosen_scope(criterion: str) -> AtomScope:
-    """Among which neurons the budget is spent: what the control says, where the criterion can."""
+    """Scope in which neurons compete: the control's, if the criterion supports it."""
     said = st.session_state.get("scope", DEFAULTS["scope"])
     possible = scopes_of(criterion)
     return said if said in possible else possible[0]
 
 
 def neuron_criterion_controls() -> None:
-    """Draw what ranks neurons, and among which of them the budget is spent."""
+    """Draw the neuron criterion and its scope."""
     plan_input(
         st.segmented_control,
         "Criterion",
@@ -72,10 +72,10 @@ def neuron_criterion_controls() -> None:
         key="neurons",
         required=True,
         format_func=criterion_label,
-        help="**HEAPr**: how much the loss is expected to grow without the neuron; one forward and "
-        "one backward pass.  \n**CAMERA-P**: how much the neuron writes.  \n**Neuron norms**: the "
-        "weights alone, no calibration; a default, not a method of the papers.  \n**Random**: what "
-        "any of them must beat.",
+        help="**HEAPr**: expected loss increase without the neuron; one forward and "
+        "one backward pass.  \n**CAMERA-P**: output magnitude of the neuron.  \n**Neuron norms**: "
+        "weights only, no calibration; a baseline, not from a paper.  \n**Random**: the floor that "
+        "others must beat.",
     )
     if st.session_state.get("neurons") == "camera-p":
         plan_input(
@@ -87,8 +87,8 @@ def neuron_criterion_controls() -> None:
             step=0.5,
             key="lambda",
             width=140,
-            help="How much a neuron's largest activation counts beside the norm of all; the paper "
-            "gives no value, 1 is ours.",
+            help="Weight of a neuron's largest activation relative to the norm of all. The paper "
+            "gives no value; our default is 1.",
         )
     criterion = chosen_neuron_criterion()
     possible = scopes_of(criterion)
@@ -102,9 +102,9 @@ def neuron_criterion_controls() -> None:
         key="scope",
         required=True,
         format_func=lambda scope: SCOPES[scope],
-        help="**Global** (HEAPr-G): the weakest neurons of the model go, wherever they are.  "
-        "\n**Per layer** (HEAPr-L): every layer loses the same fraction.  \n**Per expert**: every "
-        "expert loses the same fraction, so all stay equally wide.",
+        help="**Global** (HEAPr-G): prune the least salient neurons of the whole model.  "
+        "\n**Per layer** (HEAPr-L): prune the same fraction of every layer.  \n**Per expert**: "
+        "prune the same fraction of every expert, so widths stay equal.",
     )
     if AtomScope.GLOBAL not in possible:
         st.caption(

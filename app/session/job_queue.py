@@ -1,4 +1,4 @@
-"""The dashboard's way to the job table: what a page queues, and what a person does with a job."""
+"""Queue, cancel, retry and remove jobs from pages."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +17,7 @@ from app.settings import shown_path
 from pruning.requests.base import Request
 
 Asked = TypeVar("Asked", bound=Request)
-# Field of a request -> how a command line typed in the working directory names it.
+# Field of a request -> its form in a command line.
 _SHOWN: Final[Mapping[str, Callable[[Any], object]]] = {
     "model": lambda value: shown_checkpoint(Path(value)),
     "source": lambda value: shown_checkpoint(Path(value)),
@@ -37,17 +37,17 @@ def runner() -> Runner:
 
 
 def user() -> str | None:
-    """Who uses this session, where people log in; None where nobody does."""
+    """The logged-in user; None without a login."""
     return str(getattr(st.user, "email", None) or "") or None
 
 
 def own_model(context: Context) -> dict[str, Any]:
-    """`model` and `stats_dir` of a request that a job works on."""
+    """`model` and `stats_dir` of a job's request."""
     return {"model": str(context.model.checkpoint.path), "stats_dir": settings().stats_dir}
 
 
 def shown_request(request: Asked) -> Asked:
-    """The request with the names that its command line shows."""
+    """The request with paths as its command line shows them."""
     values = {key: value for key, value in request if key in _SHOWN and value is not None}
     shown: Asked = request.model_copy(
         update={key: _SHOWN[key](value) for key, value in values.items()}
@@ -56,15 +56,15 @@ def shown_request(request: Asked) -> Asked:
 
 
 def queued_key(kind: str) -> str:
-    """Where the session keeps the id of the job of a kind that it queued last."""
+    """Session key of the last job of a kind queued here."""
     return f"queued.{kind}"
 
 
 def queue(request: Request, about: str, command: str) -> None:
-    """Queue a job, show a toast and rerun; show an error where it cannot be queued.
+    """Queue a job, show a toast and rerun; show an error if it cannot be queued.
 
-    The request is of a type in `KINDS`; `about` is the model, plan or folder that the title names,
-    `command` the command line that does the same.
+    The request is of a type in `KINDS`; `about` is the model, plan or folder in the title,
+    `command` the equivalent command line.
     """
     name = kind_of(request)
     kind = KINDS[name]
@@ -87,7 +87,7 @@ def queue(request: Request, about: str, command: str) -> None:
 
 
 def change_job(action: Literal["cancel", "retry", "remove"], job_id: str) -> None:
-    """Do what a button on a job says, as its callback; a toast says why it cannot be done."""
+    """Callback of a job's buttons; a toast shows errors."""
     try:
         getattr(job_store(), action)(job_id, requested_by=user())
         runner().tick()

@@ -1,4 +1,4 @@
-"""The dashboard's way to call what computes tables: results are kept for equal arguments."""
+"""Cache of computed tables, keyed by arguments."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -44,7 +44,7 @@ from pruning.sensitivity.record import SensitivityStore
 P = ParamSpec("P")
 T = TypeVar("T")
 _MOST: Final = 128
-# Functions whose results are large: how many of them are kept.
+# Functions with large results -> number of cached results.
 _LARGE: Final[dict[Callable[..., Any], int]] = {
     load_expert_stats: 32,
     load_weight_stats: 16,
@@ -65,17 +65,17 @@ _numbered: WeakKeyDictionary[object, int] = WeakKeyDictionary()
 
 
 def run_key(run: Run) -> tuple[str, str]:
-    """Path of a run, and its digest with its groups, of which it may gain some."""
+    """Path, digest and groups of a run; groups can be added later."""
     return str(run.path), " ".join((run.manifest.digest, *run.manifest.groups))
 
 
 def _number(value: object) -> int:
-    """A number for a value that never changes and is not compared: the same for the same object."""
+    """A number per object, for immutable values that are not compared."""
     return _numbered.setdefault(value, next(_numbers))
 
 
 def _file_key(path: Path) -> tuple[object, ...]:
-    """A file as it is now; of one that is gone its path alone."""
+    """The current state of a file; only its path if it is gone."""
     try:
         seen = path.stat()
     except OSError:
@@ -111,13 +111,13 @@ _HASHES: Final[dict[Any, Callable[[Any], object]]] = {
         (AnswerStore, BenchmarkStore, BinsStore, EvaluationStore, SensitivityStore, VarianceStore),
         lambda store: (type(store).__name__, store.state()),
     ),
-    # Whatever reads a store sees all of its runs.
+    # Functions of a store depend on all of its runs.
     StatsStore: lambda store: [run_key(run) for run in store.runs()],
 }
 
 
 def remembered(function: Callable[P, T], /, *args: P.args, **named: P.kwargs) -> T:
-    """What a function returns, or returned for equal arguments before; nobody may change it."""
+    """The result of a function, cached for equal arguments; do not mutate it."""
     found: T = _keeping(function)(*args, **named)
     return found
 

@@ -1,4 +1,4 @@
-"""Where a session begins that no link leads: on the best plan that was measured of the model."""
+"""Open new sessions without a link on the best measured plan of the model."""
 
 from typing import Final
 
@@ -20,9 +20,9 @@ _OPENED: Final = "opened"
 
 
 def open_on_best(model: MoEModel, page: str) -> None:
-    """Set the controls, before they are drawn, to the plan of half of the experts that loses least.
+    """Set the controls, before they are drawn, to the best plan of half of the experts.
 
-    Only where a session begins on Start by the bare address. Start's own addresses are never bare,
+    Only for sessions that open Start with a bare URL. Start's own URLs are never bare,
     see the component `history`: a plan of defaults would be another one after a reload.
     """
     is_first = _OPENED not in st.session_state
@@ -33,12 +33,12 @@ def open_on_best(model: MoEModel, page: str) -> None:
     found = [each for each in losses_at(losses_of(model), _SHARE) if _is_said(each, corpora)]
     best = choose_best(found)
     words = {} if best is None else _show(best.chosen)
-    # At once, for each would be an entry of the history.
+    # All at once: each would be an entry of the history.
     st.query_params.update({_OPENED: "1", **words})
 
 
 def _show(loss: PlanLoss) -> dict[str, str]:
-    """Set the controls; what the address must say, where nothing that is set so early gets to."""
+    """Set the controls; return the URL parameters, which Streamlit does not write this early."""
     facts, criterion = loss.facts, CRITERIA[loss.facts.criterion]
     corpus = BLEND if len(facts.corpora) > 1 else "".join(facts.corpora)
     said = {"schedule": facts.schedule, "gate": facts.gate, "corpus": corpus}
@@ -63,7 +63,7 @@ def _show(loss: PlanLoss) -> dict[str, str]:
 
 
 def _is_said(loss: PlanLoss, corpora: tuple[str, ...]) -> bool:
-    """Whether the controls can say the plan: one corpus, or all; no search."""
+    """Whether the controls can express the plan: one corpus or all, no search."""
     facts = loss.facts
     return (
         facts.granularity == "expert"

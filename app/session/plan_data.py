@@ -1,4 +1,4 @@
-"""What the Plan and Export pages compute, of experts and of neurons, kept by what it depends on."""
+"""Cached plans and sizes for the Plan and Export pages, of experts and neurons."""
 
 from dataclasses import dataclass, replace
 
@@ -36,12 +36,12 @@ from pruning.search.store import SEARCH
 from pruning.sizes import SizeReport, format_bytes, size_report
 from pruning.surgery.width_sizes import WidthOption, width_option
 
-# Weights that a page reads while a person waits: about a second.
+# Largest weights that a page reads while the user waits: about a second.
 MOST_BYTES_READ = 1 << 28
 
 
 def current_plan(context: Context) -> CurrentPlan:
-    """The plan that an imported file, or the controls, ask for: one for all pages."""
+    """The plan of the imported file or the controls: one for all pages."""
     if (imported := imported_plan(context.model)) is not None:
         return imported
     if context.plan.is_atomic:
@@ -76,7 +76,7 @@ def prepared(context: Context) -> Selection:
 
 
 def made_plan(context: Context, choice: PlanChoice) -> CurrentPlan:
-    """The plan of a context's criterion under a schedule or by hand."""
+    """The plan of a context's criterion with a schedule or manual counts."""
     ready = prepared(context)
     spending = spending_of(context, choice)
     try:
@@ -109,7 +109,7 @@ def sizes_of(context: Context, plan: PruningPlan) -> SizeReport:
 
 
 def lacks_statistics(context: Context) -> bool:
-    """Whether the criterion reads statistics of neurons that a chosen corpus has none of."""
+    """Whether a chosen corpus lacks the neuron statistics of the criterion."""
     if context.ranking_criterion.source != "routed":
         return False
     used = [run for corpus, run in context.runs.items() if context.weights[corpus] > 0]
@@ -117,7 +117,7 @@ def lacks_statistics(context: Context) -> bool:
 
 
 def check_page_reads(context: Context, request: PlanRequest) -> None:
-    """See that neurons can be cut out of the model, and that a page can wait for their numbers."""
+    """Check that the model's neurons can be pruned, and fast enough for a page."""
     check_cuttable(context.model)
     items = (item for located in context.model.located.values() for item in located)
     nbytes = sum(item.entry.nbytes for item in items if is_expert_weight(item.slot))
@@ -129,7 +129,7 @@ def check_page_reads(context: Context, request: PlanRequest) -> None:
 
 
 def _ways_out(error: CountsError) -> dict[str, dict[str, str | int]]:
-    """The nearest counts, and the sparsity that those by hand spend."""
+    """Buttons: the nearest valid counts, and the sparsity of the manual counts."""
     nearest = counts_text(error.nearest)
     ways: dict[str, dict[str, str | int]] = {f"Keep {nearest}": {"counts": nearest}}
     if error.percent is not None:
@@ -138,7 +138,7 @@ def _ways_out(error: CountsError) -> dict[str, dict[str, str | int]]:
 
 
 def shown_neurons(context: Context) -> CurrentPlan:
-    """The plan of neurons that the context asks for; see `check_page_reads`."""
+    """The plan of neurons of the context; see `check_page_reads`."""
     if lacks_statistics(context):
         raise NoPlan(f"{context.ranking_criterion.label} needs statistics of neurons.")
     asked = neuron_request(context)
@@ -150,13 +150,13 @@ def shown_neurons(context: Context) -> CurrentPlan:
 
 @dataclass(frozen=True, eq=False)
 class NeuronSizes:
-    """What a plan takes."""
+    """Sizes of a plan of neurons."""
 
     table: pd.DataFrame  # of `atom_sizes`
-    # The widths of an export in each width mode, and who reads it; no bytes.
+    # Widths and compatibility of an export in each width mode; no bytes.
     options: tuple[WidthOption, ...]
     layers: pd.DataFrame  # of `neuron_summary`
-    # Of the plan alone, without zeros; FLOPs by the routing of the runs that ranked.
+    # Of the plan without padding; FLOPs by the routing of the runs that ranked.
     report: SizeReport
 
 
@@ -174,14 +174,14 @@ def _neuron_sizes(
 
 
 def neuron_sizes(context: Context, shown: CurrentPlan) -> NeuronSizes:
-    """What a plan of neurons takes in every width mode."""
+    """Sizes of a plan of neurons in every width mode."""
     ranking = None if shown.file else ranking_of(context, neuron_request(context))
     sizing = (context.model, shown.plan, context.plan.width_multiple, ranking)
     return context.keep(_neuron_sizes, *sizing)
 
 
 def bytes_after(context: Context, shown: CurrentPlan) -> int:
-    """Bytes of all tensors of the export that the controls ask for."""
+    """Bytes of all tensors of the export."""
     if not context.plan.is_atomic:
         return sizes_of(context, shown.plan).bytes_after
     table = neuron_sizes(context, shown).table
@@ -190,7 +190,7 @@ def bytes_after(context: Context, shown: CurrentPlan) -> int:
 
 
 def export_option(context: Context, plan: PruningPlan) -> WidthOption:
-    """What an export writes in the width mode that is chosen, with its bytes."""
+    """The export in the chosen width mode, with its bytes."""
     choice = context.plan
     widths = WidthChoice(WidthMode(choice.width_mode), choice.width_multiple)
     return context.keep(width_option, context.model, fit_plan(plan, context.model), widths)

@@ -1,4 +1,4 @@
-"""State of the plan controls: what they say, and what edits and imported files make of them."""
+"""State of the plan controls: values, edits and imported files."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from pruning.planning.make import CurrentPlan
 from pruning.schedules import Spending, from_counts
 
 EDITOR, TABLE = "plan.editor", "plan.table"
-# Declared to each widget as well, see `app.session.state.DEFAULTS`.
+# Also declared to each widget; see `app.session.state.DEFAULTS`.
 _TEXTS = ("protect", "counts", "locked", "searched")
 DEFAULTS: dict[str, Any] = {
     **{"schedule": "uniform", "multiple": 1, "budget": "experts"},
@@ -37,7 +37,7 @@ BUDGETS: Mapping[str, str] = {"experts": "Experts", "bytes": "Bytes"}
 
 @dataclass(frozen=True, eq=False)
 class OnScreen:
-    """What an edit is held against: the plan that was on screen when it was made."""
+    """The plan on screen when an edit is made."""
 
     model: str
     spending: Spending
@@ -46,9 +46,9 @@ class OnScreen:
 
 
 class NoPlan(UserError):
-    """Why the controls make no plan.
+    """Why the controls give no plan.
 
-    `ways` are buttons that mend it: label -> controls that it sets.
+    `ways` are buttons that fix it: label -> controls to set.
     """
 
     def __init__(self, reason: str, ways: Mapping[str, Mapping[str, Any]] | None = None) -> None:
@@ -57,7 +57,7 @@ class NoPlan(UserError):
 
 
 def chosen_plan() -> PlanChoice:
-    """What the controls say; the first value of each where it is none that they offer."""
+    """Values of the controls; the first option if a value is invalid."""
     said = {key: st.session_state.get(key, first) for key, first in DEFAULTS.items()}
     return PlanChoice(
         schedule=said["schedule"] if said["schedule"] in SCHEDULE_NAMES else "uniform",
@@ -83,37 +83,37 @@ def imported_plan(model: MoEModel) -> CurrentPlan | None:
 
 
 def import_plan(file: str, plan: PruningPlan) -> None:
-    """Show a plan from a file, which no address can carry, until a control is touched."""
+    """Show a plan from a file until a control is touched; URLs cannot carry it."""
     st.session_state["plan.imported"] = CurrentPlan(plan, file=file)
     st.session_state["plan.had"] = True
 
 
 def forget_import() -> None:
-    """What the controls say is meant."""
+    """Return to the plan of the controls."""
     for key in ("plan.imported", "plan.lost"):
         st.session_state.pop(key, None)
 
 
 def lost_file(shown: CurrentPlan | None) -> str:
-    """The file of the address, which holds its name alone, where this session has not opened it."""
+    """Name of the file in the URL, if this session has not opened it."""
     if shown is not None and shown.file:
         st.query_params["file"] = shown.file
         st.session_state.pop("plan.lost", None)
     elif name := st.query_params.get("file", ""):
         del st.query_params["file"]
-        # Of a session that had the file, its plan was left on purpose.
+        # A session that had the file closed it on purpose.
         if "plan.had" not in st.session_state:
             st.session_state["plan.lost"] = name[:200]
     return str(st.session_state.get("plan.lost", ""))
 
 
 def plan_input(draw: Callable[..., Any], label: str, *options: Any, **said: Any) -> None:
-    """Draw a control of plans, in the URL; a touch of it ends the plan of a file."""
+    """Draw a plan control bound to the URL; using it closes an imported file."""
     draw(label, *options, **{"bind": "query-params", "on_change": forget_import, **said})
 
 
 def remember_screen(on_screen: OnScreen) -> None:
-    """Note what the next edit will be held against."""
+    """Remember the plan on screen for the next edit."""
     st.session_state["plan.on_screen"] = on_screen
 
 
@@ -123,7 +123,7 @@ def _seen() -> OnScreen | None:
 
 
 def take_refusal() -> str:
-    """Why the last edit was not made; empty where it was. Said once."""
+    """Why the last edit was refused, once; else empty."""
     return str(st.session_state.pop("plan.refused", ""))
 
 
@@ -132,7 +132,7 @@ def _refuse(reason: str) -> None:
 
 
 def schedule_chosen() -> None:
-    """By hand begins where the last schedule was, unless there are counts already."""
+    """Start By hand from the last schedule, unless there are counts."""
     forget_import()
     begins = st.session_state.get("schedule") == HAND and not st.session_state.get("counts")
     if begins and (seen := _seen()):
@@ -140,7 +140,7 @@ def schedule_chosen() -> None:
 
 
 def counts_typed() -> None:
-    """Switch to counts by hand where some were typed."""
+    """Switch to manual counts if some were typed."""
     forget_import()
     if st.session_state.get("counts"):
         st.session_state["schedule"] = HAND
@@ -155,7 +155,7 @@ def keep_by_hand(kept: Mapping[int, int], locked: frozenset[int]) -> None:
 
 
 def editor_edited() -> None:
-    """A bar or a lock was moved in the browser."""
+    """Handle a moved bar or lock."""
     if seen := _seen():
         try:
             edit = checked_edit(edit_message(EDITOR), seen.spending, seen.kept, seen.locked)
@@ -166,12 +166,12 @@ def editor_edited() -> None:
 
 
 def table_key() -> str:
-    """Key of the table of exact values: a new one after each edit, which it then shows."""
+    """Key of the table of exact values, new after each edit so that it shows the edit."""
     return f"{TABLE}.{st.session_state.get('plan.table.edits', 0)}"
 
 
 def table_edited() -> None:
-    """Cells of the table were changed: each as a move of a bar, or of a lock."""
+    """Apply edited cells: each equals a move of a bar or a lock."""
     seen, changes = _seen(), st.session_state.get(table_key())
     st.session_state["plan.table.edits"] = st.session_state.get("plan.table.edits", 0) + 1
     if seen is None or not isinstance(changes, Mapping):
@@ -185,9 +185,9 @@ def table_edited() -> None:
 
 
 def edited_cells(seen: OnScreen, rows: Mapping[Any, Mapping[str, Any]]) -> Edit:
-    """What comes of edited cells, row -> column -> value: each as a move of a bar, or of a lock.
+    """Result of edited cells (row -> column -> value): each equals a move of a bar or a lock.
 
-    After a move the unlocked other layers give or take, in proportion to their sizes.
+    After a move the other unlocked layers adjust in proportion to their sizes.
     """
     kept, locked, limits = dict(seen.kept), set(seen.locked), seen.spending.constraints
     for row, cells in rows.items():
@@ -202,7 +202,7 @@ def edited_cells(seen: OnScreen, rows: Mapping[Any, Mapping[str, Any]]) -> Edit:
 
 
 def locked_layers(choice: PlanChoice, layers: Sequence[MoELayer]) -> frozenset[int]:
-    """Layers that edits leave alone."""
+    """Layers that edits do not change."""
     locked = layers_in(choice.locked)
     known = {layer.index for layer in layers}
     if unknown := sorted(locked - known):

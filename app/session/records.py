@@ -1,4 +1,4 @@
-"""Records of the model on screen, from the files beside its statistics; what is damaged is said."""
+"""Records of the model, from the files next to its statistics; damaged ones are reported."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -17,9 +17,9 @@ from pruning.evaluate.store import Kept, RecordStore, readable_records
 
 
 def records_of(context: Context, kind: Callable[[Sequence[Path]], RecordStore[Kept]]) -> list[Kept]:
-    """What is known of the model; a warning for each file that cannot be read.
+    """All records of the model; shows a warning per unreadable file.
 
-    `kind` is a store that is made from statistics directories, such as `EvaluationStore`. Files are
+    `kind` is a store over statistics directories, such as `EvaluationStore`. Files are
     read again when they change.
     """
     store = kind(settings().store.directories)

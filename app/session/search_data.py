@@ -1,4 +1,4 @@
-"""What the pages know of searches: those of a model, cached, and the plan of the one chosen."""
+"""Cached searches of a model, and the plan of the chosen one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ class Searches:
     """The searches of one model."""
 
     known: tuple[KnownSearch, ...]  # by name
-    problems: tuple[str, ...]  # what is wrong with files that were left out
+    problems: tuple[str, ...]  # problems of skipped files
 
     def named(self, name: str) -> KnownSearch | None:
         """The search of this name."""
@@ -34,31 +34,31 @@ class Searches:
 
 
 def search_store() -> SearchStore:
-    """Searches of this server's statistics, and those that ship."""
+    """Searches of this server, and shipped ones."""
     return SearchStore(settings().store.directories)
 
 
 def searches_of(model: MoEModel) -> Searches:
-    """What is known of a model; files are read again when they change."""
+    """All searches of a model; files are reread when they change."""
     problems: list[PlanError] = []
     known = search_store().of_model(model, problems.append, read=read_cached)
     return Searches(tuple(known), tuple(map(str, problems)))
 
 
 def read_cached(path: Path) -> KnownSearch:
-    """`read_known` of a file as it is now."""
+    """`read_known`, cached by the state of the file."""
     return remembered(read_known, path)
 
 
 def removed_on_screen(context: Context) -> int:
-    """Experts that the sparsity of a context removes."""
+    """Number of experts pruned at the sparsity of a context."""
     return sparsity_budget(context.model.layers, context.sparsity).total
 
 
 def ordered_for(context: Context, known: Sequence[KnownSearch]) -> list[KnownSearch]:
-    """Those that fit budget and criterion on screen first, then those that fit the budget.
+    """Searches sorted: same budget and criterion first, then same budget.
 
-    Of equal ones those that jobs made come first, the newest before all.
+    Among equals those made by jobs come first, newest first.
     """
     removed, name = removed_on_screen(context), context.criterion.name if context.criterion else ""
 
@@ -66,7 +66,7 @@ def ordered_for(context: Context, known: Sequence[KnownSearch]) -> list[KnownSea
         try:
             written = search.path.stat().st_mtime if search.recipe else 0.0
         except OSError:
-            written = 0.0  # removed a moment ago
+            written = 0.0  # just deleted
         return search.removed != removed, search.criterion != name, -written, search.search_id
 
     return sorted(known, key=place)
@@ -79,14 +79,14 @@ def search_label(search: KnownSearch, model: MoEModel) -> str:
 
 
 def chosen_search(context: Context) -> KnownSearch | None:
-    """The search that is chosen; the first that fits where none is, or one that is not there."""
+    """The chosen search; the best fit if none or an unknown one is chosen."""
     found = searches_of(context.model)
     ordered = ordered_for(context, found.known)
     return found.named(context.plan.searched) or (ordered[0] if ordered else None)
 
 
 def searched_plan(context: Context) -> CurrentPlan:
-    """The plan of the search that is chosen."""
+    """The plan of the chosen search."""
     search = chosen_search(context)
     if search is None:
         raise NoPlan(
@@ -102,12 +102,12 @@ def searched_plan(context: Context) -> CurrentPlan:
 def _other_budget(context: Context, search: KnownSearch) -> NoPlan:
     experts, percent = context.model.num_experts, percent_removing(context.model, search.removed)
     if percent is None:
-        way = "No place of the slider removes as many; `moeprune plan --schedule-file` takes it."
+        way = "The slider has no such step; use `moeprune plan --schedule-file`."
         ways = {}
     else:
         way, ways = "", {f"Set the sparsity to {percent}%": sparsity_controls(percent)}
     return NoPlan(
-        f"The search {literal(search.search_id)} spent another budget: it removes {search.removed} "
+        f"The search {literal(search.search_id)} has another budget: it removes {search.removed} "
         f"of {experts} experts ({search.removed / experts:.1%}), the slider asks for "
         f"{removed_on_screen(context)} ({context.sparsity}). {way}".rstrip(),
         ways,
@@ -130,13 +130,13 @@ def _notes(context: Context, search: KnownSearch, selection: Selection) -> tuple
     moved = selection.request.corpora not in ((), context.corpora)
     if other or moved or selection.request.gate != "applied" != context.gate:
         notes.append(
-            "Within layers the experts go in the order that the search was made on "
-            f"({own}), not in the one on screen. Counts by hand would take the order on screen."
+            f"Experts within layers are pruned in the order of the search ({own}), not the one on "
+            "screen. Manual counts use the order on screen."
         )
     if context.plan.constraints().to_dict() != dict(search.constraints):
         notes.append(
-            "Protected layers and multiples above were not asked of this search, and change "
-            "nothing of its plan; start one below that respects them."
+            "This search ignored the protected layers and multiples above, and its plan does too. "
+            "Run a search below that respects them."
         )
     if not search.result.is_finished:
         notes.append(

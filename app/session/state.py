@@ -1,4 +1,4 @@
-"""The state that all pages share: widgets of the entry script, bound to the URL, validated here."""
+"""State shared by all pages: widgets of the entry script, bound to the URL, validated here."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -19,10 +19,10 @@ OTHER = tuple(name for name, criterion in CRITERIA.items() if criterion.exponent
 CRITERION_OPTIONS = (UNIFIED, *OTHER)
 PRESETS = tuple(CRITERIA)
 PAIR = ("aimer", "magnitude")  # the two criteria that read weights only, side by side
-# What the criterion is compared with: also unified variants that have no name.
+# Baselines: also unified variants without a name.
 BASELINES = tuple(dict.fromkeys((*CRITERIA, *(unified(*each).name for each in RANKABLE))))
 EQUAL_SHARE = 50
-# Declared to each widget as well: it is where the browser's Back button leads to.
+# Also declared to each widget: the browser's Back button restores these.
 DEFAULTS: dict[str, Any] = {
     "criterion": UNIFIED,
     "baseline": "frequency",
@@ -35,19 +35,19 @@ DEFAULTS: dict[str, Any] = {
 
 
 def corpora_of(corpus: str, weights: Mapping[str, float]) -> tuple[str, ...]:
-    """`corpus` as --corpus takes it; a blend as CORPUS:WEIGHT, without those of no weight."""
+    """`corpus` in the form of --corpus; a blend as CORPUS:WEIGHT, without zero weights."""
     if corpus != BLEND:
         return (corpus,) if corpus else ()
     return tuple(f"{name}:{weight:g}" for name, weight in weights.items() if weight > 0)
 
 
 def share_key(corpus: str) -> str:
-    """Key of a blend's slider, and its name in the address."""
+    """Key of a blend slider and of its URL parameter."""
     return f"share.{corpus}"
 
 
 def chosen_shares(corpora: Iterable[str]) -> dict[str, int]:
-    """What the sliders of the blend say; equal shares where all are 0 or none was drawn yet."""
+    """Shares of the blend sliders; equal if all are 0 or none was drawn yet."""
     shares = {}
     for corpus in corpora:
         given = st.session_state.get(share_key(corpus), EQUAL_SHARE)
@@ -56,7 +56,7 @@ def chosen_shares(corpora: Iterable[str]) -> dict[str, int]:
 
 
 def apply_shares(weights: Mapping[str, float]) -> None:
-    """Blend with these weights, rounded to what the sliders can say."""
+    """Blend with these weights, rounded to slider steps."""
     st.session_state["corpus"] = BLEND
     total = sum(weights.values())
     for corpus, weight in weights.items():
@@ -98,9 +98,9 @@ def chosen_criterion() -> Criterion | None:
 def page_context(
     model: MoEModel, corpora: tuple[str, ...], percent: int, criterion: Criterion | None
 ) -> Context:
-    """The context of a page: what the sidebar says, and the criterion controls.
+    """The context of a page, from the sidebar and the criterion controls.
 
-    `corpora` are as --corpus takes them; `criterion` is None where the exponents rank nothing.
+    `corpora` have the form of --corpus; `criterion` is None if the exponents rank nothing.
     """
     return Context(
         model,
@@ -117,13 +117,13 @@ def page_context(
 
 
 def chosen_baseline() -> Criterion:
-    """The criterion beside."""
+    """The baseline criterion."""
     name = _value("baseline")
     return get_criterion(name if name in BASELINES else DEFAULTS["baseline"])
 
 
 def exponents() -> tuple[int, int, int]:
-    """(b, alpha, beta) of the toggles; all as at first if they are out of their range."""
+    """(b, alpha, beta) of the toggles; the defaults if out of range."""
     given = (_value("b"), _value("alpha"), _value("beta"))
     return given if given in VARIANTS else (1, 1, 1)
 

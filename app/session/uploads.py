@@ -1,17 +1,17 @@
-"""Uploads: text from a browser, looked at before any parser sees it."""
+"""Uploads: text from a browser, checked before parsing."""
 
 from itertools import accumulate
 
 from analysis.errors import PlanError
 
 MEGABYTES = 20
-# Plans and recipes nest four or five deep. The parsers recurse, and one for YAML takes time that
+# Plans and recipes nest four or five deep. The parsers recurse, and the YAML parser takes time that
 # grows with the square of the depth.
 _DEEPEST = 64
 
 
 def uploaded_text(name: str, content: bytes) -> str:
-    """The text of an uploaded file; what is too large, no text or nested too deeply is refused."""
+    """The text of an uploaded file; refuses what is too large, binary or too deeply nested."""
     if len(content) > MEGABYTES * 2**20:
         raise PlanError(f"{name} is larger than {MEGABYTES} MB; no plan, schedule or recipe is.")
     try:
@@ -20,7 +20,7 @@ def uploaded_text(name: str, content: bytes) -> str:
         raise PlanError(f"{name} cannot be read: it is no UTF-8 text.") from error
     if "\0" in text:
         raise PlanError(f"{name} cannot be read: it is no text, but holds bytes of value 0.")
-    # Brackets that are open at one place; those in quoted text count as well.
+    # Depth of open brackets; those in strings count too.
     steps = (1 if letter in "[{" else -1 for letter in text if letter in "[{]}")
     if max(accumulate(steps), default=0) > _DEEPEST:
         raise PlanError(f"{name} is nested more than {_DEEPEST} deep; plans and recipes are not.")

@@ -1,1 +1,1 @@
-"""Tables that pages show and hand out, made from statistics. No Streamlit."""
+"""Tables made from statistics, for pages and downloads. No Streamlit."""

@@ -1,4 +1,4 @@
-"""Rows of what statistics cost, and what each criterion has to read."""
+"""Cost of statistics, and what each criterion reads."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ SHOWN_COSTS = (
     *("model", "statistics", "fits", "shape"),
     *("tokens", "seconds", "tokens/s", "peak MiB"),
 )
-# What `moeprune runs list` prints of the same rows, with the name that its siblings take.
+# Columns of `moeprune runs list`, with the names of its siblings.
 LISTED_COSTS = (
     "run",
     *(name for name in SHOWN_COSTS if name not in ("model", "fits")),
@@ -27,16 +27,16 @@ _NEEDS = {
 
 
 def experts_text(layers: Sequence[MoELayer]) -> str:
-    """Experts of a layer, such as 64; where layers differ the fewest and the most, as 8-64."""
+    """Experts per layer, such as 64; a range such as 8-64 if layers differ."""
     counts = [layer.num_experts for layer in layers]
     return "-".join(map(str, dict.fromkeys((min(counts), max(counts)))))
 
 
 def cost_rows(runs: Sequence[Run], identity: str) -> list[dict[str, Any]]:
-    """What each run is and cost; those of the model of this identity first.
+    """One row per run with its cost; runs of the model with this identity first.
 
-    Seconds, tokens a second and peak memory are those of the machine that made the run; None where
-    it did not say. `answers` says whose the documents have: given ones, or the model's own.
+    Seconds, tokens per second and peak memory are of the machine that made the run; None if
+    unknown. `answers`: from the documents, or the model's own.
     """
     rows = []
     for run in runs:
@@ -65,10 +65,10 @@ def cost_rows(runs: Sequence[Run], identity: str) -> list[dict[str, Any]]:
 
 
 def needs_and_costs(routed: Run | None, weights: Run | None) -> list[dict[str, Any]]:
-    """Of each criterion what it reads as "yes" or "", `seconds` and `peak MiB` on this model.
+    """What each criterion reads ("yes" or ""), with `seconds` and `peak MiB` on this model.
 
-    arXiv:2603.18492, Tables 1 and 4. The cost is that of the run whose statistics it reads: one run
-    serves all criteria of its kind. None where there is no such run; nothing is read at no cost.
+    arXiv:2603.18492, Tables 1 and 4. The cost is of the run that it reads: one run
+    serves all criteria of its kind. None if there is no such run.
     """
     made = {
         "routed": routed.manifest.made if routed else {},

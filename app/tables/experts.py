@@ -1,4 +1,4 @@
-"""Tables of one expert: what was measured of it, and where it stands under every criterion."""
+"""Tables of one expert: its statistics, and its rank under every criterion."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ TEXTLESS = (_WEIGHTS, _NO_DATA)
 
 @dataclass(frozen=True, eq=False)
 class Sources:
-    """Everything measured of a model: by corpus, of the weights, and its layers."""
+    """All statistics of a model: by corpus, of the weights, and its layers."""
 
     routed: Mapping[str, ExpertStats]
     weights: WeightStats | None
     layers: tuple[MoELayer, ...]
 
     def of(self, criterion: Criterion) -> dict[str, Stats]:
-        """The statistics that a criterion can read, by what the reader calls them."""
+        """The statistics that a criterion can read, by display name."""
         if criterion.source == "routed":
             return {
                 corpus: stats
@@ -42,9 +42,9 @@ class Sources:
 
 
 def expert_means(stats: Mapping[str, ExpertStats], layer: int, expert: int) -> pd.DataFrame:
-    """Table `number` and one column a corpus: tokens, their share, mean gates and mean norm.
+    """Table `number` with one column per corpus: tokens, their share, mean gates and mean norm.
 
-    The means are over the tokens routed to the expert, NaN where there is none. The share is of
+    Means are over the tokens routed to the expert, NaN if there are none. The share is of
     the tokens routed in its layer.
     """
     columns = {}
@@ -63,7 +63,7 @@ def expert_means(stats: Mapping[str, ExpertStats], layer: int, expert: int) -> p
 
 
 def expert_sums(stats: Mapping[str, ExpertStats], layer: int, expert: int) -> pd.DataFrame:
-    """Table `sum` and one column a corpus: every stored sum of one expert."""
+    """Table `sum` with one column per corpus: every stored sum of one expert."""
     columns = {}
     for corpus, each in stats.items():
         rows = each.table[each.table["layer"] == layer].set_index("expert")
@@ -72,7 +72,7 @@ def expert_sums(stats: Mapping[str, ExpertStats], layer: int, expert: int) -> pd
 
 
 def expert_ranks(sources: Sources, gate: Gate, place: tuple[int, int]) -> pd.DataFrame:
-    """Table `criterion, source, rank, of, score`: one expert under all that can rank; 1 = first."""
+    """Table `criterion, source, rank, of, score` of one expert under all criteria; 1 = first."""
     layer, expert = place
     rows = []
     for name in dict.fromkeys((*(unified(*each).name for each in RANKABLE), *CRITERIA)):
@@ -87,10 +87,10 @@ def expert_ranks(sources: Sources, gate: Gate, place: tuple[int, int]) -> pd.Dat
 
 
 def rank_summary(ranks: pd.DataFrame, sparsity: Fraction) -> pd.DataFrame:
-    """Table `criterion`, `kept`, a column a text: a row for each of the 18 variants and others.
+    """Table `criterion`, `kept`, one column per corpus: a row per variant and other criterion.
 
-    `kept` says under how many of the texts the expert stays at this uniform sparsity, as "2 of 3".
-    A criterion that reads no corpus has the same rank under each; the variant (1, 0, 0), which
+    `kept`: on how many corpora the expert is kept at this uniform sparsity, as "2 of 3".
+    A criterion that reads no corpus has the same rank on each; the variant (1, 0, 0), which
     ranks nothing, has none.
     """
     texts = [name for name in dict.fromkeys(ranks["source"]) if name not in TEXTLESS]

@@ -1,4 +1,4 @@
-"""What measured losses say about the criteria that are recommended for a purpose."""
+"""Measured losses of the criteria recommended for a purpose."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,21 +18,21 @@ class MeasuredPlan:
     """A measured plan by a recommended criterion; added loss in nats per token, lower is better."""
 
     criterion: str
-    corpora: str  # that ranked, for people
+    corpora: str  # calibration corpora, display names
     loss: float
-    random: float  # of Random, the mean over its draws
+    random: float  # added loss of Random, mean over draws
 
 
 @dataclass(frozen=True, slots=True)
 class QualityReading:
-    """The measured plans of whole experts, one count for all layers, the smallest loss first."""
+    """Measured whole-expert plans with equal counts, smallest loss first."""
 
     rows: tuple[MeasuredPlan, ...]
-    over: str  # what the loss is a mean over
+    over: str  # what the loss is averaged over
 
     @property
     def better(self) -> int:
-        """How many lose less than Random."""
+        """Number of plans that beat Random."""
         return sum(row.loss < row.random for row in self.rows)
 
 
@@ -42,10 +42,10 @@ def _bare(corpus: str) -> str:
 
 
 def read_losses(purpose: Purpose, losses: Sequence[PlanLoss], share: float) -> QualityReading:
-    """Compare the recommended criteria with Random, at one share of the expert weights.
+    """Compare the recommended criteria with Random at one sparsity.
 
-    Task-agnostic: the mean over all corpora. Task-specific: over the corpora that ranked, for that
-    ability is to stay.
+    Task-agnostic: mean over all corpora. Task-specific: over the calibration corpora, whose
+    ability must be kept.
     """
     is_agnostic = purpose == "agnostic"
     over = "mean over all corpora" if is_agnostic else "on the corpus that ranked"

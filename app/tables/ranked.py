@@ -30,7 +30,7 @@ class Ranked:
         return np.where(self.grid.present, order, -1)
 
     def pruned(self, sparsity: Fraction) -> NDArray[np.bool_]:
-        """True where the expert goes at this uniform sparsity."""
+        """True if the expert is pruned at this uniform sparsity."""
         return pruned_mask(self.saliency, self.grid, sparsity)
 
 

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-# What a spreadsheet would take for a formula, in a name that others chose; some take the signs in
+# Prefixes that a spreadsheet runs as a formula; some accept the signs in
 # full width as well.
 _FORMULA = ("=", "+", "-", "@", "\t", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 

@@ -1,4 +1,4 @@
-"""Evaluate: what pruning costs, as measured here and as the papers report it."""
+"""Evaluate: the loss of pruning, measured here and reported in papers."""
 
 from app.charts.context import Context
 from app.frame.controls import switch

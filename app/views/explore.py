@@ -1,4 +1,4 @@
-"""Explore: which experts each criterion keeps, and how much that depends on the text."""
+"""Explore: which experts each criterion keeps, and how much that depends on the corpus."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -33,7 +33,7 @@ from pruning.plan import EXPERT_GRANULARITY
 
 MAP = "explore.map"
 Part = Callable[[Context], object]
-# Part -> its words and views, of which one is drawn.
+# Part -> description and views; one view is drawn.
 PARTS: Mapping[str, tuple[str, Mapping[str, tuple[str, Part]]]] = {
     "corpora": (
         "Corpora",
@@ -61,7 +61,7 @@ _OLD_WORDS = {"experts": "experts", "which criterion?": "advice", "score and los
 
 
 def baseline_part(context: Context) -> None:
-    """The map of the baseline alone, where the exponents rank nothing."""
+    """The map of the baseline alone, if the exponents rank nothing."""
     if (missing := what_is_missing(context, context.baseline)) is not None:
         inform(missing)
         return
@@ -74,8 +74,8 @@ def stratification(context: Context, *ranked: Ranked) -> None:
     """The maps side by side, with the chosen expert marked."""
     with st.container(horizontal=True, horizontal_alignment="distribute"):
         st.markdown(
-            "**Expert stratification**: saliency rescaled to 0..1 in each layer; left of the "
-            "cut line is kept. Click an expert to pin it, or move with the arrow keys."
+            "**Expert stratification**: saliency rescaled to 0..1 per layer; experts left of the "
+            "cut line are kept. Click an expert to pin it, or move with the arrow keys."
         )
         with st.container(horizontal=True, width="content"):
             arrangement = switch("Order", "order", ORDERS)
@@ -102,7 +102,7 @@ def stratification(context: Context, *ranked: Ranked) -> None:
 
 
 def _counts(context: Context, grid: Grid) -> IntArray:
-    """Experts that each layer keeps: as many as in the plan, for both criteria."""
+    """Experts kept per layer, as in the plan, for both criteria."""
     shown = context.shown
     if shown is None or shown.plan.granularity != EXPERT_GRANULARITY:
         return kept_counts(grid, context.fraction)
@@ -110,9 +110,9 @@ def _counts(context: Context, grid: Grid) -> IntArray:
 
 
 def _part(context: Context) -> None:
-    """One part and one view of it: the others would be sent with every toggle."""
+    """One part and one view; the others would be sent with every toggle."""
     _follow_old_address()
-    # Not `st.tabs`, whose content takes the browser longer to lay out.
+    # Not `st.tabs`: its content is slower to lay out.
     with st.container(horizontal=True, gap="medium"):
         part = switch("Part", "tab", {name: words for name, (words, _) in PARTS.items()})
         views = PARTS[part][1]
@@ -123,7 +123,7 @@ def _part(context: Context) -> None:
 
 
 def _follow_old_address() -> None:
-    """An address from when each view was a part of its own leads to the view."""
+    """Redirect old URLs, in which each view was a part of its own."""
     said = st.query_params.get("tab", "").lower()
     for part, (words, views) in PARTS.items():
         view = _OLD_WORDS.get(said, said)
@@ -139,7 +139,7 @@ def explore(context: Context) -> Context:
     if context.plan.is_atomic:
         neuron_page(context)
     elif context.criterion is None:
-        baseline_part(context)  # the bar says why
+        baseline_part(context)  # the plan bar shows why
     elif (pair := ranked_pair(context)) is not None:
         metrics(context, *pair)
         with st.container(border=True):

@@ -1,4 +1,4 @@
-"""Export: the result, the plan, what it needs, the job that writes it."""
+"""Export: the last result, the plan, its checks, the job that writes it."""
 
 import streamlit as st
 
@@ -21,7 +21,7 @@ def export(context: Context) -> Context:
     if is_writing := any(state in counts for state in ACTIVE):
         job_panel("export")
     if (shown := context.shown) is None:
-        pass  # the bar says why
+        pass  # the plan bar shows why
     elif context.plan.is_atomic:
         neuron_export_page(context, shown)
     else:

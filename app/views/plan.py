@@ -1,4 +1,4 @@
-"""Plan: where the budget goes, layer by layer, and what that saves."""
+"""Plan: the budget per layer, and what it saves."""
 
 import streamlit as st
 
@@ -69,7 +69,7 @@ def _plan_of_experts(context: Context) -> None:
 
 
 def _statistics(context: Context) -> Selection | None:
-    """What ranks; None where nothing can, as under a plan from a file."""
+    """The statistics that rank; None if there are none, as for a plan from a file."""
     try:
         return prepared(context)
     except NoPlan:

@@ -1,4 +1,4 @@
-"""Start: what the plan on screen saves and costs; below, the data that it is made of."""
+"""Start: savings and loss of the plan on screen; below, its data."""
 
 import streamlit as st
 

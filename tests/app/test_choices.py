@@ -40,7 +40,7 @@ def test_a_criterion_that_the_statistics_cannot_serve_says_what_would(open_page)
     test = open_page("explore", model="once")
     test.menu_button(key="preset").set_value("heapr").run()
     assert not test.exception
-    assert "HEAPr reads what the statistics of rows" in test.info[0].value
+    assert "HEAPr needs more than the statistics of rows" in test.info[0].value
     assert "--groups routed,gradient" in test.info[0].value
 
 

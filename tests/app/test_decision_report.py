@@ -56,22 +56,22 @@ def test_the_numbers_are_those_of_hand_arithmetic(model, shown):
     assert page.saved == pytest.approx(0.5)
     assert page.verdict == (
         "It adds +0.50 nats per token on average over 2 corpora, most on b (+0.75). That is less "
-        "than Random removal of as much (+1.00, 2 draws); on b it loses more than Random."
+        "than Random pruning at this sparsity (+1.00, 2 draws); on b it loses more than Random."
     )
 
 
 @pytest.mark.parametrize(
     ("change", "draws", "said", "words"),
     [
-        ({"a": 2.0, "b": 2.0}, DRAWS, {}, "more than Random removal"),
+        ({"a": 2.0, "b": 2.0}, DRAWS, {}, "more than Random pruning"),
         # The draws' means are 1 and 2, 0.71 apart from 1.5.
         (
             {"a": 1.5, "b": 1.0},
             [DRAWS[0], loss("draw 2", "random:2", {"a": 2.0, "b": 2.0})],
             {},
-            "too near to tell from Random",
+            "indistinguishable from Random",
         ),
-        ({"a": 1.0, "b": 1.0}, [], {}, "Random removal of as much was not measured"),
+        ({"a": 1.0, "b": 1.0}, [], {}, "Random pruning at this sparsity was not measured"),
         ({"a": 1.0}, DRAWS, {}, "not measured on b"),
     ],
 )

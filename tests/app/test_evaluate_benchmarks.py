@@ -58,8 +58,8 @@ def kept(store, models_root):
 
 def test_without_results_the_page_says_how_to_get_some(open_page):
     test = open_page("evaluate", model="once", results=BENCHMARKS)
-    assert "no benchmark results yet" in test.info[0].value
-    assert any("Name at least one task" in text.value for text in test.text)
+    assert "No benchmark results for this model yet" in test.info[0].value
+    assert any("Enter at least one task" in text.value for text in test.text)
     test.text_input(key="bench.run.tasks").set_value("piqa, arc_easy").run()
     test.number_input(key="bench.run.limit").set_value(20).run()
     shown = command(test, "benchmark", "piqa")
@@ -98,7 +98,7 @@ def test_a_plan_is_benchmarked_by_the_commands_shown(open_page):
     assert "--plan plan.json --tasks piqa" in command(test, "benchmark", "piqa")
     assert any(code.value.startswith("moeprune plan ") for code in test.code)
     test.segmented_control(key="bench.run.what").set_value("export").run()
-    assert any("Nothing of this model was exported" in text.value for text in test.text)
+    assert any("No exports of this model" in text.value for text in test.text)
 
 
 def asked(models_root, stats_dir, **values):

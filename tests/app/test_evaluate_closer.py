@@ -53,7 +53,7 @@ def test_hidden_states_are_those_of_the_records(open_page, measured):
         assert table.loc[label, "mean_factor"] == pytest.approx(math.exp(sum(logs) / len(logs)))
         assert table.loc[label, "last_layer"] == pytest.approx(pruned[-1] / full[-1])
     assert table["mean_factor"].is_monotonic_increasing
-    assert f"nearest to the original model {table.index[0]}" in "".join(t.value for t in test.text)
+    assert f"closest to the original model {table.index[0]}" in "".join(t.value for t in test.text)
 
 
 def test_a_damaged_record_is_named_and_the_others_are_shown(open_page, measured, stats_dir):
@@ -69,7 +69,7 @@ def test_a_damaged_record_is_named_and_the_others_are_shown(open_page, measured,
 
 def test_what_to_measure_is_asked_for_by_a_command(open_page):
     test = open_page("evaluate", model="bare", results=HIDDEN)
-    assert any("Nothing was measured of this model yet" in info.value for info in test.info)
+    assert any("No measurements of this model yet" in info.value for info in test.info)
     shown = command(test, "variance")
     assert "--criterion reap --criterion frequency --criterion random --sparsity 50%" in shown
     test.multiselect(key="variance.criteria").set_value([])
@@ -118,7 +118,7 @@ def test_the_plan_that_is_asked_is_made_by_the_command_above(open_page):
     assert "--criterion random " in asked
     assert "--sparsity 50%" in asked
     test.text_area[0].set_value("  ").run()
-    assert any("Write a prompt" in text.value for text in test.text)
+    assert any("Enter a prompt" in text.value for text in test.text)
 
 
 def test_answers_stand_side_by_side_after_a_reload(open_page, models_root, stats_dir):

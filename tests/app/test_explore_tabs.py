@@ -172,7 +172,7 @@ def test_advice_has_a_verdict_of_quality_and_one_of_stability(open_page):
 
     quality, stability = verdicts()
     assert "plans beat Random" in quality
-    assert "as the paper says" in stability
+    assert "agrees with the paper" in stability
     # No plan of this size was measured.
     quality, _ = verdicts(sparsity="15%")
     assert "Quality: not measured" in quality

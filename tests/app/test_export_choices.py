@@ -151,7 +151,7 @@ def test_the_proof_shows_every_check_of_the_newest_export_of_this_model(
     finish_export(store, headed / "plain", result)
     test = open_page("export", "plain", criterion="Random")
     (shown,) = table_of(test)
-    assert shown["what was found"].tolist() == ["3 files", "128 tokens"]
+    assert shown["result"].tolist() == ["3 files", "128 tokens"]
     assert any("2 of 2 checks hold" in text for text in texts(test.markdown))
     assert table_of(open_page("export", "headed", criterion="Random")) == []
 

@@ -25,12 +25,12 @@ CHECKED = {"level": "logits", "checks": [{"ok": True}, {"ok": False}]}
 SAID = [
     ("calibrate", {"run_id": "a-run"}, "Statistics a-run are in the cache."),
     ("weights", {"run_id": "a-run"}, "Statistics a-run are in the cache."),
-    ("evaluate", {"evaluations": ["a"]}, "1 evaluation is kept beside the statistics."),
-    ("sweep", {"evaluations": ["a", "b"]}, "2 evaluations are kept beside the statistics."),
-    ("variance", {"variances": ["a", "b"]}, "2 records of hidden states are kept."),
-    ("bins", {"bins": "a-record"}, "a-record is kept beside the statistics."),
+    ("evaluate", {"evaluations": ["a"]}, "1 evaluation saved next to the statistics."),
+    ("sweep", {"evaluations": ["a", "b"]}, "2 evaluations saved next to the statistics."),
+    ("variance", {"variances": ["a", "b"]}, "2 records of hidden states saved."),
+    ("bins", {"bins": "a-record"}, "a-record saved next to the statistics."),
     ("search", {"candidates": 7, "fitness": 0.5}, "The best of 7 candidates has 0.5000."),
-    ("sensitivity", {"sensitivity": ["a"]}, "1 record of sensitivity is kept."),
+    ("sensitivity", {"sensitivity": ["a"]}, "1 record of sensitivity saved."),
     ("ask", {"answers": 2}, "The answers are under Evaluate, Ask both models."),
     (
         "benchmark",
@@ -97,9 +97,7 @@ def test_a_page_lists_the_jobs_that_it_is_about(open_page, place):
     test = open_page(view, **address)
     texts = [text.value for text in test.text]
     assert {text.partition("  ")[0] for text in texts if "  a title" in text} == LISTED[place]
-    is_told = any(
-        text.endswith(" s. 1 evaluation is kept beside the statistics.") for text in texts
-    )
+    is_told = any(text.endswith(" s. 1 evaluation saved next to the statistics.") for text in texts)
     assert is_told == ("evaluate" in LISTED[place])
     # None of the canceled ones kept anything, searches neither.
     assert "Continue" not in {button.label for button in test.button}

@@ -129,7 +129,7 @@ def test_every_part_in_every_state(open_page, part, address):
 def test_a_model_without_statistics_of_neurons_says_what_to_collect(open_page, model):
     test = open_page("explore", model, **NEURONS)
     assert texts(test.error) == []
-    assert any("has not been measured" in text for text in texts(test.info))
+    assert any("needs statistics per neuron" in text for text in texts(test.info))
     assert any("gradient" in code for code in texts(test.code))
 
 
@@ -202,7 +202,7 @@ class TestScoreAndLoss:
         overview = table_of(experts, "calibration", "agreement")
         assert set(overview["score"]) == {"REAP", "Frequency", "AIMER", "MAN", "HEAPr", "Random"}
         assert overview["agreement"].is_monotonic_decreasing
-        assert any(text.startswith("Random is one draw") for text in texts(experts.text))
+        assert any(text.startswith("Random is a single draw") for text in texts(experts.text))
 
     def test_a_measurement_is_queued_as_the_command_says(self, open_page, queued_jobs):
         test = open_page("explore", inside="Score and loss", **NEURONS)
@@ -244,7 +244,7 @@ def test_who_loses_least_at_the_same_bytes(open_page):
 
 def test_a_model_without_evaluations_of_one_size_says_how_to_make_them(open_page):
     test = open_page("explore", "weighed", inside="Same bytes", neurons="Neuron norms", **NEURONS)
-    assert any("no evaluations of neurons and of whole experts" in t for t in texts(test.info))
+    assert any("no evaluations of neuron and whole-expert plans" in t for t in texts(test.info))
     assert any("moeprune evaluate" in code for code in texts(test.code))
 
 
@@ -276,7 +276,7 @@ def test_random_is_said_to_be_one_draw(agreement, place):
     # Of ten bins 0.549 is the quantile: t(0.95, 8 degrees) = 1.8595, r = t / sqrt(8 + t^2).
     row = {"criterion": "random", "order": "saliency", "bins": 10, "agreement": agreement}
     note = random_note(pd.DataFrame([row]))
-    assert "one draw" in note
-    assert f"19 of 20 stay below 0.55, this one is {place}." in note
+    assert "a single draw" in note
+    assert f"19 of 20 draws stay below 0.55, this one is {place}." in note
     assert random_note(pd.DataFrame([row | {"criterion": "reap"}])) == ""
     assert random_note(pd.DataFrame([row | {"order": "index"}])) == ""

@@ -188,7 +188,7 @@ def test_missing_statistics_are_named_with_the_job_that_collects_them(
     test = open_page("plan", model, **NEURONS)
     no_plan, message = texts(test.info)
     assert "HEAPr needs statistics of neurons" in no_plan
-    assert "reads what every neuron does on a corpus" in message
+    assert "needs statistics per neuron" in message
     assert ("on rows.jsonl" in message) == (model == "once")
     (line,) = [text for text in texts(test.code) if text.startswith("moeprune calibrate ")]
     assert "--groups routed,gradient" in line
@@ -249,7 +249,7 @@ def test_a_plan_that_saves_nothing_offers_what_saves(open_page):
 
     test = open_page("plan", **OVER_ALL)
     assert labels(test) == [
-        "Narrow all experts alike: neurons compete within each expert",
+        "Narrow all experts equally: neurons compete within each expert",
         "Choose ragged: saves 30% on disk",
     ]
     ragged = open_page("plan", **OVER_ALL)
@@ -279,7 +279,7 @@ def test_flops_and_shares_of_every_scope_are_drawn(open_page):
     # The card counts the zeros, as the bytes beside it do; without them it is 902 k.
     (card,) = (each for each in test.metric if each.label == "Expert FLOPs / token")
     assert card.delta == "as before"
-    assert "the neurons that stay need 902 k" in card.help
+    assert "the kept neurons need 902 k" in card.help
 
 
 def test_the_report_and_the_figures_are_those_of_neurons(open_page):
@@ -370,4 +370,4 @@ def test_sentences_on_what_is_saved():
     assert saved_sentence(table(50, 75, 50), 100) == (
         "uniform saves 25% on disk and 10% in memory. ragged saves 50% on disk and 10% in memory."
     )
-    assert saved_sentence(table(50, 100, 100), 100).endswith("which narrows all alike.")
+    assert saved_sentence(table(50, 100, 100), 100).endswith("which narrows all equally.")

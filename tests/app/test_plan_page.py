@@ -243,7 +243,7 @@ def test_the_plan_goes_to_export_as_it_is(open_page, go_to):
     assert {metric.label: metric.value for metric in test.metric}["Per layer"] == "12 to 20"
     kept = table_with(test, "kept")
     assert [len(ids.split(", ")) for ids in kept["kept"]] == [20, 20, 20, 12, 12, 12]
-    assert any("check your server" in text for text in texts(test.markdown))
+    assert any("check your serving engine" in text for text in texts(test.markdown))
 
 
 def upload(test, name, content):
@@ -279,7 +279,7 @@ def test_an_address_of_a_file_says_that_no_link_carries_it(open_page, go_to):
     assert test.query_params["file"] == "mine.json"
     again = open_page("evaluate", file="mine.json")
     (said,) = texts(again.warning)
-    assert "mine.json, which no link carries" in said
+    assert "mine.json, which links do not carry" in said
     go_to(again, "export")
     assert texts(again.warning) == [said]
     again.segmented_control(key="schedule").set_value("late").run()

@@ -82,9 +82,7 @@ def test_the_schedule_of_a_search_is_a_plan_in_the_order_of_that_search(
     # The order is the search's, not the one on screen, which is said.
     plan = plan_of(test, tmp_path)
     assert dict(plan.kept) == least_used(demo_moments["demo-code"], kept)
-    assert any(
-        "(Frequency on demo-code), not in the one on screen" in t for t in texts(test.markdown)
-    )
+    assert any("(Frequency on demo-code), not the one on screen" in t for t in texts(test.markdown))
     made = plan.provenance
     assert (made.schedule, made.criterion) == ("search", "frequency")
     assert made.schedule_parameters["corpus"] == "demo-math"
@@ -101,7 +99,7 @@ def test_a_search_of_what_is_on_screen_stands_among_all_schedules(open_page):
     test = open_page("plan", schedule="Searched")
     # REAP is on screen, so its search comes first.
     assert test.selectbox(key="searched").value == "demo-reap"
-    assert not any("in the one on screen" in text for text in texts(test.markdown))
+    assert not any("not the one on screen" in text for text in texts(test.markdown))
     assert sides_on(test)[-1] == "Searched: demo-reap"
     metrics = {metric.label: metric.value for metric in test.metric}
     best = read_known(SHIPPED / "demo-reap.json").result.best_entry.fitness
@@ -177,7 +175,7 @@ def test_the_form_shows_recipe_and_estimate_and_refuses_what_cannot_be(open_page
     (estimate,) = (text for text in texts(test.markdown) if "At most" in text)
     assert "At most 1,432 candidates on 64 samples" in estimate  # 32 + 50 x 28
     assert " h**" in estimate or " min**" in estimate
-    assert "of which 5 s to 30 s for libraries, samples and weights" in estimate
+    assert "of which 5 s to 30 s to load libraries, samples and weights" in estimate
     test.number_input(key="search.elites").set_value(32).run()
     assert any("fewer elites than candidates" in text for text in texts(test.error))
 

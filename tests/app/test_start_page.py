@@ -38,7 +38,7 @@ def test_the_bare_address_opens_on_the_best_plan_that_controls_can_say(open_page
     chance = [fmean(each.values()) for each in _random(every).values()]
     drawn = f"{len(chance)} draws, SD {stdev(chance):.2f}"
     assert f"Random adds {fmean(chance):+.2f} ({drawn})" in head
-    assert "which chose nothing" in head
+    assert "on the held-out half it adds" in head
     (meaning,) = (text for text in texts(test.caption) if "nat" in text)
     assert "EAN scores an expert by the sum of output norm over its tokens." in meaning
     assert "Global: " in meaning
@@ -74,7 +74,7 @@ def test_answers_of_the_full_model_this_plan_and_chance_are_shown(open_page):
 
 def test_a_model_without_a_plan_says_what_is_missing_and_shows_its_data(open_page):
     test = open_page("start", "bare")
-    assert any("not been calibrated yet" in text for text in texts(test.info))
+    assert any("has no calibration yet" in text for text in texts(test.info))
     assert not any(text.startswith("## ") for text in texts(test.markdown))
     assert any(button.label == "Run calibration" for button in test.button)
 

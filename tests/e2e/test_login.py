@@ -55,7 +55,7 @@ def provider() -> Iterator[Provider]:
 
 def test_who_is_no_user_is_told_so_and_may_go(open_tab):
     tab = log_in(open_tab(), STRANGER)
-    expect(tab.get_by_role("alert")).to_contain_text("may not use this dashboard.")
+    expect(tab.get_by_role("alert")).to_contain_text("has no access to this dashboard.")
     assert buttons(tab) == ["Log out"]
     tab.get_by_role("button", name="Log out").click()
     assert is_asked_for_a_login(tab)

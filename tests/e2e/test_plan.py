@@ -165,7 +165,7 @@ def test_the_export_of_a_plan_by_hand_loads(open_tab, dashboard):
     tab.get_by_role("heading", level=1, name="Is this the checkpoint to ship?").wait_for()
     settled(tab)
     expect(metric(tab, "Per layer")).to_have_text("5 to 20")
-    expect(tab.get_by_text("check your server")).to_be_visible()
+    expect(tab.get_by_text("check your serving engine")).to_be_visible()
     tab.get_by_role("textbox", name="Folder name").fill("by-hand")
     tab.get_by_role("textbox", name="Folder name").press("Enter")
     expect(tab.get_by_text("exports/by-hand is new")).to_be_visible()

@@ -150,17 +150,17 @@ def test_description_names_the_extremes(variants):
 def test_variants_within_two_experts_are_too_near_to_tell(variants):
     # Of 96 experts 0.77 and 0.75 are 74 and 72: two apart. Of 960 they are twenty apart.
     near = variants.replace({"overlap": {0.9: 74 / 96, 0.5: 72 / 96}})
-    assert "(overlap 0.77, too near to tell from Frequency (0, 0, 0) and 14 more)" in (
+    assert "(overlap 0.77, about equal to Frequency (0, 0, 0) and 14 more)" in (
         overlap_map.describe(near, 96)
     )
-    assert "too near" not in overlap_map.describe(near, 960)
+    assert "about equal" not in overlap_map.describe(near, 960)
     by_share = near.assign(model="one", sparsity=0.5)
-    assert "too near to tell" in variant_grid.describe(by_share, {0.5: 96})
-    assert "too near" not in variant_grid.describe(by_share, {0.5: 960})
+    assert "about equal" in variant_grid.describe(by_share, {0.5: 96})
+    assert "about equal" not in variant_grid.describe(by_share, {0.5: 960})
     rows = [("b", 0, 72 / 96), ("b", 1, 74 / 96), ("beta", 0, 0.5), ("beta", 2, 0.7)]
     table = pd.DataFrame(rows, columns=["component", "value", "overlap"])
     assert effects.describe(table, 96) == (
-        "Most overlap between corpora with b at any value (too near to tell), beta = 2 "
+        "Most overlap between corpora with b at any value (too close to call), beta = 2 "
         "(+0.20 over the least)."
     )
 

@@ -204,7 +204,7 @@ def test_the_sentence_names_who_loses_least_also_when_it_is_not_heapr(candidates
         "least on a; REAP, experts uniform loses least on b."
     )
     assert "a: HEAPr, neurons global +0.100 nats, next REAP" in said
-    assert said.count("too near to tell apart") == 1  # on b, where the intervals of ESAP overlap
+    assert said.count("too close to call") == 1  # on b, where the intervals of ESAP overlap
     assert said.endswith("than every plan of whole experts here on 1 of 2 corpora.")
     alone = candidates[candidates["granularity"] == "expert"]
     assert "HEAPr-G" not in same_bytes.describe(alone)

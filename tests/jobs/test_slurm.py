@@ -115,7 +115,7 @@ def test_the_signal_before_the_time_limit_lets_the_task_tidy_up(
     os.kill(store.get(job.id).pid, signal.SIGUSR2)
     job = ended_by_tick(job)
     assert job.state is JobState.FAILED
-    assert job.error.startswith("The time limit of the SLURM job came near; retry goes on")
+    assert job.error.startswith("The time limit of the SLURM job was near; retry resumes")
     assert (tmp_path / "tidied").exists()
 
 

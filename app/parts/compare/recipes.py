@@ -1,4 +1,4 @@
-"""The Compare page: the controls of two recipes, and what comes of putting them side by side."""
+"""The Compare page: controls of two recipes, and charts of their differences."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,14 +25,14 @@ from pruning.planning.comparing import CompareRequest
 from pruning.planning.make import make_plan
 from pruning.planning.percents import possible_percents
 
-# What may differ in B beside the criterion -> its control.
+# Fields of B that may differ besides the criterion -> control.
 _SIDE_B: Final = {"corpus": "b_text", "gate": "b_gate", "sparsity": "b_sparsity"}
 _ROWS_SHOWN: Final = 200
 _BRUSHED: Final = "rank-rank"
 
 
 def swap(context: Context) -> None:
-    """A becomes B."""
+    """Swap A and B."""
     state, a = st.session_state, context.both.a
     mine = {name: state.get(name) for name in ("corpus", "gate", "sparsity")}
     apply_preset(str(state.get("baseline")))
@@ -43,7 +43,7 @@ def swap(context: Context) -> None:
 
 
 def recipe_controls(context: Context) -> CompareRequest:
-    """Draw the controls of B, where it is not as A, which is the plan; both."""
+    """Draw the controls of B; return both recipes. A is the plan."""
     options: dict[str, Sequence[Any]] = {
         "corpus": corpus_options(context.runs),
         "gate": GATES,
@@ -81,7 +81,7 @@ def recipe_controls(context: Context) -> CompareRequest:
 
 
 def has_statistics(context: Context) -> bool:
-    """Whether both recipes can rank; if not, says what is missing, where the bar does not."""
+    """Whether both recipes can rank; shows what is missing unless the plan bar does."""
     for criterion in (context.ranking_criterion, context.baseline):
         if (missing := what_is_missing(context, criterion)) is not None:
             if context.shown is not None or criterion is context.baseline:
@@ -91,14 +91,14 @@ def has_statistics(context: Context) -> bool:
 
 
 def conclusion(context: Context) -> None:
-    """What both were measured to lose, and how much of the decision they share."""
+    """Measured losses of both, and how often they decide alike."""
     losses, words = losses_of(context.model), []
     for name, chosen in zip(context.names, (context.first, context.second), strict=True):
         loss = loss_of(losses, context.keep(make_plan, chosen, chosen.request).plan.digest)
         words.append(f"{literal(name)}: {literal(loss.words) if loss else 'loss not measured'}")
     comparison, said = context.comparison, ""
     if context.plan.schedule != "uniform" or (context.shown and context.shown.file):
-        said = " Both are compared under the uniform schedule, unlike the plan above."
+        said = " Both use the uniform schedule here, unlike the plan above."
     st.markdown(
         f"**A** {words[0]}; **B** {words[1]}. They decide **{comparison.agreement:.0%}** of the "
         f"experts alike, two random choices {comparison.chance_agreement:.0%}.{said}"
@@ -144,14 +144,14 @@ def metrics(comparison: Comparison) -> None:
 
 
 def show_charts(context: Context) -> None:
-    """The map across the page, the two others below it."""
+    """The map at full width, the two other charts below."""
     with st.container(border=True):
-        st.markdown("**Who keeps what**: one cell an expert, layer 0 on top.")
+        st.markdown("**Who keeps what**: one cell per expert, layer 0 on top.")
         show("kept-by", context)
     left, right = st.columns([3, 2])
     with left, st.container(border=True):
         st.markdown(
-            "**Rank against rank**: the first to keep is at the top left. Drag over a region to "
+            "**Rank against rank**: highest-ranked experts at the top left. Drag over a region to "
             "list its experts below."
         )
         show(_BRUSHED, context, brush=True)
@@ -161,7 +161,7 @@ def show_charts(context: Context) -> None:
 
 
 def rank_flow(context: Context) -> Context:
-    """The ranks of one layer under both recipes; the context with the layer that is chosen."""
+    """Chart the ranks of one layer under both recipes; return the context with that layer."""
     st.markdown("**Who crosses the cut in one layer**")
     place = context.expert
     usual = place[0] if place else most_moved(context.comparison)
@@ -181,14 +181,14 @@ def rank_flow(context: Context) -> Context:
 
 
 def listed_experts(comparison: Comparison) -> None:
-    """The experts in the brushed region; without one, those that only one recipe keeps."""
+    """Table of the brushed experts, or of those that only one recipe keeps."""
     table = brushed(comparison.table(), selection_of(_BRUSHED))
     if table is None:
         table = comparison.disagreements()
-        st.markdown("**Experts that only one recipe keeps**, widest apart first; rank 1 is first.")
+        st.markdown("**Experts that only one recipe keeps**, largest difference first.")
         name, what = "disagreements", "experts that only one recipe keeps"
     else:
-        st.markdown("**Experts in the region**; double-click the chart to see those that differ.")
+        st.markdown("**Experts in the region**; double-click the chart to clear the selection.")
         name, what = "region", "experts in the region"
     if table.empty:
         inform("The recipes keep the same experts.")
@@ -207,4 +207,4 @@ def listed_experts(comparison: Comparison) -> None:
     if len(table) > _ROWS_SHOWN:
         st.text(f"The first {_ROWS_SHOWN} of {len(table)}; the file has all.")
     csv_button(table, name)
-    st.text("In the file ranks count from 0, as in those of the command line.")
+    st.text("Ranks in the file count from 0, as on the command line.")

@@ -1,4 +1,4 @@
-"""The Evaluate page, ask both models: a prompt, and the answers side by side."""
+"""Evaluate, ask both models: a prompt, and the answers side by side."""
 
 import html
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from pruning.requests.base import validated
 from pruning.requests.evaluation import AskRequest
 
 _LENGTHS: Final = (16, 32, 64, 128, 256, 512)
-# A tint that leaves the text its contrast in the light and in the dark theme, and a line below.
+# An underlined tint with enough contrast in the light and the dark theme.
 _STYLE: Final = """
 <style>
 pre.answer { white-space: pre-wrap; overflow-wrap: anywhere; margin: 0;
@@ -32,16 +32,16 @@ pre.answer mark { background: rgba(230, 159, 0, 0.25); color: inherit;
 
 
 def ask_part(context: Context) -> None:
-    """The question, and below it the newest answers."""
+    """The prompt form, and the newest answers below it."""
     st.markdown(
-        "**Ask both models**: both continue the same prompt, each time with the most probable "
-        "token. Marked is what follows their first difference."
+        "**Ask both models**: both continue the same prompt with greedy decoding. Text after the "
+        "first difference is highlighted."
     )
     with st.container(border=True):
         _question(context)
     found = sorted(records_of(context, AnswerStore), key=lambda each: each.created_at)[::-1]
     if not found:
-        st.text("No answers yet: they appear here, and stay when the page is loaded again.")
+        st.text("No answers yet. They appear here and survive a reload.")
         return
     with st.container(border=True):
         _stored(found)
@@ -54,14 +54,14 @@ def _question(context: Context) -> None:
         value="Solve for x: 4 * x + 3 = 23." if context.model.name == DEMO_MODEL else "",
         key=f"ask.prompt.{context.model.name}",
         max_chars=20_000,
-        placeholder="What both models should answer",
+        placeholder="Prompt for both models",
     )
-    length = st.select_slider("Tokens of an answer, at most", _LENGTHS, value=64, key="ask.tokens")
+    length = st.select_slider("Max new tokens", _LENGTHS, value=64, key="ask.tokens")
     if shown is None:
-        st.text("There is no plan; the bar above says why.")
+        st.text("There is no plan; see the bar above.")
         return
     if not prompt.strip():
-        st.text("Write a prompt.")
+        st.text("Enter a prompt.")
         return
     request: AskRequest = validated(
         AskRequest,
@@ -78,27 +78,27 @@ def _question(context: Context) -> None:
 
 
 def _stored(found: Sequence[AnswerRecord]) -> None:
-    """The answers to one question, at first the newest."""
+    """The answers to the chosen prompt, by default the newest."""
     names = {
         each.record_id: literal(f"{' '.join(each.prompt.split())[:60]} ({plan_words(each)})")
         for each in found
     }
     chosen = found[0].record_id
     if len(found) > 1:
-        # Of a newer answer the list is another one, which begins with it.
+        # A newer answer gives a new list, which starts with it.
         key = f"ask.question.{chosen}"
         chosen = choose("Question", list(names), key=key, format_func=names.__getitem__)
     answers_part(next(each for each in found if each.record_id == chosen))
 
 
 def plan_words(pair: AnswerRecord) -> str:
-    """What a person calls the plan that answered."""
+    """Display name of the plan that answered."""
     row: dict[Any, Any] = {**pair.plan.columns, "plan": pair.plan_digest}
     return series_name(row)
 
 
 def answers_part(*pairs: AnswerRecord) -> None:
-    """The prompt, and what the original model and each pruned one say to it, side by side."""
+    """The prompt, and the answers of the original and the pruned models side by side."""
     first = pairs[0]
     st.text(first.prompt)
     st.html(_STYLE)
@@ -115,7 +115,7 @@ def answers_part(*pairs: AnswerRecord) -> None:
 
 
 def marked(text: str, full: str, *, mark: bool = True) -> str:
-    """An answer as HTML, escaped; what follows its first difference to ``full`` is marked."""
+    """An answer as escaped HTML; text after its first difference from ``full`` is marked."""
     text, full = text.strip("\n"), full.strip("\n")
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(text, full, strict=False)))
     shared = text[:same] if mark else text

@@ -1,4 +1,4 @@
-"""The Evaluate page, benchmarks: the form that queues a run, and the one that imports results."""
+"""Evaluate, benchmarks: forms to queue a run and to import results."""
 
 import tempfile
 from collections.abc import Mapping
@@ -27,13 +27,13 @@ from pruning.tasks.benchmark import import_results
 
 _FULL, _PLAN, _EXPORT, _WORDS = "full", "plan", "export", "words"
 _MEGABYTES: Final = 16
-TAKEN_IN: Final = "bench.taken"  # in the session: records that the page shows next
+TAKEN_IN: Final = "bench.taken"  # session key: records to show next
 _RAN: Final = {
     _FULL: "The original model",
-    _PLAN: "Your plan, masked in it",
-    _EXPORT: "An export of it",
+    _PLAN: "Your plan (masked in memory)",
+    _EXPORT: "An export",
 }
-_TAKEN: Final = {_FULL: "The original model", _PLAN: "Your plan", _WORDS: "Another, in words"}
+_TAKEN: Final = {_FULL: "The original model", _PLAN: "Your plan", _WORDS: "Other (describe)"}
 _NO_HARNESS: Final = (
     "lm-evaluation-harness is not installed on this server: "
     "`pip install 'moe-prune-studio[eval]'`. Results of other tools can be imported."
@@ -41,8 +41,8 @@ _NO_HARNESS: Final = (
 
 
 def run_form(context: Context, dtype: str) -> None:
-    """Queue benchmarks of the original model, a plan or an export as a job."""
-    st.markdown("**Benchmark more** with lm-evaluation-harness.")
+    """Form that queues benchmarks of the original model, a plan or an export."""
+    st.markdown("**Run benchmarks** with lm-evaluation-harness.")
     if find_spec("lm_eval") is None:
         inform(_NO_HARNESS)
         return
@@ -52,7 +52,7 @@ def run_form(context: Context, dtype: str) -> None:
     if what == _EXPORT:
         exports = exports_of(context)
         if not exports:
-            st.text("Nothing of this model was exported to the export folder yet.")
+            st.text("No exports of this model in the export folder yet.")
             return
         name = st.selectbox("Export", list(exports), key="bench.run.export", format_func=literal)
         values |= {"model": str(exports[name]), "source": own_model(context)["model"]}
@@ -62,7 +62,7 @@ def run_form(context: Context, dtype: str) -> None:
             return
         values["plans"] = (shown.plan.to_dict(),)
     if not values["tasks"]:
-        st.text("Name at least one task.")
+        st.text("Enter at least one task.")
         return
     request: BenchmarkRequest = validated(BenchmarkRequest, values)
     sent = st.button(
@@ -74,7 +74,7 @@ def run_form(context: Context, dtype: str) -> None:
 def _candidate(
     context: Context, prefix: str, offers: Mapping[str, str]
 ) -> tuple[str, CurrentPlan | None]:
-    """Draw what is meant; one of `offers`, and its plan where that is one."""
+    """Draw the choice of candidate: one of `offers`, and its plan if it is a plan."""
     chosen = st.segmented_control(
         "Candidate",
         list(offers),
@@ -88,27 +88,28 @@ def _candidate(
 
 
 def _tasks(context: Context, dtype: str) -> dict[str, Any]:
-    """Draw the tasks, how many questions and the dtype; the fields of a request."""
+    """Draw tasks, question limit and dtype; return request fields."""
     local: list[str] = []
     if context.model.name == DEMO_MODEL:
         local = st.multiselect(
-            "Tasks that need no network",
+            "Offline tasks",
             list(LOCAL_TASKS),
             default=list(LOCAL_TASKS),
             key="bench.run.local",
-            help="Made of the demo's own corpora, where it runs.",
+            help="Built from the demo's corpora.",
         )
     with st.container(horizontal=True, vertical_alignment="bottom"):
         named = st.text_input(
-            "Tasks of the hub",
+            "Tasks from the hub",
             key="bench.run.tasks",
             max_chars=2000,
-            placeholder="such as arc_challenge,piqa",
-            help="Names or groups of lm-evaluation-harness, joined by commas; need a network.",
+            placeholder="e.g. arc_challenge,piqa",
+            help="Task or group names of lm-evaluation-harness, comma-separated; needs network "
+            "access.",
             width=280,
         )
         limit = st.number_input(
-            "Questions of each, at most",
+            "Max questions per task",
             min_value=1,
             max_value=10**6,
             value=None,
@@ -118,22 +119,22 @@ def _tasks(context: Context, dtype: str) -> dict[str, Any]:
         )
         chosen = dtype_field(
             dtype,
-            # Another key for other results: what they have is the default again.
+            # A new key for other results resets the default to their dtype.
             f"bench.run.dtype.{one_of(dtype, DTYPES)}",
-            "Only results of one dtype are compared; auto: the checkpoint's own.",
+            "Only results of the same dtype are compared; auto uses the checkpoint's.",
         )
     tasks = ",".join(filter(None, (*local, named.strip())))
     return {"tasks": tasks, "limit": limit, "dtype": chosen}
 
 
 def exports_of(context: Context) -> dict[str, Path]:
-    """Name -> folder of the exports of this model below the export root."""
+    """Exports of this model below the export root: name -> folder."""
     found = {}
     for manifest in sorted(data.settings().export_root.glob(f"*/{MANIFEST_NAME}")):
         try:
             source = read_manifest(manifest.parent).source
         except UserError:
-            continue  # the Export page says what is wrong with it
+            continue  # the Export page reports it
         if source.identity == context.model.identity and not manifest.parent.is_symlink():
             found[manifest.parent.name] = manifest.parent
     return found
@@ -174,11 +175,11 @@ def _take(asked: Mapping[str, Any], name: str, content: bytes) -> None:
 
 
 def take_results(asked: Mapping[str, Any], name: str, content: bytes) -> list[Any]:
-    """The records of an uploaded file, which are kept; see `import_results`."""
+    """Import and store the records of an uploaded file; see `import_results`."""
     if len(content) > _MEGABYTES * 2**20:
         raise UserError(f"{name} is larger than {_MEGABYTES} MB; give the file of results.")
     with tempfile.TemporaryDirectory() as folder:
-        # Under a name of ours: what a browser calls a file is no path of this machine.
+        # Never use the browser's file name as a path.
         path = Path(folder) / "results.json"
         path.write_bytes(content)
         try:

@@ -1,4 +1,4 @@
-"""The Evaluate page, benchmarks: this model's own results, weighed as the user likes."""
+"""Evaluate, benchmarks: results of this model, with user-defined weights."""
 
 from dataclasses import replace
 from typing import Final
@@ -29,22 +29,22 @@ from app.session.job_queue import job_store, queued_key
 from app.session.records import records_of
 from pruning.evaluate.benchmarks.record import BenchmarkStore
 
-_WAY, _REMOVED = "bench.way", "bench.removed"  # keys of the controls, and parts of the address
+_WAY, _REMOVED = "bench.way", "bench.removed"  # keys of the controls and URL parameters
 _ALL: Final = "all"
 _SCREENING: Final = (
-    "A difference smaller than about two standard errors may be chance. Benchmarks on few "
-    "questions screen candidates; run the whole sets before a release."
+    "Differences below about two standard errors may be chance. Small question counts are for "
+    "screening; run full benchmarks before a release."
 )
 
 
 def benchmark_part(context: Context) -> None:
-    """Leaderboard, profile, winners and memory of own results; the forms below."""
+    """Leaderboard, profile, winner map and memory chart, with the forms below."""
     results = benchmark_results(records_of(context, BenchmarkStore))
     dtype = ""
     if results.empty:
         inform(
-            "This model has no benchmark results yet. Run some, or import the results file of "
-            "lm-evaluation-harness or EvalScope below."
+            "No benchmark results for this model yet. Run some below, or import a results file of "
+            "lm-evaluation-harness or EvalScope."
         )
     else:
         _turn_to_new(results)
@@ -57,7 +57,7 @@ def benchmark_part(context: Context) -> None:
 
 
 def _turn_to_new(results: pd.DataFrame) -> None:
-    """Let the controls show what this session imported or ran since: its way, and its share."""
+    """Set the controls to the setup and sparsity of results new in this session."""
     ids: list[str] = st.session_state.pop(TAKEN_IN, [])
     queued = st.session_state.get(queued_key("benchmark"))
     job = next((job for job in job_store().list(kinds=("benchmark",)) if job.id == queued), None)
@@ -69,14 +69,14 @@ def _turn_to_new(results: pd.DataFrame) -> None:
         return
     way = rows["way"].iloc[-1]
     st.session_state[_WAY] = way
-    lost = rows.loc[rows["removed"] != 0, "removed"].unique()  # every share has the original model
+    lost = rows.loc[rows["removed"] != 0, "removed"].unique()  # without the original model
     if len(lost) and shares_of(results, way):
         alone = len(lost) == 1 and lost[0] > 0
         st.session_state[_REMOVED] = percent(lost[0]) if alone else _ALL
 
 
 def _boards(context: Context, results: pd.DataFrame) -> str:
-    """Draw what was benchmarked in one way; that way."""
+    """Draw the choice of benchmark setup; return it."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
         ways = ways_of(results)
         way = ways[0]
@@ -103,8 +103,8 @@ def _boards(context: Context, results: pd.DataFrame) -> str:
     chart_card(
         "benchmark-pareto",
         context,
-        "**Quality against memory**: the average of the benchmarks, as weighed; the steps are the "
-        "best that each amount of memory buys, bars are 95% intervals.",
+        "**Quality against memory**: weighted benchmark average; steps mark the best at each "
+        "memory size, bars are 95% intervals.",
     )
     if board.has_pruned:
         with st.container(border=True), profile_part() as shape:
@@ -112,7 +112,7 @@ def _boards(context: Context, results: pd.DataFrame) -> str:
     chart_card(
         "benchmark-winner-map",
         context,
-        "**Winner map**: the best candidate of each benchmark, at every sparsity.",
+        "**Winner map**: the best candidate per benchmark and sparsity.",
     )
     st.text(_SCREENING)
     return way
@@ -136,16 +136,16 @@ def _leaderboard(board: Board, weights: dict[str, float]) -> None:
         },
     )
     st.text(
-        f"{board.about}. Each score with its standard error, where all answers or none are right "
-        "by Wilson's interval; rank 1 is best, ties share ranks."
+        f"{board.about}. Scores ± standard error (Wilson's interval where all or no answers are "
+        "right). Rank 1 is best; ties share ranks."
     )
-    # For programs the standard error of each score is a column of its own.
+    # The file has the standard error of each score in its own column.
     errors = board.errors().add_suffix(" stderr").rename_axis("candidate").reset_index()
     csv_button(table.merge(errors, on="candidate"), "benchmarks")
 
 
 def _first(pruned: pd.DataFrame) -> str:
-    """Who leads the pruned candidates, in words; where nobody has a rival, that."""
+    """Name the leading pruned candidate, or say that nothing is comparable."""
     if pruned.empty:
         return "only the original model was benchmarked"
     best = pruned.iloc[0]
@@ -157,7 +157,7 @@ def _first(pruned: pd.DataFrame) -> str:
 
 
 def _with_errors(table: pd.DataFrame, board: Board) -> pd.DataFrame:
-    """The table for eyes: each score as `score ± standard error`."""
+    """The table as displayed: each score as `score ± standard error`."""
     errors = board.errors().reindex(table["candidate"])
     shown = table.drop(columns=["stderr", "bytes"]).dropna(axis="columns", how="all")
     pairs = {name: (table[name], errors[name]) for name in board.tasks}

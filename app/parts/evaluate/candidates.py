@@ -1,4 +1,4 @@
-"""The Evaluate page: the plan on screen among all candidates, by the loss over all corpora."""
+"""Evaluate: rank the plan on screen among all candidates by loss over all corpora."""
 
 from collections.abc import Hashable, Mapping
 from typing import Any, Final
@@ -30,15 +30,14 @@ _COLUMNS: Final = {
     "worst_on": st.column_config.TextColumn("worst on"),
     "num_samples": st.column_config.NumberColumn("samples"),
     "away": st.column_config.TextColumn(
-        "from the best",
-        help="Too near to tell: the 95% interval of the difference, drawn over the samples, "
-        "contains 0.",
+        "vs best",
+        help="Too close to call: the 95% bootstrap interval of the difference contains 0.",
     ),
 }
 
 
 def candidates_part(context: Context) -> None:
-    """The plan by corpus beside the original model, Random and the best; then every candidate."""
+    """Loss per corpus of the plan, the original, Random and the best; then all candidates."""
     losses = losses_of(context.model)
     shares = sorted({round(each.facts.removed or 0.0, 4) for each in losses} - {0.0})
     if not shares:
@@ -51,7 +50,7 @@ def candidates_part(context: Context) -> None:
     granularity = context.plan.granularity
     table = candidates_at(losses, share, granularity)
     if table.empty:
-        inform(f"Nothing was evaluated at a sparsity of {share:.0%} of the expert weights.")
+        inform(f"No evaluations at a sparsity of {share:.0%} of the expert weights.")
         return
     known = {each.plan: each for each in losses_at(losses, share) if not each.way}
     best = known.get(next((plan for plan in table["plan"] if plan in known), ""))
@@ -62,7 +61,7 @@ def candidates_part(context: Context) -> None:
     if best is not None and best is not mine:
         added["the best"] = best.change
     st.markdown(
-        f"**Added loss at {share:.0%} sparsity**, in nats per token on held-out corpora; less is "
+        f"**Added loss at {share:.0%} sparsity**, in nats per token on held-out corpora; lower is "
         "better."
     )
     losses_table(full_losses(losses), added)
@@ -75,32 +74,32 @@ def candidates_part(context: Context) -> None:
     _table(table[table["way"] == ""], own)
     if (others := table[table["way"] != ""]).empty:
         return
-    with st.expander("Measured on other samples, or in another dtype"):
+    with st.expander("Measured on other samples or in another dtype"):
         for way, rows in others.groupby("way"):
             st.text(str(way))
             _table(rows, own)
 
 
 def _table(table: pd.DataFrame, own: str) -> None:
-    """The candidates of a table; the one of the plan `own` is called yours."""
+    """Table of candidates; plan `own` is labelled as yours."""
     way = str(table["way"].iloc[0]) if len(table) else ""
     names = table["candidate"]
     st.dataframe(
         table.assign(candidate=names.mask(table["plan"] == own, "yours: " + names)),
         hide_index=True,
-        # The numbers that decide come first, where a phone shows them.
+        # Key numbers come first, so that a phone shows them.
         column_order=_ORDER,
         column_config=_COLUMNS,
         key=f"candidates.{way}",
-        alt=f"{len(table)} candidates by their mean added loss, the least first",
+        alt=f"{len(table)} candidates by mean added loss, lowest first",
     )
     csv_button(table, f"candidates{way and '-other'}")
 
 
 def _names(table: pd.DataFrame, times: Mapping[str, str]) -> list[str]:
-    """What a person calls each candidate; of one name, those measured later say their plan.
+    """Display names; later candidates of the same name include their plan id.
 
-    `times` are plan -> when it was measured.
+    `times` maps plan -> time of measurement.
     """
     names = pd.Series([_name(row) for row in table.to_dict("records")], index=table.index)
     in_time = table["plan"].iloc[[*table["plan"].map(times).fillna("").argsort(kind="stable")]]
@@ -110,12 +109,12 @@ def _names(table: pd.DataFrame, times: Mapping[str, str]) -> list[str]:
 
 
 def _name(row: Mapping[Hashable, Any]) -> str:
-    """What a person calls a candidate; Random with its draws."""
+    """Display name of a candidate; Random with its number of draws."""
     return series_name(row) + (f" ({row['draws']} draws)" if row["draws"] > 1 else "")
 
 
 def _away(best: PlanLoss | None, other: PlanLoss | None) -> str:
-    """How much more than the best a plan loses, if the samples can tell."""
+    """Loss of a plan relative to the best, if the difference is significant."""
     if best is None or other is None or other.missing:
         return ""
     if other is best:

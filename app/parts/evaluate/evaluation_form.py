@@ -1,4 +1,4 @@
-"""The Evaluate page: the form that measures the plan, or criteria."""
+"""Evaluate: the form that evaluates the plan or criteria."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -21,10 +21,10 @@ _WHAT: Final = {_PLAN: "Your plan", "sweep": "Criteria at sparsities"}
 
 
 def evaluation_form(context: Context, records: Sequence[EvaluationRecord]) -> None:
-    """Queue an evaluation as a job; `records` are what the model has, which it should be like."""
+    """Form that queues an evaluation; existing `records` set its defaults."""
     plan = context.shown
     chosen = st.segmented_control(
-        "What is measured",
+        "Evaluate",
         list(_WHAT),
         default=_PLAN if plan else "sweep",
         required=True,
@@ -34,7 +34,7 @@ def evaluation_form(context: Context, records: Sequence[EvaluationRecord]) -> No
     if chosen != _PLAN:
         plan = None
     elif plan is None:
-        st.text("There is no plan; the bar above says why.")
+        st.text("There is no plan; see the bar above.")
         return
     with st.form(f"evaluate.{_PLAN if plan else 'sweep'}", border=False):
         values = {} if plan else sweep_fields(context, "evaluate")
@@ -53,19 +53,19 @@ def evaluation_form(context: Context, records: Sequence[EvaluationRecord]) -> No
 
 
 def _texts_and_numbers(context: Context, records: Sequence[EvaluationRecord]) -> dict[str, Any]:
-    """Draw on what, on how much and how precisely; as fields of a request."""
+    """Draw corpora, sample count and dtype; return request fields."""
     texts = held_out_texts(context)
     corpora = st.multiselect(
         "Held-out corpora", texts, default=texts[:1], key="evaluate.corpora", format_func=literal
     )
-    # The dtype that most evaluations ran in, where the form has it.
+    # Default: the dtype of most evaluations, if offered.
     ran = Counter(record.settings["dtype"] for record in records).most_common(1)
     return {
         "corpora": tuple(corpora),
-        "samples": samples_field("Samples of each corpus", "evaluate"),
+        "samples": samples_field("Samples per corpus", "evaluate"),
         "dtype": dtype_field(
             ran[0][0] if ran else "auto",
             "evaluate.dtype",
-            "At first as most evaluations here: what was computed otherwise is a line of its own.",
+            "Defaults to the dtype of most evaluations here; other dtypes get their own lines.",
         ),
     }

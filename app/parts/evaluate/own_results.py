@@ -1,4 +1,4 @@
-"""The Evaluate page: what this model's own evaluations say."""
+"""Evaluate: the evaluations of this model."""
 
 from dataclasses import replace
 from typing import Final
@@ -28,26 +28,26 @@ from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.result import MEASURES
 
 _SCREENING: Final = (
-    "Screening numbers: how far the pruned model moves away on held-out corpora. Run "
-    "the benchmarks that matter to you before a release."
+    "Screening numbers: how far the pruned model drifts on held-out corpora. Run your own "
+    "benchmarks before a release."
 )
 
 
 def own_part(context: Context) -> None:
-    """Every candidate by its loss, then curves and maps; the form below."""
+    """All candidates by loss, then curves and maps, with the form below."""
     records = records_of(context, EvaluationStore)
     store = EvaluationStore(settings().store.directories)
     results = remembered(stored_results, store, context.model.identity)
     if results.empty:
         inform(
-            "This model has no evaluations yet; the form below measures your plan, or every "
-            "criterion at every sparsity with one loaded model."
+            "No evaluations of this model yet. Run one below: your plan, or many criteria and "
+            "sparsities with the model loaded once."
         )
     else:
         with st.container(border=True):
             candidates_part(context)
         _charts(context, results)
-    with st.expander("Evaluate more", expanded=results.empty):
+    with st.expander("Run more evaluations", expanded=results.empty):
         evaluation_form(context, records)
 
 
@@ -66,20 +66,20 @@ def _charts(context: Context, results: pd.DataFrame) -> None:
         corpus = choose("Held-out corpus", corpora, key="held_out", bind="query-params", width=220)
     known = MEASURES[measure]
     direction = "higher" if known.higher_is_better else "lower"
-    st.text(f"{known.label}: {known.description} The {direction}, the better.")
+    st.text(f"{known.label}: {known.description} {direction.capitalize()} is better.")
     context = replace(context, results=ResultChoice(results, measure=measure, corpus=corpus))
     with st.container(border=True):
         _curves(context, results, measure)
     chart_card(
         "pareto",
         context,
-        f"**Quality against memory** on {literal(corpus)}: the steps are the best that each amount "
-        "of memory buys; bars are 95% intervals.",
+        f"**Quality against memory** on {literal(corpus)}: steps mark the best at each memory "
+        "size; bars are 95% intervals.",
     )
     chart_card(
         "own-winner-map",
         context,
-        "**Winner map**: which candidate stays nearest to the original model (ESAP).",
+        "**Winner map**: which candidate stays closest to the original model (ESAP).",
     )
     st.text(_SCREENING)
     if context.model.name == DEMO_MODEL:
@@ -87,21 +87,21 @@ def _charts(context: Context, results: pd.DataFrame) -> None:
 
 
 def _curves(context: Context, results: pd.DataFrame, measure: str) -> None:
-    st.markdown("**What pruning costs**, a panel for each corpus; bands are 95% intervals.")
+    st.markdown("**What pruning costs**, one panel per corpus; bands are 95% intervals.")
     axes = {name: label for name, (label, *_) in evaluation_curves.AXES.items()}
     against = switch("Against", "against", axes)
     names = sorted(set(results["series"]) - {""})
     lit: list[str] | None = None
-    if len(names) > 6:  # as many as there are colours
+    if len(names) > 6:  # one per colour
         own = context.shown.plan.digest if context.shown else ""
         mine = set(results.loc[results["plan"] == own, "series"]) if own else set()
         chosen = st.multiselect(
-            "Lines in colour",
+            "Highlighted lines",
             names,
             default=sorted({*evaluation_curves.leading_series(results, measure), *mine} - {""}),
             key=f"lines.{measure}",
-            help="At first your plan's, Random, and those that are best over all corpora at some "
-            "sparsity. The others are grey.",
+            help="Default: your plan, Random, and the best over all corpora at any sparsity. "
+            "Others are grey.",
         )
         lit = [name for name in chosen if name in names]
     choice = replace(context.results, against=against, lit=lit)

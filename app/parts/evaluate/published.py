@@ -1,4 +1,4 @@
-"""The Evaluate page: what the papers measured, in tables that one may weigh anew."""
+"""Evaluate: results published in papers, with user-defined weights."""
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -25,10 +25,10 @@ _WEIGHTS: Final = (0.0, 0.5, 1.0, 2.0, 4.0)
 
 
 def published_part() -> None:
-    """Leaderboard, capability profile and winner map of one table of a paper."""
+    """Leaderboard, capability profile and winner map of one published table."""
     st.markdown(
-        "What the papers report, as they report it: their models, their benchmarks. It says "
-        "nothing of the checkpoint that you prune; it says which criteria are worth a try."
+        "Results as reported in the papers, on their models and benchmarks. They do not predict "
+        "your checkpoint; they show which criteria are worth trying."
     )
     with st.container(horizontal=True, vertical_alignment="bottom"):
         table = choose(
@@ -49,12 +49,12 @@ def published_part() -> None:
     with st.container(border=True), profile_part() as shape:
         show_chart(PAPER_CHARTS[f"capability{shape}"].draw(setting))
     with st.container(border=True):
-        st.markdown("**Winner map**: the best candidate of each benchmark, in every block.")
+        st.markdown("**Winner map**: the best candidate per benchmark, in every block.")
         show_chart(PAPER_CHARTS["winner-map"].draw(setting))
 
 
 def weight_controls(names: Iterable[str], shown: Collection[str], *, what: str) -> dict[str, float]:
-    """Draw a slider for each name; its weight in the user's own average. Empty: all count alike."""
+    """Draw a weight slider per name; return the weights. Empty: equal weights."""
     with st.popover("Weights", icon=":material/tune:"):
         st.text(f"How much each {what} counts in the column `average`.")
         given = {
@@ -71,19 +71,19 @@ def weight_controls(names: Iterable[str], shown: Collection[str], *, what: str) 
     weights = {name: value if value in _WEIGHTS else 1.0 for name, value in given.items()}
     if not any(weights[name] for name in shown):
         plural = "abilities" if what == "ability" else f"{what}s"
-        st.warning(f"All {plural} of this table weigh 0; they count alike.")
+        st.warning(f"All {plural} of this table weigh 0, so equal weights are used.")
         return {}
     return weights
 
 
 @contextmanager
 def profile_part() -> Iterator[str]:
-    """The words around a capability profile; how the name of its chart ends."""
-    st.markdown("**Capability profile**: what each keeps of each benchmark.")
+    """Draw the heading of a capability profile; return the suffix of its chart's name."""
+    st.markdown("**Capability profile**: score kept per candidate and benchmark.")
     shape = switch("Shape", "profile", {"dots": "Dots", "radar": "Radar"})
     yield "" if shape == "dots" else f"-{shape}"
     if shape == "radar":
-        st.text("The area of a radar depends on the order of its axes; compare shapes.")
+        st.text("The area of a radar chart depends on the order of its axes; compare shapes.")
 
 
 def _leaderboard(setting: Setting, weights: dict[str, float]) -> None:
@@ -111,7 +111,6 @@ def _leaderboard(setting: Setting, weights: dict[str, float]) -> None:
     )
     st.text(
         f"{source_of(setting.table)}. Rank 1 is best; ties share the mean of their ranks. The "
-        f"table has {len(table.columns) - 1} columns of numbers: scroll it to the side where they "
-        "do not fit."
+        f"table has {len(table.columns) - 1} numeric columns; scroll sideways to see all."
     )
     csv_button(table, "leaderboard")

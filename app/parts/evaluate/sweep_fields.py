@@ -1,4 +1,4 @@
-"""Controls of the Evaluate page that several parts have: criteria, sparsities, shares, dtype."""
+"""Shared controls of the Evaluate page: criteria, sparsities, shares, dtype."""
 
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
@@ -15,12 +15,12 @@ DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
 
 
 def dtype_field(usual: str, key: str, note: str) -> str:
-    """Draw the dtype, at first `usual` if it is one of DTYPES; what it says."""
+    """Draw the dtype field; default `usual` if it is one of DTYPES."""
     return choose("dtype", DTYPES, usual, key=key, help=note, width=150)
 
 
 def share_control(options: Mapping[str, Share], key: str, own: str = "") -> Share:
-    """Draw the sparsity, at first `own` or half, if there is a choice; its value."""
+    """Draw the sparsity if there is a choice; default `own` or half."""
     usual = next((name for name in (own, "50%") if name in options), next(iter(options)))
     if len(options) == 1:
         return options[usual]
@@ -30,13 +30,13 @@ def share_control(options: Mapping[str, Share], key: str, own: str = "") -> Shar
 
 
 def samples_field(label: str, prefix: str, place: Any = st) -> int:
-    """Draw how many samples of a corpus are measured; what it says."""
+    """Draw the number of samples per corpus."""
     steps = (8, 16, 32, 64, 128)
     return int(place.select_slider(label, steps, value=64, key=f"{prefix}.samples"))
 
 
 def calibrated_field(context: Context, prefix: str, place: Any, **look: Any) -> tuple[str, ...]:
-    """Draw whose statistics rank; the corpus, or none."""
+    """Draw the choice of calibration corpus; the corpus, or none."""
     chosen = place.selectbox(
         "Calibration corpus",
         list(context.runs),
@@ -48,7 +48,7 @@ def calibrated_field(context: Context, prefix: str, place: Any, **look: Any) -> 
 
 
 def sweep_fields(context: Context, prefix: str) -> dict[str, Any]:
-    """Draw criteria, sparsities and whose statistics rank; what they say."""
+    """Draw criteria, sparsities and calibration corpus; return their values."""
     criteria = st.multiselect(
         "Criteria",
         list(CRITERIA),
@@ -60,7 +60,7 @@ def sweep_fields(context: Context, prefix: str) -> dict[str, Any]:
     sparsities = first.multiselect(
         "Sparsities", ("25%", "50%", "75%"), default=["50%"], key=f"{prefix}.sparsities"
     )
-    note = "The calibration corpus by which the criteria rank."
+    note = "The criteria rank by the statistics of this corpus."
     return {
         "criteria": tuple(criteria),
         "sparsities": tuple(sparsities),

@@ -1,4 +1,4 @@
-"""The Evaluate page, hidden states: how far pruning changes them, and the form that measures."""
+"""Evaluate, hidden states: how far pruning changes them, and the form to measure it."""
 
 from dataclasses import replace
 from typing import Final
@@ -26,15 +26,15 @@ _PREFIX: Final = "variance"
 
 
 def hidden_states_part(context: Context) -> None:
-    """The figure, one number for each candidate, and the form below."""
+    """The chart, one number per candidate, and the form below."""
     st.markdown(
-        "**Hidden states**: how much their features vary after each layer, on a held-out corpus. "
-        "Where a pruned model's line stays near the original's, it keeps the scale; it may hold "
-        "something else all the same."
+        "**Hidden states**: variance of the features after each layer, on a held-out corpus. A "
+        "pruned model's line near the original's means the same scale, not necessarily the same "
+        "content."
     )
     results = hidden_states.variance_results(records_of(context, VarianceStore))
     if results.empty:
-        inform("Nothing was measured of this model yet; the form below does.")
+        inform("No measurements of this model yet; run one below.")
     else:
         with st.container(border=True):
             _figure(context, results)
@@ -77,8 +77,8 @@ def _figure(context: Context, results: pd.DataFrame) -> None:
                 "mean_factor": st.column_config.NumberColumn(
                     "mean factor",
                     format="%.3f",
-                    help="exp(mean over layers of |ln(pruned / original)|): 1 is no change; "
-                    "twice and half of the original's variance are equally far, 2.",
+                    help="exp(mean over layers of |ln(pruned / original)|): 1 is no change; twice "
+                    "and half the original's variance both give 2.",
                 ),
                 "last_layer": st.column_config.NumberColumn(
                     "last layer, pruned / original", format="%.3f"
@@ -90,7 +90,7 @@ def _figure(context: Context, results: pd.DataFrame) -> None:
 
 def _form(context: Context) -> None:
     """Queue a measurement as a job."""
-    st.markdown("**Measure more**: up to 4,096 tokens of a held-out corpus through each model.")
+    st.markdown("**Measure more**: run up to 4,096 tokens of a held-out corpus through each model.")
     with st.form(f"{_PREFIX}.form", border=False):
         values, texts = sweep_fields(context, _PREFIX), held_out_texts(context)
         text = st.selectbox(
@@ -101,7 +101,7 @@ def _form(context: Context) -> None:
             format_func=literal,
         )
         shown = context.shown
-        with_plan = shown and st.checkbox("Also your plan", key=f"{_PREFIX}.plan")
+        with_plan = shown and st.checkbox("Include your plan", key=f"{_PREFIX}.plan")
         sent = queue_button("Run measurement")
     values |= {"corpora": (text,) if text else (), "plans": (), "names": ()}
     if shown and with_plan:

@@ -1,4 +1,4 @@
-"""Explore, which criterion: what the literature recommends beside what this model says."""
+"""Explore, which criterion: recommendation of the literature, and this model's overlap."""
 
 from collections.abc import Mapping
 
@@ -25,7 +25,7 @@ _PURPOSES: Mapping[Purpose, str] = {
 
 
 def advice_part(context: Context) -> None:
-    """The recommendation, its reason, and what this model's own overlap says, side by side."""
+    """The recommendation and its reason next to this model's own overlap."""
     st.markdown("**What should the pruned model be good at?**")
     purpose = switch("Purpose", "purpose", _PURPOSES)
     left, right = st.columns(2)
@@ -60,9 +60,9 @@ def _own_reading(context: Context, purpose: Purpose) -> None:
         return
     reading = read_overlaps(purpose, chart.table)
     if reading.agrees:
-        st.badge("Stability: as the paper says", icon=":material/check:", color="green")
+        st.badge("Stability: agrees with the paper", icon=":material/check:", color="green")
     else:
-        st.badge("Stability: not as the paper says", icon=":material/warning:", color="orange")
+        st.badge("Stability: disagrees with the paper", icon=":material/warning:", color="orange")
     texts = literal(", ".join(context.runs))
     st.markdown(f"{reading.sentence} At {context.sparsity} sparsity over {texts}.")
     st.dataframe(
@@ -79,11 +79,11 @@ def _own_reading(context: Context, purpose: Purpose) -> None:
 
 
 def _quality(reading: QualityReading) -> None:
-    """Whether the recommended criteria lose less than chance, where that was measured."""
+    """Whether the recommended criteria beat Random, where measured."""
     better, measured = reading.better, len(reading.rows)
     if not measured:
         st.badge("Quality: not measured", icon=":material/help:", color="gray")
-        st.markdown("No plan by these criteria was measured at this sparsity beside Random.")
+        st.markdown("No plan by these criteria was measured together with Random at this sparsity.")
         return
     said = f"Quality: {better} of {measured} plans beat Random"
     if better == measured:
@@ -101,13 +101,12 @@ def _quality(reading: QualityReading) -> None:
 def _needs(context: Context) -> None:
     corpus = context.corpus if context.corpus != BLEND else next(iter(context.runs))
     st.markdown(
-        "**What each criterion has to read**, and what that took on this model"
+        "**What each criterion reads**, and the cost on this model"
         + (f" (corpus: {literal(corpus)})" if corpus else "")
-        + ". One run serves every criterion of its kind; the seconds are the machine's that made "
-        "it."
+        + ". One run serves all criteria of its kind; times are of the machine that ran it."
     )
     rows = needs_and_costs(context.runs.get(corpus), data.weight_run(context.model))
     show_table(
         pd.DataFrame(rows), "needs", "What each criterion reads, and the cost of its statistics"
     )
-    st.text("After arXiv:2603.18492, Tables 1 and 4.")
+    st.text("Based on arXiv:2603.18492, Tables 1 and 4.")

@@ -1,4 +1,4 @@
-"""Explore, score and loss: a criterion against the true change of the loss, bin by bin."""
+"""Explore, score and loss: a criterion against the true loss change, bin by bin."""
 
 from typing import Any
 
@@ -26,26 +26,24 @@ from pruning.plan import ATOMIC_GRANULARITY
 from pruning.requests.base import validated
 from pruning.requests.evaluation import BinsRequest
 
-_ORDERS = {"saliency": "By saliency", "index": "By place"}
+_ORDERS = {"saliency": "By saliency", "index": "By position"}
 _SHOWN = ("score", "calibration", "agreement", "first bin", "last bin", "bins", "order")
 
 
 def bins_part(context: Context, granularity: str) -> None:
-    """What records say of scores of experts or neurons; the form that measures more."""
+    """Records of bin-wise loss changes, and the form to measure more."""
     what = WORDS[granularity]
     st.markdown(
-        f"**Does the score order {what} as the loss does?** All {what} are parted in bins, each "
-        "bin is removed alone, and the loss on a held-out corpus is measured (HEAPr, Figure 3). A "
-        "good score has rank correlation 1."
+        f"**Does the score order {what} as the loss does?** The {what} are split into bins, and "
+        "the held-out loss is measured with each bin removed (HEAPr, Figure 3). A perfect score "
+        "has rank correlation 1."
     )
     every = records_of(context, BinsStore)
     records = [each for each in every if each.ranked.granularity == granularity]
     if records:
         _charts(context, records, granularity)
     else:
-        inform(
-            f"No {what} of {literal(context.model.name)} were measured yet; the form below does."
-        )
+        inform(f"No {what} of {literal(context.model.name)} were measured yet; run one below.")
     _form(context, granularity)
     job_panel("explore.loss")
 
@@ -59,7 +57,7 @@ def _charts(context: Context, records: list[BinsRecord], granularity: str) -> No
             "Held-out corpus", corpora, usual, key="bins.text", bind="query-params", width=220
         )
         overview = loss_bins.overview_of(records, granularity, corpus)
-        best_last = overview.iloc[::-1]  # of equal names the best stays
+        best_last = overview.iloc[::-1]  # of equal names keep the best
         names = {
             _named(str(r.criterion), str(r.order)): str(r.record) for r in best_last.itertuples()
         }
@@ -69,7 +67,7 @@ def _charts(context: Context, records: list[BinsRecord], granularity: str) -> No
         score = choose("Score", options, first, key="bins.score", bind="query-params", width=260)
     st.text(loss_bins.verdict(overview))
     record = next(each for each in records if each.record_id == names[score])
-    # Only of the criterion in use does the page know a command that draws the same.
+    # Only for the criterion in use is there a command that draws the same.
     if record is loss_bins.record_of(records, granularity, own, context.corpora):
         is_atomic = granularity == ATOMIC_GRANULARITY
         show("neuron-loss-bins" if is_atomic else "loss-bins", context, said=True)
@@ -84,7 +82,7 @@ def _named(criterion: str, order: str) -> str:
 
 
 def _overview(overview: pd.DataFrame) -> None:
-    """All scores on this text, best order first."""
+    """All scores on this corpus, best order first."""
     table = overview.assign(
         score=[criterion_label(name) for name in overview["criterion"]],
         order=overview["order"].map({"saliency": "saliency", "index": "place"}),
@@ -106,7 +104,7 @@ def _overview(overview: pd.DataFrame) -> None:
 
 
 def random_note(overview: pd.DataFrame) -> str:
-    """Why the row Random may stand high: it is one of many orders; empty without such a row."""
+    """Explain why Random may rank high: it is a single draw; empty without such a row."""
     rows = overview[(overview["criterion"] == "random") & (overview["order"] == "saliency")]
     if rows.empty:
         return ""
@@ -114,8 +112,8 @@ def random_note(overview: pd.DataFrame) -> str:
     limit = loss_bins.chance_agreement(int(drawn["bins"]))
     place = "above" if drawn["agreement"] > limit else "below"
     return (
-        f"Random is one draw, and another would stand elsewhere: 19 of 20 stay below {limit:.2f}, "
-        f"this one is {place}. So judge a score by {limit:.2f}, not by the row Random."
+        f"Random is a single draw: 19 of 20 draws stay below {limit:.2f}, this one is {place}. "
+        f"Compare scores with {limit:.2f}, not with the row Random."
     )
 
 
@@ -139,7 +137,7 @@ def _form(context: Context, granularity: str) -> None:
 
 
 def _values(context: Context, granularity: str) -> dict[str, Any]:
-    """What the fields of the form say."""
+    """Values of the form's fields."""
     is_atomic = granularity == ATOMIC_GRANULARITY
     first, second, third = st.columns(3)
     criterion = first.selectbox(
@@ -158,7 +156,7 @@ def _values(context: Context, granularity: str) -> dict[str, Any]:
         list(_ORDERS),
         format_func=_ORDERS.__getitem__,
         key=f"bins.{granularity}.order",
-        help="By saliency shows whether the score ranks well; by place is the papers' figure.",
+        help="By saliency tests the ranking; by position is the figure of the papers.",
     )
     bins = second.select_slider(
         "Bins", (4, 5, 8, 10, 16, 20), value=10, key=f"bins.{granularity}.bins"

@@ -1,4 +1,4 @@
-"""Explore, blends: how much of each corpus' saliency the kept experts hold, and fair weights."""
+"""Explore, blends: coverage of each corpus' saliency, and fair weights."""
 
 import streamlit as st
 
@@ -13,7 +13,7 @@ from pruning.requests.base import command_line
 
 
 def blend_part(context: Context) -> None:
-    """Coverage of each text by what is kept, and the button that makes it fair."""
+    """Coverage of each corpus by the kept experts, and the fair-blend button."""
     st.markdown(
         "**Coverage**: the share of each corpus' saliency that the kept experts hold, mean over "
         "layers. Choose **(blend)** in the sidebar to mix the corpora by hand."
@@ -28,7 +28,8 @@ def blend_part(context: Context) -> None:
             key="fair",
             on_click=_make_fair,
             args=(context,),
-            help="Find the shares under which the worst-covered corpus is covered best; seconds.",
+            help="Find the shares that maximise the coverage of the worst-covered corpus; takes "
+            "seconds.",
         )
         if context.corpus != BLEND:
             st.button(
@@ -48,6 +49,6 @@ def blend_part(context: Context) -> None:
 
 
 def _make_fair(context: Context) -> None:
-    with st.spinner("Looking for fair shares"):
+    with st.spinner("Finding fair shares"):
         found = fair_blend(blender(context))
     apply_shares(dict(zip(context.runs, found.weights, strict=True)))

@@ -1,4 +1,4 @@
-"""Explore, what stands behind a choice: how many tokens it needs, and the damage it would do."""
+"""Explore, evidence for a choice: tokens needed, and exact damage."""
 
 from dataclasses import replace
 
@@ -23,10 +23,10 @@ _SHARES = {"kendall_tau": "Kendall tau", "pearson_log": "Pearson of logs"}
 
 
 def tokens_part(context: Context) -> None:
-    """Pruned sets of an eighth, a quarter and a half of the tokens against those of all."""
+    """Pruned sets from an eighth, a quarter and a half of the tokens against all."""
     st.markdown(
-        "**How many tokens does the choice need?** What is pruned by the first eighth, quarter and "
-        "half of each corpus' tokens, against what all of them prune. A line that reaches 1 early "
+        "**How many tokens does the choice need?** Experts pruned from the first eighth, quarter "
+        "and half of each corpus' tokens, compared with all tokens. A line that reaches 1 early "
         "needed no more."
     )
     runs = _runs_with_parts(context)
@@ -35,7 +35,7 @@ def tokens_part(context: Context) -> None:
     part = context.keep(parts_of, next(iter(runs.values())))[0]
     options = [name for name, each in CRITERIA.items() if can_rank(each, part)]
     beside = st.pills(
-        "Criteria beside the one in use",
+        "Other criteria",
         options,
         selection_mode="multi",
         default=list(CURVE_BESIDE),
@@ -44,7 +44,7 @@ def tokens_part(context: Context) -> None:
         format_func=lambda name: CRITERIA[name].label,
     )
     if not can_rank(own := context.ranking_criterion, part):
-        st.text(f"{own.label} cannot rank by a part of the tokens; it is left out.")
+        st.text(f"{own.label} cannot rank on a part of the tokens, so it is left out.")
     chosen = tuple(name for name in beside if name in options)
     if show("overlap-by-tokens", replace(context, beside=chosen)) is not None:
         first = own if can_rank(own, part) else CRITERIA[chosen[0]]
@@ -52,19 +52,17 @@ def tokens_part(context: Context) -> None:
 
 
 def _runs_with_parts(context: Context) -> dict[str, Run]:
-    """The runs whose tokens are kept in parts; says which are not, and what to do."""
+    """Runs with token shards; shows which runs lack them and what to do."""
     if not context.runs:
         inform(NO_CALIBRATION)
     found = {corpus: run for corpus, run in context.runs.items() if SHARDS in run.manifest.files}
     for corpus in context.runs.keys() - found.keys():
-        inform(
-            f"The run of {literal(corpus)} was made before token shards were kept; calibrate again."
-        )
+        inform(f"The run of {literal(corpus)} has no token shards; calibrate again.")
     return found
 
 
 def damage_part(context: Context) -> None:
-    """The exact damage of removing each expert, against what costs nothing to measure."""
+    """The exact damage of removing each expert, against cheap scores."""
     st.markdown(
         "**Does a cheap score stand in for the exact damage?** The exact damage is how far a "
         "layer's output moves without the expert, summed over its tokens."
@@ -78,8 +76,8 @@ def damage_part(context: Context) -> None:
         how_to_collect(
             context,
             run,
-            "the exact damage, which is measured only when asked for: it evaluates one expert more "
-            "for each token and layer, or several where the router's order changes",
+            "the exact damage, which is measured on request only: it evaluates one more expert per "
+            "token and layer, or several where the router's order changes",
             "routed,damage",
         )
         return
@@ -91,14 +89,14 @@ def damage_part(context: Context) -> None:
 
 
 def how_to_collect(context: Context, run: Run, lacking: str, groups: str) -> None:
-    """Say what the statistics of a run lack and what that costs, and the command that collects it.
+    """Show what the statistics of a run lack, its cost, and the command that collects it.
 
     `groups` are the statistic groups to collect.
     """
     name = run.manifest.corpus
     inform(f"The statistics of {literal(name)} lack {lacking}. Collect it with:")
     source = name
-    if name not in TEXTS and name not in PRESETS:  # a file's name: --corpus takes its path
+    if name not in TEXTS and name not in PRESETS:  # a file name: --corpus takes its path
         source = next((path for path in data.text_files() if corpus_name(path) == name), name)
     request = CalibrateRequest(
         model=data.shown_model(context.model),

@@ -1,4 +1,4 @@
-"""The parts of the Explore page on top and below: numbers, clarity of the cut, command."""
+"""Explore: key numbers, clarity of the cut, command line."""
 
 import math
 
@@ -17,12 +17,12 @@ from app.tables.ranked import Ranked
 
 
 def ranked_pair(context: Context) -> tuple[Ranked, Ranked] | None:
-    """The criterion and the one beside it; None after saying why there is nothing to show."""
+    """The criterion and its baseline; None if there is nothing to show, with a message."""
     if context.criterion is None:
-        return None  # the bar says why
+        return None  # the plan bar shows why
     for criterion in (context.criterion, context.baseline):
         if (missing := what_is_missing(context, criterion)) is not None:
-            # Of the criterion the bar says it, where there is no plan.
+            # Without a plan the bar reports it for the criterion.
             if context.shown is not None or criterion is not context.criterion:
                 inform(missing)
             return None
@@ -30,21 +30,21 @@ def ranked_pair(context: Context) -> tuple[Ranked, Ranked] | None:
 
 
 def metrics(context: Context, shown: Ranked, beside: Ranked) -> None:
-    """Two numbers in one line: how different from the baseline, and how stable."""
+    """Two numbers: difference from the baseline, and stability."""
     fraction = context.fraction
     same = set_overlap(shown.pruned(fraction), beside.pruned(fraction))
     with st.container(horizontal=True, key="facts"):  # wraps where the window is narrow
         card(
             f"Pruned by {beside.criterion.label} too",
             *_against_chance(same, chance_overlap(shown.grid, fraction)),
-            note="Share of the experts pruned here which the criterion on the left prunes as well.",
-            delta_arrow="auto",  # to differ from the other criterion is neither good nor bad
+            note="Share of these pruned experts that the criterion on the left prunes too.",
+            delta_arrow="auto",  # differing from the other criterion is neither good nor bad
         )
         _stability_metric(context, shown.criterion)
 
 
 def _against_chance(share: float, chance: float) -> tuple[str, str | None]:
-    """A share, and how far it is from that of chance."""
+    """Difference of a share from chance."""
     if math.isnan(share):
         return "-", None
     return f"{share:.0%}", f"{(share - chance) * 100:+.0f} pp vs chance"
@@ -64,7 +64,7 @@ def _stability_metric(context: Context, criterion: Criterion) -> None:
 
 
 def separation_part(context: Context) -> None:
-    """How clear the cut between kept and pruned is, layer by layer."""
+    """How clear the cut between kept and pruned is, per layer."""
     st.markdown(
         "The gap in rescaled saliency between the last expert kept and the first pruned, and "
         "the share of experts within 0.05 of that boundary."
@@ -73,7 +73,7 @@ def separation_part(context: Context) -> None:
 
 
 def plan_command(context: Context) -> None:
-    """The command line that gives the plan on screen."""
+    """The command line for the plan on screen."""
     if context.shown is None:
         return
     line = context.shown.plan_command(shown_model(context.model))

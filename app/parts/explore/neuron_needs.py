@@ -1,4 +1,4 @@
-"""What a criterion of neurons would read and the model lacks, and the button that collects it."""
+"""Missing neuron statistics, and the button that collects them."""
 
 import streamlit as st
 
@@ -14,18 +14,18 @@ from pruning.requests.calibration import CalibrateRequest
 
 
 def neurons_missing_part(context: Context) -> None:
-    """Says what is missing, and offers the calibration that measures every neuron."""
+    """Show what is missing, and offer the calibration per neuron."""
     if context.criterion is None:
         raise ValueError("a criterion of weights alone lacks no statistics")
     known = calibration_texts()
     names = {corpus_name(corpus): corpus for corpus in known}
     chosen = names.get(context.corpus, known[0])
     inform(
-        f"{context.criterion.label} reads what every neuron does on a corpus, which has not been "
-        f"measured of {literal(context.model.name)}"
+        f"{context.criterion.label} needs statistics per neuron, which are missing for "
+        f"{literal(context.model.name)}"
         + (f" on {literal(context.corpus)}" if context.runs else "")
-        + " yet. Collect it here: one forward and one backward pass; or choose Neuron norms, "
-        "which read the weights alone."
+        + " yet. Collect them here (one forward and one backward pass), or choose Neuron norms, "
+        "which read only the weights."
     )
     corpus = st.selectbox(
         "Corpus",
@@ -36,7 +36,7 @@ def neurons_missing_part(context: Context) -> None:
         width=320,
     )
     groups = ",".join(ordered(groups_for(context.criterion.columns("applied"))))
-    # Tokens, sequence length and seed of the run of the text that is there already.
+    # Tokens, sequence length and seed of the existing run of this corpus.
     before: dict[str, int] = {}
     if run := context.runs.get(corpus_name(corpus)):
         settings = run.manifest.settings

@@ -1,4 +1,4 @@
-"""Explore, of neurons: what each criterion removes inside the experts, and what speaks for it."""
+"""Explore, neurons: what each criterion removes inside the experts, and the evidence."""
 
 from collections.abc import Callable
 from functools import partial
@@ -33,7 +33,7 @@ _CLICKS: Final = "explore.neurons-kept.clicks"
 
 
 def neuron_page(context: Context) -> None:
-    """The page, where neurons are chosen."""
+    """The page for neuron granularity."""
     if lacks_statistics(context):
         neurons_missing_part(context)
         return
@@ -50,13 +50,13 @@ def neuron_page(context: Context) -> None:
         where = ""
         if seen is not context:
             scope = SCOPES[neuron_cut.neuron_choice(seen).scope].lower()
-            where = f" if neurons competed within {scope}; the plan takes one share of every expert"
+            where = f" if neurons competed within {scope}; the plan prunes all experts equally"
         st.markdown(
-            f"**What stays of each expert**{where}. Dark experts are nearly gone. Click one to pin "
-            "it and look inside."
+            f"**Neurons kept per expert**{where}. Dark experts are nearly empty. Click one to "
+            "inspect it."
         )
-        # After a click it is another figure, in which no expert is selected: the next click on the
-        # same one says so again.
+        # A click makes a new figure without a selection, so that another click on the
+        # same expert registers.
         clicks = st.session_state.get(_CLICKS, 0)
         show_chart(
             kept, figure=partial(_map_after, kept, clicks), said=True, on_select=_pin_clicked
@@ -73,15 +73,15 @@ def _map_after(chart: Drawing, clicks: int, *, dark: bool = False) -> go.Figure:
 
 
 def _pin_clicked() -> None:
-    """An expert of the map was clicked: pin it, or leave the one that was pinned."""
-    # An empty selection says nothing: the browser sends one when the frame is drawn.
+    """Pin the expert that was clicked on the map, or unpin it."""
+    # Ignore the empty selection that the browser sends on drawing.
     if (place := clicked_expert(selection_of("neurons-kept"))) is not None:
         st.session_state[_CLICKS] = st.session_state.get(_CLICKS, 0) + 1
         pin_or_unpin(place)
 
 
 def _metrics(context: Context) -> None:
-    """Four numbers that answer: by what, how much, how stable, how near to whole experts."""
+    """Four numbers: criterion, sparsity, stability, similarity to whole experts."""
     gone = neuron_cut.pruned(context)
     removed, total = int(gone.sum()), gone.size
     overlap, note = _overlap_of_texts(context)
@@ -95,7 +95,7 @@ def _metrics(context: Context) -> None:
             "Neurons pruned",
             f"{removed:,}",
             f"of {total:,}, {removed / total:.1%}",
-            "Of all routed experts; the sparsity, rounded down.",
+            "Share of all neurons of routed experts; the sparsity, rounded down.",
         ),
         (
             "Overlap across corpora",
@@ -107,8 +107,8 @@ def _metrics(context: Context) -> None:
             "In experts pruned whole",
             inside,
             chance,
-            "Share of the pruned neurons that lie in experts which HEAPr of whole experts prunes "
-            "at the same sparsity, where neurons compete across experts.",
+            "Share of the pruned neurons in experts that whole-expert HEAPr prunes at the same "
+            "sparsity. Needs neurons to compete across experts.",
         ),
     )
     with st.container(horizontal=True):  # wraps where the window is narrow
@@ -141,11 +141,11 @@ def _inside_experts(context: Context) -> tuple[str, str]:
 
 def _saliency_part(context: Context) -> None:
     st.markdown(
-        "**Saliency of the neurons in each layer**, on a logarithmic scale; what lies left of the "
-        "line goes."
+        "**Neuron saliency per layer**, on a logarithmic scale; neurons left of the line are "
+        "pruned."
         + (
-            " Neurons compete within their expert, so right of the line some go too, and left of "
-            "it some stay: the line is the highest saliency that goes in the layer."
+            " Neurons compete within their expert, so some left of the line are kept: the line is "
+            "the highest pruned saliency of the layer."
             if neuron_cut.neuron_choice(context).scope is AtomScope.EXPERT
             else ""
         )
@@ -157,13 +157,13 @@ def _expert_part(context: Context) -> None:
     shares = CHARTS["neurons-kept"].draw(context).table
     layer, expert = context.expert or most_divided(shares)
     st.markdown(
-        f"**The neurons of expert {expert} in layer {layer}**, first to keep on the left; right of "
-        "the dashed line they go."
+        f"**The neurons of expert {expert} in layer {layer}**, most salient on the left; those "
+        "right of the dashed line are pruned."
     )
     if context.expert is None:
-        st.text("No expert is chosen in the sidebar: this is the one that is most nearly halved.")
+        st.text("No expert is chosen in the sidebar; this one is closest to half pruned.")
     show("neurons-of-expert", context, said=True)
-    # The command line that writes the score of every neuron, where there is one.
+    # The command that writes the score of every neuron, if there is one.
     asked = neuron_cut.neuron_request(context)
     if asked.corpora:
         stats = ["--stats-dir", str(asked.stats_dir)] if asked.stats_dir else []
@@ -174,20 +174,20 @@ def _expert_part(context: Context) -> None:
 
 
 def _said(words: str, name: str, context: Context) -> None:
-    """Words, and the chart of this name with its sentence."""
+    """Text, then the chart of this name with its sentence."""
     st.markdown(words)
     show(name, context, said=True)
 
 
 _TEXTS: Final = (
-    "**Does the choice depend on the corpus?** The share of the pruned neurons that two "
-    "calibration corpora agree on, as for experts: the mean over those that compete with each "
-    "other. Chance is what two random choices of as many share."
+    "**Does the choice depend on the corpus?** Share of the pruned neurons that two calibration "
+    "corpora agree on, averaged over the groups that compete. Chance: two random choices of the "
+    "same size."
 )
 _EXPERTS: Final = (
-    "**Do the neurons that go lie in experts that would go whole?** Experts of each layer in "
-    "tenths by HEAPr of whole experts. Were whole experts as good a unit as neurons, the low "
-    "tenths would lose all and the others nothing."
+    "**Do pruned neurons concentrate in low-ranked experts?** Experts of each layer in tenths by "
+    "whole-expert HEAPr. If whole experts were as good a unit as neurons, the low tenths would "
+    "lose everything and the others nothing."
 )
 PARTS: Final[dict[str, tuple[str, Callable[[Context], None]]]] = {
     "saliency": ("Saliency", _saliency_part),

@@ -1,4 +1,4 @@
-"""One expert: its numbers on every corpus, its rank under every criterion; those never routed."""
+"""One expert: its numbers on every corpus, its rank under every criterion; unrouted experts."""
 
 import pandas as pd
 import streamlit as st
@@ -15,12 +15,10 @@ _NO_CALIBRATION = "No calibration yet: see the **Start** page."
 
 
 def expert_part(context: Context) -> None:
-    """All numbers of the chosen expert, then the experts that no token reached."""
+    """All numbers of the chosen expert, then the unrouted experts."""
     place = chosen_expert(context.model.layers)
     if place is None:
-        inform(
-            "Click an expert in the map above, or move there with the arrow keys and press Enter."
-        )
+        inform("Click an expert in the map above, or move with the arrow keys and press Enter.")
     else:
         st.markdown(f"**Layer {place[0]}, expert {place[1]}**")
         _measured(context, place, "expert")
@@ -29,7 +27,7 @@ def expert_part(context: Context) -> None:
 
 
 def expert_drawer(context: Context) -> None:
-    """The same beside any page, in a drawer."""
+    """The same in a drawer on any page."""
     place = chosen_expert(context.model.layers)
     if place is None:
         return
@@ -64,14 +62,14 @@ def _ranks(context: Context, place: Place, where: str) -> None:
     count = next(each.num_experts for each in context.model.layers if each.index == place[0])
     st.markdown(
         f"**Rank under every criterion**, of {count}; 1 is kept first. Criteria that read no "
-        "corpus rank alike under each."
+        "corpus rank the same on each."
     )
     run = data.weight_run(context.model)
     weights = None if run is None else data.weight_stats(run)
     sources = Sources(context.calibrated, weights, context.model.layers)
     ranks = context.keep(expert_ranks, sources, context.gate, place)
     summary = rank_summary(ranks, context.fraction)
-    if context.sparsity_percent == 0:  # nothing goes, or the page has no sparsity of its own
+    if context.sparsity_percent == 0:  # nothing is pruned, or the page has no sparsity
         summary = summary.drop(columns="kept")
     show_table(
         summary.rename(columns={"kept": f"kept at {context.sparsity}"}),

@@ -1,4 +1,4 @@
-"""Explore, how much the choice depends on the corpus: the 18 variants, the exponents."""
+"""Explore, dependence on the corpus: the 18 variants and their exponents."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,10 +26,10 @@ _CLICKS: Final = "explore.overlap-map.clicks"
 
 
 def overlap_map_part(context: Context) -> None:
-    """The 18 variants."""
+    """The overlap map of the 18 variants."""
     st.markdown(
         f"**Overlap map**: pruned experts that the calibration corpora agree on, at "
-        f"{context.sparsity} sparsity. Click a cell to take its exponents."
+        f"{context.sparsity} sparsity. Click a cell to apply its exponents."
     )
     if (chart := drawn("overlap-map", context)) is None:
         return
@@ -41,15 +41,15 @@ def overlap_map_part(context: Context) -> None:
 
 
 def _map_after(means: pd.DataFrame, clicks: int, *, dark: bool = False) -> go.Figure:
-    """The map after so many clicks on it: a figure of its own, in which no cell is selected.
+    """The map after this many clicks: a new figure without a selected cell,
 
-    A second click on a selected cell would say that nothing is.
+    because a second click on a selected cell would deselect it.
     """
     return variant_map(means, dark=dark).update_layout(meta=clicks)
 
 
 def _apply_clicked_variant() -> None:
-    """A cell of the map was clicked: take its exponents."""
+    """Apply the exponents of the cell that was clicked."""
     chosen = clicked_variant(selection_of("overlap-map"))
     if chosen is not None:
         st.session_state[_CLICKS] = st.session_state.get(_CLICKS, 0) + 1
@@ -57,19 +57,19 @@ def _apply_clicked_variant() -> None:
 
 
 def effects_part(context: Context) -> None:
-    """What b, alpha and beta each do to the overlap, and the map at several sparsities."""
+    """The effect of b, alpha and beta on the overlap, and the map at several sparsities."""
     compared = replace(context, models=_models_to_show(context))
     st.markdown("**What each exponent does**: mean overlap of the variants that share its value.")
     if show("component-effects", compared) is None:
         return
     st.markdown(
-        "**The map at other sparsities**: click a cell to take its exponents and its sparsity."
+        "**The map at other sparsities**: click a cell to apply its exponents and sparsity."
     )
     show("overlap-maps", compared, on_select=partial(apply_clicked_cell, context.model))
 
 
 def _models_to_show(context: Context) -> Mapping[str, Mapping[str, Run]] | None:
-    """By name, every calibrated model with its runs, where that is chosen."""
+    """Every calibrated model with its runs, by name, if chosen."""
     every = data.calibrated_models()
     if len(every) < 2:
         return None
@@ -81,7 +81,7 @@ def _models_to_show(context: Context) -> Mapping[str, Mapping[str, Run]] | None:
 
 
 def apply_clicked_cell(model: MoEModel) -> None:
-    """A cell of the maps at several sparsities was clicked: take its exponents and sparsity."""
+    """Apply the exponents and sparsity of the clicked cell."""
     chosen = clicked_cell(selection_of("overlap-maps"))
     if chosen is None:
         return

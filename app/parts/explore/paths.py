@@ -1,4 +1,4 @@
-"""Explore, paths: which experts the heaviest paths through the layers pass through, by text."""
+"""Explore, paths: experts on the heaviest paths through the layers, by corpus."""
 
 from dataclasses import replace
 from typing import Final
@@ -20,10 +20,10 @@ from app.parts.explore.evidence import how_to_collect
 from app.session import data
 from pruning.requests.base import command_line, repeated
 
-# A page waits for it: beyond, the command line has the time.
+# The page waits for it; use the command line for more.
 _MOST_PATHS: Final = 1000
 _MOST_CLUSTERS: Final = 64
-# Steps of the dynamic program for all samples of a text: some seconds.
+# Steps of the dynamic program for all samples of a corpus: some seconds.
 _MOST_STEPS: Final = 1 << 28
 _WEIGHTS: Final[dict[Parts, str]] = {
     "both": "Importance and transitions",
@@ -34,12 +34,11 @@ _STEPS: Final[dict[Steps, str]] = {"paper": "As in the paper", "measured": "As m
 
 
 def paths_part(context: Context) -> None:
-    """The frequency of each expert on the heaviest paths of each text, and the plan it makes."""
+    """Frequency of each expert on the heaviest paths per corpus, and the resulting plan."""
     st.markdown(
-        "**Which experts do the heaviest paths pass through?** A path takes one expert from each "
-        "layer. Of each sample of a corpus the m heaviest are followed; a cell says in what share "
-        "of the samples one of them passes there. Empty cells are on no path: MoE Pathfinder "
-        "prunes them."
+        "**Which experts do the heaviest paths pass through?** A path takes one expert per layer. "
+        "The m heaviest paths of each sample are followed; a cell shows the share of samples with "
+        "a path through it. MoE Pathfinder prunes empty cells."
     )
     having = runs_with_samples(context)
     if not context.runs:
@@ -49,8 +48,7 @@ def paths_part(context: Context) -> None:
         how_to_collect(
             context,
             next(iter(context.runs.values())),
-            "samples, of which every expert is run on every token: as dear as a model without "
-            "routing",
+            "samples on which every expert runs on every token, as slow as a dense model",
             "routed,dense",
         )
         return
@@ -69,13 +67,13 @@ def paths_part(context: Context) -> None:
 
 
 def _choice() -> PathChoice:
-    """Draw the controls; what they say."""
+    """Draw the controls; return their values."""
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
-        count = _number("Paths of each sample, m", "m", range(1, _MOST_PATHS + 1), DEFAULT_PATHS)
+        count = _number("Paths per sample, m", "m", range(1, _MOST_PATHS + 1), DEFAULT_PATHS)
         clusters = _number("Representative samples, K (0: all)", "k", range(_MOST_CLUSTERS + 1), 0)
         with st.container(width="content"):
-            st.caption("What weighs a path")
-            parts = switch("What weighs a path", "path-weights", _WEIGHTS)
+            st.caption("Path weight")
+            parts = switch("Path weight", "path-weights", _WEIGHTS)
         with st.container(width="content"):
             st.caption("Transitions")
             steps = switch("Transitions", "transitions", _STEPS)
@@ -92,7 +90,7 @@ def _number(label: str, key: str, allowed: range, usual: int) -> int:
 
 
 def _check_time(context: Context, run: Run, choice: PathChoice) -> None:
-    """See that a page can wait for the paths of a run."""
+    """Check that the paths of a run are fast enough for a page."""
     samples = choice.clusters or sum(each.num_sequences for each in run.manifest.corpora)
     layers = context.model.layers
     squares = sum(layer.num_experts**2 for layer in layers[1:])
@@ -113,9 +111,9 @@ def _command(context: Context, corpora: list[str], choice: PathChoice) -> None:
         *(("--stats-dir", str(stats_dir)) if stats_dir else ()),
         *("--table", "paths.csv"),
     )
-    show_command(line, heading="What the paths keep, as a plan; its table has these numbers")
+    show_command(line, heading="This choice as a plan; its table has these numbers")
     st.text(
-        "Layers then keep different numbers. For a sparsity of your own, add --sparsity. Or "
-        f"choose the criterion MoE Pathfinder, which follows {DEFAULT_PATHS} paths of each sample: "
-        "with the schedule global, a plan cuts by the same order."
+        "Layers keep different numbers of experts. Add --sparsity to set the sparsity. Or choose "
+        "the criterion MoE Pathfinder ({DEFAULT_PATHS} paths per sample) with the schedule global: "
+        "it prunes in the same order."
     )

@@ -1,4 +1,4 @@
-"""Explore, size for size: what neurons and whole experts of the same bytes lose."""
+"""Explore, same bytes: loss of neuron plans and whole-expert plans of equal size."""
 
 from dataclasses import replace
 
@@ -22,16 +22,16 @@ from pruning.requests.base import command_line
 
 
 def same_bytes_part(context: Context) -> None:
-    """Held-out loss of plans of neurons beside plans of whole experts of the same size."""
+    """Held-out loss of neuron plans and whole-expert plans of equal size."""
     st.markdown(
-        "**Neurons or whole experts?** Loss on held-out samples of plans that leave the same bytes "
-        "(within 1%), each ranked on the corpus that it is measured on."
+        "**Neurons or whole experts?** Held-out loss of plans of equal size in bytes (within 1%), "
+        "each ranked and measured on the same corpus."
     )
     table = same_bytes_table(records_of(context, EvaluationStore))
     if table.empty:
         inform(
-            f"{literal(context.model.name)} has no evaluations of neurons and of whole experts of "
-            "the same size yet. Make some with the commands below."
+            f"{literal(context.model.name)} has no evaluations of neuron and whole-expert plans of "
+            "equal size yet. Run the commands below."
         )
         _commands(context)
         return
@@ -43,7 +43,7 @@ def same_bytes_part(context: Context) -> None:
 
 
 def _size(table: pd.DataFrame) -> float:
-    """The size that was chosen, as the share that goes."""
+    """Draw the choice of size; return its sparsity."""
     sizes = {f"{100 * removed:.4g}%": removed for removed in sorted(set(table["removed"]))}
     options = list(sizes)
     if len(options) == 1:
@@ -53,8 +53,8 @@ def _size(table: pd.DataFrame) -> float:
 
 
 def _commands(context: Context) -> None:
-    """How such evaluations are made, at the sparsity in use."""
-    # Experts that make up the sparsity in use, and as many neurons as they have together.
+    """Commands for such evaluations at the sparsity in use."""
+    # Experts for the sparsity in use, and the same number of neurons.
     widths = [width for held in expert_widths(context.model).values() for width in held]
     experts = max(1, int(len(widths) * context.fraction))
     neurons = experts * sum(widths) // len(widths)

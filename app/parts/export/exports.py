@@ -1,4 +1,4 @@
-"""The parts of the Export page: the plan, the checks before writing, the start, the proof."""
+"""The Export page: the plan, preflight checks, and the form."""
 
 import re
 import shutil
@@ -31,14 +31,14 @@ from pruning.surgery.verify import logits_memory
 from pruning.surgery.width_sizes import WidthOption
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-# Room for headers, tokenizer and the copy of small files beside the weights.
+# Room for headers, the tokenizer and small files besides the weights.
 _SPACE_FACTOR = 1.1
-_MOST_NUMBERED = 1000  # of exports with one name, before none is proposed
+_MOST_NUMBERED = 1000  # numbered names to try before giving up
 
 
 @dataclass(frozen=True, slots=True)
 class Preflight:
-    """Where the export would go, and whether it can."""
+    """Where the export goes, and whether it can be written."""
 
     out: Path
     ok: bool
@@ -58,7 +58,7 @@ def export_path(root: Path, name: str) -> Path:
 
 
 def plan_part(context: Context, shown: CurrentPlan, report: SizeReport) -> None:
-    """What stays, and how large it is."""
+    """What is kept, and its size."""
     title = f"from the file `{shown.file.replace('`', '')}`"
     if shown.selection is not None:
         criterion, request = shown.selection.criterion, shown.selection.request
@@ -117,21 +117,21 @@ def _default_name(context: Context, shown: CurrentPlan) -> str:
 
 
 def _free_name(root: Path, name: str) -> str:
-    """The name, with the first number that makes it a new folder where it is taken."""
+    """The name, numbered if the folder exists."""
     names = (name, *(f"{name[:95]}-{number}" for number in range(2, _MOST_NUMBERED)))
     return next((each for each in names if not (root / each).exists()), name)
 
 
 @dataclass(frozen=True, slots=True)
 class _Finding:
-    """One check before writing: whether it stands in the way, and what it says."""
+    """One preflight check: whether it blocks the export, and its text."""
 
     ok: bool
     text: str
     warns: bool = False
 
     def shown(self) -> str:
-        """As the page writes it."""
+        """Markdown of the check."""
         color, icon = ("green", "check_circle") if self.ok else ("red", "cancel")
         if self.ok and self.warns:
             color, icon = "orange", "warning"
@@ -141,7 +141,7 @@ class _Finding:
 def form_part(
     context: Context, shown: CurrentPlan, report: SizeReport, option: WidthOption | None = None
 ) -> None:
-    """The name, the button and the choices of an export, its checks and its command line."""
+    """Name, button, options, checks and command line of an export."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
         root = settings().export_root
         offered = _free_name(root, _default_name(context, shown))
@@ -158,7 +158,7 @@ def form_part(
     with place:
         _start(request, ready=ready.ok)
     commands = [shown.plan_command(shown_model(context.model))]
-    if ready.out != root:  # a name that can be used
+    if ready.out != root:  # a valid name
         commands.append(shown_request(request).command((shown.file or "plan.json",)))
     show_command(*commands, heading="The same from the command line")
 
@@ -166,7 +166,7 @@ def form_part(
 def _preflight(
     context: Context, shown: CurrentPlan, name: str, report: SizeReport, option: WidthOption | None
 ) -> tuple[Preflight, ExportChoice]:
-    """The choices of the export, and all that can be checked before a byte is written."""
+    """Draw the options of the export; run all checks that need no write."""
     root = settings().export_root
     choice = options_part(context, shown, report.bytes_after, option)
     try:
@@ -177,7 +177,7 @@ def _preflight(
     findings = list(_findings(out, context.model, shown.plan, choice))
     for finding in findings:
         st.markdown(finding.shown())
-    with st.expander("Which programs read it, and why"):
+    with st.expander("Compatibility"):
         st.text("Format: safetensors, in the layout and with the keys of the original.")
         reasons_table(choice.verdicts(context.model, shown.plan), "export.engines")
     return Preflight(out, ok=all(finding.ok for finding in findings)), choice
@@ -186,7 +186,7 @@ def _preflight(
 def _findings(
     out: Path, model: MoEModel, plan: PruningPlan, choice: ExportChoice
 ) -> Iterator[_Finding]:
-    """What can be checked of the place, the plan, the memory and the programs that read it."""
+    """Check the folder, the plan, the memory and the compatibility."""
     existing = next(path for path in (out, *out.parents) if path.exists())
     free, needs = shutil.disk_usage(existing).free, int(choice.num_bytes * _SPACE_FACTOR)
     is_new = not out.exists() or (out.is_dir() and not any(out.iterdir()))
@@ -204,13 +204,13 @@ def _findings(
         yield _Finding(True, f"Prediction heads (MTP) {words[choice.mtp]}")
     if choice.refused:
         yield _Finding(False, choice.refused)
-    # The proof loads the source, then the export; the export itself never loads a model.
+    # Only verification loads the models: the source, then the export.
     needs, free = logits_memory(model, plan), psutil.virtual_memory().available
-    said = f"Free memory {format_bytes(free)}, equal logits are proved in {format_bytes(needs)}"
-    said += "" if needs <= free else ": written all the same, and proved as far as fits"
+    said = f"Free memory {format_bytes(free)}, comparing logits takes {format_bytes(needs)}"
+    said += "" if needs <= free else ": the export is written, and verified as far as memory allows"
     yield _Finding(True, said, warns=needs > free)
     is_even = len(set(counts.values())) == 1
-    differs = "" if is_even else "Layers of different sizes: check your server. "
+    differs = "" if is_even else "Layers differ in size: check your serving engine.  "
     yield _Finding(
         True,
         f"{differs}Read by: {readers_text(choice.verdicts(model, plan))}",
@@ -219,7 +219,7 @@ def _findings(
 
 
 def _range(numbers: Collection[int]) -> str:
-    """The one number, or the least and the most: 4 to 8."""
+    """One number, or a range: 4 to 8."""
     low, high = min(numbers), max(numbers)
     return str(low) if low == high else f"{low} to {high}"
 
@@ -244,7 +244,7 @@ def _request(
 
 
 def _start(request: ExportRequest, *, ready: bool) -> None:
-    """The button."""
+    """The run button."""
     if not st.button(
         "Run export",
         type="primary",

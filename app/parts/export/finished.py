@@ -1,4 +1,4 @@
-"""What became of the last export: its place, how to load and serve it, its proof; or why not."""
+"""The last export: its folder, how to load and serve it, its checks; or why it failed."""
 
 import json
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _KIND = "export"
 
 
 def last_export(context: Context) -> Job | None:
-    """The export of this model that ended last, well or badly; None before there is one."""
+    """The most recently ended export of this model, finished or failed; None if there is none."""
     path = str(context.model.checkpoint.path)
     ended = [
         job
@@ -33,7 +33,7 @@ def last_export(context: Context) -> Job | None:
 
 
 def finished_part(context: Context, plan: PruningPlan) -> bool:
-    """The last export of this model, in full where it is of this plan; whether it is."""
+    """Show the last export of this model, in full if it is of this plan; whether it is."""
     job = last_export(context)
     if job is None:
         return False
@@ -59,14 +59,14 @@ def finished_part(context: Context, plan: PruningPlan) -> bool:
 
 
 def form_place(*, is_written: bool) -> Any:
-    """The container of the form of an export: folded where this plan is written already."""
+    """The container of the export form, folded if this plan is exported already."""
     if is_written:
         return st.expander("Export it again under another name")
     return st.container(border=True)
 
 
 def _written(out: str) -> MoEModel | None:
-    """The checkpoint that was written; None where it was moved or removed since."""
+    """The exported checkpoint; None if it was moved or deleted."""
     try:
         return load_model_index(out) if out and Path(out).is_dir() else None
     except UserError:
@@ -74,20 +74,22 @@ def _written(out: str) -> MoEModel | None:
 
 
 def _use_part(written: MoEModel, out: str) -> None:
-    """Where it is, how to load it, how to serve it."""
+    """Folder, loading and serving of the export."""
     contents = contents_of(written)
     show_command(out)
     st.markdown("**Load it**")
     st.code(load_code(written, contents, json.dumps(out)), language="python", wrap_lines=True)
     if commands := serve_commands(verdicts(contents), out):
         lines = [f"{command}  # {engine}" for engine, command in commands.items()]
-        show_command(*lines, heading="Serve or convert it (expected to work, not tried here)")
+        show_command(*lines, heading="Serve or convert it (untested)")
     else:
-        st.text("vLLM, SGLang and llama.cpp read one number and width of experts only.")
+        st.text(
+            "vLLM, SGLang and llama.cpp need the same number and width of experts in every layer."
+        )
 
 
 def _proof_part(result: Mapping[str, Any]) -> None:
-    """Every check, the equality of logits first."""
+    """All checks, equal logits first."""
     if not (verify := result.get("verify")):
         return
     checks = sorted(verify["checks"], key=lambda check: check["name"] != "logits")
@@ -98,10 +100,10 @@ def _proof_part(result: Mapping[str, Any]) -> None:
         {
             "check": [check["name"] for check in checks],
             "holds": [bool(check["ok"]) for check in checks],
-            "what was found": [check["detail"] for check in checks],
+            "result": [check["detail"] for check in checks],
         },
         hide_index=True,
         height="content",
         key="export.proof",
-        alt="Every check of the export, and what it found.",
+        alt="Every check of the export, and its result.",
     )

@@ -1,4 +1,4 @@
-"""The choices of an export: prediction heads, widths of experts, a list of what stayed."""
+"""Options of an export: prediction heads, expert widths, a list of kept experts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,29 +28,29 @@ MTP_WORDS: Final[Mapping[Mtp, str]] = {
 
 @dataclass(frozen=True, eq=False)
 class ExportChoice:
-    """What is chosen besides the plan."""
+    """The options besides the plan."""
 
-    # What becomes of prediction heads; None for the default, or where there are none.
+    # How prediction heads are treated; None for the default, or without heads.
     mtp: Mtp | None
-    width: ModeName | None  # how experts of other widths are stored; None where none changes
-    widths: WidthPlan | None  # the widths that it gives; None where none changes
-    refused: str  # why this cannot be written; empty where it can
+    width: ModeName | None  # width mode of narrowed experts; None if no width changes
+    widths: WidthPlan | None  # resulting widths; None if no width changes
+    refused: str  # why this cannot be written; empty if it can
     num_bytes: int  # of the shards
     keep_list: bool  # also write kept_experts.json
     width_multiple: int  # what loaded widths are rounded up to
 
     def verdicts(self, model: MoEModel, plan: PruningPlan) -> tuple[Verdict, ...]:
-        """Of each program, whether it reads the export."""
+        """Compatibility of each program."""
         return verdicts(contents_of(model, plan, self.widths))
 
 
 def options_part(
     context: Context, shown: CurrentPlan, num_bytes: int, option: WidthOption | None = None
 ) -> ExportChoice:
-    """Draw the choices that this plan has; what they say.
+    """Draw the options of this plan; return their values.
 
-    `num_bytes` is of an export whose widths are as they were; `option` is what the width mode gives
-    that is chosen, of a plan of neurons.
+    `num_bytes` is for unchanged widths; `option` is the result of the chosen width mode,
+    for a plan of neurons.
     """
     mtp, asked = _heads_choice(context.model, shown.plan), context.plan
     widths, refused = None, option.refused if option else ""
@@ -60,7 +60,7 @@ def options_part(
     keep_list = st.toggle(
         "Also write kept_experts.json",
         key="keep_list",
-        help="Layer, and the ids of the experts that stayed, as a file of its own.",
+        help="A separate file with the ids of the kept experts per layer.",
     )
     width, multiple = asked.width_mode if option else None, asked.width_multiple
     return ExportChoice(mtp, width, widths, refused, num_bytes, keep_list, multiple)
@@ -71,7 +71,7 @@ def _heads_choice(model: MoEModel, plan: PruningPlan) -> Mtp | None:
     if not heads:
         return None
     depend = heads_depend_on(model, plan)
-    # Kept whole beside a pruned trunk, their experts would be counted wrongly.
+    # Heads kept whole with a pruned trunk would have a wrong expert count.
     options: list[Mtp] = ["drop", "prune"] if depend else ["keep", "drop"]
     if st.session_state.get("mtp", options[0]) not in options:
         st.session_state["mtp"] = options[0]
@@ -83,9 +83,9 @@ def _heads_choice(model: MoEModel, plan: PruningPlan) -> Mtp | None:
         bind="query-params",
         required=True,
         format_func=lambda name: MTP_WORDS[name],
-        help="config.json counts the experts of heads by the same key as those of the model, so "
-        "they cannot stay whole beside pruned layers."
+        help="config.json has one expert count for heads and layers, so heads cannot stay whole "
+        "when layers are pruned."
         if depend
-        else "No count changes, so the heads can stay.",
+        else "Expert counts do not change, so the heads can stay.",
     )
     return one_of(chosen, options)

@@ -1,4 +1,4 @@
-"""The controls of a plan, of experts or of neurons, and files to take one from."""
+"""The controls of a plan, for experts and neurons, and its file upload."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -38,14 +38,14 @@ from pruning.schedules import SCHEDULES
 from pruning.search.store import SEARCH
 
 Value = TypeVar("Value")
-# Declared to each widget as well, see `app.session.state.DEFAULTS`.
+# Also declared to each widget; see `app.session.state.DEFAULTS`.
 _OF_NEURONS: Final[Mapping[str, Any]] = {
     "unit": "neurons",
     "width": "uniform",
     "width_multiple": DEFAULT_MULTIPLE,
     "neuron_multiple": 1,
 }
-_OTHERS_LOSE: Final = " The others lose more, so that the budget stays."
+_OTHERS_LOSE: Final = " The others lose more, so that the budget holds."
 _SUMMARIES: Final = "  \n".join(
     f"**{schedule_label(name)}**: {SCHEDULES[name].summary}."
     for name in SCHEDULE_NAMES
@@ -54,7 +54,7 @@ _SUMMARIES: Final = "  \n".join(
 
 
 def plan_controls(context: Context, front: DeltaGenerator, rare: DeltaGenerator) -> PlanChoice:
-    """Draw the controls, the schedule in `front`, the others in `rare`; what they say."""
+    """Draw the schedule in `front` and the other controls in `rare`; return their values."""
     with front:
         if is_about_neurons():
             _unit_input()
@@ -71,29 +71,29 @@ def plan_controls(context: Context, front: DeltaGenerator, rare: DeltaGenerator)
 
 
 def _neuron_limits() -> None:
-    _text("Protect layers", "protect", "such as 0,5-7", "Layers that lose nothing.")
-    note = "LAYER:EXPERTS that lose no neuron."
-    _text("Keep experts whole", "pin", "such as 3:5,7-9", note)
-    note = "LAYER:EXPERTS that go as a whole, with their rows of the router."
-    _text("Drop experts", "drop", "such as 4:0,2", note)
+    _text("Protect layers", "protect", "e.g. 0,5-7", "Layers to keep whole.")
+    note = "LAYER:EXPERTS that keep all neurons."
+    _text("Keep experts whole", "pin", "e.g. 3:5,7-9", note)
+    note = "LAYER:EXPERTS to remove whole, with their router rows."
+    _text("Drop experts", "drop", "e.g. 4:0,2", note)
 
 
 def _expert_limits(context: Context) -> None:
-    note = "Layers that lose nothing; the others lose more, so that the budget stays."
-    _text("Protect layers", "protect", "such as 0,5-7", note, rest="")
+    note = "Layers to keep whole; the others lose more, so that the budget holds."
+    _text("Protect layers", "protect", "e.g. 0,5-7", note, rest="")
     _multiple_input(context)
-    # Drawn for every schedule: what a callback sets of a widget that was not there reaches the
-    # page, but not the address.
-    note = "Experts kept, as in the address: a number for each sparse layer, with dots between."
+    # Drawn for every schedule: a value that a callback sets for an undrawn widget reaches the
+    # page, but not the URL.
+    note = "Experts kept per sparse layer, separated by dots as in the URL."
     said: dict[str, Any] = {"rest": "", "width": 230, "on_change": counts_typed}
-    _text("Counts by hand", "counts", "such as 16.16.12", note, **said)
-    note = "Layers that neither give nor take when another one is moved."
+    _text("Manual counts", "counts", "e.g. 16.16.12", note, **said)
+    note = "Layers that stay unchanged when another layer is edited."
     said = {"rest": "", "width": 120, "on_change": None}
     _text("Locked layers", "locked", "none", note, **said)
 
 
 def _chosen_neurons() -> PlanChoice:
-    """What the controls of neurons say; the first value of each where they do not offer it."""
+    """Values of the neuron controls; the first option where a control is not offered."""
 
     def said(key: str, options: Sequence[Value]) -> Value:
         usual: Value = _OF_NEURONS[key]
@@ -128,14 +128,14 @@ def _schedule_inputs(context: Context) -> None:
         on_change=schedule_chosen,
         format_func=schedule_label,
         wrap=True,
-        help=f"How the budget is spread over the layers.  \n{_SUMMARIES}  \n**Searched**: "
+        help=f"How the budget is split across layers.  \n{_SUMMARIES}  \n**Searched**: "
         "what a search on the model itself found.  \n**By hand**: as dragged on the Plan page, "
         "from whichever schedule was there.",
     )
     if st.session_state.get("schedule") != SEARCH:
         return
-    # Those that fit budget and criterion on screen first. Names alone: what the list shows is
-    # what the address says.
+    # Those that fit the current budget and criterion first. Names only: the list shows
+    # what the URL has.
     known = [each.search_id for each in ordered_for(context, searches_of(context.model).known)]
     if not known:
         return
@@ -146,7 +146,7 @@ def _schedule_inputs(context: Context) -> None:
         "Search",
         known,
         key="searched",
-        help="The order of the experts within layers comes with it.",
+        help="It also sets the order of experts within layers.",
         width=340,
     )
 
@@ -161,7 +161,7 @@ def _multiple_input(context: Context) -> None:
         "Multiple of",
         options,
         key="multiple",
-        help="Layers keep a multiple of this many experts, which parallel kernels may need.",
+        help="Layers keep a multiple of this many experts, as parallel kernels may require.",
         width=105,
     )
 
@@ -176,8 +176,8 @@ def _unit_input() -> None:
         required=True,
         format_func=lambda unit: UNITS[unit],
         help="**Neurons** of the routed experts (HEAPr, Algorithm 1), **all parameters** of the "
-        "model, embeddings and attention as well (its Figure 2; zeros that a width mode adds are "
-        "not counted), or **bytes** of the export in its width mode.",
+        "model, embeddings and attention as well (its Figure 2, without padding), or **bytes** of "
+        "the export in its width mode.",
     )
 
 

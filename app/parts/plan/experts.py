@@ -1,4 +1,4 @@
-"""The parts of the Plan page: the editor, what is saved, all schedules side by side, the files."""
+"""The Plan page: editor, savings, schedules side by side, files."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -39,7 +39,7 @@ from pruning.sizes import SizeReport, format_bytes, format_count
 
 Metric = Callable[..., object]
 _RECIPE_LINES, _RECIPE_PX = 20, 460
-# Columns of the schedules side by side: the numbers that decide come first.
+# Columns of the schedule comparison, key numbers first.
 _SIDES = (
     *(
         "schedule",
@@ -53,11 +53,11 @@ _SIDES = (
     ),
     "on disk",
 )
-_ROWS = 10  # of the table of exact values, before it scrolls
+_ROWS = 10  # height of the table of exact values
 
 
 def refusal_part() -> None:
-    """Why the last edit or file was not taken, said once."""
+    """Show once why the last edit or file was refused."""
     if reason := take_refusal():
         st.error(literal(reason), icon=":material/error:")
 
@@ -79,14 +79,14 @@ def metrics(context: Context, shown: CurrentPlan, report: SizeReport) -> None:
         format_count(active),
         f"{format_count(less)} of {format_count(report.active_before)}" if less else "as before",
         place=fourth,
-        note="What one token uses: the router still picks as many experts, so removing experts "
-        f"saves memory, not time. Expert FLOPs per token: {report.expert_flops:,} before, "
+        note="Used per token. The router still picks as many experts, so pruning experts saves "
+        f"memory, not compute. Expert FLOPs per token: {report.expert_flops:,} before, "
         f"{report.expert_flops_after:,} after.",
     )
 
 
 def saved_metric(draw: Metric, label: str, before: int, after: int, note: str) -> None:
-    """A number of bytes, and by how much it is less than before; `draw` is `st.metric` or alike."""
+    """Bytes and the saving; `draw` is `st.metric` or a column's."""
     less = before > after
     draw(
         label,
@@ -101,14 +101,14 @@ def saved_metric(draw: Metric, label: str, before: int, after: int, note: str) -
 
 
 def editor_part(context: Context, shown: CurrentPlan, beside: Sides | None) -> None:
-    """The bars, and what an edit of them is held against."""
+    """The bars, with the counts that an edit starts from."""
     st.markdown(
-        "**Experts kept per layer**: drag a bar or use the arrow keys; the other layers give or "
-        "take, so that the budget stays fixed."
+        "**Experts kept per layer**: drag a bar or use the arrow keys; the other layers adjust to "
+        "keep the budget."
     )
     if shown.plan.granularity == ATOMIC_GRANULARITY:
         st.info(
-            "This plan removes neurons inside experts, which have no bars here; the Export page "
+            "This plan prunes neurons inside experts, which have no bars here. The Export page "
             "writes it and shows what each width mode saves.",
             icon=":material/info:",
         )
@@ -126,18 +126,18 @@ def editor_part(context: Context, shown: CurrentPlan, beside: Sides | None) -> N
 
 
 def _locked_of(context: Context, shown: CurrentPlan) -> frozenset[int]:
-    """Layers that an edit leaves alone."""
+    """Layers that an edit does not change."""
     return frozenset() if shown.file else locked_layers(context.plan, context.model.layers)
 
 
 def notes_part(context: Context, shown: CurrentPlan) -> None:
-    """What a person should know of the plan, one line each."""
+    """Notes on the plan, one line each."""
     for note in filter(None, (*map(literal, shown.notes), prediction_error(context))):
         st.markdown(f":material/info: {note}")
 
 
 def sides_part(context: Context, beside: Sides) -> None:
-    """All schedules on this budget: chart and table, with the loss of those that were measured."""
+    """All schedules on this budget: chart and table, with measured losses."""
     st.markdown(
         "**All schedules on this budget**: brighter cells keep a larger share of their layer."
     )
@@ -146,7 +146,7 @@ def sides_part(context: Context, beside: Sides) -> None:
         schedule=table["schedule"].map(schedule_label),
         **{"on disk": table["on disk"].map(format_bytes)},
     )
-    # What is the same in every row says nothing.
+    # Drop columns that are equal in every row.
     told = [str(name) for name in readable if len(set(readable[name].dropna())) > 1]
     left, right = st.columns([10, 14])
     with left:
@@ -169,8 +169,7 @@ def sides_part(context: Context, beside: Sides) -> None:
                 "predicted": st.column_config.NumberColumn(
                     width=78,
                     format="%+.3f",
-                    help="Mean loss that the curves of the layers predict; measure it before you "
-                    "ship.",
+                    help="Mean loss predicted from layer sensitivity; measure it before you ship.",
                 ),
                 "fewest": st.column_config.NumberColumn(width=56),
                 "most": st.column_config.NumberColumn(width=52),
@@ -179,10 +178,10 @@ def sides_part(context: Context, beside: Sides) -> None:
                     "as uniform",
                     width=74,
                     format="percent",
-                    help="Share of the pruned experts that uniform prunes too.",
+                    help="Share of the pruned experts that uniform also prunes.",
                 ),
                 "layers changed": st.column_config.NumberColumn(
-                    "changed", width=64, help="Layers that keep another number than under uniform."
+                    "changed", width=64, help="Layers whose count differs from uniform."
                 ),
             },
             column_order=[name for name in _SIDES if name in told],
@@ -220,28 +219,28 @@ def sizes_part(context: Context) -> None:
 
 
 def unmeasured_part(context: Context) -> None:
-    """That nothing is known of the quality, where the plan was not measured."""
+    """Warn that the quality of an unmeasured plan is unknown."""
     if loss_of_plan(context)[0] is None:
         known = "only predicted" if context.predicted else "not known"
         st.markdown(
-            f":material/science: Sizes are exact. Quality is {known}: a schedule that keeps more "
-            "saliency need not keep more of what the model can do. Measure it before you ship."
+            f":material/science: Sizes are exact. Quality is {known}: more saliency kept does not "
+            "guarantee more capability. Measure it before you ship."
         )
 
 
 def engines_part(context: Context, shown: CurrentPlan) -> None:
-    """Who reads the export, and a table of why."""
+    """Compatibility of the export, and a table with reasons."""
     uniform = len(set(shown.kept.values())) == 1
     icon = ":material/check_circle:" if uniform else ":material/warning:"
     kind = "one count for all layers" if uniform else "layers of different sizes"
     found = verdicts(contents_of(context.model, shown.plan))
     st.markdown(f"{icon} **{kind.capitalize()}**. Read by: {readers_text(found)}.")
-    with st.expander("Which programs read it, and why"):
+    with st.expander("Compatibility"):
         reasons_table(found, "plan.engines")
 
 
 def table_part(context: Context, shown: CurrentPlan, beside: Sides | None) -> None:
-    """Exact values, layer by layer; editing a cell is as good as moving its bar."""
+    """Exact values per layer; editing a cell equals moving its bar."""
     st.markdown("**Exact values**: type a number, or lock a layer.")
     uniform = beside.kept_by("uniform") if beside else None
     layers, kept, locked = context.model.layers, shown.kept, _locked_of(context, shown)
@@ -274,16 +273,18 @@ def table_part(context: Context, shown: CurrentPlan, beside: Sides | None) -> No
             "share kept": st.column_config.ProgressColumn(
                 width=94, format="percent", min_value=0, max_value=1, color="primary"
             ),
-            "locked": st.column_config.CheckboxColumn(width=66, help="Neither gives nor takes."),
+            "locked": st.column_config.CheckboxColumn(
+                width=66, help="Not changed by edits of other layers."
+            ),
             "against uniform": st.column_config.NumberColumn("to uniform", width=78, format="%+d"),
             "experts": st.column_config.NumberColumn(width=64),
-            # Where all layers have one, the sidebar says it, and the table needs the room.
+            # With one count for all layers the sidebar shows it; save the room.
             "top_k": st.column_config.NumberColumn(width=54) if differs else None,
         },
         key=table_key(),
         on_change=table_edited,
         height="content" if len(table) <= _ROWS else 35 * (_ROWS + 1),
-        alt="Experts kept by each layer; numbers and locks can be edited.",
+        alt="Experts kept per layer; numbers and locks are editable.",
     )
     csv_button(table, "layers")
 
@@ -291,16 +292,16 @@ def table_part(context: Context, shown: CurrentPlan, beside: Sides | None) -> No
 def files_part(
     context: Context, shown: CurrentPlan, widths: Mapping[str, Any] | None = None
 ) -> None:
-    """The recipe, the command line, the files, and the way to the export; see `recipe_of`."""
+    """Recipe, command line, files and the link to Export; see `recipe_of`."""
     left, right = st.columns(2)
     recipe = recipe_of(shown.selection, widths).to_yaml() if shown.selection else ""
     with left:
-        st.markdown("**Recipe**: all that was chosen, for `moeprune run recipe.yaml`.")
+        st.markdown("**Recipe**: all settings, for `moeprune run recipe.yaml`.")
         if recipe:
             long = recipe.count("\n") > _RECIPE_LINES
             st.code(recipe, language="yaml", height=_RECIPE_PX if long else "content")
         else:
-            st.text("A plan from a file has no recipe here; it says itself how it was made.")
+            st.text("A plan from a file has no recipe here; the file records how it was made.")
     with right:
         st.markdown("**The same from the command line**")
         st.code(shown.plan_command(shown_model(context.model)), language=None, wrap_lines=True)
@@ -312,11 +313,11 @@ def files_part(
 
 
 def plan_button(label: str, shown: CurrentPlan) -> None:
-    """plan.json to take away, written when it is asked for."""
+    """Download button for plan.json, written on the click."""
     download_button(label, shown.plan.to_json, "plan.json", "application/json")
 
 
 def download_button(label: str, data: str | Callable[[], str], name: str, mime: str) -> None:
-    """A file to take away; a function makes it when it is asked for."""
+    """Download button; a function makes the file on the click."""
     options: dict[str, Any] = {"icon": ":material/download:", "on_click": "ignore"}
     st.download_button(label, data, file_name=name, mime=mime, key=f"plan.save.{name}", **options)

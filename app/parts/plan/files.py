@@ -1,4 +1,4 @@
-"""Plans, schedules and recipes as files: taken in, checked, and handed out."""
+"""Import and check plans, schedules and recipes."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,7 +29,7 @@ _TYPES = ("json", "yaml", "yml", "csv")
 
 
 def upload_part(context: Context) -> None:
-    """The place where a file is dropped, and what each kind does."""
+    """The file upload, and what each kind of file does."""
     st.file_uploader(
         "Plan, schedule or recipe",
         type=list(_TYPES),
@@ -38,7 +38,7 @@ def upload_part(context: Context) -> None:
         args=(context,),
         max_upload_size=MEGABYTES,
         help="plan.json is shown and exported as it is. A schedule (CSV, JSON or YAML: layer and "
-        "experts kept or removed) becomes counts by hand. recipe.yaml sets the controls.",
+        "experts kept or removed) becomes manual counts. recipe.yaml sets the controls.",
     )
     st.text("plan.json, recipe.yaml, or a schedule: layer -> kept.")
     # Here and not on the page, which the open list covers.
@@ -57,14 +57,14 @@ def _uploaded(context: Context) -> None:
 
 
 def _take_file(context: Context, name: str, content: bytes) -> None:
-    """Show what a file asks for."""
+    """Apply an uploaded file."""
     text, suffix = uploaded_text(name, content), Path(name).suffix.lower()
     is_recipe = any(line.startswith(("criterion:", "model:")) for line in text.splitlines())
     if suffix == ".json" and '"schema_version"' in text and '"granularity"' in text:
         plan = fit_plan(plan_from_json(text), context.model)
         import_plan(name, plan)
         st.session_state["granularity"] = plan.granularity
-        # Where it can: an edit goes on from these counts.
+        # If possible: edits start from these counts.
         _move_sparsity(context, {layer: len(ids) for layer, ids in plan.kept.items()})
     elif suffix in (".yaml", ".yml") and is_recipe:
         _apply_recipe(context, recipe_from_yaml(text, name=name))
@@ -80,7 +80,7 @@ def _take_file(context: Context, name: str, content: bytes) -> None:
 
 
 def _move_sparsity(context: Context, kept: Mapping[int, int]) -> int | None:
-    """Set the slider to what these counts spend; None, if it cannot say that."""
+    """Set the slider to the sparsity of these counts; None if it has no such step."""
     removed = sum(layer.num_experts - kept[layer.index] for layer in context.model.layers)
     percent = percent_removing(context.model, removed)
     if percent is not None:
@@ -89,7 +89,7 @@ def _move_sparsity(context: Context, kept: Mapping[int, int]) -> int | None:
 
 
 def _apply_recipe(context: Context, recipe: Recipe) -> None:
-    """Set the controls as a recipe asks; nothing is set where one thing is not possible."""
+    """Set the controls from a recipe: all or nothing."""
     known = (shown_model(context.model), context.model.name)
     if recipe.model not in known:
         raise PlanError(

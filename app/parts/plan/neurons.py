@@ -1,4 +1,4 @@
-"""The Plan and Export pages where neurons are chosen: numbers, widths, figures, files."""
+"""The Plan and Export pages for neurons: numbers, widths, charts, files."""
 
 import pandas as pd
 import streamlit as st
@@ -26,7 +26,7 @@ from pruning.planning.choice import WIDTH_MODES
 from pruning.planning.make import CurrentPlan
 from pruning.sizes import format_bytes, format_count
 
-_ROWS = 12  # of the table by layer, before it scrolls
+_ROWS = 12  # height of the table by layer
 
 
 def neuron_plan_page(context: Context) -> None:
@@ -53,7 +53,7 @@ def neuron_plan_page(context: Context) -> None:
 
 
 def neuron_export_page(context: Context, shown: CurrentPlan) -> None:
-    """The Export page, without its jobs and proof."""
+    """The Export page, without its jobs and checks."""
     sizes = neuron_sizes(context, shown)
     _metrics(context, sizes)
     option = export_option(context, shown.plan)
@@ -81,9 +81,9 @@ def _metrics(context: Context, sizes: NeuronSizes) -> None:
         else:
             numbers = (before, int(chosen["disk"]))
             saved_metric(st.metric, f"On disk, {mode}", *numbers, "Bytes of all tensors.")
-            note = "Weights in memory, zeros included, in their types on disk."
+            note = "Weights in memory, padding included, in their dtype on disk."
             saved_metric(st.metric, f"Loaded, {mode}", before, int(chosen["loaded"]), note)
-        # With the zeros that the width mode adds, as the bytes have them.
+        # Padding of the width mode included, as in the bytes.
         measured = sizes.report.is_measured
         routing = "by the measured routing" if measured else "experts chosen equally often"
         with_zeros = alone if chosen["refused"] else chosen
@@ -93,14 +93,14 @@ def _metrics(context: Context, sizes: NeuronSizes) -> None:
             "Active parameters",
             format_count(active),
             _less(sizes.report.active_before, active),
-            note=f"What one token uses, {routing}, with the zeros that the width mode adds.",
+            note=f"Used per token, {routing}, padding included.",
         )
         card(
             "Expert FLOPs / token",
             format_count(flops),
             _less(sizes.report.expert_flops, flops),
-            note=f"Two per weight, {routing}. Programs of today compute a layer's experts in one "
-            f"width, zeros too; the neurons that stay need {bare}.",
+            note=f"Two per weight, {routing}. Current engines compute a layer's experts at one "
+            f"width, padding included; the kept neurons need {bare}.",
         )
 
 
@@ -111,17 +111,17 @@ def _less(before: int, after: int) -> str:
 
 
 def _widths_part(context: Context, sizes: NeuronSizes) -> None:
-    """Every width mode: bytes on disk and loaded, what a token costs, who reads it."""
+    """Every width mode: bytes on disk and loaded, compute per token, compatibility."""
     choice, before = context.plan, context.model.checkpoint.nbytes
     st.markdown(
-        "**What each width mode saves**: transformers computes the experts of a layer in one "
-        "width, so narrower ones are filled up with zeros."
+        "**What each width mode saves**: transformers computes the experts of a layer at one "
+        "width, so narrower ones are padded with zeros."
     )
     table = _widths_table(sizes, before)
     st.dataframe(
         table,
         hide_index=True,
-        alt="What each width mode takes on disk and in memory, and who reads it.",
+        alt="Size of each width mode on disk and in memory, and compatibility.",
         column_config={
             "saved on disk": st.column_config.NumberColumn(format="percent"),
             "saved loaded": st.column_config.NumberColumn(format="percent"),
@@ -146,7 +146,7 @@ def _widths_part(context: Context, sizes: NeuronSizes) -> None:
 
 
 def saved_sentence(table: pd.DataFrame, before: int) -> str:
-    """One line: which width modes save nothing, and what the others do.
+    """One line: which width modes save nothing, and what the others save.
 
     `table` is of `atom_sizes`, `before` are bytes of the source.
     """
@@ -165,17 +165,16 @@ def saved_sentence(table: pd.DataFrame, before: int) -> str:
     if empty:
         words.insert(
             0,
-            f"{' and '.join(empty)} {'save' if len(empty) > 1 else 'saves'} nothing: there every "
-            "expert is as wide as the widest of the model or of its layer, filled up with zeros, "
-            "and some expert keeps all its neurons.",
+            f"{' and '.join(empty)} {'save' if len(empty) > 1 else 'saves'} nothing: experts are "
+            "padded to the widest of the model or layer, and some expert keeps all its neurons.",
         )
     if empty and len(empty) == len(rows):
-        words.append("Let neurons compete within each expert, which narrows all alike.")
+        words.append("Let neurons compete within each expert, which narrows all equally.")
     return " ".join(words)
 
 
 def _ways_to_save(context: Context, table: pd.DataFrame) -> list[tuple[str, str, str]]:
-    """Label, control and value of what would save something, where what is chosen saves nothing.
+    """Label, control and value of changes that save bytes, if the current mode saves none.
 
     `table` is of `atom_sizes`.
     """
@@ -189,15 +188,15 @@ def _ways_to_save(context: Context, table: pd.DataFrame) -> list[tuple[str, str,
         for mode in WIDTH_MODES
         if disks.get(mode, before) < before
     ]
-    # Another scope would not be the plan of a file.
+    # A plan from a file cannot change its scope.
     if choice.scope == AtomScope.EXPERT or imported_plan(context.model) is not None:
         return narrower
-    label = "Narrow all experts alike: neurons compete within each expert"
+    label = "Narrow all experts equally: neurons compete within each expert"
     return [(label, "scope", AtomScope.EXPERT), *narrower]
 
 
 def _widths_table(sizes: NeuronSizes, before: int) -> pd.DataFrame:
-    """The width modes for people, and first what the plan alone would take, without zeros."""
+    """The width modes as displayed, after the size without padding."""
     options, rows = {str(option.mode): option for option in sizes.options}, []
     for row in sizes.table.to_dict("records"):
         known, option = not row["refused"], options.get(str(row["mode"]))
@@ -222,17 +221,17 @@ def _widths_table(sizes: NeuronSizes, before: int) -> pd.DataFrame:
 
 
 def _figures_part(context: Context) -> None:
-    """What each layer loses, and the FLOPs that are saved, in every scope side by side."""
+    """Sparsity per layer and FLOPs saved, for every scope."""
     found = neuron_cut.scopes(context)
     left, right = st.columns(2)
     if not found.layers.empty:
         with left, st.container(border=True):
-            st.markdown("**What each layer loses** on this budget, by who competes with whom.")
+            st.markdown("**Sparsity per layer** on this budget, by scope of competition.")
             show("neuron-layers", context)
         with right, st.container(border=True):
             st.markdown(
-                "**Computation saved** as more neurons go: below the dotted line, experts that "
-                "are seldom chosen lose most."
+                "**Compute saved** as sparsity grows: below the dotted line, rarely chosen "
+                "experts lose most."
             )
             show("neuron-flops", context)
     for scope, why in found.refused.items():
@@ -240,8 +239,8 @@ def _figures_part(context: Context) -> None:
 
 
 def _layers_part(sizes: NeuronSizes) -> None:
-    """How wide the experts of each layer stay."""
-    st.markdown("**Exact values**: neurons and widths of the experts that stay, layer by layer.")
+    """Widths of the experts of each layer."""
+    st.markdown("**Exact values**: neurons kept and expert widths per layer.")
     table = sizes.layers.drop(columns=["held"])
     table = table.drop(columns=[name for name in ("pinned", "dropped") if not table[name].any()])
     st.dataframe(

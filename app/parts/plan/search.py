@@ -1,4 +1,4 @@
-"""The Plan page: searches as they run, what they found, and several side by side."""
+"""The Plan page: running searches, their results, and several side by side."""
 
 import time
 from collections.abc import Sequence
@@ -42,13 +42,13 @@ _POLL_SECONDS: Final = 2.0
 _SIDE_BY_SIDE: Final = 6
 _WATCHED: Final = queued_key(SEARCH)
 _WHAT: Final = (
-    "**Search**: schedules of this budget are tried on the model itself, judged on a corpus of "
-    "their own; the best ones breed (EvoESAP, arXiv:2603.06003)."
+    "**Search**: schedules of this budget are tried on the model itself and judged on a separate "
+    "corpus; the best ones breed (EvoESAP, arXiv:2603.06003)."
 )
 
 
 def search_part(context: Context, ready: Selection | None) -> None:
-    """The running search or the one that is chosen, the form, and several side by side."""
+    """The running or chosen search, the form, and several searches side by side."""
     found, job = searches_of(context.model), newest_job(context)
     st.markdown(_WHAT)
     for problem in found.problems:
@@ -66,7 +66,7 @@ def search_part(context: Context, ready: Selection | None) -> None:
 
 
 def _side_by_side(context: Context, found: Searches) -> None:
-    """Schedules of several searches, as densities by layer."""
+    """Schedules of several searches as density per layer."""
     if not found.known:
         return
     part = st.expander("Searches side by side", key="search.sides", on_change="rerun")
@@ -76,8 +76,8 @@ def _side_by_side(context: Context, found: Searches) -> None:
     alike = [name for name, each in known.items() if each.removed == removed_on_screen(context)]
     with part:
         st.text(
-            "The share of its experts that each layer keeps, in the best schedule of each search. "
-            "Where the lines agree, what a layer needs hardly depends on the order of its experts."
+            "Share of experts kept per layer in the best schedule of each search. Where lines "
+            "agree, a layer's need hardly depends on the ranking of its experts."
         )
         chosen = st.multiselect(
             "Searches", list(known), default=alike[:_SIDE_BY_SIDE], key="search.beside"
@@ -85,7 +85,7 @@ def _side_by_side(context: Context, found: Searches) -> None:
         if chosen:
             compared = tuple(known[name] for name in chosen if name in known)
             show("search-schedules", replace(context, searches=compared))
-            show_table(_found(context, compared), "searches", "What each found.")
+            show_table(_found(context, compared), "searches", "Best result of each search.")
 
 
 def _found(context: Context, searches: Sequence[KnownSearch]) -> pd.DataFrame:
@@ -108,23 +108,23 @@ def _found(context: Context, searches: Sequence[KnownSearch]) -> pd.DataFrame:
 
 
 def newest_job(context: Context) -> Job | None:
-    """The last search of this model that this server was asked for."""
+    """The newest search job of this model on this server."""
     for job in job_store().list(kinds=(SEARCH,)):
         try:
             model = validated(SearchRequest, job.request).parsed().model
         except UserError:
-            continue  # of a program that knew other keys
+            continue  # written by another version
         if model == str(context.model.checkpoint.path):
             return job
     return None
 
 
 def _live(context: Context, job_id: str) -> None:
-    """A search that is queued or runs: drawn again every few seconds, the page around it not."""
+    """A queued or running search, redrawn every few seconds without the rest of the page."""
     runner().tick()
     job = job_store().get(job_id)
     if job.is_finished:
-        st.rerun()  # the page may offer what it found
+        st.rerun()  # the page may offer its result
     with st.container(horizontal=True, vertical_alignment="center"):
         st.progress(job.fraction, text=f"{literal(job.title)}: {progress_text(job)}")
         st.button(
@@ -137,27 +137,27 @@ def _live(context: Context, job_id: str) -> None:
         )
     path = Path(job.request["out"]) / RESULT_NAME
     if not path.is_file():
-        st.text("The first results come with the first complete generation.")
+        st.text("First results appear after the first generation.")
         return
     _numbers(read_cached(path), job.eta_seconds(time.time()))
     _pictures(context, read_cached(path))
 
 
 def _at_rest(context: Context, found: Searches, job: Job | None) -> None:
-    """What became of the search that was watched, the one whose schedule is shown, or the last."""
+    """The search that was watched, whose schedule is shown, or the last one."""
     chosen = chosen_search(context) if context.plan.schedule == SEARCH else None
     watched = job if job is not None and job.id == st.session_state.get(_WATCHED) else None
     last = found.named(Path(job.request["out"]).name) if job is not None else None
     if watched is None and last is not None and last.removed != removed_on_screen(context):
-        last = None  # its schedule could not be shown at this sparsity
+        last = None  # its schedule does not apply at this sparsity
     search = last if watched else chosen or last
     if watched is not None and watched.error:
         st.error(literal(watched.error), icon=":material/error:")
     if search is None:
         if watched is not None and not watched.error:
-            st.text("It was stopped before the first candidate was measured; nothing was kept.")
+            st.text("Stopped before the first candidate was measured; there is no result.")
         return
-    state = "finished" if search.result.is_finished else "stopped, and the best was kept"
+    state = "finished" if search.result.is_finished else "stopped; best kept"
     st.text(
         f"{search_label(search, context.model)}, judged on {search.samples} samples of "
         f"{search.corpus}: {state}."
@@ -177,14 +177,14 @@ def _at_rest(context: Context, found: Searches, job: Job | None) -> None:
     _numbers(search, None)
     if search.result.is_finished:
         held_out = unseen_words(context, search)
-        st.text(held_out or "Its best was not measured on samples that did not choose it.")
+        st.text(held_out or "The best was not measured on held-out samples.")
     _pictures(context, search)
 
 
 def _show(search_id: str) -> None:
     forget_import()
     st.session_state.update({"schedule": SEARCH, "searched": search_id})
-    # Its list is not on the page yet, so the address would not have it.
+    # Its list is not on the page yet, so the URL would lack it.
     st.query_params["searched"] = search_id
 
 
@@ -193,7 +193,7 @@ def _continue_button(search: KnownSearch, recipe: Path) -> None:
         "Continue",
         key="search.continue",
         icon=":material/play_arrow:",
-        help="It goes on from its log, and ends as one that was never stopped.",
+        help="Resumes from its log; results equal an uninterrupted search.",
     ):
         return
     values = {

@@ -1,4 +1,4 @@
-"""The form that starts a search: its settings, how long it would take, and its recipe."""
+"""The search form: settings, time estimate and recipe."""
 
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ _MOST: Final = 10_000
 
 
 def search_form(context: Context, ready: Selection) -> None:
-    """Settings, estimate and recipe of a new search, and the button that queues it."""
+    """Settings, estimate and recipe of a new search, and the run button."""
     asked = _fields(context)
     try:
         recipe = searching_recipe(ready, context.plan, asked)
@@ -67,7 +67,7 @@ def search_form(context: Context, ready: Selection) -> None:
 
 
 def _fields(context: Context) -> dict[str, Any]:
-    """What the fields say: the key search of a recipe."""
+    """Values of the fields: the key `search` of a recipe."""
     first, second, third = st.columns(3)
     ranked = set(context.corpora) | {corpus for corpus, part in context.weights.items() if part}
     asked: dict[str, Any] = {
@@ -76,8 +76,8 @@ def _fields(context: Context) -> dict[str, Any]:
             sorted(calibration_texts(), key=lambda text: text in ranked),  # ranked ones last
             key="search.corpus",
             format_func=text_label,
-            help="Another corpus than the one that ranks by default: a schedule that is judged on "
-            "the corpus that chose its experts would look better than it is.",
+            help="By default not the corpus that ranks: judging a schedule on the corpus that "
+            "chose its experts overstates its quality.",
         ),
         "samples": second.select_slider("Samples", _SAMPLES, value=64, key="search.samples"),
         "fitness": third.selectbox(
@@ -85,14 +85,14 @@ def _fields(context: Context) -> dict[str, Any]:
             _FITNESS,
             format_func=lambda name: MEASURES[name].label,
             key="search.fitness",
-            help="Of KL and loss less is better; they count negated.",
+            help="KL and loss are negated, so higher is always better.",
         ),
     }
     numbers = (
-        ("population", "Population", "Schedules of a generation."),
-        ("elites", "Elites", "The best of them, which stay and breed."),
-        ("generations", "Generations", "After the initial one; more can be asked for later."),
-        ("seed", "Seed", "Of all draws: the same seed finds the same."),
+        ("population", "Population", "Schedules per generation."),
+        ("elites", "Elites", "The best ones, which survive and breed."),
+        ("generations", "Generations", "After the initial one; can be extended later."),
+        ("seed", "Seed", "The same seed gives the same result."),
     )
     *columns, last = st.columns(len(numbers) + 1)
     for place, (key, label, about) in zip(columns, numbers, strict=True):
@@ -111,15 +111,14 @@ def _fields(context: Context) -> dict[str, Any]:
         list(_RACING),
         format_func=_RACING.__getitem__,
         key="search.racing",
-        help="Give a schedule up early, once a t-test on the samples so far is this sure that it "
-        "is worse than the last elite. Faster; not in the paper, and it may lose a good one.",
+        help="Drop a schedule early once a t-test on the samples so far is this sure that it is "
+        "worse than the last elite. Faster, but not in the paper, and may drop a good one.",
     )
     if any(each.corpus == asked["corpus"] for each in _curves(context)):
         is_seeded = st.toggle(
             "Start from the measured plans",
             key="search.from_curves",
-            help="The first generation holds the plans that the sensitivity of the layers gives, "
-            "beside those of the schedules.",
+            help="Add the plans from layer sensitivity to the schedules of the first generation.",
         )
         asked["start"] = MEASURED if is_seeded else "schedules"
     return asked | {"racing": racing or None}
@@ -137,26 +136,26 @@ def _say_estimate(context: Context, asked: SearchSection, known: tuple[KnownSear
     if estimate.low is not None and estimate.high is not None:
         low, high = estimate.low + start[0], estimate.high + start[1]
         text += f"**{duration_text(low)} to {duration_text(high)}**, of which "
-    text += f"{before} for libraries, samples and weights, before the first"
+    text += f"{before} to load libraries, samples and weights"
     st.markdown(f":material/timer: {text}. {literal(estimate.how)}")
     if asked.racing:
         st.text("Racing shortens this: by a third to more than a half in searches of the demo.")
 
 
 def _is_known(search: KnownSearch | None, asked: SearchSection) -> bool:
-    """Whether a search would find what is known; says so."""
+    """Whether this search ran before, with a message."""
     if search is None:
         return False
     generations = int(search.settings["generations"])
     if asked.generations > generations:
-        st.text(f"{search.search_id} ended after {generations} generations; this goes on from it.")
+        st.text(f"{search.search_id} ended after {generations} generations; this run extends it.")
         return False
     if search.result.is_finished or asked.generations < generations:
         st.text(
-            f"{search.search_id} is this search, of {generations} generations; ask for more, for "
-            "another seed, or choose it above."
+            f"{search.search_id} is this search ({generations} generations). Add generations, "
+            "change the seed, or choose it above."
         )
         return True
     tried = len(search.result.entries)
-    st.text(f"{search.search_id} was stopped; this goes on from its {tried} candidates.")
+    st.text(f"{search.search_id} was stopped; this run resumes after its {tried} candidates.")
     return False

@@ -1,4 +1,4 @@
-"""The Plan page: what each layer bears, and the form that measures it."""
+"""The Plan page: layer sensitivity, and the form that measures it."""
 
 from typing import Final
 
@@ -20,9 +20,9 @@ _SAMPLES: Final = (8, 16, 32, 64, 128)
 
 
 def sensitivity_part(context: Context) -> None:
-    """Why each layer keeps as many, one click away."""
+    """Folded charts of the layer sensitivity."""
     part = st.expander(
-        "What each layer bears, and what every size would lose",
+        "Layer sensitivity, and the predicted loss of every size",
         key="sensitivity.part",
         on_change="rerun",
     )
@@ -41,16 +41,16 @@ def sensitivity_part(context: Context) -> None:
 
 
 def sensitivity_form(context: Context) -> None:
-    """On what it is measured, how long that takes, and the button that queues it."""
+    """Corpora, time estimate and run button."""
     try:
         asked = context.ranking.request
     except UserError as error:
         st.error(literal(error), icon=":material/error:")
         return
     st.markdown(
-        "Each layer alone loses more and more of its experts; what that costs is measured. Then "
-        "the loss of every plan in this order is predicted, and **Measured** spends any budget "
-        "where it costs least."
+        "Measures the loss as each layer alone is pruned further. This predicts the loss of every "
+        "plan in this order, and lets the schedule **Measured** spend any budget where it costs "
+        "least."
     )
     offered = held_out_texts(context)
     left, right = st.columns([2, 1])

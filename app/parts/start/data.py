@@ -1,4 +1,4 @@
-"""Start, the data: statistics found, checks, and the forms that collect more."""
+"""Start, data: cached statistics, checks, and forms to collect more."""
 
 from pathlib import Path
 from statistics import median
@@ -26,10 +26,10 @@ from pruning.requests.options import DEFAULT_SEQ_LEN, DEFAULT_TOKENS
 
 _TOKENS = (8_192, 16_384, 65_536, 262_144, 524_288, 1_048_576)
 _PACKINGS: Final[dict[Packing, str]] = {
-    "auto": "end to end; rows of token ids as they are",
+    "auto": "end to end; rows of token ids unchanged",
     "concatenate": "end to end",
-    "pack": "side by side, unseen by each other",
-    "pad": "one a sequence",
+    "pack": "packed, without cross-attention",
+    "pad": "one per sequence",
 }
 _COUNTS: Final[dict[Count, str]] = {"all": "all tokens", "response": "answers only"}
 
@@ -43,10 +43,10 @@ def runs_table(context: Context) -> None:
         st.dataframe(
             table,
             hide_index=True,
-            # What a narrow window can show; the file has the rest.
+            # Columns that fit a narrow window; the file has all.
             column_order=SHOWN_COSTS,
             placeholder="-",  # statistics of weights read no tokens
-            alt=f"{len(runs)} cached runs and what each cost",
+            alt=f"{len(runs)} cached runs and their cost",
             column_config={
                 "tokens": st.column_config.NumberColumn(format="localized"),
                 "tokens/s": st.column_config.NumberColumn(format="%.0f"),
@@ -65,7 +65,7 @@ def runs_table(context: Context) -> None:
 
 
 def checks(context: Context) -> None:
-    """What is worth knowing of the model on screen before trusting a ranking."""
+    """Checks of the model before trusting a ranking."""
     with st.container(horizontal=True):
         for corpus, run in context.runs.items():
             count = int((data.expert_stats(run).table["num_tokens"] == 0).sum())
@@ -84,7 +84,7 @@ def checks(context: Context) -> None:
 
 
 def calibrate_form(context: Context) -> None:
-    """Start a calibration as a job."""
+    """Form that queues a calibration."""
     st.markdown("**Collect statistics**: run the model once over a corpus.")
     with st.form("start.calibrate", border=False):
         corpus = st.selectbox(
@@ -95,7 +95,7 @@ def calibrate_form(context: Context) -> None:
             "Tokens", _TOKENS, value=DEFAULT_TOKENS, key="start.tokens", format_func="{:,}".format
         )
         seq_len = second.select_slider(
-            "Tokens in a sequence",
+            "Sequence length",
             (128, 256, 512, 1024, 2048),
             value=DEFAULT_SEQ_LEN,
             key="start.seq_len",
@@ -127,7 +127,7 @@ def calibrate_form(context: Context) -> None:
 
 
 def known_words(context: Context, request: CalibrateRequest) -> str:
-    """How long it takes, by the runs that are there, and whether one of them is the same."""
+    """Time estimate from existing runs, and whether one of them is the same."""
     runs, _ = data.all_runs()
     asked, tokens, words = Path(request.corpus).name, request.tokens or 0, []
     for run in runs:
@@ -145,7 +145,7 @@ def known_words(context: Context, request: CalibrateRequest) -> str:
 
 
 def weights_button(context: Context) -> None:
-    """Measure the weights, or say that they are."""
+    """Button to measure the weights, or a note that they are measured."""
     st.markdown("**Weights**: AIMER, Magnitude and Hoyer need no corpus.")
     request = WeightsRequest(**own_model(context))
     command = shown_request(request).command()

@@ -1,4 +1,4 @@
-"""Start: what the plan on screen saves and what it costs, as far as it was measured."""
+"""Start: savings and measured loss of the plan on screen."""
 
 import streamlit as st
 
@@ -26,7 +26,7 @@ from pruning.sizes import format_bytes
 
 
 def finding_part(context: Context, shown: CurrentPlan) -> None:
-    """The finding in words, its three numbers, an example, and the way on."""
+    """The finding in words, three numbers, an example, and the next step."""
     losses, share = losses_of(context.model), removed_share(context)
     loss, chance = loss_of_plan(context)
     st.markdown(
@@ -50,7 +50,7 @@ def finding_part(context: Context, shown: CurrentPlan) -> None:
 
 
 def meaning(context: Context, shown: CurrentPlan) -> str:
-    """What the names of the plan's criterion and schedule mean, and the unit of loss."""
+    """Explain the plan's criterion and schedule, and the unit of loss."""
     criterion, schedule = context.ranking_criterion, shown.plan.provenance.schedule
     words = ["A nat is the unit of loss: +0.69 doubles the perplexity."]
     if schedule in SCHEDULES and schedule != "uniform":
@@ -66,7 +66,7 @@ def meaning(context: Context, shown: CurrentPlan) -> str:
 
 
 def removed_share(context: Context) -> str:
-    """What goes, in words: `Half of the experts gone`."""
+    """Sparsity in words: `Half of the experts pruned`."""
     what = "neurons" if context.plan.is_atomic else "experts"
     if context.plan.is_atomic and context.plan.unit != "neurons":
         unit = "parameters" if context.plan.unit == "params" else "bytes"
@@ -76,7 +76,7 @@ def removed_share(context: Context) -> str:
 
 
 def saved_words(context: Context, shown: CurrentPlan) -> str:
-    """Bytes before and after."""
+    """Bytes before and after, in words."""
     before, after = context.model.checkpoint.nbytes, bytes_after(context, shown)
     if after >= before:
         return "nothing saved"
@@ -86,9 +86,9 @@ def saved_words(context: Context, shown: CurrentPlan) -> str:
 def sentences(
     losses: tuple[PlanLoss, ...], loss: PlanLoss | None, chance: RandomLoss | None
 ) -> list[str]:
-    """What was measured of the plan, of chance, of one corpus alone, and how it was chosen."""
+    """Losses of the plan, Random and a single-corpus plan, and how it was chosen."""
     if loss is None:
-        return ["What that costs was not measured: **Measure** above does it on held-out corpora."]
+        return ["Its loss was not measured yet: click **Measure** above."]
     words = [
         f"On {loss.num_samples} held-out samples of each of {len(loss.change)} corpora it adds "
         f"**{loss.mean:+.2f}** to the loss on average, **{loss.worst:+.2f}** at worst, on "
@@ -109,14 +109,14 @@ def sentences(
     best = best_at(losses, loss.facts.removed or 0.0)
     if best is not None and best.chosen.plan == loss.plan:
         words.append(
-            "It is the best measured on one half of the samples; on the other half, which chose "
-            f"nothing, it adds {best.reported.mean:+.2f}."
+            "It is the best plan on one half of the samples; on the held-out half it adds "
+            f"{best.reported.mean:+.2f}."
         )
     return words
 
 
 def best_at(losses: tuple[PlanLoss, ...], share: float) -> ChosenPlan | None:
-    """The best plan of whole experts at a share, see `choose_best`; chance cannot win."""
+    """The best whole-expert plan at a sparsity, see `choose_best`; Random cannot win."""
     return choose_best(
         each
         for each in losses_at(losses, share)
@@ -125,7 +125,7 @@ def best_at(losses: tuple[PlanLoss, ...], share: float) -> ChosenPlan | None:
 
 
 def single_corpus(losses: tuple[PlanLoss, ...], loss: PlanLoss) -> PlanLoss | None:
-    """The plan of the same criterion and share whose one corpus misleads it most."""
+    """The single-corpus plan of this criterion and sparsity with the worst loss."""
     found = [
         each
         for each in losses_at(losses, loss.facts.removed or 0.0)
@@ -140,7 +140,7 @@ def single_corpus(losses: tuple[PlanLoss, ...], loss: PlanLoss) -> PlanLoss | No
 
 
 def _lost_part(loss: PlanLoss | None, chance: RandomLoss | None) -> None:
-    st.markdown("**Lost**, added loss in nats per token")
+    st.markdown("**Added loss** in nats per token")
     if loss is None:
         st.text("Not measured.")
         return
@@ -163,7 +163,7 @@ def _corpora_part(context: Context) -> None:
 
 
 def _answers_part(context: Context, shown: CurrentPlan) -> None:
-    """The newest answers of the original model and of this plan, beside those of chance."""
+    """The newest answers of the original model, this plan and Random."""
     found = sorted(records_of(context, AnswerStore), key=lambda each: each.created_at)
     mine = next((each for each in found[::-1] if each.plan_digest == shown.plan.digest), None)
     if mine is None:
@@ -177,5 +177,5 @@ def _answers_part(context: Context, shown: CurrentPlan) -> None:
         and each is not mine
     ]
     with st.container(border=True):
-        st.markdown("**Both asked**: what follows the first difference is marked.")
+        st.markdown("**Answers**: text after the first difference is highlighted.")
         answers_part(mine, *chance[:1])
