@@ -319,10 +319,13 @@ class StatsStore:
         return [found[name] for name in sorted(found)]
 
     def get(self, run_id: str) -> Run:
-        """The run of this id or of the unique id that starts so."""
+        """The run of this id, or of the only one that starts so or whose digest does."""
         runs = self.runs()
         matches = [run for run in runs if run.manifest.run_id == run_id] or [
-            run for run in runs if run.manifest.run_id.startswith(run_id)
+            run
+            for run in runs
+            if run.manifest.run_id.startswith(run_id)
+            or run.manifest.run_id.rpartition("-")[2].startswith(run_id)
         ]
         if len(matches) == 1:
             return matches[0]

@@ -48,6 +48,7 @@ COMMANDS = {
     "source.",
     "run": "Calibrate, plan or search, evaluate, export as a recipe says; finished steps are "
     "skipped.",
+    "recipe": "Recipes: init writes one.",
     "plot": "Draw a figure of the dashboard, or write the numbers behind it, without a browser "
     "session.",
     "report": "Write figures with their sentences and numbers as one HTML page that opens offline.",
@@ -91,7 +92,7 @@ def load(name: str) -> Any:
 
 # Words that may stand anywhere on a command line, and groups of commands.
 _ANYWHERE = frozenset({"--json", "--quiet", "--debug"})
-_GROUPS = ("runs", "plans", "jobs")
+_GROUPS = ("recipe", "runs", "plans", "jobs")
 _EVERYWHERE = (
     "Every command takes --json (the result as one JSON object), --quiet (errors and the result "
     "alone) and --debug (the full trace of an error)."

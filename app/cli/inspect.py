@@ -16,24 +16,27 @@ from pruning.requests.options import Switch
 from pruning.sizes import format_bytes, size_report
 
 _SHOWN = 6
+ConfigOnly = Annotated[Switch, Option("From config.json alone; no weights need to be there.")]
+
+
+def described(request: ModelRequest, *, config_only: bool) -> MoEModel:
+    """A model by the headers of its weights, or by its configuration alone."""
+    if not config_only:
+        return load_model_index(request.model, revision=request.revision)
+    config_folder(request.model, request.revision)  # fails before transformers is imported
+    from pruning.outline import outline_model
+
+    return outline_model(request.model, revision=request.revision)
 
 
 @command(ModelRequest)
 def inspect(
     request: ModelRequest,
     *,
-    config_only: Annotated[
-        Switch, Option("From config.json alone; no weights need to be there.")
-    ] = False,
+    config_only: ConfigOnly = False,
 ) -> None:
     """Show architecture, experts, sizes and what can be pruned; reads headers only."""
-    if config_only:
-        config_folder(request.model, request.revision)  # fails before transformers is imported
-        from pruning.outline import outline_model
-
-        model = outline_model(request.model, revision=request.revision)
-    else:
-        model = load_model_index(request.model, revision=request.revision)
+    model = described(request, config_only=config_only)
     report = size_report(model)
     own, bfloat16 = report.loaded()[0], report.loaded("bfloat16")[0]
     show_facts(

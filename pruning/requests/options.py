@@ -131,7 +131,9 @@ CalibratedOn = Annotated[
         ("--calibrated-on",),
     ),
 ]
-Run = Annotated[Text, Option("Run id instead of a corpus; repeatable.", ("--run",))]
+Run = Annotated[
+    Text, Option("Run id, or its unique beginning, instead of a corpus; repeatable.", ("--run",))
+]
 AllowTestSet = Annotated[
     Switch,
     Option("Use the data of a benchmark's test set for something else, and say so in results."),

@@ -166,6 +166,7 @@ def test_a_run_is_found_by_a_unique_beginning(save_run, tmp_path):
     store = StatsStore(tmp_path / "stats")
     assert store.get("tiny-cod") == a
     assert store.get(b.manifest.run_id) == b
+    assert store.get(a.manifest.run_id.rpartition("-")[2][:6]).manifest.run_id == a.manifest.run_id
     with pytest.raises(StatsError, match=rf"'tiny-co' is not unique.*{a.manifest.run_id}, "):
         store.get("tiny-co")
     with pytest.raises(StatsError, match=rf"'math' is unknown. Runs: {a.manifest.run_id}"):

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from analysis.drain import drain
 from analysis.model import load_model_index
+from analysis.stats.store import stats_store
+from builders import tiny_checkpoint
+from pruning.plan import load_plan
+from pruning.planning.make import check_request, plan_from_stats
+from pruning.recipe_file import load_recipe
+from pruning.requests.recipe import Machine, calibrate_requests, plan_request
+from pruning.tasks.calibration import calibrate_run
 
 FORMATS = Path(__file__).parents[2] / "docs" / "reference" / "files.md"
 
@@ -59,6 +67,44 @@ def test_a_share_of_the_bytes_is_that_of_plan(recipe, works, tiny, corpora, here
         *("--uneven", "--multiple-of", "2", "--stats-dir", "stats", "-o", "by-hand.json"),
     )
     assert (here / "r.plan.json").read_bytes() == (here / "by-hand.json").read_bytes()
+
+
+def test_the_recipe_of_init_plans_as_the_command_does(works, moeprune, here):
+    printed = works("recipe", "init", "demo", "-o", "demo.yaml")
+    assert printed.endswith("next: moeprune run demo.yaml\n")
+    recipe = load_recipe(here / "demo.yaml")
+    store, model = stats_store(None), load_model_index("demo")
+    request = plan_request(recipe, Machine())
+    made, _ = drain(plan_from_stats(request, model, store))
+    works("plan", "demo", "--criterion", "reap", "--corpus", "demo-math", "--shrink", "40%")
+    assert made.plan.digest == load_plan(here / "plan.json").digest
+    # What it calibrates is what ships.
+    (asked,) = calibrate_requests(recipe, Machine())
+    assert "is in the cache" in drain_notes(calibrate_run(asked))
+    assert (recipe.evaluate is not None, recipe.export.verify) == (True, True)
+    assert "17 experts in each layer" in (here / "demo.yaml").read_text()
+    again = moeprune("recipe", "init", "demo", "-o", "demo.yaml")
+    assert (again.code, "demo.yaml is there already" in again.err) == (1, True)
+
+
+def drain_notes(task):
+    """The notes of a task that is run to its end."""
+    return " ".join(step.note for step in task if step.note)
+
+
+@pytest.mark.parametrize("family", ["mixtral", "deepseek_v3", "gpt_oss"])
+def test_the_recipe_of_init_is_one_for_other_layouts(works, tmp_path_factory, here, family):
+    path = tiny_checkpoint(tmp_path_factory.mktemp(family), family).path
+    works("recipe", "init", path)
+    recipe = load_recipe(here / "recipe.yaml")
+    model = load_model_index(recipe.model)
+    check_request(plan_request(recipe, Machine()), model)
+
+
+@pytest.mark.slow
+def test_the_recipe_of_init_runs_as_it_is(works, here):
+    works("recipe", "init", "demo")
+    assert "PASS: demo-pruned, all 11 checks" in works("run", "recipe.yaml")
 
 
 def test_what_is_finished_is_not_done_again(recipe, works, here):

@@ -1,0 +1,47 @@
+"""Commands on recipes: init."""
+
+from pathlib import Path
+
+import typer
+
+from analysis.durable import write_durably
+from analysis.errors import PlanError
+from app.cli import options
+from app.cli.derive import command
+from app.cli.inspect import ConfigOnly, described
+from app.cli.say import pruned_name
+from app.console import finish
+from pruning.planning.recipe_template import recipe_template
+from pruning.recipe_file import recipe_from_yaml
+from pruning.requests.base import command_line
+from pruning.requests.model import ModelRequest
+
+recipe = typer.Typer(name="recipe", help="Recipes: init writes one.", no_args_is_help=True)
+
+
+@recipe.callback()
+def _recipes() -> None:
+    """Keep `init` a command of the group, which has no other."""
+
+
+@recipe.command()
+@command(ModelRequest)
+def init(
+    request: ModelRequest,
+    *,
+    out_file: options.Out = Path("recipe.yaml"),
+    config_only: ConfigOnly = False,
+) -> None:
+    """Write a commented recipe for a model; `moeprune run` takes it as it is."""
+    if out_file.exists():
+        raise PlanError(f"{out_file} is there already; give another file with -o.")
+    model = described(request, config_only=config_only)
+    text = recipe_template(model, request.model, pruned_name(request.model))
+    if request.revision:
+        text = text.replace("\n\n", f"\nrevision: {request.revision}\n\n", 1)
+    made = recipe_from_yaml(text, name=str(out_file))
+    write_durably(out_file, text.encode())
+    following = command_line("run", str(out_file))
+    finish(
+        f"{out_file}: recipe {made.digest[:8]} for {model.name}", {"file": str(out_file)}, following
+    )
