@@ -123,6 +123,10 @@ def read_shard(path: Path) -> Shard:
     with path.open("rb") as file:
         prefix = file.read(8)
         length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else _MAX_HEADER + 1
+        if prefix == b"version ":
+            raise CheckpointError(
+                f"{path.name} is a Git LFS pointer instead of the weights; run `git lfs pull`."
+            )
         if length > min(_MAX_HEADER, size):
             raise CheckpointError(f"{path.name} is not a safetensors file, or it is truncated.")
         header = file.read(length)

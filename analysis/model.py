@@ -22,6 +22,8 @@ _SCALES = re.compile(r".+[._](scales?|scale_inv|qzeros|zero_point|g_idx|weight_s
 _PAIRS = re.compile(r".+_blocks")
 _PACKED = re.compile(r".+\.(qweight|weight_packed)")
 _PACKED_BITS = 4
+# Quantisations that are undone while a checkpoint is loaded; with others it is not loaded here.
+DEQUANTISED = ("fp8", "mxfp4")
 DEMO_MODEL = "demo"
 DEMO_CHECKPOINT = Path(__file__).parent / "demo" / "checkpoint"
 # The embedding, and the head that may be tied to it.
@@ -204,6 +206,16 @@ def check_layers(model: MoEModel) -> None:
             wanted = set(product(range(layer.num_experts), family.projections))
         missing = sorted(wanted - {(slot.expert, slot.projection) for slot in weights}, key=str)
         if missing:
+            strange = (
+                entry.name
+                for entry in model.unlocated
+                if ".experts." in entry.name and family.routed_layer(entry.name) == layer.index
+            )
+            if not weights and (name := next(strange, "")):
+                raise UnsupportedModelError(
+                    f"The experts of layer {layer.index} have names that are not those of "
+                    f"{family.label} in transformers, such as {name}; convert the checkpoint."
+                )
             expert, projection = missing[0]
             owner = "stacked" if expert is None else f"expert {expert}'s"
             raise CheckpointError(

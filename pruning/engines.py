@@ -11,7 +11,7 @@ from typing import Final
 
 from analysis.families.base import WIDTHS_KEY
 from analysis.families.native import is_registered_here
-from analysis.model import MoEModel
+from analysis.model import DEQUANTISED, MoEModel
 from pruning.atoms.widths import WidthPlan, widths_config
 from pruning.plan import PruningPlan
 
@@ -42,7 +42,7 @@ class Contents:
     counts: tuple[int, ...]  # routed experts of each sparse layer
     model_type: str  # of its configuration
     in_transformers: bool = True  # transformers has classes for this model type
-    is_quantised: bool = False  # the experts are stored in FP8 or in blocks
+    quantisation: str = ""  # by transformers' name; empty: they are not quantised
     # Experts have fewer neurons than the configuration's one width says.
     has_own_widths: bool = False
     # The architecture is not in the table of families, so nobody tried it.
@@ -70,7 +70,7 @@ def contents_of(
         counts=tuple(counts),
         model_type=model.family.model_type,
         in_transformers=not is_registered_here(model.family.model_type),
-        is_quantised=bool(model.checkpoint.config.get("quantization_config")),
+        quantisation=model.quantisation,
         has_own_widths=bool(said[WIDTHS_KEY]),
         is_discovered=model.family.discovered,
         lacks_head=plan is None and model.tied_embedding is not None,
@@ -131,12 +131,9 @@ def verdicts(contents: Contents) -> tuple[Verdict, ...]:
         own, reason = "number and width", "one width for all experts is expected"
     if contents.is_uniform:
         reads, reason = Reads.EXPECTED, "same layout and keys as the original"
-    builds = f"builds each layer with its own {own} of experts; runs no remote code"
-    if contents.is_quantised:
-        builds += f"; quantised experts are dequantised on a CPU, on a GPU {NOT_TRIED}"
     return (
         *_transformers(contents),
-        Verdict("moeprune, load_pruned", Reads.YES, builds),
+        _load_pruned(contents, own),
         *(
             Verdict(engine, Reads.NO, f"{_TIED[engine]}; an export has a head of its own")
             if contents.lacks_head and engine in _TIED
@@ -144,6 +141,19 @@ def verdicts(contents: Contents) -> tuple[Verdict, ...]:
             for engine, one_count in _ONE_COUNT.items()
         ),
     )
+
+
+def _load_pruned(contents: Contents, own: str) -> Verdict:
+    engine, kind = "moeprune, load_pruned", contents.quantisation
+    builds = f"builds each layer with its own {own} of experts; runs no remote code"
+    if kind and kind not in DEQUANTISED:
+        return Verdict(engine, Reads.NO, f"checkpoints quantised with {kind} are not loaded")
+    if kind:
+        builds += f"; quantised experts are dequantised on a CPU, on a GPU {NOT_TRIED}"
+    if contents.is_discovered:
+        reason = f"if transformers has a class for {contents.model_type!r}: {builds}"
+        return Verdict(engine, Reads.EXPECTED, reason)
+    return Verdict(engine, Reads.YES, builds)
 
 
 def _transformers(contents: Contents) -> Sequence[Verdict]:

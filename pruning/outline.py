@@ -53,7 +53,7 @@ def outline_model(
     folder = config_folder(source, revision)
     config = read_config(folder)
     # Not from the shapes: what is not in the table of families is discovered from real headers.
-    family = family_of(config, {})
+    family = family_of(config)
     named = dtype or config.get("dtype") or config.get("torch_dtype") or "bfloat16"
     # As for a checkpoint: never the path of a folder.
     name = folder.resolve().name if Path(source).expanduser().exists() else source

@@ -10,15 +10,22 @@ from typing import Any
 import safetensors
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoTokenizer, FineGrainedFP8Config, Mxfp4Config, PreTrainedModel
+from transformers import (
+    CONFIG_MAPPING,
+    AutoTokenizer,
+    FineGrainedFP8Config,
+    Mxfp4Config,
+    PreTrainedModel,
+)
 
 from analysis.aligned import align_weights
 from analysis.calibration.distributed import join
 from analysis.calibration.expert_parallel import loading_options
 from analysis.corpora import Tokenizer
 from analysis.errors import CheckpointError, StatsError, UnsupportedModelError
+from analysis.families.native import register_native
 from analysis.launcher import launched_world, local_rank
-from analysis.model import MoEModel
+from analysis.model import DEQUANTISED, MoEModel
 from analysis.nonuniform.loading import auto_class_of
 from analysis.stats.groups import Group, misfit
 
@@ -197,6 +204,20 @@ def load_error(model: MoEModel, error: Exception) -> CheckpointError:
     if not isinstance(error, _SAYING):  # such as the key of a KeyError, which alone says little
         reason = f"{type(error).__name__} {reason}"
     return CheckpointError(f"transformers cannot load {model.name}: {reason}")
+
+
+def why_not_loaded(model: MoEModel, *, trusted: bool = False) -> str:
+    """Why a checkpoint is not loaded here, in a sentence without an end; empty if it is.
+
+    `trusted`: code that comes with it may be run, and may bring the class.
+    """
+    register_native(model.family.model_type)
+    own_code = trusted and model.checkpoint.config.get("auto_map")
+    if not own_code and model.family.model_type not in CONFIG_MAPPING:
+        return f"transformers has no class for {model.family.model_type!r}"
+    if model.quantisation and model.quantisation not in DEQUANTISED:
+        return f"checkpoints quantised with {model.quantisation} are not loaded here"
+    return ""
 
 
 def dequantising_config(model: MoEModel) -> Any:

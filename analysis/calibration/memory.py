@@ -10,11 +10,17 @@ import torch
 from analysis.calibration.backward import BACKWARD_OPTIONS
 from analysis.calibration.free import free_memory
 from analysis.calibration.hidden import are_too_large
-from analysis.calibration.loading import DTYPES, CalibrationSettings, resolve_device, resolve_dtype
+from analysis.calibration.loading import (
+    DTYPES,
+    CalibrationSettings,
+    resolve_device,
+    resolve_dtype,
+    why_not_loaded,
+)
 from analysis.calibration.streamed import hidden_bytes
 from analysis.calibration.sums import sums_of
 from analysis.corpora import TokenSequences
-from analysis.errors import CheckpointError
+from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.families import SlotKind
 from analysis.heads import beside_text
 from analysis.model import MoEModel
@@ -166,7 +172,9 @@ def _matmul_speed(model: MoEModel, settings: CalibrationSettings) -> float:
 
 
 def estimate(model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings) -> Estimate:
-    """What memory and time to expect; the model is not loaded."""
+    """What memory and time to expect; the model is not loaded, and refused if it cannot be."""
+    if why := why_not_loaded(model, trusted=settings.trust_remote_code):
+        raise UnsupportedModelError(f"{model.name} cannot be calibrated: {why}.")
     needs = memory_needs(model, sequences, settings)
     padded = sequences.num_padded(settings.batch_size)
     times = _TIMES_WITH_BACKWARD if "gradient" in settings.groups else 1.0

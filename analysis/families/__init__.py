@@ -58,7 +58,14 @@ def family_of(config: Config, shapes: Mapping[str, tuple[int, ...]] | None = Non
     # Composite models keep their text part in a configuration of its own.
     inner = config.get("text_config")
     inner = inner if isinstance(inner, dict) else {}
-    if not any(key in config or key in inner for key in COUNT_KEYS):
+    is_counted = any(part.get(key) is not None for part in (config, inner) for key in COUNT_KEYS)
+    if not is_counted and (where := _uncounted(config, shapes or {})):
+        raise UnsupportedModelError(
+            f"This {model_type or 'unnamed'} model has experts ({where}), but its config.json does "
+            f"not count them where other models do: by {', '.join(COUNT_KEYS)}, at the top or in "
+            f"text_config. Supported MoE model types: {supported}."
+        )
+    if not is_counted:
         raise UnsupportedModelError(
             f"This {model_type or 'unnamed'} model is dense: its config.json names no experts, "
             f"so there is nothing to prune. Supported MoE model types: {supported}."
@@ -68,3 +75,11 @@ def family_of(config: Config, shapes: Mapping[str, tuple[int, ...]] | None = Non
             f"The model type {model_type!r} is not in the table of families: {supported}."
         )
     return discover(config, shapes)
+
+
+def _uncounted(config: Config, shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """A sign of experts where nothing is looked for: a part that counts some, or a tensor."""
+    parts = (key for key, part in config.items() if isinstance(part, dict))
+    counting = (key for key in parts if any(config[key].get(each) for each in COUNT_KEYS))
+    named = (name for name in shapes if "experts" in name and "shared" not in name)
+    return next(counting, next(named, ""))

@@ -14,7 +14,10 @@ from analysis.errors import UnsupportedModelError
 from analysis.families.base import PER_LAYER_KEY, GroupRule, MoEFamily, RouterTensor, SharedExperts
 
 COUNT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-_TOP_K_KEYS = ("num_experts_per_tok", "moe_k", "moe_topk", "top_k_experts")
+_TOP_K_KEYS = (
+    *("num_experts_per_tok", "num_experts_per_token"),
+    *("moe_k", "moe_topk", "top_k_experts"),
+)
 _WIDTH_KEYS = ("moe_intermediate_size", "intermediate_size", "expert_ffn_hidden_size")
 _PROJECTIONS = (
     {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"},
@@ -133,6 +136,8 @@ def _place(shapes: Shapes) -> _Place:
         match = _NAMES.fullmatch(name)
         if name.startswith("mtp."):  # heads have experts of their own
             continue
+        if match and match["block"] == "experts":
+            raise _NotCommonError(f"{name} lies directly in its layer, in no block")
         if match is None and ".experts." in name:
             raise _NotCommonError(f"{name} is no <prefix>.layers.N.<block>.experts tensor")
         if match is None:

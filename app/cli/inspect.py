@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from analysis.families import MoELayer, SlotKind
+from analysis.families.base import HEAD_KEYS
 from analysis.heads import prediction_heads
 from analysis.model import MoEModel, config_folder, load_model_index
 from analysis.widths import expert_widths, loaded_widths
@@ -39,11 +40,14 @@ def inspect(
     model = described(request, config_only=config_only)
     report = size_report(model)
     own, bfloat16 = report.loaded()[0], report.loaded("bfloat16")[0]
+    stored = f"{format_bytes(own)} as stored"
+    if config_only and model.quantisation:
+        stored = f"less as stored, in {model.quantisation}, which config.json alone does not tell"
     show_facts(
         {
             **_facts(model),
             "parameters": f"{report.params_before:,}, {report.active_before:,} active per token",
-            "loaded": f"{format_bytes(own)} as stored, {format_bytes(bfloat16)} in bfloat16",
+            "loaded": f"{stored}, {format_bytes(bfloat16)} in bfloat16",
             "expert FLOPs per token": f"{report.expert_flops:,} (2 per weight of the chosen "
             "experts)",
         }
@@ -131,8 +135,9 @@ def _layout(model: MoEModel) -> str:
 def _heads(model: MoEModel) -> str:
     """Heads for multi-token prediction, and what an export does with them."""
     heads = prediction_heads(model)
+    named = [f"{key} = {n}" for key in HEAD_KEYS if (n := model.config.get(key))]
     if not heads:
-        return "none"
+        return f"none here, so not counted, but config.json says {named[0]}" if named else "none"
     has_experts = any(head.has_experts for head in heads)
     what = "with experts; export drops" if has_experts else "without experts; export keeps"
     names = ", ".join(head.name for head in heads)

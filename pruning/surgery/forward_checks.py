@@ -5,12 +5,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import CONFIG_MAPPING
 
 from analysis.aligned import align_weights
 from analysis.calibration.loading import LOADING_ERRORS, dequantising_config
-from analysis.errors import UnsupportedModelError, first_line
-from analysis.families.native import register_native
+from analysis.errors import first_line
 from analysis.heads import prediction_heads
 from analysis.model import MoEModel
 from analysis.nonuniform.loading import auto_class_of
@@ -30,18 +28,6 @@ def random_tokens(model: MoEModel, tokens: int) -> torch.Tensor:
     shape = (-(-tokens // length), length)
     ids = np.random.default_rng(_SEED).integers(0, int(config["vocab_size"]), shape)
     return torch.from_numpy(ids)
-
-
-def why_not_loaded(model: MoEModel) -> str:
-    """Why a checkpoint is not loaded here, in a sentence without an end; empty if it is."""
-    register_native(model.family.model_type)
-    if model.family.model_type not in CONFIG_MAPPING:
-        return f"transformers has no class for {model.family.model_type!r}"
-    try:
-        dequantising_config(model)
-    except UnsupportedModelError:
-        return f"checkpoints quantised with {model.quantisation} are not loaded here"
-    return ""
 
 
 def _load(model: MoEModel, dtype: torch.dtype | str) -> tuple[Any, Any]:

@@ -120,11 +120,11 @@ def _verify_forward(
 ) -> Generator[Progress, None, VerifyReport]:
     """The load level, and the logits level if the report aims at it."""
     # Here and not above: the dashboard imports this module and must start without torch.
+    from analysis.calibration.loading import why_not_loaded
     from pruning.surgery.forward_checks import (
         check_load,
         check_logits,
         random_tokens,
-        why_not_loaded,
     )
 
     exported = describe_model(open_checkpoint(path))

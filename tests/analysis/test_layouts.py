@@ -3,12 +3,14 @@
 import json
 
 import pytest
+from calibrations import make_sequences, make_settings
 from exports import export
 from hollow import experts, hollow
 
-from analysis.calibration.memory import active_params
-from analysis.errors import CheckpointError
+from analysis.calibration.memory import active_params, estimate
+from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.model import load_model_index
+from pruning.engines import Reads, contents_of, verdicts
 from pruning.heads import HeadChoice
 from pruning.sizes import size_report
 
@@ -114,3 +116,72 @@ def test_packed_integers_count_as_the_weights_in_them(tmp_path, method):
         whole.active_before,
     )
     assert report.loaded("bfloat16") == whole.loaded("bfloat16")
+
+
+@pytest.mark.parametrize("method", PACKED)
+def test_what_cannot_be_loaded_is_said_before_anything_is_estimated(tmp_path, method):
+    split, quantised = PACKED[method]
+    model = glm(tmp_path, split, quantization_config=quantised)
+    (own,) = (each for each in verdicts(contents_of(model)) if "load_pruned" in each.engine)
+    assert (own.reads, own.reason) == (
+        Reads.NO,
+        f"checkpoints quantised with {method} are not loaded",
+    )
+    with pytest.raises(UnsupportedModelError, match=f"quantised with {method} are not loaded here"):
+        estimate(model, make_sequences(), make_settings())
+
+
+def test_a_type_without_a_class_is_not_estimated(tmp_path):
+    model = glm(tmp_path, model_type="no_such_moe")
+    (own,) = (each for each in verdicts(contents_of(model)) if "load_pruned" in each.engine)
+    assert own.reads is Reads.EXPECTED
+    with pytest.raises(UnsupportedModelError, match="transformers has no class for 'no_such_moe'"):
+        estimate(model, make_sequences(), make_settings())
+
+
+def renamed(old, new):
+    """The tensors of GLM with other names of something."""
+    tensors = TRUNK | experts("model.layers.1.mlp", COUNT, HIDDEN, WIDTH)
+    return {name.replace(old, new): shape for name, shape in tensors.items()}
+
+
+NEW = {**GLM, "model_type": "new_moe", "n_routed_experts": None, "num_nextn_predict_layers": 0}
+# Configuration, tensors, and what is said of them.
+REFUSALS = {
+    "a part counts them": (
+        {**NEW, "llm_config": {"num_experts": COUNT}}, {}, r"has experts \(llm_config\)"
+    ),
+    "nobody counts them": (
+        NEW, renamed(".mlp.", ".moe."), r"has experts \(model\.layers\.1\.moe\.experts\.0\."
+    ),
+    "in no block": (
+        {**NEW, "num_experts": COUNT}, renamed("mlp.experts.", "experts."),
+        r"layers\.1\.experts\.0\.gate_proj\.weight lies directly in its layer",
+    ),
+    "other projections": (
+        {**GLM, "num_nextn_predict_layers": 0}, renamed("_proj", "_projection"),
+        r"layer 1 have names that are not those of .* such as .*\.0\.gate_projection\.weight",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_a_refusal_says_what_is_in_the_way(tmp_path, name):
+    config, tensors, message = REFUSALS[name]
+    with pytest.raises(UnsupportedModelError, match=message) as caught:
+        load_model_index(str(hollow(tmp_path, config, TRUNK | tensors)))
+    assert "dense" not in str(caught.value)
+
+
+def test_the_key_of_kimi_linear_says_how_many_experts_a_token_gets(tmp_path):
+    config = {**NEW, "num_experts": COUNT, "num_experts_per_token": 3, "num_experts_per_tok": None}
+    model = load_model_index(str(hollow(tmp_path, config, renamed("", ""))))
+    assert [layer.top_k for layer in model.layers] == [3]
+
+
+def test_a_git_lfs_pointer_is_no_truncated_file(tmp_path):
+    hollow(tmp_path, GLM, {})
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 4976698672\n"
+    (tmp_path / "model.safetensors").write_text(pointer)
+    with pytest.raises(CheckpointError, match=r"is a Git LFS pointer .* `git lfs pull`"):
+        load_model_index(str(tmp_path))

@@ -118,3 +118,11 @@ def test_no_configuration(tmp_path):
         outline_model(str(tmp_path))
     with pytest.raises(CheckpointError, match="is not a directory"):
         outline_model(str(tmp_path / "nowhere"))
+
+
+def test_a_type_that_is_not_listed_is_not_judged_by_its_layout(tmp_path):
+    config = {"model_type": "new_moe", "num_experts": 8, "num_experts_per_tok": 2}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UnsupportedModelError, match="'new_moe' is not in the table") as caught:
+        outline_model(str(tmp_path))
+    assert "layout" not in str(caught.value)
