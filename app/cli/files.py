@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.durable import write_durably, written_durably
-from analysis.errors import StatsError
+from analysis.errors import PlanError, StatsError
+from app.console import note
+from pruning.plan import PruningPlan, load_plan
 from pruning.requests.base import Option
 
 if TYPE_CHECKING:
@@ -24,6 +26,26 @@ def check_new_file(value: object, option: Option | None) -> None:
     if value.suffix not in (*others, last):
         use = f"{', '.join(others)} or {last}"
         raise StatsError(f"{value.name} has no known ending; use {use}.")
+
+
+def save_plan(plan: PruningPlan, path: Path, *, force: bool) -> None:
+    """Write a plan; another one that is there is replaced only with `force`."""
+    if path.exists() and not force and (digest := _digest(path)) != plan.digest:
+        held = f"holds another plan ({digest[:8]})" if digest else "is there and holds no plan"
+        raise PlanError(f"{path} {held}; name another file with -o, or replace it with --force.")
+    content = plan.to_json().encode()
+    if path.is_file() and path.read_bytes() == content:
+        note(f"{path} is unchanged")
+    else:
+        plan.save(path)
+
+
+def _digest(path: Path) -> str:
+    """The digest of the plan in a file; nothing if it holds none."""
+    try:
+        return load_plan(path).digest
+    except PlanError:
+        return ""
 
 
 def write_result(path: Path, content: Mapping[str, Any]) -> None:

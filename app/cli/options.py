@@ -11,4 +11,5 @@ OutTable = Annotated[Out, Option("File to write: .csv or .parquet.", endings=(".
 OutFigure = Annotated[Path, Option(file="new", endings=(".html", ".svg", ".png", ".pdf"))]
 Plan = Annotated[Path, Option("plan.json.", ("--plan",))]
 Recipe = Annotated[Path, Option("recipe.yaml.", place="RECIPE")]
+Force = Annotated[Switch, Option("Replace another plan that is there.")]
 DryRun = Annotated[Switch, Option("Show what it would take; write nothing.")]

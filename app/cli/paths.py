@@ -15,7 +15,7 @@ from analysis.stats.samples import joined_stats
 from analysis.stats.store import load_sample_stats, stats_store
 from app.cli import options
 from app.cli.derive import command
-from app.cli.files import write_csv
+from app.cli.files import save_plan, write_csv
 from app.cli.say import say_plan, say_sources
 from app.console import counted, out
 from pruning.budget import sparsity_budget
@@ -33,6 +33,7 @@ def paths(
     table: Annotated[
         Path | None, Option("Also write how many samples need each expert, as CSV.", file="new")
     ] = None,
+    force: options.Force = False,
 ) -> None:
     """Keep the experts on the heaviest paths through the layers (MoE Pathfinder); writes plan.json.
 
@@ -63,7 +64,7 @@ def paths(
         schedule_parameters={**provenance.schedule_parameters, **chosen},
     )
     plan = replace(made.plan, provenance=read)
-    plan.save(out_file)
+    save_plan(plan, out_file, force=force)
     say_plan(model, plan, out_file)
     if table is not None:
         write_csv(follow(stats, made.count, weighing).table(made.count), table)

@@ -11,7 +11,7 @@ from analysis.model import DEMO_MODEL, MoEModel, load_model_index
 from analysis.stats.store import stats_store
 from app.cli import options
 from app.cli.derive import command
-from app.cli.files import write_csv
+from app.cli.files import save_plan, write_csv
 from app.cli.say import (
     commands_after_plan,
     say_choice,
@@ -131,12 +131,17 @@ def diff(
 
 
 @command(PlanRequest)
-def plan(request: PlanRequest, *, out_file: options.Out = Path("plan.json")) -> None:
+def plan(
+    request: PlanRequest,
+    *,
+    out_file: options.Out = Path("plan.json"),
+    force: options.Force = False,
+) -> None:
     """Choose the experts that stay, or the neurons in them; writes plan.json."""
     model = load_model_index(request.model, revision=request.revision)
     check_request(request, model)
     made, ranking = follow(plan_from_stats(request, model, stats_store(request.stats_dir)))
-    made.plan.save(out_file)
+    save_plan(made.plan, out_file, force=force)
     if request.is_atomic:
         routing = ranking.routing if ranking else None
         show_width_options(model, made.plan, request.width_multiple_of, routing)

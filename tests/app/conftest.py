@@ -161,6 +161,7 @@ def run(tmp_path, monkeypatch):
     def _run(line):
         program, *words = shlex.split(line)
         assert program == "moeprune"
+        words += ["--force"] if words[0] == "plan" else []  # over the plan of an earlier line
         monkeypatch.setattr(sys, "argv", ["moeprune", *words])
         result = CliRunner().invoke(app.cli.cli, words, catch_exceptions=False)
         assert result.exit_code == 0, result.output

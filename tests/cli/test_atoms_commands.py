@@ -153,7 +153,7 @@ def test_an_export_says_the_flops_that_its_plan_said(works, here, corpora):
     export = ("export", "demo", "out", "--plan", "p.json", "--dry-run")
     assert line in works(*export)
     # What no run ranked has no routing of its own.
-    works(*PLAN, "--sparsity", "40%", "-o", "p.json")
+    works(*PLAN, "--sparsity", "40%", "-o", "p.json", "--force")
     assert "if each is chosen equally often" in works(*export)
 
 

@@ -22,7 +22,7 @@ def make(works, tiny, stats, corpora, here):
         text = [f"--corpus={corpora[corpus]}"] if corpus is not None else []
         output = works(
             *("plan", tiny, "--criterion", criterion, *words.split(), *text),
-            *("--stats-dir", stats, "-o", name),
+            *("--stats-dir", stats, "-o", name, "--force"),
         )
         return json.loads((here / name).read_text()), output
 
@@ -204,3 +204,24 @@ def test_a_target_size_is_met(make):
     assert plan["budget"]["kind"] == "size"
     half, _ = make("--target-gib 0.00004 --target-dtype bfloat16")
     assert half["kept"] == plan["kept"]
+
+
+def test_another_plan_is_replaced_only_when_asked(works, moeprune, here):
+    words = ("plan", "demo", "--criterion", "reap", "--corpus", "demo-code")
+    half = ("--sparsity", "50%")
+    works(*words, *half)
+    before = (here / "plan.json").read_bytes()
+    assert "plan.json is unchanged" in works(*words, *half)
+    outcome = moeprune(*words, "--sparsity", "25%")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "plan.json holds another plan (" in outcome.err
+    assert "-o, or replace it with --force" in outcome.err
+    assert (here / "plan.json").read_bytes() == before
+    works(*words, "--sparsity", "25%", "--force")
+    assert (here / "plan.json").read_bytes() != before
+    # The same experts, asked for in another way: the same plan.
+    works(*words, *half, "-o", "other.json")
+    works(*words, "--remove", 96, "-o", "other.json")
+    (here / "notes.txt").write_text("mine")
+    assert moeprune(*words, *half, "-o", "notes.txt").code == 1
+    assert (here / "notes.txt").read_text() == "mine"

@@ -14,7 +14,8 @@ def command(works, tiny, stats, corpora, here):
 
     def run(name, out, *options, corpus=None):
         wanted = ("--corpus", corpora[corpus]) if corpus is not None else ()
-        works(name, tiny, *options, *wanted, "--stats-dir", stats, "-o", out)
+        again = ("--force",) if name == "plan" else ()
+        works(name, tiny, *options, *wanted, *again, "--stats-dir", stats, "-o", out)
         return here / out
 
     return run

@@ -30,7 +30,7 @@ def measure(works, tiny, corpora, stats):
 def plan(works, tiny, stats, here):
     def run(*words):
         words = ("--schedule", "measured", "--stats-dir", stats, *words)
-        works("plan", tiny, *words, "-o", "plan.json")
+        works("plan", tiny, *words, "-o", "plan.json", "--force")
         return load_plan(here / "plan.json", model=load_model_index(str(tiny)))
 
     return run
