@@ -145,4 +145,4 @@ def test_installed_commands_find_the_demo_and_its_statistics(
         text=True,
     )
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.startswith("plan.json: keeps 96 of 192 experts")
+    assert "\nplan.json: keeps 96 of 192 experts (16 of 32 per layer), " in f"\n{ended.stdout}"

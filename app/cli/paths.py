@@ -8,7 +8,7 @@ from typing import Annotated, cast
 import typer
 
 from analysis.criteria.pathfinder import PATHFINDER
-from analysis.model import load_model_index
+from analysis.model import MoEModel, load_model_index
 from analysis.ranking.trajectory import Weighing, follow, representative_samples
 from analysis.stats.choose import notes_on_others, sample_runs
 from analysis.stats.samples import joined_stats
@@ -16,9 +16,9 @@ from analysis.stats.store import load_sample_stats, stats_store
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import save_plan, write_csv
-from app.cli.say import say_plan, say_sources
-from app.console import counted, out
-from pruning.budget import sparsity_budget
+from app.cli.say import commands_after_plan, say_plan, say_sources
+from app.console import counted, note
+from pruning.budget import Budget, SizeTarget, even_budget, size_budget, sparsity_budget
 from pruning.requests.base import Option
 from pruning.requests.paths import PathsRequest
 from pruning.schedules import Spending
@@ -39,8 +39,10 @@ def paths(
 
     Needs statistics of samples: calibrate with --groups routed,dense.
     """
-    if request.top_m is None and request.sparsity is None:
-        raise typer.BadParameter("give --top-m or --sparsity, or both")
+    if request.top_m is None and request.sparsity is None and request.shrink is None:
+        raise typer.BadParameter("give --top-m or --sparsity, or both; or --shrink")
+    if request.sparsity is not None and request.shrink is not None:
+        raise typer.BadParameter("give --sparsity or --shrink, not both")
     weighing = Weighing(request.weights, request.transitions)
     model = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
@@ -49,8 +51,8 @@ def paths(
     if request.clusters is not None:
         each = [representative_samples(samples, request.clusters) for samples in each]
     stats = joined_stats(each)
-    if request.sparsity is not None:
-        spending = Spending(model.layers, sparsity_budget(model.layers, request.sparsity))
+    if (budget := _budget(request, model)) is not None:
+        spending = Spending(model.layers, budget)
         cut = Cut(request.schedule, request.top_m)
         made = budget_plan(model, stats, spending, cut, weighing)
     else:
@@ -65,13 +67,23 @@ def paths(
     )
     plan = replace(made.plan, provenance=read)
     save_plan(plan, out_file, force=force)
-    say_plan(model, plan, out_file)
     if table is not None:
         write_csv(follow(stats, made.count, weighing).table(made.count), table)
     there_are = prod(stats.grid.counts)
     followed = f"the first {counted(made.count, 'path')}"
     if made.count >= there_are:
         followed = f"all {there_are:,} paths"
-    out.print(f"{made.union} experts lie on {followed} of {stats.num_samples} samples")
+    note(f"{made.union} experts lie on {followed} of {stats.num_samples} samples")
     others = () if request.runs else store.of_model(model.identity, "routed")
     say_sources(runs, notes_on_others(runs, others, PATHFINDER))
+    say_plan(model, plan, out_file, *commands_after_plan(request, out_file))
+
+
+def _budget(request: PathsRequest, model: MoEModel) -> Budget | None:
+    """How many experts go; None where all that lie on the paths stay."""
+    if request.sparsity is not None:
+        return sparsity_budget(model.layers, request.sparsity)
+    if request.shrink is None:
+        return None
+    target = SizeTarget("shrink", request.shrink)
+    return (even_budget if request.schedule == "uniform" else size_budget)(model, target)

@@ -18,6 +18,7 @@ from pruning.evaluate.result import MEASURES, Metric
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
 from pruning.plan_summary import plan_summary
 from pruning.requests.base import command_line, option_words
+from pruning.requests.paths import PathsRequest
 from pruning.requests.plan import PlanRequest
 from pruning.search.result import RESULT_NAME, SearchResult
 from pruning.sizes import SizeReport, format_bytes, format_count, size_report
@@ -112,7 +113,7 @@ def _sizes(report: SizeReport) -> dict[str, object]:
     }
 
 
-def commands_after_plan(request: PlanRequest, path: Path) -> tuple[str, str]:
+def commands_after_plan(request: PlanRequest | PathsRequest, path: Path) -> tuple[str, str]:
     """The commands that measure a plan and that write its checkpoint."""
     corpora = [parse_corpus_weight(text).corpus for text in request.corpora]
     corpus = (corpora or ["demo-prose" if request.model == DEMO_MODEL else "c4"])[0]

@@ -39,6 +39,7 @@ class PathsRequest(ModelRequest):
             "as it takes."
         ),
     ] = None
+    shrink: options.Shrink | None = None
     weights: PathWeights = "both"
     transitions: Transitions = "paper"
     clusters: PathClusters | None = None

@@ -5,9 +5,12 @@ import json
 import pandas as pd
 import pytest
 
+from analysis.model import load_model_index
 from builders import tiny_checkpoint
+from pruning.plan import PruningPlan, load_plan, model_ref
 from pruning.recipe import Recipe
 from pruning.requests.recipe import Machine, calibrate_requests
+from pruning.sizes import size_report
 
 
 @pytest.fixture
@@ -66,6 +69,16 @@ def test_a_budget_of_given_paths_is_the_criterion_under_a_global_schedule(works,
     works("paths", "model", "--top-m", "3", "--table", "t.parquet", "--stats-dir", "stats")
     scores, table = pd.read_csv(calibrated / "s.csv"), pd.read_csv(calibrated / "t.parquet")
     assert scores["score"].tolist() == table["num_samples"].tolist()
+
+
+def test_a_share_of_the_bytes_is_a_budget_of_paths(works, calibrated):
+    works("paths", "model", "--shrink", "20%", "--schedule", "uniform", "--stats-dir", "stats")
+    plan, model = load_plan(calibrated / "plan.json"), load_model_index("model")
+    report = size_report(model, plan)
+    (count,) = {len(ids) for ids in plan.kept.values()}
+    more = {layer.index: tuple(range(count + 1)) for layer in model.layers}
+    larger = size_report(model, PruningPlan(model_ref(model), more))
+    assert report.bytes_after <= 0.8 * report.bytes_before < larger.bytes_after
 
 
 def test_measured_transitions_and_representatives_are_in_the_plan(works, calibrated):
