@@ -117,6 +117,22 @@ class MoEModel:
         given = (each.get(_QUANTISED) for each in (self.checkpoint.config, self.config))
         return next(filter(None, given), {})
 
+    @cached_property
+    def unloadable(self) -> str:
+        """Why its quantised weights cannot be loaded here, on one line; empty if they can."""
+        if self.quantisation and self.quantisation not in DEQUANTISED:
+            return f"checkpoints quantised with {self.quantisation} are not loaded here"
+        for name, entry in self.checkpoint.tensors.items():
+            grid = self.checkpoint.tensors.get(f"{name}_scale_inv")
+            if grid is None or len(grid.shape) != len(entry.shape) or 0 in grid.shape:
+                continue
+            if any(size % scales for size, scales in zip(entry.shape, grid.shape, strict=True)):
+                return (
+                    f"transformers cannot dequantise {name}: {list(entry.shape)} does not divide "
+                    f"into its {list(grid.shape)} scales; use the model in bfloat16"
+                )
+        return ""
+
     def num_weights(self, entry: TensorEntry) -> int:
         """Weights that a tensor stands for: its elements, but for the parts of quantised ones."""
         if not self.quantisation:

@@ -11,7 +11,7 @@ from typing import Final
 
 from analysis.families.base import WIDTHS_KEY
 from analysis.families.native import is_registered_here
-from analysis.model import DEQUANTISED, MoEModel
+from analysis.model import MoEModel
 from pruning.atoms.widths import WidthPlan, widths_config
 from pruning.plan import PruningPlan
 
@@ -43,6 +43,7 @@ class Contents:
     model_type: str  # of its configuration
     in_transformers: bool = True  # transformers has classes for this model type
     quantisation: str = ""  # by transformers' name; empty: they are not quantised
+    unloadable: str = ""  # why the quantised weights cannot be loaded here; empty if they can
     # Experts have fewer neurons than the configuration's one width says.
     has_own_widths: bool = False
     # The architecture is not in the table of families, so nobody tried it.
@@ -71,6 +72,7 @@ def contents_of(
         model_type=model.family.model_type,
         in_transformers=not is_registered_here(model.family.model_type),
         quantisation=model.quantisation,
+        unloadable=model.unloadable,
         has_own_widths=bool(said[WIDTHS_KEY]),
         is_discovered=model.family.discovered,
         lacks_head=plan is None and model.tied_embedding is not None,
@@ -144,11 +146,11 @@ def verdicts(contents: Contents) -> tuple[Verdict, ...]:
 
 
 def _load_pruned(contents: Contents, own: str) -> Verdict:
-    engine, kind = "moeprune, load_pruned", contents.quantisation
+    engine = "moeprune, load_pruned"
     builds = f"builds each layer with its own {own} of experts; runs no remote code"
-    if kind and kind not in DEQUANTISED:
-        return Verdict(engine, Reads.NO, f"checkpoints quantised with {kind} are not loaded")
-    if kind:
+    if contents.unloadable:
+        return Verdict(engine, Reads.NO, contents.unloadable)
+    if contents.quantisation:
         builds += f"; quantised experts are dequantised on a CPU, on a GPU {NOT_TRIED}"
     if contents.is_discovered:
         reason = f"if transformers has a class for {contents.model_type!r}: {builds}"

@@ -25,7 +25,7 @@ from analysis.corpora import Tokenizer
 from analysis.errors import CheckpointError, StatsError, UnsupportedModelError
 from analysis.families.native import register_native
 from analysis.launcher import launched_world, local_rank
-from analysis.model import DEQUANTISED, MoEModel
+from analysis.model import MoEModel
 from analysis.nonuniform.loading import auto_class_of
 from analysis.stats.groups import Group, misfit
 
@@ -215,9 +215,7 @@ def why_not_loaded(model: MoEModel, *, trusted: bool = False) -> str:
     own_code = trusted and model.checkpoint.config.get("auto_map")
     if not own_code and model.family.model_type not in CONFIG_MAPPING:
         return f"transformers has no class for {model.family.model_type!r}"
-    if model.quantisation and model.quantisation not in DEQUANTISED:
-        return f"checkpoints quantised with {model.quantisation} are not loaded here"
-    return ""
+    return model.unloadable
 
 
 def dequantising_config(model: MoEModel) -> Any:

@@ -123,11 +123,24 @@ def test_what_cannot_be_loaded_is_said_before_anything_is_estimated(tmp_path, me
     split, quantised = PACKED[method]
     model = glm(tmp_path, split, quantization_config=quantised)
     (own,) = (each for each in verdicts(contents_of(model)) if "load_pruned" in each.engine)
-    assert (own.reads, own.reason) == (
-        Reads.NO,
-        f"checkpoints quantised with {method} are not loaded",
-    )
+    assert own.reads is Reads.NO
+    assert own.reason == f"checkpoints quantised with {method} are not loaded here"
     with pytest.raises(UnsupportedModelError, match=f"quantised with {method} are not loaded here"):
+        estimate(model, make_sequences(), make_settings())
+
+
+def test_scales_that_do_not_divide_their_matrix_are_named(tmp_path):
+    # DeepSeek-R1: transformers 5.23 derives the block from the grid, 5 rows of scales for 576.
+    name = "model.layers.0.self_attn.kv_a_proj_with_mqa.weight"
+    tensors = TRUNK | experts("model.layers.1.mlp", COUNT, HIDDEN, WIDTH)
+    quantised = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    for rows in (640, 576):
+        tensors |= {name: ("F8_E4M3", (rows, 7168)), f"{name}_scale_inv": ("F32", (5, 56))}
+        config = {**GLM, "num_nextn_predict_layers": 0, "quantization_config": quantised}
+        model = load_model_index(str(hollow(tmp_path / str(rows), config, tensors)))
+        assert bool(model.unloadable) is (rows == 576)
+    says = rf"cannot dequantise {name}: \[576, 7168\] does not divide into its \[5, 56\] scales"
+    with pytest.raises(UnsupportedModelError, match=says):
         estimate(model, make_sequences(), make_settings())
 
 
