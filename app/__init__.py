@@ -1,4 +1,4 @@
-"""Shows and runs: dashboard, command line, jobs."""
+"""Dashboard, command line and jobs."""
 
 import os
 import sys

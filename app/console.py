@@ -1,4 +1,4 @@
-"""What commands print: tables and results on standard output, progress on standard error."""
+"""Output of commands: results on standard output, progress on standard error."""
 
 import json
 import signal
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Result = TypeVar("Result")
-_INTERRUPTED = 130  # what a shell calls a command that Ctrl-C ended
-# Into a file or a pipe, a table is as wide as it needs to be.
+_INTERRUPTED = 130  # exit status of a command ended by Ctrl-C
+# In a file or pipe, a table is as wide as needed.
 _WIDE = None if sys.stdout.isatty() else 240
 _BETWEEN = 3  # characters between two columns of a table
 
@@ -144,7 +144,7 @@ def follow(task: Generator[Progress, None, Result]) -> Result:
     """
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     times = (TextColumn("elapsed"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
-    # Into a file or a pipe, a bar would leave nothing but an empty line.
+    # In a file or pipe, a bar would leave only an empty line.
     unseen = _speech.quiet or not err.is_terminal
     bar = Bar(*columns, *times, console=err, transient=True, disable=unseen)
     with _interruption() as stop, bar:
@@ -174,7 +174,7 @@ def show_table(
     rows: Sequence[Sequence[object]],
     spare: Sequence[str] = (),
 ) -> None:
-    """A table on standard output; numbers to the right.
+    """Print a table; numbers are right-aligned.
 
     Words are not broken: where the window is too narrow, the columns `spare` are left out, the last
     first, and where that is not enough, each row becomes a block of lines.
@@ -255,18 +255,18 @@ def ranges_of_rows(rows: Iterable[Sequence[object]]) -> list[list[object]]:
 
 
 def show_frame(title: str, table: "pd.DataFrame", missing: str = "") -> None:
-    """A table of pandas on standard output, its index left out."""
+    """Print a pandas table without its index."""
     show_table(title, tuple(map(str, table.columns)), plain_rows(table, missing))
 
 
 def plain_rows(table: "pd.DataFrame", missing: str = "") -> list[list[object]]:
-    """The rows of a table, `missing` where there is no value."""
+    """The rows of a table, with `missing` for absent values."""
     shown = table.astype(object).where(table.notna(), missing)
     return [list(row) for row in shown.itertuples(index=False, name=None)]
 
 
 def counted(count: int, what: str) -> str:
-    """A number of things, `what` being one of them: 1 path, 2 paths."""
+    """A count with its noun `what`: 1 path, 2 paths."""
     return f"{count:,} {what}{'s' * (count != 1)}"
 
 

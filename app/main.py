@@ -1,4 +1,4 @@
-"""Entry of the dashboard: navigation, and the controls that all pages share."""
+"""Entry script of the dashboard: navigation and shared controls."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from app.session.address import keep_in_address
 from app.session.chosen_expert import chosen_expert
 
 HERE = Path(__file__).parent
-# File of a page -> its icon and heading; the first is the one that the bare URL opens.
+# Page file -> icon and heading; the bare URL opens the first.
 PAGES = {
     "start": ("home", "What does pruning save, and what does it cost?"),
     "explore": ("grid_on", "Which experts does each criterion keep?"),
@@ -32,7 +32,7 @@ PAGES = {
 
 st.set_page_config(
     page_title="MoE Prune Studio",
-    # An icon of our own: Streamlit would fetch a page's material icon from the internet.
+    # Our own icon: Streamlit would fetch a material icon from the internet.
     page_icon=str(HERE / "static" / "favicon.png"),
     layout="wide",
 )
@@ -54,7 +54,7 @@ keep_in_address(page.url_path)
 try:
     context, no_plan = chosen_context(page.url_path)
     wants_numbers = expert_in_sidebar(context.model)
-    # Once its control is drawn: only then has the address set it.
+    # After its control is drawn: only then is it set from the URL.
     context = replace(context, expert=chosen_expert(context.model.layers))
 except UserError as error:
     st.error(literal(error), icon=":material/error:")

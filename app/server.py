@@ -41,7 +41,7 @@ CLOSED_PATHS = ("/_stcore/metrics/", "/_stcore/agent/")
 
 
 class Refusals:
-    """Refuses closed paths, and requests of pages of another origin, also of this machine.
+    """Refuses closed paths, and requests from pages of another origin, even on this machine.
 
     At closed paths Streamlit would tell anyone how it is used, or let an agent use it. It checks
     the origin of sockets only, takes every port of this machine for its own, and asks a server on
@@ -57,7 +57,7 @@ class Refusals:
         self._own = own
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer 403 or 404, or pass the request on."""
+        """Answer 403 or 404, or forward the request."""
         answer = self._app
         if scope["type"] in ("http", "websocket") and self._is_foreign(Headers(scope=scope)):
             answer = PlainTextResponse("Foreign origin", 403)
@@ -67,7 +67,7 @@ class Refusals:
 
     def _is_foreign(self, headers: Headers) -> bool:
         origin = headers.get("origin")
-        if origin is None or origin == self._own:  # without an origin, it is no page
+        if origin is None or origin == self._own:  # without an origin, it is not a page
             return False
         scheme, _, place = origin.partition("://")
         return scheme not in ("http", "https") or place != headers.get("host")
@@ -80,7 +80,7 @@ class SecurityHeaders:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on and stamp the start of its response."""
+        """Forward the request and add the headers to its response."""
 
         async def stamped(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -124,11 +124,11 @@ def _flatten(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def server_config(port: int, address: str = LOOPBACK, login: Login | None = None) -> dict[str, Any]:
-    """The shipped settings: they hold wherever the program is started from.
+    """The shipped Streamlit settings, independent of the working directory.
 
     Args:
         port, address: where to listen.
-        login: its host is one under which pages may be asked for.
+        login: its host is allowed for requests.
     """
     with (HERE / "config.toml").open("rb") as file:
         config = _flatten(tomllib.load(file))
@@ -139,9 +139,9 @@ def server_config(port: int, address: str = LOOPBACK, login: Login | None = None
         "server.port": port,
         "server.address": address,
         "server.allowedHosts": hosts,
-        # Who a visitor is says the login, and no header that anybody can send.
+        # Users are identified by the login, never by headers that any client can send.
         "server.trustedUserHeaders": {},
-        # The files that `read_login` looked at, and no other.
+        # Only the files that `read_login` read.
         "secrets.files": [str(file) for file in secrets_files()],
     }
 
@@ -153,7 +153,7 @@ def run_server(port: int | None, address: str = LOOPBACK) -> None:
     publish(login)
     chosen = free_port(port, address)
     config = server_config(chosen, address, login)
-    # Streamlit looks at the host of its sockets only; pages and files ask for it here.
+    # Streamlit checks the host of its sockets only; check pages and files here.
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=config["server.allowedHosts"])
     refusals = Middleware(Refusals, own=login.origin if login else "")
     middleware = [Middleware(SecurityHeaders), hosts, refusals]

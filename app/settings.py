@@ -1,4 +1,4 @@
-"""Where things are: statistics, models, exports, jobs. What is done is said by a recipe."""
+"""Locations of statistics, models, exports and jobs. Recipes define the work."""
 
 import os
 from collections.abc import Mapping
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
 
 
 def shown_path(path: Path) -> Path:
-    """As a command line that is typed in the working directory would name it."""
+    """The path as typed in the working directory."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Folders of one installation or server, and where its jobs run."""
+    """Folders of one installation or server, and its job runner."""
 
-    stats_dir: Path  # where runs are read and written; the shipped demo runs are always read too
-    # Folder whose checkpoints the dashboard offers; None offers the demo only.
+    stats_dir: Path  # folder of runs; the shipped demo runs are always read too
+    # Folder of the dashboard's checkpoints; None offers the demo only.
     models_root: Path | None
     export_root: Path  # folder below which the dashboard exports
     state_dir: Path  # job table and logs
-    # Whether jobs go to a SLURM cluster, and with which options: see
-    # `app.jobs.slurm.parse_options`; None runs them on this machine.
+    # SLURM options if jobs run on a cluster: see
+    # `app.jobs.slurm.parse_options`; None runs them locally.
     slurm: str | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Settings":
-        """Settings of a server process, as its launcher left them in the environment."""
+        """Settings of a server process, from its launcher's environment variables."""
         root = environment.get("MOEPRUNE_MODELS_ROOT")
         return cls(
             stats_dir=Path(environment.get("MOEPRUNE_STATS_DIR") or default_stats_dir()),
@@ -59,7 +59,7 @@ class Settings:
 
     @property
     def store(self) -> "StatsStore":
-        """Runs of the user's directory, then the shipped ones."""
+        """Runs in the user's directory, then shipped ones."""
         from analysis.stats.store import stats_store
 
         return stats_store(self.stats_dir)

@@ -1,1 +1,1 @@
-"""The charts: one table of all of them, and the context that each is drawn of."""
+"""The charts: a table of all, and the context that they draw."""

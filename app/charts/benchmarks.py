@@ -1,4 +1,4 @@
-"""The charts over a model's own benchmark results: leaderboard, profile, winners, memory."""
+"""Charts of a model's own benchmark results: leaderboard, profile, winners, memory."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ from pruning.evaluate.benchmarks.record import (
     way_of,
 )
 
-# Of several ways to score a task the first that is there; the others stay in the records.
+# Of several metrics of a task the first available; the others stay in the records.
 _METRICS: Final = ("acc_norm", "exact_match", "pass@1", "f1", "acc", "mean_acc")
 _Z_95: Final = 1.96  # standard errors on each side of 95% of a normal distribution
 LEADERBOARD_COLUMNS = ("candidate", "average_rank", "average", "stderr", "bytes", "memory_saved")
@@ -30,7 +30,7 @@ LEADERBOARD_COLUMNS = ("candidate", "average_rank", "average", "stderr", "bytes"
 
 @dataclass(frozen=True, eq=False)
 class Board:
-    """The candidates of one model, benchmarked in one way, that lost the same share or any."""
+    """The candidates of one model and setup, of one sparsity or any."""
 
     rows: pd.DataFrame
     model: str
@@ -43,7 +43,7 @@ class Board:
 
     @property
     def has_pruned(self) -> bool:
-        """Whether there is anything beside the original model."""
+        """Whether there is a pruned candidate."""
         return bool((self.rows["series"] != FULL).any())
 
     def scores(self) -> pd.DataFrame:
@@ -51,7 +51,7 @@ class Board:
         return self._table("value")
 
     def errors(self) -> pd.DataFrame:
-        """Standard errors of `scores`; NaN where the tool gave none."""
+        """Standard errors of `scores`; NaN if the tool gave none."""
         return self._table("stderr")
 
     def _table(self, column: str) -> pd.DataFrame:
@@ -72,7 +72,7 @@ def benchmark_results(records: Sequence[BenchmarkRecord]) -> pd.DataFrame:
     table = benchmark_table(records)
     ways = {record.record_id: way_of(record.source, record.settings) for record in records}
     types = {record.record_id: str(record.settings.get("dtype") or "") for record in records}
-    # A tool's error is 0 where every question has the same score, which is not for certain. Of 0 or
+    # A tool's error is 0 if all questions have the same score, which is too certain. Of 0 or
     # n right answers of n Wilson's 95% interval has the length z^2 / (n + z^2), which is z standard
     # errors here (E. B. Wilson, J. Am. Stat. Assoc. 22, 1927).
     same = (table["stderr"] == 0) & ((table["value"] <= 0) | (table["value"] >= 1))
@@ -106,19 +106,19 @@ def benchmark_results(records: Sequence[BenchmarkRecord]) -> pd.DataFrame:
 
 
 def ways_of(results: pd.DataFrame) -> list[str]:
-    """The ways in which something was benchmarked, that of most candidates first."""
+    """The benchmark setups, the one with most candidates first."""
     counts = results.drop_duplicates(["way", "series"])["way"].value_counts(sort=True)
     return [str(name) for name in counts.index]
 
 
 def shares_of(results: pd.DataFrame, way: str) -> list[float]:
-    """Shares of the expert weights that candidates lost, smallest first."""
+    """Sparsities of the candidates, smallest first."""
     rows = results[(results["way"] == way) & (results["removed"] > 0)]
     return sorted({round(float(share), 4) for share in rows["removed"]})
 
 
 def board_of(results: pd.DataFrame, way: str, share: float | None, model: str) -> Board:
-    """The candidates that lost this share, and the original model; None: all of them."""
+    """The candidates at this sparsity, and the original model; None: all of them."""
     rows = results[results["way"] == way]
     if share is not None:
         rows = rows[is_share(rows["removed"], share) | (rows["series"] == FULL)]
@@ -129,7 +129,7 @@ def board_of(results: pd.DataFrame, way: str, share: float | None, model: str) -
 def own_leaderboard(board: Board, weights: Mapping[str, float]) -> pd.DataFrame:
     """Candidates, best average rank first; the original model, which has no rank, last.
 
-    Nor have candidates whose benchmarks nobody else has, see `ranks`.
+    Candidates without a rival have none either, see `ranks`.
 
     LEADERBOARD_COLUMNS and a column for each benchmark; `stderr` is that of the average, with the
     tasks taken as independent; NaN where a task that counts has none. Benchmarks without a weight
@@ -157,12 +157,12 @@ def own_leaderboard(board: Board, weights: Mapping[str, float]) -> pd.DataFrame:
 
 
 def percent(share: float) -> str:
-    """A share in percent, with a decimal where it has one."""
+    """A share in percent, with a decimal if needed."""
     return f"{share:.1%}".replace(".0%", "%")
 
 
 def results_of(context: Context) -> tuple[pd.DataFrame, str]:
-    """What benchmarks say of the model's candidates, and the way that is shown of them."""
+    """Benchmark results of the model's candidates, and the setup to show."""
     results = context.results.table
     if results is None:
         store = BenchmarkStore(context.store.directories)
@@ -177,7 +177,7 @@ def results_of(context: Context) -> tuple[pd.DataFrame, str]:
 def _profile(context: Context, *, radar: bool) -> Drawing:
     """What each candidate keeps of each benchmark, best average rank first.
 
-    At first of half removed, or of what comes nearest to it.
+    Default: 50% sparsity, or the nearest.
     """
     results, way = results_of(context)
     usual = min(shares_of(results, way), key=lambda each: abs(each - 0.5), default=None)
@@ -201,7 +201,7 @@ def winners(context: Context) -> Drawing:
     tables = {}
     for share in shares_of(results, way):
         scores = board_of(results, way, share, model).scores().drop(index=FULL, errors="ignore")
-        # The row says the share; a candidate has one colour in all of them.
+        # The row has the sparsity; a candidate has one colour in all rows.
         plain = scores.index.str.removesuffix(f", {share:.0%}")
         tables[f"{percent(share)} sparsity"] = scores.set_axis(plain)
     chart = winner_map.drawing(tables, made_by(model, way)) if tables else None
@@ -212,7 +212,7 @@ def winners(context: Context) -> Drawing:
 def memory(context: Context) -> Drawing:
     """What benchmark average each amount of memory buys.
 
-    The average, weighed as chosen, against memory.
+    The weighted average against memory.
 
     Intervals are the middle 95% of a normal distribution.
     """

@@ -12,14 +12,14 @@ from app.charts.names import FULL
 from app.charts.theme import CLEAR, apply_theme, ink, plain, themed
 
 _RADAR_GRID: Final = "rgba(128, 140, 150, 0.4)"
-_BETWEEN_SPOKES: Final = 78  # degrees, where the numbers of the axis hide no name
-_RADAR_LINES: Final = 4  # more lines than that hide each other; the legend brings the others back
+_BETWEEN_SPOKES: Final = 78  # degrees, so that axis numbers hide no name
+_RADAR_LINES: Final = 4  # more lines hide each other; the legend shows the others
 
 
 def drawing(scores: pd.DataFrame, about: str, *, radar: bool, name: str = "") -> Drawing:
     """The profile of a table with a row per candidate and a column per benchmark, scores 0..1.
 
-    The best candidate is first; the row FULL is the model as it was.
+    The best candidate is first; the row FULL is the original model.
     """
     figure = partial(capability_radar if radar else capability_dots, scores)
     table = scores.rename_axis("candidate").reset_index()
@@ -29,7 +29,7 @@ def drawing(scores: pd.DataFrame, about: str, *, radar: bool, name: str = "") ->
 def capability_dots(scores: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Figure of a table with a row per candidate and a column per benchmark, scores 0..1.
 
-    The row FULL is the model as it was: an upright bar in each line.
+    The row FULL is the original model: a vertical bar in each line.
     """
     benchmarks = [plain(str(name)) for name in scores.columns]
     dots, drawn = [], looks(scores.index, dark)
@@ -52,8 +52,8 @@ def capability_dots(scores: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 def capability_radar(scores: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """The same table as a radar (arXiv:2603.18492, Figure 3), axes in the order of the table.
 
-    Its area depends on that order, so it shows shape, not worth. The original model is dotted; all
-    but the first candidates start hidden, and the legend brings them back.
+    Its area depends on that order, so compare shapes. The original model is dotted; all
+    but the first candidates start hidden; the legend shows them.
     """
     spokes = [plain(str(name)) for name in scores.columns]
     fig = go.Figure()
@@ -88,7 +88,7 @@ def capability_radar(scores: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 
 
 def describe(scores: pd.DataFrame) -> str:
-    """One sentence: who keeps most and least of the original, on the mean of the benchmarks."""
+    """One sentence: which candidate keeps most and least of the original, on average."""
     means = scores.drop(index=FULL, errors="ignore").mean(axis=1, skipna=False).dropna()
     if means.empty:
         return "No candidate has a score on every benchmark."

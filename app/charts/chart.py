@@ -1,4 +1,4 @@
-"""A chart: how it is drawn of a context, and what that gives, a figure with its numbers."""
+"""A chart: a function from a context to a figure with its numbers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,13 +22,13 @@ class Drawing:
 
     figure: Callable[..., go.Figure]  # makes it, called with `dark`: for the dark theme or not
     table: pd.DataFrame  # the numbers behind it
-    alt: str  # what it says, in one sentence
-    about: str  # what made it; goes below exported figures
+    alt: str  # its finding in one sentence
+    about: str  # provenance, below exported figures
     name: str = ""  # widget key and stem of the files; empty: the chart's
-    options: tuple[str, ...] = ()  # what `moeprune plot` needs to draw it, beside the recipes
-    command: str = ""  # the command line that draws the same; empty where none does
-    is_usual: bool = True  # whether `moeprune plot` makes the choices that only this chart has
-    # For pages: the same, by the name of a panel, as figures that stand below each other where the
+    options: tuple[str, ...] = ()  # options of `moeprune plot` besides the recipes
+    command: str = ""  # the equivalent command; empty if there is none
+    is_usual: bool = True  # whether `moeprune plot` has the choices of this chart
+    # For pages: one figure per panel name, stacked if the
     # window is narrow. The first has the legend.
     panels: Mapping[str, Callable[..., go.Figure]] = field(default_factory=dict)
 
@@ -43,20 +43,20 @@ class Chart:
 
     name: str  # VIEW of the command line
     page: str  # the page that shows it
-    title: str  # what it answers, as a heading
-    # the drawing of a context; a UserError says what the context lacks
+    title: str  # heading
+    # the drawing of a context; raises UserError if the context lacks something
     make: Callable[["Context"], Drawing]
     granularity: str = EXPERT_GRANULARITY  # what is removed in it
-    reads_plan: bool = False  # it shows the plan, with its schedule and constraints
-    reads_scope: bool = False  # it shows the neurons that go, which depend on the scope
-    # Where every expert loses the same share, it shows the widest scope, as command lines do.
+    reads_plan: bool = False  # whether it shows the plan, with schedule and constraints
+    reads_scope: bool = False  # whether it shows pruned neurons, which depend on the scope
+    # If every expert loses the same share, show the widest scope, as commands do.
     crosses_experts: bool = False
 
     def draw(self, context: "Context") -> Drawing:
-        """The drawing of a context, with the command line that draws the same.
+        """The drawing of a context, with the equivalent command.
 
         Raises:
-            UserError: the context lacks what the chart shows.
+            UserError: the context lacks data of the chart.
         """
         drawing = self.make(context)
         named = replace(drawing, name=drawing.name or self.name)
@@ -66,7 +66,7 @@ class Chart:
         return replace(named, command=line)
 
     def is_of_command(self, context: "Context") -> bool:
-        """Whether `moeprune plot`, which knows only recipes, draws the same of a context."""
+        """Whether `moeprune plot`, which takes recipes only, draws the same."""
         has_plan = context.has_usual_plan or not self.reads_plan
         is_crossed = self.crosses_experts and context.plan.scope is AtomScope.EXPERT
         has_scope = context.has_usual_scope or not self.reads_scope or is_crossed
@@ -76,7 +76,7 @@ class Chart:
 def chart(
     name: str, page: str, **declared: Any
 ) -> Callable[[Callable[["Context"], Drawing]], Chart]:
-    """The chart that the decorated function draws; the first line of its docstring is the title."""
+    """Register the decorated function as a chart; its first docstring line is the title."""
 
     def made(make: Callable[["Context"], Drawing]) -> Chart:
         title = (make.__doc__ or name).partition("\n")[0].rstrip(".")

@@ -1,4 +1,4 @@
-"""What single charts ask beside the recipe: which paths are followed, which results are shown."""
+"""Options of single charts besides the recipe: paths and results."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ class PathChoice:
     clusters: int | None = None  # representative samples of each corpus; None: all of them
 
     def said(self) -> tuple[str, ...]:
-        """What is chosen, as options of `moeprune paths` and `moeprune plot paths`."""
+        """As options of `moeprune paths` and `moeprune plot paths`."""
         words = ["--top-m", str(self.count)]
         if self.weighing.parts != PAPER.parts:
             words += ["--weights", self.weighing.parts]
@@ -33,19 +33,19 @@ class PathChoice:
 
 @dataclass(frozen=True, eq=False)
 class ResultChoice:
-    """Which results charts of records show; what is empty or None is as usual."""
+    """Which results charts of records show; empty or None is the default."""
 
-    # the results of the model, where they have been read already
+    # the results of the model, if already read
     table: "pd.DataFrame | None" = None
     measure: str = ""  # one of MEASURES
-    corpus: str = ""  # that it was measured on
+    corpus: str = ""  # evaluation corpus
     against: str = "removed"  # a key of `evaluation_curves.AXES`
-    lit: Collection[str] | None = None  # the series that have colours
-    draw: str = ""  # the tokens on which hidden states were measured
-    way: str = ""  # the tool and its settings that benchmarked
-    # share of the expert weights that benchmarked candidates lost; ALL_SHARES: any
+    lit: Collection[str] | None = None  # highlighted series
+    draw: str = ""  # tokens used for hidden states
+    way: str = ""  # benchmark tool and settings
+    # sparsity of benchmarked candidates; ALL_SHARES: any
     removed: float | None = None
-    # benchmark -> weight in the average; those that are absent count 1
+    # benchmark -> weight in the average, default 1
     weights: Mapping[str, float] = field(default_factory=dict)
 
 

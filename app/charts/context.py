@@ -1,4 +1,4 @@
-"""The context that charts are drawn of: what a person chose, and the data that it asks for."""
+"""The context that charts draw: the user's choices, and data derived from them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -41,9 +41,9 @@ from pruning.search.store import KnownSearch, SearchStore, read_known
 from pruning.sensitivity.curves import Sensitivity
 from pruning.sensitivity.record import SensitivityStore
 
-# The corpus that stands for a mix of all; no file is called so.
+# Name of the blend of all corpora; no file has it.
 BLEND: Final = "(blend)"
-# Beside the criterion in use: the simplest one, and the one that depends least on the corpus.
+# Shown with the criterion in use: the simplest, and the least corpus-dependent.
 CURVE_BESIDE: Final = ("frequency", "man")
 NO_PLAN: Final = PlanChoice()
 RANKS_NOTHING: Final = "The variant (1, 0, 0) ranks nothing; choose other exponents."
@@ -52,58 +52,58 @@ T = TypeVar("T")
 
 
 class Keep(Protocol):
-    """Calls a function, or returns what it returned for equal arguments before."""
+    """Calls a function, or returns its cached result for equal arguments."""
 
     def __call__(self, function: Callable[P, T], /, *args: P.args, **named: P.kwargs) -> T:
-        """What the function returns."""
+        """The result of the function."""
 
 
 def call(function: Callable[P, T], /, *args: P.args, **named: P.kwargs) -> T:
-    """Call a function and keep nothing, as commands do."""
+    """Call a function without a cache, as commands do."""
     return function(*args, **named)
 
 
 def itself(selection: Selection) -> Selection:
-    """A selection; of equal ones the first is kept, with what it has computed."""
+    """A selection; among equals the first, with its computed values."""
     return selection
 
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """What a person chose; what follows from it is computed when a chart first needs it."""
+    """The user's choices; derived data is computed on first use."""
 
     model: MoEModel  # the model of both recipes
     store: StatsStore  # where their statistics are
-    criterion: Criterion | None  # what ranks; None where the exponents rank nothing
-    baseline: Criterion  # what it is compared with
-    corpora: tuple[str, ...] = ()  # that rank, as --corpus takes them; also if none is read
+    criterion: Criterion | None  # the criterion; None if the exponents rank nothing
+    baseline: Criterion  # the baseline
+    corpora: tuple[str, ...] = ()  # calibration corpora, in the form of --corpus
     gate: Gate = "applied"  # gate convention
     sparsity: str = "0%"  # as the command line writes it
     named: str = ""  # MODEL as command lines name it
     stats_dir: Path | None = None  # --stats-dir of command lines
-    recipes: CompareRequest | None = None  # both, where they differ in more than the criterion
-    plan: PlanChoice = NO_PLAN  # what goes, experts or neurons, and how the budget is spread
+    recipes: CompareRequest | None = None  # both recipes, if they differ in more than the criterion
+    plan: PlanChoice = NO_PLAN  # granularity and schedule
     shown: CurrentPlan | None = None  # the plan on screen: of a file, a search or the controls
-    search: KnownSearch | None = None  # on screen; None for the one that the recipe tells
-    searches: tuple[KnownSearch, ...] = ()  # those that are compared; empty for all on the budget
-    keep: Keep = call  # calls what computes; the dashboard's remembers what that returns
-    expert: tuple[int, int] | None = None  # layer and expert that are pointed out
-    layer: int | None = None  # of the rank flow; None for that of the expert, or a telling one
-    beside: tuple[str, ...] | None = None  # further criteria by tokens; None for the usual
-    # by name, the runs of each model that charts of exponents compare; None: this one
+    search: KnownSearch | None = None  # on screen; None for that of the recipe
+    searches: tuple[KnownSearch, ...] = ()  # compared searches; empty for all on the budget
+    keep: Keep = call  # calls functions; the dashboard's caches their results
+    expert: tuple[int, int] | None = None  # the pinned layer and expert
+    layer: int | None = None  # layer of the rank flow; None for the expert's, or the most changed
+    beside: tuple[str, ...] | None = None  # further criteria by tokens; None for the default
+    # model name -> runs, for charts of exponents; None: this model
     models: Mapping[str, Mapping[str, Run]] | None = None
-    paths: PathChoice = USUAL_PATHS  # which paths are followed, for the chart of paths
-    results: ResultChoice = USUAL_RESULTS  # which results are shown, for charts of records
-    removed: float | None = None  # share of the expert weights, for the chart of equal sizes
+    paths: PathChoice = USUAL_PATHS  # options of the chart of paths
+    results: ResultChoice = USUAL_RESULTS  # options of charts of records
+    removed: float | None = None  # sparsity of the chart of equal sizes
 
-    # What was chosen.
+    # The choices.
 
     @cached_property
     def both(self) -> CompareRequest:
         """Both recipes."""
         if self.recipes is not None:
             return self.recipes
-        # Charts of overlap have a gate convention whatever criterion is in use.
+        # Charts of overlap need a gate convention for any criterion.
         gate = {"gate": self.gate}
         a, b = (
             self.request_by(each).model_copy(update=gate)
@@ -118,7 +118,7 @@ class Context:
 
     @property
     def ranking_criterion(self) -> Criterion:
-        """What ranks; see `both`."""
+        """The criterion of the recipe; see `both`."""
         if self.criterion is None:
             raise PlanError(RANKS_NOTHING)
         return self.criterion
@@ -134,35 +134,35 @@ class Context:
         return int(100 * self.fraction)
 
     def removed_at(self, sparsity: Fraction) -> int:
-        """How many experts of the model go at a sparsity of every layer."""
+        """Number of pruned experts at a sparsity of every layer."""
         return sum(num_removed(layer.num_experts, sparsity) for layer in self.model.layers)
 
     @property
     def corpus(self) -> str:
-        """The corpus that ranks, or BLEND; empty where there is none."""
+        """The calibration corpus, or BLEND; empty if there is none."""
         if not self.corpora:
             return ""
         return self.corpora[0] if self.corpora[0] in self.runs else BLEND
 
     @property
     def weights(self) -> dict[str, float]:
-        """Weight of every calibrated corpus in what ranks."""
+        """Weight of every calibrated corpus in the ranking."""
         given = [parse_corpus_weight(text) for text in self.corpora]
         named = {name_among(self.runs, each.corpus): each.weight for each in given}
         return {corpus: named.get(corpus, 0.0) for corpus in self.runs}
 
     @property
     def is_plain(self) -> bool:
-        """Whether two recipes say all that was chosen, but for the schedule and the scope."""
+        """Whether two recipes express all choices except schedule and scope."""
         try:
             _ = self.both
-        except UserError:  # of criteria of neurons only there is no recipe of experts
+        except UserError:  # criteria of neurons only have no recipe of experts
             return False
         return self.plan.is_plain
 
     @property
     def has_usual_scope(self) -> bool:
-        """Whether neurons compete as widely as the criterion compares them, as commands take it."""
+        """Whether the scope is the criterion's widest, the default of commands."""
         choice = self.plan
         return not choice.is_atomic or choice.scope == scopes_of(self.ranking_criterion.name)[0]
 
@@ -178,19 +178,19 @@ class Context:
         )
 
     def on(self, corpora: tuple[str, ...]) -> "Context":
-        """The context with other corpora that rank."""
+        """The context with other calibration corpora."""
         return replace(self, corpora=corpora, recipes=None)
 
     def source_of(self, criterion: Criterion) -> str:
-        """Where a criterion's numbers come from, in a few words."""
+        """Source of a criterion's numbers, in a few words."""
         routed = criterion.source == "routed"
         return corpora_words(self.corpora) if routed else criterion_badge(criterion)
 
-    # What it reads.
+    # Statistics.
 
     @cached_property
     def runs(self) -> dict[str, Run]:
-        """The run of each calibrated corpus, all of which views of overlap compare."""
+        """The run of each calibrated corpus; views of overlap compare all."""
         runs = self.store.of_model(self.model.identity, "routed")
         return run_by_corpus(runs, self.criterion)
 
@@ -223,12 +223,12 @@ class Context:
 
     @property
     def ranking(self) -> Selection:
-        """The recipe of the plan on screen, where there is one."""
+        """The recipe of the plan on screen, if there is one."""
         return self.shown.selection if self.shown and self.shown.selection else self.first
 
     @cached_property
     def has_sensitivity(self) -> bool:
-        """Whether that of any order of what goes, experts or neurons, was measured."""
+        """Whether the sensitivity of any order of this granularity was measured."""
         known = SensitivityStore(self.store.directories)
         if known.is_empty:
             return False
@@ -237,14 +237,14 @@ class Context:
 
     @cached_property
     def sensitivity(self) -> Sensitivity | None:
-        """Curves of the added loss in the plan's order, on every corpus that was measured."""
+        """Curves of the added loss in the plan's order, on every measured corpus."""
         try:
             return self.added_losses(self.ranking) if self.has_sensitivity else None
-        except UserError:  # the controls beside a plan from a file ask for what is not there
+        except UserError:  # with a plan from a file, the controls may need missing statistics
             return None
 
     def added_losses(self, ranking: Selection) -> Sensitivity | None:
-        """Curves of the added loss in the order of a recipe, on every corpus that was measured."""
+        """Curves of the added loss in the order of a recipe, on every measured corpus."""
         if not self.has_sensitivity:
             return None
         known = SensitivityStore(self.store.directories)
@@ -253,7 +253,7 @@ class Context:
 
     @cached_property
     def predicted(self) -> PredictedLoss | None:
-        """What the plan on screen would add to the loss, where its order was measured."""
+        """Predicted added loss of the plan, if its order was measured."""
         if self.shown is None or self.sensitivity is None:
             return None
         ranking = self.ranking
@@ -273,7 +273,7 @@ class Context:
 
     @cached_property
     def models_stats(self) -> dict[str, Mapping[str, ExpertStats]]:
-        """By name of each model that is compared, its statistics by corpus; see `corpora_stats`."""
+        """Model name -> statistics by corpus of the compared models; see `corpora_stats`."""
         mine = self.corpora_stats
         if not self.models:
             return {self.model.name: mine}
@@ -284,7 +284,7 @@ class Context:
 
     @property
     def models_said(self) -> tuple[str, ...]:
-        """The models that are compared, for provenance lines; nothing where it is this one."""
+        """The compared models, for provenance lines; empty if only this one."""
         return (f"models: {', '.join(self.models)}",) if self.models else ()
 
     @cached_property
@@ -315,10 +315,10 @@ class Context:
         store = SearchStore(self.store.directories)
         return tuple(store.of_model(self.model, read=lambda path: self.keep(read_known, path)))
 
-    # What charts ask before they draw.
+    # Checks before drawing.
 
     def routed_criterion(self) -> Criterion:
-        """The criterion, where it reads corpora."""
+        """The criterion, if it reads corpora."""
         criterion = self.ranking_criterion
         if criterion.source != "routed":
             raise StatsError(
@@ -328,7 +328,7 @@ class Context:
         return criterion
 
     def check_removes(self) -> None:
-        """See that the sparsity removes experts."""
+        """Check that the sparsity prunes experts."""
         if not self.removed_at(self.fraction):
             least = 1 / max(layer.num_experts for layer in self.model.layers)
             raise PlanError(
@@ -336,7 +336,7 @@ class Context:
                 f"show; the least that removes one per layer is {least:.4g}."
             )
 
-    # What made a chart.
+    # Provenance.
 
     @property
     def head(self) -> str:
@@ -349,7 +349,7 @@ class Context:
         return made_by(self.head, runs, f"sparsity {self.sparsity}", *facts)
 
     def about_plan(self) -> str:
-        """How the plan came about, for provenance lines."""
+        """Origin of the plan, for provenance lines."""
         if self.shown is None:
             return self.ranking_criterion.label
         made = self.shown.plan.provenance
@@ -357,7 +357,7 @@ class Context:
 
     @property
     def has_usual_plan(self) -> bool:
-        """Whether the plan is what command lines that draw make: uniform, without constraints."""
+        """Whether the plan is the default of drawing commands: uniform, without constraints."""
         usual = self.plan == NO_PLAN or self.plan.is_atomic
         return usual and not (self.shown and self.shown.file)
 

@@ -17,14 +17,14 @@ from pruning.planning.words import corpora_words
 
 
 def mixture(runs: Sequence[Run]) -> Mixture:
-    """The sums of several runs, ready to be mixed."""
+    """The sums of several runs, ready to mix."""
     return Mixture(runs)
 
 
 def blender(context: Context) -> Blender:
-    """Coverage of every corpus by what a blend keeps."""
+    """Coverage of every corpus by the experts that a blend keeps."""
     context.routed_criterion()
-    # Found first: that says which corpora there are, where none or an unknown one is named.
+    # Selected first: its error lists the corpora, if none or an unknown one is named.
     criterion, runs = context.first.criterion, list(context.runs.values())
     if len(runs) < 2:
         raise StatsError(f"A blend mixes corpora; {context.model.name} has {len(runs)}.")
@@ -32,7 +32,7 @@ def blender(context: Context) -> Blender:
 
 
 def coverage_table(context: Context) -> pd.DataFrame:
-    """Table `corpus, share, coverage, equal`: of each corpus, by what is kept; see `blender`."""
+    """Table `corpus, share, coverage, equal` per corpus; see `blender`."""
     blend, weights = blender(context), context.weights
     mixed = list(weights.values())
     return pd.DataFrame(
@@ -54,7 +54,7 @@ def draw(context: Context) -> Drawing:
 
 
 def coverage_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
-    """Figure of a table `corpus, share, coverage, equal`: a bar a corpus, the worst one outlined.
+    """Figure of a table `corpus, share, coverage, equal`: a bar per corpus, the worst outlined.
 
     `coverage` is under the weights in use, `equal` under equal weights: both shares, 0..1.
     """

@@ -1,6 +1,6 @@
-"""One colour and one mark for one criterion, on every chart; dashes tell its series apart.
+"""One colour and marker per criterion on every chart; dashes distinguish its series.
 
-Seventeen colours cannot all be told apart by everybody. They are chosen so that any two differ in
+Seventeen colours cannot all be distinct for every reader. They are chosen so that any two differ in
 normal sight, and two with the same mark in the simulated sight of people who lack red or green
 receptors. Random is grey and the original model has the colour of text.
 """
@@ -37,7 +37,7 @@ _CHOSEN: Final[dict[str, tuple[str, str, int]]] = {
     "neuron-norms": ("#850144", "#cc5a82", 2),
 }
 _RANDOM_SYMBOL, _VARIANT_SYMBOL = 5, 4
-# Of plans that no criterion here ranked.
+# For plans without a known criterion.
 _OTHER: Final = {False: "#6b4c3b", True: "#c9a995"}
 _FILLS: Final = ("", "-open", "-dot", "-open-dot")
 _KNOWN: Final = CRITERIA | NEURON_CRITERIA

@@ -1,4 +1,4 @@
-"""Exact damage of removing each expert against a score that costs nothing, expert by expert."""
+"""Exact damage of removing each expert against a cheap score, per expert."""
 
 from fractions import Fraction
 from functools import partial
@@ -65,8 +65,8 @@ def damage_proxy(
 ) -> go.Figure:
     """Figure of a table `layer, expert, damage, proxy, fate`: a point an expert, both axes log.
 
-    Experts whose damage or proxy is 0, such as those that no token reached, have no place there
-    and are counted below the axis. `marked` is a (layer, expert) to ring.
+    Experts with damage or proxy 0, such as unrouted ones, cannot be drawn on log axes
+    and are counted below. `marked` is a (layer, expert) to ring.
     """
     shown = table[(table["damage"] > 0) & (table["proxy"] > 0)]
     dots = []
@@ -104,7 +104,7 @@ def damage_proxy(
 
 
 def describe(table: pd.DataFrame, *, proxy: str = "proxy") -> str:
-    """One sentence: on how many experts the proxy decides as the exact damage does."""
+    """One sentence: on how many experts proxy and exact damage agree."""
     alike = int(table["fate"].isin((FATES[0], FATES[3])).sum())
     return (
         f"{proxy} and the exact damage decide alike on {alike} of {len(table)} experts "

@@ -40,7 +40,7 @@ def component_effects(
         for value, low, high in zip(values, rows["lowest"], rows["highest"], strict=True):
             ranges[0].extend((value, value, None))
             ranges[1].extend((low, high, None))
-        # No line between them: it would cross the numbers beside the marks.
+        # No connecting line: it would cross the numbers next to the marks.
         marks.append(
             series(
                 nth_look(index, dark),
@@ -56,7 +56,7 @@ def component_effects(
                 showlegend=False,
             )
         )
-    # A broad band, without the caps of an error bar: it is no interval.
+    # A broad band without caps: it is not a confidence interval.
     look = {"name": _RANGE, "opacity": 0.3, "showlegend": True}
     marks.insert(0, stroke(*ranges, muted(dark), 10, **look))
     fig = themed(
@@ -79,9 +79,9 @@ def component_effects(
 
 
 def describe(table: pd.DataFrame, pruned: int) -> str:
-    """One sentence: which value of each exponent depends on the corpus least, and by how much.
+    """One sentence: the value of each exponent that depends least on the corpus, and by how much.
 
-    `pruned` is how many experts go.
+    `pruned` is the number of pruned experts.
     """
     parts = []
     for component, rows in table.groupby("component", sort=False):

@@ -1,4 +1,4 @@
-"""Figures for a room: the same drawing with larger type, marks and height."""
+"""Figures for presentations: larger type, marks and height."""
 
 from typing import Any, Final
 
@@ -8,7 +8,7 @@ SCALE: Final = 1.35
 
 
 def enlarged(figure: go.Figure) -> go.Figure:
-    """The figure with every font, marker and its height larger by `SCALE`; the given one stays."""
+    """A copy of the figure with fonts, markers and height scaled by `SCALE`."""
     content = _scaled(figure.to_plotly_json(), "")
     layout = content["layout"]
     if "height" in layout:
@@ -17,7 +17,7 @@ def enlarged(figure: go.Figure) -> go.Figure:
 
 
 def _scaled(node: Any, name: str) -> Any:
-    """What stands under a name; of fonts and markers the sizes are larger."""
+    """The value of a key, with sizes of fonts and markers scaled."""
     if isinstance(node, list | tuple):
         return [_scaled(item, name) for item in node]
     if not isinstance(node, dict):

@@ -1,4 +1,4 @@
-"""What pruning costs: a measure against sparsity or memory, one line for each criterion."""
+"""The loss of pruning: a measure against sparsity or memory, one line per criterion."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,15 +24,15 @@ from pruning.evaluate.result import MEASURES
 AXES: Final[Mapping[str, tuple[str, str, str]]] = {
     "removed": ("Sparsity", "sparsity (expert weights)", ".0%"),
     "bytes": ("Memory", "weights, {unit}", ".3~g"),
-    "active_params": ("Active parameters", "parameters that a token uses", ".3~s"),
-    "expert_flops": ("Expert FLOPs", "FLOPs of a token in routed experts", ".3~s"),
+    "active_params": ("Active parameters", "parameters used per token", ".3~s"),
+    "expert_flops": ("Expert FLOPs", "FLOPs per token in routed experts", ".3~s"),
 }
 
 
 def leading_series(results: pd.DataFrame, measure: str) -> list[str]:
-    """The series that are best at some share, over all corpora if that is known, and Random.
+    """Random, and the series that are best at some sparsity, over all corpora if known.
 
-    On fewer samples a candidate may win by chance, so only what was measured as most competes.
+    On fewer samples a candidate may win by chance, so only the usual setup competes.
     """
     rows = results[(results["measure"] == measure) & (results["series"] != "")]
     rows = rows[rows["way"] == ""]
@@ -48,12 +48,12 @@ def leading_series(results: pd.DataFrame, measure: str) -> list[str]:
 def draw(context: Context) -> Drawing:
     """What pruning costs this model.
 
-    A measure against what is removed or left, a panel a corpus.
+    A measure against sparsity or size, one panel per corpus.
     """
     results, choice = evaluations(context), context.results
     usual = usual_measure(results)
     measure = choice.measure or usual
-    # A page that has read the table says which lines are lit, where some are not.
+    # A page that has read the table sets which lines are highlighted.
     lit = leading_series(results, measure) if choice.table is None else choice.lit
     rows = results[results["measure"] == measure].reset_index(drop=True)
     known, against = MEASURES[measure], choice.against
@@ -90,7 +90,7 @@ def curves_figure(
 ) -> go.Figure:
     """Figure of a table `corpus, series, removed, ..., mean, low, high`: a panel a corpus.
 
-    Rows without a series are the unpruned model, which begins every line and is drawn as a level.
+    Rows without a series are the original model, which starts every line and is drawn as a level.
     `against` is a key of AXES, which is a column. The series in `lit`, or all, have colours and
     bands, the intervals; the others are thin and grey, and share one entry of the legend.
     """
@@ -107,18 +107,18 @@ def _figure(curves: _Curves, corpora: Sequence[str], *, dark: bool) -> go.Figure
     names = [plain(name) for name in corpora]
     has_legend = list(corpora[:1]) == _corpora(table)[:1]
     fig = make_subplots(cols=max(1, len(names)), subplot_titles=names, shared_yaxes=False)
-    # In the order of the table; the unpruned model is none.
+    # In the order of the table, without the original model.
     every = list(dict.fromkeys(table.loc[table["series"] != "", "series"]))
     bright = {name: look for name, look in looks(every, dark).items() if lit is None or name in lit}
     traces, places, levels = [], [], []
-    # Each part of a table costs as much as it has columns.
+    # Slicing costs time per column.
     points = table[
         ["corpus", "series", *dict.fromkeys((against, "removed", "mean", "low", "high"))]
     ]
     for column, corpus in enumerate(corpora, 1):
         rows = points[points["corpus"] == corpus].drop(columns="corpus")
         whole, found = rows[rows["series"] == ""].head(1), dict(list(rows.groupby("series")))
-        # The points of each series from the unpruned model on.
+        # The points of each series, starting at the original model.
         lines = {
             name: pd.concat([whole, found[name]]).sort_values("removed") if name in found else whole
             for name in every
@@ -127,7 +127,7 @@ def _figure(curves: _Curves, corpora: Sequence[str], *, dark: bool) -> go.Figure
             traces.append({**trace, "showlegend": trace.get("showlegend", False) and column == 1})
             places.append(column)
         levels += [(column, value) for value in whole["mean"].tolist()]
-    # At once: plotly checks a figure anew at each trace that is added to it.
+    # All at once: plotly validates the figure again for each added trace.
     fig.add_traces(traces, rows=[1] * len(traces), cols=places)
     for column, value in levels:
         line = {"color": muted(dark), "dash": "dot", "width": 1}
@@ -136,7 +136,7 @@ def _figure(curves: _Curves, corpora: Sequence[str], *, dark: bool) -> go.Figure
         fig,
         dark,
         x={"title": title, "tickformat": form, "showgrid": False},
-        # Room for a legend of a line for each series, as on a phone.
+        # Room for a legend with one line per series, as on a phone.
         height=300 + 20 * len(bright) if has_legend else 240,
         margin={"t": 24},
         showlegend=has_legend,
@@ -153,10 +153,10 @@ def _corpora(table: pd.DataFrame) -> list[str]:
 def _panel(
     lines: Mapping[str, pd.DataFrame], bright: Mapping[str, Look], against: str, dark: bool
 ) -> Iterator[dict[str, Any]]:
-    """The lines of one corpus by series, those that stand back first; each as in the legend."""
+    """The lines of one corpus by series, grey ones first; each as in the legend."""
     dim = [(name, points) for name, points in lines.items() if name not in bright]
     if dim:
-        # One trace with gaps, for they look alike and may be a hundred.
+        # One trace with gaps: they look alike and may be a hundred.
         gap = pd.DataFrame([{"mean": np.nan}])
         parts = [part for name, points in dim for part in (points.assign(series=name), gap)]
         others = "1 other" if len(dim) == 1 else f"{len(dim)} others"
@@ -204,7 +204,7 @@ def _line(points: pd.DataFrame, against: str, name: str, said: str) -> dict[str,
 
 
 def describe(table: pd.DataFrame, *, label: str, higher_is_better: bool) -> str:
-    """One sentence a corpus: the best and the worst series where most was removed."""
+    """One sentence per corpus: the best and the worst series at the highest sparsity."""
     pruned = table[table["series"] != ""]
     if pruned.empty:
         return "No pruned model has been evaluated here."

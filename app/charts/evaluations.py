@@ -1,4 +1,4 @@
-"""A model's own evaluations as a table: series of plans, and what they get at a share removed."""
+"""A model's own evaluations as a table: series of plans at each sparsity."""
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -18,11 +18,11 @@ from pruning.evaluate.store import readable_records
 from pruning.plan import ATOMIC_GRANULARITY
 from pruning.planning.words import corpora_words, schedule_words
 
-ALL_CORPORA: Final = "all corpora"  # stands for the mean over corpora; no file is called so
+ALL_CORPORA: Final = "all corpora"  # the mean over corpora; no file has this name
 
 
 def evaluations(context: Context) -> pd.DataFrame:
-    """Table of `results_of`: what was measured of candidates of the model; not empty."""
+    """Table of `results_of` of the model's candidates; not empty."""
     if context.results.table is not None:
         return context.results.table
     store = EvaluationStore(context.store.directories)
@@ -35,7 +35,7 @@ def evaluations(context: Context) -> pd.DataFrame:
 
 
 def stored_results(store: EvaluationStore, identity: str) -> pd.DataFrame:
-    """`results_of` what is known of a model, with the draws of Random as one."""
+    """`results_of` the records of a model, with the draws of Random pooled."""
     return pool_draws(results_of(readable_records(store, identity)[0]))
 
 
@@ -78,7 +78,7 @@ def _ordered(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _over_corpora(results: pd.DataFrame) -> pd.DataFrame:
-    """Rows of ALL_CORPORA: of plans measured as most on all corpora of the comparison.
+    """Rows of ALL_CORPORA: plans measured in the usual setup on all compared corpora.
 
     Every corpus counts the same; corpora are independent, so the squares of their intervals add up.
     """
@@ -112,7 +112,7 @@ def _through(function: Callable[..., Any], rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def pool_draws(results: pd.DataFrame) -> pd.DataFrame:
-    """`results_of` with one row for all draws of Random at a share: what chance costs.
+    """`results_of` with one row for all draws of Random at a sparsity.
 
     `mean` and `pooled` are means over draws, `low` and `high` the 95% bootstrap interval of the
     mean over draws; `plan` and `sparsity` are empty, `evaluation` is that of the last draw.
@@ -122,7 +122,7 @@ def pool_draws(results: pd.DataFrame) -> pd.DataFrame:
         return results
     keys = ["corpus", "series", "way", "measure", "share"]
     rows = results[drawn].assign(share=results["removed"].round(4))
-    # Two ways to the same plan, such as a share and a number of experts, are one draw.
+    # Two requests for the same plan, such as a share and a count, are one draw.
     groups = rows.drop_duplicates([*keys, "plan"], keep="last").groupby(keys, sort=False)
     found = groups.tail(1).set_index(keys)
     several, means = (groups.size() > 1).reindex(found.index), groups["mean"]
@@ -141,10 +141,10 @@ def pool_draws(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def series_name(row: Mapping[Hashable, object], way: str = "") -> str:
-    """What a person calls a series of plans: criterion, what ranked, schedule, units, `way`."""
+    """Display name of a series of plans: criterion, corpora, schedule, units, `way`."""
     name, schedule = str(row["criterion"]), schedule_words(str(row["schedule"]))
     ranked_on = corpora_words(str(row["calibrated_on"]).split("+"))
-    # Schedules of neurons say so themselves.
+    # Schedules of neurons are recognisable by name.
     is_atomic = row["granularity"] == ATOMIC_GRANULARITY and "neurons" not in schedule
     words = (
         criterion_label(name) if name else f"plan {str(row['plan'])[:8]}",
@@ -162,11 +162,11 @@ def measures_of(results: pd.DataFrame) -> list[str]:
 
 
 def usual_measure(results: pd.DataFrame) -> str:
-    """What is shown at first: the loss, which everybody knows, where it was taken."""
+    """The default measure: the loss, if measured."""
     taken = measures_of(results)
     return "nll" if "nll" in taken else taken[0]
 
 
 def is_share(removed: "pd.Series[float]", share: float) -> "pd.Series[bool]":
-    """Where this share was removed, up to the rounding of tables."""
+    """Rows of this sparsity, up to the rounding of tables."""
     return (removed - share).abs() < 5e-5

@@ -13,7 +13,7 @@ _IMAGES = (".png", ".svg", ".pdf")
 
 
 def write_figure(figure: go.Figure, path: Path) -> None:
-    """Write a figure; the ending of `path` says in which format."""
+    """Write a figure; the suffix of `path` sets the format."""
     if path.suffix == ".html":
         write_durably(path, figure_html(figure).encode())
         return
@@ -23,7 +23,7 @@ def write_figure(figure: go.Figure, path: Path) -> None:
 
 
 def figure_html(figure: go.Figure) -> str:
-    """A page that holds the figure and plotly.js, so that it opens offline."""
+    """A page with the figure and plotly.js, so that it opens offline."""
     page: str = figure.to_html(include_plotlyjs=True, full_html=True, config=PLOTLY_CONFIG)
     return page
 

@@ -1,4 +1,4 @@
-"""Variance of hidden states, layer by layer: the original model and what plans leave of it."""
+"""Variance of hidden states per layer: the original and pruned models."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -18,8 +18,8 @@ from app.charts.theme import plain, themed
 from app.charts.traces import series
 from pruning.evaluate.variance_record import VarianceRecord, VarianceStore, variance_overview
 
-MOST_LINES: Final = 6  # as many as there are colours
-_WIDE: Final = 10.0  # a larger span between the smallest and the largest is drawn in decades
+MOST_LINES: Final = 6  # one per colour
+_WIDE: Final = 10.0  # larger ranges get a logarithmic axis
 
 
 def variance_results(records: Sequence[VarianceRecord]) -> pd.DataFrame:
@@ -39,20 +39,20 @@ def variance_results(records: Sequence[VarianceRecord]) -> pd.DataFrame:
 
 
 def draws_of(results: pd.DataFrame) -> dict[str, str]:
-    """Label -> draw: what was measured on the same tokens, in the same way."""
+    """Label -> draw: measurements on the same tokens in the same setup."""
     drawn = results.drop_duplicates("draw")
     once = drawn["corpus"].value_counts()
     labels = {}
     for row in drawn.to_dict("records"):
         more = "" if once[row["corpus"]] == 1 else f", {row['num_tokens']} tokens, {row['dtype']}"
         label = f"{row['corpus']}{more}"
-        # Of draws that nothing tells apart the newest: it comes last.
+        # Of draws with equal labels the newest: it comes last.
         labels[label] = str(row["draw"])
     return labels
 
 
 def candidates_of(results: pd.DataFrame, draw: str) -> list[str]:
-    """The pruned candidates of a draw, nearest to the original model first."""
+    """The pruned candidates of a draw, closest to the original model first."""
     rows = results[results["draw"] == draw]
     near = list(deviations(rows).index)
     return near + [name for name in dict.fromkeys(rows["candidate"]) if name not in (FULL, *near)]
@@ -62,7 +62,7 @@ def candidates_of(results: pd.DataFrame, draw: str) -> list[str]:
 def draw(context: Context) -> Drawing:
     """How far hidden states change.
 
-    The candidates of one draw beside the original model; only those that are lit.
+    The highlighted candidates of one draw, and the original model.
     """
     choice, results = context.results, context.results.table
     if results is None:
@@ -130,7 +130,7 @@ def variance_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 
 
 def deviations(table: pd.DataFrame) -> pd.Series:
-    """How far each candidate is from the original, nearest first: the mean factor, at least 1.
+    """Distance of each candidate from the original, closest first: the mean factor, at least 1.
 
     The exponential of the mean over layers of |ln(variance / original model's)|: twice and half of
     the original model's variance are equally far, a factor of 2. Layers where either is 0 do not
@@ -146,7 +146,7 @@ def deviations(table: pd.DataFrame) -> pd.Series:
 
 
 def describe(table: pd.DataFrame) -> str:
-    """Who is nearest to the original model over the layers, and who is farthest."""
+    """The candidates closest to and farthest from the original model over the layers."""
     found = deviations(table).dropna()
     if found.empty:
         return "Nothing was measured beside the original model."

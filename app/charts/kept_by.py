@@ -16,10 +16,10 @@ from app.charts.criterion_looks import side_colors
 from app.charts.theme import ink, paper, plain, themed
 from app.charts.traces import STILL_LEGEND, cells_of, layer_axis, pin, rows_height, stroke
 
-# Both and neither, on the light and on the dark page. Between them stand the colours of A and B.
+# Both and neither, on the light and the dark page. Between them are the colours of A and B.
 _NEUTRAL: Final = {False: ("#a3afb7", "#e3e8ec"), True: ("#66747d", "#222d33")}
 _STROKES: Final = {"only A": -1, "only B": 1}  # "/" and "\", y pointing down
-# Cells of more experts are two pixels wide: strokes would be a blur, and most of the message.
+# With more experts, cells are two pixels wide: strokes would blur and fill the message.
 _WIDEST_STROKED: Final = 256
 _REACH: Final = 0.3  # of a cell, from its middle
 _LEGEND: Final = {"only A": "only A  \u2571", "only B": "only B  \u2572"}
@@ -107,7 +107,7 @@ def _cells(
 
 
 def _strokes(where: NDArray[np.bool_], slope: int, dark: bool) -> go.Scatter:
-    """One path of strokes, a break (NaN) after each: thousands cost no more than one shape."""
+    """One path of strokes with NaN breaks: thousands cost as much as one shape."""
     rows, experts = np.nonzero(where)
     offsets = np.array([-_REACH, _REACH, np.nan], dtype=np.float32)
     x = (experts[:, None] + offsets).astype(np.float32).ravel()

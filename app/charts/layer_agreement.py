@@ -1,4 +1,4 @@
-"""How far two recipes agree, layer by layer."""
+"""Agreement of two recipes per layer."""
 
 from functools import partial
 from typing import Final
@@ -26,7 +26,7 @@ def draw(context: Context) -> Drawing:
 
 
 def layer_agreement(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
-    """Figure of a table `layer, agreement, jaccard, kendall_tau`: one line a measure."""
+    """Figure of a table `layer, agreement, jaccard, kendall_tau`: one line per measure."""
     layers = table["layer"].astype(str)
     lines = [
         series(

@@ -1,4 +1,4 @@
-"""The figures of the dashboard, listed once: what `moeprune plot` and reports can draw."""
+"""All figures that the dashboard, `moeprune plot` and reports can draw."""
 
 from analysis.errors import PlanError, unknown_name
 from app.charts import (
@@ -82,7 +82,7 @@ CHARTS = {chart.name: chart for chart in _EACH}
 
 
 def get_chart(name: str) -> Chart | PaperChart:
-    """The chart of this name, a paper's among them."""
+    """The chart of this name, including those of papers."""
     views: dict[str, Chart | PaperChart] = {**CHARTS, **PAPER_CHARTS}
     if name not in views:
         raise PlanError(f"{unknown_name('view', name, views)} `moeprune plot --list` lists them.")

@@ -27,10 +27,10 @@ WORDS: Final = {"expert": "experts", "atomic": "neurons"}
 def record_of(
     records: Sequence[BinsRecord], granularity: str, criterion: str, corpora: Sequence[str]
 ) -> BinsRecord | None:
-    """The record of a criterion, in order of its saliency; None where there is none.
+    """The record of a criterion, in order of its saliency; None if there is none.
 
     Of several the one that was measured on one of these corpora, then on the most samples, in the
-    most bins, then the newest: a quick look does not stand in for a careful measurement.
+    most bins, then the newest: prefer careful measurements.
     """
     own = [
         each
@@ -50,7 +50,7 @@ def record_of(
 
 
 def drawing(record: BinsRecord, *, name: str = "") -> Drawing:
-    """One score against the loss; `name` is the chart's, where it is not the recipe's own score."""
+    """One score against the loss; `name` is the chart's, if not of the recipe's own score."""
     ranked, table = record.ranked, record.table
     how, score, what = ranked.how, criterion_label(ranked.criterion), WORDS[ranked.granularity]
     place = "in order of their saliency" if how.order == "saliency" else "by place"
@@ -104,7 +104,7 @@ def of_neurons(context: Context) -> Drawing:
 def overview_of(records: Sequence[BinsRecord], granularity: str, corpus: str) -> pd.DataFrame:
     """Table of `BINS_TABLE_COLUMNS` of one granularity on one corpus, the best order first.
 
-    Of the same score and way only the record of the most samples, then bins, then the newest.
+    Of the same score and setup only the record with the most samples, then bins, then the newest.
     """
     table = bins_overview(records)
     rows = table[(table["granularity"] == granularity) & (table["corpus"] == corpus)]
@@ -131,7 +131,7 @@ def verdict(overview: pd.DataFrame) -> str:
 def loss_bins(
     table: pd.DataFrame, *, criterion: str, granularity: str, order: str, dark: bool = False
 ) -> go.Figure:
-    """Figure of a table of `pruning.evaluate.bins.BIN_COLUMNS`, a row a bin.
+    """Figure of a table of `pruning.evaluate.bins.BIN_COLUMNS`, a row per bin.
 
     Bars are what the loss gains without a bin, with 95% intervals. Diamonds deal the sum of all
     gains out by the bins' shares of the saliency: what each would cost if the score were
@@ -152,7 +152,7 @@ def loss_bins(
             "%{customdata[0]:.3g}<br>loss %{y:+.4f} nats per token<extra></extra>",
         )
     ]
-    # Shares of the saliency can be set against shares of the loss.
+    # Shares of the saliency are comparable with shares of the loss.
     is_positive = (table["saliency"] >= 0).all() and table["share"].notna().all()
     if is_positive and changes.sum() > 0:
         shares = series(
@@ -174,17 +174,17 @@ def loss_bins(
 
 
 def describe(table: pd.DataFrame, agreement: float, name: str, num_samples: int) -> str:
-    """One sentence: how well the order of a score is that of the loss; `name` is the score's."""
+    """One sentence: how well a score orders by loss; `name` is the score's."""
     first, last = table.iloc[0], table.iloc[-1]
     ends = (
         f"the first bin costs {first['loss_change']:+.4f} nats per token, the last "
         f"{last['loss_change']:+.4f}"
     )
     if math.isnan(agreement):
-        return f"{name} says the same of every bin, so it has no order to judge; {ends}."
-    words = ("orders them the wrong way round", "says little of the loss", "has the order roughly")
+        return f"{name} is equal for all bins, so it gives no order;  {ends}."
+    words = ("orders them in reverse", "hardly predicts the loss", "orders them roughly right")
     place = int(np.searchsorted([-0.3, 0.5, 0.9], agreement, side="right"))
-    judged = (*words, "has the order right")[place]
+    judged = (*words, "orders them right")[place]
     return (
         f"{name} {judged}: rank correlation with the true loss change "
         f"{agreement:.2f} over {len(table)} bins, on {num_samples} samples (19 of 20 random orders "

@@ -1,4 +1,4 @@
-"""What people call criteria and models, whatever is ranked and wherever a name comes from."""
+"""Display names of criteria and models."""
 
 from typing import Final
 
@@ -9,7 +9,7 @@ FULL: Final = "Original model"
 
 
 def criterion_label(name: str) -> str:
-    """The label of a criterion; of plans made elsewhere, the name that they give."""
+    """The label of a criterion; imported plans keep their own name."""
     try:
         return get_criterion(name).label
     except CriterionError:

@@ -1,4 +1,4 @@
-"""The neurons that a context ranks, those that go, and what the scopes of its budget do."""
+"""Ranking and pruning of neurons in a context, and the effect of each scope."""
 
 from dataclasses import replace
 from itertools import combinations
@@ -41,14 +41,14 @@ BESIDE_COLUMNS: Final = (
 
 
 def neuron_choice(context: Context) -> PlanChoice:
-    """What is chosen of neurons; of a command the widest scope that the criterion has."""
+    """The neuron options; for commands the widest scope of the criterion."""
     if context.plan.is_atomic:
         return context.plan
     return PlanChoice(ATOMIC_GRANULARITY, scope=scopes_of(context.request.criterion)[0])
 
 
 def across_experts(context: Context) -> Context:
-    """The context in the widest scope, where its own takes the same share of every expert."""
+    """The context with the widest scope, if its own prunes every expert by the same share."""
     choice = neuron_choice(context)
     if choice.scope is not AtomScope.EXPERT:
         return context
@@ -57,7 +57,7 @@ def across_experts(context: Context) -> Context:
 
 
 def neuron_request(context: Context) -> PlanRequest:
-    """The plan of neurons that is asked for."""
+    """The requested plan of neurons."""
     criterion = context.ranking_criterion
     base = {
         "model": context.named,
@@ -70,12 +70,12 @@ def neuron_request(context: Context) -> PlanRequest:
 
 
 def rank_for(request: PlanRequest, model: MoEModel, store: StatsStore) -> Selection:
-    """The numbers of every neuron; weights that no statistics hold are measured."""
+    """The scores of every neuron; measures weights without statistics."""
     return drain(select_measured(request, model, store))
 
 
 def ranking_of(context: Context, request: PlanRequest) -> Selection:
-    """The numbers of every neuron by the criterion and corpora of a request; see `rank_for`."""
+    """The scores of every neuron by the criterion and corpora of a request; see `rank_for`."""
     bare = PlanRequest(
         model=request.model,
         granularity=request.granularity,
@@ -92,7 +92,7 @@ def neuron_field(ranking: Ranking) -> NeuronField:
 
 
 def ranks_within(field: NeuronField, scope: AtomScope) -> NDArray[np.int32]:
-    """(neurons,) place within the pool; see `NeuronField.ranks`."""
+    """(neurons,) rank within the pool; see `NeuronField.ranks`."""
     return field.ranks(scope)
 
 
@@ -102,7 +102,7 @@ def field(context: Context) -> NeuronField:
 
 
 def pruned(context: Context) -> BoolArray:
-    """(neurons,): True where the neuron goes."""
+    """(neurons,): True if the neuron is pruned."""
     found, scope = field(context), neuron_choice(context).scope
     ranks = context.keep(ranks_within, found, scope)
     return pruned_neurons(ranks, found.pools(scope), context.fraction)
@@ -148,7 +148,7 @@ def corpora_overlaps(context: Context) -> pd.DataFrame:
 
 
 def beside_experts(context: Context) -> pd.DataFrame:
-    """Table of BESIDE_COLUMNS: what goes of each expert, beside HEAPr of whole experts."""
+    """Table of BESIDE_COLUMNS: pruned share of each expert, with whole-expert HEAPr."""
     heapr, known = CRITERIA["heapr"], measured(context)
     used = [corpus for corpus, weight in context.weights.items() if weight > 0]
     if lacking := [corpus for corpus in used if corpus not in known]:
@@ -169,7 +169,7 @@ def beside_experts(context: Context) -> pd.DataFrame:
 def beside_table(shares: pd.DataFrame, experts: pd.DataFrame) -> pd.DataFrame:
     """Table of BESIDE_COLUMNS of `expert_shares` and a table `layer, expert, saliency, gone`."""
     table = shares.merge(experts, on=["layer", "expert"], how="left")
-    # By layer, for the choice of whole experts is made in each.
+    # By layer, because whole experts are chosen within each.
     place = table.groupby("layer")["saliency"].rank(method="first") - 1
     counts = table.groupby("layer")["saliency"].transform("size")
     return table.assign(tenth=(place * 10 // counts).astype("int64"))[list(BESIDE_COLUMNS)]
@@ -183,7 +183,7 @@ def arena(context: Context, request: PlanRequest, scope: AtomScope) -> Arena:
 
 
 def scopes(context: Context) -> SideBySide:
-    """What each layer loses, and what FLOPs are saved, in every scope that the criterion has."""
+    """Sparsity per layer and FLOPs saved, in every scope of the criterion."""
     request = neuron_request(context)
     arenas = {scope: arena(context, request, scope) for scope in scopes_of(request.criterion)}
     return context.keep(side_by_side, ranking_of(context, request), request, arenas)

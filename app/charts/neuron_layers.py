@@ -43,7 +43,7 @@ def draw_flops(context: Context) -> Drawing:
 
 
 def layer_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
-    """Figure of a table `series, layer, share`: fraction of each layer's neurons that goes.
+    """Figure of a table `series, layer, share`: fraction of each layer's neurons that is pruned.
 
     As HEAPr's Figures 5 and 6.
     """
@@ -61,7 +61,7 @@ def layer_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 
 
 def describe_layers(table: pd.DataFrame) -> str:
-    """One sentence: where each series removes most and least, if that differs."""
+    """One sentence: the layers where each series prunes most and least."""
     words = []
     for name, line in table.groupby("series", sort=False):
         falling = line.sort_values("share", ascending=False, kind="stable")
@@ -77,10 +77,10 @@ def describe_layers(table: pd.DataFrame) -> str:
 
 
 def flops_lines(table: pd.DataFrame, *, measured: bool = True, dark: bool = False) -> go.Figure:
-    """Figure of a table `series, removed, reduction`: FLOPs of experts saved against neurons gone.
+    """Figure of a table `series, removed, reduction`: expert FLOPs saved against sparsity.
 
-    A line for each series. Above the dotted line the neurons of experts that are often chosen go;
-    on it lies everything where nothing says how often experts are chosen (`measured` is false).
+    One line per series. Above the dotted line, neurons of frequently chosen experts are pruned;
+    all lines lie on it if routing is unknown (`measured` is false).
     """
     top = max(float(table["removed"].max()), 0.01)
     even = stroke([0, top], [0, top], muted(dark), 2, name="all experts alike", showlegend=None)
@@ -99,7 +99,7 @@ def flops_lines(table: pd.DataFrame, *, measured: bool = True, dark: bool = Fals
 
 
 def describe_flops(table: pd.DataFrame, *, measured: bool = True) -> str:
-    """One sentence: what each series saves where it removes most."""
+    """One sentence: what each series saves at its highest sparsity."""
     words = []
     for name, line in table.groupby("series", sort=False):
         last = line.sort_values("removed").iloc[-1]

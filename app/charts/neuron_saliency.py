@@ -54,8 +54,8 @@ def saliency_by_layer(
 ) -> go.Figure:
     """Figure of tables of `HISTOGRAM_COLUMNS` and `CUT_COLUMNS` of `pruning.atoms.cuts`.
 
-    A row a layer, its neurons by saliency on a logarithmic scale, in shares of the row; the cut is
-    a line across each row.
+    A row per layer, its neurons by saliency on a logarithmic scale, in shares of the row; the cut
+    is a line across each row.
     """
     layers = histogram["layer"].unique().tolist()
     bins = len(histogram) // len(layers)
@@ -81,7 +81,7 @@ def saliency_by_layer(
         (np.log10(cut), layers.index(layer)) for layer, cut in cuts[["layer", "cut"]].to_numpy()
     ]
     line = stroke(
-        # None parts the strokes: one trace draws the cut of every layer.
+        # None separates strokes: one trace draws the cut of every layer.
         [value for place, _ in ends for value in (place, place, None)],
         [value for _, row in ends for value in (row - 0.5, row + 0.5, None)],
         "#ff5fa2",
@@ -106,7 +106,7 @@ def saliency_by_layer(
 
 
 def describe_layers(cuts: pd.DataFrame) -> str:
-    """One sentence: which layers lose most and least, and how many neurons are worth nothing."""
+    """One sentence: layers that lose most and least, and the number of neurons with saliency 0."""
     shares = (cuts["removed"] / cuts["neurons"]).to_numpy()
     layers, most, least = cuts["layer"].tolist(), int(shares.argmax()), int(shares.argmin())
     zeros = int(cuts["zeros"].sum())
@@ -122,8 +122,8 @@ def describe_layers(cuts: pd.DataFrame) -> str:
 def neuron_bars(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Figure of a table of `NEURON_TABLE_COLUMNS`: the neurons of an expert, first to keep left.
 
-    Beyond MOST_BARS neurons a bar stands for several that follow one another, kept and pruned
-    ones apart, as tall as their mean. The scale is logarithmic; a bar of 0 has no height.
+    Beyond MOST_BARS neurons a bar is the mean of several consecutive ones, kept and pruned
+    ones separately. The scale is logarithmic; a bar of 0 has no height.
     """
     bars = _bars(table)
     traces = []
@@ -179,7 +179,7 @@ def _bars(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def describe_neurons(table: pd.DataFrame) -> str:
-    """One sentence: how many stay, and which share of the expert's saliency they hold."""
+    """One sentence: how many are kept, and their share of the expert's saliency."""
     stay, total = int(table["kept"].sum()), float(table["saliency"].sum())
     text = f"{stay} of {len(table)} neurons stay"
     if total > 0:

@@ -1,4 +1,4 @@
-"""How much of each expert stays when neurons go: layer x expert, and beside whole experts."""
+"""Neurons kept per expert: layer x expert, and compared with whole experts."""
 
 from functools import partial
 from typing import Any, Final
@@ -35,7 +35,7 @@ def draw_kept(context: Context) -> Drawing:
 
 @chart("neurons-beside-experts", "explore", **_DECLARED)
 def draw_beside(context: Context) -> Drawing:
-    """Whether the neurons that go lie in experts that would go whole."""
+    """Whether pruned neurons concentrate in low-ranked experts."""
     context = neuron_cut.across_experts(context)
     table = neuron_cut.beside_experts(context)
     about = neuron_cut.about(context)
@@ -53,7 +53,7 @@ def kept_share_map(
     place, shape = cells_of(table, layers)
     percent = np.full(shape, np.nan, dtype=np.float32)
     percent[place] = (100 * table["kept_share"]).round()
-    # As few bytes as they need: 48 x 128 experts are to take less than 64 KiB.
+    # Smallest dtype, so that 48 x 128 experts take less than 64 KiB.
     heatmap = heat(
         percent if np.isnan(percent).any() else percent.astype(np.uint8),
         "share of neurons that stays",
@@ -89,7 +89,7 @@ def kept_share_map(
 
 
 def _narrow(counts: "pd.Series[int]") -> NDArray[np.unsignedinteger]:
-    """Counts in as many bytes as the largest needs."""
+    """Counts in the smallest unsigned dtype."""
     return counts.to_numpy(np.min_scalar_type(int(counts.max())))
 
 
@@ -103,7 +103,7 @@ def clicked_expert(event: object) -> tuple[int, int] | None:
 
 
 def describe(table: pd.DataFrame) -> str:
-    """One sentence: how much goes, and how unevenly it is spread over the experts."""
+    """One sentence: the sparsity, and how unevenly it is spread over the experts."""
     removed, total = int(table["removed"].sum()), int(table["neurons"].sum())
     empty = int((table["removed"] == table["neurons"]).sum())
     whole = int((table["removed"] == 0).sum())
@@ -117,8 +117,8 @@ def describe(table: pd.DataFrame) -> str:
 def removed_by_tenth(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Figure of a table of `neuron_cut.BESIDE_COLUMNS`.
 
-    A bar for each tenth of a layer's experts by the saliency of whole experts, the lowest first:
-    which share of their neurons goes. The dotted line is the share of all.
+    A bar per tenth of a layer's experts by whole-expert saliency, lowest first:
+    the share of their neurons that is pruned. The dotted line is the overall share.
     """
     sums = table.groupby("tenth")[["removed", "neurons"]].sum()
     bars = go.Bar(
@@ -145,14 +145,14 @@ def removed_by_tenth(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 
 
 def describe_beside(table: pd.DataFrame) -> str:
-    """How far the neurons that go lie in the experts that would go, and how both orders agree."""
+    """Overlap of pruned neurons with pruned whole experts, and agreement of both orders."""
     removed = table["removed"].sum()
     if not removed:
         return "No neuron goes, so there is nothing to compare."
     inside = table.loc[table["gone"], "removed"].sum() / removed
     chance = table.loc[table["gone"], "neurons"].sum() / table["neurons"].sum()
     text = (
-        f"{inside:.0%} of the neurons that go lie in experts that HEAPr of whole experts removes "
+        f"{inside:.0%} of the pruned neurons are in experts that whole-expert HEAPr prunes "
         f"at the same sparsity (by chance {chance:.0%})"
     )
     share = table["kept_share"].to_numpy()

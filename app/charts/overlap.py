@@ -86,13 +86,13 @@ def overlap_matrix(table: pd.DataFrame, *, chance: float, dark: bool = False) ->
         customdata=matrix,
         x=corpora,
         y=corpora,
-        showscale=False,  # the cells say their numbers
+        showscale=False,  # the cells show their numbers
         xgap=2,
         ygap=2,
         hovertemplate="%{y} and %{x}: %{customdata:.3f}, "
         f"by chance {chance:.3f}<extra></extra>",
     )
-    # Corpora are names, also those that read like numbers or dates.
+    # Categories, also for corpora whose names look like numbers or dates.
     axis = {"type": "category", "showgrid": False, "fixedrange": True}
     return themed(
         [cells],
@@ -106,7 +106,7 @@ def overlap_matrix(table: pd.DataFrame, *, chance: float, dark: bool = False) ->
 
 
 def describe(table: pd.DataFrame, *, chance: float) -> str:
-    """One sentence: the range over pairs of different corpora, against chance."""
+    """One sentence: the range over pairs of different corpora, compared with chance."""
     pairs = table[table["corpus_a"] != table["corpus_b"]].dropna(subset=["overlap"])
     if pairs.empty:
         return "No two corpora have an overlap to compare."

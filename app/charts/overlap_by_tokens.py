@@ -1,4 +1,4 @@
-"""How many tokens a choice needs: pruned sets of parts of the tokens against those of all."""
+"""Tokens needed for a choice: pruned sets from parts of the tokens against all."""
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -60,7 +60,7 @@ def draw(context: Context) -> Drawing:
     }
     if not parts:
         raise StatsError("No run keeps its tokens in parts; calibrate again.")
-    # The criterion and the usual ones; of those that were chosen, what can rank by a part.
+    # The criterion and the default ones; of chosen ones, those that can rank on parts.
     if context.beside is None:
         names = dict.fromkeys((context.routed_criterion().name, *CURVE_BESIDE))
         criteria = [get_criterion(name) for name in names]
@@ -76,9 +76,9 @@ def draw(context: Context) -> Drawing:
 
 
 def parts_curve(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
-    """Figure of a table `corpus, criterion, tokens, overlap, chance`: a panel a corpus.
+    """Figure of a table `corpus, criterion, tokens, overlap, chance`: a panel per corpus.
 
-    tokens is how many a part has; overlap, 0..1, the share of its pruned set that all tokens prune
+    tokens is the size of a part; overlap, 0..1, the share of its pruned set that all tokens prune
     too, so that the last is 1; chance that of random sets.
     """
     corpora = list(dict.fromkeys(table["corpus"]))
@@ -119,13 +119,13 @@ def parts_curve(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 
 
 def describe(table: pd.DataFrame) -> str:
-    """One sentence: how much of each criterion's choice an eighth of the tokens already gives."""
+    """One sentence: how much of each criterion's choice an eighth of the tokens gives."""
     first = table.loc[table.groupby(["corpus", "criterion"], sort=False)["tokens"].idxmin()]
     means = first.groupby("criterion", sort=False)[["overlap", "chance"]].mean()
     shares = ", ".join(f"{name} {row['overlap']:.0%}" for name, row in means.iterrows())
     return (
-        "With the smallest part of the tokens the pruned set has in common with that of all, mean "
-        f"over the corpora: {shares}; chance {means['chance'].iloc[0]:.0%}."
+        "Overlap of the pruned set of the smallest part with that of all tokens, mean over "
+        f"corpora: {shares}; chance {means['chance'].iloc[0]:.0%}."
     )
 
 

@@ -26,7 +26,7 @@ def curve_table(
 ) -> pd.DataFrame:
     """Table `sparsity, overlap, chance, series, kind`, at each sparsity.
 
-    Mean over pairs of corpora for every criterion; of three corpora and more also the share that
+    Mean over pairs of corpora for every criterion; for three or more corpora also the share that
     all prune ("all corpora"), for the first.
     """
     grid, count = next(iter(stats.values())).grid, len(stats)
@@ -59,7 +59,7 @@ def draw(context: Context) -> Drawing:
 def overlap_curve(
     table: pd.DataFrame, *, sparsity: float | None = None, dark: bool = False
 ) -> go.Figure:
-    """Figure of a table `sparsity, overlap, chance, series, kind`: one line a series.
+    """Figure of a table `sparsity, overlap, chance, series, kind`: one line per series.
 
     All three numbers are shares, 0..1. `chance` is the overlap of random sets of that size, one
     line for each `kind` (pairs, or all corpora at once); a table without kinds has one.
@@ -77,7 +77,7 @@ def overlap_curve(
         rows = rows.sort_values("sparsity")
         is_now = [sparsity is not None and abs(at - sparsity) < 1e-9 for at in rows["sparsity"]]
         mark = {
-            # Plotly makes markers of several sizes translucent unless told otherwise.
+            # Plotly makes markers of several sizes translucent by default.
             "opacity": 1,
             "size": [13 if now else 7 for now in is_now],
             "line": {"color": ink(dark), "width": [2 if now else 0 for now in is_now]},
@@ -90,7 +90,7 @@ def overlap_curve(
         dark,
         x={"title": "sparsity", "tickformat": ".0%", "hoverformat": ".0%", "showgrid": False},
         y=OVERLAP_AXIS | {"title": "overlap of pruned sets"},
-        # In a narrow column each name of the legend takes a line.
+        # In a narrow column each legend entry takes a line.
         height=300 + 18 * max(0, len(lines) - 3),
         hovermode="x unified",
     )
@@ -110,7 +110,7 @@ def describe(table: pd.DataFrame, *, sparsity: float | None = None) -> str:
     wanted = float(known["sparsity"].median()) if sparsity is None else sparsity
     nearest = min(known["sparsity"].tolist(), key=lambda value: abs(value - wanted))
     here = known[known["sparsity"] == nearest].sort_values("overlap", ascending=False)
-    by_chance = here["chance"].max()  # of pairs, where there is more than one kind
+    by_chance = here["chance"].max()  # of pairs, if there are several kinds
     shares = ", ".join(
         f"{name} {overlap:.0%}"
         for name, overlap in zip(here["series"], here["overlap"], strict=True)

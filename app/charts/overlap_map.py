@@ -31,7 +31,7 @@ VARIANT_NAMES: Final[dict[Variant, str]] = {
 DEGENERATE: Final[Variant] = (1, 0, 0)
 
 EXPONENTS: Final = (0, 1, 2)
-_BLOCK_STEP: Final = 3.6  # the two values of b stand apart, by the line that names the second
+_BLOCK_STEP: Final = 3.6  # gap between the two values of b, with the label of the second
 
 
 @chart("overlap-map", "explore")
@@ -49,7 +49,7 @@ def variant_map(
 ) -> go.Figure:
     """Figure of a table `b, alpha, beta, overlap, chance`: 6 rows (b, alpha) x 3 columns (beta).
 
-    `overlap` is the mean over pairs of corpora, 0..1, `chance` that of random sets; colours are of
+    `overlap` is the mean over pairs of corpora, 0..1, `chance` that of random sets; colours show
     `above_chance`. (1, 0, 0) scores every expert alike: it may be absent and is shown hatched. Each
     cell carries an invisible marker, because Streamlit selects points and not cells; its customdata
     is [b, alpha, beta].
@@ -95,7 +95,7 @@ def variant_map(
             *(note(0, b * _BLOCK_STEP - 0.5, head, **above) for b, head in enumerate(heads)),
         ],
         shapes=edges,
-        # Any click goes to the nearest cell's marker, however large the cell is drawn.
+        # Any click goes to the nearest cell's marker, at any cell size.
         hovermode="closest",
         hoverdistance=-1,
         height=330,
@@ -104,9 +104,9 @@ def variant_map(
 
 
 def frame_style(selected: Variant, chart: str) -> str:
-    """CSS that frames the cell of a variant in a map that is drawn without `selected`.
+    """CSS that frames the cell of a variant in a map drawn without `selected`.
 
-    Streamlit mounts a chart anew when its figure changes, which takes a browser 100 ms; so a toggle
+    Streamlit remounts a chart when its figure changes, which takes 100 ms; so a toggle
     changes the frame alone. `chart` is the CSS selector of the chart.
     """
     place = list(product((0, 1), EXPONENTS, EXPONENTS)).index(selected)
@@ -118,9 +118,9 @@ def frame_style(selected: Variant, chart: str) -> str:
 
 
 def clicked_point(event: object, size: int) -> tuple[Variant, list[int]] | None:
-    """The variant in a selection of `st.plotly_chart`, and what else is in its cell's numbers.
+    """The variant in a selection of `st.plotly_chart`, and the rest of its customdata.
 
-    `event` is what the widget returned, or its entry in session state; None if it has no variant.
+    `event` is the widget's return value or its session state; None if it has no variant.
     """
     try:
         point = event["selection"]["points"][-1]["customdata"]  # type: ignore[index]
@@ -138,7 +138,7 @@ def clicked_variant(event: object) -> Variant | None:
 
 
 def describe(table: pd.DataFrame, pruned: int) -> str:
-    """Which variant depends least on the corpus, which most; `pruned` is how many experts go."""
+    """The variants that depend least and most on the corpus; `pruned` counts experts."""
     found = {variant: overlap for variant, overlap in overlaps_of(table).items() if overlap >= 0}
     if not found:
         return "No overlap between corpora is known for any variant."
@@ -164,7 +164,7 @@ def nearest_to(best: Variant, overlaps: Mapping[Variant, float], pruned: int) ->
 def overlaps_of(table: pd.DataFrame) -> dict[Variant, float]:
     """The overlap of each variant in a table `b, alpha, beta, overlap`; NaN where none is known."""
     known = table.set_index(["b", "alpha", "beta"])["overlap"]
-    # A constant score ranks nothing; ties broken by id would fake a perfect overlap.
+    # A constant score ranks nothing; ties broken by id would look like perfect overlap.
     return {
         variant: math.nan if variant == DEGENERATE else float(known.get(variant, math.nan))
         for variant in product((0, 1), EXPONENTS, EXPONENTS)
@@ -199,7 +199,7 @@ def _cells(overlaps: Mapping[Variant, float], by_chance: float, b: int, dark: bo
 
 
 def reading(variant: Variant, overlap: float, by_chance: float) -> str:
-    """What is said of the cell of a variant that is pointed at."""
+    """Hover text of a variant's cell."""
     both = f"overlap {overlap:.3f}, by chance {by_chance:.3f}"
     said = "no data" if math.isnan(overlap) else both
     if variant == DEGENERATE:
@@ -225,6 +225,6 @@ def _words(variant: Variant, overlap: float, by_chance: float, dark: bool) -> di
         f"{number}<br><span style='font-size:11px'>{name}</span>" if name else number,
         font={"color": color, "size": 14},
         borderpad=2,
-        # Without its own ground the text would be crossed by the hatch.
+        # Without a background the hatch would cross the text.
         bgcolor=paper(dark) if variant == DEGENERATE else None,
     )

@@ -1,4 +1,4 @@
-"""Overlap maps of the 18 variants as small multiples: a column a sparsity, a row a model."""
+"""Overlap maps of the 18 variants as small multiples: a column per sparsity, a row per model."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -95,11 +95,11 @@ def variant_grid(
         for trace in _panel(overlaps, chance, round(100 * sparsity), selected, dark):
             fig.add_trace(trace, row=row + 1, col=column + 1)
         words += _words(overlaps, chance, place + 1, dark)
-    # Given all at once: plotly validates every annotation again with each one that is added.
+    # All at once: plotly revalidates every annotation with each added one.
     fig.layout.annotations = words
     common = {"showgrid": False, "fixedrange": True}
     betas = [f"\u03b2={beta}" for _ in (0, 1) for beta in EXPONENTS]
-    # The sum stands left, the mean right: b is named under the middle of its three columns.
+    # Sum on the left, mean on the right: b is labelled under the middle of its three columns.
     betas[1], betas[4] = f"{betas[1]}<br>b=0", f"{betas[4]}<br>b=1"
     columns = {"tickvals": list(range(6)), "ticktext": betas, "range": [-0.55, 5.55]}
     alphas = [f"\u03b1={alpha}" for alpha in EXPONENTS]
@@ -129,9 +129,9 @@ def clicked_cell(event: object) -> tuple[Variant, int] | None:
 
 
 def describe(table: pd.DataFrame, pruned: Mapping[float, int]) -> str:
-    """One sentence: at each sparsity the variant that depends on the corpus least.
+    """One sentence: the least corpus-dependent variant at each sparsity.
 
-    `pruned` is how many experts go at each sparsity.
+    `pruned` is the number of pruned experts at each sparsity.
     """
     keys = ["sparsity", "b", "alpha", "beta"]
     means = table.groupby(keys, as_index=False)[["overlap"]].mean()
@@ -185,7 +185,7 @@ def _panel(
 def _words(
     overlaps: Mapping[Variant, float], by_chance: float, panel: int, dark: bool
 ) -> list[dict[str, Any]]:
-    """The numbers in the cells: no text of a trace, which would fade when one is selected."""
+    """The numbers in the cells: not trace text, which fades on selection."""
     axis = "" if panel == 1 else str(panel)
     return [
         note(

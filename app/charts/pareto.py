@@ -1,4 +1,4 @@
-"""Quality against memory: every candidate, and the front of those that no other beats at both."""
+"""Quality against memory: all candidates and the Pareto front."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,7 +30,7 @@ _INTERVAL: Final = ("value", "low", "high")
 def pareto_table(points: pd.DataFrame, *, higher_is_better: bool) -> pd.DataFrame:
     """Table of COLUMNS, by size and then best first, from all but `on_front`.
 
-    The original model takes part: a candidate that is larger and worse than it would be beaten.
+    Includes the original model: candidates larger and worse than it are not on the front.
     """
     known = points.dropna(subset=["bytes", "value"])
     front = pareto_front(known["bytes"], known["value"], higher_is_better=higher_is_better)
@@ -41,7 +41,7 @@ def pareto_table(points: pd.DataFrame, *, higher_is_better: bool) -> pd.DataFram
 
 @dataclass(frozen=True)
 class Quality:
-    """What the upright axis shows."""
+    """The vertical axis."""
 
     label: str
     axis: str
@@ -49,9 +49,9 @@ class Quality:
 
 
 def drawing(points: pd.DataFrame, quality: Quality, about: str) -> Drawing | None:
-    """The chart of candidates, a table that `pareto_table` takes.
+    """The chart of a table for `pareto_table`.
 
-    None where no pruned candidate has both numbers.
+    None if no pruned candidate has both numbers.
     """
     table = pareto_table(points, higher_is_better=quality.higher_is_better)
     if table["is_full"].all():
@@ -66,7 +66,7 @@ def draw(context: Context) -> Drawing:
 
     A model's own evaluations on one corpus.
 
-    Only what was measured as most are competes, and the newest of what was measured twice.
+    Only the usual setup competes, with the newest of repeated measurements.
     """
     results, choice = evaluations(context), context.results
     usual = usual_measure(results), str(results["corpus"].iloc[0])
@@ -89,9 +89,9 @@ def draw(context: Context) -> Drawing:
 
 
 def pareto_scatter(table: pd.DataFrame, quality: Quality, *, dark: bool = False) -> go.Figure:
-    """Figure of a table of COLUMNS: bytes to the right, value upwards, the front as steps.
+    """Figure of a table of COLUMNS: value over bytes, the front as steps.
 
-    `low` and `high` are the interval of a candidate, NaN where there is none.
+    `low` and `high` are the interval of a candidate, NaN if there is none.
     """
     unit, unit_name = byte_unit(float(table["bytes"].max()) if len(table) else 0.0)
     rows = table.assign(x=table["bytes"] / unit).sort_values("x", kind="stable")
@@ -102,7 +102,7 @@ def pareto_scatter(table: pd.DataFrame, quality: Quality, *, dark: bool = False)
     colors = [drawn[str(name)].color for name in front[~front["is_full"]]["candidate"]]
     marks: tuple[tuple[str, pd.DataFrame, dict[str, object]], ...] = (
         (
-            "beaten by another",
+            "dominated",
             rows[~rows["on_front"] & ~rows["is_full"]],
             {"symbol": "circle-open", "size": 8, "color": muted(dark), "opacity": 0.55},
         ),
@@ -151,9 +151,9 @@ def _points(points: pd.DataFrame, name: str, marker: dict[str, object]) -> go.Sc
 
 
 def _names(front: pd.DataFrame, higher_is_better: bool, dark: bool) -> list[dict[str, object]]:
-    """Names of the front's candidates, on the side of it where nothing can lie.
+    """Labels of the front's candidates, on its empty side.
 
-    Of two that are too near each other for both names the better one has its own.
+    Of two that are too close for both labels, the better one is labelled.
     """
     room = _NAME_ROOM * float(front["x"].max() - front["x"].min()) if len(front) else 0.0
     gap = front["x"].shift(-1) - front["x"]
@@ -176,7 +176,7 @@ def _names(front: pd.DataFrame, higher_is_better: bool, dark: bool) -> list[dict
 
 
 def describe(table: pd.DataFrame, *, label: str) -> str:
-    """What the front holds, from the smallest to the largest."""
+    """The front, from smallest to largest."""
     pruned, front = table[~table["is_full"]], table[table["on_front"]]
     if pruned.empty:
         return "No pruned candidate has both a size and a number."

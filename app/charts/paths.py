@@ -34,7 +34,7 @@ def path_table(run: Run, choice: PathChoice) -> pd.DataFrame:
 
 
 def runs_with_samples(context: Context) -> dict[str, Run]:
-    """The run of each corpus of which single samples were measured."""
+    """The run of each corpus with sample statistics."""
     runs = run_by_corpus(context.store.of_model(context.model.identity, "routed"), PATHFINDER)
     return {corpus: run for corpus, run in runs.items() if "dense" in run.manifest.groups}
 
@@ -73,7 +73,7 @@ def path_frequency(
     """Figure of a table `corpus, layer, expert, num_samples, rank`; the first layer on top.
 
     Args:
-        table: one row an expert and corpus; rank 0 is the first to keep over all layers.
+        table: one row per expert and corpus; rank 0 is kept first over all layers.
         num_samples: of each corpus, in the order of the panels; the end of the colour scale.
         marked: a (layer, expert) to frame.
     """
@@ -94,7 +94,7 @@ def path_frequency(
     for row, (corpus, count) in enumerate(num_samples.items(), start=1):
         own = table[table["corpus"] == corpus]
         place, shape = cells_of(own, layers)
-        # Empty where an expert is on no path, or a layer has no such expert.
+        # Empty if an expert is on no path or does not exist.
         shares = np.full(shape, np.nan, dtype=np.float32)
         shares[place] = (own["num_samples"] / count).where(own["num_samples"] > 0)
         said = np.zeros((*shape, 2), dtype=np.uint32)
@@ -126,7 +126,7 @@ def path_frequency(
 
 
 def describe(table: pd.DataFrame, num_samples: Mapping[str, int]) -> str:
-    """How many experts are on paths of each corpus, of all of them, and of none."""
+    """Number of experts on paths of each corpus, of all, and of none."""
     on_paths = {
         corpus: set(zip(rows["layer"], rows["expert"], strict=True))
         for corpus, rows in table[table["num_samples"] > 0].groupby("corpus")

@@ -1,4 +1,4 @@
-"""Predicted quality against bytes: the best plan of every budget, uniform, measured ones."""
+"""Predicted loss against bytes: the best plan of every budget, uniform, measured plans."""
 
 from functools import partial
 from typing import Final
@@ -27,7 +27,7 @@ _POINTS: Final = {
 
 @chart("predicted-frontier", "plan")
 def draw(context: Context) -> Drawing:
-    """What every size would lose, before anything is measured."""
+    """Predicted loss of every size."""
     found = sensitivity_of(context)
     store = EvaluationStore(context.store.directories)
     table = context.keep(frontier_table, context.ranking, found, store, context.known_searches)
@@ -39,7 +39,7 @@ def draw(context: Context) -> Drawing:
 
 
 def frontier_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
-    """Figure of a table of `frontier_table`: bytes to the right, added loss upwards.
+    """Figure of a table of `frontier_table`: added loss over bytes.
 
     The band is the interval of the best plan over samples.
     """
@@ -93,7 +93,7 @@ def frontier_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 
 
 def describe(table: pd.DataFrame, where: str) -> str:
-    """What is predicted at half of the most that can go, from what, and how wrong it was."""
+    """The prediction at half of the largest budget, its source and its error."""
     best = table[table["series"] == BEST]
     at = int((best["removed"] - best["removed"].max() / 2).abs().to_numpy().argmin())
     row = best.iloc[at]

@@ -1,4 +1,4 @@
-"""The charts over the papers' own results: winner map, capability profile, leaderboard."""
+"""Charts of published results: winner map, capability profile, leaderboard."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from app.charts import capability, winner_map
 from app.charts.chart import Drawing, made_by
 from app.charts.names import FULL, criterion_label
 
-# Table -> what it is about, for the list to choose from.
+# Table -> description in the list.
 TABLES: Final = {
     "unified-table-5": "Unified criteria, Table 5: C4 calibration, 16 benchmarks",
     "unified-table-1": "Unified criteria, Table 1: C4 calibration, abilities",
@@ -47,7 +47,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class PaperChart:
-    """One figure of what the papers report: of no model here, but of a block of their tables."""
+    """One figure of published results: of a block of a paper's table, not of a local model."""
 
     name: str
     page: str
@@ -56,19 +56,19 @@ class PaperChart:
 
 
 def settings_of(table: str) -> list[Setting]:
-    """The blocks of a table, in its order; the original models are in every block of theirs."""
+    """The blocks of a table, in its order; each includes its original model."""
     pruned = published_table(table).query("sparsity > 0")
     pairs = pruned[["model", "sparsity"]].drop_duplicates()
     return [Setting(table, model, float(sparsity)) for model, sparsity in pairs.to_numpy()]
 
 
 def blocks_of(table: str) -> dict[str, Setting]:
-    """The blocks of a table by what people call them: model and sparsity."""
+    """The blocks of a table by display name: model and sparsity."""
     return {f"{each.model} {each.sparsity:.0%}": each for each in settings_of(table)}
 
 
 def block_of(table: str, block: str | None) -> Setting:
-    """The block "MODEL SPARSITY%" of a paper's table; the first where none is named."""
+    """The block "MODEL SPARSITY%" of a paper's table; the first if none is named."""
     if table not in TABLES:
         raise StatsError(unknown_name("table of a paper", table, TABLES))
     blocks = blocks_of(table)
@@ -96,7 +96,7 @@ def leaderboard(setting: Setting, weights: Mapping[str, float]) -> pd.DataFrame:
 
     Returns:
         ``candidate, average_rank, average`` and a column per benchmark. The original model has no
-        rank and stands last. Ranks are over the benchmarks shown, ties at their mean.
+        rank and comes last. Ranks are over the benchmarks shown, ties at their mean.
     """
     scores = scores_of(setting)
     factors = ability_weights(scores.columns, ABILITIES, weights)
@@ -116,7 +116,7 @@ def source_of(table: str) -> str:
 
 def winners_of(table: str) -> Drawing:
     """Winner map over all blocks of a table (arXiv:2606.15716, Figure 2)."""
-    # The family alone: a cell of sixteen needs the room, and no table has two of one family.
+    # Family only: cells are narrow, and no table has two models of one family.
     scores = {
         f"{each.model.split('-')[0]} {each.sparsity:.0%}": scores_of(each).drop(index=FULL)
         for each in settings_of(table)

@@ -1,4 +1,4 @@
-"""Rank flow of a layer between two recipes: a line an expert, those that cross the cut coloured."""
+"""Rank flow of a layer between two recipes: a line per expert, coloured if it crosses the cut."""
 
 from functools import partial
 from typing import Final
@@ -18,7 +18,7 @@ _ALONE: Final = {"only A": "solid", "only B": "dash"}  # A's own lines fall, B's
 
 
 def most_moved(comparison: Comparison) -> int:
-    """The layer whose experts the recipes agree on least; of equals, the first."""
+    """The layer with the least agreement; the first of equals."""
     by_layer = comparison.by_layer
     return int(by_layer["layer"].to_numpy()[by_layer["agreement"].to_numpy().argmin()])
 
@@ -46,7 +46,7 @@ def bump(
 ) -> go.Figure:
     """Figure of the rows of one layer of a table `expert, kept_by, rank_a, rank_b`.
 
-    Rank 0, the first to keep, is on top and shown as 1. `marked` is an expert to point out.
+    Rank 0, the first to keep, is on top and shown as 1. `marked` is an expert to highlight.
     """
     lines = []
     for fate in ("both", "neither"):
@@ -100,7 +100,7 @@ def bump(
 
 
 def describe(table: pd.DataFrame) -> str:
-    """One sentence: how many experts of the layer cross the cut, and which moves furthest."""
+    """One sentence: how many experts of the layer cross the cut, and which moves most."""
     layer = int(table["layer"].iloc[0])
     crossing = table[table["kept_by"].isin(tuple(_ALONE))]
     if crossing.empty:

@@ -34,9 +34,9 @@ def rank_rank(
 ) -> go.Figure:
     """Figure of a table `layer, expert, kept_by, rank_a, rank_b`, rank 0 first to keep.
 
-    Both axes are the rank as a share of its layer's experts, so that layers of unlike size fit on
-    one; the first to keep is at the top left. Cells count experts: a point for each of thousands
-    would hide how many lie on one place. `marked` is a (layer, expert) to ring.
+    Both axes are the rank as a share of the layer's experts, so that layers of different size fit
+    on one; the first to keep is at the top left. Cells count experts: thousands of points
+    would hide how many coincide. `marked` is a (layer, expert) to ring.
     """
     rows, columns, bins = _places(table)
     counts = np.zeros((bins, bins), dtype=np.float32)
@@ -57,7 +57,7 @@ def rank_rank(
     brush = targets(
         as_float32(middles[columns]),
         as_float32(middles[rows]),
-        # One number a cell: of several the browser would send back a typed array, no list.
+        # One number per cell: for several the browser would return a typed array, not a list.
         (rows * bins + columns).astype(np.uint16),
         10,
         hoverinfo="skip",
@@ -90,7 +90,7 @@ def rank_rank(
 
 
 def _quadrants(fates: "pd.Series[str]", cut_a: float, dark: bool) -> Iterator[dict[str, Any]]:
-    """The number of experts in each quadrant, in the corner that is off the diagonal."""
+    """The number of experts in each quadrant, in its corner off the diagonal."""
     look = {"bgcolor": paper(dark), "bordercolor": ink(dark), "borderpad": 2, "opacity": 0.92}
     above = {"xanchor": "right", "yanchor": "top", "xshift": -5, "yshift": -4}
     below = {"xanchor": "left", "yanchor": "bottom", "xshift": 5, "yshift": 4}
@@ -114,7 +114,7 @@ def describe(table: pd.DataFrame, tau: float) -> str:
 
 
 def brushed(table: pd.DataFrame, event: object) -> pd.DataFrame | None:
-    """The rows of a table in the region that was brushed in its figure; None where none was."""
+    """The rows in the brushed region of the figure; None without one."""
     try:
         points = event["selection"]["points"]  # type: ignore[index]
         # The ring around the pinned expert has no number.
@@ -127,7 +127,7 @@ def brushed(table: pd.DataFrame, event: object) -> pd.DataFrame | None:
 
 
 def _places(table: pd.DataFrame) -> tuple[NDArray[np.integer], NDArray[np.integer], int]:
-    """Row (rank in B) and column (rank in A) of the cell of each expert; how many there are."""
+    """Row (rank in B) and column (rank in A) of each expert's cell; the number of bins."""
     sizes = table.groupby("layer")["layer"].transform("size").to_numpy()
     bins = _num_bins(len(table), int(sizes.max()))
     columns, rows = (table[rank].to_numpy() * bins // sizes for rank in ("rank_a", "rank_b"))
@@ -135,6 +135,6 @@ def _places(table: pd.DataFrame) -> tuple[NDArray[np.integer], NDArray[np.intege
 
 
 def _num_bins(num_experts: int, largest_layer: int) -> int:
-    """A power of two that leaves about one expert or more for each cell."""
+    """A power of two with about one or more experts per cell."""
     most = max(2, min(32, largest_layer, math.isqrt(num_experts)))
     return 1 << (most.bit_length() - 1)

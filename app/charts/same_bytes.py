@@ -1,4 +1,4 @@
-"""Candidates of the same size: what each loses on each corpus, neurons beside whole experts."""
+"""Candidates of the same size: loss per corpus, neurons and whole experts."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -29,7 +29,7 @@ SAME_BYTES_COLUMNS: Final = (
     *("corpus", "granularity", "candidate", "removed", "bytes", "loss", "full", "change"),
     *("esap", "esap_low", "esap_high"),
 )
-# Sizes that differ by no more are called the same: whole experts take their router rows along.
+# Tolerance for equal sizes: whole experts include their router rows.
 _SAME: Final = 0.01
 
 
@@ -144,7 +144,7 @@ def same_bytes(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 def describe(table: pd.DataFrame) -> str:
     """Who loses least where, in one sentence; then each corpus; then HEAPr against the baselines.
 
-    The candidates of the table, of SAME_BYTES_COLUMNS, have about the same size.
+    The candidates of the table (SAME_BYTES_COLUMNS) have about the same size.
     """
     corpora = {
         str(corpus): rows.sort_values("change", kind="stable")
@@ -163,7 +163,7 @@ def describe(table: pd.DataFrame) -> str:
 
 
 def _claim(corpora: Mapping[str, pd.DataFrame]) -> str:
-    """What HEAPr's paper says, as measured: neurons of all layers against whole experts."""
+    """The claim of the HEAPr paper as measured here: global neurons against whole experts."""
     held, beaten = 0, 0
     for rows in corpora.values():
         own = rows.loc[rows["candidate"] == CLAIMED, "change"]

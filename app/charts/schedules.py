@@ -1,4 +1,4 @@
-"""Schedules side by side: which share of its experts each layer keeps."""
+"""Schedules side by side: share of experts kept per layer."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +20,7 @@ from pruning.schedules import MEASURED, Spending
 from pruning.search.store import order_digest
 
 _LABELLED_LAYERS: Final = 8  # in half of a narrow page
-_NUMBERED_LAYERS: Final = 24  # more would not leave room for the numbers
+_NUMBERED_LAYERS: Final = 24  # more would leave no room for the numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class Sides:
     refused: dict[str, str]
 
     def kept_by(self, schedule: str) -> dict[int, int] | None:
-        """Layer -> experts kept by a schedule; None where it is not possible."""
+        """Layer -> experts kept by a schedule; None if impossible."""
         rows = self.counts[self.counts["schedule"] == schedule]
         if rows.empty:
             return None
@@ -40,7 +40,7 @@ class Sides:
 
 
 def selection_of(context: Context) -> Selection:
-    """The recipe with its statistics, and with counts of tokens where there are any."""
+    """The recipe with its statistics, and token counts if there are any."""
     request = context.request
     if context.plan.schedule == MEASURED:
         return context.selection(request.model_copy(update={"schedule": MEASURED}))
@@ -52,18 +52,18 @@ def selection_of(context: Context) -> Selection:
 
 
 def order_of(selection: Selection) -> str:
-    """The order in which experts stay; see `order_digest`."""
+    """Digest of the ranking; see `order_digest`."""
     return order_digest(selection.table)
 
 
 def spending_of(context: Context, choice: PlanChoice) -> Spending:
-    """Budget and constraints, without what is set by hand."""
+    """Budget and constraints, without manual counts."""
     layers = context.model.layers
     return Spending(layers, sparsity_budget(layers, context.sparsity), choice.constraints())
 
 
 def sides_of(selection: Selection, spending: Spending, searched: pd.DataFrame) -> Sides:
-    """Every schedule on one budget, and what searches found."""
+    """Every schedule on one budget, and searched ones."""
     return Sides(*schedules_table(selection, spending, searched))
 
 
@@ -158,13 +158,13 @@ def schedules_figure(table: pd.DataFrame, *, shown: str = "", dark: bool = False
 
 
 def describe(table: pd.DataFrame) -> str:
-    """One sentence: how far the schedules reach."""
+    """One sentence: how uneven the schedules are."""
     kept = table.groupby("schedule", sort=False)["kept"].agg(["min", "max"])
     spread = {str(name): (int(low), int(high)) for name, low, high in kept.itertuples()}
     widest = max(spread, key=lambda name: spread[name][1] - spread[name][0])
     low, high = spread[widest]
     if low == high:
-        return "Every schedule keeps as many experts in every layer."
+        return "Every schedule keeps the same number of experts in every layer."
     return (
         f"{len(spread)} schedules spend one budget; {widest} differs most between layers, from "
         f"{low} to {high} experts kept."

@@ -1,4 +1,4 @@
-"""Searches: fitness per generation, and the schedules that they found (arXiv:2603.06003)."""
+"""Searches: fitness per generation, and the schedules found (arXiv:2603.06003)."""
 
 from functools import partial
 from typing import Final
@@ -32,7 +32,7 @@ _LAYERS: Final = {"title": "layer", "type": "category", "nticks": _MOST_TICKS, "
 
 
 def searches(context: Context) -> tuple[KnownSearch, ...]:
-    """The searches that were chosen, else those of the model on this budget, of any criterion."""
+    """The chosen searches, else those of the model on this budget, of any criterion."""
     if context.searches:
         return context.searches
     removed = sparsity_budget(context.model.layers, context.sparsity).total
@@ -47,7 +47,7 @@ def searches(context: Context) -> tuple[KnownSearch, ...]:
 
 
 def search_of(context: Context) -> KnownSearch:
-    """Of `searches` the one by the criterion of the recipe that looked longest."""
+    """The longest of `searches` by the recipe's criterion."""
     found, name = searches(context), context.ranking_criterion.name
     search = best_fitting(found, name, found[0].removed)
     if search is None:
@@ -59,7 +59,7 @@ def search_of(context: Context) -> KnownSearch:
 
 
 def _searched(context: Context, name: str) -> tuple[KnownSearch, str]:
-    """The search that was chosen or is told by the recipe, and the name of its own chart."""
+    """The chosen search or that of the recipe, and the name of its chart."""
     if context.search is None:
         return search_of(context), ""
     try:
@@ -79,14 +79,14 @@ def selection_of(context: Context, search: KnownSearch) -> Selection:
 
 
 def unseen_loss(context: Context, search: KnownSearch) -> PlanLoss | None:
-    """What the best plan of a search loses on samples that did not choose it.
+    """Loss of a search's best plan on held-out samples.
 
-    None where it was not evaluated, or removes another share than the context says.
+    None if not evaluated, or if its sparsity differs from the context's.
     """
     try:
         selection = selection_of(context, search)
         plan = context.keep(make_plan, selection, selection.request).plan
-    except UserError:  # no statistics here give the order that the search was made on
+    except UserError:  # no local statistics give the order of the search
         return None
     store = EvaluationStore(context.store.directories)
     losses = context.keep(stored_losses, store, context.model.identity)
@@ -95,9 +95,9 @@ def unseen_loss(context: Context, search: KnownSearch) -> PlanLoss | None:
 
 
 def unseen_words(context: Context, search: KnownSearch) -> str:
-    """`unseen_loss` for people, of a finished search; empty where nothing was measured."""
+    """`unseen_loss` in words, of a finished search; empty if not measured."""
     loss = unseen_loss(context, search) if search.result.is_finished else None
-    return f"On samples that did not choose it: {loss.words}." if loss else ""
+    return f"On held-out samples: {loss.words}." if loss else ""
 
 
 @chart("search", "plan")
@@ -133,7 +133,7 @@ def draw_schedules(context: Context) -> Drawing:
 
 
 def measure_label(fitness: str) -> str:
-    """The fitness of a search for people; one of which less is better counts negated."""
+    """Display name of a search's fitness; measures where lower is better are negated."""
     known = MEASURES[fitness]
     return known.label if known.higher_is_better else f"minus {known.label}"
 
@@ -191,13 +191,13 @@ def search_progress(
             "title": "generation",
             "showgrid": False,
             "range": [-0.5, max(1, last) + 0.5],
-            # A tick for each of a few generations: of one alone Plotly would make ticks between.
+            # Explicit ticks for few generations: for one, Plotly would add ticks in between.
             "dtick": 1 if last <= 8 else None,
         },
         y={"title": plain(measure)},
         height=320,
     )
-    # Where uniform stands, which every search begins with where it is feasible.
+    # The fitness of uniform, with which every search starts if it is feasible.
     if (uniform := _uniform(history)) is not None:
         fig.add_hline(y=uniform, line={"color": ink(dark), "width": 1, "dash": "dot"})
         # The best is never below it.
@@ -214,7 +214,7 @@ def _uniform(history: pd.DataFrame) -> float | None:
 def describe_progress(
     history: pd.DataFrame, progress: pd.DataFrame, *, measure: str = "fitness"
 ) -> str:
-    """One sentence: where the search began and where it is."""
+    """One sentence: initial and current best of the search."""
     if progress.empty:
         return "No generation is complete yet."
     first, last = progress.iloc[0], progress.iloc[-1]
@@ -228,9 +228,9 @@ def describe_progress(
 
 
 def schedule_bars(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
-    """Figure of a table `layer, experts, kept, removed, density`: a bar for each layer.
+    """Figure of a table `layer, experts, kept, removed, density`: a bar per layer.
 
-    A tick on each bar says what an even share of the same budget would keep.
+    A tick on each bar shows an even share of the same budget.
     """
     even = table["experts"] * table["kept"].sum() / table["experts"].sum()
     layers = [str(layer) for layer in table["layer"]]
@@ -276,7 +276,7 @@ def describe_bars(table: pd.DataFrame) -> str:
 
 
 def density_schedules(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
-    """Figure of a table `search, layer, density, kept, experts`: one line for each search.
+    """Figure of a table `search, layer, density, kept, experts`: one line per search.
 
     Density is the share of its experts that a layer keeps (arXiv:2603.06003, Fig. 1 and 3).
     """
@@ -297,17 +297,17 @@ def density_schedules(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         dark,
         x=_LAYERS,
         y={"title": "share kept", "range": [0, 1.05], "tickformat": ".0%"},
-        # In a narrow column each name of the legend takes a line.
+        # In a narrow column each legend entry takes a line.
         height=300 + 18 * max(0, len(lines) - 3),
         hovermode="x unified",
     )
 
 
 def describe_schedules(table: pd.DataFrame) -> str:
-    """One sentence: between which layers each schedule differs most."""
+    """One sentence: the layers of largest and smallest density per schedule."""
     parts = []
     for name, rows in table.groupby("search", sort=False):
-        # Of equal ones the first layer.
+        # The first layer among equals.
         most = rows.sort_values("density", ascending=False, kind="stable").iloc[0]
         least = rows.sort_values("density", kind="stable").iloc[0]
         parts.append(

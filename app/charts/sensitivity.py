@@ -1,4 +1,4 @@
-"""What each layer's losses cost: a small line for each layer, and layers by levels."""
+"""Layer sensitivity: a small line per layer, and a map of layers by sparsity."""
 
 from functools import partial
 from typing import Final, NamedTuple
@@ -19,8 +19,8 @@ from pruning.planning.ranking import needs_sensitivity
 from pruning.sensitivity.curves import Curves, Sensitivity
 
 COLUMNS: Final = ("layer", "experts", "removed", "share", "added", "cut", "added_at_cut")
-_CELL_PX, _LOW_CELL_PX = 110, 66  # height of a cell, where there are one or two rows, and more
-_WIDE, _HIGH = 0.84, 0.68  # of a cell of 1 x 1 that its line takes
+_CELL_PX, _LOW_CELL_PX = 110, 66  # height of a cell, for one or two rows, and for more
+_WIDE, _HIGH = 0.84, 0.68  # share of a 1 x 1 cell used by its line
 _COLUMNS: Final = {24: 6, 48: 8}  # layers, at most -> small lines side by side
 _MOST_COLUMNS: Final = 10
 
@@ -34,7 +34,7 @@ class Measured(NamedTuple):
 
 
 def sensitivity_of(context: Context) -> Sensitivity:
-    """The curves of the plan's order; an error that says how to measure them where none are."""
+    """The curves of the plan's order; raises with how to measure them if there are none."""
     if context.sensitivity is None:
         raise needs_sensitivity(context.ranking.request)
     return context.sensitivity
@@ -49,9 +49,9 @@ def corpora_said(found: Sensitivity) -> str:
 
 
 def sensitivity_table(found: Sensitivity, sizes: dict[int, int], cut: Removed) -> pd.DataFrame:
-    """Table of COLUMNS: what each layer alone adds to the loss, at every level of its curve.
+    """Table of COLUMNS: loss that each layer alone adds, at every level of its curve.
 
-    The mean over corpora. `sizes` are experts of each layer, `cut` is what the plan takes of each.
+    The mean over corpora. `sizes` are experts per layer, `cut` the number that the plan prunes.
     """
     rows = []
     for place, (layer, size) in enumerate(sizes.items()):
@@ -78,7 +78,7 @@ def _measured(context: Context) -> Measured:
 
 @chart("layer-sensitivity", "plan", reads_plan=True)
 def draw_lines(context: Context) -> Drawing:
-    """What each layer bears, with the plan's cut."""
+    """Layer sensitivity, with the plan's cut."""
     found, table, about = _measured(context)
     alt = describe(table, corpora_said(found))
     return Drawing(partial(sensitivity_lines, table), table, alt, about)
@@ -103,7 +103,7 @@ class _Row(NamedTuple):
     added: FloatArray  # (levels,)
 
     def at(self, share: float) -> float:
-        """The added loss at a share removed."""
+        """The added loss at a sparsity."""
         return float(np.interp(share, self.share, self.added))
 
 
@@ -118,7 +118,7 @@ def _rows(table: pd.DataFrame) -> list[_Row]:
 
 
 def describe(table: pd.DataFrame, where: str) -> str:
-    """One sentence: which layers cost most and least at the plan's cut, and at one half."""
+    """One sentence: the most and least sensitive layers at the plan's cut, and at one half."""
     rows = _rows(table)
     total, most = sum(row.added_at_cut for row in rows), max(rows, key=lambda row: row.added_at_cut)
     said = "the plan takes nothing"
@@ -136,13 +136,13 @@ def describe(table: pd.DataFrame, where: str) -> str:
 
 
 def _top(table: pd.DataFrame) -> float:
-    """The added loss at which lines and colours end: above all cuts, yet with details below."""
+    """Upper limit of lines and colours: above all cuts, but low enough for details."""
     cuts, most = float(table["added_at_cut"].max()), float(table["added"].max())
     return max(min(most, max(2 * cuts, most / 8)), 1e-6)
 
 
 def sensitivity_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
-    """Figure of a table of COLUMNS: a small line of added loss over the share removed a layer.
+    """Figure of a table of COLUMNS: a small line of added loss over sparsity per layer.
 
     All in one plot, in cells of 1 x 1: layers from left to right and from the top.
     """
@@ -184,7 +184,7 @@ def sensitivity_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         x={
             **hidden,
             "range": [-0.06, min(wide, len(rows)) - 0.06],
-            "title": "share removed, of each layer",
+            "title": "sparsity of each layer",
         },
         y={**hidden, "range": [0.9 - high, 0.85]},
         height=70 + high * (_CELL_PX if high < 3 else _LOW_CELL_PX),
@@ -193,7 +193,7 @@ def sensitivity_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 
 
 def _bases(corners: list[tuple[int, int]], dark: bool) -> go.Scatter:
-    """The line of nothing added, in each cell."""
+    """The zero line in each cell."""
     x = [value for left, _ in corners for value in (left, left + _WIDE, None)]
     y = [value for _, low in corners for value in (low, low, None)]
     return stroke(x, y, muted(dark), 1)
@@ -214,7 +214,7 @@ def _names(rows: list[_Row], corners: list[tuple[int, int]], dark: bool) -> go.S
 
 
 def sensitivity_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
-    """Figure of a table of COLUMNS: a row a layer, a column a level, coloured by the added loss.
+    """Figure of a table of COLUMNS: a row per layer, a column per level, coloured by added loss.
 
     The plan's cut is a line across each row.
     """
@@ -242,7 +242,7 @@ def sensitivity_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         [cells_shown, *marks],
         dark,
         x={
-            "title": "share removed; line: the plan's cut",
+            "title": "sparsity; line: the plan's cut",
             "tickformat": ".0%",
             "showgrid": False,
         },

@@ -1,4 +1,4 @@
-"""Bytes of the weights before and after pruning, part by part."""
+"""Bytes of the weights before and after pruning, by part."""
 
 from functools import partial
 from typing import Final
@@ -46,7 +46,7 @@ def sizes_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
             for row, total in totals.items()
         ],
         barmode="stack",
-        # A legend takes half of the height at most: six lines, where the column is narrow.
+        # A legend takes at most half of the height: six lines in a narrow column.
         height=264,
         bargap=0.3,
         showlegend=True,
@@ -57,7 +57,7 @@ def sizes_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 
 
 def describe(table: pd.DataFrame) -> str:
-    """One sentence: total before and after, and the part that gives most."""
+    """One sentence: total before and after, and the part that saves most."""
     before, after = float(table["before"].sum()), float(table["after"].sum())
     most = table.assign(saved=table["before"] - table["after"]).sort_values("saved").iloc[-1]
     if before == 0 or after >= before:
@@ -76,7 +76,7 @@ def size_text(num_bytes: float) -> str:
 
 
 def byte_unit(largest: float) -> tuple[int, str]:
-    """Bytes of the unit in which an axis up to this many bytes reads well, and its name."""
+    """Size and name of the unit for an axis up to this many bytes."""
     return (_GIB, "GiB") if largest >= _GIB else (_MIB, "MiB")
 
 
@@ -96,7 +96,7 @@ def _segment(
             "color": color,
             "line": {"color": paper(dark), "width": 1},
             "pattern": {
-                # The default, "replace", would paint the lines in the part's colour on nothing.
+                # The default, "replace", would draw coloured lines on a transparent background.
                 "fillmode": "overlay",
                 "shape": PATTERNS[index % len(PATTERNS)],
                 "fgcolor": ink(dark) if contrast(ink(dark), color) > 3 else paper(dark),

@@ -1,4 +1,4 @@
-"""The expert map of both recipes, and how clearly each tells kept experts from pruned."""
+"""The expert map of both recipes, and how clearly each separates kept from pruned."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -26,11 +26,11 @@ _MEASURES: Final = (
 )
 
 
-_VEIL: Final = 0.3  # light: the order of what is pruned must stay readable
+_VEIL: Final = 0.3  # light: the order of pruned experts must stay readable
 
 
 def _rankings(context: Context) -> list[Ranked]:
-    """Both recipes' rankings, the compared one first; once where they have one name."""
+    """Rankings of both recipes, the baseline first; one if they have the same name."""
     both = [context.ranked(each) for each in (context.second, context.first)]
     return list({each.criterion.label: each for each in both}.values())
 
@@ -115,7 +115,7 @@ def separation_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
             )
             fig.add_trace(dots, row=1, col=column)
         fig.update_xaxes(title_text=title, row=1, col=column)
-    # A row needs 15 px for its label; beyond 30 layers only every second or fourth is labelled.
+    # A label needs 15 px; beyond 30 layers only every second or fourth row is labelled.
     is_short = len(layers) <= 12
     every = 1 if is_short else 2 if len(layers) <= 30 else 4
     apply_theme(
@@ -210,7 +210,7 @@ def describe(table: pd.DataFrame) -> str:
 
 
 def describe_map(table: pd.DataFrame) -> str:
-    """One sentence on a table of `stratification_figure`: what is kept, how far panels agree."""
+    """One sentence on a table of `stratification_figure`: experts kept, agreement of panels."""
     kept = {
         str(name): set(zip(rows["layer"], rows["expert"], strict=True))
         for name, rows in table[table["kept"]].groupby("panel", sort=False)
@@ -225,7 +225,7 @@ def describe_map(table: pd.DataFrame) -> str:
 
 
 def _cut(rows: pd.DataFrame, layers: list[int], dark: bool) -> list[go.Scatter]:
-    """A light veil right of the cut, and the cut itself; nothing where nothing is pruned."""
+    """A light veil right of the cut, and the cut itself; nothing if nothing is pruned."""
     counts = rows.groupby("layer")["kept"].agg(["sum", "size"]).reindex(layers)
     kept, sizes = counts["sum"].to_numpy(), counts["size"].to_numpy()
     if (kept == sizes).all():

@@ -1,4 +1,4 @@
-"""Colours and layout that every figure shares, in light and in dark."""
+"""Colours and layout of all figures, light and dark."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -36,11 +36,11 @@ CLEAR: Final = "rgba(0,0,0,0)"
 _GRID: Final = {False: "#d8e0e5", True: "#2b383f"}
 # Colours of the light and of the dark theme. Text, and lines that must be read:
 ink: Final = {False: "#17242d", True: "#e6eef2"}.__getitem__
-# What stands back: chance lines, hatches, footers; still 4.5:1 on the page.
+# Secondary elements: chance lines, hatches, footers; still 4.5:1 on the page.
 muted: Final = {False: "#4d5b65", True: "#aebbc2"}.__getitem__
 # The page, for halos; figures themselves are transparent.
 paper: Final = {False: "#ffffff", True: "#0f1518"}.__getitem__
-# The product's own: what is kept, what is selected.
+# The product's colours: kept, selected.
 primary: Final = {False: "#0f6d7e", True: "#3fb3c9"}.__getitem__
 # The pinned expert, as on the expert map.
 pinned: Final = {False: "#d6246e", True: "#ff5fa8"}.__getitem__
@@ -51,7 +51,7 @@ _FOOTER_CHARACTERS: Final = 100  # about 500 px, within the 700 px of plotly's s
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What tells one series from another, in colour and without."""
+    """Visual identity of a series, with and without colour."""
 
     color: str
     symbol: str
@@ -92,12 +92,12 @@ def contrast(color: str, other: str) -> float:
 
 def text_on(background: str) -> str:
     """Black or white, whichever reads better on a cell of this colour."""
-    # Black, no softer: black and white are the only pair that leaves 4.5:1 on every grey.
+    # Pure black: black and white are the only pair with 4.5:1 on every grey.
     return max(("#000000", "#ffffff"), key=lambda text: contrast(text, background))
 
 
 def plain(text: str) -> str:
-    """Text that plotly shows as written: it would read tags, and fetch links, in a model's name."""
+    """Text that plotly shows literally: it would interpret tags and links in a model's name."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -111,8 +111,8 @@ def themed(
 ) -> go.Figure:
     """A figure of traces with one x and one y axis, in the theme.
 
-    The same as to build it and then to call `apply_theme`, but plotly checks everything once, and
-    pages draw some at every click. What is given of the axes and the layout goes before the theme;
+    Equals building it and calling `apply_theme`, but plotly validates once, and
+    pages draw some at every click. Given axes and layout override the theme;
     the title of an axis is its text alone.
     """
     axes = {"xaxis": _axis(dark, x), "yaxis": _axis(dark, y)}
@@ -129,14 +129,14 @@ def apply_theme(
 ) -> go.Figure:
     """Put a figure of any number of axes into the theme; returns the same figure.
 
-    What is given of all x and all y axes and of the layout is as for `themed`.
+    Arguments for all x and y axes and the layout are as for `themed`.
     """
     given: dict[str, Any] = fig.layout.to_plotly_json()
     axes = {"xaxis": x, "yaxis": y} | {
         name: x if name[0] == "x" else y for name in given if name[1:].startswith("axis")
     }
     theme = _merged(_merged(given, _layout(dark)), layout)
-    # At once: each of plotly's updates costs more than the layout of a small figure does.
+    # All at once: each plotly update costs more than the layout of a small figure.
     fig.layout = theme | {
         name: _merged(given.get(name) or {}, _axis(dark, changes)) for name, changes in axes.items()
     }
@@ -151,9 +151,9 @@ def _layout(dark: bool) -> dict[str, Any]:
         "plot_bgcolor": CLEAR,
         "font": text,
         "title": {"font": {"size": 15}, "x": 0, "xref": "container", "xanchor": "left"},
-        # Legends and axes above the plot ask for their room themselves.
+        # Legends and axes above the plot reserve their own room.
         "margin": {"l": 8, "r": 8, "t": 8, "b": 8, "pad": 4},
-        # A finger that moves over a chart scrolls the page; the bar has zoom and pan.
+        # Touch scrolls the page; the bar has zoom and pan.
         "dragmode": False,
         "hoverlabel": {"bgcolor": paper(dark), "bordercolor": muted(dark), "font": text},
         "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"},
@@ -189,7 +189,7 @@ def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 
 
 def add_provenance(fig: go.Figure, text: str) -> go.Figure:
-    """A footer naming what made the figure; returns the same figure, taller by the footer.
+    """Add a provenance footer; returns the same figure, taller by the footer.
 
     Model and revision, hash of the statistics, criterion, sparsity, version and date belong in
     `text`: a figure travels without the page it was made on.

@@ -1,4 +1,4 @@
-"""What charts are drawn with: lines of series, chance, heat maps, rows of layers, notes."""
+"""Building blocks of charts: series lines, chance, heat maps, rows of layers, notes."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -20,7 +20,7 @@ from app.charts.theme import (
 )
 
 STILL_LEGEND: Final = {"itemclick": False, "itemdoubleclick": False, "traceorder": "normal"}
-# The colours of an overlap: how far it is above chance, for which see `above_chance`.
+# Colours of an overlap: its distance above chance, see `above_chance`.
 ABOVE_CHANCE: Final = {"tickvals": [0, 0.5, 1], "ticktext": ["chance", "halfway", "the same"]}
 # The axis of a share of pruned sets, with room for marks at 0 and at 1.
 OVERLAP_AXIS: Final = {"range": [-0.03, 1.06], "tickformat": ".1f"}
@@ -43,20 +43,20 @@ def series(look: Look, name: str, points: tuple[Any, Any], hover: str, **more: A
 
 
 def stroke(x: Any, y: Any, color: str, width: float, **more: Any) -> go.Scatter:
-    """A line that has neither hover nor legend, unless `more` says so."""
+    """A line without hover and legend, unless `more` adds them."""
     usual = {"mode": "lines", "hoverinfo": "skip", "showlegend": False}
     return go.Scatter(x=x, y=y, line={"color": color, "width": width}, **usual | more)
 
 
 def chance(x: Any, y: Any, dark: bool, hover: str, *, name: str = "chance", **more: Any) -> Any:
-    """The dotted line of what chance gives."""
+    """The dotted line of chance."""
     line = {"color": muted(dark), "dash": "dot", "width": more.pop("width", 2)}
     hover = f"{hover}<extra></extra>"
     return go.Scatter(x=x, y=y, name=name, mode="lines", line=line, hovertemplate=hover, **more)
 
 
 def halo(dark: bool, width: int = 2) -> tuple[tuple[str, int], tuple[str, int]]:
-    """Colours and widths of a line that stands out on any ground: the wide one is drawn first."""
+    """Colours and widths of a line visible on any background: the wide one is drawn first."""
     return (paper(dark), width + 3), (ink(dark), width)
 
 
@@ -103,7 +103,7 @@ def heat(z: Any, title: str, dark: bool, bar: Mapping[str, Any], **more: Any) ->
 
 
 def targets(x: Any, y: Any, customdata: Any, size: int, **more: Any) -> go.Scatter:
-    """Unseen marks over cells: Streamlit selects points, and no cells."""
+    """Invisible marks over cells: Streamlit selects points, not cells."""
     unseen = {"marker": {"opacity": 0}}
     return go.Scatter(
         x=x,
@@ -135,14 +135,14 @@ def cells_of(table: pd.DataFrame, layers: Sequence[int]) -> tuple[tuple[Any, Any
 
 
 def rows_height(layers: Sequence[int], pixels: int, around: int) -> int:
-    """Height of a heat map with a row a layer, each of these pixels, less where there are many."""
+    """Height of a heat map with one row per layer of these pixels, less for many rows."""
     return int(np.clip(len(layers) * pixels, 190, 470)) + around
 
 
 def layer_axis(layers: Sequence[int], every: int | None = None, **more: Any) -> dict[str, Any]:
-    """The axis of rows of layers, the first on top, every so many labelled with decoder indices.
+    """The axis of layer rows, the first on top, thinned labels of decoder indices.
 
-    Rows are places, so that layers without experts leave no hole.
+    Rows are positions, so that layers without experts leave no gap.
     """
     every = max(1, len(layers) // 12) if every is None else every
     return {
@@ -155,5 +155,5 @@ def layer_axis(layers: Sequence[int], every: int | None = None, **more: Any) -> 
 
 
 def as_float32(values: Any) -> NDArray[np.float32]:
-    """Numbers in the four bytes that are sent to the browser."""
+    """Numbers as float32, as sent to the browser."""
     return np.asarray(values, dtype=np.float32)

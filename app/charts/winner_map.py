@@ -1,4 +1,4 @@
-"""Which candidate is best where: settings x benchmarks, one cell a winner."""
+"""Winner map: settings x benchmarks, one winner per cell."""
 
 import textwrap
 from collections.abc import Hashable, Mapping
@@ -19,9 +19,9 @@ from app.charts.theme import SMALL_SIZE, muted, plain, text_on, themed
 from app.charts.traces import note
 
 _NOBODY = "#e9eef1"
-_ROOMY = 16  # letters of a cell that has room for text of the usual size
-# Of the narrowest page, in the usual size and in the narrow one; what does not fit a cell is cut,
-# and hover says it.
+_ROOMY = 16  # letters that fit a cell at the default font size
+# On the narrowest page, at the default and the narrow size; longer names are cut,
+# and shown on hover.
 _LETTERS_OF_A_ROW, _NARROW_LETTERS_OF_A_ROW = 78, 92
 
 
@@ -34,18 +34,18 @@ def drawing(scores: Mapping[str, pd.DataFrame], about: str, name: str = "") -> D
 
 @chart("own-winner-map", "evaluate")
 def draw(context: Context) -> Drawing:
-    """Which candidate stays nearest.
+    """Which candidate stays closest.
 
     The candidate with the highest ESAP for each sparsity and corpus.
 
-    Only what was measured as most are competes: on fewer samples a candidate may win by chance.
+    Only the usual setup competes: on fewer samples a candidate may win by chance.
     """
     results = evaluations(context)
     rows = results[(results["measure"] == "esap") & (results["way"] == "")]
     rows = rows[rows["removed"] > 0].sort_values("created_at")
     rows = rows.rename(columns={"corpus": "benchmark", "mean": "score"})
     rows = rows.assign(setting=[f"{share:.0%} sparsity" for share in rows["removed"]])
-    # The newest, where a candidate was evaluated on a corpus more than once.
+    # The newest of repeated evaluations.
     rows = rows.drop_duplicates(["setting", "series", "benchmark"], keep="last").sort_index()
     scores = {
         setting: score_table(rows[rows["setting"] == setting], by="series")
@@ -59,16 +59,16 @@ def draw(context: Context) -> Drawing:
 def winner_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Figure of a table of `setting` and the leaderboard's WINNER_COLUMNS, a row per cell.
 
-    A cell without a winner says why (nobody scored above 0, or there is one candidate); `+n` beside
-    a name counts those that share the first place. Each row says how many candidates it has.
+    A cell without a winner shows why (all scores 0, or one candidate); `+n` after
+    a name counts ties for first place. Each row shows its number of candidates.
     """
-    # Each row's setting, and below it how many candidates the row has.
+    # Each row's setting, and below it the number of candidates.
     counts = table.groupby("setting")["candidates"].transform("max").astype(int).map(_counted)
     table = table.assign(setting=table["setting"].astype(str).map(plain) + "<br>" + counts)
     settings = list(dict.fromkeys(table["setting"]))
     benchmarks = list(dict.fromkeys(table["benchmark"]))
     names = list(dict.fromkeys(name for name in table["winner"] if name))
-    # Of the criterion; the cell says the name as well, so nobody has to tell colours apart.
+    # Of the criterion; the cell also shows the name, so colour is not needed.
     colors = {name: look.color for name, look in looks(names, dark).items()}
     codes = {name: place + 1 for place, name in enumerate(names)} | {"": 0}
     every = pd.MultiIndex.from_product([settings, benchmarks])
@@ -96,7 +96,7 @@ def winner_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         hovertemplate="%{y}, %{x}<br>%{customdata}<extra></extra>",
     )
     known = table[table["winner"].notna()].to_dict("records")
-    # Letters that fit a cell, in the usual size or, where those are few, in the narrow one.
+    # Letters that fit a cell, at the default size or, if few, at the narrow one.
     room = _LETTERS_OF_A_ROW // len(benchmarks)
     if room < _ROOMY:
         room = min(_ROOMY - 1, _NARROW_LETTERS_OF_A_ROW // len(benchmarks))
@@ -118,7 +118,7 @@ def _counted(count: int) -> str:
 
 def _hover(row: Mapping[Hashable, Any]) -> str:
     if pd.isna(row["winner"]):
-        return ""  # a cell that is not there
+        return ""  # a missing cell
     if not row["winner"]:
         return f"{_nobody(row)}: no winner"
     return f"{plain(row['winner'])}: {row['score']:.3f}, {row['margin']:.3f} before the next"
@@ -131,7 +131,7 @@ def _nobody(row: Mapping[Hashable, Any]) -> str:
 
 def _cell_text(row: Mapping[Hashable, Any], colors: dict[str, str], room: int) -> dict[str, object]:
     winner, tied = str(row["winner"]), int(str(row["tied"]))
-    # How many share the place is on a line of its own: a cell of sixteen is narrow.
+    # Ties on their own line: cells are narrow.
     shared = f"<br>+{tied - 1}" if tied > 1 else ""
     lines = _lines(winner, room, most=1 if shared or room < _ROOMY else 2)
     return note(
@@ -146,7 +146,7 @@ def _cell_text(row: Mapping[Hashable, Any], colors: dict[str, str], room: int) -
 
 
 def _lines(name: str, room: int, *, most: int) -> list[str]:
-    """A name on at most `most` lines of `room` letters; what is left over is cut, with a dot."""
+    """A name on at most `most` lines of `room` letters, cut with a dot."""
     lines = textwrap.wrap(name, room, break_on_hyphens=False)
     rest = " ".join(lines[most - 1 :]) if most > 1 else name
     last = rest if len(rest) <= room else f"{rest[: room - 2].rstrip(' ,')}."
@@ -154,7 +154,7 @@ def _lines(name: str, room: int, *, most: int) -> list[str]:
 
 
 def describe(table: pd.DataFrame) -> str:
-    """One sentence: who wins how many cells."""
+    """One sentence: the number of cells won per candidate."""
     won = table[table["winner"].fillna("") != ""]
     if won.empty:
         return "No benchmark has a winner."

@@ -1,1 +1,1 @@
-"""Own Streamlit components, where no chart library serves."""
+"""Custom Streamlit components that no chart library offers."""

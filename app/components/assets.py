@@ -1,4 +1,4 @@
-"""Our own components, known to the server that runs the script."""
+"""Registers our components with the server."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def component_of(folder: Path, *, html: str, css: str | None = None) -> Componen
     with every change of data. Streamlit looks for such files in the pyproject.toml of installed
     packages, which a wheel does not carry, so their folder is named here.
     """
-    # A manifest names all components of its package, so each has a package of its own.
+    # A manifest names all components of its package, so each has its own package.
     package, component = f"moe_prune_studio_{folder.name}", folder.name
     name = f"{package}.{component}"
     manager = get_bidi_component_manager()

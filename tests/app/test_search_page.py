@@ -232,7 +232,7 @@ def test_the_best_is_told_with_its_loss_on_samples_that_did_not_choose_it(open_p
     assert len(rises) == 3
     worst = max(rises, key=rises.get)
     words = (
-        "On samples that did not choose it: loss "
+        "On held-out samples: loss "
         f"{np.mean(list(rises.values())):+.2f} mean, {rises[worst]:+.2f} worst ({worst})."
     )
     test = open_page("plan", schedule="Searched", searched="demo-ean", criterion="REAP")

@@ -69,12 +69,12 @@ def test_an_edit_that_keeps_every_rule_is_taken():
 @pytest.mark.parametrize(
     ("sent", "says"),
     [
-        pytest.param(None, "another form", id="nothing"),
-        pytest.param({"counts": "6.6.5"}, "another form", id="text"),
-        pytest.param(message([6, 6]), "another form", id="too-few"),
-        pytest.param(message([6, 6, True]), "another form", id="bool"),
-        pytest.param(message([6, 6, 5.0]), "another form", id="float"),
-        pytest.param(message([6, 6, 5], ["3"]), "another form", id="lock-text"),
+        pytest.param(None, "not one number per layer", id="nothing"),
+        pytest.param({"counts": "6.6.5"}, "not one number per layer", id="text"),
+        pytest.param(message([6, 6]), "not one number per layer", id="too-few"),
+        pytest.param(message([6, 6, True]), "not one number per layer", id="bool"),
+        pytest.param(message([6, 6, 5.0]), "not one number per layer", id="float"),
+        pytest.param(message([6, 6, 5], ["3"]), "not one number per layer", id="lock-text"),
         pytest.param(message([6, 6, 5], [2]), "Layer 2 cannot be locked", id="dense-lock"),
         pytest.param(message([7, 6, 5]), "remove 16 experts, but the budget is 17", id="budget"),
         pytest.param(message([12, 1, 4]), "Layer 3 cannot keep 1 experts: .* 2 to 12", id="floor"),

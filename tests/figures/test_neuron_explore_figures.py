@@ -59,7 +59,7 @@ def test_tenths_of_experts_and_what_they_lose(beside):
     # Kept shares 0, .75, 1, .75 against saliencies 1, 2, 4, 3: ranks 1, 2.5, 4, 2.5 and 1, 2, 4, 3.
     expected = np.corrcoef([1, 2.5, 4, 2.5], [1, 2, 4, 3])[0, 1]
     assert neuron_map.describe_beside(beside) == (
-        "83% of the neurons that go lie in experts that HEAPr of whole experts removes at the same "
+        "83% of the pruned neurons are in experts that whole-expert HEAPr prunes at the same "
         "sparsity (by chance 50%); rank correlation of an expert's saliency with the share it "
         f"keeps: {expected:.2f}."
     )
@@ -157,13 +157,13 @@ def test_bins_stand_beside_their_share(order):
     [
         (
             1.0,
-            "has the order right: rank correlation with the true loss change 1.00 over 2 bins, on ",
+            "orders them right: rank correlation with the true loss change 1.00 over 2 bins, on ",
         ),
-        (0.9, "has the order right"),
-        (0.7, "has the order roughly"),
-        (0.2, "says little of the loss"),
-        (-0.8, "orders them the wrong way round"),
-        (math.nan, "says the same of every bin"),
+        (0.9, "orders them right"),
+        (0.7, "orders them roughly right"),
+        (0.2, "hardly predicts the loss"),
+        (-0.8, "orders them in reverse"),
+        (math.nan, "is equal for all bins"),
     ],
 )
 def test_the_verdict_follows_the_rank_correlation(agreement, words):

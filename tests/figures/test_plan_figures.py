@@ -95,7 +95,10 @@ def test_the_sentence_names_the_schedule_that_differs_most(schedules):
         "2 schedules spend one budget; Late differs most between layers, from 5 to 11 experts kept."
     )
     even = schedules[:2].assign(kept=6)
-    assert schedules_chart.describe(even) == "Every schedule keeps as many experts in every layer."
+    assert (
+        schedules_chart.describe(even)
+        == "Every schedule keeps the same number of experts in every layer."
+    )
 
 
 def result(removed=(1, 3), fitness=(0.3, 0.5, 0.4, None)):

@@ -47,14 +47,14 @@ def expert_map(
         None if given is None else (given[0], given[1]),
     )
     st.session_state[f"{key}.memory"] = memory
-    # Another model may be shown by now.
+    # The model may have changed.
     layer, expert = memory.current or (None, None)
     selected = parse_selection({"layer": layer, "expert": expert}, payload)
     draw = component_of(_FOLDER, html='<div class="expert-map"></div>', css="expert_map.css")
     draw(
         key=key,
         data={**payload, "selected": selected and list(selected), "height": height},
-        # Streamlit keeps only states that have a callback.
+        # Streamlit keeps only states with a callback.
         on_selection_change=on_select_change or (lambda: None),
     )
     return selected

@@ -23,14 +23,14 @@ class MapPanel:
     """One criterion's view of every expert; rows are layers."""
 
     title: str  # Name of the criterion
-    subtitle: str  # What the reader must know beside the name; may be empty
+    subtitle: str  # Note next to the name; may be empty
     # Saliency rescaled to 0..1 within each layer, by expert id, (L, n_max); NaN where a layer has
     # fewer experts
     values: NDArray[np.floating]
     # Expert ids from first to keep to last, (L, n_max), -1 where there are fewer
     order: NDArray[np.integer]
     kept: NDArray[np.integer]  # Experts kept per layer, (L,)
-    # The criterion's own score by expert id, (L, n_max), for the line that is read
+    # The criterion's score by expert id, (L, n_max), for the readout
     scores: NDArray[np.floating]
 
     def __post_init__(self) -> None:
@@ -113,11 +113,11 @@ def map_payload(
 
 
 def parse_selection(event: object, payload: Mapping[str, Any]) -> Selection | None:
-    """The (layer, expert) in what a browser sent; None if none, malformed or not on the map."""
+    """The (layer, expert) in a browser message; None if none, malformed or not on the map."""
     if not isinstance(event, Mapping):
         return None
     layer, expert = event.get("layer"), event.get("expert")
-    # bool is an int to Python, and JSON's true is no layer.
+    # bool is an int in Python, but JSON's true is not a layer.
     if type(layer) is not int or type(expert) is not int or layer not in payload["layers"]:
         return None
     count = payload["counts"][payload["layers"].index(layer)]
@@ -150,7 +150,7 @@ def _pack_panel(panel: MapPanel) -> dict[str, Any]:
         "subtitle": panel.subtitle,
         "kept": panel.kept.tolist(),
         "size": len(packed),
-        # Whole words, so that the browser's decoder needs no rule for a short last one.
+        # Whole words, so that the browser's decoder needs no rule for a short last word.
         "packed": base64.b85encode(packed + bytes(-len(packed) % 4)).decode("ascii"),
     }
 

@@ -1,4 +1,4 @@
-"""Where the page is looked at: what the skip link leads to, and the stops of the tour."""
+"""Focus and scrolling: the skip link and the stops of the tour."""
 
 from pathlib import Path
 
@@ -8,11 +8,11 @@ __all__ = ["keep_focus"]
 
 
 def keep_focus(stop: int | None = None, target: str = "") -> None:
-    """Draw the script, which shows nothing; for the entry script, once a run.
+    """Draw the invisible script; for the entry script, once per run.
 
     Args:
-        stop: of the tour, whose number scrolls the page once; None where there is no tour.
-        target: CSS selector of what the stop names; empty for the top of the page.
+        stop: index of the tour stop, which scrolls the page once; None without a tour.
+        target: CSS selector of the stop's target; empty for the top of the page.
     """
     html = "<span hidden></span>"
     data = {"stop": stop, "target": target}

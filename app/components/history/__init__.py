@@ -1,4 +1,4 @@
-"""An entry in the browser's history for each choice, so that Back undoes it."""
+"""Adds each choice to the browser's history, so that Back undoes it."""
 
 from pathlib import Path
 
@@ -8,5 +8,5 @@ __all__ = ["keep_history"]
 
 
 def keep_history() -> None:
-    """Draw the script, which shows nothing; for the entry script, once a run."""
+    """Draw the invisible script; for the entry script, once per run."""
     component_of(Path(__file__).parent, html="<span hidden></span>")(key="history", height=1)

@@ -1,4 +1,4 @@
-"""One bar a layer: experts kept, dragged under a fixed budget, drawn in the browser."""
+"""One bar per layer: experts kept, draggable under a fixed budget, drawn in the browser."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ __all__ = ["Bars", "Edit", "checked_edit", "edit_message", "schedule_editor"]
 
 
 def edit_message(key: str) -> object:
-    """What the browser sent last; untrusted, see `checked_edit`."""
+    """The last browser message; untrusted, see `checked_edit`."""
     state = st.session_state.get(key)
     return state.get("edit") if isinstance(state, Mapping) else None
 
@@ -21,7 +21,7 @@ def schedule_editor(bars: Bars, *, key: str, on_edit: Callable[[], None]) -> Non
     """Draw the editor.
 
     Dragging stays in the browser; a release calls `on_edit` before the script, which finds the
-    edit in `edit_message(key)`. What this function is given then decides what is shown.
+    edit in `edit_message(key)`. The arguments of the next call decide what is shown.
     """
     html = '<div class="schedule-editor"></div>'
     component_of(Path(__file__).parent, html=html, css="schedule_editor.css")(

@@ -1,4 +1,4 @@
-"""What the schedule editor sends to the browser, and what it accepts from there: no streamlit."""
+"""Messages of the schedule editor to and from the browser; no streamlit."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from pruning.constraints import rooms_of
 from pruning.schedules import Spending
 
 _MOST_LAYERS = 4096
-_OTHER_FORM = "The editor sent an edit of another form than one number a layer."
+_OTHER_FORM = "The editor sent an edit that is not one number per layer."
 
 
 class _Message(BaseModel):
-    """What a browser sends: experts kept of each layer, and the layers that are locked."""
+    """A browser message: experts kept per layer, and locked layers."""
 
     counts: list[StrictInt] = Field(max_length=_MOST_LAYERS)
     locked: list[StrictInt] = Field(max_length=_MOST_LAYERS)
@@ -23,7 +23,7 @@ class _Message(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """What a person asked for: experts kept by layer, and the layers that do not give or take."""
+    """An edit: experts kept by layer, and locked layers."""
 
     kept: Mapping[int, int]
     locked: frozenset[int]
@@ -31,23 +31,23 @@ class Edit:
 
 @dataclass(frozen=True, eq=False)
 class Bars:
-    """What the editor shows."""
+    """Contents of the editor."""
 
     model: str  # identity of the model; edits of one model are not undone on another
     spending: Spending  # layers, budget and constraints. Its constraints fix no layer
     kept: Mapping[int, int]  # layer -> experts kept
-    locked: frozenset[int] = frozenset()  # layers that do not give or take
-    # layer -> experts that a uniform schedule keeps; None where it is not possible
+    locked: frozenset[int] = frozenset()  # locked layers
+    # layer -> experts that a uniform schedule keeps; None if impossible
     ghost: Mapping[int, int] | None = None
 
     @property
     def budget(self) -> int:
-        """Experts kept in all layers together."""
+        """Total of experts kept."""
         return sum(layer.num_experts for layer in self.spending.layers) - self.spending.budget.total
 
 
 def bars_payload(bars: Bars, seen: int | None) -> dict[str, Any]:
-    """JSON for the browser; lists have one entry a layer, in decoder order."""
+    """JSON for the browser; lists have one entry per layer, in decoder order."""
     layers = bars.spending.layers
     rooms = rooms_of(layers, bars.spending.constraints)
     return {
@@ -69,7 +69,7 @@ def bars_payload(bars: Bars, seen: int | None) -> dict[str, Any]:
 
 
 def stamp_of(message: object) -> int | None:
-    """When the browser sent a message, in its milliseconds."""
+    """Time stamp of a browser message, in its milliseconds."""
     at = message.get("at") if isinstance(message, Mapping) else None
     return at if type(at) is int and 0 < at < 1 << 53 else None
 
@@ -77,7 +77,7 @@ def stamp_of(message: object) -> int | None:
 def checked_edit(
     message: object, spending: Spending, before: Mapping[int, int], locked: Collection[int]
 ) -> Edit:
-    """The edit in what a browser sent, checked against every rule again."""
+    """The edit in a browser message, checked against every rule."""
     try:
         sent = _Message.model_validate(message)
     except ValidationError as error:
