@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from analysis.checkpoint import Config
 from analysis.families.base import WIDTHS_KEY
 from analysis.families.native import is_registered_here
 from analysis.model import MoEModel
@@ -16,6 +17,7 @@ from pruning.atoms.widths import WidthPlan, widths_config
 from pruning.plan import PruningPlan
 
 NOT_TRIED = "not tried here"
+DEFAULT_ROPE_BASE = 10_000  # what readers take where a configuration gives none
 
 
 class Reads(StrEnum):
@@ -50,6 +52,9 @@ class Contents:
     is_discovered: bool = False
     # The head is tied to the embedding, in a family of which engines need one of its own.
     lacks_head: bool = False
+    # The base of rotary positions is only in `rope_parameters`, where readers made before
+    # transformers 5 do not look, and is not the 10,000 that they then take.
+    hides_rope: bool = False
 
     @property
     def is_uniform(self) -> bool:
@@ -75,8 +80,15 @@ def contents_of(
         unloadable=model.unloadable,
         has_own_widths=bool(said[WIDTHS_KEY]),
         is_discovered=model.family.discovered,
+        hides_rope=_hides_rope(model.config),
         lacks_head=plan is None and model.tied_embedding is not None,
     )
+
+
+def _hides_rope(config: Config) -> bool:
+    inner = config.get("rope_parameters")
+    base = inner.get("rope_theta") if isinstance(inner, dict) else None
+    return config.get("rope_theta") is None and base not in (None, DEFAULT_ROPE_BASE)
 
 
 # Program -> why it cannot have layers of different sizes.
@@ -133,13 +145,15 @@ def verdicts(contents: Contents) -> tuple[Verdict, ...]:
         own, reason = "number and width", "one width for all experts is expected"
     if contents.is_uniform:
         reads, reason = Reads.EXPECTED, "same layout and keys as the original"
+    hidden = "; rope_theta is only in rope_parameters, which older ones miss"
+    rope = hidden if contents.hides_rope else ""
     return (
         *_transformers(contents),
         _load_pruned(contents, own),
         *(
             Verdict(engine, Reads.NO, f"{_TIED[engine]}; an export has a head of its own")
             if contents.lacks_head and engine in _TIED
-            else Verdict(engine, reads, f"{reason or one_count}; {NOT_TRIED}")
+            else Verdict(engine, reads, f"{reason or one_count}; {NOT_TRIED}{rope}")
             for engine, one_count in _ONE_COUNT.items()
         ),
     )

@@ -144,6 +144,22 @@ def test_scales_that_do_not_divide_their_matrix_are_named(tmp_path):
         estimate(model, make_sequences(), make_settings())
 
 
+@pytest.mark.parametrize(
+    ("keys", "warns"),
+    [
+        ({"rope_parameters": {"rope_theta": 1e6}}, True),  # saved again by transformers 5
+        ({"rope_parameters": {"rope_theta": 1e6}, "rope_theta": 1e6}, False),
+        ({"rope_parameters": {"rope_theta": 10_000.0}}, False),
+        ({"rope_theta": 1e6}, False),
+    ],
+    ids=str,
+)
+def test_a_base_of_positions_where_engines_do_not_look_is_said(tmp_path, keys, warns):
+    found = verdicts(contents_of(glm(tmp_path, **keys)))
+    said = {each.engine for each in found if "rope_theta is only in rope_parameters" in each.reason}
+    assert said == ({"vLLM", "SGLang", "llama.cpp"} if warns else set())
+
+
 def test_a_type_without_a_class_is_not_estimated(tmp_path):
     model = glm(tmp_path, model_type="no_such_moe")
     (own,) = (each for each in verdicts(contents_of(model)) if "load_pruned" in each.engine)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
@@ -155,9 +156,11 @@ def test_a_type_that_nobody_listed_is_only_expected_to_be_read():
 
 def test_contents_are_those_of_the_checkpoint_or_of_the_plan(flex_olmo):
     described = load_model_index(str(flex_olmo.path))
-    assert contents_of(described) == Contents((6, 3), "flex_olmo")
-    assert contents_of(flex_olmo.source, flex_olmo.plan) == Contents((6, 3), "flex_olmo")
-    assert contents_of(flex_olmo.source) == Contents((7, 7), "flex_olmo")
+    # Saved by transformers 5, which moved the base of positions, here 500,000.
+    own = partial(Contents, model_type="flex_olmo", hides_rope=True)
+    assert contents_of(described) == own((6, 3))
+    assert contents_of(flex_olmo.source, flex_olmo.plan) == own((6, 3))
+    assert contents_of(flex_olmo.source) == own((7, 7))
     assert contents_of(flex_olmo.source, keep_all(flex_olmo.source)).is_uniform
 
 
