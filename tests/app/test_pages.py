@@ -69,7 +69,7 @@ def test_constant_variant_is_explained_and_disables_what_follows(open_page, view
 @pytest.mark.parametrize("view", ["explore", "export"])
 def test_a_model_without_calibration_says_where_to_start_one(open_page, view):
     (note,) = texts(open_page(view, "bare").info)
-    assert "bare has not been calibrated yet" in note
+    assert "bare has no calibration yet" in note
     assert "Start" in note
 
 
