@@ -21,7 +21,7 @@ _NO_SYNC_OF_FOLDERS = frozenset((errno.EINVAL, errno.ENOTSUP, errno.EACCES))
 
 
 def partial_of(path: Path) -> Path:
-    """Where a folder with one writer at a time is until it is finished: beside its place."""
+    """Draft path of a folder with one writer at a time, next to its final path."""
     return path.with_name(path.name + PARTIAL)
 
 
@@ -87,7 +87,7 @@ def _own_draft(path: Path) -> BufferedWriter:
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Remove the drafts of a file whose writers were killed: nobody holds their locks."""
+    """Remove the drafts of a file whose writers were killed: their locks are free."""
     shape = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}{re.escape(PARTIAL)}")
     # Where a draft cannot be removed, writing is what shows whether the disk fails.
     with suppress(OSError):

@@ -1,4 +1,4 @@
-"""JSON that somebody else may have written: parsed, or refused by a ValueError with the reason."""
+"""Foreign JSON: parsed, or refused by a ValueError with the reason."""
 
 import json
 from collections import Counter

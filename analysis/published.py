@@ -1,4 +1,4 @@
-"""What the papers measured: their benchmark tables as facts, beside what a user measures here.
+"""Published results: the papers' benchmark tables, for comparison with own results.
 
 The files under `cached_stats/published/` are named `<paper>-table-<number>.csv`;
 docs/reference/files.md lists their columns. A cell is empty where the paper's is, or where the

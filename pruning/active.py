@@ -121,7 +121,7 @@ def active_experts(model: MoEModel, plan: PruningPlan, routing: Routing | None =
     return Active(round(params), round(2 * weights))
 
 
-# A page asks for several plans of one model whenever somebody moves a slider.
+# A page needs several plans of one model for each move of a slider.
 @lru_cache(maxsize=1024)
 def _whole(model: MoEModel, layer: MoELayer) -> tuple[Fraction, Fraction]:
     """Parameters and weights of top_k experts, where all are alike."""

@@ -252,7 +252,7 @@ class _LinearSize:
     each: tuple[int, ...]  # one expert of each of them, with its rows of the router
     # Prediction heads with experts, which go when the number of experts changes.
     heads: int
-    copied: int  # the head that an export writes beside its embedding; no parameters of its own
+    copied: int  # the head that an export writes in addition to its embedding; no extra parameters
 
     @classmethod
     def of(cls, model: MoEModel, target: SizeTarget) -> "_LinearSize":

@@ -48,7 +48,7 @@ class Contents:
     unloadable: str = ""  # why the quantised weights cannot be loaded here; empty if they can
     # Experts have fewer neurons than the configuration's one width says.
     has_own_widths: bool = False
-    # The architecture is not in the table of families, so nobody tried it.
+    # The architecture is not in the table of families, so it is untested.
     is_discovered: bool = False
     # The head is tied to the embedding, in a family of which engines need one of its own.
     lacks_head: bool = False

@@ -106,7 +106,7 @@ class SizeReport:
 
     @property
     def params_after(self) -> int:
-        """Weights that an export writes; a head that it writes beside its embedding counts once."""
+        """Weights that an export writes; a head separate from its embedding counts once."""
         return int(_sum(self.parts.values())[1, 1])
 
     def loaded(self, dtype: str | None = None) -> tuple[int, int]:

@@ -163,7 +163,7 @@ def _experts_modules(model: PreTrainedModel, described: MoEModel) -> dict[nn.Mod
 def _on_routed(layer: MoELayer, routed: tuple[Tensor, ...], without: Without | None = None) -> None:
     """Called with what a router returned, after each of its forwards while collection is on.
 
-    `without` is what it would return without an expert; None where nobody asks.
+    `without` is what it would return without an expert; None if not needed.
     """
     collection = _collection()
     if collection is None:

@@ -38,7 +38,7 @@ _TIMES_WITH_BACKWARD = 2.5
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeeds:
-    """Bytes beside the Python process itself, estimated."""
+    """Estimated bytes in addition to the Python process."""
 
     whole: int  # of the whole model on one device; in every process of a data parallel run
     streamed: int  # of one layer at a time

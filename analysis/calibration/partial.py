@@ -124,7 +124,7 @@ class PartialRun:
         return state, [parts[rank] for rank in sorted(parts)]
 
     def forget(self) -> None:
-        """Start anew the next time."""
+        """Start from scratch next time."""
         for left in self.path.iterdir():
             shutil.rmtree(left) if left.is_dir() else left.unlink()
 

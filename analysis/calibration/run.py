@@ -159,9 +159,9 @@ def calibrate(
 ) -> Generator[Progress, None, Run]:
     """Run the model once over `sequences` and store the routed statistics.
 
-    A run that is in the cache is returned at once. An interrupted one goes on where it was
+    A run that is in the cache is returned at once. An interrupted one resumes where it was
     saved: at the latest 30 seconds before it stopped, with the same numbers as in one go when the
-    batch size and the number of processes are the same. With `resume` off it starts anew.
+    batch size and the number of processes are the same. With `resume` off it starts from scratch.
 
     Under a launcher of several processes each runs its share of the batches; the first one alone
     writes, and only its result is a run that can be read.

@@ -19,7 +19,7 @@ class Document:
     # A conversation, each message with `role` and `content`.
     messages: tuple[Mapping[str, Any], ...] | None = None
     input_ids: tuple[int, ...] | None = None  # token ids, used as they are
-    # For each token id, whether it belongs to the answer; only beside `input_ids`.
+    # For each token id, whether it belongs to the answer; only with `input_ids`.
     answer: tuple[bool, ...] | None = None
 
 

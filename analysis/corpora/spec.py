@@ -30,7 +30,7 @@ class CorpusSpec:
 
     name: str  # what manifests and plans call it; never where a file lies
     dataset: HubDataset | None = None  # a dataset of the hub, or what `path` is a copy of
-    # A local file; beside `dataset` a file or folder that holds a copy of it.
+    # A local file; with `dataset` a file or folder with a copy of it.
     path: Path | None = None
     fields: Fields = DEFAULT_FIELDS  # names of the fields
     preset: Preset | None = None  # the preset that was named

@@ -1,4 +1,4 @@
-"""The criteria, listed once. A new one is a file beside these and a line below."""
+"""The criteria, listed once. A new one is a file here and a line below."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def rebuilt_layer(layer: Any, index: int, config: LayerConfig) -> Any:
     """A layer of the same class, built with its own number of experts.
 
     Its modules hold the shared configuration again; only the experts keep the view, because
-    quantisers build them anew from it.
+    quantisers rebuild them from it.
     """
     built = type(layer)(config.own, index)
     for name, module in built.named_modules():

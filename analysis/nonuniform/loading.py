@@ -166,7 +166,7 @@ def _has(model: Any, key: str) -> bool:
 def check_buildable(family: MoEFamily, config: Config) -> None:
     """Build the model of a whole `config.json` on the meta device, and look at its layers.
 
-    Of a listed family the tests show that its layers can be built anew; of one that was discovered
+    For a listed family tests show that its layers can be rebuilt; of one that was discovered
     only this shows it, before an export relies on it.
     """
     if reason := _problem(family, config):

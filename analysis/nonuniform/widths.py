@@ -1,6 +1,6 @@
 """Experts of other widths in a model that transformers built with one.
 
-As in `layers`, nothing of transformers is patched: modules are built anew from a copy of the
+As in `layers`, nothing of transformers is patched: modules are rebuilt from a copy of the
 configuration, and while a checkpoint is read, one more step of its own conversion fills experts
 that are narrower on disk up with zeros.
 

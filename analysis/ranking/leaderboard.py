@@ -81,7 +81,7 @@ def winners(scores: pd.DataFrame) -> pd.DataFrame:
 
     margin is the distance to the best that did not win; `tied` counts the winners, of which the
     first is named, `candidates` those that have a score. Benchmarks that fewer than two have, or on
-    which nobody scores above 0, have no winner (empty): there is nothing to choose by.
+    which no candidate scores above 0, have no winner (empty).
     """
     rows = []
     for benchmark in scores.columns:

@@ -172,7 +172,7 @@ def follow(stats: SampleStats, count: int, weighing: Weighing = PAPER) -> Trajec
     is_measured = weighing.steps == "measured" and weighing.parts != "importance"
     paths = _measured_paths(stats, count, weighing) if is_measured else None
     for block, experts, path_weights in paths or top_paths_of_samples(nodes, count):
-        # Where each expert, numbered over all layers, is first met; impossible paths meet nobody.
+        # Where each expert, numbered over all layers, is first met; impossible paths meet none.
         ids = experts + np.cumsum([0, *stats.grid.counts])[:-1]
         sample, path = np.nonzero(np.isfinite(path_weights))
         np.minimum.at(first[block], (sample[:, None], ids[sample, path]), path[:, None])
@@ -192,7 +192,7 @@ def _measured_paths(
     for counts in stats.transitions:
         total = counts.sum(axis=1, keepdims=True)
         shares = np.divide(counts, total, out=np.zeros(counts.shape), where=total > 0)
-        with np.errstate(divide="ignore"):  # -inf where nobody went
+        with np.errstate(divide="ignore"):  # -inf if unreachable
             steps.append(np.log(shares))
     for sample in range(len(stats.num_tokens)):
         paths = top_paths_through([node[sample] for node in nodes], steps, count)

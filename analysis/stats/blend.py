@@ -22,7 +22,7 @@ from analysis.stats.tables import ExpertStats
 
 # Columns of experts that follow from their neurons' maxima, which do not mix.
 NOT_MIXED = ("neuron_norm_sum", "neuron_peak_sum")
-# Columns that follow from sums which are not in the table; a mix makes the others of them anew.
+# Columns derived from sums outside the table; a mix recomputes the others.
 DERIVED_COLUMNS = ("vector_sum_sq", "neuron_product", *NOT_MIXED)
 
 

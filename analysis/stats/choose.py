@@ -135,7 +135,7 @@ def run_by_corpus(runs: Iterable[Run], criterion: Criterion | None = None) -> di
 def notes_on_others(
     chosen: Iterable[Run], runs: Sequence[Run], criterion: Criterion | None = None
 ) -> tuple[str, ...]:
-    """One line for each chosen run beside which others of its corpus exist, with other settings."""
+    """One line per chosen run whose corpus has other runs with other settings."""
     notes = []
     for run in chosen:
         corpora = run.manifest.corpora

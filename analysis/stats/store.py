@@ -46,7 +46,7 @@ from analysis.stats.tables import (
     corpus_from_json,
 )
 
-# The demo's runs, which lie beside the packages in a clone and in an installation.
+# The demo's runs, next to the packages in a clone and in an installation.
 SHIPPED_STATS = Path(__file__).parents[2] / "cached_stats"
 MANIFEST = "manifest.json"
 # A file may be written twice within one tick of the clock that dates it; older ones are settled.
@@ -225,7 +225,7 @@ def _save(
     tables: Mapping[str, pd.DataFrame],
     vectors: FloatArray | None = None,
 ) -> Run:
-    """Write everything beside its final place, the manifest last, then rename once."""
+    """Write everything next to its final path, the manifest last, then rename once."""
     parent.mkdir(parents=True, exist_ok=True)
     target = parent / manifest.run_id
     partial = partial_of(target)

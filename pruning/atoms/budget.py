@@ -43,7 +43,7 @@ def atom_sparsity_budget(pools: Sequence[Pool], sparsity: str | Fraction) -> Bud
         shares.append(anywhere.nearest(gone))
     if not any(whole.least <= wanted <= whole.most for wanted in (sum(exact), sum(shares))):
         check_total(sum(exact), [whole], NEURONS)
-    if len(pools) == 1:  # nobody else whom a share should equal
+    if len(pools) == 1:  # no other pool to balance with
         shares = [whole.nearest(exact[0])]
     total = whole.nearest(sum(shares))
     return Budget(total, "sparsity", str(sparsity).strip(), tuple(shares))

@@ -77,7 +77,7 @@ class AtomSizer:
         return loaded_as(self.model, needed, choice)
 
     def _with(self, widths: KeptWidths, built: LoadedWidths | None) -> IntArray:
-        """Size with experts of these widths and all else that stays beside them."""
+        """Size with experts of these widths and all other weights."""
         size, tensors = self._trunk(widths, built), self.tensors
         count = max(map(len, widths.values()))
         same_count = all(layer.num_experts == count for layer in self.model.layers)

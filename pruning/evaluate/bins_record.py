@@ -87,7 +87,7 @@ class BinsRecord(Record):
         `settings` is what else changes the numbers.
         """
         order = asdict(ranked)
-        del order["runs"]  # made again with more groups they have other ids and the same numbers
+        del order["runs"]  # repeated with more groups: other ids, equal numbers
         deciding = {
             "model": model.identity,
             "ranked": order,

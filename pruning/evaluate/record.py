@@ -1,4 +1,4 @@
-"""Evaluation records: one small JSON file for each plan and corpus, kept beside the statistics."""
+"""Evaluation records: one small JSON file per plan and corpus, next to the statistics."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ TABLE_COLUMNS = (
     *("measure", "mean", "pooled", "low", "high", "full"),
     *("num_samples", "num_tokens", "created_at"),
 )
-# What of a plan's facts says how it came about: it is kept apart even where the plan is the same.
-# Not the runs: made again with more groups they have other ids and the same numbers.
+# The facts on the origin of a plan: stored separately even for equal plans.
+# Not the runs: repeated with more groups they have other ids but equal numbers.
 MADE_BY = ("criterion", "gate", "corpora", "schedule", "sparsity")
 _SUMMED = ("nll", "full_nll")
 _DIGITS = 6  # of a sum, after the point

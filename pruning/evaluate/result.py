@@ -77,7 +77,7 @@ MEASURES: Mapping[str, Measure] = {
         ),
     )
 }
-# What the original model itself gets on the samples, beside a measure of the pruned one.
+# Values of the original model on the samples, for a measure of the pruned one.
 OF_FULL_MODEL: Mapping[str, Measure] = {
     name: Measure(
         name,

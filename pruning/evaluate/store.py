@@ -1,4 +1,4 @@
-"""Records beside the statistics: one small JSON file each, in a folder for each kind of record."""
+"""Records next to the statistics: one small JSON file each, in a folder per kind."""
 
 import json
 import os

@@ -30,7 +30,7 @@ from pruning.sizes import weight_bytes
 
 FRONTIER_COLUMNS: Final = ("series", "removed", "bytes", "predicted", "low", "high", "measured")
 BEST, UNIFORM, OTHER, SHOWN = "measured", "uniform", "other", "this plan"
-_BUDGETS: Final = 32  # evenly spaced, beside those of the plans that were measured
+_BUDGETS: Final = 32  # evenly spaced, besides those of the measured plans
 
 
 def frontier_table(
@@ -62,7 +62,7 @@ def frontier_table(
     table = []
     for (series, removed), *ends in zip(rows, low, high, strict=True):
         plan = order.plan_of(removed)
-        # By an evaluation, whose samples chose nothing, rather than beside the curves.
+        # By an evaluation, whose samples are held out, rather than with the curves.
         _, measured = losses.get(plan.digest, (0, wholes.get(removed, math.nan)))
         if series != OTHER or not math.isnan(measured):
             size = weight_bytes(selection.model, plan)

@@ -119,7 +119,7 @@ def searching_recipe(selection: Selection, choice: PlanChoice, asked: Mapping[st
 
 
 def new_search_id(recipe: Recipe, model: MoEModel, order: str) -> str:
-    """Name of the folder of a search: the same for all that its log goes on with.
+    """Name of the folder of a search: the same for all runs that resume its log.
 
     Generations are left out: where fewer ended, more go on. `order` is of `order_digest`.
     """

@@ -59,7 +59,7 @@ def _check_shares(turn: Turn, floors: Sequence[int]) -> None:
 
 
 def _free(turn: Turn) -> list[tuple[MoELayer, Room]]:
-    """Layers of which nobody fixed anything, and their rooms."""
+    """Layers without fixed counts, and their rooms."""
     pairs = zip(turn.spending.layers, turn.rooms, strict=True)
     held = turn.spending.constraints.held
     return [(layer, room) for layer, room in pairs if layer.index not in held]

@@ -67,7 +67,7 @@ def search(
 ) -> Generator[Progress, None, Outcome]:
     """Algorithm 1 of arXiv:2603.06003.
 
-    Scores that the log holds are not measured again, so an interrupted search goes on where it
+    Scores in the log are not measured again, so an interrupted search resumes where it
     was. Ended early, in whatever way but a kill, it publishes the best so far.
 
     `publish` is called with the state after each generation and at an early end.

@@ -54,7 +54,7 @@ class Problem:
     drawn: DrawnSamples  # the search samples
     measure: str  # name of the fitness, of MEASURES
     running: CalibrationSettings  # dtype, device, batch size
-    recipe: Recipe  # asks for it; kept beside the result
+    recipe: Recipe  # of the search; stored next to the result
 
     def plan(self, removed: Removed) -> PruningPlan:
         """The plan that removes so many of each layer, the last in the order."""
@@ -109,7 +109,7 @@ def run_search(
         published.append(result_of(outcome, problem.model.layers, header))
         if not processes.is_first:
             return
-        # The result last: it names what the plan beside it keeps.
+        # The result last: it names the counts of the plan next to it.
         problem.plan(published[-1].best_entry.removed).save(folder / PLAN_NAME)
         save_recipe(problem.recipe, folder / RECIPE_NAME)
         path = folder / RESULT_NAME
@@ -129,7 +129,7 @@ def run_search(
             fitness = yield from make_fitness(problem, folder, processes, max_bytes, offload)
             yield from search(problem.task, fitness, log, publish)
     with processes.together():
-        pass  # nobody reads the files before the first process has written them
+        pass  # no process reads the files before the first has written them
     return published[-1]
 
 

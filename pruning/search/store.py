@@ -1,4 +1,4 @@
-"""Searches kept beside the statistics: those that ship and those that jobs made. No torch."""
+"""Searches stored next to the statistics: shipped ones and those of jobs. No torch."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class KnownSearch(BaseModel):
 def schedule_parameters(
     settings: Mapping[str, Any], fitness: str, corpus: str, samples: int
 ) -> dict[str, Any]:
-    """What a plan says of the search that found it, beside its criterion and budget."""
+    """Facts on the search of a plan, besides its criterion and budget."""
     return {**settings, "fitness": fitness, "corpus": corpus, "samples": samples}
 
 

@@ -1,4 +1,4 @@
-"""Records of sensitivity: which order was measured on what, beside a parquet of its points."""
+"""Records of sensitivity: measured order and corpus, next to a parquet of the points."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -38,7 +38,7 @@ class OrderRef:
 
 
 class SensitivityRecord(Record):
-    """What was measured of an order on a corpus; the numbers are in the parquet beside it."""
+    """The measurement of an order on a corpus; its numbers are in the parquet next to it."""
 
     folder = "sensitivity"
     word = "sensitivity"
@@ -149,7 +149,7 @@ class SensitivityStore(RecordStore[SensitivityRecord]):
                 yield log
 
     def finish(self, record: SensitivityRecord, made: Mapping[str, Any]) -> SensitivityRecord:
-        """Gather the logs that nobody writes into the parquet; the record of what there is then."""
+        """Gather logs without a writer into the parquet; return the resulting record."""
         folder = self._folders[0]
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / f".{record.record_id}{PARTIAL}.lock") as lock, ExitStack() as held:

@@ -31,7 +31,7 @@ from pruning.tasks.loading import quiet_transformers, run_settings
 
 
 def benchmark_run(request: BenchmarkRequest) -> Steps[list[BenchmarkRecord]]:
-    """Benchmark the candidates; results are kept beside the statistics."""
+    """Benchmark the candidates; stores results next to the statistics."""
     if find_spec("lm_eval") is None:
         raise StatsError(
             "Benchmarks need lm-evaluation-harness, which is not installed: "

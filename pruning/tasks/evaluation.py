@@ -25,7 +25,7 @@ Records = Steps[list[EvaluationRecord]]
 
 
 def evaluate_run(request: EvaluateRequest) -> Records:
-    """Evaluate the plans on each corpus; results are kept beside the statistics."""
+    """Evaluate the plans on each corpus; stores results next to the statistics."""
     model = load_model_index(request.model, revision=request.revision)
     plans = [fit_plan(plan_from_dict(raw), model) for raw in request.plans]
     return (yield from _evaluated(request, model, plans or [keep_all(model)]))

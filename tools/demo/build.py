@@ -95,7 +95,7 @@ def _tokenizer_texts() -> Iterator[str]:
 def _batches(
     corpora: dict[str, NDArray[np.int32]], training: Training
 ) -> Iterator[NDArray[np.int32]]:
-    """Batches with an equal share of each corpus, without end; every epoch is shuffled anew."""
+    """Batches with an equal share of each corpus, without end; every epoch is reshuffled."""
     rng = np.random.default_rng(training.seed)
     queues: dict[str, list[int]] = {name: [] for name in corpora}
     names = list(corpora)

@@ -15,7 +15,7 @@ def main(
         bool, typer.Option("--check", help="Write nothing; end with 1 if a page is behind.")
     ] = False,
 ) -> None:
-    """Write every page anew, and name those that changed."""
+    """Rewrite every page, and name those that changed."""
     changed = stale(ROOT) if check else write(ROOT)
     for path in changed:
         typer.echo(f"{'behind the code:' if check else 'wrote'} {path.relative_to(ROOT)}")

@@ -82,7 +82,7 @@ EVALSCOPE = {
 
 
 def make_examples(root: Path) -> None:
-    """Fill a folder: `model` and others beside it, `stats`, `texts`, `files`, `export`, `state`."""
+    """Fill a folder: `model` and others, `stats`, `texts`, `files`, `export`, `state`."""
     tiny_checkpoint(root / MODEL, "olmoe")
     (root / MODEL / "README.md").write_text(CARD)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):

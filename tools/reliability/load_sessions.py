@@ -71,7 +71,7 @@ async def expected_pages(port: int, walks: Sequence[Sequence[tuple[str, str]]]) 
         session = Session(socket)
         await session.visit(PAGE, QUERY)
         now = dict(_FIRST)
-        # The state that a visit begins in counts once somebody comes back to it.
+        # The state that a visit begins in counts once a user returns to it.
         for state in (*wanted, *(each for each in wanted if each == tuple(_FIRST.values()))):
             for key, option in zip(CONTROLS, state, strict=True):
                 if now[key] != option:

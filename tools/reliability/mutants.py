@@ -8,7 +8,7 @@ it, which have everything imported. First each test runs once, alone, and the li
 are noted. Then each mutant meets the tests that reach its lines, until one fails: first those that
 killed others of the module, then those named after it, then the shortest of each file. Most mutants
 are put in place as the code of one function; a change of what runs when a module is imported has
-the child import the program anew.
+the child reimport the program.
 """
 
 import argparse
@@ -262,7 +262,7 @@ class _Changed(SourceFileLoader, MetaPathFinder):
 
 
 def run_anew(code: CodeType, file: str, items: Sequence[pytest.Item]) -> str:
-    """Run tests with the program imported anew, one module from changed code; runs in a child."""
+    """Run tests with the program reimported, one module from changed code; runs in a child."""
     ours = {path.stem for folder in (".", "tests") for path in Path(folder).glob("*")}
     for name in [name for name in sys.modules if name.partition(".")[0] in ours]:
         del sys.modules[name]

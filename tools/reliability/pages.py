@@ -1,4 +1,4 @@
-"""Addresses and widget values that nobody would choose, on every page of the dashboard.
+"""Unlikely URLs and widget values, on every page of the dashboard.
 
 `python -m tools.reliability.pages --inputs 300 --seed 1` prints a table. A page must be drawn
 without an exception, within SECONDS, and write nothing below the folders of the server.

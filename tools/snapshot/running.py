@@ -66,7 +66,7 @@ def run_line(line: str) -> Outcome:
 def _call(words: list[str]) -> tuple[int | str, str, str]:
     out, err = StringIO(), StringIO()
     code: int | str = "without SystemExit"
-    # Each command sets up logging anew; else all would go to the stream of the first one.
+    # Each command sets up logging again; else all would go to the first one's stream.
     logging.getLogger().handlers.clear()
     sys.argv = ["moeprune", *words]
     with redirect_stdout(out), redirect_stderr(err):

@@ -1,4 +1,4 @@
-"""Benchmark records: one small JSON file for each candidate and setting, beside the statistics."""
+"""Benchmark records: one small JSON file per candidate and setting, next to the statistics."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class BenchmarkRecord(Record):
     # See `PruningPlan.digest`; of the original model, that of keeping everything; empty where
     # results were imported without a plan.
     plan_digest: str
-    plan: PlanFacts  # see `plan_facts`; empty where results were taken in without a plan
+    plan: PlanFacts  # see `plan_facts`; empty if results were imported without a plan
     scores: tuple[BenchmarkScore, ...] = ()  # by task and metric
     source: BenchmarkSource  # the tool that gave the scores
     tool_version: str = ""  # its version; empty where a file does not say

@@ -40,7 +40,7 @@ class Benchmarks:
     asked: HarnessSettings  # the tasks, and how they are asked
     settings: CalibrationSettings  # dtype, device, remote code
     store: BenchmarkStore  # where results are found and kept
-    # Of tasks that are known before they are loaded: another version is run anew.
+    # For tasks known before loading: another version is run again.
     versions: Mapping[str, str] = field(default_factory=dict)
     # Task -> what is known to have read its test set; records say it.
     read_before: Mapping[str, str] = field(default_factory=dict)
