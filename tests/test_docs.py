@@ -129,10 +129,13 @@ def test_the_snippets_of_the_page_on_python_do_what_the_command_line_does(tmp_pa
     named: dict[str, object] = {}
     for snippet in snippets(ROOT / "docs" / "guide" / "python.md"):
         exec(compile(snippet, "python.md", "exec"), named)  # noqa: S102
-    words = ["plan", "demo", "--corpus", "demo-code", "-o", "by-command.json", "--criterion"]
+    words = ["plan", "demo", "--force", "--corpus", "demo-code", "-o", "by-command.json"]
     for plan, own in (
-        ("plan", "reap --sparsity 50% --schedule global"),
-        ("narrower", "heapr --granularity atomic --params-share 20% --atom-scope layer"),
+        ("plan", "--criterion reap --sparsity 50% --schedule global"),
+        (
+            "narrower",
+            "--criterion heapr --granularity atomic --params-share 20% --atom-scope layer",
+        ),
     ):
         done = CliRunner().invoke(cli, [*words, *own.split()])
         assert done.exit_code == 0, done.output
