@@ -300,13 +300,17 @@ def test_a_search_is_started_stopped_kept_and_shown(open_page, go_to, jobs, stat
         shutil.rmtree(folder)
 
 
-def test_a_newer_run_of_the_text_does_not_hide_the_one_that_the_search_has_read(run, tmp_path):
+def test_a_larger_run_of_the_corpus_does_not_hide_the_one_that_the_search_has_read(run, tmp_path):
     stats = tmp_path / "stats"
     run(f"moeprune calibrate demo --corpus demo-code --tokens 512 --stats-dir {stats}")
+    (manifest,) = stats.glob("*/manifest.json")
+    raw = json.loads(manifest.read_text())
+    raw["corpora"][0]["num_tokens"] = 10**6  # as if it were larger than the shipped one
+    manifest.write_text(json.dumps(raw))
     model, store = load_model_index("demo"), stats_store(stats)
     base = PlanRequest(model="demo", criterion="man", corpora=("demo-code",), sparsity="50%")
-    (newest,) = select(base, model, store).choice.runs
-    assert newest.path.parent == stats
+    (largest,) = select(base, model, store).choice.runs
+    assert largest.path.parent == stats
     search = read_known(SHIPPED_STATS / "searches" / "demo-reap.json")
     found = searched_selection(base, search, (model, store), [(("demo-code",), "applied")])
     assert order_digest(found.table) == search.order
