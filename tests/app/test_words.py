@@ -28,6 +28,7 @@ REPLACED = {
     r"\bkept apart\b": "held out",
     r"\b(no|some)body\b|\bwho asks\b": "say who",
     r"\b[Ww]hat reads (it|the result)\b": "compatibility",
+    r"\btoo near to tell\b|\b[Cc]ounts by hand\b": "too close to call, manual counts",
 }
 ROOT = Path(__file__).parents[2]
 WRITTEN = [
