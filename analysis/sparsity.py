@@ -18,16 +18,16 @@ def parse_sparsity(text: str | Fraction) -> Fraction:
             number = Decimal(text.strip().removesuffix("%"))
         except InvalidOperation as error:
             raise PlanError(
-                f"The sparsity {text!r} is no number; write a fraction such as 0.5, or 50%."
+                f"The share {text!r} is no number; write a fraction such as 0.5, or 50%."
             ) from error
         # The bound on the digits keeps 1e-999999999 from becoming a gigabyte of zeros.
         if not number.is_finite() or not -_DIGITS < number.adjusted() < _DIGITS:
-            raise PlanError(f"The sparsity {text!r} is no number between 0 and 1.")
+            raise PlanError(f"The share {text!r} is no number between 0 and 1.")
         value = Fraction(number) / (100 if percent else 1)
     if not 0 <= value < 1:
         raise PlanError(
-            f"The sparsity {str(text)!r} is out of range; it is the fraction of experts removed, "
-            "from 0 up to but not including 1 (write 50% or 0.5 for one half)."
+            f"The share {str(text)!r} is out of range; give a fraction from 0 up to but not "
+            "including 1 (write 50% or 0.5 for one half)."
         )
     return value
 
