@@ -49,7 +49,7 @@ def test_several_criteria_at_once_are_in_the_address(open_page):
 
 def test_a_criterion_that_no_part_can_rank_is_said_so(open_page):
     test = open_page("explore", tab="Tokens", criterion="MoNE")
-    assert any("MoNE cannot rank by a part" in text for text in texts(test.text))
+    assert any("MoNE cannot rank on a part" in text for text in texts(test.text))
     assert len(test.get("plotly_chart")) == 1
 
 

@@ -57,11 +57,11 @@ def test_documents_that_calibration_read_are_not_evaluated_on(works, tiny, corpo
     ("words", "message"),
     [
         (("--measures", "esp"), "Unknown measure 'esp'. Did you mean 'esap'?"),
-        (("--samples", "0"), "--samples: Input should be greater than or equal to 1"),
-        (("--count", "answers"), "--count: Input should be 'auto', 'all' or 'response'"),
+        (("--samples", "0"), "--samples: give 1 or more"),
+        (("--count", "answers"), "--count: choose 'auto', 'all' or 'response'"),
         (("--offload-folder", "x"), "need --device-map auto"),
         (("-o", "no/such/result.json"), "folder of no/such/result.json does not exist"),
-        (("--dtype", "int8"), "--dtype: Input should be 'auto', 'float32'"),
+        (("--dtype", "int8"), "--dtype: choose 'auto', 'float32'"),
         (
             ("--stream-layers", "--device-map", "auto"),
             "choose one of --device-map, --stream-layers",
@@ -170,7 +170,7 @@ def test_neurons_are_swept_too_and_save_flops(works, tiny, corpora, here):
         (("--criterion", "reep"), "Did you mean 'reap'"),
         (("--sparsity", "150%"), "150%"),
         (("-o", "sweep.txt"), "no known ending; use .csv or .parquet"),
-        (("--against", "byte"), "--against: Input should be 'removed', 'bytes'"),
+        (("--against", "byte"), "--against: choose 'removed', 'bytes'"),
         (("--criterion", "neuron-norms"), "add --granularity atomic"),
         (("--schedule", "file"), "cannot be swept"),
     ],
