@@ -139,7 +139,7 @@ def _noticing_loss() -> Iterator[None]:
         # gloo names no rank, and its own text speaks of sockets.
         raise LostProcessError(
             "Another process of this run ended or did not answer, so this one stops too. The same "
-            "command goes on from what was saved."
+            "command resumes from what was saved."
         ) from error
 
 

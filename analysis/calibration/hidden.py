@@ -65,23 +65,23 @@ class HiddenStates:
             self._held[batch] = hidden_BTD.cpu()
 
     def advance(self) -> None:
-        """Go on to the next layer."""
+        """Continue with the next layer."""
         self._layer += 1
 
     def save(self) -> None:
-        """Make what the layer under way gets durable, for a run that goes on later."""
+        """Make what the layer under way gets durable, for a run that resumes later."""
         if not self._on_disk:
             for batch, hidden_BTD in self._held.items():
                 _write(self._file(self._layer, batch), hidden_BTD)
 
     def resume(self, layer: int, num_batches: int) -> None:
-        """Go on before `layer`, from what was saved."""
+        """Resume in front of `layer`, from what was saved."""
         self._layer = layer
         files = [self._file(layer, batch) for batch in range(num_batches)]
         if missing := [file for file in files if not file.is_file()]:
             raise CheckpointError(
-                f"The hidden states {missing[0]} of the unfinished run are gone; start anew with "
-                "--no-resume."
+                f"The hidden states {missing[0]} of the unfinished run are gone; calibrate "
+                "again with --no-resume."
             )
         if not self._on_disk:
             self._held = {batch: _read(file) for batch, file in enumerate(files)}
@@ -110,8 +110,8 @@ def _read(file: Path) -> Tensor:
             raise ValueError("it is not what was saved")  # noqa: TRY301
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
-            f"The hidden states {file} of the unfinished run are damaged; start anew with "
-            "--no-resume."
+            f"The hidden states {file} of the unfinished run are damaged; delete the file "
+            "and run again, calibrate with --no-resume."
         ) from error
     hidden_BTD: Tensor = hidden[_NAME]
     return hidden_BTD

@@ -115,7 +115,7 @@ class PartialRun:
                 raise ValueError("it is not what was saved")  # noqa: TRY301
             state = RunState(**json.loads(metadata["state"]))
         except (safetensors.SafetensorError, ValueError, KeyError, TypeError):
-            logger.warning("The saved state %s cannot be read; starting anew.", path)
+            logger.warning("The saved state %s cannot be read; starting over.", path)
             return RunState(), []
         parts: dict[int, dict[str, Tensor]] = {}
         for key, tensor in tensors.items():

@@ -33,7 +33,7 @@ def _stopped(number: int, frame: FrameType | None) -> NoReturn:
     del number, frame
     err.print(
         "error: The launcher stopped this run, as it does when one of its processes has ended "
-        "(the launcher says which). The same command goes on from what was saved."
+        "(the launcher says which). The same command resumes from what was saved."
     )
     sys.stdout.flush()
     sys.stderr.flush()

@@ -196,7 +196,7 @@ def test_a_dead_process_ends_the_command_with_a_message(tmp_path):
     assert printed == ""
     lines = [line for line in complaints.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1, complaints
-    assert "The same command goes on from what was saved" in lines[0]
+    assert "The same command resumes from what was saved" in lines[0]
     assert not [noise for noise in ("Exception ignored", "SystemExit") if noise in complaints]
     assert StatsStore(tmp_path / "stats").runs() == []
 

@@ -173,7 +173,7 @@ def test_a_saved_state_that_was_changed_is_not_gone_on_from(tmp_path, unfinished
     once = run(model, tmp_path / "once", batch_size=2)
     bit_flipped(folder / "state.safetensors")
     again = run(model, tmp_path / "stats", batch_size=2)
-    assert "cannot be read; starting anew" in caplog.text
+    assert "cannot be read; starting over" in caplog.text
     assert again.manifest.files == once.manifest.files
 
 
@@ -193,7 +193,7 @@ def test_a_saved_state_with_another_count_is_not_resumed(tmp_path, unfinished):
 def test_saved_hidden_states_that_were_changed_are_refused(tmp_path, unfinished, damage):
     model, folder = unfinished(11, placement=STREAMED)
     damage(max(folder.glob("hidden-*/1.safetensors")))
-    with pytest.raises(CheckpointError, match=r"are damaged; start anew with --no-resume"):
+    with pytest.raises(CheckpointError, match=r"are damaged; delete the file .* --no-resume"):
         run(model, tmp_path / "stats", batch_size=2, placement=STREAMED)
     settings = make_settings(batch_size=2, placement=STREAMED)
     store = StatsStore(tmp_path / "stats")
