@@ -51,7 +51,7 @@ MISTAKES = {
     "plan demo --criterion raep --sparsity 50%": ["'raep'", "Did you mean 'reap'?", "aimer"],
     "plan demo --criterion 1,2 --sparsity 50%": ["'1,2'", "exponents b,alpha,beta"],
     f"compare {HALF} --with-criterion mann": ["'mann'", "Did you mean 'man'?"],
-    f"{PLAN} --schedule unifrom": ["'unifrom'", "Did you mean 'uniform'?"],
+    f"{PLAN} --schedule unifrm": ["'unifrm'", "Did you mean 'uniform'?"],
     f"{PLAN} --schedule Late": ["'Late'", "Did you mean 'late'?"],
     f"{PLAN} --gate strong": ["--gate: choose 'applied' or 'renormalized'", "'strong'"],
     f"{PLAN} --granularity neurons": ["--granularity: choose 'expert' or 'atomic'"],

@@ -35,7 +35,8 @@ def streamed(path, case, measure="esap"):
         MeasureSettings((measure,), 5),
         path / "unfinished",
     )
-    loaded = MaskedFitness(subject_of(case, model), measure, 5)
+    # Nothing is reused: the candidates may differ in one layer alone.
+    loaded = MaskedFitness(subject_of(case, model), measure, 5, 0)
     return StreamedFitness(runs, measure, described.depth), loaded
 
 
