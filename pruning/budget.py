@@ -12,8 +12,7 @@ from analysis.errors import PlanError
 from analysis.families import MoELayer
 from analysis.model import MoEModel
 from analysis.sparsity import num_removed, parse_sparsity
-from pruning.allocation import count_problem
-from pruning.apportion import apportion
+from pruning.allocation import apportion, count_problem
 from pruning.constraints import Constraints, check_names, rooms_of
 from pruning.sizes import SIZE_UNITS, format_bytes, tensors_of
 

@@ -20,10 +20,10 @@ from pruning.plan import ATOMIC_GRANULARITY
 from pruning.requests import options
 from pruning.requests.base import Request, checked, checked_by
 from pruning.requests.calibration import CalibrateOptions
+from pruning.requests.evaluation import SENSITIVITY_SAMPLES
 from pruning.requests.export import ExportOptions
 from pruning.requests.options import Text
 from pruning.requests.plan import BUDGETS
-from pruning.requests.sensitivity import DEFAULT_SAMPLES as SENSITIVITY_SAMPLES
 from pruning.schedules import MEASURED
 from pruning.search.settings import SearchSettings
 from pruning.sensitivity.levels import DEFAULT_LEVELS

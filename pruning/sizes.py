@@ -12,6 +12,7 @@ import numpy as np
 
 from analysis.arrays import IntArray
 from analysis.checkpoint import TensorEntry
+from analysis.errors import ExportError
 from analysis.families import SlotKind
 from analysis.heads import beside_text, prediction_heads
 from analysis.lazy import pd
@@ -28,6 +29,8 @@ SIZE_UNITS = {
     **{"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40},
     **{"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12},
 }
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?i?B?)", re.IGNORECASE)
+_LONGEST_SIZE = 32  # of its text
 
 
 class Part(StrEnum):
@@ -118,6 +121,19 @@ class SizeReport:
             return self.bytes_before, self.bytes_after
         each = LOADED_BYTES[dtype]
         return self.params_before * each, (self.params_after + self.copied) * each
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size such as `5GB`, `500MB`, `1.5GiB` or `1000000`."""
+    match = _SIZE.fullmatch(text.strip())
+    units = {"": 1, **SIZE_UNITS}
+    unit = units.get(match[2].upper()) if match and len(text) < _LONGEST_SIZE else None
+    if match is None or unit is None:
+        raise ExportError(f"The size {text!r} is not understood; write 5GB, 500MB or 1.5GiB.")
+    size = int(float(match[1]) * unit)
+    if size < 1000:
+        raise ExportError(f"A shard of at most {size} bytes is too small; give 1KB or more.")
+    return size
 
 
 def format_bytes(size: int) -> str:

@@ -15,7 +15,7 @@ from analysis.criteria import CRITERIA, VARIANTS
 from analysis.families import FAMILIES, MoELayer
 from analysis.stats.store import SHIPPED_STATS
 from app.cli import cli
-from pruning.apportion import apportion
+from pruning.allocation import apportion
 from pruning.budget import count_budget
 from pruning.constraints import Constraints, rooms_of
 from pruning.plan import load_plan

@@ -27,11 +27,11 @@ from pruning.atoms.cuts import (
     pruned_neurons,
 )
 from pruning.atoms.selection import AtomScope
-from pruning.neuron_views import SideBySide, side_by_side
 from pruning.plan import ATOMIC_GRANULARITY
 from pruning.planning.choice import SCOPES, PlanChoice, plan_request, scopes_of
 from pruning.planning.neurons import Arena, arena_of
 from pruning.planning.ranking import Ranking, Selection, select_measured
+from pruning.planning.side_by_side import SideBySide, scopes_side_by_side
 from pruning.requests.plan import BUDGETS, PlanRequest
 
 PAIR_COLUMNS: Final = ("corpus_a", "corpus_b", "overlap", "chance")
@@ -186,4 +186,4 @@ def scopes(context: Context) -> SideBySide:
     """Sparsity per layer and FLOPs saved, in every scope of the criterion."""
     request = neuron_request(context)
     arenas = {scope: arena(context, request, scope) for scope in scopes_of(request.criterion)}
-    return context.keep(side_by_side, ranking_of(context, request), request, arenas)
+    return context.keep(scopes_side_by_side, ranking_of(context, request), request, arenas)

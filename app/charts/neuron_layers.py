@@ -11,8 +11,8 @@ from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.theme import muted, nth_look, themed
 from app.charts.traces import series, stroke
-from pruning.neuron_views import SideBySide
 from pruning.plan import ATOMIC_GRANULARITY
+from pruning.planning.side_by_side import SideBySide
 
 _HOVER_LAYER = "%{fullData.name}, layer %{x}: %{y:.1%}"
 _HOVER_FLOPS = "%{fullData.name}: %{x:.1%} of neurons, %{y:.1%} of FLOPs"

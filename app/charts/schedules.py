@@ -15,7 +15,7 @@ from app.charts.traces import box, heat, note
 from pruning.budget import sparsity_budget
 from pruning.planning.choice import PlanChoice, schedule_label
 from pruning.planning.ranking import FREQUENCY, Selection
-from pruning.planning.schedules_table import schedules_table, searched_rows
+from pruning.planning.side_by_side import schedules_table, searched_rows
 from pruning.schedules import MEASURED, Spending
 from pruning.search.store import order_digest
 

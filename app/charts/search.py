@@ -22,7 +22,7 @@ from pruning.evaluate.result import MEASURES
 from pruning.plan import fit_plan
 from pruning.planning.make import make_plan
 from pruning.planning.ranking import Selection
-from pruning.planning.search_plans import readings_of, searched_selection
+from pruning.planning.searches import readings_of, searched_selection
 from pruning.recipe_file import load_recipe
 from pruning.search.result import densities_of, progress_of
 from pruning.search.store import KnownSearch, best_fitting

@@ -14,7 +14,7 @@ from app.charts.theme import ink, muted, primary, themed
 from app.charts.traces import as_float32, halo, heat, layer_axis, rows_height, stroke
 from pruning.allocation import Removed
 from pruning.planning.make import make_plan
-from pruning.planning.orders import removed_by
+from pruning.planning.measured import removed_by
 from pruning.planning.ranking import needs_sensitivity
 from pruning.sensitivity.curves import Curves, Sensitivity
 

@@ -8,7 +8,7 @@ from analysis.model import load_model_index
 from analysis.stats.store import Run, load_weight_stats, stats_store
 from app.cli.derive import command
 from app.console import finish, follow, note, out, show_facts
-from pruning.planning.search_estimate import duration_text
+from pruning.planning.searches import duration_text
 from pruning.requests.base import Option, command_line, option_words
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import WeightsRequest

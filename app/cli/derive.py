@@ -13,7 +13,7 @@ from typer.models import ParameterInfo
 
 from app.cli.files import check_new_file
 from pruning.requests.base import Request, flags_of, option_of, validated
-from pruning.requests.panels import PANELS
+from pruning.requests.options import PANELS
 
 Handler = Callable[..., None]
 _PLAIN = (bool, int, float, Path)

@@ -20,7 +20,7 @@ from app.cli.say import commands_after_plan, say_plan, say_sources
 from app.console import counted, note
 from pruning.budget import Budget, SizeTarget, even_budget, size_budget, sparsity_budget
 from pruning.requests.base import Option
-from pruning.requests.paths import PathsRequest
+from pruning.requests.ranking import PathsRequest
 from pruning.schedules import Spending
 from pruning.trajectory_plan import Cut, budget_plan, union_plan
 

@@ -22,11 +22,19 @@ from app.cli.say import (
 )
 from app.console import follow, out, show_frame
 from app.settings import Settings
+from pruning.active import plan_routing
 from pruning.atoms.widths import DEFAULT_MULTIPLE
-from pruning.measured_routing import plan_routing
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, load_plan
-from pruning.plan_diff import expert_states, neuron_diff, neuron_states, plan_diff
-from pruning.plan_summary import neuron_outline, neuron_summary, plan_outline, plan_summary
+from pruning.plan_tables import (
+    expert_states,
+    neuron_diff,
+    neuron_outline,
+    neuron_states,
+    neuron_summary,
+    plan_diff,
+    plan_outline,
+    plan_summary,
+)
 from pruning.planning.make import check_request, plan_from_stats
 from pruning.requests.base import Option
 from pruning.requests.options import Revision, Run, StatsDir, Switch, Text, WeighedCorpus

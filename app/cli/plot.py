@@ -28,7 +28,7 @@ from pruning.planning.comparing import compare_request
 from pruning.planning.make import CurrentPlan
 from pruning.planning.ranking import weights_measured
 from pruning.requests.base import Option, command_line
-from pruning.requests.pair import PlotRequest, ReportRequest
+from pruning.requests.ranking import PlotRequest, ReportRequest
 from pruning.sizes import format_bytes, size_report
 from pruning.surgery.width_sizes import width_option
 

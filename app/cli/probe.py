@@ -15,9 +15,8 @@ from pruning.evaluate.bins import rank_agreement
 from pruning.evaluate.variance_record import variance_table
 from pruning.plan import load_plan
 from pruning.requests.base import Option
-from pruning.requests.evaluation import AskRequest, BinsRequest
+from pruning.requests.evaluation import AskRequest, BinsRequest, VarianceRequest
 from pruning.requests.model import ModelRequest
-from pruning.requests.variance import VarianceRequest
 from pruning.tasks.probe import ask_run, bins_run, variance_run
 
 Plans = tuple[Annotated[options.Plan, Option("plan.json to compare; repeatable.")], ...]

@@ -31,11 +31,10 @@ from app.console import follow, out, show_facts, show_frame, show_table
 from pruning.planning.comparing import compare_request, compare_selections
 from pruning.requests.base import Option
 from pruning.requests.options import Switch
-from pruning.requests.pair import TwoRecipesRequest
 from pruning.requests.plan import PlanRequest
-from pruning.requests.ranking import BlendRequest, OverlapRequest, ScoreRequest
-from pruning.schedules.uniform import uniform
-from pruning.tasks.sweep import selection_for
+from pruning.requests.ranking import BlendRequest, OverlapRequest, ScoreRequest, TwoRecipesRequest
+from pruning.schedules.shares import uniform
+from pruning.tasks.evaluation import selection_for
 
 
 @command(ScoreRequest)

@@ -11,7 +11,7 @@ from app.cli.derive import command
 from app.cli.inspect import ConfigOnly, described
 from app.cli.say import pruned_name
 from app.console import finish
-from pruning.planning.recipe_template import recipe_template
+from pruning.planning.recipes import recipe_template
 from pruning.recipe_file import recipe_from_yaml
 from pruning.requests.base import command_line
 from pruning.requests.model import ModelRequest

@@ -36,10 +36,10 @@ from pruning.requests.recipe import (
     export_request,
     other_corpora,
     plan_request,
+    search_of_file,
     sensitivity_request,
     weights_request,
 )
-from pruning.requests.search import search_of_file
 from pruning.search.result import PLAN_NAME
 from pruning.surgery.export import check_place
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest

@@ -16,10 +16,10 @@ from pruning.atoms.sizes import atom_sizes
 from pruning.evaluate.record import EvaluationRecord
 from pruning.evaluate.result import MEASURES, Metric
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
-from pruning.plan_summary import plan_summary
+from pruning.plan_tables import plan_summary
 from pruning.requests.base import command_line, option_words
-from pruning.requests.paths import PathsRequest
 from pruning.requests.plan import PlanRequest
+from pruning.requests.ranking import PathsRequest
 from pruning.search.result import RESULT_NAME, SearchResult
 from pruning.sizes import SizeReport, format_bytes, format_count, size_report
 from pruning.surgery.manifest import read_manifest

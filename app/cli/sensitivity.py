@@ -4,7 +4,7 @@ from app.cli.derive import command
 from app.console import counted, finish, follow, out, show_table
 from pruning.evaluate.result import MEASURES
 from pruning.requests.base import command_line, option_words, repeated
-from pruning.requests.sensitivity import SensitivityRequest
+from pruning.requests.evaluation import SensitivityRequest
 from pruning.sensitivity.curves import Sensitivity, from_cost
 from pruning.tasks.sensitivity import Measured, sensitivity_run
 

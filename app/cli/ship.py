@@ -11,7 +11,7 @@ from app.cli import options
 from app.cli.derive import command
 from app.cli.say import report_checks, saved_in_words, say_export, show_width_options
 from app.console import finish, follow
-from pruning.measured_routing import plan_routing
+from pruning.active import plan_routing
 from pruning.plan import ATOMIC_GRANULARITY, load_plan
 from pruning.requests.base import Option
 from pruning.requests.export import ExportRequest, PrunedRequest

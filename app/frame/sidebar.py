@@ -22,7 +22,7 @@ from app.session.plan_state import BUDGETS, plan_input
 from app.session.plan_state import DEFAULTS as PLAN_DEFAULTS
 from app.session.state import DEFAULTS, EQUAL_SHARE, chosen_shares, corpora_of, share_key
 from app.tables.costs import experts_text
-from pruning.planning.percents import SPARSITY_STEP, possible_percents, shrink_sparsities
+from pruning.planning.choice import SPARSITY_STEP, possible_percents, shrink_sparsities
 from pruning.sizes import format_bytes
 
 

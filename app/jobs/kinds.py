@@ -15,12 +15,17 @@ from pruning.evaluate.store import Record
 from pruning.requests.base import Request, validated
 from pruning.requests.benchmark import BenchmarkRequest
 from pruning.requests.calibration import CalibrateRequest
-from pruning.requests.evaluation import AskRequest, BinsRequest, EvaluateRequest, SweepRequest
+from pruning.requests.evaluation import (
+    AskRequest,
+    BinsRequest,
+    EvaluateRequest,
+    SensitivityRequest,
+    SweepRequest,
+    VarianceRequest,
+)
 from pruning.requests.export import ExportRequest
 from pruning.requests.model import WeightsRequest
-from pruning.requests.search import SearchRequest
-from pruning.requests.sensitivity import SensitivityRequest
-from pruning.requests.variance import VarianceRequest
+from pruning.requests.recipe import SearchRequest
 from pruning.tasks.benchmark import benchmark_results
 
 if TYPE_CHECKING:

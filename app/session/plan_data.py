@@ -19,16 +19,16 @@ from pruning.atoms.kept import check_cuttable
 from pruning.atoms.sizes import atom_sizes
 from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.plan import PruningPlan, fit_plan
-from pruning.plan_summary import neuron_summary
+from pruning.plan_tables import neuron_summary
 from pruning.planning.choice import (
     CountsError,
     PlanChoice,
     counts_text,
     hand_counts,
     plan_request,
+    shrink_sparsities,
 )
 from pruning.planning.make import CurrentPlan, make_plan
-from pruning.planning.percents import shrink_sparsities
 from pruning.planning.ranking import FREQUENCY, Ranking, Selection, needs_sensitivity
 from pruning.requests.plan import PlanRequest
 from pruning.schedules import MEASURED, budget_notes

@@ -15,8 +15,8 @@ from app.session.keeping import remembered
 from app.session.plan_state import NoPlan, sparsity_controls
 from app.settings import shown_path
 from pruning.budget import sparsity_budget
+from pruning.planning.choice import percent_removing
 from pruning.planning.make import CurrentPlan, make_plan
-from pruning.planning.percents import percent_removing
 from pruning.planning.ranking import Selection
 from pruning.search.store import KnownSearch, SearchStore, read_known
 

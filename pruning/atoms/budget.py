@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from analysis.sparsity import as_percent, num_removed, parse_sparsity
-from pruning.apportion import apportion
+from pruning.allocation import apportion
 from pruning.budget import Budget
 from pruning.constraints import Room, check_total
 

@@ -21,7 +21,7 @@ from pruning.evaluate.by_sample import interval_of
 from pruning.evaluate.quality import stored_losses
 from pruning.evaluate.record import EvaluationStore
 from pruning.plan import PruningPlan
-from pruning.planning.orders import order_of
+from pruning.planning.measured import order_of
 from pruning.planning.ranking import Selection
 from pruning.schedules import Spending, allocate, side_by_side
 from pruning.search.store import KnownSearch

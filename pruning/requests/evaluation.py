@@ -1,4 +1,4 @@
-"""Requests to evaluate: plans, or criteria against sparsities, on held-out text."""
+"""Requests to measure a model and its plans: losses, bins, hidden states, sensitivity, answers."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -18,6 +18,7 @@ from pruning.requests.calibration import check_spread, seq_len_of
 from pruning.requests.model import ModelRequest
 from pruning.requests.options import DEFAULT_MEASURED, DEFAULT_SEQ_LEN
 from pruning.schedules import MEASURED, get_schedule
+from pruning.sensitivity.levels import DEFAULT_LEVELS
 
 OneCorpus = Annotated[
     tuple[options.MeasuredCorpus, ...],
@@ -242,3 +243,92 @@ class AskRequest(ModelRequest):
         if self.offload_folder and not self.device_map:
             raise ValueError("--offload-folder needs --device-map auto")
         return self
+
+
+class VarianceRequest(HeldOutRequest):
+    """A model and a corpus; plans, criteria at sparsities, or both. The original model always."""
+
+    asked_by = "variance"
+    writes = "variance.csv"
+    corpora: OneCorpus
+    plans: tuple[dict[str, Any], ...] = ()  # each the content of a plan.json
+    names: tuple[str, ...] = ()  # of the plans, for the table
+    # Criteria, sparsities, calibrated_on, gate: every combination, as of a sweep.
+    criteria: tuple[
+        Annotated[options.Criterion, Option("Criterion to plan by as well; repeatable.")], ...
+    ] = ()
+    sparsities: tuple[
+        Annotated[options.Sparsity, Option("Of the plans by criteria; repeatable.")], ...
+    ] = ()
+    calibrated_on: tuple[options.CalibratedOn, ...] = ()
+    gate: options.Gate = "applied"
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "VarianceRequest":
+        check_named(self.plans, self.names)
+        if bool(self.criteria) != bool(self.sparsities):
+            raise ValueError("--criterion and --sparsity belong together")
+        _ = self.sweep  # says what is wrong with it
+        return self
+
+    @property
+    def sweep(self) -> SweepRequest | None:
+        """The criteria at their sparsities; None where there are none."""
+        return self.into(SweepRequest) if self.criteria else None
+
+
+SENSITIVITY_SAMPLES = 32
+
+
+class SensitivityRequest(StreamableRequest):
+    """The curves of a criterion's order on one or more corpora, and the plans that they give."""
+
+    asked_by = "sensitivity"
+    criterion: options.Criterion
+    calibrated_on: tuple[options.CalibratedOn, ...] = ()
+    gate: options.Gate = "applied"
+    granularity: options.Granularity = "expert"
+    sparsities: tuple[
+        Annotated[
+            options.Sparsity,
+            Option("Also measure the plan of this sparsity: 0.5 or 50%; repeatable."),
+        ],
+        ...,
+    ] = ()
+    samples: options.Samples = SENSITIVITY_SAMPLES
+    levels: options.Levels = DEFAULT_LEVELS
+    refine: options.Refine = 0
+    cost: Annotated[
+        options.Cost, Option("What plans of --sparsity spare: esap, kl, or nll (added loss).")
+    ] = "esap"
+    multiple_of: options.MultipleOf = 1
+    floor: options.Floor = 0
+    protect: tuple[options.Protect, ...] = ()
+    pin: tuple[options.Pin, ...] = ()
+    drop: tuple[options.Drop, ...] = ()
+    layer_set: tuple[options.LayerSet, ...] = ()
+
+    @field_validator("criterion")
+    @classmethod
+    def _usual_name(cls, value: str) -> str:
+        return get_criterion(value).name
+
+    @field_validator("sparsities")
+    @classmethod
+    def _in_order(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(sorted(dict.fromkeys(value), key=parse_sparsity))
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "SensitivityRequest":
+        check_ranks(get_criterion(self.criterion), self.granularity)
+        if self.refine and not self.sparsities:
+            raise ValueError("--refine improves plans; name their --sparsity")
+        if self.granularity == ATOMIC_GRANULARITY and self.layer_set:
+            raise ValueError("layers cannot be set by hand in a plan of neurons; leave --set out")
+        return self
+
+    @property
+    def planned(self) -> dict[str, Any]:
+        """What its plans have besides criterion, corpora and budget."""
+        names = ("cost", "multiple_of", "floor", "protect", "pin", "drop", "layer_set")
+        return {"schedule": MEASURED, **{name: getattr(self, name) for name in names}}

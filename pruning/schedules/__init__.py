@@ -12,13 +12,13 @@ from pruning.schedules.listing import (
     SCHEDULES,
     SIDE_COLUMNS,
     allocate,
+    allocation_notes,
+    budget_notes,
     get_schedule,
     side_by_side,
 )
-from pruning.schedules.notes import allocation_notes, budget_notes
-from pruning.schedules.patterns import PATTERNS
 from pruning.schedules.ranked import fold_ranking
-from pruning.schedules.uniform import uniform
+from pruning.schedules.shares import PATTERNS, uniform
 
 __all__ = [
     "MEASURED",

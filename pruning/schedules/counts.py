@@ -10,8 +10,7 @@ import yaml
 from analysis.errors import PlanError
 from analysis.families import MoELayer
 from analysis.json_text import parse_json_once
-from pruning.allocation import Allocation, count_problem
-from pruning.apportion import apportion
+from pruning.allocation import Allocation, apportion, count_problem
 from pruning.budget import Budget
 from pruning.constraints import Constraints, Room, check_total, rooms_of, spans
 from pruning.schedules.base import Evidence, Spending, Turn, allocation_of

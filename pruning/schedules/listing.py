@@ -1,7 +1,8 @@
-"""The schedules, listed once, and the one way to apply them by name."""
+"""The schedules, listed once, the one way to apply them by name, and what to say of the result."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -10,12 +11,12 @@ from analysis.arrays import FloatArray
 from analysis.errors import PlanError, unknown_name
 from analysis.lazy import pd
 from pruning.allocation import Allocation
-from pruning.constraints import check_names, open_rooms, rooms_of
+from pruning.budget import uniform_neighbours
+from pruning.constraints import check_names, open_rooms, rooms_of, spans
 from pruning.schedules.base import Evidence, Schedule, Spending, Turn, allocation_of
 from pruning.schedules.counts import spread_counts
-from pruning.schedules.patterns import PATTERNS, spread_pattern
 from pruning.schedules.ranked import remove_lowest, rescale
-from pruning.schedules.uniform import spread_evenly
+from pruning.schedules.shares import PATTERNS, spread_evenly, spread_pattern
 from pruning.sensitivity.curves import Sensitivity
 
 MEASURED = "measured"
@@ -155,3 +156,47 @@ def side_by_side(
             for layer, keep, gone in zip(made.layers, made.keep, made.removed, strict=True)
         ]
     return pd.DataFrame(rows, columns=list(SIDE_COLUMNS)), refused
+
+
+def allocation_notes(
+    name: str, spending: Spending, allocation: Allocation, evidence: Evidence | None = None
+) -> tuple[str, ...]:
+    """One line each: those of `budget_notes`, and who can read the export."""
+    notes = budget_notes(name, spending, allocation, evidence)
+    if len(set(allocation.keep)) == 1:
+        return notes
+    return (
+        *notes,
+        f"Layers keep from {min(allocation.keep)} to {max(allocation.keep)} experts: only "
+        "moeprune's loader, and readers with trust_remote_code, will read the export.",
+    )
+
+
+def budget_notes(
+    name: str, spending: Spending, allocation: Allocation, evidence: Evidence | None = None
+) -> tuple[str, ...]:
+    """One line each: bounds that took effect, a budget that does not divide."""
+    wanted = unbounded(name, spending, evidence or Evidence())
+    removed, budget, notes = allocation.removed, spending.budget, []
+    if wanted != removed:
+        rows = list(zip(allocation.layers, wanted, removed, strict=True))
+        fewer = [layer.index for layer, want, got in rows if got < want]
+        more = [layer.index for layer, want, got in rows if got > want]
+        moved = sum(max(want - got, 0) for _, want, got in rows)
+        notes.append(
+            f"Bounds took effect: the schedule alone would remove {moved} more from "
+            f"{_named(fewer)} and as many fewer from {_named(more)}."
+        )
+    if name == "uniform" and not budget.floors and not spending.constraints.held:
+        near = uniform_neighbours(spending.layers, budget.total)
+        if near != (budget.total,):
+            notes.append(
+                f"{budget.total} experts do not divide over {len(removed)} layers, so layers "
+                f"differ by {max(removed) - min(removed)}; the nearest sizes with one count "
+                f"remove {' or '.join(map(str, near))}."
+            )
+    return tuple(notes)
+
+
+def _named(layers: Sequence[int]) -> str:
+    return f"layer{'s' if len(layers) > 1 else ''} {spans(layers)}"

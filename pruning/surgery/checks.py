@@ -1,12 +1,24 @@
-"""Checks of an export: a question and its answer, and one question put to every shard."""
+"""Checks of an export that load no model: its files, and its bytes against those of the source."""
 
-from collections.abc import Callable, Generator, Iterable
+import hashlib
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Event
 from typing import TypeVar
 
+import numpy as np
+
+from analysis.checkpoint import INDEX_NAME, Checkpoint, TensorEntry, open_checkpoint
+from analysis.errors import CheckpointError, ExportError, PlanError, UnsupportedModelError
+from analysis.model import MoEModel, describe_model
 from analysis.progress import Progress
+from pruning.atoms.widths import plan_widths
+from pruning.plan import fit_plan
+from pruning.surgery.expected import ExpectedTensor, expected_tensors, mapped
+from pruning.surgery.manifest import Manifest, file_record
+from pruning.surgery.shards import check_located, read_index
 
 _SHOWN = 3
 _MAX_WORKERS = 4
@@ -68,3 +80,237 @@ def ask_shards(
         finally:
             stop.set()
     return {name: future.result() for name, future in futures.items()}
+
+
+_CHUNK_BYTES = 1 << 20
+
+
+def _check_sizes(path: Path, manifest: Manifest) -> Iterator[Check]:
+    expected = {shard.name: shard.bytes for shard in manifest.shards}
+    files = [file for file in path.glob("*.safetensors") if file.is_file()]
+    held = {file.name: file.stat().st_size for file in files}
+    problems = [
+        *(f"{name} is missing" for name in sorted(expected.keys() - held.keys())),
+        *(f"{name} is no part of the export" for name in sorted(held.keys() - expected.keys())),
+    ]
+    yield check_that("shards", problems, f"{_shards(expected)}, none missing, none extra")
+    problems = [
+        f"{name} has {held[name]} bytes instead of {size}"
+        for name, size in expected.items()
+        if held.get(name, size) != size
+    ]
+    yield check_that("sizes", problems, f"{manifest.nbytes} bytes in all")
+
+
+def _check_hashes(path: Path, manifest: Manifest) -> Generator[Progress, None, Check]:
+    present = {
+        shard.name: shard.sha256 for shard in manifest.shards if (path / shard.name).is_file()
+    }
+
+    def hashed(name: str, reader: Reader) -> str:
+        sha = hashlib.sha256()
+        with (path / name).open("rb", buffering=0) as file:
+            while (chunk := file.read(_CHUNK_BYTES)) and reader.goes_on(len(chunk)):
+                sha.update(chunk)
+        return sha.hexdigest()
+
+    found = yield from ask_shards(present, hashed, "hashing", manifest.nbytes)
+    problems = [
+        f"{name} was changed after the export: its SHA-256 differs"
+        for name, sha256 in present.items()
+        if found[name] != sha256
+    ]
+    return check_that("sha256", problems, f"{_shards(present)} as written")
+
+
+def _check_files(path: Path, manifest: Manifest) -> Check:
+    problems = []
+    for name, record in manifest.files.items():
+        file = path / name
+        if not file.is_file():
+            problems.append(f"{name} is missing")
+        elif (found := file_record(file.read_bytes())).sha256 != record.sha256:
+            problems.append(f"{name} was changed after the export: its SHA-256 differs")
+        elif found.bytes != record.bytes:
+            problems.append(f"{name} has {found.bytes} bytes instead of {record.bytes}")
+    return check_that("files", problems, f"{len(manifest.files)} other files as they were written")
+
+
+def _header_problems(checkpoint: Checkpoint, manifest: Manifest) -> list[str]:
+    problems = []
+    written = {shard.name: set(shard.tensors) for shard in manifest.shards}
+    for shard in checkpoint.shards:
+        held = {entry.name for entry in shard.tensors}
+        if odd := sorted(held ^ written.get(shard.name, set())):
+            problems.append(f"{shard.name} does not hold the tensors of the manifest: {odd[0]}")
+        if shard.tensors and shard.size != max(entry.end for entry in shard.tensors):
+            problems.append(f"{shard.name} has bytes that belong to no tensor")
+    if (index := read_index(checkpoint.path)) is None:
+        return problems
+    unlisted = sorted(set(checkpoint.tensors) - set(index["weight_map"]))
+    problems.extend(f"{INDEX_NAME} does not list {name}" for name in unlisted)
+    total = index.get("metadata", {}).get("total_size", checkpoint.nbytes)
+    if total != checkpoint.nbytes:
+        problems.append(f"{INDEX_NAME} gives {total} bytes in all instead of {checkpoint.nbytes}")
+    return problems
+
+
+def _check_structure(path: Path, manifest: Manifest) -> list[Check]:
+    try:
+        checkpoint = open_checkpoint(path)
+    except CheckpointError as error:
+        return [Check("headers", False, str(error))]
+    fine = f"{len(checkpoint.tensors)} tensors, as manifest and index say"
+    headers = check_that("headers", _header_problems(checkpoint, manifest), fine)
+    try:
+        # Fails on a gap in the ids, on one too many, and on routers of another size.
+        model = describe_model(checkpoint)
+    except (CheckpointError, UnsupportedModelError) as error:
+        return [headers, Check("experts", False, str(error))]
+    kept = {layer: len(ids) for layer, ids in manifest.plan.kept.items()}
+    held = {layer.index: layer.num_experts for layer in model.layers}
+    problems = [
+        f"layer {layer} holds {held.get(layer, 0)} experts, but the plan keeps {kept.get(layer, 0)}"
+        for layer in sorted(kept.keys() | held.keys())
+        if held.get(layer) != kept.get(layer)
+    ]
+    fewest, most = min(held.values()), max(held.values())
+    spans = " to ".join(dict.fromkeys((f"0..{fewest - 1}", f"0..{most - 1}")))
+    fine = f"ids {spans} in each of {len(held)} sparse layers, as config.json says"
+    return [headers, check_that("experts", problems, fine)]
+
+
+def check_bytes(path: Path, manifest: Manifest) -> Generator[Progress, None, Sequence[Check]]:
+    """Put every question to an export that bytes can answer; all are put, also when one fails."""
+    sizes = _check_sizes(path, manifest)
+    hashes = yield from _check_hashes(path, manifest)
+    return [*sizes, hashes, _check_files(path, manifest), *_check_structure(path, manifest)]
+
+
+def _shards(shards: Sized) -> str:
+    return f"{len(shards)} shard{'s' * (len(shards) != 1)}"
+
+
+SOURCE, TENSORS = "source", "tensors"  # names of the two checks
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The tensors of an export and what each must be."""
+
+    export: Path  # its directory
+    source: Path  # the directory of the source
+    expected: Mapping[str, ExpectedTensor]  # name -> what the tensor must be
+    found: Mapping[str, TensorEntry]  # name -> where it lies in the export
+
+
+def check_against_source(
+    path: Path, manifest: Manifest, source: MoEModel
+) -> Generator[Progress, None, tuple[Check, ...]]:
+    """Two checks: names, types and shapes of all tensors; then, if those hold, every byte."""
+    if source.identity != manifest.source.identity:
+        other = (
+            f"{source.name} (identity {source.identity[:8]}) is not what was exported: "
+            f"{manifest.source.name} (identity {manifest.source.identity[:8]})"
+        )
+        return (Check(SOURCE, False, other),)
+    try:
+        check_located(source)
+        plan = fit_plan(manifest.plan, source)
+        widths = plan_widths(source, plan, manifest.widths)
+        expected = expected_tensors(source, plan, manifest.heads, widths)
+        pairs = Pairs(path, source.checkpoint.path, expected, open_checkpoint(path).tensors)
+    except (PlanError, ExportError, CheckpointError) as error:
+        return (Check(SOURCE, False, str(error)),)
+    accounted = _check_accounts(pairs, manifest, source)
+    if not accounted.ok:
+        return (accounted,)
+    return accounted, (yield from _check_bytes(pairs))
+
+
+def _check_accounts(pairs: Pairs, manifest: Manifest, source: MoEModel) -> Check:
+    wanted = {name: (each.source.dtype, each.shape) for name, each in pairs.expected.items()}
+    found = {name: (entry.dtype, entry.shape) for name, entry in pairs.found.items()}
+    problems = [
+        f"{name} should be {wanted.get(name, 'absent')}, but is {found.get(name, 'absent')}"
+        for name in sorted(wanted.keys() | found.keys())
+        if wanted.get(name) != found.get(name)
+    ]
+    total = len(source.checkpoint.tensors)
+    cut = sum(each.is_cut for each in pairs.expected.values())
+    stay = {each.source.name for each in pairs.expected.values()}
+    fine = (
+        f"each of the source's {total} tensors is accounted for: {len(wanted) - cut} copied, "
+        f"{cut} cut, {total - len(stay)} dropped"
+    )
+    # Only where the tensors are right can their numbers be.
+    problems = problems or _number_problems(pairs, manifest, source)
+    return check_that(SOURCE, problems, fine)
+
+
+def _number_problems(pairs: Pairs, manifest: Manifest, source: MoEModel) -> list[str]:
+    """What the manifest counts otherwise than it is: tensors of shards, and shards gone."""
+    problems = []
+    for shard in manifest.shards:
+        held = [name for name, entry in pairs.found.items() if entry.shard == shard.name]
+        cut = sum(pairs.expected[name].is_cut for name in held)
+        if (cut, len(held) - cut) != (shard.cut, shard.copied):
+            problems.append(
+                f"{shard.name} holds {len(held) - cut} copied and {cut} cut tensors, but the "
+                f"manifest counts {shard.copied} and {shard.cut}"
+            )
+    stay = {each.source.name for each in pairs.expected.values()}
+    shards = {shard.name: shard.tensors for shard in source.checkpoint.shards if shard.tensors}
+    lost = {name: sum(each.name not in stay for each in held) for name, held in shards.items()}
+    # Shards that were made anew say 0: what is gone was in others.
+    if any(shard.dropped for shard in manifest.shards):
+        problems += [
+            f"{shard.name} lost {lost.get(shard.name, 0)} tensors, but the manifest counts "
+            f"{shard.dropped} as dropped"
+            for shard in manifest.shards
+            if lost.get(shard.name, 0) != shard.dropped
+        ]
+    gone = [name for name, held in shards.items() if lost[name] == len(held)]
+    if sorted(gone) != sorted(manifest.dropped_shards):
+        said = ", ".join(manifest.dropped_shards) or "none"
+        problems.append(
+            f"the source's shards of which nothing is left are {', '.join(gone) or 'none'}, but "
+            f"the manifest names {said}"
+        )
+    return problems
+
+
+def _check_bytes(pairs: Pairs) -> Generator[Progress, None, Check]:
+    """Compare shard by shard; of tensors that differ, the first in their order is named."""
+    total = sum(entry.nbytes for entry in pairs.found.values())
+    shards: dict[str, list[str]] = {}
+    for name, entry in pairs.found.items():
+        shards.setdefault(entry.shard, []).append(name)
+    found = yield from ask_shards(
+        shards, lambda shard, reader: _differs(pairs, shards[shard], reader), "comparing", total
+    )
+    problems = filter(None, found.values())
+    fine = f"all {total} bytes of {len(pairs.found)} tensors are the source's, or the plan's cut"
+    return check_that(TENSORS, list(problems)[:1], fine)
+
+
+def _differs(pairs: Pairs, names: Sequence[str], reader: Reader) -> str:
+    """The first of some tensors that is not what it must be, in a sentence; empty for none."""
+    for name in names:
+        made, entry, place = pairs.expected[name], pairs.found[name], 0
+        source, export = pairs.source / made.source.shard, pairs.export / entry.shard
+        # A few MiB at a time, flat.
+        for block in (block for part in made.parts for block in part.blocks(source)):
+            wanted = block.reshape(-1)
+            found = mapped(export, entry.start + place, (wanted.size,))
+            if not np.array_equal(wanted, found):
+                byte = place + int(np.argmax(wanted != found))
+                whose = "the plan's cut" if made.is_cut else "a copy"
+                return (
+                    f"{name} is not {whose} of the source's {made.source.name}: byte {byte} of the "
+                    "tensor is the first that differs"
+                )
+            place += wanted.size
+            if not reader.goes_on(wanted.size):
+                return ""
+    return ""

@@ -30,10 +30,8 @@ from pruning.sizes import format_bytes
 from pruning.surgery.card import CARD_NAME, model_card
 from pruning.surgery.config import own_sizes, pruned_config
 from pruning.surgery.heads import plan_heads
-from pruning.surgery.index import new_index, pruned_index
 from pruning.surgery.manifest import MANIFEST_NAME, Manifest, SourceRecord, library_versions
-from pruning.surgery.resharding import reshard
-from pruning.surgery.shards import PlannedShard, plan_shards
+from pruning.surgery.shards import PlannedShard, new_index, plan_shards, pruned_index, reshard
 from pruning.surgery.writing import write_file, write_shards
 
 # What a reader needs besides weights, configuration and index.

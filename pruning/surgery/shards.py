@@ -1,17 +1,18 @@
 """What each pruned shard consists of: a new header and pieces of the source. Nothing is read.
 
-Pruning never computes with weights, so it only moves bytes, of whatever dtype.
-"""
+Pruning never computes with weights, so it only moves bytes, of whatever dtype."""
 
 import json
 import math
 import struct
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
-from analysis.checkpoint import Shard, TensorEntry
+from analysis.checkpoint import INDEX_NAME, Shard, TensorEntry
 from analysis.errors import ExportError
 from analysis.families import Slot, SlotKind
 from analysis.model import OUTPUT_HEAD, MoEModel
@@ -19,10 +20,10 @@ from analysis.widths import SCALE_ROLE, scale_blocks
 from pruning.atoms.widths import WidthPlan
 from pruning.heads import HeadPlan
 from pruning.plan import PruningPlan
+from pruning.surgery.config import json_file
 from pruning.surgery.heads import head_slots
 from pruning.surgery.pieces import Gather, Piece, Span
-from pruning.surgery.scales import check_scales, resized_scale
-from pruning.surgery.widths import resized_experts, resized_shared
+from pruning.surgery.widths import check_scales, resized_experts, resized_scale, resized_shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,3 +245,83 @@ def assemble(
     header += b" " * (-len(header) % 8)  # safetensors aligns the first tensor to 8 bytes
     prefix, cut = struct.pack("<Q", len(header)) + header, sum(tensor.is_cut for tensor in order)
     return PlannedShard(name, prefix, readings, tuple(order), cut, dropped=0)
+
+
+# Of a tensor in a header: type, shape and offsets, besides its name.
+_ENTRY_BYTES = 160
+_FIXED_BYTES = 256  # length, metadata and filling of a header
+
+
+def reshard(model: MoEModel, shards: Sequence[PlannedShard], most: int) -> tuple[PlannedShard, ...]:
+    """The same tensors in the same order, in as few files of at most `most` bytes.
+
+    A file with a single tensor may be larger.
+    """
+    tensors = [tensor for shard in shards for tensor in shard.tensors]
+    metadata = next((each.metadata for each in model.checkpoint.shards if each.metadata), {})
+    groups = list(_groups(tensors, most))
+    if len(groups) == 1:
+        return (assemble("model.safetensors", groups[0], metadata),)
+    return tuple(
+        assemble(f"model-{number:05d}-of-{len(groups):05d}.safetensors", group, metadata)
+        for number, group in enumerate(groups, 1)
+    )
+
+
+def _groups(tensors: Sequence[PlannedTensor], most: int) -> Iterator[list[PlannedTensor]]:
+    group: list[PlannedTensor] = []
+    size = _FIXED_BYTES
+    for tensor in tensors:
+        # Names may hold letters that take more than a byte, or are escaped.
+        takes = tensor.nbytes + len(json.dumps(tensor.name)) + _ENTRY_BYTES
+        if group and size + takes > most:
+            yield group
+            group, size = [], _FIXED_BYTES
+        group.append(tensor)
+        size += takes
+    yield group
+
+
+def pruned_index(model: MoEModel, shards: Sequence[PlannedShard]) -> bytes | None:
+    """The shard index of the pruned checkpoint; None where the source has none."""
+    index = read_index(model.checkpoint.path)
+    if index is None:
+        return None
+    if unlisted := [name for name in model.checkpoint.tensors if name not in index["weight_map"]]:
+        shard = model.checkpoint.tensors[unlisted[0]].shard
+        raise ExportError(
+            f"{shard} holds {unlisted[0]}, which {INDEX_NAME} does not list ({len(unlisted)} such "
+            "tensors), so readers differ on whether it belongs to the model; fetch the index "
+            "again, or give --max-shard-size, with which all are written and listed anew."
+        )
+    tensors = [(shard.name, tensor) for shard in shards for tensor in shard.tensors]
+    if len(tensors) == len(model.checkpoint.tensors) and not any(
+        tensor.name != tensor.source.name or tensor.shape != tensor.source.shape
+        for _, tensor in tensors
+    ):
+        return (model.checkpoint.path / INDEX_NAME).read_bytes()
+    placed: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for shard, tensor in tensors:
+        placed[tensor.source.name][tensor.name] = shard
+    total = sum(tensor.nbytes for _, tensor in tensors)
+    metadata = {**index.get("metadata", {}), "total_size": total}
+    if "total_parameters" in metadata:
+        metadata["total_parameters"] = sum(math.prod(tensor.shape) for _, tensor in tensors)
+    weight_map = {name: at for source in index["weight_map"] for name, at in placed[source].items()}
+    return json_file({**index, "metadata": metadata, "weight_map": weight_map})
+
+
+def read_index(path: Path) -> dict[str, Any] | None:
+    """The shard index of a checkpoint directory whose index is known to be readable."""
+    file = path / INDEX_NAME
+    index: dict[str, Any] | None = json.loads(file.read_bytes()) if file.is_file() else None
+    return index
+
+
+def new_index(shards: Sequence[PlannedShard]) -> bytes | None:
+    """The index of shards of a new layout; None for a single one, which needs none."""
+    if len(shards) == 1:
+        return None
+    placed = {tensor.name: shard.name for shard in shards for tensor in shard.tensors}
+    total = sum(tensor.nbytes for shard in shards for tensor in shard.tensors)
+    return json_file({"metadata": {"total_size": total}, "weight_map": placed})

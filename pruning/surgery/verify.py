@@ -13,10 +13,8 @@ from analysis.model import MoEModel, describe_model
 from analysis.progress import Progress
 from pruning.plan import PruningPlan
 from pruning.sizes import format_bytes
-from pruning.surgery.byte_checks import check_bytes
-from pruning.surgery.checks import Check
+from pruning.surgery.checks import Check, check_against_source, check_bytes
 from pruning.surgery.manifest import Manifest, read_manifest
-from pruning.surgery.tensor_checks import check_against_source
 
 # Beside the weights: the converted copy of a layer while loading, activations, the libraries.
 _MEMORY_FACTOR, _MEMORY_EXTRA = 1.25, 1 << 29

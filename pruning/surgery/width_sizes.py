@@ -18,8 +18,8 @@ from pruning.atoms.widths import (
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
 from pruning.surgery.heads import plan_heads
 from pruning.surgery.pieces import item_bytes
-from pruning.surgery.scales import check_scales
 from pruning.surgery.shards import plan_shards
+from pruning.surgery.widths import check_scales
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from analysis.errors import PlanError, StatsError
 from analysis.model import DEMO_CHECKPOINT, DEMO_MODEL, MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore, stats_store
+from pruning.active import measured_routing
 from pruning.evaluate.benchmarks.imports import read_results
 from pruning.evaluate.benchmarks.record import (
     BenchmarkRecord,
@@ -21,7 +22,6 @@ from pruning.evaluate.benchmarks.record import (
     new_record,
 )
 from pruning.evaluate.record import PlanFacts
-from pruning.measured_routing import measured_routing
 from pruning.plan import PruningPlan, fit_plan, keep_all, model_ref, plan_from_dict
 from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
 from pruning.surgery.manifest import MANIFEST_NAME, Manifest, read_manifest

@@ -10,8 +10,8 @@ from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.heads import HeadChoice, heads_in_words
 from pruning.plan import plan_from_dict
 from pruning.requests.export import ExportRequest
+from pruning.sizes import parse_size
 from pruning.surgery.export import ExportOptions, export_checkpoint
-from pruning.surgery.resharding import parse_size
 from pruning.tasks import Steps
 from pruning.tasks.loading import quiet_transformers
 

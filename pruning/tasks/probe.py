@@ -14,12 +14,10 @@ from pruning.evaluate.result import Evaluation
 from pruning.evaluate.variance_record import VarianceRecord, VarianceStore
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan, keep_all, plan_from_dict
 from pruning.planning.ranking import select_measured
-from pruning.requests.evaluation import AskRequest, BinsRequest
-from pruning.requests.variance import VarianceRequest
+from pruning.requests.evaluation import AskRequest, BinsRequest, VarianceRequest
 from pruning.tasks import Steps
-from pruning.tasks.evaluation import drawn_corpora
+from pruning.tasks.evaluation import drawn_corpora, plan_request, sweep_plans
 from pruning.tasks.loading import loaded_model, run_settings
-from pruning.tasks.sweep import plan_request, sweep_plans
 
 if TYPE_CHECKING:
     from pruning.evaluate.answers import Answer, Speaker

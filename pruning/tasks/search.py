@@ -17,12 +17,12 @@ from pruning.recipe import Recipe, SearchSection
 from pruning.requests.calibration import seq_len_of
 from pruning.requests.recipe import (
     Machine,
+    SearchRequest,
     calibrate_requests,
     plan_request,
     sensitivity_request,
     weights_request,
 )
-from pruning.requests.search import SearchRequest
 from pruning.schedules import MEASURED, allocate
 from pruning.search.run import Task
 from pruning.search.space import seeds_of, space_of

@@ -11,18 +11,17 @@ from analysis.stats.store import stats_store
 from pruning.constraints import Room, rooms_of
 from pruning.evaluate.drawing import DrawnSamples
 from pruning.planning.make import spending_of
+from pruning.planning.measured import Order, order_of
 from pruning.planning.neurons import arena_of
-from pruning.planning.orders import Order, order_of
 from pruning.planning.ranking import Selection, select_measured
+from pruning.requests.evaluation import SensitivityRequest
 from pruning.requests.plan import PlanRequest
-from pruning.requests.sensitivity import SensitivityRequest
 from pruning.schedules import Evidence
 from pruning.sensitivity.curves import Curves
 from pruning.sensitivity.record import SensitivityRecord, SensitivityStore
 from pruning.tasks import Steps
-from pruning.tasks.evaluation import drawn_corpora
+from pruning.tasks.evaluation import drawn_corpora, plan_request
 from pruning.tasks.loading import quiet_transformers, run_settings
-from pruning.tasks.sweep import plan_request
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from app.parts.evaluate.ask import marked
 from pruning.evaluate.answers import Answer
 from pruning.evaluate.answers_record import AnswerRecord, AnswerStore
 from pruning.plan import keep_all
-from pruning.requests.variance import VarianceRequest
+from pruning.requests.evaluation import VarianceRequest
 from pruning.tasks.probe import variance_run
 
 HIDDEN, ASK = "Hidden states", "Ask both models"

@@ -24,7 +24,7 @@ from pruning.planning.choice import (
     schedule_label,
 )
 from pruning.recipe_file import recipe_from_yaml
-from pruning.requests.sensitivity import SensitivityRequest
+from pruning.requests.evaluation import SensitivityRequest
 from pruning.schedules import Spending
 from pruning.tasks.sensitivity import sensitivity_run
 

@@ -9,7 +9,7 @@ from page_texts import command, decoded, table_with, texts
 
 from analysis.drain import drain
 from app.session.data import settings
-from pruning.requests.sensitivity import SensitivityRequest
+from pruning.requests.evaluation import SensitivityRequest
 from pruning.tasks.sensitivity import sensitivity_run
 
 CORPORA = ("demo-code", "demo-math")

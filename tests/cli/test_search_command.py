@@ -17,7 +17,7 @@ from app.jobs.model import JobState
 from app.jobs.store import JobStore
 from app.jobs.worker import CancelSwitch, run_task
 from pruning.plan import load_plan
-from pruning.requests.search import SearchRequest
+from pruning.requests.recipe import SearchRequest
 from pruning.search.result import load_search
 from pruning.tasks.search import search_run
 

@@ -21,8 +21,7 @@ from analysis.ranking.experts import order_of
 from analysis.sparsity import as_percent, num_removed, parse_sparsity
 from analysis.stats.grid import Grid
 from analysis.stats.tables import MeasuredModel
-from pruning.allocation import Allocation, check_kept
-from pruning.apportion import apportion
+from pruning.allocation import Allocation, apportion, check_kept
 from pruning.budget import count_budget
 from pruning.constraints import Constraints, Room, rooms_of
 from pruning.masking import masked

@@ -19,9 +19,9 @@ from families.configs import CASES
 from pruning.heads import HeadPlan
 from pruning.plan import keep_all
 from pruning.surgery import expected
+from pruning.surgery.checks import check_against_source
 from pruning.surgery.expected import Part, expected_tensors
 from pruning.surgery.manifest import read_manifest
-from pruning.surgery.tensor_checks import check_against_source
 
 NAMED = {case.name: case for case in CASES}
 

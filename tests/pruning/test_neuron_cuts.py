@@ -11,7 +11,7 @@ from atom_cases import select_atoms
 from analysis.errors import StatsError
 from analysis.stats.store import SHIPPED_STATS, StatsStore, load_expert_stats
 from analysis.widths import expert_widths
-from pruning.active import active_experts
+from pruning.active import active_experts, measured_routing, ranked_by
 from pruning.atoms.budget import atom_sparsity_budget
 from pruning.atoms.cuts import (
     expert_shares,
@@ -26,10 +26,9 @@ from pruning.atoms.cuts import (
 from pruning.atoms.rooms import atom_rooms, kept_experts
 from pruning.atoms.selection import AtomScope, Contest
 from pruning.constraints import Constraints
-from pruning.measured_routing import measured_routing, ranked_by
-from pruning.neuron_views import flops_saved, layer_shares
 from pruning.plan import Provenance, PruningPlan, fit_plan, keep_all, model_ref
-from pruning.plan_summary import neuron_summary
+from pruning.plan_tables import neuron_summary
+from pruning.planning.side_by_side import flops_saved, layer_shares
 
 # Layer 2: experts of 2 and 3 neurons; layer 5: one of 3.
 SCORES = {

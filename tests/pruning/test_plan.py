@@ -26,21 +26,19 @@ from pruning.plan import (
     plan_from_json,
     select_experts,
 )
-from pruning.plan_diff import (
+from pruning.plan_tables import (
     DIFF_COLUMNS,
     NEURON_DIFF_COLUMNS,
-    NEURON_STATE_COLUMNS,
-    expert_states,
-    neuron_diff,
-    neuron_states,
-    plan_diff,
-)
-from pruning.plan_summary import (
     NEURON_OUTLINE_COLUMNS,
+    NEURON_STATE_COLUMNS,
     NEURON_SUMMARY_COLUMNS,
     SUMMARY_COLUMNS,
+    expert_states,
+    neuron_diff,
     neuron_outline,
+    neuron_states,
     neuron_summary,
+    plan_diff,
     plan_outline,
     plan_summary,
 )

@@ -25,7 +25,7 @@ from pruning.schedules import (
     side_by_side,
     uniform,
 )
-from pruning.schedules.patterns import pattern_weights
+from pruning.schedules.shares import pattern_weights
 
 FOUR = tuple(MoELayer(index, 8, 2) for index in (1, 2, 4, 5))
 REF = ModelRef("some/model", "ab" * 32)

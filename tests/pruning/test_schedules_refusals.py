@@ -12,8 +12,7 @@ from allocations import ranked_globally
 
 from analysis.errors import PlanError, UserError
 from analysis.families import MoELayer
-from pruning.allocation import Allocation, check_kept, count_reason
-from pruning.apportion import apportion
+from pruning.allocation import Allocation, apportion, check_kept, count_reason
 from pruning.budget import Budget, count_budget, sparsity_budget
 from pruning.constraints import Constraints, Room
 from pruning.schedules import (

@@ -19,9 +19,9 @@ from analysis.checkpoint import INDEX_NAME, TensorEntry, open_checkpoint
 from analysis.errors import ExportError
 from analysis.families import Slot, SlotKind
 from analysis.model import load_model_index
+from pruning.sizes import parse_size
 from pruning.surgery.export import KEEP_LIST_NAME
 from pruning.surgery.pieces import Gather, Span
-from pruning.surgery.resharding import parse_size
 from pruning.surgery.shards import PlannedTensor, assemble, check_located, plan_tensor
 from pruning.surgery.verify import Level
 

@@ -28,9 +28,9 @@ from builders import tiny_checkpoint
 from families.configs import BY_NAME, redraw, tiny_config
 from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.plan import PruningPlan, fit_plan, model_ref
+from pruning.surgery.checks import check_against_source
 from pruning.surgery.forward_checks import check_logits, random_tokens
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
-from pruning.surgery.tensor_checks import check_against_source
 from pruning.surgery.verify import verify_export
 
 GLM = BY_NAME["glm4_moe"]

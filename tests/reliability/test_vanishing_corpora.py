@@ -17,7 +17,7 @@ from pruning.requests.benchmark import BenchmarkRequest
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.model import WeightsRequest
-from pruning.requests.search import SearchRequest
+from pruning.requests.recipe import SearchRequest
 from pruning.tasks.benchmark import benchmark_run
 from pruning.tasks.calibration import calibrate_run, weights_run
 from pruning.tasks.evaluation import evaluate_run

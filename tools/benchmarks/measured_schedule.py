@@ -30,18 +30,17 @@ from analysis.drain import drain
 from analysis.model import load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import stats_store
-from pruning.allocation import Removed
-from pruning.apportion import apportion
+from pruning.allocation import Removed, apportion
 from pruning.budget import sparsity_budget
 from pruning.constraints import Room
 from pruning.evaluate.candidate import MeasureSettings
 from pruning.evaluate.drawing import DrawnSamples, SampleSettings, draw
 from pruning.evaluate.samples import make_samples
-from pruning.planning.orders import Order, order_of
+from pruning.planning.measured import Order, order_of
 from pruning.planning.ranking import select_measured
 from pruning.requests.plan import PlanRequest
 from pruning.schedules import PATTERNS
-from pruning.schedules.patterns import pattern_weights
+from pruning.schedules.shares import pattern_weights
 from pruning.search.fitness import MaskedFitness, MaskedRuns, Subject, subject_of
 from pruning.search.log import SearchLog, open_log
 from pruning.search.run import Task, search

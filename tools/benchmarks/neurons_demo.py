@@ -32,8 +32,8 @@ from pruning.atoms.rooms import atom_rooms
 from pruning.atoms.selection import AtomScope, Contest
 from pruning.constraints import Constraints
 from pruning.masking import masked
-from pruning.neuron_views import flops_saved
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan, model_ref
+from pruning.planning.side_by_side import flops_saved
 from tools.demo.build import held_out_loss
 
 SHARE = Fraction(2, 5)

@@ -19,7 +19,7 @@ from analysis.calibration.feed import model_inputs
 from analysis.drain import drain
 from analysis.stats.store import SHIPPED_STATS
 from pruning.masking import masked
-from pruning.requests.search import SearchRequest
+from pruning.requests.recipe import SearchRequest
 from pruning.search.fitness import MaskedFitness
 from pruning.search.log import open_log
 from pruning.search.run import search

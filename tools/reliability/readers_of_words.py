@@ -25,15 +25,20 @@ from pruning.evaluate.result import parse_measures
 from pruning.requests.base import Request, validated
 from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
 from pruning.requests.calibration import CalibrateRequest
-from pruning.requests.evaluation import AskRequest, BinsRequest, EvaluateRequest, SweepRequest
+from pruning.requests.evaluation import (
+    AskRequest,
+    BinsRequest,
+    EvaluateRequest,
+    SweepRequest,
+    VarianceRequest,
+)
 from pruning.requests.export import ExportRequest
 from pruning.requests.model import WeightsRequest
 from pruning.requests.plan import PlanRequest
 from pruning.requests.ranking import OverlapRequest
-from pruning.requests.search import SearchRequest
-from pruning.requests.variance import VarianceRequest
+from pruning.requests.recipe import SearchRequest
 from pruning.schedules import get_schedule
-from pruning.surgery.resharding import parse_size
+from pruning.sizes import parse_size
 from tools.reliability.mutations import word_changed
 from tools.reliability.reader import JSON, TEXT, Reader
 

@@ -21,9 +21,9 @@ from app.session.needed import what_is_missing
 from app.session.records import losses_of
 from app.session.state import apply_preset, chosen_shares, corpora_of
 from pruning.evaluate.quality import loss_of
+from pruning.planning.choice import possible_percents
 from pruning.planning.comparing import CompareRequest
 from pruning.planning.make import make_plan
-from pruning.planning.percents import possible_percents
 
 # Fields of B that may differ besides the criterion -> control.
 _SIDE_B: Final = {"corpus": "b_text", "gate": "b_gate", "sparsity": "b_sparsity"}

@@ -20,7 +20,7 @@ from app.session.records import records_of
 from app.session.texts import held_out_texts
 from pruning.evaluate.variance_record import VarianceStore
 from pruning.requests.base import validated
-from pruning.requests.variance import VarianceRequest
+from pruning.requests.evaluation import VarianceRequest
 
 _PREFIX: Final = "variance"
 

@@ -20,7 +20,7 @@ from app.literal import literal
 from app.session import data
 from app.session.plan_state import sparsity_controls
 from app.session.state import apply_exponents
-from pruning.planning.percents import possible_percents
+from pruning.planning.choice import possible_percents
 
 _CLICKS: Final = "explore.overlap-map.clicks"
 

@@ -18,7 +18,7 @@ from app.session.plan_state import (
 from app.session.state import CRITERION_OPTIONS, apply_exponents, apply_preset, share_key
 from app.session.uploads import MEGABYTES, uploaded_text
 from pruning.plan import EXPERT_GRANULARITY, fit_plan, plan_from_json
-from pruning.planning.percents import percent_removing
+from pruning.planning.choice import percent_removing
 from pruning.planning.recipes import controls_of, not_here
 from pruning.recipe import Recipe
 from pruning.recipe_file import recipe_from_yaml

@@ -31,10 +31,10 @@ from app.session.search_data import (
     searches_of,
 )
 from pruning.planning.ranking import Selection
-from pruning.planning.search_estimate import duration_text, most_candidates
+from pruning.planning.searches import duration_text, most_candidates
 from pruning.recipe import SearchSection
 from pruning.requests.base import validated
-from pruning.requests.search import SearchRequest
+from pruning.requests.recipe import SearchRequest
 from pruning.search.result import RESULT_NAME
 from pruning.search.store import SEARCH, KnownSearch
 

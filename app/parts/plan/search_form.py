@@ -14,11 +14,16 @@ from app.session.search_data import search_store, searches_of
 from app.session.texts import calibration_texts, text_label
 from pruning.evaluate.result import MEASURES
 from pruning.planning.ranking import Selection
-from pruning.planning.search_estimate import duration_text, estimate_search, start_seconds
-from pruning.planning.search_plans import new_search_id, searching_recipe
+from pruning.planning.searches import (
+    duration_text,
+    estimate_search,
+    new_search_id,
+    searching_recipe,
+    start_seconds,
+)
 from pruning.recipe import SearchSection
 from pruning.requests.base import bounds, choices, validated
-from pruning.requests.search import SearchRequest
+from pruning.requests.recipe import SearchRequest
 from pruning.schedules import MEASURED
 from pruning.search.store import KnownSearch
 from pruning.sensitivity.curves import Curves

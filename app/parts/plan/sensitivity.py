@@ -11,10 +11,10 @@ from app.literal import literal
 from app.session.job_queue import own_model, queue, shown_request
 from app.session.records import usual_dtype
 from app.session.texts import held_out_texts, text_label
-from pruning.planning.search_estimate import duration_text, estimate_sensitivity
+from pruning.planning.searches import duration_text, estimate_sensitivity
 from pruning.requests.base import validated
+from pruning.requests.evaluation import SENSITIVITY_SAMPLES, SensitivityRequest
 from pruning.requests.plan import PlanRequest
-from pruning.requests.sensitivity import DEFAULT_SAMPLES, SensitivityRequest
 
 _SAMPLES: Final = (8, 16, 32, 64, 128)
 
@@ -58,7 +58,7 @@ def sensitivity_form(context: Context) -> None:
         "Measured on", offered, default=offered, key="sensitivity.on", format_func=text_label
     )
     samples = right.select_slider(
-        "Samples", _SAMPLES, value=DEFAULT_SAMPLES, key="sensitivity.samples"
+        "Samples", _SAMPLES, value=SENSITIVITY_SAMPLES, key="sensitivity.samples"
     )
     if not corpora:
         st.text("Choose a corpus; text files in the models folder are offered.")

@@ -19,7 +19,7 @@ from app.session import data
 from app.session.job_queue import own_model, queue, shown_request
 from app.session.texts import calibration_texts, text_label
 from app.tables.costs import SHOWN_COSTS, cost_rows
-from pruning.planning.search_estimate import duration_text
+from pruning.planning.searches import duration_text
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import WeightsRequest
 from pruning.requests.options import DEFAULT_SEQ_LEN, DEFAULT_TOKENS

@@ -22,7 +22,7 @@ from pruning.evaluate.drawing import SampleSettings, draw
 from pruning.evaluate.full_side import FullSide, run_full
 from pruning.evaluate.samples import make_samples
 from pruning.plan import load_plan, model_ref, select_experts
-from pruning.requests.search import SearchRequest
+from pruning.requests.recipe import SearchRequest
 from pruning.schedules.base import allocation_of
 from pruning.search.result import load_search
 from pruning.tasks.search import search_run

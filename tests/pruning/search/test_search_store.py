@@ -8,7 +8,7 @@ import pytest
 
 from analysis.errors import PlanError
 from analysis.stats.store import SHIPPED_STATS
-from pruning.planning.search_estimate import duration_text, most_candidates, start_seconds
+from pruning.planning.searches import duration_text, most_candidates, start_seconds
 from pruning.recipe import SearchSection
 from pruning.schedules import read_counts
 from pruning.search.result import load_search

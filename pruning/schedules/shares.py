@@ -1,14 +1,14 @@
-"""Uniform: the same fraction of every layer."""
+"""Shares of a budget: the same fraction of every layer, or more of some (arXiv:2603.06003)."""
 
 from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
+from typing import Literal, get_args
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
 from analysis.sparsity import as_percent, parse_sparsity
-from pruning.allocation import Allocation, count_problem, count_reason
-from pruning.apportion import apportion
+from pruning.allocation import Allocation, apportion, count_problem, count_reason
 from pruning.budget import Budget, sparsity_budget
 from pruning.constraints import Constraints, Room, rooms_of
 from pruning.schedules.base import Evidence, Spending, Turn, allocation_of
@@ -113,3 +113,28 @@ def _step_reason(layer: MoELayer, room: Room, keep: int) -> str:
 def _numbers(room: Room) -> range:
     """Numbers of experts that a layer can keep."""
     return range(room.size - room.most, room.size - room.least + 1, room.step)
+
+
+Pattern = Literal["early", "middle", "late"]
+PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
+
+
+def pattern_weights(pattern: Pattern, num_layers: int) -> list[int]:
+    """How heavily each of the sparse layers l = 1..L is pruned, relative to the others.
+
+    late: l; early: L + 1 - l; middle: min(l, L + 1 - l).
+    """
+    late = list(range(1, num_layers + 1))
+    early = late[::-1]
+    middle = [min(pair) for pair in zip(late, early, strict=True)]
+    return {"early": early, "middle": middle, "late": late}[pattern]
+
+
+def spread_pattern(pattern: Pattern, turn: Turn) -> tuple[int, ...]:
+    """The budget in proportion to `pattern_weights`, by largest remainder.
+
+    Where a layer cannot lose its share, the others lose the rest in proportion. A larger budget
+    need not keep a subset: by largest remainder a layer may lose fewer when more is to go.
+    """
+    weights = pattern_weights(pattern, len(turn.rooms))
+    return apportion(turn.spending.budget.total, weights, turn.rooms)

@@ -1,8 +1,8 @@
-"""Tables of plans of neurons: shares of layers, FLOPs, and both of all scopes side by side."""
+"""Alternatives on one budget: all schedules of experts, all scopes of neurons."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -12,15 +12,82 @@ from analysis.model import MoEModel
 from analysis.sparsity import parse_sparsity
 from analysis.widths import expert_widths
 from pruning.active import Routing, active_experts, expert_shapes, token_shares
+from pruning.allocation import Allocation
 from pruning.atoms.budget import atom_sparsity_budget
 from pruning.atoms.rooms import ExpertKey
 from pruning.atoms.selection import AtomScope, Contest
 from pruning.atoms.target import widths_left
-from pruning.plan import keep_all
+from pruning.plan import PruningPlan, keep_all, model_ref, select_experts
 from pruning.planning.choice import SCOPES
 from pruning.planning.neurons import Arena
-from pruning.planning.ranking import Ranking
+from pruning.planning.ranking import Ranking, Selection
 from pruning.requests.plan import PlanRequest
+from pruning.schedules import SIDE_COLUMNS, Spending, side_by_side
+from pruning.search.store import SEARCH, KnownSearch
+from pruning.sizes import weight_bytes
+
+SIDE_TABLE_COLUMNS = (
+    *("schedule", "kept", "fewest", "most", "layers changed", "overlap with uniform", "on disk"),
+    "plan",
+)
+
+
+def searched_rows(known: Iterable[KnownSearch], removed: int, order: str) -> pd.DataFrame:
+    """Table of SIDE_COLUMNS: what searches on a budget found, made on one order of the experts.
+
+    `removed` are experts, `order` is of `order_digest`.
+    """
+    rows = [
+        (f"{SEARCH}:{each.search_id}", layer, kept, each.result.experts[layer] - kept)
+        for each in known
+        if (each.removed, each.order) == (removed, order)
+        for layer, kept in each.kept.items()
+    ]
+    return pd.DataFrame(rows, columns=list(SIDE_COLUMNS))
+
+
+def schedules_table(
+    selection: Selection, spending: Spending, searched: pd.DataFrame
+) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, str]]:
+    """Every schedule on one budget: the summary, the counts, and why some are not possible.
+
+    `searched` is a table of `searched_rows`, which come last.
+
+    The summary has SIDE_TABLE_COLUMNS: experts kept in all, fewest and most in a layer, layers
+    that differ from the uniform schedule, share of the pruned experts that uniform prunes as
+    well, bytes of the weights, digest of the plan.
+    """
+    counts, refused = side_by_side(spending, selection.evidence)
+    counts = pd.concat([counts, searched], ignore_index=True) if len(searched) else counts
+    plans = {}
+    for name, rows in counts.groupby("schedule", sort=False):
+        kept = dict(zip(rows["layer"].tolist(), rows["kept"].tolist(), strict=True))
+        keep = tuple(int(kept[layer.index]) for layer in spending.layers)
+        allocation = Allocation(spending.layers, keep)
+        ref = model_ref(selection.model)
+        plans[str(name)] = select_experts(selection.table, allocation, model=ref)
+    uniform, summary = plans.get("uniform"), []
+    for name, plan in plans.items():
+        numbers = [len(ids) for ids in plan.kept.values()]
+        changed, overlap = None, float("nan")
+        if uniform:
+            changed = sum(len(ids) != len(uniform.kept[layer]) for layer, ids in plan.kept.items())
+            overlap = _pruned_overlap(plan, uniform, selection.model)
+        size = weight_bytes(selection.model, plan)
+        spread = (sum(numbers), min(numbers), max(numbers))
+        summary.append((name, *spread, changed, overlap, size, plan.digest))
+    return pd.DataFrame(summary, columns=list(SIDE_TABLE_COLUMNS)), counts, refused
+
+
+def _pruned_overlap(plan: PruningPlan, other: PruningPlan, model: MoEModel) -> float:
+    """Share of the experts that `plan` prunes which `other` prunes as well; NaN for none."""
+    pruned = both = 0
+    for layer in model.layers:
+        gone = set(range(layer.num_experts)).difference(plan.kept[layer.index])
+        pruned += len(gone)
+        both += len(gone.difference(other.kept[layer.index]))
+    return both / pruned if pruned else float("nan")
+
 
 _PERCENTS = tuple(f"{percent}%" for percent in range(10, 100, 10))
 _FLOPS_COLUMNS = ("series", "sparsity", "removed", "flops", "reduction")
@@ -35,7 +102,7 @@ class SideBySide:
     refused: dict[str, str]  # scope -> why it is not possible
 
 
-def side_by_side(
+def scopes_side_by_side(
     ranking: Ranking, request: PlanRequest, arenas: Mapping[AtomScope, Arena]
 ) -> SideBySide:
     """Every scope on the budget of a request; `arenas` are the neurons that compete, by scope."""

@@ -1,0 +1,253 @@
+"""Searches: how long one would take, its plan, and the recipe that asks for it."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from analysis.criteria import get_criterion
+from analysis.errors import PlanError, UserError
+from analysis.model import MoEModel
+from analysis.stats.store import Run, StatsStore, digest_of, run_name
+from analysis.stats.tables import GATES
+from pruning.planning.choice import PlanChoice, plan_request
+from pruning.planning.ranking import FREQUENCY, Selection, select
+from pruning.planning.recipes import recipe_of
+from pruning.recipe import Recipe, SearchSection
+from pruning.recipe_file import recipe_from_yaml
+from pruning.requests.base import validated
+from pruning.requests.evaluation import SensitivityRequest
+from pruning.requests.options import DEFAULT_SEQ_LEN
+from pruning.requests.plan import PlanRequest
+from pruning.requests.recipe import by_layer, weighed_corpora
+from pruning.schedules import SCHEDULES
+from pruning.search.store import KnownSearch, order_digest
+
+# Another load of the machine, other samples, candidates that differ in earlier layers.
+_UP_TO: Final = 1.5
+# How much faster this machine may be than the one where a search that ships was made.
+_FASTER_HERE: Final = 4.0
+# What a calibration adds to a forward (sums, exact damage, a backward) and what samples that are
+# shorter than a sequence save: on the demo, a search ran at 4 times the pace of its calibrations.
+_CALIBRATION_SLOWER: Final = 5.0
+# Before the first candidate: libraries, the search samples, the text that the order was made on.
+# Measured with the demo on a busy machine of two cores: 24 s. The least is an assumption.
+_START_UP: Final = (5.0, 30.0)
+# Bytes a second at which weights are assumed to arrive: from a fast disk, and over a network.
+_READING: Final = (2 * 2**30, 2**28)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchEstimate:
+    """A range of seconds, the start not counted, see `start_seconds`."""
+
+    # Low, high: seconds; None where nothing tells the speed of this model.
+    low: float | None
+    high: float | None
+    candidates: int  # at most so many
+    how: str  # where the range comes from, in a sentence
+
+
+def most_candidates(asked: SearchSection) -> int:
+    """Candidates of a search in which every generation brings as many new ones as it has room for.
+
+    P of the initial population, then P - m in each generation: the elites stay.
+    """
+    return asked.population + asked.generations * (asked.population - asked.elites)
+
+
+def estimate_search(
+    asked: SearchSection, known: Sequence[KnownSearch], runs: Sequence[Run]
+) -> SearchEstimate:
+    """What a search would take on the machine that the measured work of this model ran on."""
+    candidates = most_candidates(asked)
+    here = [each for each in known if each.recipe and each.result.cost["layers"]]
+    if measured := here or [each for each in known if each.result.cost["layers"]]:
+        paces = [_seconds_of_a_sample(each) for each in measured]
+        whole, costs = candidates * asked.samples, [each.result.cost for each in measured]
+        # Layer evaluations, of those that whole forwards would have taken.
+        reused = min(float(cost["layers"] / cost["whole_layers"]) for cost in costs)
+        names, more = measured[0].search_id, len(measured) - 1
+        names += f" and {more} more" if more else ""
+        fastest = min(paces) if here else min(paces) / _FASTER_HERE
+        return SearchEstimate(
+            whole * fastest * reused,
+            whole * max(paces) * _UP_TO,
+            candidates,
+            f"From the layer evaluations of {names}: at best with as much reuse as there"
+            + ("" if here else f" and {_FASTER_HERE:g} times as fast as where it was made")
+            + f", at worst with none and {_UP_TO:g} times as slow.",
+        )
+    speeds = [float(run.manifest.made.get("tokens_per_second", 0)) for run in runs]
+    if not any(speeds):
+        return SearchEstimate(
+            None,
+            None,
+            candidates,
+            "Nothing was measured with this model yet; the running search says how long it takes.",
+        )
+    return SearchEstimate(
+        *_seconds(candidates * asked.samples * DEFAULT_SEQ_LEN, max(speeds)),
+        candidates,
+        f"From its calibrations ({max(speeds):,.0f} tokens a second), which do more than a search "
+        f"and on longer texts; samples count as {DEFAULT_SEQ_LEN} tokens.",
+    )
+
+
+def _seconds(tokens: float, speed: float) -> tuple[float, float]:
+    """Seconds, at best and at worst, of so many tokens through the model.
+
+    `speed` is that of calibrations, tokens a second.
+    """
+    high = tokens / speed
+    return high / _CALIBRATION_SLOWER, high
+
+
+def estimate_sensitivity(
+    asked: SensitivityRequest, layers: int, runs: Sequence[Run]
+) -> tuple[float, float] | None:
+    """Seconds to measure curves, at best and at worst; None where nothing tells the speed.
+
+    A level of a layer runs the layers from it on: half the model on average.
+    """
+    speeds = [float(run.manifest.made.get("tokens_per_second", 0)) for run in runs]
+    if not any(speeds):
+        return None
+    samples = asked.samples * len(asked.corpora)
+    whole = asked.levels * (layers + 1) / 2
+    return _seconds(whole * samples * DEFAULT_SEQ_LEN, max(speeds))
+
+
+def start_seconds(nbytes: int) -> tuple[float, float]:
+    """From the click to the first candidate, at best and at worst; `nbytes` are the weights."""
+    (least, most), (fast, slow) = _START_UP, _READING
+    return least + nbytes / fast, most + nbytes / slow
+
+
+def _seconds_of_a_sample(search: KnownSearch) -> float:
+    """Time of one sample through all layers, nothing reused."""
+    cost, blocks = search.result.cost, -(-search.samples // search.batch_size)
+    of_a_layer_on_a_batch = cost["seconds"] / cost["layers"]
+    layers_of_a_candidate = cost["whole_layers"] / cost["candidates"] / blocks
+    return of_a_layer_on_a_batch * layers_of_a_candidate * blocks / search.samples
+
+
+def duration_text(seconds: float) -> str:
+    """Seconds for people: 40 s, 12 min, 3.0 h, 47 days."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.0f} days"
+
+
+Reading = tuple[tuple[str, ...], str]
+"""Corpora as --corpus takes them, and a gate convention."""
+
+
+def searched_selection(
+    base: PlanRequest,
+    search: KnownSearch,
+    where: tuple[MoEModel, StatsStore],
+    readings: Iterable[Reading],
+) -> Selection:
+    """The selection that makes the plan of a search: its numbers, in the order it was made on.
+
+    A search says which order it was made on, by its digest, and not which corpus gave that order;
+    the first of `readings`, the likeliest first, that gives the same order is taken, else the first
+    single run: newer runs of a corpus stand before the one that the search has read.
+    """
+    model, store = where
+    runs = [run.manifest.run_id for run in store.of_model(model.identity, "routed")]
+    for request in _requests(base, search, readings, runs):
+        try:
+            selection = select(request, model, store)
+        except UserError:
+            continue  # a run that lacks what this criterion reads
+        if order_digest(selection.table) == search.order:
+            return selection
+    raise PlanError(
+        f"The search {search.search_id} was made on an order by {search.criterion} that no "
+        f"statistics of {model.name} here give, perhaps because it was calibrated again since. Its "
+        f"numbers alone serve with the order of any criterion: `moeprune plan --schedule-file "
+        f"{search.path.name}`."
+    )
+
+
+def _requests(
+    base: PlanRequest, search: KnownSearch, readings: Iterable[Reading], runs: Iterable[str]
+) -> Iterator[PlanRequest]:
+    criterion = get_criterion(search.criterion)
+    tried: list[tuple[tuple[str, ...], tuple[str, ...], str]] = [((), (), "applied")]
+    if criterion.source == "routed":
+        tried = [(corpora, (), gate) for corpora, gate in readings]
+        tried += [((), (run,), gate) for gate in GATES for run in runs]
+    if not criterion.uses_gate:
+        tried = [(corpora, named, "applied") for corpora, named, _ in tried]
+    for corpora, named, gate in dict.fromkeys(tried):
+        asked = search.constraints
+        limits = {
+            "multiple_of": asked.get("multiple_of", 1),
+            "floor": asked.get("floor", 0),
+            "protect": tuple(map(str, asked.get("protected", ()))),
+            "pin": by_layer(asked.get("pinned", {})),
+            "drop": by_layer(asked.get("dropped", {})),
+            "layer_set": tuple(f"{layer}={kept}" for layer, kept in asked.get("fixed", {}).items()),
+        }
+        values = {
+            **base.model_dump(),
+            "criterion": search.criterion,
+            "corpora": corpora,
+            "runs": named,
+            "gate": gate,
+            "schedule": "file",
+            "schedule_file": search.path,
+            **limits,
+        }
+        yield validated(PlanRequest, values)
+
+
+def readings_of(
+    shown: Reading, recipe: Recipe | None, calibrated: Sequence[str]
+) -> tuple[Reading, ...]:
+    """Corpora and gates that may have given the order of a search, the likeliest first.
+
+    `shown` is what is on screen, `calibrated` names all corpora that the model was calibrated on.
+    """
+    own = []
+    if recipe is not None:
+        own = [(weighed_corpora(recipe), str(recipe.gate))]
+    single = [((corpus,), gate) for gate in GATES for corpus in calibrated]
+    return tuple(dict.fromkeys([*own, shown, *single]))
+
+
+def searching_recipe(selection: Selection, choice: PlanChoice, asked: Mapping[str, Any]) -> Recipe:
+    """The recipe that searches on the budget, under the constraints and in the order on screen.
+
+    The schedule on screen is among the first candidates, where it is one that a recipe can name.
+    `asked` is the key search of the recipe.
+    """
+    named = choice.schedule if choice.schedule in SCHEDULES else "uniform"
+    limits = PlanChoice(multiple_of=choice.multiple_of, protect=choice.protect, schedule=named)
+    request = plan_request(limits, selection.request.model_dump())
+    if selection.criterion.source != "routed" and named != FREQUENCY:
+        request = request.model_copy(update={"corpora": ()})
+    base = recipe_of(replace(selection, request=request)).to_dict()
+    return recipe_from_yaml(yaml.safe_dump({**base, "search": dict(asked)}), name="of the search")
+
+
+def new_search_id(recipe: Recipe, model: MoEModel, order: str) -> str:
+    """Name of the folder of a search: the same for all runs that resume its log.
+
+    Generations are left out: where fewer ended, more go on. `order` is of `order_digest`.
+    """
+    if recipe.search is None:
+        raise ValueError("the recipe does not search")
+    alike = recipe.model_copy(
+        update={"model": "", "search": recipe.search.model_copy(update={"generations": 1})}
+    )
+    digest = digest_of({"model": model.identity, "recipe": alike.digest, "order": order})
+    words = (model.name, recipe.criterion, Path(recipe.search.corpus).stem)
+    return run_name(*words, digest=digest)
