@@ -26,7 +26,7 @@ from pruning.requests.options import Text
 from pruning.requests.plan import BUDGETS
 from pruning.schedules import MEASURED
 from pruning.search.settings import SearchSettings
-from pruning.sensitivity.levels import DEFAULT_LEVELS
+from pruning.sensitivity.points import DEFAULT_LEVELS
 
 FREQUENCY = "frequency"
 _NOT_DECIDING = ("evaluate", "export")  # they change nothing of what is pruned

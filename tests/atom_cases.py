@@ -16,9 +16,8 @@ from analysis.ranking.norms import NeuronScores
 from families.configs import WIDTH, Case, tiny_model
 from families.physical import block_of, logits_of
 from families.plain import matrices_of
-from pruning.atoms.budget import atom_sparsity_budget
+from pruning.atoms.budget import atom_rooms, atom_sparsity_budget
 from pruning.atoms.kept import KeptAtoms
-from pruning.atoms.rooms import atom_rooms
 from pruning.atoms.selection import AtomScope, Contest
 from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.constraints import Constraints

@@ -9,9 +9,7 @@ from scipy.stats import chisquare
 from analysis.drain import drain
 from analysis.families import MoELayer
 from pruning.constraints import Constraints, rooms_of
-from pruning.search.log import open_log
-from pruning.search.run import Task, search
-from pruning.search.scores import BlockFitness
+from pruning.search.run import BlockFitness, Task, open_log, search
 from pruning.search.settings import SearchSettings
 from pruning.search.space import Space
 

@@ -16,7 +16,7 @@ from app.charts.evaluations import series_name
 from app.charts.names import FULL
 from app.charts.theme import plain, themed
 from app.charts.traces import series
-from pruning.evaluate.variance_record import VarianceRecord, VarianceStore, variance_overview
+from pruning.evaluate.record import VarianceRecord, VarianceStore, variance_overview
 
 MOST_LINES: Final = 6  # one per colour
 _WIDE: Final = 10.0  # larger ranges get a logarithmic axis

@@ -17,8 +17,7 @@ from app.charts.criterion_looks import criterion_look
 from app.charts.names import criterion_label
 from app.charts.theme import Look, ink, muted, themed
 from app.charts.traces import series, spread
-from pruning.evaluate.bins import rank_agreement
-from pruning.evaluate.bins_record import BinsRecord, BinsStore, bins_overview
+from pruning.evaluate.bins import BinsRecord, BinsStore, bins_overview, rank_agreement
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
 
 WORDS: Final = {"expert": "experts", "atomic": "neurons"}

@@ -24,8 +24,7 @@ from pruning.planning.make import make_plan
 from pruning.planning.ranking import Selection
 from pruning.planning.searches import readings_of, searched_selection
 from pruning.recipe_file import load_recipe
-from pruning.search.result import densities_of, progress_of
-from pruning.search.store import KnownSearch, best_fitting
+from pruning.search.store import KnownSearch, best_fitting, densities_of, progress_of
 
 _MOST_TICKS: Final = 24
 _LAYERS: Final = {"title": "layer", "type": "category", "nticks": _MOST_TICKS, "showgrid": False}

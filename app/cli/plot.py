@@ -19,9 +19,8 @@ from app.cli.files import write_csv
 from app.cli.say import say_notes
 from app.console import follow, out, show_table
 from pruning.atoms.widths import WidthChoice
-from pruning.evaluate.answers_record import AnswerStore
 from pruning.evaluate.quality import stored_losses
-from pruning.evaluate.record import EvaluationStore
+from pruning.evaluate.record import AnswerStore, EvaluationStore
 from pruning.evaluate.store import readable_records
 from pruning.plan import ATOMIC_GRANULARITY, fit_plan, load_plan
 from pruning.planning.comparing import compare_request

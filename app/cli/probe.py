@@ -12,7 +12,7 @@ from app.cli.derive import command
 from app.cli.files import write_table
 from app.console import follow, out, show_frame
 from pruning.evaluate.bins import rank_agreement
-from pruning.evaluate.variance_record import variance_table
+from pruning.evaluate.record import variance_table
 from pruning.plan import load_plan
 from pruning.requests.base import Option
 from pruning.requests.evaluation import AskRequest, BinsRequest, VarianceRequest

@@ -40,7 +40,7 @@ from pruning.requests.recipe import (
     sensitivity_request,
     weights_request,
 )
-from pruning.search.result import PLAN_NAME
+from pruning.search.store import PLAN_NAME
 from pruning.surgery.export import check_place
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
 from pruning.tasks.calibration import calibrate_run, check_corpora, weights_run

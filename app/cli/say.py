@@ -20,7 +20,7 @@ from pruning.plan_tables import plan_summary
 from pruning.requests.base import command_line, option_words
 from pruning.requests.plan import PlanRequest
 from pruning.requests.ranking import PathsRequest
-from pruning.search.result import RESULT_NAME, SearchResult
+from pruning.search.store import RESULT_NAME, SearchResult
 from pruning.sizes import SizeReport, format_bytes, format_count, size_report
 from pruning.surgery.manifest import read_manifest
 from pruning.surgery.width_sizes import width_options

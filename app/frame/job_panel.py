@@ -15,8 +15,7 @@ from app.jobs.kinds import KINDS
 from app.jobs.model import ACTIVE, Job, JobState
 from app.session.job_queue import change_job, job_store, runner, user
 from app.session.search_data import read_cached
-from pruning.search.result import RESULT_NAME
-from pruning.search.store import SEARCH, KnownSearch
+from pruning.search.store import RESULT_NAME, SEARCH, KnownSearch
 from pruning.sizes import format_bytes
 
 _COLORS: Mapping[JobState, Literal["gray", "blue", "green", "red", "orange"]] = {

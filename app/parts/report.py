@@ -14,9 +14,8 @@ from app.report.decision import decision_html, decision_of, pair_of
 from app.report.page import report_html
 from app.session.data import shown_model
 from app.session.plan_data import bytes_after
-from pruning.evaluate.answers_record import AnswerStore
 from pruning.evaluate.quality import stored_losses
-from pruning.evaluate.record import EvaluationStore
+from pruning.evaluate.record import AnswerStore, EvaluationStore
 from pruning.evaluate.store import readable_records
 from pruning.planning.make import CurrentPlan
 

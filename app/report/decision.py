@@ -8,8 +8,8 @@ from jinja2 import Environment, StrictUndefined
 
 from analysis.model import MoEModel
 from app.charts.chart import made_by
-from pruning.evaluate.answers_record import AnswerRecord
 from pruning.evaluate.quality import PlanLoss, RandomLoss, full_losses, loss_of, random_at
+from pruning.evaluate.record import AnswerRecord
 from pruning.plan import PruningPlan, fit_plan
 from pruning.planning.make import CurrentPlan
 from pruning.planning.words import corpora_words

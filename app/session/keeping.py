@@ -25,13 +25,11 @@ from app.charts.overlap_by_tokens import parts_of
 from app.tables.experts import Sources
 from pruning.atoms.cuts import NeuronField
 from pruning.atoms.widths import WidthChoice
-from pruning.evaluate.answers_record import AnswerStore
 from pruning.evaluate.benchmarks.record import BenchmarkStore
-from pruning.evaluate.bins_record import BinsStore
+from pruning.evaluate.bins import BinsStore
 from pruning.evaluate.quality import stored_losses
-from pruning.evaluate.record import EvaluationStore
+from pruning.evaluate.record import AnswerStore, EvaluationStore, VarianceStore
 from pruning.evaluate.store import readable_records
-from pruning.evaluate.variance_record import VarianceStore
 from pruning.plan import PruningPlan
 from pruning.planning.neurons import Arena, arena_of
 from pruning.planning.ranking import Selection

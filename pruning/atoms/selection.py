@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from analysis.errors import PlanError, unknown_name
 from analysis.ranking.norms import NeuronScores
-from pruning.atoms.budget import Pool, pool_of, shares_of
+from pruning.atoms.budget import ExpertKey, Pool, pool_of, shares_of
 from pruning.atoms.kept import KeptAtoms, ordered_atoms
-from pruning.atoms.rooms import ExpertKey
 from pruning.budget import Budget
 from pruning.constraints import Room
 

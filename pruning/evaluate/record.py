@@ -1,4 +1,4 @@
-"""Evaluation records: one small JSON file per plan and corpus, next to the statistics."""
+"""Records of plans, one small JSON file each: evaluations, answers, variance of hidden states."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import numpy as np
 from pydantic import AfterValidator, Field
@@ -28,6 +28,9 @@ from pruning.evaluate.store import (
 )
 from pruning.plan import Provenance, PruningPlan, model_ref
 from pruning.sizes import Part, size_report
+
+if TYPE_CHECKING:
+    from pruning.evaluate.answers import Answer
 
 TABLE_COLUMNS = (
     *("evaluation", "model", "plan", "criterion", "calibrated_on", "schedule", "granularity"),
@@ -302,3 +305,139 @@ def results_of(records: Sequence[EvaluationRecord]) -> dict[str, Any]:
         return records[0].to_dict()
     whole = {"schema_version": SCHEMA_VERSION}
     return whole | {"evaluations": [record.to_dict() for record in records]}
+
+
+class KeptAnswer(RecordPart):
+    """What one model says."""
+
+    text: str
+    num_tokens: Count
+    agreed: Count  # tokens at the beginning that are those of the original model
+    seconds: Annotated[float, Field(ge=0)]
+
+
+class AnswerRecord(RecordOfPlan):
+    """The answers of the original model and of what a plan leaves of it, to one prompt.
+
+    Its settings are `dtype`, `max_new_tokens` and `raw`.
+    """
+
+    folder = "answers"
+    word = "pair of answers"
+    command = "ask"
+    measured = "answers"
+
+    record_id: str = Field(alias="answers_id")
+    prompt: str
+    answers: tuple[KeptAnswer, ...] = ()  # of the original model, then of the pruned one
+    settings: RunFacts
+
+    @classmethod
+    def of(
+        cls,
+        model: MoEModel,
+        plan: PruningPlan,
+        asked: tuple[str, dict[str, object]],
+        pair: tuple[Answer, Answer],
+    ) -> Self:
+        """The record of a pair; `asked` are the prompt and the settings."""
+        prompt, settings = asked
+        facts = plan_facts(plan, model)
+        begun = cls.begun_with(
+            (model, plan, facts),
+            (facts.criterion or "plan", "answers"),
+            {"prompt": prompt, "settings": settings},
+            prompt=prompt,
+            settings=settings,
+        )
+        kept = tuple(
+            KeptAnswer(text=a.text, num_tokens=len(a.ids), agreed=a.agreed, seconds=a.seconds)
+            for a in pair
+        )
+        return begun.finished({}, answers=kept)
+
+
+class AnswerStore(RecordStore[AnswerRecord]):
+    """Pairs of answers of one or more statistics directories; new ones go to the first."""
+
+    kind = AnswerRecord
+
+
+VARIANCE_COLUMNS = ("layer", "model", "variance", "num_tokens")
+VARIANCE_TABLE_COLUMNS = (
+    *("record", "plan", "criterion", "calibrated_on", "schedule", "granularity", "sparsity"),
+    *("removed", "bytes", "corpus", "draw", "layer", "variance", "full"),
+    *("num_tokens", "dtype", "created_at"),
+)
+
+
+class VarianceRecord(PlanRecord):
+    """The variance of hidden states after each decoder layer, under one plan.
+
+    Its settings are `dtype`, `seed` and `tokens` (the most that are drawn).
+    """
+
+    folder = "variances"
+    word = "record of hidden states"
+    command = "variance"
+    measured = "variances"
+
+    # After each decoder layer, dense ones too, the first one first; empty: not measured yet.
+    variances: tuple[float, ...] = ()
+    num_tokens: Count = 0  # that the variance is the mean of
+
+    @property
+    def draw(self) -> str:
+        """Names the tokens and how they were computed: only equal ones may be compared."""
+        return f"{self.corpus['digest']} {self.settings}"
+
+    def with_results(
+        self, variances: Sequence[float], num_tokens: int, made: Mapping[str, Any]
+    ) -> Self:
+        """The record with what was measured."""
+        if not all(map(math.isfinite, variances)):
+            raise StatsError(
+                f"A variance of {self.record_id} is no finite number; the model's hidden states "
+                "overflow, perhaps for lack of range: try --dtype bfloat16 or float32."
+            )
+        return self.finished(made, variances=tuple(map(float, variances)), num_tokens=num_tokens)
+
+
+class VarianceStore(RecordStore[VarianceRecord]):
+    """Records of hidden states of one or more statistics directories; new ones go to the first."""
+
+    kind = VarianceRecord
+
+
+def variance_table(found: Mapping[str, VarianceRecord]) -> pd.DataFrame:
+    """Table of VARIANCE_COLUMNS: one row for each decoder layer of each record, by its name."""
+    rows = [
+        (layer, name, value, record.num_tokens)
+        for name, record in found.items()
+        for layer, value in enumerate(record.variances)
+    ]
+    return pd.DataFrame(rows, columns=list(VARIANCE_COLUMNS))
+
+
+def variance_overview(records: Iterable[VarianceRecord]) -> pd.DataFrame:
+    """Table of VARIANCE_TABLE_COLUMNS, one row a decoder layer of a record.
+
+    The plan's columns are those of an evaluation; `draw` tells apart the tokens of one corpus;
+    `full` is the unpruned model's variance on the same tokens, missing where it was not measured.
+    """
+    known = [record for record in records if record.is_measured]
+    whole = {record.draw: record.variances for record in known if not record.plan.removed}
+    rows = [
+        {
+            **{"record": record.record_id, "plan": record.plan_digest, **record.plan.columns},
+            **{"corpus": record.corpus["name"], "draw": record.draw, "layer": layer},
+            "variance": value,
+            "full": dict(enumerate(whole.get(record.draw, ()))).get(layer),
+            **{"num_tokens": record.num_tokens, "dtype": record.settings["dtype"]},
+            "created_at": record.created_at,
+        }
+        for record in known
+        for layer, value in enumerate(record.variances)
+    ]
+    table = pd.DataFrame(rows, columns=list(VARIANCE_TABLE_COLUMNS))
+    return table.astype(dict.fromkeys(("removed", "variance", "full"), "float64"))

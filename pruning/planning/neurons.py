@@ -11,12 +11,16 @@ from analysis.json_text import parse_json_once
 from analysis.model import MoEModel
 from analysis.ranking.norms import NeuronScores
 from analysis.widths import expert_widths
-from pruning.atoms.budget import atom_count_budget, atom_sparsity_budget, budget_note
+from pruning.atoms.budget import (
+    atom_count_budget,
+    atom_rooms,
+    atom_sparsity_budget,
+    budget_note,
+    kept_experts,
+)
 from pruning.atoms.kept import KeptAtoms, atoms_from_json, check_cuttable
-from pruning.atoms.rooms import atom_rooms, kept_experts
 from pruning.atoms.selection import Contest
-from pruning.atoms.sizes import AtomSizer
-from pruning.atoms.target import atom_size_budget
+from pruning.atoms.sizes import AtomSizer, atom_size_budget
 from pruning.budget import Budget
 from pruning.plan import (
     ATOMIC_GRANULARITY,

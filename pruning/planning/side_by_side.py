@@ -13,10 +13,9 @@ from analysis.sparsity import parse_sparsity
 from analysis.widths import expert_widths
 from pruning.active import Routing, active_experts, expert_shapes, token_shares
 from pruning.allocation import Allocation
-from pruning.atoms.budget import atom_sparsity_budget
-from pruning.atoms.rooms import ExpertKey
+from pruning.atoms.budget import ExpertKey, atom_sparsity_budget
 from pruning.atoms.selection import AtomScope, Contest
-from pruning.atoms.target import widths_left
+from pruning.atoms.sizes import widths_left
 from pruning.plan import PruningPlan, keep_all, model_ref, select_experts
 from pruning.planning.choice import SCOPES
 from pruning.planning.neurons import Arena

@@ -18,7 +18,7 @@ from pruning.requests.calibration import check_spread, seq_len_of
 from pruning.requests.model import ModelRequest
 from pruning.requests.options import DEFAULT_MEASURED, DEFAULT_SEQ_LEN
 from pruning.schedules import MEASURED, get_schedule
-from pruning.sensitivity.levels import DEFAULT_LEVELS
+from pruning.sensitivity.points import DEFAULT_LEVELS
 
 OneCorpus = Annotated[
     tuple[options.MeasuredCorpus, ...],

@@ -1,36 +1,115 @@
-"""Fitness of candidates on a loaded model: masked, compared with the original at the answers.
+"""Fitness of candidates on a loaded model: masked, and compared with the original model.
 
-Hidden states in front of the first layer in which two candidates differ are the same for both. So
-those of the last candidate, and of those that breed, are kept: a candidate begins where it first
-differs from one of them. Its value is the same, bit for bit.
+Up to the first layer in which two candidates differ, their hidden states are equal. Those of the
+last candidate and of the parents are kept, so a candidate starts at the layer in which it first
+differs from one of them. Its fitness is bit for bit the same.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from analysis.arrays import FloatArray
+from analysis.calibration.distributed import Processes
 from analysis.calibration.free import free_memory
 from analysis.calibration.loading import CalibrationSettings, load_model
 from analysis.calibration.memory import check_fits
 from analysis.corpora import TokenSequences
 from analysis.families import MoEFamily
-from analysis.forwards import decoder_layers
+from analysis.forwards import decoder_layers, other_forwards, tensors_in
 from analysis.model import MoEModel
 from analysis.progress import Progress
 from pruning.allocation import Removed
 from pruning.evaluate.candidate import MeasureSettings, measure_hidden
-from pruning.evaluate.full_side import FullSide, run_full
+from pruning.evaluate.full_side import FullSide, final_hidden, run_full
 from pruning.evaluate.result import MEASURES
-from pruning.evaluate.samples import Samples
+from pruning.evaluate.samples import SampleBatch, Samples
 from pruning.masking import masked
 from pruning.plan import PruningPlan
-from pruning.search.prefix import Pass, run_from
-from pruning.search.scores import BlockFitness
+from pruning.search.run import BlockFitness, Fitness
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pass:
+    """What a run through the trunk leaves."""
+
+    hidden_ND: Tensor  # (scored positions, width) final hidden states
+    # Decoder index -> (sequences, length, width) hidden states that the layer got, of each layer
+    # that ran.
+    inputs: dict[int, Tensor]
+    layers: int  # decoder layers that ran
+    # Whether each layer got exactly what the one before it gave, and nothing else of the layers
+    # before. Only then can a run begin in between.
+    is_chain: bool
+
+
+def run_from(
+    model: PreTrainedModel,
+    layers: Sequence[nn.Module],
+    batch: SampleBatch,
+    first: int = 0,
+    entry_BTD: Tensor | None = None,
+) -> Pass:
+    """Run the trunk over a batch, from the layer with decoder index `first` on.
+
+    Bit for bit what the whole trunk gives, if `entry_BTD` is what this layer got in a run with the
+    same batch in which all layers before it computed the same; without it, it gets what comes to
+    it.
+    """
+    watch = _Watch(layers, first, entry_BTD)
+    forwards = [watch.forward(index) for index in range(len(layers))]
+    with other_forwards(layers, forwards):
+        hidden_ND = final_hidden(model, batch)
+    return Pass(hidden_ND, watch.inputs, len(layers) - first, watch.is_chain)
+
+
+class _Watch:
+    """Stands between the layers of one run, and sees what passes from each to the next."""
+
+    def __init__(self, layers: Sequence[nn.Module], first: int, entry_BTD: Tensor | None) -> None:
+        self._originals = [layer.forward for layer in layers]
+        self._first = first
+        self._entry_BTD = entry_BTD
+        self._outputs: list[Any] = []
+        self._versions: list[int] = []
+        self._was_chained = True
+        self.inputs: dict[int, Tensor] = {}
+
+    def forward(self, index: int) -> Any:
+        """What takes the place of a layer's forward."""
+        if index < self._first:
+            return lambda hidden_states, *_, **__: hidden_states
+
+        def run(hidden_states: Tensor, *args: Any, **named: Any) -> Any:
+            if index == self._first and self._entry_BTD is not None:
+                hidden_states = self._entry_BTD
+            self._look(index, hidden_states, (args, named))
+            self._outputs.append(self._originals[index](hidden_states, *args, **named))
+            return self._outputs[-1]
+
+        return run
+
+    def _look(self, index: int, hidden_BTD: Tensor, others: Any) -> None:
+        if index > self._first and not (self._outputs and hidden_BTD is self._outputs[-1]):
+            self._was_chained = False
+        earlier = {id(output) for output in self._outputs}
+        if any(id(value) in earlier for value in tensors_in(others)):
+            self._was_chained = False
+        self.inputs[index] = hidden_BTD
+        self._versions.append(hidden_BTD._version)
+
+    @property
+    def is_chain(self) -> bool:
+        """See `Pass`; also that no layer wrote into what it got, which is kept."""
+        untouched = [tensor._version for tensor in self.inputs.values()] == self._versions
+        complete = len(self.inputs) == len(self._originals) - self._first
+        return self._was_chained and untouched and complete
+
 
 _SHARE_OF_MEMORY = 0.25
 
@@ -223,3 +302,47 @@ class _HiddenStates:
         """Number of layers at the beginning that lose equally many; all but the last at most."""
         limit = len(self._sparse) - 1
         return next((n for n in range(limit) if one[n] != other[n]), max(0, limit))
+
+
+class SharedFitness:
+    """See `Fitness`; in every process the same calls give the same values.
+
+    Each could measure every block with `own`.
+    """
+
+    def __init__(self, own: Fitness, processes: Processes) -> None:
+        self._own = own
+        self._processes = processes
+        self._round: tuple[Removed, int, list[BlockFitness]] | None = None
+        self.num_blocks, self.num_layers = own.num_blocks, own.num_layers
+
+    def prepare(self, candidates: Sequence[Removed]) -> Generator[Progress, None, float]:
+        """In each process by itself."""
+        return (yield from self._own.prepare(candidates))
+
+    def block(self, removed: Removed, number: int) -> BlockFitness:
+        """A block; the processes compute a round of as many blocks as they are."""
+        place, offset = divmod(number, self._processes.world)
+        if self._round is None or self._round[:2] != (removed, place):
+            self._round = (removed, place, self._measured(removed, place))
+        return self._round[2][offset]
+
+    def _measured(self, removed: Removed, place: int) -> list[BlockFitness]:
+        processes = self._processes
+        number = place * processes.world + processes.rank
+        values, layers = torch.zeros(0, dtype=torch.float64), 0
+        with processes.together():
+            if number < self.num_blocks:
+                own = self._own.block(removed, number)
+                values, layers = torch.from_numpy(own.values), own.layers
+        parts = processes.gather({"values": values, "layers": torch.tensor(layers)})
+        # As JSON carries them floats stay what they are.
+        plain = [(part["values"].tolist(), int(part["layers"])) for part in parts]
+        return [
+            BlockFitness(torch.tensor(values, dtype=torch.float64).numpy(), layers)
+            for values, layers in processes.share(plain)
+        ]
+
+    def hold(self, candidates: Sequence[Removed]) -> None:
+        """Of what each process measured itself."""
+        self._own.hold(candidates)

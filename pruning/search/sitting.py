@@ -32,13 +32,17 @@ from pruning.plan import Provenance, PruningPlan, model_ref, select_experts
 from pruning.recipe import Recipe
 from pruning.recipe_file import save_recipe
 from pruning.schedules.base import allocation_of
-from pruning.search.fitness import MaskedFitness, load_for, subject_of
-from pruning.search.log import LOG_NAME, SearchLog, open_log
-from pruning.search.result import PLAN_NAME, RESULT_NAME, SearchResult, load_search, result_of
-from pruning.search.run import Outcome, Task, search
-from pruning.search.scores import Fitness, Score
-from pruning.search.shared import SharedFitness
-from pruning.search.store import RECIPE_NAME, order_digest
+from pruning.search.fitness import MaskedFitness, SharedFitness, load_for, subject_of
+from pruning.search.run import LOG_NAME, Fitness, Outcome, Score, SearchLog, Task, open_log, search
+from pruning.search.store import (
+    PLAN_NAME,
+    RECIPE_NAME,
+    RESULT_NAME,
+    SearchResult,
+    load_search,
+    order_digest,
+    result_of,
+)
 from pruning.search.streamed import StreamedFitness, StreamedRuns
 
 

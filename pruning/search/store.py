@@ -1,20 +1,226 @@
-"""Searches stored next to the statistics: shipped ones and those of jobs. No torch."""
+"""Searches as files next to the statistics, shipped or run by jobs, and as tables. No torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Self
 
-from pydantic import AliasPath, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasPath, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from analysis.errors import PlanError
+from analysis.families import MoELayer
 from analysis.json_text import parse_json
 from analysis.lazy import pd
 from analysis.model import MoEModel
 from analysis.stats.store import digest_of
-from pruning.evaluate.store import first_problem
-from pruning.search.result import RESULT_NAME, SearchResult, load_search
+from pruning.allocation import Removed
+from pruning.evaluate.store import Count, first_problem
+from pruning.search.run import Outcome
+
+SCHEMA_VERSION = 1
+RESULT_NAME = "search.json"
+PLAN_NAME = "plan.json"
+HISTORY_COLUMNS = {
+    "generation": "int64",
+    "candidate": "int64",
+    "fitness": "float64",
+    "parent": "Int64",
+    "origin": "object",
+    "is_new": "bool",
+}
+SCHEDULE_COLUMNS = ("layer", "experts", "kept", "removed", "density")
+
+
+class Entry(NamedTuple):
+    """A candidate and what it scored; an array in the file."""
+
+    number: Count  # in the order in which candidates were found
+    generation: Count  # in which it was found
+    parent: Count | None  # number of its parent; None in the initial population
+    origin: str  # schedule that it comes from, "random" or "mutation"
+    fitness: float | None  # mean over the samples, higher is better; None where racing gave it up
+    samples: Count  # how many it saw
+    removed: Removed  # experts that each layer loses
+
+
+class SearchResult(BaseModel):
+    """What a search found, complete or so far."""
+
+    model_config = ConfigDict(frozen=True, validate_by_name=True, allow_inf_nan=False)
+
+    # All that decides the search, plain JSON.
+    header: Mapping[str, Any] = Field(validation_alias="search")
+    experts: Mapping[int, int]  # decoder index of each sparse layer -> its experts
+    # All candidates with a score, by number.
+    entries: tuple[Entry, ...] = Field(validation_alias="candidates")
+    generations: tuple[tuple[int, ...], ...]  # numbers of the members of each complete generation
+    # Number of the best candidate.
+    best: int = Field(validation_alias=AliasPath("best", "candidate"))
+    is_finished: bool = Field(validation_alias="finished")  # whether all generations are complete
+    # candidates, layers (layer evaluations), whole_layers (of as many whole forwards), seconds;
+    # depends on interruptions and machine.
+    cost: Mapping[str, int | float]
+
+    @model_validator(mode="after")
+    def _candidates_fit_together(self) -> Self:
+        numbers = {entry.number for entry in self.entries}
+        named = {self.best, *(number for members in self.generations for number in members)}
+        if missing := sorted(named - numbers):
+            raise ValueError(f"candidate {missing[0]} is named, but not there")
+        for entry in self.entries:
+            if len(entry.removed) != len(self.experts):
+                raise ValueError("a candidate has not one number for each layer")
+            pairs = zip(entry.removed, self.experts.values(), strict=True)
+            if not all(0 <= gone <= every for gone, every in pairs):
+                raise ValueError(f"candidate {entry.number} removes what layers do not have")
+        if self.best_entry.fitness is None:
+            raise ValueError("the best candidate has no fitness")
+        if missing_costs := {"candidates", "layers", "whole_layers", "seconds"} - set(self.cost):
+            raise ValueError(f"its cost lacks {min(missing_costs)}")
+        return self
+
+    @property
+    def best_entry(self) -> Entry:
+        """The best candidate."""
+        return next(entry for entry in self.entries if entry.number == self.best)
+
+    def history(self) -> pd.DataFrame:
+        """Table `generation, candidate, fitness, parent, origin, is_new`: members of each.
+
+        A row for each member of a generation; fitness is missing where racing gave one up.
+        """
+        by_number = {entry.number: entry for entry in self.entries}
+        rows = [
+            (number, each.number, each.fitness, each.parent, each.origin, each.generation == number)
+            for number, members in enumerate(self.generations)
+            for each in map(by_number.__getitem__, members)
+        ]
+        return pd.DataFrame(rows, columns=list(HISTORY_COLUMNS)).astype(HISTORY_COLUMNS)
+
+    def schedule(self, number: int | None = None) -> pd.DataFrame:
+        """Table `layer, experts, kept, removed, density` of a candidate; by default the best."""
+        wanted = self.best if number is None else number
+        removed = next(entry.removed for entry in self.entries if entry.number == wanted)
+        rows = [
+            (layer, experts, experts - gone, gone, (experts - gone) / experts)
+            for (layer, experts), gone in zip(self.experts.items(), removed, strict=True)
+        ]
+        return pd.DataFrame(rows, columns=list(SCHEDULE_COLUMNS))
+
+    def to_json(self) -> str:
+        """search.json as text; one line a candidate."""
+        best = self.best_entry
+        pairs = zip(self.experts.items(), best.removed, strict=True)
+        parts = {
+            "schema_version": json.dumps(SCHEMA_VERSION),
+            "search": _object(self.header),
+            "experts": json.dumps({str(layer): count for layer, count in self.experts.items()}),
+            "finished": json.dumps(self.is_finished),
+            "best": _object(
+                {
+                    "candidate": best.number,
+                    "generation": best.generation,
+                    "fitness": best.fitness,
+                    "kept": {str(layer): experts - gone for (layer, experts), gone in pairs},
+                }
+            ),
+            "cost": json.dumps(dict(self.cost)),
+            "generations": _array(self.generations),
+            "candidates": _array(self.entries),
+        }
+        lines = (f"  {json.dumps(key)}: {text}" for key, text in parts.items())
+        return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _object(values: Mapping[str, Any]) -> str:
+    """A JSON object with a line for each key."""
+    lines = (
+        f"    {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}"
+        for key, value in values.items()
+    )
+    return "{\n" + ",\n".join(lines) + "\n  }"
+
+
+def _array(values: Iterable[Any]) -> str:
+    """A JSON array with a line for each element."""
+    return "[\n" + ",\n".join(f"    {json.dumps(value)}" for value in values) + "\n  ]"
+
+
+def progress_of(history: pd.DataFrame) -> pd.DataFrame:
+    """Table `generation, best, median, num_new` of a search's history.
+
+    best: over all generations so far; median: of the generation's members; num_new: members that
+    no generation before had.
+    """
+    found = history.groupby("generation").agg(
+        best=("fitness", "max"), median=("fitness", "median"), num_new=("is_new", "sum")
+    )
+    return found.assign(best=found["best"].cummax()).reset_index()
+
+
+def densities_of(results: Mapping[str, SearchResult]) -> pd.DataFrame:
+    """Table `search, layer, density, kept, experts`: the best schedule of each search."""
+    tables = [result.schedule().assign(search=name) for name, result in results.items()]
+    found = pd.concat(tables, ignore_index=True)
+    return found[["search", "layer", "density", "kept", "experts"]]
+
+
+def result_of(
+    outcome: Outcome, layers: Sequence[MoELayer], header: Mapping[str, Any]
+) -> SearchResult:
+    """The result of an outcome."""
+    entries = [
+        Entry(
+            *(each.number, each.generation, each.parent, each.origin),
+            score.mean if score.is_complete else None,
+            len(score.samples),
+            each.removed,
+        )
+        for each in outcome.found
+        for score in (outcome.scores[each.number],)
+    ]
+    cost = {
+        "candidates": len(entries),
+        "layers": outcome.layers,
+        "whole_layers": outcome.whole_layers * len(entries),
+        "seconds": round(outcome.seconds, 3),
+    }
+    return SearchResult(
+        header=header,
+        experts={layer.index: layer.num_experts for layer in layers},
+        entries=tuple(entries),
+        generations=outcome.generations,
+        best=outcome.best.number,
+        is_finished=outcome.is_finished,
+        cost=cost,
+    )
+
+
+def result_from_json(text: str | bytes, name: str = "search.json") -> SearchResult:
+    """The result in the text of a search.json."""
+    try:
+        raw = parse_json(text)
+        version = raw.get("schema_version") if isinstance(raw, dict) else None
+        if isinstance(raw, dict) and version != SCHEMA_VERSION:
+            raise PlanError(
+                f"{name} has schema_version {version!r}, but this version reads {SCHEMA_VERSION}; "
+                "search again."
+            )
+        return SearchResult.model_validate_json(text, strict=True)
+    except ValueError as error:
+        raise PlanError(f"{name} is no result of a search: {first_problem(error)}.") from error
+
+
+def load_search(path: Path) -> SearchResult:
+    """The result in a file; raises a PlanError where it cannot be read."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise PlanError(f"The search {path} cannot be read: {error.strerror}.") from error
+    return result_from_json(text, str(path))
+
 
 FOLDER: Final = "searches"
 RECIPE_NAME: Final = "recipe.yaml"

@@ -21,7 +21,7 @@ from pruning.evaluate.result import MEASURES
 from pruning.evaluate.samples import Samples
 from pruning.evaluate.streamed import Asked, Ends, partial_folder, run_plans
 from pruning.plan import PruningPlan
-from pruning.search.scores import BlockFitness
+from pruning.search.run import BlockFitness
 
 # Of each batch: position function -> (its samples,) means over the scored positions of each; and
 # the decoder layers that ran for this candidate.

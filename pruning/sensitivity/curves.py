@@ -18,8 +18,15 @@ from pruning.allocation import Removed
 from pruning.atoms.budget import Pool
 from pruning.budget import Budget
 from pruning.constraints import Room, check_total
-from pruning.sensitivity.allocator import LayerChoices, Solution, Solutions, solve
-from pruning.sensitivity.corpora import WorstSolutions, solve_worst, weighted
+from pruning.sensitivity.allocator import (
+    LayerChoices,
+    Solution,
+    Solutions,
+    WorstSolutions,
+    solve,
+    solve_worst,
+    weighted,
+)
 from pruning.sensitivity.points import MEASURES, WHOLE, Point, Points
 
 CostName = Literal["esap", "kl", "nll"]

@@ -1,14 +1,18 @@
-"""Measuring points on a loaded model: batch after batch, hidden states of a base computed once.
+"""Measure points on a loaded model, and refine a plan by measuring around it.
 
-In front of the layer that a point moves, everything is as in its base. So of each batch the base
-runs first, and every point from its own layer on: bit for bit what the whole masked model gives.
-Points are measured a batch at a time, and each batch by one process: several share them.
+Up to the layer that a point changes, everything equals its base. So for each batch the base runs
+first, and every point starts at its own layer: bit for bit what the whole masked model gives.
+Processes share the work by batches.
+
+Refinement measures the curves again around a plan and solves again, as long as that helps: costs
+of layers are not quite additive, except close to the plan, with all other layers as in the plan.
 """
 
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -19,10 +23,27 @@ from analysis.errors import PlanError
 from analysis.progress import Progress
 from pruning.allocation import Removed
 from pruning.append_log import AppendLog
+from pruning.constraints import Room
 from pruning.evaluate.candidate import MeasureSettings
 from pruning.search.fitness import MaskedRuns, Subject
 from pruning.search.streamed import Measured, StreamedRuns
-from pruning.sensitivity.points import MEASURES, WHOLE, Point, line_of
+from pruning.sensitivity.curves import (
+    CostName,
+    Curves,
+    Sensitivity,
+    cost_at,
+    curves_of,
+    moved_curves,
+)
+from pruning.sensitivity.points import (
+    MEASURES,
+    WHOLE,
+    Point,
+    curve_points,
+    line_of,
+    moved_points,
+    whole,
+)
 from pruning.sensitivity.record import SensitivityRecord, SensitivityStore
 
 _PATIENCE_SECONDS = 0.2  # between two looks at what other processes do
@@ -130,3 +151,91 @@ class Measuring:
         log.append(line_of(point, values, layers))
         rows = np.stack([values[name] for name in MEASURES], axis=1)
         self.points.add(point, self.batches[number], rows.tolist())
+
+
+# Windows around a plan, in levels to each side that were measured.
+_WINDOWS = (3, 2, 1)
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a round found."""
+
+    removed: Removed  # the plan, which was measured
+    predicted: float  # its cost by the curves that it follows from
+    cost: float  # as measured
+    layers: int  # layer evaluations until then, each on one batch
+
+
+@dataclass(frozen=True)
+class Aim:
+    """The budget that is refined for."""
+
+    rooms: tuple[Room, ...]  # what a plan may take of each layer
+    total: int  # B
+    rounds: int  # at most
+    measure: CostName = "esap"
+
+
+def measure_curves(
+    work: Measuring, rooms: Sequence[Room], levels: int, measure: CostName = "esap"
+) -> Generator[Progress, None, Curves]:
+    """The curves of an order; rooms are those of the order, whatever a plan must respect."""
+    yield from work.measure(curve_points(rooms, levels))
+    found = curves_of(work.points, len(rooms), measure, work.samples)
+    if found is None:
+        raise ValueError("a layer has no levels, so there is nothing to measure")
+    return found
+
+
+def refine(work: Measuring, curves: Curves, aim: Aim) -> Generator[Progress, None, list[Round]]:
+    """The plan that the curves give for a budget, then the rounds that improved on it.
+
+    A round measures the plan's moves, solves, and measures the solutions as a whole; the best of
+    them is the next plan. Where none is better, the next round moves half as far. When the smallest
+    moves do not help either, it ends.
+    """
+    first = Sensitivity((curves,), aim.measure).solution(aim.rooms, aim.total)
+    found = [(yield from _measured(work, first.removed, first.cost, aim))]
+    scale, near = Fraction(1), dict[Point, None]()  # the moves that are looked at, in order
+    for _ in range(aim.rounds):
+        best, before = found[-1], len(near)
+        near |= dict.fromkeys(moved_points(aim.rooms, best.removed, scale))
+        if len(near) == before:
+            break
+        yield from work.measure(list(near))
+        better = yield from _better(work, best, list(near), aim)
+        if better is None:
+            scale /= 2
+        else:
+            found.append(better)
+            near = {}
+    return found
+
+
+def _better(
+    work: Measuring, best: Round, near: Sequence[Point], aim: Aim
+) -> Generator[Progress, None, Round | None]:
+    """The best plan by these moves of the best so far, if it is better as measured.
+
+    The cheapest plan in a wide window around it promises most, and that in a narrow one keeps more
+    of its promise: all are measured.
+    """
+    moved = moved_curves(work.points, near, aim.measure, work.samples)
+    found: dict[Removed, Round] = {}
+    for window in _WINDOWS:
+        inside = Sensitivity((moved.within(best.removed, window),), aim.measure)
+        solution = inside.solution(aim.rooms, aim.total)
+        if solution.removed not in found:
+            predicted = best.cost + solution.cost
+            found[solution.removed] = yield from _measured(work, solution.removed, predicted, aim)
+    chosen = min(found.values(), key=lambda each: each.cost)
+    return chosen if chosen.cost < best.cost else None
+
+
+def _measured(
+    work: Measuring, removed: Removed, predicted: float, aim: Aim
+) -> Generator[Progress, None, Round]:
+    yield from work.measure([whole(removed)])
+    cost = cost_at(work.points, removed, aim.measure, work.samples)
+    return Round(removed, predicted, cost, work.layers)

@@ -37,8 +37,7 @@ def benchmark_run(request: BenchmarkRequest) -> Steps[list[BenchmarkRecord]]:
             "Benchmarks need lm-evaluation-harness, which is not installed: "
             "pip install 'moe-prune-studio[eval]'."
         )
-    from pruning.evaluate.benchmarks.harness import HarnessSettings
-    from pruning.evaluate.benchmarks.run import Benchmarks, run_benchmarks
+    from pruning.evaluate.benchmarks.run import Benchmarks, HarnessSettings, run_benchmarks
 
     quiet_transformers()
     model = load_model_index(request.model, revision=request.revision)

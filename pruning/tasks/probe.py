@@ -7,11 +7,17 @@ from analysis.drain import drain
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore, stats_store
-from pruning.evaluate.answers_record import AnswerRecord, AnswerStore
-from pruning.evaluate.bins import Bin, bin_table, expert_bins, neuron_bins
-from pruning.evaluate.bins_record import BinsRecord, BinsStore, RankedBy
+from pruning.evaluate.bins import (
+    Bin,
+    BinsRecord,
+    BinsStore,
+    RankedBy,
+    bin_table,
+    expert_bins,
+    neuron_bins,
+)
+from pruning.evaluate.record import AnswerRecord, AnswerStore, VarianceRecord, VarianceStore
 from pruning.evaluate.result import Evaluation
-from pruning.evaluate.variance_record import VarianceRecord, VarianceStore
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan, keep_all, plan_from_dict
 from pruning.planning.ranking import select_measured
 from pruning.requests.evaluation import AskRequest, BinsRequest, VarianceRequest

@@ -34,8 +34,8 @@ from pruning.tasks.loading import placement_of, quiet_transformers, run_settings
 from pruning.tasks.sensitivity import sensitivity_run
 
 if TYPE_CHECKING:
-    from pruning.search.result import SearchResult
     from pruning.search.sitting import Problem
+    from pruning.search.store import SearchResult
 
 
 def search_task(request: SearchRequest) -> Steps[dict[str, Any]]:

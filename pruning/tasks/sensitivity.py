@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from pruning.search.fitness import Subject
-    from pruning.sensitivity.measure import Measuring
-    from pruning.sensitivity.refine import Round
+    from pruning.sensitivity.measure import Measuring, Round
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +139,7 @@ class _Sitting:
 def _measured(
     work: "Measuring", sitting: _Sitting, selection: Selection, asked: list[PlanRequest]
 ) -> Steps[Measured]:
-    from pruning.sensitivity.refine import Aim, measure_curves, refine
+    from pruning.sensitivity.measure import Aim, measure_curves, refine
 
     request, rounds = sitting.request, dict[str, "list[Round]"]()
     try:

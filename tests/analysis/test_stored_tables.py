@@ -10,7 +10,7 @@ from analysis.elements import FLOAT_BYTES, as_float64
 from analysis.errors import PlanError, UserError
 from analysis.json_text import parse_json, parse_json_once
 from analysis.stats.stored_tables import read_parquet
-from pruning.evaluate.benchmarks.harness_results import number
+from pruning.evaluate.benchmarks.imports import number
 
 NEEDED = {"layer": "int64", "sum": "float64"}
 

@@ -8,9 +8,8 @@ import pytest
 from analysis.model import load_model_index
 from analysis.stats.store import SHIPPED_STATS
 from app.report.decision import AnswerPair, decision_html, decision_of, pair_of
-from pruning.evaluate.answers_record import AnswerStore
 from pruning.evaluate.quality import PlanLoss
-from pruning.evaluate.record import PlanFacts
+from pruning.evaluate.record import AnswerStore, PlanFacts
 from pruning.plan import keep_all, plan_from_dict
 from pruning.planning.make import CurrentPlan
 

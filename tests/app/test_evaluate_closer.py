@@ -12,7 +12,7 @@ from analysis.errors import UserError
 from analysis.model import load_model_index
 from app.parts.evaluate.ask import marked
 from pruning.evaluate.answers import Answer
-from pruning.evaluate.answers_record import AnswerRecord, AnswerStore
+from pruning.evaluate.record import AnswerRecord, AnswerStore
 from pruning.plan import keep_all
 from pruning.requests.evaluation import VarianceRequest
 from pruning.tasks.probe import variance_run

@@ -4,9 +4,8 @@ import pandas as pd
 import pytest
 
 from analysis.stats.store import SHIPPED_STATS
-from pruning.evaluate.bins import BIN_COLUMNS, Binning
-from pruning.evaluate.bins_record import BinsRecord
-from pruning.evaluate.variance_record import VARIANCE_COLUMNS, VarianceStore
+from pruning.evaluate.bins import BIN_COLUMNS, Binning, BinsRecord
+from pruning.evaluate.record import VARIANCE_COLUMNS, VarianceStore
 
 
 def plan_of(works, model, stats, corpus, name="plan.json"):

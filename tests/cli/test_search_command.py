@@ -18,7 +18,7 @@ from app.jobs.store import JobStore
 from app.jobs.worker import CancelSwitch, run_task
 from pruning.plan import load_plan
 from pruning.requests.recipe import SearchRequest
-from pruning.search.result import load_search
+from pruning.search.store import load_search
 from pruning.tasks.search import search_run
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from analysis.drain import drain
 from analysis.model import load_model_index
 from pruning.plan import load_plan
 from pruning.requests.evaluation import EvaluateRequest
-from pruning.search.result import load_search
+from pruning.search.store import load_search
 from pruning.sensitivity.curves import curves_of
 from pruning.sensitivity.record import SensitivityStore
 from pruning.tasks.evaluation import evaluate_run

@@ -15,7 +15,7 @@ from app.charts.search import (
     search_progress,
 )
 from app.charts.sizes import size_text, sizes_figure
-from pruning.search.result import Entry, SearchResult, densities_of, progress_of
+from pruning.search.store import Entry, SearchResult, densities_of, progress_of
 
 
 @pytest.mark.parametrize(

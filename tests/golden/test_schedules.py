@@ -26,7 +26,7 @@ from pruning.schedules import (
     allocate,
     uniform,
 )
-from pruning.search.scores import BlockFitness
+from pruning.search.run import BlockFitness
 from pruning.search.settings import SearchSettings
 from pruning.search.space import Space, seeds_of
 

@@ -16,11 +16,12 @@ from analysis.errors import PlanError
 from analysis.families import MoELayer
 from pruning.atoms.budget import (
     atom_count_budget,
+    atom_rooms,
     atom_sparsity_budget,
     budget_note,
+    kept_experts,
     reachable_totals,
 )
-from pruning.atoms.rooms import atom_rooms, kept_experts
 from pruning.atoms.selection import AtomScope, pools_of
 from pruning.constraints import Constraints, Room
 

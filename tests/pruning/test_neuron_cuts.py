@@ -12,7 +12,7 @@ from analysis.errors import StatsError
 from analysis.stats.store import SHIPPED_STATS, StatsStore, load_expert_stats
 from analysis.widths import expert_widths
 from pruning.active import active_experts, measured_routing, ranked_by
-from pruning.atoms.budget import atom_sparsity_budget
+from pruning.atoms.budget import atom_rooms, atom_sparsity_budget, kept_experts
 from pruning.atoms.cuts import (
     expert_shares,
     field_of,
@@ -23,7 +23,6 @@ from pruning.atoms.cuts import (
     pruned_neurons,
     saliency_histogram,
 )
-from pruning.atoms.rooms import atom_rooms, kept_experts
 from pruning.atoms.selection import AtomScope, Contest
 from pruning.constraints import Constraints
 from pruning.plan import Provenance, PruningPlan, fit_plan, keep_all, model_ref

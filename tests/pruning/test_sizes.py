@@ -22,11 +22,15 @@ from builders import MODEL_TYPES, as_gib
 from families.configs import BY_NAME, CASES
 from pruning import load_pruned
 from pruning.active import active_experts, counted_routing, expert_shapes, token_shares
-from pruning.atoms.budget import atom_count_budget, reachable_totals
-from pruning.atoms.rooms import atom_rooms
+from pruning.atoms.budget import atom_count_budget, atom_rooms, reachable_totals
 from pruning.atoms.selection import AtomScope, Contest
-from pruning.atoms.sizes import ATOM_SIZE_COLUMNS, PLAN_ALONE, AtomSizer, atom_sizes
-from pruning.atoms.target import atom_size_budget
+from pruning.atoms.sizes import (
+    ATOM_SIZE_COLUMNS,
+    PLAN_ALONE,
+    AtomSizer,
+    atom_size_budget,
+    atom_sizes,
+)
 from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.budget import SizeTarget
 from pruning.constraints import Constraints

@@ -98,7 +98,7 @@ from analysis.stats.store import SHIPPED_STATS
 from pruning.evaluate.record import EvaluationStore
 from pruning.plan import keep_all
 from pruning.recipe_file import load_recipe, recipe_from_yaml, save_recipe
-from pruning.search.result import RESULT_NAME, load_search
+from pruning.search.store import RESULT_NAME, load_search
 
 record = EvaluationStore([SHIPPED_STATS]).records()[0]
 plan = keep_all(load_model_index("demo"))

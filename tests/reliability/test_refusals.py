@@ -36,7 +36,7 @@ from analysis.stats.store import (
 )
 from app.jobs.store import JobStore
 from pruning.plan import keep_all, plan_from_json
-from pruning.search.log import open_log
+from pruning.search.run import open_log
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
 
 DEEP = "[" * 200_000 + "]" * 200_000

@@ -42,15 +42,13 @@ from pruning.requests.plan import PlanRequest
 from pruning.schedules import PATTERNS
 from pruning.schedules.shares import pattern_weights
 from pruning.search.fitness import MaskedFitness, MaskedRuns, Subject, subject_of
-from pruning.search.log import SearchLog, open_log
-from pruning.search.run import Task, search
+from pruning.search.run import SearchLog, Task, open_log, search
 from pruning.search.settings import SearchSettings
 from pruning.search.space import Space
 from pruning.sensitivity.curves import Curves, Sensitivity, curves_of
-from pruning.sensitivity.measure import Measuring
+from pruning.sensitivity.measure import Aim, Measuring, measure_curves, refine
 from pruning.sensitivity.points import sample_ids, whole
 from pruning.sensitivity.record import SensitivityRecord, SensitivityStore
-from pruning.sensitivity.refine import Aim, measure_curves, refine
 
 CRITERIA = ("reap", "frequency", "ean", "damage", "heapr")
 SPARSITIES = ("25%", "50%", "75%")

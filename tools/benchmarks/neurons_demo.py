@@ -26,9 +26,8 @@ from analysis.ranking.norms import NeuronScores, neuron_norms
 from analysis.stats.choose import CorpusWeight, choose_stats
 from analysis.stats.store import SHIPPED_STATS, StatsStore
 from analysis.widths import expert_widths
-from pruning.atoms.budget import atom_sparsity_budget
+from pruning.atoms.budget import atom_rooms, atom_sparsity_budget
 from pruning.atoms.kept import KeptAtoms
-from pruning.atoms.rooms import atom_rooms
 from pruning.atoms.selection import AtomScope, Contest
 from pruning.constraints import Constraints
 from pruning.masking import masked

@@ -21,9 +21,7 @@ from analysis.stats.store import SHIPPED_STATS
 from pruning.masking import masked
 from pruning.requests.recipe import SearchRequest
 from pruning.search.fitness import MaskedFitness
-from pruning.search.log import open_log
-from pruning.search.run import search
-from pruning.search.scores import BlockFitness
+from pruning.search.run import BlockFitness, open_log, search
 from pruning.search.sitting import make_fitness
 from pruning.tasks.search import problem_of
 

@@ -21,7 +21,7 @@ from pruning.evaluate.drawing import SampleSettings, draw
 from pruning.evaluate.full_side import run_full
 from pruning.evaluate.samples import make_samples
 from pruning.plan import PruningPlan, load_plan
-from pruning.search.result import load_search
+from pruning.search.store import load_search
 
 SAMPLES = 128
 

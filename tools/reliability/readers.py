@@ -53,11 +53,10 @@ from app.jobs.store import JobStore
 from app.session.uploads import uploaded_text
 from pruning.evaluate.benchmarks.imports import read_results
 from pruning.evaluate.benchmarks.record import BenchmarkStore, benchmark_table
-from pruning.evaluate.bins_record import BinsStore, bins_overview
+from pruning.evaluate.bins import BinsStore, bins_overview
 from pruning.evaluate.by_sample import choose_best
 from pruning.evaluate.quality import candidates_at, plan_losses
-from pruning.evaluate.record import EvaluationStore
-from pruning.evaluate.variance_record import VarianceStore, variance_table
+from pruning.evaluate.record import EvaluationStore, VarianceStore, variance_table
 from pruning.plan import fit_plan, keep_all, load_plan, plan_from_json
 from pruning.planning.neurons import plan_of_file
 from pruning.recipe_file import load_recipe, recipe_from_yaml
@@ -65,9 +64,8 @@ from pruning.requests.base import validated
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.plan import PlanRequest
 from pruning.schedules import read_counts
-from pruning.search.log import open_log
-from pruning.search.result import load_search, progress_of
-from pruning.search.store import search_in
+from pruning.search.run import open_log
+from pruning.search.store import load_search, progress_of, search_in
 from pruning.sizes import size_report
 from pruning.surgery.manifest import MANIFEST_NAME
 from pruning.surgery.verify import verify_export

@@ -15,7 +15,7 @@ from app.frame.job_form import offer_job
 from app.literal import literal
 from app.session.job_queue import own_model
 from app.session.records import records_of
-from pruning.evaluate.answers_record import AnswerRecord, AnswerStore
+from pruning.evaluate.record import AnswerRecord, AnswerStore
 from pruning.requests.base import validated
 from pruning.requests.evaluation import AskRequest
 

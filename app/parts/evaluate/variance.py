@@ -18,7 +18,7 @@ from app.parts.evaluate.sweep_fields import sweep_fields
 from app.session.job_queue import own_model
 from app.session.records import records_of
 from app.session.texts import held_out_texts
-from pruning.evaluate.variance_record import VarianceStore
+from pruning.evaluate.record import VarianceStore
 from pruning.requests.base import validated
 from pruning.requests.evaluation import VarianceRequest
 

@@ -21,7 +21,7 @@ from app.parts.evaluate.sweep_fields import calibrated_field, samples_field
 from app.session.job_queue import own_model
 from app.session.records import records_of
 from app.session.texts import held_out_texts
-from pruning.evaluate.bins_record import BinsRecord, BinsStore
+from pruning.evaluate.bins import BinsRecord, BinsStore
 from pruning.plan import ATOMIC_GRANULARITY
 from pruning.requests.base import validated
 from pruning.requests.evaluation import BinsRequest

@@ -35,8 +35,7 @@ from pruning.planning.searches import duration_text, most_candidates
 from pruning.recipe import SearchSection
 from pruning.requests.base import validated
 from pruning.requests.recipe import SearchRequest
-from pruning.search.result import RESULT_NAME
-from pruning.search.store import SEARCH, KnownSearch
+from pruning.search.store import RESULT_NAME, SEARCH, KnownSearch
 
 _POLL_SECONDS: Final = 2.0
 _SIDE_BY_SIDE: Final = 6

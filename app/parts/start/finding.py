@@ -12,7 +12,6 @@ from app.parts.evaluate.ask import answers_part
 from app.parts.losses import loss_of_plan, losses_table
 from app.session.plan_data import bytes_after
 from app.session.records import losses_of, records_of
-from pruning.evaluate.answers_record import AnswerStore
 from pruning.evaluate.by_sample import ChosenPlan, choose_best
 from pruning.evaluate.quality import (
     PlanLoss,
@@ -20,6 +19,7 @@ from pruning.evaluate.quality import (
     is_random,
     losses_at,
 )
+from pruning.evaluate.record import AnswerStore
 from pruning.planning.make import CurrentPlan
 from pruning.schedules import SCHEDULES
 from pruning.sizes import format_bytes

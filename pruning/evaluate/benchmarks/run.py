@@ -1,10 +1,26 @@
-"""Benchmarks of many candidates on one loaded model; what is known already is not run again."""
+"""lm-evaluation-harness on many candidates of one loaded model; known results are not rerun."""
 
+import logging
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Event
+from typing import Any, TypeVar
 
+import datasets
+import lm_eval.api.task
+import lm_eval.evaluator
+from datasets.exceptions import DatasetsError
+from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
+from lm_eval.evaluator import simple_evaluate
+from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
 from transformers import PreTrainedModel
 
 from analysis.calibration.loading import (
@@ -13,11 +29,11 @@ from analysis.calibration.loading import (
     load_tokenizer,
     resolve_dtype,
 )
-from analysis.errors import StatsError
+from analysis.corpora import Tokenizer
+from analysis.errors import CorpusError, StatsError, first_line
 from analysis.model import MoEModel
 from analysis.progress import Progress
-from pruning.evaluate.benchmarks.harness import HarnessSettings, run_harness
-from pruning.evaluate.benchmarks.harness_results import harness_scores
+from pruning.evaluate.benchmarks.imports import harness_scores
 from pruning.evaluate.benchmarks.record import (
     BenchmarkRecord,
     BenchmarkStore,
@@ -28,6 +44,177 @@ from pruning.evaluate.benchmarks.record import (
 from pruning.evaluate.candidate import candidate_of
 from pruning.evaluate.run import how_made
 from pruning.plan import PruningPlan
+
+Result = TypeVar("Result")
+_LOADING = "loading the benchmarks"
+# What reading a task, or its data from the hub, may end in.
+_TASK_ERRORS = (
+    *(DatasetsError, HTTPError, OSError, ImportError),
+    *(ValueError, TypeError, KeyError, AttributeError, RuntimeError),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HarnessSettings:
+    """What is asked of a model."""
+
+    tasks: tuple[str, ...]  # names of tasks or groups
+    local: tuple[Path, ...] = ()  # folders of tasks that do not come with the harness
+    limit: float | None = None  # questions of each task, a share of them if below 1; None: all
+    num_fewshot: int | None = None  # examples before each question; None: the task's own
+    chat_template: bool = False  # ask in the tokenizer's chat format
+    batch_size: int = 8  # requests in one forward; changes no number beyond rounding
+
+
+class _StoppedError(Exception):
+    """Nobody waits for the result any more."""
+
+
+class _Reporting(HFLM):  # type: ignore[misc]
+    """The harness's own model class, which reports each batch that the model has done."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: Tokenizer,
+        batch_size: int,
+        report: Callable[[Progress], None],
+    ) -> None:
+        super().__init__(pretrained=model, tokenizer=tokenizer, batch_size=batch_size)
+        self._report = report
+        self._phase, self._done, self._total = "", 0, 0
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether any request has come: all tasks are loaded then."""
+        return bool(self._phase)
+
+    def _begin(self, phase: str, requests: Sequence[Any]) -> None:
+        self._phase, self._done, self._total = phase, 0, len(requests)
+        self._advance(0)
+
+    def _advance(self, rows: int) -> None:
+        # Requests that share a forward are fewer rows than requests.
+        self._done = min(self._total, self._done + rows)
+        self._report(Progress(self._phase, self._done, self._total, "requests"))
+
+    def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = True) -> Any:
+        self._begin("weighing choices", requests)
+        return super().loglikelihood(requests, disable_tqdm=disable_tqdm)
+
+    def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = True) -> Any:
+        self._begin("reading texts", requests)
+        return super().loglikelihood_rolling(requests, disable_tqdm=disable_tqdm)
+
+    def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = True) -> Any:
+        self._begin("writing answers", requests)
+        return super().generate_until(requests, disable_tqdm=disable_tqdm)
+
+    def _model_call(self, inps: Any, *args: Any, **kwargs: Any) -> Any:
+        result = super()._model_call(inps, *args, **kwargs)
+        self._advance(len(inps))
+        return result
+
+    def _model_generate(self, context: Any, *args: Any, **kwargs: Any) -> Any:
+        result = super()._model_generate(context, *args, **kwargs)
+        self._advance(len(context))
+        return result
+
+
+def run_harness(
+    model: PreTrainedModel, tokenizer: Tokenizer, asked: HarnessSettings
+) -> Generator[Progress, None, Mapping[str, Any]]:
+    """The harness's results, as it writes them to files, but without answers.
+
+    The model may be whole, masked or pruned; it stays where it is.
+    """
+
+    def work(report: Callable[[Progress], None]) -> Mapping[str, Any]:
+        with _quiet():
+            report(Progress(_LOADING, 0, 0))
+            manager = _task_manager(asked)
+            wrapped = _Reporting(model, tokenizer, asked.batch_size, report)
+            try:
+                results: dict[str, Any] = simple_evaluate(
+                    model=wrapped,
+                    tasks=list(asked.tasks),
+                    task_manager=manager,
+                    limit=asked.limit,
+                    num_fewshot=asked.num_fewshot,
+                    apply_chat_template=asked.chat_template,
+                    log_samples=False,
+                )
+            except _TASK_ERRORS as error:
+                if wrapped.has_begun:
+                    raise
+                reason = first_line(error).rstrip(".")
+                raise CorpusError(
+                    f"The benchmarks {', '.join(asked.tasks)} cannot be loaded: {reason}. Most "
+                    "need the hub; tasks that run code which the model writes are refused."
+                ) from error
+            return results
+
+    return (yield from _in_thread(work))
+
+
+def _task_manager(asked: HarnessSettings) -> TaskManager:
+    folders = [str(folder) for folder in asked.local]
+    # The harness's own index takes seconds to read.
+    manager = TaskManager(include_defaults=False, include_path=folders)
+    if set(asked.tasks) - set(manager.all_tasks):
+        manager = TaskManager(include_path=folders)
+    if unknown := sorted(set(asked.tasks) - set(manager.all_tasks)):
+        raise CorpusError(
+            f"Unknown benchmark {unknown[0]!r}; `lm_eval ls tasks` lists those of "
+            "lm-evaluation-harness."
+        )
+    return manager
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No bars and no advice: progress is shown our way; and nothing is asked of git and pip."""
+    logger = logging.getLogger("lm_eval")
+    level, bar = logger.level, lm_eval.api.task.tqdm
+    asks = lm_eval.evaluator.get_git_commit_hash, lm_eval.evaluator.add_env_info
+    logger.setLevel(logging.ERROR)
+    datasets.disable_progress_bars()
+    # There is no other switch than the names that the modules have for these.
+    lm_eval.api.task.tqdm = partial(bar, disable=True)
+    lm_eval.evaluator.get_git_commit_hash = str
+    lm_eval.evaluator.add_env_info = dict
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        lm_eval.api.task.tqdm = bar
+        lm_eval.evaluator.get_git_commit_hash, lm_eval.evaluator.add_env_info = asks
+
+
+def _in_thread(
+    work: Callable[[Callable[[Progress], None]], Result],
+) -> Generator[Progress, None, Result]:
+    """Run work that reports its steps as a generator of them; closing that stops the work.
+
+    Work stops where it reports next, and the generator waits until it has.
+    """
+    steps: SimpleQueue[Progress | None] = SimpleQueue()
+    is_over = Event()
+
+    def report(step: Progress) -> None:
+        if is_over.is_set():
+            raise _StoppedError
+        steps.put(step)
+
+    with ThreadPoolExecutor(1, "benchmark") as pool:
+        future = pool.submit(work, report)
+        future.add_done_callback(lambda _: steps.put(None))
+        try:
+            while (step := steps.get()) is not None:
+                yield step
+        finally:
+            is_over.set()
+    return future.result()
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,15 +24,14 @@ from analysis.demo.tasks import (
 from analysis.demo.texts import DemoText
 from analysis.drain import drain
 from analysis.model import ModelRef, load_model_index
-from pruning.evaluate.benchmarks.harness import HarnessSettings, run_harness
-from pruning.evaluate.benchmarks.harness_results import harness_scores
+from pruning.evaluate.benchmarks.imports import harness_scores
 from pruning.evaluate.benchmarks.record import (
     FULL,
     BenchmarkStore,
     candidate_of_export,
     candidate_of_plan,
 )
-from pruning.evaluate.benchmarks.run import Benchmarks, run_benchmarks
+from pruning.evaluate.benchmarks.run import Benchmarks, HarnessSettings, run_benchmarks, run_harness
 from pruning.plan import Provenance, PruningPlan, fit_plan, keep_all, model_ref
 from pruning.surgery.manifest import read_manifest
 

@@ -12,7 +12,6 @@ from analysis.model import ModelRef
 from analysis.ranking.experts import rank_experts
 from analysis.stats.choose import CorpusWeight, choose_stats
 from analysis.stats.store import SHIPPED_STATS, StatsStore
-from pruning.evaluate.benchmarks.harness import HarnessSettings
 from pruning.evaluate.benchmarks.record import (
     FULL,
     TABLE_COLUMNS,
@@ -25,7 +24,7 @@ from pruning.evaluate.benchmarks.record import (
     new_record,
     settings_of,
 )
-from pruning.evaluate.benchmarks.run import Benchmarks, run_benchmarks
+from pruning.evaluate.benchmarks.run import Benchmarks, HarnessSettings, run_benchmarks
 from pruning.evaluate.record import PlanFacts, plan_facts
 from pruning.plan import keep_all, model_ref, select_experts
 from pruning.schedules import uniform

@@ -14,15 +14,19 @@ from analysis.stats.store import SHIPPED_STATS
 from families.configs import BY_NAME, tiny_model
 from pruning.evaluate import run as run_module
 from pruning.evaluate.benchmarks.record import BenchmarkRecord, BenchmarkStore
-from pruning.evaluate.bins_record import BinsRecord
+from pruning.evaluate.bins import BinsRecord
 from pruning.evaluate.candidate import MeasureSettings, run_candidate
 from pruning.evaluate.drawing import DrawnSamples
 from pruning.evaluate.full_side import run_full
-from pruning.evaluate.record import EvaluationRecord, EvaluationStore, evaluation_table
+from pruning.evaluate.record import (
+    EvaluationRecord,
+    EvaluationStore,
+    VarianceRecord,
+    evaluation_table,
+)
 from pruning.evaluate.result import Metric
 from pruning.evaluate.run import Evaluations, run_evaluations
 from pruning.evaluate.samples import make_samples
-from pruning.evaluate.variance_record import VarianceRecord
 from pruning.plan import keep_all
 from pruning.sizes import size_report
 

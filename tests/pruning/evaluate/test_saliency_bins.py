@@ -17,13 +17,16 @@ from pruning.evaluate.bins import (
     BIN_COLUMNS,
     Bin,
     Binning,
+    BinsRecord,
+    BinsStore,
+    RankedBy,
     bin_numbers,
     bin_table,
+    bins_overview,
     expert_bins,
     neuron_bins,
     rank_agreement,
 )
-from pruning.evaluate.bins_record import BinsRecord, BinsStore, RankedBy, bins_overview
 from pruning.evaluate.candidate import MeasureSettings, run_candidate
 from pruning.evaluate.full_side import run_full
 from pruning.evaluate.result import Evaluation, SampleSums

@@ -24,7 +24,7 @@ from pruning.evaluate.samples import make_samples
 from pruning.plan import load_plan, model_ref, select_experts
 from pruning.requests.recipe import SearchRequest
 from pruning.schedules.base import allocation_of
-from pruning.search.result import load_search
+from pruning.search.store import load_search
 from pruning.tasks.search import search_run
 
 # Ranked by weights, so that no text of the standard library decides the outcome.

@@ -13,8 +13,7 @@ from analysis.forwards import decoder_layers
 from families.configs import EVERY, tiny_model
 from pruning.evaluate.candidate import MeasureSettings, run_candidate
 from pruning.evaluate.samples import make_samples
-from pruning.search.fitness import MaskedFitness
-from pruning.search.prefix import run_from
+from pruning.search.fitness import MaskedFitness, run_from
 
 PLENTY = 1 << 30
 

@@ -26,12 +26,10 @@ from pruning.budget import count_budget, sparsity_budget
 from pruning.constraints import Constraints
 from pruning.schedules import Spending, allocate, read_counts
 from pruning.search.evolution import initial_state
-from pruning.search.log import open_log
-from pruning.search.result import load_search, result_from_json, result_of
-from pruning.search.run import is_behind, search
-from pruning.search.scores import BlockFitness
+from pruning.search.run import BlockFitness, is_behind, open_log, search
 from pruning.search.settings import SearchSettings
 from pruning.search.space import seeds_of, space_of
+from pruning.search.store import load_search, result_from_json, result_of
 
 WIDE = tuple(MoELayer(2 * i + 1, 11, 2) for i in range(6))
 WIDE_SETTINGS = SearchSettings(population=12, elites=3, generations=8, seed=1)

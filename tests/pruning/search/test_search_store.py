@@ -11,8 +11,7 @@ from analysis.stats.store import SHIPPED_STATS
 from pruning.planning.searches import duration_text, most_candidates, start_seconds
 from pruning.recipe import SearchSection
 from pruning.schedules import read_counts
-from pruning.search.result import load_search
-from pruning.search.store import SearchStore, best_fitting, read_known, search_in
+from pruning.search.store import SearchStore, best_fitting, load_search, read_known, search_in
 
 NAMES = ["demo-ean", "demo-frequency", "demo-reap", "demo-seer"]
 

@@ -11,9 +11,8 @@ from analysis.drain import drain
 from analysis.errors import PlanError
 from pruning.constraints import Room
 from pruning.sensitivity.curves import Curve, Curves, Sensitivity, curves_of, moved_curves
-from pruning.sensitivity.levels import curve_points, moved_points
-from pruning.sensitivity.points import Point, Points, whole
-from pruning.sensitivity.refine import Aim, measure_curves, refine
+from pruning.sensitivity.measure import Aim, measure_curves, refine
+from pruning.sensitivity.points import Point, Points, curve_points, moved_points, whole
 
 ROOMS = (Room(8, 0, 6), Room(8, 0, 6), Room(8, 0, 6))
 SAMPLES = ("a", "b")

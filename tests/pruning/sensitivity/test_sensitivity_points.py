@@ -24,9 +24,8 @@ from pruning.evaluate.candidate import MeasureSettings, run_candidate
 from pruning.evaluate.samples import make_samples
 from pruning.plan import model_ref
 from pruning.search.streamed import StreamedRuns
-from pruning.sensitivity.levels import curve_points, moved_points
 from pruning.sensitivity.measure import Measuring
-from pruning.sensitivity.points import MEASURES, sample_ids, whole
+from pruning.sensitivity.points import MEASURES, curve_points, moved_points, sample_ids, whole
 from pruning.sensitivity.record import SensitivityRecord, SensitivityStore
 
 CASE = DEEP[0]
