@@ -14,10 +14,10 @@ from app.frame.sidebar import copy_link, expert_in_sidebar
 from app.frame.tour import show_tour, tour_button
 from app.literal import literal
 from app.parts.context import chosen_context
-from app.parts.explore.one_expert import expert_drawer
+from app.parts.explore.expert import expert_drawer
 from app.parts.report import report_part
-from app.session.address import keep_in_address
 from app.session.chosen_expert import chosen_expert
+from app.session.state import keep_in_address
 
 HERE = Path(__file__).parent
 # Page file -> icon and heading; the bare URL opens the first.

@@ -1,15 +1,22 @@
-"""The end of every job form: run button, job, equivalent commands."""
+"""Job forms: shared fields, run button, equivalent commands."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
 
 import streamlit as st
 
+from analysis.criteria import CRITERIA
 from app.charts.context import Context
+from app.frame.controls import choose, one_of
 from app.frame.notes import show_command
+from app.literal import literal
 from app.session.data import shown_model
 from app.session.job_queue import queue, shown_request
 from pruning.planning.make import CurrentPlan
 from pruning.requests.base import Request
+
+Share = TypeVar("Share")
+DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
 
 
 def queue_button(label: str) -> bool:
@@ -32,3 +39,57 @@ def offer_job(
     if sent:
         queue(request, about, commands[-1])
     show_command("\n".join(commands))
+
+
+def dtype_field(usual: str, key: str, note: str) -> str:
+    """Draw the dtype field; default `usual` if it is one of DTYPES."""
+    return choose("dtype", DTYPES, usual, key=key, help=note, width=150)
+
+
+def share_control(options: Mapping[str, Share], key: str, own: str = "") -> Share:
+    """Draw the sparsity if there is a choice; default `own` or half."""
+    usual = next((name for name in (own, "50%") if name in options), next(iter(options)))
+    if len(options) == 1:
+        return options[usual]
+    label, names = "Candidates at this sparsity", list(options)
+    chosen = st.select_slider(label, names, value=usual, key=key, bind="query-params")
+    return options[one_of(chosen, names, usual)]
+
+
+def samples_field(label: str, prefix: str, place: Any = st) -> int:
+    """Draw the number of samples per corpus."""
+    steps = (8, 16, 32, 64, 128)
+    return int(place.select_slider(label, steps, value=64, key=f"{prefix}.samples"))
+
+
+def calibrated_field(context: Context, prefix: str, place: Any, **look: Any) -> tuple[str, ...]:
+    """Draw the choice of calibration corpus; the corpus, or none."""
+    chosen = place.selectbox(
+        "Calibration corpus",
+        list(context.runs),
+        key=f"{prefix}.calibrated",
+        placeholder="no statistics",
+        **look,
+    )
+    return (chosen,) if chosen else ()
+
+
+def sweep_fields(context: Context, prefix: str) -> dict[str, Any]:
+    """Draw criteria, sparsities and calibration corpus; return their values."""
+    criteria = st.multiselect(
+        "Criteria",
+        list(CRITERIA),
+        default=("reap", "frequency", "random"),
+        format_func=lambda name: CRITERIA[name].label,
+        key=f"{prefix}.criteria",
+    )
+    first, second = st.columns(2)
+    sparsities = first.multiselect(
+        "Sparsities", ("25%", "50%", "75%"), default=["50%"], key=f"{prefix}.sparsities"
+    )
+    note = "The criteria rank by the statistics of this corpus."
+    return {
+        "criteria": tuple(criteria),
+        "sparsities": tuple(sparsities),
+        "calibrated_on": calibrated_field(context, prefix, second, help=note, format_func=literal),
+    }

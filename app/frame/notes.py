@@ -1,6 +1,6 @@
-"""Notes on pages: why there is nothing to show, and equivalent command lines."""
+"""Cards, notes and command lines on pages."""
 
-from typing import Final
+from typing import Any, Final
 
 import streamlit as st
 
@@ -17,3 +17,28 @@ def show_command(*lines: str, heading: str = "") -> None:
     if heading:
         st.markdown(f"**{heading}**")
     st.code("\n".join(lines), language=None, wrap_lines=True)
+
+
+def card(
+    label: str,
+    value: str,
+    below: str | None = None,
+    *,
+    note: str | None = None,
+    place: Any = st,
+    **look: Any,
+) -> None:
+    """Draw a card of the height of its neighbours.
+
+    The line below gives the total or the comparison, neither green nor red
+    unless `look` (arguments of `st.metric`) sets it.
+    """
+    place.metric(
+        label,
+        value,
+        below,
+        border=True,
+        height="stretch",
+        help=note,
+        **{"delta_color": "off", "delta_arrow": "off"} | look,
+    )

@@ -1,6 +1,6 @@
-"""The context of a page: the values of its controls, and the resulting plan."""
+"""The context of a page: the plan and its controls, drawn on every page."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Final
 
@@ -19,7 +19,7 @@ from app.frame.controls import (
 )
 from app.frame.sidebar import model_and_calibration
 from app.literal import literal
-from app.parts.compare.recipes import recipe_controls
+from app.parts.compare import recipe_controls
 from app.parts.plan.controls import plan_controls
 from app.parts.plan_bar import no_plan, plan_line
 from app.session.granularity import (
@@ -112,3 +112,11 @@ def _places(page: str, *, neurons: bool) -> dict[str, DeltaGenerator]:
     selectors = [f".st-key-group-{name}, div:has(> .st-key-group-{name})" for name in unseen]
     st.html(f"<style>{', '.join(selectors) or 'x-none'} {{ display: none; }}</style>")
     return places
+
+
+def draw_page(page: Callable[[Context], Context]) -> None:
+    """Draw a page with the entry script's context, and return the updated context.
+
+    Streamlit runs a page as a script, which has neither arguments nor a result.
+    """
+    st.session_state["context"] = page(st.session_state["context"])

@@ -1,21 +1,30 @@
-"""Cached models, runs and statistics for the pages; no weights, no torch."""
+"""Cached models, runs, statistics and records for the pages; no weights, no torch."""
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import streamlit as st
 
 from analysis.checkpoint import CONFIG_NAME, open_checkpoint
+from analysis.corpora import PRESETS
 from analysis.criteria import Criterion
+from analysis.demo.texts import TEXTS
 from analysis.errors import StatsError, UserError
 from analysis.model import DEMO_CHECKPOINT, DEMO_MODEL, MoEModel, describe_model
 from analysis.stats.choose import run_by_corpus
+from analysis.stats.groups import groups_for
 from analysis.stats.places import default_stats_dir
 from analysis.stats.store import Run, load_expert_stats, load_weight_stats
 from analysis.stats.tables import ExpertStats, WeightStats
+from app.charts.context import Context
+from app.literal import literal
 from app.session.keeping import remembered
 from app.settings import Settings, shown_path
+from pruning.evaluate.quality import PlanLoss, stored_losses
+from pruning.evaluate.record import EvaluationStore
+from pruning.evaluate.store import Kept, RecordStore, readable_records
 
 MAX_LAYERS, MAX_EXPERTS = 256, 1024
 _TEXTS = ("*.txt", "*.jsonl", "*.parquet")
@@ -139,3 +148,69 @@ def calibrated_models() -> dict[str, dict[str, Run]]:
 def weight_stats(run: Run) -> WeightStats:
     """Statistics of a model's weights."""
     return remembered(load_weight_stats, run)
+
+
+def calibration_texts() -> list[str]:
+    """Calibration corpora: the demo's, own files, and those of the hub."""
+    return [*TEXTS, *text_files(), *PRESETS]
+
+
+def held_out_texts(context: Context) -> list[str]:
+    """Held-out corpora: the demo's, and files in the models folder."""
+    return [*(TEXTS if context.model.name == DEMO_MODEL else ()), *text_files()]
+
+
+def text_label(text: str) -> str:
+    """Display name of a corpus; marks those that are downloaded."""
+    return f"{text} (from the hub)" if text in PRESETS else text
+
+
+def what_is_missing(context: Context, criterion: Criterion) -> str | None:
+    """Missing statistics of a criterion and what to do; None if it can rank."""
+    if criterion.source == "routed" and not context.runs:
+        return (
+            f"{criterion.label} ranks by routed tokens, but {literal(context.model.name)} has no "
+            "calibration yet. Run one on the **Start** page, or choose AIMER or Magnitude, which "
+            "need none."
+        )
+    if criterion.source == "routed":
+        groups = groups_for(criterion.columns("applied"))
+        for corpus, weight in context.weights.items():
+            if weight > 0 and set(groups) - set(context.runs[corpus].manifest.groups):
+                return (
+                    f"{criterion.label} needs more than the statistics of {literal(corpus)} have. "
+                    f"Collect it on the **Start** page or with `moeprune calibrate`, as `--groups "
+                    f"{','.join(groups)}` on the same corpus."
+                )
+    if criterion.source == "weights" and weight_run(context.model) is None:
+        return (
+            f"{criterion.label} reads the weights of {literal(context.model.name)}, which are not "
+            "measured yet. Measure them on the **Start** page; this takes seconds."
+        )
+    return None
+
+
+def records_of(context: Context, kind: Callable[[Sequence[Path]], RecordStore[Kept]]) -> list[Kept]:
+    """All records of the model; shows a warning per unreadable file.
+
+    `kind` is a store over statistics directories, such as `EvaluationStore`. Files are
+    read again when they change.
+    """
+    store = kind(settings().store.directories)
+    records, problems = remembered(readable_records, store, context.model.identity)
+    for problem in problems:
+        st.warning(literal(problem), icon=":material/warning:")
+    return list(records)
+
+
+def usual_dtype(context: Context) -> str:
+    """The dtype in which most plans of the model were evaluated."""
+    records = records_of(context, EvaluationStore)
+    dtypes = Counter(str(each.settings["dtype"]) for each in records).most_common(1)
+    return dtypes[0][0] if dtypes else "auto"
+
+
+def losses_of(model: MoEModel) -> tuple[PlanLoss, ...]:
+    """The loss of every evaluated plan of a model, see `plan_losses`."""
+    store = EvaluationStore(settings().store.directories)
+    return remembered(stored_losses, store, model.identity)

@@ -7,8 +7,7 @@ import streamlit as st
 from analysis.criteria import CRITERIA
 from analysis.model import MoEModel
 from app.charts.context import BLEND
-from app.session.data import routed_runs
-from app.session.records import losses_of
+from app.session.data import losses_of, routed_runs
 from app.session.state import DEFAULTS, apply_exponents
 from pruning.evaluate.by_sample import choose_best
 from pruning.evaluate.quality import PlanLoss, losses_at

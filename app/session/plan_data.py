@@ -11,7 +11,7 @@ from app.charts.context import RANKS_NOTHING, Context
 from app.charts.neuron_cut import arena, neuron_request, ranking_of
 from app.charts.schedules import selection_of, spending_of
 from app.literal import literal
-from app.session.needed import what_is_missing
+from app.session.data import what_is_missing
 from app.session.plan_state import NoPlan, imported_plan, sparsity_controls
 from app.session.search_data import searched_plan
 from pruning.allocation import Allocation

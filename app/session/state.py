@@ -1,7 +1,7 @@
 """State shared by all pages: widgets of the entry script, bound to the URL, validated here."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import streamlit as st
 
@@ -32,6 +32,16 @@ DEFAULTS: dict[str, Any] = {
     "gate": "applied",
     "sparsity": 50,
 }
+# Keys of the controls on every page; blend sliders start with "share.".
+_KEYS: Final = frozenset(
+    (
+        *("granularity", "corpus", "sparsity", "budget", "criterion", "b", "alpha", "beta", "gate"),
+        *("baseline", "neurons", "lambda", "scope", "unit", "width", "width_multiple"),
+        *("neuron_multiple", "schedule", "searched", "multiple", "protect", "counts", "locked"),
+        *("pin", "drop", "expert"),
+    )
+)
+_LAST: Final = "page.last"
 
 
 def corpora_of(corpus: str, weights: Mapping[str, float]) -> tuple[str, ...]:
@@ -136,3 +146,16 @@ def chosen_gate() -> Gate:
     """The gate convention of the controls."""
     gate = _value("gate")
     return gate if gate in GATES else "applied"
+
+
+def keep_in_address(page: str) -> None:
+    """Carry the control values of the previous page over to the URL of the new one.
+
+    Called in the entry script before the controls are drawn. Streamlit 1.67 drops parameters of
+    controls that the browser has not redrawn yet, but writes values set in the session.
+    """
+    if st.session_state.get(_LAST, page) != page:
+        for key in map(str, tuple(st.session_state)):
+            if key in _KEYS or key.startswith("share."):
+                st.session_state[key] = st.session_state[key]
+    st.session_state[_LAST] = page

@@ -4,8 +4,7 @@ import streamlit as st
 
 from app.charts.context import Context
 from app.frame.notes import inform, show_command
-from app.frame.pages import draw_page
-from app.parts.compare.recipes import (
+from app.parts.compare import (
     conclusion,
     has_statistics,
     listed_experts,
@@ -13,6 +12,7 @@ from app.parts.compare.recipes import (
     rank_flow,
     show_charts,
 )
+from app.parts.context import draw_page
 
 
 def compare(context: Context) -> Context:

@@ -1,5 +1,6 @@
 """Explore: which experts each criterion keeps, and how much that depends on the corpus."""
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -7,27 +8,25 @@ import numpy as np
 import streamlit as st
 
 from analysis.arrays import IntArray
-from analysis.ranking.overlap import kept_counts
+from analysis.criteria import Criterion
+from analysis.ranking.overlap import chance_overlap, kept_counts, set_overlap
 from analysis.ranking.stratification import rescale
 from analysis.stats.grid import Grid
 from app.charts.context import Context
 from app.charts.listing import CHARTS
+from app.charts.overlap import pair_overlaps
 from app.components.expert_map import MapPanel, expert_map, map_payload
 from app.frame.charts import chart_files, show
 from app.frame.controls import MODES, ORDERS, switch
-from app.frame.notes import inform
-from app.frame.pages import draw_page
+from app.frame.notes import card, inform, show_command
+from app.parts.context import draw_page
 from app.parts.explore.advice import advice_part
-from app.parts.explore.bins import bins_part
-from app.parts.explore.blend import blend_part
-from app.parts.explore.evidence import damage_part, tokens_part
-from app.parts.explore.experts import metrics, plan_command, ranked_pair, separation_part
+from app.parts.explore.corpora import blend_part, effects_part, overlap_map_part
+from app.parts.explore.evidence import bins_part, damage_part, separation_part, tokens_part
+from app.parts.explore.expert import expert_part, paths_part
 from app.parts.explore.neurons import neuron_page
-from app.parts.explore.one_expert import expert_part
-from app.parts.explore.overlap import effects_part, overlap_map_part
-from app.parts.explore.paths import paths_part
 from app.session.chosen_expert import choose_on_map, chosen_expert
-from app.session.needed import what_is_missing
+from app.session.data import shown_model, what_is_missing
 from app.tables.ranked import Ranked
 from pruning.plan import EXPERT_GRANULARITY
 
@@ -58,6 +57,62 @@ PARTS: Mapping[str, tuple[str, Mapping[str, tuple[str, Part]]]] = {
     "advice": ("Advice", {"advice": ("Advice", advice_part)}),
 }
 _OLD_WORDS = {"experts": "experts", "which criterion?": "advice", "score and loss": "loss"}
+
+
+def ranked_pair(context: Context) -> tuple[Ranked, Ranked] | None:
+    """The criterion and its baseline; None if there is nothing to show, with a message."""
+    if context.criterion is None:
+        return None  # the plan bar shows why
+    for criterion in (context.criterion, context.baseline):
+        if (missing := what_is_missing(context, criterion)) is not None:
+            # Without a plan the bar reports it for the criterion.
+            if context.shown is not None or criterion is not context.criterion:
+                inform(missing)
+            return None
+    return context.ranked(context.first), context.ranked(context.second)
+
+
+def metrics(context: Context, shown: Ranked, beside: Ranked) -> None:
+    """Two numbers: difference from the baseline, and stability."""
+    fraction = context.fraction
+    same = set_overlap(shown.pruned(fraction), beside.pruned(fraction))
+    with st.container(horizontal=True, key="facts"):  # wraps where the window is narrow
+        card(
+            f"Pruned by {beside.criterion.label} too",
+            *_against_chance(same, chance_overlap(shown.grid, fraction)),
+            note="Share of these pruned experts that the criterion on the left prunes too.",
+            delta_arrow="auto",  # differing from the other criterion is neither good nor bad
+        )
+        _stability_metric(context, shown.criterion)
+
+
+def _against_chance(share: float, chance: float) -> tuple[str, str | None]:
+    """Difference of a share from chance."""
+    if math.isnan(share):
+        return "-", None
+    return f"{share:.0%}", f"{(share - chance) * 100:+.0f} pp vs chance"
+
+
+def _stability_metric(context: Context, criterion: Criterion) -> None:
+    label = "Overlap across corpora"
+    note = "Mean share of pruned experts that two calibration corpora have in common."
+    if criterion.source != "routed":
+        card(label, "100%", "reads no corpus", note=note)
+    elif len(context.runs) < 2:
+        card(label, "-", "needs two corpora", note=note)
+    else:
+        means = pair_overlaps(context)[["overlap", "chance"]].mean()
+        said = _against_chance(float(means["overlap"]), float(means["chance"]))
+        card(label, *said, note=note, delta_color="normal", delta_arrow="auto")
+
+
+def plan_command(context: Context) -> None:
+    """The command line for the plan on screen."""
+    if context.shown is None:
+        return
+    line = context.shown.plan_command(shown_model(context.model))
+    show_command(line, heading="This plan from the command line")
+    st.page_link("views/export.py", label="Export this plan", icon=":material/output:")
 
 
 def baseline_part(context: Context) -> None:

@@ -4,10 +4,9 @@ import streamlit as st
 
 from app.charts.context import Context
 from app.frame.job_panel import job_panel
-from app.frame.pages import draw_page
 from app.jobs.model import ACTIVE
-from app.parts.export.exports import form_part, plan_part
-from app.parts.export.finished import finished_part, form_place
+from app.parts.context import draw_page
+from app.parts.export import finished_part, form_part, form_place, plan_part
 from app.parts.plan.experts import refusal_part
 from app.parts.plan.neurons import neuron_export_page
 from app.session.job_queue import job_store

@@ -4,7 +4,7 @@ import streamlit as st
 
 from app.charts.context import Context
 from app.charts.schedules import sides
-from app.frame.pages import draw_page
+from app.parts.context import draw_page
 from app.parts.plan.experts import (
     editor_part,
     engines_part,

@@ -4,10 +4,9 @@ import streamlit as st
 
 from app.charts.context import Context
 from app.frame.job_panel import job_panel
-from app.frame.pages import draw_page
 from app.jobs.model import ACTIVE
-from app.parts.start.data import calibrate_form, checks, runs_table, weights_button
-from app.parts.start.finding import finding_part
+from app.parts.context import draw_page
+from app.parts.start import calibrate_form, checks, finding_part, runs_table, weights_button
 from app.session.job_queue import job_store
 
 

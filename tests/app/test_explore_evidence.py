@@ -122,7 +122,7 @@ def test_maps_at_several_sparsities_and_a_click_takes_both(open_page):
 
 
 def test_a_click_on_the_maps(monkeypatch):
-    import app.parts.explore.overlap as parts
+    import app.parts.explore.corpora as parts
 
     taken = []
     monkeypatch.setattr(parts, "apply_exponents", taken.append)

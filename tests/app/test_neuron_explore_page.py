@@ -9,7 +9,7 @@ import pytest
 from page_texts import opened, texts
 
 from analysis.stats.store import SHIPPED_STATS
-from app.parts.explore.bins import random_note
+from app.parts.explore.evidence import random_note
 
 NEURONS = {"granularity": "Neurons", "scope": "Global"}
 PARTS = ("Saliency", "One expert", "Corpora", "Whole experts", "Score and loss", "Same bytes")

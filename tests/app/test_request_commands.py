@@ -163,7 +163,7 @@ def test_plan_command_keeps_what_the_page_keeps(open_page, run, tmp_path, addres
 def test_downloaded_plan_is_the_one_of_the_command(open_page, run, tmp_path, monkeypatch):
     """The button offers the very bytes, but for what says how they came about."""
     offered = []
-    import app.parts.export.exports as parts
+    import app.parts.export as parts
 
     monkeypatch.setattr(
         parts.st, "download_button", lambda _label, data, **_options: offered.append(data)

@@ -12,8 +12,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.components.expert_map import MapPanel, map_payload
-from app.components.expert_map.payload import parse_selection
-from app.components.expert_map.selection import settle
+from app.components.expert_map.payload import parse_selection, settle
 
 
 def small_panel(**changes):

@@ -14,8 +14,8 @@ from app.components.expert_map.payload import (
     Selection,
     map_payload,
     parse_selection,
+    settle,
 )
-from app.components.expert_map.selection import settle
 
 __all__ = ["Arrangement", "MapPanel", "Mode", "Selection", "expert_map", "map_payload"]
 

@@ -1,4 +1,4 @@
-"""Packs layer x expert tables for the browser: pure, no streamlit."""
+"""Messages of the expert map to and from the browser; no streamlit."""
 
 import base64
 import zlib
@@ -163,3 +163,34 @@ def _by_rank(panel: MapPanel, table: NDArray[Any]) -> NDArray[Any]:
     """A table by expert id, reordered from first to keep to last; NaN past the last."""
     sorted_ = np.take_along_axis(table, np.where(panel.order == PAD, 0, panel.order), axis=1)
     return np.where(panel.order == PAD, np.nan, sorted_)
+
+
+@dataclass(frozen=True)
+class SelectionMemory:
+    """State of one map after the previous script run."""
+
+    reported: object
+    given: Selection | None
+    current: Selection | None
+
+
+def settle(
+    memory: SelectionMemory | None,
+    reported: object,
+    chosen: Selection | None,
+    given: Selection | None,
+) -> SelectionMemory:
+    """The newer of the browser's choice and the app's selection wins; the choice if both are new.
+
+    The browser repeats its last message in every run, so only a message that differs from the
+    remembered one is a choice. Time stamps make repeated choices differ.
+    """
+    if memory is None:
+        memory = SelectionMemory(None, None, None)
+    current = memory.current
+    if given != memory.given:
+        current = given
+    # No message is no choice: the map was just mounted.
+    if reported is not None and reported != memory.reported:
+        current = chosen
+    return SelectionMemory(reported, given, current)

@@ -13,8 +13,8 @@ from app.charts.evaluations import series_name
 from app.frame.controls import choose, one_of
 from app.frame.job_form import offer_job
 from app.literal import literal
+from app.session.data import records_of
 from app.session.job_queue import own_model
-from app.session.records import records_of
 from pruning.evaluate.record import AnswerRecord, AnswerStore
 from pruning.requests.base import validated
 from pruning.requests.evaluation import AskRequest

@@ -11,13 +11,11 @@ from app.charts.choices import ResultChoice
 from app.charts.context import Context
 from app.frame.charts import csv_button, show
 from app.frame.controls import choose
-from app.frame.job_form import offer_job, queue_button
+from app.frame.job_form import offer_job, queue_button, sweep_fields
 from app.frame.notes import inform
 from app.literal import literal
-from app.parts.evaluate.sweep_fields import sweep_fields
+from app.session.data import held_out_texts, records_of
 from app.session.job_queue import own_model
-from app.session.records import records_of
-from app.session.texts import held_out_texts
 from pruning.evaluate.record import VarianceStore
 from pruning.requests.base import validated
 from pruning.requests.evaluation import VarianceRequest

@@ -12,7 +12,7 @@ from app.frame.charts import csv_button, drawn, show_table
 from app.frame.controls import switch
 from app.literal import literal
 from app.session import data
-from app.session.records import losses_of
+from app.session.data import losses_of
 from app.session.state import apply_preset
 from app.tables.costs import needs_and_costs
 from app.tables.measured_advice import QualityReading, read_losses

@@ -1,35 +1,132 @@
 """Explore, neurons: what each criterion removes inside the experts, and the evidence."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
+import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
+from analysis.corpora import corpus_name
 from analysis.errors import UserError
+from analysis.stats.groups import groups_for, ordered
+from analysis.widths import expert_widths
 from app.charts import neuron_cut
 from app.charts.chart import Drawing
 from app.charts.context import Context
 from app.charts.listing import CHARTS
 from app.charts.neuron_saliency import most_divided
 from app.charts.neurons_kept import clicked_expert
-from app.frame.cards import card
+from app.charts.same_bytes import same_bytes_table
 from app.frame.charts import selection_of, show, show_chart
-from app.frame.controls import switch
-from app.frame.notes import inform, show_command
+from app.frame.controls import one_of, switch
+from app.frame.notes import card, inform, show_command
 from app.literal import literal
-from app.parts.explore.bins import bins_part
-from app.parts.explore.neuron_needs import neurons_missing_part
-from app.parts.explore.same_bytes import same_bytes_part
+from app.parts.explore.evidence import bins_part
+from app.session import data
 from app.session.chosen_expert import pin_or_unpin
+from app.session.data import calibration_texts, records_of, text_label
+from app.session.job_queue import own_model, queue, shown_request
 from app.session.plan_data import check_page_reads, lacks_statistics
 from pruning.atoms.selection import AtomScope
+from pruning.evaluate.record import EvaluationStore
 from pruning.plan import ATOMIC_GRANULARITY
 from pruning.planning.choice import SCOPES
-from pruning.requests.base import command_line, repeated
+from pruning.requests.base import command_line, repeated, validated
+from pruning.requests.calibration import CalibrateRequest
 
 _CLICKS: Final = "explore.neurons-kept.clicks"
+
+
+def neurons_missing_part(context: Context) -> None:
+    """Show what is missing, and offer the calibration per neuron."""
+    if context.criterion is None:
+        raise ValueError("a criterion of weights alone lacks no statistics")
+    known = calibration_texts()
+    names = {corpus_name(corpus): corpus for corpus in known}
+    chosen = names.get(context.corpus, known[0])
+    inform(
+        f"{context.criterion.label} needs statistics per neuron, which are missing for "
+        f"{literal(context.model.name)}"
+        + (f" on {literal(context.corpus)}" if context.runs else "")
+        + " yet. Collect them here (one forward and one backward pass), or choose Neuron norms, "
+        "which read only the weights."
+    )
+    corpus = st.selectbox(
+        "Corpus",
+        known,
+        index=known.index(chosen),
+        format_func=text_label,
+        key="neurons.corpus",
+        width=320,
+    )
+    groups = ",".join(ordered(groups_for(context.criterion.columns("applied"))))
+    # Tokens, sequence length and seed of the existing run of this corpus.
+    before: dict[str, int] = {}
+    if run := context.runs.get(corpus_name(corpus)):
+        settings = run.manifest.settings
+        before = {"tokens": sum(each.num_tokens for each in run.manifest.corpora)}
+        before |= {key: settings[key] for key in ("seq_len", "seed") if key in settings}
+    request: CalibrateRequest = validated(
+        CalibrateRequest, {**own_model(context), "corpus": corpus, "groups": groups, **before}
+    )
+    command = shown_request(request).command()
+    label, icon = "Collect statistics of neurons", ":material/play_arrow:"
+    if st.button(label, icon=icon, type="primary", key="neurons.collect"):
+        queue(request, f"neurons of {context.model.name}", command)
+    show_command(command)
+
+
+def same_bytes_part(context: Context) -> None:
+    """Held-out loss of neuron plans and whole-expert plans of equal size."""
+    st.markdown(
+        "**Neurons or whole experts?** Held-out loss of plans of equal size in bytes (within 1%), "
+        "each ranked and measured on the same corpus."
+    )
+    table = same_bytes_table(records_of(context, EvaluationStore))
+    if table.empty:
+        inform(
+            f"{literal(context.model.name)} has no evaluations of neuron and whole-expert plans of "
+            "equal size yet. Run the commands below."
+        )
+        _commands(context)
+        return
+    chart = CHARTS["same-bytes"].draw(replace(context, removed=_size(table)))
+    for sentence in chart.alt.rstrip(".").split(". "):
+        st.text(f"{sentence}.")
+    show_chart(chart)
+    _commands(context)
+
+
+def _size(table: pd.DataFrame) -> float:
+    """Draw the choice of size; return its sparsity."""
+    sizes = {f"{100 * removed:.4g}%": removed for removed in sorted(set(table["removed"]))}
+    options = list(sizes)
+    if len(options) == 1:
+        return float(sizes[options[0]])
+    given = st.select_slider("Sparsity", options, key="bytes.removed", bind="query-params")
+    return float(sizes[one_of(given, options)])
+
+
+def _commands(context: Context) -> None:
+    """Commands for such evaluations at the sparsity in use."""
+    # Experts for the sparsity in use, and the same number of neurons.
+    widths = [width for held in expert_widths(context.model).values() for width in held]
+    experts = max(1, int(len(widths) * context.fraction))
+    neurons = experts * sum(widths) // len(widths)
+    model, corpus = data.shown_model(context.model), next(iter(context.runs), "CORPUS")
+    shared = ("--criterion", "heapr", "--corpus", corpus)
+    atoms = ("--granularity", ATOMIC_GRANULARITY, "--atom-scope", str(AtomScope.GLOBAL))
+    plans = ("--plan", "neurons.json", "--plan", "experts.json")
+    lines = (
+        ("plan", model, *shared, *atoms, "--remove", f"{neurons}", "-o", "neurons.json"),
+        ("plan", model, *shared, "--remove", f"{experts}", "-o", "experts.json"),
+        ("evaluate", model, *plans, "--corpus", corpus),
+    )
+    shown = [command_line(*line) for line in lines]
+    show_command(*shown, heading="More of these from the command line")
 
 
 def neuron_page(context: Context) -> None:

@@ -10,12 +10,12 @@ import streamlit as st
 from app.charts.context import Context
 from app.charts.schedules import Sides, spending_of
 from app.components.schedule_editor import Bars, schedule_editor
-from app.frame.cards import card
 from app.frame.charts import csv_button, show
+from app.frame.notes import card
 from app.literal import literal
-from app.parts.engines import readers_text, reasons_table
-from app.parts.losses import loss_of_plan, prediction_error
-from app.session.data import shown_model
+from app.parts.export import readers_text, reasons_table
+from app.parts.plan_bar import loss_of_plan, prediction_error
+from app.session.data import losses_of, shown_model
 from app.session.plan_state import (
     EDITOR,
     OnScreen,
@@ -26,7 +26,6 @@ from app.session.plan_state import (
     table_key,
     take_refusal,
 )
-from app.session.records import losses_of
 from pruning.budget import count_budget
 from pruning.engines import contents_of, verdicts
 from pruning.evaluate.quality import loss_of

@@ -5,12 +5,11 @@ import streamlit as st
 
 from app.charts import neuron_cut
 from app.charts.context import Context
-from app.frame.cards import card
 from app.frame.charts import csv_button, show
+from app.frame.notes import card
 from app.literal import literal
-from app.parts.explore.neuron_needs import neurons_missing_part
-from app.parts.export.exports import form_part
-from app.parts.export.finished import finished_part, form_place
+from app.parts.explore.neurons import neurons_missing_part
+from app.parts.export import finished_part, form_part, form_place
 from app.parts.plan.experts import (
     files_part,
     notes_part,

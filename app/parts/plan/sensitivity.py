@@ -8,9 +8,8 @@ from analysis.errors import UserError
 from app.charts.context import Context
 from app.frame.charts import show
 from app.literal import literal
+from app.session.data import held_out_texts, text_label, usual_dtype
 from app.session.job_queue import own_model, queue, shown_request
-from app.session.records import usual_dtype
-from app.session.texts import held_out_texts, text_label
 from pruning.planning.searches import duration_text, estimate_sensitivity
 from pruning.requests.base import validated
 from pruning.requests.evaluation import SENSITIVITY_SAMPLES, SensitivityRequest

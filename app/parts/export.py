@@ -1,31 +1,38 @@
-"""The Export page: the plan, preflight checks, and the form."""
+"""The Export page: the plan, options, preflight checks and form, and the last export."""
 
+import json
 import re
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final, Literal
 
 import psutil
 import streamlit as st
 
 from analysis.errors import ExportError, UserError
-from analysis.model import MoEModel
+from analysis.heads import prediction_heads
+from analysis.model import MoEModel, load_model_index
 from app.charts.context import Context
 from app.frame.charts import show
+from app.frame.controls import one_of
 from app.frame.notes import show_command
+from app.jobs.model import Job, JobState
 from app.literal import literal
-from app.parts.engines import readers_text, reasons_table
-from app.parts.export.options import ExportChoice, options_part
 from app.session.data import settings, shown_model
-from app.session.job_queue import queue, shown_request
-from pruning.plan import ATOMIC_GRANULARITY, PruningPlan
+from app.session.job_queue import job_store, queue, shown_request
+from pruning.atoms.widths import WidthChoice, WidthPlan, plan_widths
+from pruning.engines import Reads, Verdict, contents_of, load_code, serve_commands, verdicts
+from pruning.heads import heads_depend_on
+from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
 from pruning.planning.choice import schedule_label
 from pruning.planning.make import CurrentPlan
 from pruning.planning.ranking import criterion_badge
 from pruning.planning.words import corpora_words
 from pruning.requests.base import validated
 from pruning.requests.export import ExportRequest
+from pruning.requests.options import ModeName
 from pruning.sizes import SizeReport, format_bytes
 from pruning.surgery.verify import logits_memory
 from pruning.surgery.width_sizes import WidthOption
@@ -34,6 +41,13 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 # Room for headers, the tokenizer and small files besides the weights.
 _SPACE_FACTOR = 1.1
 _MOST_NUMBERED = 1000  # numbered names to try before giving up
+Mtp = Literal["keep", "drop", "prune"]
+MTP_WORDS: Final[Mapping[Mtp, str]] = {
+    "drop": "Leave out",
+    "prune": "Prune by their weights",
+    "keep": "Keep as they are",
+}
+_KIND = "export"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +56,24 @@ class Preflight:
 
     out: Path
     ok: bool
+
+
+@dataclass(frozen=True, eq=False)
+class ExportChoice:
+    """The options besides the plan."""
+
+    # How prediction heads are treated; None for the default, or without heads.
+    mtp: Mtp | None
+    width: ModeName | None  # width mode of narrowed experts; None if no width changes
+    widths: WidthPlan | None  # resulting widths; None if no width changes
+    refused: str  # why this cannot be written; empty if it can
+    num_bytes: int  # of the shards
+    keep_list: bool  # also write kept_experts.json
+    width_multiple: int  # what loaded widths are rounded up to
+
+    def verdicts(self, model: MoEModel, plan: PruningPlan) -> tuple[Verdict, ...]:
+        """Compatibility of each program."""
+        return verdicts(contents_of(model, plan, self.widths))
 
 
 def export_path(root: Path, name: str) -> Path:
@@ -259,3 +291,162 @@ def _start(request: ExportRequest, *, ready: bool) -> None:
         st.error(literal(error), icon=":material/error:")
     else:
         queue(request, request.out.name, shown_request(request).command())
+
+
+def options_part(
+    context: Context, shown: CurrentPlan, num_bytes: int, option: WidthOption | None = None
+) -> ExportChoice:
+    """Draw the options of this plan; return their values.
+
+    `num_bytes` is for unchanged widths; `option` is the result of the chosen width mode,
+    for a plan of neurons.
+    """
+    mtp, asked = _heads_choice(context.model, shown.plan), context.plan
+    widths, refused = None, option.refused if option else ""
+    if option and not refused:
+        num_bytes, choice = option.disk_bytes, WidthChoice(option.mode, asked.width_multiple)
+        widths = plan_widths(context.model, fit_plan(shown.plan, context.model), choice)
+    keep_list = st.toggle(
+        "Also write kept_experts.json",
+        key="keep_list",
+        help="A separate file with the ids of the kept experts per layer.",
+    )
+    width, multiple = asked.width_mode if option else None, asked.width_multiple
+    return ExportChoice(mtp, width, widths, refused, num_bytes, keep_list, multiple)
+
+
+def _heads_choice(model: MoEModel, plan: PruningPlan) -> Mtp | None:
+    heads = prediction_heads(model)
+    if not heads:
+        return None
+    depend = heads_depend_on(model, plan)
+    # Heads kept whole with a pruned trunk would have a wrong expert count.
+    options: list[Mtp] = ["drop", "prune"] if depend else ["keep", "drop"]
+    if st.session_state.get("mtp", options[0]) not in options:
+        st.session_state["mtp"] = options[0]
+    chosen = st.segmented_control(
+        f"Prediction heads (MTP): {', '.join(head.name for head in heads)}",
+        options,
+        default=options[0],
+        key="mtp",
+        bind="query-params",
+        required=True,
+        format_func=lambda name: MTP_WORDS[name],
+        help="config.json has one expert count for heads and layers, so heads cannot stay whole "
+        "when layers are pruned."
+        if depend
+        else "Expert counts do not change, so the heads can stay.",
+    )
+    return one_of(chosen, options)
+
+
+def last_export(context: Context) -> Job | None:
+    """The most recently ended export of this model, finished or failed; None if there is none."""
+    path = str(context.model.checkpoint.path)
+    ended = [
+        job
+        for job in job_store().list(kinds=(_KIND,))
+        if job.state in (JobState.DONE, JobState.FAILED, JobState.LOST)
+        and job.request.get("model") == path
+    ]
+    return max(ended, key=lambda job: job.finished_at or 0.0, default=None)
+
+
+def finished_part(context: Context, plan: PruningPlan) -> bool:
+    """Show the last export of this model, in full if it is of this plan; whether it is."""
+    job = last_export(context)
+    if job is None:
+        return False
+    if job.state is not JobState.DONE:
+        said = literal(job.error or "Its worker vanished.")
+        st.error(f"The export **{literal(job.title)}** failed: {said}", icon=":material/error:")
+        return False
+    result = job.result or {}
+    written = _written(result.get("out", ""))
+    is_this = result.get("plan_digest") == fit_plan(plan, context.model).digest
+    if written is None or not is_this:
+        with st.expander(f"The last export, {literal(job.title)}, is of another plan or was moved"):
+            _proof_part(result)
+        return False
+    with st.container(border=True):
+        st.markdown(f":green[:material/check_circle:] **{literal(job.title)} is written**")
+        left, right = st.columns(2, gap="large")
+        with left:
+            _use_part(written, result["out"])
+        with right:
+            _proof_part(result)
+    return True
+
+
+def form_place(*, is_written: bool) -> Any:
+    """The container of the export form, folded if this plan is exported already."""
+    if is_written:
+        return st.expander("Export it again under another name")
+    return st.container(border=True)
+
+
+def _written(out: str) -> MoEModel | None:
+    """The exported checkpoint; None if it was moved or deleted."""
+    try:
+        return load_model_index(out) if out and Path(out).is_dir() else None
+    except UserError:
+        return None
+
+
+def _use_part(written: MoEModel, out: str) -> None:
+    """Folder, loading and serving of the export."""
+    contents = contents_of(written)
+    show_command(out)
+    st.markdown("**Load it**")
+    st.code(load_code(written, contents, json.dumps(out)), language="python", wrap_lines=True)
+    if commands := serve_commands(verdicts(contents), out):
+        lines = [f"{command}  # {engine}" for engine, command in commands.items()]
+        show_command(*lines, heading="Serve or convert it (untested)")
+    else:
+        st.text(
+            "vLLM, SGLang and llama.cpp need the same number and width of experts in every layer."
+        )
+
+
+def _proof_part(result: Mapping[str, Any]) -> None:
+    """All checks, equal logits first."""
+    if not (verify := result.get("verify")):
+        return
+    checks = sorted(verify["checks"], key=lambda check: check["name"] != "logits")
+    passed = sum(bool(check["ok"]) for check in checks)
+    st.markdown(f"**Proof**: {passed} of {len(checks)} checks hold")
+    st.text(f"Level {verify['level']}, {verify['reason']}")
+    st.dataframe(
+        {
+            "check": [check["name"] for check in checks],
+            "holds": [bool(check["ok"]) for check in checks],
+            "result": [check["detail"] for check in checks],
+        },
+        hide_index=True,
+        height="content",
+        key="export.proof",
+        alt="Every check of the export, and its result.",
+    )
+
+
+def readers_text(found: Sequence[Verdict]) -> str:
+    """Programs known or expected to load it."""
+    known = [each for each in found if each.reads is not Reads.NO]
+    return "; ".join(  # a name may hold a comma
+        each.engine if each.reads is Reads.YES else f"{each.engine} ({each.reads})"
+        for each in known
+    )
+
+
+def reasons_table(found: Sequence[Verdict], key: str) -> None:
+    """Table of programs, whether each loads the export, and why; `key` is the widget's."""
+    st.dataframe(
+        {
+            "program": [each.engine for each in found],
+            "reads it": [str(each.reads) for each in found],
+            "why": [each.reason for each in found],
+        },
+        hide_index=True,
+        key=key,
+        alt="Every program, whether it reads the export, and why.",
+    )

@@ -11,14 +11,12 @@ from analysis.stats.tables import GATES
 from app.charts.context import BLEND, Context
 from app.charts.rank_flow import most_moved
 from app.charts.rank_rank import brushed
-from app.frame.cards import card
 from app.frame.charts import csv_button, ranks_from_one, selection_of, show
 from app.frame.controls import choose, one_of
-from app.frame.notes import inform
+from app.frame.notes import card, inform
 from app.frame.sidebar import blend_sliders, corpus_options
 from app.literal import literal
-from app.session.needed import what_is_missing
-from app.session.records import losses_of
+from app.session.data import losses_of, what_is_missing
 from app.session.state import apply_preset, chosen_shares, corpora_of
 from pruning.evaluate.quality import loss_of
 from pruning.planning.choice import possible_percents
