@@ -88,15 +88,15 @@ def print_collected(command: str, error: str = "") -> None:
 
 
 def note(words: str) -> None:
-    """Print what a person should know besides the result."""
+    """Print a note besides the result; not with --quiet."""
     if not _speech.quiet:
         out.print(words)
 
 
 def finish(words: str, result: Mapping[str, object], *following: str) -> None:
-    """Print a command's result: in words with its numbers, and the commands that come next.
+    """Print a command's result in words, and the commands that come next.
 
-    `result` are the same numbers by name, for --json: bytes, counts and fractions as plain numbers.
+    `result` has its numbers by name, for --json: bytes, counts and fractions as plain numbers.
     """
     if _speech.as_json:
         _speech.result.update(result)
@@ -108,7 +108,7 @@ def finish(words: str, result: Mapping[str, object], *following: str) -> None:
 
 
 def show_object(result: Mapping[str, object]) -> None:
-    """Print a result that is an object itself."""
+    """Print a result that is a JSON object."""
     if _speech.as_json:
         _speech.result.update(result)
     else:
@@ -117,7 +117,7 @@ def show_object(result: Mapping[str, object]) -> None:
 
 @contextmanager
 def _interruption() -> Iterator[list[int]]:
-    """Holds the first Ctrl-C back until the task can stop; a second one stops at once."""
+    """Hold the first Ctrl-C back until the task can stop; a second one stops at once."""
     seen: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield seen
@@ -138,9 +138,9 @@ def _interruption() -> Iterator[list[int]]:
 
 
 def follow(task: Generator[Progress, None, Result]) -> Result:
-    """Run a task to its end with a progress bar and the time left; its result.
+    """Run a task with a progress bar; return its result.
 
-    Ctrl-C closes the task after its current step, where it can save its state or clean up.
+    Ctrl-C closes the task after its current step, so that it can save its state or clean up.
     """
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     times = (TextColumn("elapsed"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
@@ -164,7 +164,7 @@ def follow(task: Generator[Progress, None, Result]) -> Result:
             return result
         finally:
             task.close()
-    err.print("interrupted; the same command goes on where it can")
+    err.print("interrupted; run the same command to resume")
     raise SystemExit(_INTERRUPTED)
 
 
@@ -176,8 +176,8 @@ def show_table(
 ) -> None:
     """Print a table; numbers are right-aligned.
 
-    Words are not broken: where the window is too narrow, the columns `spare` are left out, the last
-    first, and where that is not enough, each row becomes a block of lines.
+    Words are not broken: if the window is too narrow, the columns `spare` are left out, last first;
+    if that is not enough, each row becomes a block of lines.
     """
     if _speech.as_json:
         _speech.tables.append({"title": title.strip(), "columns": columns, "rows": rows})
@@ -199,7 +199,7 @@ def show_table(
 def _column_widths(
     columns: Sequence[str], cells: Sequence[Sequence[str]], spare: Sequence[str]
 ) -> dict[int, int] | None:
-    """Index of a column that is shown -> characters; None where the words do not fit."""
+    """Width in characters by column index; None if the words do not fit."""
     lines = [(name, *(row[index] for row in cells)) for index, name in enumerate(columns)]
     widths = {index: max(map(cell_len, texts)) for index, texts in enumerate(lines)}
     words = {
@@ -243,7 +243,7 @@ def _show_fact(name: str, value: str, width: int) -> None:
 
 
 def ranges_of_rows(rows: Iterable[Sequence[object]]) -> list[list[object]]:
-    """Rows of layers, neighbours that differ in the first cell alone as one: 0-5."""
+    """Merge neighbouring rows of layers that differ in the first cell only: 0-5."""
     found: list[list[object]] = []
     for first, *rest in rows:
         if found and found[-1][1:] == rest:
@@ -289,5 +289,5 @@ def _cell(value: object) -> str:
 
 
 def _plain(value: object) -> object:
-    """A value that JSON has no form for: a number of numpy, else its text."""
+    """JSON form of other values: a number of numpy, else the text."""
     return value.item() if hasattr(value, "item") else str(value)

@@ -10,13 +10,13 @@ from app.components.history import keep_history
 from app.frame.login import log_out_part, require_login
 from app.frame.page_style import apply_page_style
 from app.frame.presentation import go_to, is_presented, presentation_control, stage
-from app.frame.sidebar import copy_link, expert_in_sidebar
+from app.frame.sidebar import copy_link
 from app.frame.tour import show_tour, tour_button
 from app.literal import literal
 from app.parts.context import chosen_context
 from app.parts.explore.expert import expert_drawer
 from app.parts.report import report_part
-from app.session.chosen_expert import chosen_expert
+from app.session.chosen_expert import chosen_expert, expert_control
 from app.session.state import keep_in_address
 
 HERE = Path(__file__).parent
@@ -53,7 +53,8 @@ st.title(PAGES[page.url_path or "start"][1])
 keep_in_address(page.url_path)
 try:
     context, no_plan = chosen_context(page.url_path)
-    wants_numbers = expert_in_sidebar(context.model)
+    with st.sidebar:
+        wants_numbers = expert_control(context.model.layers)
     # After its control is drawn: only then is it set from the URL.
     context = replace(context, expert=chosen_expert(context.model.layers))
 except UserError as error:

@@ -14,14 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from analysis.errors import UserError
 from app.console import out
-from app.frame.login import (
-    Login,
-    check_address,
-    is_loopback,
-    publish,
-    read_login,
-    secrets_files,
-)
+from app.frame.login import Login, check_address, is_loopback, publish, read_login, secrets_files
 
 HERE = Path(__file__).parent
 FIRST_PORT, LAST_PORT = 8501, 8600
@@ -41,15 +34,15 @@ CLOSED_PATHS = ("/_stcore/metrics/", "/_stcore/agent/")
 
 
 class Refusals:
-    """Refuses closed paths, and requests from pages of another origin, even on this machine.
+    """Refuses closed paths, and requests from other origins, even on this machine.
 
-    At closed paths Streamlit would tell anyone how it is used, or let an agent use it. It checks
-    the origin of sockets only, takes every port of this machine for its own, and asks a server on
-    the internet for this machine's address before it refuses any other origin.
+    Closed paths expose metrics of use, or let an agent use the dashboard. Streamlit itself checks
+    the origin of sockets only, accepts every port of this machine, and asks a server on the
+    internet for this machine's address before it refuses another origin.
 
     Args:
-        app: what comes next.
-        own: the origin of the login, for a proxy that does not pass the port on; may be empty.
+        app: the next application.
+        own: the origin of the login, for a proxy that does not forward the port; may be empty.
     """
 
     def __init__(self, app: ASGIApp, own: str = "") -> None:
@@ -67,7 +60,7 @@ class Refusals:
 
     def _is_foreign(self, headers: Headers) -> bool:
         origin = headers.get("origin")
-        if origin is None or origin == self._own:  # without an origin, it is not a page
+        if origin is None or origin == self._own:  # pages always send one
             return False
         scheme, _, place = origin.partition("://")
         return scheme not in ("http", "https") or place != headers.get("host")
@@ -126,9 +119,7 @@ def _flatten(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 def server_config(port: int, address: str = LOOPBACK, login: Login | None = None) -> dict[str, Any]:
     """The shipped Streamlit settings, independent of the working directory.
 
-    Args:
-        port, address: where to listen.
-        login: its host is allowed for requests.
+    Requests may name the host of `login`.
     """
     with (HERE / "config.toml").open("rb") as file:
         config = _flatten(tomllib.load(file))

@@ -22,16 +22,14 @@ from app.literal import literal
 from app.tables.spreadsheets import csv_text
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-_TYPES = {"csv": "text/csv", "html": "text/html", "svg": "image/svg+xml", "png": "image/png"}
+_TYPES = {
+    **{"csv": "text/csv", "html": "text/html", "svg": "image/svg+xml", "png": "image/png"},
+    **{"json": "application/json", "yaml": "application/yaml"},
+}
 _NO_IMAGES = (
     "SVG and PNG need the extra `plots` and Chromium on the server; the camera button in the HTML "
     "file saves SVG."
 )
-
-
-def is_dark() -> bool:
-    """Whether the page is shown in the dark theme."""
-    return bool(st.context.theme.type == "dark")
 
 
 def show_chart(
@@ -44,22 +42,22 @@ def show_chart(
 ) -> None:
     """Draw a chart with its downloads, below its sentence if `said`.
 
-    `figure` makes the figure on the page if it differs from that of the downloads.
-
-    `on_select` makes its points clickable and is called before the script; with `brush` a region
-    can be dragged over its points; see `selection_of`.
+    `figure` makes the figure on the page if it differs from that of the downloads. `on_select`
+    makes the points clickable; it is called before the script. With `brush`, a region can be
+    dragged over the points; see `selection_of`.
     """
     if said:
         st.text(chart.alt)
     selectable: dict[str, Any] = {"on_select": on_select, "selection_mode": "points"}
     if brush:
         selectable = {"on_select": "rerun", "selection_mode": ("box", "lasso")}
+    dark = bool(st.context.theme.type == "dark")
     if len(chart.panels) > 1:
         with st.container(horizontal=True, key=f"panels.{chart.name}"):
             for panel, draw in chart.panels.items():
-                _plot(draw(dark=is_dark()), f"{chart.name}.{panel}", f"{panel}: {chart.alt}")
+                _plot(draw(dark=dark), f"{chart.name}.{panel}", f"{panel}: {chart.alt}")
     else:
-        drawing = (figure or chart.figure)(dark=is_dark())
+        drawing = (figure or chart.figure)(dark=dark)
         _plot(drawing, chart.name, chart.alt, **(selectable if on_select or brush else {}))
     chart_files(chart.name, lambda: chart)
 
@@ -120,9 +118,11 @@ def selection_of(name: str) -> object:
     return st.session_state.get(f"chart.{name}")
 
 
-def show_table(table: pd.DataFrame, name: str, alt: str) -> None:
-    """A table and its CSV."""
-    st.dataframe(table, hide_index=True, alt=alt)
+def show_table(
+    table: pd.DataFrame, name: str, alt: str, *, shown: pd.DataFrame | None = None, **look: Any
+) -> None:
+    """A table, as `shown` if given, and its CSV; `look` are arguments of `st.dataframe`."""
+    st.dataframe(table if shown is None else shown, hide_index=True, alt=alt, **look)
     csv_button(table, name)
 
 
@@ -134,20 +134,16 @@ def ranks_from_one(table: pd.DataFrame) -> pd.DataFrame:
 
 def csv_button(table: pd.DataFrame, name: str) -> None:
     """Download a table."""
-    _download(name, "csv", lambda: csv_text(table))
+    download_button("CSV", lambda: csv_text(table), f"{name}.csv", f"csv.{name}")
 
 
-def _download(name: str, kind: str, make: Callable[[], str | bytes]) -> None:
-    st.download_button(
-        kind.upper(),
-        make,
-        file_name=f"{name}.{kind}",
-        mime=_TYPES[kind],
-        key=f"{kind}.{name}",
-        on_click="ignore",
-        icon=":material/download:",
-        help="Opens in any browser, offline." if kind == "html" else None,
-    )
+def download_button(
+    label: str, make: Callable[[], str | bytes], file: str, key: str, **look: Any
+) -> None:
+    """Download a file that is made on the click; `look` are arguments of `st.download_button`."""
+    options = {"icon": ":material/download:", "on_click": "ignore", **look}
+    mime = _TYPES[file.rpartition(".")[2]]
+    st.download_button(label, make, file_name=file, mime=mime, key=key, **options)
 
 
 def _files(chart: Drawing) -> None:
@@ -157,10 +153,15 @@ def _files(chart: Drawing) -> None:
         st.text("Ranks in the file count from 0, as on the command line.")
     with st.container(horizontal=True):
         csv_button(chart.table, chart.name)
-        _download(chart.name, "html", lambda: figure_html(chart.exported()))
+        makers: dict[str, Callable[[], str | bytes]]
+        makers = {"html": lambda: figure_html(chart.exported())}
         if can_draw_images():
-            _download(chart.name, "svg", lambda: figure_image(chart.exported(), "svg"))
-            _download(chart.name, "png", lambda: figure_image(chart.exported(), "png"))
+            makers["svg"] = lambda: figure_image(chart.exported(), "svg")
+            makers["png"] = lambda: figure_image(chart.exported(), "png")
+        for kind, make in makers.items():
+            note = "Opens in any browser, offline." if kind == "html" else None
+            file, key = f"{chart.name}.{kind}", f"{kind}.{chart.name}"
+            download_button(kind.upper(), make, file, key, help=note)
     if not can_draw_images():
         st.text(_NO_IMAGES)
 

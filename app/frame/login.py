@@ -98,7 +98,7 @@ def _origin_of(redirect_uri: str) -> str:
     try:
         place = urlsplit(redirect_uri)
         host, port = place.hostname, place.port
-    except ValueError as error:  # such as a port that is no number
+    except ValueError as error:  # such as a port that is not a number
         raise _no_address(redirect_uri) from error
     if not host or place.path != _CALLBACK:
         raise _no_address(redirect_uri)
@@ -107,15 +107,15 @@ def _origin_of(redirect_uri: str) -> str:
     origin = f"{place.scheme}://{shown}" + ("" if is_default else f":{port}")
     if origin != f"{place.scheme}://{place.netloc}":
         raise UserError(
-            f"The redirect_uri of [auth] is {redirect_uri!r}, which browsers write otherwise, so "
-            f"that no login would hold; write {origin}{_CALLBACK}, here and at the provider."
+            f"The redirect_uri of [auth] is {redirect_uri!r}, which browsers write differently, so "
+            f"every login would be dropped; use {origin}{_CALLBACK}, here and at the provider."
         )
     return origin
 
 
 def _no_address(redirect_uri: str) -> UserError:
     return UserError(
-        f"The redirect_uri of [auth] is {redirect_uri!r}; it is the dashboard's address and "
+        f"The redirect_uri of [auth] is {redirect_uri!r}; it must be the dashboard's URL and then "
         f"{_CALLBACK}, such as https://studio.example.org{_CALLBACK}."
     )
 
@@ -142,8 +142,8 @@ def read_login() -> Login | None:
         # Group-readable is allowed: containers pass secrets to non-root users this way.
         if file.stat().st_mode & _OTHERS:
             raise UserError(
-                f"{file} can be read or changed by other users of this machine, who could log in "
-                f"as anybody with what it says: chmod 600 {file}"
+                f"Other users of this machine can read or change {file}, and log in as anybody "
+                f"with its secrets; run chmod 600 {file}"
             )
     if importlib.util.find_spec("authlib") is None:
         raise UserError("The login needs authlib: pip install 'moe-prune-studio[login]'.")
@@ -154,9 +154,9 @@ def _secrets_in(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise UserError(f"{file} is no TOML: {error}.") from error
+        raise UserError(f"{file} is not valid TOML: {error}.") from error
     except RecursionError as error:
-        raise UserError(f"{file} is no list of settings: it is nested too deeply.") from error
+        raise UserError(f"{file} cannot be read: it is nested too deeply.") from error
 
 
 def is_loopback(address: str) -> bool:
@@ -168,7 +168,7 @@ def is_loopback(address: str) -> bool:
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError as error:
-        raise UserError(f"{address!r} is no numeric address, such as 127.0.0.1.") from error
+        raise UserError(f"{address!r} is not a numeric address, such as 127.0.0.1.") from error
 
 
 def check_address(address: str, login: Login | None) -> None:
@@ -177,15 +177,14 @@ def check_address(address: str, login: Login | None) -> None:
         return
     if login is None:
         raise UserError(
-            f"Whoever can reach {address} could read and export your models, so it is refused "
-            "without a login: add [moeprune] and [auth] to .streamlit/secrets.toml "
-            "(docs/guide/security.md), or stay on 127.0.0.1 and forward the port: "
-            "ssh -L 8501:127.0.0.1:8501 HOST."
+            f"Anyone who can reach {address} could read and export your models, so it needs a "
+            "login: add [moeprune] and [auth] to .streamlit/secrets.toml (docs/guide/security.md), "
+            "or stay on 127.0.0.1 and forward the port: ssh -L 8501:127.0.0.1:8501 HOST."
         )
     if not login.is_encrypted:
         raise UserError(
-            f"A login over http can be overheard on the way to {address}: put a proxy with TLS "
-            "before it and begin the redirect_uri of [auth] with https://."
+            f"A login over http to {address} can be intercepted: put a proxy with TLS in front and "
+            "use https:// in the redirect_uri of [auth]."
         )
 
 

@@ -1,5 +1,6 @@
 """Cards, notes and command lines on pages."""
 
+import math
 from typing import Any, Final
 
 import streamlit as st
@@ -42,3 +43,20 @@ def card(
         help=note,
         **{"delta_color": "off", "delta_arrow": "off"} | look,
     )
+
+
+def against_chance(share: float, chance: float) -> tuple[str, str]:
+    """A share, and its difference from chance, for a card; "-" for no share."""
+    return (
+        ("-", "")
+        if math.isnan(share)
+        else (f"{share:.0%}", f"{(share - chance) * 100:+.0f} pp vs chance")
+    )
+
+
+def badge(words: str, *, is_good: bool = True) -> None:
+    """A green badge with a check mark, or an orange one with a warning sign."""
+    if is_good:
+        st.badge(words, icon=":material/check:", color="green")
+    else:
+        st.badge(words, icon=":material/warning:", color="orange")

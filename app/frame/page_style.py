@@ -6,10 +6,9 @@ import streamlit as st
 
 from app.charts.theme import muted, paper, primary
 
-# The top margin clears the navigation. Charts side by side need the room that a window of 1200 px
-# has next to the sidebar; in a narrower one they stand below each other, or their words overlap.
-# A chart's bar, seen while the mouse is there, lies above it: inside, it would lie on the legend,
-# and room of its own would be empty otherwise. Touch screens would show it always.
+# The top margin clears the navigation. Charts side by side need a window of 1200 px, or their words
+# overlap; in narrower ones they are stacked. A chart's toolbar, visible on hover, sits above the
+# chart, because inside it would cover the legend. Touch screens would always show it.
 _EVERYWHERE: Final = """
 [data-testid="stMainBlockContainer"] { padding: 4.5rem 2.5rem 4rem; }
 [data-testid="stMainBlockContainer"] h1 { font-size: 1.5rem; padding: 0; }
@@ -29,7 +28,7 @@ _EVERYWHERE: Final = """
 [class*="st-key-panels"] > div { flex: 1 1 190px; }
 [class*="st-key-panels"] > :first-child { flex-basis: 100%; }
 @media (max-width: 640px) {
-  /* Many columns of words need more room than a phone has: these move within their own frame. */
+  /* Too wide for a phone: these scroll within their own frame. */
   .wide-charts { overflow-x: auto !important; }
   .wide-charts > div { min-width: 720px; }
   [data-testid="stColumn"]:has([data-testid="stMetric"]) { min-width: calc(50% - 1rem); }
@@ -72,7 +71,7 @@ _WIDE: Final = ", ".join(
     )
 )
 # Contrast of at least 4.5:1: Streamlit fades some text, colours code for another background, and
-# writes white on the primary colour, which in the dark theme is too bright for it.
+# writes white on the primary colour, which is too bright for that in the dark theme.
 _COLORS: Final = """
 .st-key-tour, .st-key-plan-bar { background: var(--page); }
 [data-testid="stExpander"] summary, [data-testid="stExpander"] summary * { opacity: 1; }

@@ -13,7 +13,6 @@ from app.frame.controls import one_of
 from app.frame.notes import show_command
 from app.jobs.model import ACTIVE
 from app.literal import literal
-from app.session.chosen_expert import expert_control
 from app.session.data import load_model, model_choices, routed_runs
 from app.session.granularity import granularity_control, is_about_neurons
 from app.session.job_queue import job_store
@@ -132,12 +131,6 @@ def model_and_calibration(page: str) -> tuple[MoEModel, tuple[str, ...], int]:
             active[0] = f"{number} {'job' if number == '1' else 'jobs'} {state}"
             st.badge(", ".join(active), icon=":material/sync:", color="blue")
     return model, corpora_of(corpus, chosen_shares(runs)), percent
-
-
-def expert_in_sidebar(model: MoEModel) -> bool:
-    """The control of the chosen expert; whether its details were requested."""
-    with st.sidebar:
-        return expert_control(model.layers)
 
 
 def copy_link() -> None:

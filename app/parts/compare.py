@@ -5,15 +5,16 @@ from dataclasses import replace
 from typing import Any, Final
 
 import streamlit as st
+from streamlit.column_config import NumberColumn
 
 from analysis.ranking.compare import FATES, Comparison
 from analysis.stats.tables import GATES
 from app.charts.context import BLEND, Context
 from app.charts.rank_flow import most_moved
 from app.charts.rank_rank import brushed
-from app.frame.charts import csv_button, ranks_from_one, selection_of, show
+from app.frame.charts import ranks_from_one, selection_of, show, show_table
 from app.frame.controls import choose, one_of
-from app.frame.notes import card, inform
+from app.frame.notes import against_chance, card, inform
 from app.frame.sidebar import blend_sliders, corpus_options
 from app.literal import literal
 from app.session.data import losses_of, what_is_missing
@@ -108,12 +109,10 @@ def metrics(comparison: Comparison) -> None:
     _, only_a, only_b, neither = map(comparison.count, FATES)
     either = neither + only_a + only_b
     taus = comparison.by_layer["kendall_tau"].dropna()
-    beyond = comparison.agreement - comparison.chance_agreement
     with st.container(horizontal=True):  # wraps where the window is narrow
         card(
             "Equal decisions",
-            f"{comparison.agreement:.0%}",
-            f"{beyond * 100:+.0f} pp vs chance",
+            *against_chance(comparison.agreement, comparison.chance_agreement),
             note="Share of all experts that both keep or both prune.",
             delta_color="normal",
             delta_arrow="auto",
@@ -191,18 +190,19 @@ def listed_experts(comparison: Comparison) -> None:
     if table.empty:
         inform("The recipes keep the same experts.")
         return
-    shown = table.head(_ROWS_SHOWN)
-    st.dataframe(
-        ranks_from_one(shown),
-        hide_index=True,
-        alt=f"{len(table)} {what}",
+    show_table(
+        table,
+        name,
+        f"{len(table)} {what}",
+        shown=ranks_from_one(table.head(_ROWS_SHOWN)),
         column_config={
-            name: st.column_config.NumberColumn(label, format="%.4g")
-            for name, label in (("saliency_a", "saliency A"), ("saliency_b", "saliency B"))
-        }
-        | {"kept_by": "kept by", "rank_a": "rank A", "rank_b": "rank B"},
+            "kept_by": "kept by",
+            "rank_a": "rank A",
+            "rank_b": "rank B",
+            "saliency_a": NumberColumn("saliency A", format="%.4g"),
+            "saliency_b": NumberColumn("saliency B", format="%.4g"),
+        },
     )
     if len(table) > _ROWS_SHOWN:
         st.text(f"The first {_ROWS_SHOWN} of {len(table)}; the file has all.")
-    csv_button(table, name)
     st.text("Ranks in the file count from 0, as on the command line.")

@@ -43,10 +43,10 @@ _UNFOLDED: Final = "plan.unfolded"
 def chosen_context(page: str) -> tuple[Context, str]:
     """Draw the plan and its controls; return their values, or why there is no plan.
 
-    In the entry script and not on the pages: a widget of a page is another one on the next page,
-    and neither its value nor its part of the address would come along. On all pages they stand in
-    the same containers, and those that a page is not about are only unseen: a control that is
-    drawn elsewhere, or in what is closed, loses its part of the address.
+    The entry script draws them, not the pages: a widget of one page is a different one on the next,
+    so neither its value nor its URL parameter would carry over. All pages use the same containers
+    and hide those that they do not need by CSS: a control that moves to another container, or into
+    a closed one, loses its URL parameter.
 
     Raises:
         UserError: no model, or one that cannot be used.

@@ -15,7 +15,7 @@ from analysis.errors import ExportError, UserError
 from analysis.heads import prediction_heads
 from analysis.model import MoEModel, load_model_index
 from app.charts.context import Context
-from app.frame.charts import show
+from app.frame.charts import download_button, show
 from app.frame.controls import one_of
 from app.frame.notes import show_command
 from app.jobs.model import Job, JobState
@@ -47,15 +47,6 @@ MTP_WORDS: Final[Mapping[Mtp, str]] = {
     "prune": "Prune by their weights",
     "keep": "Keep as they are",
 }
-_KIND = "export"
-
-
-@dataclass(frozen=True, slots=True)
-class Preflight:
-    """Where the export goes, and whether it can be written."""
-
-    out: Path
-    ok: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,15 +101,7 @@ def plan_part(context: Context, shown: CurrentPlan, report: SizeReport) -> None:
         f"one token uses: {report.active_before:,}, then {report.active_after:,}."
     )
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.download_button(
-            "Download plan.json",
-            shown.plan.to_json(),
-            file_name="plan.json",
-            mime="application/json",
-            icon=":material/download:",
-            on_click="ignore",
-            key="export.plan",
-        )
+        download_button("Download plan.json", shown.plan.to_json, "plan.json", "export.plan")
         st.page_link("views/plan.py", label="Change the plan", icon=":material/tune:")
     with st.expander("Kept experts by layer"):
         st.dataframe(
@@ -185,34 +168,32 @@ def form_part(
             max_chars=100,
         )
         place = st.container(width="content")
-    ready, choice = _preflight(context, shown, name, report, option)
-    request = _request(context, shown, ready, choice)
-    with place:
-        _start(request, ready=ready.ok)
-    commands = [shown.plan_command(shown_model(context.model))]
-    if ready.out != root:  # a valid name
-        commands.append(shown_request(request).command((shown.file or "plan.json",)))
-    show_command(*commands, heading="The same from the command line")
-
-
-def _preflight(
-    context: Context, shown: CurrentPlan, name: str, report: SizeReport, option: WidthOption | None
-) -> tuple[Preflight, ExportChoice]:
-    """Draw the options of the export; run all checks that need no write."""
-    root = settings().export_root
     choice = options_part(context, shown, report.bytes_after, option)
+    request = None
+    commands = [shown.plan_command(shown_model(context.model))]
     try:
         out = export_path(root, name)
     except UserError as error:
         st.error(literal(error), icon=":material/error:")
-        return Preflight(root, ok=False), choice
-    findings = list(_findings(out, context.model, shown.plan, choice))
+    else:
+        is_ready = _check(context, shown.plan, out, choice)
+        asked = _request(context, shown.plan, out, choice)
+        request = asked if is_ready else None
+        commands.append(shown_request(asked).command((shown.file or "plan.json",)))
+    with place:
+        _start(request)
+    show_command(*commands, heading="The same from the command line")
+
+
+def _check(context: Context, plan: PruningPlan, out: Path, choice: ExportChoice) -> bool:
+    """Show all checks that need no write, and the compatibility; whether the export can start."""
+    findings = list(_findings(out, context.model, plan, choice))
     for finding in findings:
         st.markdown(finding.shown())
     with st.expander("Compatibility"):
         st.text("Format: safetensors, in the layout and with the keys of the original.")
-        reasons_table(choice.verdicts(context.model, shown.plan), "export.engines")
-    return Preflight(out, ok=all(finding.ok for finding in findings)), choice
+        reasons_table(choice.verdicts(context.model, plan), "export.engines")
+    return all(finding.ok for finding in findings)
 
 
 def _findings(
@@ -256,37 +237,28 @@ def _range(numbers: Collection[int]) -> str:
     return str(low) if low == high else f"{low} to {high}"
 
 
-def _request(
-    context: Context, shown: CurrentPlan, ready: Preflight, choice: ExportChoice
-) -> ExportRequest:
-    request: ExportRequest = validated(
-        ExportRequest,
-        {
-            "model": str(context.model.checkpoint.path),
-            "plan": shown.plan.to_dict(),
-            "out": ready.out,
-            "mtp": choice.mtp,
-            "width_mode": choice.width,
-            "width_multiple_of": choice.width_multiple,
-            "keep_list": choice.keep_list,
-            "verify": True,
-        },
-    )
-    return request
+def _request(context: Context, plan: PruningPlan, out: Path, choice: ExportChoice) -> ExportRequest:
+    asked = {
+        "model": str(context.model.checkpoint.path),
+        "plan": plan.to_dict(),
+        "out": out,
+        "mtp": choice.mtp,
+        "width_mode": choice.width,
+        "width_multiple_of": choice.width_multiple,
+        "keep_list": choice.keep_list,
+        "verify": True,
+    }
+    return validated(ExportRequest, asked)
 
 
-def _start(request: ExportRequest, *, ready: bool) -> None:
-    """The run button."""
-    if not st.button(
-        "Run export",
-        type="primary",
-        icon=":material/play_arrow:",
-        disabled=not ready,
-        key="export.start",
-    ):
+def _start(request: ExportRequest | None) -> None:
+    """The run button, disabled without a request that passed the checks."""
+    icon, off = ":material/play_arrow:", request is None
+    sent = st.button("Run export", type="primary", icon=icon, disabled=off, key="export.start")
+    if not sent or request is None:
         return
     try:
-        settings().export_root.mkdir(parents=True, exist_ok=True)
+        request.out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         st.error(literal(error), icon=":material/error:")
     else:
@@ -345,7 +317,7 @@ def last_export(context: Context) -> Job | None:
     path = str(context.model.checkpoint.path)
     ended = [
         job
-        for job in job_store().list(kinds=(_KIND,))
+        for job in job_store().list(kinds=("export",))
         if job.state in (JobState.DONE, JobState.FAILED, JobState.LOST)
         and job.request.get("model") == path
     ]

@@ -10,7 +10,7 @@ import streamlit as st
 from analysis.errors import UserError
 from app.charts.context import Context
 from app.literal import literal
-from app.session.data import held_out_texts, losses_of, usual_dtype
+from app.session.data import held_out_corpora, losses_of, usual_dtype
 from app.session.job_queue import own_model, queue, shown_request
 from app.session.plan_data import bytes_after
 from app.session.plan_state import NoPlan, forget_import, lost_file
@@ -71,7 +71,7 @@ def _line(context: Context, shown: CurrentPlan) -> None:
 def _measure_button(context: Context, shown: CurrentPlan) -> None:
     """Queue an evaluation on the corpora and in the dtype of most plans."""
     compared = {name for each in losses_of(context.model)[:1] for name in each.corpora}
-    texts = held_out_texts(context)
+    texts = held_out_corpora(context)
     texts = [text for text in texts if Path(text).name in compared] or texts
     if not texts:
         st.page_link("views/evaluate.py", label="Measure", icon=":material/insights:")

@@ -9,6 +9,8 @@ from analysis.errors import UserError
 from app.charts.chart import Chart
 from app.charts.context import Context, call
 from app.charts.listing import CHARTS
+from app.frame.charts import download_button
+from app.frame.notes import show_command
 from app.report.contents import command_of, report_of
 from app.report.decision import decision_html, decision_of, pair_of
 from app.report.page import report_html
@@ -21,12 +23,7 @@ from pruning.planning.make import CurrentPlan
 
 
 def report_part(context: Context, page: str) -> None:
-    """The downloads: a report for decision makers, and the charts of the page.
-
-    Args:
-        context: of the page.
-        page: its URL path.
-    """
+    """The downloads for the page at the URL path `page`: a report and its charts."""
     wanted = context.plan.granularity
     views = [each for each in CHARTS.values() if (each.page, each.granularity) == (page, wanted)]
     if context.recipes is None and context.criterion is None:
@@ -56,15 +53,8 @@ def _decision(context: Context, shown: CurrentPlan) -> None:
         return decision_html(replace(made, answers=pair_of(answers, shown.plan.digest)))
 
     st.text("One page to print: what the plan saves, and its loss compared with Random.")
-    st.download_button(
-        "For decisions",
-        page,
-        file_name=f"{context.model.name}-decision.html",
-        mime="text/html",
-        key="report.decision",
-        on_click="ignore",
-        icon=":material/description:",
-    )
+    file, icon = f"{context.model.name}-decision.html", ":material/description:"
+    download_button("For decisions", page, file, "report.decision", icon=icon)
 
 
 def _figures(context: Context, page: str, views: Sequence[Chart], command: str) -> None:
@@ -74,13 +64,6 @@ def _figures(context: Context, page: str, views: Sequence[Chart], command: str) 
         "The charts of this page in one HTML file, with captions, numbers and provenance. Both "
         "files open offline and print."
     )
-    st.download_button(
-        "All figures",
-        lambda: report_html(report_of(alone, views)),
-        file_name=f"{context.model.name}-{page}.html",
-        mime="text/html",
-        key="report",
-        on_click="ignore",
-        icon=":material/download:",
-    )
-    st.code(command, language=None, wrap_lines=True)
+    file = f"{context.model.name}-{page}.html"
+    download_button("All figures", lambda: report_html(report_of(alone, views)), file, "report")
+    show_command(command)

@@ -6,6 +6,7 @@ from typing import Final
 
 import pandas as pd
 import streamlit as st
+from streamlit.column_config import NumberColumn
 
 from analysis.corpora import Count, Packing
 from analysis.errors import UserError
@@ -13,25 +14,21 @@ from analysis.model import DEMO_MODEL
 from app.charts.context import Context
 from app.charts.names import criterion_label
 from app.charts.overlap import pair_overlaps
+from app.console import counted
 from app.frame.charts import csv_button
 from app.frame.controls import choose
-from app.frame.job_form import queue_button
-from app.frame.notes import card, inform, show_command
+from app.frame.job_form import offer_job, queue_button
+from app.frame.notes import badge, card, inform
 from app.literal import literal, literal_in_badge
 from app.parts.evaluate.ask import answers_part
 from app.parts.plan_bar import loss_of_plan, losses_table
 from app.session import data
-from app.session.data import calibration_texts, losses_of, records_of, text_label
-from app.session.job_queue import own_model, queue, shown_request
+from app.session.data import calibration_corpora, corpus_label, losses_of, records_of
+from app.session.job_queue import own_model
 from app.session.plan_data import bytes_after
 from app.tables.costs import SHOWN_COSTS, cost_rows
 from pruning.evaluate.by_sample import ChosenPlan, choose_best
-from pruning.evaluate.quality import (
-    PlanLoss,
-    RandomLoss,
-    is_random,
-    losses_at,
-)
+from pruning.evaluate.quality import PlanLoss, RandomLoss, is_random, losses_at
 from pruning.evaluate.record import AnswerStore
 from pruning.planning.make import CurrentPlan
 from pruning.planning.searches import duration_text
@@ -63,9 +60,8 @@ def finding_part(context: Context, shown: CurrentPlan) -> None:
     saved, lost, corpora = st.columns([2, 4, 3])
     with saved:
         before, after = context.model.checkpoint.nbytes, bytes_after(context, shown)
-        card(
-            "Saved", f"{1 - after / before:.0%}", f"{format_bytes(before)} to {format_bytes(after)}"
-        )
+        sizes = f"{format_bytes(before)} to {format_bytes(after)}"
+        card("Saved", f"{1 - after / before:.0%}", sizes)
     with lost, st.container(border=True, height="stretch"):
         _lost_part(loss, chance)
     with corpora, st.container(border=True, height="stretch"):
@@ -92,7 +88,7 @@ def meaning(context: Context, shown: CurrentPlan) -> str:
 
 
 def removed_share(context: Context) -> str:
-    """Sparsity in words: `Half of the experts pruned`."""
+    """Sparsity in words: `Half of the experts gone`."""
     what = "neurons" if context.plan.is_atomic else "experts"
     if context.plan.is_atomic and context.plan.unit != "neurons":
         unit = "parameters" if context.plan.unit == "params" else "bytes"
@@ -221,10 +217,10 @@ def runs_table(context: Context) -> None:
             placeholder="-",  # statistics of weights read no tokens
             alt=f"{len(runs)} cached runs and their cost",
             column_config={
-                "tokens": st.column_config.NumberColumn(format="localized"),
-                "tokens/s": st.column_config.NumberColumn(format="%.0f"),
-                "seconds": st.column_config.NumberColumn(format="%.3g"),
-                "peak MiB": st.column_config.NumberColumn(format="localized"),
+                "tokens": NumberColumn(format="localized"),
+                "tokens/s": NumberColumn(format="%.0f"),
+                "seconds": NumberColumn(format="%.3g"),
+                "peak MiB": NumberColumn(format="localized"),
             },
         )
     else:
@@ -242,16 +238,8 @@ def checks(context: Context) -> None:
     with st.container(horizontal=True):
         for corpus, run in context.runs.items():
             count = int((data.expert_stats(run).table["num_tokens"] == 0).sum())
-            if count:
-                word = "expert" if count == 1 else "experts"
-                st.badge(
-                    f"{count} {word} never routed on {literal_in_badge(corpus)}",
-                    icon=":material/warning:",
-                    color="orange",
-                )
-            else:
-                text = f"every expert routed on {literal_in_badge(corpus)}"
-                st.badge(text, icon=":material/check:", color="green")
+            who = f"{counted(count, 'expert')} never" if count else "every expert"
+            badge(f"{who} routed on {literal_in_badge(corpus)}", is_good=not count)
     if context.model.name == DEMO_MODEL:
         st.text("A small model trained for this demo; its rankings are its own.")
 
@@ -261,7 +249,7 @@ def calibrate_form(context: Context) -> None:
     st.markdown("**Collect statistics**: run the model once over a corpus.")
     with st.form("start.calibrate", border=False):
         corpus = st.selectbox(
-            "Corpus", calibration_texts(), key="start.corpus", format_func=text_label
+            "Corpus", calibration_corpora(), key="start.corpus", format_func=corpus_label
         )
         first, second = st.columns(2)
         tokens = first.select_slider(
@@ -293,10 +281,7 @@ def calibrate_form(context: Context) -> None:
         count=count,
     )
     st.caption(known_words(context, request))
-    command = shown_request(request).command()
-    if sent:
-        queue(request, context.model.name, command)
-    show_command(command)
+    offer_job(context, request, context.model.name, sent=sent)
 
 
 def known_words(context: Context, request: CalibrateRequest) -> str:
@@ -320,10 +305,9 @@ def known_words(context: Context, request: CalibrateRequest) -> str:
 def weights_button(context: Context) -> None:
     """Button to measure the weights, or a note that they are measured."""
     st.markdown("**Weights**: AIMER, Magnitude and Hoyer need no corpus.")
-    request = WeightsRequest(**own_model(context))
-    command = shown_request(request).command()
+    sent = False
     if data.weight_run(context.model) is not None:
-        st.badge("weights measured", icon=":material/check:", color="green")
-    elif st.button("Measure weights", icon=":material/play_arrow:", key="start.weights"):
-        queue(request, context.model.name, command)
-    show_command(command)
+        badge("weights measured")
+    else:
+        sent = st.button("Measure weights", icon=":material/play_arrow:", key="start.weights")
+    offer_job(context, WeightsRequest(**own_model(context)), context.model.name, sent=sent)

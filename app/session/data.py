@@ -73,7 +73,7 @@ def model_choices() -> list[ModelChoice]:
     return found
 
 
-def text_files() -> list[str]:
+def corpus_files() -> list[str]:
     """Text files directly below the models folder, by name; links are ignored for safety."""
     root = settings().models_root
     if root is None:
@@ -150,17 +150,17 @@ def weight_stats(run: Run) -> WeightStats:
     return remembered(load_weight_stats, run)
 
 
-def calibration_texts() -> list[str]:
+def calibration_corpora() -> list[str]:
     """Calibration corpora: the demo's, own files, and those of the hub."""
-    return [*TEXTS, *text_files(), *PRESETS]
+    return [*TEXTS, *corpus_files(), *PRESETS]
 
 
-def held_out_texts(context: Context) -> list[str]:
+def held_out_corpora(context: Context) -> list[str]:
     """Held-out corpora: the demo's, and files in the models folder."""
-    return [*(TEXTS if context.model.name == DEMO_MODEL else ()), *text_files()]
+    return [*(TEXTS if context.model.name == DEMO_MODEL else ()), *corpus_files()]
 
 
-def text_label(text: str) -> str:
+def corpus_label(text: str) -> str:
     """Display name of a corpus; marks those that are downloaded."""
     return f"{text} (from the hub)" if text in PRESETS else text
 

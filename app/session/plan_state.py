@@ -25,6 +25,7 @@ from pruning.planning.make import CurrentPlan
 from pruning.schedules import Spending, from_counts
 
 EDITOR, TABLE = "plan.editor", "plan.table"
+REFUSED = "plan.refused"  # session key: why the last edit was refused, until it was shown
 # Also declared to each widget; see `app.session.state.DEFAULTS`.
 _TEXTS = ("protect", "counts", "locked", "searched")
 DEFAULTS: dict[str, Any] = {
@@ -118,17 +119,8 @@ def remember_screen(on_screen: OnScreen) -> None:
 
 
 def _seen() -> OnScreen | None:
-    found = st.session_state.get("plan.on_screen")
-    return found if isinstance(found, OnScreen) else None
-
-
-def take_refusal() -> str:
-    """Why the last edit was refused, once; else empty."""
-    return str(st.session_state.pop("plan.refused", ""))
-
-
-def _refuse(reason: str) -> None:
-    st.session_state["plan.refused"] = reason
+    found: OnScreen | None = st.session_state.get("plan.on_screen")
+    return found
 
 
 def schedule_chosen() -> None:
@@ -156,13 +148,19 @@ def keep_by_hand(kept: Mapping[int, int], locked: frozenset[int]) -> None:
 
 def editor_edited() -> None:
     """Handle a moved bar or lock."""
-    if seen := _seen():
-        try:
-            edit = checked_edit(edit_message(EDITOR), seen.spending, seen.kept, seen.locked)
-        except PlanError as error:
-            _refuse(str(error))
-        else:
-            keep_by_hand(edit.kept, edit.locked)
+    _edit(lambda seen: checked_edit(edit_message(EDITOR), seen.spending, seen.kept, seen.locked))
+
+
+def _edit(make: Callable[[OnScreen], Edit]) -> None:
+    """Apply an edit of the plan on screen, or remember why it is refused."""
+    if (seen := _seen()) is None:
+        return
+    try:
+        edit = make(seen)
+    except (UserError, ValueError, IndexError) as error:
+        st.session_state[REFUSED] = str(error)
+    else:
+        keep_by_hand(edit.kept, edit.locked)
 
 
 def table_key() -> str:
@@ -172,16 +170,10 @@ def table_key() -> str:
 
 def table_edited() -> None:
     """Apply edited cells: each equals a move of a bar or a lock."""
-    seen, changes = _seen(), st.session_state.get(table_key())
+    changes = st.session_state.get(table_key())
     st.session_state["plan.table.edits"] = st.session_state.get("plan.table.edits", 0) + 1
-    if seen is None or not isinstance(changes, Mapping):
-        return
-    try:
-        edit = edited_cells(seen, changes.get("edited_rows", {}))
-    except (UserError, ValueError, IndexError) as error:
-        _refuse(str(error))
-    else:
-        keep_by_hand(edit.kept, edit.locked)
+    if isinstance(changes, Mapping):
+        _edit(lambda seen: edited_cells(seen, changes.get("edited_rows", {})))
 
 
 def edited_cells(seen: OnScreen, rows: Mapping[Any, Mapping[str, Any]]) -> Edit:

@@ -5,8 +5,8 @@ from itertools import accumulate
 from analysis.errors import PlanError
 
 MEGABYTES = 20
-# Plans and recipes nest four or five deep. The parsers recurse, and the YAML parser takes time that
-# grows with the square of the depth.
+# Plans and recipes nest four or five deep. The parsers recurse, and the YAML parser takes quadratic
+# time in the depth.
 _DEEPEST = 64
 
 
@@ -17,9 +17,9 @@ def uploaded_text(name: str, content: bytes) -> str:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise PlanError(f"{name} cannot be read: it is no UTF-8 text.") from error
+        raise PlanError(f"{name} cannot be read: it is not UTF-8 text.") from error
     if "\0" in text:
-        raise PlanError(f"{name} cannot be read: it is no text, but holds bytes of value 0.")
+        raise PlanError(f"{name} cannot be read: it holds null bytes, so it is not text.")
     # Depth of open brackets; those in strings count too.
     steps = (1 if letter in "[{" else -1 for letter in text if letter in "[{]}")
     if max(accumulate(steps), default=0) > _DEEPEST:

@@ -1,6 +1,5 @@
 """Explore: which experts each criterion keeps, and how much that depends on the corpus."""
 
-import math
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -18,7 +17,7 @@ from app.charts.overlap import pair_overlaps
 from app.components.expert_map import MapPanel, expert_map, map_payload
 from app.frame.charts import chart_files, show
 from app.frame.controls import MODES, ORDERS, switch
-from app.frame.notes import card, inform, show_command
+from app.frame.notes import against_chance, card, inform, show_command
 from app.parts.context import draw_page
 from app.parts.explore.advice import advice_part
 from app.parts.explore.corpora import blend_part, effects_part, overlap_map_part
@@ -79,18 +78,11 @@ def metrics(context: Context, shown: Ranked, beside: Ranked) -> None:
     with st.container(horizontal=True, key="facts"):  # wraps where the window is narrow
         card(
             f"Pruned by {beside.criterion.label} too",
-            *_against_chance(same, chance_overlap(shown.grid, fraction)),
+            *against_chance(same, chance_overlap(shown.grid, fraction)),
             note="Share of these pruned experts that the criterion on the left prunes too.",
             delta_arrow="auto",  # differing from the other criterion is neither good nor bad
         )
         _stability_metric(context, shown.criterion)
-
-
-def _against_chance(share: float, chance: float) -> tuple[str, str | None]:
-    """Difference of a share from chance."""
-    if math.isnan(share):
-        return "-", None
-    return f"{share:.0%}", f"{(share - chance) * 100:+.0f} pp vs chance"
 
 
 def _stability_metric(context: Context, criterion: Criterion) -> None:
@@ -102,7 +94,7 @@ def _stability_metric(context: Context, criterion: Criterion) -> None:
         card(label, "-", "needs two corpora", note=note)
     else:
         means = pair_overlaps(context)[["overlap", "chance"]].mean()
-        said = _against_chance(float(means["overlap"]), float(means["chance"]))
+        said = against_chance(float(means["overlap"]), float(means["chance"]))
         card(label, *said, note=note, delta_color="normal", delta_arrow="auto")
 
 
@@ -153,7 +145,7 @@ def stratification(context: Context, *ranked: Ranked) -> None:
         mode=mode,
         selected=chosen_expert(context.model.layers),
     )
-    expert_map(payload, key=MAP, on_select_change=partial(choose_on_map, MAP))
+    expert_map(payload, key=MAP, on_select=partial(choose_on_map, MAP))
 
 
 def _counts(context: Context, grid: Grid) -> IntArray:

@@ -7,13 +7,7 @@ from result_charts import drawn
 
 from analysis.errors import StatsError
 from analysis.model import ModelRef
-from app.charts.benchmarks import (
-    benchmark_results,
-    board_of,
-    own_leaderboard,
-    shares_of,
-    ways_of,
-)
+from app.charts.benchmarks import benchmark_results, board_of, own_leaderboard, shares_of, ways_of
 from app.charts.names import FULL
 from pruning.evaluate.benchmarks.record import (
     BenchmarkScore,

@@ -57,7 +57,7 @@ def test_experts_that_lose_the_same_share_are_shown_as_the_criterion_tells_them_
 
 
 @pytest.mark.parametrize("scope", ["Global", "Per layer"])
-def test_overlap_of_texts_is_that_of_the_sets(open_page, heapr, scope):
+def test_overlap_of_corpora_is_that_of_the_sets(open_page, heapr, scope):
     test = open_page("explore", inside="Corpora", **NEURONS | {"scope": scope})
     table = table_of(opened(test, "neuron-overlap"), "corpus_a", "overlap", "chance")
     for row in table.itertuples():

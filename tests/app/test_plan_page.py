@@ -300,7 +300,7 @@ def test_files_that_do_not_fit_are_refused_in_one_message(open_page):
         ("d.json", plan_of_demo(schema_version=7), "schema_version 7"),
         ("e.json", "{", "cannot be read"),
         ("f.csv", "layer,kept\n0,99\n", "gives layer 0 the number '99'"),
-        ("g.csv", "layer,kept\n0,31\n", "none of the sparsities"),
+        ("g.csv", "layer,kept\n0,31\n", "not a sparsity that this page offers"),
         ("h.yaml", "model: x\ncriterion: random\nbudget: {sparsity: 50%}\n", "recipe is for x"),
         ("i.yaml", "model: demo\ncriterion: rep\n", "2 problems"),
     ]

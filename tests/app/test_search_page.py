@@ -24,10 +24,7 @@ from app.jobs.store import JobStore
 from pruning.plan import load_plan
 from pruning.planning.make import make_plan
 from pruning.planning.ranking import select
-from pruning.planning.searches import (
-    estimate_search,
-    searched_selection,
-)
+from pruning.planning.searches import estimate_search, searched_selection
 from pruning.recipe import SearchSection
 from pruning.recipe_file import recipe_from_yaml
 from pruning.requests.plan import PlanRequest

@@ -259,7 +259,7 @@ def test_a_text_that_is_a_link_is_not_offered(models_root, tmp_path):
     secret.write_text("of somebody else")
     link.symlink_to(secret)
     try:
-        offered = data.text_files()
+        offered = data.corpus_files()
     finally:
         link.unlink()
     assert offered == [str(models_root / "rows.jsonl")]

@@ -1,49 +1,25 @@
-"""The script that the browser test drives; its query parameters choose the data."""
+"""The script that the browser test drives: layers 1 to 6 of 32 experts, 16 kept."""
 
-import numpy as np
 import streamlit as st
-from synthetic_maps import magnitude_and_aimer, panel_from_scores
+from synthetic_maps import magnitude_and_aimer
 
 from app.components.expert_map import expert_map, map_payload
 
-st.set_page_config(layout="wide")
-query = st.query_params
-num_layers, num_experts = int(query.get("layers", "6")), int(query.get("experts", "32"))
-kept = int(query.get("kept", str(num_experts // 2)))
-if query.get("steps"):
-    kept = kept + np.random.default_rng(3).integers(-kept // 2, kept // 3, size=num_layers)
-panels = magnitude_and_aimer(num_layers, num_experts, kept)
-if query.get("flat"):
-    panels = (panel_from_scores("Flat", np.ones((num_layers, num_experts)), kept), panels[1])
-if query.get("ragged"):
-    scores = panels[0].scores.copy()
-    scores[1::2, num_experts * 3 // 4 :] = np.nan
-    panels = (panel_from_scores("Ragged", scores, kept // 2),)
-panels = panels[: int(query.get("panels", "2"))]
 
-
-def count_calls() -> None:
+def choose() -> None:
+    picked = st.session_state["map"]["selection"]
+    place = (picked["layer"], picked["expert"])
+    st.session_state["chosen"] = None if picked["layer"] is None else place
     st.session_state["calls"] = st.session_state.get("calls", 0) + 1
 
 
-arrangement = st.segmented_control(
-    "Arrangement", ["rank", "expert"], default=query.get("arrangement", "rank"), required=True
-)
-mode = st.segmented_control(
-    "Mode", ["values", "mask", "delta"], default=query.get("mode", "values"), required=True
-)
-if st.button("Let the app choose"):
-    st.session_state["wish"] = (4, 9)
+st.set_page_config(layout="wide")
+arrangement = st.segmented_control("Arrangement", ["rank", "expert"], default="rank", required=True)
+chosen = st.session_state.get("chosen")
 with st.container(border=True):
-    selected = expert_map(
-        map_payload(
-            range(1, num_layers + 1),
-            panels,
-            arrangement=arrangement,
-            mode=mode,
-            selected=st.session_state.get("wish"),
-        ),
-        key="map",
-        on_select_change=count_calls,
+    panels = magnitude_and_aimer(6, 32, 16)
+    payload = map_payload(
+        range(1, 7), panels, arrangement=arrangement, mode="values", selected=chosen
     )
-st.text(f"python says {selected}, calls {st.session_state.get('calls', 0)}")
+    expert_map(payload, key="map", on_select=choose)
+st.text(f"python says {chosen}, calls {st.session_state.get('calls', 0)}")

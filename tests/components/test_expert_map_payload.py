@@ -1,4 +1,4 @@
-"""What the expert map sends and refuses, and who moves the selection."""
+"""What the expert map sends and refuses."""
 
 import base64
 import dataclasses
@@ -9,10 +9,8 @@ from importlib.resources import files
 
 import numpy as np
 import pytest
-from streamlit.testing.v1 import AppTest
 
 from app.components.expert_map import MapPanel, map_payload
-from app.components.expert_map.payload import parse_selection, settle
 
 
 def small_panel(**changes):
@@ -147,62 +145,3 @@ def test_payload_refuses_panels_that_do_not_fit(synthetic):
         payload(small_panel(), layers=(3,))
     with pytest.raises(ValueError, match="same number of experts"):
         payload(small_panel(), synthetic.magnitude_and_aimer(2, 3, 1)[0])
-
-
-@pytest.mark.parametrize(
-    ("event", "selection"),
-    [
-        ({"layer": 7, "expert": 1, "at": 5}, (7, 1)),
-        ({"layer": 7, "expert": 2}, None),  # layer 7 has two experts
-        ({"layer": 4, "expert": 0}, None),
-        ({"layer": None, "expert": None}, None),
-        ({"layer": 3, "expert": True}, None),
-        ({"layer": "3", "expert": 0}, None),
-        ({"layer": 3, "expert": -1}, None),
-        ({}, None),
-        ("3,1", None),
-        (None, None),
-    ],
-)
-def test_selection_from_the_browser_is_checked(event, selection):
-    assert parse_selection(event, payload(small_panel())) == selection
-
-
-CLICK, LATER_CLICK = {"layer": 3, "expert": 5, "at": 1}, {"layer": 3, "expert": 5, "at": 2}
-
-
-def test_the_newer_of_click_and_wish_wins():
-    assert settle(None, None, None, (3, 5)).current == (3, 5)
-    first = settle(None, CLICK, (3, 5), None)
-    assert first.current == (3, 5)
-    moved = settle(first, CLICK, (3, 5), (4, 9))
-    assert moved.current == (4, 9)
-    # The browser repeats its last message; the same choice made again counts.
-    assert settle(moved, CLICK, (3, 5), (4, 9)).current == (4, 9)
-    assert settle(moved, LATER_CLICK, (3, 5), (4, 9)).current == (3, 5)
-    # Clearing is a choice, but a new mount is not.
-    assert settle(first, {"layer": None, "expert": None, "at": 2}, None, None).current is None
-    assert settle(first, None, None, None).current == (3, 5)
-
-
-def one_map(layer):
-    import numpy as np
-    import streamlit as st
-
-    from app.components.expert_map import MapPanel, expert_map, map_payload
-
-    table = np.array([[0.0, 1.0, 0.5]])
-    panel = MapPanel("REAP", "", table, np.array([[1, 2, 0]]), np.array([2]), table)
-    layers = [st.session_state.setdefault("layer", layer)]
-    payload = map_payload(layers, [panel], arrangement="rank", mode="mask", selected=None)
-    st.text(str(expert_map(payload, key="page.map")))
-
-
-def test_page_reads_an_injected_selection_and_forgets_it_for_another_model():
-    page = AppTest.from_function(one_map, args=(3,), default_timeout=30).run()
-    assert page.text[0].value == "None"
-    page.session_state["page.map"] = {"selection": {"layer": 3, "expert": 2}}
-    assert page.run().text[0].value == "(3, 2)"
-    page.session_state["layer"] = 8
-    assert page.run().text[0].value == "None"
-    assert not page.exception

@@ -1,8 +1,8 @@
-"""Messages of the expert map to and from the browser; no streamlit."""
+"""Packs layer x expert tables for the browser: pure, no streamlit."""
 
 import base64
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 Arrangement = Literal["rank", "expert"]
 Mode = Literal["values", "mask", "delta"]
-Selection = tuple[int, int]
 
 PAD = -1
 # 2^15 is the largest power of two a half float holds, and leaves 29 octaves below it.
@@ -80,7 +79,7 @@ def map_payload(
     *,
     arrangement: Arrangement,
     mode: Mode,
-    selected: Selection | None,
+    selected: tuple[int, int] | None,
 ) -> dict[str, Any]:
     """What `expert_map` sends: JSON-ready, at most 64 KiB for two panels of 48 x 128.
 
@@ -110,18 +109,6 @@ def map_payload(
         "mode": mode,
         "selected": None if selected is None else [int(part) for part in selected],
     }
-
-
-def parse_selection(event: object, payload: Mapping[str, Any]) -> Selection | None:
-    """The (layer, expert) in a browser message; None if none, malformed or not on the map."""
-    if not isinstance(event, Mapping):
-        return None
-    layer, expert = event.get("layer"), event.get("expert")
-    # bool is an int in Python, but JSON's true is not a layer.
-    if type(layer) is not int or type(expert) is not int or layer not in payload["layers"]:
-        return None
-    count = payload["counts"][payload["layers"].index(layer)]
-    return (layer, expert) if 0 <= expert < count else None
 
 
 def _pack_panel(panel: MapPanel) -> dict[str, Any]:
@@ -163,34 +150,3 @@ def _by_rank(panel: MapPanel, table: NDArray[Any]) -> NDArray[Any]:
     """A table by expert id, reordered from first to keep to last; NaN past the last."""
     sorted_ = np.take_along_axis(table, np.where(panel.order == PAD, 0, panel.order), axis=1)
     return np.where(panel.order == PAD, np.nan, sorted_)
-
-
-@dataclass(frozen=True)
-class SelectionMemory:
-    """State of one map after the previous script run."""
-
-    reported: object
-    given: Selection | None
-    current: Selection | None
-
-
-def settle(
-    memory: SelectionMemory | None,
-    reported: object,
-    chosen: Selection | None,
-    given: Selection | None,
-) -> SelectionMemory:
-    """The newer of the browser's choice and the app's selection wins; the choice if both are new.
-
-    The browser repeats its last message in every run, so only a message that differs from the
-    remembered one is a choice. Time stamps make repeated choices differ.
-    """
-    if memory is None:
-        memory = SelectionMemory(None, None, None)
-    current = memory.current
-    if given != memory.given:
-        current = given
-    # No message is no choice: the map was just mounted.
-    if reported is not None and reported != memory.reported:
-        current = chosen
-    return SelectionMemory(reported, given, current)

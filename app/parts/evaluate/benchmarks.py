@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pandas as pd
 import streamlit as st
+from streamlit.column_config import NumberColumn, TextColumn
 
 from analysis.demo.tasks import LOCAL_TASKS
 from analysis.errors import UserError
@@ -25,7 +26,7 @@ from app.charts.benchmarks import (
 from app.charts.choices import ALL_SHARES, ResultChoice
 from app.charts.context import Context
 from app.charts.names import FULL
-from app.frame.charts import chart_card, csv_button, show
+from app.frame.charts import chart_card, show, show_table
 from app.frame.controls import choose, one_of
 from app.frame.job_form import DTYPES, dtype_field, offer_job, share_control
 from app.frame.notes import inform, show_command
@@ -149,24 +150,24 @@ def _leaderboard(board: Board, weights: dict[str, float]) -> None:
     whole = table.loc[table["candidate"] == FULL, "average"]
     beside = f" The original model averages {whole.iloc[0]:.3f}." if len(whole) else ""
     st.markdown(f"**Leaderboard**: {_first(pruned)}.{beside}")
-    st.dataframe(
-        _with_errors(table, board),
-        hide_index=True,
+    # The file has the standard error of each score in its own column.
+    errors = board.errors().add_suffix(" stderr").rename_axis("candidate").reset_index()
+    show_table(
+        table.merge(errors, on="candidate"),
+        "benchmarks",
+        f"{len(table)} candidates by average rank over {len(board.tasks)} benchmarks",
+        shown=_with_errors(table, board),
         placeholder="-",
-        alt=f"{len(table)} candidates by average rank over {len(board.tasks)} benchmarks",
         column_config={
-            "candidate": st.column_config.TextColumn(pinned=True),
-            "average_rank": st.column_config.NumberColumn("average rank", format="%.2f"),
-            "memory_saved": st.column_config.NumberColumn("memory saved", format="percent"),
+            "candidate": TextColumn(pinned=True),
+            "average_rank": NumberColumn("average rank", format="%.2f"),
+            "memory_saved": NumberColumn("memory saved", format="percent"),
         },
     )
     st.text(
         f"{board.about}. Scores ± standard error (Wilson's interval where all or no answers are "
         "right). Rank 1 is best; ties share ranks."
     )
-    # The file has the standard error of each score in its own column.
-    errors = board.errors().add_suffix(" stderr").rename_axis("candidate").reset_index()
-    csv_button(table.merge(errors, on="candidate"), "benchmarks")
 
 
 def _first(pruned: pd.DataFrame) -> str:
@@ -221,11 +222,10 @@ def run_form(context: Context, dtype: str) -> None:
     if not values["tasks"]:
         st.text("Enter at least one task.")
         return
-    request: BenchmarkRequest = validated(BenchmarkRequest, values)
     sent = st.button(
         "Run benchmarks", icon=":material/play_arrow:", type="primary", key="bench.run.send"
     )
-    offer_job(context, request, about, sent=sent, plan=shown)
+    offer_job(context, validated(BenchmarkRequest, values), about, sent=sent, plan=shown)
 
 
 def _candidate(

@@ -7,18 +7,14 @@ from typing import Any, Final
 
 import pandas as pd
 import streamlit as st
+from streamlit.column_config import NumberColumn, TextColumn
 
 from analysis.model import DEMO_MODEL
 from app.charts import evaluation_curves
 from app.charts.choices import ResultChoice
 from app.charts.context import Context
-from app.charts.evaluations import (
-    measures_of,
-    series_name,
-    stored_results,
-    usual_measure,
-)
-from app.frame.charts import chart_card, csv_button, show
+from app.charts.evaluations import measures_of, series_name, stored_results, usual_measure
+from app.frame.charts import chart_card, show, show_table
 from app.frame.controls import choose, switch
 from app.frame.job_form import (
     dtype_field,
@@ -31,17 +27,11 @@ from app.frame.job_form import (
 from app.frame.notes import inform
 from app.literal import literal
 from app.parts.plan_bar import loss_of_plan, losses_table
-from app.session.data import held_out_texts, losses_of, records_of, settings
+from app.session.data import held_out_corpora, losses_of, records_of, settings
 from app.session.job_queue import own_model
 from app.session.keeping import remembered
 from pruning.evaluate.by_sample import difference
-from pruning.evaluate.quality import (
-    PlanLoss,
-    candidates_at,
-    full_losses,
-    losses_at,
-    random_at,
-)
+from pruning.evaluate.quality import PlanLoss, candidates_at, full_losses, losses_at, random_at
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore
 from pruning.evaluate.result import MEASURES
 from pruning.requests.base import validated
@@ -54,11 +44,11 @@ _SCREENING: Final = (
 )
 _ORDER: Final = ("mean", "worst", "candidate", "worst_on", "away", "size", "num_samples")
 _COLUMNS: Final = {
-    "mean": st.column_config.NumberColumn(width=64, format="%+.3f", help="Mean over the corpora."),
-    "worst": st.column_config.NumberColumn(width=64, format="%+.3f"),
-    "worst_on": st.column_config.TextColumn("worst on"),
-    "num_samples": st.column_config.NumberColumn("samples"),
-    "away": st.column_config.TextColumn(
+    "mean": NumberColumn(width=64, format="%+.3f", help="Mean over the corpora."),
+    "worst": NumberColumn(width=64, format="%+.3f"),
+    "worst_on": TextColumn("worst on"),
+    "num_samples": NumberColumn("samples"),
+    "away": TextColumn(
         "vs best",
         help="Too close to call: the 95% bootstrap interval of the difference contains 0.",
     ),
@@ -190,16 +180,16 @@ def _table(table: pd.DataFrame, own: str) -> None:
     """Table of candidates; plan `own` is labelled as yours."""
     way = str(table["way"].iloc[0]) if len(table) else ""
     names = table["candidate"]
-    st.dataframe(
-        table.assign(candidate=names.mask(table["plan"] == own, "yours: " + names)),
-        hide_index=True,
+    show_table(
+        table,
+        f"candidates{way and '-other'}",
+        f"{len(table)} candidates by mean added loss, lowest first",
+        shown=table.assign(candidate=names.mask(table["plan"] == own, "yours: " + names)),
         # Key numbers come first, so that a phone shows them.
         column_order=_ORDER,
         column_config=_COLUMNS,
         key=f"candidates.{way}",
-        alt=f"{len(table)} candidates by mean added loss, lowest first",
     )
-    csv_button(table, f"candidates{way and '-other'}")
 
 
 def _names(table: pd.DataFrame, times: Mapping[str, str]) -> list[str]:
@@ -228,7 +218,7 @@ def _away(best: PlanLoss | None, other: PlanLoss | None) -> str:
     apart = difference(other, best)
     if apart is None:
         return f"{other.mean - best.mean:+.3f}"
-    return f"{apart.mean:+.3f}" if apart.is_clear else "too near to tell"
+    return f"{apart.mean:+.3f}" if apart.is_clear else "too close to call"
 
 
 def evaluation_form(context: Context, records: Sequence[EvaluationRecord]) -> None:
@@ -249,7 +239,7 @@ def evaluation_form(context: Context, records: Sequence[EvaluationRecord]) -> No
         return
     with st.form(f"evaluate.{_PLAN if plan else 'sweep'}", border=False):
         values = {} if plan else sweep_fields(context, "evaluate")
-        values |= _texts_and_numbers(context, records)
+        values |= _common_fields(context, records)
         sent = queue_button("Run evaluation")
     if plan and not values["corpora"]:
         st.text("Choose at least one corpus.")
@@ -263,9 +253,9 @@ def evaluation_form(context: Context, records: Sequence[EvaluationRecord]) -> No
         offer_job(context, request, context.model.name, sent=sent)
 
 
-def _texts_and_numbers(context: Context, records: Sequence[EvaluationRecord]) -> dict[str, Any]:
+def _common_fields(context: Context, records: Sequence[EvaluationRecord]) -> dict[str, Any]:
     """Draw corpora, sample count and dtype; return request fields."""
-    texts = held_out_texts(context)
+    texts = held_out_corpora(context)
     corpora = st.multiselect(
         "Held-out corpora", texts, default=texts[:1], key="evaluate.corpora", format_func=literal
     )

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Final
 
 import streamlit as st
+from streamlit.column_config import NumberColumn, TextColumn
 
 from analysis.published import ABILITIES
 from app.charts.names import FULL
@@ -17,7 +18,7 @@ from app.charts.published import (
     scores_of,
     source_of,
 )
-from app.frame.charts import csv_button, show_chart
+from app.frame.charts import show_chart, show_table
 from app.frame.controls import choose, switch
 from app.literal import literal
 
@@ -93,24 +94,18 @@ def _leaderboard(setting: Setting, weights: dict[str, float]) -> None:
         f"**Leaderboard**: best average rank {best['candidate']} ({best['average_rank']:.2f}). The "
         f"original model averages {table.set_index('candidate')['average'][FULL]:.3f}."
     )
-    numbers = {
-        name: st.column_config.NumberColumn(format="%.3f")
-        for name in table.columns
-        if name not in ("candidate", "average_rank")
-    }
-    st.dataframe(
+    show_table(
         table,
-        hide_index=True,
+        "leaderboard",
+        f"{len(table)} candidates by average rank, best first: {best['candidate']}",
         placeholder="-",
-        alt=f"{len(table)} candidates by average rank, best first: {best['candidate']}",
         column_config={
-            **numbers,
-            "candidate": st.column_config.TextColumn(pinned=True),
-            "average_rank": st.column_config.NumberColumn("average rank", format="%.2f"),
+            **dict.fromkeys(table.columns, NumberColumn(format="%.3f")),
+            "candidate": TextColumn(pinned=True),
+            "average_rank": NumberColumn("average rank", format="%.2f"),
         },
     )
     st.text(
         f"{source_of(setting.table)}. Rank 1 is best; ties share the mean of their ranks. The "
         f"table has {len(table.columns) - 1} numeric columns; scroll sideways to see all."
     )
-    csv_button(table, "leaderboard")

@@ -5,16 +5,17 @@ from typing import Final
 
 import pandas as pd
 import streamlit as st
+from streamlit.column_config import NumberColumn
 
 from app.charts import hidden_states
 from app.charts.choices import ResultChoice
 from app.charts.context import Context
-from app.frame.charts import csv_button, show
+from app.frame.charts import show, show_table
 from app.frame.controls import choose
 from app.frame.job_form import offer_job, queue_button, sweep_fields
 from app.frame.notes import inform
 from app.literal import literal
-from app.session.data import held_out_texts, records_of
+from app.session.data import held_out_corpora, records_of
 from app.session.job_queue import own_model
 from pruning.evaluate.record import VarianceStore
 from pruning.requests.base import validated
@@ -67,30 +68,26 @@ def _figure(context: Context, results: pd.DataFrame) -> None:
     table = pd.DataFrame({"mean_factor": factors, "last_layer": ratios})
     table = table.rename_axis("candidate").reset_index()
     if len(table):
-        st.dataframe(
+        note = (
+            "exp(mean over layers of |ln(pruned / original)|): 1 is no change; twice and half the "
+            "original's variance both give 2."
+        )
+        show_table(
             table,
-            hide_index=True,
-            alt=f"Mean factor between {len(table)} candidates and the original, nearest first",
+            "hidden-states-factors",
+            f"Mean factor between {len(table)} candidates and the original, nearest first",
             column_config={
-                "mean_factor": st.column_config.NumberColumn(
-                    "mean factor",
-                    format="%.3f",
-                    help="exp(mean over layers of |ln(pruned / original)|): 1 is no change; twice "
-                    "and half the original's variance both give 2.",
-                ),
-                "last_layer": st.column_config.NumberColumn(
-                    "last layer, pruned / original", format="%.3f"
-                ),
+                "mean_factor": NumberColumn("mean factor", format="%.3f", help=note),
+                "last_layer": NumberColumn("last layer, pruned / original", format="%.3f"),
             },
         )
-        csv_button(table, "hidden-states-factors")
 
 
 def _form(context: Context) -> None:
     """Queue a measurement as a job."""
     st.markdown("**Measure more**: run up to 4,096 tokens of a held-out corpus through each model.")
     with st.form(f"{_PREFIX}.form", border=False):
-        values, texts = sweep_fields(context, _PREFIX), held_out_texts(context)
+        values, texts = sweep_fields(context, _PREFIX), held_out_corpora(context)
         text = st.selectbox(
             "Held-out corpus",
             texts,

@@ -4,12 +4,14 @@ from collections.abc import Mapping
 
 import pandas as pd
 import streamlit as st
+from streamlit.column_config import CheckboxColumn, NumberColumn
 
 from analysis.criteria import get_criterion
 from analysis.ranking.advice import ADVICE, Purpose, read_overlaps
 from app.charts.context import BLEND, Context
-from app.frame.charts import csv_button, drawn, show_table
+from app.frame.charts import drawn, show_table
 from app.frame.controls import switch
+from app.frame.notes import badge
 from app.literal import literal
 from app.session import data
 from app.session.data import losses_of
@@ -59,23 +61,18 @@ def _own_reading(context: Context, purpose: Purpose) -> None:
     if (chart := drawn("overlap-map", context)) is None:
         return
     reading = read_overlaps(purpose, chart.table)
-    if reading.agrees:
-        st.badge("Stability: agrees with the paper", icon=":material/check:", color="green")
-    else:
-        st.badge("Stability: disagrees with the paper", icon=":material/warning:", color="orange")
+    says = "agrees" if reading.agrees else "disagrees"
+    badge(f"Stability: {says} with the paper", is_good=reading.agrees)
     texts = literal(", ".join(context.runs))
     st.markdown(f"{reading.sentence} At {context.sparsity} sparsity over {texts}.")
-    st.dataframe(
+    overlap, recommended = NumberColumn(format="%.3f"), CheckboxColumn()
+    show_table(
         reading.table,
-        hide_index=True,
+        "which-criterion",
+        reading.sentence,
         height=220,
-        alt=reading.sentence,
-        column_config={
-            "overlap": st.column_config.NumberColumn(format="%.3f"),
-            "recommended": st.column_config.CheckboxColumn(),
-        },
+        column_config={"overlap": overlap, "recommended": recommended},
     )
-    csv_button(reading.table, "which-criterion")
 
 
 def _quality(reading: QualityReading) -> None:
@@ -85,11 +82,7 @@ def _quality(reading: QualityReading) -> None:
         st.badge("Quality: not measured", icon=":material/help:", color="gray")
         st.markdown("No plan by these criteria was measured together with Random at this sparsity.")
         return
-    said = f"Quality: {better} of {measured} plans beat Random"
-    if better == measured:
-        st.badge(said, icon=":material/check:", color="green")
-    else:
-        st.badge(said, icon=":material/warning:", color="orange")
+    badge(f"Quality: {better} of {measured} plans beat Random", is_good=better == measured)
     words = [
         f"{get_criterion(row.criterion).label} on {row.corpora} {row.loss:+.2f} "
         f"(Random {row.random:+.2f})"

@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 import streamlit as st
+from streamlit.column_config import NumberColumn
 
 from analysis.corpora import PRESETS, corpus_name
 from analysis.criteria import CRITERIA, NEURON_CRITERIA
@@ -18,14 +19,14 @@ from app.charts.context import BLEND, CURVE_BESIDE, Context
 from app.charts.loss_bins import WORDS
 from app.charts.names import criterion_label
 from app.charts.overlap_by_tokens import parts_of
-from app.frame.charts import csv_button, show, show_chart, show_table
+from app.frame.charts import show, show_chart, show_table
 from app.frame.controls import choose
 from app.frame.job_form import calibrated_field, offer_job, queue_button, samples_field
 from app.frame.job_panel import job_panel
 from app.frame.notes import NO_CALIBRATION, inform, show_command
 from app.literal import literal
 from app.session import data
-from app.session.data import held_out_texts, records_of
+from app.session.data import held_out_corpora, records_of
 from app.session.job_queue import own_model
 from pruning.evaluate.bins import BinsRecord, BinsStore
 from pruning.plan import ATOMIC_GRANULARITY
@@ -122,7 +123,7 @@ def how_to_collect(context: Context, run: Run, lacking: str, groups: str) -> Non
     inform(f"The statistics of {literal(name)} lack {lacking}. Collect it with:")
     source = name
     if name not in TEXTS and name not in PRESETS:  # a file name: --corpus takes its path
-        source = next((path for path in data.text_files() if corpus_name(path) == name), name)
+        source = next((path for path in data.corpus_files() if corpus_name(path) == name), name)
     request = CalibrateRequest(
         model=data.shown_model(context.model),
         corpus=source,
@@ -216,20 +217,20 @@ def _overview(overview: pd.DataFrame) -> None:
         score=[criterion_label(name) for name in overview["criterion"]],
         order=overview["order"].map({"saliency": "saliency", "index": "place"}),
     ).rename(columns={"calibrated_on": "calibration", "first": "first bin", "last": "last bin"})
-    st.dataframe(
-        table[list(_SHOWN)],
-        hide_index=True,
+    show_table(
+        overview,
+        "loss-bins-of-all-scores",
+        f"Rank correlation of {len(table)} scores with the true loss change",
+        shown=table[list(_SHOWN)],
         placeholder="-",
-        alt=f"Rank correlation of {len(table)} scores with the true loss change",
         column_config={
-            "agreement": st.column_config.NumberColumn("rank correlation", format="%.2f"),
-            "first bin": st.column_config.NumberColumn(format="%+.4f"),
-            "last bin": st.column_config.NumberColumn(format="%+.4f"),
+            "agreement": NumberColumn("rank correlation", format="%.2f"),
+            "first bin": NumberColumn(format="%+.4f"),
+            "last bin": NumberColumn(format="%+.4f"),
         },
     )
     if note := random_note(overview):
         st.text(note)
-    csv_button(overview, "loss-bins-of-all-scores")
 
 
 def random_note(overview: pd.DataFrame) -> str:
@@ -257,12 +258,11 @@ def _form(context: Context, granularity: str) -> None:
         return
     asked = {**own_model(context), "granularity": granularity, **values}
     try:
-        request: BinsRequest = validated(BinsRequest, asked)
+        request = validated(BinsRequest, asked)
     except UserError as error:
         st.error(literal(error), icon=":material/error:")
         return
-    about = f"{WORDS[granularity]} of {context.model.name}"
-    offer_job(context, request, about, sent=sent)
+    offer_job(context, request, f"{WORDS[granularity]} of {context.model.name}", sent=sent)
 
 
 def _values(context: Context, granularity: str) -> dict[str, Any]:
@@ -276,7 +276,7 @@ def _values(context: Context, granularity: str) -> dict[str, Any]:
         key=f"bins.{granularity}.criterion",
     )
     corpus = second.selectbox(
-        "Held-out corpus", held_out_texts(context), key=f"bins.{granularity}.corpus"
+        "Held-out corpus", held_out_corpora(context), key=f"bins.{granularity}.corpus"
     )
     calibrated = calibrated_field(context, f"bins.{granularity}", third)
     first, second, third = st.columns(3)

@@ -15,7 +15,7 @@ from app.charts.context import BLEND, Context
 from app.charts.paths import runs_with_samples
 from app.frame.charts import drawn, show_chart, show_table
 from app.frame.controls import switch
-from app.frame.notes import NO_CALIBRATION, inform, show_command
+from app.frame.notes import NO_CALIBRATION, badge, inform, show_command
 from app.literal import literal, literal_in_badge
 from app.parts.explore.evidence import how_to_collect
 from app.session import data
@@ -23,7 +23,6 @@ from app.session.chosen_expert import Place, chosen_expert
 from app.tables.experts import Sources, expert_means, expert_ranks, expert_sums, rank_summary
 from pruning.requests.base import command_line, repeated
 
-_NO_CALIBRATION = "No calibration yet: see the **Start** page."
 # The page waits for it; use the command line for more.
 _MOST_PATHS: Final = 1000
 _MOST_CLUSTERS: Final = 64
@@ -67,14 +66,13 @@ def _measured(context: Context, place: Place, where: str) -> None:
     st.markdown("**On each corpus**")
     stats = context.calibrated
     if not stats:
-        inform(_NO_CALIBRATION)
+        inform(NO_CALIBRATION)
         return
     means = expert_means(stats, *place)
     name = f"layer {place[0]}, expert {place[1]}"
     silent = [corpus for corpus in stats if means.set_index("number")[corpus].iloc[0] == 0]
     if silent:
-        texts = literal_in_badge(", ".join(silent))
-        st.badge(f"no token of {texts} reached it", icon=":material/warning:", color="orange")
+        badge(f"no token of {literal_in_badge(', '.join(silent))} reached it", is_good=False)
     show_table(means, f"{where}-means", f"Means of {name} by corpus")
     with st.expander("All stored sums", key=f"data.{where}-sums", on_change="rerun") as sums:
         if sums.open:
@@ -104,7 +102,7 @@ def _ranks(context: Context, place: Place, where: str) -> None:
 def _never_routed(context: Context) -> None:
     st.markdown("**Experts that no calibration token reached**")
     if not context.runs:
-        inform(_NO_CALIBRATION)
+        inform(NO_CALIBRATION)
         return
     lacking = [
         each.table.loc[each.table["num_tokens"] == 0, ["layer", "expert"]].assign(corpora=corpus)
@@ -113,7 +111,7 @@ def _never_routed(context: Context) -> None:
     by_expert = pd.concat(lacking).groupby(["layer", "expert"])["corpora"]
     table = by_expert.agg(", ".join).reset_index()
     if table.empty:
-        st.badge("every expert routed on every corpus", icon=":material/check:", color="green")
+        badge("every expert routed on every corpus")
         return
     show_table(table, "never-routed", f"{len(table)} experts that some corpus never reached")
 
@@ -199,6 +197,6 @@ def _command(context: Context, corpora: list[str], choice: PathChoice) -> None:
     show_command(line, heading="This choice as a plan; its table has these numbers")
     st.text(
         "Layers keep different numbers of experts. Add --sparsity to set the sparsity. Or choose "
-        "the criterion MoE Pathfinder ({DEFAULT_PATHS} paths per sample) with the schedule global: "
-        "it prunes in the same order."
+        f"the criterion MoE Pathfinder ({DEFAULT_PATHS} paths per sample) with the schedule "
+        "global: it prunes in the same order."
     )

@@ -22,13 +22,14 @@ from app.charts.neurons_kept import clicked_expert
 from app.charts.same_bytes import same_bytes_table
 from app.frame.charts import selection_of, show, show_chart
 from app.frame.controls import one_of, switch
-from app.frame.notes import card, inform, show_command
+from app.frame.job_form import offer_job
+from app.frame.notes import against_chance, card, inform, show_command
 from app.literal import literal
 from app.parts.explore.evidence import bins_part
 from app.session import data
 from app.session.chosen_expert import pin_or_unpin
-from app.session.data import calibration_texts, records_of, text_label
-from app.session.job_queue import own_model, queue, shown_request
+from app.session.data import calibration_corpora, corpus_label, records_of
+from app.session.job_queue import own_model
 from app.session.plan_data import check_page_reads, lacks_statistics
 from pruning.atoms.selection import AtomScope
 from pruning.evaluate.record import EvaluationStore
@@ -44,7 +45,7 @@ def neurons_missing_part(context: Context) -> None:
     """Show what is missing, and offer the calibration per neuron."""
     if context.criterion is None:
         raise ValueError("a criterion of weights alone lacks no statistics")
-    known = calibration_texts()
+    known = calibration_corpora()
     names = {corpus_name(corpus): corpus for corpus in known}
     chosen = names.get(context.corpus, known[0])
     inform(
@@ -58,7 +59,7 @@ def neurons_missing_part(context: Context) -> None:
         "Corpus",
         known,
         index=known.index(chosen),
-        format_func=text_label,
+        format_func=corpus_label,
         key="neurons.corpus",
         width=320,
     )
@@ -69,14 +70,11 @@ def neurons_missing_part(context: Context) -> None:
         settings = run.manifest.settings
         before = {"tokens": sum(each.num_tokens for each in run.manifest.corpora)}
         before |= {key: settings[key] for key in ("seq_len", "seed") if key in settings}
-    request: CalibrateRequest = validated(
-        CalibrateRequest, {**own_model(context), "corpus": corpus, "groups": groups, **before}
-    )
-    command = shown_request(request).command()
+    asked = {**own_model(context), "corpus": corpus, "groups": groups, **before}
     label, icon = "Collect statistics of neurons", ":material/play_arrow:"
-    if st.button(label, icon=icon, type="primary", key="neurons.collect"):
-        queue(request, f"neurons of {context.model.name}", command)
-    show_command(command)
+    sent = st.button(label, icon=icon, type="primary", key="neurons.collect")
+    about = f"neurons of {context.model.name}"
+    offer_job(context, validated(CalibrateRequest, asked), about, sent=sent)
 
 
 def same_bytes_part(context: Context) -> None:
@@ -181,7 +179,7 @@ def _metrics(context: Context) -> None:
     """Four numbers: criterion, sparsity, stability, similarity to whole experts."""
     gone = neuron_cut.pruned(context)
     removed, total = int(gone.sum()), gone.size
-    overlap, note = _overlap_of_texts(context)
+    overlap, note = _overlap_of_corpora(context)
     inside, chance = _inside_experts(context)
     criterion = context.ranking_criterion
     routed = criterion.source == "routed"
@@ -213,7 +211,7 @@ def _metrics(context: Context) -> None:
             card(label, value, below, note=explained)
 
 
-def _overlap_of_texts(context: Context) -> tuple[str, str]:
+def _overlap_of_corpora(context: Context) -> tuple[str, str]:
     if context.ranking_criterion.source != "routed":
         return "100%", "reads no corpus"
     try:
@@ -221,7 +219,7 @@ def _overlap_of_texts(context: Context) -> tuple[str, str]:
     except UserError:
         return "-", "needs two corpora" if context.sparsity_percent else "nothing pruned"
     overlap, chance = float(pairs["overlap"].mean()), float(pairs["chance"].mean())
-    return f"{overlap:.0%}", f"{(overlap - chance) * 100:+.0f} pp vs chance"
+    return against_chance(overlap, chance)
 
 
 def _inside_experts(context: Context) -> tuple[str, str]:
@@ -233,7 +231,7 @@ def _inside_experts(context: Context) -> tuple[str, str]:
         return "-", "nothing pruned"
     inside = table.loc[table["gone"], "removed"].sum() / table["removed"].sum()
     chance = table.loc[table["gone"], "neurons"].sum() / table["neurons"].sum()
-    return f"{inside:.0%}", f"{(inside - chance) * 100:+.0f} pp vs chance"
+    return against_chance(inside, chance)
 
 
 def _saliency_part(context: Context) -> None:

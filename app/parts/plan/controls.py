@@ -12,11 +12,7 @@ from analysis.errors import PlanError, UserError
 from app.charts.context import BLEND, Context
 from app.frame.controls import one_of
 from app.session.data import shown_model
-from app.session.granularity import (
-    chosen_neuron_criterion,
-    chosen_scope,
-    is_about_neurons,
-)
+from app.session.granularity import chosen_neuron_criterion, chosen_scope, is_about_neurons
 from app.session.plan_state import (
     DEFAULTS,
     chosen_plan,
@@ -275,7 +271,7 @@ def _take_file(context: Context, name: str, content: bytes) -> None:
         if _move_sparsity(context, kept) is None:
             raise PlanError(
                 f"{name} keeps {sum(kept.values())} of {context.model.num_experts} experts, which "
-                "is none of the sparsities of this page; use it with "
+                "is not a sparsity that this page offers; use it with "
                 "`moeprune plan --schedule-file`."
             )
         keep_by_hand(kept, frozenset())

@@ -6,11 +6,12 @@ from typing import Any
 
 import pandas as pd
 import streamlit as st
+from streamlit.column_config import CheckboxColumn, NumberColumn, ProgressColumn, TextColumn
 
 from app.charts.context import Context
 from app.charts.schedules import Sides, spending_of
 from app.components.schedule_editor import Bars, schedule_editor
-from app.frame.charts import csv_button, show
+from app.frame.charts import csv_button, download_button, show, show_table
 from app.frame.notes import card
 from app.literal import literal
 from app.parts.export import readers_text, reasons_table
@@ -18,13 +19,13 @@ from app.parts.plan_bar import loss_of_plan, prediction_error
 from app.session.data import losses_of, shown_model
 from app.session.plan_state import (
     EDITOR,
+    REFUSED,
     OnScreen,
     editor_edited,
     locked_layers,
     remember_screen,
     table_edited,
     table_key,
-    take_refusal,
 )
 from pruning.budget import count_budget
 from pruning.engines import contents_of, verdicts
@@ -40,24 +41,15 @@ Metric = Callable[..., object]
 _RECIPE_LINES, _RECIPE_PX = 20, 460
 # Columns of the schedule comparison, key numbers first.
 _SIDES = (
-    *(
-        "schedule",
-        "mean",
-        "worst",
-        "predicted",
-        "fewest",
-        "most",
-        "layers changed",
-        "overlap with uniform",
-    ),
-    "on disk",
+    *("schedule", "mean", "worst", "predicted", "fewest", "most"),
+    *("layers changed", "overlap with uniform", "on disk"),
 )
 _ROWS = 10  # height of the table of exact values
 
 
 def refusal_part() -> None:
     """Show once why the last edit or file was refused."""
-    if reason := take_refusal():
+    if reason := st.session_state.pop(REFUSED, ""):
         st.error(literal(reason), icon=":material/error:")
 
 
@@ -151,35 +143,36 @@ def sides_part(context: Context, beside: Sides) -> None:
     with left:
         show("schedules", context)
     with right:
-        st.dataframe(
-            readable,
-            hide_index=True,
-            alt="The schedules side by side: counts, overlap with uniform, measured loss.",
+        show_table(
+            table,
+            "schedules-summary",
+            "The schedules side by side: counts, overlap with uniform, measured loss.",
+            shown=readable,
             column_config={
-                "schedule": st.column_config.TextColumn(width=128),
-                "mean": st.column_config.NumberColumn(
+                "schedule": TextColumn(width=128),
+                "mean": NumberColumn(
                     "mean loss",
                     width=78,
                     format="%+.3f",
                     help="Added to the original's loss, mean over the corpora; - where it was not "
                     "measured.",
                 ),
-                "worst": st.column_config.NumberColumn("worst", width=62, format="%+.3f"),
-                "predicted": st.column_config.NumberColumn(
+                "worst": NumberColumn("worst", width=62, format="%+.3f"),
+                "predicted": NumberColumn(
                     width=78,
                     format="%+.3f",
                     help="Mean loss predicted from layer sensitivity; measure it before you ship.",
                 ),
-                "fewest": st.column_config.NumberColumn(width=56),
-                "most": st.column_config.NumberColumn(width=52),
-                "on disk": st.column_config.TextColumn(width=68),
-                "overlap with uniform": st.column_config.NumberColumn(
+                "fewest": NumberColumn(width=56),
+                "most": NumberColumn(width=52),
+                "on disk": TextColumn(width=68),
+                "overlap with uniform": NumberColumn(
                     "as uniform",
                     width=74,
                     format="percent",
                     help="Share of the pruned experts that uniform also prunes.",
                 ),
-                "layers changed": st.column_config.NumberColumn(
+                "layers changed": NumberColumn(
                     "changed", width=64, help="Layers whose count differs from uniform."
                 ),
             },
@@ -187,7 +180,6 @@ def sides_part(context: Context, beside: Sides) -> None:
             placeholder="-",
             key="plan.sides",
         )
-        csv_button(table, "schedules-summary")
     for schedule, why in beside.refused.items():
         st.text(f"{schedule_label(schedule)} is not possible: {why}")
 
@@ -265,20 +257,18 @@ def table_part(context: Context, shown: CurrentPlan, beside: Sides | None) -> No
         num_rows="fixed",
         disabled=[name for name in table.columns if name not in ("keeps", "locked")],
         column_config={
-            "layer": st.column_config.NumberColumn(width=48),
-            "keeps": st.column_config.NumberColumn(
+            "layer": NumberColumn(width=48),
+            "keeps": NumberColumn(
                 width=70, min_value=0, step=1, required=True, help="Experts that the layer keeps."
             ),
-            "share kept": st.column_config.ProgressColumn(
+            "share kept": ProgressColumn(
                 width=94, format="percent", min_value=0, max_value=1, color="primary"
             ),
-            "locked": st.column_config.CheckboxColumn(
-                width=66, help="Not changed by edits of other layers."
-            ),
-            "against uniform": st.column_config.NumberColumn("to uniform", width=78, format="%+d"),
-            "experts": st.column_config.NumberColumn(width=64),
+            "locked": CheckboxColumn(width=66, help="Not changed by edits of other layers."),
+            "against uniform": NumberColumn("to uniform", width=78, format="%+d"),
+            "experts": NumberColumn(width=64),
             # With one count for all layers the sidebar shows it; save the room.
-            "top_k": st.column_config.NumberColumn(width=54) if differs else None,
+            "top_k": NumberColumn(width=54) if differs else None,
         },
         key=table_key(),
         on_change=table_edited,
@@ -305,18 +295,9 @@ def files_part(
         st.markdown("**The same from the command line**")
         st.code(shown.plan_command(shown_model(context.model)), language=None, wrap_lines=True)
         with st.container(horizontal=True):
-            plan_button("Save plan.json", shown)
+            download_button("Save plan.json", shown.plan.to_json, "plan.json", "plan.save.plan")
             if recipe:
-                download_button("Save recipe.yaml", recipe, "recipe.yaml", "application/yaml")
+                download_button(
+                    "Save recipe.yaml", lambda: recipe, "recipe.yaml", "plan.save.recipe"
+                )
         st.page_link("views/export.py", label="Export this plan", icon=":material/output:")
-
-
-def plan_button(label: str, shown: CurrentPlan) -> None:
-    """Download button for plan.json, written on the click."""
-    download_button(label, shown.plan.to_json, "plan.json", "application/json")
-
-
-def download_button(label: str, data: str | Callable[[], str], name: str, mime: str) -> None:
-    """Download button; a function makes the file on the click."""
-    options: dict[str, Any] = {"icon": ":material/download:", "on_click": "ignore"}
-    st.download_button(label, data, file_name=name, mime=mime, key=f"plan.save.{name}", **options)

@@ -2,10 +2,11 @@
 
 import pandas as pd
 import streamlit as st
+from streamlit.column_config import NumberColumn, ProgressColumn
 
 from app.charts import neuron_cut
 from app.charts.context import Context
-from app.frame.charts import csv_button, show
+from app.frame.charts import download_button, show, show_table
 from app.frame.notes import card
 from app.literal import literal
 from app.parts.explore.neurons import neurons_missing_part
@@ -13,7 +14,6 @@ from app.parts.export import finished_part, form_part, form_place
 from app.parts.plan.experts import (
     files_part,
     notes_part,
-    plan_button,
     saved_metric,
     unmeasured_part,
 )
@@ -61,7 +61,7 @@ def neuron_export_page(context: Context, shown: CurrentPlan) -> None:
     with st.container(border=True):
         _widths_part(context, sizes)
         with st.container(horizontal=True, vertical_alignment="center"):
-            plan_button("Download plan.json", shown)
+            download_button("Download plan.json", shown.plan.to_json, "plan.json", "export.plan")
             st.page_link("views/plan.py", label="Change the plan", icon=":material/tune:")
         with st.expander("Widths by layer"):
             _layers_part(sizes)
@@ -117,14 +117,14 @@ def _widths_part(context: Context, sizes: NeuronSizes) -> None:
         "width, so narrower ones are padded with zeros."
     )
     table = _widths_table(sizes, before)
-    st.dataframe(
+    show_table(
         table,
-        hide_index=True,
-        alt="Size of each width mode on disk and in memory, and compatibility.",
+        "width-modes",
+        "Size of each width mode on disk and in memory, and compatibility.",
         column_config={
-            "saved on disk": st.column_config.NumberColumn(format="percent"),
-            "saved loaded": st.column_config.NumberColumn(format="percent"),
-            "expert FLOPs": st.column_config.NumberColumn(format="localized"),
+            "saved on disk": NumberColumn(format="percent"),
+            "saved loaded": NumberColumn(format="percent"),
+            "expert FLOPs": NumberColumn(format="localized"),
         },
         key="neurons.widths",
     )
@@ -141,7 +141,6 @@ def _widths_part(context: Context, sizes: NeuronSizes) -> None:
     refused = next(each.refused for each in sizes.options if each.mode == choice.width_mode)
     if refused:
         st.warning(literal(refused), icon=":material/warning:")
-    csv_button(table, "width-modes")
 
 
 def saved_sentence(table: pd.DataFrame, before: int) -> str:
@@ -242,22 +241,21 @@ def _layers_part(sizes: NeuronSizes) -> None:
     st.markdown("**Exact values**: neurons kept and expert widths per layer.")
     table = sizes.layers.drop(columns=["held"])
     table = table.drop(columns=[name for name in ("pinned", "dropped") if not table[name].any()])
-    st.dataframe(
+    show_table(
         table,
-        hide_index=True,
+        "neuron-layers-table",
+        "Neurons that stay in each layer, and how wide its experts are.",
         column_config={
-            "share": st.column_config.ProgressColumn(
+            "share": ProgressColumn(
                 "sparsity", format="percent", min_value=0, max_value=1, color="primary"
             ),
-            "kept": st.column_config.NumberColumn("experts kept"),
-            "stay": st.column_config.NumberColumn("neurons kept"),
-            "least": st.column_config.NumberColumn("narrowest"),
-            "mean": st.column_config.NumberColumn("mean width", format="%.1f"),
-            "most": st.column_config.NumberColumn("widest"),
-            "empty": st.column_config.NumberColumn("empty", help="Experts without a neuron left."),
+            "kept": "experts kept",
+            "stay": "neurons kept",
+            "least": "narrowest",
+            "mean": NumberColumn("mean width", format="%.1f"),
+            "most": "widest",
+            "empty": NumberColumn(help="Experts without a neuron left."),
         },
         height="content" if len(table) <= _ROWS else 35 * (_ROWS + 1),
         key="neurons.layers",
-        alt="Neurons that stay in each layer, and how wide its experts are.",
     )
-    csv_button(table, "neuron-layers-table")

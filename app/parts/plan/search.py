@@ -19,7 +19,7 @@ from app.frame.notes import card
 from app.jobs.model import Job
 from app.literal import literal
 from app.session import data
-from app.session.data import calibration_texts, text_label
+from app.session.data import calibration_corpora, corpus_label
 from app.session.job_queue import change_job, job_store, queue, queued_key, runner, shown_request
 from app.session.plan_state import forget_import
 from app.session.search_data import (
@@ -288,9 +288,9 @@ def _fields(context: Context) -> dict[str, Any]:
     asked: dict[str, Any] = {
         "corpus": first.selectbox(
             "Judged on",
-            sorted(calibration_texts(), key=lambda text: text in ranked),  # ranked ones last
+            sorted(calibration_corpora(), key=lambda text: text in ranked),  # ranked ones last
             key="search.corpus",
-            format_func=text_label,
+            format_func=corpus_label,
             help="By default not the corpus that ranks: judging a schedule on the corpus that "
             "chose its experts overstates its quality.",
         ),

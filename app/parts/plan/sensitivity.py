@@ -7,13 +7,13 @@ import streamlit as st
 from analysis.errors import UserError
 from app.charts.context import Context
 from app.frame.charts import show
+from app.frame.job_form import offer_job
 from app.literal import literal
-from app.session.data import held_out_texts, text_label, usual_dtype
-from app.session.job_queue import own_model, queue, shown_request
+from app.session.data import corpus_label, held_out_corpora, usual_dtype
+from app.session.job_queue import own_model
 from pruning.planning.searches import duration_text, estimate_sensitivity
 from pruning.requests.base import validated
 from pruning.requests.evaluation import SENSITIVITY_SAMPLES, SensitivityRequest
-from pruning.requests.plan import PlanRequest
 
 _SAMPLES: Final = (8, 16, 32, 64, 128)
 
@@ -51,10 +51,10 @@ def sensitivity_form(context: Context) -> None:
         "plan in this order, and lets the schedule **Measured** spend any budget where it costs "
         "least."
     )
-    offered = held_out_texts(context)
+    offered = held_out_corpora(context)
     left, right = st.columns([2, 1])
     corpora = left.multiselect(
-        "Measured on", offered, default=offered, key="sensitivity.on", format_func=text_label
+        "Measured on", offered, default=offered, key="sensitivity.on", format_func=corpus_label
     )
     samples = right.select_slider(
         "Samples", _SAMPLES, value=SENSITIVITY_SAMPLES, key="sensitivity.samples"
@@ -62,27 +62,18 @@ def sensitivity_form(context: Context) -> None:
     if not corpora:
         st.text("Choose a corpus; text files in the models folder are offered.")
         return
-    request = _request(context, asked, tuple(corpora), int(samples))
-    layers, runs = len(context.model.layers), list(context.runs.values())
-    if time := estimate_sensitivity(request, layers, runs):
-        st.markdown(f":material/timer: {' to '.join(map(duration_text, time))}, and the start.")
-    command = shown_request(request).command()
-    if st.button("Run sensitivity", key="sensitivity.start", icon=":material/play_arrow:"):
-        queue(request, context.model.name, command)
-    st.code(command, language=None, wrap_lines=True)
-
-
-def _request(
-    context: Context, asked: PlanRequest, corpora: tuple[str, ...], samples: int
-) -> SensitivityRequest:
     values = {
         **own_model(context),
         "criterion": asked.criterion,
         "calibrated_on": asked.corpora,
         "gate": asked.gate,
-        "corpora": corpora,
-        "samples": samples,
+        "corpora": tuple(corpora),
+        "samples": int(samples),
         "dtype": usual_dtype(context),
     }
-    request: SensitivityRequest = validated(SensitivityRequest, values)
-    return request
+    request = validated(SensitivityRequest, values)
+    layers, runs = len(context.model.layers), list(context.runs.values())
+    if time := estimate_sensitivity(request, layers, runs):
+        st.markdown(f":material/timer: {' to '.join(map(duration_text, time))}, and the start.")
+    sent = st.button("Run sensitivity", key="sensitivity.start", icon=":material/play_arrow:")
+    offer_job(context, request, context.model.name, sent=sent)

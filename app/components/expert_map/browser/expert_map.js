@@ -1,6 +1,6 @@
 // One or two linked layer x rank heatmaps: layer 0 on top, rank 1 (first to keep) on the left.
 // Hovering and moving the cursor stay in the browser; only a selection is sent to Python.
-// Text from Python reaches the page as text alone.
+// Strings from Python become text, never markup.
 
 import { columnOf, expertAt, isDelta, isKept, prunesAny, rankOf, readModel } from "./model.js";
 import {
@@ -37,7 +37,7 @@ function paintOverlay(view) {
   if (view.readout.textContent !== text) view.readout.textContent = text;
 }
 
-// Enough digits to tell the experts of one layer apart, also where all scores are close.
+// Enough digits to tell the experts of one layer apart, even if all scores are close.
 function scoreText(model, panel, row, expert) {
   const span = panel.span[row];
   const cell = row * model.width + rankOf(model, panel, row, expert);
@@ -196,7 +196,7 @@ function hover(view, index, event) {
   setCursor(view, expert < 0 ? null : { row, expert });
 }
 
-// The time stamp makes each choice a new value, so Python can tell a repeated choice from an old one.
+// The time stamp makes a repeated choice a new value, so that Python sees it.
 function select(view, cell) {
   view.selected = cell;
   view.report({
@@ -259,7 +259,7 @@ function mount(root) {
   const observer = new ResizeObserver(() => view.model && resize(view));
   observer.observe(root);
   document.fonts.ready.then(() => view.model && root.isConnected && resize(view));
-  // A call that a newer one overtakes is cleaned up at once, while the map is still on the page.
+  // Streamlit cleans up a superseded call at once, while the map is still on the page.
   view.destroy = () => root.isConnected || observer.disconnect();
   return view;
 }

@@ -16,7 +16,7 @@ const MARGIN_PX = { left: 16, right: 14, top: 20, bottom: 38 };
 
 const probe = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
 
-// A theme colour may be written in any CSS form; painting one pixel reads them all.
+// Theme colours come in any CSS form; painting one pixel reads them all.
 function rgbOf(color) {
   probe.clearRect(0, 0, 1, 1);
   probe.fillStyle = color;
@@ -38,7 +38,7 @@ function ramp(stops) {
 
 const SEQUENTIAL = ramp(CIVIDIS);
 const DELTAS = ramp(DIVERGING);
-// How far the colours of what is pruned go towards the page: its order must stay readable.
+// How far colours of pruned cells fade towards the page; their order must stay readable.
 const VEIL = 0.3;
 
 const shades = (colors, background) => ({
@@ -68,10 +68,8 @@ export function readTheme(root) {
 // ---- geometry, in device pixels --------------------------------------------------------------
 
 function rowHeight(model) {
-  const wanted = model.height
-    ? (model.height - MARGIN_PX.top - MARGIN_PX.bottom) / model.layers.length
-    : ROW_PX.target / model.layers.length;
-  return Math.max(ROW_PX.min, Math.min(ROW_PX.max, Math.floor(wanted)));
+  const wanted = Math.floor(ROW_PX.target / model.layers.length);
+  return Math.max(ROW_PX.min, Math.min(ROW_PX.max, wanted));
 }
 
 export function measure(model, cssWidth) {
@@ -128,7 +126,7 @@ function paintCells(view, index, context) {
   context.fillRect(box.left, box.top, box.width, box.height);
   forEachExpert(model, (row, expert) => {
     const { x, y, w, h } = cellBox(view, index, row, expert);
-    // No line parts experts in the order of their numbers: the pruned ones are half as high.
+    // By expert index there is no cut line, so pruned cells are half as high.
     const isLow = marksByHeight(model) && !isKept(model, panel, row, expert);
     context.fillStyle = fillOf(view, index, row, expert);
     context.fillRect(x, isLow ? y + h / 4 : y, w, isLow ? h / 2 : h);
@@ -147,7 +145,7 @@ function paintChanged(view, index, context) {
   });
 }
 
-// One vertical line, or steps where the layers keep different numbers.
+// One vertical line, or steps if the layers keep different numbers.
 function paintCut(view, index, context) {
   const { model, box, theme } = view;
   const { kept } = model.panels[index];
@@ -226,7 +224,7 @@ function countsText(model, panel) {
   return [`kept ${lowest}`, alike ? `pruned ${pruned[0]}` : "pruned"];
 }
 
-// Left and right of the cut where there is room, else as near to it as the panel allows.
+// Left and right of the cut, or as near to it as the panel allows.
 function paintCounts(view, index, context) {
   const { model, box, theme } = view;
   const panel = model.panels[index];

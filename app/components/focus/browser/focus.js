@@ -1,20 +1,20 @@
-// Streamlit's link before all others skips the navigation; it skips the controls as well. And a stop
-// of the tour scrolls to what it names.
+// Streamlit's skip link jumps past the navigation; here it also skips the controls. Stops of the
+// tour scroll to their target.
 
 const LINK = '[data-testid="stSkipToContent"]';
 const ADDED = "moepruneSkip";
 const NOTED = "moepruneStop";
 const PANEL = ".st-key-tour";
 const WAIT_MS = 100;
-const TRIES = 80; // a page that is still drawn
+const TRIES = 80; // while the page is still drawing
 
-// What a page is about, the first of these that it has.
+// The main element of a page is the first of these that it has.
 const MAIN = [
   ".st-key-explore-map", ".st-key-plan-editor", ".st-key-export-start button",
   '[data-testid="stMain"] [data-testid="stPlotlyChart"]', '[data-testid="stMain"] h1',
 ];
 
-// In the middle, so that controls above it stay in sight, where it leaves room for them.
+// Centred if it leaves room, so that the controls above it stay visible.
 function scrollTo(found) {
   const isHigh = found.getBoundingClientRect().height > window.innerHeight / 2;
   found.scrollIntoView({ block: isHigh ? "start" : "center" });

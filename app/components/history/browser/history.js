@@ -1,8 +1,8 @@
-// Back undoes a choice: what a person changes gets one entry of its own in the browser's history.
+// Makes Back undo a choice: each action of the user gets one entry in the browser's history,
+// however many controls it changes.
 //
-// Streamlit replaces the address when a person changes a control, and pushes an entry for every
-// control that a callback changes; on Back it sets the controls as the address says. Here one act
-// of a person makes one entry, however many controls it changes.
+// Streamlit replaces the URL when a user changes a control, and pushes an entry for every control
+// that a callback changes. On Back it restores the controls from the URL.
 
 const PUSHED = "moepruneHistory";
 
@@ -12,13 +12,13 @@ export default function keepHistory() {
   const replace = window.history.replaceState.bind(window.history);
   let acted = false;
   for (const kind of ["pointerdown", "keydown"]) {
-    // To follow a link is no choice: its page gets its entry.
+    // Following a link is not a choice: the new page gets its own entry.
     window.addEventListener(kind, (event) => {
       acted = !event.target.closest?.("a[href]");
     }, true);
   }
   const push = window.history.pushState.bind(window.history);
-  // What follows from going back is no new choice.
+  // Changes that result from going back are not new choices.
   window.addEventListener("popstate", () => { acted = false; }, true);
 
   function write(state, title, url) {
@@ -35,9 +35,9 @@ export default function keepHistory() {
       write(state, title, url);
       return;
     }
-    // What the controls of the next page write into its address is no choice.
+    // Parameters that the next page's controls write are not a choice.
     acted = false;
-    // Start's bare address opens on the best plan: of a plan of defaults it must say that it is one.
+    // Start's bare URL opens on the best plan; with `opened` it keeps a plan of defaults.
     if (next.pathname.endsWith("/") && !next.search) next.search = "?opened=1";
     push(state, title, next.href);
   };

@@ -1,9 +1,9 @@
-// Draws the editor: one column a layer, with its bar, lock and name, and the strip of all layers.
-// Text from Python reaches the page as text alone.
+// Draws the editor: one column per layer, with its bar, lock and name, and the overview of all
+// layers. Strings from Python become text, never markup.
 
 export const PLOT_PX = 220;
-export const TARGET_PX = 26; // a column that can be hit; 24 at least
-const NUMBER_PX = 22; // a column that has room for its number
+export const TARGET_PX = 26; // width of a clickable column; at least 24
+const NUMBER_PX = 22; // narrowest column that shows its number
 const SVG = "http://www.w3.org/2000/svg";
 
 const ICONS = {
@@ -104,7 +104,7 @@ export function buildColumns(view) {
 
 export function layOut(view) {
   const width = view.viewport.clientWidth;
-  if (width === 0) return; // inside a closed part: wait for the observer
+  if (width === 0) return; // inside a closed expander: wait for the observer
   const count = view.model.layers.length;
   const all = width / count;
   const each = Math.max(all, view.zoom === null ? TARGET_PX : all * view.zoom);

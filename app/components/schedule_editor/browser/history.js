@@ -1,5 +1,5 @@
-// What was before and after what is shown: undo and redo. Pure but for `historyOf`, which keeps one
-// history for each budget and set of rules while the tab is open, also across the pages.
+// Undo and redo. Pure except for `historyOf`, which keeps one history per budget and set of rules
+// while the tab is open, across pages.
 
 const DEPTH = 200;
 const histories = new Map();
@@ -15,14 +15,14 @@ export const sameState = (one, other) =>
   one.locked.length === other.locked.length &&
   one.locked.every((layer, i) => layer === other.locked[i]);
 
-// `state` gives way to another one.
+// Records `state` before it is replaced.
 export function remember(history, state) {
   history.past.push(state);
   history.past.splice(0, history.past.length - DEPTH);
   history.future.length = 0;
 }
 
-// The state before or after `state`; undefined where there is none.
+// The state before or after `state`; undefined if there is none.
 export function step(history, state, isRedo) {
   const [from, to] = isRedo ? [history.future, history.past] : [history.past, history.future];
   const found = from.pop();

@@ -1,8 +1,8 @@
-// Who gives and who takes when a layer keeps another number of experts: the rule of the Python
-// `from_counts`, in whole numbers. The others change in proportion to their size by largest
-// remainder, in steps, within what each may keep; ties go to the lower layer. Pure.
+// Rebalances the other layers when the count of one layer changes, as `from_counts` does in Python,
+// in integers. They change in proportion to their size by largest remainder, in steps, within their
+// limits; ties go to the lower layer. Pure.
 //
-// rules: { sizes, low, high, step }, the first three one number a layer; what a layer may keep is
+// rules: { sizes, low, high, step }, the first three with one number per layer; a layer may keep
 // low, low + step, ..., high. counts: experts kept. fixed: Map of position -> experts kept.
 
 export const sum = (numbers) => numbers.reduce((total, number) => total + number, 0);
@@ -14,7 +14,7 @@ export function apportion(total, weights, most, step) {
   const w = weights.map(BigInt);
   const top = most.map(BigInt);
   const unit = w.reduce((one, other) => (one * other) / gcd(one, other), 1n);
-  // A level is p / unit; a layer's quota is level * weight, held below its limit.
+  // A level is p / unit; a layer's quota is level * weight, capped at its limit.
   const filled = (p) => w.reduce((all, each, i) => all + clamp(p * each, 0n, top[i] * unit), 0n);
   const bounds = [0n, ...top.map((limit, i) => limit * (unit / w[i]))];
   const levels = [...new Set(bounds)].sort((one, other) => (one < other ? -1 : 1));
@@ -43,15 +43,15 @@ function gcd(one, other) {
   return one;
 }
 
-// The counts near `counts` with the fixed layers at their number and the same total; null where
-// the other layers cannot give or take the difference.
+// The nearest counts with the same total and the fixed layers at their numbers; null if the other
+// layers cannot absorb the difference.
 export function rebalance(rules, counts, fixed) {
   const { sizes, step } = rules;
   const low = rules.low.map((number, i) => fixed.get(i) ?? number);
   const high = rules.high.map((number, i) => fixed.get(i) ?? number);
   const start = counts.map((count, i) => {
     const within = clamp(count, low[i], high[i]);
-    // Up to the next number that is possible, as removing rounds down.
+    // Up to the next possible number, as removal rounds down.
     return within + ((((high[i] - within) % step) + step) % step);
   });
   const missing = sum(start) - sum(counts);
@@ -62,7 +62,7 @@ export function rebalance(rules, counts, fixed) {
   return start.map((count, i) => (missing >= 0 ? count - shares[i] : count + shares[i]));
 }
 
-// The span of numbers that one layer can keep while the unlocked others give or take.
+// The range that one layer can keep while the other unlocked layers compensate.
 export function reach(rules, counts, locked, index) {
   const others = counts.map((_, i) => i).filter((i) => i !== index && !locked.has(i));
   const give = sum(others.map((i) => counts[i] - rules.low[i]));

@@ -1,5 +1,6 @@
-// One bar a layer: the experts that it keeps. Dragging one, or its arrow keys, makes the unlocked
-// others give or take, so that the budget stays. Nothing is sent to Python before the release.
+// One bar per layer: the experts that it keeps. When a bar is dragged or moved by the arrow keys,
+// the other unlocked layers compensate, so that the budget holds. Nothing is sent to Python before
+// the release.
 
 import {
   buildColumns, button, element, heightOf, icon, isHeld, layOut, paintAxis, paintBars, paintWindow,
@@ -24,8 +25,8 @@ function show(view, { counts, locked }) {
   say(view);
 }
 
-// Sends what is shown; `before` can be undone to. The stamp lets an answer to an older message be
-// told from one to the newest.
+// Sends the current state; undo returns to `before`. The time stamp distinguishes answers to older
+// messages from the answer to the newest.
 function commit(view, before) {
   if (before && !sameState(before, stateOf(view))) remember(view.history, before);
   const { layers } = view.model;
@@ -103,7 +104,7 @@ function say(view) {
 
 // ---- gestures --------------------------------------------------------------------------------
 
-// Moves of one layer count from where the first began, so that the way back leads exactly back.
+// All moves of one layer start from the same base, so that moving it back restores the counts.
 function moveTo(view, index, wanted) {
   if (view.gesture?.index !== index) view.gesture = { index, base: view.counts };
   view.counts = move(view.model.rules, view.gesture.base, view.locked, index, wanted);
@@ -249,7 +250,7 @@ function zoom(view, factor) {
 
 function fit(view) {
   const all = view.viewport.clientWidth / view.model.layers.length;
-  // Pressed again: back to columns that can be hit.
+  // A second press returns to columns wide enough to click.
   view.zoom = view.columnPx > all + 0.5 || all >= TARGET_PX ? 1 : null;
   layOut(view);
 }
@@ -363,7 +364,7 @@ function mount(root) {
   observer.observe(view.viewport);
   const shortcut = (event) => onShortcut(view, event);
   document.addEventListener("keydown", shortcut);
-  // A call that a newer one overtakes is cleaned up at once, while the editor is still on the page.
+  // Streamlit cleans up a superseded call at once, while the editor is still on the page.
   view.destroy = () => {
     if (root.isConnected) return;
     observer.disconnect();
@@ -377,7 +378,7 @@ const shapeOf = ({ layers, rules, floors, ghost }) => JSON.stringify([layers, ru
 function update(view, model) {
   view.late = null;
   if (view.drag) {
-    view.late = model; // the hand has the bar: what Python says comes after
+    view.late = model; // applied after the drag
     return;
   }
   const isNew = !view.model || shapeOf(view.model) !== shapeOf(model);
@@ -397,7 +398,7 @@ function update(view, model) {
   const locked = model.locked.map((layer) => model.layers.indexOf(layer)).filter((i) => i >= 0);
   const given = { counts: model.counts, locked };
   if (isOther || !(isOlder || view.pending)) {
-    // Another schedule, a table cell, an import: as good as a move of the bar.
+    // Another schedule, an edited cell or an import can be undone, like a move of a bar.
     if (!isOther && !sameState(given, stateOf(view))) {
       remember(view.history, stateOf(view));
       view.gesture = null;
@@ -409,7 +410,7 @@ function update(view, model) {
   layOut(view);
   paintBars(view);
   say(view);
-  // Bars grow from where they were, but not on the first paint.
+  // Animate the bars, except on the first paint.
   view.root.classList.toggle("resting", isNew);
 }
 
