@@ -12,8 +12,7 @@ from pydantic.fields import FieldInfo
 from typer.models import ParameterInfo
 
 from app.cli.files import check_new_file
-from pruning.requests.base import Request, flags_of, option_of, validated
-from pruning.requests.options import PANELS
+from pruning.requests.base import PANELS, Request, flags_of, option_of, validated
 
 Handler = Callable[..., None]
 _PLAIN = (bool, int, float, Path)
