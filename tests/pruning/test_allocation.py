@@ -29,20 +29,6 @@ from pruning.plan import PruningPlan, select_experts
 from pruning.schedules import Spending, fit_counts, uniform
 
 
-def test_too_few_experts_says_what_would_work():
-    with pytest.raises(PlanError) as error:
-        Allocation((MoELayer(3, 8, 2),), (1,))
-    assert str(error.value) == (
-        "Layer 3 would keep 1 of 8 experts, but its router picks 2 per token; "
-        "at most 75% of them can go."
-    )
-
-
-def test_keeping_more_than_there_are_is_refused():
-    with pytest.raises(PlanError, match="keep 9 experts, but it has only 8"):
-        Allocation((MoELayer(3, 8, 2),), (9,))
-
-
 def test_numbers_by_layer_and_the_exact_fractions_removed():
     allocation = Allocation((MoELayer(1, 7, 2), MoELayer(4, 6, 2)), (5, 6))
     assert allocation.ratios == (Fraction(2, 7), Fraction(0))
@@ -78,11 +64,6 @@ def test_uniform_removes_the_floor_in_integer_arithmetic(experts, percent):
         assert uniform(layers, sparsity).keep == (experts - removed,) * 2
 
 
-def test_uniform_that_leaves_too_few_names_the_layer():
-    with pytest.raises(PlanError, match=r"Layer 2 would keep 1 of 7 experts.*at most 71.43%"):
-        uniform((MoELayer(2, 7, 2),), "90%")
-
-
 @given(st.integers(1, 10**8).flatmap(lambda n: st.tuples(st.integers(0, n - 1), st.just(n))))
 def test_a_percentage_that_is_named_removes_what_it_was_named_for(part):
     number, size = part
@@ -106,40 +87,6 @@ def test_a_floor_is_kept_or_names_itself():
     assert uniform(layers, "0", Constraints(floor=99)).keep == (8, 8)
     with pytest.raises(PlanError, match="below 0"):
         Constraints(floor=-1)
-
-
-def by_rounds(total, weights, caps):
-    """Largest remainder as the methods say it: capped layers leave, the rest is spread again."""
-    open_layers, left, capped = list(range(len(weights))), total, {}
-    while True:
-        whole = sum(weights[i] for i in open_layers)
-        over = [i for i in open_layers if Fraction(left * weights[i], whole) > caps[i]]
-        if not over:
-            break
-        for i in over:
-            capped[i] = caps[i]
-            open_layers.remove(i)
-        left = total - sum(capped.values())
-    quotas = {i: Fraction(left * weights[i], whole) for i in open_layers}
-    counts = {i: int(quota) for i, quota in quotas.items()}
-    for i in sorted(open_layers, key=lambda i: (counts[i] - quotas[i], i))[
-        : left - sum(counts.values())
-    ]:
-        counts[i] += 1
-    return tuple({**capped, **counts}[i] for i in range(len(weights)))
-
-
-@settings(max_examples=200)
-@given(
-    rows=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=6),
-    total=st.integers(0, 40),
-)
-def test_apportionment_equals_that_by_rounds(rows, total):
-    weights, caps = [row[0] for row in rows], [row[1] for row in rows]
-    assume(total < sum(caps))
-    assert apportion(total, weights, [Room(20, 0, cap) for cap in caps]) == by_rounds(
-        total, weights, caps
-    )
 
 
 @settings(max_examples=100)

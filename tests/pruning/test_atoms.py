@@ -10,8 +10,6 @@ import pytest
 import torch
 from accelerate import cpu_offload
 from atom_cases import Source, select_atoms, with_fewer_experts, zeroed
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from analysis.drain import drain
 from analysis.errors import PlanError
@@ -26,7 +24,6 @@ from pruning.constraints import Constraints
 from pruning.masking import masked
 from pruning.plan import PruningPlan, fit_plan, load_plan, model_ref, plan_from_json
 from pruning.sizes import size_report
-from pruning.surgery.pieces import Gather
 
 OLMOE = BY_NAME["olmoe"]
 
@@ -245,38 +242,6 @@ class TestNorms:
             dim=1
         )
         np.testing.assert_allclose(found[1][2], wanted.numpy(), rtol=1e-12)
-
-
-class TestGather:
-    @given(
-        rows=st.integers(1, 5),
-        count=st.integers(0, 9),
-        size=st.sampled_from([1, 2, 3, 4, 8, 600]),
-        limit=st.sampled_from([1, 7, 64, 5000, 1 << 20]),
-        data=st.data(),
-    )
-    @settings(max_examples=120, deadline=None)
-    def test_against_indexing(self, tmp_path_factory, rows, count, size, limit, data):
-        index = np.array(
-            data.draw(st.lists(st.integers(-1, count - 1), max_size=12)), dtype=np.int32
-        )
-        content = np.random.default_rng(0).integers(1, 256, rows * count * size + 11, np.uint8)
-        path = tmp_path_factory.mktemp("gather") / "file"
-        path.write_bytes(content.tobytes())
-        gather = Gather(7, rows, count, size, index)
-        parts = list(gather.parts(limit))
-        with path.open("rb") as file:
-            found = b""
-            for part in parts:
-                buffer = bytearray(part.nbytes)
-                part.read(file.fileno(), memoryview(buffer), "file")
-                found += bytes(buffer)
-        source = content[7 : 7 + rows * count * size].reshape(rows, count, size)
-        wanted = np.zeros((rows, len(index), size), np.uint8)
-        wanted[:, index >= 0] = source[:, index[index >= 0]]
-        assert found == wanted.tobytes()
-        assert gather.nbytes == wanted.nbytes
-        assert all(part.nbytes <= max(limit, size) for part in parts)
 
 
 class TestSizes:

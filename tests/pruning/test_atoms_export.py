@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from atom_cases import STACKED, TIED, Exported, allowed, export_widths, with_fewer_experts, zeroed
+from atom_cases import STACKED, TIED, Exported, allowed, with_fewer_experts, zeroed
 from exports import edit_json, export, failed, keeping_neurons, tensors_of, verified
 from safetensors.torch import load_file, save_file
 
@@ -13,7 +13,7 @@ from analysis.drain import drain
 from analysis.errors import CheckpointError, PlanError
 from analysis.model import load_model_index
 from families.built import stock_load
-from families.configs import BY_NAME, CASES, tiny_model
+from families.configs import BY_NAME, CASES, KINDS, tiny_model
 from families.physical import block_of, logits_of, physically_pruned
 from pruning import load_pruned
 from pruning.atoms.widths import WidthChoice, WidthMode, plan_widths
@@ -26,7 +26,8 @@ from pruning.surgery.width_sizes import width_option, width_options
 
 MODES = ("uniform", "per-layer", "ragged")
 ALL = [(case, mode) for case in CASES for mode in MODES]
-ALLOWED = [(case, mode) for case, mode in ALL if allowed(case, mode)]
+# One family of each kind; `tests/families/test_load_pruned.py` loads them all.
+ALLOWED = [(case, mode) for case, mode in ALL if case in KINDS and allowed(case, mode)]
 CLOSE = 1e-5  # of logits of order 1 to 100, in float32: sums over fewer neurons, in another order
 
 
@@ -52,7 +53,7 @@ def widths_of(model, case):
     return [each.shape[1 if transposed else 2] for each in down.values()]
 
 
-class TestEveryFamily:
+class TestFamilies:
     @each(ALLOWED)
     def test_loads_as_the_original_with_those_neurons_zeroed(self, exported):
         model, info = load_pruned(exported.path, output_loading_info=True)
@@ -63,8 +64,9 @@ class TestEveryFamily:
         most = 16
         rest = most if exported.mode == "uniform" else 8
         assert widths_of(model, exported.case) == [most] + [rest] * (len(exported.case.sparse) - 1)
+        verified(exported.path, level="bytes", source=exported.source.path)
 
-    @each([(case, mode) for case, mode in ALLOWED if case.model_type != "deepseek"])
+    @each(ALLOWED)
     def test_stock_classes_read_one_width_and_refuse_others(self, exported):
         if exported.mode == "uniform":
             model, info = stock_load(exported.case, exported.path)
@@ -74,12 +76,7 @@ class TestEveryFamily:
             with pytest.raises(RuntimeError):
                 stock_load(exported.case, exported.path)
 
-    @each(ALLOWED)
-    def test_its_bytes_are_accounted_for(self, exported):
-        source = exported.source.path
-        verified(exported.path, level="bytes", source=source)
-
-    @pytest.mark.parametrize("case", CASES, ids=str)
+    @pytest.mark.parametrize("case", KINDS, ids=str)
     def test_a_plan_that_keeps_everything_changes_no_byte(self, atom_source, case, tmp_path):
         source = atom_source(case)
         plan = PruningPlan(model_ref(source.described), {}, granularity="atomic")
@@ -89,7 +86,7 @@ class TestEveryFamily:
                 assert (tmp_path / "out" / file.name).read_bytes() == file.read_bytes()
 
     @pytest.mark.parametrize(
-        ("case", "mode"), [each for each in ALL if each not in ALLOWED], ids=str
+        ("case", "mode"), [each for each in ALL if not allowed(*each)], ids=str
     )
     def test_what_is_not_possible_is_refused_with_what_is(self, atom_source, case, mode, tmp_path):
         source = atom_source(case)
@@ -171,14 +168,13 @@ class TestBytes:
         _, info = stock_load(source.case, tmp_path / "out")
         assert not any(info.values())
 
-    @pytest.mark.parametrize("mode", MODES)
-    def test_bfloat16(self, atom_source, mode, tmp_path):
+    def test_bfloat16(self, atom_source, tmp_path):
         case = BY_NAME["olmoe"]
         tiny_model(case).to(torch.bfloat16).save_pretrained(tmp_path / "source")
         described = load_model_index(str(tmp_path / "source"))
         atoms = atom_source(case).plan.kept_atoms
         plan = keeping_neurons(described, atoms)
-        export(described, plan, tmp_path / "out", widths=WidthChoice(WidthMode(mode)))
+        export(described, plan, tmp_path / "out", widths=WidthChoice(WidthMode.RAGGED))
         pruned = load_pruned(tmp_path / "out")
         assert {p.dtype for p in pruned.parameters()} == {torch.bfloat16}
         assert logits_of(pruned).isfinite().all()  # in grouped products, which need the multiple
@@ -187,13 +183,6 @@ class TestBytes:
         wanted = logits_of(zeroed(original, case, plan))
         found = logits_of(load_pruned(tmp_path / "out", dtype=torch.float32))
         assert (found - wanted).abs().max() <= CLOSE
-
-    @pytest.mark.parametrize("mode", MODES)
-    def test_the_same_plan_and_source_give_the_same_bytes(self, width_export, mode, tmp_path):
-        exported = width_export(BY_NAME["olmoe"], mode)
-        again = export_widths(exported.source, tmp_path / "of-another-name", mode)
-        wanted = {file.name: file.read_bytes() for file in exported.path.iterdir()}
-        assert {file.name: file.read_bytes() for file in again.path.iterdir()} == wanted
 
 
 class TestVerify:
@@ -217,16 +206,6 @@ class TestVerify:
         )
         why = "loads, but does not run: strides should be multiple of 16 bytes"
         assert failed(tmp_path / "out", source=source.path) == {"load": why}
-
-    @pytest.mark.parametrize(
-        ("name", "mode"),
-        [("gpt_oss", "uniform"), ("deepseek", "per-layer"), ("nemotron_h", "ragged")],
-    )
-    def test_logits_against_the_masked_original(self, width_export, name, mode):
-        exported = width_export(BY_NAME[name], mode)
-        report = verified(exported.path, source=exported.source.path)
-        assert report.level == "logits"
-        assert report.max_abs_diff <= CLOSE
 
 
 class TestUse:
@@ -254,7 +233,7 @@ class TestUse:
         assert model.model.layers[1].mlp.experts.down_proj.is_meta
         assert (logits_of(model) - exported.source.logits).abs().max() <= CLOSE
 
-    @pytest.mark.parametrize("mode", MODES)
+    @pytest.mark.parametrize("mode", ["uniform", "ragged"])
     def test_whole_experts_go_as_well(self, atom_source, mode, tmp_path):
         source = atom_source(BY_NAME["flex_olmo"])
         kept = {0: (0, 2, 3, 5), 1: (1, 2, 6)}

@@ -35,49 +35,36 @@ def numbers(tmp_path):
     return file, matrix
 
 
-def joined(part, file):
-    return b"".join(block.tobytes() for block in part.blocks(file))
+WHOLE = np.arange(48).reshape(6, 8)
 
 
 @pytest.mark.parametrize("block_bytes", [1, 20, 40, 1 << 22])
-class TestParts:
-    def test_all_of_it(self, numbers, monkeypatch, block_bytes):
-        monkeypatch.setattr(expected, "_BLOCK_BYTES", block_bytes)
-        file, matrix = numbers
-        part = Part(10, (6, 8, 2))
-        assert joined(part, file) == matrix.tobytes()
-        assert part.is_whole
-
-    @pytest.mark.parametrize("ids", [[0, 5], [4, 1, 2], [3], list(range(6))])
-    def test_rows(self, numbers, monkeypatch, block_bytes, ids):
-        monkeypatch.setattr(expected, "_BLOCK_BYTES", block_bytes)
-        file, matrix = numbers
-        part = Part(10, (6, 8, 2), 0, np.array(ids))
-        assert joined(part, file) == matrix[ids].tobytes()
-        assert part.result == (len(ids), 8, 2)
-        assert part.is_whole == (len(ids) == 6)
-
-    @pytest.mark.parametrize("axis", [0, 1])
-    def test_zeros_fill_it_up(self, numbers, monkeypatch, block_bytes, axis):
-        monkeypatch.setattr(expected, "_BLOCK_BYTES", block_bytes)
-        file, matrix = numbers
-        part = Part(10, (6, 8, 2), axis, np.array([4, 0, -1, 2, -1, -1]))
-        wanted = matrix.take([4, 0, 0, 2, 0, 0], axis)
-        if axis:
-            wanted[:, [2, 4, 5]] = 0
-        else:
-            wanted[[2, 4, 5]] = 0
-        assert joined(part, file) == wanted.tobytes()
-
-    def test_what_had_no_entries_becomes_zeros(self, numbers, monkeypatch, block_bytes):
-        monkeypatch.setattr(expected, "_BLOCK_BYTES", block_bytes)
-        part = Part(10, (6, 0, 2), 1, np.array([-1, -1]))
-        assert joined(part, numbers[0]) == bytes(6 * 2 * 2)
-
-    @pytest.mark.parametrize("shape", [(6, 0, 2), (0, 8, 2), (0,)])
-    def test_without_elements_there_are_no_bytes(self, numbers, monkeypatch, block_bytes, shape):
-        monkeypatch.setattr(expected, "_BLOCK_BYTES", block_bytes)
-        assert joined(Part(10, shape), numbers[0]) == b""
+@pytest.mark.parametrize(
+    ("shape", "axis", "ids", "places"),
+    [
+        # Places in the matrix, -1 for zeros.
+        ((6, 8, 2), 0, None, WHOLE),
+        *(((6, 8, 2), 0, ids, WHOLE[ids]) for ids in ([0, 5], [4, 1, 2], [3], list(range(6)))),
+        ((6, 8, 2), 0, [4, -1, 2], np.stack([WHOLE[4], np.full(8, -1), WHOLE[2]])),
+        (
+            (6, 8, 2),
+            1,
+            [4, 0, -1, 2, -1],
+            np.where([True, True, False, True, False], WHOLE[:, [4, 0, 0, 2, 0]], -1),
+        ),
+        ((6, 0, 2), 1, [-1, -1], np.full((6, 2), -1)),  # without entries it becomes zeros
+        *((shape, 0, None, WHOLE[:0]) for shape in ((6, 0, 2), (0, 8, 2), (0,))),
+    ],
+)
+def test_parts(numbers, monkeypatch, block_bytes, shape, axis, ids, places):
+    monkeypatch.setattr(expected, "_BLOCK_BYTES", block_bytes)
+    file, matrix = numbers
+    part = Part(10, shape, axis, None if ids is None else np.array(ids))
+    wanted = np.where(places < 0, 0, matrix.reshape(-1)[np.maximum(places, 0)]).astype(np.int16)
+    assert b"".join(block.tobytes() for block in part.blocks(file)) == wanted.tobytes()
+    assert part.is_whole == (ids is None or ids == list(range(6)))
+    if ids is not None:
+        assert part.result == (*places.shape, 2)
 
 
 def test_a_large_matrix_never_is_in_memory(tmp_path):
@@ -289,13 +276,4 @@ def test_another_source_is_named_with_its_identity(out, checkpoint):
     assert problem(out, other) == (
         f"{other.name} (identity {other.identity[:8]}) is not what was exported: {made_of.name} "
         f"(identity {made_of.identity[:8]})"
-    )
-
-
-def test_no_shard_of_which_nothing_is_left(checkpoint, tmp_path):
-    source = load_model_index(str(checkpoint("olmoe").path))
-    plan = keeping(source, KEPT)
-    export(source, plan, tmp_path / "out")
-    assert problem(tmp_path / "out", source, dropped_shards=("other",)) == (
-        "the source's shards of which nothing is left are none, but the manifest names other"
     )

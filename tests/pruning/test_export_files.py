@@ -236,12 +236,6 @@ def test_a_head_that_is_left_out_is_not_listed(source, tmp_path):
     assert written["metadata"]["total_size"] == sum(sizes)
 
 
-def test_the_index_stays_byte_for_byte_where_all_stays(source, tmp_path):
-    export(source, keep_all(source), tmp_path / "out")
-    before = source.checkpoint.path / INDEX
-    assert (tmp_path / "out" / INDEX).read_bytes() == before.read_bytes()
-
-
 OURS = {"AutoModelForCausalLM": "modeling_pruned.PrunedForCausalLM"}
 TOKENIZER = {"AutoTokenizer": "theirs.Tokenizer"}
 THEIRS = {

@@ -37,9 +37,12 @@ def with_head(source, path, place, experts=True):
     return load_model_index(str(path))
 
 
-@pytest.fixture(params=PLACES.values(), ids=PLACES)
+@pytest.fixture
 def place(request):
-    return request.param
+    return PLACES[getattr(request, "param", "mtp")]
+
+
+EVERYWHERE = pytest.mark.parametrize("place", PLACES, indirect=True)
 
 
 @pytest.fixture
@@ -56,6 +59,7 @@ def heads_of(tensors, place):
     return {name: tensor for name, tensor in tensors.items() if name.startswith(place)}
 
 
+@EVERYWHERE
 def test_a_head_is_found_and_is_no_layer_of_the_trunk(model, place):
     (head,) = prediction_heads(model)
     assert place.startswith(head.prefix)
@@ -67,6 +71,7 @@ def test_a_head_is_found_and_is_no_layer_of_the_trunk(model, place):
     assert sum(map(len, head.located.values())) == 7 * 3 + 1
 
 
+@EVERYWHERE
 def test_a_head_with_experts_is_dropped_by_default(model, tmp_path, place):
     manifest, tensors = export_heads(model, tmp_path / "out")
     assert manifest.heads == HeadPlan(HeadChoice.DROP)
@@ -101,6 +106,7 @@ def test_a_head_without_experts_stays(checkpoint, tmp_path, place):
         assert len(heads_of(tensors, place)) == len(prediction_heads(model)[0].tensors)
 
 
+@EVERYWHERE
 def test_a_pruned_head_keeps_its_experts_of_least_aimer(model, tmp_path, place):
     manifest, tensors = export_heads(model, tmp_path / "out", HeadChoice.PRUNE)
     before = load_file(tmp_path / "source" / "model.safetensors")

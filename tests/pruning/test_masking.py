@@ -26,8 +26,9 @@ def plan_of(model_type, keeps):
     return PruningPlan(REF, kept)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("keeps", [(2, 2, 2), (4, 4, 4), (5, 5, 5), (2, 5, 3)])
+@pytest.mark.parametrize(
+    ("keeps", "dtype"), [((2, 2, 2), torch.bfloat16), ((2, 5, 3), torch.float32)]
+)
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
 def test_masking_is_bit_for_bit_physical_pruning(model_type, keeps, dtype):
     model, plan = tiny_model(model_type, dtype=dtype), plan_of(model_type, keeps)

@@ -31,7 +31,7 @@ from pruning import load_pruned
 SOME = [case for case in KINDS if case in NON_UNIFORM]
 
 
-@pytest.fixture(params=NON_UNIFORM, ids=str)
+@pytest.fixture(params=SOME, ids=str)
 def pruned(request, pruned_case) -> Pruned:
     return pruned_case(request.param)
 
@@ -46,7 +46,9 @@ def load_complete(path, **options):
     return model
 
 
-class TestEveryFamily:
+class TestFamilies:
+    """One family of each kind; `tests/families/test_load_pruned.py` loads them all."""
+
     def test_loads_as_the_original_pruned_by_hand(self, pruned):
         model = load_complete(pruned.path)
         assert torch.equal(logits_of(model), pruned.logits)
@@ -57,12 +59,10 @@ class TestEveryFamily:
         assert [layer.num_experts for layer in described.layers] == pruned.counts
         assert {layer.top_k for layer in described.layers} == {pruned.case.top_k}
 
-    @pytest.mark.parametrize("pruned", SOME, indirect=True, ids=str)
     def test_saved_again_it_is_the_same(self, pruned, tmp_path):
         load_pruned(pruned.path).save_pretrained(tmp_path)
         assert torch.equal(logits_of(load_complete(tmp_path)), pruned.logits)
 
-    @pytest.mark.parametrize("pruned", SOME, indirect=True, ids=str)
     def test_a_stock_reader_fails_loudly(self, pruned):
         stock = getattr(transformers, pruned.source.family.auto_class)
         with pytest.raises(RuntimeError, match="size"):
@@ -77,7 +77,6 @@ class TestEveryFamily:
         keys = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
         assert {text[key] for key in keys if key in text} == {max(pruned.counts)}
 
-    @pytest.mark.parametrize("pruned", SOME, indirect=True, ids=str)
     def test_the_experts_implementation_reaches_every_layer(self, pruned):
         model = load_pruned(pruned.path)
         called = []

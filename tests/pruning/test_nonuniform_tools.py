@@ -1,14 +1,12 @@
 """The program's own tools, and who else reads checkpoints whose layers differ."""
 
-import json
-import shutil
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
 import transformers
-from exports import export, verified
+from exports import export
 from nonuniform_cases import NAMED, config_of
 from transformers import AutoModelForCausalLM
 
@@ -60,13 +58,6 @@ class TestMeasured:
         table = load_expert_stats(run).table[["layer", "expert", "num_tokens"]]
         assert [tuple(row) for row in table.to_numpy().tolist()] == wanted
 
-    def test_verify_goes_up_to_equal_logits(self, pruned_case):
-        for name in ("mixtral", "deepseek_v3-groups"):
-            pruned = pruned_case(NAMED[name])
-            source = pruned.source.checkpoint.path
-            report = verified(pruned.path, level="logits", source=source)
-            assert report.max_abs_diff == 0
-
 
 class TestPrunedAgain:
     def test_masked_and_exported_once_more(self, flex_olmo, tmp_path):
@@ -90,24 +81,6 @@ class TestPrunedAgain:
         stock = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
         with masked(flex_olmo.model, described.family, plan):
             assert torch.equal(logits_of(stock), logits_of(flex_olmo.model))
-
-    def test_model_code_of_the_source_is_not_referred_to(self, flex_olmo, tmp_path):
-        source = tmp_path / "source"
-        shutil.copytree(flex_olmo.source.checkpoint.path, source)
-        names = ("AutoConfig", "AutoModel", "AutoModelForCausalLM", "AutoTokenizer")
-        config = {**config_of(source), "auto_map": dict.fromkeys(names, "theirs.Class")}
-        (source / "config.json").write_text(json.dumps(config))
-        described = load_model_index(str(source))
-        for ids, wanted in (
-            ((0, 1, 2, 4), {"AutoModelForCausalLM": "modeling_pruned.PrunedForCausalLM"}),
-            ((0, 1, 2), dict.fromkeys(names, "theirs.Class")),
-        ):
-            plan = PruningPlan(model_ref(described), {0: (1, 2, 3), 1: ids})
-            manifest = export(described, plan, tmp_path / str(len(ids)))
-            written = config_of(tmp_path / str(len(ids)))["auto_map"]
-            assert written == {"AutoTokenizer": "theirs.Class", **wanted}
-            assert manifest.has_uniform_counts is (len(ids) == 3)
-            assert ("modeling_pruned.py" in manifest.files) is (len(ids) == 4)
 
     def test_keeping_all_writes_the_same_bytes(self, flex_olmo, tmp_path):
         described = load_model_index(str(flex_olmo.path))

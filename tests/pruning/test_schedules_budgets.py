@@ -51,9 +51,9 @@ THREE = tuple(MoELayer(index, 8, 2) for index in (0, 2, 3))
 GIB = 1 << 30
 
 
-@pytest.fixture(params=["olmoe", "mixtral", "qwen3_moe"])
-def model(request, checkpoint):
-    return load_model_index(str(checkpoint(request.param).path))
+@pytest.fixture
+def model(checkpoint):
+    return load_model_index(str(checkpoint("qwen3_moe").path))
 
 
 def report_after(model, budget, constraints=None):
@@ -115,13 +115,16 @@ def test_counts_are_read_from_each_kind_of_file(tmp_path, name, text):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.csv", "layer,count\n0,5\n", "lacks the columns layer and kept"),
+        ("a.csv", "layer,count\n0,5\n", r"lacks the columns layer and kept \(or removed\)\.$"),
         ("a.csv", "", "lacks the columns"),
+        # More than Python's reader of CSV takes.
+        ("a.csv", f"layer,kept\n0,{'5' * 200_000}\n", r"field larger than field limit \(131072\)"),
         ("a.csv", "layer,kept\n0,5\n0,6\n", "names layer 0 twice"),
         ("a.csv", "layer,kept\n0,five\n", "gives layer 0 the number 'five'"),
         ("a.csv", "layer,kept\n0\n", "gives layer 0 the number None"),
         ("a.json", '{"kept": {"1": 5}}', r"names layer 1, .*; the sparse layers are 0, 2\.\.3"),
-        ("a.json", '{"kept": {"0": 9}}', "the number 9; its experts are 8"),
+        ("a.json", '{"kept": {"0": 9}}', r"gives layer 0 the number 9; its experts are 8\.$"),
+        ("a.json", '{"kept": {"0": 5, "0": 6}}', "cannot be read: it holds 0 twice"),
         ("a.json", '{"kept": {"0": -1}}', "the number -1"),
         ("a.json", '{"kept": {"0": true}}', "the number True"),
         ("a.json", '{"kept": {"0": 5}, "removed": {"0": 3}}', "either 'kept' or 'removed'"),
@@ -137,19 +140,6 @@ def test_bad_files_are_one_line(tmp_path, name, text, message):
     with pytest.raises(PlanError, match=message) as caught:
         read_counts(path, THREE)
     assert "\n" not in str(caught.value)
-
-
-def test_counts_that_a_layer_cannot_keep_are_refused():
-    with pytest.raises(PlanError, match=r"Layer 2 would keep 1 of 8 experts.*at most 75%"):
-        from_counts(THREE, {0: 8, 2: 1, 3: 8})
-    with pytest.raises(PlanError, match=r"keep 5 experts, .* 2 to 8 in steps of 2; nearest: 6"):
-        from_counts(THREE, {0: 8, 2: 5, 3: 8}, Constraints(multiple_of=2))
-    with pytest.raises(PlanError, match=r"file removes 3 experts, but 50% is 12"):
-        allocate(
-            "file",
-            Spending(THREE, sparsity_budget(THREE, "50%")),
-            Evidence(counts={0: 8, 2: 5, 3: 8}),
-        )
 
 
 def test_a_layer_set_by_hand_takes_from_the_others_and_the_total_stays():

@@ -10,13 +10,12 @@ import pandas as pd
 import pytest
 from allocations import ranked_globally
 
-from analysis.errors import PlanError, UserError
+from analysis.errors import PlanError
 from analysis.families import MoELayer
 from pruning.allocation import Allocation, apportion, check_kept, count_reason
 from pruning.budget import Budget, count_budget, sparsity_budget
 from pruning.constraints import Constraints, Room
 from pruning.schedules import (
-    SCHEDULES,
     Evidence,
     Spending,
     allocate,
@@ -26,7 +25,6 @@ from pruning.schedules import (
     fold_ranking,
     from_counts,
     read_counts,
-    side_by_side,
     uniform,
 )
 from pruning.schedules.counts import counts_budget
@@ -37,7 +35,7 @@ TWO = (MoELayer(1, 8, 2), MoELayer(3, 8, 2))
 
 def said(function, *arguments, **options):
     """What a refusal says."""
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(PlanError) as caught:
         function(*arguments, **options)
     return str(caught.value)
 
@@ -58,91 +56,56 @@ def test_why_a_layer_cannot_keep_a_number():
     )
 
 
+ROUTER = "its router picks 2 per token"
+SUITS, NONE = "nearest sparsity that suits every layer", "no sparsity suits every layer, but"
+ONE = f"{NONE} 1 expert can go in all (--remove 1)"
+FIVE = f"{NONE} 5 experts can go in all (--remove 5)"
+TWOS, FOURS = (f"layers are to keep a multiple of {number}" for number in (2, 4))
+
+
 @pytest.mark.parametrize(
-    ("sizes", "multiple", "sparsity", "message"),
+    ("sizes", "multiple", "sparsity", "refused", "why", "nearest"),
     [
         # Shares 6 and 3, but the smaller layer has room for 2: it has 2 up to 62.5%, which is 5 of
         # the larger one.
-        (
-            (8, 4),
-            1,
-            "75%",
-            "Layer 3 would keep 1 of 4 experts, but its router picks 2 per token; nearest sparsity "
-            "that suits every layer: 62.5%.",
-        ),
+        ((8, 4), 1, "75%", (3, 1, 4), ROUTER, f"{SUITS}: 62.5%"),
         # Shares (2, 1) of 25%. By multiples of two: 0 is (0, 0), a third (2, 2), 75% (6, 4).
-        (
-            (8, 6),
-            2,
-            "25%",
-            "Layer 3 would keep 5 of 6 experts, but layers are to keep a multiple of 2; nearest "
-            "sparsity that suits every layer: 0% or 33.34%.",
-        ),
-        (
-            (8, 6),
-            2,
-            "50%",
-            "Layer 3 would keep 3 of 6 experts, but layers are to keep a multiple of 2; nearest "
-            "sparsity that suits every layer: 33.34% or 75%.",
-        ),
+        ((8, 6), 2, "25%", (3, 5, 6), TWOS, f"{SUITS}: 0% or 33.34%"),
+        ((8, 6), 2, "50%", (3, 3, 6), TWOS, f"{SUITS}: 33.34% or 75%"),
         # Five experts keep 4, eight keep 4 or 8: 1 or 5 in all. Below 20% the first loses none,
         # between 20% and 40% the second loses 1 to 3, above the first loses 2.
-        (
-            (5, 8),
-            4,
-            "10%",
-            "Layer 1 would keep 5 of 5 experts, but layers are to keep 4 to 4; no sparsity suits "
-            "every layer, but 1 expert can go in all (--remove 1).",
-        ),
-        (
-            (5, 8),
-            4,
-            "25%",
-            "Layer 3 would keep 6 of 8 experts, but layers are to keep a multiple of 4; no "
-            "sparsity suits every layer, but 1 expert can go in all (--remove 1).",
-        ),
-        (
-            (5, 8),
-            4,
-            "38%",
-            "Layer 3 would keep 5 of 8 experts, but layers are to keep a multiple of 4; no "
-            "sparsity suits every layer, but 5 experts can go in all (--remove 5).",
-        ),
-        (
-            (5, 8),
-            4,
-            "60%",
-            "Layer 1 would keep 2 of 5 experts, but layers are to keep 4 to 4; no sparsity suits "
-            "every layer, but 5 experts can go in all (--remove 5).",
-        ),
+        ((5, 8), 4, "10%", (1, 5, 5), "layers are to keep 4 to 4", ONE),
+        ((5, 8), 4, "25%", (3, 6, 8), FOURS, ONE),
+        ((5, 8), 4, "38%", (3, 5, 8), FOURS, FIVE),
+        ((5, 8), 4, "60%", (1, 2, 5), "layers are to keep 4 to 4", FIVE),
         # Layers that are alike: numbers of experts on both sides, with the share that is one.
         (
             (12, 12),
             4,
             "17%",
-            "Layer 1 would keep 10 of 12 experts, but layers are to keep a multiple of 4; nearest: "
-            "8 (33.34% sparsity) or 12 (0% sparsity).",
+            (1, 10, 12),
+            FOURS,
+            "nearest: 8 (33.34% sparsity) or 12 (0% sparsity)",
         ),
         (
             (12, 12),
             4,
             "50%",
-            "Layer 1 would keep 6 of 12 experts, but layers are to keep a multiple of 4; nearest: "
-            "4 (66.67% sparsity) or 8 (33.34% sparsity).",
+            (1, 6, 12),
+            FOURS,
+            "nearest: 4 (66.67% sparsity) or 8 (33.34% sparsity)",
         ),
-        (
-            (7, 7),
-            2,
-            "0",
-            "Layer 1 would keep 7 of 7 experts, but layers are to keep 2 to 6; nearest: 6 (14.29% "
-            "sparsity).",
-        ),
+        ((7, 7), 2, "0", (1, 7, 7), "layers are to keep 2 to 6", "nearest: 6 (14.29% sparsity)"),
     ],
 )
-def test_a_share_that_does_not_suit_names_those_that_do(sizes, multiple, sparsity, message):
+def test_a_share_that_does_not_suit_names_those_that_do(
+    sizes, multiple, sparsity, refused, why, nearest
+):
     layers = tuple(MoELayer(2 * n + 1, size, 2) for n, size in enumerate(sizes))
-    limits = Constraints(multiple_of=multiple)
-    assert said(uniform, layers, sparsity, limits) == message
+    index, keep, size = refused
+    assert said(uniform, layers, sparsity, Constraints(multiple_of=multiple)) == (
+        f"Layer {index} would keep {keep} of {size} experts, but {why}; {nearest}."
+    )
 
 
 def test_a_share_beside_a_fixed_layer_counts_what_it_keeps():
@@ -160,6 +123,8 @@ def test_a_share_beside_a_fixed_layer_counts_what_it_keeps():
     [
         # At most 0 + 6 + 3 can go. 60% is 4 + 4 + 3, 50% is 4 + 4 + 2: too many; 40% 3 + 3 + 2.
         ((8, 8, 5), 8, 1, "80%", (4, 1, 5), "40%"),
+        # 87.5% is 7 of each; the two that are free lose 12 at most, as they do at 50%.
+        ((8, 8, 8), 8, 1, "87.5%", (3, 1, 8), "50%"),
         # Now 1 + 6 + 3, which 50% fills.
         ((8, 8, 5), 7, 1, "80%", (4, 1, 5), "50%"),
         # Layer 1 loses 1, the others in pairs: 1 + 0 + 0 of 1/21, but not 2 + 0 + 0 of 2/21, whose
@@ -172,9 +137,7 @@ def test_a_share_beside_a_fixed_layer_counts_what_it_keeps():
 def test_what_is_named_beside_a_fixed_layer_fits(sizes, kept, multiple, sparsity, refused, named):
     layers = tuple(MoELayer(index, size, 2) for index, size in zip((1, 3, 4), sizes, strict=True))
     limits = Constraints(multiple_of=multiple, fixed={1: kept})
-    why = "its router picks 2 per token"
-    if multiple > 1:
-        why = f"layers are to keep a multiple of {multiple}"
+    why = f"layers are to keep a multiple of {multiple}" if multiple > 1 else ROUTER
     index, keep, size = refused
     assert said(uniform, layers, sparsity, limits) == (
         f"Layer {index} would keep {keep} of {size} experts, but {why}; nearest sparsity that "
@@ -182,15 +145,6 @@ def test_what_is_named_beside_a_fixed_layer_fits(sizes, kept, multiple, sparsity
     )
     for each in named.split(" or "):
         assert uniform(layers, each, limits).keep[0] == kept
-
-
-def test_layers_that_are_alike_beside_a_fixed_one_name_what_fits_all():
-    # 87.5% is 7 of each; the two that are free lose 12 at most, as they do at 50%.
-    layers = (*TWO, MoELayer(4, 8, 2))
-    assert said(uniform, layers, "87.5%", Constraints(fixed={1: 8})) == (
-        "Layer 3 would keep 1 of 8 experts, but its router picks 2 per token; nearest sparsity "
-        "that suits every layer: 50%."
-    )
 
 
 def test_names_that_are_none():
@@ -232,6 +186,10 @@ def test_locked_layers_are_named_with_their_numbers():
         "The budget removes 9 (37.5%) of 24 experts, but at most 6 (--remove 6) can go. Locked "
         "layers follow the budget; for these numbers put --set 1=5 --set 3=5 in place of --lock."
     )
+    # With those numbers set, what the error names can be spent.
+    named = Constraints(fixed={1: 5, 3: 5, 4: 8})
+    six = Spending(layers, count_budget(layers, 6), named)
+    assert allocate("uniform", six).keep == (5, 5, 8)
 
 
 def test_a_ranking_that_lacks_experts_says_so():
@@ -239,17 +197,6 @@ def test_a_ranking_that_lacks_experts_says_so():
     assert said(fold_ranking, ranking, TWO) == (
         "The ranking does not hold every expert of every layer exactly once."
     )
-
-
-def test_a_refused_schedule_leaves_the_others_side_by_side():
-    # A quarter of 8 is 2, no multiple of 4; all but uniform and what lacks evidence can.
-    limited = Spending(TWO, sparsity_budget(TWO, "25%"), Constraints(multiple_of=4))
-    table, refused = side_by_side(limited, Evidence(np.arange(16.0).reshape(2, 8)))
-    assert list(refused) == ["uniform"]
-    assert table["schedule"].unique().tolist() == [
-        name for name in SCHEDULES if name not in ("uniform", "frequency", "measured", "file")
-    ]
-    assert (table["kept"] + table["removed"]).eq(8).all()
 
 
 def test_notes_compare_with_what_the_evidence_asks_for():
@@ -287,26 +234,6 @@ def test_counts_that_spend_another_budget_or_do_not_fit():
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "reason"),
-    [
-        ("a.csv", "layer,count\n1,5\n", "lacks the columns layer and kept (or removed)."),
-        ("a.csv", "layer,kept\n1,9\n", "gives layer 1 the number '9'; its experts are 8."),
-        # More than Python's reader of CSV takes.
-        (
-            "a.csv",
-            f"layer,kept\n1,{'5' * 200_000}\n",
-            "cannot be read: field larger than field limit (131072).",
-        ),
-        ("a.json", '{"kept": {"1": 5, "1": 6}}', "cannot be read: it holds 1 twice."),
-        ("a.yaml", "kept: {1: 9}", "gives layer 1 the number 9; its experts are 8."),
-    ],
-    ids=["columns", "number", "field", "twice", "yaml"],
-)
-def test_texts_that_are_no_counts(name, text, reason):
-    assert said(counts_from_text, text, Path(name), TWO) == f"The schedule {name} {reason}"
-
-
 def test_a_layer_may_lose_nothing_or_everything_that_a_file_says():
     assert counts_from_text("removed: {1: 0, 3: 2}", Path("a.yaml"), TWO) == {1: 8, 3: 6}
     assert counts_from_text("kept: {1: 0}", Path("a.yaml"), TWO) == {1: 0, 3: 8}
@@ -327,8 +254,3 @@ def test_files_that_are_too_large_or_no_text(tmp_path):
         f"The schedule {binary} cannot be read: it is no UTF-8 text."
     )
     assert read_counts(padded, TWO) == {1: 5, 3: 8}
-
-
-def test_refusals_are_errors_of_plans():
-    with pytest.raises(PlanError):
-        uniform(TWO, "99%")

@@ -174,15 +174,10 @@ def test_headers_of_all_lengths_fill_up_to_eight_bytes():
     for letters in range(1, 18):
         tensor = PlannedTensor(entry, "x" * letters, (1,), (Span(entry.start, entry.end),))
         shard = assemble("model.safetensors", [tensor], {})
-        text = shard.prefix[8:]
-        assert (
-            text.rstrip(b" ")
-            == json.dumps(
-                {"x" * letters: {"dtype": "I64", "shape": [1], "data_offsets": [0, 8]}},
-                separators=(",", ":"),
-            ).encode()
-        )
-        lengths.add(len(text))
+        entry_of = {"x" * letters: {"dtype": "I64", "shape": [1], "data_offsets": [0, 8]}}
+        text = json.dumps(entry_of, separators=(",", ":")).encode()
+        assert shard.prefix[8:].rstrip(b" ") == text
+        lengths.add(len(shard.prefix) - 8)
     # As few spaces as do it: each length is there, in steps of eight.
     assert all(second - first == 8 for first, second in itertools.pairwise(sorted(lengths)))
     assert len(lengths) == 3
@@ -255,8 +250,7 @@ def test_experts_in_a_dense_layer_are_refused(with_tensor, part):
         check_located(model)
 
 
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("most", [8_000, 30_000, 1 << 30])
+@pytest.mark.parametrize(("fused", "most"), [(False, 8_000), (True, 30_000), (False, 1 << 30)])
 def test_the_same_tensors_in_shards_of_another_size(checkpoint, tmp_path, fused, most):
     source = checkpoint("qwen3_moe", fused=fused, dtype=torch.bfloat16).path
     export(source, (1, 3, 4), tmp_path / "plain")

@@ -214,10 +214,6 @@ def test_an_expert_without_neurons_is_filled_up_with_zeros(file):
     assert [part.nbytes for part in gather.parts(8)] == [8, 8, 8]
 
 
-def test_a_span_counts_its_bytes():
-    assert Span(3, 10).nbytes == 7
-
-
 def test_a_short_answer_of_the_system_is_continued(file, monkeypatch):
     pread = os.preadv
     monkeypatch.setattr(
