@@ -1,4 +1,4 @@
-"""What one token uses of the routed experts: parameters and FLOPs, by measured or even routing."""
+"""Parameters and FLOPs of routed experts per token, by measured or even routing."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from analysis.widths import atom_axis, expert_widths, quantised_role
 from pruning.atoms.kept import atoms_of
 from pruning.plan import PruningPlan
 
-# Layer -> tokens routed to each of its experts, ascending ids; of a blend no whole numbers.
+# Layer -> tokens routed to each of its experts, by id; fractional in a blend.
 Routing = Mapping[int, Sequence[float]]
 
 
 def counted_routing(table: pd.DataFrame) -> Routing:
-    """How often each expert was chosen, of columns layer, expert, num_tokens; each once."""
+    """Routing from a table of columns layer, expert, num_tokens, one row per expert."""
     by_layer = table.sort_values(["layer", "expert"]).groupby("layer")
     return {int(str(layer)): tuple(rows["num_tokens"].tolist()) for layer, rows in by_layer}
 
@@ -30,11 +30,11 @@ def counted_routing(table: pd.DataFrame) -> Routing:
 def token_shares(
     layer: MoELayer, kept: Collection[int], routing: Routing | None
 ) -> dict[int, Fraction]:
-    """Expert -> expected number of times, 0 to 1, that a token is routed to it; they sum to top_k.
+    """Expert -> expected share of tokens routed to it; the shares sum to top_k.
 
-    Even where nothing was measured, or no token reached a kept expert. What removed experts had
-    goes to the others in proportion, which is a guess: where it really goes only a measurement of
-    the pruned model says, and a share may then come out above 1.
+    Equal shares if nothing was measured or no token reached a kept expert. The tokens of removed
+    experts go to the others in proportion: a guess, which only a measurement of the pruned model
+    could replace, and which may give a share above 1.
     """
     measured = routing[layer.index] if routing else ()
     counts = {expert: Fraction(measured[expert]) for expert in kept} if routing else {}
@@ -46,18 +46,18 @@ def token_shares(
 
 @dataclass(frozen=True, slots=True)
 class ExpertShape:
-    """What the experts of a layer are made of."""
+    """Sizes of the experts of a layer."""
 
-    # Bytes of one neuron: its entries of all projections and biases, and of the scale that it
-    # shares with the other neurons of its block, a part.
+    # Bytes of one neuron: its entries in all projections and biases, and its part of the scale that
+    # its block shares.
     neuron_bytes: Fraction
-    neuron_params: int  # numbers in it
-    neuron_weights: int  # those of them that a token is multiplied with, so without biases
-    fixed_bytes: int  # bytes of an expert whatever its width: the bias of its output
-    fixed_params: int  # numbers in that
+    neuron_params: int  # parameters in it
+    neuron_weights: int  # parameters that a token is multiplied with: without biases
+    fixed_bytes: int  # bytes of an expert of any width: its output bias
+    fixed_params: int  # parameters in that
 
     def size(self, experts: int, neurons: int) -> tuple[int, int]:
-        """Bytes and parameters of so many experts that have so many neurons together."""
+        """Bytes and parameters of this many experts with this many neurons in total."""
         return (
             self.fixed_bytes * experts + round(self.neuron_bytes * neurons),
             self.fixed_params * experts + self.neuron_params * neurons,
@@ -65,14 +65,14 @@ class ExpertShape:
 
 
 def expert_shapes(model: MoEModel) -> dict[int, ExpertShape]:
-    """The shape of the experts of every layer; all experts of a layer have the same but for width.
+    """Layer -> sizes of its experts, which differ in width only.
 
-    For experts out of which neurons can be cut, see `quantised_role`.
+    For experts from which neurons can be cut, see `quantised_role`.
     """
     shapes = {}
     for layer in model.layers:
         widths = expert_widths(model)[layer.index]
-        # Of a width of 0 nothing can be told, so the widest stands for all.
+        # An expert without neurons tells nothing, so the widest stands for all.
         example = max(range(len(widths)), key=lambda expert: widths[expert])
         neuron_bytes, (params, weights, fixed_bytes, fixed_params) = Fraction(0), (0, 0, 0, 0)
         for item in model.located[layer.index]:
@@ -92,19 +92,17 @@ def expert_shapes(model: MoEModel) -> dict[int, ExpertShape]:
 
 @dataclass(frozen=True, slots=True)
 class Active:
-    """What one token uses of the routed experts, expected."""
+    """Expected use of routed experts per token."""
 
     params: int  # parameters of the experts that it is routed to
-    # Two, a multiplication and an addition, per weight of these; no biases, activation functions
-    # or routing.
+    # A multiplication and an addition per weight of these; no biases, activations or routing.
     flops: int
 
 
 def active_experts(model: MoEModel, plan: PruningPlan, routing: Routing | None = None) -> Active:
     """What a token uses under a complete plan, see `fit_plan`.
 
-    Neurons that are gone cost nothing, so where experts differ in width it matters how often each
-    is chosen: sum over experts of share * width.
+    Removed neurons cost nothing: the sum over experts of share * width.
     """
     params, weights = Fraction(0), Fraction(0)
     is_by_width = plan.kept_atoms or not quantised_role(model)
@@ -124,10 +122,10 @@ def active_experts(model: MoEModel, plan: PruningPlan, routing: Routing | None =
     return Active(round(params), round(2 * weights))
 
 
-# A page needs several plans of one model for each move of a slider.
+# A page compares several plans of one model at each move of a slider.
 @lru_cache(maxsize=1024)
 def _whole(model: MoEModel, layer: MoELayer) -> tuple[Fraction, Fraction]:
-    """Parameters and weights of top_k experts, where all are alike."""
+    """Parameters and weights of top_k experts, if all have one width."""
     found = [item for item in model.located[layer.index] if item.slot.kind is not SlotKind.ROUTER]
     held = [model.num_weights(item.entry) for item in found]
     weights = [n for n, item in zip(held, found, strict=True) if is_expert_weight(item.slot)]
@@ -136,23 +134,20 @@ def _whole(model: MoEModel, layer: MoELayer) -> tuple[Fraction, Fraction]:
 
 
 def blended_routing(parts: Sequence[Part]) -> Routing:
-    """How often the router chose each expert in a mix of calibration runs, at least one."""
+    """Routing in a blend of calibration runs, at least one."""
     mixture = Mixture([part.run for part in parts])
     return counted_routing(mixture.sums_table([part.weight for part in parts]))
 
 
 def ranked_by(plan: PruningPlan, store: StatsStore) -> list[Part]:
-    """The calibration runs that ranked a plan, each with its weight in the plan's blend.
-
-    Runs that are not in the store any more are left out.
-    """
+    """The calibration runs behind a plan with their weights, as far as the store still has them."""
     known = {run.manifest.run_id: run for run in store.of_model(plan.model.identity, "routed")}
     found = [known[run_id] for run_id in plan.provenance.runs if run_id in known]
     return [Part(run, _weight(run, plan.provenance.corpora)) for run in found]
 
 
 def _weight(run: Run, corpora: Sequence[str]) -> float:
-    """The weight of a run's corpus among corpora as a plan names them, see `corpus_names`."""
+    """The weight of a run's corpus in a plan's blend, see `corpus_names`."""
     own = run.manifest.corpus
     for said in corpora:
         if said != own and said.rpartition(":")[0] == own:
@@ -161,10 +156,10 @@ def _weight(run: Run, corpora: Sequence[str]) -> float:
 
 
 def measured_routing(plans: Sequence[PruningPlan], store: StatsStore) -> Routing | None:
-    """How often experts were chosen, where plans of one model leave experts of different widths.
+    """Routing for plans of one model that remove neurons; None without such plans or statistics.
 
-    In the blend that ranked the first of the plans whose runs are in the store, else in the newest
-    calibration of the model; None where nothing was measured or only whole experts go.
+    From the blend behind the first plan whose runs are in the store, else from the newest
+    calibration of the model.
     """
     cut = [plan for plan in plans if plan.kept_atoms]
     for plan in cut:
@@ -182,10 +177,7 @@ def plan_routing(
     corpora: Sequence[str] = (),
     runs: Sequence[str] = (),
 ) -> Routing | None:
-    """How often experts were chosen in the runs that are named, or in the blend that ranked.
-
-    None where nothing is named and no run that ranked is in the store: then all equally often.
-    """
+    """Routing in the named runs, else in the blend behind the plan; None if neither is stored."""
     if not corpora and not runs:
         parts = ranked_by(plan, store)
         return blended_routing(parts) if parts else None

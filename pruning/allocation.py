@@ -15,7 +15,7 @@ Removed = tuple[int, ...]
 
 
 def count_problem(layer: MoELayer, keep: int) -> str | None:
-    """Why a layer cannot keep so many experts, with the nearest numbers that work; None if it can.
+    """Why a layer cannot keep this many experts, and the nearest numbers that work; None if it can.
 
     A router that chooses among groups needs the same number of experts in each.
     """
@@ -24,7 +24,7 @@ def count_problem(layer: MoELayer, keep: int) -> str | None:
 
 
 def count_reason(layer: MoELayer, keep: int) -> str | None:
-    """Why a layer cannot keep so many experts, without what would work."""
+    """The reason of `count_problem` alone."""
     found = _reason_and_remedy(layer, keep)
     return found[0] if found else None
 
@@ -50,7 +50,7 @@ def _reason_and_remedy(layer: MoELayer, keep: int) -> tuple[str, str] | None:
 
 
 def check_kept(layer: MoELayer, ids: Sequence[int]) -> None:
-    """Refuse experts with which the layer's router would not work, or not as before."""
+    """Refuse kept experts that break the layer's router or its groups."""
     if problem := count_problem(layer, len(ids)):
         raise PlanError(problem)
     size = layer.num_experts // layer.num_groups
@@ -65,7 +65,7 @@ def check_kept(layer: MoELayer, ids: Sequence[int]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Experts kept in each layer: top_k <= keep <= num_experts, as many in each group."""
+    """Experts kept in each layer: top_k <= keep <= num_experts, the same number in each group."""
 
     layers: tuple[MoELayer, ...]  # the sparse layers, in decoder order
     keep: tuple[int, ...]  # experts kept, one number for each of them
@@ -101,16 +101,10 @@ def apportion(
 ) -> tuple[int, ...]:
     """Numbers that sum to `total`, in proportion to `weights`, by largest remainder.
 
-    Each layer's quota is level * weight, held within its room, with the one level at which the
-    quotas sum to `total`: what a bound keeps from one layer is spread over the others. Quotas are
-    rounded down to whole steps, and the steps left go to the largest remainders, ties to the lower
-    layer. All in exact fractions.
-
-    Args:
-        total: what to spread.
-        weights: positive, one a layer.
-        rooms: bounds, with one step for all.
-        what: that is spread, in words.
+    Each layer's quota is level * weight, clamped to its room, at the one level where the quotas sum
+    to `total`: what a bound denies one layer goes to the others. Quotas are rounded down to whole
+    steps, and the remaining steps go to the largest remainders, ties to the lower layer. All in
+    exact fractions. `weights` are positive; `rooms` share one step; `what` names what is spread.
     """
     if min(weights) < 1:
         raise ValueError("weights must be positive")

@@ -1,7 +1,7 @@
-"""Files of JSON lines that only grow: results as soon as they are known, to resume from.
+"""Append-only files of JSON lines: each result as soon as it is known, to resume from.
 
-The first line, the header, says what the file is about. A line is with the system before anything
-else happens, so it survives a kill; one that the end of a process cut short goes.
+The first line, the header, says what the file is about. A line is handed to the system at once, so
+it survives a kill; a line that a kill cut short is dropped.
 """
 
 import json
@@ -20,7 +20,7 @@ from analysis.json_text import parse_json
 
 
 class AppendLog:
-    """An open log; without a file it writes nothing, as where another process does."""
+    """An open log; without a file it writes nothing, for processes other than the writer."""
 
     def __init__(self, file: RawIOBase | None = None) -> None:
         self._file = file
@@ -38,7 +38,7 @@ class AppendLog:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keep other processes from this file; the folder is made.
+    """Keep other processes from this file; creates the folder.
 
     Raises:
         filelock.Timeout: another process has it.
@@ -54,11 +54,11 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def appending(path: Path, whole: Sequence[bytes], header: Mapping[str, Any]) -> Iterator[AppendLog]:
-    """The log at this place, continued after its whole lines, else begun with the header.
+    """The log at this path, continued after its whole lines (`whole_lines`), or a new one.
 
-    For one process at a time, see `locked`; `whole` is of `whole_lines`.
+    For one process at a time, see `locked`.
     """
-    # Unbuffered: a line is with the system before anything else happens.
+    # Unbuffered, so that a line is handed to the system at once.
     with path.open("r+b" if whole else "wb", buffering=0) as file:
         file.truncate(sum(map(len, whole)))
         file.seek(0, os.SEEK_END)
@@ -75,7 +75,7 @@ def whole_lines(path: Path) -> list[bytes]:
 
 
 def parsed_lines(path: Path, whole: Sequence[bytes]) -> Iterator[tuple[int, Any]]:
-    """The number and the content of each line after the header; damage is a PlanError."""
+    """Number and content of each line after the header; a damaged line is a PlanError."""
     for number, line in enumerate(whole[1:], 2):
         try:
             yield number, parse_json(line)
@@ -86,11 +86,11 @@ def parsed_lines(path: Path, whole: Sequence[bytes]) -> Iterator[tuple[int, Any]
 def damaged(path: Path, number: int) -> PlanError:
     """The error that names a line."""
     return PlanError(
-        f"{path} is damaged in line {number}; remove the lines from there on to go on from what "
-        "is before."
+        f"{path} is damaged in line {number}; remove that line and all after it to resume from the "
+        "rest."
     )
 
 
 def plain_json(value: Any) -> Any:
-    """A value as a file gives it back: a tuple is a list."""
+    """A value as it comes back from a JSON file: a tuple is a list."""
     return json.loads(json.dumps(value))

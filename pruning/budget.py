@@ -30,7 +30,7 @@ class Budget:
     total: int  # B
     kind: BudgetKind  # how it was given
     asked: str  # what was given, as text
-    # What a uniform schedule removes from each layer; empty where the budget need not divide.
+    # What a uniform schedule removes from each layer; empty if the budget need not divide evenly.
     floors: tuple[int, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -43,8 +43,8 @@ def sparsity_budget(
 ) -> Budget:
     """B = sum over layers of floor(rho * n).
 
-    rho is such as "0.5" or "50%". A float counts by its shortest decimal form, so 0.55 is 55/100
-    and not the binary number next to it.
+    rho is "0.5", "50%" or a number. A float counts as its shortest decimal form: 0.55 is 55/100,
+    not the nearest binary number.
     """
     rho = parse_sparsity(sparsity if isinstance(sparsity, Fraction) else str(sparsity))
     floors = tuple(num_removed(layer.num_experts, rho) for layer in layers)
@@ -52,7 +52,7 @@ def sparsity_budget(
 
 
 def count_budget(layers: Sequence[MoELayer], count: int) -> Budget:
-    """B itself."""
+    """B given as a number."""
     experts = sum(layer.num_experts for layer in layers)
     if not 0 <= count < experts:
         raise PlanError(
@@ -64,16 +64,16 @@ def count_budget(layers: Sequence[MoELayer], count: int) -> Budget:
 
 @dataclass(frozen=True, slots=True)
 class SizeTarget:
-    """How small the weights are to become.
+    """How small the weights must become.
 
-    Sizes are (2,): bytes in the dtypes on disk, and parameters, as `pruning.sizes` counts them;
-    neither the headers of files nor the tokenizer.
+    Sizes are (2,): bytes in the dtypes on disk, and parameters, as `pruning.sizes` counts them,
+    without file headers and tokenizer.
     """
 
-    # A size on disk, the share of the bytes that goes, or the share of all parameters that goes.
+    # A size on disk, the share of bytes to remove, or the share of all parameters to remove.
     kind: Literal["size", "shrink", "params"]
-    asked: str  # as it was given: a size with its unit (else GiB), or 0.4 or 40%
-    # What bytes are counted in: the checkpoint's own dtypes, or 2 bytes for each parameter.
+    asked: str  # as given: a size with its unit (default GiB), or 0.4 or 40%
+    # Count bytes in the checkpoint's own dtypes, or 2 bytes per parameter.
     dtype: TargetDtype = "own"
 
     @property
@@ -83,14 +83,14 @@ class SizeTarget:
         return f"{asked} GiB" if self.kind == "size" and asked[-1:].isdigit() else asked
 
     def measure(self, size: IntArray) -> int:
-        """The number of a size that the target limits."""
+        """The part of a size that the target limits."""
         nbytes, params = size.tolist()
         if self.kind == "params":
             return int(params)
         return int(nbytes if self.dtype == "own" else params * BFLOAT16_BYTES)
 
     def most(self, whole: int, name: str) -> Fraction:
-        """The largest measure that meets the target; `whole` is that of the whole model."""
+        """The largest measure that meets the target; `whole` is the whole model's."""
         if self.kind != "size":
             return (1 - parse_sparsity(self.asked)) * whole
         limit = parse_gib(self.asked) * GIB
@@ -102,7 +102,7 @@ class SizeTarget:
         return limit
 
     def refusal(self, name: str, smallest: int, whole: int, can_go: str) -> PlanError:
-        """The target is out of reach; `can_go` says of what at most how many can go."""
+        """The error for a target out of reach; `can_go` says how much can go at most."""
         if self.kind == "size":
             words = f"{name} cannot shrink to {self.named}"
             if smallest >= whole:
@@ -115,7 +115,7 @@ class SizeTarget:
         words = f"{name} cannot shrink by {self.asked.strip()}"
         if self.kind == "params":
             words = f"{self.asked.strip()} of the parameters of {name} cannot go"
-        # Rounded down, so that it can be asked for.
+        # Rounded down, so that the user can ask for it.
         most = 10_000 * (whole - smallest) // whole / 100
         return PlanError(f"{words}: {can_go} can go; the largest share that works is {most:g}%.")
 
@@ -125,7 +125,7 @@ class SizeTarget:
         return Budget(total, self.kind, f"{self.named}{dtype}{words}", floors)
 
 
-# A number of experts removed from all layers together -> how many from each.
+# Experts to remove in all -> how many from each layer.
 Spread = Callable[[int], Sequence[int]]
 
 
@@ -138,8 +138,8 @@ def size_budget(
 ) -> Budget:
     """The smallest B that meets the target.
 
-    `spread` is what the schedule would take from each layer: it matters only where experts of some
-    layers are larger than those of others; uniform by default.
+    `spread` is what the schedule takes from each layer, uniform by default; it matters only if
+    experts of different layers differ in size.
     """
     sizes = _LinearSize.of(model, target)
     most = target.most(sizes.whole, model.name)
@@ -156,10 +156,10 @@ def size_budget(
         can_go = f"{reachable[-1]} of {model.num_experts} experts"
         raise target.refusal(model.name, smallest, sizes.whole, can_go)
     if sizes.is_even:
-        # Weights only shrink as more goes, so the first number that fits is the smallest.
+        # Removing more never grows the weights, so bisection finds the smallest number that fits.
         fits = bisect_left(reachable, True, key=lambda n: sizes.after(taken(n)) <= most)
     else:
-        # A schedule may take more small experts in place of fewer large ones.
+        # A schedule may replace a few large experts by more small ones.
         fits = next(n for n, total in enumerate(reachable) if sizes.after(taken(total)) <= most)
     return target.budget(reachable[fits])
 
@@ -167,10 +167,10 @@ def size_budget(
 def even_budget(
     model: MoEModel, target: SizeTarget, constraints: Constraints | None = None
 ) -> Budget:
-    """The budget that meets the target with the largest number of experts that all layers keep.
+    """The budget that meets the target while all layers keep the same, largest possible number.
 
-    Serving engines read one number for all layers. Layers that are protected or set keep theirs,
-    and locked ones the number that all layers would keep if none were set.
+    Serving engines read one number for all layers. Protected and set layers keep theirs, and locked
+    ones the number that all layers would keep if none were set.
     """
     limits = constraints or Constraints()
     sizes = _LinearSize.of(model, target)
@@ -198,7 +198,7 @@ def even_budget(
 
 
 def _common_counts(layers: Sequence[MoELayer], limits: Constraints) -> range:
-    """Numbers of experts that every layer can keep which is neither protected nor set."""
+    """Numbers of experts that all layers can keep, protected and set ones aside."""
     rooms = rooms_of(layers, limits)
     pairs = zip(layers, rooms, strict=True)
     free = {layer.index: room for layer, room in pairs if room.least < room.most}
@@ -216,7 +216,7 @@ def _common_counts(layers: Sequence[MoELayer], limits: Constraints) -> range:
 
 
 def parse_gib(text: str) -> Fraction:
-    """GiB of a positive size: `30`, which is GiB, or `30GiB`, `30GB`, `6 MiB`."""
+    """GiB of a positive size: `30` (GiB), `30GiB`, `30GB`, `6 MiB`."""
     number_text, unit = text.strip(), GIB
     for name, size in SIZE_UNITS.items():
         if number_text.upper().endswith(name):
@@ -235,7 +235,7 @@ def parse_gib(text: str) -> Fraction:
 
 
 def size_up(size: int) -> str:
-    """A size as a target that it fits into: rounded up to four digits."""
+    """A size as a target, rounded up to four digits."""
     unit = next((name for name in ("GiB", "MiB") if size >= SIZE_UNITS[name.upper()]), "KiB")
     digits = Context(prec=4, rounding=ROUND_CEILING)
     number = digits.divide(Decimal(size), Decimal(SIZE_UNITS[unit.upper()]))
@@ -244,14 +244,13 @@ def size_up(size: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _LinearSize:
-    """What a target measures: each expert of a layer takes equally much with it."""
+    """What a target measures, linear in the experts that each layer loses."""
 
     whole: int  # the model
     counts: tuple[int, ...]  # experts of each sparse layer
-    each: tuple[int, ...]  # one expert of each of them, with its rows of the router
-    # Prediction heads with experts, which go when the number of experts changes.
-    heads: int
-    copied: int  # the head that an export writes in addition to its embedding; no extra parameters
+    each: tuple[int, ...]  # size of one expert of each of them, with its rows of the router
+    heads: int  # prediction heads with experts, dropped when the number of experts changes
+    copied: int  # the head that an export writes beside its embedding; no extra parameters
 
     @classmethod
     def of(cls, model: MoEModel, target: SizeTarget) -> "_LinearSize":
@@ -265,11 +264,11 @@ class _LinearSize:
 
     @property
     def is_even(self) -> bool:
-        """Whether it does not matter from which layer an expert goes."""
+        """Whether the size does not depend on which layers the experts go from."""
         return len(set(self.each)) == 1 and not self.heads
 
     def after(self, removed: Sequence[int]) -> int:
-        """What is left when so many experts of each layer are gone."""
+        """What is left after removing this many experts from each layer."""
         gone = sum(n * size for n, size in zip(removed, self.each, strict=True))
         most = max(count - n for count, n in zip(self.counts, removed, strict=True))
         heads = self.heads if any(count != most for count in self.counts) else 0
@@ -277,9 +276,9 @@ class _LinearSize:
 
 
 def uniform_neighbours(layers: Sequence[MoELayer], total: int) -> tuple[int, ...]:
-    """The totals of uniform plans nearest to `total`: `total` itself, or one below and one above.
+    """The totals of uniform plans nearest to `total`: itself, or the next below and above.
 
-    Only those that leave every layer enough experts for its router.
+    Only plans that leave every router enough experts count.
     """
     widest = max(layer.num_experts for layer in layers)
     totals = []
