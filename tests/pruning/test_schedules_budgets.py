@@ -267,9 +267,10 @@ def headed(checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "limits", [Constraints(), Constraints(multiple_of=2, floor=3)], ids=["free", "pairs"]
+    ("limits", "dtype"),
+    [(Constraints(), "bfloat16"), (Constraints(multiple_of=2, floor=3), "own")],
+    ids=["free", "pairs"],
 )
-@pytest.mark.parametrize("dtype", ["own", "bfloat16"])
 @pytest.mark.parametrize("name", SPENDERS)
 @pytest.mark.parametrize("kind", ["uneven", "headed"])
 def test_the_smallest_budget_of_every_schedule(request, kind, name, dtype, limits):
@@ -351,15 +352,15 @@ def targets_of(most, whole, measure):
     return [size, SizeTarget("shrink", exact, measure)]
 
 
-@pytest.mark.parametrize("measure", ["own", "bfloat16", "params"])
-@pytest.mark.parametrize("limits", EVEN_LIMITS.values(), ids=EVEN_LIMITS)
+@pytest.mark.parametrize(
+    ("limits", "measure"),
+    [*((name, "own") for name in EVEN_LIMITS), ("free", "bfloat16"), ("pairs", "params")],
+)
 @pytest.mark.parametrize("kind", ["uneven", "headed", "grouped"])
 def test_the_largest_equal_count_that_meets_a_target(request, kind, limits, measure):
-    model, held = request.getfixturevalue(kind), {*limits.protected, *limits.fixed}
-    reports, name = (
-        reports_of_equal_counts(model, limits),
-        "bytes" if measure == "own" else "params",
-    )
+    model, limits = request.getfixturevalue(kind), EVEN_LIMITS[limits]
+    held, reports = {*limits.protected, *limits.fixed}, reports_of_equal_counts(model, limits)
+    name = "bytes" if measure == "own" else "params"
     sizes = {count: getattr(report, f"{name}_after") for count, report in reports.items()}
     whole = getattr(size_report(model), f"{name}_before")
     wanted = sorted({size - 1 for size in sizes.values()} | set(sizes.values()))
