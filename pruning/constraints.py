@@ -1,4 +1,4 @@
-"""Constraints: what a plan must respect besides its budget, and the room that leaves each layer."""
+"""Constraints of a plan besides its budget, and the room that they leave each layer."""
 
 import math
 import re
@@ -19,9 +19,8 @@ _LAYERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 class Constraints:
     """What a person asks of a plan besides its budget; layers are decoder indices.
 
-    In a plan of neurons the parts are neurons and what holds them is an expert: `multiple_of` and
-    `floor` count the neurons that each expert keeps, a pinned expert loses none, and a dropped one
-    goes as a whole, with its row of the router.
+    In a plan of neurons, `multiple_of` and `floor` count the neurons that each expert keeps, a
+    pinned expert loses none, and a dropped one goes as a whole, with its row of the router.
     """
 
     multiple_of: int = 1  # layers keep a multiple of this many experts; protected ones are exempt
@@ -40,18 +39,18 @@ class Constraints:
         if self.multiple_of < 1:
             raise PlanError(f"Multiples of {self.multiple_of} cannot be kept; give 1 or more.")
         if self.floor < 0:
-            raise PlanError(f"The floor {self.floor} is below 0; give what is to stay at least.")
+            raise PlanError(f"The floor {self.floor} is below 0; give 0 or more.")
         for layer, experts in self.pinned.items():
             if both := sorted(experts & self.dropped.get(layer, frozenset())):
                 raise PlanError(f"Expert {both[0]} of layer {layer} is both pinned and dropped.")
 
     @property
     def held(self) -> frozenset[int]:
-        """Layers that the schedule alone does not decide about."""
+        """Layers that are not left to the schedule alone."""
         return self.protected.union(self.pinned, self.dropped, self.fixed)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON of what is asked for; empty without constraints."""
+        """Plain JSON; empty without constraints."""
         raw: dict[str, Any] = {
             "multiple_of": self.multiple_of if self.multiple_of > 1 else None,
             "protected": sorted(self.protected),
@@ -66,22 +65,22 @@ class Constraints:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How many experts a layer may lose: least, least + step, ..., most."""
+    """How many experts a layer can lose: least, least + step, ..., most."""
 
     size: int  # experts of the layer
     least: int  # removed at least
     most: int  # removed at most
-    step: int = 1  # between two numbers that are possible
-    groups: int = 1  # groups of neighbouring experts that lose equally many
+    step: int = 1  # between possible numbers
+    groups: int = 1  # groups of neighbouring experts that each lose the same number
     pinned: frozenset[int] = frozenset()  # experts that stay
     dropped: frozenset[int] = frozenset()  # experts that go first
 
     def allows(self, removed: int) -> bool:
-        """Whether exactly so many can go."""
+        """Whether exactly this many can go."""
         return self.least <= removed <= self.most and (removed - self.least) % self.step == 0
 
     def nearest(self, removed: int) -> int:
-        """The nearest number that can go; of two equally near the smaller, which keeps more."""
+        """The nearest number that can go; of a tie the smaller, which keeps more."""
         within = min(max(removed, self.least), self.most)
         below = within - (within - self.least) % self.step
         above = below + self.step
@@ -89,15 +88,15 @@ class Room:
 
 
 def rooms_of(layers: Sequence[MoELayer], constraints: Constraints) -> tuple[Room, ...]:
-    """The room of each layer under its router's rules and the constraints."""
+    """The room that its router and the constraints leave each layer."""
     check_names(layers, constraints)
-    # One step for all, so that what one layer gives another can take.
+    # One step for all, so that layers can trade.
     step = math.lcm(constraints.multiple_of, *(layer.num_groups for layer in layers))
     return tuple(_room(layer, constraints, step) for layer in layers)
 
 
 def open_rooms(layers: Sequence[MoELayer]) -> tuple[Room, ...]:
-    """Rooms without any bound: what a schedule would do if every number were possible."""
+    """Rooms without bounds, in which a schedule can remove any number."""
     return tuple(Room(layer.num_experts, 0, layer.num_experts) for layer in layers)
 
 
@@ -137,7 +136,7 @@ def _room(layer: MoELayer, constraints: Constraints, step: int) -> Room:
 def _kept_range(
     layer: MoELayer, pinned: Collection[int], dropped: Collection[int], floor: int
 ) -> tuple[int, int]:
-    """Fewest and most experts that can be kept; groups keep equally many."""
+    """Fewest and most experts that can be kept; all groups keep the same number."""
     groups, size = layer.num_groups, layer.num_experts // layer.num_groups
     most_pinned = max(sum(e // size == group for e in pinned) for group in range(groups))
     most_dropped = max(sum(e // size == group for e in dropped) for group in range(groups))
@@ -170,7 +169,7 @@ def _multiples(layer: MoELayer, kept: tuple[int, int], step: int) -> tuple[int, 
 
 
 def check_names(layers: Sequence[MoELayer], constraints: Constraints) -> None:
-    """Check that the layers and experts that constraints name are there."""
+    """Refuse constraints that name layers or experts that do not exist."""
     counts = {layer.index: layer.num_experts for layer in layers}
     for index in sorted(constraints.held | constraints.locked):
         if index not in counts:
@@ -187,7 +186,7 @@ def check_names(layers: Sequence[MoELayer], constraints: Constraints) -> None:
 
 
 def check_total(total: int, rooms: Sequence[Room], what: str = "experts") -> None:
-    """Check that the layers can lose `total` experts together; rooms have one step for all."""
+    """Refuse a total that the layers cannot lose; rooms have one step for all."""
     least, most = sum(room.least for room in rooms), sum(room.most for room in rooms)
     step, size = rooms[0].step, sum(room.size for room in rooms)
     if least <= total <= most and (total - least) % step == 0:
@@ -205,10 +204,10 @@ def check_total(total: int, rooms: Sequence[Room], what: str = "experts") -> Non
 
 
 def _askable(number: int, rooms: Sequence[Room]) -> str:
-    """A number, and the sparsity that removes as many; where none does, the option that does.
+    """A number, and the sparsity that removes as many; if none does, the option that does.
 
-    A sparsity is rounded down layer by layer: 33.34% of three layers of 8 is 2 each, not 8. And a
-    uniform schedule takes no sparsity of which some layer cannot lose its share.
+    A sparsity is rounded down per layer: 33.34% of three layers of 8 is 2 each, not 8. A
+    uniform schedule refuses a sparsity if some layer cannot lose its share.
     """
     size = sum(room.size for room in rooms)
     percent = as_percent(number, size)
@@ -224,7 +223,7 @@ def _askable(number: int, rooms: Sequence[Room]) -> str:
 def order_within(
     order: Sequence[int], pinned: Collection[int], dropped: Collection[int]
 ) -> list[int]:
-    """Experts from first to keep to last: the pinned, then by `order`, then the dropped."""
+    """Experts from first to last to keep: the pinned, then by `order`, then the dropped."""
     return sorted(order, key=lambda expert: (expert in dropped, expert not in pinned))
 
 

@@ -1,6 +1,6 @@
 """Which programs read a checkpoint, and why: for `inspect`, the model card and the export page.
 
-A verdict on a program that the tests do not run says so. Nothing here loads anything.
+A verdict on a program that the tests do not run says so. Nothing is loaded.
 """
 
 import shlex
@@ -17,7 +17,7 @@ from pruning.atoms.widths import WidthPlan, widths_config
 from pruning.plan import PruningPlan
 
 NOT_TRIED = "not tried here"
-DEFAULT_ROPE_BASE = 10_000  # what readers take where a configuration gives none
+DEFAULT_ROPE_BASE = 10_000  # of readers, if the configuration gives none
 
 
 class Reads(StrEnum):
@@ -30,30 +30,28 @@ class Reads(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is known of one program."""
+    """Whether one program reads a checkpoint."""
 
-    engine: str  # the program, with what it must be told
-    reads: Reads  # whether it reads the checkpoint
+    engine: str  # the program and its options
+    reads: Reads
     reason: str  # why, in one line; says so where it was not tried
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Of a checkpoint, what decides who reads it."""
+    """What decides who reads a checkpoint."""
 
     counts: tuple[int, ...]  # routed experts of each sparse layer
     model_type: str  # of its configuration
     in_transformers: bool = True  # transformers has classes for this model type
-    quantisation: str = ""  # by transformers' name; empty: they are not quantised
-    unloadable: str = ""  # why the quantised weights cannot be loaded here; empty if they can
-    # Experts have fewer neurons than the configuration's one width says.
-    has_own_widths: bool = False
-    # The architecture is not in the table of families, so it is untested.
-    is_discovered: bool = False
-    # The head is tied to the embedding, in a family of which engines need one of its own.
+    quantisation: str = ""  # transformers' name of the method; empty for none
+    unloadable: str = ""  # why quantised weights cannot be loaded here; empty if they can
+    has_own_widths: bool = False  # some experts are narrower than the configuration's width
+    is_discovered: bool = False  # the architecture is not in the table of families: untested
+    # The head is tied to the embedding, but the family's engines need a separate one.
     lacks_head: bool = False
-    # The base of rotary positions is only in `rope_parameters`, where readers made before
-    # transformers 5 do not look, and is not the 10,000 that they then take.
+    # The rotary base is only in `rope_parameters`, which readers older than transformers 5 ignore,
+    # and differs from the 10,000 that they assume.
     hides_rope: bool = False
 
     @property
@@ -65,10 +63,7 @@ class Contents:
 def contents_of(
     model: MoEModel, plan: PruningPlan | None = None, widths: WidthPlan | None = None
 ) -> Contents:
-    """What decides who reads a checkpoint, or an export of it.
-
-    Without plan and widths, those of the checkpoint as it is; a plan is complete, see `fit_plan`.
-    """
+    """The contents of a checkpoint, or of its export by a complete plan, see `fit_plan`."""
     said = {WIDTHS_KEY: model.config.get(WIDTHS_KEY)}
     said |= widths_config(widths, model) if widths else {}
     counts = (len(plan.kept[each.index]) if plan else each.num_experts for each in model.layers)
@@ -99,14 +94,14 @@ _ONE_COUNT = {
 }
 
 
-# Program -> what it does with a tied head, of a family that `needs_own_head`.
+# Program -> what it does with a tied head of a family that `needs_own_head`.
 _TIED = {
-    "vLLM": "it ignores tie_word_embeddings here and emits one token for ever",
+    "vLLM": "it ignores tie_word_embeddings here and repeats one token",
     "llama.cpp": "it stops, as output.weight is missing",
 }
 
 
-# Server or converter -> its command line, for the folder of a checkpoint.
+# Server or converter -> its command line for a checkpoint folder.
 _SERVES: Final[Mapping[str, str]] = {
     "vLLM": "vllm serve {}",
     "SGLang": "python -m sglang.launch_server --model-path {}",
@@ -115,14 +110,14 @@ _SERVES: Final[Mapping[str, str]] = {
 
 
 def serve_commands(found: Iterable[Verdict], path: str) -> dict[str, str]:
-    """Program -> the command that serves or converts the folder, of those that should read it."""
+    """Program -> the command that serves or converts the folder, if it should read it."""
     known = [each.engine for each in found if each.reads is not Reads.NO]
     place = shlex.quote(path)
     return {engine: _SERVES[engine].format(place) for engine in known if engine in _SERVES}
 
 
 def load_code(model: MoEModel, contents: Contents, name: str) -> str:
-    """Python that loads a checkpoint and its tokenizer; `name` is the value of `name` in it."""
+    """Python that loads a checkpoint and its tokenizer; `name` is the right side of `name = `."""
     auto_class = model.family.auto_class
     imports = f"from transformers import {auto_class}, AutoTokenizer"
     # A reader without the flag stops with an error.
@@ -139,7 +134,7 @@ def load_code(model: MoEModel, contents: Contents, name: str) -> str:
 
 
 def verdicts(contents: Contents) -> tuple[Verdict, ...]:
-    """Of each program, whether it reads the checkpoint; the best known first."""
+    """A verdict on each program, the best known first."""
     own, reads, reason = "number", Reads.NO, ""
     if contents.has_own_widths:
         own, reason = "number and width", "one width for all experts is expected"

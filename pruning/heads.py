@@ -1,9 +1,8 @@
-"""What becomes of prediction heads (MTP): an explicit choice, with a safe default.
+"""Prediction heads (MTP) of an export: an explicit choice with a safe default.
 
-A head's experts are counted by the same key of config.json as the trunk's. Kept whole beside a
-pruned trunk they make other engines fail or read past the end, so a head with experts is dropped
-unless somebody asks for something else. transformers does not run heads, hence no calibration
-sees their experts: they can be pruned by weights alone.
+One key of config.json counts the experts of head and trunk. A whole head beside a pruned trunk
+makes engines fail or read past the end, so a head with experts is dropped by default. transformers
+does not run heads, so no calibration sees their experts: they can only be pruned by weights.
 """
 
 from collections.abc import Mapping
@@ -15,11 +14,11 @@ from analysis.heads import prediction_heads
 from analysis.model import MoEModel
 from pruning.plan import PruningPlan
 
-CRITERION = "aimer"  # of the paper's two calibration-free criteria the better one
+CRITERION = "aimer"  # the better of the paper's two calibration-free criteria
 
 
 class HeadChoice(StrEnum):
-    """What becomes of prediction heads."""
+    """What an export does with prediction heads."""
 
     KEEP = "keep"
     DROP = "drop"
@@ -30,9 +29,8 @@ class HeadChoice(StrEnum):
 class HeadPlan:
     """What an export does with the heads of a checkpoint."""
 
-    choice: HeadChoice = HeadChoice.KEEP  # what becomes of them
-    # Name of a head -> layer index in its names -> experts that stay, ascending; only where they
-    # are pruned.
+    choice: HeadChoice = HeadChoice.KEEP
+    # If pruned: name of a head -> layer index in its names -> kept experts, ascending.
     kept: Mapping[str, Mapping[int, tuple[int, ...]]] = field(default_factory=dict, hash=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -54,7 +52,7 @@ class HeadPlan:
 
 
 def heads_depend_on(model: MoEModel, plan: PruningPlan) -> bool:
-    """Whether heads hold experts that no longer fit what config.json will count.
+    """Whether heads hold experts that config.json will no longer count right.
 
     The plan is complete, see `fit_plan`.
     """
@@ -64,7 +62,7 @@ def heads_depend_on(model: MoEModel, plan: PruningPlan) -> bool:
 
 
 def heads_in_words(model: MoEModel, heads: HeadPlan) -> str:
-    """What becomes of the heads of a checkpoint, in words; empty where it has none."""
+    """What an export does with the heads, for people; empty if there are none."""
     if not prediction_heads(model):
         return ""
     return {

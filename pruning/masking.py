@@ -1,8 +1,8 @@
-"""Virtual pruning: a loaded model that computes as if some experts, or neurons of them, were gone.
+"""Virtual pruning: a loaded model computes as if some experts or neurons were gone.
 
-The router's own forward runs on tensors cut to the kept experts, and the ids it returns are
-mapped back, so the result is bit for bit that of a physically pruned model. Each cut is made when
-the module that holds the tensor is called: accelerate puts offloaded weights in place only then.
+The router's own forward runs on tensors cut to the kept experts, and the ids that it returns are
+mapped back, so the result equals that of a physically pruned model bit for bit. Tensors are cut
+when their module is called, as accelerate puts offloaded weights in place only then.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,10 +29,9 @@ def masked(model: nn.Module, family: MoEFamily, plan: PruningPlan) -> Iterator[N
     """Inside the block, `model` computes what its pruned version would.
 
     Router logits have one column per kept expert, as after pruning; expert ids stay those of the
-    original model. On exit, also by an exception, everything is as before.
-
-    The model is a transformers model, in memory or offloaded by accelerate. The plan is checked
-    against it, not against the identity, which a loaded model does not have.
+    original model. On exit, also by an exception, everything is as before. The transformers model
+    is in memory or offloaded by accelerate. The plan is checked against it, not its identity, which
+    a loaded model lacks.
     """
     if _MARK in model.__dict__:
         raise RuntimeError("The model is masked already; leave that block before masking again.")
@@ -68,7 +67,7 @@ def masked(model: nn.Module, family: MoEFamily, plan: PruningPlan) -> Iterator[N
 
 
 def _silence_balancing_loss(model: nn.Module, restore: ExitStack) -> None:
-    # The loss over router logits is computed with the original model's one count and would fail.
+    # The balancing loss uses the original model's number of experts and would fail.
     top: Any = model.config
     for config in {id(each): each for each in (top, top.get_text_config())}.values():
         if wanted := getattr(config, "output_router_logits", False):
@@ -98,7 +97,7 @@ def _wrap(
     restore: ExitStack,
     kept: torch.Tensor | None = None,
 ) -> None:
-    """Run the module's forward inside `changed()`; with `kept`, map the ids it returns last."""
+    """Run the module's forward inside `changed()`; with `kept`, map back the ids it returns."""
 
     def around(inner: Forward) -> Forward:
         def forward(*args: Any, **kwargs: Any) -> Any:

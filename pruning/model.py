@@ -1,7 +1,7 @@
-"""A model and all that is done with it from Python: measure, rank, plan, evaluate, export, verify.
+"""The Python interface: calibrate, rank, plan, evaluate, export and verify a model.
 
-The command line and the jobs call the same functions. Options are the fields of the requests, which
-are the options of the command line with underscores.
+Command line and jobs call the same functions. Options are the fields of the requests: the options
+of the command line with underscores.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -33,13 +33,13 @@ Asked = TypeVar("Asked", bound=Request)
 
 
 class Model:
-    """A checkpoint, described by its configuration and headers; weights are read where needed.
+    """A checkpoint, described by its configuration and headers; weights are read when needed.
 
     Args:
         name: a folder, a hub id, or `demo`.
         revision: of the hub id.
-        stats_dir: where statistics and results are kept; by default as on the command line.
-        progress: sees each step of what takes time; `print` will do.
+        stats_dir: folder of statistics and results; default as on the command line.
+        progress: called with each step of long work; `print` will do.
     """
 
     def __init__(
@@ -58,18 +58,18 @@ class Model:
 
     @property
     def runs(self) -> list[Run]:
-        """The calibrations of this model that are kept, the user's own first."""
+        """The stored calibrations of this model, the user's own first."""
         return self.store.of_model(self.described.identity, "routed")
 
     def calibrate(self, corpus: str, **options: Any) -> Run:
-        """Run the model over a corpus and keep the statistics; what is kept already is read.
+        """Run the model over a corpus and store the statistics, or read stored ones.
 
         Options: `tokens`, `seq_len`, `groups`, `device`, `dtype`, ... of `moeprune calibrate`.
         """
         return self._drained(calibrate_run(self._asked(CalibrateRequest, corpus=corpus, **options)))
 
     def rank(self, criterion: str, corpus: str | Sequence[str] = (), **options: Any) -> Ranking:
-        """What a criterion says of every expert, as a `table`; 0 is the first to keep in a layer.
+        """Rank all experts by a criterion, as a `table`; rank 0 is the first to keep in a layer.
 
         Args:
             criterion: its name, or `b,alpha,beta`.
@@ -115,14 +115,14 @@ class Model:
         return record
 
     def export(self, plan: PruningPlan, out: str | Path, **options: Any) -> Path:
-        """Write the pruned checkpoint into a new folder; with `verify=True` prove it at once."""
+        """Write the pruned checkpoint into a new folder; `verify=True` verifies it at once."""
         given = {"verify": False, **options}
         request = self._asked(ExportRequest, plan=plan.to_dict(), out=Path(out), **given)
         self._drained(export_task(request))
         return request.out
 
     def verify(self, out: str | Path, level: str | None = None) -> VerifyReport:
-        """Check an export of this model: its bytes, that it loads, that it computes the same."""
+        """Verify an export of this model: its bytes, that it loads, and its logits."""
         source = self.described.checkpoint.path
         return self._drained(verify_export(Path(out), level=level, source=source))
 
@@ -131,7 +131,7 @@ class Model:
         return with_sensitivity(found, request, self.store)
 
     def _asked(self, kind: type[Asked], **values: Any) -> Asked:
-        """A request with what all of this model's have in common."""
+        """A request with this model's name, revision and statistics folder."""
         place = {"stats_dir": self._stats_dir} if "stats_dir" in kind.model_fields else {}
         request: Asked = validated(kind, {**self._shared, **place, **values})
         return request

@@ -1,8 +1,7 @@
-"""A model from config.json alone: which tensors it has, without a weight being there.
+"""The tensors of a model from config.json alone, without weights.
 
 transformers builds it on the meta device and names the tensors as it would save them, so every
-family that it loads is exact: attention of any kind, shared experts, dense layers, ties. Not
-counted is what transformers does not build, such as prediction heads.
+family that it loads is exact. What it does not build, such as prediction heads, is missing.
 """
 
 import hashlib
@@ -34,7 +33,7 @@ class _Outline(Checkpoint):
 
     @cached_property
     def identity(self) -> str:
-        """Of the configuration alone: never equal to that of a checkpoint."""
+        """Of the configuration alone; never equal to a checkpoint's."""
         config = {key: value for key, value in self.config.items() if key != "transformers_version"}
         return hashlib.sha256(json.dumps(["outline", config], sort_keys=True).encode()).hexdigest()
 
@@ -42,20 +41,19 @@ class _Outline(Checkpoint):
 def outline_model(
     source: str, *, dtype: str | None = None, revision: str | None = None
 ) -> MoEModel:
-    """The model that a configuration describes, with the shapes of its tensors and no weights.
+    """The model that a configuration describes: shapes of its tensors, no weights.
 
-    The source is a config.json, the folder that holds it, a hub id, or `demo`. The dtype of the
-    weights is by default that of the configuration, or bfloat16 where it has none. A quantised
-    model counts as if it were dequantised.
+    The source is a config.json, its folder, a hub id, or `demo`. The dtype is by default that of
+    the configuration, else bfloat16. A quantised model counts as dequantised.
     """
     if dtype is not None and dtype not in _DTYPES:
         raise CheckpointError(unknown_name("dtype", dtype, list(_DTYPES)))
     folder = config_folder(source, revision)
     config = read_config(folder)
-    # Not from the shapes: what is not in the table of families is discovered from real headers.
+    # Only listed families: others are discovered from the headers of a real checkpoint.
     family = family_of(config)
     named = dtype or config.get("dtype") or config.get("torch_dtype") or "bfloat16"
-    # As for a checkpoint: never the path of a folder.
+    # Never a path, as for a checkpoint.
     name = folder.resolve().name if Path(source).expanduser().exists() else source
     bare = MoEModel(name, Checkpoint(folder, config, ()), family, family.layers(config))
     tensors = _tensors(bare, _DTYPES.get(str(named), torch.bfloat16))
@@ -69,7 +67,7 @@ def outline_model(
 
 
 def _tensors(bare: MoEModel, dtype: torch.dtype) -> Mapping[str, Tensor]:
-    """Tensors of the model by their names on disk, all on the meta device."""
+    """The model's tensors by their names on disk, on the meta device."""
     auto = auto_class_of(bare)  # before the configuration, whose class it may have to register
     try:
         config = AutoConfig.from_pretrained(

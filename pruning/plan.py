@@ -41,36 +41,33 @@ def tool_version() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """How a plan came about; no part of its digest."""
+    """How a plan was made; not part of its digest."""
 
     criterion: str = ""  # name or `b,alpha,beta`
-    gate: str = ""  # `applied` or `renormalized`; empty where the criterion uses no gate weight
+    gate: str = ""  # `applied` or `renormalized`; empty if the criterion uses no gate weights
     corpora: tuple[str, ...] = ()  # names of the calibration corpora
     runs: tuple[str, ...] = ()  # ids of the calibration runs
     schedule: str = ""  # name of the schedule
-    sparsity: str = ""  # fraction removed, as it was asked for
+    sparsity: str = ""  # fraction removed, as asked for
     tool_version: str = ""  # version of the program that made the plan
-    # Plain JSON; plans of earlier versions lack them.
-    # how many experts go and how that was asked for, see `Budget.to_dict`.
+    # Plain JSON, absent in plans of earlier versions: `Budget.to_dict`, what else the schedule was
+    # given, such as its file, and `Constraints.to_dict`.
     budget: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    # What else the schedule was given, such as its file.
     schedule_parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    # What had to be respected, see `Constraints.to_dict`.
     constraints: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
 class PruningPlan:
-    """The experts that stay, by layer, and the neurons that stay inside them."""
+    """The kept experts of each layer, and the kept neurons of experts."""
 
-    model: ModelRef  # the model that it is for
-    # Decoder index -> ids of the experts that stay, ascending. A layer that is absent stays whole.
+    model: ModelRef
+    # Decoder index -> ids of the kept experts, ascending. A layer that is absent stays whole.
     kept: Mapping[int, tuple[int, ...]] = field(hash=False)
-    provenance: Provenance = Provenance()  # how it came about
-    # What is removed: whole experts, or atomic, which also removes neurons.
-    granularity: str = EXPERT_GRANULARITY
-    # Decoder index -> expert -> ids of its neurons that stay, ascending; an expert that is absent
-    # keeps all of its own. Only in an atomic plan.
+    provenance: Provenance = Provenance()
+    granularity: str = EXPERT_GRANULARITY  # atomic plans also remove neurons
+    # Decoder index -> expert -> ids of its kept neurons, ascending; an expert that is absent keeps
+    # all. Only in atomic plans.
     kept_atoms: KeptAtoms = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
@@ -102,7 +99,7 @@ class PruningPlan:
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
     def _atoms(self) -> dict[str, Any]:
-        """`kept_atoms` as JSON, in an atomic plan."""
+        """`kept_atoms` as JSON; empty unless the plan is atomic."""
         if self.granularity != ATOMIC_GRANULARITY:
             return {}
         return {"kept_atoms": atoms_to_json(self.kept_atoms)}
@@ -122,7 +119,7 @@ class PruningPlan:
         }
 
     def to_json(self) -> str:
-        """plan.json as text: the same plan gives the same bytes. One line a layer or expert."""
+        """plan.json as text, one line per layer or expert; the same plan gives the same bytes."""
         raw = self.to_dict()
         atoms = atoms_text(raw["kept_atoms"]) if "kept_atoms" in raw else "{}"
         raw = {**raw, **({"kept_atoms": {}} if "kept_atoms" in raw else {})}
@@ -134,7 +131,7 @@ class PruningPlan:
         return whole.replace('\n  "kept_atoms": {}', f'\n  "kept_atoms": {atoms}', 1) + "\n"
 
     def save(self, path: str | Path) -> None:
-        """Write plan.json; a reader sees the old file or the new one, never a part."""
+        """Write plan.json at once: a reader sees the old file or the new one."""
         try:
             write_durably(Path(path), self.to_json().encode())
         except OSError as error:
@@ -156,7 +153,7 @@ def _check_ids(layer: int, ids: Sequence[int]) -> None:
 
 
 def fit_plan(plan: PruningPlan, model: MoEModel) -> PruningPlan:
-    """The plan with layers that were absent written out, checked against its model."""
+    """The plan checked against its model, with absent layers filled in."""
     if plan.model.identity != model.identity:
         raise PlanError(
             f"The plan was made for {plan.model.name} (identity {plan.model.identity[:8]}), not "
@@ -182,7 +179,7 @@ def fit_plan(plan: PruningPlan, model: MoEModel) -> PruningPlan:
 
 
 def model_ref(model: MoEModel) -> ModelRef:
-    """The reference that a plan for this model carries."""
+    """How plans refer to this model."""
     return ModelRef(model.name, model.identity)
 
 
@@ -200,11 +197,10 @@ def select_experts(
     provenance: Provenance | None = None,
     constraints: Constraints | None = None,
 ) -> PruningPlan:
-    """Keep the first experts of each layer's ranking, equally many of each of its groups.
+    """Keep the first experts of each layer's ranking, the same number in each of its groups.
 
-    The ranking has columns layer, expert, rank; rank 0 is the first to keep within its layer.
-    Layers outside the allocation are ignored. Pinned experts stay and dropped ones go, whatever
-    their rank.
+    The ranking has columns layer, expert, rank; rank 0 is the first to keep in its layer. Layers
+    outside the allocation are ignored. Pinned experts stay and dropped ones go whatever their rank.
     """
     limits = constraints or Constraints()
     by_layer = {int(str(layer)): rows for layer, rows in ranking.groupby("layer")}
@@ -291,7 +287,7 @@ def plan_from_json(text: str | bytes) -> PruningPlan:
 
 
 def load_plan(path: Path, *, model: MoEModel | None = None) -> PruningPlan:
-    """Read plan.json; with `model`, also check and complete it for that model."""
+    """Read plan.json; with `model`, apply `fit_plan`."""
     try:
         text = path.read_bytes()
     except OSError as error:

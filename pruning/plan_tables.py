@@ -26,8 +26,7 @@ def plan_summary(plan: PruningPlan, model: MoEModel) -> pd.DataFrame:
     """Table of SUMMARY_COLUMNS, one row a sparse layer; of neurons see `neuron_summary`.
 
     `share` is the fraction removed. `pinned` and `dropped` count the experts that the plan's
-    constraints name, and `held` says whether they keep the layer from its schedule: protected,
-    fixed, locked, or nothing.
+    constraints name; `held` says what takes the layer from its schedule: protected, fixed, locked.
     """
     kept = fit_plan(plan, model).kept
     rows = []
@@ -41,9 +40,9 @@ def plan_summary(plan: PruningPlan, model: MoEModel) -> pd.DataFrame:
 def neuron_summary(plan: PruningPlan, model: MoEModel) -> pd.DataFrame:
     """Table of NEURON_SUMMARY_COLUMNS, one row a sparse layer.
 
-    `kept` of `experts` stay, and `stay` of their `neurons`; `share` is the fraction of neurons
-    removed, with those of removed experts. `least`, `mean` and `most` are widths of the experts
-    that stay, `empty` how many of these have no neuron left. The rest is as in `plan_summary`.
+    `kept` of `experts` and `stay` of `neurons` are kept; `share` is the fraction of neurons
+    removed, removed experts included. `least`, `mean` and `most` are widths of kept experts,
+    `empty` counts those without a neuron. The rest is as in `plan_summary`.
     """
     fitted = fit_plan(plan, model)
     rows = []
@@ -61,7 +60,7 @@ def _widths(stays: Sequence[int]) -> tuple[int, float, int, int]:
 
 
 def _asked_of(plan: PruningPlan, layer: int) -> tuple[int, int, str]:
-    """Pinned and dropped experts of a layer, and what holds it; see `plan_summary`."""
+    """Pinned and dropped experts of a layer, and what holds it, see `plan_summary`."""
     asked, name = plan.provenance.constraints, str(layer)
     pinned, dropped = (len(asked.get(key, {}).get(name, ())) for key in ("pinned", "dropped"))
     held = [
@@ -73,16 +72,16 @@ def _asked_of(plan: PruningPlan, layer: int) -> tuple[int, int, str]:
 
 
 def plan_outline(plan: PruningPlan) -> pd.DataFrame:
-    """Table `layer, kept`, one row a layer that the plan names: what it can say without a model."""
+    """Table `layer, kept`, one row per layer that the plan names; needs no model."""
     rows = [(layer, len(ids)) for layer, ids in plan.kept.items()]
     return pd.DataFrame(rows, columns=["layer", "kept"])
 
 
 def neuron_outline(plan: PruningPlan) -> pd.DataFrame:
-    """Table of NEURON_OUTLINE_COLUMNS, one row a layer that the plan names, without a model.
+    """Table of NEURON_OUTLINE_COLUMNS, one row per layer that the plan names; needs no model.
 
-    `kept` is the number of experts that stay, unknown where the plan does not name them. `cut`
-    experts lose neurons; the widths are theirs, unknown where there are none.
+    `kept` counts kept experts, unknown if the plan does not name them. `cut` experts lose neurons;
+    the widths are theirs, unknown without any.
     """
     rows = []
     for layer in sorted({*plan.kept, *plan.kept_atoms}):
@@ -108,8 +107,8 @@ def expert_states(
 ) -> pd.DataFrame:
     """Table `layer, expert, state`: who keeps an expert, one of STATES.
 
-    Without `layers` only experts that a plan keeps are known, so that none is in the state
-    `neither`, and both plans must name the same layers.
+    Without `layers`, only experts that a plan keeps are known, so none is `neither`, and both plans
+    must name the same layers.
     """
     _check_same_model(first, second)
     counts = {layer.index: layer.num_experts for layer in layers}
@@ -130,10 +129,10 @@ def expert_states(
 def neuron_states(
     first: PruningPlan, second: PruningPlan, model: MoEModel | None = None
 ) -> pd.DataFrame:
-    """Table of NEURON_STATE_COLUMNS, one row an expert: its neurons by who keeps them.
+    """Table of NEURON_STATE_COLUMNS, one row per expert: its neurons by who keeps them.
 
-    An expert that a plan removes keeps none, so plans of whole experts compare as well. Without
-    the model only experts that a plan names are there, and `neither` is unknown.
+    A removed expert keeps none, so plans of whole experts compare as well. Without the model there
+    are only experts that a plan names, and `neither` is unknown.
     """
     _check_same_model(first, second)
     widths: dict[tuple[int, int], int | None] = {}
@@ -155,7 +154,7 @@ def neuron_states(
 
 
 def _kept(plan: PruningPlan, layer: int, expert: int, width: int | None) -> Sequence[int]:
-    """Neurons of an expert that stay; without its width, as far as the plan alone says."""
+    """Kept neurons of an expert; without its width, as far as the plan alone says."""
     if layer in plan.kept and expert not in plan.kept[layer]:
         return ()
     ids = plan.kept_atoms.get(layer, {}).get(expert)
@@ -170,10 +169,10 @@ def _kept(plan: PruningPlan, layer: int, expert: int, width: int | None) -> Sequ
 def plan_diff(
     first: PruningPlan, second: PruningPlan, layers: Sequence[MoELayer] = ()
 ) -> pd.DataFrame:
-    """Table of DIFF_COLUMNS, one row a layer: numbers of experts in each state, and how alike.
+    """Table of DIFF_COLUMNS, one row per layer: experts in each state, and how alike the plans are.
 
     `jaccard` is |A and B| / |A or B| of the kept sets. `agreement` is the share of all experts that
-    both plans treat alike; NaN without `layers`, and `neither` is then empty.
+    both plans treat alike; without `layers` it is NaN, and `neither` is empty.
     """
     states = expert_states(first, second, layers)
     counts = pd.crosstab(states["layer"], states["state"]).reindex(
@@ -186,11 +185,11 @@ def plan_diff(
 def neuron_diff(
     first: PruningPlan, second: PruningPlan, model: MoEModel | None = None
 ) -> pd.DataFrame:
-    """Table of NEURON_DIFF_COLUMNS, one row a layer: numbers of neurons in each state.
+    """Table of NEURON_DIFF_COLUMNS, one row per layer: neurons in each state.
 
-    `experts` counts the experts of the layer (without the model: those that a plan names),
-    `differ` those of which the plans do not keep the same neurons. The rest is as in `plan_diff`;
-    `jaccard` is 1 where neither plan keeps a neuron.
+    `experts` counts the experts of the layer (without the model, those that a plan names), `differ`
+    those whose kept neurons differ. The rest is as in `plan_diff`; `jaccard` is 1 if neither plan
+    keeps a neuron.
     """
     states = neuron_states(first, second, model)
     differ = (states["only_a"] + states["only_b"] > 0).astype("int64")
@@ -200,7 +199,7 @@ def neuron_diff(
 
 
 def _likeness(counts: pd.DataFrame, *, is_complete: bool) -> pd.DataFrame:
-    """The counts of STATES by layer, with `jaccard` and `agreement`."""
+    """Counts of STATES by layer, with `jaccard` and `agreement`."""
     if not is_complete:
         counts = counts.assign(neither=pd.array([pd.NA] * len(counts), dtype="Int64"))
     either = counts["both"] + counts["only_a"] + counts["only_b"]

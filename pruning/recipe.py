@@ -1,4 +1,4 @@
-"""Recipe: all that a person chose, from the model to the export, as one validated value."""
+"""Recipe: every choice from the model to the export, as one validated value."""
 
 import hashlib
 import json
@@ -29,12 +29,11 @@ from pruning.search.settings import SearchSettings
 from pruning.sensitivity.points import DEFAULT_LEVELS
 
 FREQUENCY = "frequency"
-_NOT_DECIDING = ("evaluate", "export")  # they change nothing of what is pruned
-# Keys of `calibrate` that say which tokens are counted; the others, how that is done.
+_NOT_DECIDING = ("evaluate", "export")  # without effect on what is pruned
+# Keys of `calibrate` that decide which tokens count; the others only how they are run.
 _DECIDING = ("packing", "truncate", "count", "answers", "answer_tokens", "select", "clusters")
 
-# Keys that came later, by section, and their defaults: of these, recipes from before have the
-# digest that they had.
+# Keys that were added later, by section, with their defaults: older recipes keep their digest.
 _LATER: dict[str, dict[str, Any]] = {
     "": {"allow_test_set": False, "sensitivity": None},
     "budget": {"params_share": None, "shrink": None, "uneven": False},
@@ -51,12 +50,12 @@ def _corpus_part(value: Any) -> Any:
 
 
 def _named(key: str) -> BeforeValidator:
-    """A text in place of a section stands for the section with that key alone."""
+    """A string in place of a section stands for the section with that key alone."""
     return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
 
 
 def _split(value: Any) -> Any:
-    """Names joined by commas, as the command line has them, stand for a list."""
+    """Names joined by commas, as on the command line, stand for a list."""
     return tuple(value.split(",")) if isinstance(value, str) else value
 
 
@@ -76,9 +75,9 @@ Fitness = Annotated[
 
 
 class CalibrateSection(CalibrateOptions):
-    """How corpora become tokens and the model runs over them, as in `moeprune calibrate`.
+    """Options of `moeprune calibrate`.
 
-    What gets a recipe's code to run (`--trust-remote-code`) is no key: whoever runs it decides.
+    `--trust-remote-code` is no key: whoever runs the recipe decides.
     """
 
     groups: Groups = ()
@@ -119,7 +118,7 @@ class ScheduleSection(Request):
 
 
 class ConstraintSection(Request):
-    """What the plan must respect; layers and experts by number."""
+    """What the plan must respect; layers and experts are numbers."""
 
     multiple_of: options.MultipleOf = 1
     protect: Indices = ()
@@ -131,7 +130,7 @@ class ConstraintSection(Request):
 
 
 class SearchSamples(Request):
-    """What a search judges candidates on."""
+    """The samples that a search measures candidates on."""
 
     corpus: options.Corpus
     samples: options.Samples = 64
@@ -144,7 +143,7 @@ class SearchSection(SearchSettings, SearchSamples):
 
 
 class SensitivitySection(Request):
-    """What each layer's losses are measured on, and how finely: `moeprune sensitivity`."""
+    """Options of `moeprune sensitivity`."""
 
     corpus: options.Corpus
     samples: options.Samples = SENSITIVITY_SAMPLES
@@ -153,7 +152,7 @@ class SensitivitySection(Request):
 
 
 class EvaluateSection(Request):
-    """What is measured of the plan, on which corpus."""
+    """What to measure of the plan, on which corpus."""
 
     corpus: options.Corpus
     fitness: Fitness = ("esap",)
@@ -169,7 +168,7 @@ class ExportSection(ExportOptions):
 
 
 class Recipe(Request):
-    """All that a person chose. `recipe.yaml` holds it; see docs/reference/files.md for the keys.
+    """Every choice of a person: recipe.yaml, see docs/reference/files.md for the keys.
 
     Paths are relative to the working directory.
     """
@@ -276,7 +275,7 @@ class Recipe(Request):
         if info.data.get("kept_atoms") and info.data.get("budget"):
             raise ValueError("kept_atoms says what stays; leave budget out")
         if "corpora" not in info.data or "criterion" not in info.data:
-            return value  # wrong by themselves already
+            return value  # these are refused themselves
         criterion, corpora = info.data["criterion"], info.data["corpora"]
         ranks = _ranks_by_text(criterion) and not info.data.get("kept_atoms")
         if not corpora and value.name == FREQUENCY:
@@ -309,16 +308,16 @@ class Recipe(Request):
 
     @property
     def scope(self) -> AtomScope:
-        """Among which neurons a budget of neurons is spent."""
+        """Among which neurons a budget is spent."""
         return parse_scope(self.atom_scope or str(AtomScope.EXPERT))
 
     @property
     def width_multiple(self) -> int:
-        """What the widths of an export are rounded up to."""
+        """Widths of an export are rounded up to a multiple of this."""
         return self.width_multiple_of or DEFAULT_MULTIPLE
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values in the order of the keys; what is at its default is left out."""
+        """Plain values in the order of the keys, defaults left out."""
         plain: dict[str, Any] = self.model_dump(mode="json", exclude_defaults=True)
         return {"schema_version": self.schema_version, **plain}
 
@@ -328,7 +327,7 @@ class Recipe(Request):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what decides the pruned model: spelling, defaults and `export` do not."""
+        """SHA-256 of what decides the pruned model; spelling, defaults and `export` do not."""
         decides = self.model_dump(mode="json", exclude=set(_NOT_DECIDING))
         decides["calibrate"] = {key: decides["calibrate"][key] for key in _DECIDING}
         _leave_out_later(decides)
@@ -347,7 +346,7 @@ class Recipe(Request):
 
 
 def _leave_out_later(decides: dict[str, Any]) -> None:
-    """Remove keys that came later and are at their defaults."""
+    """Remove keys that were added later and are at their defaults."""
     for name, later in _LATER.items():
         section = decides[name] if name else decides
         for key, usual in later.items() if section else ():

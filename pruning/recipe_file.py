@@ -1,4 +1,4 @@
-"""recipe.yaml: read with every problem named at once, by its place in the file, and written."""
+"""Reads and writes recipe.yaml; all problems are reported at once, with their lines."""
 
 import copy
 from collections.abc import Iterator, Mapping
@@ -19,11 +19,7 @@ _Key = tuple[str, ...]
 
 
 def load_recipe(path: Path) -> Recipe:
-    """The recipe in a file.
-
-    Raises:
-        PlanError: unreadable, or every problem of it, one line each.
-    """
+    """The recipe in a file; a PlanError has one line per problem."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise PlanError(f"{path} is larger than a recipe can be.")
@@ -43,11 +39,7 @@ def save_recipe(recipe: Recipe, path: Path) -> None:
 
 
 def recipe_from_yaml(text: str, *, name: str = "recipe") -> Recipe:
-    """The recipe in YAML text.
-
-    Raises:
-        PlanError: every problem of it, one line each.
-    """
+    """The recipe in YAML text; a PlanError has one line per problem."""
     try:
         root = _tree(text)
         lines: dict[_Key, int] = {}
@@ -67,7 +59,7 @@ def recipe_from_yaml(text: str, *, name: str = "recipe") -> Recipe:
     else:
         if not problems:
             return recipe
-    # In the order of the file, and the same twice only once.
+    # In the order of the file, without repeats.
     ordered = sorted(dict.fromkeys(problems), key=lambda found: found[0])
     if len(ordered) == 1:
         raise PlanError(sentence(f"The recipe {name}, {ordered[0][1]}"))
@@ -76,7 +68,7 @@ def recipe_from_yaml(text: str, *, name: str = "recipe") -> Recipe:
 
 
 def _errors(error: ValidationError, raw: dict[str, Any], lines: dict[_Key, int]) -> Iterator[Any]:
-    """The problems of a recipe; where keys are unknown, these, and those of the mended recipe."""
+    """The problems of a recipe; with unknown keys, these and the problems of the mended recipe."""
     found = error.errors(include_url=False)
     unknown = [each for each in found if each["type"] == "extra_forbidden"]
     if not unknown:
@@ -92,19 +84,19 @@ def _errors(error: ValidationError, raw: dict[str, Any], lines: dict[_Key, int])
 def _tree(text: str) -> yaml.Node | None:
     depth = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        # Aliases of aliases can stand for more than fits into memory.
+        # Nested aliases can expand to more than fits into memory.
         if type(event) is yaml.AliasEvent:
             raise ValueError("aliases (*name) are not used in recipes")
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
-        # The time that the parser takes grows with the square of the depth.
+        # The parser takes time quadratic in the depth.
         if depth > _MOST_DEPTH:
             raise ValueError(f"it is nested in more than {_MOST_DEPTH} levels; recipes have 4")
     return yaml.compose(text, Loader=yaml.SafeLoader)
 
 
 def _walk(node: yaml.Node, path: _Key, lines: dict[_Key, int]) -> Iterator[tuple[int, str]]:
-    """Notes the line of every key; yields the keys that a mapping has twice."""
+    """Record the line of every key; yield keys that a mapping has twice."""
     lines[path] = node.start_mark.line + 1
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
@@ -120,9 +112,9 @@ def _walk(node: yaml.Node, path: _Key, lines: dict[_Key, int]) -> Iterator[tuple
 
 
 def _mended(raw: dict[str, Any], problems: list[Any], lines: dict[_Key, int]) -> dict[str, Any]:
-    """The recipe with unknown keys renamed to the nearest known ones, or else without them.
+    """The recipe with unknown keys renamed to the nearest known ones, or else dropped.
 
-    The rest is checked so: a key that is misspelt is there, and nothing else lacks it.
+    So a misspelt key does not count as missing while the rest is checked.
     """
     raw = copy.deepcopy(raw)
     for problem in problems:
@@ -141,12 +133,12 @@ def _mended(raw: dict[str, Any], problems: list[Any], lines: dict[_Key, int]) ->
 
 
 def _place(problem: Mapping[str, Any]) -> _Key:
-    # A key of a mapping that is no number is marked so by pydantic.
+    # pydantic marks a mapping's key that is no number so.
     return tuple(str(part) for part in problem["loc"] if part != "[key]")
 
 
 def _known(place: _Key) -> list[str]:
-    """The keys of the section that a key is in."""
+    """The known keys of the section that a key is in."""
     kind: type[BaseModel] = Recipe
     for part in place[:-1]:
         if part in kind.model_fields:

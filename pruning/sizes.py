@@ -39,14 +39,14 @@ class Part(StrEnum):
     EXPERTS = "routed experts"
     ROUTERS = "routers"
     MLP = "shared and dense MLP"
-    ATTENTION = "attention"  # and what stands in its place, such as Mamba
+    ATTENTION = "attention"  # or what replaces it, such as Mamba
     EMBEDDINGS = "embeddings and head"
     OTHER = "norms and other"
-    HEADS = "prediction heads (MTP)"  # only where there are some
+    HEADS = "prediction heads (MTP)"  # only if the model has some
 
 
-# First match wins: the norms inside attention count as attention. A mixer may be either of two:
-# what it holds says which.
+# The first match wins: norms inside attention count as attention, and a mixer is told by its
+# contents.
 _LAYER = r"(?:.+\.)?layers\.\d+\."
 _MIXERS = "self_attn|attention|linear_attn|mamba|conv"
 _BLOCKS = "mlp|block_sparse_moe|feed_forward|shared_mlp"
@@ -67,19 +67,16 @@ class SizeReport:
     parts: Mapping[Part, IntArray]
     experts_before: int  # routed experts of all layers
     experts_after: int  # the same under the plan
-    # Parameters that one token of text uses, expected: without the experts that it is not routed
-    # to, prediction heads, and towers of other media.
+    # Expected parameters that one token of text uses: without other experts, prediction heads, and
+    # towers of other media.
     active_before: int
     active_after: int  # the same under the plan
-    # Floating-point operations that one token spends in routed experts, expected, see `Active`.
-    expert_flops: int
-    # The same under the plan. Removing whole experts leaves it as it is, unless experts differ in
-    # width.
+    expert_flops: int  # expected, per token, in routed experts, see `Active`
+    # The same under the plan; removing whole experts changes it only if they differ in width.
     expert_flops_after: int
-    # By how often experts were chosen in a calibration; otherwise as if each were chosen equally
-    # often, which is exact where all experts of a layer have one width.
+    # By measured routing; else by even routing, which is exact if a layer's experts have one width.
     is_measured: bool
-    copied: int = 0  # weights that an export writes a second time, as the head
+    copied: int = 0  # weights of the embedding that an export writes again as the head
 
     @property
     def table(self) -> pd.DataFrame:
@@ -89,7 +86,7 @@ class SizeReport:
 
     @property
     def experts_removed(self) -> int:
-        """Experts that the plan removes."""
+        """Routed experts that the plan removes."""
         return self.experts_before - self.experts_after
 
     @property
@@ -109,7 +106,7 @@ class SizeReport:
 
     @property
     def params_after(self) -> int:
-        """Weights that an export writes; a head separate from its embedding counts once."""
+        """Weights that an export writes; an embedding copied as the head counts once."""
         return int(_sum(self.parts.values())[1, 1])
 
     def loaded(self, dtype: str | None = None) -> tuple[int, int]:
@@ -159,23 +156,20 @@ def _sum(sizes: Iterable[IntArray]) -> IntArray:
 
 @dataclass(frozen=True, eq=False)
 class Tensors:
-    """A checkpoint's tensors as sizes need them: whoever moves a slider asks for many plans.
+    """Sums over a checkpoint's tensors, kept because a slider asks for the sizes of many plans.
 
     A size is (2,): bytes in the dtypes on disk, and weights, see `MoEModel.num_weights`.
     """
 
-    experts: Mapping[int, IntArray]  # layer -> size of each of its experts; (experts, 2)
-    routers: Mapping[int, IntArray]  # layer -> what each expert has of its router
+    experts: Mapping[int, IntArray]  # layer -> sizes of its experts; (experts, 2)
+    routers: Mapping[int, IntArray]  # layer -> size of one expert's row of the router
     outside: Mapping[Part, IntArray]  # part -> what no plan removes
-    heads: IntArray  # prediction heads; 0 where there are none
-    # Whether some do, which then go where experts change in number or width.
-    heads_have_experts: bool
-    # Shared experts that are built from the routed ones' width; in `outside` as well.
-    shared: IntArray
+    heads: IntArray  # prediction heads; 0 without any
+    heads_have_experts: bool  # then heads go if experts change in number or width
+    shared: IntArray  # shared experts built from the routed ones' width; also in `outside`
     shared_width: int  # neurons of these
-    # The head that an export writes where it is tied, see `tied_embedding`: a copy, no new weights.
-    own_head: IntArray
-    towers: IntArray  # what no token of text uses; in `outside` as well
+    own_head: IntArray  # the copy that an export writes of a tied head, see `tied_embedding`
+    towers: IntArray  # unused by tokens of text; also in `outside`
 
     @property
     def whole(self) -> IntArray:
@@ -188,7 +182,7 @@ class Tensors:
 
 @lru_cache(maxsize=8)
 def tensors_of(model: MoEModel) -> Tensors:
-    """The tensors of a checkpoint, summed up."""
+    """Sizes of a checkpoint's tensors."""
 
     def held(entries: Iterable[TensorEntry]) -> IntArray:
         sizes = [(entry.nbytes, model.num_weights(entry)) for entry in entries]
@@ -246,7 +240,7 @@ def _parts(model: MoEModel, plan: PruningPlan) -> dict[Part, IntArray]:
 
 
 def weight_bytes(model: MoEModel, plan: PruningPlan) -> int:
-    """`SizeReport.bytes_after` alone, which takes a fraction of the time of the report."""
+    """`SizeReport.bytes_after` alone, in a fraction of the report's time."""
     return int(_sum(_parts(model, fit_plan(plan, model)).values())[1, 0])
 
 
@@ -255,16 +249,15 @@ def size_report(
 ) -> SizeReport:
     """Sizes before and after `plan`; without one, after equals before.
 
-    Neurons that a plan removes count as gone; what is filled up with zeros again depends on the
-    width mode of the export, see `pruning.surgery.width_sizes.width_options`.
-    Prediction heads count as an export treats them by default, see `plan_heads`.
-    `routing` is how often each expert is chosen, see `counted_routing`. It matters only where
-    experts of a layer differ in width; without it each is chosen equally often.
+    Removed neurons count as gone; how many zeros replace them depends on the width mode of the
+    export, see `pruning.surgery.width_sizes.width_options`. Prediction heads count as an export
+    treats them by default, see `plan_heads`. `routing` matters only if experts of a layer differ in
+    width; without it each is chosen equally often.
     """
     whole = keep_all(model)
     after_plan = fit_plan(plan or whole, model)
     parts = _parts(model, after_plan)
-    if plan is None:  # nothing is exported, so no head is written either
+    if plan is None:  # no export, so no head is written either
         parts = {part: each[[0, 0]] for part, each in parts.items()}
     before, after = (active_experts(model, each, routing) for each in (whole, after_plan))
     unused = parts.get(Part.HEADS, 0) + tensors_of(model).towers

@@ -1,4 +1,4 @@
-"""Plans from trajectories: the union of the heaviest paths, or a budget spent by their order."""
+"""Plans from trajectories: the union of the heaviest paths, or a budget cut from their order."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ PATHS = "paths"  # the schedule of a plan that has no budget
 
 @dataclass(frozen=True)
 class PathPlan:
-    """A plan, and the paths that it follows from."""
+    """A plan made from paths."""
 
-    plan: PruningPlan  # the experts that stay
+    plan: PruningPlan
     count: int  # paths of each sample
-    union: int  # experts that lie on them
+    union: int  # experts on these paths
 
 
 def path_ranking(trajectories: Trajectories, count: int) -> pd.DataFrame:
-    """The order of `Trajectories.table` as a ranking, of RANKING_COLUMNS.
+    """The order of `Trajectories.table` as a ranking with RANKING_COLUMNS.
 
-    The score is the number of samples on whose paths the expert is, the saliency how many experts
-    of the model come after it.
+    The score is the number of samples with the expert on a path; the saliency, how many experts of
+    the model come after it.
     """
     table, grid = trajectories.table(count), trajectories.grid
     saliency = (len(table) - 1 - table["rank"]).astype("float64")
@@ -48,15 +48,15 @@ def path_ranking(trajectories: Trajectories, count: int) -> pd.DataFrame:
 def union_plan(
     model: MoEModel, stats: SampleStats, count: int, weighing: Weighing = PAPER
 ) -> PathPlan:
-    """The paper's plan: what lies on the first `count` paths of any sample, its m.
+    """The paper's plan: the experts on the first `count` paths of any sample, its m.
 
-    A layer that would keep fewer experts than its router can work with keeps the next in the order.
+    A layer with fewer of them than its router needs also keeps the next in the order.
     """
     found = follow(stats, count, weighing)
     ranking = path_ranking(found, count)
     kept = ranking.groupby("layer")["score"].agg(lambda scores: int((scores > 0).sum()))
     removed = []
-    # The smallest counts that the routers allow and that hold what is to be kept.
+    # The smallest counts that the routers allow and that hold the experts on paths.
     for room, needed in zip(rooms_of(model.layers, Constraints()), kept.tolist(), strict=True):
         most = min(room.most, room.size - needed)
         removed.append(most - (most - room.least) % room.step)
@@ -80,10 +80,8 @@ def _made(schedule: str, count: int, weighing: Weighing) -> Provenance:
 class Cut:
     """How the order of the experts on paths becomes a plan of a budget."""
 
-    # How the budget is spread over the layers; one that needs nothing but the order.
-    schedule: str = "global"
-    # Paths of each sample; None: so many that their union is as large as what stays, or
-    # MOST_PATHS.
+    schedule: str = "global"  # spreads the budget by the order alone
+    # Paths of each sample; None for as many as it takes to reach what stays, at most MOST_PATHS.
     count: int | None = None
 
     def __post_init__(self) -> None:
@@ -105,7 +103,7 @@ def budget_plan(
     cut: Cut = GLOBAL_CUT,
     weighing: Weighing = PAPER,
 ) -> PathPlan:
-    """A plan that removes exactly the budget; the order of the experts on paths decides."""
+    """The plan that removes exactly the budget, by the order of the experts on paths."""
     budget, constraints = spending.budget, spending.constraints
     num_kept = max(model.num_experts - budget.total, 1)
     if cut.count is None:

@@ -1,1 +1,1 @@
-"""From choices to rankings and plans, alike for pages, commands and jobs. No Streamlit."""
+"""From choices to rankings and plans, for pages, commands and jobs alike."""

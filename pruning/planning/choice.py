@@ -29,12 +29,12 @@ SPARSITY_STEP = 5
 
 
 def possible_percents(model: MoEModel) -> list[int]:
-    """The sparsities that leave every router enough experts, in percent."""
+    """Slider steps: the sparsities in percent that leave every router enough experts."""
     most = min((layer.num_experts - layer.least_kept) / layer.num_experts for layer in model.layers)
     kinds = {replace(layer, index=0) for layer in model.layers}  # most layers are alike
 
     def is_possible(layer: MoELayer, share: Fraction) -> bool:
-        # A router needs top_k experts, and one that chooses among groups as many in each.
+        # A router needs top_k experts; one that chooses among groups, the same number in each.
         removed = num_removed(layer.num_experts, share)
         return count_problem(layer, layer.num_experts - removed) is None
 
@@ -47,9 +47,9 @@ def possible_percents(model: MoEModel) -> list[int]:
 
 @lru_cache(maxsize=32)
 def shrink_sparsities(model: MoEModel, multiple_of: int = 1) -> dict[int, str]:
-    """Share of the checkpoint's bytes, in percent -> the sparsity that makes it so much smaller.
+    """Share of the checkpoint's bytes to remove, in percent -> the sparsity that does.
 
-    Empty where layers have different numbers of experts: no sparsity leaves them equal numbers.
+    Empty if layers differ in experts, as no sparsity leaves them equal numbers.
     """
     found: dict[int, str] = {}
     sizes = {layer.num_experts for layer in model.layers}
@@ -58,13 +58,13 @@ def shrink_sparsities(model: MoEModel, multiple_of: int = 1) -> dict[int, str]:
         try:
             removed = even_budget(model, SizeTarget("shrink", f"{percent}%"), limits).floors[0]
         except PlanError:
-            break  # neither can more go
+            break  # more cannot go either
         found[percent] = as_percent(removed, min(sizes)) if removed else "0%"
     return found
 
 
 def percent_removing(model: MoEModel, removed: int) -> int | None:
-    """The place of the slider that removes so many experts in all; None, if there is none."""
+    """The slider step that removes this many experts in all; None if there is none."""
     for percent in possible_percents(model):
         if removed == sum(layer.num_experts * percent // 100 for layer in model.layers):
             return percent
@@ -72,7 +72,7 @@ def percent_removing(model: MoEModel, removed: int) -> int | None:
 
 
 HAND = "hand"
-# A file's numbers become counts by hand: a server must not read a path that a browser names.
+# Counts of a file become counts by hand: a server must not read a path that a browser names.
 SCHEDULE_NAMES = (*(name for name in SCHEDULES if name != "file"), SEARCH, HAND)
 MULTIPLES = (1, 2, 4, 8, 16, 32, 64)
 MOST_TEXT = 2000
@@ -92,36 +92,36 @@ SCOPES: Mapping[AtomScope, str] = {
 _LONGEST_NAME, _OWN_DIGITS = 16, 8
 _COUNTS = re.compile(r"\d{1,5}(\.\d{1,5})*")
 _EXPERTS = re.compile(r"[\d:,\-\s;]*")
-_MOST_SAID = 60  # of counts in a message
-_MOST_REASONS = 3  # why layers cannot keep counts, before the rest is a number
+_MOST_SAID = 60  # characters of counts in a message
+_MOST_REASONS = 3  # in a message; the rest is a number
 
 
 class CountsError(PlanError):
-    """Counts by hand that are no plan under the sparsity and the constraints."""
+    """Counts by hand that do not fit the sparsity or the constraints."""
 
     def __init__(self, reason: str, nearest: Mapping[int, int], percent: int | None) -> None:
         super().__init__(reason)
         self.nearest = nearest  # layer -> experts kept, of the nearest plan
-        self.percent = percent  # the sparsity that the counts spend, if the slider has it
+        self.percent = percent  # the slider step that the counts spend, if there is one
 
 
 @dataclass(frozen=True, slots=True)
 class PlanChoice:
-    """What the plan controls say besides criterion, corpora and sparsity, as in the address."""
+    """The plan controls besides criterion, corpora and sparsity, as in the URL."""
 
-    granularity: str = EXPERT_GRANULARITY  # what is removed: whole experts, or neurons (atomic)
-    multiple_of: int = 1  # layers keep a multiple of this many experts, or experts of neurons
-    protect: str = ""  # layers that lose nothing, as text
+    granularity: str = EXPERT_GRANULARITY  # remove whole experts, or neurons (atomic)
+    multiple_of: int = 1  # layers keep a multiple of this many experts, experts one of neurons
+    protect: str = ""  # layers that lose nothing: `0,5-7`
     schedule: str = "uniform"  # of experts, one of SCHEDULE_NAMES
-    counts: str = ""  # experts kept by each layer, by hand; used by the schedule `hand`
-    locked: str = ""  # layers that an edit leaves alone, as text
-    searched: str = ""  # name of the search whose schedule it is; used by the schedule `search`
+    counts: str = ""  # experts kept by each layer, for the schedule `hand`
+    locked: str = ""  # layers that an edit leaves alone: `0,5-7`
+    searched: str = ""  # name of the search, for the schedule `search`
     scope: AtomScope = AtomScope.GLOBAL  # among which neurons the budget is spent
     unit: ShareOf = "neurons"  # what the sparsity is a share of: neurons (or experts), ...
     width_mode: ModeName = "uniform"  # how an export stores widths
-    width_multiple: int = DEFAULT_MULTIPLE  # what loaded widths are rounded up to
-    pin: str = ""  # experts that lose no neuron, as text: `3:5,7-9 4:0`
-    drop: str = ""  # experts that go as a whole where neurons go, as text
+    width_multiple: int = DEFAULT_MULTIPLE  # loaded widths are rounded up to a multiple of this
+    pin: str = ""  # experts that lose no neuron: `3:5,7-9 4:0`
+    drop: str = ""  # experts that go as a whole in a plan of neurons
 
     @property
     def is_atomic(self) -> bool:
@@ -130,19 +130,19 @@ class PlanChoice:
 
     @property
     def is_plain(self) -> bool:
-        """Whether criterion, texts, sparsity and schedule or scope say all."""
+        """Whether criterion, corpora, sparsity and schedule or scope define the plan."""
         limits = (self.protect.strip(), self.pin.strip(), self.drop.strip())
         has_limits = self.unit != "neurons" or self.multiple_of != 1 or any(limits)
         return not self.is_atomic or not has_limits
 
     @property
     def row(self) -> str:
-        """The schedule in tables of all of them, where each search is one."""
+        """The schedule's row in tables of all schedules, where each search is one."""
         return f"{SEARCH}:{self.searched}" if self.schedule == SEARCH else self.schedule
 
     @property
     def by_hand(self) -> bool:
-        """Whether the counts decide."""
+        """Whether the counts define the plan."""
         return self.schedule == HAND and bool(self.counts.strip())
 
     def constraints(self) -> Constraints:
@@ -153,10 +153,10 @@ class PlanChoice:
 def plan_request(
     choice: PlanChoice, base: Mapping[str, Any], kept: Mapping[int, int] | None = None
 ) -> PlanRequest:
-    """The plan that the command line would be asked for.
+    """The request that the command line would make.
 
-    `base` are model, criterion, corpora, sparsity and statistics folder, as fields of the request;
-    `kept` are counts by hand, by layer.
+    `base` has model, criterion, corpora, sparsity and statistics folder, as fields of the request;
+    `kept` has counts by hand, by layer.
     """
     protected = ranges(layers_in(choice.protect))
     values = {
@@ -174,7 +174,7 @@ def plan_request(
             "atom_scope": str(choice.scope),
             "pin": experts_in(choice.pin),
             "drop": experts_in(choice.drop),
-            # Of a plan they change nothing but what is printed of its sizes.
+            # Only changes the sizes that are printed.
             "width_multiple_of": choice.width_multiple,
         }
     else:
@@ -191,7 +191,7 @@ def scopes_of(criterion: str) -> tuple[AtomScope, ...]:
 
 
 def schedule_label(name: str) -> str:
-    """A schedule for people; of `search:demo-reap` also which one, of a long name its own end."""
+    """A schedule for people; for `search:demo-reap` also which search, long names cut."""
     kind, _, search = name.partition(":")
     if kind == SEARCH:
         short = search if len(search) <= _LONGEST_NAME else search[-_OWN_DIGITS:]
@@ -200,12 +200,12 @@ def schedule_label(name: str) -> str:
 
 
 def layers_in(text: str) -> frozenset[int]:
-    """Layers in text such as "0,5-7"; none in an empty one."""
+    """Layers from text such as "0,5-7", which may be empty."""
     return parse_numbers(text, what="layers") if text.strip() else frozenset()
 
 
 def experts_in(text: str) -> tuple[str, ...]:
-    """Groups such as `3:5,7-9` in text with blanks or semicolons between them."""
+    """Groups such as `3:5,7-9`, separated by blanks or semicolons."""
     if not _EXPERTS.fullmatch(text):
         raise PlanError(
             f"{text[:80]!r} names no experts; write LAYER:EXPERTS, such as 3:5,7-9, with blanks "
@@ -222,12 +222,12 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def counts_text(kept: Mapping[int, int]) -> str:
-    """Counts as in the address: 16.16.12, layers in order."""
+    """Counts as in the URL: 16.16.12, layers in order."""
     return ".".join(str(kept[layer]) for layer in sorted(kept))
 
 
 def counts_in(text: str, layers: Iterable[MoELayer]) -> dict[int, int]:
-    """Layer -> experts kept, from `counts_text`; one number for each sparse layer."""
+    """Layer -> experts kept, from `counts_text`: one number per sparse layer."""
     layers = tuple(layers)
     numbers = text.strip().split(".")
     if not _COUNTS.fullmatch(text.strip()) or len(numbers) != len(layers):
@@ -239,7 +239,7 @@ def counts_in(text: str, layers: Iterable[MoELayer]) -> dict[int, int]:
 
 
 def layer_settings(kept: Mapping[int, int]) -> tuple[str, ...]:
-    """Counts as --layer-set takes them, layers with the same number together."""
+    """Counts as --layer-set takes them, layers with equal counts together."""
     return tuple(
         f"{ranges(layer for layer, n in kept.items() if n == number)}={number}"
         for number in sorted(set(kept.values()), reverse=True)
@@ -250,7 +250,7 @@ def hand_counts(model: MoEModel, choice: PlanChoice, spending: Spending) -> dict
     """The counts of a choice by hand.
 
     Raises:
-        CountsError: they spend another budget, or a layer cannot keep as many.
+        CountsError: they spend another budget, or a layer cannot keep its count.
     """
     asked = counts_in(choice.counts, spending.layers)
     nearest = fit_counts(spending, asked).counts
@@ -270,7 +270,7 @@ def hand_counts(model: MoEModel, choice: PlanChoice, spending: Spending) -> dict
 
 
 def _impossible(spending: Spending, kept: Mapping[int, int]) -> list[str]:
-    """Why layers cannot keep so many experts, those with one reason together."""
+    """Why layers cannot keep these counts, layers with one reason together."""
     found: dict[str, list[int]] = {}
     rooms = rooms_of(spending.layers, spending.constraints)
     for layer, room in zip(spending.layers, rooms, strict=True):

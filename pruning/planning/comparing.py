@@ -1,4 +1,4 @@
-"""A comparison of two recipes: what was asked for, the command line that asks it, the numbers."""
+"""Two recipes compared: the request, its command lines, the numbers."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -21,11 +21,11 @@ class CompareRequest:
     b: PlanRequest
 
     def command(self, out: str = "comparison.csv") -> str:
-        """The equivalent command line; of the second recipe, only what differs."""
+        """The equivalent command line; it says of the second recipe only what differs."""
         return shlex.join(["moeprune", "compare", *self._words(), "-o", out])
 
     def plot_command(self, view: str, out: str, options: Sequence[str] = ()) -> str:
-        """The command line that draws a figure of these recipes; `options` are the figure's own."""
+        """The command line that draws a figure of these recipes, with the figure's `options`."""
         return shlex.join(["moeprune", "plot", view, *self._words(), *options, "-o", out])
 
     def report_command(self, views: Sequence[str], out: str) -> str:
@@ -49,12 +49,12 @@ class CompareRequest:
 
 
 def inherited_corpora(first: PlanRequest, criterion: str) -> tuple[str, ...]:
-    """The texts of a second recipe that names none: the first one's, if its criterion reads any."""
+    """The corpora of a second recipe that names none: the first one's, if it reads any."""
     return first.corpora if get_criterion(criterion).source == "routed" else ()
 
 
 def compare_request(first: Mapping[str, Any], second: Mapping[str, Any]) -> CompareRequest:
-    """Two recipes from untrusted values; what is None of the second is as in the first."""
+    """Two recipes from untrusted values; None in the second means as in the first."""
     given = {name: value for name, value in first.items() if value is not None}
     a: PlanRequest = validated(PlanRequest, given)
     values = given | {name: value for name, value in second.items() if value is not None}
@@ -64,7 +64,7 @@ def compare_request(first: Mapping[str, Any], second: Mapping[str, Any]) -> Comp
 
 
 def decision(selection: Selection) -> Decision:
-    """What a selection says of every expert."""
+    """Saliency and sparsity of a selection."""
     stats, request = selection.choice.stats, selection.request
     saliency = saliency_grid(selection.criterion, stats, selection.gate)
     return Decision(stats.grid, saliency, request.fraction)

@@ -1,6 +1,6 @@
-"""The frontier that curves predict: for every budget, bytes and added loss of the best plan.
+"""The frontier that curves predict: bytes and added loss of the best plan for every budget.
 
-Beside it uniform, and how wrong the predictions were for plans that were measured.
+With uniform plans for comparison, and measured plans to judge the predictions by.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pruning.sizes import weight_bytes
 
 FRONTIER_COLUMNS: Final = ("series", "removed", "bytes", "predicted", "low", "high", "measured")
 BEST, UNIFORM, OTHER, SHOWN = "measured", "uniform", "other", "this plan"
-_BUDGETS: Final = 32  # evenly spaced, besides those of the measured plans
+_BUDGETS: Final = 32  # evenly spaced, in addition to those of measured plans
 
 
 def frontier_table(
@@ -41,9 +41,9 @@ def frontier_table(
 ) -> pd.DataFrame:
     """Table of FRONTIER_COLUMNS of an order of experts; `found` are curves of the added loss.
 
-    `predicted` is the mean over their corpora, `low` and `high` the 95% interval over samples that
-    are drawn again within each corpus; `measured` is NaN where a plan was not. `series` is
-    "measured" for the plan that the curves prefer, "uniform", or "other", measured ones alone.
+    `predicted` is the mean over their corpora, `low` and `high` its 95% interval by bootstrap over
+    the samples of each corpus; `measured` is NaN for plans that were not measured. `series` is
+    "measured" for the plan that the curves prefer, "uniform", or "other" for other measured plans.
     """
     order, losses = order_of(selection, selection.request), _losses(selection, found, evaluations)
     wholes = {removed: cost for removed, cost in found.measured().items() if any(removed)}
@@ -62,7 +62,7 @@ def frontier_table(
     table = []
     for (series, removed), *ends in zip(rows, low, high, strict=True):
         plan = order.plan_of(removed)
-        # By an evaluation, whose samples are held out, rather than with the curves.
+        # Prefer an evaluation on held-out samples to the measurement of the curves.
         _, measured = losses.get(plan.digest, (0, wholes.get(removed, math.nan)))
         if series != OTHER or not math.isnan(measured):
             size = weight_bytes(selection.model, plan)
@@ -74,7 +74,7 @@ def frontier_table(
 def with_plan(
     table: pd.DataFrame, model: MoEModel, plan: PruningPlan, predicted: float
 ) -> pd.DataFrame:
-    """The table with one row more, of the series "this plan"."""
+    """The table with a row of the series "this plan"."""
     removed = sum(each.num_experts for each in model.layers) - sum(map(len, plan.kept.values()))
     size, unknown = weight_bytes(model, plan), math.nan
     row = (SHOWN, removed, size, predicted, unknown, unknown, unknown)
@@ -84,7 +84,7 @@ def with_plan(
 def _losses(
     selection: Selection, found: Sensitivity, evaluations: EvaluationStore
 ) -> Mapping[str, tuple[int, float]]:
-    """Digest of a plan that was evaluated -> experts removed, and loss added on curves' corpora."""
+    """Digest of an evaluated plan -> experts removed, and added loss on the curves' corpora."""
     corpora, known = [each.corpus for each in found.curves], {}
     for loss in stored_losses(evaluations, selection.model.identity):
         facts = loss.facts
@@ -98,7 +98,7 @@ def _losses(
 def _listed(
     selection: Selection, totals: Collection[int], searches: Sequence[KnownSearch]
 ) -> set[Removed]:
-    """What every schedule and search takes that spends one of these budgets."""
+    """What schedules and searches with one of these budgets remove."""
     found = set()
     for total in totals:
         counts, _ = side_by_side(_spending(selection, total), selection.evidence)
@@ -115,7 +115,7 @@ def _spending(selection: Selection, total: int) -> Spending:
 
 
 def _grid(rooms: Sequence[Room], totals: Iterable[int]) -> list[int]:
-    """The budgets to look at, ascending, those given among them."""
+    """The budgets of the table, ascending, with the given ones."""
     most = sum(room.most for room in rooms)
     even = {most * part // _BUDGETS for part in range(_BUDGETS + 1)}
     return sorted(even | {total for total in totals if total <= most})

@@ -1,4 +1,4 @@
-"""Plans from rankings: criterion, statistics, budget and schedule or scope -> what stays."""
+"""Plans from rankings: criterion, statistics, budget and schedule or scope -> what is kept."""
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
@@ -38,7 +38,7 @@ from pruning.search.store import SEARCH, order_digest, search_in
 
 @dataclass(frozen=True, eq=False)
 class Decision:
-    """A plan, and what a person should know of it, one line each."""
+    """A plan, and notes on it for people, one line each."""
 
     plan: PruningPlan
     notes: tuple[str, ...] = ()
@@ -49,9 +49,9 @@ class CurrentPlan:
     """The plan on screen, one for all pages."""
 
     plan: PruningPlan  # complete, for the model on screen
-    notes: tuple[str, ...] = ()  # what a person should know of it
-    selection: Selection | None = None  # how it was asked for; None for a plan from a file
-    file: str = ""  # name of the file that it came from
+    notes: tuple[str, ...] = ()  # for people
+    selection: Selection | None = None  # None for a plan from a file
+    file: str = ""  # name of that file
 
     @property
     def kept(self) -> dict[int, int]:
@@ -60,7 +60,7 @@ class CurrentPlan:
 
     @property
     def name(self) -> str:
-        """What people call it: its file, or criterion, corpora, schedule and sparsity."""
+        """Its name for people: its file, or criterion, corpora, schedule and sparsity."""
         made = self.plan.provenance
         label = get_criterion(made.criterion).label if made.criterion else ""
         schedule = "by hand" if made.constraints.get("fixed") else schedule_words(made.schedule)
@@ -75,10 +75,9 @@ class CurrentPlan:
 
 
 def make_plan(ranking: Ranking, request: PlanRequest, arena: Arena | None = None) -> Decision:
-    """What stays: pure, and the one way to a plan from Python, commands, jobs and pages.
+    """What a request keeps: a pure function that Python, commands, jobs and pages all use.
 
-    `arena` are, of neurons, those that compete under the request's scope and constraints, if they
-    are there already.
+    `arena` is `arena_of` the request, for a plan of neurons, if it was computed already.
     """
     if request.is_atomic:
         return Decision(*plan_neurons(ranking, request, arena or arena_of(ranking, request)))
@@ -101,10 +100,7 @@ def make_plan(ranking: Ranking, request: PlanRequest, arena: Arena | None = None
 def plan_from_stats(
     request: PlanRequest, model: MoEModel, store: StatsStore, parts: Sequence[Part] = ()
 ) -> Generator[Progress, None, tuple[Decision, Selection | None]]:
-    """The plan that a request asks for, and the ranking it came from; None where a file says all.
-
-    See `select_measured` for the arguments.
-    """
+    """The plan of a request, and its ranking; None if a file says all. See `select_measured`."""
     if request.kept_atoms is not None:
         return Decision(plan_of_file(request, model)), None
     selection = yield from select_measured(request, model, store, parts)
@@ -113,7 +109,7 @@ def plan_from_stats(
 
 
 def evidence_of(ranking: Ranking, request: PlanRequest) -> Evidence:
-    """What the schedule of a request may look at: also its file."""
+    """What the schedule of a request may look at, with the counts of its file."""
     if request.is_measured:
         sensitivity_for(ranking, request)
     path = request.schedule_file
@@ -123,14 +119,14 @@ def evidence_of(ranking: Ranking, request: PlanRequest) -> Evidence:
 
 
 def provenance_of(ranking: Ranking, request: PlanRequest, spending: Spending) -> Provenance:
-    """How a plan of experts came about."""
+    """How a plan of experts was made."""
     read, tokens = [ranking.choice], ranking.tokens
     if request.schedule == FREQUENCY and tokens and tokens is not ranking.choice:
         read.append(tokens)
     schedule, parameters, file = request.schedule, {}, request.schedule_file
     if file is not None:
         searched, parameters = search_in(file), {"file": file.name}
-        # Numbers of a search in another order than its own are no longer what it found.
+        # In another order than its own, the counts of a search are no longer its result.
         if searched and searched.order == order_digest(ranking.table):
             schedule, parameters = SEARCH, searched.parameters()
     if request.is_measured:
@@ -154,7 +150,7 @@ def spending_of(request: PlanRequest, model: MoEModel, evidence: Evidence) -> Sp
     layers, limits = model.layers, request.constraints
 
     def taken(total: int) -> tuple[int, ...]:
-        """What the schedule takes from each layer."""
+        """Experts that the schedule removes from each layer."""
         spending = Spending(layers, Budget(total, "size", ""), limits)
         return allocate(request.schedule, spending, evidence).removed
 
@@ -166,7 +162,7 @@ def spending_of(request: PlanRequest, model: MoEModel, evidence: Evidence) -> Sp
         budget = even_budget(model, target, limits)
     elif target:
         needs = get_schedule(request.schedule).needs
-        # What it looks at may not be known yet.
+        # Its evidence may not be known yet.
         knows = "counts" not in needs and all(getattr(evidence, n) is not None for n in needs)
         budget = size_budget(model, target, limits, spread=taken if knows else None)
     elif evidence.counts is None or request.schedule_file is None:
@@ -177,7 +173,7 @@ def spending_of(request: PlanRequest, model: MoEModel, evidence: Evidence) -> Sp
 
 
 def check_request(request: PlanRequest, model: MoEModel) -> None:
-    """Refuse what no statistics could make possible, before any are made."""
+    """Refuse what is impossible whatever the statistics, before any are made."""
     if request.is_atomic:
         check_neurons(request, model)
         return

@@ -26,26 +26,25 @@ from pruning.sensitivity.record import OrderRef, SensitivityRecord, SensitivityS
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """An order, whatever the budget."""
+    """The order in which layers lose experts or neurons, for any budget."""
 
     ref: OrderRef
     sizes: Mapping[int, int]  # experts or neurons of each layer, by decoder index
-    # What layers may lose in this order; a plan's own constraints may leave less.
-    rooms: tuple[Room, ...]
-    plan_of: Callable[[Removed], PruningPlan]  # the plan in which each layer loses so many
+    rooms: tuple[Room, ...]  # what layers can lose; a plan's constraints may leave less
+    plan_of: Callable[[Removed], PruningPlan]  # the plan in which each layer loses this many
 
 
 def order_of(ranking: Ranking, request: PlanRequest) -> Order:
-    """The order that a criterion gives under the constraints of a request that change it.
+    """The order by a criterion, under those constraints of a request that change it.
 
-    Those are pinned and dropped experts, and of neurons the multiple and the floor of experts. The
-    others only say how many a layer may lose.
+    These are pinned and dropped experts and, for neurons, multiple and floor. The others only limit
+    how many a layer loses.
     """
     return _neurons(ranking, request) if request.is_atomic else _experts(ranking, request)
 
 
 def removed_by(plan: PruningPlan, sizes: Mapping[int, int], model: MoEModel) -> Removed:
-    """Experts or neurons that each layer loses under a complete plan; `sizes` as of `Order`."""
+    """Experts or neurons that each layer loses under a complete plan; `sizes` are the order's."""
     stay = {layer: len(ids) for layer, ids in plan.kept.items()}
     if plan.granularity == ATOMIC_GRANULARITY:
         widths = kept_widths(plan.kept_atoms, plan.kept, model)
@@ -62,7 +61,7 @@ def _experts(ranking: Ranking, request: PlanRequest) -> Order:
 
     def plan_of(removed: Removed) -> PruningPlan:
         ref = model_ref(ranking.model)
-        # In front of the level at which they go, also dropped experts stay: in the original.
+        # Layers that lose nothing yet keep their dropped experts too.
         cut = {layer.index for layer, gone in zip(layers, removed, strict=True) if gone}
         dropped = {layer: ids for layer, ids in own.dropped.items() if layer in cut}
         limits = replace(own, dropped=dropped)
@@ -74,7 +73,7 @@ def _experts(ranking: Ranking, request: PlanRequest) -> Order:
 
 
 def _neurons(ranking: Ranking, request: PlanRequest) -> Order:
-    # A protected layer has no say in the order of the others.
+    # Protected layers do not change the order of the others.
     free = request.model_copy(update={"protect": (), "schedule": MEASURED})
     arena = arena_of(ranking, free)
     contest = arena.contest
@@ -95,7 +94,7 @@ Ranked = TypeVar("Ranked", bound=Ranking)
 
 
 def with_sensitivity(ranking: Ranked, request: PlanRequest, store: StatsStore) -> Ranked:
-    """The ranking with what was measured of its order, where the request's schedule reads it."""
+    """The ranking with the sensitivity of its order, if the request's schedule reads it."""
     if not request.is_measured:
         return ranking
     known = SensitivityStore(store.directories)
@@ -105,7 +104,7 @@ def with_sensitivity(ranking: Ranked, request: PlanRequest, store: StatsStore) -
 def sensitivity_on(
     corpus: str, ranking: Ranking, request: PlanRequest, store: StatsStore
 ) -> Sensitivity | None:
-    """What was measured of an order on this corpus, else on all that were."""
+    """The sensitivity of an order on this corpus, else on all measured ones."""
     known = SensitivityStore(store.directories)
     there = request.model_copy(update={"measured_on": (corpus,)})
     return find_sensitivity(ranking, there, known) or find_sensitivity(ranking, request, known)
@@ -114,7 +113,7 @@ def sensitivity_on(
 def find_sensitivity(
     ranking: Ranking, request: PlanRequest, known: SensitivityStore
 ) -> Sensitivity | None:
-    """What was measured of an order: on each corpus that is asked for, else on all that were."""
+    """The sensitivity of an order on the corpora asked for, else on all measured ones."""
     every = order_sensitivity(ranking, request, known)
     found = {each.corpus: each for each in every.curves} if every else {}
     named = tuple(parse_corpus(corpus).name for corpus in request.measured_on)
@@ -128,7 +127,7 @@ def find_sensitivity(
 def order_sensitivity(
     ranking: Ranking, request: PlanRequest, known: SensitivityStore
 ) -> Sensitivity | None:
-    """What was measured of an order on every corpus, the last one first; None without any."""
+    """The sensitivity of an order on every measured corpus, the latest first; None without any."""
     digest = order_of(ranking, request).ref.digest
     found: dict[str, Curves] = {}
     for record in known.of_order(ranking.model.identity, digest):
@@ -152,9 +151,9 @@ def _curves(
 
 @dataclass(frozen=True, eq=False)
 class PredictedLoss(AddedLoss):
-    """What curves predict of a plan."""
+    """The added loss that curves predict for a plan."""
 
-    samples: int  # of the corpus with the fewest
+    samples: int  # the fewest of any corpus
 
     @property
     def words(self) -> str:
@@ -165,15 +164,12 @@ class PredictedLoss(AddedLoss):
 def predicted_loss(
     ranking: Ranking, request: PlanRequest, plan: PruningPlan, found: Sensitivity
 ) -> PredictedLoss | None:
-    """What a plan would add to the loss, by curves of the added loss of an order.
-
-    None where the plan takes others than the last of each layer in this order.
-    """
+    """The loss that a plan adds, by curves of an order; None if the plan is not in this order."""
     order = order_of(ranking, request)
     removed = removed_by(plan, order.sizes, ranking.model)
     try:
         is_in_order = order.plan_of(removed).digest == plan.digest
-    except PlanError:  # no plan in this order loses so many
+    except PlanError:  # no plan in this order loses this many
         is_in_order = False
     if not is_in_order:
         return None

@@ -1,4 +1,4 @@
-"""Plans of neurons: a ranking, a budget and a scope -> the neurons that stay."""
+"""Plans of neurons: a ranking, a budget and a scope -> the kept neurons."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -38,14 +38,14 @@ from pruning.schedules import MEASURED
 
 @dataclass(frozen=True, eq=False)
 class Arena:
-    """The neurons that compete under the constraints of a request, whatever its budget."""
+    """The neurons that compete under the constraints of a request, for any budget."""
 
-    contest: Contest  # the neurons
-    # Layer -> experts that stay, of layers that lose whole ones.
+    contest: Contest
+    # Layer -> kept experts, for layers that lose whole ones.
     experts: dict[int, tuple[int, ...]]
 
     def budget(self, request: PlanRequest, model: MoEModel) -> Budget:
-        """How many neurons go."""
+        """How many neurons to remove."""
         if request.sparsity:
             return atom_sparsity_budget(self.contest.pools, request.sparsity)
         if request.remove is not None:
@@ -67,7 +67,7 @@ class Arena:
 
 
 def check_neurons(request: PlanRequest, model: MoEModel) -> None:
-    """Refuse what no statistics could make possible, before any are made."""
+    """Refuse what is impossible whatever the statistics, before any are made."""
     if request.kept_atoms is not None:
         plan_of_file(request, model)
         return
@@ -80,7 +80,7 @@ def check_neurons(request: PlanRequest, model: MoEModel) -> None:
 
 
 def arena_of(ranking: Ranking, request: PlanRequest) -> Arena:
-    """The neurons that compete, by scope and constraints of a request; its budget is not read."""
+    """The neurons that compete under a request's scope and constraints, whatever its budget."""
     return _arena(ranking.model, ranking.neurons, request)
 
 
@@ -94,7 +94,7 @@ def _arena(model: MoEModel, saliency: NeuronScores, request: PlanRequest) -> Are
 def plan_neurons(
     ranking: Ranking, request: PlanRequest, arena: Arena
 ) -> tuple[PruningPlan, tuple[str, ...]]:
-    """The neurons that stay, and what a person should know of them, one line each."""
+    """The plan of neurons, and notes on it for people, one line each."""
     parameters: dict[str, Any] = {"scope": str(request.scope)}
     schedule = f"neurons by {request.scope}"
     sensitivity = sensitivity_for(ranking, request) if request.is_measured else None

@@ -1,4 +1,4 @@
-"""Rankings: what a criterion says of the experts or neurons of a model, and by which statistics."""
+"""Rankings of a model's experts or neurons by a criterion, and the statistics behind them."""
 
 from __future__ import annotations
 
@@ -33,17 +33,15 @@ _OF_ORDER = ("granularity", "criterion", "gate", "multiple_of", "floor", "pin", 
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """What a criterion says of the experts or neurons of a model, whatever the budget."""
+    """A model's experts or neurons ranked by a criterion, for any budget."""
 
-    model: MoEModel  # whose experts or neurons
-    criterion: Criterion  # ranks experts within each layer, or neurons
-    choice: Choice[Any]  # the statistics that it reads; of neurons, the table of `read_neurons`
-    # Statistics that count routed tokens, if there are any; the frequency schedule's.
-    tokens: Choice[Any] | None = None
-    gate: Gate = "applied"  # gate convention
-    granularity: str = EXPERT_GRANULARITY  # what is ranked
-    # What the measured schedule reads; of `with_sensitivity`.
-    sensitivity: Sensitivity | None = None
+    model: MoEModel
+    criterion: Criterion
+    choice: Choice[Any]  # the statistics that it reads; for neurons, the table of `read_neurons`
+    tokens: Choice[Any] | None = None  # token counts, for the frequency schedule
+    gate: Gate = "applied"
+    granularity: str = EXPERT_GRANULARITY
+    sensitivity: Sensitivity | None = None  # of `with_sensitivity`, for the measured schedule
 
     @property
     def is_atomic(self) -> bool:
@@ -52,22 +50,22 @@ class Ranking:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """Table `layer, expert, score, saliency, rank, num_tokens`; of neurons also `neuron`."""
+        """Table `layer, expert, score, saliency, rank, num_tokens`; for neurons also `neuron`."""
         if self.is_atomic:
             return rank_neurons(self.criterion, self.choice.stats)
         return rank_experts(self.criterion, self.choice.stats, self.gate)
 
     @cached_property
     def neurons(self) -> NeuronScores:
-        """Layer -> for each expert, a saliency for each of its neurons; higher = keep."""
+        """Layer -> for each expert, the saliency of each of its neurons; higher = keep."""
         return neuron_saliency(self.criterion, self.choice.stats, expert_widths(self.model))
 
     @cached_property
     def routing(self) -> Routing | None:
-        """How often each expert was chosen, where neurons are ranked by a calibration."""
+        """How often each expert was chosen, if a calibration ranks neurons."""
         if not self.is_atomic or self.criterion.source != "routed":
             return None
-        # An expert that was pruned to nothing has no rows.
+        # An expert without neurons has no rows.
         every = {layer.index: [0.0] * layer.num_experts for layer in self.model.layers}
         first = self.choice.stats.drop_duplicates(["layer", "expert"])
         columns = first[["layer", "expert", "num_tokens"]]
@@ -77,7 +75,7 @@ class Ranking:
 
     @cached_property
     def evidence(self) -> Evidence:
-        """What schedules may look at: saliency, and counts of tokens where there are some."""
+        """What schedules may look at: saliency, and token counts if there are any."""
         layers, frequency = self.model.layers, None
         if self.tokens is not None:
             by_tokens = rank_experts(CRITERIA[FREQUENCY], self.tokens.stats, self.gate)
@@ -88,7 +86,7 @@ class Ranking:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Selection(Ranking):
-    """A ranking, and the plan that is asked of it."""
+    """A ranking, and the request for a plan behind it."""
 
     request: PlanRequest
 
@@ -103,8 +101,8 @@ def select(
 ) -> Selection:
     """Find the statistics of experts that a request reads.
 
-    `parts` are calibration runs to read in place of those that the request names; `choose` finds
-    the statistics of one criterion; a page's remembers them.
+    `parts` are calibration runs to read instead of those that the request names; `choose` finds the
+    statistics of a criterion, a page's with a cache.
     """
     criterion = get_criterion(request.criterion)
     corpora = [parse_corpus_weight(text) for text in request.corpora]
@@ -113,7 +111,7 @@ def select(
     if tokens is not None:
         choice = tokens if routed else choose(criterion, store, model)
     elif request.schedule == FREQUENCY and not routed:
-        # The criterion reads no text, so a corpus or a run is the schedule's.
+        # The criterion reads no corpora, so a corpus or a run is for the schedule.
         tokens = choose(CRITERIA[FREQUENCY], store, model, corpora, request.runs)
         choice = choose(criterion, store, model)
     else:
@@ -125,9 +123,9 @@ def select(
 def select_measured(
     request: PlanRequest, model: MoEModel, store: StatsStore, parts: Sequence[Part] = ()
 ) -> Generator[Progress, None, Selection]:
-    """The statistics of experts or neurons that a request reads; weights are measured if missing.
+    """The statistics of experts or neurons that a request reads, see `select`.
 
-    That takes seconds: not worth a step of its own first. See `select`.
+    Missing statistics of weights are measured, which takes seconds.
     """
     criterion = get_criterion(request.criterion)
     if not request.is_atomic:
@@ -144,7 +142,7 @@ def select_measured(
 def weights_measured(
     criterion: Criterion, model: MoEModel, store: StatsStore
 ) -> Generator[Progress, None, None]:
-    """Measure the model's weights, if the criterion reads them and the store lacks them."""
+    """Measure the model's weights if the criterion reads them and the store lacks them."""
     # safetensors and numba take a second to import.
     from analysis.stats.weights import weight_statistics
 
@@ -153,14 +151,14 @@ def weights_measured(
 
 
 def sensitivity_for(ranking: Ranking, request: PlanRequest) -> Sensitivity:
-    """What the measured schedule reads."""
+    """The sensitivity that the measured schedule reads."""
     if ranking.sensitivity is None:
         raise needs_sensitivity(request)
     return ranking.sensitivity
 
 
 def needs_sensitivity(request: PlanRequest) -> PlanError:
-    """The error that names the command which measures what a request needs."""
+    """The error that names the command to measure what a request needs."""
     on = f" on {' and '.join(request.measured_on)}" if request.measured_on else ""
     words = ["sensitivity", request.model, *option_words(request, only=_OF_ORDER)]
     words += repeated("--calibrated-on", request.corpora)

@@ -1,4 +1,4 @@
-"""Recipes: of a plan, a first one for a model, and the controls that say what a recipe says."""
+"""The recipe of a plan, a first recipe for a model, and the controls for a recipe."""
 
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
@@ -33,9 +33,9 @@ from pruning.sizes import format_bytes, format_count, size_report
 
 
 def recipe_of(selection: Selection, widths: Mapping[str, Any] | None = None) -> Recipe:
-    """The recipe that makes this plan from nothing: corpora, criterion, budget, schedule or scope.
+    """The recipe that reproduces this plan: corpora, criterion, budget, schedule or scope.
 
-    `widths` say, of a plan of neurons, how an export stores them, as keys of a recipe.
+    `widths` are the recipe's keys for how an export of neurons stores widths.
     """
     request, search = selection.request, None
     searched = search_in(request.schedule_file) if request.schedule_file else None
@@ -84,7 +84,7 @@ def _schedule(request: PlanRequest) -> str | dict[str, Any]:
 
 
 def _sampling(selection: Selection) -> dict[str, Any]:
-    """How the calibrations were made, where all were made alike: their recipe finds them again."""
+    """The settings of the calibrations if all share them, so that the recipe finds them again."""
     manifests = [run.manifest for run in (selection.tokens or selection.choice).runs]
     made = [
         {"tokens": sum(corpus.num_tokens for corpus in each.corpora)}
@@ -96,7 +96,7 @@ def _sampling(selection: Selection) -> dict[str, Any]:
 
 
 def not_here(what: str) -> str:
-    """Why a recipe cannot be shown, and what to do instead."""
+    """Why controls cannot show a recipe, and what to do instead."""
     return (
         f"The recipe asks for {what}, which this page has no control for; run it with "
         "`moeprune run`, then open its plan here."
@@ -104,10 +104,7 @@ def not_here(what: str) -> str:
 
 
 def controls_of(recipe: Recipe, model: MoEModel) -> dict[str, Any]:
-    """The controls of plans that ask what a recipe asks: their keys in the address -> values.
-
-    What no control says is refused.
-    """
+    """The plan controls for a recipe, by their keys in the URL; refuses what none can show."""
     limits, criterion = recipe.constraints, recipe.criterion
     is_atomic, widths = recipe.granularity == ATOMIC_GRANULARITY, recipe.width_multiple
     layers = {layer.index for layer in model.layers}
@@ -161,7 +158,7 @@ def controls_of(recipe: Recipe, model: MoEModel) -> dict[str, Any]:
 
 
 def _place(recipe: Recipe, model: MoEModel) -> tuple[int, str]:
-    """The place of the slider of a budget of experts, and what it is a share of."""
+    """The slider step of a budget of experts, and what it is a share of."""
     budget = recipe.budget or BudgetSection()
     text = budget.sparsity or budget.shrink
     if text is None:
@@ -178,7 +175,7 @@ def _place(recipe: Recipe, model: MoEModel) -> tuple[int, str]:
 
 
 def _share(recipe: Recipe) -> tuple[int, str]:
-    """The place of the slider of a budget of neurons, and what it is a share of."""
+    """The slider step of a budget of neurons, and what it is a share of."""
     budget = recipe.budget
     asked = budget and (budget.sparsity or budget.params_share or budget.shrink)
     if not budget or not asked:
@@ -196,17 +193,14 @@ def _experts_text(experts: Mapping[int, tuple[int, ...]]) -> str:
     return " ".join(f"{layer}:{ranges(ids)}" for layer, ids in experts.items() if ids)
 
 
-_SHARES = (40, 30, 20, 10)  # of the bytes, in percent; the first that is possible
-_MULTIPLE, _MANY = 8, 64  # of layers with so many experts: expert parallelism divides them
+_SHARES = (40, 30, 20, 10)  # of the bytes, in percent; the first possible one is used
+_MULTIPLE, _MANY = 8, 64  # layers with this many experts keep a multiple, for expert parallelism
 
 
 def recipe_template(model: MoEModel, named: str, out: str) -> str:
-    """recipe.yaml as text, which `moeprune run` takes as it is.
+    """recipe.yaml as text, ready for `moeprune run`, with the model's numbers in comments.
 
-    Args:
-        model: whose layers, experts and sizes the comments say.
-        named: the model as the recipe names it: a folder, a hub id or `demo`.
-        out: folder of the export.
+    `named` is the folder, hub id or `demo` that the recipe names; `out`, the export's folder.
     """
     counts = [layer.num_experts for layer in model.layers]
     is_many = min(counts) >= _MANY and not any(count % _MULTIPLE for count in counts)
@@ -228,7 +222,7 @@ def recipe_template(model: MoEModel, named: str, out: str) -> str:
         "# Calibration corpora that rank the experts: names, hub:OWNER/NAME, or files. Several are",
         "# blended: [c4, {corpus: my.jsonl, weight: 2}].",
         f"corpora: [{own}]",
-        # As the calibrations that ship with it.
+        # The dtype of the calibrations that ship with the demo.
         *(["dtype: float32"] if named == DEMO_MODEL else []),
         "# tokens: 65536   # of each corpus",
         "# calibrate: {stream_layers: true}   # one layer at a time, for models larger than memory",
@@ -251,7 +245,7 @@ def recipe_template(model: MoEModel, named: str, out: str) -> str:
 
 
 def _possible(model: MoEModel, limits: Constraints) -> tuple[int, Budget]:
-    """The largest usual share of the bytes that can go, and its budget."""
+    """The largest of _SHARES that can go, and its budget."""
     for share in _SHARES:
         try:
             return share, even_budget(model, SizeTarget("shrink", f"{share}%"), limits)

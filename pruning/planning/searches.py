@@ -25,43 +25,39 @@ from pruning.requests.recipe import by_layer, weighed_corpora
 from pruning.schedules import SCHEDULES
 from pruning.search.store import KnownSearch, order_digest
 
-# Another load of the machine, other samples, candidates that differ in earlier layers.
+# A busier machine, other samples, candidates that differ in earlier layers.
 _UP_TO: Final = 1.5
-# How much faster this machine may be than the one where a search that ships was made.
+# How much faster this machine may be than the one behind a shipped search.
 _FASTER_HERE: Final = 4.0
-# What a calibration adds to a forward (sums, exact damage, a backward) and what samples that are
-# shorter than a sequence save: on the demo, a search ran at 4 times the pace of its calibrations.
+# A calibration adds sums, exact damage and a backward pass to the forward pass, and samples are
+# shorter than sequences: on the demo, a search ran at 4 times the pace of its calibrations.
 _CALIBRATION_SLOWER: Final = 5.0
-# Before the first candidate: libraries, the search samples, the text that the order was made on.
-# Measured with the demo on a busy machine of two cores: 24 s. The least is an assumption.
+# Seconds before the first candidate: libraries, search samples, the calibration corpus. Measured
+# with the demo on a busy machine with two cores: 24 s. The minimum is an assumption.
 _START_UP: Final = (5.0, 30.0)
-# Bytes a second at which weights are assumed to arrive: from a fast disk, and over a network.
+# Bytes per second at which weights are assumed to load: from a fast disk, and over a network.
 _READING: Final = (2 * 2**30, 2**28)
 
 
 @dataclass(frozen=True, slots=True)
 class SearchEstimate:
-    """A range of seconds, the start not counted, see `start_seconds`."""
+    """A range of seconds without the start, see `start_seconds`; None if the speed is unknown."""
 
-    # Low, high: seconds; None where nothing tells the speed of this model.
     low: float | None
     high: float | None
-    candidates: int  # at most so many
+    candidates: int  # at most
     how: str  # where the range comes from, in a sentence
 
 
 def most_candidates(asked: SearchSection) -> int:
-    """Candidates of a search in which every generation brings as many new ones as it has room for.
-
-    P of the initial population, then P - m in each generation: the elites stay.
-    """
+    """The most candidates of a search: P at first, then P - m per generation, as m elites stay."""
     return asked.population + asked.generations * (asked.population - asked.elites)
 
 
 def estimate_search(
     asked: SearchSection, known: Sequence[KnownSearch], runs: Sequence[Run]
 ) -> SearchEstimate:
-    """What a search would take on the machine that the measured work of this model ran on."""
+    """How long a search would take on the machine behind earlier work with this model."""
     candidates = most_candidates(asked)
     here = [each for each in known if each.recipe and each.result.cost["layers"]]
     if measured := here or [each for each in known if each.result.cost["layers"]]:
@@ -97,10 +93,7 @@ def estimate_search(
 
 
 def _seconds(tokens: float, speed: float) -> tuple[float, float]:
-    """Seconds, at best and at worst, of so many tokens through the model.
-
-    `speed` is that of calibrations, tokens a second.
-    """
+    """Seconds for this many tokens, at best and at worst; `speed` is tokens/s of calibrations."""
     high = tokens / speed
     return high / _CALIBRATION_SLOWER, high
 
@@ -108,9 +101,9 @@ def _seconds(tokens: float, speed: float) -> tuple[float, float]:
 def estimate_sensitivity(
     asked: SensitivityRequest, layers: int, runs: Sequence[Run]
 ) -> tuple[float, float] | None:
-    """Seconds to measure curves, at best and at worst; None where nothing tells the speed.
+    """Seconds to measure curves, at best and at worst; None if the speed is unknown.
 
-    A level of a layer runs the layers from it on: half the model on average.
+    A level of a layer runs this layer and all later ones: half the model on average.
     """
     speeds = [float(run.manifest.made.get("tokens_per_second", 0)) for run in runs]
     if not any(speeds):
@@ -121,13 +114,13 @@ def estimate_sensitivity(
 
 
 def start_seconds(nbytes: int) -> tuple[float, float]:
-    """From the click to the first candidate, at best and at worst; `nbytes` are the weights."""
+    """Seconds to the first candidate, at best and at worst; `nbytes` is the size of the weights."""
     (least, most), (fast, slow) = _START_UP, _READING
     return least + nbytes / fast, most + nbytes / slow
 
 
 def _seconds_of_a_sample(search: KnownSearch) -> float:
-    """Time of one sample through all layers, nothing reused."""
+    """Seconds for one sample through all layers, with nothing reused."""
     cost, blocks = search.result.cost, -(-search.samples // search.batch_size)
     of_a_layer_on_a_batch = cost["seconds"] / cost["layers"]
     layers_of_a_candidate = cost["whole_layers"] / cost["candidates"] / blocks
@@ -153,11 +146,11 @@ def searched_selection(
     where: tuple[MoEModel, StatsStore],
     readings: Iterable[Reading],
 ) -> Selection:
-    """The selection that makes the plan of a search: its numbers, in the order it was made on.
+    """The selection for the plan of a search: its counts, in the order that it searched in.
 
-    A search says which order it was made on, by its digest, and not which corpus gave that order;
-    the first of `readings`, the likeliest first, that gives the same order is taken, else the first
-    single run: newer runs of a corpus stand before the one that the search has read.
+    A search records the digest of this order, not the corpus behind it. The first of `readings`
+    (most likely first) with the same order is used, else the first single run: newer runs of a
+    corpus may hide the one that the search read.
     """
     model, store = where
     runs = [run.manifest.run_id for run in store.of_model(model.identity, "routed")]
@@ -165,13 +158,13 @@ def searched_selection(
         try:
             selection = select(request, model, store)
         except UserError:
-            continue  # a run that lacks what this criterion reads
+            continue  # this run lacks what the criterion reads
         if order_digest(selection.table) == search.order:
             return selection
     raise PlanError(
-        f"The search {search.search_id} was made on an order by {search.criterion} that no "
-        f"statistics of {model.name} here give, perhaps because it was calibrated again since. Its "
-        f"numbers alone serve with the order of any criterion: `moeprune plan --schedule-file "
+        f"The search {search.search_id} used an order by {search.criterion} that no statistics of "
+        f"{model.name} here reproduce, perhaps because it was calibrated again since. Its counts "
+        f"still work with the order of any criterion: `moeprune plan --schedule-file "
         f"{search.path.name}`."
     )
 
@@ -212,9 +205,9 @@ def _requests(
 def readings_of(
     shown: Reading, recipe: Recipe | None, calibrated: Sequence[str]
 ) -> tuple[Reading, ...]:
-    """Corpora and gates that may have given the order of a search, the likeliest first.
+    """Corpora and gates that may be behind the order of a search, the most likely first.
 
-    `shown` is what is on screen, `calibrated` names all corpora that the model was calibrated on.
+    `shown` is on screen; `calibrated` names all corpora that the model was calibrated on.
     """
     own = []
     if recipe is not None:
@@ -224,10 +217,10 @@ def readings_of(
 
 
 def searching_recipe(selection: Selection, choice: PlanChoice, asked: Mapping[str, Any]) -> Recipe:
-    """The recipe that searches on the budget, under the constraints and in the order on screen.
+    """The recipe of a search with the budget, constraints and order on screen.
 
-    The schedule on screen is among the first candidates, where it is one that a recipe can name.
-    `asked` is the key search of the recipe.
+    The schedule on screen is among the first candidates if a recipe can name it. `asked` is the
+    recipe's key search.
     """
     named = choice.schedule if choice.schedule in SCHEDULES else "uniform"
     limits = PlanChoice(multiple_of=choice.multiple_of, protect=choice.protect, schedule=named)
@@ -239,9 +232,10 @@ def searching_recipe(selection: Selection, choice: PlanChoice, asked: Mapping[st
 
 
 def new_search_id(recipe: Recipe, model: MoEModel, order: str) -> str:
-    """Name of the folder of a search: the same for all runs that resume its log.
+    """Name of the folder of a search, the same for all runs that resume its log.
 
-    Generations are left out: where fewer ended, more go on. `order` is of `order_digest`.
+    The number of generations is left out, so that a finished search can be continued. `order` is
+    from `order_digest`.
     """
     if recipe.search is None:
         raise ValueError("the recipe does not search")

@@ -32,9 +32,9 @@ SIDE_TABLE_COLUMNS = (
 
 
 def searched_rows(known: Iterable[KnownSearch], removed: int, order: str) -> pd.DataFrame:
-    """Table of SIDE_COLUMNS: what searches on a budget found, made on one order of the experts.
+    """Table of SIDE_COLUMNS with the results of searches on one budget and one order of experts.
 
-    `removed` are experts, `order` is of `order_digest`.
+    `removed` is the number of experts, `order` is from `order_digest`.
     """
     rows = [
         (f"{SEARCH}:{each.search_id}", layer, kept, each.result.experts[layer] - kept)
@@ -48,13 +48,11 @@ def searched_rows(known: Iterable[KnownSearch], removed: int, order: str) -> pd.
 def schedules_table(
     selection: Selection, spending: Spending, searched: pd.DataFrame
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, str]]:
-    """Every schedule on one budget: the summary, the counts, and why some are not possible.
+    """Every schedule on one budget: the summary, the counts, and why some are impossible.
 
-    `searched` is a table of `searched_rows`, which come last.
-
-    The summary has SIDE_TABLE_COLUMNS: experts kept in all, fewest and most in a layer, layers
-    that differ from the uniform schedule, share of the pruned experts that uniform prunes as
-    well, bytes of the weights, digest of the plan.
+    `searched` is from `searched_rows` and comes last. The summary has SIDE_TABLE_COLUMNS: experts
+    kept in all, fewest and most in a layer, layers that differ from uniform, share of the pruned
+    experts that uniform prunes as well, bytes of the weights, digest of the plan.
     """
     counts, refused = side_by_side(spending, selection.evidence)
     counts = pd.concat([counts, searched], ignore_index=True) if len(searched) else counts
@@ -79,7 +77,7 @@ def schedules_table(
 
 
 def _pruned_overlap(plan: PruningPlan, other: PruningPlan, model: MoEModel) -> float:
-    """Share of the experts that `plan` prunes which `other` prunes as well; NaN for none."""
+    """The share of experts pruned by `plan` that `other` prunes as well; NaN if it prunes none."""
     pruned = both = 0
     for layer in model.layers:
         gone = set(range(layer.num_experts)).difference(plan.kept[layer.index])
@@ -96,15 +94,15 @@ _FLOPS_COLUMNS = ("series", "sparsity", "removed", "flops", "reduction")
 class SideBySide:
     """Every scope on one budget."""
 
-    layers: pd.DataFrame  # of `layer_shares`, a series for each scope
-    flops: pd.DataFrame  # of `flops_saved` at growing sparsities, with the scope as `series`
-    refused: dict[str, str]  # scope -> why it is not possible
+    layers: pd.DataFrame  # from `layer_shares`, a series per scope
+    flops: pd.DataFrame  # from `flops_saved` at growing sparsities, with the scope as `series`
+    refused: dict[str, str]  # scope -> why it is impossible
 
 
 def scopes_side_by_side(
     ranking: Ranking, request: PlanRequest, arenas: Mapping[AtomScope, Arena]
 ) -> SideBySide:
-    """Every scope on the budget of a request; `arenas` are the neurons that compete, by scope."""
+    """Every scope on the budget of a request; `arenas` has the competing neurons by scope."""
     model, removed, flops, refused = ranking.model, {}, [], {}
     for scope, arena in arenas.items():
         name = SCOPES[scope]
@@ -122,10 +120,10 @@ def scopes_side_by_side(
 def layer_shares(
     removed: Mapping[str, Mapping[ExpertKey, int]], widths: Mapping[int, Sequence[int]]
 ) -> pd.DataFrame:
-    """Table `series, layer, share`: the fraction of each layer's neurons that goes, 0..1.
+    """Table `series, layer, share`: the fraction of each layer's neurons removed, 0..1.
 
-    `removed` is series -> neurons that each expert loses, see `Contest.removed`; `widths` is layer
-    -> neurons of each of its experts.
+    `removed` is series -> neurons that each expert loses, see `Contest.removed`; `widths`, layer ->
+    neurons of each of its experts.
     """
     rows = []
     for series, gone in removed.items():
@@ -143,12 +141,12 @@ def flops_saved(
     routing: Routing | None = None,
     experts: Mapping[int, Sequence[int]] | None = None,
 ) -> pd.DataFrame:
-    """Table `sparsity, removed, flops, reduction`: FLOPs of routed experts per token, expected.
+    """Table `sparsity, removed, flops, reduction`: expected FLOPs of routed experts per token.
 
-    removed is the fraction of neurons that goes, flops what is left, reduction the fraction of the
-    whole model's FLOPs of experts that is saved, 0..1: not the same, because experts that lose much
-    are seldom chosen. Sparsities that the constraints do not allow are left out. `experts` are
-    those that stay, of layers that lose whole ones.
+    `removed` is the fraction of neurons removed; `flops` what is left; `reduction` the fraction of
+    the experts' FLOPs saved, 0..1. The two fractions differ because experts that lose much are
+    rarely chosen. Sparsities that the constraints forbid are left out. `experts` are the kept ones
+    of layers that lose whole experts.
     """
     if not contest.size:
         raise PlanError("The model has no neurons to remove.")

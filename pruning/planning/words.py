@@ -1,4 +1,4 @@
-"""What people call what a plan came from: corpora and schedules. One name for one thing."""
+"""Names for people of the corpora and schedules behind a plan."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -14,7 +14,7 @@ _SCHEDULES: Final = {
 
 
 def corpora_words(corpora: Sequence[str]) -> str:
-    """What ranked: one corpus, or a blend by its corpora; an even one of many by their number.
+    """One corpus or a blend, for people; an even blend of many by their number.
 
     `corpora` are as --corpus takes them.
     """
@@ -27,5 +27,5 @@ def corpora_words(corpora: Sequence[str]) -> str:
 
 
 def schedule_words(schedule: str) -> str:
-    """A plan's schedule, as its provenance names it; empty for the usual one, uniform."""
+    """A plan's schedule for people; empty for the default, uniform."""
     return _SCHEDULES.get(schedule, schedule)

@@ -1,1 +1,1 @@
-"""What a job is asked to do: validated values, kept in the job table as JSON. No Streamlit."""
+"""What a person can ask for: validated values, which the job table stores as JSON."""

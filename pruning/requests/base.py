@@ -1,4 +1,4 @@
-"""Requests: what a person asked for, validated, and the command line that asks the same."""
+"""Requests: validated values of a person, and the equivalent command line."""
 
 import re
 import shlex
@@ -18,19 +18,16 @@ Kind = TypeVar("Kind", bound="Request")
 class Option:
     """How the command line names and explains a value."""
 
-    help: str = ""  # what it means
-    # Its names, such as `("--out", "-o")`; without any, the field's name with dashes.
-    flags: tuple[str, ...] = ()
-    # Its name in the usage where it is no option but a word in its place, such as MODEL.
-    place: str = ""
-    # What a path must be: "new" is no folder, and its own is there; "existing" is a file; "folder"
-    # is none, and may be absent.
+    help: str = ""
+    flags: tuple[str, ...] = ()  # such as `("--out", "-o")`; default: the field's name with dashes
+    place: str = ""  # the name of a positional argument, such as MODEL
+    # What a path must be: a "new" file in a folder that exists, an "existing" file, or a "folder",
+    # which may be absent.
     file: Literal["", "new", "existing", "folder"] = ""
-    # How the name of a new file may end, such as `(".csv", ".parquet")`; without any, as it likes.
-    endings: tuple[str, ...] = ()
+    endings: tuple[str, ...] = ()  # allowed for a new file, such as `(".csv", ".parquet")`; or any
 
     def said(self) -> dict[str, Any]:
-        """What is not left open."""
+        """The values that are given."""
         return {name: value for name, value in asdict(self).items() if value}
 
 
@@ -55,7 +52,7 @@ PANELS = {
 
 
 def option_of(field: FieldInfo) -> Option | None:
-    """How the command line names and explains a field; None where it has no such option."""
+    """The option of a field; None if it has none."""
     merged = None
     for each in declared(field):
         if isinstance(each, Option):
@@ -64,7 +61,7 @@ def option_of(field: FieldInfo) -> Option | None:
 
 
 def flags_of(name: str, field: FieldInfo) -> tuple[str, ...]:
-    """The names of a field's option; a switch that is on can also be switched off."""
+    """The flags of a field's option; a switch that is on by default also has an off flag."""
     option, word = option_of(field), name.replace("_", "-")
     if option and option.flags:
         return option.flags
@@ -72,7 +69,7 @@ def flags_of(name: str, field: FieldInfo) -> tuple[str, ...]:
 
 
 def bounds(kind: type[BaseModel], name: str) -> tuple[int | None, int | None]:
-    """The least and the largest value that a field takes; None where there is no bound."""
+    """The least and the largest value that a field takes; None without a bound."""
     rules = list(declared(kind.model_fields[name]))
     least, largest = (
         next((getattr(rule, sign) for rule in reversed(rules) if hasattr(rule, sign)), None)
@@ -92,7 +89,7 @@ def choices(kind: type[BaseModel], name: str) -> tuple[str, ...]:
 
 
 def declared(field: FieldInfo) -> Iterator[Any]:
-    """All that the type of a field says besides the type, the inner before the outer."""
+    """The annotations of a field's type, inner before outer."""
     yield from _declared_in(field.annotation)
     yield from field.metadata
 
@@ -109,7 +106,7 @@ def _declared_in(kind: Any) -> Iterator[Any]:
 
 
 def checked(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The function, with its `UserError` as the ValueError that pydantic collects."""
+    """The function with a `UserError` turned into a ValueError, which pydantic collects."""
 
     def collected(value: Any) -> Any:
         try:
@@ -121,7 +118,7 @@ def checked(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def checked_by(parse: Callable[[Any], object]) -> AfterValidator:
-    """Check a value with `parse` and keep the value itself."""
+    """Check a value with `parse`, but keep the value itself."""
 
     def check(value: Any) -> Any:
         checked(parse)(value)
@@ -131,12 +128,12 @@ def checked_by(parse: Callable[[Any], object]) -> AfterValidator:
 
 
 class Request(BaseModel):
-    """Values of a person, checked; unknown ones are refused."""
+    """Validated values of a person; unknown fields are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def into(self, kind: type[Kind], **more: Any) -> Kind:
-        """Another request of the same values, as far as it has them, and of `more`."""
+        """Another kind of request with the given values that it shares, and `more`."""
         shared = self.model_fields_set & kind.model_fields.keys()
         return validated(kind, {name: getattr(self, name) for name in shared} | more)
 
@@ -144,10 +141,9 @@ class Request(BaseModel):
 def option_words(
     request: Request, leave_out: Iterable[str] = (), only: Iterable[str] = ()
 ) -> Iterator[str]:
-    """Options of a command line that ask the same; defaults are left out.
+    """The equivalent options of a command line, without defaults.
 
-    Those of the fields `only`, or of all but `leave_out`, which the command line says in another
-    way.
+    Of the fields `only`, or of all but `leave_out`.
     """
     fields = type(request).model_fields
     names = [name for name in only or fields if name not in leave_out]
@@ -164,7 +160,7 @@ def option_words(
 
 
 def repeated(option: str, values: Iterable[str]) -> list[str]:
-    """Words of an option that is given once for each value."""
+    """The words of an option repeated for each value."""
     return [word for value in values for word in (option, value)]
 
 
@@ -174,11 +170,7 @@ def command_line(*words: str) -> str:
 
 
 def validated(kind: type[Kind], values: dict[str, Any]) -> Kind:
-    """A request from untrusted values.
-
-    Raises:
-        UserError: one line that names the first bad field.
-    """
+    """A request from untrusted values; a UserError names the first bad field in one line."""
     try:
         return kind(**values)
     except ValidationError as error:
@@ -204,7 +196,7 @@ def _in_one_line(kind: type[Request], problem: Any) -> str:
     return sentence(f"{written}: {said}")
 
 
-# Kinds of pydantic's problems -> what would work, with what pydantic says of the bounds.
+# Kinds of pydantic's problems -> what would work, with pydantic's bounds.
 _WOULD_WORK = {
     "literal_error": "choose {expected}",
     "greater_than": "give more than {gt}",
@@ -223,7 +215,7 @@ _WOULD_WORK = {
 
 
 def plain_problem(problem: Any) -> str:
-    """A problem that pydantic found: what would work, what was given, and the nearest choice."""
+    """A problem from pydantic in words: what would work, what was given, the nearest choice."""
     context, given = problem.get("ctx", {}), problem["input"]
     said = str(problem["msg"]).removeprefix("Value error, ").rstrip(".")
     if problem["type"] in _WOULD_WORK:
@@ -236,7 +228,7 @@ def plain_problem(problem: Any) -> str:
 
 
 def raised_by(problem: Any) -> UserError | None:
-    """The error of our own that pydantic collected as a problem."""
+    """Our own error behind a problem from pydantic."""
     raised = problem.get("ctx", {}).get("error")
     cause = raised.__cause__ if isinstance(raised, ValueError) else None
     return cause if isinstance(cause, UserError) else None

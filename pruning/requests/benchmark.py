@@ -1,4 +1,4 @@
-"""Requests to benchmark: tasks of lm-evaluation-harness, and results of other tools taken in."""
+"""Requests to benchmark: tasks of lm-evaluation-harness, and imported results of other tools."""
 
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -12,7 +12,7 @@ from pruning.requests.base import Option
 from pruning.requests.model import ModelRequest
 
 MOST_TASKS = 100
-# How the names of tasks begin that lm-evaluation-harness marks as running what the model writes.
+# Prefixes of tasks that, by lm-evaluation-harness, run code that the model writes.
 RUNS_CODE: Final = ("humaneval", "mbpp", "cruxeval", "longproc")
 
 
@@ -20,10 +20,10 @@ Source = Annotated[options.Text, Option("Original model of an export, for sizes 
 
 
 class BenchmarkRequest(ModelRequest):
-    """A model or an export and the benchmarks that it is given; each plan is masked in the model.
+    """Benchmarks of a model, of plans masked in it, or of an export.
 
-    `tasks` are names joined by commas; without any, those of the demo's own texts, for the demo.
-    Without plans, the model itself. `source` is the original model of an export.
+    `tasks` are names joined by commas; default for the demo: its own. Without plans, the model
+    itself. `source` is the original model of an export.
     """
 
     asked_by = "benchmark"
@@ -65,8 +65,7 @@ class BenchmarkRequest(ModelRequest):
         if unsafe := [name for name in names if name.startswith(RUNS_CODE)]:
             raise ValueError(
                 f"{unsafe[0]} runs code that the model writes, which is refused here; run it with "
-                "lm-evaluation-harness where that may be done, and take its results in with "
-                "--import"
+                "lm-evaluation-harness where that is safe, and import its results with --import"
             )
         return ",".join(names)
 
@@ -79,14 +78,14 @@ class BenchmarkRequest(ModelRequest):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The tasks that are named."""
+        """The named tasks."""
         return tuple(filter(None, self.tasks.split(",")))
 
 
 class ImportRequest(ModelRequest):
-    """Results of another tool: files, and what of a model they are of.
+    """Result files of another tool, and what they measured of a model.
 
-    `plan` says what was pruned, or `candidate` in words; without both, nothing was.
+    `plan`, or `candidate` in words, says what was pruned; without both, nothing was.
     """
 
     files: tuple[Path, ...] = Field(min_length=1, max_length=1000)

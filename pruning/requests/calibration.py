@@ -21,7 +21,7 @@ from pruning.requests.options import (
 def check_spread(
     device_map: str | None, max_memory: tuple[str, ...], offload_folder: Path | None
 ) -> None:
-    """Refuse limits and a folder of weights that are not spread, by a ValueError."""
+    """Refuse memory limits and an offload folder without a device map, by a ValueError."""
     if (offload_folder or max_memory) and not device_map:
         raise ValueError("--offload-folder and --max-memory need --device-map auto")
 
@@ -29,7 +29,7 @@ def check_spread(
 class SampledRequest(ModelRequest):
     """A corpus, and how much of it is read.
 
-    What is not given of tokens, sequence length and seed is the preset's, or the default.
+    Tokens, sequence length and seed are by default the preset's, else the program's.
     """
 
     corpus: options.Corpus
@@ -81,12 +81,12 @@ class CalibrateRequest(CalibrateOptions, SampledRequest):
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that are read, given or not."""
+        """Tokens to read."""
         return self.sampling().tokens
 
     @property
     def most_answer_tokens(self) -> int:
-        """Length of an answer that the model writes itself, at most."""
+        """The longest answer that the model writes itself."""
         return self.answer_tokens or DEFAULT_ANSWER_TOKENS
 
     @model_validator(mode="after")
@@ -123,9 +123,9 @@ class CalibrateRequest(CalibrateOptions, SampledRequest):
         return self
 
     def sampling(self) -> Sampling:
-        """How much of the corpus is used, and how it is cut.
+        """How much of the corpus is read, and how it is cut.
 
-        Rows of token ids are cut only where something says so.
+        Rows of token ids are cut only on request.
         """
         preset = parse_corpus(self.corpus).preset
         seed = preset.seed if preset else DEFAULT_SEED
@@ -141,6 +141,6 @@ class CalibrateRequest(CalibrateOptions, SampledRequest):
 
 
 def seq_len_of(corpus: str, asked: int | None) -> int:
-    """Tokens of a sequence of a corpus: as asked, else a preset's own, else the default."""
+    """Sequence length of a corpus: as asked, else the preset's, else the default."""
     preset = parse_corpus(corpus).preset
     return asked or (preset.seq_len if preset else DEFAULT_SEQ_LEN)

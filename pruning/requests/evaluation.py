@@ -29,9 +29,9 @@ OneCorpus = Annotated[
 
 
 class HeldOutRequest(ModelRequest):
-    """A model, the corpora that it is run on, and how it runs.
+    """A model, the corpora that it runs on, and how it runs.
 
-    `count` says what is predicted: answers, all tokens, or answers where the corpus has some.
+    `count` says which tokens are scored: answers, all, or answers if the corpus has some.
     """
 
     corpora: tuple[options.MeasuredCorpus, ...] = Field(min_length=1)
@@ -62,12 +62,12 @@ class HeldOutRequest(ModelRequest):
         return self
 
     def sample_settings(self, corpus: str) -> SampleSettings:
-        """How much of a corpus is evaluated on."""
+        """How much of a corpus to evaluate on."""
         return SampleSettings(self.samples, seq_len_of(corpus, self.seq_len), self.seed, self.count)
 
 
 class StreamableRequest(HeldOutRequest):
-    """The model may be larger than memory: then one layer is loaded at a time."""
+    """A model that may be larger than memory: one layer is loaded at a time."""
 
     stream_layers: options.StreamLayers = False
     hidden_states_dir: options.HiddenStatesDir | None = None
@@ -80,7 +80,7 @@ class StreamableRequest(HeldOutRequest):
 
 
 class MeasureRequest(StreamableRequest):
-    """What is measured of a model on corpora."""
+    """What to measure of a model on corpora."""
 
     measures: options.Measures = DEFAULT_MEASURED
 
@@ -100,7 +100,7 @@ class MeasureRequest(StreamableRequest):
 
 
 class EvaluateRequest(MeasureRequest):
-    """Plans to evaluate, each the content of a plan.json; without one, the unpruned model."""
+    """Plans to evaluate, each the content of a plan.json; without any, the original model."""
 
     asked_by = "evaluate"
     writes = "result.json"
@@ -199,10 +199,7 @@ class BinsRequest(HeldOutRequest):
 
     @property
     def binning(self) -> Binning:
-        """How they are parted: by default experts within each layer, neurons over all if they can.
-
-        A criterion may compare neurons of one layer only.
-        """
+        """The bins: by default of experts within layers, and of all neurons if these compare."""
         within = get_criterion(self.criterion).within_layers
         over_all = self.granularity == ATOMIC_GRANULARITY and not within
         usual: Scope = "global" if over_all else "layer"
@@ -216,7 +213,7 @@ def check_named(plans: Sequence[object], names: Sequence[str]) -> None:
 
 
 class AskRequest(ModelRequest):
-    """A prompt for the original model and for what plans leave of it."""
+    """A prompt for the original model and for plans."""
 
     asked_by = "ask"
     prompt: Annotated[
@@ -246,7 +243,7 @@ class AskRequest(ModelRequest):
 
 
 class VarianceRequest(HeldOutRequest):
-    """A model and a corpus; plans, criteria at sparsities, or both. The original model always."""
+    """Hidden states of the original model, and of plans, criteria at sparsities, or both."""
 
     asked_by = "variance"
     writes = "variance.csv"
@@ -268,12 +265,12 @@ class VarianceRequest(HeldOutRequest):
         check_named(self.plans, self.names)
         if bool(self.criteria) != bool(self.sparsities):
             raise ValueError("--criterion and --sparsity belong together")
-        _ = self.sweep  # says what is wrong with it
+        _ = self.sweep  # validates it
         return self
 
     @property
     def sweep(self) -> SweepRequest | None:
-        """The criteria at their sparsities; None where there are none."""
+        """The criteria at their sparsities; None without any."""
         return self.into(SweepRequest) if self.criteria else None
 
 
@@ -281,7 +278,7 @@ SENSITIVITY_SAMPLES = 32
 
 
 class SensitivityRequest(StreamableRequest):
-    """The curves of a criterion's order on one or more corpora, and the plans that they give."""
+    """Curves of a criterion's order on corpora, and the plans that follow from them."""
 
     asked_by = "sensitivity"
     criterion: options.Criterion
@@ -329,6 +326,6 @@ class SensitivityRequest(StreamableRequest):
 
     @property
     def planned(self) -> dict[str, Any]:
-        """What its plans have besides criterion, corpora and budget."""
+        """Fields of its plans besides criterion, corpora and budget."""
         names = ("cost", "multiple_of", "floor", "protect", "pin", "drop", "layer_set")
         return {"schedule": MEASURED, **{name: getattr(self, name) for name in names}}

@@ -12,7 +12,7 @@ from pruning.requests.model import ModelRequest
 
 
 class ExportOptions(Request):
-    """Where an export goes, and what is written besides the weights."""
+    """Where an export goes, and what it holds besides the weights."""
 
     out: Annotated[Path, Option("New folder to write.", place="OUT")]
     mtp: options.HeadsKept | None = None
@@ -23,7 +23,7 @@ class ExportOptions(Request):
 
 
 class PrunedRequest(ExportOptions, ModelRequest):
-    """An export of a model, whatever the plan."""
+    """An export of a model by any plan."""
 
     width_mode: Annotated[
         options.WidthMode | None,
@@ -42,6 +42,6 @@ class ExportRequest(PrunedRequest):
     recipe: str = Field(default="", max_length=1 << 20)
 
     def command(self, plans: Sequence[str] = ("plan.json",), out: str = "") -> str:
-        """The equivalent command line; the one of `plans` names the file that holds the plan."""
+        """The equivalent command line; `plans` names the file that holds the plan."""
         words = option_words(self)
         return command_line("export", self.model, "--plan", *plans, out or str(self.out), *words)

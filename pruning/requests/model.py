@@ -1,4 +1,4 @@
-"""What is asked of a model: the part that all such requests share, and its weights."""
+"""The part that all requests about a model share, and the request for its weights."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -8,16 +8,16 @@ from pruning.requests.base import Request, command_line, option_words, repeated
 
 
 class ModelRequest(Request):
-    """What is asked of a model."""
+    """A request about a model."""
 
-    asked_by: ClassVar[str] = ""  # the command that asks the same
-    writes: ClassVar[str] = ""  # the file that it writes, by the usual name; empty for none
+    asked_by: ClassVar[str] = ""  # the equivalent command
+    writes: ClassVar[str] = ""  # default name of the file that it writes; empty for none
 
     model: options.Model
     revision: options.Revision | None = None
 
     def command(self, plans: Sequence[str] = ("plan.json",), out: str = "") -> str:
-        """The equivalent command line; `plans` names the files that hold the plans of a request."""
+        """The equivalent command line; `plans` names the files that hold the request's plans."""
         named = repeated("--plan", plans[: len(getattr(self, "plans", ()))])
         written = ("-o", out or self.writes) if self.writes else ()
         return command_line(self.asked_by, self.model, *named, *option_words(self), *written)

@@ -6,8 +6,7 @@ A request or a section of a recipe names these as the types of its fields:
         model: Model
         revision: Revision | None = None
 
-A field may say more than its type, as `Annotated[Seed, Option("Seed of the draws.")]`; the outer
-word counts."""
+A field may override its type, as `Annotated[Seed, Option("Seed of the draws.")]`."""
 
 import re
 from pathlib import Path
@@ -46,7 +45,7 @@ _OR_PRESET = "default: what a named dataset's paper used, else"
 
 
 def _as_decimal(value: Any) -> Any:
-    """YAML reads 0.5 as a float; its shortest decimal form is what was written."""
+    """YAML reads 0.5 as a float; take back its shortest decimal form, as written."""
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 

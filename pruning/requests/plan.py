@@ -1,4 +1,4 @@
-"""The request for a plan, of experts or of neurons, and the command line that asks the same."""
+"""The request for a plan of experts or neurons."""
 
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
@@ -20,7 +20,7 @@ from pruning.requests.ranking import RankRequest
 from pruning.schedules import MEASURED, get_schedule
 
 BUDGETS = ("shrink", "sparsity", "remove", "target_gib", "params_share")
-# Fields that plans of one granularity only have -> their options.
+# Fields of plans of one granularity -> their options.
 _OF_EXPERTS: Mapping[str, str] = {
     "schedule_file": "--schedule-file",
     "schedule": "--schedule",
@@ -45,7 +45,7 @@ _OF_SENSITIVITY: Mapping[str, str] = {
     "cost": "--cost",
     "across": "--across",
 }
-# What a file of the neurons that stay leaves nothing to say of.
+# What goes without saying if a file names the kept neurons.
 _NOT_WITH_A_FILE: Mapping[str, str] = {
     **dict.fromkeys(BUDGETS, "a budget"),
     "corpora": "--corpus",
@@ -56,11 +56,10 @@ _NOT_WITH_A_FILE: Mapping[str, str] = {
 
 
 class PlanRequest(RankRequest):
-    """A criterion, the statistics that it reads, and how much goes.
+    """A criterion, the statistics that it reads, and how much to remove.
 
-    Of neurons (granularity atomic) budgets count neurons, and each expert keeps the multiple and
-    the floor. With `kept_atoms`, a file that says which neurons stay, `criterion` only says how it
-    was made.
+    With granularity atomic, budgets count neurons, and multiple and floor apply to each expert.
+    With `kept_atoms`, a file that names the kept neurons, `criterion` only says how it was made.
     """
 
     asked_by = "plan"
@@ -105,11 +104,11 @@ class PlanRequest(RankRequest):
             self._check_experts()
         if not self.is_measured and (unfit := self._given(_OF_SENSITIVITY)):
             raise PlanError(f"{unfit[0]} is for --schedule {MEASURED}; add it, or leave it out.")
-        _ = self.constraints  # says what is wrong with them
+        _ = self.constraints  # validates them
         return self
 
     def _given(self, names: Mapping[str, str]) -> list[str]:
-        """What was said of these fields, by the names that people know."""
+        """The options of those of these fields that are given."""
         fields = type(self).model_fields
         return [said for name, said in names.items() if getattr(self, name) != fields[name].default]
 
@@ -133,13 +132,13 @@ class PlanRequest(RankRequest):
 
     @property
     def budget(self) -> dict[str, Any]:
-        """What was given of BUDGETS."""
+        """Those of BUDGETS that are given."""
         given = {name: getattr(self, name) for name in BUDGETS}
         return {name: value for name, value in given.items() if value not in (None, "")}
 
     @property
     def size_target(self) -> SizeTarget | None:
-        """How small the weights are to become; None where the budget counts experts or neurons."""
+        """How small the weights must become; None if the budget counts experts or neurons."""
         for name, kind in _TARGETS.items():
             if asked := getattr(self, name):
                 return SizeTarget(kind, asked, self.target_dtype)
@@ -147,7 +146,7 @@ class PlanRequest(RankRequest):
 
     @property
     def is_even(self) -> bool:
-        """Whether a target is met with one number of experts for all layers."""
+        """Whether all layers keep one number of experts to meet a target."""
         return not self.uneven and self.schedule == "uniform"
 
     def _check_neurons(self) -> None:
@@ -191,7 +190,7 @@ class PlanRequest(RankRequest):
 
     @property
     def scope(self) -> AtomScope:
-        """Among which neurons the budget is spent; curves are of those of a layer."""
+        """Among which neurons the budget is spent; curves are per layer."""
         return AtomScope.LAYER if self.is_measured else parse_scope(self.atom_scope)
 
     @property
@@ -201,7 +200,7 @@ class PlanRequest(RankRequest):
 
     @property
     def widths(self) -> WidthChoice:
-        """How an export would store widths: what a target size counts."""
+        """How an export stores widths, which a target size counts."""
         return WidthChoice(WidthMode(self.width_mode), self.width_multiple_of)
 
     @property
@@ -218,7 +217,7 @@ class PlanRequest(RankRequest):
         )
 
     def options(self) -> list[str]:
-        """Options that `score`, `overlap` and `plan` share, defaults left out."""
+        """The options shared by `score`, `overlap` and `plan`, without defaults."""
         shared = ("granularity", "criterion", "corpora", "runs", "gate")
         return list(option_words(self, only=shared))
 

@@ -13,7 +13,7 @@ from pruning.requests.model import ModelRequest
 
 
 class OverlapRequest(ModelRequest):
-    """Pruned sets of several corpora, to be compared; without a criterion, of all variants."""
+    """The overlap of pruned sets of corpora; without a criterion, for all variants."""
 
     criterion: Annotated[
         options.Criterion | None, Option("One criterion; default: all 17 rankable variants.")
@@ -49,7 +49,7 @@ class ScoreRequest(RankRequest):
 
 
 class BlendRequest(RankRequest):
-    """Corpora to mix, and the sparsity at which they are judged."""
+    """Corpora to blend, and the sparsity at which blends are compared."""
 
     sparsity: options.Sparsity
 
@@ -67,7 +67,7 @@ PathClusters = Annotated[
 
 
 class PathsRequest(ModelRequest):
-    """The experts on the heaviest paths through the layers, of so many paths or of a budget."""
+    """The experts on the heaviest paths through the layers, by number of paths or by budget."""
 
     top_m: Annotated[
         int | None,
@@ -105,7 +105,7 @@ WithCriterion = Annotated[
 
 
 class PairRequest(ModelRequest):
-    """What two recipes rank on; what the second one does not say is as in the first."""
+    """Two recipes to rank by; the second inherits what it does not say."""
 
     corpora: tuple[options.WeighedCorpus, ...] = ()
     gate: options.Gate = "applied"
@@ -128,7 +128,7 @@ class PairRequest(ModelRequest):
     def recipes(
         self, criterion: str, with_criterion: str, sparsity: str
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Values of both, by the fields of `SelectRequest`; None of the second is as the first."""
+        """Fields of both as a `PlanRequest`; None in the second means as in the first."""
         first = {
             "model": self.model,
             "revision": self.revision,

@@ -1,4 +1,4 @@
-"""A recipe as requests: the same that the single commands make of their options."""
+"""A recipe as the requests that the single commands make, and the request to search."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -23,7 +23,7 @@ from pruning.schedules import MEASURED
 
 
 class Machine(Request):
-    """Where a recipe runs; no part of it, because it does not change what is decided."""
+    """Where a recipe runs; not part of it, as it does not change the result."""
 
     device: Annotated[
         options.Device | None, Option("Device: auto, cpu, cuda ...; default: the recipe's.")
@@ -54,7 +54,7 @@ def is_atomic(recipe: Recipe) -> bool:
 
 
 def calibrate_requests(recipe: Recipe, machine: Machine) -> list[CalibrateRequest]:
-    """One calibration for each corpus; none where nothing reads them."""
+    """A calibration per corpus; none if nothing reads them."""
     if not recipe.reads_text:
         return []
     read = get_criterion(recipe.criterion).columns(recipe.gate)
@@ -71,13 +71,13 @@ def calibrate_requests(recipe: Recipe, machine: Machine) -> list[CalibrateReques
 
 
 def _shared(section: Request, kind: type[Request]) -> dict[str, Any]:
-    """The values of a section, by the fields that a request has as well."""
+    """The values of a section that a request also has."""
     names = type(section).model_fields.keys() & kind.model_fields.keys()
     return {name: getattr(section, name) for name in names}
 
 
 def other_corpora(recipe: Recipe) -> list[CalibrateRequest]:
-    """The corpora of search and evaluation as calibrations: to be opened, not to be run."""
+    """The corpora of search and evaluation as calibrations, only to be opened."""
     sections = (recipe.search, recipe.sensitivity, recipe.evaluate)
     named = dict.fromkeys(section.corpus for section in sections if section is not None)
     allowed = recipe.allow_test_set
@@ -88,9 +88,9 @@ def other_corpora(recipe: Recipe) -> list[CalibrateRequest]:
 
 
 def weights_request(recipe: Recipe, machine: Machine) -> WeightsRequest | None:
-    """The measurement of the weights; None where the criterion does not read them.
+    """The measurement of weights; None if the criterion does not read them.
 
-    Norms of neurons are no statistics that are kept: they are measured where they are needed.
+    Norms of neurons are not stored: they are measured when needed.
     """
     if is_atomic(recipe) or get_criterion(recipe.criterion).source != "weights":
         return None
@@ -98,7 +98,7 @@ def weights_request(recipe: Recipe, machine: Machine) -> WeightsRequest | None:
 
 
 def plan_request(recipe: Recipe, machine: Machine) -> PlanRequest:
-    """What `moeprune plan` would be asked."""
+    """The request of `moeprune plan`."""
     limits = recipe.constraints
     values = {
         "model": recipe.model,
@@ -137,7 +137,7 @@ def _measured_on(recipe: Recipe) -> tuple[str, ...]:
 
 
 def sensitivity_request(recipe: Recipe, machine: Machine) -> SensitivityRequest | None:
-    """The measurement of the layers' sensitivity; None where the recipe asks for none."""
+    """The measurement of sensitivity; None if the recipe asks for none."""
     asked, limits = recipe.sensitivity, recipe.constraints
     if asked is None:
         return None
@@ -177,7 +177,7 @@ def by_layer(experts: Mapping[Any, Iterable[int]]) -> tuple[str, ...]:
 
 
 def export_request(recipe: Recipe, text: str, plan: PruningPlan) -> ExportRequest | None:
-    """The export, with the recipe's own text; None where the recipe asks for none."""
+    """The export, with the recipe's text; None if the recipe asks for none."""
     if recipe.export is None:
         return None
     return validated(
@@ -201,7 +201,7 @@ def _widths(recipe: Recipe) -> dict[str, Any]:
 def evaluate_request(
     recipe: Recipe, machine: Machine, plan: PruningPlan | None = None
 ) -> EvaluateRequest | None:
-    """The evaluation of a plan; None where the recipe asks for none."""
+    """The evaluation of a plan; None if the recipe asks for none."""
     asked = recipe.evaluate
     if asked is None:
         return None
@@ -216,7 +216,7 @@ def evaluate_request(
         "seed": asked.seed,
         "plans": (plan.to_dict(),) if plan else (),
     }
-    # How a calibration feeds documents says nothing of how a plan is measured.
+    # Calibration keys that do not apply to the evaluation.
     del values["count"], values["hidden_states_dir"]
     given = {name: value for name, value in values.items() if value is not None}
     return validated(EvaluateRequest, given)
@@ -225,7 +225,7 @@ def evaluate_request(
 class SearchRequest(Machine):
     """A search for the allocation; `recipe` is the text of a recipe.
 
-    `out` is the folder that gets plan, result and log; a log that is there is continued.
+    `out` is the folder of plan, result and log; an existing log is continued.
     """
 
     recipe: str = Field(min_length=1, max_length=1 << 20)
@@ -253,5 +253,5 @@ class SearchRequest(Machine):
 
 
 def search_of_file(path: Path, out: Path, machine: Machine) -> SearchRequest:
-    """The search that a recipe in a file asks for."""
+    """The search of a recipe in a file."""
     return machine.into(SearchRequest, recipe=path.read_text(encoding="utf-8-sig"), out=out)

@@ -1,7 +1,7 @@
 """Schedules: how a budget is spread over the layers.
 
-Every schedule removes exactly the budget, within the rooms that routers and constraints leave, so
-plans compare at equal size.
+Every schedule removes exactly the budget within the rooms that routers and constraints leave, so
+plans of equal size are compared.
 """
 
 from analysis.sparsity import parse_sparsity

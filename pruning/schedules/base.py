@@ -16,7 +16,7 @@ Need = Literal["saliency", "frequency", "counts", "sensitivity"]
 
 @dataclass(frozen=True)
 class Spending:
-    """A budget to spend on layers, and what must be respected."""
+    """A budget to spend on layers, under constraints."""
 
     layers: tuple[MoELayer, ...]
     budget: Budget
@@ -36,7 +36,7 @@ class Evidence:
 
 @dataclass(frozen=True, eq=False)
 class Turn:
-    """One question to a schedule; what it answers is the number removed from each layer."""
+    """One question to a schedule; the answer is the number removed from each layer."""
 
     spending: Spending
     rooms: tuple[Room, ...]
@@ -52,19 +52,18 @@ class Turn:
 class Schedule:
     """A named way to spread a budget."""
 
-    name: str  # as on the command line
+    name: str  # on the command line
     label: str  # for people
     summary: str  # which layers lose more, in a few words
-    # The numbers removed, in order of the layers; they sum to the budget.
+    # Numbers removed, in order of the layers; they sum to the budget.
     spread: Callable[[Turn], tuple[int, ...]]
     needs: frozenset[Need] = frozenset()  # the evidence that it looks at
-    # A larger sparsity keeps a subset of what a smaller one keeps, where no constraint names a
-    # layer. Largest remainders do not ensure it: when more is to go, a layer may lose fewer (the
-    # Alabama paradox).
+    # A larger sparsity keeps a subset of what a smaller one keeps, unless a constraint names a
+    # layer. Not by largest remainders: of a larger budget a layer may lose fewer (Alabama paradox).
     is_nested: bool = True
 
 
 def allocation_of(layers: Sequence[MoELayer], removed: Sequence[int]) -> Allocation:
-    """The allocation that removes so many experts."""
+    """The allocation that removes this many experts from each layer."""
     keep = tuple(layer.num_experts - gone for layer, gone in zip(layers, removed, strict=True))
     return Allocation(tuple(layers), keep)

@@ -1,4 +1,4 @@
-"""Counts from a file: how many experts each layer keeps or loses, decided elsewhere."""
+"""Counts from a file: how many experts each layer keeps or loses."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ _MOST_BYTES = 1 << 24
 
 
 def counts_budget(layers: Sequence[MoELayer], kept: Mapping[int, int], asked: str) -> Budget:
-    """The budget that counts spend themselves."""
+    """The budget that these counts spend."""
     total = sum(layer.num_experts - kept[layer.index] for layer in layers)
     return Budget(total, "file", asked)
 
@@ -30,8 +30,8 @@ def from_counts(
 ) -> Allocation:
     """The allocation of these counts.
 
-    Where constraints fix a layer at another number, the other layers give or take the difference
-    in proportion to their experts, so that the total stays.
+    If constraints fix a layer at another number, the other layers make up for the difference in
+    proportion to their experts, so that the total stays.
     """
     limits = constraints or Constraints()
     budget = counts_budget(layers, kept, "")
@@ -41,9 +41,9 @@ def from_counts(
 
 
 def fit_counts(spending: Spending, kept: Mapping[int, int]) -> Allocation:
-    """The allocation nearest to these counts that spends the budget and respects the constraints.
+    """The allocation nearest to these counts that spends the budget within the constraints.
 
-    Each layer moves to the nearest number that it can keep; then the others give or take what the
+    Each layer moves to the nearest number that it can keep; then all layers make up for what the
     budget misses, in proportion to their experts.
     """
     rooms = rooms_of(spending.layers, spending.constraints)
@@ -56,7 +56,7 @@ def fit_counts(spending: Spending, kept: Mapping[int, int]) -> Allocation:
 
 
 def spread_counts(turn: Turn) -> tuple[int, ...]:
-    """See `from_counts`; a budget given besides must be what the counts spend."""
+    """See `from_counts`; a given budget must equal what the counts spend."""
     kept = turn.evidence.counts
     if kept is None:
         raise ValueError("the schedule's evidence is missing")
@@ -84,7 +84,7 @@ def spread_counts(turn: Turn) -> tuple[int, ...]:
 
 
 def _balanced(start: Sequence[int], total: int, rooms: Sequence[Room]) -> tuple[int, ...]:
-    """Counts near `start` that sum to `total`; the difference goes in proportion to the size."""
+    """Counts near `start` that sum to `total`; the difference is spread in proportion to sizes."""
     missing, sizes = total - sum(start), [room.size for room in rooms]
     free = [
         Room(room.size, 0, room.most - n if missing >= 0 else n - room.least, room.step)
@@ -97,8 +97,8 @@ def _balanced(start: Sequence[int], total: int, rooms: Sequence[Room]) -> tuple[
 def read_counts(path: Path, layers: Sequence[MoELayer]) -> dict[int, int]:
     """Experts kept by each layer, from a file; layers that it does not name stay whole.
 
-    CSV with the columns layer and kept or removed; JSON or YAML with `kept` or `removed`, layer
-    -> number (or list of experts, as in plan.json), also below `allocation` or `best`.
+    CSV with columns layer and kept or removed; or JSON or YAML with `kept` or `removed`: layer ->
+    number (or list of experts, as in plan.json), also below `allocation` or `best`.
     """
     try:
         if path.stat().st_size > _MOST_BYTES:
@@ -111,7 +111,7 @@ def read_counts(path: Path, layers: Sequence[MoELayer]) -> dict[int, int]:
 
 
 def counts_from_text(text: str, path: Path, layers: Sequence[MoELayer]) -> dict[int, int]:
-    """Experts kept by each layer, see `read_counts`; `path` names the text and says its form."""
+    """Experts kept by each layer, see `read_counts`; `path` names the text and its format."""
     kind, numbers = _from_csv(text, path) if path.suffix == ".csv" else _from_tree(text, path)
     return _kept(kind, numbers, layers, path)
 
@@ -133,7 +133,7 @@ def _from_csv(text: str, path: Path) -> tuple[str, dict[str, Any]]:
 
 def _from_tree(text: str, path: Path) -> tuple[str, dict[str, Any]]:
     try:
-        # JSON is nearly YAML, but its own reader is stricter and faster.
+        # YAML nearly includes JSON, but the JSON reader is stricter and faster.
         raw = parse_json_once(text) if path.suffix == ".json" else yaml.safe_load(text)
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         reason = " ".join(str(error).split())

@@ -1,4 +1,4 @@
-"""The schedules, listed once, the one way to apply them by name, and what to say of the result."""
+"""The list of schedules, how to apply them by name, and notes on the result."""
 
 from __future__ import annotations
 
@@ -89,8 +89,7 @@ def get_schedule(name: str) -> Schedule:
 def allocate(name: str, spending: Spending, evidence: Evidence | None = None) -> Allocation:
     """Spend a budget by the schedule of this name.
 
-    Locked layers first get what the schedule gives them without fixed ones; then the rest gives or
-    takes. Raises a PlanError for an unknown schedule, or what the layers cannot meet.
+    Locked layers get what the schedule gives them without fixed layers; the rest makes up for it.
     """
     schedule, seen = get_schedule(name), evidence or Evidence()
     settled = _settled(schedule, spending, seen)
@@ -100,7 +99,7 @@ def allocate(name: str, spending: Spending, evidence: Evidence | None = None) ->
     except PlanError as error:
         if settled is spending:
             raise
-        # At what the locked layers were taken: another budget would lock them elsewhere.
+        # Name the counts of the locked layers, as another budget would lock them elsewhere.
         fixed, locked = settled.constraints.fixed, sorted(spending.constraints.locked)
         words = " ".join(f"--set {layer}={fixed[layer]}" for layer in locked)
         raise PlanError(
@@ -136,9 +135,9 @@ SIDE_COLUMNS = ("schedule", "layer", "kept", "removed")
 def side_by_side(
     spending: Spending, evidence: Evidence | None = None
 ) -> tuple[pd.DataFrame, dict[str, str]]:
-    """Table of SIDE_COLUMNS, and by schedule why it cannot spend this budget.
+    """Table of SIDE_COLUMNS, and schedule -> why it cannot spend this budget.
 
-    Has the schedules whose evidence is there, in their listed order, one row a layer.
+    One row per layer for each schedule whose evidence is there, in listed order.
     """
     seen = evidence or Evidence()
     rows: list[tuple[str, int, int, int]] = []
@@ -161,7 +160,7 @@ def side_by_side(
 def allocation_notes(
     name: str, spending: Spending, allocation: Allocation, evidence: Evidence | None = None
 ) -> tuple[str, ...]:
-    """One line each: those of `budget_notes`, and who can read the export."""
+    """The lines of `budget_notes`, and one on who can read the export."""
     notes = budget_notes(name, spending, allocation, evidence)
     if len(set(allocation.keep)) == 1:
         return notes
@@ -175,7 +174,7 @@ def allocation_notes(
 def budget_notes(
     name: str, spending: Spending, allocation: Allocation, evidence: Evidence | None = None
 ) -> tuple[str, ...]:
-    """One line each: bounds that took effect, a budget that does not divide."""
+    """A line each on bounds that took effect and on a budget that does not divide evenly."""
     wanted = unbounded(name, spending, evidence or Evidence())
     removed, budget, notes = allocation.removed, spending.budget, []
     if wanted != removed:

@@ -20,16 +20,15 @@ __all__ = ["fold_ranking", "rescale"]
 
 
 def remove_lowest(turn: Turn, saliency: FloatArray) -> tuple[int, ...]:
-    """Remove the experts of the lowest saliency, wherever they are.
+    """Remove the experts of lowest saliency, in whatever layer.
 
     What is left has the largest sum of saliency that the budget allows. Ties keep the lower layer,
-    then the lower expert. Raw saliencies of different layers may have different scales:
-    `rescale` maps those of each layer to [0, 1] first. With the number of routed tokens as
-    saliency, this is the frequency-based schedule (arXiv:2603.06003, Figure 1).
+    then the lower expert. The scale of saliencies may differ between layers: `rescale` maps each
+    layer to [0, 1] first. With routed tokens as saliency, this is the frequency-based schedule
+    (arXiv:2603.06003, Figure 1).
 
-    `saliency` is (layers, most experts of a layer), higher = keep; NaN where there is no expert.
-    Where layers lose several experts at a time, these are taken or left together, by the sum of
-    their saliencies.
+    `saliency` is (layers, most experts of a layer), higher = keep; NaN where there is no expert. If
+    layers lose several experts at a time, these go or stay together, by their sum of saliencies.
     """
     total = turn.spending.budget.total
     check_total(total, turn.rooms)
@@ -38,8 +37,8 @@ def remove_lowest(turn: Turn, saliency: FloatArray) -> tuple[int, ...]:
         for position, room in enumerate(turn.rooms)
         for turn_of_layer, cost in enumerate(_step_costs(saliency[position], room))
     ]
-    # Within a layer costs never fall from one step to the next, so the cheapest steps of all
-    # are the first steps of each layer.
+    # Within a layer costs never fall from one step to the next, so the cheapest steps overall are
+    # the first steps of each layer.
     removed, step = [room.least for room in turn.rooms], turn.rooms[0].step
     for _, negative, _ in sorted(costs)[: (total - sum(removed)) // step]:
         removed[-negative] += step
@@ -47,7 +46,7 @@ def remove_lowest(turn: Turn, saliency: FloatArray) -> tuple[int, ...]:
 
 
 def _step_costs(saliency: FloatArray, room: Room) -> list[float]:
-    """Saliency lost by each further step of a layer, from its least removal to its most."""
+    """Saliency lost by each further step of a layer, from the fewest removed to the most."""
     values: list[float] = saliency[: room.size].tolist()
     if np.isnan(values).any():
         raise ValueError("every expert needs a saliency")
@@ -68,7 +67,7 @@ def _step_costs(saliency: FloatArray, room: Room) -> list[float]:
 def fold_ranking(
     ranking: pd.DataFrame, layers: Sequence[MoELayer], column: str = "saliency"
 ) -> FloatArray:
-    """(layers, most experts of a layer) values of a ranking, whatever the order of its rows."""
+    """(layers, most experts of a layer) values of a ranking, independent of the order of rows."""
     grid = Grid(tuple(layers))
     wanted = pd.MultiIndex.from_frame(grid.index())
     values = ranking.set_index(["layer", "expert"])[column]

@@ -19,10 +19,10 @@ def uniform(
     budget: Budget | str | Fraction | Decimal | float,
     constraints: Constraints | None = None,
 ) -> Allocation:
-    """Remove floor(rho * n) experts from every layer, of a budget or of rho itself.
+    """Remove floor(rho * n) experts from every layer; `budget` may be rho itself.
 
-    A budget without rho (a number, a target size) goes in proportion to n, by largest remainder. So
-    does the rest where constraints keep a layer from its share.
+    A budget without rho (a number, a target size) is spread in proportion to n, by largest
+    remainder, and so is every budget if constraints keep a layer from its share.
     """
     given = budget if isinstance(budget, Budget) else sparsity_budget(layers, budget)
     limits = constraints or Constraints()
@@ -41,7 +41,7 @@ def spread_evenly(turn: Turn) -> tuple[int, ...]:
 
 
 def _check_shares(turn: Turn, floors: Sequence[int]) -> None:
-    """Refuse where the share itself is at fault, and not what a person fixed of some layer."""
+    """Refuse a share that some layer cannot lose, unless a constraint on that layer is why."""
     for layer, room, gone in zip(turn.spending.layers, turn.rooms, floors, strict=True):
         if layer.index not in turn.spending.constraints.held and not room.allows(gone):
             keep = layer.num_experts - gone
@@ -66,7 +66,7 @@ def _free(turn: Turn) -> list[tuple[MoELayer, Room]]:
 
 
 def _what_works(turn: Turn) -> str:
-    """The nearest sparsities that suit every layer; if none does, the nearest number of experts."""
+    """The nearest sparsities that suit every layer; without any, the nearest number of experts."""
     wanted, layers = turn.spending.budget.total, turn.spending.layers
     named = {as_percent(gone, n) for n in turn.sizes for gone in range(n)}
     totals = {
@@ -86,12 +86,12 @@ def _what_works(turn: Turn) -> str:
 
 
 def _range(turn: Turn) -> tuple[int, int]:
-    """Experts that all layers together must and can lose."""
+    """The fewest and most experts that all layers together can lose."""
     return sum(room.least for room in turn.rooms), sum(room.most for room in turn.rooms)
 
 
 def _suits(turn: Turn, budget: Budget) -> bool:
-    """Whether a sparsity gives every layer a share that it can lose, fixed ones aside."""
+    """Whether every layer, fixed ones aside, can lose its share of a sparsity."""
     shares = dict(zip((layer.index for layer in turn.spending.layers), budget.floors, strict=True))
     least, most = _range(turn)
     step = turn.rooms[0].step
@@ -131,10 +131,6 @@ def pattern_weights(pattern: Pattern, num_layers: int) -> list[int]:
 
 
 def spread_pattern(pattern: Pattern, turn: Turn) -> tuple[int, ...]:
-    """The budget in proportion to `pattern_weights`, by largest remainder.
-
-    Where a layer cannot lose its share, the others lose the rest in proportion. A larger budget
-    need not keep a subset: by largest remainder a layer may lose fewer when more is to go.
-    """
+    """The budget in proportion to `pattern_weights`, by largest remainder, see `apportion`."""
     weights = pattern_weights(pattern, len(turn.rooms))
     return apportion(turn.spending.budget.total, weights, turn.rooms)
