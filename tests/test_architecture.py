@@ -52,7 +52,7 @@ NEEDS_TORCH = re.compile(
     r"|analysis\.nonuniform\.(loading|trial|widths)"
     r"|pruning\.masking|pruning\.atoms\.masking"
     r"|pruning\.evaluate\.benchmarks\.(harness$|run)"
-    r"|pruning\.evaluate\.(candidate|full_side|measures|run|streamed)"
+    r"|pruning\.evaluate\.(candidate|full_side|measures|run|samples|streamed)"
     r"|pruning\.evaluate\.(speculative|hidden_states|answers)"
     r"|pruning\.search\.(fitness|prefix|shared|sitting|streamed)"
     r"|pruning\.outline|pruning\.surgery\.forward_checks"

@@ -95,20 +95,19 @@ def measure_candidate(
 ) -> Generator[Progress, None, Evaluation]:
     """Evaluate a candidate by the final hidden states of each batch, as `final_hidden` gives them.
 
-    Its head is that of `full`.
+    Its head is that of `full`. Processes that share the samples come to the same result.
     """
-    total, done = len(full.samples), 0
+    samples, done = full.samples, 0
     parts: list[dict[str, FloatArray]] = []
-    for batch in full.samples.batches():
-        yield Progress("evaluating", done, total, "samples")
-        parts.append(measure_hidden(full, batch, hidden_of(batch), settings))
-        done += len(batch.samples)
-    yield Progress("evaluating", done, total, "samples")
-    num_scored = full.samples.num_scored
-    sums = {
-        name: SampleSums(np.concatenate([part[name] for part in parts]), num_scored)
-        for name in parts[0]
-    }
+    with samples.processes.together():
+        for batch in samples.batches():
+            yield Progress("evaluating", done, len(samples), "samples")
+            parts.append(measure_hidden(full, batch, hidden_of(batch), settings))
+            done += len(batch.samples)
+    yield Progress("evaluating", done, len(samples), "samples")
+    own = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    found = samples.whole(own)
+    sums = {name: SampleSums(values, samples.num_scored) for name, values in found.items()}
     measures = [name for name in settings.measures if MEASURES[name].sums]
     return make_evaluation(measures, sums, seed=settings.seed)
 

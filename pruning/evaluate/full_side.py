@@ -156,7 +156,7 @@ def full_side(
         yield Progress("running the original model", done, total, "samples")
         hidden_ND = hidden_of(batch).cpu().contiguous()
         size = int(samples.num_scored.sum()) * hidden_ND.shape[1] * hidden_ND.element_size()
-        if batch.number == 0 and (folder or are_too_large(size)):
+        if not done and (folder or are_too_large(size)):
             if folder:
                 folder.mkdir(parents=True, exist_ok=True)
             place = TemporaryDirectory(prefix="moeprune-full-", dir=folder)

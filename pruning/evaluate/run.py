@@ -14,6 +14,7 @@ import transformers
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from analysis.calibration.distributed import Processes, join
 from analysis.calibration.feed import check_config
 from analysis.calibration.loading import (
     CalibrationSettings,
@@ -104,33 +105,38 @@ def run_evaluations(work: Evaluations) -> Generator[Progress, None, list[Evaluat
     """Evaluate every plan on every corpus; each result is saved as soon as it is there.
 
     An interrupted run goes on after the last result. The model is loaded only if something is
-    missing.
+    missing. Under a launcher, processes share the samples; the first one saves.
 
     Returns:
-        Records, by corpus and then by plan.
+        Records, by corpus and then by plan; the same in every process.
     """
-    records = known_records(work)
+    processes = join()
+    with processes.together():
+        records = known_records(work)
     total = sum(map(len, records))
     if not any(work.missing(record) for row in records for record in row):
         yield Progress("cached", total, total, "evaluations", "all evaluations are known already")
         return [record for row in records for record in row]
     yield Progress("loading the model", 0, total, "evaluations")
-    samples = [make_samples(drawn.sequences, work.settings.batch_size) for drawn in work.drawn]
+    batch_size = work.settings.batch_size
+    samples = [make_samples(drawn.sequences, batch_size, processes) for drawn in work.drawn]
     if not work.settings.placement.stream_layers:
         with offload_space(work.settings.placement) as offload:
             longest = max(work.drawn, key=lambda drawn: drawn.sequences.longest)
-            check_fits(work.model, longest.sequences, work.settings)
-            loaded = load_model(work.model, work.settings, offload)
-            family = work.model.family
-            return (yield from _measured(work, records, samples, Loaded(loaded, family)))
+            with processes.together():
+                check_fits(work.model, longest.sequences, work.settings)
+                loaded = load_model(work.model, work.settings, offload)
+            whole = Loaded(loaded, work.model.family)
+            return (yield from _measured(work, records, samples, whole, processes))
 
-    dtype, batch_size = resolve_dtype(work.settings.dtype, work.model), work.settings.batch_size
-    drawn = (each.sequences.digest for each in work.drawn)
-    with partial_folder(work.store.folder, (work.model.identity, dtype, batch_size, *drawn)) as at:
+    facts = [work.model.identity, resolve_dtype(work.settings.dtype, work.model), batch_size]
+    facts += [each.sequences.digest for each in work.drawn]
+    with partial_folder(work.store.folder, facts, processes) as at:
         missing = [any(map(work.missing, rows)) for rows in zip(*records, strict=True)]
         plans = Asked(work.plans, tuple(compress(work.plans, missing)))
-        ends = yield from run_plans(work.model, plans, samples, work.settings, at)
-        finished = yield from _measured(work, records, samples, ends)
+        with processes.together():
+            ends = yield from run_plans(work.model, plans, samples, work.settings, at)
+        finished = yield from _measured(work, records, samples, ends, processes)
         ends.clear()
         return finished
 
@@ -140,6 +146,7 @@ def _measured(
     records: Sequence[Sequence[EvaluationRecord]],
     samples: Sequence[Samples],
     candidates: Candidates,
+    processes: Processes,
 ) -> Generator[Progress, None, list[EvaluationRecord]]:
     """The records with what was missing, each saved when it is made; by corpus, then by plan."""
     total = sum(map(len, records))
@@ -150,12 +157,13 @@ def _measured(
             continue
         if samples[corpus].sequences.positions is not None:
             check_config(candidates.model.config)
-        side = yield from full_side(
-            candidates.head,
-            samples[corpus],
-            partial(candidates.hidden, samples[corpus], None),
-            work.settings.placement.hidden_states_dir,
-        )
+        with processes.together():
+            side = yield from full_side(
+                candidates.head,
+                samples[corpus],
+                partial(candidates.hidden, samples[corpus], None),
+                work.settings.placement.hidden_states_dir,
+            )
         with closing(side):
             for plan, record in zip(work.plans, row, strict=True):
                 if missing := work.missing(record):
@@ -164,7 +172,9 @@ def _measured(
                     result = yield from _overall(task, len(finished), total)
                     made = how_made(work.settings, time.monotonic() - started)
                     record = record.with_results(result, made)
-                    work.store.save(record)
+                    with processes.together():
+                        if processes.is_first:
+                            work.store.save(record)
                 finished.append(record)
     return finished
 

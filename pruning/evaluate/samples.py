@@ -4,13 +4,16 @@ A position is scored if the token after it is of the answer: the model's output 
 token. Where nothing is marked as an answer, every token but the first of its text is predicted.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from analysis.arrays import FloatArray
+from analysis.calibration.distributed import Processes
 from analysis.corpora import TokenBatch, TokenSequences
 from analysis.errors import CorpusError
 
@@ -49,17 +52,43 @@ def scored_positions(batch: TokenBatch) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """The samples of one corpus; each has at least one scored position."""
+    """The samples of one corpus; each has at least one scored position.
+
+    Several processes share them: each takes its batches in turn.
+    """
 
     sequences: TokenSequences  # one row a sample; what counts is the answer
     batch_size: int = 8  # samples in one forward; changes no number beyond rounding
     num_unscored: int = 0  # sequences left out because no token of an answer is in them
+    processes: Processes = field(default_factory=Processes)  # that share the batches
 
     def __len__(self) -> int:
         return len(self.sequences.rows)
 
     def batches(self) -> Iterator[SampleBatch]:
-        """All samples in a fixed order, in batches of a fixed size."""
+        """The batches of this process, in their order; the only process has all."""
+        rank, world = self.processes.rank, self.processes.world
+        return (batch for batch in self._all_batches() if batch.number % world == rank)
+
+    def whole(self, own: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+        """What every process found of its own samples -> the same of all, in every process.
+
+        Each array is (samples of this process's batches,) and becomes (samples,); exact.
+        """
+        if self.processes.world == 1:
+            return dict(own)
+        found = {name: np.zeros(len(self)) for name in own}
+        rows = np.concatenate([np.asarray(batch.samples) for batch in self.batches()])
+        parts = {"rows": torch.from_numpy(rows)}
+        parts |= {name: torch.tensor(values) for name, values in own.items()}
+        for part in self.processes.incoming(parts):
+            for name, values in found.items():
+                values[part["rows"].numpy()] = part[name].numpy()
+        # As JSON carries them floats stay what they are.
+        shared = self.processes.share({name: values.tolist() for name, values in found.items()})
+        return {name: np.array(values, dtype=np.float64) for name, values in shared.items()}
+
+    def _all_batches(self) -> Iterator[SampleBatch]:
         first = 0
         for number, batch in enumerate(self.sequences.batches(self.batch_size)):
             rows = range(first, first + len(batch.mask))
@@ -69,17 +98,25 @@ class Samples:
     @cached_property
     def num_scored(self) -> NDArray[np.int64]:
         """(samples,) scored positions of each sample."""
-        return np.concatenate([batch.counts for batch in self.batches()])
+        return np.concatenate([batch.counts for batch in self._all_batches()])
 
 
-def make_samples(sequences: TokenSequences, batch_size: int = 8) -> Samples:
-    """Samples of the sequences that have something to score."""
+def make_samples(
+    sequences: TokenSequences, batch_size: int = 8, processes: Processes | None = None
+) -> Samples:
+    """Samples of the sequences that have something to score, shared by the processes."""
     scored = [scored_positions(batch).any(axis=1) for batch in sequences.batches(batch_size)]
     keep = np.flatnonzero(np.concatenate(scored)) if scored else np.zeros(0, dtype=np.int64)
     if not len(keep):
         raise CorpusError(
             f"No sequence of the corpus {sequences.corpus} has a token to predict; give longer "
             "sequences, or count all tokens."
+        )
+    processes = processes or Processes()
+    if (num_batches := -(-len(keep) // batch_size)) < processes.world:
+        raise CorpusError(
+            f"{processes.world} processes share {num_batches} batches of {sequences.corpus}; start "
+            f"fewer, or take more samples or a smaller --batch-size than {batch_size}."
         )
     num_unscored = len(sequences.rows) - len(keep)
     if num_unscored:
@@ -90,4 +127,4 @@ def make_samples(sequences: TokenSequences, batch_size: int = 8) -> Samples:
             counted=None if counted is None else tuple(counted[number] for number in keep),
             positions=None if positions is None else tuple(positions[number] for number in keep),
         )
-    return Samples(sequences, batch_size, num_unscored)
+    return Samples(sequences, batch_size, num_unscored, processes)

@@ -107,17 +107,18 @@ def run_acceptance(
         For each sample, accepted tokens and tested tokens.
     """
     draft = sharing_copy(model)
-    counts: list[tuple[int, int]] = []
-    rows = chain.from_iterable(prompts(batch) for batch in samples.batches())
-    for number, prompt in enumerate(rows):
-        yield Progress("decoding", number, len(samples), "samples")
-        with candidate_of(draft, family, plan):
-            seed = stream_seed(decoding.seed, number)
-            drafts = _decode(model, draft, prompt, decoding, seed)
-        counts.append((drafts.accepted, drafts.tested))
+    counts: list[tuple[float, float]] = []
+    with samples.processes.together():
+        for batch in samples.batches():
+            for number, prompt in zip(batch.samples, prompts(batch), strict=True):
+                yield Progress("decoding", len(counts), len(samples), "samples")
+                with candidate_of(draft, family, plan):
+                    seed = stream_seed(decoding.seed, number)
+                    drafts = _decode(model, draft, prompt, decoding, seed)
+                counts.append((drafts.accepted, drafts.tested))
     yield Progress("decoding", len(samples), len(samples), "samples")
-    accepted, tested = np.array(counts).T
-    return SampleSums(accepted.astype(np.float64), tested.astype(np.int64))
+    found = samples.whole(dict(zip(("accepted", "tested"), np.array(counts, float).T, strict=True)))
+    return SampleSums(found["accepted"], found["tested"].astype(np.int64))
 
 
 def stream_seed(seed: int, sample: int) -> int:

@@ -20,6 +20,7 @@ from filelock import FileLock, Timeout
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from analysis.calibration.distributed import Processes
 from analysis.calibration.feed import input_device, model_inputs
 from analysis.calibration.free import give_back_memory
 from analysis.calibration.hidden import HiddenStates, are_too_large
@@ -217,11 +218,12 @@ class Ends:
     def hidden(self, samples: Samples, plan: PruningPlan | None, batch: SampleBatch) -> Tensor:
         """As `final_hidden` of the candidate; None is the original model."""
         corpora = self.through.corpora
-        batches = [-(-len(each) // each.batch_size) for each in corpora]
+        batches = [sum(1 for _ in each.batches()) for each in corpora]
         before = sum(batches[: next(n for n, each in enumerate(corpora) if each is samples)])
         number = self._number(plan)
         branch = next(each for each in self.branches if number in each.plans)
-        place = branch.slot * sum(batches) + before + batch.number
+        own = batch.number // samples.processes.world
+        place = branch.slot * sum(batches) + before + own
         hidden_BTD = self.through.hidden.get(place).to(self.through.skeleton.device)
         with self.through.relay.after_layers(hidden_BTD):
             return final_hidden(self.model, batch)
@@ -254,8 +256,13 @@ class Asked:
 
 
 @contextmanager
-def partial_folder(store: Path, facts: Sequence[object]) -> Iterator[Path]:
-    """Where an unfinished pass keeps what it resumes from, held meanwhile; gone after success."""
+def partial_folder(store: Path, facts: Sequence[object], processes: Processes) -> Iterator[Path]:
+    """Where an unfinished pass keeps what it resumes from, held meanwhile; gone after success.
+
+    Each of several processes has a folder of its own.
+    """
+    if processes.world > 1:
+        facts = [*facts, processes.rank, processes.world]
     key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
     folder = store / f"evaluating-{key}{PARTIAL}"
     lock = FileLock(store / f".{folder.name}.lock", timeout=0)

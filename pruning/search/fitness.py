@@ -318,7 +318,8 @@ class SharedFitness:
 
     def prepare(self, candidates: Sequence[Removed]) -> Generator[Progress, None, float]:
         """In each process by itself."""
-        return (yield from self._own.prepare(candidates))
+        with self._processes.together():
+            return (yield from self._own.prepare(candidates))
 
     def block(self, removed: Removed, number: int) -> BlockFitness:
         """A block; the processes compute a round of as many blocks as they are."""

@@ -151,13 +151,14 @@ def make_fitness(
     `offload` is where weights go that fit nowhere else; for `max_bytes` see `MaskedFitness`.
     """
     model, sequences, running = problem.model, problem.drawn.sequences, problem.running
-    samples = make_samples(sequences, running.batch_size)
+    own: Fitness
     if running.placement.stream_layers:
-        if processes.world > 1:
-            raise PlanError("Layers are streamed in one process; leave the launcher out.")
+        samples = make_samples(sequences, running.batch_size, processes)
         measured = MeasureSettings((problem.measure,), problem.task.settings.seed)
         runs = StreamedRuns(model, samples, running, problem.plan, measured, folder)
-        return StreamedFitness(runs, problem.measure, model.depth)
+        own = StreamedFitness(runs, problem.measure, model.depth)
+        return own if processes.world == 1 else SharedFitness(own, processes)
+    samples = make_samples(sequences, running.batch_size)
     with processes.together():
         loaded = yield from load_for(model, sequences, running, offload)
         subject = yield from subject_of(model, loaded, samples, problem.plan)

@@ -47,7 +47,7 @@ class StreamedRuns:
         asked = tuple(plans.values())
         dtype = resolve_dtype(self.running.dtype, self.model)
         facts = (self.model.identity, dtype, self.samples.batch_size, self.samples.sequences.digest)
-        with partial_folder(self.folder, facts) as at:
+        with partial_folder(self.folder, facts, self.samples.processes) as at:
             ends = yield from run_plans(
                 self.model, Asked(asked, asked), [self.samples], self.running, at
             )
@@ -86,8 +86,8 @@ class StreamedFitness:
 
     @property
     def num_blocks(self) -> int:
-        """Batches of the search samples."""
-        return sum(1 for _ in self.runs.samples.batches())
+        """Batches of the search samples, of all processes."""
+        return -(-len(self.runs.samples) // self.runs.samples.batch_size)
 
     def prepare(self, candidates: Sequence[Removed]) -> Generator[Progress, None, float]:
         """Measure these; the seconds that each took."""
@@ -96,8 +96,8 @@ class StreamedFitness:
         return (time.monotonic() - started) / len(candidates)
 
     def block(self, removed: Removed, number: int) -> BlockFitness:
-        """Mean of the measure over the scored positions of each sample of a batch."""
-        means, layers = self._known[removed][number]
+        """Mean of the measure over the scored positions of each sample of an own batch."""
+        means, layers = self._known[removed][number // self.runs.samples.processes.world]
         chosen = MEASURES[self.measure]
         sign = 1 if chosen.higher_is_better else -1
         return BlockFitness(sign * means[chosen.sums], layers)

@@ -94,11 +94,13 @@ def sweep_run(request: SweepRequest) -> Records:
 
 def _evaluated(request: MeasureRequest, model: MoEModel, plans: Sequence[PruningPlan]) -> Records:
     """Records by corpus and then by plan."""
+    from analysis.calibration.distributed import join
     from pruning.evaluate.run import Evaluations, run_evaluations
 
     quiet_transformers()
     store = stats_store(request.stats_dir)
-    drawn = yield from drawn_corpora(request, model, store)
+    with join().together():
+        drawn = yield from drawn_corpora(request, model, store)
     work = Evaluations(
         model,
         plans,

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 import weakref
 from pathlib import Path
@@ -14,6 +12,7 @@ import pandas as pd
 import psutil
 import pytest
 import torch
+from launching import torchrun
 
 from analysis.calibration.distributed import Processes, folded, join
 from analysis.calibration.loading import CalibrationSettings
@@ -27,22 +26,6 @@ from builders import VOCAB, tiny_checkpoint, tiny_model
 HERE = Path(__file__).parent
 # Sums in another order differ by their rounding only.
 ROUNDING = 1e-12
-
-
-def torchrun(*words, **options):
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
-    # A port of its own: other runs may be under way on this machine.
-    command += ["--master-port=0", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
-    paths = os.pathsep.join([str(HERE.parent.parent), str(HERE.parent)])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-    return subprocess.Popen(
-        [*command, *map(str, words)],
-        env=environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        **options,
-    )
 
 
 def random_rows(seed, lengths):

@@ -3,12 +3,11 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from threading import Timer
 
 import pytest
+from launching import torchrun
 
 from analysis.drain import drain
 from analysis.model import load_model_index
@@ -158,21 +157,14 @@ def test_a_job_that_is_stopped_keeps_the_best_and_goes_on(recipe, tiny, here, af
     assert (here / "kept/plan.json").read_bytes() == (here / "whole/plan.json").read_bytes()
 
 
-def test_two_processes_find_what_one_finds(recipe, here):
+@pytest.mark.parametrize("more", [[], pytest.param(["--stream-layers"], marks=pytest.mark.slow)])
+def test_two_processes_find_what_one_finds(recipe, here, more):
     path = recipe()
     drain(search_run(request(path, here / "alone")))
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
-    command += ["--master-port=0", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
-    command += ["-m", "app.cli", "search", "r.yaml", "--stats-dir", "stats", "--batch-size", "2"]
-    done = subprocess.run(
-        [*command, "--out", "together"],
-        cwd=here,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    words = ["search", "r.yaml", "--stats-dir", "stats", "--batch-size", "2", *more]
+    with torchrun("-m", "app.cli", *words, "--out", "together", cwd=here) as launcher:
+        _, complaints = launcher.communicate(timeout=300)
+    assert launcher.returncode == 0, complaints[-2000:]
     # Three batches of samples: in the second round one process has none.
     assert essence(here / "together") == essence(here / "alone")
     assert (here / "together/plan.json").read_bytes() == (here / "alone/plan.json").read_bytes()
