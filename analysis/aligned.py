@@ -1,4 +1,4 @@
-"""Weights where matrix libraries compute the same bits, whatever file they were read from."""
+"""Aligns weights, so that matrix products give the same bits whatever file they come from."""
 
 from collections.abc import Iterator, Mapping
 from itertools import chain
@@ -6,22 +6,21 @@ from typing import Any
 
 from torch import Tensor, nn
 
-ALIGNMENT = 64
-"""Bytes; torch's own allocator starts every tensor on the CPU at a multiple of it."""
+ALIGNMENT = 64  # bytes, like torch's own allocator on the CPU
 
 
 def align_weights(model: nn.Module) -> None:
     """Copy each weight on the CPU that does not start at a multiple of 64 bytes.
 
-    safetensors maps files, where tensors start at any multiple of 8. MKL's kernels without AVX,
-    which it runs on AMD processors too, multiply one row by a matrix that is not aligned to 16
-    bytes in another order of sums: two files with the same weights would give other bits.
+    safetensors maps files, in which tensors start at any multiple of 8. MKL's kernels without AVX,
+    also used on AMD processors, multiply one row by a matrix in another order of sums if the matrix
+    is not aligned to 16 bytes: two files with the same weights would give different bits.
     """
     for tensor in chain(model.parameters(), model.buffers()):
         if not tensor.is_meta:
             tensor.data = _aligned(tensor.data)
     for module in model.modules():
-        # What accelerate leaves on disk is mapped again before each forward of its module.
+        # accelerate maps offloaded weights again before each forward of their module.
         hook: Any = getattr(module, "_hf_hook", None)
         if getattr(hook, "weights_map", None) is not None:
             hook.weights_map = _AlignedWeights(hook.weights_map)

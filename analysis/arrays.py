@@ -1,4 +1,4 @@
-"""Types of numpy arrays that many tables and functions share."""
+"""Types of numpy arrays."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -1,8 +1,8 @@
-"""Implementations of attention that can be asked for: those that transformers names itself."""
+"""The attention implementations that may be chosen: those that transformers names itself."""
 
 from typing import Literal
 
-# transformers takes any other name for a repository of the hub, whose native code it would run.
+# transformers takes any other name as a repository of the hub, whose native code it would run.
 Attention = Literal[
     "auto",
     "eager",

@@ -20,11 +20,10 @@ Config = Mapping[str, Any]
 CONFIG_NAME = "config.json"
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
-# The format's own limit on a header; a larger length means that this is no safetensors file.
-_MAX_HEADER = 100_000_000
-LONGEST_NAME = 255  # of a file, on every system, in bytes
+_MAX_HEADER = 100_000_000  # the format's own limit, in bytes
+LONGEST_NAME = 255  # of a file on every system, in bytes
 _SAMPLES, _SAMPLE_BYTES = 16, 4096  # 64 KiB a shard
-# Bytes of the dtypes whose size is a whole number of bytes.
+# Bytes of an element, for dtypes of whole bytes.
 _ITEM_BYTES = {
     **dict.fromkeys(("F64", "I64", "U64", "C64"), 8),
     **dict.fromkeys(("F32", "I32", "U32"), 4),
@@ -32,22 +31,22 @@ _ITEM_BYTES = {
     **dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E8M0", "I8", "U8", "BOOL"), 1),
 }
 _IMPLEMENTATION = re.compile(r"_?(attn|experts)_implementation(_internal)?")
-# Those of attention and experts that are Python or torch; transformers gets the others from the
-# hub (deepgemm, sonicmoe), or where their package is missing (flash_attention_2).
+# Implementations in Python or torch; transformers fetches others from the hub (deepgemm, sonicmoe;
+# flash_attention_2 if its package is missing).
 _PLAIN = frozenset(("eager", "paged|eager", "sdpa", "flex_attention", "batched_mm", "grouped_mm"))
 _PICKLED_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """Where one tensor lies."""
+    """Where one tensor is stored."""
 
-    name: str  # the tensor's name in the checkpoint
+    name: str  # in the checkpoint
     shard: str  # file name of its shard
     dtype: str  # safetensors name of the dtype, such as "BF16"
-    shape: tuple[int, ...]  # sizes of its axes
-    start: int  # first byte, counted from the start of the file
-    end: int  # one past its last byte
+    shape: tuple[int, ...]
+    start: int  # first byte, from the start of the file
+    end: int  # one past the last byte
 
     @property
     def nbytes(self) -> int:
@@ -64,17 +63,17 @@ class TensorEntry:
 class Shard:
     """One safetensors file."""
 
-    name: str  # file name
+    name: str  # of the file
     size: int  # bytes
-    header: bytes  # the raw JSON header, as stored
+    header: bytes  # raw JSON
     data_start: int  # first byte after the header
     metadata: Mapping[str, str]  # the header's `__metadata__`
-    tensors: tuple[TensorEntry, ...]  # entries in the order of their bytes
+    tensors: tuple[TensorEntry, ...]  # in the order of their bytes
 
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """A checkpoint directory whose headers were read and whose sizes add up."""
+    """A checkpoint directory with its headers read and checked."""
 
     path: Path
     config: Config
@@ -87,10 +86,10 @@ class Checkpoint:
 
     @cached_property
     def identity(self) -> str:
-        """What the model is, as 64 hex digits, without reading the weights in full.
+        """SHA-256 that identifies the model without reading all weights, as 64 hex digits.
 
-        Covers the configuration (without the version that wrote it), every header, and 64 KiB
-        sampled at fixed offsets of each shard.
+        Covers the configuration (without transformers_version), every header, and 64 KiB sampled at
+        fixed offsets of each shard.
         """
         config = {key: value for key, value in self.config.items() if key != "transformers_version"}
         sha = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
@@ -116,7 +115,7 @@ class Checkpoint:
 
 
 def read_shard(path: Path) -> Shard:
-    """Header of one safetensors file."""
+    """Read and check the header of a safetensors file."""
     if not path.is_file():
         raise CheckpointError(f"The shard {path.name} is missing from {path.parent}.")
     size = path.stat().st_size
@@ -140,13 +139,13 @@ def read_shard(path: Path) -> Shard:
             entries.append(TensorEntry(name, path.name, value["dtype"], shape, start, end))
         entries.sort(key=lambda entry: (entry.start, entry.end))
         end = 8 + length
-        for entry in entries:  # they neither overlap nor differ from their shape
+        for entry in entries:  # no overlaps, and sizes that fit the shapes
             item = _ITEM_BYTES.get(entry.dtype)
             wanted = entry.nbytes if item is None else entry.numel * item
             if entry.start < end or entry.nbytes != wanted or entry.end < entry.start:
                 raise CheckpointError(
                     f"The header of {path.name} is damaged: {entry.name} {list(entry.shape)} of "
-                    f"{entry.dtype} cannot lie in bytes {entry.start} to {entry.end}; fetch the "
+                    f"{entry.dtype} cannot be in bytes {entry.start} to {entry.end}; fetch the "
                     "file again."
                 )
             end = entry.end
@@ -174,26 +173,25 @@ def read_config(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{file} is not valid JSON: {error}.") from error
     if not isinstance(config, dict):
         raise CheckpointError(f"{file} does not hold a JSON object.")
-    # What makes transformers run native code, or read another configuration, while it makes the
-    # model, whatever trust_remote_code says; kernels that it has a name for itself it fetches with
-    # the package `kernels` only.
+    # These keys make transformers run native code or read another configuration, whatever
+    # trust_remote_code says. Kernels that it names itself are fetched only with package `kernels`.
     if "configuration_files" in config:
         raise CheckpointError(
             f"{file}: configuration_files names other files, of which transformers would read one "
-            f"instead; take the line out, or rename the file that is meant to {CONFIG_NAME}."
+            f"instead; remove the line, or rename the right file to {CONFIG_NAME}."
         )
     for key, text in _texts(config):
         is_fetched = "/" in text or (text not in _PLAIN and find_spec("kernels"))
         if _IMPLEMENTATION.fullmatch(key) and is_fetched:
             raise CheckpointError(
                 f"{file}: {key} names {text!r}, native code that would be fetched from the hub and "
-                "run; take the line out, and choose an implementation with --attention."
+                "run; remove the line, and choose an implementation with --attention."
             )
     return config
 
 
 def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Every text of a configuration, with the key that is in charge of it."""
+    """Every string of a configuration, with the key that it belongs to."""
     if isinstance(value, str):
         yield key, value
     elif isinstance(value, list):
@@ -201,12 +199,12 @@ def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
             yield from _texts(item, key)
     elif isinstance(value, dict):
         for name, item in value.items():
-            # One implementation for each part of a model: {"text_config": "sdpa"}.
+            # There may be one implementation per part of a model: {"text_config": "sdpa"}.
             yield from _texts(item, key if _IMPLEMENTATION.fullmatch(key) else name)
 
 
 def _read_index(path: Path) -> dict[str, str]:
-    """Tensor -> shard, from the index of a checkpoint; empty where one file holds all."""
+    """Tensor -> shard, from the index of a checkpoint; empty if there is a single file."""
     index = path / INDEX_NAME
     if not index.is_file() and (path / SINGLE_NAME).is_file():
         return {}
@@ -218,12 +216,12 @@ def _read_index(path: Path) -> dict[str, str]:
             )
         if any(file.suffix in _PICKLED_SUFFIXES for file in path.iterdir()):
             raise CheckpointError(
-                f"{path} holds pickled weights only, which are not read because loading them can "
-                "run code; convert them to safetensors first."
+                f"{path} has only pickled weights, which are not read because loading them can run "
+                "code; convert them to safetensors first."
             )
         raise CheckpointError(
-            f"{path} holds no safetensors file; `moeprune inspect {path} --config-only` shows what "
-            "its config.json alone says."
+            f"{path} has no safetensors file; `moeprune inspect {path} --config-only` shows what "
+            "its config.json says."
         )
     try:
         weight_map: dict[str, str] = parse_json(index.read_bytes())["weight_map"]
@@ -234,8 +232,8 @@ def _read_index(path: Path) -> dict[str, str]:
         shown = name if name.isprintable() else repr(name)
         if Path(name).name != name or len(name.encode()) > LONGEST_NAME:
             raise CheckpointError(
-                f"{INDEX_NAME} names {shown}, which is no file of its own folder; shards lie "
-                "beside their index."
+                f"{INDEX_NAME} names {shown}, which is not a file in its folder; shards must be "
+                "next to their index."
             )
         if not (path / name).is_file():
             raise CheckpointError(f"{INDEX_NAME} names {shown}, which is missing from {path}.")
@@ -243,7 +241,7 @@ def _read_index(path: Path) -> dict[str, str]:
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Read configuration and headers; no weight is read."""
+    """Read the configuration and all headers, but no weights."""
     config = read_config(path)
     weight_map = _read_index(path)
     names = sorted(set(weight_map.values())) or [SINGLE_NAME]
@@ -253,8 +251,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
         for entry in shard.tensors:
             if first := held.get(entry.name):
                 raise CheckpointError(
-                    f"{first} and {shard.name} both hold {entry.name}, and nobody can tell which "
-                    "is meant; fetch the checkpoint again."
+                    f"{first} and {shard.name} both hold {entry.name}; fetch the checkpoint again."
                 )
             held[entry.name] = shard.name
     missing = sorted(name for name, shard in weight_map.items() if held.get(name) != shard)

@@ -1,4 +1,4 @@
-"""Run a task generator to its end, for callers that show progress their own way or not at all."""
+"""Run a task to its end, for callers that show progress in their own way or not at all."""
 
 from collections.abc import Callable, Generator
 from typing import TypeVar
@@ -11,7 +11,7 @@ Result = TypeVar("Result")
 def drain(
     task: Generator[Progress, None, Result], on_progress: Callable[[Progress], object] | None = None
 ) -> Result:
-    """The task's result; `on_progress` sees each step."""
+    """The task's result; `on_progress` is called with each step."""
     while True:
         try:
             step = next(task)

@@ -1,8 +1,8 @@
-"""Durable files: written as a draft, synced, and given their own name in one step.
+"""Durable files: written as a draft, synced, then renamed in one step.
 
-A file that has its own name is whole, whatever happened while it was written: a kill, a full disk,
-a loss of power, another writer of the same name. Of several writers each has a draft of its own,
-and the last to end has the file.
+A file with its final name is always complete, whatever happened while it was written: a kill, a
+full disk, a power loss, or another writer. Each of several writers has its own draft, and the last
+one to finish wins.
 """
 
 import errno
@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from io import BufferedWriter
 from pathlib import Path
 
-PARTIAL = ".partial"  # the end of the name of whatever is not finished
-# Some network file systems cannot sync a folder, and one that may not be read cannot be opened.
+PARTIAL = ".partial"  # suffix of everything unfinished
+# Some network file systems cannot sync a folder, and an unreadable folder cannot be opened.
 _NO_SYNC_OF_FOLDERS = frozenset((errno.EINVAL, errno.ENOTSUP, errno.EACCES))
 
 
@@ -26,13 +26,13 @@ def partial_of(path: Path) -> Path:
 
 
 def sync_file(path: Path) -> None:
-    """Make the bytes of a file durable, whoever wrote them."""
+    """Sync the bytes of a file to disk."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
 
 
 def sync_folder(path: Path) -> None:
-    """Make the names in a folder durable, where the file system can."""
+    """Sync the names in a folder to disk, if the file system can."""
     try:
         handle = os.open(path, os.O_RDONLY)
         try:
@@ -46,14 +46,13 @@ def sync_folder(path: Path) -> None:
 
 @contextmanager
 def written_durably(path: Path) -> Iterator[Path]:
-    """Where to write a file; it gets the name `path`, in place of what has it, when the block ends.
+    """A draft to write, `.NAME.RANDOM.partial`; at the end of the block it replaces `path`.
 
-    That is an empty file `.NAME.RANDOM.partial`, this writer's own. A killed writer leaves it, and
-    the next one of the same name removes it.
+    A killed writer leaves its draft, and the next writer of the same name removes it.
 
     Raises:
-        OSError: it cannot be written, and what was there before still is; or it has been written
-            and stands there, but whether its name outlasts a loss of power is not known.
+        OSError: it cannot be written, and the old file is unchanged; or it is in place, but its
+            name may not survive a power loss.
     """
     _remove_abandoned(path)
     with _own_draft(path) as held:
@@ -63,7 +62,7 @@ def written_durably(path: Path) -> Iterator[Path]:
             sync_file(draft)
             draft.replace(path)
         except BaseException:
-            with suppress(OSError):  # a disk that fails may not let go of it
+            with suppress(OSError):  # a failing disk may refuse
                 draft.unlink(missing_ok=True)
             raise
     sync_folder(path.parent)
@@ -76,10 +75,10 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def _own_draft(path: Path) -> BufferedWriter:
-    """A new draft, locked while it is open: the system lets go of the lock when a writer dies."""
+    """A new draft, locked while open: the system releases the lock if the writer dies."""
     while True:
         held = path.with_name(f".{path.name}.{secrets.token_hex(4)}{PARTIAL}").open("xb")
-        with suppress(OSError):  # not every file system has locks; there drafts stay
+        with suppress(OSError):  # without locks in the file system, drafts of killed writers stay
             fcntl.flock(held, fcntl.LOCK_EX)
         if Path(held.name).exists():
             return held
@@ -87,11 +86,11 @@ def _own_draft(path: Path) -> BufferedWriter:
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Remove the drafts of a file whose writers were killed: their locks are free."""
+    """Remove the drafts of killed writers, whose locks are free."""
     shape = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}{re.escape(PARTIAL)}")
-    # Where a draft cannot be removed, writing is what shows whether the disk fails.
+    # Errors are ignored here: if the disk fails, writing will raise.
     with suppress(OSError):
         for draft in [each for each in path.parent.iterdir() if shape.fullmatch(each.name)]:
             with suppress(OSError), draft.open("r+b") as left:
                 fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                draft.unlink(missing_ok=True)  # gone under this name if its writer ended just now
+                draft.unlink(missing_ok=True)  # its writer may just have renamed it

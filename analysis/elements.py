@@ -1,4 +1,4 @@
-"""Elements of safetensors files that are floating point numbers: their sizes and their values."""
+"""Floating point elements of safetensors files: their sizes and values."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ _STORED = {"BF16": "<u2", "F16": "<f2", "F32": "<f4", "F64": "<f8"}
 
 
 def as_float64(raw: bytes, dtype: str) -> FloatArray:
-    """The numbers that the bytes of whole elements hold, exactly; `dtype` is one of FLOAT_BYTES."""
+    """The exact values of elements given as bytes; `dtype` is one of FLOAT_BYTES."""
     stored = np.frombuffer(raw, dtype=_STORED[dtype])
     if dtype == "BF16":  # the upper half of a float32
         stored = (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)

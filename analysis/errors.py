@@ -1,14 +1,14 @@
-"""Errors for the person at the screen: one line, what is wrong, and what would work."""
+"""Errors for the user: one line that says what is wrong and what would work."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """A problem that the person can fix; shown as one line, without a traceback.
+    """A problem that the user can fix; shown as one line, without a traceback.
 
-    The message says what is wrong and what would work. Names out of files stand in it, so whatever
-    is no printable character becomes a space. Problems `listed` are on a line each below.
+    Messages may contain names from files, so unprintable characters become spaces. Each of `listed`
+    follows on its own line.
     """
 
     def __init__(self, message: object = "", listed: Iterable[str] = ()) -> None:
@@ -33,7 +33,7 @@ class StatsError(UserError):
 
 
 class LostProcessError(UserError):
-    """Another process of the run ended or fell silent, so that it cannot tell of it itself."""
+    """Another process of the run ended or does not answer."""
 
 
 class CriterionError(UserError):
@@ -49,7 +49,7 @@ class ExportError(UserError):
 
 
 class JobError(UserError):
-    """A job that is unknown or not in a state that allows what was asked."""
+    """A job that is unknown, or whose state does not allow the action."""
 
 
 def _printable(text: str) -> str:
@@ -57,32 +57,31 @@ def _printable(text: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says, or the name of its class."""
+    """The first line of an error's message, or the name of its class."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def not_finite(source: str, dtype: object) -> StatsError:
-    """The error for infinities and NaN: where they came from, and what helps.
+    """The error for infinities and NaN: where they came from, and what to do.
 
-    `source` is subject and verb, as "Layer 3 gave", `dtype` that of torch.
+    `source` is subject and verb, such as "Layer 3 gave"; `dtype` is torch's.
     """
     name = str(dtype).removeprefix("torch.")
-    # Only half precision overflows where the others do not: bfloat16 reaches as far as float32.
     remedy = (
-        "calibrate with --dtype bfloat16 or float32, which reach further."
+        "calibrate with --dtype bfloat16 or float32, which have a larger range."
         if name == "float16"
         else "look for such values in the checkpoint, or for weights that make it overflow."
     )
-    return StatsError(f"{source} values that are no finite numbers in {name}; {remedy}")
+    return StatsError(f"{source} values that are not finite in {name}; {remedy}")
 
 
 _MOST_LISTED = 24
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
-    """Message for a name that is not in `known`: the nearest match, and all if they are not many.
+    """Message for a name that is not in `known`: the nearest match, and all known names.
 
-    Without a match all are listed, however many.
+    If there is a match, long lists are left out.
     """
     names = sorted(known)
     hint = did_you_mean(name, names)
@@ -97,7 +96,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str:
-    """The nearest of `known`, whatever its case, else the only one that holds it; or nothing."""
+    """The nearest of `known`, ignoring case, else the only one that contains it; or empty."""
     by_case = {each.casefold(): each for each in known}
     folded = name.casefold()
     nearest = difflib.get_close_matches(folded, by_case, n=1)
@@ -107,5 +106,5 @@ def nearest_name(name: str, known: Iterable[str]) -> str:
 
 
 def sentence(text: str) -> str:
-    """The text with a full stop, unless it ends in a question."""
+    """The text with a full stop, unless it ends in one or in a question mark."""
     return text if text.endswith(("?", ".")) else f"{text}."

@@ -1,4 +1,4 @@
-"""What the modules of a loaded model compute, replaced for a while; and its stack of layers."""
+"""Temporary replacements of what a model's modules compute; and its stack of layers."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -10,12 +10,12 @@ from analysis.errors import UnsupportedModelError
 from analysis.families import MoEFamily
 
 Forward = Callable[..., Any]
-# What a module computed before -> what it computes instead.
+# Old forward -> new forward.
 Wrapper = Callable[[Forward], Forward]
 
 
 def decoder_stack(model: nn.Module, family: MoEFamily) -> tuple[str, nn.ModuleList]:
-    """Path of the list of decoder layers in a loaded model, and the list."""
+    """The decoder layers of a loaded model: path of the list, and the list."""
     for trunk in family.module_trunks:
         try:
             layers = model.get_submodule(trunk)
@@ -35,8 +35,8 @@ def decoder_layers(model: nn.Module, family: MoEFamily) -> list[nn.Module]:
 
 
 def wrap_forward(module: nn.Module, make: Wrapper, restore: ExitStack) -> None:
-    """Replace what a module computes by `make(what it computed before)` until `restore` closes."""
-    # accelerate replaces `forward` by its hook and calls `_old_forward` once weights are in place.
+    """Replace a module's forward by `make(forward)` until `restore` closes."""
+    # accelerate replaces `forward` by a hook that loads weights, then calls `_old_forward`.
     attribute = "_old_forward" if "_old_forward" in module.__dict__ else "forward"
     own = attribute in module.__dict__
     inner: Forward = getattr(module, attribute)
@@ -49,10 +49,10 @@ def wrap_forward(module: nn.Module, make: Wrapper, restore: ExitStack) -> None:
 
 @contextmanager
 def other_forwards(modules: Sequence[nn.Module], forwards: Sequence[Forward]) -> Iterator[None]:
-    """Other forwards for a while; modules keep their attributes, which their model may read.
+    """Other forwards while open; modules keep their attributes, which their model may read.
 
-    In place of accelerate's hook too, unlike `wrap_forward`: the weights of a module that does not
-    run need not be brought.
+    Unlike `wrap_forward` this also replaces accelerate's hook: a module that does not run needs no
+    weights.
     """
     with ExitStack() as restore:
         for module, forward in zip(modules, forwards, strict=True):

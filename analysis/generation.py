@@ -1,4 +1,4 @@
-"""Greedy continuations of prompts by a loaded model, several at once."""
+"""Greedy generation in batches."""
 
 from collections.abc import Sequence
 
@@ -12,19 +12,17 @@ from analysis.errors import CorpusError
 def greedy_answers(
     model: PreTrainedModel, prompts: Sequence[Sequence[int]], max_new_tokens: int
 ) -> list[list[int]]:
-    """What the model writes behind each prompt, always taking the most probable token.
+    """The model's greedy answer to each prompt, with its end-of-text token if it ends in time.
 
-    Shorter prompts are padded on the left, where no token sees it. So a prompt is answered as it
-    would be alone, up to rounding: where two tokens are almost equally probable, another number of
-    prompts at once may decide otherwise. The model's own end of text, which is part of the answer,
-    ends it before `max_new_tokens`.
+    Shorter prompts are padded on the left and masked, so answers do not depend on the batch except
+    by rounding: if two tokens are almost equally probable, another batch may choose the other.
     """
     longest = max(map(len, prompts))
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if positions is not None and longest + max_new_tokens > positions:
         raise CorpusError(
-            f"A prompt has {longest} tokens; with an answer of {max_new_tokens} they are more than "
-            f"the {positions} positions of the model. Ask for shorter answers."
+            f"A prompt of {longest} tokens and an answer of {max_new_tokens} exceed the model's "
+            f"{positions} positions; ask for shorter answers."
         )
     ends = model.generation_config.eos_token_id
     settings = GenerationConfig(

@@ -1,7 +1,7 @@
-"""Prediction heads beyond the trunk (multi-token prediction, MTP) and the experts that they carry.
+"""Prediction heads beyond the trunk (multi-token prediction, MTP) and their experts.
 
-transformers does not run them, so no statistics exist for their experts; other engines build them
-with the same number of experts as the trunk.
+transformers does not run them, so their experts have no statistics; other engines build them with
+the same number of experts as the trunk.
 """
 
 import re
@@ -13,7 +13,7 @@ from functools import lru_cache
 from analysis.families.base import any_of
 from analysis.model import LocatedTensor, MoEModel
 
-# Parts of composite models that tokens of text do not pass.
+# Parts of composite models that text tokens do not use.
 _TOWER = re.compile(
     r"(?:.+\.)?(visual|vision_\w+|audio_\w+|image_\w+|sam_model|(multi_modal|mm)_projector)\."
 )
@@ -26,13 +26,12 @@ class Head:
 
     name: str  # prefix of its tensors, such as `model.layers.61` or `mtp`
     tensors: tuple[str, ...]  # names of all its tensors
-    # Its expert and router tensors by the layer index in their names.
-    located: Mapping[int, tuple[LocatedTensor, ...]]
+    located: Mapping[int, tuple[LocatedTensor, ...]]  # expert and router tensors by layer index
     trunk: str  # prefix of its layers
 
     @property
     def prefix(self) -> str:
-        """What the names of its tensors begin with, and no others."""
+        """The prefix that only its tensors have."""
         return f"{self.name}." if self.name[-1].isdigit() else self.name
 
     @property
@@ -41,7 +40,7 @@ class Head:
         return bool(self.located) or any(".experts." in name for name in self.tensors)
 
     def as_model(self, model: MoEModel) -> MoEModel:
-        """The head as if it were a model: its layers with experts, and no others."""
+        """The head as a model of only its layers with experts."""
         like = model.layers[-1]
         layers = tuple(replace(like, index=index) for index in sorted(self.located))
         return replace(model, family=replace(model.family, trunks=(self.trunk,)), layers=layers)
@@ -49,7 +48,7 @@ class Head:
 
 @lru_cache(maxsize=4)
 def beside_text(model: MoEModel) -> frozenset[str]:
-    """Names of the tensors that no token of text uses: prediction heads, towers of other media."""
+    """Names of the tensors that no text token uses: prediction heads, towers of other media."""
     heads = (name for head in prediction_heads(model) for name in head.tensors)
     towers = (name for name in model.checkpoint.tensors if _TOWER.match(name))
     return frozenset((*heads, *towers))

@@ -1,4 +1,4 @@
-"""The hub, which is asked once with a short timeout: its own client waits and tries for minutes."""
+"""Access to the hub with one short check first: its own client waits and retries for minutes."""
 
 import os
 from collections.abc import Callable
@@ -11,7 +11,7 @@ _WAITS = "HF_HUB_ETAG_TIMEOUT"
 
 
 def hub_seconds() -> int:
-    """How long to wait for the hub's first answer: as its own variable says, or a few seconds."""
+    """Timeout of the hub's first answer: its own environment variable, or two seconds."""
     try:
         return int(os.environ[_WAITS])
     except (KeyError, ValueError):
@@ -19,24 +19,22 @@ def hub_seconds() -> int:
 
 
 def reach_hub() -> None:
-    """Ask the hub for anything.
+    """Check that the hub answers.
 
     Raises:
         OfflineModeIsEnabled: HF_HUB_OFFLINE is set; other OSError or HTTPError: no answer.
     """
-    # The hub's client takes longer to import than a local checkpoint to open.
+    # Imported here: it takes longer than opening a local checkpoint.
     from huggingface_hub import constants, get_session
 
     get_session().head(constants.ENDPOINT, timeout=hub_seconds())
 
 
 def fetched(model: str, fetch: Callable[..., str]) -> Path:
-    """What `fetch` gets of a model, if the hub answers; otherwise what its cache has.
+    """The path that `fetch` returns if the hub answers, otherwise its path in the cache.
 
-    `fetch` is called with nothing, or with `local_files_only=True`.
-
-    Raises:
-        CheckpointError: one line, within seconds where there is no network.
+    `fetch` is called without arguments, or with `local_files_only=True`. Without a network it
+    fails within seconds, by a CheckpointError.
     """
     from huggingface_hub.errors import (  # type: ignore[attr-defined]
         GatedRepoError,
@@ -61,7 +59,7 @@ def fetched(model: str, fetch: Callable[..., str]) -> Path:
     except RepositoryNotFoundError as error:
         raise CheckpointError(
             f"{model} is not a local directory, and the hub has no such model that you may read; "
-            "is the name right?"
+            "is the name correct?"
         ) from error
     except (HTTPError, HFValidationError, OSError) as error:
         raise CheckpointError(

@@ -1,4 +1,4 @@
-"""Foreign JSON: parsed, or refused by a ValueError with the reason."""
+"""Parses JSON from outside; problems are ValueErrors with the reason."""
 
 import json
 from collections import Counter
@@ -6,10 +6,10 @@ from typing import Any
 
 
 def parse_json(text: str | bytes, **options: Any) -> Any:
-    """The value of a JSON text, with options of `json.loads`; a ValueError where it is none.
+    """The value of a JSON text, with options of `json.loads`; a ValueError if it is not JSON.
 
-    That is also where it is not UTF-8, is nested more deeply than the parser can follow, or has
-    half of a surrogate pair, which no file and no terminal takes.
+    Also refused are text that is not UTF-8, nesting too deep for the parser, and half of a
+    surrogate pair, which cannot be written to files or terminals.
     """
     try:
         value = json.loads(text, **options)
@@ -25,7 +25,7 @@ def parse_json(text: str | bytes, **options: Any) -> Any:
 
 
 def parse_json_once(text: str | bytes) -> Any:
-    """As `parse_json`; a name that is twice in an object is refused, for readers take either."""
+    """As `parse_json`, but refuses duplicate names in an object: readers disagree on them."""
     return parse_json(text, object_pairs_hook=_once)
 
 

@@ -1,6 +1,6 @@
-"""Libraries that are imported when something of them is first used: most commands end before.
+"""Libraries that are imported on first use, which most commands never reach.
 
-`from analysis.lazy import pd` stands for `import pandas as pd`, in postponed annotations too.
+`from analysis.lazy import pd` replaces `import pandas as pd`, in postponed annotations too.
 """
 
 from importlib import import_module
@@ -10,7 +10,7 @@ __all__ = ["pa", "pc", "pd", "pq"]
 
 
 class _Lazy:
-    """Looks like a module; each name is looked up in the real one once."""
+    """Acts as a module; each name is looked up in the real one once."""
 
     def __init__(self, module: str) -> None:
         self._module = module

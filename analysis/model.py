@@ -1,4 +1,4 @@
-"""MoEModel: what a checkpoint is, from its configuration and headers alone."""
+"""MoEModel: describes a checkpoint from its configuration and headers alone."""
 
 import re
 from collections import defaultdict
@@ -16,17 +16,17 @@ from analysis.hub import fetched
 
 # Quantised weights have other names: MXFP4, GPTQ and AWQ, compressed-tensors.
 _WEIGHT_ROLES = ("weight", "blocks", "qweight", "weight_packed")
-# Parts of quantised weights: scales and the like stand for no weight of their own, a byte of MXFP4
-# for two, an integer of GPTQ, AWQ or compressed-tensors for as many as it has room for.
+# Parts of quantised weights: scales and the like hold no weights, a byte of MXFP4 holds two, an
+# integer of GPTQ, AWQ or compressed-tensors as many as fit.
 _SCALES = re.compile(r".+[._](scales?|scale_inv|qzeros|zero_point|g_idx|weight_shape)")
 _PAIRS = re.compile(r".+_blocks")
 _PACKED = re.compile(r".+\.(qweight|weight_packed)")
 _PACKED_BITS = 4
-# Quantisations that are undone while a checkpoint is loaded; with others it is not loaded here.
+# Quantisations that are undone on loading; checkpoints with others cannot be loaded.
 DEQUANTISED = ("fp8", "mxfp4")
 DEMO_MODEL = "demo"
 DEMO_CHECKPOINT = Path(__file__).parent / "demo" / "checkpoint"
-# The embedding, and the head that may be tied to it.
+# The embedding and the head, which may be tied to it.
 EMBEDDING, OUTPUT_HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _QUANTISED = "quantization_config"
 _HUB_FILES = ["*.safetensors", "*.json", "*.txt", "*.jinja", "*.model", "LICENSE*", "NOTICE*"]
@@ -34,7 +34,7 @@ _HUB_FILES = ["*.safetensors", "*.json", "*.txt", "*.jinja", "*.model", "LICENSE
 
 @dataclass(frozen=True, slots=True)
 class LocatedTensor:
-    """A tensor that depends on the experts, and its slot."""
+    """An expert or router tensor, and its slot."""
 
     entry: TensorEntry
     slot: Slot
@@ -42,20 +42,20 @@ class LocatedTensor:
 
 @dataclass(frozen=True, slots=True)
 class ModelRef:
-    """Which model something is of."""
+    """The model that something belongs to."""
 
-    name: str  # the directory's name, or the hub id; for people
-    identity: str  # see `Checkpoint.identity`; decides
+    name: str  # the directory's name, or the hub id; for display
+    identity: str  # see `Checkpoint.identity`; this is what is compared
 
 
 @dataclass(frozen=True, eq=False)
 class MoEModel:
-    """A checkpoint understood as a grid of experts."""
+    """A checkpoint as a grid of experts."""
 
     name: str  # the directory's name, or the hub id
-    checkpoint: Checkpoint  # its index
-    family: MoEFamily  # its architecture
-    layers: tuple[MoELayer, ...]  # its sparse layers
+    checkpoint: Checkpoint
+    family: MoEFamily
+    layers: tuple[MoELayer, ...]  # the sparse ones
 
     @property
     def identity(self) -> str:
@@ -69,7 +69,7 @@ class MoEModel:
 
     @property
     def config(self) -> Config:
-        """The text model's part of `config.json`, with what it leaves to defaults."""
+        """The text model's part of `config.json`, with defaults filled in."""
         return self.family.text_config(self.checkpoint.config)
 
     @cached_property
@@ -108,7 +108,7 @@ class MoEModel:
 
     @cached_property
     def quantisation(self) -> str:
-        """How the weights are quantised, by transformers' name; empty: they are not."""
+        """transformers' name of the quantisation; empty if there is none."""
         method = self._quantised_as.get("quant_method", "unknown") if self._quantised_as else ""
         return str(method)
 
@@ -119,9 +119,9 @@ class MoEModel:
 
     @cached_property
     def unloadable(self) -> str:
-        """Why its quantised weights cannot be loaded here, on one line; empty if they can."""
+        """Why its quantised weights cannot be loaded, on one line; empty if they can."""
         if self.quantisation and self.quantisation not in DEQUANTISED:
-            return f"checkpoints quantised with {self.quantisation} are not loaded here"
+            return f"checkpoints quantised with {self.quantisation} cannot be loaded"
         for name, entry in self.checkpoint.tensors.items():
             grid = self.checkpoint.tensors.get(f"{name}_scale_inv")
             if grid is None or len(grid.shape) != len(entry.shape) or 0 in grid.shape:
@@ -134,7 +134,7 @@ class MoEModel:
         return ""
 
     def num_weights(self, entry: TensorEntry) -> int:
-        """Weights that a tensor stands for: its elements, but for the parts of quantised ones."""
+        """Number of weights in a tensor: its elements, unless it is part of a quantised one."""
         if not self.quantisation:
             return entry.numel
         if _SCALES.fullmatch(entry.name):
@@ -145,7 +145,7 @@ class MoEModel:
 
     @cached_property
     def _packed_bits(self) -> int:
-        """Bits of a weight among those that share an integer; whole numbers share it evenly."""
+        """Bits per weight of those packed into an integer."""
         groups = (self._quantised_as.get("config_groups") or {}).values()
         inner = ((group.get("weights") or {}).get("num_bits") for group in groups)
         found = next(filter(None, (self._quantised_as.get("bits"), *inner)), _PACKED_BITS)
@@ -158,25 +158,25 @@ class MoEModel:
 
     @property
     def tied_embedding(self) -> TensorEntry | None:
-        """The embedding that is the head too, of a family whose engines need a head of its own."""
+        """The embedding, if it is also the head and engines of the family need a separate one."""
         tensors = self.checkpoint.tensors
         is_tied = self.family.needs_own_head and self.config.get("tie_word_embeddings")
         return tensors.get(EMBEDDING) if is_tied and OUTPUT_HEAD not in tensors else None
 
     @property
     def expert_output_size(self) -> int:
-        """Width of an expert's output: that of the residual stream, or of a latent space."""
+        """Width of an expert's output: of the residual stream, or of a latent space."""
         key = self.family.output_size_key
         return whole_number(self.config, key) if key in self.config else self.hidden_size
 
 
 def is_expert_weight(slot: Slot) -> bool:
-    """Whether a tensor holds the weights themselves of one expert or of all, quantised or not."""
+    """Whether a tensor holds weights of one or all experts, quantised or not, and not scales."""
     return slot.kind is not SlotKind.ROUTER and slot.role in _WEIGHT_ROLES
 
 
 def _check_extents(layer: MoELayer, found: Sequence[LocatedTensor]) -> None:
-    """The tensors have as many experts as the configuration says."""
+    """Check that the tensors have as many experts as the configuration says."""
     last = max((item.slot.expert or 0 for item in found), default=0)
     if last >= layer.num_experts:
         raise CheckpointError(
@@ -193,7 +193,7 @@ def _check_extents(layer: MoELayer, found: Sequence[LocatedTensor]) -> None:
 
 
 def describe_model(checkpoint: Checkpoint, *, name: str = "") -> MoEModel:
-    """Understand a checkpoint, and check that every expert that it should hold is there."""
+    """Describe a checkpoint, and check that every expert is present."""
     shapes = {entry.name: entry.shape for entry in checkpoint.tensors.values()}
     family = family_of(checkpoint.config, shapes)
     layers = family.layers(checkpoint.config)
@@ -229,8 +229,8 @@ def check_layers(model: MoEModel) -> None:
             )
             if not weights and (name := next(strange, "")):
                 raise UnsupportedModelError(
-                    f"The experts of layer {layer.index} have names that are not those of "
-                    f"{family.label} in transformers, such as {name}; convert the checkpoint."
+                    f"The experts of layer {layer.index} are not named as in transformers' "
+                    f"{family.label}, such as {name}; convert the checkpoint."
                 )
             expert, projection = missing[0]
             owner = "stacked" if expert is None else f"expert {expert}'s"
@@ -271,7 +271,7 @@ def _snapshot(model: str, revision: str | None, *, local_files_only: bool = Fals
 
 
 def config_folder(source: str, revision: str | None = None) -> Path:
-    """The folder of a config.json: of one that is named, of a folder, of `demo` or of a hub id."""
+    """The folder of a config.json, given by its path, its folder, `demo` or a hub id."""
     path = Path(source).expanduser()
     if path.is_file() and path.name == CONFIG_NAME:
         return path.parent
@@ -292,7 +292,7 @@ def load_model_index(model: str, *, revision: str | None = None) -> MoEModel:
     """`resolve_model`, `open_checkpoint` and `describe_model` in one call."""
     path = resolve_model(model, revision=revision)
     if path.resolve() == DEMO_CHECKPOINT.resolve():
-        name = DEMO_MODEL  # also where it was named by its path, as jobs do
+        name = DEMO_MODEL  # also if it is given by its path, as in jobs
     else:
         name = path.name if Path(model).expanduser().exists() else model
     return describe_model(open_checkpoint(path), name=name or path.resolve().name)

@@ -1,4 +1,4 @@
-"""Progress of long work: a value that generators yield and that command line and jobs show."""
+"""Progress of long tasks: generators yield it, the command line and jobs show it."""
 
 from dataclasses import dataclass
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 class Progress:
     """One step of a long task."""
 
-    phase: str  # what is being done, in words ("calibrating", "writing")
+    phase: str  # "calibrating", "writing", ...
     done: int  # units finished, 0 <= done <= total
-    total: int  # units in all; 0 when not known
-    unit: str = ""  # what is counted ("tokens", "bytes", "shards")
-    note: str = ""  # one line for the log; empty when there is nothing to say
+    total: int  # 0 if unknown
+    unit: str = ""  # "tokens", "bytes", "shards", ...
+    note: str = ""  # one line for the log
 
     def __str__(self) -> str:
         count = f"{self.done:,} of {self.total:,} {self.unit}" if self.total else ""
@@ -19,5 +19,5 @@ class Progress:
 
     @property
     def fraction(self) -> float:
-        """Share finished, 0..1; 0 when the total is not known."""
+        """Share finished, 0..1; 0 if the total is unknown."""
         return self.done / self.total if self.total else 0.0

@@ -1,8 +1,8 @@
-"""Published results: the papers' benchmark tables, for comparison with own results.
+"""Published results: the papers' benchmark tables, to compare own results with.
 
 The files under `cached_stats/published/` are named `<paper>-table-<number>.csv`;
-docs/reference/files.md lists their columns. A cell is empty where the paper's is, or where the
-text at hand lost it.
+docs/reference/files.md lists their columns. A cell is empty if the paper's is, or if our copy of
+the paper lost it.
 """
 
 from collections.abc import Collection
@@ -15,7 +15,7 @@ from analysis.errors import StatsError
 from analysis.stats.store import SHIPPED_STATS
 
 PUBLISHED: Final = SHIPPED_STATS / "published"
-# Name -> how the screen calls it. All but HEAPr's, which was read under review, are on arXiv.
+# Name -> displayed name. All but HEAPr, which was read under review, are on arXiv.
 PAPERS: Final = {
     "unified": "Unified criteria, arXiv:2606.15716",
     "evoesap": "EvoESAP, arXiv:2603.06003",
@@ -23,14 +23,14 @@ PAPERS: Final = {
     "heapr": "HEAPr",
     "pathfinder": "MoE Pathfinder",
 }
-# Sparsity is the fraction removed, 0 and criterion `full` for the model as it was; schedule is
-# `uniform` or `evoesap`, empty for the full model; score is a share of 1, higher = better. The same
-# measurement may stand in several tables.
+# sparsity is the fraction removed (0 with criterion `full` for the original model); schedule is
+# `uniform` or `evoesap`, empty for the original; score is a share of 1, higher = better. Several
+# tables may repeat a measurement.
 COLUMNS: Final = (
     *("paper", "table", "model", "sparsity", "criterion", "schedule", "calibration"),
     *("benchmark", "score"),
 )
-# Benchmark -> the ability that it measures, as the papers group them; averages belong to none.
+# Benchmark -> ability, as the papers group them; averages have none.
 ABILITIES: Final = {
     **dict.fromkeys(("HumanEval", "HumanEval+", "MBPP", "MBPP+", "Eval+"), "coding"),
     "LiveCodeBench": "coding",
@@ -39,7 +39,7 @@ ABILITIES: Final = {
     **dict.fromkeys(("ARC-C", "ARC-E", "BoolQ", "HellaSwag", "MMLU"), "multiple choice"),
     **dict.fromkeys(("OpenBookQA", "RTE", "WinoGrande", "MC average"), "multiple choice"),
 }
-# Tables of COLUMNS; the others measure something else (time, memory, neurons) and stand alone.
+# Tables with COLUMNS; the others measure something else (time, memory, neurons).
 BENCHMARK_TABLES: Final = (
     *(f"unified-table-{number}" for number in (1, 2, 5)),
     *(f"evoesap-table-{number}" for number in (1, 2, 6, 7, 8, 9)),
@@ -47,7 +47,7 @@ BENCHMARK_TABLES: Final = (
 
 
 def published_table(name: str) -> pd.DataFrame:
-    """One table of a paper as it stands in its file, for example `unified-table-3`."""
+    """One table of a paper, for example `unified-table-3`."""
     return read_published(PUBLISHED / f"{name}.csv", COLUMNS if name in BENCHMARK_TABLES else ())
 
 
@@ -56,18 +56,18 @@ def read_published(path: Path, needed: Collection[str] = COLUMNS) -> pd.DataFram
     try:
         first = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False)
         names = first.iloc[0].tolist()
-        # Reading the whole would rename the second of two columns.
+        # pandas would rename the second of two equal columns.
         if doubled := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"it has the columns {', '.join(doubled)} twice")  # noqa: TRY301
         table = pd.read_csv(path, keep_default_na=False, na_values={"score": [""]})
         if missing := sorted(set(needed) - set(table.columns)):
             raise ValueError(f"it lacks the columns {', '.join(missing)}")  # noqa: TRY301
-        # One word among the numbers makes a column of words, some of which are numbers.
+        # A single word would make the whole column text.
         shares = sorted({"sparsity", "score"} & set(needed))
         table = table.astype(dict.fromkeys(shares, "float64"))
         for share in shares:
             if not table[share].dropna().between(0, 1).all():
-                raise ValueError(f"its {share} is no share of 1")  # noqa: TRY301
+                raise ValueError(f"its {share} is not between 0 and 1")  # noqa: TRY301
     except (ValueError, TypeError, OverflowError) as error:
         reason = " ".join(str(error).split())
         raise StatsError(

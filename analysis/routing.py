@@ -1,7 +1,7 @@
 """Routers of loaded models: which tensors have an entry per expert, and how to run without some.
 
-A cut is made when the module that holds the tensor is called, since accelerate puts offloaded
-weights in place only then.
+A cut is made when the module that holds the tensor is called: accelerate loads offloaded weights
+only then.
 """
 
 from collections import defaultdict
@@ -44,7 +44,7 @@ class RouterParts:
 
 
 def find_block(model: nn.Module, family: MoEFamily, layer: int) -> nn.Module | None:
-    """The MoE block of a layer, under whichever prefix the model's class has; None if absent."""
+    """The MoE block of a layer under any prefix of the family; None if absent."""
     for trunk in family.module_trunks:
         try:
             block = model.get_submodule(family.block_module(layer, trunk))
@@ -69,8 +69,8 @@ def router_parts(block: nn.Module, family: MoEFamily, layer: int) -> RouterParts
     if unknown := sorted(held - named):
         name = unknown[0].removeprefix(f"{family.router}.")
         raise UnsupportedModelError(
-            f"The router of layer {layer} holds {name!r}, of which the family "
-            f"{family.label} does not say how it depends on the experts."
+            f"The router of layer {layer} holds {name!r}, but the family {family.label} does not "
+            "say how it depends on the experts."
         )
     holders = tuple(Holder(block.get_submodule(path), names) for path, names in axes.items())
     matrix = family.router_tensors[0]
@@ -106,12 +106,12 @@ def cut(holder: Holder, kept: Tensor) -> Iterator[None]:
 
 
 def replace_tensor(module: nn.Module, name: str, tensor: Tensor, restore: ExitStack) -> None:
-    """Put a tensor in the place of a parameter or buffer until `restore` closes."""
+    """Replace a parameter or buffer until `restore` closes."""
     held = _held(module, name)
     restore.callback(held.__setitem__, name, held[name])
     held[name] = tensor
 
 
 def _held(module: nn.Module, name: str) -> Any:
-    """Where a module keeps this tensor: among its parameters or its buffers."""
+    """The module's dict that holds this tensor: parameters or buffers."""
     return module._parameters if name in module._parameters else module._buffers

@@ -1,4 +1,4 @@
-"""Sparsity: the fraction of experts removed, read as an exact decimal, and the rounding rule."""
+"""Sparsity: the fraction of experts removed, as an exact decimal, and the rounding rule."""
 
 from decimal import ROUND_CEILING, Context, Decimal, InvalidOperation
 from fractions import Fraction
@@ -18,11 +18,11 @@ def parse_sparsity(text: str | Fraction) -> Fraction:
             number = Decimal(text.strip().removesuffix("%"))
         except InvalidOperation as error:
             raise PlanError(
-                f"The share {text!r} is no number; write a fraction such as 0.5, or 50%."
+                f"The share {text!r} is not a number; write a fraction such as 0.5, or 50%."
             ) from error
-        # The bound on the digits keeps 1e-999999999 from becoming a gigabyte of zeros.
+        # Without a limit 1e-999999999 would become a gigabyte of zeros.
         if not number.is_finite() or not -_DIGITS < number.adjusted() < _DIGITS:
-            raise PlanError(f"The share {text!r} is no number between 0 and 1.")
+            raise PlanError(f"The share {text!r} is not a number between 0 and 1.")
         value = Fraction(number) / (100 if percent else 1)
     if not 0 <= value < 1:
         raise PlanError(
@@ -35,17 +35,16 @@ def parse_sparsity(text: str | Fraction) -> Fraction:
 def num_removed(num_experts: int, sparsity: Fraction) -> int:
     """floor(sparsity * num_experts), exactly.
 
-    The number removed is rounded, not the number kept: in floating point, rounding the number
-    kept loses one expert too many for 60 experts at 0.55.
+    The number removed is rounded, not the number kept; floating point would remove one expert too
+    many for 60 experts at 0.55.
     """
     return num_experts * sparsity.numerator // sparsity.denominator
 
 
 def as_percent(number: int, size: int) -> str:
-    """A share as a percentage of four digits or more, never less than it is.
+    """A share as a percentage of at least four digits, rounded up.
 
-    `num_removed` finds the number again: rounded to the nearest, 1 of 3 would be 33.33%, which
-    removes none.
+    So `num_removed` gives the number back: 1 of 3 rounded to 33.33% would remove none.
     """
     digits = Context(prec=max(4, len(str(size)) + 1), rounding=ROUND_CEILING)
     return f"{digits.divide(Decimal(100 * number), Decimal(size)).normalize():f}%"

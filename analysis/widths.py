@@ -1,6 +1,6 @@
 """Widths of experts: how many neurons (atoms) each one has, from headers alone.
 
-Atom j of an expert is row j of gate and up, column j of down, and entry j of their biases.
+Neuron j of an expert is row j of gate and up, column j of down, and entry j of their biases.
 """
 
 import re
@@ -21,29 +21,29 @@ SCALE_ROLE = "weight_scale_inv"  # of an FP8 matrix: one number for each block o
 
 @dataclass(frozen=True, slots=True)
 class AtomAxis:
-    """Where a tensor of experts has its atoms."""
+    """Where a tensor of experts has its neurons."""
 
-    axis: int  # the axis; a stacked tensor has its experts along axis 0
-    parts: int = 1  # the projections that share the axis: gate and up where both are in one tensor
-    interleaved: bool = False  # they alternate along it, instead of the first coming first
+    axis: int  # in a stacked tensor axis 0 is the experts
+    parts: int = 1  # projections that share the axis: 2 if gate and up are in one tensor
+    interleaved: bool = False  # whether they alternate along it
 
 
 def atom_axis(family: MoEFamily, slot: Slot) -> AtomAxis | None:
-    """Where a weight or bias of experts has its atoms; None for the bias of an output."""
+    """Where a weight or bias of experts has its neurons; None for the bias of an output."""
     first = int(slot.kind is SlotKind.STACKED)
     parts = 2 if slot.projection == "gate_up" else 1
     interleaved = parts == 2 and family.is_interleaved
     if slot.role == "bias":
         return None if slot.projection == "down" else AtomAxis(first, parts, interleaved)
-    # Transposed matrices are stacked (experts, in, out); a single expert's never are.
+    # Only stacked matrices may be transposed: (experts, in, out).
     is_transposed = family.is_transposed and slot.kind is SlotKind.STACKED
     is_last = (slot.projection == "down") != is_transposed
     return AtomAxis(first + is_last, parts, interleaved)
 
 
-@lru_cache(maxsize=4)  # asked for by every size report, which the dashboard makes at each edit
+@lru_cache(maxsize=4)  # the dashboard reports sizes at each edit
 def expert_widths(model: MoEModel) -> Mapping[int, tuple[int, ...]]:
-    """Atoms of every expert, by layer: one number for each expert, ascending ids."""
+    """By layer, the number of neurons of each expert, by id."""
     found: dict[int, tuple[int, ...]] = {}
     for layer in model.layers:
         held: dict[int, int] = {}
@@ -53,7 +53,7 @@ def expert_widths(model: MoEModel) -> Mapping[int, tuple[int, ...]]:
             where = atom_axis(model.family, item.slot)
             if where is None or where.axis >= len(item.entry.shape):
                 raise CheckpointError(
-                    f"{item.entry.name} of shape {item.entry.shape} is no matrix."
+                    f"{item.entry.name} of shape {item.entry.shape} is not a matrix."
                 )
             width = item.entry.shape[where.axis] // where.parts
             ids = range(layer.num_experts) if item.slot.expert is None else (item.slot.expert,)
@@ -68,7 +68,7 @@ def expert_widths(model: MoEModel) -> Mapping[int, tuple[int, ...]]:
 
 
 def loaded_widths(model: MoEModel) -> dict[int, int] | None:
-    """Width that each sparse layer is built with; None where one width holds for all."""
+    """The width that each sparse layer is built with; None if all have the same."""
     given = model.config.get(WIDTHS_KEY)
     if given is None:
         return None
@@ -83,7 +83,7 @@ def loaded_widths(model: MoEModel) -> dict[int, int] | None:
 
 
 def is_stacked(model: MoEModel) -> bool:
-    """Whether all experts of a layer lie in one tensor on disk."""
+    """Whether all experts of a layer are stored in one tensor."""
     return any(
         item.slot.kind is SlotKind.STACKED
         for each in model.layers
@@ -92,9 +92,9 @@ def is_stacked(model: MoEModel) -> bool:
 
 
 def scale_blocks(model: MoEModel) -> tuple[int, int] | None:
-    """Rows and columns of an expert's matrix that share one FP8 scale; None where none do.
+    """Rows and columns of an expert's matrix that share an FP8 scale; None if there are none.
 
-    None too where that is not known: experts stacked on disk, or no block size in config.json.
+    Also None if unknown: for experts stacked on disk, or without a block size in config.json.
     """
     settings = model.checkpoint.config.get("quantization_config") or {}
     block = settings.get("weight_block_size")
@@ -106,7 +106,7 @@ def scale_blocks(model: MoEModel) -> tuple[int, int] | None:
 
 
 def quantised_role(model: MoEModel) -> str:
-    """A part of the experts, such as a scale, that neurons cannot be cut out of; empty for none."""
+    """A role of expert tensors, such as a scale, that neurons cannot be cut from; or empty."""
     plain = {"weight", "bias"} | ({SCALE_ROLE} if scale_blocks(model) else set())
     return min(_roles(model) - plain, default="")
 
@@ -123,7 +123,7 @@ def _roles(model: MoEModel) -> set[str]:
 def shared_tensors(model: MoEModel) -> Mapping[str, tuple[TensorEntry, int]]:
     """Tensors of shared experts whose width the configuration ties to that of the routed ones.
 
-    Name -> (entry, axis along which the width lies); empty in families without such experts.
+    Name -> (entry, axis of the width); empty for families without such experts.
     """
     shared = model.family.shared
     if shared is None or shared.width_key != model.family.width_key:

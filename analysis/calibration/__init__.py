@@ -1,1 +1,1 @@
-"""Calibration: one forward pass, all statistics of experts and routers."""
+"""Calibration: all statistics of experts and routers in one forward pass."""

@@ -1,12 +1,11 @@
 """The group `damage`: how much a layer's output changes when an expert is removed.
 
 D_j = sum over the tokens routed to j of || y_t - y_t^(-j) ||_2, where y^(-j) is the output of a
-router that never had j (arXiv:2606.15716, Eq. 5-8). Per batch a layer computes, besides what it
-computes anyway, only the experts that enter in place of a removed one: where the router keeps the
-order of the others that is one expert per token, whichever of its experts goes.
+router that never had j (arXiv:2606.15716, Eq. 5-8). The only extra work is to run the experts that
+replace a removed one: one expert per token if the router keeps the order of the others.
 
-Shape suffixes as in `experts`, and P routed pairs whose token counts, Q experts per token without
-one, X entering experts of a token, U = K + X.
+Shape suffixes as in `experts`, and P routed pairs of tokens that count, Q experts per token with
+one removed, X entering experts of a token, U = K + X.
 """
 
 import math
@@ -24,16 +23,13 @@ _CHUNK = 64  # tokens whose differences are in memory at once
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rerouting:
-    """What one forward of a router would have been without each expert that it chose."""
+    """What a router would have chosen without each of the experts that it did choose."""
 
-    # What the router returned.
-    ids_TK: Tensor
+    ids_TK: Tensor  # as the router returned them, like the gate weights
     gates_TK: Tensor
-    # The routed pairs that count: token, and position among its experts.
-    token_P: Tensor
-    place_P: Tensor
-    # Experts and gate weights of that token without that expert.
-    ids_PQ: Tensor
+    token_P: Tensor  # of each routed pair that counts: the token,
+    place_P: Tensor  # and the expert's position among the token's
+    ids_PQ: Tensor  # experts of that token without that expert, and their gate weights
     gates_PQ: Tensor
 
 
@@ -41,10 +37,10 @@ class Rerouting:
 def reroute(
     routed: tuple[Tensor, ...], without: Without, num_experts: int, mask_T: Tensor | None
 ) -> Rerouting:
-    """Ask a router for its choice without each expert, on the tokens that chose it.
+    """The router's choice without each expert, on the tokens that chose that expert.
 
-    `routed` is what it returned: gate weights (T, K) and ids (T, K) last. `mask_T` is True at
-    tokens that count; None: all of them.
+    `routed` is the router's output, which ends with gate weights (T, K) and ids (T, K). `mask_T`
+    is True at tokens that count; None means all.
     """
     *_, gates_TK, ids_TK = routed
     places = ids_TK.shape[-1]
@@ -55,7 +51,7 @@ def reroute(
     counts = torch.bincount(expert_S, minlength=num_experts).tolist()
     if len(counts) > num_experts:
         raise UnsupportedModelError(
-            "The group damage needs all experts of a layer in one process; calibrate it without "
+            "The group damage needs all experts of a layer in one process; calibrate without "
             "expert parallelism."
         )
     token_P = order_S // places
@@ -64,20 +60,20 @@ def reroute(
         if count and num_experts > 1:
             answers.append(without(expert, token_P[start : start + count]))
         start += count
-    # A layer's only expert leaves nothing behind.
+    # Without its only expert a layer has no choice.
     nothing = (ids_TK.new_zeros(len(token_P), 0), gates_TK.new_zeros(len(token_P), 0))
     ids_PQ, gates_PQ = map(torch.cat, zip(*answers, strict=True)) if answers else nothing
     return Rerouting(ids_TK, gates_TK, token_P, order_S % places, ids_PQ, gates_PQ)
 
 
 class Scratch:
-    """Memory that is used again and again: new memory costs more than what is written to it."""
+    """A reused buffer: allocating memory costs more than writing to it."""
 
     def __init__(self) -> None:
         self._flat: Tensor | None = None
 
     def take(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """A tensor of this shape with anything in it; valid until the next one is taken."""
+        """An uninitialised tensor of this shape; valid until the next call."""
         size = math.prod(shape)
         flat = self._flat
         fits = flat is not None and (flat.dtype, flat.device) == (like.dtype, like.device)
@@ -87,10 +83,10 @@ class Scratch:
 
 
 class LayerDamage:
-    """Differences of one layer's output on one batch.
+    """Output differences of one layer on one batch.
 
-    y_t - y_t^(-j) is a combination of the outputs of the token's experts and of those that enter:
-    this keeps these outputs (T, U, D) and the coefficients of each pair.
+    y_t - y_t^(-j) is a linear combination of the outputs of the token's experts and of the entering
+    ones; this keeps those outputs (T, U, D) and the coefficients of each pair.
     """
 
     def __init__(self, rerouted: Rerouting, num_experts: int, scratch: Scratch) -> None:
@@ -98,7 +94,7 @@ class LayerDamage:
         self._scratch = scratch
         tokens, places = rerouted.ids_TK.shape
         everywhere_TU = torch.arange(places, device=rerouted.ids_TK.device).expand(tokens, -1)
-        # Place of each expert among the outputs kept for a token; -1: its output is not needed.
+        # Place of each expert among the outputs kept for a token; -1 if its output is not needed.
         place_TE = rerouted.ids_TK.new_full((tokens, num_experts), -1)
         place_TE.scatter_(1, rerouted.ids_TK, everywhere_TU)
         named_TE = torch.zeros_like(place_TE, dtype=torch.bool)
@@ -116,14 +112,13 @@ class LayerDamage:
 
     def is_of(self, ids_TK: Tensor, gates_TK: Tensor) -> bool:
         """Whether these are the ids and gate weights that the router returned."""
-        own = self._rerouted
-        same_ids = torch.equal(own.ids_TK, ids_TK)
-        mine, theirs = own.gates_TK.double(), gates_TK.double()
-        # Padding may hold anything, also what is not equal to itself.
-        return same_ids and torch.allclose(mine, theirs, rtol=0.0, atol=0.0, equal_nan=True)
+        own, theirs = self._rerouted.gates_TK.double(), gates_TK.double()
+        # Padding may hold NaN.
+        is_same = torch.allclose(own, theirs, rtol=0.0, atol=0.0, equal_nan=True)
+        return torch.equal(self._rerouted.ids_TK, ids_TK) and is_same
 
     def entering(self, expert: int) -> Tensor:
-        """Tokens for which this expert is needed though they did not choose it."""
+        """Tokens that need this expert's output although they did not choose it."""
         return self._entering[expert]
 
     @torch.no_grad()
@@ -135,14 +130,14 @@ class LayerDamage:
             place_U = torch.arange(self._width, device=f_RD.device)
             unused_TU = place_U >= self._used_T[:, None]
             if unused_TU.any():
-                # Their coefficients are 0, but what is left there need not be a number.
+                # Their coefficients are 0, but the buffer may hold NaN.
                 self._outputs_TUD[unused_TU] = 0.0
         at_R = token_R * self._width + self._place_TE[token_R, expert]
         self._outputs_TUD.view(-1, f_RD.shape[-1]).index_copy_(0, at_R, f_RD)
 
     @cached_property
     def _coefficients_TKU(self) -> Tensor:
-        """Of each output in each pair's difference: gate with the expert minus gate without."""
+        """Of each output in each pair's difference: gate weight with the expert minus without."""
         rerouted = self._rerouted
         tokens, places = rerouted.ids_TK.shape
         wide = torch.promote_types(rerouted.gates_TK.dtype, torch.float32)
@@ -157,7 +152,7 @@ class LayerDamage:
 
     @torch.no_grad()
     def norms(self) -> Tensor:
-        """(T, K) float64: || y_t - y_t^(-j) || for each pair; only those that count mean it."""
+        """(T, K) float64: || y_t - y_t^(-j) || of each pair; meaningless for pairs not counted."""
         if self._outputs_TUD is None:
             return torch.zeros(self._rerouted.ids_TK.shape, dtype=torch.float64)
         wide = torch.promote_types(self._outputs_TUD.dtype, self._coefficients_TKU.dtype)

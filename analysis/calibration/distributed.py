@@ -1,7 +1,7 @@
-"""Several processes, one run: who takes which batch, sums brought together, failures told to all.
+"""One run in several processes: sums are gathered, and a failure in one stops all.
 
-A launcher (`torchrun`, `accelerate launch`) starts the processes and tells each its rank. Sums
-travel as float64 over the CPU: exact, small beside the forward passes, and the same on any device.
+A launcher (`torchrun`, `accelerate launch`) starts the processes and gives each its rank. Sums are
+sent as float64 over the CPU: exact, cheap next to the forwards, and the same on any device.
 """
 
 import atexit
@@ -22,24 +22,24 @@ from analysis.errors import LostProcessError, StatsError
 from analysis.launcher import launched_world
 
 Sums = Mapping[str, Tensor]
-# Longer than the slowest process takes to read its weights; a process that dies is noticed at once.
+# Longer than the slowest process needs to read its weights; a dead process is noticed at once.
 PATIENCE = timedelta(minutes=30)
 
 
 class OtherProcessError(StatsError):
-    """Another process of the run failed, and said why."""
+    """Another process of the run failed and reported why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Processes:
     """The processes of this run."""
 
-    rank: int = 0  # number of this one
-    world: int = 1  # how many there are
+    rank: int = 0  # of this process
+    world: int = 1  # number of processes
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the one that writes, and that holds the lock."""
+        """Whether this process writes and holds the lock."""
         return self.rank == 0
 
     @contextmanager
@@ -47,7 +47,7 @@ class Processes:
         """Run a block in every process; if it fails in one, all of them stop.
 
         Raises:
-            OtherProcessError: it failed elsewhere; says where and why.
+            OtherProcessError: it failed in another process; says in which and why.
             LostProcessError: a process is gone or does not answer.
         """
         try:
@@ -72,18 +72,18 @@ class Processes:
         return next((rank, text.decode()) for rank, text in enumerate(reasons) if text)
 
     def share(self, value: Any) -> Any:
-        """What the first process passed, as JSON carries it."""
+        """The value that the first process passed, sent as JSON."""
         if self.world == 1:
             return value
         with _noticing_loss():
             return json.loads(self._broadcast(json.dumps(value).encode(), 0))
 
     def gather(self, sums: Sums) -> list[dict[str, Tensor]]:
-        """The sums of all processes by rank, in the first process; elsewhere an empty list."""
+        """The sums of all processes by rank, in the first process; empty in the others."""
         return list(self.incoming(sums))
 
     def incoming(self, sums: Sums) -> Iterator[dict[str, Tensor]]:
-        """As `gather`, one at a time, to be read to the end in every process."""
+        """As `gather`, one at a time; every process must read it to the end."""
         if not self.is_first:
             with _noticing_loss():
                 self._send(safetensors.torch.save(dict(sums)), 0)
@@ -95,7 +95,7 @@ class Processes:
             yield safetensors.torch.load(part)
 
     def scatter(self, parts: Sequence[Sums]) -> dict[str, Tensor]:
-        """This process's part of those that the first process passes, one for each rank."""
+        """This process's part; the first process passes one for each rank."""
         if self.world == 1:
             return dict(parts[0])
         with _noticing_loss():
@@ -136,15 +136,15 @@ def _noticing_loss() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        # gloo names no rank, and its own text speaks of sockets.
+        # gloo's own message is about sockets and names no rank.
         raise LostProcessError(
-            "Another process of this run ended or did not answer, so this one stops too. The same "
-            "command resumes from what was saved."
+            "Another process of this run ended or did not answer, so this one stops too. Rerun the "
+            "same command to resume."
         ) from error
 
 
 def join() -> Processes:
-    """The processes that a launcher started, joined the first time; alone without a launcher."""
+    """The processes that a launcher started; the first call joins them."""
     if launched_world() == 1:
         return Processes()
     if not dist.is_initialized():
@@ -156,7 +156,7 @@ def join() -> Processes:
 
 
 def folded(parts: Iterable[Sums]) -> dict[str, Tensor]:
-    """One set of sums from several, put together in the order of the ranks; empty without any."""
+    """Several sets of sums joined into one, in the order of the ranks; empty if there are none."""
     remaining = iter(parts)
     total = {name: tensor.clone() for name, tensor in next(remaining, {}).items()}
     for part in remaining:

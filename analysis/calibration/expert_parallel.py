@@ -1,9 +1,9 @@
 """Expert parallel runs: every process holds a contiguous block of each layer's experts.
 
-All of them feed the same batches; transformers sums the outputs of the blocks (`all_reduce`), and
-the blocks' statistics are joined along the experts. Its other ways do not serve: `all_to_all` hands
-experts gate weights of 1, and experts cut across their width (tensor parallel) have outputs that
-are partial sums, whose norms mean nothing. Everything but the experts is held whole by each.
+All processes feed the same batches; transformers sums the outputs of the blocks (`all_reduce`), and
+the statistics are joined along the experts. Its other modes do not work here: `all_to_all` passes
+gate weights of 1, and experts cut along their width (tensor parallel) give partial sums, whose
+norms mean nothing. Every process holds everything but the experts in full.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ _EXPERT_AXIS = {"moments": 1, "vectors": 0}
 
 
 class _AllReduce(AllReduceEP):  # type: ignore[misc]
-    """Remembers the gate weights of all experts, of which a process sees only its block's."""
+    """Keeps the gate weights of all experts: a process sees only those of its own block."""
 
     def __call__(self, hidden_TD: Tensor, index_TK: Tensor, weights_TK: Tensor) -> Tensor:
         token = WHOLE_WEIGHTS.set(weights_TK)
@@ -40,38 +40,38 @@ class _AllReduce(AllReduceEP):  # type: ignore[misc]
 
 
 def check_divides(model: MoEModel, processes: Processes, groups: Sequence[Group]) -> None:
-    """Refuse what cannot be dealt out to these processes."""
+    """Refuse a run whose experts cannot be split evenly between these processes."""
     counts = {layer.num_experts for layer in model.layers}
     common = [n for n in range(2, min(counts) + 1) if all(count % n == 0 for count in counts)]
     numbers = ", ".join(map(str, common)) or "none"
     if processes.world == 1:
         raise UnsupportedModelError(
-            "--expert-parallel deals experts out to several processes, which torchrun starts: "
-            "torchrun --nproc-per-node N -m app.cli calibrate ...; N that works for "
+            "--expert-parallel splits the experts between processes that torchrun starts: "
+            "torchrun --nproc-per-node N -m app.cli calibrate ...; values of N that work for "
             f"{model.name}: {numbers}."
         )
     if processes.world not in common:
         raise UnsupportedModelError(
-            f"{' and '.join(map(str, sorted(counts)))} experts cannot be dealt out to "
-            f"{processes.world} processes; --nproc-per-node that works: {numbers}."
+            f"{' and '.join(map(str, sorted(counts)))} experts cannot be split evenly between "
+            f"{processes.world} processes; values of --nproc-per-node that work: {numbers}."
         )
     if tuple(groups) != ("routed",):
         raise UnsupportedModelError(
-            "With --expert-parallel no process sees a token's whole layer, so only the group "
+            "With --expert-parallel no process sees all experts of a layer, so only the group "
             "routed can be collected."
         )
 
 
 def loading_options(model: MoEModel, processes: Processes, *, trust: bool) -> dict[str, Any]:
-    """What `from_pretrained` takes so that this process loads its block of experts."""
+    """Arguments of `from_pretrained` that make this process load its block of experts."""
     config = AutoConfig.from_pretrained(model.checkpoint.path, trust_remote_code=trust)
     plan = getattr(config, "base_model_ep_plan", None) or {}
     if "ep_dispatch_experts" not in plan.values():
         raise UnsupportedModelError(
-            f"transformers cannot deal out the experts of {model.family.label} to processes; leave "
-            "--expert-parallel out: each process then takes other batches."
+            f"transformers cannot split the experts of {model.family.label} between processes; "
+            "leave out --expert-parallel: the processes then split the batches."
         )
-    # Attention and the rest stay whole: cut across processes they would round differently.
+    # Attention and the rest stay whole: split across processes they would round differently.
     config.base_model_tp_plan = {}
     EPImplementationInterface.register(_IMPLEMENTATION, _AllReduce)
     world = processes.world
@@ -90,7 +90,7 @@ def block_sums(model: MoEModel, processes: Processes) -> GroupSums:
 
 
 def joined(parts: Sequence[Sums]) -> dict[str, Tensor]:
-    """The sums of all experts from those of the processes' blocks, by rank; empty without any."""
+    """The sums of all experts, from those of the processes' blocks by rank; empty without any."""
     return {
         name: torch.cat([part[name] for part in parts], dim=_EXPERT_AXIS[name.partition(".")[0]])
         for name in (parts[0] if parts else {})

@@ -1,8 +1,8 @@
 """The experts function that computes a layer's output and accumulates statistics in one pass.
 
 It is registered in transformers' experts interface, so it receives the gate weights that the
-model really applies, and every (token, expert) pair is computed once. Shape suffixes: T tokens,
-K experts per token, S = T*K routed pairs, E experts, D model width, M neurons of an expert.
+model applies, and every (token, expert) pair is computed once. Shape suffixes: T tokens, K experts
+per token, S = T*K routed pairs, E experts, D model width, M neurons of an expert.
 """
 
 from collections.abc import Iterator
@@ -18,9 +18,9 @@ from transformers import PreTrainedModel
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from analysis.calibration.damage import LayerDamage, reroute
+from analysis.calibration.dense import add_router
 from analysis.calibration.recording import Collection, Recorder, layer_dense, route
 from analysis.calibration.removal import Removal, Without, check_removable
-from analysis.calibration.router_group import add_router
 from analysis.calibration.sums import GroupSums
 from analysis.errors import UnsupportedModelError
 from analysis.families import MoELayer
@@ -40,7 +40,7 @@ def _project(x_RD: Tensor, weight: Tensor, bias: Tensor | None, *, transposed: b
 
 
 def _activations(experts: nn.Module, expert: int, x_RD: Tensor) -> Tensor:
-    """(R, M): what each neuron of one expert multiplies its column of down by."""
+    """(R, M): the activations of an expert's neurons, which scale the columns of down."""
     name = "gate_up_proj" if experts.has_gate else "up_proj"
     bias = getattr(experts, f"{name}_bias")[expert] if experts.has_bias else None
     transposed = bool(experts.is_transposed)
@@ -50,7 +50,7 @@ def _activations(experts: nn.Module, expert: int, x_RD: Tensor) -> Tensor:
 
 
 def _output(experts: nn.Module, expert: int, a_RM: Tensor) -> Tensor:
-    """f of one expert from its neurons' activations, before the gate weight."""
+    """(R, D): f of one expert, from its neurons' activations, before the gate weight."""
     bias = experts.down_proj_bias[expert] if experts.has_bias else None  # type: ignore[index]
     weight: Tensor = experts.down_proj[expert]  # type: ignore[index]
     output = _project(a_RM, weight, bias, transposed=bool(experts.is_transposed))
@@ -61,10 +61,10 @@ def _output(experts: nn.Module, expert: int, a_RM: Tensor) -> Tensor:
 
 
 def _in_graph(hidden_TD: Tensor) -> Tensor:
-    """The same input, from which a gradient can be followed.
+    """The same input, as the start of the graph unless it is part of one.
 
-    Parameters are frozen, so what comes before the first experts needs none: the graph begins
-    here. Also where a layer is computed again in backward, which must save what it saved before.
+    Parameters are frozen, so nothing before the first experts needs a gradient. The same holds
+    when a layer is recomputed in backward, which must save what it saved before.
     """
     if torch.is_grad_enabled() and not hidden_TD.requires_grad:
         return hidden_TD.detach().requires_grad_()
@@ -72,14 +72,14 @@ def _in_graph(hidden_TD: Tensor) -> Tensor:
 
 
 def _collection() -> Collection | None:
-    # Under activation checkpointing the same tokens come again inside backward.
+    # Activation checkpointing runs the same tokens again inside backward.
     return _ACTIVE.get() if torch._C._current_graph_task_id() == -1 else None
 
 
 def _collecting_experts(
     experts: nn.Module, hidden_TD: Tensor, index_TK: Tensor, weights_TK: Tensor
 ) -> Tensor:
-    """Output of the routed experts, as the stock loop computes it; sums are added on the way."""
+    """Output of the routed experts, as the stock loop computes it; also adds to the sums."""
     routing = route(index_TK, int(experts.num_experts))  # type: ignore[arg-type]
     recorder = None
     if collection := _collection():
@@ -89,7 +89,7 @@ def _collecting_experts(
     hidden_TD = _in_graph(hidden_TD)
     inputs = None
     if torch.is_grad_enabled():
-        # Taken for all experts at once: in backward every selection adds up a whole (T, D).
+        # One selection for all experts: in backward each selection costs a whole (T, D).
         inputs = torch.split(hidden_TD.index_select(0, routing.token_S), routing.counts)
     output_TD = torch.zeros_like(hidden_TD)
     start = 0
@@ -125,10 +125,10 @@ def _collecting_experts(
 def _add_apart(
     experts: nn.Module, expert: int, hidden_TD: Tensor, damage: LayerDamage
 ) -> Tensor | None:
-    """Tokens on which an expert is needed besides its own; with gradients done here, so None.
+    """Tokens that also need an expert's output; None if gradients are on: then they run here.
 
-    They are in no sum of the gradients and must be no part of the graph. Without gradients they
-    go in one product with its own tokens: a few rows alone would cost as much as many.
+    They enter no gradient and must stay out of the graph. Without gradients they share one
+    product with the expert's own tokens: a product of a few rows costs as much as one of many.
     """
     entering = damage.entering(expert)
     if not torch.is_grad_enabled():
@@ -140,7 +140,7 @@ def _add_apart(
 
 
 def _experts_modules(model: PreTrainedModel, described: MoEModel) -> dict[nn.Module, int]:
-    """The experts modules that are there; a model in memory may be a part of the described one."""
+    """The experts modules of a model, which may be only a part of the described one."""
     found: dict[nn.Module, int] = {}
     for layer in described.layers:
         block = find_block(model, described.family, layer.index)
@@ -149,7 +149,7 @@ def _experts_modules(model: PreTrainedModel, described: MoEModel) -> dict[nn.Mod
         module = block.get_submodule("experts")
         if not hasattr(module, "has_gate"):
             raise UnsupportedModelError(
-                f"The experts of {described.family.label} in layer {layer.index} do not go through "
+                f"The experts of {described.family.label} in layer {layer.index} do not use "
                 "transformers' experts interface, so their statistics cannot be collected."
             )
         found[module] = layer.index
@@ -161,9 +161,9 @@ def _experts_modules(model: PreTrainedModel, described: MoEModel) -> dict[nn.Mod
 
 
 def _on_routed(layer: MoELayer, routed: tuple[Tensor, ...], without: Without | None = None) -> None:
-    """Called with what a router returned, after each of its forwards while collection is on.
+    """Add a router's output to the sums, after each of its forwards while collecting.
 
-    `without` is what it would return without an expert; None if not needed.
+    `without` gives its output without an expert; None if not needed.
     """
     collection = _collection()
     if collection is None:
@@ -209,7 +209,7 @@ def _heard(layer: MoELayer, inner: Forward) -> Forward:
 def collecting(model: PreTrainedModel, described: MoEModel, sums: GroupSums) -> Iterator[None]:
     """While open, every forward of `model` adds to `sums`; use `batch_mask` for padded batches.
 
-    The model may hold only some of the described layers, and its layers may run one at a time.
+    The model may hold only some of the described layers, which may run one at a time.
     """
     if IMPLEMENTATION not in ALL_EXPERTS_FUNCTIONS:
         ALL_EXPERTS_FUNCTIONS.register(IMPLEMENTATION, _collecting_experts)
@@ -227,10 +227,10 @@ def collecting(model: PreTrainedModel, described: MoEModel, sums: GroupSums) -> 
 def batch_mask(
     mask_BT: Tensor | None, shard_BT: Tensor | None = None, sample_BT: Tensor | None = None
 ) -> None:
-    """Say what the next forward's positions are.
+    """Describe the positions of the next forward.
 
-    `mask_BT` is True at tokens that enter the sums, None: all do; `shard_BT` int64 the token shard
-    of each, None: the first; `sample_BT` int64 the sample of each, for the group `dense`.
+    `mask_BT` is True at tokens that enter the sums (None: all); `shard_BT` is the int64 token shard
+    of each (None: the first); `sample_BT` the int64 sample of each, for the group `dense`.
     """
     collection = _ACTIVE.get()
     if collection is None:

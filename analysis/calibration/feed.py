@@ -1,17 +1,39 @@
-"""One forward pass over a batch, with what is padded kept out of the sums."""
+"""Feed one batch to a model inside `collecting`: forward, and backward for the group `gradient`.
+
+The loss is the negative log-likelihood of the batch's tokens, each given those before it, in nats
+and summed, so a sequence's gradient does not depend on its batch. Parameters are frozen: no
+gradient of a weight is computed, and the graph begins at the first layer with experts.
+Shape suffixes: B sequences, L length, R positions with a target, D hidden size, V vocabulary.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
+from analysis.arrays import BoolArray
 from analysis.calibration.experts import batch_mask
 from analysis.calibration.loading import LOADING_ERRORS, load_error
 from analysis.corpora import TokenBatch
+from analysis.errors import CheckpointError, not_finite
+from analysis.families import MoEFamily
 from analysis.families.packing import check_packing
+from analysis.forwards import Forward, decoder_layers, wrap_forward
 from analysis.model import MoEModel
 
+_LOGIT_ELEMENTS = 1 << 25  # of the vocabulary at once, as float32 128 MiB
+_CPU_REFUSAL = "can't allocate memory"
+BACKWARD_OPTIONS = "a smaller --batch-size, a shorter --seq-len, or --checkpoint-activations"
 
-def prepare(model: PreTrainedModel, batch: TokenBatch) -> dict[str, torch.Tensor | None]:
-    """Say inside `collecting` what the next forward's positions are; returns what it takes."""
+
+def prepare(model: PreTrainedModel, batch: TokenBatch) -> dict[str, Tensor | None]:
+    """Describe the positions of the next forward to `collecting`; returns the forward's inputs."""
     if batch.positions is not None:
         check_config(model.config)
     device = input_device(model)
@@ -23,22 +45,21 @@ def prepare(model: PreTrainedModel, batch: TokenBatch) -> dict[str, torch.Tensor
 
 
 def feed(model: PreTrainedModel, batch: TokenBatch) -> None:
-    """Run the model on a batch inside `collecting`."""
-    # The head is not needed: the statistics are complete after the last layer.
+    """Run the model on a batch, without its head: the last layer completes the statistics."""
     model.base_model(**prepare(model, batch), use_cache=False)
 
 
 def input_device(model: PreTrainedModel) -> torch.device:
-    """Where a model takes its input: where the first weights are that are not kept elsewhere."""
+    """The device of a model's input: that of its first weights that are not offloaded."""
     held = (parameter.device for parameter in model.parameters() if not parameter.is_meta)
     return next(held, torch.device("cpu"))
 
 
-def model_inputs(batch: TokenBatch, device: torch.device) -> dict[str, torch.Tensor | None]:
-    """What a model's forward takes of a batch, to be called with `use_cache=False`.
+def model_inputs(batch: TokenBatch, device: torch.device) -> dict[str, Tensor | None]:
+    """Inputs of a model's forward for a batch; call it with `use_cache=False`.
 
-    Packed documents are told apart by their positions, and only where there is neither a mask nor
-    a cache. Padding then needs no mask: its positions are all 0, so each is a document by itself.
+    transformers separates packed documents by their positions, but only without a mask and a
+    cache. Padding then needs no mask: its positions are all 0, so each is its own document.
     """
     ids = torch.from_numpy(batch.input_ids).to(device)
     if batch.positions is not None:
@@ -59,11 +80,94 @@ def check_config(config: PreTrainedConfig, attention: str = "auto") -> None:
 
 
 def check_model_packs(model: MoEModel, attention: str = "auto") -> None:
-    """As `check_config`, before the model is loaded, where its configuration says enough."""
+    """As `check_config`, before the model is loaded, if its configuration is enough to tell."""
     try:
         config = AutoConfig.from_pretrained(model.checkpoint.path, trust_remote_code=False)
     except ValueError:
-        return  # an architecture that transformers does not know; loading says so
+        return  # an architecture that transformers does not know; loading reports it
     except LOADING_ERRORS as error:
         raise load_error(model, error) from error
     check_config(config, attention)
+
+
+def predicted(batch: TokenBatch) -> BoolArray:
+    """(B, L - 1) bool: True at positions whose next token is in the loss.
+
+    That token must count and not be the first of its document: packed documents do not see what
+    precedes them.
+    """
+    wanted = batch.counted[:, 1:].copy()
+    if batch.positions is not None:
+        wanted &= batch.positions[:, 1:] != 0
+    return wanted
+
+
+def feed_backward(model: PreTrainedModel, batch: TokenBatch) -> None:
+    """Run the model on a batch, then backward from its loss."""
+    try:
+        with torch.enable_grad():
+            output = model.base_model(**prepare(model, batch), use_cache=False)
+            hidden_BLD: Tensor = output.last_hidden_state
+            wanted = torch.from_numpy(predicted(batch)).to(hidden_BLD.device)
+            if not wanted.any():
+                return  # the activations are summed already, and no loss depends on them
+            hidden_RD = hidden_BLD[:, :-1][wanted]
+            targets_R = torch.from_numpy(batch.input_ids[:, 1:]).to(hidden_BLD.device)[wanted]
+            gradient_RD = _loss_gradient(model, output, hidden_RD.detach(), targets_R)
+            torch.autograd.backward([hidden_RD], [gradient_RD])
+    except RuntimeError as error:  # torch.OutOfMemoryError among them
+        if not isinstance(error, torch.OutOfMemoryError) and _CPU_REFUSAL not in str(error):
+            raise
+        sequences, length = batch.mask.shape
+        raise CheckpointError(
+            f"The activations that backward needs for {sequences} sequences of {length} tokens do "
+            f"not fit into memory; try {BACKWARD_OPTIONS}."
+        ) from error
+
+
+def _loss_gradient(
+    model: PreTrainedModel, output: Any, hidden_RD: Tensor, targets_R: Tensor
+) -> Tensor:
+    """dloss/dhidden, a block of positions at a time: logits are large."""
+    rows = max(1, _LOGIT_ELEMENTS // int(model.config.get_text_config().vocab_size))
+    gradients: list[Tensor] = []
+    parts = zip(torch.split(hidden_RD, rows), torch.split(targets_R, rows), strict=True)
+    for part_RD, part_R in parts:
+        leaf_RD = part_RD.requires_grad_()
+        logits_RV = _logits(model, output, leaf_RD)
+        wide = torch.promote_types(logits_RV.dtype, torch.float32)
+        device = logits_RV.device
+        loss = functional.cross_entropy(logits_RV.to(wide), part_R.to(device), reduction="sum")
+        if not loss.isfinite():
+            raise not_finite("The loss has", hidden_RD.dtype)
+        gradients += torch.autograd.grad(loss, leaf_RD)
+    return torch.cat(gradients)
+
+
+def _logits(model: PreTrainedModel, output: Any, hidden_RD: Tensor) -> Tensor:
+    """(R, V) from final hidden states, by the model's own forward: some scale or cap them."""
+
+    def ready(inner: Forward) -> Forward:
+        return lambda *args, **kwargs: type(output)(last_hidden_state=hidden_RD[None])
+
+    with ExitStack() as restore:
+        wrap_forward(model.base_model, ready, restore)
+        ids = torch.zeros((1, len(hidden_RD)), dtype=torch.int64, device=input_device(model))
+        logits: Tensor = model(input_ids=ids, use_cache=False).logits
+    return logits[0]
+
+
+@contextmanager
+def checkpointed(model: nn.Module, family: MoEFamily) -> Iterator[None]:
+    """While open, each decoder layer keeps only its input and is recomputed in backward.
+
+    transformers' own switch works in training mode only, where some routers draw random numbers.
+    """
+
+    def recomputed(inner: Forward) -> Forward:
+        return partial(checkpoint, inner, use_reentrant=False, preserve_rng_state=False)
+
+    with ExitStack() as restore:
+        for layer in decoder_layers(model, family):
+            wrap_forward(layer, recomputed, restore)
+        yield

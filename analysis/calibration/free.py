@@ -1,4 +1,4 @@
-"""Memory that this process may still take, and memory that it gives back at once."""
+"""How much memory this process may still take, and how to return freed memory at once."""
 
 import ctypes
 import os
@@ -20,8 +20,8 @@ _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 def free_memory(groups: Path = _GROUPS, own_group: Path = _OWN_GROUP) -> int:
     """Bytes for this process; processes of one run on one machine get equal shares.
 
-    `groups` is where control groups (version 2), which limit containers, are mounted; `own_group`
-    names those of this process.
+    `groups` is the mount of control groups (version 2), which limit containers; `own_group` names
+    those of this process.
     """
     free = int(psutil.virtual_memory().available)
     shared = min([free, *_left_in_groups(groups, own_group)]) // local_world()
@@ -32,18 +32,18 @@ def free_memory(groups: Path = _GROUPS, own_group: Path = _OWN_GROUP) -> int:
 
 
 def _left_in_groups(groups: Path, own_group: Path) -> Iterator[int]:
-    """What each limit leaves: that of the process's group and of those around it."""
+    """Bytes that each limit leaves: that of the process's group and of its parents."""
     lines = own_group.read_text().splitlines() if own_group.is_file() else []
     for line in lines:
         number, _, path = line.split(":", 2)
         if number != "0":  # version 1
             continue
         inner = groups / path.lstrip("/")
-        # Inside a container the mount may begin at its own group, and the path lead nowhere.
+        # Inside a container the mount may begin at its own group, so the path may not exist.
         for group in (inner, *(above for above in inner.parents if above.is_relative_to(groups))):
             limit = group / "memory.max"
             if limit.is_file() and (most := limit.read_text().strip()) != "max":
-                # Files that were read are held too, but may go at any time.
+                # Cached files count as held, but can be dropped at any time.
                 held = int((group / "memory.current").read_text())
                 counts = (group / "memory.stat").read_text().splitlines()
                 cached = dict(line.split() for line in counts).get("inactive_file", 0)
@@ -51,13 +51,13 @@ def _left_in_groups(groups: Path, own_group: Path) -> Iterator[int]:
 
 
 def give_back_memory() -> None:
-    """Let freed tensors leave the process instead of being kept for later; on Linux with glibc.
+    """Return freed tensors to the system instead of keeping them for reuse (glibc only).
 
-    Without it a process that loads and drops one layer after the other grows by the gaps between
-    them, and every thread reserves address space of its own.
+    Without it a process that loads and drops one layer after another grows by fragmentation, and
+    every thread reserves its own address space.
     """
-    # Products of matrices are compiled for each number of tokens that an expert gets; by default
-    # a thousand of them are kept. Read when the first product is computed.
+    # oneDNN compiles a matrix product for each number of tokens and keeps a thousand by default.
+    # It reads this variable at the first product.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8")
     if platform.libc_ver()[0] != "glibc":
         return

@@ -15,16 +15,12 @@ from analysis.durable import write_durably
 from analysis.errors import CheckpointError
 from analysis.json_text import parse_json
 
-# Beyond this share of the free memory they go to disk.
-_SHARE_OF_MEMORY = 0.25
+_SHARE_OF_MEMORY = 0.25  # of the free memory; larger hidden states go to disk
 _NAME = "hidden"
 
 
 def content_sum(tensors: Mapping[str, Tensor], text: str = "") -> str:
-    """CRC-32 of the names, shapes and bytes of tensors on the CPU, and of a text.
-
-    Kept beside them: what was saved is what is read, or is not used.
-    """
+    """CRC-32 of the names, shapes and bytes of CPU tensors, and of a text; detects damage."""
     found = zlib.crc32(text.encode())
     for name in sorted(tensors):
         tensor = tensors[name].contiguous()
@@ -34,14 +30,14 @@ def content_sum(tensors: Mapping[str, Tensor], text: str = "") -> str:
 
 
 def are_too_large(nbytes: int) -> bool:
-    """Whether hidden states of this size had better lie on disk."""
+    """Whether hidden states of this size belong on disk."""
     return nbytes > _SHARE_OF_MEMORY * free_memory()
 
 
 class HiddenStates:
-    """Hidden states of every batch before the layer under way and after it, in memory or on disk.
+    """Hidden states of every batch before and after the current layer, in memory or on disk.
 
-    Within the folder, `hidden-LAYER/BATCH.safetensors` is what a layer gets of a batch.
+    `hidden-LAYER/BATCH.safetensors` in the folder is a layer's input for a batch.
     """
 
     def __init__(self, folder: Path, *, on_disk: bool) -> None:
@@ -51,17 +47,19 @@ class HiddenStates:
         self._held: dict[int, Tensor] = {}
 
     def get(self, batch: int) -> Tensor:
-        """(sequences, length, width): what the layer under way gets of a batch."""
+        """(sequences, length, width): the current layer's input for a batch."""
         if self._on_disk:
             return _read(self._file(self._layer, batch))
         return self._held[batch]
 
     def put(self, layer: int, batch: int, hidden_BTD: Tensor) -> None:
-        """What a layer gets of a batch: the first one, or the one after that under way."""
+        """Store a layer's input for a batch: of the first layer, or of the one after the current.
+
+        In memory it replaces the current layer's input, which is not read again.
+        """
         if self._on_disk:
             _write(self._file(layer, batch), hidden_BTD)
         else:
-            # In place of what the layer before got: it is not asked for again.
             self._held[batch] = hidden_BTD.cpu()
 
     def advance(self) -> None:
@@ -69,13 +67,13 @@ class HiddenStates:
         self._layer += 1
 
     def save(self) -> None:
-        """Make what the layer under way gets durable, for a run that resumes later."""
+        """Write the current layer's inputs to disk, for a run that resumes later."""
         if not self._on_disk:
             for batch, hidden_BTD in self._held.items():
                 _write(self._file(self._layer, batch), hidden_BTD)
 
     def resume(self, layer: int, num_batches: int) -> None:
-        """Resume in front of `layer`, from what was saved."""
+        """Resume before `layer`, from what was saved."""
         self._layer = layer
         files = [self._file(layer, batch) for batch in range(num_batches)]
         if missing := [file for file in files if not file.is_file()]:
@@ -91,7 +89,7 @@ class HiddenStates:
         self._layer = 0
 
     def clear(self, but: int | None = None) -> None:
-        """Delete what is on disk, except what layer `but` gets."""
+        """Delete what is on disk, except the inputs of layer `but`."""
         for folder in self._folder.glob(f"{_NAME}-*"):
             if but is None or folder != self._file(but, 0).parent:
                 shutil.rmtree(folder)
@@ -101,13 +99,13 @@ class HiddenStates:
 
 
 def _read(file: Path) -> Tensor:
-    # Not mapped: address space may be scarce.
+    # Read, not mapped: address space may be scarce.
     data = file.read_bytes()
     try:
         header = parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")])
         hidden = safetensors.torch.load(data)
         if content_sum(hidden) != header["__metadata__"]["sum"]:
-            raise ValueError("it is not what was saved")  # noqa: TRY301
+            raise ValueError("the checksum differs")  # noqa: TRY301
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"The hidden states {file} of the unfinished run are damaged; delete the file "

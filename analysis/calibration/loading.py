@@ -1,4 +1,4 @@
-"""From a described checkpoint to a model and a tokenizer that run."""
+"""Load the model and the tokenizer of a checkpoint."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,8 +29,8 @@ from analysis.model import MoEModel
 from analysis.nonuniform.loading import auto_class_of
 from analysis.stats.groups import Group, misfit
 
-# What fits a quantised checkpoint are the statistics of the weights that it stands for, the same
-# with and without an accelerator. Kernels that compute in fewer bits round activations too.
+# Quantised checkpoints are dequantised, so that statistics are the same with and without an
+# accelerator: kernels that compute in fewer bits round activations too.
 DEQUANTISED_TYPE = "bfloat16"
 _METHODS: Mapping[str, Callable[[], Any]] = {
     "fp8": lambda: FineGrainedFP8Config(dequantize=True),
@@ -43,34 +43,30 @@ DTYPES = {
     "float16": torch.float16,
     "float64": torch.float64,
 }
-# What transformers may raise of a checkpoint: values of its configuration that no class expects
-# end in whatever the line that meets them raises.
+# What transformers may raise while it loads: it does not validate every value of a configuration.
 LOADING_ERRORS = (
     *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, MemoryError),
     *(OSError, RuntimeError, TypeError, ValueError, StrictDataclassError),
     safetensors.SafetensorError,
 )
 _SAYING = (ImportError, OSError, RuntimeError, ValueError, StrictDataclassError)
-# transformers makes an empty tokenizer where a checkpoint has none.
+# transformers makes an empty tokenizer if a checkpoint has none.
 _VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*", "*.tiktoken")
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where weights and hidden states lie while the model runs; changes no number."""
+    """Where weights and hidden states are kept during a run; changes no number."""
 
-    # "auto", "balanced", ... to spread the weights over devices, memory and disk as accelerate
-    # does; empty: all on one device.
+    # accelerate's "auto", "balanced", ..., which spread the weights over devices, memory and disk;
+    # empty: all on one device.
     device_map: str = ""
-    # At most so much on each device, as ("0", "20GiB") or ("cpu", "8GiB").
-    max_memory: tuple[tuple[str, str], ...] = ()
-    offload_folder: Path | None = None  # where weights go that fit nowhere else
+    max_memory: tuple[tuple[str, str], ...] = ()  # per device: ("0", "20GiB"), ("cpu", "8GiB")
+    offload_folder: Path | None = None  # for weights that fit nowhere else
     stream_layers: bool = False  # load one layer at a time and run all tokens through it
-    # Where hidden states go meanwhile; None: in memory while they are small.
-    hidden_states_dir: Path | None = None
+    hidden_states_dir: Path | None = None  # of a streamed run; None: in memory while small
     expert_parallel: bool = False  # each process holds a part of the experts
-    # Where a gradient is followed, keep each layer's input only and compute the layer again.
-    checkpoint_activations: bool = False
+    checkpoint_activations: bool = False  # for gradients: keep only each layer's input, recompute
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +75,13 @@ class CalibrationSettings:
 
     seq_len: int  # tokens in a sequence
     seed: int = 42  # of the order of documents
-    dtype: str = "auto"  # dtype of the computation; "auto" is the checkpoint's
+    dtype: str = "auto"  # of the computation; "auto" is the checkpoint's
     device: str = "auto"  # "cpu", "cuda", ...; "auto" is an accelerator if there is one
-    batch_size: int = 8  # sequences in one forward; does not change the numbers beyond rounding
-    trust_remote_code: bool = False  # run code that comes with the checkpoint; off unless asked for
+    batch_size: int = 8  # sequences in one forward; changes the numbers by rounding only
+    trust_remote_code: bool = False  # run code that comes with the checkpoint
     groups: tuple[Group, ...] = ("routed",)  # statistics to collect
-    # "eager", "sdpa", "flash_attention_2"; "auto" leaves it to transformers.
-    attention: str = "auto"
-    placement: Placement = Placement()  # where weights lie
+    attention: str = "auto"  # "eager", "sdpa", ...; "auto" leaves it to transformers
+    placement: Placement = Placement()
 
     def __post_init__(self) -> None:
         place = self.placement
@@ -100,7 +95,7 @@ class CalibrationSettings:
 
 
 def attention_option(settings: CalibrationSettings) -> dict[str, str]:
-    """What transformers' constructors take for the attention; nothing where it may choose."""
+    """transformers' argument for the attention implementation; empty to let it choose."""
     if settings.attention == "auto":
         return {}
     return {"attn_implementation": settings.attention}
@@ -109,7 +104,7 @@ def attention_option(settings: CalibrationSettings) -> dict[str, str]:
 def resolve_device(name: str) -> torch.device:
     """The device of this name; "auto" prefers an accelerator.
 
-    Of several processes on one machine each gets a device of its own, unless the name has a number.
+    Unless the name has a number, each of several processes on a machine gets its own device.
     """
     if name == "auto":
         accelerator = torch.accelerator.current_accelerator(check_available=True)
@@ -120,38 +115,38 @@ def resolve_device(name: str) -> torch.device:
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
-        raise CheckpointError(f"The device {name!r} cannot be used here; try cpu.") from error
+        raise CheckpointError(f"The device {name!r} is not available here; try cpu.") from error
 
 
 def resolve_dtype(name: str, model: MoEModel) -> str:
-    """Name of the dtype of the computation."""
+    """The dtype of the computation, by name."""
     stored = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
     own = DEQUANTISED_TYPE if model.quantisation else stored.get(model.dtype, model.dtype)
     resolved = own if name == "auto" else name
     if resolved not in DTYPES:
         raise CheckpointError(
-            f"Cannot compute in {resolved!r}; choose one of auto, {', '.join(DTYPES)}."
+            f"Cannot compute in {resolved!r}; use one of auto, {', '.join(DTYPES)}."
         )
     return resolved
 
 
 def load_tokenizer(model: MoEModel, *, trust_remote_code: bool = False) -> Tokenizer:
     """The checkpoint's own tokenizer."""
-    problem = f"{model.name} has no tokenizer that can be read; use a corpus of input_ids."
+    problem = f"{model.name} has no readable tokenizer; use a corpus of input_ids."
     if not any(any(model.checkpoint.path.glob(pattern)) for pattern in _VOCABULARIES):
         raise CheckpointError(problem)
     try:
         tokenizer: Tokenizer = AutoTokenizer.from_pretrained(
             model.checkpoint.path, trust_remote_code=trust_remote_code, verbose=False
         )
-    except Exception as error:  # tokenizers raises bare ones, transformers any of its many files
+    except Exception as error:  # tokenizers raises bare exceptions, transformers almost any
         raise CheckpointError(problem) from error
     return tokenizer
 
 
 @contextmanager
 def offload_space(placement: Placement) -> Iterator[Path | None]:
-    """A folder of its own for weights that fit nowhere else; gone afterwards."""
+    """A temporary folder for weights that fit nowhere else."""
     if placement.offload_folder is None:
         yield None
         return
@@ -164,7 +159,7 @@ def offload_space(placement: Placement) -> Iterator[Path | None]:
 def load_model(
     model: MoEModel, settings: CalibrationSettings, offload: Path | None = None
 ) -> PreTrainedModel:
-    """The model in evaluation mode, ready to run; `offload` takes weights that fit nowhere else."""
+    """The model in evaluation mode; `offload` is a folder for weights that fit nowhere else."""
     place, device = settings.placement, resolve_device(settings.device)
     placed: dict[str, Any] = {"device_map": None if device.type == "cpu" else {"": device}}
     if place.expert_parallel:
@@ -199,7 +194,7 @@ def load_model(
 
 
 def load_error(model: MoEModel, error: Exception) -> CheckpointError:
-    """What transformers says, in one line."""
+    """transformers' error in one line."""
     reason = str(error).strip().partition("\n")[0]
     if not isinstance(error, _SAYING):  # such as the key of a KeyError, which alone says little
         reason = f"{type(error).__name__} {reason}"
@@ -207,9 +202,9 @@ def load_error(model: MoEModel, error: Exception) -> CheckpointError:
 
 
 def why_not_loaded(model: MoEModel, *, trusted: bool = False) -> str:
-    """Why a checkpoint is not loaded here, in a sentence without an end; empty if it is.
+    """Why a checkpoint cannot be loaded, without a full stop; empty if it can.
 
-    `trusted`: code that comes with it may be run, and may bring the class.
+    If `trusted`, code that comes with it may be run and may define the class.
     """
     register_native(model.family.model_type)
     own_code = trusted and model.checkpoint.config.get("auto_map")
@@ -219,13 +214,13 @@ def why_not_loaded(model: MoEModel, *, trusted: bool = False) -> str:
 
 
 def dequantising_config(model: MoEModel) -> Any:
-    """What tells transformers to dequantise while loading; None where nothing is quantised."""
+    """The configuration that makes transformers dequantise on loading; None if not quantised."""
     method = model.quantisation
     if not method:
         return None
     if method not in _METHODS:
         raise UnsupportedModelError(
-            f"{model.name} is quantised with {method}, which cannot be calibrated; of quantised "
-            f"checkpoints {' and '.join(_METHODS)} can. Use the checkpoint in full precision."
+            f"{model.name} is quantised with {method}, which cannot be calibrated; "
+            f"{' and '.join(_METHODS)} can. Use the checkpoint in full precision."
         )
     return _METHODS[method]()

@@ -1,4 +1,4 @@
-"""What a calibration would take: memory in each way of running the model, and time."""
+"""Estimates of a calibration's memory, for each way of running the model, and of its time."""
 
 import re
 import time
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from analysis.calibration.backward import BACKWARD_OPTIONS
+from analysis.calibration.feed import BACKWARD_OPTIONS
 from analysis.calibration.free import free_memory
 from analysis.calibration.hidden import are_too_large
 from analysis.calibration.loading import (
@@ -28,11 +28,11 @@ from analysis.widths import expert_widths
 
 _GIB = 1 << 30
 _NUMBER = re.compile(r"\.(\d+)\.")
-# Attention, norms and routing run far below the speed of a large matrix product. Measured on the
-# demo model and on a 64-expert layer, a forward reaches a third of it.
+# A forward reaches a third of the speed of a large matrix product, measured on the demo model and
+# on a layer of 64 experts: attention, norms and routing are slower.
 _SHARE_OF_MATMUL_SPEED = 0.33
 _MEASURE_SECONDS = 0.2
-# Backward follows the inputs of every product, not the weights: as much again, and the head.
+# Backward differentiates the inputs of every product, not the weights: as much again, and the head.
 _TIMES_WITH_BACKWARD = 2.5
 
 
@@ -40,17 +40,16 @@ _TIMES_WITH_BACKWARD = 2.5
 class MemoryNeeds:
     """Estimated bytes in addition to the Python process."""
 
-    whole: int  # of the whole model on one device; in every process of a data parallel run
-    streamed: int  # of one layer at a time
-    free: int  # what this process may take of the device
-    # Of `whole`, what backward needs of the activations; 0 where nothing goes backward.
-    graph: int = 0
+    whole: int  # with the whole model on one device; in each process of a data parallel run
+    streamed: int  # with one layer at a time
+    free: int  # available to this process on the device
+    graph: int = 0  # the part of `whole` for the activations that backward needs
 
     @property
     def advice(self) -> str:
-        """Which way fits, as options of the command line."""
+        """What fits, as options of the command line."""
         if self.whole <= self.free:
-            return "fits as it is; more processes (torchrun) each need as much"
+            return "fits; each further process (torchrun) needs as much again"
         if self.graph:
             return f"does not fit: {BACKWARD_OPTIONS}; or --device-map auto"
         if self.streamed <= self.free:
@@ -60,19 +59,17 @@ class MemoryNeeds:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a calibration would take, estimated."""
+    """Estimated memory and time of a calibration."""
 
-    # Weights, sums and activations of the way that the settings choose; the Python process itself
-    # comes on top.
-    memory_bytes: int
-    needs: MemoryNeeds  # the same for each way, and what is free
+    memory_bytes: int  # for the chosen settings, in addition to the Python process
+    needs: MemoryNeeds  # for each way of running the model, and what is free
     seconds: float  # of the passes, without loading the model
 
 
 def memory_needs(
     model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings
 ) -> MemoryNeeds:
-    """What the whole model and a streamed run would take, and what there is."""
+    """What the whole model and a streamed run need, and what is free."""
     item = DTYPES[resolve_dtype(settings.dtype, model)].itemsize
     parts: Counter[str] = Counter()
     for entry in model.checkpoint.tensors.values():
@@ -81,8 +78,8 @@ def memory_needs(
     kept_sums = sums_of(model, settings.groups, len(sequences.rows)).tensors()
     sums = sum(tensor.nbytes for tensor in kept_sums.values())
     longest = max(len(row) for row in sequences.rows)
-    # Of each token a dozen numbers of the hidden size, and for each of its experts some 32 float64:
-    # the terms of the sums.
+    # Per token a dozen vectors of the hidden size, and per expert of a token some 32 float64: the
+    # terms of the sums.
     routed = model.layers[0].top_k * 8 * 32
     running = settings.batch_size * longest * (12 * model.hidden_size * item + routed)
     graph = _graph_bytes(model, settings, settings.batch_size * longest)
@@ -98,11 +95,10 @@ def memory_needs(
 
 
 def _graph_bytes(model: MoEModel, settings: CalibrationSettings, tokens: int) -> int:
-    """Activations of a batch that backward needs; 0 where nothing goes backward.
+    """Bytes of a batch's activations that backward needs; 0 without the group `gradient`.
 
-    Counted in numbers per token and layer: norms, projections and attention keep about 14 of the
-    hidden size; each routed expert 3 of its width and 2 of its output. Attention that keeps its
-    matrix of positions needs more.
+    Per token and layer, norms, projections and attention keep about 14 vectors of the hidden size,
+    each routed expert 3 of its width and 2 of its output. Eager attention needs more.
     """
     if "gradient" not in settings.groups:
         return 0
@@ -118,7 +114,7 @@ def _graph_bytes(model: MoEModel, settings: CalibrationSettings, tokens: int) ->
 
 
 def check_fits(model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings) -> None:
-    """Refuse a model that is larger than memory, before it is loaded."""
+    """Refuse a model that does not fit into memory, before it is loaded."""
     place = settings.placement
     if place.stream_layers or place.device_map or place.expert_parallel:
         return
@@ -129,17 +125,17 @@ def check_fits(model: MoEModel, sequences: TokenSequences, settings: Calibration
     whole, free, graph, streamed = (f"{size / _GIB:.1f} GiB" for size in sizes)
     if needs.graph:
         raise CheckpointError(
-            f"{model.name} needs about {whole}, {graph} of them for the activations that backward "
-            f"needs, and {free} are free. What helps: {BACKWARD_OPTIONS}."
+            f"{model.name} needs about {whole}, {graph} of it for the activations that backward "
+            f"needs, but {free} is free. Try {BACKWARD_OPTIONS}."
         )
     raise CheckpointError(
-        f"{model.name} needs about {whole}, of which {free} are free. With --stream-layers it "
-        f"needs about {streamed}; or spread it with --device-map auto --offload-folder DIR."
+        f"{model.name} needs about {whole}, but {free} is free. With --stream-layers it needs "
+        f"about {streamed}; or spread it with --device-map auto --offload-folder DIR."
     )
 
 
 def active_params(model: MoEModel) -> int:
-    """Parameters in matrix products for one token: without embeddings, with top_k experts."""
+    """Parameters in the matrix products of one token: top_k experts a layer, no embeddings."""
     layers = {layer.index: layer for layer in model.layers}
     active = 0
     for entry in model.checkpoint.tensors.values():
@@ -156,7 +152,7 @@ def active_params(model: MoEModel) -> int:
 
 
 def _matmul_speed(model: MoEModel, settings: CalibrationSettings) -> float:
-    """Multiply-adds per second, measured here and now."""
+    """Multiply-adds per second, measured now on this device."""
     device = resolve_device(settings.device)
     dtype = DTYPES[resolve_dtype(settings.dtype, model)]
     left = torch.ones(512, model.hidden_size, dtype=dtype, device=device)
@@ -165,14 +161,14 @@ def _matmul_speed(model: MoEModel, settings: CalibrationSettings) -> float:
     stop = time.monotonic() + _MEASURE_SECONDS
     while time.monotonic() < stop:
         started = time.perf_counter()
-        # As in a model, whose weights are (out, in); reading a value waits for the device.
+        # Weights are (out, in), as in a model; reading a value waits for the device.
         float(torch.nn.functional.linear(left, right)[0, 0])
         best = max(best, 512 * 512 * model.hidden_size / (time.perf_counter() - started))
     return best
 
 
 def estimate(model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings) -> Estimate:
-    """What memory and time to expect; the model is not loaded, and refused if it cannot be."""
+    """Expected memory and time, without loading the model; refuses one that cannot be loaded."""
     if why := why_not_loaded(model, trusted=settings.trust_remote_code):
         raise UnsupportedModelError(f"{model.name} cannot be calibrated: {why}.")
     needs = memory_needs(model, sequences, settings)

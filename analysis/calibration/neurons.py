@@ -1,4 +1,4 @@
-"""The group `gradient`: what each neuron of an expert writes, and how much the loss feels of it.
+"""The group `gradient`: how much each neuron of an expert writes, and how the loss depends on it.
 
 Neuron c of an expert adds e_c(x) = a_c(x) w_c to its output: a_c is its activation, w_c its column
 of down. Over the tokens routed to the expert this keeps, as float64,
@@ -7,8 +7,8 @@ of down. Over the tokens routed to the expert this keeps, as float64,
     slopes   sum of (dloss/de_c . u)^2 = sum of (dloss/da_c)^2 / ||w_c||^2,  u = w_c / ||w_c||
     peaks    maximum of ||e_c||       = ||w_c|| * maximum of |a_c|
 
-The first and the last are known in the forward pass; backward computes dloss/da_c anyway, and a
-hook hears it. Why these two sums are all that HEAPr needs: docs/concepts/heapr.md.
+The first and the last come from the forward pass; backward computes dloss/da_c anyway, and a hook
+records it. docs/concepts/heapr.md shows why HEAPr needs only these two sums.
 Shape suffixes as in `experts`, and R tokens of one expert, M its neurons.
 """
 
@@ -32,22 +32,21 @@ def column_squares(experts: nn.Module, expert: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class LayerNeurons:
-    """What one batch tells of the neurons of one layer."""
+    """What one batch adds for the neurons of one layer."""
 
     sums: GroupSums  # with the group `gradient`
     layer: int
     device: torch.device  # where its experts are
-    mask_S: Tensor | None  # for each routed pair, whether its token counts; None: all of them
-    # By layer and expert, `column_squares`; filled here, as weights stay the same.
-    squares: dict[tuple[int, int], Tensor]
+    mask_S: Tensor | None  # whether each routed pair's token counts; None: all do
+    squares: dict[tuple[int, int], Tensor]  # by layer and expert: cache of `column_squares`
 
     def _of(self, name: str) -> Tensor:
         return self.sums.of(name, self.layer, self.device)
 
     def listen(self, experts: nn.Module, expert: int, span: slice, a_RM: Tensor) -> None:
-        """Add the activations of one expert now, and their gradient when backward gets there.
+        """Add the activations of one expert now, and their gradient when backward reaches them.
 
-        `span` are its pairs among all of the layer; `a_RM`, on its tokens, is part of the graph.
+        `span` selects its pairs among the layer's; `a_RM`, on its tokens, is part of the graph.
         """
         real_R = None if self.mask_S is None else self.mask_S[span]
         if real_R is not None and not real_R.any():
@@ -70,19 +69,19 @@ class LayerNeurons:
         slopes_EM = self._of("slopes")
         counted_RM = _counted(grad_RM.detach(), real_R, slopes_EM)
         squares_M = _sum_of_squares(counted_RM)
-        # A neuron whose column is zero writes nothing, and the loss feels nothing of it.
+        # A neuron with a zero column writes nothing, so the loss does not depend on it.
         slopes_EM[expert] += torch.where(norm_M == 0, 0.0, squares_M / norm_M)
 
 
 def _counted(values_RM: Tensor, real_R: Tensor | None, sums_EM: Tensor) -> Tensor:
     """Rows of tokens that count, and columns of neurons that are on disk.
 
-    Where experts of a layer have several widths, those that are loaded are filled up with zeros.
+    If a layer's experts differ in width, the narrower ones are loaded padded with zeros.
     """
     rows_RM = values_RM if real_R is None else values_RM[real_R]
     return rows_RM[:, : sums_EM.shape[1]]
 
 
 def _sum_of_squares(values_RM: Tensor) -> Tensor:
-    # Many times faster on a CPU than `vector_norm` with a dtype. A copy also of what is float64.
+    # Many times faster on a CPU than `vector_norm` with a dtype. copy=True: squared in place.
     return values_RM.to(torch.float64, copy=True).square_().sum(dim=0)

@@ -1,7 +1,7 @@
 """Documents whose answers the model writes itself (MoE Pathfinder, section 3.1).
 
-The last answer of a document is replaced by the model's own greedy one; what comes before it, the
-prompt, stays token by token.
+The last answer of a document is replaced by the model's own greedy one; the tokens before it, the
+prompt, stay.
 """
 
 from collections.abc import Generator, Iterator
@@ -25,24 +25,23 @@ class Answering:
     """Which documents are answered, and how."""
 
     corpus: str  # name of the corpus, for messages
-    sampling: Sampling  # how much of it is wanted
-    tokenizer: Tokenizer | None  # of the model; None where the documents are token ids
-    # A choice among the documents, made with the answers that they have.
-    selection: Selection | None = None
-    max_new_tokens: int = 256  # length of an answer at most
-    batch_size: int = 8  # prompts that are answered at once
+    sampling: Sampling  # how much of it is needed
+    tokenizer: Tokenizer | None  # of the model; None if the documents are token ids
+    selection: Selection | None = None  # made on the documents with their original answers
+    max_new_tokens: int = 256  # longest answer
+    batch_size: int = 8  # prompts answered at once
 
 
 def own_answers(
     model: PreTrainedModel, source: Source, wanted: Answering
 ) -> Generator[Progress, None, Source]:
-    """As many documents as the sampling needs, as token ids with the model's answers."""
+    """Documents as token ids with the model's answers, as many as the sampling needs."""
     if source.join is not None:
         raise CorpusError(
             f"The corpus {wanted.corpus} is one text without prompts; use --answers given."
         )
     if model.dtype is torch.float64:
-        model.set_experts_implementation("eager")  # grouped products end at float32
+        model.set_experts_implementation("eager")  # grouped products do not support float64
     sampling, remaining = wanted.sampling, _prompts(source, wanted)
     documents: list[Document] = []
     tokens = 0
@@ -64,7 +63,7 @@ def own_answers(
 
 
 def answered_sampling(sampling: Sampling, *, was_text: bool) -> Sampling:
-    """How the answered documents, which are token ids now, are cut as they would have been."""
+    """A sampling that cuts the answered documents, now token ids, as it would have cut the text."""
     if not was_text:
         return sampling
     packing = "concatenate" if sampling.packing == "auto" else sampling.packing
@@ -72,7 +71,7 @@ def answered_sampling(sampling: Sampling, *, was_text: bool) -> Sampling:
 
 
 def _prompts(source: Source, wanted: Answering) -> Iterator[tuple[int, ...]]:
-    """Of each document the tokens before the last run of those that belong to an answer."""
+    """The prompt of each document: its tokens before the last answer."""
     drawn, corpus = source.drawn(wanted.sampling.seed), wanted.corpus
     encoded: Iterator[Tokens] = (
         encode(each, wanted.tokenizer, "response", corpus) for each in drawn
@@ -96,6 +95,6 @@ def _prompts(source: Source, wanted: Answering) -> Iterator[tuple[int, ...]]:
             yield tuple(document.ids[:start].tolist())
     except NoResponseError as error:
         raise CorpusError(
-            f"{error.reason}; --answers own needs a corpus of prompts and answers, or use "
-            "--answers given."
+            f"{error.reason}; --answers own needs a corpus of prompts and answers. Use --answers "
+            "given otherwise."
         ) from error

@@ -1,46 +1,55 @@
-"""An unfinished run: its lock, the state on disk from which it goes on, and when to save it."""
+"""An unfinished run: its lock, its saved state, and what its manifest says of how it was made."""
 
 import json
 import logging
+import platform
+import resource
 import shutil
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import safetensors
 import safetensors.torch
+import torch
+import transformers
 from filelock import FileLock, Timeout
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from analysis.calibration.distributed import Processes, Sums, folded
 from analysis.calibration.expert_parallel import joined
 from analysis.calibration.hidden import content_sum
+from analysis.calibration.loading import CalibrationSettings, resolve_device
 from analysis.calibration.sums import GroupSums
 from analysis.durable import PARTIAL, partial_of, written_durably
 from analysis.errors import StatsError
+from analysis.stats.store import now
 from analysis.stats.tables import RunManifest
 
 logger = logging.getLogger(__name__)
 
 _STATE = "state.safetensors"
 _SAVE_EVERY_SECONDS = 30.0
-# Sums of large models take long to write; saving them stays below a twentieth of the time.
-_TIMES_THE_SAVE = 20
+_TIMES_THE_SAVE = 20  # saving the sums of a large model takes at most a twentieth of the time
 
 
 @dataclass(slots=True)
 class RunState:
-    """Where a run stands, which all its processes agree on."""
+    """Progress of a run, the same in all its processes."""
 
-    done: int = 0  # sequences that are in the sums; not used where layers are streamed
-    tokens: int = 0  # their tokens, once for each layer where layers are streamed
+    done: int = 0  # sequences in the sums; unused if layers are streamed
+    tokens: int = 0  # their tokens, counted once per layer if layers are streamed
     seconds: float = 0.0  # time spent on them
-    layers: int = 0  # layers done, where they are streamed
-    way: str = "batches"  # how the run goes through the work; another way cannot go on from here
+    layers: int = 0  # layers done, if they are streamed
+    way: str = "batches"  # order of the work; a run with another order cannot resume from here
     attention: str = ""  # implementation that the model used
-    devices: str = ""  # where its weights lay
+    devices: str = ""  # of its weights
 
 
 class PartialRun:
@@ -55,8 +64,8 @@ class PartialRun:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the run; the directory exists meanwhile, and afterwards if something is in it."""
-        # Not made before the lock is held: whoever holds it may rename the directory away.
+        """Hold the run's lock and directory, which is removed afterwards if it is empty."""
+        # Made only under the lock: its holder may rename the directory away.
         self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with self._lock:
@@ -66,7 +75,7 @@ class PartialRun:
                 finally:
                     if self.path.is_dir() and not any(self.path.iterdir()):
                         self.path.rmdir()
-                    # While it is held: afterwards it may be another's.
+                    # Before it is released: afterwards it may belong to another process.
                     Path(self._lock.lock_file).unlink(missing_ok=True)
         except Timeout as error:
             raise StatsError(
@@ -80,10 +89,10 @@ class PartialRun:
         return time.monotonic() - self._saved_at > pause
 
     def save(self, parts: Sequence[Mapping[str, Tensor]], state: RunState) -> None:
-        """Replace the saved state in one step.
+        """Replace the saved state atomically.
 
-        One part for each process, so that each gets its own sums back: the numbers then do not
-        depend on where a run stopped.
+        Keeps one part per process, so each gets its own sums back and the numbers do not depend on
+        where a run stopped.
         """
         started = time.monotonic()
         tensors = {
@@ -101,7 +110,7 @@ class PartialRun:
         self._save_took = self._saved_at - started
 
     def restore(self) -> tuple[RunState, list[dict[str, Tensor]]]:
-        """The saved state and the sums of each process; no sums when there are none of this run."""
+        """The saved state and the sums of each process; no sums if none of this run are saved."""
         path = self.path / _STATE
         if not path.is_file():
             return RunState(), []
@@ -112,7 +121,7 @@ class PartialRun:
                     return RunState(), []
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             if content_sum(tensors, metadata["state"]) != metadata["sum"]:
-                raise ValueError("it is not what was saved")  # noqa: TRY301
+                raise ValueError("the checksum differs")  # noqa: TRY301
             state = RunState(**json.loads(metadata["state"]))
         except (safetensors.SafetensorError, ValueError, KeyError, TypeError):
             logger.warning("The saved state %s cannot be read; starting over.", path)
@@ -131,43 +140,42 @@ class PartialRun:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A run under way, in one of its processes."""
+    """A run in progress, as one of its processes sees it."""
 
-    manifest: RunManifest  # what the run will be
-    processes: Processes  # who takes part
-    partial: PartialRun | None  # where the first process keeps the state; None in the others
+    manifest: RunManifest  # of the finished run, without its measurements
+    processes: Processes
+    partial: PartialRun | None  # where the first process saves; None in the others
     sums: GroupSums  # this process's share
-    state: RunState  # where the run stands
-    # All processes run the same batches, each with a part of the experts.
-    shares_batches: bool = False
+    state: RunState
+    shares_batches: bool = False  # every process runs all batches, with a part of the experts
 
     @property
     def turn(self) -> int:
-        """Batches that are run at the same time, by all processes together."""
+        """Batches that all processes together run at a time."""
         return 1 if self.shares_batches else self.processes.world
 
     def save(self) -> None:
-        """Save where the run stands; all processes take part."""
+        """Save the progress; all processes must call this."""
         parts = self.processes.gather(self.sums.tensors())
         if self.partial:
             self.partial.save(parts, self.state)
 
     def is_due(self) -> bool:
-        """Whether the first process finds that it is time to save."""
+        """Whether it is time to save, as the first process decides."""
         return bool(self.processes.share(self.partial.is_due() if self.partial else None))
 
     def collect(self) -> None:
-        """Bring all sums together in the first process."""
+        """Combine all sums in the first process."""
         parts = self.processes.incoming(self.sums.tensors())
-        # Blocks of experts are no larger together than the whole; sums of all experts are.
+        # Blocks of experts together are as large as the whole, so they may all be held at once.
         if total := joined(list(parts)) if self.shares_batches else folded(parts):
             self.sums.load(total)
 
 
 def resumed(processes: Processes, partial: PartialRun | None, way: str) -> tuple[RunState, Sums]:
-    """Where the run goes on, and the sums that this process has from before; empty: none.
+    """The state to resume from and this process's saved sums, empty if there are none.
 
-    `partial` is None in all processes but the first. What was saved in another `way` is dropped.
+    `partial` is None in all processes but the first. A state saved by another `way` is dropped.
     """
     state, parts = partial.restore() if partial else (RunState(), [])
     if state.way != way or not parts:
@@ -179,6 +187,49 @@ def resumed(processes: Processes, partial: PartialRun | None, way: str) -> tuple
     if not shared["parts"]:
         return state, {}
     if parts and len(parts) != processes.world:
-        # Fewer or more processes than before: the first one takes all that there is.
+        # With another number of processes than before the first one takes all sums.
         parts = [folded(parts)] + [{} for _ in range(processes.world - 1)]
     return state, processes.scatter(parts)
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Peak memory of this process: on the accelerator if it ran there."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    unit = 1 if sys.platform == "darwin" else 1024  # Linux counts KiB, macOS bytes
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def note_model(state: RunState, loaded: PreTrainedModel, settings: CalibrationSettings) -> None:
+    """Record what only the loaded model tells: a resumed run may not load it again."""
+    state.attention = str(loaded.config.get_text_config()._attn_implementation)
+    devices = {str(resolve_device(settings.device))}
+    if settings.placement.device_map:
+        # accelerate names an accelerator by its number.
+        places = loaded.hf_device_map.values()
+        devices = {f"cuda:{place}" if isinstance(place, int) else str(place) for place in places}
+    state.devices = ", ".join(sorted(devices))
+
+
+def made(work: Work, settings: CalibrationSettings) -> dict[str, Any]:
+    """The manifest's `made`: host, time, memory and versions; not part of the digest."""
+    state, device = work.state, resolve_device(settings.device)
+    by_layers, by_experts = settings.placement.stream_layers, settings.placement.expert_parallel
+    return {
+        "created_at": now(),
+        "batch_size": settings.batch_size,
+        "device": state.devices,
+        "processes": work.processes.world,
+        "way": "layers" if by_layers else "experts" if by_experts else "batches",
+        "attention": state.attention,
+        "system": f"{platform.system()} {platform.machine()}",
+        "seconds": round(state.seconds, 2),
+        "tokens_per_second": round(work.manifest.num_tokens / max(state.seconds, 1e-9), 1),
+        "peak_memory_bytes": peak_memory_bytes(device),
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__.partition("+")[0],
+            "transformers": transformers.__version__,
+            "numpy": np.__version__,
+        },
+    }

@@ -1,4 +1,4 @@
-"""One layer's share of a batch, added to the sums."""
+"""Adds what one layer computes in one batch to the sums."""
 
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -17,21 +17,21 @@ from analysis.stats.tables import EXPONENTS, GATES, MOMENT_COLUMNS, moment_colum
 
 @dataclass(slots=True)
 class Collection:
-    """What the experts function needs to know while collection is on."""
+    """What the experts function needs while collecting."""
 
     layer_of: Mapping[nn.Module, int]  # decoder index of each experts module
-    sums: GroupSums  # where to add
-    mask_T: Tensor | None = None  # True at tokens of the current batch that count; None when all do
-    shard_T: Tensor | None = None  # the shard of each token; None when all are of the first
-    sample_T: Tensor | None = None  # the sample of each token, for the group `dense`
-    # By layer, what its router said just before its experts run.
-    rerouted: dict[int, Rerouting] = field(default_factory=dict)
-    scratch: Scratch = field(default_factory=Scratch)  # memory that one layer after the other uses
-    # By layer and expert, what `LayerNeurons` keeps of the weights.
-    squares: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+    sums: GroupSums
+    # Of each token of the current batch: whether it counts (None: all do), its shard (None: the
+    # first), and its sample, for the group `dense`.
+    mask_T: Tensor | None = None
+    shard_T: Tensor | None = None
+    sample_T: Tensor | None = None
+    rerouted: dict[int, Rerouting] = field(default_factory=dict)  # by layer, until its experts run
+    scratch: Scratch = field(default_factory=Scratch)  # reused by all layers
+    squares: dict[tuple[int, int], Tensor] = field(default_factory=dict)  # see `LayerNeurons`
 
 
-# Where a process holds a part of the experts only: the gate weights of all, (T, K).
+# (T, K) gate weights of all experts, if a process holds only a part of the experts.
 WHOLE_WEIGHTS: ContextVar[Tensor | None] = ContextVar("moeprune_whole_weights", default=None)
 
 
@@ -54,7 +54,6 @@ def _moments(weights_TK: Tensor, order_S: Tensor, norms_S: Tensor) -> Tensor:
 class RoutedPairs:
     """Pairs of a token and one of its experts, sorted by expert, by token within an expert."""
 
-    # Expert and token of each pair.
     expert_S: Tensor
     token_S: Tensor
     order_S: Tensor  # position of each pair in the flattened (T, K) arrays
@@ -62,14 +61,14 @@ class RoutedPairs:
 
 
 def route(index_TK: Tensor, num_experts: int) -> RoutedPairs:
-    """Sort the (T, K) selected ids by expert; those of other processes are left out.
+    """Sort the (T, K) selected ids by expert, without those of other processes.
 
-    An expert's tokens come by their place among its top k, then in their own order, as in the loop
-    of transformers: some kernels round a row by its place in the matrix.
+    Within an expert, pairs are sorted by top-k place, then by token, as in transformers' loop: some
+    kernels round a row differently by its place in the matrix.
     """
     tokens, places = index_TK.shape
     expert_S, order_S = torch.sort(index_TK.T.reshape(-1), stable=True)
-    # Ids beyond the last expert stand for experts of another process. They sort to the end.
+    # Ids beyond the last expert belong to another process; they sort to the end.
     counts = torch.bincount(expert_S, minlength=num_experts)[:num_experts].tolist()
     routed = slice(sum(counts))
     token_S, place_S = order_S[routed] % tokens, order_S[routed] // tokens
@@ -86,8 +85,7 @@ def layer_dense(collection: Collection, layer: int, device: torch.device) -> Lay
 class Recorder:
     """Adds what one layer computes in one batch to the sums, outside of any gradient.
 
-    `routing` has the routed pairs in the order in which their outputs come; `hidden_TD` is what the
-    experts take.
+    `routing` has the routed pairs in the order of their outputs; `hidden_TD` is the experts' input.
     """
 
     def __init__(
@@ -117,14 +115,14 @@ class Recorder:
 
     @torch.no_grad()
     def add(self, expert: int, span: slice, f_RD: Tensor) -> None:
-        """Outputs of one expert on its own tokens: norms and vector sum."""
+        """Add the outputs of one expert on its own tokens: norms and vector sum."""
         wide = torch.promote_types(f_RD.dtype, torch.float32)
         self._norms_S[span] = torch.linalg.vector_norm(f_RD, dim=-1, dtype=wide).double()
         real_RD = f_RD if self._mask_S is None else f_RD[self._mask_S[span]]
         self._vectors_ED[expert] += real_RD.sum(dim=0, dtype=torch.float64)
 
     def add_dense(self, run: ExpertForward, routed_TD: Tensor) -> None:
-        """Every expert on every token, where that was asked for; `routed_TD` is the output."""
+        """Run every expert on every token if `dense` is collected; `routed_TD` is the output."""
         if "dense" in self._sums.groups:
             dense = layer_dense(self._collection, self._layer, self._device)
             dense.add_experts(run, self._hidden_TD, routed_TD)
@@ -133,7 +131,7 @@ class Recorder:
     def close(self, index_TK: Tensor, weights_TK: Tensor) -> None:
         """The fifteen sums of every expert, and its damage."""
         self._check_outputs()
-        # Before the damage: a NaN is not even equal to itself, so gates would seem to be others.
+        # Before the damage, whose comparison of gates a NaN would fail.
         bad_T = ~weights_TK.isfinite().all(dim=-1)
         if (bad_T if self._mask_T is None else bad_T & self._mask_T).any():
             raise not_finite(f"The router of layer {self._layer} gave", self._hidden_TD.dtype)
@@ -141,8 +139,8 @@ class Recorder:
         if "damage" in self._sums.groups:
             if not (self.damage and self.damage.is_of(index_TK, weights_TK)):
                 raise UnsupportedModelError(
-                    f"The experts of layer {self._layer} do not get what the router returns, so "
-                    "their damage is not known; leave the group damage out."
+                    f"The experts of layer {self._layer} do not receive the router's output, so "
+                    "their damage is unknown; leave out the group damage."
                 )
             self._add("damage", self.damage.norms().reshape(-1)[self._routing.order_S])
             counted = len(weights_TK) if self._mask_T is None else int(self._mask_T.sum())
@@ -152,7 +150,7 @@ class Recorder:
     def _add(self, name: str, terms: Tensor) -> None:
         """Add one term of each pair to its expert's sum in its token's shard."""
         if self._mask_S is not None:
-            # Not multiplied by the mask: padding may overflow.
+            # Filled, not multiplied: padding may overflow.
             wanted = self._mask_S.reshape(-1, *(1 for _ in terms.shape[1:]))
             terms = terms.masked_fill(~wanted, 0.0)
         sums = self._sums.of(name, self._layer, self._device)
@@ -174,5 +172,5 @@ class Recorder:
 
 
 def _moved(tensor: Tensor | None, device: torch.device) -> Tensor | None:
-    """The layers of a model may be on several devices, and the batch on the first."""
+    """Move a tensor of the batch to a layer's device, which may be another one."""
     return None if tensor is None else tensor.to(device)

@@ -1,7 +1,7 @@
-"""What a router would do without an expert: its own forward, run again on the tokens that chose it.
+"""What a router would choose without an expert: its forward, rerun on the tokens that chose it.
 
-Nothing is assumed of the router but which of its tensors have an entry per expert, so the answer
-is the pruned model's, whatever the router does with its scores.
+This assumes only which of the router's tensors have an entry per expert, so the answer is that of
+the pruned model, whatever the router does with its scores.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,31 +26,31 @@ Listener = Callable[[tuple[Tensor, ...], Without], None]
 
 
 def check_removable(family: MoEFamily, layer: MoELayer) -> None:
-    """Refuse a router that does not work when any one expert is gone.
+    """Refuse a router that cannot work with one expert removed.
 
-    A layer may be left with fewer than top_k experts: it then selects all of them.
+    A layer left with fewer than top_k experts selects all of them.
     """
     left_in_group = layer.num_experts // layer.num_groups - 1
     needs_group = layer.least_per_group > 1 and left_in_group < layer.least_per_group
     if needs_group or layer.num_experts - 1 < family.fixed_top_k:
         raise StatsError(
-            f"The router of layer {layer.index} works only with all of its {layer.num_experts} "
-            "experts, so the damage of removing one is not defined; leave the group damage out."
+            f"The router of layer {layer.index} needs all of its {layer.num_experts} experts, so "
+            "the damage of removing one is undefined; leave out the group damage."
         )
 
 
 class Removal:
-    """One layer's router, which can be asked what it would do without an expert.
+    """One layer's router, rerun without an expert.
 
-    In a router that chooses among groups an expert is masked inside its group instead of cut out,
-    since without it the groups would be others.
+    A router that chooses among groups masks the expert inside its group instead of cutting it out,
+    which would change the groups.
     """
 
     def __init__(self, parts: RouterParts, layer: MoELayer) -> None:
         self._parts = parts
         self._layer = layer
-        self._expert: int | None = None  # the one that is gone right now
-        self._logits: Tensor | None = None  # of the forward under way
+        self._expert: int | None = None  # currently removed
+        self._logits: Tensor | None = None  # of the current forward
 
     def attach(self, listener: Listener, restore: ExitStack) -> None:
         """Call `listener` after every forward of the router until `restore` closes."""
@@ -82,7 +82,7 @@ class Removal:
             try:
                 listener(result, without)
             finally:
-                self._logits = None  # (T, E): not to be held while the other layers run
+                self._logits = None  # (T, E): not kept while the other layers run
             return result
 
         return forward
@@ -111,7 +111,7 @@ class Removal:
         return next(found, Holder(module, {}))
 
     def _argument(self, value: Any) -> Any:
-        """A further argument of the router; a tensor of the block around it loses the expert."""
+        """A further argument of the router; the block's own tensors lose the expert's entry."""
         if not isinstance(value, Tensor):
             return value
         holder = self._holder_of(self._parts.block)
@@ -120,7 +120,7 @@ class Removal:
                 return self._reduced_tensor(holder, name, tensor)
         raise UnsupportedModelError(
             f"The router of layer {self._layer.index} takes a tensor that the table of families "
-            "does not name, so it cannot be run without an expert; leave the group damage out."
+            "does not list, so it cannot run without an expert; leave out the group damage."
         )
 
     def _reduced_tensor(self, holder: Holder, name: str, tensor: Tensor) -> Tensor:
@@ -132,14 +132,14 @@ class Removal:
 
     @contextmanager
     def _reduced(self, holder: Holder) -> Iterator[None]:
-        """The module without the expert that is gone right now, if one is."""
+        """The module without the currently removed expert, if any."""
         with ExitStack() as restore:
             if self._expert is not None and not self._masks:
                 weight = next(holder.module.parameters(), torch.empty(0))
                 restore.enter_context(cut(holder, self._kept(weight.device)))
             elif self._expert is not None:
                 for name, tensor in tuple(holder.tensors()):
-                    # The matrix stays: its product is masked.
+                    # The matrix stays whole: its product is masked.
                     if (holder.module, name) != self._parts.matrix:
                         reduced = self._reduced_tensor(holder, name, tensor)
                         replace_tensor(holder.module, name, reduced, restore)
@@ -147,9 +147,9 @@ class Removal:
 
     @contextmanager
     def _given(self, rows: Tensor) -> Iterator[None]:
-        """The router's logits without the expert, taken from those that it has computed.
+        """The router's logits without the expert, from those already computed.
 
-        They are the same numbers, but for rounding, and need no further product.
+        They equal recomputed ones up to rounding and save the product.
         """
         if self._logits is None and not self._masks:
             yield
@@ -157,7 +157,7 @@ class Removal:
         if self._logits is None:
             raise UnsupportedModelError(
                 f"The router of layer {self._layer.index} computes its logits in a way that "
-                "cannot be masked inside a group; leave the group damage out."
+                "cannot be masked inside a group; leave out the group damage."
             )
         logits = self._logits.reshape(-1, self._layer.num_experts).index_select(0, rows)
         if self._masks:
@@ -169,7 +169,7 @@ class Removal:
 
 
 class _Logits(TorchFunctionMode):
-    """While active, the first linear map onto the experts is recorded, or gives `logits`."""
+    """While active, records the first linear map onto the experts, or replaces it by `logits`."""
 
     def __init__(self, num_experts: int, logits: Tensor | None = None) -> None:
         super().__init__()

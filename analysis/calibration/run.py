@@ -1,4 +1,4 @@
-"""The calibration run: load, feed every sequence once, save the sums; resumable."""
+"""The calibration run, resumable: load the model, feed every sequence once, save the sums."""
 
 import time
 from collections.abc import Generator
@@ -10,11 +10,10 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from analysis.calibration.backward import checkpointed, feed_backward
 from analysis.calibration.distributed import Processes, join
 from analysis.calibration.expert_parallel import block_sums, check_divides
 from analysis.calibration.experts import collecting
-from analysis.calibration.feed import feed
+from analysis.calibration.feed import checkpointed, feed, feed_backward
 from analysis.calibration.loading import (
     DTYPES,
     CalibrationSettings,
@@ -23,8 +22,7 @@ from analysis.calibration.loading import (
     resolve_dtype,
 )
 from analysis.calibration.memory import check_fits
-from analysis.calibration.partial import PartialRun, Work, resumed
-from analysis.calibration.provenance import made, note_model
+from analysis.calibration.partial import PartialRun, Work, made, note_model, resumed
 from analysis.calibration.streamed import stream
 from analysis.calibration.sums import sums_of
 from analysis.calibration.tables import finish, measured
@@ -39,7 +37,7 @@ from analysis.stats.tables import SCHEMA_VERSION, CorpusRef, RunManifest, measur
 
 
 def corpus_ref(sequences: TokenSequences, batch_size: int) -> CorpusRef:
-    """What the manifest says of the corpus."""
+    """The manifest's entry of the corpus."""
     return CorpusRef(
         name=sequences.corpus,
         digest=sequences.digest,
@@ -57,7 +55,7 @@ def corpus_ref(sequences: TokenSequences, batch_size: int) -> CorpusRef:
 def plan_run(
     model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings
 ) -> RunManifest:
-    """The manifest that the run will have, without its measurements; nothing is loaded."""
+    """The manifest of the run without its measurements; loads no model."""
     largest = max((int(row.max()) for row in sequences.rows if len(row)), default=0)
     check_token_ids(sequences.corpus, largest, model)
     numbers = {
@@ -73,7 +71,7 @@ def plan_run(
         "tokens": corpus.num_tokens,
     }
     groups = ordered(settings.groups)
-    # Runs of the routed sums alone are named by what they saw.
+    # The digest names groups only if there are more than `routed`.
     chosen = {"groups": groups} if groups != ("routed",) else {}
     digest = digest_of(identity | chosen)
     words = (Path(model.name).name, Path(corpus.name).stem)
@@ -92,7 +90,7 @@ def plan_run(
 def _accumulate(
     model: PreTrainedModel, sequences: TokenSequences, work: Work, batch_size: int
 ) -> Generator[Progress, None, None]:
-    """Run the batches that are this process's; the state counts those of all."""
+    """Run this process's batches; the state counts those of all processes."""
     state, total, rank = work.state, sequences.num_tokens, work.processes.rank
     run = feed_backward if "gradient" in work.sums.groups else feed
     if state.done:
@@ -100,7 +98,7 @@ def _accumulate(
         yield Progress("calibrating", state.tokens, total, "tokens", note)
     try:
         batches = sequences.batches(batch_size, start=state.done)
-        # Dealt out, one to each process; in the last turn some may go without.
+        # One batch for each process; in the last turn some may have none.
         while turn := tuple(islice(batches, work.turn)):
             started = time.monotonic()
             with torch.no_grad():
@@ -117,9 +115,9 @@ def _accumulate(
                 work.save()
             yield Progress("calibrating", state.tokens, total, "tokens")
     except GeneratorExit:
-        # Stopped between two batches, where the sums are whole. In the middle of one they are
-        # not, so any other exception leaves the last saved state as it is. Several processes do
-        # not stop at the same batch, so there too the last saved state stands.
+        # Stopped between two batches, so the sums are complete. Any other exception may come in
+        # the middle of one, and several processes do not stop at the same batch: then the last
+        # saved state stands.
         if work.processes.world == 1:
             work.save()
         raise
@@ -129,12 +127,12 @@ def _feed_shared(model: PreTrainedModel, batch: TokenBatch, rank: int) -> None:
     try:
         feed(model, batch)
     except (RuntimeError, UserError) as error:
-        # The others wait for this one within their forward, where they cannot be told.
+        # The others wait inside their forward, where no message reaches them.
         raise LostProcessError(f"Process {rank} ended: {first_line(error)}") from error
 
 
 def finished_run(store: StatsStore, manifest: RunManifest) -> Run | None:
-    """The run in the cache that has all that is asked for, with the fewest groups beyond."""
+    """The run in the cache with all that is asked for and the fewest further groups."""
 
     def asked(other: RunManifest) -> tuple[object, ...]:
         corpora = tuple((corpus.digest, corpus.num_tokens) for corpus in other.corpora)
@@ -157,21 +155,21 @@ def calibrate(
     *,
     resume: bool = True,
 ) -> Generator[Progress, None, Run]:
-    """Run the model once over `sequences` and store the routed statistics.
+    """Run the model once over `sequences` and store the statistics.
 
-    A run that is in the cache is returned at once. An interrupted one resumes where it was
-    saved: at the latest 30 seconds before it stopped, with the same numbers as in one go when the
-    batch size and the number of processes are the same. With `resume` off it starts from scratch.
+    A run in the cache is returned at once. An interrupted one resumes from its saved state, at
+    most 30 seconds old, and gives the same numbers as an uninterrupted one with the same batch
+    size and number of processes. With `resume` off it starts from scratch.
 
-    Under a launcher of several processes each runs its share of the batches; the first one alone
-    writes, and only its result is a run that can be read.
+    Under a launcher each process runs its share of the batches; only the first one writes, and
+    only its result is a readable run.
     """
     manifest, processes = plan_run(model, sequences, settings), join()
     first = processes.share(manifest.digest)
     with processes.together():
         if first != manifest.digest:
             raise StatsError(
-                "It is about to do another run than the first process; give all of them the same "
+                "It would do another run than the first process; give all processes the same "
                 "model, corpus and options."
             )
     cached = yield from _from_cache(processes, store, manifest)
@@ -182,7 +180,7 @@ def calibrate(
             partial = PartialRun(store.target, manifest) if processes.is_first else None
             if partial:
                 held.enter_context(partial.locked())
-        # It may have been finished by another program a moment ago.
+        # Another program may have finished it meanwhile.
         cached = yield from _from_cache(processes, store, manifest)
         if cached:
             return cached
@@ -193,7 +191,7 @@ def calibrate(
             sums, way = block_sums(model, processes), f"experts in {processes.world} processes"
         else:
             sums = sums_of(model, settings.groups, len(sequences.rows))
-            # Another batch size lays out hidden states otherwise.
+            # Saved hidden states depend on the batch size.
             layers = f"layers of batches of {settings.batch_size}"
             way = layers if settings.placement.stream_layers else "batches"
         state, before = resumed(processes, partial, way)
@@ -204,7 +202,7 @@ def calibrate(
         with processes.together():
             if partial:
                 return finish(store.target, manifest, sums)
-    return Run(store.target / manifest.run_id, manifest)  # its files may lie on another machine
+    return Run(store.target / manifest.run_id, manifest)  # its files may be on another machine
 
 
 def _from_cache(
@@ -214,7 +212,7 @@ def _from_cache(
         run = finished_run(store, manifest) if processes.is_first else None
         unreadable = store.target / manifest.run_id
         if processes.is_first and not run and unreadable.exists():
-            read_run(unreadable)  # says what is wrong, before the work and not after it
+            read_run(unreadable)  # reports what is wrong before the work, not after it
     if not processes.share(bool(run)):
         return None
     total = sum(corpus.num_tokens for corpus in manifest.corpora)
@@ -232,7 +230,7 @@ def _calibrate(
     else:
         with offload_space(settings.placement) as offload:
             with work.processes.together():
-                # In all of them before any takes memory.
+                # Checked in all processes before any takes memory.
                 check_fits(model, sequences, settings)
             with work.processes.together():
                 loaded = load_model(model, settings, offload)

@@ -1,8 +1,8 @@
-"""A model without its weights, and the layers of its checkpoint, loaded and dropped one at a time.
+"""A model without weights, whose layers are loaded and dropped one at a time.
 
-The steps are those of transformers' own `from_pretrained`: the same classes, the same conversion
-from the layout on disk, the same quantisers. Only that tensors are read when their layer's turn
-comes, by ranges of bytes and not by mapping files, so that address space stays small too.
+The steps are those of transformers' `from_pretrained`: the same classes, conversions and
+quantisers. But a tensor is read only when its layer is loaded, by byte ranges instead of mapped
+files, so that address space stays small too.
 """
 
 import os
@@ -46,17 +46,15 @@ from analysis.forwards import decoder_stack
 from analysis.model import MoEModel
 from analysis.nonuniform.loading import auto_class_of
 
-EMBEDDINGS = -1
-"""Where the hidden states start: what is loaded before the first layer."""
-HEAD = -2
-"""What is behind the last layer: its norm, the output embeddings, and all else."""
+EMBEDDINGS = -1  # what runs before the first layer
+HEAD = -2  # what runs after the last layer: its norm, the output embeddings, and all else
 
 _TORCH_TYPES: dict[str, torch.dtype] = {**str_to_torch_dtype, "F8_E8M0": torch.float8_e8m0fnu}
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor on disk that is read when it is indexed with `...`, as transformers' loader does."""
+    """A tensor on disk that is read when indexed with `...`, as transformers' loader does."""
 
     folder: Path
     entry: TensorEntry
@@ -73,15 +71,15 @@ class StoredTensor:
         return _TORCH_TYPES[self.entry.dtype]
 
     def get_dtype(self) -> str:
-        """Dtype by its safetensors name."""
+        """Safetensors name of its dtype, for transformers' loader."""
         return self.entry.dtype
 
     def get_shape(self) -> list[int]:
-        """Sizes of its axes."""
+        """Its shape, for transformers' loader."""
         return list(self.entry.shape)
 
     def read_into(self, target: Tensor) -> None:
-        """Fill a contiguous tensor of as many bytes on the CPU."""
+        """Fill a contiguous CPU tensor of the same number of bytes."""
         if not self.entry.nbytes:
             return
         space = target.view(-1).view(torch.uint8).numpy().data
@@ -94,14 +92,14 @@ class StoredTensor:
                     raise CheckpointError(f"{self.entry.shard} became shorter while it was read.")
                 filled += count
             if hasattr(os, "posix_fadvise"):
-                # Each weight is read once; kept pages would push out what is needed again.
+                # Each weight is read once; cached pages would evict what is needed again.
                 os.posix_fadvise(
                     file.fileno(), self.entry.start, self.entry.nbytes, os.POSIX_FADV_DONTNEED
                 )
 
 
 def _is_stack(converter: WeightConverter) -> bool:
-    """Whether it stacks experts, and at most joins the rows of two projections."""
+    """Whether it only stacks experts, with the rows of at most two projections joined."""
     match converter.operations:
         case [MergeModulelist(dim=0)] | [MergeModulelist(dim=0), Concatenate(dim=1)]:
             return True
@@ -138,7 +136,7 @@ class Skeleton:
             weight_mapping=get_model_conversion_mapping(self.model, None, self._quantizer),
             device_map={"": self.device},
         )
-        # Tables such as the frequencies of rotary embeddings are computed and not stored.
+        # Buffers such as rotary frequencies are computed, not stored.
         self.model._move_missing_keys_from_meta_to_device(
             set(), self._load_config.device_map, None, self._quantizer
         )
@@ -149,9 +147,8 @@ class Skeleton:
             name for name, module in self.model.named_modules() if module is embeddings
         )
         self._name = described.name
-        # Of each layer the tensors that transformers' loader takes, by name, and the parameters
-        # made of one tensor per expert: for each of their parts, gate and up or down alone, the
-        # experts' tensors in order.
+        # By layer: tensors for transformers' loader, by name; and parameters stacked from one
+        # tensor per expert: parameter -> part (gate and up, or down) -> tensors in expert order.
         self._plain: defaultdict[int, dict[str, StoredTensor]] = defaultdict(dict)
         self._stacks: defaultdict[int, dict[str, dict[str, list[StoredTensor]]]]
         self._stacks = defaultdict(dict)
@@ -160,9 +157,9 @@ class Skeleton:
     def load(self, layer: int) -> None:
         """Read the weights of one layer, of the embeddings, or of the head.
 
-        A head that is tied to the embeddings reads those again.
+        A head tied to the embeddings reads them again.
         """
-        # The loader's threads would each hold a tensor, and reserve address space.
+        # Each of the loader's threads would hold a tensor and reserve address space.
         with _environment("HF_DEACTIVATE_ASYNC_LOAD", "1"):
             info, _ = convert_and_load_state_dict_in_model(
                 self.model, dict(self._plain[layer]), self._load_config
@@ -182,7 +179,7 @@ class Skeleton:
             parameter.requires_grad_(False)
 
     def _load_stack(self, target: str, parts: list[list[StoredTensor]]) -> None:
-        """Read experts straight to their place: stacked later, they would be held twice."""
+        """Read experts directly into place: stacking them later would hold them twice."""
         path, _, name = target.rpartition(".")
         module = self.model.get_submodule(path)
         empty = module.get_parameter(name)
@@ -219,7 +216,7 @@ class Skeleton:
         return EMBEDDINGS if name.startswith(f"{self._embeddings}.") else HEAD
 
     def _sort_by_layer(self) -> None:
-        """Tensors on disk by the layer that they belong to once converted; others are left out."""
+        """Sort the tensors on disk by the layer that they belong to once converted."""
         mapping = self._load_config.weight_mapping or []
         renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
         converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
@@ -238,7 +235,7 @@ class Skeleton:
             layer = self._part_of(target)
             stored = StoredTensor(checkpoint.path, checkpoint.tensors[name])
             if pattern in stacking and target in known and known[target].dtype == stored.dtype:
-                # Parts in the order in which they are joined, whatever order they are met in.
+                # Parts in the order in which they are joined, whatever their order on disk.
                 parts = self._stacks[layer].setdefault(
                     target, {part: [] for part in stacking[pattern].source_patterns}
                 )

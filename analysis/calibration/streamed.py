@@ -1,9 +1,8 @@
-"""Layer-streamed calibration: one layer in memory at a time, every token through it.
+"""Layer-streamed calibration for models larger than memory: one layer in memory at a time.
 
-For models larger than memory. Each weight is read once; between layers the hidden states of all
-tokens are kept, in memory or on disk. The model's own forward runs for every batch and layer: what
-comes before the layer passes hidden states through untouched, what comes after is not reached. So
-masks, positions and whatever else a layer gets are made by the model itself.
+Each weight is read once; between layers the hidden states of all tokens are kept, in memory or on
+disk. The model's own forward runs for every batch and layer: earlier layers pass the hidden states
+through, later ones are not reached. So the model itself makes masks, positions and other inputs.
 """
 
 import time
@@ -21,8 +20,7 @@ from analysis.calibration.feed import feed
 from analysis.calibration.free import give_back_memory
 from analysis.calibration.hidden import HiddenStates, are_too_large
 from analysis.calibration.loading import DTYPES, CalibrationSettings, resolve_dtype
-from analysis.calibration.partial import Work
-from analysis.calibration.provenance import note_model
+from analysis.calibration.partial import Work, note_model
 from analysis.calibration.skeleton import EMBEDDINGS, Skeleton
 from analysis.corpora import TokenBatch, TokenSequences
 from analysis.errors import StatsError, UnsupportedModelError, not_finite
@@ -39,7 +37,7 @@ def hidden_bytes(model: MoEModel, sequences: TokenSequences, settings: Calibrati
 
 
 def num_streamed(model: MoEModel) -> int:
-    """Layers that run: what comes after the last one with experts changes no statistics."""
+    """Layers to run: those after the last one with experts do not change the statistics."""
     return model.layers[-1].index + 1
 
 
@@ -48,11 +46,11 @@ def stream(
 ) -> Generator[Progress, None, None]:
     """Add the statistics of all tokens to the sums of `work`, layer by layer.
 
-    Goes on after the last layer that was saved. The sums are those of a run of the whole model
-    with the same batches, bit for bit.
+    Resumes after the last saved layer. The sums equal those of the whole model run on the same
+    batches, bit for bit.
     """
     if work.partial is None or work.processes.world > 1:
-        raise StatsError("Layers are streamed in one process; leave the launcher out.")
+        raise StatsError("Layers are streamed in one process; run without a launcher.")
     give_back_memory()
     place = settings.placement
     folder = work.partial.path
@@ -68,8 +66,7 @@ def stream(
         relay = Relay(skeleton.model, skeleton.layers, model.family.label)
         streamed = _Stream(model, sequences, settings.batch_size, work, hidden, skeleton, relay)
         yield from streamed.run(layers, saves_each=on_disk)
-        # Then the hidden states: until this is on disk, they are what a resume needs.
-        work.save()
+        work.save()  # before the hidden states go: until then a resume needs them
     hidden.clear()
     if place.hidden_states_dir and folder.is_dir():
         folder.rmdir()
@@ -87,10 +84,10 @@ class _Reached(Exception):
 class Relay:
     """Runs one layer of a model on given hidden states, or the embeddings alone."""
 
-    model: PreTrainedModel  # its embeddings and layers may be empty, save those that run
+    model: PreTrainedModel  # only what runs must be loaded
     layers: nn.ModuleList  # its decoder layers
-    label: str  # what the family is called in messages
-    feed: Callable[[PreTrainedModel, TokenBatch], None] = feed  # runs the trunk over a batch
+    label: str  # of the family, for messages
+    feed: Callable[[PreTrainedModel, TokenBatch], None] = feed  # runs the trunk on a batch
 
     def embed(self, batch: TokenBatch) -> Tensor:
         """Hidden states (sequences, length, width) that the first layer gets."""
@@ -114,7 +111,7 @@ class Relay:
         return self._run(batch, forwards)
 
     def layer(self, number: int, batch: TokenBatch, hidden_BTD: Tensor) -> Tensor:
-        """What the layer makes of these hidden states."""
+        """The layer's output for these hidden states."""
 
         def through(hidden: Tensor, *_: Any, **__: Any) -> Tensor:
             return hidden
@@ -130,7 +127,7 @@ class Relay:
 
     @contextmanager
     def after_layers(self, hidden_BTD: Tensor) -> Iterator[None]:
-        """Inside the block, the model's last layer gives these hidden states, and none runs."""
+        """Inside the block no layer runs, and the last one returns these hidden states."""
 
         def give(*_: Any, **__: Any) -> Tensor:
             return hidden_BTD
@@ -167,7 +164,7 @@ class _Stream:
     relay: Relay
 
     def run(self, layers: int, *, saves_each: bool) -> Generator[Progress, None, None]:
-        """Run layers from where the work stands; save after each, or when it is due."""
+        """Run the remaining layers; save after each, or when a save is due."""
         state = self.work.state
         with collecting(self.skeleton.model, self.model, self.work.sums):
             if state.layers:

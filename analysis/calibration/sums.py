@@ -1,6 +1,6 @@
 """The sums of a calibration: named tensors that add up over batches, shards and processes.
 
-One of them, `peaks`, holds maxima, which are put together by the larger one.
+One of them, `peaks`, holds maxima instead.
 """
 
 import math
@@ -23,14 +23,14 @@ from analysis.widths import expert_widths
 _Shape = tuple[tuple[int, ...], torch.dtype]
 # Layer -> neurons of each of its experts.
 Widths = Mapping[int, Sequence[int]]
-# In what torch says where the machine refuses memory; on a CPU it has no type of its own for that.
+# Part of torch's message if a CPU has no memory left; there is no error type for it.
 _REFUSED = "can't allocate memory"
 _MAXIMA = frozenset(("peaks",))
 _CHOSEN = "chosen."
 
 
 def join_into(total: dict[str, Tensor], part: Mapping[str, Tensor]) -> None:
-    """Add sums, named as by `GroupSums.tensors`, to others in place; of maxima keep the larger."""
+    """Add sums, named as in `GroupSums.tensors`, to others in place; maxima keep the larger."""
     for name, tensor in part.items():
         if name.partition(".")[0] in _MAXIMA:
             torch.maximum(total[name], tensor, out=total[name])
@@ -41,7 +41,7 @@ def join_into(total: dict[str, Tensor], part: Mapping[str, Tensor]) -> None:
 def _shapes(
     layer: MoELayer, output_size: int, groups: Sequence[Group], width: int, num_samples: int
 ) -> dict[str, _Shape]:
-    """What a layer keeps: name -> shape and dtype."""
+    """The sums of a layer: name -> shape and dtype."""
     count = layer.num_experts
     neurons = ((count, width), torch.float64)
     of_samples = ((num_samples, count), torch.float64)
@@ -73,7 +73,7 @@ def _shapes(
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Zeros; of more bytes than can be numbered torch says so by errors of several other types."""
+    """Zeros, or a MemoryError; for impossible sizes torch raises several other types."""
     if math.prod(shape) * dtype.itemsize > sys.maxsize:
         raise MemoryError(f"{list(shape)} of {dtype}")
     try:
@@ -87,15 +87,13 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 class GroupSums:
     """Sums of the chosen groups, by name and layer; float64 and int64, see `join_into`.
 
-    They start on the CPU. A layer's sums move to the device of its experts when it first runs.
-    `chosen` is no sum: the experts that the tokens of a batch, by its first sample, chose in the
-    last layer that they passed, (tokens, K). It is part of `tensors`, for streamed layers may
-    stop between two of them; elsewhere it is empty between batches.
+    They start on the CPU; a layer's sums move to the device of its experts when it first runs.
+    `chosen` is not a sum: by the first sample of a batch, (tokens, K) experts that its tokens chose
+    in the last layer they passed. It is part of `tensors` because a streamed run may stop between
+    two layers; otherwise it is empty between batches.
 
-    The group `gradient` needs `widths`, the group `dense` `num_samples`, all sequences.
-
-    Raises:
-        MemoryError: they do not fit.
+    The group `gradient` needs `widths`, `dense` needs `num_samples` (all sequences). Raises a
+    MemoryError if the sums do not fit.
     """
 
     def __init__(
@@ -123,14 +121,14 @@ class GroupSums:
                 self._tensors["transitions", layer.index] = _zeros(square, torch.int64)
 
     def of(self, name: str, layer: int, device: torch.device | None = None) -> Tensor:
-        """The sum of this name, to be added to in place; on `device` from now on if given."""
+        """The sum of this name, to add to in place; moved to `device` if given."""
         tensor = self._tensors[name, layer]
         if device is not None and tensor.device != device:
             tensor = self._tensors[name, layer] = tensor.to(device)
         return tensor
 
     def tensors(self) -> dict[str, Tensor]:
-        """All sums as `name.layer`, on the CPU; what a resume and other processes need."""
+        """All sums as `name.layer`, on the CPU, for saving and for other processes."""
         sums = {f"{name}.{layer}": value.cpu() for (name, layer), value in self._tensors.items()}
         return sums | {f"{_CHOSEN}{batch}": ids for batch, ids in self.chosen.items()}
 
@@ -146,7 +144,7 @@ class GroupSums:
 
 
 def sums_of(model: MoEModel, groups: Sequence[str] = (), num_samples: int = 0) -> GroupSums:
-    """Zeroed sums for a described model and so many sequences."""
+    """Zeroed sums for a described model and a number of sequences."""
     widths = expert_widths(model) if "gradient" in groups else {}
     size = model.expert_output_size
     try:
@@ -154,5 +152,5 @@ def sums_of(model: MoEModel, groups: Sequence[str] = (), num_samples: int = 0) -
     except MemoryError as error:
         raise CheckpointError(
             f"The statistics of {model.name} do not fit into memory: {len(model.layers)} layers "
-            f"whose experts give vectors of {size} numbers; is its config.json right?"
+            f"whose experts output vectors of {size} numbers; is its config.json correct?"
         ) from error

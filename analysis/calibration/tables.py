@@ -1,4 +1,4 @@
-"""From the sums of a finished calibration to the tables of a run."""
+"""The tables of a run, made from the sums of a finished calibration."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +35,7 @@ def finish(parent: Path, manifest: RunManifest, sums: GroupSums) -> Run:
     tensors, grid = sums.tensors(), Grid(manifest.model.layers)
 
     def get(name: str, change: Callable[[Array], Array] = lambda array: array) -> Array:
-        """Sums of this name, put together over the layers in order."""
+        """Sums of this name, concatenated over the layers in order."""
         layers = (layer.index for layer in grid.layers)
         return np.concatenate([change(tensors[f"{name}.{layer}"].numpy()) for layer in layers])
 
@@ -53,7 +53,7 @@ def finish(parent: Path, manifest: RunManifest, sums: GroupSums) -> Run:
             for other in range(expert, layer.num_experts)
         ]
         coactivation = pd.DataFrame(pairs, columns=["layer", "expert", "other"]).astype("int64")
-        # Row by row above the diagonal: the order of the pairs.
+        # The upper triangle row by row, in the order of the pairs.
         counts = get("coactivation", lambda square: square[np.triu_indices(len(square))])
         tables[COACTIVATION] = coactivation.assign(num_tokens=counts)
     experts = add_shards(tables[SHARDS])
@@ -62,7 +62,7 @@ def finish(parent: Path, manifest: RunManifest, sums: GroupSums) -> Run:
         experts = experts.join(expert_columns(tables[NEURONS], grid))
     if "dense" in sums.groups:
         squares = [sums.of("transitions", layer.index).cpu() for layer in grid.layers[1:]]
-        # The same in every layer, so any of them tells.
+        # The same in every layer.
         num_tokens = get("dense_tokens").reshape(len(grid.layers), -1)[0]
         names = ("dense_activation", "dense_probability", "dense_loss")
         activation, probability, loss = (get(name, lambda sums: sums.T).T for name in names)
@@ -89,7 +89,7 @@ def _neurons(get: Get, widths: Widths) -> pd.DataFrame:
         (layer, expert, width) for layer in widths for expert, width in enumerate(widths[layer])
     ]
     layers, experts, counts = np.array(index, dtype=np.int64).T
-    # Experts narrower than the widest of their layer have no neurons beyond their own.
+    # Sums are as wide as the widest expert of a layer; narrower ones leave the rest unused.
     present = {
         layer: np.arange(max(of))[None, :] < np.array(of)[:, None] for layer, of in widths.items()
     }
@@ -109,7 +109,7 @@ def _neurons(get: Get, widths: Widths) -> pd.DataFrame:
 
 
 def measured(manifest: RunManifest, sums: GroupSums) -> dict[str, Any]:
-    """What the manifest's `made` says of the chosen groups beyond the tables."""
+    """What the manifest's `made` says of the groups, in addition to their tables."""
     if "damage" not in sums.groups:
         return {}
     tensors = sums.tensors()

@@ -1,17 +1,15 @@
 """Calibration corpora: a name or a file -> documents -> token sequences, seeded and counted.
 
-Datasets of the hub are read by `analysis.corpora.streams`, which imports `datasets`; k-means
-selection is in `analysis.corpora.representatives`, which imports scikit-learn. Nothing here does.
+What is listed here imports neither `datasets` (`streams` does, for datasets of the hub) nor
+scikit-learn (`representatives` does, for k-means selection).
 """
 
 from analysis.corpora.documents import Document, Fields, demo_document
 from analysis.corpora.encoding import Count, Tokenizer, Tokens
-from analysis.corpora.packing import Packing, Sampling, Truncate
-from analysis.corpora.presets import PRESETS
-from analysis.corpora.sampling import Selection, tokenize
+from analysis.corpora.sampling import Packing, Sampling, Selection, Truncate, tokenize
 from analysis.corpora.sequences import TOKEN_SHARDS, TokenBatch, TokenSequences
 from analysis.corpora.sources import Source, peek
-from analysis.corpora.spec import corpus_name, parse_corpus
+from analysis.corpora.spec import PRESETS, corpus_name, parse_corpus
 
 __all__ = [
     "PRESETS",

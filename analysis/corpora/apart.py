@@ -1,8 +1,8 @@
-"""Kept apart: the data of benchmarks' test sets, and what calibrates, evaluates and searches.
+"""Keeps benchmark test sets out of calibration, evaluation and search.
 
-What a choice was made on cannot judge it. Known by name: datasets of the hub that are benchmarks,
-their splits for training excepted. Known by content: the documents of local tasks, compared by a
-digest of their words. Other copies of a benchmark are not noticed.
+Never evaluate on selection data. Benchmarks on the hub are recognised by name, except their
+training splits; documents of local tasks by a digest of their words. Other copies of a benchmark
+are not detected.
 """
 
 import hashlib
@@ -11,14 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from analysis.corpora.documents import Document
-from analysis.corpora.presets import HubDataset
 from analysis.corpora.sources import Source
-from analysis.corpora.spec import parse_corpus
+from analysis.corpora.spec import HubDataset, parse_corpus
 from analysis.errors import CorpusError
 from analysis.json_text import parse_json
 
 TEST_SETS = "test_sets"
-# Last part of a dataset's name on the hub -> how names of its tasks begin in the harness.
+# Last part of a dataset's name on the hub -> prefix of its task names in the harness.
 BENCHMARK_DATA: Mapping[str, str] = {
     **{name: name for name in ("boolq", "commonsense_qa", "gpqa", "gsm8k", "hellaswag")},
     **{name: name for name in ("ifeval", "livecodebench", "mbpp", "medmcqa", "mmlu")},
@@ -37,12 +36,12 @@ _TRAINING = ("train", "auxiliary_train")
 
 
 def document_digest(text: str) -> str:
-    """SHA-256 of a text's words, however they are spaced."""
+    """SHA-256 of a text's words, regardless of whitespace."""
     return hashlib.sha256(" ".join(text.split()).encode()).hexdigest()
 
 
 def benchmark_of(dataset: HubDataset) -> str | None:
-    """The benchmark whose test data a dataset is; None for others, and for splits for training."""
+    """The benchmark whose test data this dataset is; None for others and for training splits."""
     if dataset.split.lower().startswith(_TRAINING):
         return None
     name = dataset.repo.rpartition("/")[2].lower()
@@ -52,14 +51,14 @@ def benchmark_of(dataset: HubDataset) -> str | None:
 
 
 def is_of_benchmark(task: str, benchmark: str) -> bool:
-    """Whether a task of the harness asks a benchmark's questions, by its name."""
+    """Whether a task of the harness belongs to a benchmark, by its name."""
     return task == benchmark or task.startswith(f"{benchmark}_")
 
 
 def task_documents(folders: Iterable[Path]) -> dict[str, str]:
-    """Digest -> task, of the questions of local tasks and of the documents that they are from.
+    """Digest -> task, for the questions of local tasks and their source documents.
 
-    The folders hold tasks as `analysis.demo.tasks.write_task` writes them; they need not exist.
+    The folders hold tasks written by `analysis.demo.tasks.write_task`; they need not exist.
     """
     known = {}
     for path in (path for folder in folders for path in sorted(folder.glob("*/*.jsonl"))):
@@ -70,8 +69,8 @@ def task_documents(folders: Iterable[Path]) -> dict[str, str]:
                 known.update(dict.fromkeys(map(str.strip, digests), path.stem))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise CorpusError(
-                    f"Line {number} of the benchmark {path} is no question; remove its folder, and "
-                    "the next `moeprune benchmark` makes it again."
+                    f"Line {number} of the benchmark {path} is not a question; remove its folder, "
+                    "and the next `moeprune benchmark` rebuilds it."
                 ) from error
     return known
 
@@ -83,18 +82,18 @@ def open_apart(
     *,
     allowed: bool = False,
 ) -> Source:
-    """The documents of a corpus, which refuses those of a benchmark's test set as they are drawn.
+    """A corpus that refuses documents of a benchmark's test set as they are drawn.
 
-    `opened` gives them; it is not called for what is refused by its name. `documents` is as by
-    `task_documents`. With `allowed` they are given all the same, and the facts name the benchmarks
-    under `test_sets`.
+    `opened` opens it; it is not called for a corpus refused by name. `documents` is the result of
+    `task_documents`. With `allowed` nothing is refused, and the facts list the benchmarks under
+    `test_sets`.
     """
     spec = parse_corpus(corpus)
     benchmark = benchmark_of(spec.dataset) if spec.dataset else None
     if benchmark and not allowed:
         raise CorpusError(_refusal(corpus, f"is the test data of the benchmark {benchmark}"))
     source = opened(corpus)
-    # Filled while documents are drawn: manifests and results are made of the facts after that.
+    # Filled while documents are drawn; manifests and results read the facts after that.
     found = [benchmark] if benchmark else []
 
     def drawn(seed: int) -> Iterator[Document]:
@@ -116,6 +115,6 @@ def open_apart(
 
 def _refusal(corpus: str, why: str) -> str:
     return (
-        f"The corpus {corpus} {why}, which can then no longer judge the result; take another "
-        "corpus or the split for training, or add --allow-test-set (recipes: allow_test_set: true)."
+        f"The corpus {corpus} {why}, which would then no longer be a fair test; use another corpus "
+        "or the training split, or add --allow-test-set (recipes: allow_test_set: true)."
     )

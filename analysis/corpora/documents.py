@@ -1,4 +1,4 @@
-"""Documents: what one row of a corpus is, and which of its fields say so."""
+"""Documents: how a row of a corpus is read, and from which fields."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 from analysis.errors import CorpusError
 
 _TOO_LARGE = 1 << 31
-_IGNORED = -100  # what a label is where the loss is not taken, by the custom of transformers
+_IGNORED = -100  # transformers' label of a token that is not in the loss
 _FORMS = "input_ids; messages; text; prompt and response"
 
 
@@ -16,16 +16,14 @@ class Document:
     """One document of a corpus: exactly one of text, messages and input_ids is present."""
 
     text: str | None = None  # plain text
-    # A conversation, each message with `role` and `content`.
-    messages: tuple[Mapping[str, Any], ...] | None = None
+    messages: tuple[Mapping[str, Any], ...] | None = None  # with `role` and `content`
     input_ids: tuple[int, ...] | None = None  # token ids, used as they are
-    # For each token id, whether it belongs to the answer; only with `input_ids`.
-    answer: tuple[bool, ...] | None = None
+    answer: tuple[bool, ...] | None = None  # whether each of `input_ids` belongs to the answer
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Names of the fields that hold a document; the first form that a row has counts."""
+    """Names of the fields that hold a document; a row's first form is used."""
 
     input_ids: str = "input_ids"
     messages: str = "messages"
@@ -40,7 +38,7 @@ class Fields:
 
     @property
     def named(self) -> dict[str, str]:
-        """What is looked for: form -> field."""
+        """Form -> field, for the forms to look for."""
         forms = {form: str(getattr(self, form)) for form in type(self).__dataclass_fields__}
         return {form: name for form, name in forms.items() if name}
 
@@ -54,7 +52,7 @@ DEFAULT_FIELDS = Fields()
 
 
 def demo_document(prompt: str, response: str) -> Document:
-    """A pair as a document: a conversation where there is an answer, else plain text."""
+    """A pair as a document: a conversation if there is a response, else plain text."""
     if not response:
         return Document(text=prompt)
     user = {"role": "user", "content": prompt}
@@ -80,7 +78,7 @@ def _tokens(row: Mapping[str, Any], fields: Fields, where: str) -> Document:
     for name, values in beside.items():
         if len(values) != len(ids):
             raise CorpusError(f"{where}: {name} has {len(values)} values for {len(ids)} tokens.")
-    # Padding that a dataset brings along is no text; it is left out, not counted.
+    # Padding inside a dataset is left out and not counted.
     seen = beside.get("attention_mask", [1] * len(ids))
     real = [place for place, is_real in enumerate(seen) if is_real]
     answer = beside.get("labels")
@@ -97,7 +95,7 @@ def row_document(
     *,
     columns: Iterable[str] | None = None,
 ) -> Document:
-    """The document in a row; `where` is its place, `columns` are all fields of the corpus."""
+    """The document in a row; `where` names it, `columns` are all fields of the corpus."""
     if row.get(fields.input_ids) is not None:
         return _tokens(row, fields, where)
     if row.get(fields.messages) is not None:
@@ -115,8 +113,8 @@ def row_document(
     found = ", ".join(sorted(row if columns is None else columns)) or "none"
     if fields != DEFAULT_FIELDS:
         wanted = ", ".join(f"{form}={name}" for form, name in fields.named.items())
-        raise CorpusError(f"{where} has the fields {found}; {wanted} was asked for.")
+        raise CorpusError(f"{where} has the fields {found}, not {wanted}.")
     raise CorpusError(
         f"{where} has the fields {found}; a corpus needs one of: {_FORMS}. "
-        "Other names are given behind the corpus, such as ,text=content."
+        "Name other fields after the corpus, such as ,text=content."
     )

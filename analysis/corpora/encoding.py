@@ -1,4 +1,4 @@
-"""From a document to token ids, and which of them belong to an answer."""
+"""Encodes documents as token ids and finds which of them belong to an answer."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ _GENERATION = re.compile(r"{%-?\s*generation\s*-?%}")
 
 
 class NoResponseError(CorpusError):
-    """A document in which no answer can be told apart; `reason` says why, without an advice."""
+    """No answer can be identified in a document; `reason` says why, without advice."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"{reason}; use --count all.")
@@ -41,7 +41,7 @@ class Tokenizer(Protocol):
         """Token ids of a conversation in the model's own format."""
 
     def get_chat_template(self) -> str:
-        """The template of conversations; a ValueError where there is none."""
+        """The chat template; a ValueError if there is none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +49,7 @@ class Tokens:
     """Token ids of a document."""
 
     ids: TokenIds  # (tokens,) int32
-    counted: BoolArray | None = None  # (tokens,) bool, which of them enter the sums; None: all
+    counted: BoolArray | None = None  # (tokens,) bool: whether each enters the sums; None: all do
 
     def part(self, start: int, end: int) -> "Tokens":
         """The tokens from `start` to before `end`."""
@@ -59,9 +59,9 @@ class Tokens:
 
 @contextmanager
 def reading_by_tokenizer(what: str, instead: str) -> Iterator[None]:
-    """One line for whatever a tokenizer raises over `what`; `instead` says what would work.
+    """Turn any error of a tokenizer into one line; `instead` says what would work.
 
-    tokenizers raises bare exceptions, and a chat template is a program, which may fail anyhow.
+    tokenizers raises bare exceptions, and a chat template is a program that may fail in any way.
     """
     try:
         yield
@@ -71,13 +71,12 @@ def reading_by_tokenizer(what: str, instead: str) -> Iterator[None]:
 
 
 def encode(document: Document, tokenizer: Tokenizer | None, count: Count, corpus: str) -> Tokens:
-    """Token ids of a document; with count "response", those of its answers enter the sums."""
+    """Token ids of a document; with count "response" only its answers enter the sums."""
     if document.input_ids is not None:
         answer = document.answer if count == "response" else None
         if count == "response" and answer is None:
             raise NoResponseError(
-                f"The corpus {corpus} has token ids without labels, which would say what the "
-                "response is"
+                f"The corpus {corpus} has token ids without labels, so its responses are unknown"
             )
         ids = np.asarray(document.input_ids, dtype=np.int32)
         return Tokens(ids, None if answer is None else np.asarray(answer, dtype=np.bool_))
@@ -86,7 +85,7 @@ def encode(document: Document, tokenizer: Tokenizer | None, count: Count, corpus
     if document.messages is not None:
         return _conversation(document.messages, tokenizer, count)
     if count == "response":
-        raise NoResponseError(f"The corpus {corpus} has plain text, in which nothing is a response")
+        raise NoResponseError(f"The corpus {corpus} is plain text, which has no responses")
     with reading_by_tokenizer("read a text", "give a corpus of input_ids"):
         tokens = list(tokenizer.encode(document.text or ""))
     if tokenizer.eos_token_id is not None and tokens and tokens[-1] != tokenizer.eos_token_id:
@@ -111,12 +110,12 @@ def _conversation(
         encoding = _templated(messages, tokenizer)
         return Tokens(np.asarray(encoding["input_ids"], dtype=np.int32))
     if all(message.get("role") != "assistant" for message in messages):
-        raise NoResponseError("A conversation has no assistant's turn to count")
+        raise NoResponseError("A conversation has no turn of the assistant to count")
     try:
         template = tokenizer.get_chat_template()
     except ValueError:
-        template = ""  # formatting says what is wrong
-    if isinstance(template, str) and _GENERATION.search(template):  # JSON may hold a number there
+        template = ""  # formatting reports what is wrong
+    if isinstance(template, str) and _GENERATION.search(template):  # it may be a number in JSON
         encoding = _templated(messages, tokenizer, return_assistant_tokens_mask=True)
         counted = np.asarray(encoding["assistant_masks"], dtype=np.bool_)
         return Tokens(np.asarray(encoding["input_ids"], dtype=np.int32), counted)
@@ -124,10 +123,10 @@ def _conversation(
 
 
 def _by_prefixes(messages: Sequence[Mapping[str, Any]], tokenizer: Tokenizer) -> Tokens:
-    """An answer is what its turn adds to the tokens of all before it.
+    """Answers as the tokens that each assistant turn adds to those before it.
 
-    Exact, because both must be prefixes of the whole, token by token; where the template rewrites
-    earlier turns or a token spans the border, they are not.
+    Exact, because both must be prefixes of the whole, token by token. That fails if the template
+    rewrites earlier turns or a token spans two turns.
     """
     ids = np.asarray(_templated(messages, tokenizer)["input_ids"], dtype=np.int32)
     counted = np.zeros(len(ids), dtype=np.bool_)
@@ -140,14 +139,14 @@ def _by_prefixes(messages: Sequence[Mapping[str, Any]], tokenizer: Tokenizer) ->
             if not np.array_equal(prefix, ids[: len(prefix)]):
                 raise NoResponseError(
                     "The model's chat template has no {% generation %} and formats a turn by what "
-                    "follows it, so the tokens of an answer cannot be told apart exactly"
+                    "follows it, so the tokens of an answer cannot be identified exactly"
                 )
         counted[len(before) : len(after)] = True
     return Tokens(ids, counted)
 
 
 def check_token_ids(corpus: str, largest: int, model: "MoEModel") -> None:
-    """Refuse a corpus, by its largest token id, that was tokenised for another model."""
+    """Refuse a corpus whose largest token id is beyond the model's vocabulary."""
     vocabulary = model.config.get("vocab_size")
     if isinstance(vocabulary, int) and largest >= vocabulary:
         raise CorpusError(
@@ -157,7 +156,7 @@ def check_token_ids(corpus: str, largest: int, model: "MoEModel") -> None:
 
 
 def largest_token_id(documents: Iterable[Document], most: int) -> int:
-    """The largest token id of documents until `most` tokens are read; 0 where they are text."""
+    """The largest id in the first documents, up to `most` tokens; 0 if they are text."""
     read, largest = 0, 0
     for document in takewhile(lambda each: each.input_ids is not None, documents):
         ids = document.input_ids

@@ -17,14 +17,13 @@ from analysis.errors import CorpusError, first_line
 from analysis.json_text import parse_json
 from analysis.lazy import pa, pq
 
-# One place in the file is kept for so many documents: 16 bytes for each 16 documents.
-_STRIDE = 16
+_STRIDE = 16  # one position in the file is kept per so many documents, in 16 bytes
 _LONGEST_DOCUMENT = 1 << 26  # characters
 _PARQUET_ROWS = 1024
 
 
 class _Record(NamedTuple):
-    """One document as it lies in a file: first byte, line (from 1) and content."""
+    """One document of a file: first byte, line (from 1) and content."""
 
     start: int
     line: int
@@ -32,7 +31,7 @@ class _Record(NamedTuple):
 
 
 class DocumentFile(ABC):
-    """A file whose documents are numbered from 0: their numbers hold while it does not change."""
+    """A file of documents, numbered from 0 while the file does not change."""
 
     def __init__(self, path: Path, fields: Fields) -> None:
         self._path, self._fields, self._was = path, fields, path.stat()
@@ -43,14 +42,14 @@ class DocumentFile(ABC):
 
     @abstractmethod
     def read(self, numbers: Sequence[int]) -> Iterator[Document]:
-        """The documents of these numbers, in the order asked for."""
+        """The documents of these numbers, in this order."""
 
     def _check_unchanged(self, now: os.stat_result) -> None:
         for fact in ("st_dev", "st_ino", "st_size", "st_mtime_ns"):
             if getattr(now, fact) != getattr(self._was, fact):
                 raise CorpusError(
-                    f"The corpus file {self._path.name} changed while it was read; start again "
-                    "once nothing writes to it."
+                    f"The corpus file {self._path.name} changed while it was read; rerun when "
+                    "nothing writes to it."
                 )
 
 
@@ -69,7 +68,7 @@ def _has_text(data: bytes | bytearray, start: int, name: str) -> bool:
     if len(data) > _LONGEST_DOCUMENT:
         raise CorpusError(
             f"{name} has a document of more than {_LONGEST_DOCUMENT >> 20} MiB at byte {start}; "
-            "documents of a text file are parted by blank lines."
+            "documents of a text file are separated by blank lines."
         )
     try:
         return bool(data.decode("utf-8").strip())
@@ -80,10 +79,7 @@ def _has_text(data: bytes | bytearray, start: int, name: str) -> bool:
 
 
 def _paragraphs(file: BinaryIO, line: int, name: str) -> Iterator[_Record]:
-    """What `text.split("\\n\\n")` gives, without the parts that are blank.
-
-    A separator is the end of a line and the blank line that follows it, the leftmost first.
-    """
+    """The non-blank parts of `text.split("\\n\\n")`: blank lines separate documents."""
     start = offset = file.tell()
     parts = bytearray()
     begun = line
@@ -102,7 +98,7 @@ def _paragraphs(file: BinaryIO, line: int, name: str) -> Iterator[_Record]:
 
 
 class _LineFile(DocumentFile):
-    """A file that is read from front to back, with a mark at every sixteenth document."""
+    """A file read sequentially, with a mark at every sixteenth document."""
 
     _scan: _Scan
 
@@ -135,7 +131,7 @@ class _LineFile(DocumentFile):
 
 
 class _TextFile(_LineFile):
-    """Plain text; blank lines part documents."""
+    """Plain text; blank lines separate documents."""
 
     _scan = staticmethod(_paragraphs)
 
@@ -145,7 +141,7 @@ class _TextFile(_LineFile):
 
 
 class _JsonFile(_LineFile):
-    """A JSON object in each line."""
+    """A JSON object per line."""
 
     _scan = staticmethod(_json_lines)
 
@@ -154,7 +150,7 @@ class _JsonFile(_LineFile):
         try:
             row = parse_json(record.data)
         except ValueError as error:
-            reason = str(error).partition(": line ")[0]  # that counts within this line
+            reason = str(error).partition(": line ")[0]  # its line number is within this line
             raise CorpusError(
                 f'{where} is not JSON: {reason}; each line is an object, as {{"text": "..."}}.'
             ) from error
@@ -164,7 +160,7 @@ class _JsonFile(_LineFile):
 
 
 class _ParquetFile(DocumentFile):
-    """A parquet file; of the rows that are asked for at once, each row group is read once."""
+    """A parquet file; each `read` reads every row group at most once."""
 
     def __init__(self, path: Path, fields: Fields) -> None:
         super().__init__(path, fields)

@@ -1,8 +1,8 @@
-"""Representative documents: k-means over mean embeddings, the document nearest each centroid.
+"""Representative documents: the document nearest each k-means centroid of mean embeddings.
 
-MoE Pathfinder selects its calibration samples so and names no features. Ours are the mean of the
-embedding output over a document's tokens, L2-normalised; a constant that a model multiplies its
-embeddings by does not change them.
+MoE Pathfinder selects its calibration samples by k-means but names no features. Ours are the mean
+of the input embeddings over a document's tokens, L2-normalised, so a constant factor on a model's
+embeddings does not matter.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,16 +18,15 @@ from analysis.elements import FLOAT_BYTES, as_float64
 from analysis.errors import CheckpointError, CorpusError
 from analysis.ranking.clusters import nearest_to_centroids
 
-# Documents, in seeded order, among which representatives are looked for.
-POOL = 4096
+POOL = 4096  # documents, in seeded order, to choose from
 _ROWS_AT_ONCE = 4096
-# How the checkpoints name the table of input embeddings; behind any prefix.
+# Names of the table of input embeddings in checkpoints, after any prefix.
 _TABLES = ("embed_tokens", "embeddings", "word_embeddings", "tok_embeddings", "wte")
 _NAMES = tuple(f".{name}.weight" for name in _TABLES)
 
 
 class CheckpointEmbedding:
-    """The input embeddings of a checkpoint, of which only the rows asked for are read."""
+    """The input embeddings of a checkpoint, read row by row."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         found = [
@@ -35,14 +34,13 @@ class CheckpointEmbedding:
             for entry in checkpoint.tensors.values()
             if len(entry.shape) == 2 and f".{entry.name}".endswith(_NAMES)
         ]
-        # Towers of other senses and extra prediction heads have tables of their own, deeper or
-        # later.
+        # Vision or audio towers and prediction heads have their own tables, deeper or later.
         found.sort(key=lambda entry: (-entry.shape[0], entry.name.count("."), entry.name))
         if not found or found[0].dtype not in FLOAT_BYTES:
-            what = f"in {found[0].dtype}" if found else "under a known name"
+            what = f"it is in {found[0].dtype}" if found else "none has a known name"
             raise CorpusError(
-                f"The checkpoint has no table of embeddings {what} that representative documents "
-                "could be chosen by; leave --select out."
+                f"The checkpoint has no readable table of embeddings ({what}) to choose "
+                "representative documents by; leave out --select."
             )
         self._entry = found[0]
         self._path = checkpoint.path / self._entry.shard
@@ -62,7 +60,7 @@ class CheckpointEmbedding:
 
 
 def mean_embeddings(documents: Sequence[Tokens], embedding: CheckpointEmbedding) -> FloatArray:
-    """(documents, hidden size): the mean embedding of each document's tokens, of length 1."""
+    """(documents, hidden size): the mean embedding of each document's tokens, scaled to norm 1."""
     from scipy.sparse import csr_array
 
     tokens, places = np.unique(np.concatenate([doc.ids for doc in documents]), return_inverse=True)
@@ -87,7 +85,7 @@ def mean_embeddings(documents: Sequence[Tokens], embedding: CheckpointEmbedding)
 
 
 def kmeans_selection(embedding: CheckpointEmbedding, clusters: int) -> Selection:
-    """The documents nearest the centroids of `clusters` clusters, in the order they were drawn."""
+    """The documents nearest the centroids of `clusters` clusters, in the order drawn."""
 
     def choose(documents: Iterator[Tokens], seed: int) -> Iterator[Tokens]:
         pool = list(islice((item for item in documents if len(item.ids)), POOL))

@@ -1,35 +1,193 @@
-"""Token sequences of a corpus: which documents, how they are cut, and what counts."""
+"""How much of a corpus is used, and how its documents become token sequences."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import Literal
 
 import numpy as np
 
+from analysis.arrays import BoolArray
 from analysis.corpora.documents import Document
 from analysis.corpora.encoding import Count, Tokenizer, Tokens, encode
-from analysis.corpora.packing import (
-    PACKERS,
-    Packing,
-    Sampling,
-    TokenRows,
-    check_joins,
-    concatenate,
-)
-from analysis.corpora.sequences import TokenSequences
+from analysis.corpora.sequences import TokenIds, TokenSequences
 from analysis.corpora.sources import Source, in_memory
 from analysis.errors import CorpusError
 
+Packing = Literal["auto", "concatenate", "pack", "pad"]
+Truncate = Literal["head", "tail", "drop"]
+_OPEN_ROWS = 16
 _LONGEST_JOINED = 1 << 28  # characters
 Documents = Iterator[Tokens]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How much of a corpus is used, and how it is cut into sequences."""
+
+    tokens: int  # upper limit; a run takes as many whole sequences as fit
+    seq_len: int  # tokens in a sequence
+    seed: int = 42  # of the order in which documents are drawn
+    # "concatenate" joins documents end to end, "pack" puts several into a sequence where they do
+    # not see each other, "pad" gives each its own sequence; "auto" joins text and keeps rows of
+    # token ids as they are.
+    packing: Packing = "auto"
+    truncate: Truncate = "head"  # which end of a document longer than a sequence is kept, or "drop"
+    count: Count = "all"  # "all" tokens enter the sums, or only those of the "response"
+    # Rows of token ids that are not joined are used whole, however long; `seq_len` and `truncate`
+    # then cut text only.
+    whole: bool = False
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise CorpusError(f"The seed {self.seed} is negative; use a whole number from 0.")
+        if self.seq_len < 2:
+            raise CorpusError(f"A sequence of {self.seq_len} tokens is too short; use at least 2.")
+        if self.packing == "concatenate":
+            check_joins(self)
+
+
+def check_joins(sampling: Sampling) -> None:
+    """Refuse options that do not apply to joined documents."""
+    if sampling.truncate != "head":
+        raise CorpusError(
+            f"Joined documents are not truncated, so {sampling.truncate!r} does not apply; use "
+            "--packing pad or pack."
+        )
+    # Documents that are not joined may be shorter than a sequence and still fit.
+    if sampling.tokens < sampling.seq_len:
+        raise CorpusError(
+            f"{sampling.tokens} tokens are less than one sequence of {sampling.seq_len}; "
+            f"use at least {sampling.seq_len} tokens or a shorter sequence length."
+        )
+
+
+@dataclass(slots=True)
+class TokenRows:
+    """Sequences, and an account of every token read: fed or dropped."""
+
+    rows: list[TokenIds] = field(default_factory=list)  # ids of each sequence
+    counted: list[BoolArray] = field(default_factory=list)  # which of them enter the sums
+    # Each token's place in its document, per sequence; empty if no sequence holds several.
+    positions: list[TokenIds] = field(default_factory=list)
+    num_read: int = 0  # tokens read
+    num_documents: int = 0  # documents fed at least in part
+    num_dropped_documents: int = 0  # documents not fed at all
+    num_too_much: int = 0  # tokens of the document that no longer fitted and ended the reading
+
+    @property
+    def num_dropped(self) -> int:
+        """Tokens read that are in no sequence."""
+        return self.num_read - sum(map(len, self.rows))
+
+    def add(self, parts: Sequence[Tokens]) -> None:
+        """Add a sequence."""
+        self.rows.append(np.concatenate([part.ids for part in parts]))
+        self.counted.append(np.concatenate([_counted(part) for part in parts]))
+
+
+def _counted(item: Tokens) -> BoolArray:
+    return np.ones(len(item.ids), dtype=np.bool_) if item.counted is None else item.counted
+
+
+def concatenate(documents: Iterator[Tokens], sampling: Sampling) -> TokenRows:
+    """Documents joined end to end and cut into sequences of equal length.
+
+    A document sees those before it in its sequence, as in pre-training and in HEAPr.
+    """
+    packed = TokenRows()
+    wanted = sampling.tokens // sampling.seq_len * sampling.seq_len
+    items: list[Tokens] = []
+    for item in documents:
+        items.append(item)
+        packed.num_read += len(item.ids)
+        packed.num_documents += 1
+        if packed.num_read >= wanted:
+            break
+    length = min(wanted, packed.num_read // sampling.seq_len * sampling.seq_len)
+    if length:
+        stream = Tokens(
+            np.concatenate([item.ids for item in items]),
+            np.concatenate([_counted(item) for item in items]),
+        )
+        for start in range(0, length, sampling.seq_len):
+            packed.add([stream.part(start, start + sampling.seq_len)])
+    return packed
+
+
+def _fitting(
+    documents: Iterator[Tokens], sampling: Sampling, packed: TokenRows
+) -> Iterator[Tokens]:
+    """Documents cut to the length of a sequence, or whole, until the tokens are used up."""
+    fed = 0
+    for item in documents:
+        size = len(item.ids)
+        packed.num_read += size
+        keep = size if sampling.whole else min(size, sampling.seq_len)
+        if size == 0 or (size > keep and sampling.truncate == "drop"):
+            packed.num_dropped_documents += 1
+            continue
+        if fed + keep > sampling.tokens:
+            packed.num_dropped_documents += 1
+            packed.num_too_much = keep
+            return
+        fed += keep
+        packed.num_documents += 1
+        yield item.part(size - keep, size) if sampling.truncate == "tail" else item.part(0, keep)
+
+
+def pad(documents: Iterator[Tokens], sampling: Sampling) -> TokenRows:
+    """One document per sequence; batches pad the shorter ones."""
+    packed = TokenRows()
+    for item in _fitting(documents, sampling, packed):
+        packed.add([item])
+    return packed
+
+
+def pack(documents: Iterator[Tokens], sampling: Sampling) -> TokenRows:
+    """Several whole documents per sequence, which do not see each other.
+
+    A document goes into the first of at most sixteen open sequences with room for it; if none has,
+    the fullest is closed. No document is split; one longer than a sequence has one to itself.
+    """
+    packed = TokenRows()
+    rows: list[list[Tokens]] = []
+    for item in _fitting(documents, sampling, packed):
+        place = next((row for row in rows if _size(row) + len(item.ids) <= sampling.seq_len), None)
+        if place is None:
+            if len(rows) == _OPEN_ROWS:
+                fullest = max(range(_OPEN_ROWS), key=lambda number: _size(rows[number]))
+                _close(packed, rows.pop(fullest))
+            rows.append(place := [])
+        place.append(item)
+    for row in rows:
+        _close(packed, row)
+    return packed
+
+
+def _size(row: Sequence[Tokens]) -> int:
+    return sum(len(item.ids) for item in row)
+
+
+def _close(packed: TokenRows, row: Sequence[Tokens]) -> None:
+    packed.add(row)
+    places = [np.arange(len(item.ids), dtype=np.int32) for item in row]
+    packed.positions.append(np.concatenate(places))
+
+
+PACKERS: Mapping[Packing, Callable[[Iterator[Tokens], Sampling], TokenRows]] = {
+    "concatenate": concatenate,
+    "pack": pack,
+    "pad": pad,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
     """A choice among the documents, made on their token ids."""
 
-    choose: Callable[[Documents, int], Documents]  # documents in seeded order, seed -> those to use
-    description: str  # what manifests say of it
+    choose: Callable[[Documents, int], Documents]  # (documents in seeded order, seed) -> chosen
+    description: str  # for manifests
 
 
 def tokenize(
@@ -40,7 +198,7 @@ def tokenize(
     corpus: str,
     selection: Selection | None = None,
 ) -> TokenSequences:
-    """Token sequences drawn in seeded order; no more documents are read than are needed."""
+    """Token sequences drawn in seeded order; reads no more documents than needed."""
     source = documents if isinstance(documents, Source) else in_memory(documents)
     if source.join is not None:
         return _one_text(source, tokenizer, sampling, corpus, selection)
@@ -59,7 +217,6 @@ def tokenize(
         encoded = selection.choose(encoded, sampling.seed)
     whole = ready and sampling.whole
     packed = PACKERS[packing](encoded, replace(sampling, whole=whole))
-
     if not packed.rows:
         raise CorpusError(_nothing(packed, sampling, packing, corpus))
     facts: dict[str, object] = {"packing": packing, "count": sampling.count}
@@ -77,7 +234,7 @@ def _encoded(
     for document in documents:
         is_ready = document.input_ids is not None
         if ready is not None and ready != is_ready:
-            raise CorpusError(f"The corpus {corpus} mixes token ids with text; give one kind.")
+            raise CorpusError(f"The corpus {corpus} mixes token ids with text; use one of them.")
         ready = is_ready
         yield encode(document, tokenizer, count, corpus)
 
@@ -85,21 +242,21 @@ def _encoded(
 def _nothing(packed: TokenRows, sampling: Sampling, packing: Packing, corpus: str) -> str:
     """Why there is no sequence."""
     if packed.num_read == 0:
-        return f"The corpus {corpus} holds no token."
+        return f"The corpus {corpus} has no tokens."
     if packing != "concatenate" and packed.num_too_much:
         return (
             f"The first sequence of the corpus {corpus} would have {packed.num_too_much} tokens, "
-            f"more than the {sampling.tokens} asked for; ask for more tokens or a shorter "
-            "sequence length."
+            f"more than the {sampling.tokens} asked for; use more tokens or a shorter sequence "
+            "length."
         )
     if packing != "concatenate":
         return (
             f"Every document of the corpus {corpus} is longer than {sampling.seq_len} tokens; "
-            "give a greater sequence length or --truncate head."
+            "use a longer sequence length or --truncate head."
         )
     return (
         f"The corpus {corpus} has {packed.num_read} tokens, less than one sequence of "
-        f"{sampling.seq_len}; give a longer corpus or a shorter sequence length."
+        f"{sampling.seq_len}; use a longer corpus or a shorter sequence length."
     )
 
 
@@ -110,31 +267,30 @@ def _one_text(
     corpus: str,
     selection: Selection | None,
 ) -> TokenSequences:
-    """All documents as one text, cut into sequences, of which some are drawn.
+    """All documents joined, tokenised as one text and cut into sequences, drawn at random.
 
-    As HEAPr does with WikiText-2 (appendix B): joined with blank lines, tokenised as a whole, cut
-    into consecutive sequences, 128 of them chosen at random.
+    HEAPr treats WikiText-2 so (appendix B): joined with blank lines, 128 sequences drawn.
     """
     if selection or sampling.packing not in ("auto", "concatenate") or sampling.count != "all":
         raise CorpusError(
-            f"The corpus {corpus} is one text, whose sequences are drawn at random; it takes "
-            "neither --packing, --count nor --select."
+            f"The corpus {corpus} is one text whose sequences are drawn at random; it takes no "
+            "--packing, --count or --select."
         )
     check_joins(sampling)
     parts: list[str] = []
     length = 0
     for document in source.drawn(0):
         if document.text is None:
-            raise CorpusError(f"The corpus {corpus} is joined to one text, but a row is no text.")
+            raise CorpusError(f"The corpus {corpus} is joined to one text, but has a row without.")
         parts.append(document.text)
         length += len(document.text)
         if length > _LONGEST_JOINED:
             raise CorpusError(
-                f"The corpus {corpus} is joined to one text, but holds more than "
+                f"The corpus {corpus} is joined to one text, but has more than "
                 f"{_LONGEST_JOINED >> 20} MiB; is it a copy of another dataset?"
             )
     stream = encode(Document(text=(source.join or "").join(parts)), tokenizer, "all", corpus)
-    # The one text has no end of a document in it.
+    # The joined text holds no end-of-document token.
     if tokenizer is not None and len(stream.ids) and stream.ids[-1] == tokenizer.eos_token_id:
         stream = stream.part(0, len(stream.ids) - 1)
     packed = concatenate(iter([stream]), replace(sampling, packing="auto", tokens=len(stream.ids)))
@@ -154,8 +310,8 @@ def _sequences(
     counted = tuple(packed.counted)
     if sampling.count == "response" and not any(row.any() for row in counted):
         raise CorpusError(
-            f"No token of a response of the corpus {corpus} is in a sequence; give a greater "
-            "sequence length, --truncate tail, or --count all."
+            f"No response token of the corpus {corpus} is in a sequence; use a longer sequence "
+            "length, --truncate tail, or --count all."
         )
     return TokenSequences(
         corpus,

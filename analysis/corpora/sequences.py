@@ -1,4 +1,4 @@
-"""Token sequences of a corpus: how they are cut into batches, and what identifies them."""
+"""Token sequences of a corpus: their batches and their digest."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from analysis.arrays import BoolArray, IntArray
 
 TokenIds = NDArray[np.int32]
-TOKEN_SHARDS = 8  # equal parts of a corpus, for how the choice changes with more tokens
+TOKEN_SHARDS = 8  # equal parts of a corpus, to show how results change with more tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +20,9 @@ class TokenBatch:
 
     input_ids: IntArray  # (sequences, length) int64; 0 where padded
     mask: BoolArray  # (sequences, length) bool; False where padded
-    # (sequences, length) bool; True where a token enters the sums. Within `mask`.
-    counted: BoolArray
-    # (sequences, length) int64; which of the TOKEN_SHARDS equal parts of the corpus a counted token
-    # belongs to, 0 elsewhere.
-    token_shard: IntArray
-    # (sequences, length) int64, restarting at 0 with each document, where documents that share a
-    # sequence do not see each other; None where a sequence is one text.
+    counted: BoolArray  # (sequences, length) bool; True where a token enters the sums
+    token_shard: IntArray  # (sequences, length) int64; shard of each counted token, else 0
+    # (sequences, length) int64, restarting at 0 with each packed document; None if not packed.
     positions: IntArray | None = None
     first: int = 0  # number of the first sequence among all
 
@@ -36,21 +32,18 @@ class TokenSequences:
     """The token sequences of one corpus, as they are fed to the model."""
 
     corpus: str  # the name or file that the user gave
-    rows: tuple[TokenIds, ...]  # one int32 array a sequence, without padding
+    rows: tuple[TokenIds, ...]  # one int32 array per sequence, without padding
     num_documents: int  # documents that contributed at least one token
-    num_dropped: int  # tokens read but left out: cut off, or more than the last sequence holds
-    # For each row, which of its tokens enter the sums; None: all of them.
-    counted: tuple[BoolArray, ...] | None = None
-    # For each row, every token's place in its document, where documents that share a row do not see
-    # each other; None where a row is one text.
+    num_dropped: int  # tokens read but left out: cut off, or too many for the last sequence
+    counted: tuple[BoolArray, ...] | None = None  # which tokens enter the sums; None: all
+    # Each token's place in its packed document; None if documents are not packed.
     positions: tuple[TokenIds, ...] | None = None
-    num_dropped_documents: int = 0  # documents read of which nothing was fed
-    # How the sequences were made, for the manifest; plain JSON.
-    prepared: Mapping[str, Any] = field(default_factory=dict)
+    num_dropped_documents: int = 0  # documents read but not fed at all
+    prepared: Mapping[str, Any] = field(default_factory=dict)  # for the manifest; plain JSON
 
     @property
     def num_tokens(self) -> int:
-        """Real tokens; padding is not part of a sequence."""
+        """Tokens without padding."""
         return sum(len(row) for row in self.rows)
 
     @property
@@ -70,9 +63,9 @@ class TokenSequences:
 
     @property
     def digest(self) -> str:
-        """Identity of the ids, of where each sequence ends, and of what counts, as 64 hex digits.
+        """SHA-256 of the ids, of the sequences' lengths, and of `counted` and `positions` if set.
 
-        Covers `counted` and `positions` only where they are present.
+        64 hex digits.
         """
         sha = hashlib.sha256()
         for row in self.rows:
@@ -110,7 +103,7 @@ class TokenSequences:
             )
 
     def num_padded(self, batch_size: int) -> int:
-        """Padding positions that batches of this size hold."""
+        """Padding positions in batches of this size."""
         starts = range(0, len(self.rows), batch_size)
         groups = (self.rows[start : start + batch_size] for start in starts)
         return sum(max(map(len, group)) * len(group) - sum(map(len, group)) for group in groups)

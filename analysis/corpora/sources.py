@@ -1,4 +1,4 @@
-"""Sources: where documents come from, in a seeded order, a few at a time."""
+"""Sources of documents in a seeded order, read a few at a time."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +12,7 @@ from analysis.corpora.files import DocumentFile, open_documents
 from analysis.corpora.spec import CorpusSpec
 from analysis.demo.texts import demo_texts
 
-# A permutation of more documents than this would itself be large; numbers are drawn instead.
+# Above this a permutation would itself be large, so numbers are drawn instead.
 _MOST_PERMUTED = 1 << 24
 _LARGEST_BLOCK = 1024
 
@@ -21,22 +21,21 @@ _LARGEST_BLOCK = 1024
 class Source:
     """Documents in a seeded order."""
 
-    drawn: Callable[[int], Iterator[Document]]  # seed -> documents; reads no more than is asked for
-    # What stands between documents where all of them are one text; None otherwise. They then come
-    # in their own order, whatever the seed.
+    drawn: Callable[[int], Iterator[Document]]  # seed -> documents; reads no more than needed
+    # Separator if all documents form one text, drawn in their own order; None otherwise.
     join: str | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)  # what manifests say of it; plain JSON
+    facts: Mapping[str, Any] = field(default_factory=dict)  # for manifests; plain JSON
 
 
 def peek(source: Source, seed: int) -> tuple[Document | None, Source]:
-    """The first document, if any, and a source that gives it again and can be drawn from once."""
+    """The first document, if any, and a source that still has it and can be drawn from once."""
     documents = source.drawn(seed)
     seen = list(islice(documents, 1))
     return next(iter(seen), None), replace(source, drawn=lambda _: chain(seen, documents))
 
 
 def in_memory(documents: Sequence[Document]) -> Source:
-    """Documents that are at hand."""
+    """Documents in memory."""
 
     def drawn(seed: int) -> Iterator[Document]:
         for number in seeded_order(len(documents), seed):
@@ -46,9 +45,9 @@ def in_memory(documents: Sequence[Document]) -> Source:
 
 
 def from_file(documents: DocumentFile) -> Source:
-    """Documents of a local file, in blocks that grow, so that little is read where little is used.
+    """Documents of a local file, in the order that they would have in memory.
 
-    The order is the one that the same documents would have in memory.
+    Read in growing blocks, so that little is read if little is used.
     """
 
     def drawn(seed: int) -> Iterator[Document]:
@@ -61,7 +60,7 @@ def from_file(documents: DocumentFile) -> Source:
 
 
 def seeded_order(count: int, seed: int) -> Iterator[int]:
-    """The numbers below `count` in the order that this seed draws them."""
+    """The numbers below `count` in random order."""
     rng = np.random.default_rng(seed)
     if count <= _MOST_PERMUTED:
         yield from map(int, rng.permutation(count))

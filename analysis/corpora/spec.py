@@ -1,4 +1,4 @@
-"""How a corpus is written on the command line, and what it is called in manifests."""
+"""How corpora are named: on the command line, in manifests, and as presets of the papers."""
 
 import re
 from collections.abc import Mapping
@@ -8,36 +8,84 @@ from unicodedata import category
 
 from analysis.corpora.documents import DEFAULT_FIELDS, Fields
 from analysis.corpora.files import SUFFIXES
-from analysis.corpora.presets import PRESETS, HubDataset, Preset
 from analysis.demo.texts import TEXTS
 from analysis.errors import CorpusError, unknown_name
 
 HUB = "hub:"
-# Control characters, halves of surrogate pairs, ends of lines and of paragraphs.
-_UNSHOWN = ("Cc", "Cs", "Zl", "Zp")
+_UNSHOWN = ("Cc", "Cs", "Zl", "Zp")  # control characters, lone surrogates, line breaks
 _OPTIONS = ("config", "split", "revision")
 _FIELDS = tuple(Fields.__dataclass_fields__)
 _REPO = re.compile(r"[\w.-]+/[\w.-]+")
-# FILE.jsonl,text=content: options begin behind a known ending, so that a comma in a path is none.
+# FILE.jsonl,text=content: options follow a known ending, so a path may hold commas.
 _FILE = re.compile(
     rf"(?P<path>.+?(?:{'|'.join(map(re.escape, SUFFIXES))}))(?P<rest>(?:,\w+=[^,]*)*)"
 )
+_UNIFIED = "arXiv:2606.15716"
+_HALF_A_MILLION = 256 * 2048
+
+
+@dataclass(frozen=True, slots=True)
+class HubDataset:
+    """A dataset of the hub."""
+
+    repo: str  # owner/name
+    config: str | None = None  # if the dataset has several
+    split: str = "train"
+    revision: str | None = None  # branch, tag or commit; None is the newest
+    fields: Fields = DEFAULT_FIELDS
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A dataset, and how much of it a paper used."""
+
+    dataset: HubDataset
+    tokens: int
+    seq_len: int
+    reference: str  # the paper
+    join: str | None = None  # separator of rows if the dataset is one text
+    seed: int = 42  # of the order
+
+
+# arXiv:2606.15716 says 0.5M tokens and gives no sequence length; 2048 is HEAPr's and ours.
+PRESETS: Mapping[str, Preset] = {
+    "c4": Preset(HubDataset("allenai/c4", "en"), _HALF_A_MILLION, 2048, _UNIFIED),
+    "evol-codealpaca": Preset(
+        HubDataset(
+            "theblackcat102/evol-codealpaca-v1",
+            fields=Fields.only(prompt="instruction", response="output"),
+        ),
+        _HALF_A_MILLION,
+        2048,
+        _UNIFIED,
+    ),
+    "tulu-math": Preset(
+        HubDataset("allenai/tulu-3-sft-personas-math"), _HALF_A_MILLION, 2048, _UNIFIED
+    ),
+    "wikitext2": Preset(
+        HubDataset("Salesforce/wikitext", "wikitext-2-raw-v1"),
+        128 * 2048,
+        2048,
+        "HEAPr, appendix B",
+        join="\n\n",
+        seed=0,
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class CorpusSpec:
-    """A corpus as it was asked for."""
+    """A corpus as the user named it."""
 
-    name: str  # what manifests and plans call it; never where a file lies
+    name: str  # in manifests and plans; never a file's location
     dataset: HubDataset | None = None  # a dataset of the hub, or what `path` is a copy of
-    # A local file; with `dataset` a file or folder with a copy of it.
-    path: Path | None = None
-    fields: Fields = DEFAULT_FIELDS  # names of the fields
-    preset: Preset | None = None  # the preset that was named
+    path: Path | None = None  # a local file; with `dataset`, a file or folder with a copy
+    fields: Fields = DEFAULT_FIELDS
+    preset: Preset | None = None
 
 
 def corpus_name(corpus: str) -> str:
-    """What a corpus is called in manifests and plans: a file's name, never where it lies."""
+    """The name of a corpus in manifests and plans; of a file its name, never its location."""
     preset, equals, _ = corpus.partition("=")
     if equals and preset in PRESETS:
         return preset
@@ -51,8 +99,7 @@ def parse_corpus(corpus: str) -> CorpusSpec:
     """A built-in corpus, a preset, `hub:owner/name[,option=value ...]`, or a local file."""
     if any(category(character) in _UNSHOWN for character in corpus):
         raise CorpusError(
-            f"{corpus!r} is no corpus: it holds a line break or another character that no terminal "
-            "shows."
+            f"{corpus!r} is not a corpus: it contains a line break or a control character."
         )
     name = corpus_name(corpus)
     if corpus in TEXTS:
@@ -68,7 +115,7 @@ def parse_corpus(corpus: str) -> CorpusSpec:
         repo, _, rest = corpus.removeprefix(HUB).partition(",")
         if not _REPO.fullmatch(repo):
             raise CorpusError(
-                f"{corpus} names no dataset; write {HUB}owner/name, with options behind commas: "
+                f"{corpus} names no dataset; write {HUB}owner/name, then options after commas: "
                 f"{', '.join((*_OPTIONS, *_FIELDS))}."
             )
         options = _options(rest, corpus, (*_OPTIONS, *_FIELDS))
@@ -87,7 +134,7 @@ def parse_corpus(corpus: str) -> CorpusSpec:
     base, colon, weight = corpus.rpartition(":")
     if colon and base in (*TEXTS, *PRESETS):
         raise CorpusError(
-            f"{corpus} has a weight, but each corpus is calibrated in full; mix them afterwards, "
+            f"{corpus} has a weight, but each corpus is calibrated in full; blend them afterwards, "
             f"as in `moeprune plan --corpus {base}:{weight}`."
         )
     raise CorpusError(
@@ -101,7 +148,7 @@ def _options(text: str, corpus: str, known: tuple[str, ...]) -> dict[str, str]:
     for item in filter(None, text.split(",")):
         key, _, value = item.partition("=")
         if key not in known or not value or key in options:
-            problem = "given twice" if key in options else "is no option"
+            problem = "is given twice" if key in options else "is not an option"
             raise CorpusError(
                 f"{item!r} in {corpus} {problem}; write OPTION=VALUE with one of "
                 f"{', '.join(known)}."

@@ -1,4 +1,4 @@
-"""Streams: datasets of the hub and local copies of them, read through `datasets` as they come."""
+"""Datasets of the hub and local copies of them, streamed by `datasets`."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -18,14 +18,12 @@ from huggingface_hub.errors import (  # type: ignore[attr-defined]
 )
 
 from analysis.corpora.documents import Document, row_document
-from analysis.corpora.presets import HubDataset
 from analysis.corpora.sources import Source, local_source
-from analysis.corpora.spec import parse_corpus
+from analysis.corpora.spec import HubDataset, parse_corpus
 from analysis.errors import CorpusError, first_line
 from analysis.hub import reach_hub
 
-# Documents held back while shuffling a stream; the order of files is shuffled as a whole.
-SHUFFLE_BUFFER = 10_000
+SHUFFLE_BUFFER = 10_000  # documents; the order of files is shuffled as a whole
 _COMPRESSED = ("", ".gz", ".zst", ".bz2", ".xz")
 _BUILDERS: Mapping[str, str] = {
     f"{suffix}{compressed}": builder
@@ -36,11 +34,11 @@ _READ_ERRORS = (DatasetsError, OSError, ValueError, RuntimeError, HTTPError, pa.
 
 
 def open_corpus(corpus: str) -> Source:
-    """The documents of a corpus, wherever it is."""
+    """The documents of a corpus: local, built in, or on the hub."""
     spec = parse_corpus(corpus)
     if spec.dataset is None:
         return local_source(spec)
-    # What goes wrong is raised, and said once.
+    # Problems are raised, so `datasets` need not log them too.
     datasets.logging.set_verbosity(logging.CRITICAL)
     datasets.disable_progress_bars()
     join = spec.preset.join if spec.preset else None
@@ -59,9 +57,7 @@ def open_corpus(corpus: str) -> Source:
                 return
             except _READ_ERRORS as error:
                 reason = first_line(error).rstrip(".")
-                raise CorpusError(
-                    f"The dataset {spec.name} cannot be read on: {reason}."
-                ) from error
+                raise CorpusError(f"Reading the dataset {spec.name} failed: {reason}.") from error
             yield row_document(row, f"{spec.name}, row {number} as drawn", spec.fields)
 
     order = {} if join is not None else {"shuffle_buffer": SHUFFLE_BUFFER}
@@ -71,10 +67,10 @@ def open_corpus(corpus: str) -> Source:
 def _hub_stream(
     dataset: HubDataset, corpus: str
 ) -> tuple[datasets.IterableDataset, dict[str, Any]]:
-    """The rows of a dataset, and facts of it: the commit that is its revision today among them."""
+    """The rows of a dataset, and its facts, such as the commit of its revision today."""
     try:
         reach_hub()
-        # Asked for first: it fails at once, where streaming would try five times.
+        # First, because it fails at once; streaming would retry five times.
         found = HfApi().dataset_info(dataset.repo, revision=dataset.revision, timeout=20)
     except GatedRepoError as error:
         raise CorpusError(
@@ -92,7 +88,7 @@ def _hub_stream(
         reason = first_line(error).rstrip(".")
         raise CorpusError(
             f"The dataset {dataset.repo} cannot be reached on the hub ({reason}); "
-            f"without a network give {copy}."
+            f"without a network use {copy}."
         ) from error
     commit = str(found.sha)
     try:
@@ -122,13 +118,13 @@ def _local_stream(
     if len(set(built.values())) != 1:
         what = "several kinds of files" if built else "no file"
         raise CorpusError(
-            f"{path} holds {what} to read as {name}; give files of one kind: .parquet, or .jsonl, "
+            f"{path} holds {what} to read as {name}; use files of one kind: .parquet, or .jsonl, "
             ".json or .txt, plain or compressed."
         )
     builder = next(iter(built.values()))
     options: dict[str, Any] = {}
     if builder == "text":
-        # One text keeps its line breaks; otherwise blank lines part documents.
+        # One text keeps its line breaks; otherwise blank lines separate documents.
         options = {"keep_linebreaks": True} if joined else {"sample_by": "paragraph"}
     try:
         stream = datasets.load_dataset(

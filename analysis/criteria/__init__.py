@@ -1,4 +1,4 @@
-"""The criteria, listed once. A new one is a file here and a line below."""
+"""All criteria. To add one, write a file here and list it below."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ __all__ = [
     "unified",
 ]
 
-# Those that rank whole experts.
+# Criteria of whole experts.
 _CALIBRATED = (*NAMED_VARIANTS, MONE, DAMAGE, HEAPR, CAMERA_P, PATHFINDER)
 CRITERIA = {each.name: each for each in (*_CALIBRATED, AIMER, MAGNITUDE, HOYER, RANDOM)}
-# Those that rank neurons: first by a calibration, then by the weights, then by nothing.
+# Criteria of neurons: calibrated ones first, then by weights, then by nothing.
 NEURON_CRITERIA = {each.name: each for each in (HEAPR, CAMERA_P, NEURON_NORMS, RANDOM)}
 _EXPONENTS = re.compile(r"\s*(\d{1,9})\s*,\s*(\d{1,9})\s*,\s*(\d{1,9})\s*")
 _LAMBDA = re.compile(rf"{CAMERA_P.name}:(\d+(?:\.\d+)?)")
@@ -45,9 +45,9 @@ _SEED = re.compile(rf"{RANDOM.name}:(\d{{1,9}})")
 def get_criterion(name: str) -> Criterion:
     """The criterion of this name, or the unified variant of exponents such as "1,0,2".
 
-    "camera-p:0.5" is CAMERA-P with another lambda, "pathfinder:500" MoE Pathfinder with as many
-    paths of each sample, "random:2" another draw of Random. A CriterionError where it is unknown,
-    out of range, or cannot rank.
+    "camera-p:0.5" is CAMERA-P with another lambda, "pathfinder:500" MoE Pathfinder with that many
+    paths per sample, "random:2" another draw of Random. A CriterionError if it is unknown, out of
+    range, or cannot rank.
     """
     if match := _EXPONENTS.fullmatch(name):
         b, alpha, beta = (int(part) for part in match.groups())
@@ -59,7 +59,7 @@ def get_criterion(name: str) -> Criterion:
         if (b, alpha, beta) == (1, 0, 0):
             raise CriterionError(
                 "The variant 1,0,0 gives every routed expert the score 1, so it ranks nothing; "
-                "use 0,0,0 (Frequency) or any other exponents."
+                "use 0,0,0 (Frequency) or other exponents."
             )
         return unified(b, alpha, beta)
     if match := _LAMBDA.fullmatch(name):
@@ -70,7 +70,7 @@ def get_criterion(name: str) -> Criterion:
         return random(int(match[1]))
     if name.startswith(f"{RANDOM.name}:"):
         raise CriterionError(
-            f"{name!r} names no draw of Random; its seed is a whole number of at most nine digits, "
+            f"{name!r} is not a draw of Random; its seed is a whole number of at most nine digits, "
             f"as in {RANDOM.name}:2."
         )
     if found := CRITERIA.get(name) or NEURON_CRITERIA.get(name):
@@ -91,7 +91,7 @@ def neuron_score_of(criterion: Criterion) -> Callable[[pd.DataFrame], FloatArray
     """How a criterion scores neurons."""
     if criterion.neuron_score is None:
         known = ", ".join(NEURON_CRITERIA)
-        raise CriterionError(f"{criterion.label} scores no neurons; those that do: {known}.")
+        raise CriterionError(f"{criterion.label} does not score neurons; use one of {known}.")
     return criterion.neuron_score
 
 

@@ -1,4 +1,4 @@
-"""What a criterion is: statistics -> score, and which way the score is read."""
+"""What a criterion is: statistics -> score, and the direction of the score."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from analysis.lazy import pd
 from analysis.stats.samples import SamplePart
 from analysis.stats.tables import GATES, Gate
 
-# Columns of criteria that no gate convention changes, but that read what the router computes.
+# Columns that depend on the router's output, but not on the gate convention.
 _READ_GATES = frozenset(("damage", "path_samples"))
 
 StatsSource = Literal["routed", "weights", "none"]
@@ -23,35 +23,35 @@ Columns = Callable[[Gate], tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Criterion:
-    """One way to say which experts, or which of their neurons, matter."""
+    """A measure of how much experts, or their neurons, matter."""
 
     name: str  # permanent name, used in files and on the command line
-    label: str  # name for people
+    label: str  # displayed name
     formula: str  # LaTeX of the score
-    reference: str  # where it comes from
+    reference: str  # its source
     source: StatsSource  # the statistics it reads: routed tokens, weights, or none
-    columns: Columns  # columns of the table it reads, for a gate convention
+    columns: Columns  # gate convention -> columns of the table that it reads
     # (table, gate) -> the paper's number, float64, one per row, never NaN. The table is
     # `ExpertStats.table`, `WeightStats.per_expert()`, or for "none" only layer and expert. None
-    # where whole experts are not scored.
+    # if whole experts are not scored.
     score: Callable[[pd.DataFrame, Gate], FloatArray] | None
-    prune_larger: bool = False  # True where the paper prunes the LARGEST score
+    prune_larger: bool = False  # whether the paper prunes the LARGEST scores
     exponents: tuple[int, int, int] | None = None  # (b, alpha, beta) of the unified family
     uses_gate: bool = False  # whether the gate convention changes the score
     # (table) -> the paper's number of every neuron, float64, one per row, never NaN. The table is
     # `NeuronStats.table`; for "weights" it has NORM_PRODUCT, for "none" only layer, expert and
-    # neuron. None where neurons are not scored.
+    # neuron. None if neurons are not scored.
     neuron_score: Callable[[pd.DataFrame], FloatArray] | None = None
-    within_layers: bool = False  # whether neurons of different layers are not comparable
+    within_layers: bool = False  # whether neurons compare only within a layer
     # (`ExpertStats.samples`) -> those of `columns` that are made from samples, one row per expert;
-    # None where the table has all.
+    # None if the table has all.
     from_samples: Callable[[Sequence[SamplePart]], pd.DataFrame] | None = None
-    # (table) -> saliency, float64, one per row, where that is no function of the score: a place in
+    # (table) -> saliency, float64, one per row, if that is no function of the score but a place in
     # an order, which compares but does not add up.
     order: Callable[[pd.DataFrame], FloatArray] | None = None
 
     def saliency(self, score: FloatArray) -> FloatArray:
-        """What ranks, where no `order` does: higher = keep."""
+        """Saliency of a score if there is no `order`: higher = keep."""
         return -score if self.prune_larger else score
 
     @property
@@ -62,41 +62,40 @@ class Criterion:
 
     @property
     def is_constant(self) -> bool:
-        """(1, 0, 0) gives 1 to every routed expert, so it ranks nothing."""
+        """Whether it ranks nothing: (1, 0, 0) gives every routed expert the score 1."""
         return self.exponents == (1, 0, 0)
 
 
 def always(*columns: str) -> Columns:
-    """`Criterion.columns` of a criterion that reads the same whatever the gate convention."""
+    """`Criterion.columns` of a criterion that reads the same for any gate convention."""
     return lambda gate: columns
 
 
 def numbers(table: pd.DataFrame, *columns: str) -> tuple[FloatArray, ...]:
-    """Some columns as float64, a number a row."""
+    """Some columns as float64 arrays."""
     return tuple(table[column].to_numpy(dtype=np.float64) for column in columns)
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a criterion reads.
+    """What a criterion reads, as in the paper's Table 1 (data, activations, router).
 
-    The paper's Table 1 has data, activations and router. Every criterion that needs data also needs
-    the router's choices, which tokens go to which expert; `gates` is whether it reads more of the
-    router than those.
+    Every criterion that needs data also needs the router's choices; `gates` is whether it reads
+    more of the router.
     """
 
     data: bool  # a calibration corpus that the model runs on
     activations: bool  # outputs of the experts on it
     gates: bool  # gate weights of the router on it
-    weights: bool  # the experts' own weights, which need no run
+    weights: bool  # the experts' own weights, without a run
 
 
 def needs_of(criterion: Criterion) -> Needs:
-    """What a criterion reads, told from the columns of its table."""
+    """What a criterion reads, inferred from the columns of its table."""
     columns = criterion.columns(GATES[0]) if criterion.source == "routed" else ()
     return Needs(
         data=criterion.source == "routed",
-        # More than counts and gate weights: something of the outputs.
+        # Columns other than counts and sums of gate weights depend on the outputs.
         activations=any(n != "num_tokens" and not n.endswith("_f0") for n in columns),
         gates=criterion.uses_gate or not _READ_GATES.isdisjoint(columns),
         weights=criterion.source == "weights",

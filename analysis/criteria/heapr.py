@@ -1,6 +1,6 @@
-"""Criteria of neurons: HEAPr, and CAMERA-P, which its paper compares it with.
+"""Criteria of neurons: HEAPr, and CAMERA-P, a baseline of the HEAPr paper.
 
-Both score every neuron of every expert; a whole expert's score is the sum over its neurons.
+Both score every neuron; a whole expert's score is the sum over its neurons.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def camera_p(weight: float = DEFAULT_LAMBDA) -> Criterion:
     """CAMERA-P (arXiv:2508.02322) as HEAPr's section 4.2 gives it; `weight` is lambda, at least 0.
 
     energy_c = (||a_c||_2 + lambda ||a_c||_inf) ||w_c||_2 over the tokens routed to the expert: a_c
-    are the neuron's activations, w_c is its column of down. The text that this was read in lost the
-    second norm's index; the maximum is our reading, and lambda = 1 our default.
+    are the neuron's activations, w_c is its column of down. Our copy of the paper lost the index of
+    the second norm; the maximum is our reading, and lambda = 1 our default.
     """
     if not (weight >= 0 and np.isfinite(weight)):
         raise CriterionError(f"lambda of CAMERA-P is {weight:g}; it must be 0 or more.")

@@ -14,13 +14,12 @@ from analysis.lazy import pd
 from analysis.ranking.trajectory import MOST_PATHS, follow, path_order
 from analysis.stats.samples import SamplePart, SampleStats
 
-# Paths of each sample in the paper's Figure 2; its plans take 1 to 500.
-DEFAULT_PATHS = 100
+DEFAULT_PATHS = 100  # per sample, as in the paper's Figure 2; its plans take 1 to 500
 _COLUMNS = ("path_samples", "path_weight", "node_weight")
 
 
 def _order(table: pd.DataFrame) -> FloatArray:
-    """How many experts of the model come after each."""
+    """For each expert, the number of experts of the model ranked after it."""
     samples, path_weight, node_weight = numbers(table, *_COLUMNS)
     rank = path_order(samples, path_weight, node_weight)
     return (len(rank) - 1 - rank).astype(np.float64)
@@ -34,7 +33,7 @@ def _of_one_run(stats: SampleStats, count: int) -> pd.DataFrame:
 
 
 def _from_samples(parts: Sequence[SamplePart], count: int) -> pd.DataFrame:
-    """_COLUMNS of all parts: samples counted by their factors, the best path, the mean u."""
+    """_COLUMNS of all parts: samples weighted by their factors, the best path, the mean u."""
     tables = [part.table(f"paths {count}", partial(_of_one_run, count=count)) for part in parts]
     if len(tables) == 1:
         return tables[0][list(_COLUMNS)]
@@ -49,15 +48,14 @@ def _from_samples(parts: Sequence[SamplePart], count: int) -> pd.DataFrame:
 def pathfinder(count: int = DEFAULT_PATHS) -> Criterion:
     """MoE Pathfinder as a criterion: in how many samples an expert is on the heaviest paths.
 
-    The score is that number; of a blend, each corpus' samples count by its weight. The saliency is
-    the place in one order of all the model's experts, from the last: more samples, then the
-    heavier path, then the larger mean u, then the lower layer and expert. So a global schedule
-    cuts the paper's union of paths, or fills it up, to a budget. `count` paths of each sample are
-    the paper's m. docs/concepts/pathfinder.md
+    The score is that number; in a blend, samples count by their corpus' weight. The saliency is
+    the place, from the last, in one order of all experts: more samples, then the heavier path, then
+    the larger mean u, then the lower layer and expert. So a global schedule cuts or extends the
+    paper's union of paths to a budget. `count` is the paper's m. docs/concepts/pathfinder.md
     """
     if not 1 <= count <= MOST_PATHS:
         raise CriterionError(
-            f"{count} paths of each sample cannot be followed; ask for 1 to {MOST_PATHS:,}."
+            f"{count} paths per sample cannot be followed; use 1 to {MOST_PATHS:,}."
         )
     usual = count == DEFAULT_PATHS
     return Criterion(

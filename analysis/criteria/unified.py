@@ -28,7 +28,7 @@ _NAMED = {
 
 
 def mean_over_routed(total: FloatArray, num_tokens: FloatArray) -> FloatArray:
-    """total / num_tokens; an expert that no token reached has no mean and gets 0."""
+    """total / num_tokens; 0 for an expert that no token reached."""
     routed = num_tokens > 0
     return np.divide(total, num_tokens, out=np.zeros_like(total), where=routed)
 

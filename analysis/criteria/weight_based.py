@@ -23,7 +23,7 @@ def _norms(table: pd.DataFrame) -> tuple[FloatArray, FloatArray, FloatArray]:
 
 
 def zero_experts(table: pd.DataFrame) -> pd.Series[bool]:
-    """Experts whose weights are all zero: they get AIMER's maximum and go first."""
+    """Experts whose weights are all zero: AIMER gives them its maximum and prunes them first."""
     return table["l2_squared"] == 0
 
 
@@ -62,7 +62,7 @@ MAGNITUDE = replace(
     score=_magnitude,
     prune_larger=False,
 )
-# AIMER's ratio seen from the other side: the two give the same order.
+# Gives the same order as AIMER.
 HOYER = replace(
     MAGNITUDE,
     name="hoyer",
@@ -71,7 +71,7 @@ HOYER = replace(
     score=_hoyer,
 )
 
-# Weights alone, blind to the inputs: a baseline, not a published method.
+# A baseline that ignores the inputs; not a published method.
 NEURON_NORMS = Criterion(
     name="neuron-norms",
     label="Neuron norms",
@@ -86,7 +86,7 @@ NEURON_NORMS = Criterion(
 
 @cache
 def random(seed: int = _RANDOM_SEED) -> Criterion:
-    """The baseline Random: an order that is drawn with this seed, whatever the model holds."""
+    """The baseline Random: an order drawn with this seed, whatever the model."""
 
     def draw(table: pd.DataFrame) -> FloatArray:
         return np.random.default_rng(seed).random(len(table))

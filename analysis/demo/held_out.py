@@ -1,7 +1,6 @@
 """The demo's held-out texts in two halves: one for evaluations and searches, one for benchmarks.
 
-What a search has optimised on a text, that text cannot judge. Which half a text is in does not
-depend on how many are drawn, or in what order.
+So benchmarks never use texts that a search has optimised on. The split is fixed.
 """
 
 from collections.abc import Iterator
@@ -11,8 +10,7 @@ from analysis.corpora.documents import Document, demo_document
 from analysis.corpora.sources import Source, seeded_order
 from analysis.demo.texts import DemoText, demo_texts
 
-# Of the order that evaluations draw in by default, the first half is theirs.
-_SEED = 42
+_SEED = 42  # the first half of this order is for evaluations
 
 
 @cache
@@ -24,7 +22,7 @@ def _halves(corpus: str) -> tuple[tuple[DemoText, ...], frozenset[int]]:
 
 
 def fitness_source(corpus: str) -> Source:
-    """The half that evaluations and searches draw from, in an order that a seed decides."""
+    """The half that evaluations and searches draw from, in seeded order."""
 
     def drawn(seed: int) -> Iterator[Document]:
         texts, own = _halves(corpus)
@@ -36,7 +34,7 @@ def fitness_source(corpus: str) -> Source:
 
 
 def benchmark_texts(corpus: str) -> list[DemoText]:
-    """The half that benchmarks are made of, none twice, and none that the other half has too."""
+    """The half that benchmarks use, without duplicates and texts that the other half has too."""
     texts, own = _halves(corpus)
     seen = {texts[number].prompt for number in own}
     found = []

@@ -1,7 +1,7 @@
-"""Benchmarks of the demo's own texts: tasks of lm-evaluation-harness on local files, built here.
+"""Benchmarks on the demo's held-out texts: tasks of lm-evaluation-harness on local files.
 
-Code and prose are those of the Python that the program runs on, so the tasks are made where they
-are used; demo-math-exact is the same everywhere. A task's version is a digest of its questions.
+Code and prose come from the running Python, so the tasks are built where they are used;
+demo-math-exact is the same everywhere. A task's version is a digest of its questions.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ _ANSWER = r"The answer is (-?\d+)"
 
 
 def _passages(text: str) -> Iterator[tuple[str, str]]:
-    """Passages that do not overlap, each cut between words into a beginning and what follows."""
+    """Disjoint passages, each split between words into a prompt and its continuation."""
     place = 0
     while True:
         parts = []
@@ -40,17 +40,17 @@ def _passages(text: str) -> Iterator[tuple[str, str]]:
                 return
             parts.append(text[place : space.start()])
             place = space.start()
-        # The space stays with what follows it: so do tokens begin.
+        # The space stays with the continuation: tokens begin with it.
         prompt, continuation = parts[0].lstrip(), parts[1].rstrip()
         if prompt.strip() and len(continuation.strip()) >= _CHOICE_CHARS // 2:
             yield prompt, continuation
 
 
 def choice_questions(texts: Sequence[DemoText]) -> list[Row]:
-    """Which of four continuations follows? Three are of other documents.
+    """Which of four continuations follows? Three are from other documents.
 
-    At most 240 rows of `prompt`, `choices` (4, in drawn order), `label` (number of the true one),
-    `document` (its name) and `document_digest`, drawn from all passages and left in order.
+    At most 240 rows of `prompt`, `choices` (4, in random order), `label` (number of the true one),
+    `document` (its name) and `document_digest`, drawn from all passages and kept in order.
     """
     rng = np.random.default_rng(42)
     passages = [(text.name, *each) for text in texts for each in _passages(text.prompt)]
@@ -116,11 +116,11 @@ _EXACT = {
 
 @dataclass(frozen=True, slots=True)
 class LocalTask:
-    """A benchmark that is made of the demo's held-out texts."""
+    """A benchmark made from the demo's held-out texts."""
 
-    name: str  # of the task
-    corpus: str  # whose held-out texts it is made of
-    about: str  # what it asks, in words
+    name: str
+    corpus: str  # source of its texts
+    about: str  # what it asks
     questions: Callable[[Sequence[DemoText]], list[Row]]  # texts -> rows
     form: Mapping[str, Any]  # how lm-evaluation-harness asks and scores
 
@@ -139,13 +139,13 @@ LOCAL_TASKS: Mapping[str, LocalTask] = {task.name: task for task in _TASKS}
 class WrittenTask:
     """A local task on disk."""
 
-    name: str  # of the task
-    folder: Path  # holds `<name>.yaml`, which lm-evaluation-harness reads, and `<name>.jsonl`
+    name: str
+    folder: Path  # with `<name>.yaml`, which lm-evaluation-harness reads, and `<name>.jsonl`
     version: str  # 12 hex digits of the digest of questions and form
 
 
 def write_task(task: LocalTask, folder: Path) -> WrittenTask:
-    """Build a local task below a folder; one that is there already is left as it is."""
+    """Write a local task below a folder, unless it is there already."""
     name = task.name
     rows = task.questions(benchmark_texts(task.corpus))
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
@@ -171,7 +171,7 @@ def write_task(task: LocalTask, folder: Path) -> WrittenTask:
             (".yaml", yaml.safe_dump(content, sort_keys=False).encode()),
         ):
             path = own / f"{name}{end}"
-            # The datasets library keeps what it made of a file by its time.
+            # Unchanged files are not rewritten: `datasets` caches by their time.
             if not path.is_file() or path.read_bytes() != data:
                 write_durably(path, data)
     return WrittenTask(name, own, version)

@@ -1,7 +1,7 @@
-"""The demo's three kinds of text: code, prose and math, read or generated where the program runs.
+"""The demo's corpora: code, prose and math, read or generated where the program runs.
 
-Code and prose come from the Python installation itself, so they differ between Python versions;
-math is generated and is the same everywhere. Nothing is copied into the repository.
+Code and prose come from the Python installation, so they differ between versions; math is
+generated and the same everywhere. Nothing is copied into the repository.
 """
 
 import ast
@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from random import Random
 
-# Part of the standard library that is missing on some installations, or is no good as text.
+# Parts of the standard library that some installations lack or that are unsuitable as text.
 _SKIPPED_PACKAGES = frozenset(
     {"site-packages", "dist-packages", "test", "tests", "idlelib", "turtledemo", "lib2to3"}
     | {"ensurepip", "pydoc_data", "encodings", "__pycache__", "config"}
@@ -39,7 +39,7 @@ def _modules() -> Iterator[tuple[str, ast.Module]]:
         if any(part in _SKIPPED_PACKAGES or part.startswith("config-") for part in parts):
             continue
         with warnings.catch_warnings():
-            # Invalid escapes in old modules are the library's affair.
+            # Old modules may have invalid escapes.
             warnings.simplefilter("ignore")
             try:
                 yield str(path.relative_to(root)), ast.parse(path.read_bytes())
@@ -54,7 +54,7 @@ def _docstring_owners(tree: ast.Module) -> Iterator[ast.Module | ast.ClassDef | 
 
 
 def code_texts() -> Iterator[DemoText]:
-    """Standard-library modules without docstrings and comments, one document a module."""
+    """Standard-library modules without docstrings and comments, one document each."""
     for name, tree in _modules():
         for owner in _docstring_owners(tree):
             if ast.get_docstring(owner, clean=False) is not None:
@@ -65,7 +65,7 @@ def code_texts() -> Iterator[DemoText]:
 
 
 def prose_texts() -> Iterator[DemoText]:
-    """Docstrings, gathered by module, and the language reference shipped for `help()`."""
+    """The language reference shipped for `help()`, and the docstrings of each module."""
     topics: dict[str, str] = import_module("pydoc_data.topics").topics
     for name in sorted(topics):
         if len(topics[name]) >= _MIN_CHARS:
@@ -82,7 +82,7 @@ _THINGS = ("apples", "books", "coins", "pencils", "tickets", "stamps", "bottles"
 
 
 class _Draw:
-    """Integers from `Random.random()`, the one method whose sequence Python guarantees."""
+    """Integers from `Random.random()`, the only method whose sequence Python guarantees."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)  # noqa: S311  (text, not secrets)
@@ -188,7 +188,7 @@ TEXTS = {"demo-code": code_texts, "demo-prose": prose_texts, "demo-math": math_t
 def demo_texts(corpus: str, *, held_out: bool = False) -> Iterator[DemoText]:
     """Documents of one demo corpus; every twelfth is held out from training and calibration.
 
-    A held-out document that also occurs among the others is left out: word problems repeat.
+    Held-out documents that also occur among the others are left out: word problems repeat.
     """
     seen: set[str] = set()
     kept_back = []

@@ -1,1 +1,1 @@
-"""Checkpoints whose layers hold experts of different numbers or widths: built and loaded."""
+"""Loads checkpoints whose layers differ in number or width of experts."""

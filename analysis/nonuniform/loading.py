@@ -1,4 +1,4 @@
-"""Load a checkpoint whose layers hold experts of different numbers or widths; no remote code."""
+"""Load a checkpoint whose layers differ in number or width of experts, without remote code."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -27,11 +27,11 @@ from analysis.nonuniform.widths import (
 )
 from analysis.widths import loaded_widths
 
-# What constructors of transformers raise about a configuration that they cannot take.
+# What constructors of transformers raise for a configuration that they cannot handle.
 _REFUSALS = (RuntimeError, ValueError, TypeError, KeyError, AttributeError, StopIteration)
 
-# While it loads, transformers itself swaps functions such as PreTrainedModel.tie_weights for
-# others; two loads that overlap would leave them swapped.
+# transformers swaps functions such as PreTrainedModel.tie_weights while it loads; overlapping
+# loads would leave them swapped.
 _ONE_AT_A_TIME = Lock()
 
 
@@ -41,15 +41,15 @@ def load_pruned(
     """A pruned checkpoint as a transformers model in evaluation mode.
 
     Args:
-        path: folder or hub id of an export, or of what `save_pretrained` made of a loaded one;
-            its layers may have the same number and width of experts or different ones.
-        auto_class: name of the auto class of transformers that shall load it; by default that of
-            its family, which is most often AutoModelForCausalLM.
+        path: folder or hub id of an export, or of a loaded one saved by `save_pretrained`; its
+            layers may differ in number and width of experts or not.
+        auto_class: name of the auto class of transformers to load it with; by default that of its
+            family, most often AutoModelForCausalLM.
         revision: on the hub.
-        options: what `from_pretrained` takes besides: dtype, device_map, experts_implementation,
-            output_loading_info and so on. Code that comes with the checkpoint is never run.
+        options: others of `from_pretrained`: dtype, device_map, experts_implementation,
+            output_loading_info, ... Code that comes with the checkpoint is never run.
 
-    Returns the model; with `output_loading_info=True`, also what transformers says of the tensors.
+    Returns the model; with `output_loading_info=True`, also transformers' report on the tensors.
     """
     described = load_model_index(str(path), revision=revision)
     loader = auto_class_of(described, auto_class)
@@ -62,23 +62,23 @@ def load_pruned(
 
 
 def auto_class_of(model: MoEModel, name: str | None = None) -> Any:
-    """The class whose `from_pretrained` loads a checkpoint: an auto class of transformers.
+    """The class whose `from_pretrained` loads a checkpoint.
 
-    By default that of its family. It is a stock one unless layers have different numbers or widths
-    of experts.
+    It is an auto class of transformers, by default that of the family, or a subclass of it if
+    layers differ in number or width of experts.
     """
     family = model.family
     register_native(family.model_type)
     stock = getattr(transformers, name or family.auto_class)
     if loaded_widths(model) is None and PER_LAYER_KEY not in model.config:
         return stock
-    # A class of its own with a table of its own: whatever else is loaded finds the stock one.
+    # A new class with its own table, so that other loads use the stock one.
     table = _PerLayerTable(stock._model_mapping, family)
     return type(f"PerLayer{stock.__name__}", (stock,), {"_model_mapping": table})
 
 
 class _PerLayerTable(Mapping[type, Any]):
-    """Configuration class -> model class, as in transformers but with layers of different sizes."""
+    """transformers' table configuration class -> model class, with layers of different sizes."""
 
     def __init__(self, stock: Mapping[type, Any], family: MoEFamily) -> None:
         self._stock = stock
@@ -101,12 +101,12 @@ class _PerLayerTable(Mapping[type, Any]):
 
 
 def per_layer_class(stock: Any, family: MoEFamily) -> Any:
-    """A subclass of a stock model class whose layers have experts of their own number and width."""
+    """A subclass of a stock model class whose layers have their own number and width of experts."""
 
     def __init__(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
         stock.__init__(self, config, *args, **kwargs)
         _rebuild(self, family)
-        # Draws the weights of the new layers, where the model is not loaded from a checkpoint.
+        # Initialises the new layers, unless the model is loaded from a checkpoint.
         self.post_init()
 
     def save_pretrained(self: Any, save_directory: str | Path, *args: Any, **kwargs: Any) -> None:
@@ -125,8 +125,8 @@ def per_layer_class(stock: Any, family: MoEFamily) -> Any:
             check_grouped_products(self, getattr(self.config.get_text_config(), WIDTHS_KEY))
         return stock._grouped_mm_can_dispatch(self)
 
-    # Under the stock name and module: by these transformers finds how weights are converted and
-    # whether the experts implementation can be set, and the name goes into the configuration.
+    # Keeps the stock name and module: by these transformers finds weight conversions and whether
+    # the experts implementation can be set, and the name goes into the configuration.
     members = {
         "__init__": __init__,
         "save_pretrained": save_pretrained,
@@ -149,11 +149,11 @@ def _rebuild(model: Any, family: MoEFamily) -> None:
 
 
 def _write_modeling_file(model: Any, family: MoEFamily, folder: Path) -> None:
-    # The text model of a composite checkpoint is saved as a family of its own.
+    # The text model of a composite checkpoint is saved as its own family.
     saved = FAMILIES.get(model.config.model_type, family)
     if classes := auto_map(saved):
         model.config.auto_map = {**(getattr(model.config, "auto_map", None) or {}), **classes}
-        # Before the rest is saved, so that it goes along when the folder is pushed to the hub.
+        # Written first, so that it is included when the folder is pushed to the hub.
         folder.mkdir(parents=True, exist_ok=True)
         content = modeling_file(saved, widths=_has(model, WIDTHS_KEY))
         (folder / MODELING_NAME).write_text(content, "utf-8")
@@ -164,14 +164,14 @@ def _has(model: Any, key: str) -> bool:
 
 
 def check_buildable(family: MoEFamily, config: Config) -> None:
-    """Build the model of a whole `config.json` on the meta device, and look at its layers.
+    """Build the model of a whole `config.json` on the meta device, and check its layers.
 
-    For a listed family tests show that its layers can be rebuilt; of one that was discovered
-    only this shows it, before an export relies on it.
+    For listed families tests show that this works; for discovered ones only this check does, before
+    an export relies on it.
     """
     if reason := _problem(family, config):
         raise UnsupportedModelError(
-            f"Layers of different sizes were tried on {family.model_type!r}, which is not in the "
+            f"Layers of different sizes do not work for {family.model_type!r}, which is not in the "
             f"table of families: {reason}."
         )
 
@@ -194,7 +194,7 @@ def _problem(family: MoEFamily, config: Config) -> str:
 
 
 def _odd_layer(model: Any, family: MoEFamily, config: Config) -> str:
-    """A layer of a built model that does not have the sizes of its configuration."""
+    """A layer of a built model without the sizes of its configuration, in words; or empty."""
     widths = family.text_config(config).get(WIDTHS_KEY)
     modules = dict(model.named_modules())
     trunk = next(path for path in family.module_trunks if path in modules)

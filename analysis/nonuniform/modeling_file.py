@@ -1,8 +1,7 @@
 """`modeling_pruned.py`: lets plain transformers read an export with layers of different sizes.
 
-A reader who passes `trust_remote_code=True` runs it; it needs nothing but transformers. Its text
-depends on the family and on whether widths differ, and is short enough to be read before it is
-trusted.
+It runs with `trust_remote_code=True` and needs only transformers. Its text depends on the family
+and on whether widths differ, and is short enough to be read before it is trusted.
 """
 
 import ast
@@ -141,9 +140,9 @@ def _class_name(auto_class: str) -> str:
 
 
 def auto_map(family: MoEFamily) -> dict[str, str]:
-    """What `config.json` says of the classes in the file; empty where there is no file.
+    """`auto_map` of `config.json` for the classes in the file; empty if there is no file.
 
-    transformers has no class of some families that this program loads by one of its own.
+    There is none for families that transformers has no class for and that this program defines.
     """
     if is_registered_here(family.model_type):
         return {}
@@ -178,7 +177,7 @@ def modeling_file(family: MoEFamily, *, widths: bool = False) -> str:
 
 
 def _width_parts() -> list[str]:
-    """The classes and functions of `widths`, which is read and not imported: it needs torch."""
+    """The classes and functions of `widths`, read and not imported because it needs torch."""
     text = Path(__file__).with_name("widths.py").read_text("utf-8")
     lines = text.splitlines(keepends=True)
     found = [

@@ -1,4 +1,4 @@
-"""Which criterion for which purpose: what the literature recommends, and what this model says."""
+"""Which criterion for which purpose: the literature's advice, checked on a model's overlaps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ Purpose = Literal["agnostic", "specific"]
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A recommendation."""
+    """A recommendation of a paper."""
 
-    criteria: tuple[str, ...]  # names, the first one first
-    corpus: str  # the calibration corpus that goes with them
+    criteria: tuple[str, ...]  # names, best first
+    corpus: str  # the calibration corpus to use with them
     why: str  # the paper's reason
-    source: str  # where it says so
+    source: str
 
 
 _SOURCE: Final = "arXiv:2606.15716, sections 4.3 and 5"
@@ -26,17 +26,16 @@ ADVICE: Final[Mapping[Purpose, Advice]] = {
     "agnostic": Advice(
         criteria=("man", "msan"),
         corpus="a general corpus, such as C4",
-        why="Averaging over the routed tokens takes out how often an expert was chosen, leaving "
-        "out the gate weight takes out how strongly: both follow the calibration corpus. What "
-        "is left, the strength of the activation, depends on the corpus least.",
+        why="How often and how strongly an expert is chosen depends on the calibration corpus. "
+        "Averaging over the routed tokens removes the first, leaving out the gate weight the "
+        "second. What remains, the strength of the activation, depends on the corpus least.",
         source=_SOURCE,
     ),
     "specific": Advice(
         criteria=("gate-ean", "squared-gate-energy"),
-        corpus="a corpus of the very task",
-        why="When the calibration corpus is of the task, how often and how strongly the router "
-        "chooses an expert says how much the task needs it: keep routing frequency and gate "
-        "weights.",
+        corpus="a corpus of that task",
+        why="On a corpus of the task, how often and how strongly the router chooses an expert "
+        "shows how much the task needs it: keep routing frequency and gate weights.",
         source=_SOURCE,
     ),
 }
@@ -44,22 +43,22 @@ ADVICE: Final[Mapping[Purpose, Advice]] = {
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What this model's own overlap says about a recommendation."""
+    """What a model's own overlaps say about a recommendation."""
 
     # `criterion, label, overlap, place, recommended`, most overlap first; place 1 is the variant
     # that depends on the corpus least.
     table: pd.DataFrame
-    agrees: bool  # whether it bears the paper's reason out
+    agrees: bool  # whether it supports the paper's reason
     sentence: str  # the same in words
 
 
 def read_overlaps(purpose: Purpose, means: pd.DataFrame) -> Reading:
     """Compare the recommendation with the overlaps of the variants on this model.
 
-    Task-agnostic: borne out where no other variant depends on the corpus less than the better of
-    the recommended. Task-specific: borne out where each recommended variant follows the corpus more
-    than the median variant. Overlap is no benchmark: it says what the choice depends on, not how
-    good the pruned model is. `means` has a row a variant, as by `mean_overlaps`.
+    Task-agnostic advice is supported if no variant depends on the corpus less than the better of
+    the recommended ones; task-specific advice if each recommended variant follows the corpus more
+    than the median. Overlap is not a benchmark: it shows what the choice depends on, not the
+    quality of the pruned model. `means` is the result of `mean_overlaps`.
     """
     advised = ADVICE[purpose].criteria
     table = means[["criterion", "overlap"]].sort_values("overlap", ascending=False, kind="stable")

@@ -1,4 +1,4 @@
-"""Clusters of documents or samples, by k-means: of each the one nearest the centre."""
+"""K-means clusters of documents or samples, and the one nearest each centroid."""
 
 import numpy as np
 
@@ -7,15 +7,15 @@ from analysis.errors import CorpusError
 
 
 def nearest_to_centroids(features: FloatArray, clusters: int, seed: int) -> list[int]:
-    """Of each cluster of the rows of (rows, features) the one nearest its centroid, ascending."""
-    # scikit-learn takes a second to import, and pages that never cluster load this module.
+    """Numbers of the rows of (rows, features) that are nearest to a centroid, ascending."""
+    # Imported here: it takes a second, and pages that never cluster load this module.
     from sklearn.cluster import KMeans
 
     distinct = len(np.unique(features, axis=0))
     if distinct < clusters:
         raise CorpusError(
-            f"The corpus has {distinct} distinct documents to choose from, less than {clusters} "
-            "clusters; ask for fewer with --clusters."
+            f"The corpus has {distinct} distinct documents to choose from, fewer than {clusters} "
+            "clusters; use fewer --clusters."
         )
     fitted = KMeans(clusters, n_init=10, random_state=seed % (1 << 32)).fit(features)
     distances = np.linalg.norm(features - fitted.cluster_centers_[fitted.labels_], axis=1)

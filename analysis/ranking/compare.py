@@ -1,4 +1,4 @@
-"""Two recipes side by side: which experts both keep, one or neither, and how alike they rank."""
+"""Compare two recipes: which experts both, one or neither keep, and how similarly they rank."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ COMPARISON_COLUMNS: Final = (
 
 @dataclass(frozen=True, eq=False)
 class Decision:
-    """What one recipe says of every expert."""
+    """A recipe's saliency of every expert, and what it prunes."""
 
-    grid: Grid  # the model's layers
+    grid: Grid
     saliency: FloatArray  # (layers, experts), higher = keep; NaN where a layer has no such expert
     sparsity: Fraction  # of a uniform schedule
 
@@ -40,7 +40,7 @@ class Decision:
 
     @cached_property
     def pruned(self) -> BoolArray:
-        """(layers, experts): True where the expert goes."""
+        """(layers, experts): True where the expert is pruned."""
         return pruned_mask(self.saliency, self.grid, self.sparsity)
 
 
@@ -57,7 +57,7 @@ class Comparison:
 
     @property
     def grid(self) -> Grid:
-        """The model's layers."""
+        """The model's experts."""
         return self.a.grid
 
     @cached_property
@@ -73,12 +73,12 @@ class Comparison:
 
     @property
     def agreement(self) -> float:
-        """Share of all experts on which both decide alike, 0..1."""
+        """Share of all experts on which both agree, 0..1."""
         return (self.count("both") + self.count("neither")) / int(self.grid.counts.sum())
 
     @property
     def chance_agreement(self) -> float:
-        """Expected agreement of two random choices that prune as many in each layer."""
+        """Expected agreement of two random choices that prune as many per layer."""
         counts = self.grid.counts
         gone_a, gone_b = (each.pruned.sum(axis=1) for each in (self.a, self.b))
         alike = (gone_a * gone_b + (counts - gone_a) * (counts - gone_b)) / counts
@@ -92,7 +92,7 @@ class Comparison:
 
     @cached_property
     def by_layer(self) -> pd.DataFrame:
-        """Table `layer, agreement, jaccard, kendall_tau`, one row a layer."""
+        """Table `layer, agreement, jaccard, kendall_tau`, one row per layer."""
         present = self.grid.present
         both = (self.a.pruned & self.b.pruned).sum(axis=1).astype(np.float64)
         either = (self.a.pruned | self.b.pruned).sum(axis=1)
@@ -113,11 +113,11 @@ class Comparison:
 
     @property
     def kendall_tau(self) -> float:
-        """Mean over the layers where both rank anything; NaN where none does."""
+        """Mean over the layers in which both rank experts; NaN if there are none."""
         return float(self.by_layer["kendall_tau"].mean())
 
     def table(self) -> pd.DataFrame:
-        """Table of COMPARISON_COLUMNS, one row an expert; rank 0 is the first to keep."""
+        """Table of COMPARISON_COLUMNS, one row per expert; rank 0 is kept first."""
         present = self.grid.present
         return self.grid.index().assign(
             kept_by=np.array(FATES)[self.fates[present]],
@@ -136,10 +136,10 @@ class Comparison:
 
 
 def kendall_tau(first: FloatArray, second: FloatArray) -> float:
-    """Kendall's tau-b of two rows of numbers, -1..1; NaN where one of them is constant.
+    """Kendall's tau-b of two rows of numbers, -1..1; NaN if one of them is constant.
 
-    Ties, such as experts that no token reached, count as neither concordant nor discordant (Kendall
-    1945). By all pairs: for the hundreds of experts of a layer that takes less time than to import
+    Ties, such as experts that no token reached, are neither concordant nor discordant (Kendall
+    1945). Compares all pairs: for the hundreds of experts of a layer that is faster than importing
     scipy, which the dashboard does not load.
     """
     signs_a = np.sign(np.subtract.outer(first, first))

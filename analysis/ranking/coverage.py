@@ -1,4 +1,4 @@
-"""Coverage of each corpus by the experts that a blend keeps, and the weights of a fair blend."""
+"""How well the experts that a blend keeps cover each corpus, and the weights of a fair blend."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ from analysis.ranking.overlap import pruned_mask
 from analysis.stats.blend import DERIVED_COLUMNS, NOT_MIXED, Mixture
 from analysis.stats.tables import Gate
 
-_STARTS_AT = 0.8  # weight of the corpus that a start leans to
+_STARTS_AT = 0.8  # weight of the corpus that a start favours
 _GRID = 20
 
 
 def coverage(saliency: FloatArray, kept: BoolArray) -> float:
     """Share of a corpus' saliency that the kept experts hold: mean over layers, 0..1.
 
-    `saliency` (layers, experts) is not negative, NaN where there is no expert; `kept` is True where
-    one stays. A layer without any saliency has nothing to lose: 1.
+    `saliency` (layers, experts) is not negative, NaN where there is no expert; `kept` is True for
+    kept experts. A layer without any saliency counts 1.
     """
     total = np.nansum(saliency, axis=1)
     held = np.where(kept, np.nan_to_num(saliency), 0.0).sum(axis=1)
@@ -32,9 +32,9 @@ def coverage(saliency: FloatArray, kept: BoolArray) -> float:
 
 @dataclass(frozen=True, slots=True)
 class FairBlend:
-    """Weights under which the worst-covered corpus is covered best."""
+    """The weights that maximise the coverage of the worst-covered corpus."""
 
-    weights: tuple[float, ...]  # share of each corpus, in the order of the runs; they add up to 1
+    weights: tuple[float, ...]  # of each corpus, in the order of the runs; sum 1
     coverage: tuple[float, ...]  # of each corpus by the experts that this blend keeps
 
 
@@ -51,7 +51,7 @@ class Blender:
         if criterion.order:
             raise CriterionError(
                 f"{criterion.label} ranks by places in an order, which do not add up to a "
-                "coverage; choose another criterion."
+                "coverage; use another criterion."
             )
         self._mixture, self._criterion, self._gate = mixture, criterion, gate
         self._score = expert_score_of(criterion)
@@ -60,8 +60,8 @@ class Blender:
         self.alone = [saliency_grid(criterion, each, gate) for each in mixture.stats]
         if not set(NOT_MIXED).isdisjoint(criterion.columns(gate)):
             raise CriterionError(
-                f"{criterion.label} reads maxima of neurons, which a blend does not have; choose "
-                "one corpus."
+                f"{criterion.label} reads maxima of neurons, which a blend does not have; use one "
+                "corpus."
             )
         is_derived = not set(DERIVED_COLUMNS).isdisjoint(criterion.columns(gate))
         self._table = mixture.table if is_derived else mixture.sums_table
@@ -81,7 +81,7 @@ class Blender:
 def _updates(
     cover: Callable[[FloatArray], FloatArray], start: FloatArray
 ) -> list[tuple[FloatArray, FloatArray]]:
-    """(weights, coverage) along multiplicative updates: what is covered less gains weight."""
+    """(weights, coverage) along multiplicative updates, which favour less covered corpora."""
     weights, path = start, []
     for step in range(60):
         covered = cover(weights)
@@ -89,7 +89,7 @@ def _updates(
         spread = float(np.ptp(covered))
         if spread == 0:
             break
-        # In units of the spread: coverages lie close together, and by how much differs.
+        # In units of the spread: coverages are close together, to varying degrees.
         push = (covered.mean() - covered) / spread
         weights = weights * np.exp(1.0 / np.sqrt(step + 1) * push)
         weights = weights / weights.sum()
@@ -97,11 +97,11 @@ def _updates(
 
 
 def fair_blend(blender: Blender) -> FairBlend:
-    """The weights that cover the worst-covered corpus best, of all that were tried.
+    """The best weights found for the worst-covered corpus.
 
-    Tried are multiplicative updates from equal weights and from each corpus. The kept set changes
-    by jumps, where they can miss a better point, so up to three corpora a grid of 0.05 is tried
-    as well. Ties go to the point that was tried first.
+    Searches by multiplicative updates from equal weights and from each corpus. The kept set changes
+    in jumps, so these may miss better points; for up to three corpora a grid of 0.05 is tried as
+    well. Of equal points the first one tried wins.
     """
     cover, count = blender.coverage, len(blender.alone)
     rest = (1 - _STARTS_AT) / max(count - 1, 1)

@@ -1,4 +1,4 @@
-"""Rankings: criterion and statistics -> which expert of a layer is kept first."""
+"""Rankings of experts: criterion and statistics -> which expert of a layer is kept first."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Stats = ExpertStats | WeightStats | NoStats
 
 
 def has_columns(criterion: Criterion, stats: ExpertStats) -> bool:
-    """Whether these statistics of routed tokens have what the criterion reads."""
+    """Whether these statistics have what the criterion reads."""
     if criterion.from_samples:
         return bool(stats.samples)
     return set(criterion.columns("applied")) <= set(stats.table.columns)
 
 
 def scored(criterion: Criterion, stats: Stats, gate: Gate) -> tuple[FloatArray, FloatArray]:
-    """Score, the paper's number, and saliency of every expert, in (layer, expert) order."""
+    """Score (the paper's number) and saliency of every expert, in (layer, expert) order."""
     if criterion.is_constant:
         raise CriterionError(f"{criterion.label} is the same for every expert; it ranks nothing.")
     rule = expert_score_of(criterion)
@@ -48,16 +48,15 @@ def score_experts(criterion: Criterion, stats: Stats, gate: Gate) -> FloatArray:
 
 
 def order_of(saliency: FloatArray, grid: Grid | None = None) -> IntArray:
-    """(layers, experts) saliency -> expert ids from first to keep to last, within each layer.
+    """(layers, experts) saliency -> expert ids in the order of keeping, within each layer.
 
     Ties keep the lower id first; absent experts (NaN) come last. With `grid`, the groups of a
-    router that chooses among groups take turns: whatever number is kept, if it can be kept at
-    all, its first experts are the best of each group.
+    router that chooses among groups take turns, so any number to keep holds the best of each group.
     """
     order = np.argsort(-saliency, axis=1, kind="stable")
     for row, layer in enumerate(grid.layers if grid else ()):
         if layer.num_groups > 1:
-            # The best of each group, then the second best of each, and so on.
+            # The best of each group, then the second best of each, ...
             own = order[row, : layer.num_experts]
             size = layer.num_experts // layer.num_groups
             turn = np.empty_like(own)
@@ -68,7 +67,7 @@ def order_of(saliency: FloatArray, grid: Grid | None = None) -> IntArray:
 
 
 def rank_of(order: IntArray) -> IntArray:
-    """Inverse of `order_of`: rank of each expert, 0 = first to keep."""
+    """Inverse of `order_of`: rank of each expert, 0 = kept first."""
     ranks = np.empty_like(order)
     np.put_along_axis(ranks, order, np.arange(order.shape[1])[None, :], axis=1)
     return ranks
@@ -80,10 +79,10 @@ def saliency_grid(criterion: Criterion, stats: Stats, gate: Gate) -> FloatArray:
 
 
 def rank_experts(criterion: Criterion, stats: Stats, gate: Gate) -> pd.DataFrame:
-    """Table `layer, expert, score, saliency, rank, num_tokens`, one row an expert.
+    """Table `layer, expert, score, saliency, rank, num_tokens`, one row per expert.
 
-    rank 0 is the first to keep within its layer, see `order_of`. num_tokens is empty for criteria
-    that read no routed tokens.
+    rank 0 is kept first within its layer, see `order_of`. num_tokens is empty for criteria that
+    read no routed tokens.
     """
     grid: Grid = stats.grid
     score, saliency = scored(criterion, stats, gate)

@@ -1,4 +1,4 @@
-"""Which candidate is best on which benchmark, and on the whole: ranks, winners, Pareto front."""
+"""Which candidate is best, per benchmark and overall: ranks, winners, Pareto front."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -11,7 +11,7 @@ from analysis.arrays import BoolArray
 from analysis.errors import UserError
 
 WINNER_COLUMNS = ("benchmark", "winner", "score", "margin", "tied", "candidates")
-_RIVALS = 2  # who is the best of one says nothing
+_RIVALS = 2  # fewest candidates that are ranked
 
 
 def score_table(results: pd.DataFrame, by: str = "criterion") -> pd.DataFrame:
@@ -23,7 +23,7 @@ def score_table(results: pd.DataFrame, by: str = "criterion") -> pd.DataFrame:
     if len(twice):
         first = twice.iloc[0]
         raise UserError(
-            f"{first[by]} has two scores on {first['benchmark']}; choose one model, sparsity, "
+            f"{first[by]} has two scores on {first['benchmark']}; select one model, sparsity, "
             "schedule and table."
         )
     table = results.pivot_table(index=by, columns="benchmark", values="score", dropna=False)
@@ -33,7 +33,7 @@ def score_table(results: pd.DataFrame, by: str = "criterion") -> pd.DataFrame:
 def ranks(scores: pd.DataFrame) -> pd.DataFrame:
     """Rank on each benchmark, 1 = best; equal scores share the mean of their ranks.
 
-    NaN where fewer than two candidates have a score: a single one has no rival.
+    NaN where fewer than two candidates have a score.
     """
     contested = scores.loc[:, scores.count() >= _RIVALS]
     return contested.rank(ascending=False, method="average").reindex(columns=scores.columns)
@@ -42,19 +42,19 @@ def ranks(scores: pd.DataFrame) -> pd.DataFrame:
 def average_rank(scores: pd.DataFrame) -> pd.Series:
     """Mean rank over the benchmarks, lower = better (arXiv:2606.15716, Table 1).
 
-    Over those that rank the candidate, see `ranks`; NaN where none does.
+    Only over benchmarks that rank the candidate, see `ranks`; NaN if none does.
     """
     return ranks(scores).mean(axis=1).rename("average_rank")
 
 
 def weighted_average(scores: pd.DataFrame, weights: Mapping[str, float]) -> pd.Series:
-    """The user's own average of the benchmarks; those without a weight count 1.
+    """The user's own average of the benchmarks; the default weight is 1.
 
     NaN where a benchmark with weight has no score.
     """
     factors = pd.Series({name: float(weights.get(name, 1.0)) for name in scores.columns})
     if (factors < 0).any() or factors.sum() <= 0:
-        raise UserError("Weights must be 0 or more, and one of them more than 0.")
+        raise UserError("Weights must be 0 or more, and at least one greater than 0.")
     counted = factors[factors > 0]
     return (scores[counted.index] @ (counted / counted.sum())).rename("average")
 
@@ -62,9 +62,9 @@ def weighted_average(scores: pd.DataFrame, weights: Mapping[str, float]) -> pd.S
 def ability_weights(
     benchmarks: Iterable[str], abilities: Mapping[str, str], weights: Mapping[str, float]
 ) -> dict[str, float]:
-    """Weight of each benchmark when abilities are weighted: an ability's benchmarks share its own.
+    """Weight of each benchmark if abilities are weighted: its benchmarks share an ability's weight.
 
-    Benchmarks without an ability get 0; abilities without a weight count 1.
+    Benchmarks without an ability get 0; the default weight of an ability is 1.
     """
     known = [name for name in benchmarks if name in abilities]
     members = Counter(abilities[name] for name in known)
@@ -79,9 +79,9 @@ def ability_weights(
 def winners(scores: pd.DataFrame) -> pd.DataFrame:
     """WINNER_COLUMNS: the best candidate of each benchmark (arXiv:2606.15716, Figure 2).
 
-    margin is the distance to the best that did not win; `tied` counts the winners, of which the
-    first is named, `candidates` those that have a score. Benchmarks that fewer than two have, or on
-    which no candidate scores above 0, have no winner (empty).
+    `margin` is the distance to the best loser; `tied` counts the winners, of which the first is
+    named; `candidates` counts those with a score. The winner is empty if fewer than two candidates
+    have a score, or none scores above 0.
     """
     rows = []
     for benchmark in scores.columns:
@@ -101,8 +101,8 @@ def winners(scores: pd.DataFrame) -> pd.DataFrame:
 def pareto_front(cost: ArrayLike, quality: ArrayLike, *, higher_is_better: bool) -> BoolArray:
     """(candidates,) True where no other candidate is at least as good in both, and better in one.
 
-    Candidates that are equal in both do not beat each other. One without a number is on no front. A
-    lower cost is better.
+    Lower cost is better. Candidates equal in both do not beat each other; one with a NaN is never
+    on the front.
     """
     costs, worth = np.asarray(cost, dtype=np.float64), np.asarray(quality, dtype=np.float64)
     if costs.shape != worth.shape or costs.ndim != 1:
@@ -110,8 +110,7 @@ def pareto_front(cost: ArrayLike, quality: ArrayLike, *, higher_is_better: bool)
     gains = worth if higher_is_better else -worth
     front = np.zeros(len(costs), dtype=np.bool_)
     last: tuple[float, float] | None = None
-    # The cheapest first, of those that cost the same the best: each has only the last of the front
-    # to beat.
+    # By cost, then best first, so that each only has to beat the last one on the front.
     for place in np.lexsort((-gains, costs)):
         here = float(costs[place]), float(gains[place])
         if np.isfinite(here).all() and (last is None or here[1] > last[1] or here == last):

@@ -1,4 +1,4 @@
-"""Rankings of neurons: criterion and statistics of neurons -> which are kept first."""
+"""Rankings of neurons: criterion and statistics -> which neurons are kept first."""
 
 from __future__ import annotations
 
@@ -25,10 +25,7 @@ NEURON_RANKING_COLUMNS = (*NEURON_INDEX, "score", "saliency", "rank", "num_token
 
 
 def blend_neurons(parts: Sequence[Part]) -> NeuronStats:
-    """Statistics of neurons of a mix of corpora, each counting by its weight, not by its length.
-
-    Of several runs the mix lacks the maxima, which do not mix.
-    """
+    """Statistics of neurons of a weighted mix of corpora; without maxima if there are several."""
     stats = [load_neuron_stats(part.run) for part in parts]
     if len(stats) == 1:
         return stats[0]  # a common factor changes no mean
@@ -53,7 +50,7 @@ def read_neurons(
     corpora: Sequence[CorpusWeight] = (),
     run_ids: Sequence[str] = (),
 ) -> Generator[Progress, None, Choice[pd.DataFrame]]:
-    """The table that `criterion.neuron_score` takes; norms of weights are measured at once."""
+    """The table for `criterion.neuron_score`; norms of weights are measured now."""
     neuron_score_of(criterion)  # before anything is read
     if criterion.source == "routed":
         parts = routed_runs(store, model, corpora, run_ids, criterion)
@@ -62,7 +59,7 @@ def read_neurons(
         return replace(chosen, notes=notes_on_others(chosen.runs, others, criterion))
     if corpora or run_ids:
         raise StatsError(
-            f"{criterion.label} reads no calibration text; leave --corpus and --run out."
+            f"{criterion.label} reads no calibration corpus; leave out --corpus and --run."
         )
     widths = expert_widths(model)
     owners = [(layer, expert) for layer in sorted(widths) for expert in range(len(widths[layer]))]
@@ -88,17 +85,17 @@ def score_neurons(criterion: Criterion, table: pd.DataFrame) -> FloatArray:
     score = neuron_score_of(criterion)
     if criterion.within_layers and "output_max" not in table:
         raise CriterionError(
-            f"{criterion.label} reads maxima, which a blend does not have; name one corpus."
+            f"{criterion.label} reads maxima, which a blend does not have; use one corpus."
         )
     return score(table)
 
 
 def rank_neurons(criterion: Criterion, table: pd.DataFrame) -> pd.DataFrame:
-    """Table `layer, expert, neuron, score, saliency, rank, num_tokens`, one row a neuron.
+    """Table `layer, expert, neuron, score, saliency, rank, num_tokens`, one row per neuron.
 
-    rank 0 is the first to keep over the whole model, or within its layer where the criterion
-    compares no layers. Ties keep the lower layer, expert, neuron. A neuron whose expert no token
-    reached has saliency 0, the lowest there is. num_tokens is empty where no run was read.
+    rank 0 is kept first in the whole model, or within its layer if the criterion does not compare
+    layers. Ties keep the lower layer, expert, neuron. A neuron whose expert no token reached has
+    saliency 0, the minimum. num_tokens is empty if no run was read.
     """
     score = score_neurons(criterion, table)
     saliency = criterion.saliency(score)
@@ -116,10 +113,10 @@ def rank_neurons(criterion: Criterion, table: pd.DataFrame) -> pd.DataFrame:
 def neuron_saliency(
     criterion: Criterion, table: pd.DataFrame, widths: Mapping[int, Sequence[int]]
 ) -> NeuronScores:
-    """Layer -> for each expert, a saliency for each of its neurons; higher = keep.
+    """Layer -> for each expert, the saliency of each of its neurons; higher = keep.
 
-    `table` has a row for each neuron in order, see `Criterion.neuron_score`; `widths` counts the
-    neurons of each expert by layer.
+    `table` has a row per neuron in order, see `Criterion.neuron_score`; `widths` is by layer the
+    number of neurons of each expert.
     """
     saliency = criterion.saliency(score_neurons(criterion, table))
     ends = np.cumsum([width for layer in sorted(widths) for width in widths[layer]])

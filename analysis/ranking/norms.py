@@ -1,9 +1,9 @@
-"""Norms of every neuron's weights, streamed from safetensors; read by the criterion NEURON_NORMS.
+"""Norms of every neuron's weights, streamed from safetensors, for the criterion NEURON_NORMS.
 
-The score of neuron c is ||gate_c|| * ||up_c|| * ||down_c||: L2 norms of its rows of gate and up
-and of its column of down; where experts have no gate, of the other two. Biases are left out. The
-product does not change when one matrix is scaled up and another down. It knows nothing of which
-inputs occur: a default that needs no calibration, not a method of the papers.
+The score of neuron c is ||gate_c|| * ||up_c|| * ||down_c||: L2 norms of its rows of gate (if any)
+and up and of its column of down, without biases. The product does not change if one matrix is
+scaled up and another down. It ignores the inputs: a default without calibration, not a method of
+the papers.
 """
 
 import math
@@ -20,13 +20,13 @@ from analysis.model import LocatedTensor, MoEModel, is_expert_weight
 from analysis.progress import Progress
 from analysis.widths import AtomAxis, atom_axis, expert_widths
 
-# Layer -> for each expert, ascending ids, one number for each of its neurons.
+# Layer -> for each expert, by id, a number for each of its neurons.
 NeuronScores = Mapping[int, tuple[FloatArray, ...]]
 _CHUNK_ELEMENTS = 1 << 21  # decoded at once, to float64: 16 MiB
 
 
 def neuron_norms(model: MoEModel) -> Generator[Progress, None, NeuronScores]:
-    """The product of the norms of every neuron; one matrix is read at a time, in parts."""
+    """The product of the norms of every neuron; matrices are read one at a time, in blocks."""
     widths = expert_widths(model)
     scores = {layer: tuple(np.ones(width) for width in held) for layer, held in widths.items()}
     items = [item for layer in widths for item in model.located[layer]]
@@ -36,7 +36,7 @@ def neuron_norms(model: MoEModel) -> Generator[Progress, None, NeuronScores]:
         where = atom_axis(model.family, item.slot)
         if item.entry.dtype not in FLOAT_BYTES or where is None:
             raise UnsupportedModelError(
-                f"{item.entry.name} is of type {item.entry.dtype}, whose neurons cannot be "
+                f"{item.entry.name} has dtype {item.entry.dtype}, whose neurons cannot be "
                 f"measured; supported: {', '.join(FLOAT_BYTES)}. Dequantise the checkpoint first."
             )
         _multiply(scores[item.slot.layer], item, where, model.checkpoint.path)
@@ -62,10 +62,9 @@ def _multiply(
                 squares[first : first + part.shape[1]] += np.einsum("rcs,rcs->c", part, part)
             if not np.isfinite(squares).all():
                 raise CheckpointError(
-                    f"{entry.name} holds values that are no finite numbers; fetch the checkpoint "
-                    "again."
+                    f"{entry.name} has values that are not finite; fetch the checkpoint again."
                 )
-            # The norms of gate and of up, where both lie along one axis.
+            # Split into gate and up if both lie along one axis.
             norms, parts = np.sqrt(squares), where.parts
             alternate = [norms[part::parts] for part in range(parts)]
             for each in alternate if where.interleaved else np.split(norms, parts):
@@ -79,7 +78,7 @@ def _parts(
     rows, count, size = shape
     if not rows * count * size:
         return
-    # Whole rows where there are many; where there is one, some of its entries.
+    # Blocks of whole rows, or of entries if there is only one row.
     step = max(1, _CHUNK_ELEMENTS // (size if rows == 1 else count * size))
     for first in range(0, count if rows == 1 else rows, step):
         taken = min(step, (count if rows == 1 else rows) - first)

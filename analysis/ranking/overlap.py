@@ -1,6 +1,6 @@
 """How much the pruned set depends on the calibration corpus (arXiv:2606.15716, Figures 4-5).
 
-Overlaps of pruned sets, and what each exponent of the unified family does to them.
+Overlaps of pruned sets, and the effect of each exponent of the unified family.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from analysis.stats.tables import ExpertStats, Gate
 OVERLAP_COLUMNS = (
     "criterion", "b", "alpha", "beta", "sparsity", "corpus_a", "corpus_b", "overlap", "chance",
 )  # fmt: skip
-# Overlaps that differ by no more experts than this are not told apart: a tie at the cut, broken by
-# the number of the expert, moves one on either side.
+# Experts by which overlaps may differ and still count as equal: a tie at the cut, broken by the
+# expert's number, moves one on either side.
 NEAR = 2
 
 
@@ -42,7 +42,7 @@ def pruned_mask(saliency: FloatArray, grid: Grid, sparsity: Fraction) -> BoolArr
 
 
 def set_overlap(first: BoolArray, second: BoolArray) -> float:
-    """Mean over layers of |A & B| / |A|; NaN when nothing is pruned."""
+    """Mean over layers of |A & B| / |A|; NaN if nothing is pruned."""
     sizes = first.sum(axis=1)
     if not sizes.any():
         return float("nan")
@@ -51,9 +51,9 @@ def set_overlap(first: BoolArray, second: BoolArray) -> float:
 
 
 def chance_overlap(grid: Grid, sparsity: Fraction, num_corpora: int = 2) -> float:
-    """Expected overlap of as many random pruned sets: sparsity^(corpora - 1), after rounding.
+    """Expected overlap of that many random pruned sets: sparsity^(corpora - 1), after rounding.
 
-    Over the layers that lose experts, as `set_overlap`; NaN when none does.
+    Over the layers that lose experts, as in `set_overlap`; NaN if none does.
     """
     removed = grid.counts - kept_counts(grid, sparsity)
     used = removed > 0
@@ -62,17 +62,17 @@ def chance_overlap(grid: Grid, sparsity: Fraction, num_corpora: int = 2) -> floa
 
 
 def above_chance(overlap: FloatArray, chance: float) -> FloatArray:
-    """What sets agree on of what chance leaves: 0 as random sets do, 1 wholly, below 0 less.
+    """Chance-corrected overlap: 0 for random sets, 1 for equal ones, negative for less than chance.
 
-    Numbers at different sparsities compare: an overlap of 0.73 is less than chance where three
-    quarters go, and 0.40 is a fifth of the way where one quarter goes. NaN where chance is 1.
+    Comparable between sparsities: an overlap of 0.73 is below chance at sparsity 75%, but 0.40 at
+    25% is a fifth of the way from chance to 1. NaN if chance is 1.
     """
     room = 1 - chance if chance < 1 else np.nan
     return (np.asarray(overlap, dtype=np.float64) - chance) / room
 
 
 def too_near(first: float, second: float, pruned: int) -> bool:
-    """Whether overlaps of sets of this size are too near to tell: NEAR experts or fewer."""
+    """Whether overlaps of sets of this size differ by NEAR experts or fewer."""
     return round(abs(first - second) * pruned) <= NEAR
 
 
@@ -84,7 +84,7 @@ def pruned_by(criterion: Criterion, stats: Stats, gate: Gate, sparsity: Fraction
 def pruned_masks(
     criterion: Criterion, stats: Mapping[str, ExpertStats], gate: Gate, sparsity: Fraction
 ) -> dict[str, BoolArray]:
-    """Pruned set by corpus."""
+    """The pruned set of each corpus."""
     if len({each.manifest.model.identity for each in stats.values()}) > 1:
         raise StatsError("Overlap compares runs of one model, but these are of different models.")
     return {corpus: pruned_by(criterion, each, gate, sparsity) for corpus, each in stats.items()}
@@ -145,7 +145,7 @@ def mean_overlaps(overlaps: pd.DataFrame) -> pd.DataFrame:
 
 
 def variant_means(stats: Mapping[str, ExpertStats], gate: Gate, sparsity: Fraction) -> pd.DataFrame:
-    """Table of `mean_overlaps` of the 17 rankable variants, a row a variant."""
+    """Table of `mean_overlaps` of the 17 rankable variants, one row each."""
     return mean_overlaps(variant_overlaps(stats, gate, sparsity))
 
 
@@ -161,8 +161,8 @@ def overlap_matrix(overlaps: pd.DataFrame, corpora: Sequence[str]) -> pd.DataFra
 def component_effects(means: pd.DataFrame) -> pd.DataFrame:
     """Table `component, value, overlap, lowest, highest, variants` (arXiv:2606.15716, Figure 4).
 
-    For each value of an exponent the mean, least and largest overlap of the rankable variants that
-    have it. `means` has a row a variant, as by `mean_overlaps`.
+    For each value of an exponent, the mean, lowest and highest overlap of the rankable variants
+    with it. `means` is the result of `mean_overlaps`.
     """
     rows = []
     for component in ("b", "alpha", "beta"):
@@ -174,7 +174,7 @@ def component_effects(means: pd.DataFrame) -> pd.DataFrame:
 
 
 def effects_over_models(means: Iterable[pd.DataFrame]) -> pd.DataFrame:
-    """Table of `component_effects` over models, each counting the same: overlap is a mean."""
+    """Table of `component_effects` over models, equally weighted."""
     effects = pd.concat([component_effects(each) for each in means], ignore_index=True)
     return effects.groupby(["component", "value"], as_index=False, sort=False).agg(
         {"overlap": "mean", "lowest": "min", "highest": "max", "variants": "sum"}

@@ -1,4 +1,4 @@
-"""How well a sum that costs nothing stands in for the exact damage (arXiv:2606.15716, Figure 3)."""
+"""How well free sums approximate the exact damage (arXiv:2606.15716, Figure 3)."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def damage_table(stats: ExpertStats, proxy: Criterion, gate: Gate) -> pd.DataFra
 def proxy_quality(
     stats: ExpertStats, gate: Gate, sparsities: Sequence[Fraction] = SPARSITIES
 ) -> pd.DataFrame:
-    """Table `criterion, label, kendall_tau, pearson_log, overlap_25, ...`, one row a variant.
+    """Table `criterion, label, kendall_tau, pearson_log, overlap_25, ...`, one row per variant.
 
-    How well each rankable variant stands in for the exact damage. kendall_tau, -1..1, is that of
-    the two orders, mean over layers; pearson_log, -1..1, that of the logarithms of the two numbers
-    over all experts where both are positive; overlap_P, 0..1, the share of pruned experts in
-    common at P percent, mean over layers. Best overlap at the last sparsity first.
+    How well each rankable variant approximates the exact damage. kendall_tau (-1..1) compares the
+    two orders, mean over layers; pearson_log (-1..1) the logarithms of the two numbers over all
+    experts with both positive; overlap_P (0..1) is the share of pruned experts in common at P
+    percent, mean over layers. Sorted by overlap at the last sparsity, best first.
     """
     exact = saliency_grid(get_criterion("damage"), stats, "applied")
     gone = [pruned_mask(exact, stats.grid, sparsity) for sparsity in sparsities]
@@ -69,7 +69,7 @@ def proxy_quality(
 
 
 def _pearson_log(first: FloatArray, second: FloatArray) -> float:
-    """Pearson's r of the logarithms where both are positive; NaN where one of them is constant."""
+    """Pearson's r of the logarithms where both are positive; NaN if one of them is constant."""
     both = (first > 0) & (second > 0)  # False where NaN
     one, other = np.log(first[both]), np.log(second[both])
     if both.sum() < 2 or np.ptp(one) == 0 or np.ptp(other) == 0:

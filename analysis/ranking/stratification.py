@@ -1,4 +1,4 @@
-"""Stratification: how clearly a criterion parts a layer's experts (arXiv:2603.18492, Fig. 2)."""
+"""Stratification: how clearly a criterion separates experts (arXiv:2603.18492, Fig. 2)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from analysis.lazy import pd
 from analysis.ranking.experts import order_of
 from analysis.stats.grid import Grid
 
-# Half width of the ambiguous band around the boundary, in rescaled saliency.
-BAND = 0.05
+BAND = 0.05  # half width of the ambiguous band around the boundary, in rescaled saliency
 
 
 def rescale(saliency: FloatArray) -> FloatArray:
-    """Min-max rescaled to [0, 1] within each layer; a constant layer is 0, absent stays NaN."""
+    """Saliency rescaled to [0, 1] per layer; 0 in a constant layer, NaN for absent experts."""
     low = np.nanmin(saliency, axis=1, keepdims=True)
     span = np.nanmax(saliency, axis=1, keepdims=True) - low
     flat = span <= 0
@@ -26,7 +25,7 @@ def separation(saliency: FloatArray, grid: Grid, kept: IntArray) -> pd.DataFrame
 
     With v the sorted rescaled saliency and c experts kept, gap = v[c-1] - v[c], boundary is their
     midpoint and band the share of experts within 0.05 of it. A constant layer has gap 0 and band
-    1; a layer that loses nothing has no boundary (NaN) and band 0.
+    1; a layer that loses no expert has no boundary (NaN) and band 0.
     """
     values = rescale(saliency)
     ordered = np.take_along_axis(values, order_of(values), axis=1)

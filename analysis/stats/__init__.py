@@ -1,1 +1,1 @@
-"""What a run measured: tables with stated columns, the cache that keeps them, merges, blends."""
+"""What a run measured: tables with fixed columns, the cache that stores them, merges and blends."""

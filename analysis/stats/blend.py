@@ -1,7 +1,7 @@
-"""Blends: the statistics of several corpora mixed after the fact, with any weights.
+"""Blends: the statistics of several corpora mixed afterwards, with any weights.
 
-Sums add, so a mix of corpora needs no new calibration: every corpus' sums are divided by its
-number of tokens, weighted, and added.
+Sums add up, so a mix needs no new calibration: each corpus' sums are divided by its number of
+tokens, weighted, and added.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from analysis.stats.neurons import neuron_table, sum_by_expert
 from analysis.stats.store import NEURONS, Run, digest_of, load_expert_stats, read_vectors
 from analysis.stats.tables import ExpertStats
 
-# Columns of experts that follow from their neurons' maxima, which do not mix.
+# Columns made from the maxima of neurons, which do not mix.
 NOT_MIXED = ("neuron_norm_sum", "neuron_peak_sum")
 # Columns derived from sums outside the table; a mix recomputes the others.
 DERIVED_COLUMNS = ("vector_sum_sq", "neuron_product", *NOT_MIXED)
@@ -28,18 +28,18 @@ DERIVED_COLUMNS = ("vector_sum_sq", "neuron_product", *NOT_MIXED)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One run of a blend; `weight` is its corpus' share of the mix, before normalisation."""
+    """One run of a blend; `weight` is its corpus' share of the mix before normalisation."""
 
     run: Run
     weight: float = 1.0
 
 
 class Mixture:
-    """The sums of several runs of one model, dtype and different tokens, ready to be mixed."""
+    """The sums of several runs of one model and dtype on different tokens, ready to mix."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         if not runs:
-            raise StatsError("Nothing to blend; name at least one corpus.")
+            raise StatsError("There is nothing to blend; name at least one corpus.")
         check_addable(runs)
         self.runs = tuple(runs)
         self.stats = tuple(load_expert_stats(run) for run in runs)
@@ -56,7 +56,7 @@ class Mixture:
 
     @cached_property
     def _vector_products(self) -> FloatArray:
-        """(runs, runs, experts): inner products of the vector sums, all that their mix needs."""
+        """(runs, runs, experts): inner products of the vector sums, enough for any mix."""
         vectors = [read_vectors(run) for run in self.runs]
         return np.array([[(a * b).sum(axis=1) for b in vectors] for a in vectors])
 
@@ -75,10 +75,10 @@ class Mixture:
         )
 
     def factors(self, weights: Sequence[float] | FloatArray) -> FloatArray:
-        """What each run's sums are multiplied by.
+        """The factor of each run's sums.
 
-        The mix is as large as it can be without using a corpus more than once, so that the
-        numbers of tokens keep their meaning: equal weights of equally long corpora are a merge.
+        The mix is as large as possible without counting a corpus more than once, so numbers of
+        tokens keep their meaning: equal weights of equally long corpora give a merge.
         """
         shares = np.asarray(weights, dtype=np.float64)
         for share, run in zip(shares, self.runs, strict=True):
@@ -94,7 +94,7 @@ class Mixture:
         return factors
 
     def sums_table(self, weights: Sequence[float] | FloatArray) -> pd.DataFrame:
-        """`table` without DERIVED_COLUMNS, which few criteria read and which take long."""
+        """`table` without DERIVED_COLUMNS, which few criteria read and which are slow."""
         sums = np.tensordot(self.factors(weights), self._sums, axes=1)
         return pd.concat([self._index, pd.DataFrame(sums, columns=self._columns)], axis=1)
 
@@ -111,7 +111,7 @@ class Mixture:
         )
 
     def mixed(self, weights: Sequence[float]) -> ExpertStats:
-        """Statistics of the mix, under a manifest of their own."""
+        """Statistics of the mix, with a manifest of their own."""
         manifests = [run.manifest for run in self.runs]
         manifest = replace(
             manifests[0],
@@ -122,7 +122,7 @@ class Mixture:
             corpora=tuple(corpus for each in manifests for corpus in each.corpora),
             made={},
         )
-        # The samples of all runs, each counting as its run's sums do.
+        # The samples of all runs, weighted like the sums of their run.
         samples = tuple(
             replace(part, factor=part.factor * float(factor))
             for each, factor in zip(self.stats, self.factors(weights), strict=True)
@@ -133,7 +133,7 @@ class Mixture:
 
 
 def blend(parts: Sequence[Part]) -> ExpertStats:
-    """Statistics of a mix of corpora, each counting by weight; num_tokens becomes fractional."""
+    """Statistics of a weighted mix of corpora; num_tokens becomes fractional."""
     for part in parts:
         if not (part.weight > 0 and np.isfinite(part.weight)):
             raise StatsError(f"The weight {part.weight} of {part.run.manifest.corpus} must be > 0.")

@@ -1,4 +1,4 @@
-"""Which statistics a criterion ranks by: the runs of this model, by corpus or by id."""
+"""Choose the statistics that a criterion ranks by: runs of a model, by corpus or by id."""
 
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ class CorpusWeight:
 
 
 def parse_corpus_weight(text: str) -> CorpusWeight:
-    """`NAME` or `NAME:WEIGHT`; what holds a slash, as in `hub:owner/name`, is no weight."""
+    """`NAME` or `NAME:WEIGHT`; text with a slash, as in `hub:owner/name`, is not a weight."""
     name, colon, weight = text.rpartition(":")
     if not colon or "/" in weight:
         return CorpusWeight(text)
@@ -35,10 +35,10 @@ def parse_corpus_weight(text: str) -> CorpusWeight:
         value = float(weight)
     except ValueError as error:
         raise StatsError(
-            f"{weight!r} in {text!r} is no weight; write CORPUS:2 or CORPUS."
+            f"{weight!r} in {text!r} is not a weight; write CORPUS:2 or CORPUS."
         ) from error
     if not 0 < value < math.inf:
-        raise StatsError(f"The weight in {text!r} must be a number greater than 0.")
+        raise StatsError(f"The weight in {text!r} must be greater than 0.")
     return CorpusWeight(name, value)
 
 
@@ -61,19 +61,19 @@ def _has_columns(run: Run, criterion: Criterion | None) -> bool:
 def _named_runs(
     store: StatsStore, model: MoEModel, corpora: Sequence[object], run_ids: Sequence[str]
 ) -> list[Run]:
-    """The runs of these ids, checked; none where corpora are to decide."""
+    """The runs of these ids, checked; empty if no id is given."""
     if run_ids and corpora:
-        raise StatsError("A run and a corpus were both named; give --run or --corpus, not both.")
+        raise StatsError("A run and a corpus were both named; use --run or --corpus, not both.")
     named = [store.get(run_id) for run_id in run_ids]
     for manifest in (run.manifest for run in named):
         if manifest.kind != "routed":
             raise StatsError(
-                f"The run {manifest.run_id} holds weight statistics, which need no --run; name a "
+                f"The run {manifest.run_id} has weight statistics, which need no --run; name a "
                 "calibration run."
             )
         if manifest.model.identity != model.identity:
             raise StatsError(
-                f"The run {manifest.run_id} holds statistics of another model "
+                f"The run {manifest.run_id} has statistics of another model "
                 f"({manifest.model.name}, identity {manifest.model.identity[:8]}), not of "
                 f"{model.name} ({model.identity[:8]})."
             )
@@ -83,7 +83,7 @@ def _named_runs(
 def _pick(
     by_corpus: Mapping[str, Run], corpora: Sequence[str], absent: str, several: str, kind: str
 ) -> list[str]:
-    """Names of the corpora that were asked for, or of the only one; the rest is for messages."""
+    """Names of the corpora asked for, or of the only one; the last arguments are for messages."""
     if not by_corpus:
         raise StatsError(absent)
     if not corpora and len(by_corpus) > 1:
@@ -98,7 +98,7 @@ def _pick(
 def sample_runs(
     store: StatsStore, model: MoEModel, corpora: Sequence[str], run_ids: Sequence[str]
 ) -> list[Run]:
-    """Calibration runs with statistics of samples: by id, by corpus, or the only one there is."""
+    """Calibration runs with statistics of samples: by id, by corpus, or the only one."""
     if named := _named_runs(store, model, corpora, run_ids):
         return named
     runs = store.of_model(model.identity, "routed")
@@ -115,10 +115,10 @@ def sample_runs(
 
 
 def run_by_corpus(runs: Iterable[Run], criterion: Criterion | None = None) -> dict[str, Run]:
-    """The calibration run of each corpus with the most tokens, the newest of them, by corpus.
+    """The calibration run of each corpus: the largest, of equally large ones the newest.
 
-    Runs that have what `criterion` reads go before larger ones that lack it. Merged runs are left
-    out: beside their parts they would count the same tokens twice. They are chosen by id.
+    Runs that have what `criterion` reads go before larger ones that lack it. Merged runs are
+    chosen by id only: next to their parts they would count the same tokens twice.
     """
     single = [run for run in runs if len(run.manifest.corpora) == 1]
     single.sort(
@@ -154,9 +154,9 @@ def notes_on_others(
             sizes = [other.manifest.num_tokens for other in fit]
             is_largest = sizes.count(run.manifest.num_tokens) == 1
             notes.append(
-                f"{run.manifest.corpus} has {len(same)} runs; used is {run.manifest.run_id}, "
-                f"{'the largest' if is_largest else 'the newest of the largest'}{needs}; "
-                "`moeprune plan --run ID` takes another"
+                f"{run.manifest.corpus} has {len(same)} runs; using {run.manifest.run_id}, "
+                f"{'the largest' if is_largest else 'the newest of the largest'}{needs}; choose "
+                "another with `moeprune plan --run ID`"
             )
     return tuple(notes)
 
@@ -168,7 +168,7 @@ def routed_runs(
     run_ids: Sequence[str],
     criterion: Criterion | None = None,
 ) -> list[Part]:
-    """The calibration runs asked for: by id, by corpus, or the only one; newest fits go first."""
+    """The calibration runs asked for: by id, by corpus, or the only one."""
     if named := _named_runs(store, model, corpora, run_ids):
         return [Part(run) for run in named]
     by_corpus = run_by_corpus(store.of_model(model.identity, "routed"), criterion)
@@ -187,12 +187,12 @@ def routed_runs(
 
 @dataclass(frozen=True, eq=False)
 class Choice(Generic[Chosen]):
-    """Statistics to rank by, and the runs that they come from."""
+    """Statistics to rank by, and where they come from."""
 
-    stats: Chosen  # the statistics
-    runs: tuple[Run, ...]  # what they were read from
+    stats: Chosen
+    runs: tuple[Run, ...]
     corpora: tuple[str, ...]  # the calibration corpora, with their weights
-    notes: tuple[str, ...] = ()  # what a person should know of the choice, one line each
+    notes: tuple[str, ...] = ()  # remarks on the choice for the user, one line each
 
 
 def routed_choice(parts: Sequence[Part]) -> Choice[Stats]:
@@ -201,7 +201,7 @@ def routed_choice(parts: Sequence[Part]) -> Choice[Stats]:
 
 
 def name_among(known: Container[str], corpus: str) -> str:
-    """The name of a corpus in runs; a file is known by its own, wherever it lies."""
+    """The name of a corpus in runs; a file is known by its name, not its location."""
     return corpus if corpus in known else corpus_name(corpus)
 
 

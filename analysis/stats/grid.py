@@ -1,4 +1,4 @@
-"""Grid: the layers of a model and their experts, as rows of a table and as an array."""
+"""Grid: the experts of a model's layers, as rows of a table and as an array."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from analysis.lazy import pd
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """How (layer, expert) rows lie in a (layers, experts) array; NaN beyond a layer's experts."""
+    """Maps (layer, expert) rows to a (layers, experts) array, NaN beyond a layer's experts."""
 
     layers: tuple[MoELayer, ...]
 

@@ -16,7 +16,7 @@ GROUP_COLUMNS: Mapping[Group, tuple[str, ...]] = {
 
 
 def parse_groups(text: str) -> tuple[Group, ...]:
-    """Groups from names joined by commas, in the order of GROUPS; `routed` is always among them."""
+    """Groups from comma-separated names, in the order of GROUPS; `routed` is always included."""
     names = [name.strip().lower() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in GROUPS:
@@ -30,11 +30,11 @@ def ordered(names: Sequence[str]) -> tuple[Group, ...]:
 
 
 def misfit(groups: Collection[str], *, streams_layers: bool, checkpoints: bool) -> str:
-    """Why these groups cannot be collected in this way; empty where they can."""
+    """Why these groups cannot be collected in this way; empty if they can."""
     if "gradient" in groups and streams_layers:
         return (
-            "the group gradient goes back through all layers, so all must be there; leave "
-            "--stream-layers out, or spread the model with --device-map auto"
+            "the group gradient needs all layers in memory for its backward pass; leave out "
+            "--stream-layers, or spread the model with --device-map auto"
         )
     if checkpoints and "gradient" not in groups:
         return "--checkpoint-activations is for the group gradient: --groups routed,gradient"
@@ -42,7 +42,7 @@ def misfit(groups: Collection[str], *, streams_layers: bool, checkpoints: bool) 
 
 
 def groups_for(columns: Collection[str]) -> tuple[Group, ...]:
-    """The groups that a calibration needs for a table with these columns."""
+    """The groups to collect for a table with these columns."""
     return ordered(
         [group for group, added in GROUP_COLUMNS.items() if not set(added).isdisjoint(columns)]
     )

@@ -1,4 +1,4 @@
-"""Runs put together: those whose sums are added, and those that gain statistic groups."""
+"""Merge runs by adding their sums, or extend a run by statistic groups of another."""
 
 from __future__ import annotations
 
@@ -37,26 +37,24 @@ from analysis.stats.store import (
 )
 from analysis.stats.tables import MOMENT_COLUMNS, RunManifest
 
-# Groups whose tables stand alone; the others are columns of tables that a run has already.
+# Groups with tables of their own; the others add columns to tables that a run has already.
 _TABLES: Final[Mapping[Group, tuple[str, ...]]] = {
     "router": (ROUTER, COACTIVATION),
     "dense": (SAMPLES, TRANSITIONS),
 }
-# Rounding: another batch size, device or library adds the same terms in another order.
+# Other batch sizes, devices and libraries add the same terms in another order.
 _TOLERANCE = 1e-5
-
-# What the rows of a table are; all other columns but maxima add up.
+# Index columns; all others add up, except maxima.
 _INDEX = frozenset(("layer", "expert", "shard", "other", "neuron"))
-# Lengths of sums and products of sums do not add up: they are made from the sums again.
+# Norms and products of sums do not add up; they are recomputed from the sums.
 _NOT_ADDED = frozenset(("vector_sum_sq", *GROUP_COLUMNS["gradient"]))
 
 
 def merge_runs(runs: Sequence[Run], parent: Path) -> Run:
-    """A run that holds the sums of several, as if their corpora had been one.
+    """A run with the sums of several, as if their corpora had been one.
 
-    It has the statistic groups that all of them have; a group that one lacks is left out. Token
-    shard s of the result is shard s of each: every corpus is there with its own s-th eighth, so a
-    part of the merge is the merge of the parts.
+    It has the statistic groups that all of them have. Token shard s of the result is shard s of
+    each, so a part of the merge is the merge of the parts.
     """
     if len(runs) < 2:
         raise StatsError("A merge needs at least two calibration runs.")
@@ -85,7 +83,7 @@ def merge_runs(runs: Sequence[Run], parent: Path) -> Run:
     }
     samples, transitions = tables.pop(SAMPLES, None), tables.pop(TRANSITIONS, None)
     more = {name: _added(each) for name, each in tables.items()}
-    # The totals are the sum of the shards, also where they could be added themselves.
+    # Totals are always the sum of the shards, for equal rounding.
     stats = [load_expert_stats(run).table for run in runs]
     total = add_shards(more[SHARDS]) if SHARDS in more else _added(stats)
     if NEURONS in more:
@@ -105,7 +103,7 @@ def merge_runs(runs: Sequence[Run], parent: Path) -> Run:
 
 
 def _added(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Tables with the same rows, put together; columns that one lacks are left out."""
+    """Tables with the same rows, added up; columns that one lacks are left out."""
     shared = [name for name in tables[0].columns if all(name in table for table in tables)]
     sums = {
         name: reduce(
@@ -124,7 +122,7 @@ def check_addable(runs: Sequence[Run]) -> None:
     for run in runs:
         other = run.manifest
         if other.kind != "routed":
-            raise StatsError("Only calibration runs add up; weight statistics are whole already.")
+            raise StatsError("Only calibration runs can be added, not weight statistics.")
         if first.model.identity != other.model.identity:
             raise StatsError(
                 f"{first.run_id} and {other.run_id} are statistics of different models."
@@ -137,16 +135,15 @@ def check_addable(runs: Sequence[Run]) -> None:
         for corpus in other.corpora:
             if corpus.digest in seen:
                 raise StatsError(
-                    f"The tokens of {corpus.name} are in two of the runs; count them once."
+                    f"The tokens of {corpus.name} are in two of the runs; use them once."
                 )
             seen.add(corpus.digest)
 
 
 def extend_run(run: Run, other: Run) -> Run:
-    """Add to a run the groups `router` and `dense` that another run of the same tokens has beyond.
+    """Add to a run the groups `router` and `dense` that another run of the same tokens has.
 
-    Its id, its digest and its other files stay as they are, so that what names it goes on naming
-    it. The other run is left alone.
+    Its id, digest and other files stay, so references to it stay valid. The other run is unchanged.
     """
     new = set(other.manifest.groups) - set(run.manifest.groups)
     gained = [group for group in _TABLES if group in new]
@@ -160,19 +157,19 @@ def extend_run(run: Run, other: Run) -> Run:
     for name, (one, another) in facts.items():
         if one != another:
             raise StatsError(
-                f"{theirs.run_id} is of another {name} than {mine.run_id}; calibrate with the same "
+                f"{theirs.run_id} has another {name} than {mine.run_id}; calibrate with the same "
                 "model, corpus and settings."
             )
     sums, others = (load_expert_stats(each).table[list(MOMENT_COLUMNS)] for each in (run, other))
     if not np.allclose(sums, others, rtol=_TOLERANCE, atol=0.0):
         raise StatsError(
-            f"{theirs.run_id} has other routed sums than {mine.run_id}, though of the same tokens; "
+            f"{theirs.run_id} has other routed sums than {mine.run_id} for the same tokens; "
             "calibrate all groups together instead."
         )
     if not gained:
         raise StatsError(
-            f"{other.manifest.run_id} has nothing to add to {run.manifest.run_id}: the groups "
-            "router and dense are added where the other run has them and this one lacks them."
+            f"{other.manifest.run_id} has nothing to add to {run.manifest.run_id}: only the groups "
+            "router and dense are added, if the first has them and the second lacks them."
         )
     StatsStore(other.path.parent).verify(other)
     names = [name for group in gained for name in _TABLES[group]]

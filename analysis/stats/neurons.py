@@ -1,4 +1,4 @@
-"""NeuronStats: what a run with the group `gradient` measured of every neuron."""
+"""NeuronStats: what the group `gradient` measured of every neuron."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ NEURON_COLUMNS: Mapping[str, str] = {
     **dict.fromkeys(NEURON_INDEX, "int64"),
     **dict.fromkeys(("output_sq", "slope_sq", "output_max"), "float64"),
 }
-# All other columns add up over tokens.
-MAXIMA = ("output_max",)
+MAXIMA = ("output_max",)  # all other columns add up over tokens
 
 
 @dataclass(frozen=True, eq=False)
 class NeuronStats:
     """Sums of every neuron over the tokens that were routed to its expert.
 
-    `table` has NEURON_COLUMNS, sorted by NEURON_INDEX, and `num_tokens`, the same in every row of
-    an expert. A blend lacks `output_max` and has fractional numbers of tokens.
+    `table` has NEURON_COLUMNS, sorted by NEURON_INDEX, and the expert's `num_tokens`. A blend lacks
+    `output_max`, and its `num_tokens` are fractional.
     """
 
     manifest: RunManifest
@@ -52,14 +51,14 @@ def neuron_table(run: Run) -> pd.DataFrame:
     in_order = owners.equals(owners.sort_values(["layer", "expert"], ignore_index=True))
     if not (len(known) == len(owners) > 0 and in_order and (numbers == table["neuron"]).all()):
         raise StatsError(
-            f"{NEURONS} of the run {run.manifest.run_id} does not hold each neuron of its experts "
-            "once, in order; remove the run and make it again."
+            f"{NEURONS} of the run {run.manifest.run_id} does not hold each neuron once, in order; "
+            "remove the run and rerun the calibration."
         )
     return table
 
 
 def load_neuron_stats(run: Run) -> NeuronStats:
-    """What a run measured of every neuron."""
+    """A run's statistics of neurons."""
     if NEURONS not in run.manifest.files:
         raise StatsError(
             f"The run {run.manifest.run_id} has no statistics of neurons; calibrate with --groups "
@@ -71,11 +70,10 @@ def load_neuron_stats(run: Run) -> NeuronStats:
 
 
 def expert_columns(table: pd.DataFrame, grid: Grid) -> pd.DataFrame:
-    """Table `neuron_product, neuron_norm_sum, neuron_peak_sum`, one row an expert of the grid.
+    """Table `neuron_product, neuron_norm_sum, neuron_peak_sum`, one row per expert of the grid.
 
-    All that the criteria of whole experts need of their neurons, from NEURON_COLUMNS: sum_c
-    output_sq * slope_sq, sum_c sqrt(output_sq) and sum_c output_max. An expert without neurons has
-    0.
+    What criteria of whole experts need of NEURON_COLUMNS: sum_c output_sq * slope_sq, sum_c
+    sqrt(output_sq) and sum_c output_max; 0 for an expert without neurons.
     """
     terms = {
         "neuron_product": table["output_sq"] * table["slope_sq"],
@@ -86,7 +84,7 @@ def expert_columns(table: pd.DataFrame, grid: Grid) -> pd.DataFrame:
 
 
 def sum_by_expert(values: ArrayLike, table: pd.DataFrame, grid: Grid) -> FloatArray:
-    """A number of each row of `table`, added up for each expert of the grid, in its order."""
+    """The sum of `values`, one per row of `table`, for each expert of the grid."""
     weights = np.asarray(values, dtype=np.float64)
     experts = pd.MultiIndex.from_frame(grid.index())
     owners = experts.get_indexer(pd.MultiIndex.from_frame(table[["layer", "expert"]]))

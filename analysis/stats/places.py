@@ -1,4 +1,4 @@
-"""Where statistics are kept unless a person says otherwise. Light: commands that list read it."""
+"""The default statistics directory. Imports little, for commands that only list."""
 
 from pathlib import Path
 
@@ -8,6 +8,6 @@ APP_NAME = "moeprune"
 
 
 def default_stats_dir() -> Path:
-    """`cached_stats/` of the working directory if there is one, else the user's cache."""
+    """`cached_stats/` in the working directory if it exists, else in the user's cache."""
     here = Path.cwd() / "cached_stats"
     return here if here.is_dir() else platformdirs.user_cache_path(APP_NAME) / "cached_stats"

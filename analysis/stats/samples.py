@@ -14,12 +14,12 @@ from analysis.errors import StatsError
 from analysis.lazy import pd
 from analysis.stats.grid import Grid
 
-# One row for each sample, layer and expert; sums over the sample's tokens.
+# One row per sample, layer and expert; sums over the sample's tokens.
 SAMPLE_COLUMNS: Final = (
     *("sample", "layer", "expert", "num_tokens"),
     *("activation_sum", "probability_sum", "loss_sum"),
 )
-# One row for each pair of experts of neighbouring sparse layers that some token chose both of.
+# One row per pair of experts of neighbouring sparse layers that some token chose both of.
 TRANSITION_COLUMNS: Final = ("layer", "expert", "next_expert", "num_tokens")
 
 
@@ -27,15 +27,12 @@ TRANSITION_COLUMNS: Final = ("layer", "expert", "next_expert", "num_tokens")
 class SampleStats:
     """Dense statistics of every sample."""
 
-    grid: Grid  # the layers and their experts, in the order of the arrays' last axis
+    grid: Grid  # the experts, in the order of the arrays' last axis
     num_tokens: IntArray  # (samples,) tokens that count
-    # (samples, experts of all layers) sums of ||E_i(h)||_2, of the router's softmax, and of
-    # ||Y - E_i(h)||^2.
-    activation: FloatArray
-    probability: FloatArray
-    loss: FloatArray
-    # For each layer but the last, (experts, experts of the next) tokens of all samples together
-    # that chose both.
+    activation: FloatArray  # (samples, experts of all layers) sums of ||E_i(h)||_2,
+    probability: FloatArray  # of the router's softmax,
+    loss: FloatArray  # and of ||Y - E_i(h)||^2
+    # Per layer but the last, (experts, experts of the next): tokens of all samples that chose both.
     transitions: tuple[IntArray, ...] = ()
 
     @property
@@ -74,7 +71,7 @@ def sample_stats(table: pd.DataFrame, grid: Grid) -> SampleStats:
 
 
 def joined_stats(parts: Sequence[SampleStats]) -> SampleStats:
-    """The samples of several runs of a model together; transitions add up."""
+    """The samples of several runs of a model; their transitions are added."""
 
     def stacked(name: str) -> FloatArray:
         return np.concatenate([getattr(part, name) for part in parts])
@@ -88,21 +85,21 @@ def joined_stats(parts: Sequence[SampleStats]) -> SampleStats:
 
 @dataclass(frozen=True, eq=False)
 class SamplePart:
-    """The samples of a run, which may be large: read when asked for; tables of them are kept."""
+    """The samples of a run, which may be large: read on demand, with a cache of tables of them."""
 
-    read: Callable[[], SampleStats]  # reads them
-    factor: float = 1.0  # what each of them counts for in a blend
+    read: Callable[[], SampleStats]
+    factor: float = 1.0  # their weight in a blend
     _made: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False)
 
     def table(self, name: str, make: Callable[[SampleStats], pd.DataFrame]) -> pd.DataFrame:
-        """The table of this name, made when it is first asked for."""
+        """The table of this name, made on first use."""
         if name not in self._made:
             self._made[name] = make(self.read())
         return self._made[name]
 
 
 def transition_table(grid: Grid, counts: Sequence[IntArray]) -> pd.DataFrame:
-    """TRANSITION_COLUMNS of counts as in `SampleStats.transitions`; pairs of no token left out."""
+    """TRANSITION_COLUMNS of `SampleStats.transitions`, without pairs that no token chose."""
     parts = []
     for layer, square in zip(grid.layers, counts, strict=False):
         experts, others = np.nonzero(square)
@@ -121,9 +118,9 @@ def transitions_of(table: pd.DataFrame, grid: Grid) -> tuple[IntArray, ...]:
         experts, others = rows["expert"].to_numpy(), rows["next_expert"].to_numpy()
         inside = (experts >= 0) & (experts < len(square)) & (others >= 0)
         if not (inside & (others < square.shape[1])).all():
-            raise StatsError(f"The transitions of layer {layer.index} name experts it has not.")
+            raise StatsError(f"The transitions of layer {layer.index} name unknown experts.")
         np.add.at(square, (experts, others), rows["num_tokens"].to_numpy())
         counts.append(square)
     if sum(int(square.sum()) for square in counts) != int(table["num_tokens"].sum()):
-        raise StatsError("The transitions name layers that the model has not.")
+        raise StatsError("The transitions name layers that the model does not have.")
     return tuple(counts)

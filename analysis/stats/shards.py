@@ -1,4 +1,4 @@
-"""Token shards: the sums of a run kept in equal parts, so that a part of its tokens can be read."""
+"""Token shards: the sums of a run in equal parts, to see what fewer tokens would have given."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from analysis.stats.store import SHARDS, Run, load_expert_stats, read_table
 from analysis.stats.tables import EXPERT_COLUMNS, MOMENT_COLUMNS, ExpertStats, Gate
 
 SHARD_INDEX = ("layer", "expert", "shard")
-TOKEN_PARTS = (1, 2, 4, TOKEN_SHARDS)  # that are shown: an eighth, a quarter, a half, all
+TOKEN_PARTS = (1, 2, 4, TOKEN_SHARDS)  # shown: an eighth, a quarter, a half, all
 
 
 def add_shards(table: pd.DataFrame, parts: int = TOKEN_SHARDS) -> pd.DataFrame:
     """Sums over the first `parts` shards, one row per (layer, expert), of rows by SHARD_INDEX."""
     index = table.loc[table["shard"] == 0, ["layer", "expert"]].reset_index(drop=True)
-    # Added one after the other, so that the result does not depend on how numpy groups them.
+    # Accumulated in order, so the result does not depend on numpy's pairwise summation.
     sums = {
         name: np.add.accumulate(table[name].to_numpy().reshape(-1, TOKEN_SHARDS), axis=1)
         for name in table.columns
@@ -35,9 +35,9 @@ def add_shards(table: pd.DataFrame, parts: int = TOKEN_SHARDS) -> pd.DataFrame:
 
 
 def stats_at(run: Run, parts: int) -> ExpertStats:
-    """The statistics after the first `parts` eighths of each corpus; parts have no vector sum."""
+    """Statistics of the first `parts` eighths of each corpus; without vector sums, unless all."""
     if not 1 <= parts <= TOKEN_SHARDS:
-        raise StatsError(f"{parts} of {TOKEN_SHARDS} parts of the tokens: choose 1 to 8.")
+        raise StatsError(f"{parts} of {TOKEN_SHARDS} parts of the tokens: use 1 to 8.")
     if parts == TOKEN_SHARDS:
         return load_expert_stats(run)
     columns = [*SHARD_INDEX, *MOMENT_COLUMNS]
@@ -49,10 +49,9 @@ def stats_at(run: Run, parts: int) -> ExpertStats:
     if not np.array_equal(table[list(SHARD_INDEX)].to_numpy(), wanted):
         raise StatsError(
             f"{SHARDS} of the run {run.manifest.run_id} does not hold each expert's parts once, in "
-            "order; remove the run and make it again."
+            "order; remove the run and rerun the calibration."
         )
-    # The corpora as if only these shards had been fed. Token number i of N lies in shard
-    # i * 8 // N, so this many lie before the next one.
+    # The corpora as if only these shards had been fed: token i of N is in shard i * 8 // N.
     counted = [-(-parts * each.num_counted // TOKEN_SHARDS) for each in run.manifest.corpora]
     manifest = replace(
         run.manifest,
@@ -69,11 +68,11 @@ def stats_at(run: Run, parts: int) -> ExpertStats:
 def overlap_of_parts(
     seen: Sequence[ExpertStats], criterion: Criterion, gate: Gate, sparsity: Fraction
 ) -> pd.DataFrame:
-    """Table `tokens, overlap, chance`: pruned sets of parts of the tokens and of all of them.
+    """Table `tokens, overlap, chance`: pruned sets of parts of the tokens against that of all.
 
-    tokens is how many of each corpus, added up, were counted in the first part; overlap the mean
-    over layers of the share of its pruned set that all tokens prune too; chance that of two random
-    sets. Both are 0..1. `seen` are growing parts of one run, as by `stats_at`; the last has all.
+    tokens is the number counted in a part; overlap the share of its pruned set that all tokens
+    prune too, mean over layers; chance the overlap of random sets. Both are 0..1. `seen` are
+    growing parts of one run from `stats_at`; the last has all tokens.
     """
     masks = [pruned_by(criterion, each, gate, sparsity) for each in seen]
     return pd.DataFrame(
@@ -86,5 +85,5 @@ def overlap_of_parts(
 
 
 def can_rank(criterion: Criterion, part: ExpertStats) -> bool:
-    """Whether the criterion finds what it reads in a part of a run."""
+    """Whether a part of a run has what the criterion reads."""
     return criterion.source == "routed" and has_columns(criterion, part)

@@ -1,4 +1,4 @@
-"""The cache: run directories of parquet and a manifest; list, load, save, verify, remove."""
+"""The cache of runs, directories of parquet and a manifest: list, load, save, verify, remove."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from analysis.stats.tables import (
 # The demo's runs, next to the packages in a clone and in an installation.
 SHIPPED_STATS = Path(__file__).parents[2] / "cached_stats"
 MANIFEST = "manifest.json"
-# A file may be written twice within one tick of the clock that dates it; older ones are settled.
+# A file may change twice within a clock tick; only older ones may be cached by their time.
 _SETTLED_NS = 2 * 10**9
 EXPERTS, VECTORS, WEIGHTS = "experts.parquet", "vectors.parquet", "weights.parquet"
 SHARDS, ROUTER, COACTIVATION = "shards.parquet", "router.parquet", "coactivation.parquet"
@@ -72,7 +72,7 @@ def digest_of(parts: Mapping[str, Any]) -> str:
 
 
 def run_name(*words: str, digest: str) -> str:
-    """Directory name: safe readable words and 8 hex of the digest."""
+    """Directory name: readable safe words and 8 hex digits of the digest."""
     text = "-".join(words).lower()
     safe = "".join(char if char.isalnum() or char in "-_+." else "-" for char in text)
     return f"{safe.strip('.-')[:80]}-{digest[:8]}"
@@ -85,7 +85,7 @@ def file_sha256(path: Path) -> str:
 
 
 def now() -> str:
-    """The time in UTC, fine enough to tell which of two runs is newer."""
+    """The time in UTC, to the millisecond."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
@@ -95,7 +95,7 @@ def _manifest_bytes(manifest: RunManifest) -> bytes:
 
 
 def read_run(path: Path) -> Run:
-    """The run in a directory; a StatsError where there is none that is finished and readable."""
+    """The finished run in a directory; a StatsError if there is none or it is unreadable."""
     file = path / MANIFEST
     if not file.is_file():
         raise StatsError(f"{path} has no {MANIFEST}; it is not a finished run.")
@@ -103,7 +103,7 @@ def read_run(path: Path) -> Run:
     try:
         if time.time_ns() - state.st_mtime_ns < _SETTLED_NS:
             return Run(path, _read_manifest.__wrapped__(path))
-        # Parsed once, for pages list all runs at every click.
+        # Cached, because pages list all runs at every click.
         key = (state.st_mtime_ns, state.st_size, state.st_ino)
         return Run(path, _read_manifest(path, key))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -115,7 +115,7 @@ def read_run(path: Path) -> Run:
 
 @functools.lru_cache(maxsize=4096)
 def _read_manifest(path: Path, state: tuple[int, ...] = ()) -> RunManifest:
-    """What a run's manifest says; `state` is part of the key only."""
+    """The manifest of a run; `state` is only part of the cache key."""
     raw = parse_json_once((path / MANIFEST).read_bytes())
     version = raw["schema_version"]
     if version != SCHEMA_VERSION:
@@ -124,7 +124,7 @@ def _read_manifest(path: Path, state: tuple[int, ...] = ()) -> RunManifest:
             "remake it with `moeprune calibrate` (or `moeprune weights`)."
         )
     if raw["kind"] not in ("routed", "weights"):
-        raise ValueError(f"{raw['kind']!r} is no kind of run")
+        raise ValueError(f"{raw['kind']!r} is not a kind of run")
     return RunManifest(
         kind=raw["kind"],
         run_id=str(raw["run_id"]),
@@ -155,7 +155,7 @@ def _damaged(run: Run, name: str, reason: object) -> StatsError:
 
 @contextmanager
 def _reading(run: Run, name: str) -> Iterator[Path]:
-    """The path of a data file; what reading it raises becomes one line that names the run."""
+    """The path of a data file; errors of reading it become one line that names the run."""
     try:
         yield run.path / name
     except (OSError, ValueError) as error:
@@ -169,9 +169,9 @@ def read_table(
     needed: Mapping[str, str] = MappingProxyType({}),
     optional: Mapping[str, str] = MappingProxyType({}),
 ) -> pd.DataFrame:
-    """One of a run's tables, such as SHARDS; which there are is in `manifest.files`.
+    """One of a run's tables, such as SHARDS; `manifest.files` lists them.
 
-    `needed` columns must be there, `optional` ones may be, each with its dtype; "number" is any.
+    `needed` and `optional` give columns with their dtype; "number" is any numeric one.
     """
     with _reading(run, name) as path:
         table: pd.DataFrame = stored_tables.read_parquet(path, needed, optional).to_pandas()
@@ -185,7 +185,7 @@ def load_expert_stats(run: Run) -> ExpertStats:
     optional = dict.fromkeys((*OPTIONAL_COLUMNS, *of_groups), "number")
     table = read_table(run, EXPERTS, needed, optional)
     if (table["num_tokens"] < 0).any():
-        raise _damaged(run, EXPERTS, "it counts fewer than no tokens")
+        raise _damaged(run, EXPERTS, "a number of tokens is negative")
     has_samples = SAMPLES in run.manifest.files
     samples = (SamplePart(lambda: load_sample_stats(run)),) if has_samples else ()
     return ExpertStats(run.manifest, table, samples)
@@ -212,7 +212,7 @@ def load_weight_stats(run: Run) -> WeightStats:
 
 @contextmanager
 def _writing(parent: Path, run_id: str) -> Iterator[None]:
-    """Keep other processes from writing the same run."""
+    """Prevent other processes from writing the same run."""
     lock = FileLock(parent / f".{run_id}.write{PARTIAL}.lock")
     with lock:
         yield
@@ -240,12 +240,12 @@ def _save(
             sync_file(partial / name)
         finished = replace(manifest, files={name: file_sha256(partial / name) for name in names})
         write_durably(partial / MANIFEST, _manifest_bytes(finished))
-        if target.exists():  # the same digest: the same numbers, made by someone else meanwhile
+        if target.exists():  # written by another process meanwhile, with the same digest
             shutil.rmtree(partial)
             return read_run(target)
         partial.replace(target)
         sync_folder(parent)
-        # The state of a resumable run goes last: until the rename it is what a resume needs.
+        # Saved state is deleted last: until the rename a resume needs it.
         for leftover in target.iterdir():
             if leftover.name not in (*names, MANIFEST):
                 leftover.unlink()
@@ -255,8 +255,8 @@ def _save(
 def add_files(run: Run, files: Sequence[Path], manifest: RunManifest) -> Run:
     """Copy further data files into a run, then replace its manifest by one that names them.
 
-    Until that last step the run is what it was; files of a step that was interrupted are in no
-    manifest, and the next attempt overwrites them.
+    Until the last step the run is unchanged; files of an interrupted attempt are in no manifest
+    and are overwritten by the next.
     """
     with _writing(run.path.parent, run.manifest.run_id):
         if read_run(run.path).manifest != run.manifest:
@@ -274,10 +274,10 @@ def save_expert_stats(
     vectors: FloatArray,
     more: Mapping[str, pd.DataFrame] | None = None,
 ) -> Run:
-    """Store a calibration run in the statistics directory `parent`.
+    """Store a calibration run in the statistics directory `parent`, and fill in `files`.
 
-    `table` has the sums of each expert, sorted by layer and expert, `vectors` sum_t f in the same
-    order, `more` further tables by file name. The manifest's `files` is filled in.
+    `table` has the sums of each expert, sorted by layer and expert; `vectors` is sum_t f in the
+    same order; `more` holds further tables by file name.
     """
     frame = table.assign(vector_sum_sq=(vectors**2).sum(axis=1)).astype(dict(EXPERT_COLUMNS))
     groups = (name for added in GROUP_COLUMNS.values() for name in added)
@@ -303,7 +303,7 @@ class StatsStore:
         return self.directories[0]
 
     def runs(self, on_problem: Callable[[StatsError], None] | None = None) -> list[Run]:
-        """Finished runs by name; unreadable ones are reported and left out."""
+        """Finished runs by name; unreadable ones are reported and skipped."""
         found: dict[str, Run] = {}
         folders = [folder for folder in self.directories if folder.is_dir()]
         for path in (path for folder in folders for path in sorted(folder.iterdir())):
@@ -319,7 +319,7 @@ class StatsStore:
         return [found[name] for name in sorted(found)]
 
     def get(self, run_id: str) -> Run:
-        """The run of this id, or of the only one that starts so or whose digest does."""
+        """The run with this id, or the only one whose id or digest starts with it."""
         runs = self.runs()
         matches = [run for run in runs if run.manifest.run_id == run_id] or [
             run
@@ -353,7 +353,7 @@ class StatsStore:
 
     def remove(self, run: Run) -> None:
         """Delete a run for good."""
-        # Renamed first: what is left after an interruption does not pass for a finished run.
+        # Renamed first, so that an interrupted removal leaves no seemingly finished run.
         doomed = partial_of(run.path)
         if doomed.exists():
             shutil.rmtree(doomed)
@@ -362,5 +362,5 @@ class StatsStore:
 
 
 def stats_store(stats_dir: Path | None = None) -> StatsStore:
-    """A store that writes to `stats_dir` (or the default) and reads the shipped runs as well."""
+    """A store that writes to `stats_dir` (or the default) and also reads the shipped runs."""
     return StatsStore(stats_dir or default_stats_dir(), SHIPPED_STATS)

@@ -1,4 +1,4 @@
-"""Parquet tables of a run: written, and read with care: size, columns and numbers are checked."""
+"""Parquet tables of a run: written, and read with checks of size, columns and numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from analysis.arrays import FloatArray
 from analysis.lazy import pa, pc, pd, pq
 
-# Sums of real corpora shrink to a half or so, ids of layers and experts to next to nothing.
+# Real sums compress to about half, ids of layers and experts to almost nothing.
 _MOST_UNPACKED = 1 << 28
 _MOST_GROWTH = 1000
 _NONE: Mapping[str, str] = MappingProxyType({})
@@ -23,7 +23,7 @@ def write_parquet(path: Path, table: pd.DataFrame) -> None:
 
 
 def write_arrow(path: Path, table: pa.Table) -> None:
-    """Write a table; floats byte by byte of all rows, which takes a quarter less on the disk."""
+    """Write a table; floats as byte streams, which takes a quarter less disk space."""
     floats = [field.name for field in table.schema if pa.types.is_floating(field.type)]
     pq.write_table(
         table,
@@ -54,29 +54,29 @@ def read_vectors(path: Path, rows: int) -> FloatArray:
 def read_parquet(
     path: Path, needed: Mapping[str, str], optional: Mapping[str, str] = _NONE
 ) -> pa.Table:
-    """A table whose numbers are all there and finite.
+    """A table whose numbers are all present and finite.
 
-    `needed` columns must be there, `optional` ones may be, each with its dtype; "number" is any.
+    `needed` and `optional` give columns with their dtype; "number" is any numeric one.
 
     Raises:
-        ValueError: no parquet file, damaged, a column that is missing or there twice, a value that
-            is missing or no finite number, or far more rows than a file of its size can hold.
+        ValueError: damaged, a column is missing or there twice, a value is missing or not finite,
+            or there are far more rows than a file of its size can hold.
         OSError: it cannot be read.
     """
     try:
         with pq.ParquetFile(path) as file:
-            # What would fill the memory is refused before it is unpacked.
+            # Checked before it is unpacked, which might fill the memory.
             size = path.stat().st_size
             widths = (getattr(kind, "list_size", 1) for kind in file.schema_arrow.types)
             unpacked = 8 * file.metadata.num_rows * sum(widths)
             if unpacked > max(_MOST_UNPACKED, _MOST_GROWTH * size):
-                raise ValueError(f"its {size} bytes unpack to {unpacked}, which no run needs")
+                raise ValueError(f"its {size} bytes unpack to {unpacked}, too many for a run")
             table = file.read()
         names, dtypes = table.column_names, {**needed, **optional}
         if missing := sorted(set(needed) - set(names)):
             raise ValueError(f"it lacks the columns {', '.join(missing)}")
         if len(set(names)) < len(names):
-            raise ValueError("it has a column twice")
+            raise ValueError("it has a duplicate column")
         columns = [
             _checked(name, table.column(name).combine_chunks(), dtypes.get(name, ""))
             for name in names
@@ -95,9 +95,9 @@ def _checked(name: str, column: pa.Array, dtype: str) -> pa.Array:
     is_number = types.is_integer(column.type) or types.is_floating(column.type)
     is_list = types.is_fixed_size_list(column.type)
     if (dtype == "number" and not is_number) or (types.is_nested(column.type) and not is_list):
-        raise ValueError(f"{name} holds {column.type}, no numbers")
+        raise ValueError(f"{name} holds {column.type}, not numbers")
     numbers = column.flatten() if is_list else column
     is_float = types.is_floating(numbers.type)
     if is_float and not pc.all(pc.is_finite(numbers), min_count=0).as_py():
-        raise ValueError(f"{name} holds values that are no finite numbers")
+        raise ValueError(f"{name} holds values that are not finite")
     return column

@@ -1,4 +1,4 @@
-"""ExpertStats and WeightStats: what a run measured, as tables with stated columns."""
+"""ExpertStats and WeightStats: what a run measured, as tables with fixed columns; manifests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def moment_column(alpha: int, beta: int, gate: Gate) -> str:
     return f"g0_f{beta}" if alpha == 0 else f"{gate}_g{alpha}_f{beta}"
 
 
-# The fifteen sums, the first of them a count.
+# Fifteen sums; the first is a count.
 MOMENT_COLUMNS = tuple(
     dict.fromkeys(
         moment_column(alpha, beta, gate)
@@ -39,33 +39,32 @@ MOMENT_COLUMNS = tuple(
 EXPERT_COLUMNS: Mapping[str, str] = {
     **dict.fromkeys(("layer", "expert", "num_tokens"), "int64"),
     **{column: "float64" for column in MOMENT_COLUMNS if column != "num_tokens"},
-    "vector_sum_sq": "float64",  # || sum_t f ||^2, all that MoNE needs of the vector sum
+    "vector_sum_sq": "float64",  # || sum_t f ||^2, for MoNE
 }
-
-# One row for each projection of an expert.
+# One row per projection of an expert.
 WEIGHT_COLUMNS: Mapping[str, str] = {
     **{"layer": "int64", "expert": "int64", "projection": "object"},
     **{"l1": "float64", "l2_squared": "float64", "numel": "int64"},
 }
 
 _OF_ONE_CORPUS = (
-    "calibrate with --groups routed,gradient; it holds maxima, which no blend and no part has"
+    "calibrate with --groups routed,gradient; it holds maxima, which blends and parts do not have"
 )
 # Columns that a table may lack, and what to do about it.
 OPTIONAL_COLUMNS: Mapping[str, str] = {
-    "vector_sum_sq": "it is kept for all tokens together, not for a part of them",
+    "vector_sum_sq": "it is stored for all tokens together only",
     "damage": "calibrate with --groups routed,damage",
     "neuron_product": "calibrate with --groups routed,gradient",
     "neuron_norm_sum": _OF_ONE_CORPUS,
     "neuron_peak_sum": _OF_ONE_CORPUS,
-    "path_samples": "calibrate with --groups routed,dense; it counts whole samples, which no part "
-    "of a run has",
+    "path_samples": "calibrate with --groups routed,dense; it counts whole samples, which a part "
+    "of a run does not have",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredModel(ModelRef):
-    """The model that statistics belong to, with what is needed to read them without it."""
+    """The model that statistics belong to, described well enough to read them without it."""
 
     model_type: str
     layers: tuple[MoELayer, ...]
@@ -86,7 +85,7 @@ class MeasuredModel(ModelRef):
             fits = fits and 0 <= layer.index <= _MOST_EXPERTS
             fits = fits and 1 <= layer.num_groups <= layer.num_experts
             if not (fits and 1 <= layer.top_k <= layer.num_experts <= _MOST_EXPERTS):
-                raise ValueError(f"{numbers} is no layer of experts")
+                raise ValueError(f"{numbers} is not a layer of experts")
         indices = [layer.index for layer in layers]
         if not layers or indices != sorted(set(indices)):
             raise ValueError("the layers are not in ascending order")
@@ -94,7 +93,7 @@ class MeasuredModel(ModelRef):
 
 
 def measured_model(model: MoEModel) -> MeasuredModel:
-    """What a manifest says of a model."""
+    """A manifest's entry of a model."""
     return MeasuredModel(model.name, model.identity, model.family.model_type, model.layers)
 
 
@@ -103,27 +102,25 @@ class CorpusRef:
     """The tokens that a run saw."""
 
     name: str  # as the user gave it
-    digest: str  # of the token ids and sequence ends; see `TokenSequences.digest`
-    # What was fed; padding is not counted.
-    num_documents: int
+    digest: str  # see `TokenSequences.digest`
+    num_documents: int  # fed, like sequences and tokens
     num_sequences: int
-    num_tokens: int
-    num_padded: int  # padding positions that the batches held
+    num_tokens: int  # without padding
+    num_padded: int  # padding positions in the batches
     num_dropped: int  # tokens read but left out
     num_counted: int  # tokens that entered the sums
-    num_dropped_documents: int = 0  # documents read of which nothing was fed
-    # How the sequences were made: packing, truncation, selection, source.
-    prepared: Mapping[str, Any] = field(default_factory=dict)
+    num_dropped_documents: int = 0  # documents read but not fed at all
+    prepared: Mapping[str, Any] = field(default_factory=dict)  # packing, truncation, source, ...
 
 
 def corpus_from_json(raw: Mapping[str, Any]) -> CorpusRef:
-    """What a manifest says of a corpus; a TypeError or ValueError where it is no corpus."""
+    """A manifest's entry of a corpus; a TypeError or ValueError if it is not one."""
     corpus = CorpusRef(**raw)
     for name, value in raw.items():
         if name == "prepared":
             dict(value)
         elif type(value) is not (str if name in ("name", "digest") else int):
-            raise ValueError(f"{value!r} is no {name} of a corpus")
+            raise ValueError(f"{value!r} is not a {name} of a corpus")
     return corpus
 
 
@@ -131,19 +128,16 @@ def corpus_from_json(raw: Mapping[str, Any]) -> CorpusRef:
 class RunManifest:
     """What a run is and how it was made; `manifest.json` of a run directory."""
 
-    kind: Literal["routed", "weights"]  # "routed" for calibration, "weights" for weight statistics
-    run_id: str  # readable name and 8 hex of the digest; the directory's name
+    kind: Literal["routed", "weights"]  # of calibration, or weight statistics
+    run_id: str  # name of the directory: readable words and 8 hex digits of the digest
     digest: str  # of everything that changes the numbers
-    model: MeasuredModel  # the model it belongs to
-    # One entry for a calibration run, several after a merge, none for weights.
-    corpora: tuple[CorpusRef, ...]
+    model: MeasuredModel
+    corpora: tuple[CorpusRef, ...]  # several after a merge, none for weights
     settings: Mapping[str, Any]  # what changes the numbers: seq_len, seed, dtype
-    # What is shown but changes nothing: versions, batch size, host, time, memory.
-    made: Mapping[str, Any]
+    made: Mapping[str, Any]  # what does not: versions, batch size, host, time, memory
     files: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of each data file
     schema_version: int = SCHEMA_VERSION
-    # Statistic groups of a calibration run, see `analysis.stats.groups`.
-    groups: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()  # of a calibration run, see `analysis.stats.groups`
 
     @property
     def corpus(self) -> str:
@@ -163,7 +157,7 @@ def _check_cover(table: pd.DataFrame, grid: Grid, what: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _OfOneRun:
-    """A table of one run, and the run's manifest."""
+    """A table of a run, and the run's manifest."""
 
     manifest: RunManifest
     table: pd.DataFrame
@@ -181,12 +175,11 @@ class _OfOneRun:
 
 @dataclass(frozen=True, eq=False)
 class ExpertStats(_OfOneRun):
-    """Routed-token sums of one run.
+    """Routed-token sums of a run.
 
     `table` has EXPERT_COLUMNS, sorted by layer and expert, and the columns of further groups
-    (`analysis.stats.groups.GROUP_COLUMNS`); a part of a run lacks what is kept for all tokens only.
-    `samples` are those of the group `dense`, of each run that is in the sums; empty where one
-    lacks them.
+    (`analysis.stats.groups.GROUP_COLUMNS`); a part of a run lacks what is stored for all tokens
+    only. `samples` are those of the group `dense`, one entry per run; empty if a run lacks them.
     """
 
     samples: tuple[SamplePart, ...] = ()
@@ -200,21 +193,21 @@ class ExpertStats(_OfOneRun):
 
 @dataclass(frozen=True, eq=False)
 class WeightStats(_OfOneRun):
-    """Weight norms of one model; `table` as made by `analysis.stats.weights.measure_weights`."""
+    """Weight norms of a model; for `table` see `analysis.stats.weights.measure_weights`."""
 
     def __post_init__(self) -> None:
         per_expert = self.table.drop_duplicates(["layer", "expert"])
         _check_cover(per_expert, self.grid, "weight statistics")
 
     def per_expert(self) -> pd.DataFrame:
-        """Table `layer, expert, l1, l2_squared, numel`, summed over the three projections."""
+        """Table `layer, expert, l1, l2_squared, numel`, summed over the projections."""
         columns = ["l1", "l2_squared", "numel"]
         return self.table.groupby(["layer", "expert"], as_index=False)[columns].sum()
 
 
 @dataclass(frozen=True)
 class NoStats:
-    """What a criterion reads that reads nothing: which experts there are."""
+    """For criteria that read no statistics: only which experts there are."""
 
     layers: tuple[MoELayer, ...]
 

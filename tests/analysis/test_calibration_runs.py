@@ -177,7 +177,7 @@ def test_values_that_are_no_numbers_store_nothing(tmp_path):
         model.get_submodule("model.layers.1.mlp.experts").down_proj[:] = torch.inf
     model.save_pretrained(tmp_path / "model")
     described, store = load_model_index(str(tmp_path / "model")), StatsStore(tmp_path / "stats")
-    with pytest.raises(StatsError, match=r"no finite numbers in float32"):
+    with pytest.raises(StatsError, match=r"not finite in float32"):
         calibrated(described, store)
     assert list(store.target.iterdir()) == []
 
@@ -204,7 +204,7 @@ def test_tokens_of_another_vocabulary_are_refused(tmp_path):
 def test_a_checkpoint_without_a_tokenizer_says_so(tmp_path):
     # transformers would make one with two tokens in it.
     described = describe(tmp_path / "model", "olmoe")
-    with pytest.raises(CheckpointError, match=r"model has no tokenizer .* corpus of input_ids"):
+    with pytest.raises(CheckpointError, match=r"model has no readable tokenizer; .* input_ids"):
         load_tokenizer(described)
 
 

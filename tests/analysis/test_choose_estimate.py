@@ -125,8 +125,8 @@ def test_a_choice_among_several_runs_of_a_corpus_is_said(model, store, calibrate
     assert choose_stats(CRITERIA["reap"], store, model).notes == ()
     second = calibrated("prose", seed=2, tokens=400)
     (note,) = choose_stats(CRITERIA["reap"], store, model).notes
-    used = f"prose has 2 runs; used is {first.manifest.run_id}, the largest"
-    assert note == f"{used}; `moeprune plan --run ID` takes another"
+    used = f"prose has 2 runs; using {first.manifest.run_id}, the largest"
+    assert note == f"{used}; choose another with `moeprune plan --run ID`"
     (note,) = choose_stats(CRITERIA["damage"], store, model).notes
     assert f"{used} of those with what" in note
     calibrated("prose", seed=3, tokens=900)
@@ -159,7 +159,7 @@ def test_options_that_would_be_ignored_are_refused(model, store, calibrated):
     for criterion in (CRITERIA["aimer"], CRITERIA["random"]):
         with pytest.raises(StatsError, match="reads no calibration corpus"):
             choose_stats(criterion, store, model, [CorpusWeight("prose")])
-    with pytest.raises(StatsError, match="holds weight statistics"):
+    with pytest.raises(StatsError, match="has weight statistics"):
         choose_stats(CRITERIA["reap"], store, model, (), [weights.manifest.run_id])
 
 
@@ -221,7 +221,7 @@ def test_an_estimate_counts_tokens_exactly_and_bounds_the_rest(model):
 
 def test_a_run_of_another_model_is_refused(model, store, save_run):
     other = save_run(1, parent=store.target)
-    with pytest.raises(StatsError, match="holds statistics of another model"):
+    with pytest.raises(StatsError, match="has statistics of another model"):
         routed_runs(store, model, (), [other.manifest.run_id])
 
 

@@ -157,21 +157,21 @@ def test_rows_of_token_ids_are_used_as_they_are():
 def test_token_ids_and_text_do_not_mix(ids_first):
     documents = [Document(input_ids=(1, 2)), Document(text="abc")]
     documents = documents if ids_first else documents[::-1]
-    with pytest.raises(CorpusError, match="letters mixes token ids with text; give one kind"):
+    with pytest.raises(CorpusError, match="letters mixes token ids with text; use one of them"):
         sequences_of(documents, 100, 2)
 
 
 def test_a_corpus_shorter_than_one_sequence_says_how_long_it_is():
     with pytest.raises(CorpusError, match=r"letters has 4 tokens, less than one sequence of 5"):
         sequences_of([Document(text="abc")], 100, 5)
-    with pytest.raises(CorpusError, match=r"letters holds no token"):
+    with pytest.raises(CorpusError, match=r"letters has no tokens"):
         sequences_of([Document(input_ids=())], 100, 5)
 
 
 @pytest.mark.parametrize(
     ("sampling", "message"),
     [
-        ((3, 4), "3 tokens are less than one sequence of 4; ask for at least 4 tokens"),
+        ((3, 4), "3 tokens are less than one sequence of 4; use at least 4 tokens"),
         ((8, 1), "A sequence of 1 tokens is too short"),
         ((8, 4, -1), "The seed -1 is negative"),
     ],

@@ -62,16 +62,16 @@ def test_a_template_that_rewrites_earlier_turns_is_refused(tokenizer):
 
 
 def test_what_has_no_answer_says_so():
-    with pytest.raises(CorpusError, match="has plain text, in which nothing is a response"):
+    with pytest.raises(CorpusError, match="is plain text, which has no responses"):
         sequences_of([Document(text="abc")], 4, 4, count="response")
-    with pytest.raises(CorpusError, match="no assistant's turn to count"):
+    with pytest.raises(CorpusError, match="no turn of the assistant to count"):
         sequences_of([Document(messages=tuple(MESSAGES[:1]))], 4, 2, count="response")
 
 
 def test_an_answer_that_is_cut_off_says_so():
     long_prompt = ({"role": "user", "content": "abcdefgh"}, {"role": "assistant", "content": "i"})
     documents = [Document(messages=long_prompt)]
-    with pytest.raises(CorpusError, match="No token of a response of the corpus letters is in"):
+    with pytest.raises(CorpusError, match="No response token of the corpus letters is in"):
         sequences_of(documents, 4, 4, packing="pad", count="response")
     tail = sequences_of(documents, 4, 4, packing="pad", count="response", truncate="tail")
     assert tail.num_counted == 1

@@ -155,7 +155,7 @@ def test_fields_of_other_names(tmp_path):
     )
     (document,) = read_documents(f"{pairs},prompt=instruction,response=output")
     assert [message["content"] for message in document.messages] == ["ab", "c"]
-    with pytest.raises(CorpusError, match=r"line 1 has the fields content, text; text=body was"):
+    with pytest.raises(CorpusError, match=r"line 1 has the fields content, text, not text=body"):
         read_documents(f"{path},text=body")
 
 

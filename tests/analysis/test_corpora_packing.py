@@ -10,7 +10,7 @@ from letters import as_lists, sequences_of
 
 from analysis.corpora import Document, Sampling, TokenSequences
 from analysis.corpora.encoding import Tokens
-from analysis.corpora.packing import PACKERS, Truncate
+from analysis.corpora.sampling import PACKERS, Truncate
 from analysis.errors import CorpusError
 
 
@@ -104,7 +104,7 @@ def test_every_token_read_is_fed_once_or_dropped(lengths, seq_len, tokens, packi
     packed = PACKERS[packing](documents, limits)
     not_read = sum(len(document.ids) for document in documents)
     assert packed.num_read + not_read == sum(lengths)
-    assert packed.num_read == packed.num_fed + packed.num_dropped
+    assert packed.num_read == sum(map(len, packed.rows)) + packed.num_dropped
     fed = [int(token) for row in packed.rows for token in row]
     assert len(set(fed)) == len(fed) <= limits.tokens
     assert all(0 < len(row) <= seq_len for row in packed.rows)
@@ -135,11 +135,11 @@ def test_text_is_joined_and_token_ids_are_not_unless_asked_for():
 
 
 def test_a_policy_that_would_do_nothing_is_refused():
-    with pytest.raises(CorpusError, match="are not truncated, so there is no 'tail'"):
+    with pytest.raises(CorpusError, match="are not truncated, so 'tail' does not apply"):
         Sampling(8, 4, packing="concatenate", truncate="tail")
-    with pytest.raises(CorpusError, match="are not truncated, so there is no 'drop'"):
+    with pytest.raises(CorpusError, match="are not truncated, so 'drop' does not"):
         sequences_of([Document(text="abc")] * 4, 8, 4, truncate="drop")
-    with pytest.raises(CorpusError, match=r"letters is longer than 4 tokens; give a greater"):
+    with pytest.raises(CorpusError, match=r"letters is longer than 4 tokens; use a longer"):
         sequences_of([Document(text="abcdefgh")], 8, 4, packing="pad", truncate="drop")
 
 

@@ -59,11 +59,11 @@ def test_names_never_say_where_a_file_lies():
     ("corpus", "message"),
     [
         ("hub:name", "names no dataset; write hub:owner/name"),
-        ("hub:o/n,colour=red", "'colour=red' in hub:o/n,colour=red is no option"),
-        ("hub:o/n,split=", "'split=' in hub:o/n,split= is no option"),
+        ("hub:o/n,colour=red", "'colour=red' in hub:o/n,colour=red is not an option"),
+        ("hub:o/n,split=", "'split=' in hub:o/n,split= is not an option"),
         ("hub:o/n,split=a,split=b", "given twice"),
         ("hub:o/n,prompt=question", "names a prompt or a response; name both"),
-        ("a.jsonl,split=train", "'split=train' in a.jsonl,split=train is no option"),
+        ("a.jsonl,split=train", "'split=train' in a.jsonl,split=train is not an option"),
         ("c4=", "c4= names no file; write c4=PATH or c4"),
         ("wikitext-2", r"Did you mean 'wikitext2'\?.*hub:owner/name"),
         ("demo-code:2", "has a weight, but each corpus is calibrated in full"),
@@ -139,7 +139,7 @@ def test_no_more_is_read_than_shuffle_and_tokens_need(tmp_path, monkeypatch):
     sequences = tokens_of(f"c4={path}", Sampling(400, 4))
     assert (sequences.num_documents, sequences.num_tokens) == (100, 400)
     assert sequences.prepared["source"]["shuffle_buffer"] == 20
-    with pytest.raises(CorpusError, match=r"The dataset c4 cannot be read on: JSON parse error"):
+    with pytest.raises(CorpusError, match=r"Reading the dataset c4 failed: JSON parse error"):
         tokens_of(f"c4={path}", Sampling(4000, 4))
 
 
@@ -157,7 +157,7 @@ def test_wikitext_is_one_text_of_which_sequences_are_drawn(tmp_path):
     assert drawn != sorted(drawn)
     assert (sequences.num_tokens, sequences.num_dropped) == (40, 78 - 40)
     assert as_lists(tokens_of(f"wikitext2={path}", sampling)) == as_lists(sequences)
-    with pytest.raises(CorpusError, match="takes neither --packing, --count nor --select"):
+    with pytest.raises(CorpusError, match="takes no --packing, --count or --select"):
         tokens_of(f"wikitext2={path}", Sampling(40, 8, packing="pack"))
 
 
@@ -204,7 +204,7 @@ def test_datasets_of_a_hub_are_streamed_or_refused(tmp_path):
         "hub:someone/cats,text=content": f"{COMMIT} train the cat number ",
         "hub:someone/cats,text=content,revision=v1": f"{OLD_COMMIT} train the cat number ",
         "hub:someone/cats": "row 1 as drawn has the fields content; a corpus needs one of",
-        "hub:someone/cats,text=body": "has the fields content; text=body was asked for",
+        "hub:someone/cats,text=body": "has the fields content, not text=body",
         "hub:someone/cats,split=test": "Bad split: test. Available splits: ['train']",
         "hub:someone/cats,config=en": "BuilderConfig 'en' not found. Available: ['default']",
         "hub:someone/cats,revision=never": "someone/cats has no revision 'never'",
@@ -224,8 +224,8 @@ def test_without_a_network_one_line_says_what_to_do(tmp_path):
     # Nobody listens at this address.
     said = on_the_hub("http://127.0.0.1:9", tmp_path, "c4", "hub:someone/cats")
     assert "allenai/c4 cannot be reached on the hub" in said[0]
-    assert said[0].endswith("without a network give c4=PATH with a copy.")
-    assert said[1].endswith("without a network give a local file.")
+    assert said[0].endswith("without a network use c4=PATH with a copy.")
+    assert said[1].endswith("without a network use a local file.")
     assert len(said) == 2
 
 
@@ -246,7 +246,7 @@ def test_a_corpus_without_a_row_is_empty():
 
 def test_what_is_wrong_with_a_copy_is_said_once(tmp_path, caplog, capfd):
     (tmp_path / "c4.jsonl").write_text('{"text": "abc"}\n{broken\n')
-    with pytest.raises(CorpusError, match=r"The dataset c4 cannot be read on: JSON parse error"):
+    with pytest.raises(CorpusError, match=r"Reading the dataset c4 failed: JSON parse error"):
         list(open_corpus(f"c4={tmp_path / 'c4.jsonl'}").drawn(0))
     assert caplog.text == ""
     assert capfd.readouterr().err == ""

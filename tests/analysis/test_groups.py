@@ -218,7 +218,7 @@ def arriving(model):
     [
         (overflowing, torch.float32, r"Expert 5 of layer 1 gave values .* in float32; look for"),
         (overflowing, torch.float16, r"Expert 5 of layer 1 .* in float16; .*--dtype bfloat16"),
-        (arriving, torch.float32, r"Layer 1 received values that are no finite numbers"),
+        (arriving, torch.float32, r"Layer 1 received values that are not finite"),
     ],
     ids=["an expert", "in half precision", "its input"],
 )
@@ -253,7 +253,7 @@ def test_all_parts_are_the_run_itself(run):
     pd.testing.assert_frame_equal(whole.table, load_expert_stats(run).table, check_exact=True)
     assert whole.manifest == run.manifest
     for parts in (0, 9):
-        with pytest.raises(StatsError, match="choose 1 to 8"):
+        with pytest.raises(StatsError, match="use 1 to 8"):
             stats_at(run, parts)
 
 

@@ -124,8 +124,8 @@ def test_what_cannot_be_loaded_is_said_before_anything_is_estimated(tmp_path, me
     model = glm(tmp_path, split, quantization_config=quantised)
     (own,) = (each for each in verdicts(contents_of(model)) if "load_pruned" in each.engine)
     assert own.reads is Reads.NO
-    assert own.reason == f"checkpoints quantised with {method} are not loaded here"
-    with pytest.raises(UnsupportedModelError, match=f"quantised with {method} are not loaded here"):
+    assert own.reason == f"checkpoints quantised with {method} cannot be loaded"
+    with pytest.raises(UnsupportedModelError, match=f"quantised with {method} cannot be loaded"):
         estimate(model, make_sequences(), make_settings())
 
 
@@ -189,7 +189,7 @@ REFUSALS = {
     ),
     "other projections": (
         {**GLM, "num_nextn_predict_layers": 0}, renamed("_proj", "_projection"),
-        r"layer 1 have names that are not those of .* such as .*\.0\.gate_projection\.weight",
+        r"layer 1 are not named as in .* such as .*\.0\.gate_projection\.weight",
     ),
 }  # fmt: skip
 

@@ -24,8 +24,8 @@ from calibrations import (
 from torch.nn import functional
 
 from analysis.calibration import memory, partial
-from analysis.calibration.backward import feed_backward
 from analysis.calibration.experts import collecting
+from analysis.calibration.feed import feed_backward
 from analysis.calibration.loading import Placement, load_model
 from analysis.calibration.memory import check_fits, estimate, memory_needs
 from analysis.calibration.sums import sums_of
@@ -223,7 +223,7 @@ def test_maxima_have_no_blend(two):
     parts = [Part(run) for run in two]
     with pytest.raises(CriterionError, match=r"CAMERA-P reads maxima, which a blend does not"):
         rank_neurons(CAMERA, blend_neurons(parts).table)
-    with pytest.raises(CriterionError, match=r"neuron_norm_sum for CAMERA-P: .* no blend"):
+    with pytest.raises(CriterionError, match=r"neuron_norm_sum for CAMERA-P: .* blends and parts"):
         rank_experts(CAMERA, blend(parts), "applied")
 
 
@@ -262,12 +262,12 @@ def test_neurons_are_chosen_where_they_were_measured(two, described):
     chosen = drain(read_neurons(HEAPR, store, described, [CorpusWeight("9.jsonl", 2.0)]))
     assert chosen.runs == (two[1],)
     assert chosen.corpora == ("9.jsonl:2",)
-    with pytest.raises(CriterionError, match=r"REAP scores no neurons; those that do: heapr"):
+    with pytest.raises(CriterionError, match=r"REAP does not score neurons; use one of heapr"):
         drain(read_neurons(get_criterion("reap"), store, described))
     with pytest.raises(StatsError, match="choose with --corpus"):
         drain(read_neurons(HEAPR, store, described))
     random = get_criterion("random")
-    with pytest.raises(StatsError, match="Random reads no calibration text"):
+    with pytest.raises(StatsError, match="Random reads no calibration corpus"):
         drain(read_neurons(random, store, described, [CorpusWeight("9.jsonl")]))
     # One row a neuron, in the order of the statistics.
     read, index = drain(read_neurons(random, store, described)), ["layer", "expert", "neuron"]
@@ -275,7 +275,7 @@ def test_neurons_are_chosen_where_they_were_measured(two, described):
 
 
 def test_backward_needs_all_layers(described):
-    with pytest.raises(StatsError, match=r"goes back through all layers.*leave --stream-layers"):
+    with pytest.raises(StatsError, match=r"needs all layers in memory.*leave out --stream-layers"):
         make_settings(groups=GRADIENT, placement=Placement(stream_layers=True))
     with pytest.raises(StatsError, match=r"--checkpoint-activations is for the group gradient"):
         make_settings(placement=Placement(checkpoint_activations=True))
@@ -353,7 +353,7 @@ def test_fair_weights_for_heapr_but_not_for_maxima(two):
     mixture = Mixture(two)
     blender = Blender(mixture, HEAPR, "applied", Fraction(1, 2))
     assert (blender.coverage([1.0, 1.0]) > 0.5).all()
-    with pytest.raises(CriterionError, match=r"CAMERA-P reads maxima .* choose one corpus"):
+    with pytest.raises(CriterionError, match=r"CAMERA-P reads maxima .* use one corpus"):
         Blender(mixture, CAMERA, "applied", Fraction(1, 2))
 
 
@@ -367,7 +367,7 @@ def refuse(error):
 CPU = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
 
 
-TOO_LARGE = r"3 sequences of 9 tokens, which backward needs, do not fit .*--batch-size"
+TOO_LARGE = r"3 sequences of 9 tokens do not fit .*--batch-size"
 
 
 HEADS = {
@@ -378,7 +378,7 @@ HEADS = {
     "a loss that is no number": (
         lambda *args: args[2] * float("nan"),
         StatsError,
-        "The loss has values that are no finite numbers",
+        "The loss has values that are not finite",
     ),
 }
 

@@ -152,7 +152,7 @@ def test_own_average_by_hand():
     average = weighted_average(scores, {"x": 3})
     # (3 * 0.4 + 0.1) / 4 and (3 * 0.2 + 0.4) / 4
     assert average.to_dict() == pytest.approx({"a": 0.325, "b": 0.25})
-    with pytest.raises(UserError, match="more than 0"):
+    with pytest.raises(UserError, match="greater than 0"):
         weighted_average(scores, {"x": 0, "y": 0})
 
 

@@ -357,7 +357,7 @@ def test_sparsity_is_read_exactly(text, value):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        *((text, f"'{text}' is no number; write") for text in ("half", "", "%", "0,5")),
+        *((text, f"'{text}' is not a number; write") for text in ("half", "", "%", "0,5")),
         # Exactly, the last two are a gigabyte of digits.
         *((text, "between 0 and 1") for text in ("nan", "-inf", "1e-999999999", "1e999999999%")),
         *((text, f"'{text}' is out of range.*50%") for text in ("1", "100%", "50", "-0.1")),

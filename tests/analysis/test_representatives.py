@@ -69,7 +69,7 @@ def test_a_checkpoint_that_becomes_shorter_while_it_is_read(tmp_path):
 
 def test_a_checkpoint_without_embeddings_says_so(tmp_path):
     checkpoint = checkpoint_of(tmp_path, {"lm_head.weight": torch.zeros(11, 3)})
-    with pytest.raises(CorpusError, match="no table of embeddings under a known name"):
+    with pytest.raises(CorpusError, match="no readable table of embeddings"):
         CheckpointEmbedding(checkpoint)
 
 
@@ -105,7 +105,7 @@ def test_one_document_is_taken_from_each_of_well_parted_groups():
 def test_more_clusters_than_documents_are_refused():
     features = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     assert nearest_to_centroids(features, 2, seed=0) == [0, 2]
-    with pytest.raises(CorpusError, match="has 2 distinct documents to choose from, less than 3"):
+    with pytest.raises(CorpusError, match="has 2 distinct documents to choose from, fewer than 3"):
         nearest_to_centroids(features, 3, seed=0)
 
 

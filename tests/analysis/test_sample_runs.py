@@ -105,9 +105,9 @@ def test_each_token_goes_from_all_it_chose_to_all_it_chooses(run):
 def test_transitions_that_are_not_of_the_model_are_refused(run):
     grid = Grid(run.manifest.model.layers)
     table = read_table(run, TRANSITIONS)
-    with pytest.raises(StatsError, match="layer 2 name experts it has not"):
+    with pytest.raises(StatsError, match="layer 2 name unknown experts"):
         transitions_of(table.assign(next_expert=table["next_expert"] + (table["layer"] == 2)), grid)
-    with pytest.raises(StatsError, match="layers that the model has not"):
+    with pytest.raises(StatsError, match="layers that the model does not have"):
         transitions_of(table.assign(layer=table["layer"] + 1), grid)
 
 

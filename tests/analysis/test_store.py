@@ -382,14 +382,14 @@ def test_what_cannot_be_merged_is_refused(save_run, tmp_path, make_manifest):
         ([run, save_run(2, corpora=("b",), identity="other")], "of different models"),
         ([run, half], "computed in float32, .* in bfloat16"),
         ([run, run], "The tokens of prose are in two of the runs"),
-        ([run, weights], "Only calibration runs add up"),
+        ([run, weights], "Only calibration runs can be added"),
     ]
     before = sorted(path.name for path in parent.iterdir())
     for runs, message in refusals:
         with pytest.raises(StatsError, match=message):
             merge_runs(runs, parent)
     merged = merge_runs([run, save_run(4, corpora=("d",))], parent)
-    with pytest.raises(StatsError, match="count them once"):
+    with pytest.raises(StatsError, match="use them once"):
         merge_runs([merged, run], parent)
     after = {path.name for path in parent.iterdir()}
     assert set(before) < after

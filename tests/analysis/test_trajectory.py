@@ -16,15 +16,17 @@ from analysis.errors import CorpusError, CriterionError, StatsError, UserError
 from analysis.families import MoELayer
 from analysis.ranking.coverage import Blender
 from analysis.ranking.experts import has_columns, rank_experts, scored
-from analysis.ranking.paths import Paths, top_paths_of_samples, top_paths_through
 from analysis.ranking.trajectory import (
     MOST_PATHS,
     PATH_COLUMNS,
+    Paths,
     Weighing,
     follow,
     follow_until,
     node_weights,
     representative_samples,
+    top_paths_of_samples,
+    top_paths_through,
 )
 from analysis.stats.blend import Mixture, Part, blend
 from analysis.stats.grid import Grid
@@ -245,7 +247,7 @@ def test_representatives_are_nearest_to_the_centres(grid):
     assert np.array_equal(chosen.probability, probability[[1, 4, 7]])
     with pytest.raises(UserError, match="at least 1"):
         representative_samples(stats, 0)
-    with pytest.raises(CorpusError, match="less than 40 clusters"):
+    with pytest.raises(CorpusError, match="fewer than 40 clusters"):
         representative_samples(stats, 40)
 
 
@@ -453,7 +455,7 @@ def test_names_say_how_many_paths():
     assert get_criterion("pathfinder:500").name == "pathfinder:500"
     assert get_criterion("pathfinder:500").label == "MoE Pathfinder, m 500"
     for count in (0, MOST_PATHS + 1):
-        with pytest.raises(CriterionError, match="ask for 1 to 16,384"):
+        with pytest.raises(CriterionError, match="use 1 to 16,384"):
             get_criterion(f"pathfinder:{count}")
     with pytest.raises(CriterionError, match="Did you mean"):
         get_criterion("pathfinder:-1")

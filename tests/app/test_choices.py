@@ -186,4 +186,4 @@ def test_the_sidebar_says_which_of_several_runs_of_a_corpus_is_used(
     monkeypatch.setenv("MOEPRUNE_STATS_DIR", str(kept))
     settings.clear()
     (said,) = open_page("explore", model="once").sidebar.caption
-    assert f"rows.jsonl has 2 runs; used is {large}, the largest" in said.value.replace("\\", "")
+    assert f"rows.jsonl has 2 runs; using {large}, the largest" in said.value.replace("\\", "")

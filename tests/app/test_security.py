@@ -325,7 +325,7 @@ def test_a_configuration_that_names_another_one_is_refused(tmp_path):
     (tmp_path / "config.4.0.0.json").write_text(json.dumps(other))
     read = AutoConfig.from_pretrained(tmp_path, trust_remote_code=False)
     assert (read.num_experts, read._attn_implementation) == (64, "evil/kernel")
-    with pytest.raises(CheckpointError, match="take the line out, or rename the file"):
+    with pytest.raises(CheckpointError, match="remove the line, or rename the right file"):
         read_config(tmp_path)
 
 

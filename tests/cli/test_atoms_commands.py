@@ -63,7 +63,7 @@ def test_a_dry_run_shows_every_mode_and_writes_nothing(plan, works, here):
         ("--sparsity 0.5 --schedule late", "--schedule is for plans of whole experts"),
         (
             "--sparsity 0.5 --criterion reap",
-            "REAP scores no neurons; those that do: heapr",
+            "REAP does not score neurons; use one of heapr",
         ),
         ("--sparsity 0.5 --criterion reep", "Unknown criterion 'reep'"),
         ("--sparsity 0.5 --corpus demo-math", "leave --corpus and --run out"),
@@ -274,7 +274,7 @@ def test_constraints_hold_and_the_budget_is_spent_exactly(works, here):
         ("--params-share 90%", "the largest share that works is 87.35%"),
         ("--kept-atoms a.json --pin 0:1", "says all that stays; leave --pin out"),
         ("--kept-atoms a.json --sparsity 50%", "says all that stays; leave a budget out"),
-        ("--sparsity 50% --criterion reap", "scores no neurons"),
+        ("--sparsity 50% --criterion reap", "does not score neurons"),
         ("--sparsity 50% --corpus demo-math", "needs no calibration"),
         ("--sparsity 50% --granularity expert --atom-scope layer", "is for plans of neurons"),
     ],

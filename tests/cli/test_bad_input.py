@@ -52,7 +52,7 @@ CORPORA = {
     "nothing.jsonl": ("", "is empty"),
     "no-token.jsonl": ('{"input_ids": []}\n', "no token"),
     "large.jsonl": ('{"input_ids": [4, 96]}\n', "token id 96"),
-    "text.txt": ("Some text.\n", "no tokenizer"),
+    "text.txt": ("Some text.\n", "no readable tokenizer"),
 }
 
 
@@ -127,7 +127,7 @@ def test_damage_is_refused_before_the_model_is_loaded(refused, here, corpora):
     AutoModelForCausalLM.from_config(config).save_pretrained(here / "two")
     options = ("--groups", "damage", "--dry-run")
     message = refused("calibrate", "two", "--corpus", corpora[0], *options)
-    assert "layer 0 works only with all of its 2 experts" in message
+    assert "layer 0 needs all of its 2 experts" in message
 
 
 def test_unusable_device_leaves_at_most_partials(moeprune, here):
@@ -197,9 +197,9 @@ def test_verify_of_what_is_no_export(moeprune, refused, tiny):
         ("runs show nothing", "'nothing' is unknown"),
         ("runs verify tiny-", "is not unique"),
         ("runs merge tiny-red", "at least two"),
-        ("runs merge tiny-red tiny-red", "count them once"),
+        ("runs merge tiny-red tiny-red", "use them once"),
         ("runs merge tiny-red other-", "different models"),
-        ("runs merge tiny-red tiny-weights", "Only calibration runs add up"),
+        ("runs merge tiny-red tiny-weights", "Only calibration runs can be added"),
         ("runs remove demo-weights --yes", "ships with the program"),
     ],
 )

@@ -101,7 +101,7 @@ def test_rows_of_token_ids_are_cut_only_where_it_was_asked_for(works, here):
         (("--corpus", "demo-math", "--packing", "tight"), "packing: choose 'auto'"),
         (("--corpus", "demo-math", "--select", "kmeans"), "belong together"),
         (("--corpus", "demo-math", "--clusters", "3"), "belong together"),
-        (("--corpus", "a.txt", "--count", "response"), "in which nothing is a response"),
+        (("--corpus", "a.txt", "--count", "response"), "which has no responses"),
         (("--corpus", "demo-math", "--truncate", "tail"), "are not truncated"),
         (("--corpus", "demo-math", "--tokens", "10"), "less than one sequence"),
         (("--corpus", "c4=nowhere"), "The copy nowhere of c4 does not exist"),

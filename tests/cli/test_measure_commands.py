@@ -198,5 +198,5 @@ def test_own_answers_to_text_without_prompts_are_refused(moeprune, here):
     words = ("--tokens", "64", "--stats-dir", "stats", "--answers", "own", "--answer-tokens", "3")
     ended = moeprune("calibrate", "demo", "--corpus", "text.txt", *words)
     assert ended.code == 1
-    assert "nothing is a response; --answers own needs a corpus of prompts and answers" in ended.err
+    assert "has no responses; --answers own needs a corpus of prompts and answers" in ended.err
     assert "--count all" not in ended.err

@@ -62,7 +62,7 @@ MISTAKES = {
     "plan demo --criterion reap --run demo-cod --sparsity 50%": [
         *("'demo-cod' is unknown", "Did you mean 'demo-demo-code-"),
     ],
-    f"{PLAN} --run demo-demo-code": ["give --run or --corpus, not both"],
+    f"{PLAN} --run demo-demo-code": ["use --run or --corpus, not both"],
     "runs show nothing": ["'nothing' is unknown", "demo-demo-code-"],
     "runs remove demo": ["'demo' is not unique", "demo-weights-"],
     "calibrate demo --corpus demo-moth": ["'demo-moth'", "Did you mean 'demo-math'?", ".jsonl"],
@@ -84,7 +84,7 @@ MISTAKES = {
     f"{PLAN} --remove 3": ["Give one budget: ", "not several"],
     PLAN.replace("50%", "150%"): ["'150%' is out of range", "50% or 0.5"],
     PLAN.replace("50%", "40"): ["'40' is out of range", "50% or 0.5"],
-    PLAN.replace("50%", "half"): ["'half' is no number", "0.5, or 50%"],
+    PLAN.replace("50%", "half"): ["'half' is not a number", "0.5, or 50%"],
     PLAN.replace("50%", "99%"): ["keep 1 of 32 experts", "picks 4", "at most 87.5%"],
     PLAN.replace("--sparsity 50%", "--remove 1000"): ["1000 of 192", "from 0 to 191"],
     PLAN.replace("--sparsity 50%", "--target-gib 1"): ["10.3 MiB", "1 GiB"],
@@ -102,7 +102,7 @@ MISTAKES = {
     PLAN.replace("--sparsity 50%", "--schedule-file none.csv"): ["none.csv cannot be read"],
     "plan demo --criterion aimer --corpus demo-code --sparsity 50%": ["leave --corpus", "out"],
     PLAN.replace("demo-code", "demo-code:x"): ["'x' in 'demo-code:x'", "CORPUS:2"],
-    f"{PLAN} --granularity atomic": ["REAP scores no neurons", "heapr"],
+    f"{PLAN} --granularity atomic": ["REAP does not score neurons", "heapr"],
     # Numbers
     "calibrate demo --corpus demo-code --tokens many": ["--tokens: give a whole number", "'many'"],
     "calibrate demo --corpus demo-code --tokens 0": ["--tokens: give 2 or more (got 0)"],

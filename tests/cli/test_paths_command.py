@@ -99,15 +99,15 @@ def test_measured_transitions_and_representatives_are_in_the_plan(works, calibra
     ("words", "code", "message"),
     [
         (("--stats-dir", "stats"), 2, "give --top-m or --sparsity"),
-        (("--top-m", "0", "--stats-dir", "stats"), 1, "ask for at least 1"),
+        (("--top-m", "0", "--stats-dir", "stats"), 1, "use at least 1"),
         (
             ("--top-m", "1", "--weights", "all", "--stats-dir", "stats"),
             1,
             "--weights: choose",
         ),
         (("--top-m", "1", "--transitions", "all", "--stats-dir", "stats"), 1, "transitions"),
-        (("--top-m", "1", "--clusters", "0", "--stats-dir", "stats"), 1, "ask for at least 1"),
-        (("--top-m", "1", "--clusters", "9", "--stats-dir", "stats"), 1, "less than 9 clusters"),
+        (("--top-m", "1", "--clusters", "0", "--stats-dir", "stats"), 1, "use at least 1"),
+        (("--top-m", "1", "--clusters", "9", "--stats-dir", "stats"), 1, "fewer than 9 clusters"),
         (("--top-m", "1", "--stats-dir", "other"), 1, "--groups routed,dense"),
         (("--top-m", "1", "--corpus", "c4", "--stats-dir", "stats"), 1, "Did you mean|rows.jsonl"),
         (
@@ -131,7 +131,7 @@ def test_no_more_paths_are_said_than_there_are(works, moeprune, calibrated):
     assert "21 experts lie on all 343 paths of 3 samples" in said
     ended = moeprune("paths", "model", "--top-m", "99999999", "--stats-dir", "stats")
     assert ended.code == 1
-    assert "99,999,999 paths of each sample cannot be followed; ask for 1 to 16,384" in ended.err
+    assert "99,999,999 paths per sample cannot be followed; use 1 to 16,384" in ended.err
 
 
 def test_recipes_collect_what_the_criterion_reads():

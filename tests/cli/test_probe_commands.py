@@ -138,7 +138,7 @@ def test_answers_stand_side_by_side(works, here):
 def test_a_model_without_a_tokenizer_or_a_prompt_is_refused(moeprune, tiny):
     outcome = moeprune("ask", tiny, "--prompt", "Hello")
     assert outcome.code == 1
-    assert "has no tokenizer that can be read" in outcome.err
+    assert "has no readable tokenizer" in outcome.err
     outcome = moeprune("ask", "demo", "--prompt", "")
     assert (outcome.code, "--prompt" in outcome.err) == (1, True)
 

@@ -111,7 +111,7 @@ def test_a_smaller_run_of_a_corpus_takes_over_only_if_it_is_named(
     settings = ("--tokens", 24, "--seq-len", 16, "--stats-dir", kept)
     works("calibrate", tiny, "--corpus", corpora[0], *settings)
     (small,) = {path.name for path in kept.iterdir()} - {path.name for path in stats.iterdir()}
-    note = f"red.jsonl has 2 runs; used is {large}, the largest"
+    note = f"red.jsonl has 2 runs; using {large}, the largest"
     assert note in works("overlap", tiny, *words)
     assert (here / "o.csv").read_text() == before
     ranked = ("--criterion", "reap", "--corpus", "red.jsonl", "--stats-dir", kept)

@@ -152,7 +152,7 @@ def test_weights_and_frequency_read_what_they_need(recipe, works, here):
     [
         ({"search": {"corpus": "demo-math", "elites": 40}}, "room for children"),
         ({"evaluate": {"corpus": "absent.jsonl"}}, "absent.jsonl"),
-        ({"granularity": "atomic"}, "MAN scores no neurons; those that do: heapr"),
+        ({"granularity": "atomic"}, "MAN does not score neurons; use one of heapr"),
         ({"calibrate": {"select": "kmeans"}}, "--select kmeans and --clusters K belong together"),
         ({"calibrate": {"offload_folder": "x"}}, "need --device-map auto"),
         ({"constraints": {"pin": {1: [0]}}}, "layer 1, which has no routed experts"),

@@ -168,7 +168,7 @@ def few_experts(tmp_path, model_type, **settings):
 
 def test_a_router_that_needs_all_its_experts_is_refused(tmp_path):
     _, model, described = few_experts(tmp_path, "phimoe", num_local_experts=2)
-    with pytest.raises(StatsError, match=r"layer 0 works only with all of its 2 experts"):
+    with pytest.raises(StatsError, match=r"layer 0 needs all of its 2 experts"):
         collected(model, described)
     assert described.layers[0] == MoELayer(0, 2, 2)
 

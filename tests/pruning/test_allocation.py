@@ -49,7 +49,7 @@ def test_sparsity_is_read_as_an_exact_decimal(sparsity):
     ["-0.1", "1", "50", "100%", "half", "", "nan", "1/2", "1e-999999999", float("inf"), "\n3\n"],
 )
 def test_bad_sparsity_gets_one_clear_line(sparsity):
-    with pytest.raises(PlanError, match=r"^The share .*(is no number|is out of range).*$"):
+    with pytest.raises(PlanError, match=r"^The share .*(is not a number|is out of range).*$"):
         uniform((MoELayer(2, 60, 4),), sparsity)
 
 

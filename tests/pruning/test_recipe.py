@@ -110,7 +110,7 @@ def test_every_problem_is_reported_at_once_with_its_place():
         ({"calibrate": {"groups": "routed,rooted"}}, "calibrate.groups", "routed"),
         ({"calibrate": {"trust_remote_code": True}}, "calibrate.trust_remote_code", "unknown key"),
         ({"criterion": "neuron-norms"}, "granularity", "say granularity: atomic"),
-        ({"granularity": "atomic"}, "granularity", "scores no neurons; those that do: heapr"),
+        ({"granularity": "atomic"}, "granularity", "does not score neurons; use one of heapr"),
         (
             {"granularity": "atomic", "criterion": "heapr"},
             "schedule",

@@ -79,7 +79,7 @@ def test_tokenizers_that_cannot_be_read(tmp_path, name, changes):
     shutil.copytree(DEMO_CHECKPOINT, tmp_path / "model")
     edit_json(tmp_path / "model" / name, **changes)
     model = load_model_index(str(tmp_path / "model"))
-    with pytest.raises(CheckpointError, match="model has no tokenizer that can be read"):
+    with pytest.raises(CheckpointError, match="model has no readable tokenizer"):
         load_tokenizer(model)
 
 
@@ -205,7 +205,7 @@ def test_saved_hidden_states_that_were_changed_are_refused(tmp_path, unfinished,
     "corpus", ["hub:one/two,a\nb=c", "rows.jsonl,text=a\u2028b,x", "demo\0", "a\udcff.txt"]
 )
 def test_names_of_corpora_that_no_terminal_shows(corpus):
-    with pytest.raises(CorpusError, match=r"is no corpus: it holds a line break") as refusal:
+    with pytest.raises(CorpusError, match=r"is not a corpus: it contains a line break") as refusal:
         parse_corpus(corpus)
     assert str(refusal.value).isprintable()
 
@@ -235,7 +235,7 @@ def test_local_benchmarks_that_are_damaged(tmp_path, line):
     task = tmp_path / "demo-math-exact-0" / "demo-math-exact.jsonl"
     task.parent.mkdir()
     task.write_bytes(b'{"prompt": "a", "document_digest": "b"}\n' + line)
-    with pytest.raises(CorpusError, match=r"Line 2 of the benchmark .* is no question; remove"):
+    with pytest.raises(CorpusError, match=r"Line 2 of the benchmark .* is not a question; remove"):
         task_documents([tmp_path])
 
 
@@ -243,7 +243,7 @@ def test_local_benchmarks_that_are_damaged(tmp_path, line):
     ("old", "new", "reason"),
     [
         ("sparsity,", "share,", "lacks the columns sparsity"),
-        (",0.", ",7.", "its score is no share of 1"),
+        (",0.", ",7.", "its score is not between 0 and 1"),
         (",0.", ",x.", "could not convert"),
         ("paper,table", '"paper,table', "EOF inside string"),
     ],

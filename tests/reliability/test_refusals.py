@@ -228,7 +228,7 @@ def test_names_of_shards_with_line_breaks_stay_in_one_line(tmp_path):
 def test_names_of_shards_that_no_file_can_have(tmp_path):
     (tmp_path / CONFIG_NAME).write_text("{}")
     (tmp_path / INDEX_NAME).write_text(json.dumps({"weight_map": {"a": "x" * 3000}}))
-    with pytest.raises(CheckpointError, match="which is no file of its own folder"):
+    with pytest.raises(CheckpointError, match="which is not a file in its folder"):
         open_checkpoint(tmp_path)
 
 

@@ -15,9 +15,8 @@ import torch
 from timing import in_turns, report
 from transformers import OlmoeConfig, OlmoeForCausalLM
 
-from analysis.calibration.backward import checkpointed, feed_backward
 from analysis.calibration.experts import collecting
-from analysis.calibration.feed import feed
+from analysis.calibration.feed import checkpointed, feed, feed_backward
 from analysis.calibration.sums import sums_of
 from analysis.checkpoint import open_checkpoint
 from analysis.corpora import TokenSequences

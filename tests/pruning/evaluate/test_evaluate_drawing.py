@@ -136,7 +136,7 @@ def test_running_text_is_joined_and_cut(tmp_path):
     corpus = str(tmp_path / "text.txt")
     drawn = drawn_from(corpus, [], samples=3, seq_len=5)
     assert [len(row) for row in drawn.sequences.rows] == [5, 5, 5]
-    with pytest.raises(CorpusError, match="nothing is a response; use --count all"):
+    with pytest.raises(CorpusError, match="has no responses; use --count all"):
         drawn_from(corpus, [], samples=3, scored="response")
 
 
