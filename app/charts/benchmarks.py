@@ -30,7 +30,7 @@ LEADERBOARD_COLUMNS = ("candidate", "average_rank", "average", "stderr", "bytes"
 
 @dataclass(frozen=True, eq=False)
 class Board:
-    """The candidates of one model and setup, of one sparsity or any."""
+    """The candidates of one model in one setup, of one sparsity or any."""
 
     rows: pd.DataFrame
     model: str
@@ -38,7 +38,7 @@ class Board:
 
     @property
     def tasks(self) -> list[str]:
-        """The benchmarks, as columns are called."""
+        """The benchmarks, as columns of `scores`."""
         return list(dict.fromkeys(self.rows["benchmark"]))
 
     @property
@@ -60,21 +60,20 @@ class Board:
 
 
 def benchmark_results(records: Sequence[BenchmarkRecord]) -> pd.DataFrame:
-    """`benchmark_table` of whole tasks, one metric of each, with four more columns.
+    """`benchmark_table` of whole tasks, with one metric each and four more columns.
 
-    `series` is what people call the candidate, `benchmark` the task, with its metric where that is
-    not one of the usual, `way` the tool and its settings, see `way_of`, `dtype` the dtype of
-    the computation or empty: only what was made in one way may be held against each other. Of a
-    candidate that was benchmarked twice in one way, the newest stays. Measures of which less is
-    better are left out: they are no shares of right answers. `stderr` is the tool's, and what
-    Wilson's interval gives where all answers are right or all wrong.
+    `series` is the display name of the candidate; `benchmark` the task, with an unusual metric in
+    parentheses; `way` the tool and its settings (see `way_of`): only results of one way are
+    comparable; `dtype` that of the computation, if known. Of repeated benchmarks the newest stays.
+    Metrics where lower is better are left out: they are no shares of right answers. `stderr` is the
+    tool's; Wilson's interval gives it where all or no answers are right.
     """
     table = benchmark_table(records)
     ways = {record.record_id: way_of(record.source, record.settings) for record in records}
     types = {record.record_id: str(record.settings.get("dtype") or "") for record in records}
-    # A tool's error is 0 if all questions have the same score, which is too certain. Of 0 or
-    # n right answers of n Wilson's 95% interval has the length z^2 / (n + z^2), which is z standard
-    # errors here (E. B. Wilson, J. Am. Stat. Assoc. 22, 1927).
+    # A tool's error is 0 if all questions have the same score, which is too certain. For 0 or n
+    # right answers of n, Wilson's 95% interval has the length z^2 / (n + z^2), here z standard
+    # errors (E. B. Wilson, J. Am. Stat. Assoc. 22, 1927).
     same = (table["stderr"] == 0) & ((table["value"] <= 0) | (table["value"] >= 1))
     names = [
         FULL
@@ -92,7 +91,7 @@ def benchmark_results(records: Sequence[BenchmarkRecord]) -> pd.DataFrame:
     )
     table = table[(table["group"] == "") & table["higher_is_better"]]
     order = {name: place for place, name in enumerate(_METRICS)}
-    # `metric,way`: of several ways to read an answer.
+    # The tool writes `metric,filter`, for several ways to extract an answer.
     place = table["metric"].str.split(",").str[0].map(order).fillna(len(order))
     table = table.assign(place=place).sort_values(["place", "metric", "created_at"], kind="stable")
     table = table.drop_duplicates(["way", "series", "task", "metric"], keep="last")
@@ -118,7 +117,7 @@ def shares_of(results: pd.DataFrame, way: str) -> list[float]:
 
 
 def board_of(results: pd.DataFrame, way: str, share: float | None, model: str) -> Board:
-    """The candidates at this sparsity, and the original model; None: all of them."""
+    """The candidates at this sparsity (None: all) and the original model."""
     rows = results[results["way"] == way]
     if share is not None:
         rows = rows[is_share(rows["removed"], share) | (rows["series"] == FULL)]
@@ -127,13 +126,11 @@ def board_of(results: pd.DataFrame, way: str, share: float | None, model: str) -
 
 
 def own_leaderboard(board: Board, weights: Mapping[str, float]) -> pd.DataFrame:
-    """Candidates, best average rank first; the original model, which has no rank, last.
+    """Table of LEADERBOARD_COLUMNS and a column per benchmark, best average rank first.
 
-    Candidates without a rival have none either, see `ranks`.
-
-    LEADERBOARD_COLUMNS and a column for each benchmark; `stderr` is that of the average, with the
-    tasks taken as independent; NaN where a task that counts has none. Benchmarks without a weight
-    count 1.
+    The original model, which comes last, and candidates without a rival have no rank. `stderr` is
+    that of the average over independent tasks; NaN if a task with a weight has none. The default
+    weight is 1.
     """
     scores = board.scores()
     rank = average_rank(scores.drop(index=FULL, errors="ignore"))
@@ -149,7 +146,7 @@ def own_leaderboard(board: Board, weights: Mapping[str, float]) -> pd.DataFrame:
         bytes=by_name["bytes"],
         memory_saved=1 - by_name["bytes"] / whole,
     )
-    # By name as well: a candidate without a rival has no rank either.
+    # By `whole` first: candidates without a rival have no rank either.
     table = table.assign(whole=table.index == FULL).sort_values(
         ["whole", "average_rank", "average"], ascending=[True, True, False], kind="stable"
     )
@@ -157,7 +154,7 @@ def own_leaderboard(board: Board, weights: Mapping[str, float]) -> pd.DataFrame:
 
 
 def percent(share: float) -> str:
-    """A share in percent, with a decimal if needed."""
+    """A share in percent, with one decimal if needed."""
     return f"{share:.1%}".replace(".0%", "%")
 
 
@@ -175,10 +172,7 @@ def results_of(context: Context) -> tuple[pd.DataFrame, str]:
 
 
 def _profile(context: Context, *, radar: bool) -> Drawing:
-    """What each candidate keeps of each benchmark, best average rank first.
-
-    Default: 50% sparsity, or the nearest.
-    """
+    """The profile at a sparsity (default: the nearest to 50%), best average rank first."""
     results, way = results_of(context)
     usual = min(shares_of(results, way), key=lambda each: abs(each - 0.5), default=None)
     given = context.results.removed
@@ -193,10 +187,7 @@ def _profile(context: Context, *, radar: bool) -> Drawing:
 
 @chart("benchmark-winner-map", "evaluate")
 def winners(context: Context) -> Drawing:
-    """Which candidate wins which benchmark.
-
-    The best candidate of each benchmark at each sparsity.
-    """
+    """Which candidate wins which benchmark."""
     (results, way), model = results_of(context), context.model.name
     tables = {}
     for share in shares_of(results, way):
@@ -211,8 +202,6 @@ def winners(context: Context) -> Drawing:
 @chart("benchmark-pareto", "evaluate")
 def memory(context: Context) -> Drawing:
     """What benchmark average each amount of memory buys.
-
-    The weighted average against memory.
 
     Intervals are the middle 95% of a normal distribution.
     """

@@ -17,20 +17,14 @@ _RADAR_LINES: Final = 4  # more lines hide each other; the legend shows the othe
 
 
 def drawing(scores: pd.DataFrame, about: str, *, radar: bool, name: str = "") -> Drawing:
-    """The profile of a table with a row per candidate and a column per benchmark, scores 0..1.
-
-    The best candidate is first; the row FULL is the original model.
-    """
+    """The profile of scores 0..1: a row per candidate, best first, and FULL; a column per task."""
     figure = partial(capability_radar if radar else capability_dots, scores)
     table = scores.rename_axis("candidate").reset_index()
     return Drawing(figure, table, describe(scores), about, name)
 
 
 def capability_dots(scores: pd.DataFrame, *, dark: bool = False) -> go.Figure:
-    """Figure of a table with a row per candidate and a column per benchmark, scores 0..1.
-
-    The row FULL is the original model: a vertical bar in each line.
-    """
+    """Figure of a table for `drawing`: a line per benchmark; the original model is a bar."""
     benchmarks = [plain(str(name)) for name in scores.columns]
     dots, drawn = [], looks(scores.index, dark)
     for name in sorted(scores.index, key=lambda each: each == FULL):
@@ -50,14 +44,13 @@ def capability_dots(scores: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 
 
 def capability_radar(scores: pd.DataFrame, *, dark: bool = False) -> go.Figure:
-    """The same table as a radar (arXiv:2603.18492, Figure 3), axes in the order of the table.
+    """The same as a radar (arXiv:2603.18492, Figure 3), with axes in the order of the columns.
 
-    Its area depends on that order, so compare shapes. The original model is dotted; all
-    but the first candidates start hidden; the legend shows them.
+    Its area depends on that order: compare shapes. The legend shows candidates beyond the first.
     """
     spokes = [plain(str(name)) for name in scores.columns]
     fig = go.Figure()
-    # The original model is the first, with the place -1 before the candidates' own.
+    # The original model comes first and does not count as a line.
     rows, drawn = sorted(scores.index, key=lambda each: each != FULL), looks(scores.index, dark)
     for index, name in enumerate(rows, -1 if FULL in rows else 0):
         values, label = [float(value) for value in scores.loc[name]], plain(str(name))

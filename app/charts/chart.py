@@ -20,16 +20,15 @@ if TYPE_CHECKING:
 class Drawing:
     """A chart of one context."""
 
-    figure: Callable[..., go.Figure]  # makes it, called with `dark`: for the dark theme or not
+    figure: Callable[..., go.Figure]  # called with `dark`: whether for the dark theme
     table: pd.DataFrame  # the numbers behind it
     alt: str  # its finding in one sentence
     about: str  # provenance, below exported figures
-    name: str = ""  # widget key and stem of the files; empty: the chart's
+    name: str = ""  # widget key and stem of file names; empty: the chart's
     options: tuple[str, ...] = ()  # options of `moeprune plot` besides the recipes
-    command: str = ""  # the equivalent command; empty if there is none
-    is_usual: bool = True  # whether `moeprune plot` has the choices of this chart
-    # For pages: one figure per panel name, stacked if the
-    # window is narrow. The first has the legend.
+    command: str = ""  # the equivalent command, if any
+    is_usual: bool = True  # whether `moeprune plot` can make the choices of this chart
+    # Panel name -> figure, for pages: stacked in a narrow window; the first has the legend.
     panels: Mapping[str, Callable[..., go.Figure]] = field(default_factory=dict)
 
     def exported(self) -> go.Figure:
@@ -44,20 +43,15 @@ class Chart:
     name: str  # VIEW of the command line
     page: str  # the page that shows it
     title: str  # heading
-    # the drawing of a context; raises UserError if the context lacks something
     make: Callable[["Context"], Drawing]
-    granularity: str = EXPERT_GRANULARITY  # what is removed in it
+    granularity: str = EXPERT_GRANULARITY
     reads_plan: bool = False  # whether it shows the plan, with schedule and constraints
     reads_scope: bool = False  # whether it shows pruned neurons, which depend on the scope
-    # If every expert loses the same share, show the widest scope, as commands do.
+    # Whether it shows the widest scope if every expert loses the same share, as commands do.
     crosses_experts: bool = False
 
     def draw(self, context: "Context") -> Drawing:
-        """The drawing of a context, with the equivalent command.
-
-        Raises:
-            UserError: the context lacks data of the chart.
-        """
+        """The drawing of a context, with its command; a UserError if data is missing."""
         drawing = self.make(context)
         named = replace(drawing, name=drawing.name or self.name)
         if drawing.name or not drawing.is_usual or not self.is_of_command(context):

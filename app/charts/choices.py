@@ -20,7 +20,7 @@ class PathChoice:
     clusters: int | None = None  # representative samples of each corpus; None: all of them
 
     def said(self) -> tuple[str, ...]:
-        """As options of `moeprune paths` and `moeprune plot paths`."""
+        """The options of `moeprune paths` and `moeprune plot paths`."""
         words = ["--top-m", str(self.count)]
         if self.weighing.parts != PAPER.parts:
             words += ["--weights", self.weighing.parts]
@@ -35,18 +35,15 @@ class PathChoice:
 class ResultChoice:
     """Which results charts of records show; empty or None is the default."""
 
-    # the results of the model, if already read
-    table: "pd.DataFrame | None" = None
+    table: "pd.DataFrame | None" = None  # the results of the model, if already read
     measure: str = ""  # one of MEASURES
     corpus: str = ""  # evaluation corpus
     against: str = "removed"  # a key of `evaluation_curves.AXES`
     lit: Collection[str] | None = None  # highlighted series
-    draw: str = ""  # tokens used for hidden states
+    draw: str = ""  # of hidden states; see `draws_of`
     way: str = ""  # benchmark tool and settings
-    # sparsity of benchmarked candidates; ALL_SHARES: any
-    removed: float | None = None
-    # benchmark -> weight in the average, default 1
-    weights: Mapping[str, float] = field(default_factory=dict)
+    removed: float | None = None  # sparsity of benchmarked candidates; ALL_SHARES: any
+    weights: Mapping[str, float] = field(default_factory=dict)  # benchmark -> weight, default 1
 
 
 ALL_SHARES: Final = -1.0

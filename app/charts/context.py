@@ -1,4 +1,4 @@
-"""The context that charts draw: the user's choices, and data derived from them."""
+"""The context of charts: the user's choices and the data derived from them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -41,9 +41,8 @@ from pruning.search.store import KnownSearch, SearchStore, read_known
 from pruning.sensitivity.curves import Sensitivity
 from pruning.sensitivity.record import SensitivityStore
 
-# Name of the blend of all corpora; no file has it.
-BLEND: Final = "(blend)"
-# Shown with the criterion in use: the simplest, and the least corpus-dependent.
+BLEND: Final = "(blend)"  # name of the blend of all corpora; no file has it
+# Shown beside the current criterion: the simplest, and the least corpus-dependent.
 CURVE_BESIDE: Final = ("frequency", "man")
 NO_PLAN: Final = PlanChoice()
 RANKS_NOTHING: Final = "The variant (1, 0, 0) ranks nothing; choose other exponents."
@@ -64,7 +63,7 @@ def call(function: Callable[P, T], /, *args: P.args, **named: P.kwargs) -> T:
 
 
 def itself(selection: Selection) -> Selection:
-    """A selection; among equals the first, with its computed values."""
+    """A selection; kept, so that equal selections share their computed values."""
     return selection
 
 
@@ -72,28 +71,28 @@ def itself(selection: Selection) -> Selection:
 class Context:
     """The user's choices; derived data is computed on first use."""
 
-    model: MoEModel  # the model of both recipes
-    store: StatsStore  # where their statistics are
-    criterion: Criterion | None  # the criterion; None if the exponents rank nothing
-    baseline: Criterion  # the baseline
+    model: MoEModel
+    store: StatsStore  # the statistics
+    criterion: Criterion | None  # None if the exponents rank nothing
+    baseline: Criterion
     corpora: tuple[str, ...] = ()  # calibration corpora, in the form of --corpus
-    gate: Gate = "applied"  # gate convention
-    sparsity: str = "0%"  # as the command line writes it
-    named: str = ""  # MODEL as command lines name it
+    gate: Gate = "applied"
+    sparsity: str = "0%"  # in the form of --sparsity
+    named: str = ""  # MODEL of command lines
     stats_dir: Path | None = None  # --stats-dir of command lines
     recipes: CompareRequest | None = None  # both recipes, if they differ in more than the criterion
     plan: PlanChoice = NO_PLAN  # granularity and schedule
     shown: CurrentPlan | None = None  # the plan on screen: of a file, a search or the controls
-    search: KnownSearch | None = None  # on screen; None for that of the recipe
-    searches: tuple[KnownSearch, ...] = ()  # compared searches; empty for all on the budget
-    keep: Keep = call  # calls functions; the dashboard's caches their results
+    search: KnownSearch | None = None  # the search on screen; None: that of the recipe
+    searches: tuple[KnownSearch, ...] = ()  # compared searches; empty: all on the budget
+    keep: Keep = call  # calls functions; that of the dashboard caches
     expert: tuple[int, int] | None = None  # the pinned layer and expert
-    layer: int | None = None  # layer of the rank flow; None for the expert's, or the most changed
-    beside: tuple[str, ...] | None = None  # further criteria by tokens; None for the default
-    # model name -> runs, for charts of exponents; None: this model
+    layer: int | None = None  # layer of the rank flow; None: the expert's, or the most changed
+    beside: tuple[str, ...] | None = None  # further criteria by tokens; None: CURVE_BESIDE
+    # Model name -> runs, for charts of exponents; None: this model only.
     models: Mapping[str, Mapping[str, Run]] | None = None
-    paths: PathChoice = USUAL_PATHS  # options of the chart of paths
-    results: ResultChoice = USUAL_RESULTS  # options of charts of records
+    paths: PathChoice = USUAL_PATHS
+    results: ResultChoice = USUAL_RESULTS
     removed: float | None = None  # sparsity of the chart of equal sizes
 
     # The choices.
@@ -113,12 +112,12 @@ class Context:
 
     @property
     def request(self) -> PlanRequest:
-        """The recipe; see `both`."""
+        """The recipe."""
         return self.both.a
 
     @property
     def ranking_criterion(self) -> Criterion:
-        """The criterion of the recipe; see `both`."""
+        """The criterion of the recipe; an error if the exponents rank nothing."""
         if self.criterion is None:
             raise PlanError(RANKS_NOTHING)
         return self.criterion
@@ -130,11 +129,11 @@ class Context:
 
     @property
     def sparsity_percent(self) -> int:
-        """The sparsity as the slider has it."""
+        """The sparsity in percent, as on the slider."""
         return int(100 * self.fraction)
 
     def removed_at(self, sparsity: Fraction) -> int:
-        """Number of pruned experts at a sparsity of every layer."""
+        """Number of experts that this sparsity of every layer prunes."""
         return sum(num_removed(layer.num_experts, sparsity) for layer in self.model.layers)
 
     @property
@@ -153,18 +152,18 @@ class Context:
 
     @property
     def is_plain(self) -> bool:
-        """Whether two recipes express all choices except schedule and scope."""
+        """Whether two recipes hold all choices except schedule and scope."""
         try:
             _ = self.both
-        except UserError:  # criteria of neurons only have no recipe of experts
+        except UserError:  # a criterion of neurons only
             return False
         return self.plan.is_plain
 
     @property
     def has_usual_scope(self) -> bool:
         """Whether the scope is the criterion's widest, the default of commands."""
-        choice = self.plan
-        return not choice.is_atomic or choice.scope == scopes_of(self.ranking_criterion.name)[0]
+        widest = scopes_of(self.ranking_criterion.name)[0] if self.plan.is_atomic else None
+        return widest is None or self.plan.scope == widest
 
     def request_by(self, criterion: Criterion) -> PlanRequest:
         """The recipe with another criterion."""
@@ -182,7 +181,7 @@ class Context:
         return replace(self, corpora=corpora, recipes=None)
 
     def source_of(self, criterion: Criterion) -> str:
-        """Source of a criterion's numbers, in a few words."""
+        """What a criterion reads, in a few words."""
         routed = criterion.source == "routed"
         return corpora_words(self.corpora) if routed else criterion_badge(criterion)
 
@@ -190,13 +189,13 @@ class Context:
 
     @cached_property
     def runs(self) -> dict[str, Run]:
-        """The run of each calibrated corpus; views of overlap compare all."""
+        """The run of each calibrated corpus."""
         runs = self.store.of_model(self.model.identity, "routed")
         return run_by_corpus(runs, self.criterion)
 
     @property
     def run_notes(self) -> tuple[str, ...]:
-        """One line for each corpus that has other runs too."""
+        """A line for each corpus with several runs."""
         every = self.store.of_model(self.model.identity, "routed")
         return notes_on_others(self.runs.values(), every, self.criterion)
 
@@ -205,7 +204,7 @@ class Context:
         return self.keep(load_expert_stats, run)
 
     def selection(self, request: PlanRequest) -> Selection:
-        """A recipe with its statistics."""
+        """A recipe with its statistics, and its sensitivity if the schedule needs it."""
         found = select(
             request, self.model, self.store, choose=lambda *args: self.keep(choose_stats, *args)
         )
@@ -218,7 +217,7 @@ class Context:
 
     @cached_property
     def first(self) -> Selection:
-        """The recipe with its statistics; see `selection`."""
+        """The recipe with its statistics."""
         return self.selection(self.both.a)
 
     @property
@@ -228,7 +227,7 @@ class Context:
 
     @cached_property
     def has_sensitivity(self) -> bool:
-        """Whether the sensitivity of any order of this granularity was measured."""
+        """Whether any sensitivity of this granularity was measured."""
         known = SensitivityStore(self.store.directories)
         if known.is_empty:
             return False
@@ -240,7 +239,7 @@ class Context:
         """Curves of the added loss in the plan's order, on every measured corpus."""
         try:
             return self.added_losses(self.ranking) if self.has_sensitivity else None
-        except UserError:  # with a plan from a file, the controls may need missing statistics
+        except UserError:  # beside a plan from a file, the recipe may lack statistics
             return None
 
     def added_losses(self, ranking: Selection) -> Sensitivity | None:
@@ -256,14 +255,12 @@ class Context:
         """Predicted added loss of the plan, if its order was measured."""
         if self.shown is None or self.sensitivity is None:
             return None
-        ranking = self.ranking
-        return self.keep(
-            predicted_loss, ranking, ranking.request, self.shown.plan, self.sensitivity
-        )
+        recipe, plan = self.ranking, self.shown.plan
+        return self.keep(predicted_loss, recipe, recipe.request, plan, self.sensitivity)
 
     @cached_property
     def second(self) -> Selection:
-        """The recipe to compare with, with its statistics; see `selection`."""
+        """The compared recipe with its statistics."""
         return self.selection(self.both.b)
 
     @cached_property
@@ -273,7 +270,7 @@ class Context:
 
     @cached_property
     def models_stats(self) -> dict[str, Mapping[str, ExpertStats]]:
-        """Model name -> statistics by corpus of the compared models; see `corpora_stats`."""
+        """Model name -> statistics by corpus, of the compared models."""
         mine = self.corpora_stats
         if not self.models:
             return {self.model.name: mine}
@@ -306,7 +303,7 @@ class Context:
 
     @cached_property
     def comparison(self) -> Comparison:
-        """The recipe (A) compared with the other one (B)."""
+        """The recipe (A) compared with the second (B)."""
         return compare_selections(self.first, self.second)
 
     @cached_property
@@ -357,7 +354,7 @@ class Context:
 
     @property
     def has_usual_plan(self) -> bool:
-        """Whether the plan is the default of drawing commands: uniform, without constraints."""
+        """Whether the plan is the default of commands: uniform, without constraints."""
         usual = self.plan == NO_PLAN or self.plan.is_atomic
         return usual and not (self.shown and self.shown.file)
 
@@ -380,7 +377,7 @@ def _in_words(selection: Selection) -> str:
 
 
 def context_of(recipes: CompareRequest, model: MoEModel, store: StatsStore) -> Context:
-    """The context of two recipes, as command lines name them."""
+    """The context of two recipes."""
     a, b = recipes.a, recipes.b
     return Context(
         model,

@@ -24,7 +24,7 @@ def mixture(runs: Sequence[Run]) -> Mixture:
 def blender(context: Context) -> Blender:
     """Coverage of every corpus by the experts that a blend keeps."""
     context.routed_criterion()
-    # Selected first: its error lists the corpora, if none or an unknown one is named.
+    # Select first: its error lists the corpora if none or an unknown one is named.
     criterion, runs = context.first.criterion, list(context.runs.values())
     if len(runs) < 2:
         raise StatsError(f"A blend mixes corpora; {context.model.name} has {len(runs)}.")
@@ -32,7 +32,7 @@ def blender(context: Context) -> Blender:
 
 
 def coverage_table(context: Context) -> pd.DataFrame:
-    """Table `corpus, share, coverage, equal` per corpus; see `blender`."""
+    """Table `corpus, share, coverage, equal`; see `coverage_figure`."""
     blend, weights = blender(context), context.weights
     mixed = list(weights.values())
     return pd.DataFrame(
@@ -56,7 +56,7 @@ def draw(context: Context) -> Drawing:
 def coverage_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Figure of a table `corpus, share, coverage, equal`: a bar per corpus, the worst outlined.
 
-    `coverage` is under the weights in use, `equal` under equal weights: both shares, 0..1.
+    Coverage (0..1) is under the current weights; `equal` is that under equal weights.
     """
     corpora = [plain(str(name)) for name in table["corpus"]]
     is_worst = table["coverage"] == table["coverage"].min()

@@ -1,8 +1,7 @@
 """One colour and marker per criterion on every chart; dashes distinguish its series.
 
-Seventeen colours cannot all be distinct for every reader. They are chosen so that any two differ in
-normal sight, and two with the same mark in the simulated sight of people who lack red or green
-receptors. Random is grey and the original model has the colour of text.
+Any two of the 17 colours differ in normal sight, and two with the same marker also in simulated
+protanopia and deuteranopia. Random is grey; the original model has the colour of text.
 """
 
 import re
@@ -11,6 +10,7 @@ from functools import cache
 from typing import Final
 
 import numpy as np
+from plotly.colors import hex_to_rgb
 
 from analysis.criteria import CRITERIA, NEURON_CRITERIA, RANKABLE, Criterion, get_criterion, unified
 from app.charts.names import FULL
@@ -58,10 +58,9 @@ def criterion_look(name: str, dark: bool) -> Look:
 def looks(names: Iterable[str], dark: bool) -> dict[str, Look]:
     """The look of each series of a figure, by name.
 
-    A series is called after its criterion, by label or name, and what ranked: "REAP on code". It
-    has the colour and the mark of the criterion. What follows the criterion, a corpus or a
-    schedule, fills the mark in a way of its own, the same for every criterion of the figure, and
-    takes the dash as many places on.
+    A series is named after its criterion (label or name) and what ranked, as "REAP on code". It has
+    the colour and marker of the criterion. What follows the criterion, a corpus or a schedule, sets
+    the fill of the marker and shifts the dash, in the same way for every criterion of the figure.
     """
     parsed = {name: _SERIES.fullmatch(name) for name in names}
     endings = sorted({found[2] or "" for found in parsed.values() if found})
@@ -83,10 +82,7 @@ def looks(names: Iterable[str], dark: bool) -> dict[str, Look]:
 
 
 def side_colors(names: tuple[str, str], dark: bool) -> tuple[str, str]:
-    """Colours of two recipes that are compared: their criteria's; of one criterion B has another.
-
-    `names` are as in `looks`.
-    """
+    """Colours of two compared recipes, named as in `looks`; B differs if the criterion is one."""
     drawn = looks(names, dark)
     a, b = (drawn[name].color for name in names)
     return a, b if b != a else series_color(1, dark)
@@ -113,15 +109,15 @@ def _in_theme(chosen: tuple[str, str, int], dark: bool) -> str:
 
 
 def _mixed(exponents: tuple[int, int, int], dark: bool) -> str:
-    """Colour of a unified variant without a name of its own.
+    """Colour of an unnamed variant: mean of the named ones with its b.
 
-    The mean of the named variants of the same b, weighed by 1 / distance^2 of (alpha, beta).
+    Weights are 1 / distance^2 of (alpha, beta).
     """
     colors, weights = [], []
     for each in _KNOWN.values():
         if each.exponents is not None and each.exponents[0] == exponents[0]:
             color = _in_theme(_CHOSEN[each.name], dark)
-            colors.append([int(color[start : start + 2], 16) for start in (1, 3, 5)])
+            colors.append(hex_to_rgb(color))
             weights.append(1 / float(np.square(np.subtract(each.exponents, exponents)).sum()))
     mean = np.average(colors, axis=0, weights=weights).round().astype(int)
     return "#{:02x}{:02x}{:02x}".format(*mean)

@@ -1,4 +1,4 @@
-"""Exact damage of removing each expert against a cheap score, per expert."""
+"""Exact damage of removing an expert against a cheap score."""
 
 from fractions import Fraction
 from functools import partial
@@ -18,7 +18,7 @@ from analysis.stats.tables import ExpertStats, Gate
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.theme import nth_look, paper, plain, series_color, themed
-from app.charts.traces import pin_point, series
+from app.charts.traces import Place, pin_point, series
 
 # Codes of `fate`: 2 * pruned by the damage + pruned by the proxy.
 FATES: Final = ("both keep", "only the proxy prunes", "only the damage prunes", "both prune")
@@ -29,7 +29,7 @@ PROXY: Final = "gate-ean"
 def fate_table(
     stats: ExpertStats, proxy: Criterion, gate: Gate, sparsity: Fraction
 ) -> pd.DataFrame:
-    """Table of `damage_table` and `fate`: what the exact damage and a proxy each prune."""
+    """`damage_table` with the column `fate`: what the exact damage and a proxy prune."""
     table = damage_table(stats, proxy, gate)
     by_damage, by_proxy = (
         pruned_mask(saliency_grid(criterion, stats, gate), stats.grid, sparsity)
@@ -47,7 +47,7 @@ def draw(context: Context) -> Drawing:
     stats = context.keep(choose_stats, damage, context.store, context.model, corpora).stats
     if not isinstance(stats, ExpertStats):
         raise StatsError("The exact damage is measured on routed tokens.")
-    # The variant in use; the papers' stand-in where the criterion is none of the 18.
+    # The current variant, else the paper's proxy.
     is_variant = context.ranking_criterion.exponents is not None
     proxy = context.ranking_criterion if is_variant else get_criterion(PROXY)
     table = fate_table(stats, proxy, context.gate, context.fraction)
@@ -57,16 +57,11 @@ def draw(context: Context) -> Drawing:
 
 
 def damage_proxy(
-    table: pd.DataFrame,
-    *,
-    proxy: str = "proxy",
-    marked: tuple[int, int] | None = None,
-    dark: bool = False,
+    table: pd.DataFrame, *, proxy: str, marked: Place | None = None, dark: bool = False
 ) -> go.Figure:
-    """Figure of a table `layer, expert, damage, proxy, fate`: a point an expert, both axes log.
+    """Figure of a table `layer, expert, damage, proxy, fate`: a point per expert, both axes log.
 
-    Experts with damage or proxy 0, such as unrouted ones, cannot be drawn on log axes
-    and are counted below. `marked` is a (layer, expert) to ring.
+    Experts with damage or proxy 0, such as unrouted ones, are counted and not drawn.
     """
     shown = table[(table["damage"] > 0) & (table["proxy"] > 0)]
     dots = []
@@ -103,7 +98,7 @@ def damage_proxy(
     )
 
 
-def describe(table: pd.DataFrame, *, proxy: str = "proxy") -> str:
+def describe(table: pd.DataFrame, *, proxy: str) -> str:
     """One sentence: on how many experts proxy and exact damage agree."""
     alike = int(table["fate"].isin((FATES[0], FATES[3])).sum())
     return (
@@ -113,6 +108,6 @@ def describe(table: pd.DataFrame, *, proxy: str = "proxy") -> str:
 
 
 def _log_ticks(values: "pd.Series[float]") -> dict[str, Any]:
-    """A log axis with a tick for each power of ten, where there are several."""
+    """A log axis; beyond two decades with ticks at powers of ten only."""
     decades = float(np.log10(values.max() / values.min())) if len(values) else 0.0
     return {"type": "log", "exponentformat": "power", "dtick": 1 if decades > 2 else None}

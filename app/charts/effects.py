@@ -29,9 +29,7 @@ def draw(context: Context) -> Drawing:
     return Drawing(figure, table, describe(table, context.removed_at(context.fraction)), about)
 
 
-def component_effects(
-    table: pd.DataFrame, *, chance: float | None = None, dark: bool = False
-) -> go.Figure:
+def component_effects(table: pd.DataFrame, *, chance: float, dark: bool = False) -> go.Figure:
     """Figure of a table `component, value, overlap, lowest, highest`: mean and range of a value."""
     ranges: tuple[list[str | None], list[float | None]] = ([], [])
     marks = []
@@ -68,21 +66,16 @@ def component_effects(
         height=320,
         margin={"r": 24},
     )
-    if chance is not None:
-        fig.add_hline(
-            y=chance,
-            line={"color": muted(dark), "dash": "dot", "width": 2},
-            annotation={"text": f"chance {chance:.2f}", "font": {"color": ink(dark)}},
-            annotation_position="bottom left",
-        )
-    return fig
+    return fig.add_hline(
+        y=chance,
+        line={"color": muted(dark), "dash": "dot", "width": 2},
+        annotation={"text": f"chance {chance:.2f}", "font": {"color": ink(dark)}},
+        annotation_position="bottom left",
+    )
 
 
 def describe(table: pd.DataFrame, pruned: int) -> str:
-    """One sentence: the value of each exponent that depends least on the corpus, and by how much.
-
-    `pruned` is the number of pruned experts.
-    """
+    """One sentence: the least corpus-dependent value of each exponent, of `pruned` experts."""
     parts = []
     for component, rows in table.groupby("component", sort=False):
         best = rows.sort_values("overlap").iloc[-1]

@@ -1,7 +1,6 @@
-"""The loss of pruning: a measure against sparsity or memory, one line per criterion."""
+"""A measure against sparsity or memory, one line per criterion."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -19,8 +18,8 @@ from app.charts.sizes import byte_unit
 from app.charts.theme import Look, apply_theme, muted, plain
 from pruning.evaluate.result import MEASURES
 
-# Column of the horizontal axis -> its name in the order offered, its title, and how its numbers
-# are written; bytes are drawn in MiB or GiB, as on every other page.
+# Column of the horizontal axis -> display name, axis title, number format; bytes are drawn in MiB
+# or GiB.
 AXES: Final[Mapping[str, tuple[str, str, str]]] = {
     "removed": ("Sparsity", "sparsity (expert weights)", ".0%"),
     "bytes": ("Memory", "weights, {unit}", ".3~g"),
@@ -57,55 +56,43 @@ def draw(context: Context) -> Drawing:
     lit = leading_series(results, measure) if choice.table is None else choice.lit
     rows = results[results["measure"] == measure].reset_index(drop=True)
     known, against = MEASURES[measure], choice.against
-    curves, corpora = _Curves(rows, known.axis, against, lit), _corpora(rows)
+    figure = partial(curves_figure, rows, label=known.axis, against=against, lit=lit)
     return Drawing(
-        partial(_figure, curves, corpora),
+        figure,
         rows,
         describe(
             rows[rows["way"] == ""], label=known.label, higher_is_better=known.higher_is_better
         ),
         made_by(context.model.name, f"{len(rows)} evaluations", known.label),
-        panels={corpus: partial(_figure, curves, [corpus]) for corpus in corpora},
+        panels={name: partial(figure, corpora=[name]) for name in rows["corpus"].unique()},
         is_usual=measure == usual and against == "removed",
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Curves:
-    """What is drawn; see `curves_figure`."""
-
-    table: pd.DataFrame
-    label: str
-    against: str = "removed"
-    lit: Collection[str] | None = None
-
-
-def curves_figure(
+def curves_figure(  # noqa: PLR0913  (each is a choice of the page)
     table: pd.DataFrame,
     *,
     label: str,
     against: str = "removed",
     lit: Collection[str] | None = None,
+    corpora: Sequence[str] | None = None,
     dark: bool = False,
 ) -> go.Figure:
-    """Figure of a table `corpus, series, removed, ..., mean, low, high`: a panel a corpus.
+    """Figure of a table `corpus, series, removed, ..., mean, low, high`: one panel per corpus.
 
-    Rows without a series are the original model, which starts every line and is drawn as a level.
-    `against` is a key of AXES, which is a column. The series in `lit`, or all, have colours and
-    bands, the intervals; the others are thin and grey, and share one entry of the legend.
+    Rows without a series are the original model: it starts every line and is drawn as a level.
+    `against` is a key of AXES. The series in `lit` (None: all) have colours and bands of their
+    intervals; the others are thin and grey and share one legend entry. `corpora` limits the panels;
+    the first corpus of the table has the legend.
     """
-    return _figure(_Curves(table, label, against, lit), _corpora(table), dark=dark)
-
-
-def _figure(curves: _Curves, corpora: Sequence[str], *, dark: bool) -> go.Figure:
-    """The panels of some corpora of a table; the legend is with its first."""
-    table, against, lit = curves.table, curves.against, curves.lit
     _, title, form = AXES[against]
+    every_corpus = [str(name) for name in table["corpus"].unique()]
+    corpora = every_corpus if corpora is None else corpora
     if against == "bytes":
         unit, unit_name = byte_unit(float(table["bytes"].max()))
         table, title = table.assign(bytes=table["bytes"] / unit), title.format(unit=unit_name)
     names = [plain(name) for name in corpora]
-    has_legend = list(corpora[:1]) == _corpora(table)[:1]
+    has_legend = list(corpora[:1]) == every_corpus[:1]
     fig = make_subplots(cols=max(1, len(names)), subplot_titles=names, shared_yaxes=False)
     # In the order of the table, without the original model.
     every = list(dict.fromkeys(table.loc[table["series"] != "", "series"]))
@@ -142,18 +129,13 @@ def _figure(curves: _Curves, corpora: Sequence[str], *, dark: bool) -> go.Figure
         showlegend=has_legend,
         legend={"y": 1.12},
     )
-    return fig.update_yaxes(title_text=curves.label, col=1)
-
-
-def _corpora(table: pd.DataFrame) -> list[str]:
-    """The corpora of a table, in its order."""
-    return [str(name) for name in table["corpus"].unique()]
+    return fig.update_yaxes(title_text=label, col=1)
 
 
 def _panel(
     lines: Mapping[str, pd.DataFrame], bright: Mapping[str, Look], against: str, dark: bool
 ) -> Iterator[dict[str, Any]]:
-    """The lines of one corpus by series, grey ones first; each as in the legend."""
+    """The traces of one corpus, grey ones first."""
     dim = [(name, points) for name, points in lines.items() if name not in bright]
     if dim:
         # One trace with gaps: they look alike and may be a hundred.

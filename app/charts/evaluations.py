@@ -1,4 +1,4 @@
-"""A model's own evaluations as a table: series of plans at each sparsity."""
+"""A model's own evaluations as a table."""
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -22,7 +22,7 @@ ALL_CORPORA: Final = "all corpora"  # the mean over corpora; no file has this na
 
 
 def evaluations(context: Context) -> pd.DataFrame:
-    """Table of `results_of` of the model's candidates; not empty."""
+    """Table of `results_of` of the model, not empty."""
     if context.results.table is not None:
         return context.results.table
     store = EvaluationStore(context.store.directories)
@@ -40,14 +40,14 @@ def stored_results(store: EvaluationStore, identity: str) -> pd.DataFrame:
 
 
 def results_of(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
-    """`evaluation_table` with the column `series`: criterion and what ranked; empty: unpruned.
+    """`evaluation_table` with the columns `series` and `way`, and rows of ALL_CORPORA.
 
-    Sorted by corpus and series: a candidate's colour must not depend on the names of files. What
-    was measured in another way than most, which no line may join, says so in its series and in
-    the column `way`, which is empty for the others; of the unpruned model it comes last. Where
-    plans of one name and share differ (by hand, say), those measured later add their digest. All
-    draws of Random are one series, see `pool_draws`. The corpus ALL_CORPORA, which comes first, has
-    the mean over the corpora on which plans are compared, see `compared`.
+    `series` is the criterion and what ranked; empty for the original model. `way` is the setup if
+    it is not the usual one; it is part of the series, because no line may join two setups. If plans
+    of one series and sparsity differ (manual ones, say), the later ones add their digest. All draws
+    of Random are one series; see `pool_draws`. ALL_CORPORA has the mean over the corpora on which
+    plans are compared; see `compared`. Sorted by corpus and series: colours must not depend on file
+    names.
     """
     table = evaluation_table(records)
     ways = {
@@ -80,7 +80,7 @@ def _ordered(table: pd.DataFrame) -> pd.DataFrame:
 def _over_corpora(results: pd.DataFrame) -> pd.DataFrame:
     """Rows of ALL_CORPORA: plans measured in the usual setup on all compared corpora.
 
-    Every corpus counts the same; corpora are independent, so the squares of their intervals add up.
+    Corpora count equally and are independent, so the squares of their intervals add up.
     """
     rows = results[results["way"] == ""].sort_values("created_at", kind="stable")
     measured = [frozenset(each) for _, each in rows.groupby("plan")["corpus"]]
@@ -104,7 +104,7 @@ def _over_corpora(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def _through(function: Callable[..., Any], rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows with the numbers of perplexities, whose logarithms add up, through a function."""
+    """Apply a function to the numbers of perplexities, whose logarithms add up."""
     is_log = rows["measure"].map(lambda name: MEASURES[name].is_log).astype(bool)
     numbers = rows[["mean", "pooled", "low", "high", "full"]].copy()
     numbers[is_log] = function(numbers[is_log])
@@ -114,15 +114,15 @@ def _through(function: Callable[..., Any], rows: pd.DataFrame) -> pd.DataFrame:
 def pool_draws(results: pd.DataFrame) -> pd.DataFrame:
     """`results_of` with one row for all draws of Random at a sparsity.
 
-    `mean` and `pooled` are means over draws, `low` and `high` the 95% bootstrap interval of the
-    mean over draws; `plan` and `sparsity` are empty, `evaluation` is that of the last draw.
+    `mean` and `pooled` are means over draws, `low` and `high` the 95% bootstrap interval of that
+    mean; `plan` and `sparsity` are empty, `evaluation` is that of the last draw.
     """
     drawn = results["criterion"].map(is_random).astype(bool)
     if not drawn.any():
         return results
     keys = ["corpus", "series", "way", "measure", "share"]
     rows = results[drawn].assign(share=results["removed"].round(4))
-    # Two requests for the same plan, such as a share and a count, are one draw.
+    # Requests for the same plan, such as a share and a count, are one draw.
     groups = rows.drop_duplicates([*keys, "plan"], keep="last").groupby(keys, sort=False)
     found = groups.tail(1).set_index(keys)
     several, means = (groups.size() > 1).reindex(found.index), groups["mean"]
@@ -141,10 +141,10 @@ def pool_draws(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def series_name(row: Mapping[Hashable, object], way: str = "") -> str:
-    """Display name of a series of plans: criterion, corpora, schedule, units, `way`."""
+    """Display name of a series: criterion, corpora, schedule, granularity, `way`."""
     name, schedule = str(row["criterion"]), schedule_words(str(row["schedule"]))
     ranked_on = corpora_words(str(row["calibrated_on"]).split("+"))
-    # Schedules of neurons are recognisable by name.
+    # Schedules of neurons say so.
     is_atomic = row["granularity"] == ATOMIC_GRANULARITY and "neurons" not in schedule
     words = (
         criterion_label(name) if name else f"plan {str(row['plan'])[:8]}",
@@ -157,7 +157,7 @@ def series_name(row: Mapping[Hashable, object], way: str = "") -> str:
 
 
 def measures_of(results: pd.DataFrame) -> list[str]:
-    """The measures that were taken, in the order of MEASURES."""
+    """The measures of a table, in the order of MEASURES."""
     return [name for name in MEASURES if name in set(results["measure"])]
 
 
@@ -168,5 +168,5 @@ def usual_measure(results: pd.DataFrame) -> str:
 
 
 def is_share(removed: "pd.Series[float]", share: float) -> "pd.Series[bool]":
-    """Rows of this sparsity, up to the rounding of tables."""
+    """Rows of this sparsity, up to rounding."""
     return (removed - share).abs() < 5e-5

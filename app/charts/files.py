@@ -1,7 +1,8 @@
-"""Figures as files: HTML needs no browser to write and opens anywhere; PNG and SVG need one."""
+"""Figures as files and enlarged for slides; PNG, SVG and PDF need a browser to write, HTML none."""
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, Final
 
 import plotly.graph_objects as go
 
@@ -10,10 +11,11 @@ from analysis.errors import UserError
 from app.charts.theme import PLOTLY_CONFIG
 
 _IMAGES = (".png", ".svg", ".pdf")
+SCALE: Final = 1.35
 
 
 def write_figure(figure: go.Figure, path: Path) -> None:
-    """Write a figure; the suffix of `path` sets the format."""
+    """Write a figure in the format of the suffix."""
     if path.suffix == ".html":
         write_durably(path, figure_html(figure).encode())
         return
@@ -23,7 +25,7 @@ def write_figure(figure: go.Figure, path: Path) -> None:
 
 
 def figure_html(figure: go.Figure) -> str:
-    """A page with the figure and plotly.js, so that it opens offline."""
+    """A page with the figure and plotly.js; opens offline."""
     page: str = figure.to_html(include_plotlyjs=True, full_html=True, config=PLOTLY_CONFIG)
     return page
 
@@ -44,3 +46,25 @@ def figure_image(figure: go.Figure, kind: str) -> bytes:
             ".html instead."
         ) from error
     return image
+
+
+def enlarged(figure: go.Figure) -> go.Figure:
+    """A copy of the figure with fonts, markers and height scaled by `SCALE`."""
+    content = _scaled(figure.to_plotly_json(), "")
+    layout = content["layout"]
+    if "height" in layout:
+        layout["height"] = round(layout["height"] * 1.15)
+    return go.Figure(content)
+
+
+def _scaled(node: Any, name: str) -> Any:
+    """The value of the key `name`, with sizes of fonts and markers scaled."""
+    if isinstance(node, list | tuple):
+        return [_scaled(item, name) for item in node]
+    if not isinstance(node, dict):
+        return node
+    content = {key: _scaled(value, key) for key, value in node.items()}
+    size = content.get("size")
+    if (name.endswith("font") or name == "marker") and isinstance(size, int | float):
+        content["size"] = round(size * SCALE, 1)
+    return content

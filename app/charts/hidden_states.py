@@ -23,10 +23,10 @@ _WIDE: Final = 10.0  # larger ranges get a logarithmic axis
 
 
 def variance_results(records: Sequence[VarianceRecord]) -> pd.DataFrame:
-    """`variance_overview` with the column `candidate`: criterion, what ranked, share removed.
+    """`variance_overview` with the column `candidate`: criterion, corpora, sparsity.
 
-    Of a candidate that was measured twice on the same tokens the newest stays. Sorted by corpus and
-    candidate, so that colours do not depend on the names of files.
+    Of repeated measurements on the same tokens the newest stays. Sorted by corpus and candidate, so
+    that colours do not depend on file names.
     """
     table = variance_overview(records)
     names = [
@@ -39,15 +39,14 @@ def variance_results(records: Sequence[VarianceRecord]) -> pd.DataFrame:
 
 
 def draws_of(results: pd.DataFrame) -> dict[str, str]:
-    """Label -> draw: measurements on the same tokens in the same setup."""
+    """Label -> draw: the measurements on the same tokens in the same setup."""
     drawn = results.drop_duplicates("draw")
     once = drawn["corpus"].value_counts()
     labels = {}
     for row in drawn.to_dict("records"):
         more = "" if once[row["corpus"]] == 1 else f", {row['num_tokens']} tokens, {row['dtype']}"
-        label = f"{row['corpus']}{more}"
-        # Of draws with equal labels the newest: it comes last.
-        labels[label] = str(row["draw"])
+        # Of draws with equal labels the newest, which comes last.
+        labels[f"{row['corpus']}{more}"] = str(row["draw"])
     return labels
 
 
@@ -60,10 +59,7 @@ def candidates_of(results: pd.DataFrame, draw: str) -> list[str]:
 
 @chart("hidden-states", "evaluate")
 def draw(context: Context) -> Drawing:
-    """How far hidden states change.
-
-    The highlighted candidates of one draw, and the original model.
-    """
+    """How far hidden states change."""
     choice, results = context.results, context.results.table
     if results is None:
         records = VarianceStore(context.store.directories).records(context.model.identity)
@@ -94,10 +90,7 @@ def draw(context: Context) -> Drawing:
 
 
 def variance_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
-    """Figure of a table `candidate, layer, variance` (arXiv:2603.18492, Figure 6).
-
-    A row for each decoder layer of each candidate; the original model is thick, dotted, in ink.
-    """
+    """Figure of a table `candidate, layer, variance` (arXiv:2603.18492, Figure 6)."""
     lines, drawn = [], looks(map(str, table["candidate"].unique()), dark)
     # The original model comes last: it lies on top.
     for name, look in sorted(drawn.items(), key=lambda pair: pair[0] == FULL):
@@ -130,11 +123,10 @@ def variance_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 
 
 def deviations(table: pd.DataFrame) -> pd.Series:
-    """Distance of each candidate from the original, closest first: the mean factor, at least 1.
+    """Distance of each candidate from the original model, closest first: a factor of at least 1.
 
-    The exponential of the mean over layers of |ln(variance / original model's)|: twice and half of
-    the original model's variance are equally far, a factor of 2. Layers where either is 0 do not
-    count.
+    exp of the mean over layers of |ln(variance / the original's)|: twice and half the original's
+    variance are both a factor of 2. Layers where either is 0 do not count.
     """
     wide = table.pivot_table(index="layer", columns="candidate", values="variance")
     if FULL not in wide:
@@ -146,10 +138,10 @@ def deviations(table: pd.DataFrame) -> pd.Series:
 
 
 def describe(table: pd.DataFrame) -> str:
-    """The candidates closest to and farthest from the original model over the layers."""
+    """One sentence: the candidates closest to and farthest from the original model."""
     found = deviations(table).dropna()
     if found.empty:
-        return "Nothing was measured beside the original model."
+        return "Only the original model was measured."
     first = f"closest to the original model {found.index[0]}, by a factor of {found.iloc[0]:.2f}"
     if len(found) == 1:
         return f"Variance of hidden states, mean over the layers: {first}."

@@ -14,12 +14,21 @@ from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.criterion_looks import side_colors
 from app.charts.theme import ink, paper, plain, themed
-from app.charts.traces import STILL_LEGEND, cells_of, layer_axis, pin, rows_height, stroke
+from app.charts.traces import (
+    STILL_LEGEND,
+    Names,
+    Place,
+    cells_of,
+    layer_axis,
+    pin,
+    rows_height,
+    stroke,
+)
 
-# Both and neither, on the light and the dark page. Between them are the colours of A and B.
+# Colours of both and neither, on the light and the dark page.
 _NEUTRAL: Final = {False: ("#a3afb7", "#e3e8ec"), True: ("#66747d", "#222d33")}
 _STROKES: Final = {"only A": -1, "only B": 1}  # "/" and "\", y pointing down
-# With more experts, cells are two pixels wide: strokes would blur and fill the message.
+# With more experts, cells are two pixels wide and strokes would blur.
 _WIDEST_STROKED: Final = 256
 _REACH: Final = 0.3  # of a cell, from its middle
 _LEGEND: Final = {"only A": "only A  \u2571", "only B": "only B  \u2572"}
@@ -34,16 +43,9 @@ def draw(context: Context) -> Drawing:
 
 
 def kept_by_map(
-    table: pd.DataFrame,
-    names: tuple[str, str] = ("A", "B"),
-    *,
-    marked: tuple[int, int] | None = None,
-    dark: bool = False,
+    table: pd.DataFrame, names: Names, *, marked: Place | None = None, dark: bool = False
 ) -> go.Figure:
-    """Figure of a table `layer, expert, kept_by, rank_a, rank_b`; layer 0 on top.
-
-    `names` say what A and B are; `marked` is a (layer, expert) to point out.
-    """
+    """Figure of a table `layer, expert, kept_by, rank_a, rank_b`: a map in four colours."""
     layers = sorted(table["layer"].unique())
     place, shape = cells_of(table, layers)
     width = shape[1]
@@ -77,7 +79,7 @@ def kept_by_map(
     )
 
 
-def describe(table: pd.DataFrame, names: tuple[str, str] = ("A", "B")) -> str:
+def describe(table: pd.DataFrame, names: Names) -> str:
     """One sentence: how many experts both keep, only one, neither."""
     counts = table["kept_by"].value_counts()
     both, only_a, only_b, neither = (int(counts.get(fate, 0)) for fate in FATES)
@@ -88,10 +90,7 @@ def describe(table: pd.DataFrame, names: tuple[str, str] = ("A", "B")) -> str:
 
 
 def _cells(
-    codes: NDArray[np.uint8],
-    ranks: NDArray[np.uint16],
-    names: tuple[str, str],
-    colors: Sequence[str],
+    codes: NDArray[np.uint8], ranks: NDArray[np.uint16], names: Names, colors: Sequence[str]
 ) -> go.Heatmap:
     a, b = (plain(name) for name in names)
     return go.Heatmap(
@@ -107,7 +106,7 @@ def _cells(
 
 
 def _strokes(where: NDArray[np.bool_], slope: int, dark: bool) -> go.Scatter:
-    """One path of strokes with NaN breaks: thousands cost as much as one shape."""
+    """One path of strokes with NaN breaks: much faster than a shape for each."""
     rows, experts = np.nonzero(where)
     offsets = np.array([-_REACH, _REACH, np.nan], dtype=np.float32)
     x = (experts[:, None] + offsets).astype(np.float32).ravel()

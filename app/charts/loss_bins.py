@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -26,41 +26,36 @@ WORDS: Final = {"expert": "experts", "atomic": "neurons"}
 def record_of(
     records: Sequence[BinsRecord], granularity: str, criterion: str, corpora: Sequence[str]
 ) -> BinsRecord | None:
-    """The record of a criterion, in order of its saliency; None if there is none.
+    """The record of a criterion in order of its saliency, if any.
 
-    Of several the one that was measured on one of these corpora, then on the most samples, in the
-    most bins, then the newest: prefer careful measurements.
+    Preferred are one of these corpora, then more samples, more bins, the newest.
     """
+
+    def care(each: BinsRecord) -> tuple[Any, ...]:
+        known = each.corpus["name"] in corpora
+        return known, each.num_samples, len(each.rows), each.created_at
+
+    asked = (granularity, criterion, "saliency")
     own = [
         each
         for each in records
-        if (each.ranked.granularity, each.ranked.criterion) == (granularity, criterion)
-        and each.ranked.how.order == "saliency"
+        if (each.ranked.granularity, each.ranked.criterion, each.ranked.how.order) == asked
     ]
-    own.sort(
-        key=lambda each: (
-            each.corpus["name"] in corpora,
-            each.num_samples,
-            len(each.rows),
-            each.created_at,
-        )
-    )
-    return own[-1] if own else None
+    return max(own, key=care, default=None)
 
 
 def drawing(record: BinsRecord, *, name: str = "") -> Drawing:
-    """One score against the loss; `name` is the chart's, if not of the recipe's own score."""
+    """The chart of a record; `name` is for scores other than the recipe's."""
     ranked, table = record.ranked, record.table
     how, score, what = ranked.how, criterion_label(ranked.criterion), WORDS[ranked.granularity]
     place = "in order of their saliency" if how.order == "saliency" else "by place"
+    said: dict[str, Any] = {
+        "criterion": ranked.criterion,
+        "granularity": ranked.granularity,
+        "order": how.order,
+    }
     return Drawing(
-        partial(
-            loss_bins,
-            table,
-            criterion=ranked.criterion,
-            granularity=ranked.granularity,
-            order=how.order,
-        ),
+        partial(loss_bins, table, **said),
         table,
         describe(table, rank_agreement(table), score, record.num_samples),
         made_by(
@@ -103,7 +98,7 @@ def of_neurons(context: Context) -> Drawing:
 def overview_of(records: Sequence[BinsRecord], granularity: str, corpus: str) -> pd.DataFrame:
     """Table of `BINS_TABLE_COLUMNS` of one granularity on one corpus, the best order first.
 
-    Of the same score and setup only the record with the most samples, then bins, then the newest.
+    Of each score and setup the record with the most samples, then bins, then the newest.
     """
     table = bins_overview(records)
     rows = table[(table["granularity"] == granularity) & (table["corpus"] == corpus)]
@@ -114,7 +109,7 @@ def overview_of(records: Sequence[BinsRecord], granularity: str, corpus: str) ->
 
 
 def verdict(overview: pd.DataFrame) -> str:
-    """One sentence on a table of `overview_of`: which score orders best, and which worst."""
+    """One sentence on a table of `overview_of`: the scores that order best and worst."""
     rows = overview[overview["order"] == "saliency"].dropna(subset="agreement")
     if rows.empty:
         return "No score has been measured in order of its saliency yet."
@@ -132,10 +127,10 @@ def loss_bins(
 ) -> go.Figure:
     """Figure of a table of `pruning.evaluate.bins.BIN_COLUMNS`, a row per bin.
 
-    Bars are what the loss gains without a bin, with 95% intervals. Diamonds deal the sum of all
-    gains out by the bins' shares of the saliency: what each would cost if the score were
-    proportional to the loss. They are left out where shares mean nothing: a saliency below 0, or a
-    sum of gains that is none. The order is `saliency`, the least salient first, or `index`.
+    Bars are the loss increase without a bin, with 95% intervals. Diamonds split the sum of all
+    increases by share of the saliency: the increase if the score were proportional to the loss.
+    They are left out if a saliency is negative or the sum is not positive. `order` is `saliency`
+    (least salient first) or `index`.
     """
     bins = [str(number + 1) for number in table["bin"]]
     changes, what = table["loss_change"], WORDS[granularity]
@@ -151,7 +146,6 @@ def loss_bins(
             "%{customdata[0]:.3g}<br>loss %{y:+.4f} nats per token<extra></extra>",
         )
     ]
-    # Shares of the saliency are comparable with shares of the loss.
     is_positive = (table["saliency"] >= 0).all() and table["share"].notna().all()
     if is_positive and changes.sum() > 0:
         shares = series(
@@ -180,7 +174,7 @@ def describe(table: pd.DataFrame, agreement: float, name: str, num_samples: int)
         f"{last['loss_change']:+.4f}"
     )
     if math.isnan(agreement):
-        return f"{name} is equal for all bins, so it gives no order;  {ends}."
+        return f"{name} is equal for all bins, so it gives no order; {ends}."
     words = ("orders them in reverse", "hardly predicts the loss", "orders them roughly right")
     place = int(np.searchsorted([-0.3, 0.5, 0.9], agreement, side="right"))
     judged = (*words, "orders them right")[place]
@@ -194,7 +188,7 @@ def describe(table: pd.DataFrame, agreement: float, name: str, num_samples: int)
 def chance_agreement(bins: int) -> float:
     """The rank correlation that a random order exceeds one time in 20; 1 for fewer than 4 bins.
 
-    By Student's t, as it is usual: t = r sqrt((n - 2) / (1 - r^2)).
+    By Student's t = r sqrt((n - 2) / (1 - r^2)).
     """
     if bins < 4:
         return 1.0

@@ -34,7 +34,6 @@ from pruning.planning.ranking import Ranking, Selection, select_measured
 from pruning.planning.side_by_side import SideBySide, scopes_side_by_side
 from pruning.requests.plan import BUDGETS, PlanRequest
 
-PAIR_COLUMNS: Final = ("corpus_a", "corpus_b", "overlap", "chance")
 BESIDE_COLUMNS: Final = (
     *("layer", "expert", "neurons", "removed", "kept_share", "saliency", "gone", "tenth"),
 )
@@ -128,7 +127,7 @@ def measured(context: Context) -> list[str]:
 
 
 def corpora_overlaps(context: Context) -> pd.DataFrame:
-    """Table of PAIR_COLUMNS: how far the pruned neurons of each pair of corpora agree."""
+    """Table `corpus_a, corpus_b, overlap, chance`: agreement of pruned neurons by corpus pair."""
     context.routed_criterion()
     corpora = measured(context)
     if len(corpora) < 2:
@@ -144,7 +143,7 @@ def corpora_overlaps(context: Context) -> pd.DataFrame:
         (first, second, pool_overlap(masks[first], masks[second], pools), chance)
         for first, second in combinations(masks, 2)
     ]
-    return pd.DataFrame(rows, columns=list(PAIR_COLUMNS))
+    return pd.DataFrame(rows, columns=["corpus_a", "corpus_b", "overlap", "chance"])
 
 
 def beside_experts(context: Context) -> pd.DataFrame:
@@ -160,14 +159,10 @@ def beside_experts(context: Context) -> pd.DataFrame:
     stats = context.keep(choose_stats, heapr, context.store, context.model, corpora).stats
     ranked = context.keep(rank, heapr, stats, context.gate)
     present = ranked.grid.present
-    saliency = ranked.grid.index().assign(
+    experts = ranked.grid.index().assign(
         saliency=ranked.saliency[present], gone=ranked.pruned(context.fraction)[present]
     )
-    return beside_table(expert_shares(field(context), pruned(context)), saliency)
-
-
-def beside_table(shares: pd.DataFrame, experts: pd.DataFrame) -> pd.DataFrame:
-    """Table of BESIDE_COLUMNS of `expert_shares` and a table `layer, expert, saliency, gone`."""
+    shares = expert_shares(field(context), pruned(context))
     table = shares.merge(experts, on=["layer", "expert"], how="left")
     # By layer, because whole experts are chosen within each.
     place = table.groupby("layer")["saliency"].rank(method="first") - 1

@@ -38,7 +38,7 @@ def draw(context: Context) -> Drawing:
 
 
 def matrix_drawing(pairs: pd.DataFrame, corpora: Sequence[str], about: str) -> Drawing:
-    """The matrix of a table `corpus_a, corpus_b, overlap, chance` of pairs of corpora."""
+    """The matrix of a table `corpus_a, corpus_b, overlap, chance` of corpus pairs."""
     table, by_chance = overlaps.overlap_matrix(pairs, list(corpora)), float(pairs["chance"].mean())
     figure = partial(overlap_matrix, table, chance=by_chance)
     return Drawing(figure, pairs, describe(table, chance=by_chance), about)
@@ -52,12 +52,11 @@ def draw_neurons(context: Context) -> Drawing:
 
 
 def overlap_matrix(table: pd.DataFrame, *, chance: float, dark: bool = False) -> go.Figure:
-    """Figure of a table `corpus_a, corpus_b, overlap`, one row a pair, in either order.
+    """Figure of a table `corpus_a, corpus_b, overlap`, a row per pair in either order.
 
-    The diagonal is 1 by definition; a pair without a row, or with NaN, is shown as no data.
-    `chance` is the overlap that two random sets would have; colours are of `above_chance`.
+    A pair without a row, or with NaN, is shown as no data. `chance` is the overlap of two random
+    sets; colours show `above_chance`.
     """
-    # The corpora in order of appearance, and the symmetric matrix of their overlaps.
     names = [str(name) for name in dict.fromkeys([*table["corpus_a"], *table["corpus_b"]])]
     matrix = np.full((len(names), len(names)), np.nan)
     for first, second, overlap in table[["corpus_a", "corpus_b", "overlap"]].to_numpy():
@@ -92,7 +91,7 @@ def overlap_matrix(table: pd.DataFrame, *, chance: float, dark: bool = False) ->
         hovertemplate="%{y} and %{x}: %{customdata:.3f}, "
         f"by chance {chance:.3f}<extra></extra>",
     )
-    # Categories, also for corpora whose names look like numbers or dates.
+    # Categories, because names of corpora may look like numbers or dates.
     axis = {"type": "category", "showgrid": False, "fixedrange": True}
     return themed(
         [cells],
@@ -106,7 +105,7 @@ def overlap_matrix(table: pd.DataFrame, *, chance: float, dark: bool = False) ->
 
 
 def describe(table: pd.DataFrame, *, chance: float) -> str:
-    """One sentence: the range over pairs of different corpora, compared with chance."""
+    """One sentence: the range over pairs of corpora, and chance."""
     pairs = table[table["corpus_a"] != table["corpus_b"]].dropna(subset=["overlap"])
     if pairs.empty:
         return "No two corpora have an overlap to compare."

@@ -32,18 +32,13 @@ def parts_table(
     gate: Gate,
     sparsity: Fraction,
 ) -> pd.DataFrame:
-    """Table `corpus, criterion, tokens, overlap, chance`: parts of the tokens against all.
-
-    `parts` are the statistics of growing parts of a run, by corpus.
-    """
-    tables = [
-        overlap_of_parts(seen, criterion, gate, sparsity).assign(
-            corpus=corpus, criterion=criterion.label
-        )
+    """Table `corpus, criterion, tokens, overlap, chance`; by corpus, `parts` grow in size."""
+    tables = {
+        (corpus, criterion.label): overlap_of_parts(seen, criterion, gate, sparsity)
         for corpus, seen in parts.items()
         for criterion in criteria
-    ]
-    table = pd.concat(tables, ignore_index=True)
+    }
+    table = pd.concat(tables, names=["corpus", "criterion"]).reset_index(level=[0, 1])
     return table[["corpus", "criterion", "tokens", "overlap", "chance"]]
 
 
@@ -60,7 +55,7 @@ def draw(context: Context) -> Drawing:
     }
     if not parts:
         raise StatsError("No run keeps its tokens in parts; calibrate again.")
-    # The criterion and the default ones; of chosen ones, those that can rank on parts.
+    # The default criteria, or the chosen ones that can rank on parts.
     if context.beside is None:
         names = dict.fromkeys((context.routed_criterion().name, *CURVE_BESIDE))
         criteria = [get_criterion(name) for name in names]
@@ -78,8 +73,7 @@ def draw(context: Context) -> Drawing:
 def parts_curve(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Figure of a table `corpus, criterion, tokens, overlap, chance`: a panel per corpus.
 
-    tokens is the size of a part; overlap, 0..1, the share of its pruned set that all tokens prune
-    too, so that the last is 1; chance that of random sets.
+    `overlap` (0..1) is the share of the pruned set of `tokens` tokens that all tokens prune too.
     """
     corpora = list(dict.fromkeys(table["corpus"]))
     columns = min(len(corpora), 3)
@@ -119,7 +113,7 @@ def parts_curve(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 
 
 def describe(table: pd.DataFrame) -> str:
-    """One sentence: how much of each criterion's choice an eighth of the tokens gives."""
+    """One sentence: overlap of the smallest part, per criterion."""
     first = table.loc[table.groupby(["corpus", "criterion"], sort=False)["tokens"].idxmin()]
     means = first.groupby("criterion", sort=False)[["overlap", "chance"]].mean()
     shares = ", ".join(f"{name} {row['overlap']:.0%}" for name, row in means.iterrows())

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import partial
-from typing import Final
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -18,16 +18,14 @@ from app.charts.theme import ink, paper, plain, themed
 from app.charts.traces import OVERLAP_AXIS, chance, note, series
 
 CURVE_PERCENTS = tuple(range(5, 100, 5))
-_LEFT_OF_LINE: Final = {"xanchor": "right", "xshift": -4}
 
 
 def curve_table(
     criteria: Sequence[Criterion], stats: Mapping[str, ExpertStats], gate: Gate
 ) -> pd.DataFrame:
-    """Table `sparsity, overlap, chance, series, kind`, at each sparsity.
+    """Table `sparsity, overlap, chance, series, kind`: means over pairs of corpora.
 
-    Mean over pairs of corpora for every criterion; for three or more corpora also the share that
-    all prune ("all corpora"), for the first.
+    Of three or more corpora also the share that all prune ("all corpora"), by the first criterion.
     """
     grid, count = next(iter(stats.values())).grid, len(stats)
     rows: list[tuple[float, float, float, str, str]] = []
@@ -56,18 +54,14 @@ def draw(context: Context) -> Drawing:
     return Drawing(figure, table, describe(table, sparsity=share), context.about(about))
 
 
-def overlap_curve(
-    table: pd.DataFrame, *, sparsity: float | None = None, dark: bool = False
-) -> go.Figure:
+def overlap_curve(table: pd.DataFrame, *, sparsity: float, dark: bool = False) -> go.Figure:
     """Figure of a table `sparsity, overlap, chance, series, kind`: one line per series.
 
-    All three numbers are shares, 0..1. `chance` is the overlap of random sets of that size, one
-    line for each `kind` (pairs, or all corpora at once); a table without kinds has one.
-    `sparsity` is the current one: it is marked, with the overlap of each series there.
+    All numbers are shares, 0..1. `chance` is the overlap of random sets, with a line per `kind`
+    (pairs, or all corpora). The current `sparsity` is marked.
     """
     lines = []
-    kinds = table.get("kind", pd.Series("pairs", index=table.index))
-    for place, (kind, rows) in enumerate(table.groupby(kinds, sort=False)):
+    for place, (kind, rows) in enumerate(table.groupby("kind", sort=False)):
         line = rows.drop_duplicates("sparsity").sort_values("sparsity")
         said, width = ("chance", 2) if place == 0 else (f"chance, {kind}", 1)
         hover = f"{said} %{{y:.3f}}"
@@ -75,7 +69,7 @@ def overlap_curve(
     drawn = looks(table["series"].unique(), dark)
     for name, rows in table.groupby("series", sort=False):
         rows = rows.sort_values("sparsity")
-        is_now = [sparsity is not None and abs(at - sparsity) < 1e-9 for at in rows["sparsity"]]
+        is_now = [abs(at - sparsity) < 1e-9 for at in rows["sparsity"]]
         mark = {
             # Plotly makes markers of several sizes translucent by default.
             "opacity": 1,
@@ -94,21 +88,20 @@ def overlap_curve(
         height=300 + 18 * max(0, len(lines) - 3),
         hovermode="x unified",
     )
-    if sparsity is not None:
-        side = {"xanchor": "left", "xshift": 4} if sparsity < 0.5 else _LEFT_OF_LINE
-        ground = {"yref": "paper", "yanchor": "bottom", "bgcolor": paper(dark)}
-        fig.add_vline(x=sparsity, line={"color": ink(dark), "width": 1}, opacity=0.6)
-        fig.add_annotation(note(sparsity, 0, f"now {sparsity:.0%}", **side, **ground))
-    return fig
+    side: dict[str, Any] = {"xanchor": "left", "xshift": 4}
+    if sparsity >= 0.5:
+        side = {"xanchor": "right", "xshift": -4}
+    ground = {"yref": "paper", "yanchor": "bottom", "bgcolor": paper(dark)}
+    fig.add_vline(x=sparsity, line={"color": ink(dark), "width": 1}, opacity=0.6)
+    return fig.add_annotation(note(sparsity, 0, f"now {sparsity:.0%}", **side, **ground))
 
 
-def describe(table: pd.DataFrame, *, sparsity: float | None = None) -> str:
-    """One sentence: overlap against chance at the sparsity nearest to the current one."""
+def describe(table: pd.DataFrame, *, sparsity: float) -> str:
+    """One sentence: overlap and chance at the sparsity nearest to the current one."""
     known = table.dropna(subset=["overlap"])
     if known.empty:
         return "No overlap is known at any sparsity."
-    wanted = float(known["sparsity"].median()) if sparsity is None else sparsity
-    nearest = min(known["sparsity"].tolist(), key=lambda value: abs(value - wanted))
+    nearest = min(known["sparsity"].tolist(), key=lambda value: abs(value - sparsity))
     here = known[known["sparsity"] == nearest].sort_values("overlap", ascending=False)
     by_chance = here["chance"].max()  # of pairs, if there are several kinds
     shares = ", ".join(

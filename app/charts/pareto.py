@@ -24,13 +24,12 @@ from pruning.evaluate.result import MEASURES
 COLUMNS: Final = ("candidate", "removed", "bytes", "value", "low", "high", "is_full", "on_front")
 _NAME_WIDTH: Final = 18  # letters: a step may be short
 _NAME_ROOM: Final = 0.2  # of the front's width
-_INTERVAL: Final = ("value", "low", "high")
 
 
 def pareto_table(points: pd.DataFrame, *, higher_is_better: bool) -> pd.DataFrame:
-    """Table of COLUMNS, by size and then best first, from all but `on_front`.
+    """Add `on_front` to a table of the other COLUMNS; sorted by size, then best first.
 
-    Includes the original model: candidates larger and worse than it are not on the front.
+    The original model competes: candidates larger and worse than it are not on the front.
     """
     known = points.dropna(subset=["bytes", "value"])
     front = pareto_front(known["bytes"], known["value"], higher_is_better=higher_is_better)
@@ -49,10 +48,7 @@ class Quality:
 
 
 def drawing(points: pd.DataFrame, quality: Quality, about: str) -> Drawing | None:
-    """The chart of a table for `pareto_table`.
-
-    None if no pruned candidate has both numbers.
-    """
+    """The chart of a table for `pareto_table`; None if no pruned candidate has both numbers."""
     table = pareto_table(points, higher_is_better=quality.higher_is_better)
     if table["is_full"].all():
         return None
@@ -64,9 +60,7 @@ def drawing(points: pd.DataFrame, quality: Quality, about: str) -> Drawing | Non
 def draw(context: Context) -> Drawing:
     """What quality each amount of memory buys.
 
-    A model's own evaluations on one corpus.
-
-    Only the usual setup competes, with the newest of repeated measurements.
+    Own evaluations on one corpus, in the usual setup, the newest of repeated ones.
     """
     results, choice = evaluations(context), context.results
     usual = usual_measure(results), str(results["corpus"].iloc[0])
@@ -89,10 +83,7 @@ def draw(context: Context) -> Drawing:
 
 
 def pareto_scatter(table: pd.DataFrame, quality: Quality, *, dark: bool = False) -> go.Figure:
-    """Figure of a table of COLUMNS: value over bytes, the front as steps.
-
-    `low` and `high` are the interval of a candidate, NaN if there is none.
-    """
+    """Figure of a table of COLUMNS: value over bytes, the front as steps; NaN is no interval."""
     unit, unit_name = byte_unit(float(table["bytes"].max()) if len(table) else 0.0)
     rows = table.assign(x=table["bytes"] / unit).sort_values("x", kind="stable")
     front = rows[rows["on_front"]]
@@ -100,22 +91,13 @@ def pareto_scatter(table: pd.DataFrame, quality: Quality, *, dark: bool = False)
     steps.update(line_shape="hv", showlegend=None)
     drawn = looks(map(str, front["candidate"]), dark)
     colors = [drawn[str(name)].color for name in front[~front["is_full"]]["candidate"]]
-    marks: tuple[tuple[str, pd.DataFrame, dict[str, object]], ...] = (
-        (
-            "dominated",
-            rows[~rows["on_front"] & ~rows["is_full"]],
-            {"symbol": "circle-open", "size": 8, "color": muted(dark), "opacity": 0.55},
-        ),
-        (
-            "on the front",
-            front[~front["is_full"]],
-            {"symbol": "diamond", "size": 11, "color": colors},
-        ),
-        (
-            "original model",
-            rows[rows["is_full"]],
-            {"symbol": "star", "size": 14, "color": ink(dark)},
-        ),
+    beaten = {"symbol": "circle-open", "size": 8, "color": muted(dark), "opacity": 0.55}
+    best = {"symbol": "diamond", "size": 11, "color": colors}
+    full = {"symbol": "star", "size": 14, "color": ink(dark)}
+    marks = (
+        ("dominated", rows[~rows["on_front"] & ~rows["is_full"]], beaten),
+        ("on the front", front[~front["is_full"]], best),
+        ("original model", rows[rows["is_full"]], full),
     )
     return themed(
         [steps, *(_points(points, name, mark) for name, points, mark in marks if len(points))],
@@ -131,7 +113,8 @@ def _points(points: pd.DataFrame, name: str, marker: dict[str, object]) -> go.Sc
     names = [plain(str(each)) for each in points["candidate"]]
     sizes = [size_text(float(each)) for each in points["bytes"]]
     known = points["low"].notna() & points["high"].notna()
-    value, low, high = (points[each].where(known, points["value"]) for each in _INTERVAL)
+    value = points["value"]
+    low, high = (points[each].where(known, value) for each in ("low", "high"))
     bounds = [
         f"<br>95% {start:.4g} to {end:.4g}" if is_known else ""
         for start, end, is_known in zip(low, high, known, strict=True)
@@ -151,10 +134,7 @@ def _points(points: pd.DataFrame, name: str, marker: dict[str, object]) -> go.Sc
 
 
 def _names(front: pd.DataFrame, higher_is_better: bool, dark: bool) -> list[dict[str, object]]:
-    """Labels of the front's candidates, on its empty side.
-
-    Of two that are too close for both labels, the better one is labelled.
-    """
+    """Labels of the front's candidates, on its empty side; of two too close ones, the better's."""
     room = _NAME_ROOM * float(front["x"].max() - front["x"].min()) if len(front) else 0.0
     gap = front["x"].shift(-1) - front["x"]
     front = front[~front["is_full"] & ~(gap < room)]
@@ -176,7 +156,7 @@ def _names(front: pd.DataFrame, higher_is_better: bool, dark: bool) -> list[dict
 
 
 def describe(table: pd.DataFrame, *, label: str) -> str:
-    """The front, from smallest to largest."""
+    """One sentence: the front, from smallest to largest."""
     pruned, front = table[~table["is_full"]], table[table["on_front"]]
     if pruned.empty:
         return "No pruned candidate has both a size and a number."

@@ -18,7 +18,7 @@ from app.charts.chart import Drawing, chart
 from app.charts.choices import USUAL_PATHS, PathChoice
 from app.charts.context import Context
 from app.charts.theme import apply_theme, plain
-from app.charts.traces import cells_of, heat, layer_axis, pin
+from app.charts.traces import Place, cells_of, heat, layer_axis, pin
 
 _ROW, _LEAST, _MOST = 17, 110, 420
 _HEAD, _FOOT = 34, 60
@@ -50,13 +50,10 @@ def draw(context: Context) -> Drawing:
         )
     tables = {corpus: context.keep(path_table, run, choice) for corpus, run in runs.items()}
     counts = {corpus: int(table["samples"].iloc[0]) for corpus, table in tables.items()}
-    together = pd.concat(
-        [table.assign(corpus=corpus) for corpus, table in tables.items()], ignore_index=True
-    )
-    columns = ["corpus", *(column for column in together if column != "corpus")]
+    together = pd.concat(tables, names=["corpus"]).reset_index(level=0)
     return Drawing(
         partial(path_frequency, together, counts, marked=context.expert),
-        together[columns],
+        together,
         describe(together, counts),
         context.about(" ".join(choice.said())),
         options=choice.said() if choice != USUAL_PATHS else (),
@@ -67,15 +64,13 @@ def path_frequency(
     table: pd.DataFrame,
     num_samples: Mapping[str, int],
     *,
-    marked: tuple[int, int] | None = None,
+    marked: Place | None = None,
     dark: bool = False,
 ) -> go.Figure:
-    """Figure of a table `corpus, layer, expert, num_samples, rank`; the first layer on top.
+    """Figure of a table `corpus, layer, expert, num_samples, rank`: a map per corpus.
 
-    Args:
-        table: one row per expert and corpus; rank 0 is kept first over all layers.
-        num_samples: of each corpus, in the order of the panels; the end of the colour scale.
-        marked: a (layer, expert) to frame.
+    Rank 0 is kept first over all layers. `num_samples` has the samples of each corpus, in the order
+    of the panels.
     """
     layers = sorted(table["layer"].unique())
     panel = int(np.clip(len(layers) * _ROW, _LEAST, _MOST))
@@ -94,7 +89,7 @@ def path_frequency(
     for row, (corpus, count) in enumerate(num_samples.items(), start=1):
         own = table[table["corpus"] == corpus]
         place, shape = cells_of(own, layers)
-        # Empty if an expert is on no path or does not exist.
+        # Blank if the expert is on no path or does not exist.
         shares = np.full(shape, np.nan, dtype=np.float32)
         shares[place] = (own["num_samples"] / count).where(own["num_samples"] > 0)
         said = np.zeros((*shape, 2), dtype=np.uint32)
@@ -126,7 +121,7 @@ def path_frequency(
 
 
 def describe(table: pd.DataFrame, num_samples: Mapping[str, int]) -> str:
-    """Number of experts on paths of each corpus, of all, and of none."""
+    """One sentence: experts on paths of each corpus, of every corpus, of none."""
     on_paths = {
         corpus: set(zip(rows["layer"], rows["expert"], strict=True))
         for corpus, rows in table[table["num_samples"] > 0].groupby("corpus")

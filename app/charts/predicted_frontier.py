@@ -39,10 +39,7 @@ def draw(context: Context) -> Drawing:
 
 
 def frontier_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
-    """Figure of a table of `frontier_table`: added loss over bytes.
-
-    The band is the interval of the best plan over samples.
-    """
+    """Figure of a table of `frontier_table`: added loss over bytes, the best with its interval."""
     unit, name = byte_unit(float(table["bytes"].max()))
     drawn = table.assign(x=table["bytes"] / unit)
     best = drawn[drawn["series"] == BEST]
@@ -79,10 +76,9 @@ def frontier_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
                 )
             )
     if len(rows := drawn[drawn["series"] == SHOWN]):
-        text = "this plan, predicted: %{y:+.3f}"
-        look = Look(ink(dark), "star", "solid")
-        at = rows["x"], rows["predicted"]
-        traces.append(series(look, "this plan, predicted", at, text, mode="markers"))
+        words, look = "this plan, predicted", Look(ink(dark), "star", "solid")
+        points = rows["x"], rows["predicted"]
+        traces.append(series(look, words, points, f"{words}: %{{y:+.3f}}", mode="markers"))
     return themed(
         traces,
         dark,
@@ -93,7 +89,7 @@ def frontier_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 
 
 def describe(table: pd.DataFrame, where: str) -> str:
-    """The prediction at half of the largest budget, its source and its error."""
+    """The prediction at half of the largest budget, its error and its source."""
     best = table[table["series"] == BEST]
     at = int((best["removed"] - best["removed"].max() / 2).abs().to_numpy().argmin())
     row = best.iloc[at]

@@ -31,8 +31,6 @@ TABLES: Final = {
     "evoesap-table-8": "EvoESAP, Table 8: writing and math",
     "evoesap-table-9": "EvoESAP, Table 9: multiple choice",
 }
-
-
 _SEARCHED: Final = {True: ", searched", False: ""}
 
 
@@ -47,7 +45,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class PaperChart:
-    """One figure of published results: of a block of a paper's table, not of a local model."""
+    """A chart of published results: of a block of a paper's table, not of a local model."""
 
     name: str
     page: str
@@ -68,7 +66,7 @@ def blocks_of(table: str) -> dict[str, Setting]:
 
 
 def block_of(table: str, block: str | None) -> Setting:
-    """The block "MODEL SPARSITY%" of a paper's table; the first if none is named."""
+    """The block "MODEL SPARSITY%" of a paper's table; None: the first."""
     if table not in TABLES:
         raise StatsError(unknown_name("table of a paper", table, TABLES))
     blocks = blocks_of(table)
@@ -92,11 +90,9 @@ def scores_of(setting: Setting) -> pd.DataFrame:
 
 
 def leaderboard(setting: Setting, weights: Mapping[str, float]) -> pd.DataFrame:
-    """Candidates of one block, best average rank first.
+    """Table `candidate, average_rank, average` and a column per benchmark, best rank first.
 
-    Returns:
-        ``candidate, average_rank, average`` and a column per benchmark. The original model has no
-        rank and comes last. Ranks are over the benchmarks shown, ties at their mean.
+    The original model has no rank and comes last. Ties have their mean rank.
     """
     scores = scores_of(setting)
     factors = ability_weights(scores.columns, ABILITIES, weights)
@@ -116,7 +112,7 @@ def source_of(table: str) -> str:
 
 def winners_of(table: str) -> Drawing:
     """Winner map over all blocks of a table (arXiv:2606.15716, Figure 2)."""
-    # Family only: cells are narrow, and no table has two models of one family.
+    # The family is enough: no table has two models of one.
     scores = {
         f"{each.model.split('-')[0]} {each.sparsity:.0%}": scores_of(each).drop(index=FULL)
         for each in settings_of(table)
@@ -124,8 +120,10 @@ def winners_of(table: str) -> Drawing:
     return winner_map.drawing(scores, made_by(source_of(table)), "winner-map")
 
 
-def _profile(name: str, setting: Setting) -> Drawing:
-    """Capability profile of one block, best average rank first (arXiv:2603.18492, Figure 3)."""
+def _draw(name: str, setting: Setting) -> Drawing:
+    """A chart by its name; the profile of one block is as arXiv:2603.18492, Figure 3."""
+    if name == "winner-map":
+        return winners_of(setting.table)
     scores = scores_of(setting)
     order = average_rank(scores.drop(index=FULL)).sort_values(kind="stable").index
     about = made_by(source_of(setting.table), setting.model, f"sparsity {setting.sparsity:.0%}")
@@ -138,10 +136,7 @@ _TITLES: Final = {
     "capability-radar": "The same as a radar",
     "winner-map": "Which candidate wins which benchmark, in every block of a table",
 }
-_DRAW: Final[dict[str, Callable[[Setting], Drawing]]] = {
-    **{name: partial(_profile, name) for name in ("capability", "capability-radar")},
-    "winner-map": lambda block: winners_of(block.table),
-}
 PAPER_CHARTS: Final = {
-    name: PaperChart(name, "evaluate", title, _DRAW[name]) for name, title in _TITLES.items()
+    name: PaperChart(name, "evaluate", title, partial(_draw, name))
+    for name, title in _TITLES.items()
 }

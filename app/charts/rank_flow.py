@@ -1,4 +1,4 @@
-"""Rank flow of a layer between two recipes: a line per expert, coloured if it crosses the cut."""
+"""Rank flow of one layer: a line per expert from its rank in A to that in B."""
 
 from functools import partial
 from typing import Final
@@ -12,13 +12,13 @@ from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.criterion_looks import side_colors
 from app.charts.theme import ink, muted, pinned, plain, themed
-from app.charts.traces import STILL_LEGEND, halo, stroke
+from app.charts.traces import STILL_LEGEND, Names, halo, stroke
 
 _ALONE: Final = {"only A": "solid", "only B": "dash"}  # A's own lines fall, B's own rise
 
 
 def most_moved(comparison: Comparison) -> int:
-    """The layer with the least agreement; the first of equals."""
+    """The first layer with the least agreement."""
     by_layer = comparison.by_layer
     return int(by_layer["layer"].to_numpy()[by_layer["agreement"].to_numpy().argmin()])
 
@@ -38,13 +38,9 @@ def draw(context: Context) -> Drawing:
 
 
 def bump(
-    table: pd.DataFrame,
-    names: tuple[str, str] = ("A", "B"),
-    *,
-    marked: int | None = None,
-    dark: bool = False,
+    table: pd.DataFrame, names: Names, *, marked: int | None = None, dark: bool = False
 ) -> go.Figure:
-    """Figure of the rows of one layer of a table `expert, kept_by, rank_a, rank_b`.
+    """Figure of one layer of a table `expert, kept_by, rank_a, rank_b`: a line per expert.
 
     Rank 0, the first to keep, is on top and shown as 1. `marked` is an expert to highlight.
     """
@@ -115,8 +111,7 @@ def describe(table: pd.DataFrame) -> str:
 
 
 def _paths(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """One path of lines, a break (NaN) after each."""
+    """One path of lines with NaN breaks: x and y."""
     ranks = rows[["rank_a", "rank_b"]].to_numpy(np.float32) + 1
-    breaks = np.full((len(rows), 1), np.nan, dtype=np.float32)
     x = np.tile(np.array([0, 1, np.nan], dtype=np.float32), len(rows))
-    return x, np.hstack([ranks, breaks]).ravel()
+    return x, np.pad(ranks, ((0, 0), (0, 1)), constant_values=np.nan).ravel()

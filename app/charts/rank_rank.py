@@ -1,4 +1,4 @@
-"""Rank under one recipe against rank under the other, all layers in one: binned, with quadrants."""
+"""Rank under one recipe against rank under the other, over all layers, binned."""
 
 import math
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.theme import CIVIDIS, colorbar, colorscale, ink, paper, plain, themed
-from app.charts.traces import as_float32, halo, note, pin_point, targets
+from app.charts.traces import Names, Place, as_float32, halo, note, pin_point, targets
 
 
 @chart("rank-rank", "compare")
@@ -26,17 +26,12 @@ def draw(context: Context) -> Drawing:
 
 
 def rank_rank(
-    table: pd.DataFrame,
-    names: tuple[str, str] = ("A", "B"),
-    *,
-    marked: tuple[int, int] | None = None,
-    dark: bool = False,
+    table: pd.DataFrame, names: Names, *, marked: Place | None = None, dark: bool = False
 ) -> go.Figure:
-    """Figure of a table `layer, expert, kept_by, rank_a, rank_b`, rank 0 first to keep.
+    """Figure of a table `layer, expert, kept_by, rank_a, rank_b`: experts per cell of both ranks.
 
-    Both axes are the rank as a share of the layer's experts, so that layers of different size fit
-    on one; the first to keep is at the top left. Cells count experts: thousands of points
-    would hide how many coincide. `marked` is a (layer, expert) to ring.
+    Both axes are the rank as a share of the layer's experts; the first to keep is at the top left.
+    Cells count experts, because thousands of points would hide how many coincide.
     """
     rows, columns, bins = _places(table)
     counts = np.zeros((bins, bins), dtype=np.float32)
@@ -90,7 +85,7 @@ def rank_rank(
 
 
 def _quadrants(fates: "pd.Series[str]", cut_a: float, dark: bool) -> Iterator[dict[str, Any]]:
-    """The number of experts in each quadrant, in its corner off the diagonal."""
+    """The number of experts in each quadrant, away from the diagonal."""
     look = {"bgcolor": paper(dark), "bordercolor": ink(dark), "borderpad": 2, "opacity": 0.92}
     above = {"xanchor": "right", "yanchor": "top", "xshift": -5, "yshift": -4}
     below = {"xanchor": "left", "yanchor": "bottom", "xshift": 5, "yshift": 4}
@@ -114,7 +109,7 @@ def describe(table: pd.DataFrame, tau: float) -> str:
 
 
 def brushed(table: pd.DataFrame, event: object) -> pd.DataFrame | None:
-    """The rows in the brushed region of the figure; None without one."""
+    """The rows in the brushed region of the figure, or None."""
     try:
         points = event["selection"]["points"]  # type: ignore[index]
         # The ring around the pinned expert has no number.
@@ -127,14 +122,10 @@ def brushed(table: pd.DataFrame, event: object) -> pd.DataFrame | None:
 
 
 def _places(table: pd.DataFrame) -> tuple[NDArray[np.integer], NDArray[np.integer], int]:
-    """Row (rank in B) and column (rank in A) of each expert's cell; the number of bins."""
+    """Row (rank in B) and column (rank in A) of each expert's cell, and the number of bins."""
     sizes = table.groupby("layer")["layer"].transform("size").to_numpy()
-    bins = _num_bins(len(table), int(sizes.max()))
+    # A power of two with about one or more experts per cell.
+    most = max(2, min(32, int(sizes.max()), math.isqrt(len(table))))
+    bins = 1 << (most.bit_length() - 1)
     columns, rows = (table[rank].to_numpy() * bins // sizes for rank in ("rank_a", "rank_b"))
     return rows, columns, bins
-
-
-def _num_bins(num_experts: int, largest_layer: int) -> int:
-    """A power of two with about one or more experts per cell."""
-    most = max(2, min(32, largest_layer, math.isqrt(num_experts)))
-    return 1 << (most.bit_length() - 1)

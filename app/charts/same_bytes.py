@@ -24,7 +24,6 @@ from pruning.planning.words import schedule_words
 WORDS: Final = {"atomic": "neurons", "expert": "whole experts"}
 _SYMBOLS: Final = {"atomic": "circle", "expert": "square"}
 CLAIMED: Final = "HEAPr, neurons global"
-_KINDS: Final = {ATOMIC_GRANULARITY: "neurons"}
 SAME_BYTES_COLUMNS: Final = (
     *("corpus", "granularity", "candidate", "removed", "bytes", "loss", "full", "change"),
     *("esap", "esap_low", "esap_high"),
@@ -34,11 +33,11 @@ _SAME: Final = 0.01
 
 
 def same_bytes_table(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
-    """Table of SAME_BYTES_COLUMNS: neurons and whole experts of the same size, size by size.
+    """Table of SAME_BYTES_COLUMNS: plans of neurons and of whole experts of the same size.
 
-    Those that were ranked on the corpus that they were measured on, or on none; of each corpus the
-    sizes that both kinds of plans reach, within 1% of the checkpoint's bytes. Sorted by corpus and
-    change of the loss; `removed` is the share of expert weights that goes, of the plans of neurons.
+    Only plans ranked on the evaluation corpus, or on none; per corpus the sizes that both kinds
+    reach within 1% of the bytes. Sorted by corpus and change of the loss; `removed` is the sparsity
+    of the plans of neurons.
     """
     table = evaluation_table(records)
     table = pool_draws(table.assign(series=table["granularity"] + table["schedule"], way=""))
@@ -48,7 +47,8 @@ def same_bytes_table(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     esap = table[table["measure"] == "esap"].set_index("evaluation")[["low", "high"]]
     rows = rows.assign(
         candidate=[
-            f"{criterion_label(row['criterion'])}, {_KINDS.get(row['granularity'], 'experts')} "
+            f"{criterion_label(row['criterion'])}, "
+            f"{WORDS[row['granularity']].removeprefix('whole ')} "
             f"{(schedule_words(row['schedule']) or 'uniform').removeprefix('neurons ')}"
             for row in rows.to_dict("records")
         ],
@@ -89,10 +89,9 @@ def draw(context: Context) -> Drawing:
 
 
 def same_bytes(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
-    """Figure of a table of `SAME_BYTES_COLUMNS`: a panel for each corpus.
+    """Figure of a table of `SAME_BYTES_COLUMNS`: a panel per corpus, a row per candidate.
 
-    A row a candidate, the least loss on top by the mean over corpora; neurons are circles, whole
-    experts squares, in the criterion's colour; the line at 0 is the original model.
+    The least mean loss is on top; neurons are circles, whole experts squares.
     """
     corpora = table["corpus"].unique().tolist()
     order = table.groupby("candidate", sort=False)["change"].mean().sort_values().index.tolist()
@@ -142,10 +141,7 @@ def same_bytes(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 
 
 def describe(table: pd.DataFrame) -> str:
-    """Who loses least where, in one sentence; then each corpus; then HEAPr against the baselines.
-
-    The candidates of the table (SAME_BYTES_COLUMNS) have about the same size.
-    """
+    """Who loses least where; then each corpus; then the claim of the HEAPr paper."""
     corpora = {
         str(corpus): rows.sort_values("change", kind="stable")
         for corpus, rows in table.groupby("corpus", sort=False)
@@ -163,7 +159,7 @@ def describe(table: pd.DataFrame) -> str:
 
 
 def _claim(corpora: Mapping[str, pd.DataFrame]) -> str:
-    """The claim of the HEAPr paper as measured here: global neurons against whole experts."""
+    """On how many corpora global neurons lose less than every plan of whole experts."""
     held, beaten = 0, 0
     for rows in corpora.values():
         own = rows.loc[rows["candidate"] == CLAIMED, "change"]

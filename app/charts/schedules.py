@@ -25,7 +25,7 @@ _NUMBERED_LAYERS: Final = 24  # more would leave no room for the numbers
 
 @dataclass(frozen=True, eq=False)
 class Sides:
-    """All schedules on the budget of a context, see `schedules_table`."""
+    """All schedules on one budget; see `schedules_table`."""
 
     table: pd.DataFrame
     counts: pd.DataFrame
@@ -40,12 +40,12 @@ class Sides:
 
 
 def selection_of(context: Context) -> Selection:
-    """The recipe with its statistics, and token counts if there are any."""
+    """The recipe with its statistics, and with token counts if there are any."""
     request = context.request
     if context.plan.schedule == MEASURED:
         return context.selection(request.model_copy(update={"schedule": MEASURED}))
     if context.ranking_criterion.source != "routed" and context.corpora:
-        # So that the frequency schedule has its numbers as well.
+        # The frequency schedule needs token counts.
         asked = {"schedule": FREQUENCY, "corpora": context.corpora}
         request = request.model_copy(update=asked)
     return context.selection(request)
@@ -63,12 +63,12 @@ def spending_of(context: Context, choice: PlanChoice) -> Spending:
 
 
 def sides_of(selection: Selection, spending: Spending, searched: pd.DataFrame) -> Sides:
-    """Every schedule on one budget, and searched ones."""
+    """Every schedule and searched ones, on one budget."""
     return Sides(*schedules_table(selection, spending, searched))
 
 
 def sides(context: Context) -> Sides:
-    """Every schedule on the budget and under the constraints of the context."""
+    """Every schedule on the budget of the context, under its constraints."""
     selection, spending = selection_of(context), spending_of(context, context.plan)
     if context.has_sensitivity and selection.sensitivity is None:
         asked = context.request.model_copy(update={"schedule": MEASURED})
@@ -92,10 +92,7 @@ def draw(context: Context) -> Drawing:
 
 
 def schedules_figure(table: pd.DataFrame, *, shown: str = "", dark: bool = False) -> go.Figure:
-    """Figure of a table `schedule, layer, kept, removed`: one row a schedule, one cell a layer.
-
-    Schedules stand in the order of the table, from the top; `shown` is the one to mark.
-    """
+    """Figure of a table `schedule, layer, kept, removed`: a row per schedule; `shown` is marked."""
     names = [str(name) for name in table["schedule"].unique()]
     layers = [str(layer) for layer in table["layer"].unique()]
     parts = table["kept"], table["kept"] / (table["kept"] + table["removed"])
@@ -129,7 +126,6 @@ def schedules_figure(table: pd.DataFrame, *, shown: str = "", dark: bool = False
     if shown in names:
         row = names.index(shown)
         edge = [box((-0.5, len(layers) - 0.5), (row - 0.5, row + 0.5), primary(dark), 3)]
-    # Rows from the top, the shown one in bold.
     labels = [f"<b>{plain(name)}</b>" if name == shown else plain(name) for name in names]
     labelled = layers[:: -(-len(layers) // _LABELLED_LAYERS)]
     return themed(

@@ -58,7 +58,7 @@ def search_of(context: Context) -> KnownSearch:
 
 
 def _searched(context: Context, name: str) -> tuple[KnownSearch, str]:
-    """The chosen search or that of the recipe, and the name of its chart."""
+    """The chosen search or that of the recipe, and the name of the drawing."""
     if context.search is None:
         return search_of(context), ""
     try:
@@ -78,14 +78,11 @@ def selection_of(context: Context, search: KnownSearch) -> Selection:
 
 
 def unseen_loss(context: Context, search: KnownSearch) -> PlanLoss | None:
-    """Loss of a search's best plan on held-out samples.
-
-    None if not evaluated, or if its sparsity differs from the context's.
-    """
+    """Loss of a search's best plan on held-out samples; None if it was not evaluated."""
     try:
         selection = selection_of(context, search)
         plan = context.keep(make_plan, selection, selection.request).plan
-    except UserError:  # no local statistics give the order of the search
+    except UserError:  # no local statistics give its order
         return None
     store = EvaluationStore(context.store.directories)
     losses = context.keep(stored_losses, store, context.model.identity)
@@ -116,8 +113,8 @@ def draw_best(context: Context) -> Drawing:
     """What the search's best schedule keeps."""
     search, name = _searched(context, "search-best")
     table = search.result.schedule()
-    about = about_search(search)
-    return Drawing(partial(schedule_bars, table), table, describe_bars(table), about, name)
+    figure = partial(schedule_bars, table)
+    return Drawing(figure, table, describe_bars(table), about_search(search), name)
 
 
 @chart("search-schedules", "plan")
@@ -152,8 +149,8 @@ def search_progress(
 ) -> go.Figure:
     """Figure of a search: every new candidate, the median of each generation, the best so far.
 
-    The tables are `generation, candidate, fitness, origin, is_new`, of which fitness may be
-    missing, and `generation, best, median`. Of the measure, higher is better.
+    The tables are `generation, candidate, fitness, origin, is_new` and `generation, best, median`;
+    higher fitness is better, NaN if given up.
     """
     new = history[history["is_new"]].dropna(subset=["fitness"])
     candidates = go.Scatter(
@@ -190,13 +187,13 @@ def search_progress(
             "title": "generation",
             "showgrid": False,
             "range": [-0.5, max(1, last) + 0.5],
-            # Explicit ticks for few generations: for one, Plotly would add ticks in between.
+            # Of few generations Plotly would also tick halves.
             "dtick": 1 if last <= 8 else None,
         },
         y={"title": plain(measure)},
         height=320,
     )
-    # The fitness of uniform, with which every search starts if it is feasible.
+    # Every search starts with uniform, if that is feasible.
     if (uniform := _uniform(history)) is not None:
         fig.add_hline(y=uniform, line={"color": ink(dark), "width": 1, "dash": "dot"})
         # The best is never below it.
@@ -213,7 +210,7 @@ def _uniform(history: pd.DataFrame) -> float | None:
 def describe_progress(
     history: pd.DataFrame, progress: pd.DataFrame, *, measure: str = "fitness"
 ) -> str:
-    """One sentence: initial and current best of the search."""
+    """One sentence: the initial and the current best."""
     if progress.empty:
         return "No generation is complete yet."
     first, last = progress.iloc[0], progress.iloc[-1]
@@ -227,9 +224,9 @@ def describe_progress(
 
 
 def schedule_bars(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
-    """Figure of a table `layer, experts, kept, removed, density`: a bar per layer.
+    """Figure of a table `layer, experts, kept, removed, density`: bars, with ticks at even shares.
 
-    A tick on each bar shows an even share of the same budget.
+    An even share keeps the same fraction of every layer on the same budget.
     """
     even = table["experts"] * table["kept"].sum() / table["experts"].sum()
     layers = [str(layer) for layer in table["layer"]]
@@ -277,7 +274,7 @@ def describe_bars(table: pd.DataFrame) -> str:
 def density_schedules(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Figure of a table `search, layer, density, kept, experts`: one line per search.
 
-    Density is the share of its experts that a layer keeps (arXiv:2603.06003, Fig. 1 and 3).
+    Density is the share of experts that a layer keeps (arXiv:2603.06003, Figures 1 and 3).
     """
     drawn = looks(table["search"].unique(), dark)
     lines = [

@@ -1,5 +1,6 @@
 """Layer sensitivity: a small line per layer, and a map of layers by sparsity."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -16,7 +17,7 @@ from pruning.allocation import Removed
 from pruning.planning.make import make_plan
 from pruning.planning.measured import removed_by
 from pruning.planning.ranking import needs_sensitivity
-from pruning.sensitivity.curves import Curves, Sensitivity
+from pruning.sensitivity.curves import Sensitivity
 
 COLUMNS: Final = ("layer", "experts", "removed", "share", "added", "cut", "added_at_cut")
 _CELL_PX, _LOW_CELL_PX = 110, 66  # height of a cell, for one or two rows, and for more
@@ -25,16 +26,8 @@ _COLUMNS: Final = {24: 6, 48: 8}  # layers, at most -> small lines side by side
 _MOST_COLUMNS: Final = 10
 
 
-class Measured(NamedTuple):
-    """The sensitivity of the plan's order, and the plan."""
-
-    found: Sensitivity
-    table: pd.DataFrame  # of COLUMNS
-    about: str
-
-
 def sensitivity_of(context: Context) -> Sensitivity:
-    """The curves of the plan's order; raises with how to measure them if there are none."""
+    """The curves of the plan's order; if there are none, an error that says how to measure them."""
     if context.sensitivity is None:
         raise needs_sensitivity(context.ranking.request)
     return context.sensitivity
@@ -55,41 +48,33 @@ def sensitivity_table(found: Sensitivity, sizes: dict[int, int], cut: Removed) -
     """
     rows = []
     for place, (layer, size) in enumerate(sizes.items()):
-        levels = np.unique(np.concatenate([each.layers[place].removed for each in found.curves]))
-        at_cut = _added(found.curves, place, cut[place])
-        for gone in levels.tolist():
-            added = _added(found.curves, place, gone)
-            rows.append((layer, size, gone, gone / size, added, cut[place], at_cut))
+        curves, pruned = [each.layers[place] for each in found.curves], cut[place]
+        at_cut = float(np.mean([curve.at(pruned) for curve in curves]))
+        for gone in np.unique(np.concatenate([curve.removed for curve in curves])).tolist():
+            added = float(np.mean([curve.at(gone) for curve in curves]))
+            rows.append((layer, size, gone, gone / size, added, pruned, at_cut))
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _added(curves: tuple[Curves, ...], place: int, gone: int) -> float:
-    return float(np.mean([each.layers[place].at(gone) for each in curves]))
-
-
-def _measured(context: Context) -> Measured:
+def _draw(context: Context, figure: Callable[..., go.Figure]) -> Drawing:
     found = sensitivity_of(context)
     plan = context.shown.plan if context.shown else make_plan(context.first, context.request).plan
     sizes = {layer.index: layer.num_experts for layer in context.model.layers}
     table = sensitivity_table(found, sizes, removed_by(plan, sizes, context.model))
-    names = ", ".join(each.name for each in found.curves)
-    return Measured(found, table, context.about(context.about_plan(), names))
+    about = context.about(context.about_plan(), ", ".join(each.name for each in found.curves))
+    return Drawing(partial(figure, table), table, describe(table, corpora_said(found)), about)
 
 
 @chart("layer-sensitivity", "plan", reads_plan=True)
 def draw_lines(context: Context) -> Drawing:
     """Layer sensitivity, with the plan's cut."""
-    found, table, about = _measured(context)
-    alt = describe(table, corpora_said(found))
-    return Drawing(partial(sensitivity_lines, table), table, alt, about)
+    return _draw(context, sensitivity_lines)
 
 
 @chart("layer-sensitivity-map", "plan", reads_plan=True)
 def draw_map(context: Context) -> Drawing:
     """What each share of a layer's experts costs, with the plan's cut."""
-    found, table, about = _measured(context)
-    alt = describe(table, corpora_said(found))
-    return Drawing(partial(sensitivity_map, table), table, alt, about)
+    return _draw(context, sensitivity_map)
 
 
 class _Row(NamedTuple):
@@ -176,10 +161,13 @@ def sensitivity_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         customdata=[(row.layer, row.cut, row.experts, row.added_at_cut) for row in rows],
         **hover,
     )
+    base_x = [value for left, _ in corners for value in (left, left + _WIDE, None)]
+    base_y = [value for _, low in corners for value in (low, low, None)]
+    zeros = stroke(base_x, base_y, muted(dark), 1)
     high = -(-len(rows) // wide)
     hidden = {"showticklabels": False, "showgrid": False, "showline": False}
     return themed(
-        [_bases(corners, dark), line, _names(rows, corners, dark), marks],
+        [zeros, line, _names(rows, corners, dark), marks],
         dark,
         x={
             **hidden,
@@ -190,13 +178,6 @@ def sensitivity_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         height=70 + high * (_CELL_PX if high < 3 else _LOW_CELL_PX),
         showlegend=True,
     )
-
-
-def _bases(corners: list[tuple[int, int]], dark: bool) -> go.Scatter:
-    """The zero line in each cell."""
-    x = [value for left, _ in corners for value in (left, left + _WIDE, None)]
-    y = [value for _, low in corners for value in (low, low, None)]
-    return stroke(x, y, muted(dark), 1)
 
 
 def _names(rows: list[_Row], corners: list[tuple[int, int]], dark: bool) -> go.Scatter:

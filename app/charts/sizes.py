@@ -29,12 +29,11 @@ def draw(context: Context) -> Drawing:
 
 
 def sizes_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
-    """Figure of a table `part, before, after`, in bytes: two stacked bars, parts in table order."""
-    unit, name = byte_unit(max(table["before"].sum(), table["after"].sum()))
-    totals = {"before": float(table["before"].sum()), "after": float(table["after"].sum())}
-    bars = []
-    for index, (part, *sizes) in enumerate(table[["part", "before", "after"]].to_numpy().tolist()):
-        bars.append(_segment(index, part, sizes, totals, dark))
+    """Figure of a table `part, before, after` in bytes: two stacked bars."""
+    totals = {row: float(table[row].sum()) for row in ("before", "after")}
+    unit, name = byte_unit(max(totals.values()))
+    rows = table[["part", "before", "after"]].to_numpy().tolist()
+    bars = [_segment(place, part, sizes, totals, dark) for place, (part, *sizes) in enumerate(rows)]
     widest = max(totals.values()) / unit
     return themed(
         bars,
@@ -46,18 +45,18 @@ def sizes_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
             for row, total in totals.items()
         ],
         barmode="stack",
-        # A legend takes at most half of the height: six lines in a narrow column.
+        # A legend has up to six lines in a narrow column: half of the height.
         height=264,
         bargap=0.3,
         showlegend=True,
         legend={"traceorder": "normal"},
-        # Labels of one size, or none: plotly would shrink each to its own segment.
+        # Labels of one size, or none: plotly would shrink each to its segment.
         uniformtext={"minsize": 11, "mode": "hide"},
     )
 
 
 def describe(table: pd.DataFrame) -> str:
-    """One sentence: total before and after, and the part that saves most."""
+    """One sentence: both totals, and the part that saves most."""
     before, after = float(table["before"].sum()), float(table["after"].sum())
     most = table.assign(saved=table["before"] - table["after"]).sort_values("saved").iloc[-1]
     if before == 0 or after >= before:
@@ -69,7 +68,7 @@ def describe(table: pd.DataFrame) -> str:
 
 
 def size_text(num_bytes: float) -> str:
-    """Three significant digits in GiB, or in MiB below one GiB."""
+    """Three significant digits in GiB, or in MiB below 1 GiB."""
     value, name = (num_bytes / _GIB, "GiB") if num_bytes >= _GIB else (num_bytes / _MIB, "MiB")
     digits = 0 if value >= 100 else 1 if value >= 10 else 2
     return f"{value:.{digits}f} {name}"
@@ -96,7 +95,7 @@ def _segment(
             "color": color,
             "line": {"color": paper(dark), "width": 1},
             "pattern": {
-                # The default, "replace", would draw coloured lines on a transparent background.
+                # "replace", the default, draws coloured lines on a transparent ground.
                 "fillmode": "overlay",
                 "shape": PATTERNS[index % len(PATTERNS)],
                 "fgcolor": ink(dark) if contrast(ink(dark), color) > 3 else paper(dark),

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from numpy.typing import NDArray
+from plotly.colors import hex_to_rgb
 from plotly.subplots import make_subplots
 
 from analysis.ranking.overlap import kept_counts
@@ -17,15 +18,13 @@ from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.criterion_looks import looks
 from app.charts.theme import CLEAR, apply_theme, muted, paper, plain
-from app.charts.traces import halo, heat, layer_axis, pin, series, stroke
+from app.charts.traces import Place, halo, heat, layer_axis, pin, series, stroke
 from app.tables.ranked import Ranked
 
 _MEASURES: Final = (
     ("gap", "gap at the cut (wider is clearer)"),
     ("band", "experts in the ambiguous band (fewer is clearer)"),
 )
-
-
 _VEIL: Final = 0.3  # light: the order of pruned experts must stay readable
 
 
@@ -38,11 +37,11 @@ def _rankings(context: Context) -> list[Ranked]:
 def ranked_experts(panels: Sequence[Ranked], sparsity: Fraction) -> pd.DataFrame:
     """Table `panel, layer, expert, rank, value, kept`: the expert map of each criterion.
 
-    `rank` 0 is kept first; `value` is the saliency rescaled to 0..1 in its layer.
+    Rank 0 is the first to keep; `value` is the saliency rescaled to 0..1 in its layer.
     """
     tables = []
     for ranked in panels:
-        order, values = ranked.order, rescale(ranked.saliency)
+        order = ranked.order
         rows, ranks = np.nonzero(order >= 0)
         experts = order[rows, ranks]
         columns = {
@@ -50,7 +49,7 @@ def ranked_experts(panels: Sequence[Ranked], sparsity: Fraction) -> pd.DataFrame
             "layer": np.array([layer.index for layer in ranked.grid.layers])[rows],
             "expert": experts,
             "rank": ranks,
-            "value": values[rows, experts],
+            "value": rescale(ranked.saliency)[rows, experts],
             "kept": ranks < kept_counts(ranked.grid, sparsity)[rows],
         }
         tables.append(pd.DataFrame(columns))
@@ -87,10 +86,10 @@ def draw_separation(context: Context) -> Drawing:
 
 
 def separation_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
-    """Figure of a table `layer, panel, gap, band`: per layer, the panels' two measures as dots.
+    """Figure of a table `layer, panel, gap, band`: both measures per layer, a dot per panel.
 
-    `gap` is the rescaled saliency of the last kept expert minus that of the first pruned;
-    `band` the share of experts within 0.05 of the boundary. Layer 0 is on top.
+    `gap` is the rescaled saliency of the last kept expert minus that of the first pruned; `band`
+    the share of experts within 0.05 of the boundary.
     """
     fig = make_subplots(1, 2, shared_yaxes=True, horizontal_spacing=0.05)
     layers, panels = sorted(table["layer"].unique()), looks(table["panel"].unique(), dark)
@@ -138,13 +137,11 @@ def separation_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 
 
 def stratification_figure(
-    table: pd.DataFrame, *, marked: tuple[int, int] | None = None, dark: bool = False
+    table: pd.DataFrame, *, marked: Place | None = None, dark: bool = False
 ) -> go.Figure:
-    """Figure of a table `panel, layer, expert, rank, value, kept`: the expert map to export.
+    """Figure of a table of `ranked_experts`: the expert map to export.
 
-    `rank` counts from 0, first to keep; `value` is the saliency rescaled to 0..1 in its layer;
-    `kept` is a bool. Layer 0 on top, rank 1 on the left, veiled right of the cut; `marked` is a
-    (layer, expert) to frame.
+    Rank 1 is on the left; right of the cut is veiled. `marked` is a (layer, expert) to frame.
     """
     names = list(table["panel"].unique())
     layers = sorted(table["layer"].unique())
@@ -197,7 +194,7 @@ def stratification_figure(
 
 
 def describe(table: pd.DataFrame) -> str:
-    """One sentence on a table of `separation_figure`: the panel that separates most clearly."""
+    """One sentence on a table of `separation_figure`: panels by how clearly they separate."""
     cut = table.dropna(subset=["gap", "band"])
     if cut.empty:
         return "No layer has a cut to judge: nothing is pruned."
@@ -210,7 +207,7 @@ def describe(table: pd.DataFrame) -> str:
 
 
 def describe_map(table: pd.DataFrame) -> str:
-    """One sentence on a table of `stratification_figure`: experts kept, agreement of panels."""
+    """One sentence on a table of `ranked_experts`: experts kept, agreement of the criteria."""
     kept = {
         str(name): set(zip(rows["layer"], rows["expert"], strict=True))
         for name, rows in table[table["kept"]].groupby("panel", sort=False)
@@ -230,13 +227,11 @@ def _cut(rows: pd.DataFrame, layers: list[int], dark: bool) -> list[go.Scatter]:
     kept, sizes = counts["sum"].to_numpy(), counts["size"].to_numpy()
     if (kept == sizes).all():
         return []
-    left_x, left_y = _staircase(kept)
-    right_x, right_y = _staircase(sizes)
-    red, green, blue = (int(paper(dark)[start : start + 2], 16) for start in (1, 3, 5))
-    edge = np.concatenate([left_x, right_x[::-1]]), np.concatenate([left_y, right_y[::-1]])
-    veil = stroke(*edge, CLEAR, 0, fill="toself")
-    veil.fillcolor = f"rgba({red},{green},{blue},{_VEIL})"
-    return [veil, *(stroke(left_x, left_y, *look) for look in halo(dark))]
+    left, right = _staircase(kept), _staircase(sizes)
+    x, y = (np.concatenate([here, there[::-1]]) for here, there in zip(left, right, strict=True))
+    red, green, blue = hex_to_rgb(paper(dark))
+    veil = stroke(x, y, CLEAR, 0, fill="toself", fillcolor=f"rgba({red},{green},{blue},{_VEIL})")
+    return [veil, *(stroke(*left, *look) for look in halo(dark))]
 
 
 def _staircase(counts: NDArray[np.integer]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -1,11 +1,13 @@
 """Colours and layout of all figures, light and dark."""
 
+import html
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import plotly.graph_objects as go
+from plotly.colors import hex_to_rgb
 
 PLOTLY_CONFIG: Final[dict[str, Any]] = {
     "displaylogo": False,
@@ -79,7 +81,7 @@ def color_at(share: float, stops: Sequence[str] = CIVIDIS) -> str:
     """The colour that a colour scale shows at a share 0..1 of its range."""
     place = min(max(share, 0.0), 1.0) * (len(stops) - 1)
     below = min(int(place), len(stops) - 2)
-    parts = zip(_rgb(stops[below]), _rgb(stops[below + 1]), strict=True)
+    parts = zip(hex_to_rgb(stops[below]), hex_to_rgb(stops[below + 1]), strict=True)
     mixed = [round(low + (high - low) * (place - below)) for low, high in parts]
     return "#{:02x}{:02x}{:02x}".format(*mixed)
 
@@ -97,8 +99,8 @@ def text_on(background: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Text that plotly shows literally: it would interpret tags and links in a model's name."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    """Text escaped for plotly, which would interpret tags and links in a model's name."""
+    return html.escape(text, quote=False)
 
 
 def themed(
@@ -111,8 +113,7 @@ def themed(
 ) -> go.Figure:
     """A figure of traces with one x and one y axis, in the theme.
 
-    Equals building it and calling `apply_theme`, but plotly validates once, and
-    pages draw some at every click. Given axes and layout override the theme;
+    As `apply_theme`, but faster: plotly validates once. Given axes and layout override the theme;
     the title of an axis is its text alone.
     """
     axes = {"xaxis": _axis(dark, x), "yaxis": _axis(dark, y)}
@@ -127,10 +128,7 @@ def apply_theme(
     y: Mapping[str, Any] | None = None,
     **layout: Any,
 ) -> go.Figure:
-    """Put a figure of any number of axes into the theme; returns the same figure.
-
-    Arguments for all x and y axes and the layout are as for `themed`.
-    """
+    """Put a figure with any axes into the theme, in place; arguments as for `themed`."""
     given: dict[str, Any] = fig.layout.to_plotly_json()
     axes = {"xaxis": x, "yaxis": y} | {
         name: x if name[0] == "x" else y for name in given if name[1:].startswith("axis")
@@ -178,7 +176,7 @@ def _axis(dark: bool, changes: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with the entries of `changes`; mappings within are merged in turn."""
+    """`base` with `changes`, merged recursively."""
     merged = dict(base)
     for key, value in changes.items():
         old = merged.get(key)
@@ -189,13 +187,12 @@ def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 
 
 def add_provenance(fig: go.Figure, text: str) -> go.Figure:
-    """Add a provenance footer; returns the same figure, taller by the footer.
+    """Add a provenance footer, in place: exported figures travel without their page.
 
-    Model and revision, hash of the statistics, criterion, sparsity, version and date belong in
-    `text`: a figure travels without the page it was made on.
+    `text` has model, revision, statistics, criterion, sparsity, version and date.
     """
-    # Plotly places annotations against the plot, so the distance to the figure's edge is the
-    # margin, which must be wide enough that tick labels and axis titles do not widen it.
+    # Plotly positions annotations relative to the plot, so the distance to the figure's edge is the
+    # margin, which must be so wide that tick labels and axis titles do not widen it.
     lines = textwrap.wrap(text, _FOOTER_CHARACTERS, break_on_hyphens=False)
     bottom = _AXIS_MARGIN + _FOOTER_LINE * len(lines)
     if fig.layout.height is not None:
@@ -218,7 +215,7 @@ def add_provenance(fig: go.Figure, text: str) -> go.Figure:
 
 
 def colorbar(title: str, dark: bool, **changes: Any) -> dict[str, Any]:
-    """A slim colour bar whose title reads along it."""
+    """A slim colour bar with its title along it."""
     return {
         "title": {"text": title, "side": "right", "font": {"size": SMALL_SIZE, "color": ink(dark)}},
         "thickness": 12,
@@ -228,13 +225,10 @@ def colorbar(title: str, dark: bool, **changes: Any) -> dict[str, Any]:
     }
 
 
-def _rgb(color: str) -> tuple[int, int, int]:
-    return int(color[1:3], 16), int(color[3:5], 16), int(color[5:7], 16)
-
-
 def _luminance(color: str) -> float:
     linear = (
         part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
-        for part in (value / 255 for value in _rgb(color))
+        for part in (value / 255 for value in hex_to_rgb(color))
     )
-    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    weights = (0.2126, 0.7152, 0.0722)
+    return float(sum(weight * part for weight, part in zip(weights, linear, strict=True)))

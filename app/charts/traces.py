@@ -8,16 +8,10 @@ import pandas as pd
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from app.charts.theme import (
-    Look,
-    colorbar,
-    colorscale,
-    ink,
-    muted,
-    paper,
-    pinned,
-    plain,
-)
+from app.charts.theme import Look, colorbar, colorscale, ink, muted, paper, pinned, plain
+
+Place = tuple[int, int]  # a layer and an expert
+Names = tuple[str, str]  # of the compared recipes A and B
 
 STILL_LEGEND: Final = {"itemclick": False, "itemdoubleclick": False, "traceorder": "normal"}
 # Colours of an overlap: its distance above chance, see `above_chance`.
@@ -27,7 +21,7 @@ OVERLAP_AXIS: Final = {"range": [-0.03, 1.06], "tickformat": ".1f"}
 
 
 def series(look: Look, name: str, points: tuple[Any, Any], hover: str, **more: Any) -> go.Scatter:
-    """The line of a series over points, their x and y."""
+    """The line of a series through points (x, y)."""
     mark, mode = more.pop("marker", {}), more.pop("mode", "lines+markers")
     line = {"color": look.color, "width": 2, "dash": look.dash}
     return go.Scatter(
@@ -69,20 +63,20 @@ def around(x: float, y: float, reach: float = 0.5) -> tuple[list[float], list[fl
 
 
 def box(x: tuple[float, float], y: tuple[float, float], color: str, width: float) -> dict[str, Any]:
-    """The shape of a rectangle between the ends of `x` and `y`."""
+    """A rectangle between the ends of `x` and `y`, as a shape."""
     ends = {"x0": x[0], "x1": x[1], "y0": y[0], "y1": y[1]}
     return {"type": "rect", **ends, "line": {"color": color, "width": width}}
 
 
 def pin(x: float, y: float, dark: bool, axes: str = "") -> list[dict[str, Any]]:
-    """The frame around the cell of the pinned expert, as shapes; `axes` is "2" of x2 and y2."""
+    """Shapes that frame the cell of the pinned expert; `axes` is "2" for x2 and y2."""
     ends, place = ((x - 0.5, x + 0.5), (y - 0.5, y + 0.5)), {"xref": f"x{axes}", "yref": f"y{axes}"}
     looks = (paper(dark), 5), (pinned(dark), 3)
     return [box(*ends, color, width) | place for color, width in looks]
 
 
-def pin_point(points: Iterable[Any], place: tuple[int, int], dark: bool) -> go.Scatter:
-    """The ring around points, their x and y, of the pinned expert of this layer and number."""
+def pin_point(points: Iterable[Any], place: Place, dark: bool) -> go.Scatter:
+    """A ring around the points (x, y) of the pinned expert."""
     x, y = points
     name = f"pinned: layer {place[0]}, expert {place[1]}"
     line = {"color": pinned(dark), "width": 3}
@@ -129,18 +123,18 @@ def spread(values: Any, low: Any, high: Any, **more: Any) -> dict[str, Any]:
 
 
 def cells_of(table: pd.DataFrame, layers: Sequence[int]) -> tuple[tuple[Any, Any], tuple[int, int]]:
-    """Row and column of each row `layer, expert` in a grid of these layers; the grid's shape."""
+    """Grid row and column of each `layer, expert` of a table, and the shape of the grid."""
     rows, experts = np.searchsorted(layers, table["layer"].to_numpy()), table["expert"].to_numpy()
     return (rows, experts), (len(layers), int(experts.max()) + 1)
 
 
 def rows_height(layers: Sequence[int], pixels: int, around: int) -> int:
-    """Height of a heat map with one row per layer of these pixels, less for many rows."""
+    """Height of a heat map with `pixels` per layer, within bounds, plus `around`."""
     return int(np.clip(len(layers) * pixels, 190, 470)) + around
 
 
 def layer_axis(layers: Sequence[int], every: int | None = None, **more: Any) -> dict[str, Any]:
-    """The axis of layer rows, the first on top, thinned labels of decoder indices.
+    """The axis of layer rows, the first on top, with every n-th decoder index.
 
     Rows are positions, so that layers without experts leave no gap.
     """
@@ -155,5 +149,5 @@ def layer_axis(layers: Sequence[int], every: int | None = None, **more: Any) -> 
 
 
 def as_float32(values: Any) -> NDArray[np.float32]:
-    """Numbers as float32, as sent to the browser."""
+    """Numbers as float32: half the bytes for the browser."""
     return np.asarray(values, dtype=np.float32)

@@ -20,13 +20,12 @@ from app.charts.traces import note
 
 _NOBODY = "#e9eef1"
 _ROOMY = 16  # letters that fit a cell at the default font size
-# On the narrowest page, at the default and the narrow size; longer names are cut,
-# and shown on hover.
+# On the narrowest page, at the default and the small font size; longer names are cut.
 _LETTERS_OF_A_ROW, _NARROW_LETTERS_OF_A_ROW = 78, 92
 
 
 def drawing(scores: Mapping[str, pd.DataFrame], about: str, name: str = "") -> Drawing:
-    """The winner map of settings, each with its candidates x benchmarks, see `score_table`."""
+    """The winner map of settings, each with a `score_table`: candidates x benchmarks."""
     blocks = [winners(table).assign(setting=setting) for setting, table in scores.items()]
     rows = pd.concat(blocks, ignore_index=True)[["setting", *WINNER_COLUMNS]]
     return Drawing(partial(winner_map, rows), rows, describe(rows), about, name)
@@ -36,9 +35,8 @@ def drawing(scores: Mapping[str, pd.DataFrame], about: str, name: str = "") -> D
 def draw(context: Context) -> Drawing:
     """Which candidate stays closest.
 
-    The candidate with the highest ESAP for each sparsity and corpus.
-
-    Only the usual setup competes: on fewer samples a candidate may win by chance.
+    The highest ESAP for each sparsity and corpus, in the usual setup: on fewer samples a candidate
+    may win by chance.
     """
     results = evaluations(context)
     rows = results[(results["measure"] == "esap") & (results["way"] == "")]
@@ -59,16 +57,13 @@ def draw(context: Context) -> Drawing:
 def winner_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Figure of a table of `setting` and the leaderboard's WINNER_COLUMNS, a row per cell.
 
-    A cell without a winner shows why (all scores 0, or one candidate); `+n` after
-    a name counts ties for first place. Each row shows its number of candidates.
+    A cell without a winner says why; `+n` after a name counts ties for first place.
     """
-    # Each row's setting, and below it the number of candidates.
     counts = table.groupby("setting")["candidates"].transform("max").astype(int).map(_counted)
     table = table.assign(setting=table["setting"].astype(str).map(plain) + "<br>" + counts)
     settings = list(dict.fromkeys(table["setting"]))
     benchmarks = list(dict.fromkeys(table["benchmark"]))
     names = list(dict.fromkeys(name for name in table["winner"] if name))
-    # Of the criterion; the cell also shows the name, so colour is not needed.
     colors = {name: look.color for name, look in looks(names, dark).items()}
     codes = {name: place + 1 for place, name in enumerate(names)} | {"": 0}
     every = pd.MultiIndex.from_product([settings, benchmarks])
@@ -96,7 +91,7 @@ def winner_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         hovertemplate="%{y}, %{x}<br>%{customdata}<extra></extra>",
     )
     known = table[table["winner"].notna()].to_dict("records")
-    # Letters that fit a cell, at the default size or, if few, at the narrow one.
+    # Letters that fit a cell, at the default font size or, if few, at the small one.
     room = _LETTERS_OF_A_ROW // len(benchmarks)
     if room < _ROOMY:
         room = min(_ROOMY - 1, _NARROW_LETTERS_OF_A_ROW // len(benchmarks))
@@ -104,7 +99,7 @@ def winner_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     return themed(
         [heatmap],
         dark,
-        # None: plotly turns the names only where they would meet.
+        # None: plotly turns the names only if they would overlap.
         x=axis | {"side": "top", "tickangle": None if room >= _ROOMY else -50},
         y=axis | {"autorange": "reversed"},
         annotations=[_cell_text(row, colors, room) for row in known],
@@ -146,7 +141,7 @@ def _cell_text(row: Mapping[Hashable, Any], colors: dict[str, str], room: int) -
 
 
 def _lines(name: str, room: int, *, most: int) -> list[str]:
-    """A name on at most `most` lines of `room` letters, cut with a dot."""
+    """A name on at most `most` lines of `room` letters; a cut one ends in a dot."""
     lines = textwrap.wrap(name, room, break_on_hyphens=False)
     rest = " ".join(lines[most - 1 :]) if most > 1 else name
     last = rest if len(rest) <= room else f"{rest[: room - 2].rstrip(' ,')}."

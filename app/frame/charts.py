@@ -12,8 +12,7 @@ import streamlit as st
 from analysis.errors import UserError
 from app.charts.chart import Drawing
 from app.charts.context import Context
-from app.charts.enlarged import enlarged
-from app.charts.files import figure_html, figure_image
+from app.charts.files import enlarged, figure_html, figure_image
 from app.charts.listing import CHARTS
 from app.charts.theme import PLOTLY_CONFIG
 from app.frame.notes import inform

@@ -27,7 +27,7 @@ def curve():
     man = pd.DataFrame({"sparsity": sparsity, "overlap": [0.6, 0.9, 0.95], "series": "MAN"})
     reap = pd.DataFrame({"sparsity": sparsity, "overlap": [0.4, np.nan, 0.8], "series": "REAP"})
     table = pd.concat([man, reap], ignore_index=True)
-    return table.assign(chance=table["sparsity"])
+    return table.assign(chance=table["sparsity"], kind="pairs")
 
 
 @pytest.fixture

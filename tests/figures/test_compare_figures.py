@@ -10,6 +10,8 @@ from app.charts import rank_flow as bump
 from app.charts.criterion_looks import criterion_look
 from app.charts.theme import contrast, paper, series_color
 
+NAMES = ("REAP, code, 50%", "MAN, code, 50%")
+
 
 @pytest.fixture
 def compared():
@@ -27,7 +29,7 @@ def compared():
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_map_has_a_cell_for_each_expert_and_none_elsewhere(compared, dark):
-    cells = kept_by.kept_by_map(compared, dark=dark).data[0]
+    cells = kept_by.kept_by_map(compared, NAMES, dark=dark).data[0]
     assert cells.z.tolist() == [[0, 1, 2, 3], [3, 0, len(FATES), len(FATES)]]
     # Ranks are read as people count: from 1.
     assert cells.customdata[0, 1].tolist() == [2, 4]
@@ -35,7 +37,7 @@ def test_map_has_a_cell_for_each_expert_and_none_elsewhere(compared, dark):
 
 
 def test_cells_that_only_one_keeps_bear_a_stroke_of_its_own_slope(compared):
-    _, only_a, only_b, *_ = kept_by.kept_by_map(compared).data
+    _, only_a, only_b, *_ = kept_by.kept_by_map(compared, NAMES).data
     for trace, expert, slope in ((only_a, 1, -1), (only_b, 2, 1)):
         x, y = trace.x[:2], trace.y[:2]
         assert x.mean() == pytest.approx(expert)
@@ -75,7 +77,7 @@ def test_map_description(compared):
 
 
 def test_bins_hold_every_expert_once_and_the_cut_parts_them(compared):
-    fig = rank_rank.rank_rank(compared)
+    fig = rank_rank.rank_rank(compared, NAMES)
     counts = np.nan_to_num(fig.data[0].z)
     assert counts.sum() == 6
     # Two bins: both kept at the top left, in rows B and in columns A.
@@ -92,7 +94,7 @@ def test_bins_hold_every_expert_once_and_the_cut_parts_them(compared):
 
 
 def test_a_brushed_region_gives_its_experts(compared):
-    targets = rank_rank.rank_rank(compared).data[1]
+    targets = rank_rank.rank_rank(compared, NAMES).data[1]
     # Two by two cells, numbered along the rows, which are ranks in B: see the counts above.
     assert sorted(targets.customdata.tolist()) == [0, 1, 2, 3]
     event = {"selection": {"points": [{"customdata": 1}, {"customdata": 2}]}}
@@ -115,14 +117,14 @@ def test_nothing_brushed(compared, event):
 
 
 def test_a_marked_expert_is_framed(compared):
-    plain, framed = (kept_by.kept_by_map(compared, marked=place) for place in (None, (7, 1)))
+    plain, framed = (kept_by.kept_by_map(compared, NAMES, marked=place) for place in (None, (7, 1)))
     assert not plain.layout.shapes
     # The second row, the second expert.
     ring = framed.layout.shapes[-1]
     assert (ring.x0, ring.x1, ring.y0, ring.y1) == (0.5, 1.5, 0.5, 1.5)
-    assert not kept_by.kept_by_map(compared, marked=(4, 1)).layout.shapes
+    assert not kept_by.kept_by_map(compared, NAMES, marked=(4, 1)).layout.shapes
     # The second of two in both orders.
-    ring = rank_rank.rank_rank(compared, marked=(7, 0)).data[-1]
+    ring = rank_rank.rank_rank(compared, NAMES, marked=(7, 0)).data[-1]
     assert (list(ring.x), list(ring.y)) == ([0.75], [0.75])
     cell = {"customdata": 0}
     alone, with_ring = (
@@ -172,7 +174,7 @@ def trace(fig, name):
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_each_expert_is_a_line_from_its_rank_in_a_to_that_in_b(layer, dark):
-    fig = bump.bump(layer, dark=dark)
+    fig = bump.bump(layer, NAMES, dark=dark)
     ends = {
         name: trace(fig, name).y[:2].tolist() for name in ("both", "neither", "only A", "only B")
     }
@@ -187,8 +189,8 @@ def test_each_expert_is_a_line_from_its_rank_in_a_to_that_in_b(layer, dark):
 
 
 def test_a_marked_expert_has_a_line_of_its_own(layer):
-    assert list(trace(bump.bump(layer, marked=2), "expert 2").y) == [3, 4]
-    assert not [each for each in bump.bump(layer, marked=9).data if each.name == "expert 9"]
+    assert list(trace(bump.bump(layer, NAMES, marked=2), "expert 2").y) == [3, 4]
+    assert not [each for each in bump.bump(layer, NAMES, marked=9).data if each.name == "expert 9"]
 
 
 def test_names_are_shown_as_written(layer):
@@ -197,11 +199,11 @@ def test_names_are_shown_as_written(layer):
 
 
 def test_the_cut_lies_below_the_last_kept(layer):
-    cut = bump.bump(layer).data[-1]
+    cut = bump.bump(layer, NAMES).data[-1]
     assert cut.y == (2.5, 2.5, 2.5, 2.5)
     # A keeps three, B two.
     layer.loc[2, "kept_by"] = "only A"
-    assert bump.bump(layer).data[-1].y == (3.5, 3.5, 2.5, 2.5)
+    assert bump.bump(layer, NAMES).data[-1].y == (3.5, 3.5, 2.5, 2.5)
 
 
 def test_a_layer_of_128_is_small_on_the_wire():
@@ -215,7 +217,7 @@ def test_a_layer_of_128_is_small_on_the_wire():
             "rank_b": generator.permutation(128),
         }
     )
-    assert len(bump.bump(table).to_json()) < 24 * 1024
+    assert len(bump.bump(table, NAMES).to_json()) < 24 * 1024
 
 
 def test_a_large_model_is_binned():
@@ -230,13 +232,13 @@ def test_a_large_model_is_binned():
             "rank_b": ranks[1],
         }
     )
-    fig = rank_rank.rank_rank(table)
+    fig = rank_rank.rank_rank(table, NAMES)
     assert fig.data[0].z.shape == (32, 32)
     assert len(fig.to_json()) < 28 * 1024
-    assert len(kept_by.kept_by_map(table).to_json()) < 64 * 1024
+    assert len(kept_by.kept_by_map(table, NAMES).to_json()) < 64 * 1024
 
 
 def test_legend_counts_every_fate(compared):
-    names = [trace.name for trace in kept_by.kept_by_map(compared).data[3:]]
+    names = [trace.name for trace in kept_by.kept_by_map(compared, NAMES).data[3:]]
     assert [name.split(":")[1].strip() for name in names] == ["2", "1", "1", "2"]
     assert [name.split("  ")[0].split(":")[0] for name in names] == list(FATES)

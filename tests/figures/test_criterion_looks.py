@@ -85,8 +85,10 @@ def figures_of(label, name, dark):
     """Figures in which a criterion is one series of two, and never the first."""
     both = ["MAN" if label != "MAN" else "REAP", label]
     pairs = [(series, share) for series in both for share in (0.25, 0.5)]
-    curve = pd.DataFrame(pairs, columns=["series", "sparsity"]).assign(overlap=0.6, chance=0.5)
-    yield overlap_curve.overlap_curve(curve, dark=dark)
+    curve = pd.DataFrame(pairs, columns=["series", "sparsity"]).assign(
+        overlap=0.6, chance=0.5, kind="pairs"
+    )
+    yield overlap_curve.overlap_curve(curve, sparsity=0.5, dark=dark)
     parts = curve.assign(criterion=curve["series"], tokens=100, corpus="code")
     yield overlap_by_tokens.parts_curve(parts, dark=dark)
     cuts = pd.DataFrame({"panel": both, "layer": 3, "gap": 0.1, "band": 0.2})
@@ -118,7 +120,18 @@ def figures_of(label, name, dark):
 
 
 @pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("name", EVERY)
+def test_a_series_has_the_look_of_its_criterion_by_label_or_name(dark):
+    for name in EVERY:
+        look = criterion_look(name, dark)
+        for words in (name, f"{get_criterion(name).label} on code", f"{name}, layer"):
+            (drawn,) = looks([words], dark).values()
+            assert (drawn.color, drawn.symbol) == (look.color, look.symbol), words
+
+
+# The look of a criterion is the same on every chart, so a few stand for all of them.
+@pytest.mark.parametrize(
+    ("name", "dark"), [("reap", False), ("camera-p", True), ("1,1,2", True), ("random", False)]
+)
 def test_a_criterion_has_its_one_colour_on_every_chart(name, dark):
     color = criterion_look(name, dark).color
     for figure in figures_of(get_criterion(name).label, name, dark):

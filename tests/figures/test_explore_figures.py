@@ -8,7 +8,6 @@ from app.charts import damage_proxy, effects, overlap_map, stratification
 from app.charts import overlap as matrices
 from app.charts import overlap_by_tokens as parts_curve
 from app.charts import overlap_curve as curves
-from app.charts import overlap_maps as variant_grid
 from app.charts import paths as path_frequency
 from app.charts.overlap_map import clicked_variant, variant_map
 from app.charts.stratification import (
@@ -58,7 +57,7 @@ def test_matrix_description(corpora):
 
 
 def test_curve_has_dashed_chance_and_one_line_a_series(curve):
-    chance, man, reap = curves.overlap_curve(curve).data
+    chance, man, reap = curves.overlap_curve(curve, sparsity=0.5).data
     assert (chance.name, chance.line.dash, chance.mode) == ("chance", "dot", "lines")
     assert (man.name, reap.name) == ("MAN", "REAP")
     assert list(chance.y) == [0.25, 0.5, 0.75]
@@ -155,8 +154,8 @@ def test_variants_within_two_experts_are_too_near_to_tell(variants):
     )
     assert "about equal" not in overlap_map.describe(near, 960)
     by_share = near.assign(model="one", sparsity=0.5)
-    assert "about equal" in variant_grid.describe(by_share, {0.5: 96})
-    assert "about equal" not in variant_grid.describe(by_share, {0.5: 960})
+    assert "about equal" in overlap_map.describe_grid(by_share, {0.5: 96})
+    assert "about equal" not in overlap_map.describe_grid(by_share, {0.5: 960})
     rows = [("b", 0, 72 / 96), ("b", 1, 74 / 96), ("beta", 0, 0.5), ("beta", 2, 0.7)]
     table = pd.DataFrame(rows, columns=["component", "value", "overlap"])
     assert effects.describe(table, 96) == (
@@ -171,13 +170,13 @@ def test_overlap_at_chance_is_dark_however_large_it_is():
     table = pd.DataFrame(rows, columns=["sparsity", "overlap", "chance"])
     table = table.assign(model="one", b=1, alpha=1, beta=1)
     quarter, most = (
-        trace.z[1, 4] for trace in variant_grid.variant_grid(table).data if trace.type == "heatmap"
+        trace.z[1, 4] for trace in overlap_map.variant_grid(table).data if trace.type == "heatmap"
     )
     assert quarter == pytest.approx((0.40 - 0.25) / 0.75)
     assert most == pytest.approx((0.73 - 0.75) / 0.25)
     (hover,) = (
         trace.hovertext[10]
-        for trace in variant_grid.variant_grid(table[1:]).data
+        for trace in overlap_map.variant_grid(table[1:]).data
         if trace.type == "scatter"
     )
     assert hover == "REAP (1, 1, 1)<br>overlap 0.730, by chance 0.750"
@@ -185,7 +184,8 @@ def test_overlap_at_chance_is_dark_however_large_it_is():
 
 def test_a_range_of_variants_does_not_look_like_an_interval():
     table = pd.DataFrame({"component": ["b", "b"], "value": [0, 1], "overlap": [0.5, 0.6]})
-    band, marks = effects.component_effects(table.assign(lowest=0.4, highest=0.7)).data
+    figure = effects.component_effects(table.assign(lowest=0.4, highest=0.7), chance=0.2)
+    band, marks = figure.data
     assert marks.error_y.array is None
     assert list(band.y) == [0.4, 0.7, None] * 2
     assert band.name == "least to most of the variants with the value"
@@ -343,11 +343,11 @@ def test_a_point_an_expert_and_zeros_are_counted_not_drawn(damages):
 
 
 def test_a_pinned_expert_is_marked_wherever_experts_are_drawn(damages, ranked, table):
-    ring = damage_proxy.damage_proxy(damages, marked=(0, 2)).data[-1]
+    ring = damage_proxy.damage_proxy(damages, proxy="EAN", marked=(0, 2)).data[-1]
     assert (list(ring.x), list(ring.y)) == ([7.0], [0.1])
     assert ring.name == "pinned: layer 0, expert 2"
     # One of no damage has no place there.
-    assert not len(damage_proxy.damage_proxy(damages, marked=(0, 3)).data[-1].x)
+    assert not len(damage_proxy.damage_proxy(damages, proxy="EAN", marked=(0, 3)).data[-1].x)
     # Magnitude ranks expert 2 of layer 7 first, AIMER expert 0; rank 1 lies around x = 1.
     frames = stratification_figure(ranked, marked=(7, 2)).layout.shapes[1::2]
     assert [(each.x0, each.y0, each.xref) for each in frames] == [(0.5, 0.5, "x"), (1.5, 0.5, "x2")]
@@ -357,7 +357,7 @@ def test_a_pinned_expert_is_marked_wherever_experts_are_drawn(damages, ranked, t
 
 
 def test_nothing_but_zeros(damages):
-    fig = damage_proxy.damage_proxy(damages.assign(damage=0.0))
+    fig = damage_proxy.damage_proxy(damages.assign(damage=0.0), proxy="EAN")
     # No place on a logarithmic axis: no point is drawn, and the legend still counts them.
     assert sum(len(trace.x) for trace in fig.data) == 0
     counts = [int(trace.name.rpartition(": ")[2]) for trace in fig.data if ": " in trace.name]
@@ -376,7 +376,7 @@ def grid(variants):
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_panel_for_each_model_and_sparsity(grid, dark):
-    fig = variant_grid.variant_grid(grid, selected=(0, 2, 1), dark=dark)
+    fig = overlap_map.variant_grid(grid, selected=(0, 2, 1), dark=dark)
     titles = [note.text for note in fig.layout.annotations if "pruned" in note.text]
     assert titles == [
         f"{name}, {p}% pruned, chance 0.20" for name in ("one", "two") for p in (25, 50)
@@ -392,7 +392,7 @@ def test_a_panel_for_each_model_and_sparsity(grid, dark):
 
 
 def test_numbers_read_on_their_cells(grid):
-    fig = variant_grid.variant_grid(grid)
+    fig = overlap_map.variant_grid(grid)
     numbers = [note for note in fig.layout.annotations if "pruned" not in note.text]
     assert len(numbers) == 4 * 18
     last = {(note.x, note.y): note.text for note in numbers if note.xref == "x4"}
@@ -404,7 +404,7 @@ def test_numbers_read_on_their_cells(grid):
 
 
 def test_each_cell_says_its_variant_and_sparsity_when_clicked(grid):
-    targets = [each for each in variant_grid.variant_grid(grid).data if each.type == "scatter"]
+    targets = [each for each in overlap_map.variant_grid(grid).data if each.type == "scatter"]
     assert len(targets) == 4
     # The sixth cell of the first row: b = 1, alpha = 0, beta = 2; the second panel is of 50%.
     assert targets[1].customdata[5] == [1, 0, 2, 50]
@@ -423,14 +423,14 @@ def test_each_cell_says_its_variant_and_sparsity_when_clicked(grid):
     ],
 )
 def test_a_click(point, found):
-    assert variant_grid.clicked_cell({"selection": {"points": [{"customdata": point}]}}) == found
-    assert variant_grid.clicked_cell({"selection": {"points": []}}) is None
+    assert overlap_map.clicked_cell({"selection": {"points": [{"customdata": point}]}}) == found
+    assert overlap_map.clicked_cell({"selection": {"points": []}}) is None
 
 
 def test_curve_sorts_sparsity_and_leaves_gaps(curve):
-    _, _, reap = curves.overlap_curve(curve.iloc[::-1], dark=True).data[:3]
+    _, _, reap = curves.overlap_curve(curve.iloc[::-1], dark=True, sparsity=0.5).data[:3]
     assert list(reap.x) == [0.25, 0.5, 0.75]
-    reap = curves.overlap_curve(curve).data[2]
+    reap = curves.overlap_curve(curve, sparsity=0.5).data[2]
     assert np.isnan(reap.y[1])
     assert not reap.connectgaps
 

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from analysis.stats.store import SHIPPED_STATS
-from app.charts import loss_bins, neuron_saliency, same_bytes
-from app.charts import neurons_kept as neuron_map
+from app.charts import loss_bins, same_bytes
+from app.charts import neurons as charts
 from pruning.evaluate.bins import BIN_COLUMNS
 from pruning.evaluate.record import EvaluationStore
 
@@ -23,21 +23,21 @@ def shares():
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_the_map_is_the_table_with_one_expert_outlined(shares, dark):
-    fig = neuron_map.kept_share_map(shares, marked=(3, 1), dark=dark)
+    fig = charts.kept_share_map(shares, marked=(3, 1), dark=dark)
     heat, marks = fig.data
     assert np.asarray(heat.z).tolist() == [[0, 75], [100, 75]]
     assert list(marks.customdata) == [4, 1, 0, 1]
     # A click on a mark says its layer and expert.
     points = [{"x": x, "y": y} for x, y in zip(marks.x, marks.y, strict=True)]
-    clicked = [neuron_map.clicked_expert({"selection": {"points": [point]}}) for point in points]
+    clicked = [charts.clicked_expert({"selection": {"points": [point]}}) for point in points]
     assert clicked == [(1, 0), (1, 1), (3, 0), (3, 1)]
-    assert neuron_map.clicked_expert({"selection": {"points": []}}) is None
+    assert charts.clicked_expert({"selection": {"points": []}}) is None
     # Decoder indices, also where layers between are dense.
     assert list(heat.y) == list(fig.layout.yaxis.ticktext) == ["1", "3"]
     *_, mark = fig.layout.shapes
     assert (mark.x0, mark.y0) == (0.5, 0.5)
-    assert not neuron_map.kept_share_map(shares, marked=(2, 1)).layout.shapes
-    assert neuron_map.describe(shares) == (
+    assert not charts.kept_share_map(shares, marked=(2, 1)).layout.shapes
+    assert charts.describe_kept(shares) == (
         "6 of 16 neurons go (37.5%); experts keep 0% to 100% of theirs: 1 of 4 keep all, 1 keep "
         "none."
     )
@@ -52,19 +52,19 @@ def beside(shares):
 
 
 def test_tenths_of_experts_and_what_they_lose(beside):
-    fig = neuron_map.removed_by_tenth(beside)
+    fig = charts.removed_by_tenth(beside)
     assert list(fig.data[0].x) == ["1", "6"]
     assert list(fig.data[0].y) == [5 / 8, 1 / 8]
     assert fig.layout.shapes[0].y0 == 6 / 16
     # Kept shares 0, .75, 1, .75 against saliencies 1, 2, 4, 3: ranks 1, 2.5, 4, 2.5 and 1, 2, 4, 3.
     expected = np.corrcoef([1, 2.5, 4, 2.5], [1, 2, 4, 3])[0, 1]
-    assert neuron_map.describe_beside(beside) == (
+    assert charts.describe_beside(beside) == (
         "83% of the pruned neurons are in experts that whole-expert HEAPr prunes at the same "
         "sparsity (by chance 50%); rank correlation of an expert's saliency with the share it "
         f"keeps: {expected:.2f}."
     )
-    assert "cannot be compared" in neuron_map.describe_beside(beside.assign(kept_share=0.5))
-    assert "nothing to compare" in neuron_map.describe_beside(beside.assign(removed=0))
+    assert "cannot be compared" in charts.describe_beside(beside.assign(kept_share=0.5))
+    assert "nothing to compare" in charts.describe_beside(beside.assign(removed=0))
 
 
 @pytest.fixture
@@ -91,19 +91,19 @@ def layers():
 
 
 def test_rows_of_layers_with_their_cut(layers):
-    heat, line = neuron_saliency.saliency_by_layer(*layers).data
+    heat, line = charts.saliency_by_layer(*layers).data
     np.testing.assert_allclose(heat.x, [0.5, 1.5])
     np.testing.assert_allclose(heat.z, [[5 / 8, 3 / 8], [2 / 4, 2 / 4]])
     assert np.asarray(heat.customdata).tolist() == [[[5, 4, 2], [3, 0, 2]], [[2, 2, 5], [2, 0, 5]]]
     # Layer 5 has no cut: nothing above 0 goes there.
     np.testing.assert_allclose([x for x in line.x if x is not None], np.log10([5, 5]))
     assert [y for y in line.y if y is not None] == [-0.5, 0.5]
-    assert neuron_saliency.describe_layers(layers[1]) == (
+    assert charts.describe_saliency(layers[1]) == (
         "Layer 2 loses most of its neurons (50.0%), layer 5 least (40.0%). 1 neurons have saliency "
         "0 and are not drawn."
     )
     alike = layers[1].assign(neurons=[8, 4], zeros=0)
-    assert neuron_saliency.describe_layers(alike) == "Every layer loses 50.0% of its neurons."
+    assert charts.describe_saliency(alike) == "Every layer loses 50.0% of its neurons."
 
 
 def neurons(count, stay):
@@ -115,20 +115,20 @@ def neurons(count, stay):
 
 
 def test_every_neuron_of_a_narrow_expert_is_a_bar():
-    kept, pruned = neuron_saliency.neuron_bars(neurons(5, 2)).data
+    kept, pruned = charts.neuron_bars(neurons(5, 2)).data
     assert list(kept.x) == [1, 2]
     assert list(pruned.x) == [3, 4, 5]
     np.testing.assert_allclose([*kept.y, *pruned.y], np.linspace(10, 0.1, 5))
     held = (10 + 7.525) / np.linspace(10, 0.1, 5).sum()
-    assert neuron_saliency.describe_neurons(neurons(5, 2)) == (
+    assert charts.describe_neurons(neurons(5, 2)) == (
         f"2 of 5 neurons stay and hold {held:.1%} of the expert's saliency."
     )
 
 
 def test_bars_of_a_wide_expert_part_at_the_cut():
     table = neurons(14_336, 5_000)
-    kept, pruned = neuron_saliency.neuron_bars(table).data
-    assert len(kept.x) + len(pruned.x) <= neuron_saliency.MOST_BARS + 1
+    kept, pruned = charts.neuron_bars(table).data
+    assert len(kept.x) + len(pruned.x) <= charts.MOST_BARS + 1
     assert sum(kept.width) == 5_000
     assert sum(pruned.width) == 9_336
     # The bar at the cut stands for kept neurons only, and is their mean.
@@ -235,9 +235,9 @@ def test_figures_of_a_large_model_stay_small():
         {"layer": range(48), "neurons": 98_304, "removed": 9, "cut": 1e-5, "zeros": 0}
     )
     for fig in (
-        neuron_map.kept_share_map(table),
-        neuron_saliency.saliency_by_layer(histogram, cuts),
-        neuron_saliency.neuron_bars(neurons(14_336, 5_000)),
+        charts.kept_share_map(table),
+        charts.saliency_by_layer(histogram, cuts),
+        charts.neuron_bars(neurons(14_336, 5_000)),
     ):
         assert len(fig.to_json()) <= 64 * 1024
 

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from app.charts import neuron_layers as neurons
+from app.charts import neurons
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from plotly.subplots import make_subplots
 
 from analysis.errors import UserError
 from app.charts import theme
-from app.charts.enlarged import enlarged
-from app.charts.files import write_figure
+from app.charts.files import enlarged, write_figure
 from app.charts.theme import add_provenance, apply_theme, colorbar
 
 

@@ -14,8 +14,7 @@ from analysis.ranking.coverage import fair_blend
 from analysis.stats.store import Run
 from app.charts.context import BLEND, Context
 from app.charts.coverage import blender
-from app.charts.overlap_map import clicked_variant, frame_style, variant_map
-from app.charts.overlap_maps import clicked_cell
+from app.charts.overlap_map import clicked_cell, clicked_variant, frame_style, variant_map
 from app.frame.charts import drawn, selection_of, show, show_chart
 from app.frame.controls import switch
 from app.frame.notes import show_command

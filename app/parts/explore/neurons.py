@@ -17,8 +17,7 @@ from app.charts import neuron_cut
 from app.charts.chart import Drawing
 from app.charts.context import Context
 from app.charts.listing import CHARTS
-from app.charts.neuron_saliency import most_divided
-from app.charts.neurons_kept import clicked_expert
+from app.charts.neurons import clicked_expert, most_divided
 from app.charts.same_bytes import same_bytes_table
 from app.frame.charts import selection_of, show, show_chart
 from app.frame.controls import one_of, switch

@@ -1,0 +1,428 @@
+"""Charts of neurons: kept per expert, their saliency, what each layer loses, FLOPs saved."""
+
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from scipy.stats import spearmanr
+
+from analysis.errors import PlanError, StatsError
+from app.charts import neuron_cut
+from app.charts.chart import Drawing, chart
+from app.charts.context import Context
+from app.charts.theme import ink, muted, nth_look, primary, series_color, themed
+from app.charts.traces import (
+    Place,
+    as_float32,
+    cells_of,
+    heat,
+    layer_axis,
+    pin,
+    rows_height,
+    series,
+    stroke,
+    targets,
+)
+from pruning.atoms.cuts import expert_shares, layer_cuts, neurons_of, saliency_histogram
+from pruning.plan import ATOMIC_GRANULARITY
+from pruning.planning.side_by_side import SideBySide
+
+MOST_BARS: Final = 400
+_HOVER_LAYER = "%{fullData.name}, layer %{x}: %{y:.1%}"
+_HOVER_FLOPS = "%{fullData.name}: %{x:.1%} of neurons, %{y:.1%} of FLOPs"
+_DECLARED: Final[dict[str, Any]] = {
+    "granularity": ATOMIC_GRANULARITY,
+    "reads_scope": True,
+    "crosses_experts": True,
+}
+
+
+@chart("neurons-kept", "explore", **_DECLARED)
+def draw_kept(context: Context) -> Drawing:
+    """What stays of each expert when neurons compete across experts."""
+    context = neuron_cut.across_experts(context)
+    shares = expert_shares(neuron_cut.field(context), neuron_cut.pruned(context))
+    figure = partial(kept_share_map, shares, marked=context.expert)
+    return Drawing(figure, shares, describe_kept(shares), neuron_cut.about(context))
+
+
+@chart("neurons-beside-experts", "explore", **_DECLARED)
+def draw_beside(context: Context) -> Drawing:
+    """Whether pruned neurons concentrate in low-ranked experts."""
+    context = neuron_cut.across_experts(context)
+    table = neuron_cut.beside_experts(context)
+    about = neuron_cut.about(context)
+    return Drawing(partial(removed_by_tenth, table), table, describe_beside(table), about)
+
+
+def kept_share_map(
+    table: pd.DataFrame, *, marked: Place | None = None, dark: bool = False
+) -> go.Figure:
+    """Figure of a table of `pruning.atoms.cuts.SHARE_COLUMNS`; `marked` is a (layer, expert)."""
+    layers = sorted(table["layer"].unique())
+    place, shape = cells_of(table, layers)
+    percent = np.full(shape, np.nan, dtype=np.float32)
+    percent[place] = (100 * table["kept_share"]).round()
+    # Smallest dtype, so that 48 x 128 experts take less than 64 KiB.
+    heatmap = heat(
+        percent if np.isnan(percent).any() else percent.astype(np.uint8),
+        "share of neurons that stays",
+        dark,
+        {"ticksuffix": "%"},
+        zmax=100,
+        y=[str(layer) for layer in layers],
+        hoverinfo="skip",
+    )
+    # In the smallest dtypes that hold them, as the percentages.
+    across, down, removed = (
+        table[column].to_numpy(np.min_scalar_type(int(table[column].max())))
+        for column in ("expert", "layer", "removed")
+    )
+    marks = targets(
+        across,
+        down,
+        removed,
+        10,
+        hovertemplate="layer %{y}, expert %{x}: %{customdata:,} neurons go<extra></extra>",
+    )
+    pins = []
+    if marked is not None and marked[0] in layers:
+        pins = pin(marked[1], layers.index(marked[0]), dark)
+    return themed(
+        [heatmap, marks],
+        dark,
+        x={"title": "expert", "showgrid": False, "range": [-0.5, shape[1] - 0.5]},
+        # Categories: hovers name the layer, not the row.
+        y=layer_axis(layers, title="layer", type="category"),
+        height=rows_height(layers, 26, 70),
+        # Any click goes to the nearest cell's marker, however large the cell is drawn.
+        hovermode="closest",
+        hoverdistance=-1,
+        shapes=pins,
+    )
+
+
+def clicked_expert(event: object) -> Place | None:
+    """Layer and expert in a selection of `st.plotly_chart` on the map, or None."""
+    try:
+        point = event["selection"]["points"][-1]  # type: ignore[index]
+        return int(point["y"]), int(point["x"])
+    except (KeyError, IndexError, TypeError, ValueError):
+        return None
+
+
+def describe_kept(table: pd.DataFrame) -> str:
+    """One sentence: the sparsity, and how unevenly it is spread over the experts."""
+    removed, total = int(table["removed"].sum()), int(table["neurons"].sum())
+    empty = int((table["removed"] == table["neurons"]).sum())
+    whole = int((table["removed"] == 0).sum())
+    least, most = table["kept_share"].min(), table["kept_share"].max()
+    return (
+        f"{removed:,} of {total:,} neurons go ({removed / total:.1%}); experts keep {least:.0%} to "
+        f"{most:.0%} of theirs: {whole} of {len(table)} keep all, {empty} keep none."
+    )
+
+
+def removed_by_tenth(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
+    """Figure of a table of `neuron_cut.BESIDE_COLUMNS`: sparsity of neurons by tenth of experts.
+
+    Tenths are of each layer's experts by whole-expert saliency, lowest first; the dotted line is
+    the overall sparsity.
+    """
+    sums = table.groupby("tenth")[["removed", "neurons"]].sum()
+    bars = go.Bar(
+        x=[str(tenth + 1) for tenth in sums.index],
+        y=sums["removed"] / sums["neurons"],
+        customdata=sums,
+        marker={"color": series_color(0, dark)},
+        hovertemplate="tenth %{x}: %{customdata[0]:,} of %{customdata[1]:,} neurons go, "
+        "%{y:.1%}<extra></extra>",
+    )
+    fig = themed(
+        [bars],
+        dark,
+        x={
+            "type": "category",
+            "title": "tenth of each layer's experts by HEAPr of whole experts, lowest first",
+            "showgrid": False,
+        },
+        y={"title": "sparsity (neurons)", "tickformat": ".0%", "range": [0, 1]},
+        height=320,
+    )
+    overall = float(sums["removed"].sum() / sums["neurons"].sum())
+    return fig.add_hline(y=overall, line={"color": muted(dark), "dash": "dot", "width": 2})
+
+
+def describe_beside(table: pd.DataFrame) -> str:
+    """One sentence: overlap of pruned neurons with pruned experts, agreement of both orders."""
+    removed = table["removed"].sum()
+    if not removed:
+        return "No neuron goes, so there is nothing to compare."
+    inside = table.loc[table["gone"], "removed"].sum() / removed
+    chance = table.loc[table["gone"], "neurons"].sum() / table["neurons"].sum()
+    text = (
+        f"{inside:.0%} of the pruned neurons are in experts that whole-expert HEAPr prunes "
+        f"at the same sparsity (by chance {chance:.0%})"
+    )
+    share = table["kept_share"].to_numpy()
+    if np.ptp(share) < 1e-12 or np.ptp(table["saliency"].to_numpy()) == 0:
+        return f"{text}; every expert keeps the same share, so the orders cannot be compared."
+    rank = float(spearmanr(table["saliency"], share).statistic)
+    return f"{text}; rank correlation of an expert's saliency with the share it keeps: {rank:.2f}."
+
+
+def most_divided(shares: pd.DataFrame) -> tuple[int, int]:
+    """Layer and expert of the first row of `SHARE_COLUMNS` with the kept share nearest to 0.5."""
+    row = int((shares["kept_share"] - 0.5).abs().to_numpy().argmin())
+    return int(shares["layer"].iloc[row]), int(shares["expert"].iloc[row])
+
+
+@chart("neuron-saliency", "explore", granularity=ATOMIC_GRANULARITY, reads_scope=True)
+def draw_saliency(context: Context) -> Drawing:
+    """How salient the neurons of each layer are."""
+    field, gone = neuron_cut.field(context), neuron_cut.pruned(context)
+    histogram, cuts = saliency_histogram(field, gone), layer_cuts(field, gone)
+    if histogram.empty:
+        raise StatsError("No neuron has a saliency above 0, so there is nothing to draw.")
+    figure = partial(saliency_by_layer, histogram, cuts)
+    return Drawing(figure, histogram, describe_saliency(cuts), neuron_cut.about(context))
+
+
+@chart("neurons-of-expert", "explore", granularity=ATOMIC_GRANULARITY, reads_scope=True)
+def draw_expert(context: Context) -> Drawing:
+    """The neurons of the expert that is most nearly halved."""
+    field, gone = neuron_cut.field(context), neuron_cut.pruned(context)
+    halved = most_divided(expert_shares(field, gone))
+    layer, expert = context.expert or halved
+    table = neurons_of(field, gone, layer, expert)
+    about = neuron_cut.about(context, f"layer {layer}, expert {expert}")
+    # Command lines draw the expert that is most nearly halved.
+    name = "" if (layer, expert) == halved else f"neurons-of-expert-{layer}.{expert}"
+    return Drawing(partial(neuron_bars, table), table, describe_neurons(table), about, name)
+
+
+def saliency_by_layer(
+    histogram: pd.DataFrame, cuts: pd.DataFrame, *, dark: bool = False
+) -> go.Figure:
+    """Figure of tables of `HISTOGRAM_COLUMNS` and `CUT_COLUMNS` of `pruning.atoms.cuts`.
+
+    A histogram per layer of the saliency of its neurons, on a logarithmic scale, in shares of the
+    layer's neurons; a line across each row is the cut.
+    """
+    layers = histogram["layer"].unique().tolist()
+    bins = len(histogram) // len(layers)
+    counts = (histogram["kept"] + histogram["pruned"]).to_numpy().reshape(len(layers), bins)
+    gone = histogram["pruned"].to_numpy().reshape(len(layers), bins)
+    middles = np.log10(np.sqrt((histogram["low"] * histogram["high"]).to_numpy())[:bins])
+    said = np.dstack([counts, gone, np.repeat(layers, bins).reshape(-1, bins)])
+    heatmap = heat(
+        as_float32(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)),
+        "share of the layer's neurons",
+        dark,
+        {"tickformat": ".0%"},
+        x=as_float32(middles),
+        zmin=None,
+        zmax=None,
+        hoverongaps=None,
+        customdata=said.astype(np.int32),
+        hovertemplate="layer %{customdata[2]}: %{customdata[0]:,} neurons near 10^%{x:.2f}, "
+        "%{customdata[1]:,} of them go<extra></extra>",
+    )
+    cuts = cuts[(cuts["cut"] > 0) & cuts["layer"].isin(layers)]
+    ends = [
+        (np.log10(cut), layers.index(layer)) for layer, cut in cuts[["layer", "cut"]].to_numpy()
+    ]
+    line = stroke(
+        # None separates strokes: one trace draws the cut of every layer.
+        [value for place, _ in ends for value in (place, place, None)],
+        [value for _, row in ends for value in (row - 0.5, row + 0.5, None)],
+        "#ff5fa2",
+        3,
+        name="highest saliency that goes",
+        showlegend=True,
+    )
+    low, high = float(middles[0]), float(middles[-1])
+    powers = np.arange(np.ceil(low), np.floor(high) + 1, max(1, (high - low) // 8))
+    return themed(
+        [heatmap, line],
+        dark,
+        x={
+            "title": "saliency (higher = keep), logarithmic",
+            "tickvals": powers.tolist(),
+            "ticktext": [f"10<sup>{int(power)}</sup>" for power in powers],
+            "showgrid": False,
+        },
+        y=layer_axis(layers, title="layer"),
+        height=rows_height(layers, 30, 80),
+    )
+
+
+def describe_saliency(cuts: pd.DataFrame) -> str:
+    """One sentence: layers that lose most and least, and the number of neurons with saliency 0."""
+    shares = (cuts["removed"] / cuts["neurons"]).to_numpy()
+    layers, most, least = cuts["layer"].tolist(), int(shares.argmax()), int(shares.argmin())
+    zeros = int(cuts["zeros"].sum())
+    silent = f" {zeros:,} neurons have saliency 0 and are not drawn." if zeros else ""
+    if np.isclose(shares[most], shares[least], atol=5e-4):
+        return f"Every layer loses {shares[most]:.1%} of its neurons.{silent}"
+    return (
+        f"Layer {layers[most]} loses most of its neurons ({shares[most]:.1%}), layer "
+        f"{layers[least]} least ({shares[least]:.1%}).{silent}"
+    )
+
+
+def neuron_bars(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
+    """Figure of a table of `NEURON_TABLE_COLUMNS`: the neurons of an expert, first to keep left.
+
+    Beyond MOST_BARS neurons a bar is the mean of consecutive neurons, all kept or all pruned. The
+    scale is logarithmic, so 0 has no bar.
+    """
+    bars = _bars(table)
+    traces = []
+    looks = ((True, "kept", primary(dark), ""), (False, "pruned", muted(dark), "/"))
+    for kept, name, color, pattern in looks:
+        part = bars[bars["kept"] == kept]
+        traces.append(
+            go.Bar(
+                x=part["middle"],
+                y=part["saliency"],
+                width=part["count"],
+                name=name,
+                customdata=part[["first", "last", "count"]],
+                marker={"color": color, "line": {"width": 0}, "pattern": {"shape": pattern}},
+                hovertemplate=f"ranks %{{customdata[0]}} to %{{customdata[1]}}: saliency "
+                f"%{{y:.3g}}, {name}<extra></extra>",
+            )
+        )
+    fig = themed(
+        traces,
+        dark,
+        x={
+            "title": "rank within the expert (1 = first to keep)",
+            "range": [0.5, len(table) + 0.5],
+            "showgrid": False,
+        },
+        y={"title": "saliency", "type": "log", "exponentformat": "power"},
+        height=320,
+        bargap=0,
+        barmode="overlay",
+    )
+    stay = int(table["kept"].sum())
+    if 0 < stay < len(table):
+        fig.add_vline(x=stay + 0.5, line={"color": ink(dark), "width": 2, "dash": "dash"})
+    return fig
+
+
+def _bars(table: pd.DataFrame) -> pd.DataFrame:
+    """Table `first, last, middle, count, saliency, kept`: ranks count from 1."""
+    size = -(-len(table) // MOST_BARS)
+    groups = table.groupby([table["rank"] // size, table["kept"].to_numpy()], sort=False)
+    bars = groups.agg(
+        first=("rank", "min"),
+        last=("rank", "max"),
+        count=("rank", "size"),
+        saliency=("saliency", "mean"),
+        kept=("kept", "first"),
+    ).reset_index(drop=True)
+    bars[["first", "last"]] += 1
+    return bars.assign(middle=(bars["first"] + bars["last"]) / 2)
+
+
+def describe_neurons(table: pd.DataFrame) -> str:
+    """One sentence: how many are kept, and their share of the expert's saliency."""
+    stay, total = int(table["kept"].sum()), float(table["saliency"].sum())
+    text = f"{stay} of {len(table)} neurons stay"
+    if total > 0:
+        held = float(table.loc[table["kept"], "saliency"].sum()) / total
+        text += f" and hold {held:.1%} of the expert's saliency"
+    return f"{text}."
+
+
+def _scopes(context: Context) -> SideBySide:
+    """Layers and FLOPs of every scope; an error if none can be planned."""
+    found = neuron_cut.scopes(context)
+    if found.layers.empty:
+        raise PlanError(next(iter(found.refused.values())))
+    return found
+
+
+@chart("neuron-layers", "plan", granularity=ATOMIC_GRANULARITY)
+def draw_layers(context: Context) -> Drawing:
+    """What each layer loses of its neurons, by who competes with whom."""
+    table = _scopes(context).layers
+    about = neuron_cut.about(context)
+    return Drawing(partial(layer_lines, table), table, describe_layers(table), about)
+
+
+@chart("neuron-flops", "plan", granularity=ATOMIC_GRANULARITY)
+def draw_flops(context: Context) -> Drawing:
+    """What removing neurons saves of a token's computation."""
+    table, request = _scopes(context).flops, neuron_cut.neuron_request(context)
+    measured = neuron_cut.ranking_of(context, request).routing is not None
+    alt, about = describe_flops(table, measured=measured), neuron_cut.about(context)
+    return Drawing(partial(flops_lines, table, measured=measured), table, alt, about)
+
+
+def layer_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
+    """Figure of a table `series, layer, share`: sparsity per layer, as HEAPr's Figures 5 and 6."""
+    lines = [
+        series(nth_look(place, dark), str(name), (line["layer"], line["share"]), _HOVER_LAYER)
+        for place, (name, line) in enumerate(table.groupby("series", sort=False))
+    ]
+    return themed(
+        lines,
+        dark,
+        x={"title": "layer", "showgrid": False, "dtick": max(1, table["layer"].nunique() // 8)},
+        y={"title": "sparsity", "tickformat": ".0%", "rangemode": "tozero"},
+        height=360,
+    )
+
+
+def describe_layers(table: pd.DataFrame) -> str:
+    """One sentence: the layers where each series prunes most and least."""
+    words = []
+    for name, line in table.groupby("series", sort=False):
+        falling = line.sort_values("share", ascending=False, kind="stable")
+        most, least = falling.iloc[0], falling.iloc[-1]
+        if f"{most['share']:.0%}" == f"{least['share']:.0%}":
+            words.append(f"{name} removes {most['share']:.0%} in every layer")
+            continue
+        words.append(
+            f"{name} removes most in layer {most['layer']} ({most['share']:.0%}), least in layer "
+            f"{least['layer']} ({least['share']:.0%})"
+        )
+    return "; ".join(words) + "."
+
+
+def flops_lines(table: pd.DataFrame, *, measured: bool = True, dark: bool = False) -> go.Figure:
+    """Figure of a table `series, removed, reduction`: expert FLOPs saved against sparsity.
+
+    A line lies above the dotted one if it prunes frequently chosen experts; if routing is unknown
+    (`measured` is false), all lie on it.
+    """
+    top = max(float(table["removed"].max()), 0.01)
+    even = stroke([0, top], [0, top], muted(dark), 2, name="all experts alike", showlegend=None)
+    lines = [
+        series(nth_look(place, dark), str(name), (line["removed"], line["reduction"]), _HOVER_FLOPS)
+        for place, (name, line) in enumerate(table.groupby("series", sort=False))
+    ]
+    routing = "measured routing" if measured else "experts chosen equally often"
+    return themed(
+        [even.update(line_dash="dot"), *lines],
+        dark,
+        x={"title": "sparsity", "tickformat": ".0%"},
+        y={"title": f"expert FLOPs saved ({routing})", "tickformat": ".0%"},
+        height=360,
+    )
+
+
+def describe_flops(table: pd.DataFrame, *, measured: bool = True) -> str:
+    """One sentence: what each series saves at its highest sparsity."""
+    words = []
+    for name, line in table.groupby("series", sort=False):
+        last = line.sort_values("removed").iloc[-1]
+        words.append(f"{name} {last['reduction']:.0%} with {last['removed']:.0%} of neurons gone")
+    routing = "by the measured routing" if measured else "if experts are chosen equally often"
+    return f"FLOPs of experts saved per token {routing}: {'; '.join(words)}."
