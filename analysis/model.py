@@ -247,16 +247,22 @@ def check_layers(model: MoEModel) -> None:
 def resolve_model(model: str, *, revision: str | None = None) -> Path:
     """Local directory of MODEL: a directory, `demo`, or a hub id (fetched into the hub's cache)."""
     path = Path(model).expanduser()
-    if path.exists():
-        return path
-    if model == DEMO_MODEL:
-        return DEMO_CHECKPOINT
+    if path.exists() or model == DEMO_MODEL:
+        _check_revision(model, revision)
+        return path if path.exists() else DEMO_CHECKPOINT
     if path.is_absolute() or model.startswith(".") or model.count("/") != 1:
         raise CheckpointError(
             f"{model} is not a directory; give the folder of a checkpoint, a hub id such as "
             f"allenai/OLMoE-1B-7B-0125-Instruct, or {DEMO_MODEL!r}."
         )
     return fetched(model, partial(_snapshot, model, revision))
+
+
+def _check_revision(model: str, revision: str | None) -> None:
+    if revision:
+        raise CheckpointError(
+            f"{model} is a local folder, and --revision {revision} is for hub ids; leave it out."
+        )
 
 
 def _snapshot(model: str, revision: str | None, *, local_files_only: bool = False) -> str:
@@ -273,6 +279,8 @@ def _snapshot(model: str, revision: str | None, *, local_files_only: bool = Fals
 def config_folder(source: str, revision: str | None = None) -> Path:
     """The folder of a config.json, given by its path, its folder, `demo` or a hub id."""
     path = Path(source).expanduser()
+    if path.exists() or source == DEMO_MODEL:
+        _check_revision(source, revision)
     if path.is_file() and path.name == CONFIG_NAME:
         return path.parent
     if source == DEMO_MODEL and not path.exists():

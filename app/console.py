@@ -1,6 +1,7 @@
 """Output of commands: results on standard output, progress on standard error."""
 
 import json
+import os
 import signal
 import sys
 import threading
@@ -15,7 +16,6 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     SpinnerColumn,
     TextColumn,
     TimeElapsedColumn,
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 _INTERRUPTED = 130  # exit status of a command ended by Ctrl-C
-# In a file or pipe, a table is as wide as needed.
-_WIDE = None if sys.stdout.isatty() else 240
+# In a file or pipe, a table is as wide as needed, unless COLUMNS says how wide.
+_WIDE = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 240
 _BETWEEN = 3  # characters between two columns of a table
 
 
@@ -142,23 +142,26 @@ def follow(task: Generator[Progress, None, Result]) -> Result:
 
     Ctrl-C closes the task after its current step, so that it can save its state or clean up.
     """
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    times = (TextColumn("elapsed"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=12))
+    counts = (TextColumn("{task.fields[counted]}"), TimeElapsedColumn())
+    left = (TimeRemainingColumn(), TextColumn("left"))
     # In a file or pipe, a bar would leave only an empty line.
     unseen = _speech.quiet or not err.is_terminal
-    bar = Bar(*columns, *times, console=err, transient=True, disable=unseen)
+    bar = Bar(*columns, *counts, *left, console=err, transient=True, disable=unseen)
     with _interruption() as stop, bar:
         try:
             while not stop:
                 step = next(task)
                 if step.note and not _speech.quiet:
                     err.print(step.note)
-                phase = f"{step.phase} ({step.unit})" if step.unit else step.phase
-                if not bar.tasks or bar.tasks[0].description != phase:
+                if not bar.tasks or bar.tasks[0].description != step.phase:
                     for shown in bar.task_ids:
                         bar.remove_task(shown)
-                    bar.add_task(phase, total=step.total or None)
-                bar.update(bar.task_ids[0], completed=step.done, total=step.total or None)
+                    bar.add_task(step.phase, total=None, counted="")
+                # What has not begun to count, such as reading a corpus, may never do so.
+                total = step.total if step.done else None
+                counted = count_of_step(step) if total else ""
+                bar.update(bar.task_ids[0], completed=step.done, total=total, counted=counted)
         except StopIteration as finished:
             result: Result = finished.value
             return result
@@ -166,6 +169,15 @@ def follow(task: Generator[Progress, None, Result]) -> Result:
             task.close()
     err.print("interrupted; run the same command to resume")
     raise SystemExit(_INTERRUPTED)
+
+
+def count_of_step(step: Progress) -> str:
+    """How far a task is: 12,288/65,536 tokens, or 1.2 GiB/4 GiB."""
+    if step.unit == "bytes":
+        from pruning.sizes import format_bytes  # numpy and more, which not every command needs
+
+        return f"{format_bytes(step.done)}/{format_bytes(step.total)}"
+    return f"{step.done:,}/{step.total:,} {step.unit}".strip()
 
 
 def show_table(
@@ -263,6 +275,11 @@ def plain_rows(table: "pd.DataFrame", missing: str = "") -> list[list[object]]:
     """The rows of a table, with `missing` for absent values."""
     shown = table.astype(object).where(table.notna(), missing)
     return [list(row) for row in shown.itertuples(index=False, name=None)]
+
+
+def small(value: float) -> str:
+    """A measured number with four decimals; one that these would show as 0 in scientific form."""
+    return f"{value:.4f}" if abs(value) >= 0.001 else f"{value:.1e}" if value else "0"
 
 
 def counted(count: int, what: str) -> str:

@@ -21,6 +21,7 @@ TargetDtype = Literal["own", "bfloat16"]
 GIB = 1 << 30
 BFLOAT16_BYTES = 2
 _DIGITS = 100
+_FAR = Fraction(3, 100)  # of the whole: a cut that exceeds its target by more is worth a word
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +173,48 @@ def even_budget(
     Serving engines read one number for all layers. Protected and set layers keep theirs, and locked
     ones the number that all layers would keep if none were set.
     """
-    limits = constraints or Constraints()
-    sizes = _LinearSize.of(model, target)
+    sizes, ways = _LinearSize.of(model, target), _even_ways(model, target, constraints)
     most = target.most(sizes.whole, model.name)
+    removed = next((way for way in ways if sizes.after(way) <= most), None)
+    if removed is None:
+        can_go = f"{sum(ways[-1])} of {model.num_experts} experts"
+        raise target.refusal(model.name, sizes.after(ways[-1]), sizes.whole, can_go)
+    return target.budget(sum(removed), removed)
+
+
+def smaller_cut(
+    model: MoEModel, target: SizeTarget, constraints: Constraints, removed: Sequence[int]
+) -> str:
+    """The nearest cut below one that exceeds its target by far, in words; else empty.
+
+    `removed` is what `even_budget` takes from each layer. Equal counts come in steps of one expert
+    per layer, which is much where layers have few.
+    """
+    sizes, ways = _LinearSize.of(model, target), _even_ways(model, target, constraints)
+    place, most = ways.index(tuple(removed)), target.most(sizes.whole, model.name)
+    if not place or most - sizes.after(removed) <= _FAR * sizes.whole:
+        return ""
+    smaller = sizes.after(ways[place - 1])
+    # Rounded so that it can be asked for.
+    share = f"{10_000 * (sizes.whole - smaller) // sizes.whole / 100:g}%"
+    what = "parameters" if target.kind == "params" else "bytes"
+    option = {
+        "shrink": f"--shrink {share}",
+        "params": f"--params-share {share}",
+        "size": f"--target-size {size_up(smaller)}",
+    }[target.kind]
+    gone, asked = (float(1 - left / sizes.whole) for left in (sizes.after(removed), most))
+    return (
+        f"equal counts per layer remove {gone:.1%} of the {what}, {asked:.1%} was asked for; the "
+        f"nearest smaller cut is {option}"
+    )
+
+
+def _even_ways(
+    model: MoEModel, target: SizeTarget, constraints: Constraints | None
+) -> list[tuple[int, ...]]:
+    """What each layer can lose if all keep one number, from least to most; see `even_budget`."""
+    limits = constraints or Constraints()
     check_names(model.layers, limits)
     if locked := limits.locked - set(limits.fixed):
         free = replace(limits, fixed={}, locked=frozenset())
@@ -186,15 +226,10 @@ def even_budget(
         }
         limits = replace(limits, fixed={**limits.fixed, **free_counts})
     rooms, counts = rooms_of(model.layers, limits), _common_counts(model.layers, limits)
-    ways = [
+    return [
         tuple(room.least if room.least == room.most else room.size - count for room in rooms)
         for count in reversed(counts)
     ]
-    removed = next((way for way in ways if sizes.after(way) <= most), None)
-    if removed is None:
-        can_go = f"{sum(ways[-1])} of {model.num_experts} experts"
-        raise target.refusal(model.name, sizes.after(ways[-1]), sizes.whole, can_go)
-    return target.budget(sum(removed), removed)
 
 
 def _common_counts(layers: Sequence[MoELayer], limits: Constraints) -> range:

@@ -95,6 +95,25 @@ def rooms_of(layers: Sequence[MoELayer], constraints: Constraints) -> tuple[Room
     return tuple(_room(layer, constraints, step) for layer in layers)
 
 
+def check_multiple(layers: Sequence[MoELayer], constraints: Constraints) -> None:
+    """Refuse a multiple that lets no expert go, and name one that does."""
+
+    def lets_go(number: int) -> bool:
+        steps = [math.lcm(number, layer.num_groups) for layer in layers]
+        pairs = zip(layers, steps, strict=True)
+        return any(-(-layer.least_kept // step) * step < layer.num_experts for layer, step in pairs)
+
+    asked = constraints.multiple_of
+    if asked == 1 or lets_go(asked):
+        return
+    most = max(layer.num_experts for layer in layers)
+    works = [number for number in range(2, asked) if most % number == 0 and lets_go(number)]
+    hint = f"give --multiple-of {works[-1]}" if works else "leave it out"
+    raise PlanError(
+        f"--multiple-of {asked} lets no expert go: layers have at most {most} experts; {hint}."
+    )
+
+
 def open_rooms(layers: Sequence[MoELayer]) -> tuple[Room, ...]:
     """Rooms without bounds, in which a schedule can remove any number."""
     return tuple(Room(layer.num_experts, 0, layer.num_experts) for layer in layers)

@@ -124,6 +124,9 @@ def _mended(raw: dict[str, Any], problems: list[Any], lines: dict[_Key, int]) ->
         for part in problem["loc"][:-1]:
             section = section[part]
         value = section.pop(name)
+        if len(place) > 1 and name in Recipe.model_fields:
+            raw.setdefault(name, value)
+            continue
         nearest = nearest_name(name, _known(place))
         if nearest and nearest not in section:
             section[nearest] = value
@@ -146,13 +149,21 @@ def _known(place: _Key) -> list[str]:
     return list(kind.model_fields)
 
 
+def _right_key(place: _Key) -> str:
+    """What an unknown key should have been: the same in its own place, or the nearest here."""
+    name, known = place[-1], _known(place)
+    if len(place) > 1 and name in Recipe.model_fields:
+        section = next(part for part in reversed(place[:-1]) if not part.isdigit())
+        return f"{name} stands at the top of a recipe, not under {section}"
+    nearest = nearest_name(name, known)
+    return f"did you mean {nearest!r}?" if nearest else f"known: {', '.join(known)}"
+
+
 def _said(problem: Mapping[str, Any], lines: Mapping[_Key, int]) -> tuple[int, str]:
     place = _place(problem)
     line = next((lines[place[:n]] for n in range(len(place), -1, -1) if place[:n] in lines), 1)
     if problem["type"] == "extra_forbidden":
-        nearest = nearest_name(place[-1], _known(place))
-        hint = f"did you mean {nearest!r}?" if nearest else f"known: {', '.join(_known(place))}"
-        message = f"unknown key; {hint}"
+        message = f"unknown key; {_right_key(place)}"
     elif problem["type"] == "missing":
         message = "is missing"
     else:

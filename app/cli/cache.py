@@ -8,9 +8,9 @@ import typer
 
 from analysis.errors import StatsError
 from analysis.stats.merging import extend_run, merge_runs
-from analysis.stats.store import MANIFEST, SHIPPED_STATS, stats_store
+from analysis.stats.store import MANIFEST, SHIPPED_STATS, Run, stats_store
 from app.cli.derive import command
-from app.console import err, out, show_object, show_table
+from app.console import err, finish, out, show_object, show_table
 from pruning.requests.base import Option
 from pruning.requests.options import StatsDir, Switch
 
@@ -56,7 +56,7 @@ def merge(
     """Add the sums of several runs, as if their corpora had been one."""
     store = stats_store(stats_dir)
     merged = merge_runs([store.get(name) for name in run], store.target)
-    out.print(f"{merged.manifest.run_id}: {merged.manifest.num_tokens:,} tokens\n{merged.path}")
+    _say_run(merged, f"{merged.manifest.num_tokens:,} tokens")
 
 
 @_of_runs
@@ -69,7 +69,13 @@ def extend(
     """Add to a run the groups router and dense of another run of the same tokens."""
     store = stats_store(stats_dir)
     found = extend_run(store.get(run), store.get(other))
-    out.print(f"{found.manifest.run_id}: groups {', '.join(found.manifest.groups)}\n{found.path}")
+    _say_run(found, f"groups {', '.join(found.manifest.groups)}")
+
+
+def _say_run(run: Run, words: str) -> None:
+    manifest = run.manifest
+    result = {"run": manifest.run_id, "path": str(run.path), "tokens": manifest.num_tokens}
+    finish(f"{manifest.run_id}: {words}\n{run.path}", result)
 
 
 @_of_runs
@@ -78,7 +84,7 @@ def verify(*, run: RunId, stats_dir: StatsDir | None = None) -> None:
     store = stats_store(stats_dir)
     found = store.get(run)
     store.verify(found)
-    out.print(f"{found.manifest.run_id}: {len(found.manifest.files)} files intact")
+    _say_run(found, f"{len(found.manifest.files)} files intact")
 
 
 @_of_runs
@@ -96,4 +102,4 @@ def remove(
     if not yes:
         typer.confirm(f"Remove {found.manifest.run_id}?", abort=True)
     store.remove(found)
-    out.print(f"removed {found.manifest.run_id}")
+    finish(f"removed {found.manifest.run_id}", {"run": found.manifest.run_id})

@@ -1,5 +1,6 @@
 """Commands that measure how pruned models differ from the original: evaluate, sweep."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -10,9 +11,9 @@ from analysis.model import load_model_index
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import write_result, write_table
-from app.cli.say import pruned_name, show_records
-from app.console import counted, finish, follow, out, show_table
-from pruning.evaluate.quality import is_random
+from app.cli.say import loss_increase, plan_command, pruned_name, show_records
+from app.console import counted, finish, follow, out, show_table, small
+from pruning.evaluate.quality import AddedLoss, is_random
 from pruning.evaluate.record import EvaluationRecord, evaluation_table, results_of
 from pruning.evaluate.result import MEASURES
 from pruning.plan import load_plan
@@ -37,19 +38,45 @@ def evaluate(
     names = [path.name for path in plan] or ["unpruned"]
     show_records(records, names * len(request.corpora))
     write_result(out_file, results_of(records))
-    own = ("--plan", str(plan[0]), *option_words(request, only=("revision",))) if plan else ()
     finish(
-        f"{out_file}: {counted(len(records), 'evaluation')}",
+        f"{out_file}: {counted(len(records), 'evaluation')}{_least_loss(records, names)}",
         {"file": str(out_file), "evaluations": [_numbers(each) for each in records]},
-        *([command_line("export", request.model, pruned_name(request.model), *own)] if own else ()),
+        _after(request, plan),
     )
+
+
+def _least_loss(records: Sequence[EvaluationRecord], names: Sequence[str]) -> str:
+    """What the plan adds to the loss over all corpora; of several plans, the one that adds least.
+
+    `records` come by corpus and then by plan, of which these are the names.
+    """
+    corpora = list(dict.fromkeys(record.corpus["name"] for record in records))
+    found = {}
+    for number, name in enumerate(names):
+        mine = zip(corpora, records[number :: len(names)], strict=True)
+        added = {each: more for each, one in mine if (more := loss_increase(one)) is not None}
+        if len(added) == len(corpora):
+            found[name] = AddedLoss(added)
+    if not found:
+        return ""
+    best = min(found, key=lambda name: found[name].mean)
+    return f", {f'least by {best}: ' if len(found) > 1 else ''}{found[best].words}"
+
+
+def _after(request: EvaluateRequest, plans: Sequence[Path]) -> str:
+    """The command that comes next: an export, or a plan where none was evaluated."""
+    if not plans:
+        return plan_command(request, "aimer", ())
+    own = ("--plan", str(plans[0]), *option_words(request, only=("revision",)))
+    return command_line("export", request.model, pruned_name(request.model), *own)
 
 
 def _numbers(record: EvaluationRecord) -> dict[str, object]:
     """What an evaluation measured, for --json."""
     metrics = {name: asdict(metric) for name, metric in record.metrics.items()}
     removed = {"corpus": record.corpus["name"], "removed": record.plan.removed}
-    return {**removed, "tokens": record.num_tokens, **metrics}
+    increase = {"loss_increase": loss_increase(record)}
+    return {**removed, "tokens": record.num_tokens, **metrics, **increase}
 
 
 Against = Literal["removed", "bytes", "active_params", "expert_flops"]
@@ -107,7 +134,7 @@ def show_sweep(table: "pd.DataFrame") -> None:
             (
                 plan["criterion"] or "unpruned",
                 f"{plan['removed']:.1%}",
-                *(f"{means[name][plan['evaluation']]:.4f}" for name in measured),
+                *(small(means[name][plan["evaluation"]]) for name in measured),
             )
             for plan in rows.drop_duplicates("evaluation").to_dict("records")
         ]

@@ -9,9 +9,10 @@ from analysis.heads import prediction_heads
 from analysis.model import MoEModel, config_folder, load_model_index
 from analysis.widths import expert_widths, loaded_widths
 from app.cli.derive import command
-from app.console import out, show_facts, show_table
+from app.cli.say import corpus_at_hand
+from app.console import finish, out, show_facts, show_table
 from pruning.engines import contents_of, verdicts
-from pruning.requests.base import Option
+from pruning.requests.base import Option, command_line, option_words
 from pruning.requests.model import ModelRequest
 from pruning.requests.options import Switch
 from pruning.sizes import format_bytes, size_report
@@ -58,7 +59,23 @@ def inspect(
     show_table("\nSize on disk", ("part", "bytes"), rows)
     readers = [(each.engine, each.reads, each.reason) for each in verdicts(contents_of(model))]
     show_table("\nCompatibility", ("program", "loads it", "why"), readers)
-    out.print(f"\n{_what_can_go(model.layers)}")
+    corpus = corpus_at_hand(request, model)
+    finish(
+        f"\n{_what_can_go(model.layers)}",
+        {
+            "parameters": report.params_before,
+            "active_parameters": report.active_before,
+            "bytes": report.bytes_before,
+            "experts": report.experts_before,
+            "layers": len(model.layers),
+        },
+        command_line(
+            "calibrate",
+            request.model,
+            *("--corpus", corpus, "--dry-run"),
+            *option_words(request, only=("revision",)),
+        ),
+    )
 
 
 def _facts(model: MoEModel) -> dict[str, object]:

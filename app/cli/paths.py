@@ -76,7 +76,7 @@ def paths(
     note(f"{made.union} experts lie on {followed} of {stats.num_samples} samples")
     others = () if request.runs else store.of_model(model.identity, "routed")
     say_sources(runs, notes_on_others(runs, others, PATHFINDER))
-    say_plan(model, plan, out_file, *commands_after_plan(request, out_file))
+    say_plan(model, plan, out_file, *commands_after_plan(request, model, out_file))
 
 
 def _budget(request: PathsRequest, model: MoEModel) -> Budget | None:

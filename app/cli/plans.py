@@ -1,5 +1,7 @@
 """Commands on plans: plan, plans show, plans diff."""
 
+import glob
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -20,10 +22,10 @@ from app.cli.say import (
     show_summary,
     show_width_options,
 )
-from app.console import follow, out, show_frame
+from app.console import finish, follow, out, show_frame
 from app.settings import Settings
 from pruning.active import plan_routing
-from pruning.atoms.widths import DEFAULT_MULTIPLE
+from pruning.atoms.widths import WidthChoice
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, load_plan
 from pruning.plan_tables import (
     expert_states,
@@ -46,12 +48,18 @@ OfModel = Annotated[
 ]
 
 
-def model_of(plan: PruningPlan) -> MoEModel | None:
-    """The model of a plan, if it lies where its name leads: here, or below the models' folder."""
-    root = Settings.from_environment().models_root
-    places = [Path(plan.model.name), *([root / plan.model.name] if root else [])]
-    found = [str(path) for path in places if (path / CONFIG_NAME).is_file()]
-    for name in [*found, *([DEMO_MODEL] if plan.model.name == DEMO_MODEL else [])]:
+def model_of(plan: PruningPlan, file: Path) -> MoEModel | None:
+    """The model of a plan, if it lies where its name leads.
+
+    That is: here, beside the plan's file, in the models' folder, or in a folder of these; for hub
+    ids also the hub's cache.
+    """
+    name, root = plan.model.name, Settings.from_environment().models_root
+    folders = {path.resolve(): None for path in (Path(), file.parent, root) if path}
+    places = [folder / name for folder in folders]
+    places += [found for folder in folders for found in folder.glob(f"*/{glob.escape(name)}")]
+    names = [str(path) for path in places if (path / CONFIG_NAME).is_file()]
+    for name in [*names, *_elsewhere(plan.model.name)]:
         try:
             model = load_model_index(name)
         except UserError:
@@ -59,6 +67,18 @@ def model_of(plan: PruningPlan) -> MoEModel | None:
         if model.identity == plan.model.identity:
             return model
     return None
+
+
+def _elsewhere(name: str) -> Iterator[str]:
+    """Where else a model of this name may be: the demo, or fetched from the hub before."""
+    if name == DEMO_MODEL:
+        yield name
+    elif name.count("/") == 1:
+        from huggingface_hub import try_to_load_from_cache
+
+        config = try_to_load_from_cache(name, CONFIG_NAME)
+        if isinstance(config, str):
+            yield str(Path(config).parent)
 
 
 @plans.command()
@@ -78,7 +98,7 @@ def show(
     """
     described = load_model_index(model, revision=revision) if model else None
     loaded = load_plan(path, model=described)
-    described = described or model_of(loaded)
+    described = described or model_of(loaded, path)
     made = loaded.provenance
     how = ", ".join(filter(None, (made.criterion, made.gate, *made.corpora, made.schedule)))
     title = f"{path}: {how or 'made by hand'}"
@@ -93,7 +113,7 @@ def show(
     show_summary((neuron_summary if is_atomic else plan_summary)(loaded, described), title)
     if is_atomic:
         routing = plan_routing(loaded, described, stats_store(stats_dir), corpora, runs)
-        show_width_options(described, loaded, DEFAULT_MULTIPLE, routing)
+        show_width_options(described, loaded, WidthChoice(), routing)
 
 
 @plans.command()
@@ -113,7 +133,7 @@ def diff(
     """Layer by layer: experts, or neurons, that both plans keep, only one of them, or neither."""
     described = load_model_index(model, revision=revision) if model else None
     one, other = (load_plan(path, model=described) for path in (first, second))
-    described = described or model_of(one)
+    described = described or model_of(one, first)
     is_atomic = ATOMIC_GRANULARITY in (one.granularity, other.granularity)
     layers = described.layers if described else ()
     table = neuron_diff(one, other, described) if is_atomic else plan_diff(one, other, layers)
@@ -132,9 +152,11 @@ def diff(
     alike = int((table["only_a"] + table["only_b"] == 0).sum())
     what = "neurons" if is_atomic else "experts"
     apart = f"; {table['differ'].sum()} experts differ" if is_atomic else ""
-    out.print(
+    jaccard = float(table["jaccard"].mean())
+    finish(
         f"{alike} of {len(table)} layers are alike{apart}; mean Jaccard of the kept {what} "
-        f"{table['jaccard'].mean():.4f}"
+        f"{jaccard:.4f}",
+        {"layers_alike": alike, "layers": len(table), "jaccard": jaccard},
     )
 
 
@@ -152,8 +174,8 @@ def plan(
     save_plan(made.plan, out_file, force=force)
     if request.is_atomic:
         routing = ranking.routing if ranking else None
-        show_width_options(model, made.plan, request.width_multiple_of, routing)
+        show_width_options(model, made.plan, request.widths, routing)
     say_notes(made.notes)
     if ranking:
         say_choice(ranking.choice)
-    say_plan(model, made.plan, out_file, *commands_after_plan(request, out_file))
+    say_plan(model, made.plan, out_file, *commands_after_plan(request, model, out_file))

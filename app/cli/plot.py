@@ -16,8 +16,8 @@ from analysis.stats.store import stats_store
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import write_csv
-from app.cli.say import say_notes
-from app.console import follow, out, show_table
+from app.cli.say import less_in_words, pruned_name, say_notes
+from app.console import counted, finish, follow, note, show_table
 from pruning.atoms.widths import WidthChoice
 from pruning.evaluate.quality import stored_losses
 from pruning.evaluate.record import AnswerStore, EvaluationStore
@@ -26,9 +26,9 @@ from pruning.plan import ATOMIC_GRANULARITY, fit_plan, load_plan
 from pruning.planning.comparing import compare_request
 from pruning.planning.make import CurrentPlan
 from pruning.planning.ranking import weights_measured
-from pruning.requests.base import Option, command_line
+from pruning.requests.base import Option, command_line, option_words
 from pruning.requests.ranking import PlotRequest, ReportRequest
-from pruning.sizes import format_bytes, size_report
+from pruning.sizes import size_report
 from pruning.surgery.width_sizes import width_option
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def plot(
 
     del list_views  # its callback has done it
     wanted, path = get_chart(view), out_file or Path(f"{view}.html")
-    if isinstance(wanted, PaperChart):
+    if is_of_paper := isinstance(wanted, PaperChart):
         chart = wanted.draw(block_of(request.model, request.block))
     else:
         criterion = request.criterion or _USUAL[wanted.granularity]
@@ -88,7 +88,13 @@ def plot(
         write_csv(chart.table, path)
     else:
         write_figure(chart.exported(), path)
-    out.print(f"{chart.alt}\n{path}: {wanted.title}")
+    shared = request.model_fields_set & ReportRequest.model_fields.keys() - {"model"}
+    words = ("--view", wanted.name, *(option_words(request, only=shared) if shared else ()))
+    finish(
+        f"{chart.alt}\n{path}: {wanted.title}",
+        {"file": str(path), "says": chart.alt},
+        *([] if is_of_paper else [command_line("report", request.model, *words)]),
+    )
 
 
 def _context(first: dict[str, Any], second: dict[str, Any]) -> "Context":
@@ -131,8 +137,9 @@ def report(
         raise PlanError(f"Nothing can be drawn. {next(iter(made.omitted))}")
     write_durably(out_file, report_html(made).encode())
     for reason, titles in made.omitted.items():
-        out.print(f"left out: {'; '.join(titles)}: {reason}")
-    out.print(f"{out_file}: {len(made.sections)} figures")
+        note(f"left out: {'; '.join(titles)}: {reason}")
+    count = len(made.sections)
+    finish(f"{out_file}: {counted(count, 'figure')}", {"file": str(out_file), "figures": count})
 
 
 def _report_decision(request: ReportRequest, path: Path, out_file: Path) -> None:
@@ -152,5 +159,8 @@ def _report_decision(request: ReportRequest, path: Path, out_file: Path) -> None
     made = decision_of(model, shown, num_bytes, losses, command_line(*words))
     made = replace(made, answers=pair_of(told, plan.digest))
     write_durably(out_file, decision_html(made).encode())
-    out.print(f"{format_bytes(made.before)} -> {format_bytes(made.after)}. {made.verdict}")
-    out.print(f"{out_file}: one page")
+    finish(
+        f"{out_file}: {less_in_words(made.before, made.after)}. {made.verdict}",
+        {"file": str(out_file), "bytes_before": made.before, "bytes_after": made.after},
+        command_line("export", request.model, pruned_name(request.model), "--plan", str(path)),
+    )

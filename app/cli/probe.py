@@ -1,6 +1,7 @@
 """Commands that look into what pruning changes: variance, bins, ask."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -10,11 +11,12 @@ from analysis.model import load_model_index
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import write_table
-from app.console import follow, out, show_frame
+from app.cli.say import evaluate_command, plan_command
+from app.console import finish, follow, out, show_frame
 from pruning.evaluate.bins import rank_agreement
 from pruning.evaluate.record import variance_table
 from pruning.plan import load_plan
-from pruning.requests.base import Option
+from pruning.requests.base import Option, repeated
 from pruning.requests.evaluation import AskRequest, BinsRequest, VarianceRequest
 from pruning.requests.model import ModelRequest
 from pruning.tasks.probe import ask_run, bins_run, variance_run
@@ -42,7 +44,14 @@ def variance(
     wide = table.pivot_table(index="layer", columns="model", values="variance", sort=False)
     show_frame("variance of hidden states", wide.reset_index())
     write_table(table, out_file)
-    out.print(f"{out_file}: {table['num_tokens'].iloc[0]} tokens")
+    tokens, last = int(table["num_tokens"].iloc[0]), wide.iloc[-1]
+    model = load_model_index(request.model, revision=request.revision)
+    finish(
+        f"{out_file}: {tokens:,} tokens; after the last layer "
+        + ", ".join(f"{value:.4g} ({name})" for name, value in last.items()),
+        {"file": str(out_file), "tokens": tokens, "last_layer": last.to_dict()},
+        evaluate_command(request, model, repeated("--plan", map(str, plan)), request.corpora),
+    )
 
 
 @command(BinsRequest)
@@ -52,9 +61,18 @@ def bins(request: BinsRequest, *, out_file: options.OutTable = Path("bins.csv"))
     first = "least salient first" if request.order == "saliency" else "by place"
     show_frame(f"each bin removed alone, {first}", table.drop(columns="pooled"))
     write_table(table, out_file)
-    out.print(
-        f"{out_file}: rank correlation of saliency and loss {rank_agreement(table):.2f} "
-        "(1: the more salient, the more it costs)"
+    found = rank_agreement(table)
+    budget = ("--granularity", "atomic", "--shrink", "40%")
+    finish(
+        f"{out_file}: rank correlation of saliency and loss {found:.2f} "
+        "(1: the more salient, the more it costs)",
+        {"file": str(out_file), "bins": len(table), "rank_correlation": found},
+        plan_command(
+            request,
+            request.criterion,
+            request.calibrated_on,
+            *(budget if request.granularity == "atomic" else ()),
+        ),
     )
 
 
@@ -67,6 +85,14 @@ def ask(request: AskRequest, *, plan: Plans = ()) -> None:
         table.add_column(answer.name, overflow="fold")
     table.add_row(*(answer.text.strip() or "(nothing)" for answer in answers))
     out.print(table)
-    for answer in answers[1:]:
-        agreed = f"the first {answer.agreed} of {len(answer.ids)} tokens as the original model"
-        out.print(f"{answer.name}: {agreed}, {answer.seconds:.1f} s")
+    words = [
+        f"{answer.name}: the first {answer.agreed} of {len(answer.ids)} tokens as the original "
+        f"model, {answer.seconds:.1f} s"
+        for answer in answers[1:]
+    ]
+    model = load_model_index(request.model, revision=request.revision)
+    finish(
+        "\n".join(words) or f"{len(answers[0].ids)} tokens, {answers[0].seconds:.1f} s",
+        {"answers": [asdict(answer) for answer in answers]},
+        evaluate_command(request, model, repeated("--plan", map(str, plan))),
+    )

@@ -26,10 +26,10 @@ from analysis.stats.store import Run, load_expert_stats, stats_store
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import write_csv
-from app.cli.say import say_choice, say_sources
-from app.console import follow, out, show_facts, show_frame, show_table
+from app.cli.say import plan_command, say_choice, say_sources
+from app.console import finish, follow, out, show_facts, show_frame, show_table
 from pruning.planning.comparing import compare_request, compare_selections
-from pruning.requests.base import Option
+from pruning.requests.base import Option, command_line, option_words, repeated
 from pruning.requests.options import Switch
 from pruning.requests.plan import PlanRequest
 from pruning.requests.ranking import BlendRequest, OverlapRequest, ScoreRequest, TwoRecipesRequest
@@ -45,15 +45,20 @@ def score(request: ScoreRequest, *, out_file: options.Out = Path("scores.csv")) 
     """
     selection = follow(selection_for(request.into(PlanRequest, sparsity="0")))
     write_csv(selection.table, out_file)
-    ranked = selection.criterion
+    say_choice(selection.choice)
+    ranked, count = selection.criterion, len(selection.table)
     if selection.is_atomic:
         where = "of its layer" if ranked.within_layers else "of the model"
         said = f"neurons by {ranked.label}; rank 0 is the first {where} to stay"
     else:
         larger = "prune first" if ranked.prune_larger else "keep"
         said = f"experts by {ranked.label} (larger score = {larger}); rank 0 is kept first"
-    out.print(f"{out_file}: {len(selection.table)} {said}")
-    say_choice(selection.choice)
+    granularity = ("--granularity", "atomic", "--shrink", "40%") if selection.is_atomic else ()
+    finish(
+        f"{out_file}: {count} {said}",
+        {"file": str(out_file), "rows": count, "criterion": ranked.name},
+        plan_command(request, ranked.name, request.corpora, *granularity),
+    )
 
 
 @command(OverlapRequest)
@@ -73,20 +78,26 @@ def overlap(
     ] = False,
 ) -> None:
     """Compare the pruned sets of the calibrated corpora, pair by pair; writes CSV."""
+    following: list[str] = []
     if parts or proxy:
         if (parts and proxy) or figure or (proxy and request.criterion):
             raise StatsError(
                 "--parts, --proxy and --figure exclude each other; --proxy ranks by damage."
             )
         table = _within_parts(request) if parts else _within_proxy(request)
-        write_csv(table, out_file)
         show_frame("Pruned sets within each corpus", table)
+        said = f"mean overlap {table['overlap'].mean():.3f}"
     else:
-        table = _between_corpora(request, out_file, figure)
-    out.print(f"{out_file}: {len(table)} rows")
+        table, said, *following = _between_corpora(request, figure)
+    write_csv(table, out_file)
+    result = {"file": str(out_file), "rows": len(table), "overlap": float(table["overlap"].mean())}
+    finish(f"{out_file}: {len(table)} rows; {said}", result, *following)
 
 
-def _between_corpora(request: OverlapRequest, path: Path, figure: Path | None) -> "pd.DataFrame":
+def _between_corpora(
+    request: OverlapRequest, figure: Path | None
+) -> tuple["pd.DataFrame", str, str]:
+    """The table, what it says, and the command that comes next."""
     criterion = _corpus_dependent(request.criterion) if request.criterion else None
     runs = _runs_to_compare(request, criterion, least=2)
     stats = {name: load_expert_stats(run) for name, run in runs.items()}
@@ -94,7 +105,6 @@ def _between_corpora(request: OverlapRequest, path: Path, figure: Path | None) -
         table = variant_overlaps(stats, request.gate, request.fraction)
     else:
         table = criterion_overlap(criterion, stats, request.gate, request.fraction)
-    write_csv(table, path)
     means = mean_overlaps(table).sort_values("overlap", ascending=False)
     if figure is not None:
         from app.charts.files import write_figure
@@ -103,7 +113,16 @@ def _between_corpora(request: OverlapRequest, path: Path, figure: Path | None) -
         write_figure(variant_map(means), figure)
         out.print(str(figure))
     show_frame(f"Mean over pairs of {', '.join(stats)}", means[["criterion", "overlap", "chance"]])
-    return table
+    most, least = means.iloc[0], means.iloc[-1]
+    said = f"{most['criterion']} depends least on the corpus ({most['overlap']:.3f})"
+    if len(means) > 1:
+        said += f", {least['criterion']} most ({least['overlap']:.3f})"
+    said += f"; chance is {most['chance']:.3f}"
+    name = request.criterion or "reap"
+    named = "--run" if request.runs else "--corpus"
+    words = ("--criterion", name, *repeated(named, request.runs or stats), "--fair")
+    own = option_words(request, only=("sparsity", "revision", "stats_dir"))
+    return table, said, command_line("blend", request.model, *words, *own)
 
 
 def _runs_to_compare(
@@ -207,10 +226,14 @@ def blend(
     ]
     title = f"Coverage by {chosen.label} at sparsity {request.sparsity}"
     show_table(title, ("corpus", "share", "coverage"), rows)
-    mixed = " ".join(f"--corpus {name}:{share:.4g}" for name, share, _ in rows if share >= 5e-5)
-    out.print(f"worst {min(covered):.4f}; use it with {mixed}", soft_wrap=True)
+    mixed = [f"{name}:{share:.4g}" for name, share, _ in rows if share >= 5e-5]
     others = () if request.runs else store.of_model(model.identity, "routed")
     say_sources(runs, notes_on_others(runs, others, chosen))
+    finish(
+        f"the worst covered corpus holds {min(covered):.4f} of its saliency",
+        {"weights": {name: share for name, share, _ in rows}, "worst": min(covered)},
+        plan_command(request, chosen.name, mixed, "--sparsity", request.sparsity),
+    )
 
 
 @command(TwoRecipesRequest)
@@ -232,4 +255,9 @@ def compare(request: TwoRecipesRequest, *, out_file: options.Out = Path("compari
     for side, selection in zip("AB", sides, strict=True):
         out.print(f"{side}: {selection.criterion.label} at {selection.request.sparsity}")
         say_choice(selection.choice)
-    out.print(f"{out_file}: {len(comparison.table())} experts; rank 0 is kept first")
+    agreed = comparison.agreement
+    finish(
+        f"{out_file}: {agreed:.1%} of {len(comparison.table())} decisions are equal",
+        {"file": str(out_file), "agreement": agreed, "jaccard": comparison.jaccard},
+        *(each.command(out=f"{side}.json") for side, each in (("a", pair.a), ("b", pair.b))),
+    )

@@ -174,5 +174,5 @@ def search(request: Machine, *, path: RecipeFile, out_dir: SearchFolder | None =
     result = follow(search_run(search_of_file(path, folder, request)))
     model = load_model_index(recipe.model, revision=recipe.revision)
     say_search(result, folder)
-    after = commands_after_plan(plan_request(recipe, request), folder / PLAN_NAME)
+    after = commands_after_plan(plan_request(recipe, request), model, folder / PLAN_NAME)
     say_plan(model, load_plan(folder / PLAN_NAME, model=model), folder / PLAN_NAME, *after)

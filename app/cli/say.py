@@ -4,20 +4,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis.errors import ExportError
+from analysis.corpora import parse_corpus
+from analysis.errors import ExportError, UserError
 from analysis.lazy import pd
 from analysis.model import DEMO_MODEL, MoEModel
 from analysis.stats.choose import Choice, parse_corpus_weight
-from analysis.stats.store import Run
-from app.console import finish, note, out, plain_rows, ranges_of_rows, show_table
+from analysis.stats.store import Run, stats_store
+from app.console import finish, note, out, plain_rows, ranges_of_rows, show_table, small
 from pruning.active import Routing
 from pruning.atoms.kept import count_atoms
 from pruning.atoms.sizes import atom_sizes
+from pruning.atoms.widths import WidthChoice
 from pruning.evaluate.record import EvaluationRecord
 from pruning.evaluate.result import MEASURES, Metric
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
 from pruning.plan_tables import plan_summary
-from pruning.requests.base import command_line, option_words
+from pruning.requests.base import command_line, option_words, repeated
+from pruning.requests.model import ModelRequest
 from pruning.requests.plan import PlanRequest
 from pruning.requests.ranking import PathsRequest
 from pruning.search.store import RESULT_NAME, SearchResult
@@ -25,6 +28,7 @@ from pruning.sizes import SizeReport, format_bytes, format_count, size_report
 from pruning.surgery.manifest import read_manifest
 from pruning.surgery.width_sizes import width_options
 
+_USUAL_BUDGET = ("--shrink", "40%")
 _ADDED = ("experts", "kept", "removed", "neurons", "stay", "empty", "pinned", "dropped")
 _WIDTH_COLUMNS = (
     *("width mode", "parameters", "on disk", "loaded", "active", "expert FLOPs", "width"),
@@ -113,16 +117,49 @@ def _sizes(report: SizeReport) -> dict[str, object]:
     }
 
 
-def commands_after_plan(request: PlanRequest | PathsRequest, path: Path) -> tuple[str, str]:
+def commands_after_plan(
+    request: PlanRequest | PathsRequest, model: MoEModel, path: Path
+) -> tuple[str, str]:
     """The commands that measure a plan and that write its checkpoint."""
-    corpora = [parse_corpus_weight(text).corpus for text in request.corpora]
-    corpus = (corpora or ["demo-prose" if request.model == DEMO_MODEL else "c4"])[0]
     shared = ("--plan", str(path), *option_words(request, only=("revision",)))
-    measured = [*option_words(request, only=("stats_dir",)), "--corpus", corpus]
     return (
-        command_line("evaluate", request.model, *shared, *measured),
+        evaluate_command(request, model, shared, request.corpora),
         command_line("export", request.model, pruned_name(request.model), *shared),
     )
+
+
+def evaluate_command(
+    request: ModelRequest, model: MoEModel, words: Iterable[str], corpora: Iterable[str] = ()
+) -> str:
+    """The command that evaluates plans, on one of these corpora or on one that is at hand."""
+    stats_dir = option_words(request, only=("stats_dir",))
+    corpus = corpus_at_hand(request, model, corpora)
+    return command_line("evaluate", request.model, *words, *stats_dir, "--corpus", corpus)
+
+
+def corpus_at_hand(request: ModelRequest, model: MoEModel, asked: Iterable[str] = ()) -> str:
+    """A corpus that can be read here: asked for, calibrated before, the demo's; else CORPUS."""
+    runs = stats_store(getattr(request, "stats_dir", None)).of_model(model.identity, "routed")
+    known = sorted(runs, key=lambda run: -run.manifest.num_tokens)
+    names = [parse_corpus_weight(text).corpus for text in asked]
+    names += [run.manifest.corpus for run in known]
+    names += ["demo-prose"] if request.model == DEMO_MODEL else []
+    return next(filter(_can_be_read, names), "CORPUS")
+
+
+def _can_be_read(corpus: str) -> bool:
+    try:
+        path = parse_corpus(corpus).path
+    except UserError:
+        return False  # merged runs, or the name of a file of another kind
+    return path is None or path.exists()
+
+
+def plan_command(request: ModelRequest, criterion: str, corpora: Iterable[str], *more: str) -> str:
+    """The command that plans by a criterion and calibrated corpora, by default for 40% less."""
+    own = option_words(request, only=("revision", "stats_dir"))
+    words = ("--criterion", criterion, *repeated("--corpus", corpora), *(more or _USUAL_BUDGET))
+    return command_line("plan", request.model, *words, *own)
 
 
 def pruned_name(model: str) -> str:
@@ -144,23 +181,23 @@ def show_summary(summary: "pd.DataFrame", title: str) -> None:
 
 
 def show_width_options(
-    model: MoEModel, plan: PruningPlan, multiple_of: int, routing: Routing | None = None
+    model: MoEModel, plan: PruningPlan, choice: WidthChoice, routing: Routing | None = None
 ) -> None:
     """Print, for a plan that removes neurons, what each width mode saves; nothing is written.
 
-    Widths are rounded up to a multiple of `multiple_of`; without `routing`, each expert is taken to
-    be chosen equally often.
+    Where the mode of `choice` saves little and another does not, that is said. Widths are rounded
+    up to its multiple; without `routing`, each expert is taken to be chosen equally often.
     """
-    sizes = {
-        row["mode"]: row for row in atom_sizes(model, plan, multiple_of, routing).to_dict("records")
-    }
+    table = atom_sizes(model, plan, choice.multiple_of, routing)
+    sizes = {row["mode"]: row for row in table.to_dict("records")}
     report, whole = size_report(model, plan, routing), model.checkpoint
     # With headers, as the modes' rows below: nobody should read a saving or a loss from those.
-    on_disk = format_bytes(sum(shard.size for shard in whole.shards))
-    sizes_before = (report.params_before, on_disk, format_bytes(whole.nbytes))
+    on_disk = sum(shard.size for shard in whole.shards)
+    sizes_before = (report.params_before, format_bytes(on_disk), format_bytes(whole.nbytes))
     before = (*sizes_before, report.active_before, report.expert_flops)
     rows: list[tuple[object, ...]] = [("as it is", *before, "", "", "")]
-    for option in width_options(model, plan, multiple_of):
+    options = width_options(model, plan, choice.multiple_of)
+    for option in options:
         mode = str(option.mode)
         if option.refused:
             rows.append((mode, *["-"] * 5, "", "", option.refused))
@@ -181,6 +218,15 @@ def show_width_options(
         f"{report.expert_flops_after:,} FLOPs of experts "
         f"({1 - report.expert_flops_after / report.expert_flops:.2%} fewer), {how}."
     )
+    possible = {option.mode: option.disk_bytes for option in options if not option.refused}
+    best = min(possible, key=possible.__getitem__, default=choice.mode)
+    mine = possible.get(choice.mode, on_disk)
+    if on_disk - mine < (on_disk - possible.get(best, on_disk)) / 2:
+        note(
+            f"padding takes what is saved: {less_in_words(on_disk, mine)} in --width-mode "
+            f"{choice.mode}; {less_in_words(on_disk, possible[best])} with --width-mode {best}, "
+            "which load_pruned loads"
+        )
 
 
 def show_records(records: Sequence[EvaluationRecord], names: Sequence[str]) -> None:
@@ -192,13 +238,15 @@ def show_records(records: Sequence[EvaluationRecord], names: Sequence[str]) -> N
             record.corpus["name"],
             f"{record.plan.removed:.1%}",
             *(_metric(record.metrics.get(measure)) for measure in measured),
+            "-" if (more := loss_increase(record)) is None else f"{more:+.4f}",
             _metric(record.full.get("nll")),
             record.num_tokens,
         )
         for name, record in zip(names, records, strict=True)
     ]
     labels = [MEASURES[measure].label for measure in measured]
-    show_table("", ("plan", "corpus", "sparsity", *labels, "original loss", "tokens"), rows)
+    last = ("loss increase", "original loss", "tokens")
+    show_table("", ("plan", "corpus", "sparsity", *labels, *last), rows, spare=last[1:])
     for corpus in {str(record.corpus["name"]): record.corpus for record in records}.values():
         note(f"{corpus['name']}: {corpus['drawn']}")
 
@@ -208,8 +256,14 @@ def _metric(metric: Metric | None) -> str:
     if metric is None:
         return "-"
     if metric.low is None or metric.high is None:
-        return f"{metric.mean:.4f}"
-    return f"{metric.mean:.4f} [{metric.low:.4f}, {metric.high:.4f}]"
+        return small(metric.mean)
+    return f"{small(metric.mean)} [{small(metric.low)}, {small(metric.high)}]"
+
+
+def loss_increase(record: EvaluationRecord) -> float | None:
+    """Nats per token that a plan adds to the loss; None where nothing goes or was measured."""
+    measured, full = record.metrics.get("nll"), record.full.get("nll")
+    return measured.mean - full.mean if measured and full and record.plan.removed else None
 
 
 def say_search(result: SearchResult, folder: Path) -> None:
@@ -244,7 +298,7 @@ def say_export(model: MoEModel, folder: Path, result: Mapping[str, Any]) -> None
         report_checks(folder, checked)
 
 
-def report_checks(folder: Path, report: Mapping[str, Any]) -> None:
+def report_checks(folder: Path, report: Mapping[str, Any], *, has_source: bool = True) -> None:
     """Print the checks of a verification; raises an ExportError where one failed."""
     first, *others = report["checks"]
     if not others and not first["ok"]:
@@ -254,8 +308,11 @@ def report_checks(folder: Path, report: Mapping[str, Any]) -> None:
     note(report["reason"])
     failed = [check for check in report["checks"] if not check["ok"]]
     result = {"verified": not failed, "level": str(report["level"]), "checks": len(rows)}
+    result["compared_with_source"] = has_source
     following = () if failed else (command_line("benchmark", str(folder), "--tasks", "arc_easy"),)
     words = f"{len(failed)} of {len(rows)} checks failed" if failed else f"all {len(rows)} checks"
+    if not has_source:
+        words += "; bytes were not compared with the original model: give --source MODEL"
     finish(f"{'FAIL' if failed else 'PASS'}: {folder}, {words}", result, *following)
     if failed:
         raise ExportError(f"{folder} fails: {failed[0]['name']}: {failed[0]['detail']}")

@@ -12,6 +12,7 @@ from app.cli.derive import command
 from app.cli.say import report_checks, saved_in_words, say_export, show_width_options
 from app.console import finish, follow
 from pruning.active import plan_routing
+from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.plan import ATOMIC_GRANULARITY, load_plan
 from pruning.requests.base import Option
 from pruning.requests.export import ExportRequest, PrunedRequest
@@ -43,7 +44,8 @@ def export(
     is_atomic = chosen.granularity == ATOMIC_GRANULARITY
     if is_atomic:
         routing = plan_routing(chosen, model, stats_store(stats_dir))
-        show_width_options(model, chosen, request.width_multiple_of, routing)
+        choice = WidthChoice(WidthMode(request.width_mode or "uniform"), request.width_multiple_of)
+        show_width_options(model, chosen, choice, routing)
     if dry_run:
         report = size_report(model, chosen)
         words = "" if is_atomic else f"{saved_in_words(report)}; "
@@ -68,4 +70,5 @@ def verify(
 ) -> None:
     """Check an exported checkpoint: bytes and hashes, loading, equality with the masked source."""
     described = load_model_index(source) if source else None
-    report_checks(out_dir, follow(verify_result(out_dir, level, described, tokens)))
+    found = follow(verify_result(out_dir, level, described, tokens))
+    report_checks(out_dir, found, has_source=described is not None)

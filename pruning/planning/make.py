@@ -9,8 +9,15 @@ from analysis.model import MoEModel
 from analysis.progress import Progress
 from analysis.stats.blend import Part
 from analysis.stats.store import StatsStore
-from pruning.budget import Budget, count_budget, even_budget, size_budget, sparsity_budget
-from pruning.constraints import check_total, rooms_of
+from pruning.budget import (
+    Budget,
+    count_budget,
+    even_budget,
+    size_budget,
+    smaller_cut,
+    sparsity_budget,
+)
+from pruning.constraints import check_multiple, check_total, rooms_of
 from pruning.plan import Provenance, PruningPlan, model_ref, select_experts, tool_version
 from pruning.planning.measured import with_sensitivity
 from pruning.planning.neurons import Arena, arena_of, check_neurons, plan_neurons, plan_of_file
@@ -94,7 +101,10 @@ def make_plan(ranking: Ranking, request: PlanRequest, arena: Arena | None = None
     notes = allocation_notes(request.schedule, spending, allocation, evidence)
     if request.is_measured:
         notes = (sensitivity_for(ranking, request).note(allocation.removed), *notes)
-    return Decision(plan, notes)
+    if (target := request.size_target) and request.is_even:
+        removed = allocation.removed
+        notes = (*notes, smaller_cut(ranking.model, target, spending.constraints, removed))
+    return Decision(plan, tuple(filter(None, notes)))
 
 
 def plan_from_stats(
@@ -154,6 +164,8 @@ def spending_of(request: PlanRequest, model: MoEModel, evidence: Evidence) -> Sp
         spending = Spending(layers, Budget(total, "size", ""), limits)
         return allocate(request.schedule, spending, evidence).removed
 
+    if request.remove != 0 and not (request.sparsity and request.fraction == 0):
+        check_multiple(layers, limits)
     if request.sparsity:
         budget = sparsity_budget(layers, request.sparsity)
     elif request.remove is not None:

@@ -122,7 +122,13 @@ class SweepRequest(MeasureRequest):
     sparsities: tuple[
         Annotated[options.Sparsity, Option("Fraction of experts removed: 0.5 or 50%; repeatable.")],
         ...,
-    ] = Field(min_length=1)
+    ] = ()
+    shrink: tuple[
+        Annotated[
+            options.Shrink, Option("Share of the checkpoint's bytes: 0.4 or 40%; repeatable.")
+        ],
+        ...,
+    ] = ()
     calibrated_on: tuple[options.CalibratedOn, ...] = ()
     gate: options.Gate = "applied"
     schedule: options.Schedule = "uniform"
@@ -134,7 +140,7 @@ class SweepRequest(MeasureRequest):
     def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(get_criterion(each).name for each in value))
 
-    @field_validator("sparsities")
+    @field_validator("sparsities", "shrink")
     @classmethod
     def _in_order(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(sorted(dict.fromkeys(value), key=parse_sparsity))
@@ -145,7 +151,9 @@ class SweepRequest(MeasureRequest):
         return get_schedule(value).name
 
     @model_validator(mode="after")
-    def _neurons_are_asked_for(self) -> "SweepRequest":
+    def _can_be_planned(self) -> "SweepRequest":
+        if not self.budgets:
+            raise PlanError("A sweep needs --sparsity or --shrink; both are repeatable.")
         for criterion in self.criteria:
             check_ranks(get_criterion(criterion), self.granularity)
         if self.granularity == ATOMIC_GRANULARITY and self.schedule not in ("uniform", MEASURED):
@@ -156,6 +164,12 @@ class SweepRequest(MeasureRequest):
         if self.schedule == "file":
             raise PlanError("A schedule from a file has its own budget; it cannot be swept.")
         return self
+
+    @property
+    def budgets(self) -> list[dict[str, str]]:
+        """The budget of each plan of a criterion, as fields of a `PlanRequest`."""
+        by_bytes = [{"shrink": each} for each in self.shrink]
+        return [*({"sparsity": each} for each in self.sparsities), *by_bytes]
 
 
 class BinsRequest(HeldOutRequest):

@@ -1,6 +1,6 @@
 """Tasks of evaluation: plans on held-out corpora, and criteria against sparsities."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -40,13 +40,13 @@ def selection_for(request: PlanRequest) -> Steps[Selection]:
 def sweep_plans(
     request: SweepRequest, model: MoEModel, store: StatsStore
 ) -> Steps[list[PruningPlan]]:
-    """The plans of a sweep, by criterion and then by sparsity."""
+    """The plans of a sweep, by criterion and then by budget."""
     own: dict[str, Any] = {"schedule": request.schedule}
     if request.granularity == ATOMIC_GRANULARITY and request.schedule != MEASURED:
         own = {"atom_scope": request.atom_scope}
     plans = []
     for criterion in request.criteria:
-        asked = [plan_request(request, criterion, each, own) for each in request.sparsities]
+        asked = [plan_request(request, criterion, each | own) for each in request.budgets]
         selection = yield from select_measured(asked[0], model, store)
         ranking = with_sensitivity(selection, asked[0], store)
         plans += [make_plan(ranking, each).plan for each in asked]
@@ -56,16 +56,14 @@ def sweep_plans(
 def plan_request(
     request: SweepRequest | BinsRequest | SensitivityRequest,
     criterion: str,
-    sparsity: str,
-    own: dict[str, Any],
+    own: Mapping[str, Any],
 ) -> PlanRequest:
-    """The plan by one criterion that a request asks for; `own` has what its granularity adds."""
+    """The plan by one criterion; `own` has its budget, and what its granularity adds."""
     reads_text = get_criterion(criterion).source == "routed"
     values = {
         "model": request.model,
         "granularity": request.granularity,
         "criterion": criterion,
-        "sparsity": sparsity,
         "corpora": request.calibrated_on if reads_text else (),
         "gate": request.gate,
         "stats_dir": request.stats_dir,

@@ -110,7 +110,7 @@ def _binned(
     how, is_atomic = request.binning, request.granularity == ATOMIC_GRANULARITY
     own = {"atom_scope": how.scope} if is_atomic else {}
     ranking = yield from select_measured(
-        plan_request(request, request.criterion, "0", own), model, store
+        plan_request(request, request.criterion, {"sparsity": "0", **own}), model, store
     )
     ranked = RankedBy(
         request.criterion,

@@ -64,7 +64,7 @@ def sensitivity_run(
     model = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
     asked = [
-        plan_request(request, request.criterion, each, request.planned)
+        plan_request(request, request.criterion, {"sparsity": each, **request.planned})
         for each in request.sparsities or ("0",)
     ]
     selection = yield from select_measured(asked[0], model, store, parts)

@@ -15,7 +15,8 @@ PLAN = ("plan", "demo", "--granularity", "atomic", "--criterion", "neuron-norms"
 
 @pytest.fixture
 def plan(works, here):
-    works(*PLAN, "--sparsity", "0.25", "--multiple-of", "8", "-o", "plan.json")
+    printed = works(*PLAN, "--sparsity", "0.25", "--multiple-of", "8", "-o", "plan.json")
+    assert "padding" not in printed
     return json.loads((here / "plan.json").read_text())
 
 
@@ -39,6 +40,17 @@ def test_a_plan_is_exported_and_proved(plan, works, here):
     said = works("export", "demo", "out", "--plan", "plan.json", "--verify")
     assert "level logits" in said
     assert json.loads((here / "out" / "config.json").read_text())["intermediate_size"] == 48
+
+
+def test_a_width_mode_whose_padding_takes_what_is_saved_is_named(works, here):
+    works(*PLAN, "--sparsity", "50%", "--atom-scope", "global", "-o", "wide.json")
+    said = works("export", "demo", "out", "--plan", "wide.json", "--dry-run")
+    assert "10.4 MiB -> 10.9 MiB (+4.8%) in --width-mode uniform" in said
+    assert "10.4 MiB -> 6.4 MiB (-38.6%) with --width-mode ragged" in said
+    said = works(
+        *("export", "demo", "out", "--plan", "wide.json", "--dry-run"), "--width-mode", "ragged"
+    )
+    assert "padding takes" not in said
 
 
 def test_a_dry_run_shows_every_mode_and_writes_nothing(plan, works, here):

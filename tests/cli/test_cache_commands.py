@@ -58,7 +58,7 @@ def test_merge_adds_the_sums(works, own_stats, run_ids):
 
 def test_verify_notices_a_changed_file(moeprune, works, own_stats, run_ids):
     run = run_ids["tiny", "red"]
-    assert works("runs", "verify", run, "--stats-dir", own_stats) == f"{run}: 3 files intact\n"
+    assert f"{run}: 3 files intact\n" in works("runs", "verify", run, "--stats-dir", own_stats)
     with (own_stats / run / "vectors.parquet").open("r+b") as file:
         file.seek(-1, 2)
         file.write(b"!")

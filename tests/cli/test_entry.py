@@ -99,6 +99,14 @@ def test_debug_gives_the_trace(process):
     assert "CheckpointError: nowhere is not a directory" in ended.stderr
 
 
+def test_tables_in_a_pipe_are_as_wide_as_columns_says():
+    asks = [sys.executable, "-c", "from app.console import out; print(out.width)"]
+    given = {"PYTHONPATH": ROOT, "PATH": os.environ["PATH"]}
+    for more, width in (({}, "240"), ({"COLUMNS": "90"}, "90")):
+        done = subprocess.run(asks, capture_output=True, text=True, check=True, env=given | more)
+        assert done.stdout.strip() == width
+
+
 def test_debug_may_stand_anywhere_and_changes_no_result(works, tiny):
     assert works("--debug", "inspect", tiny) == works("inspect", tiny, "--debug")
 

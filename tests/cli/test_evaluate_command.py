@@ -30,6 +30,9 @@ def test_it_writes_one_result_and_keeps_it(works, tiny, corpora, plan, here):
     assert (result["num_samples"], result["corpus"]["name"]) == (4, "blue.jsonl")
     assert result["plan"]["criterion"] == "reap"
     assert f"{result['metrics']['esap']['mean']:.4f}" in printed
+    increase = result["metrics"]["nll"]["mean"] - result["full"]["nll"]["mean"]
+    assert f"{increase:+.4f}" in printed
+    assert f"result.json: 1 evaluation, loss {increase:+.2f} (blue.jsonl)" in printed
     assert "no calibration of this model is known" in printed
     (kept,) = (here / "own" / "evaluations").iterdir()
     assert json.loads(kept.read_text()) == result
@@ -160,6 +163,16 @@ def test_every_criterion_at_every_sparsity_and_the_unpruned_model(works, words, 
     assert esap["calibrated_on"].tolist() == ["", "red.jsonl", "red.jsonl", "", ""]
     assert "unpruned" in printed
     assert (here / "fig.html").stat().st_size > 1000
+
+
+def test_a_share_of_the_bytes_is_a_budget_of_a_sweep(works, tiny, corpora, here):
+    works(
+        *("sweep", tiny, "--criterion", "random", "--shrink", "30%", "--shrink", "20%"),
+        *("--corpus", corpora[1], "--seq-len", "9", "--measures", "esap", "--stats-dir", here),
+    )
+    table = pd.read_csv(here / "sweep.csv", keep_default_na=False)
+    # An expert is 4,672 of 111,040 bytes: two, then three of each layer.
+    assert table["removed"].tolist() == pytest.approx([0, 1 / 3, 1 / 2])
 
 
 def test_a_sweep_in_one_pass_through_the_layers_gives_the_same_table(works, words, here, stats):

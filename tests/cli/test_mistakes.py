@@ -32,6 +32,7 @@ FILES = {
     "indent.yaml": "model: demo\n  corpora: [\n",
     "two.yaml": RECIPE.replace("50%", "50%, remove: 3"),
     "none.yaml": RECIPE.partition("budget")[0],
+    "place.yaml": RECIPE + "calibrate: {tokens: 64}\n",
     "number.yaml": RECIPE + "tokens: many\n",
     "plan-as-recipe.json": '{"model": {"name": "demo", "identity": ""}, "kept": {}}',
 }
@@ -76,6 +77,8 @@ MISTAKES = {
     "inspect nowhere": ["nowhere is not a directory", "hub id", "'demo'"],
     "inspect text.json": ["text.json is not a directory", "folder of a checkpoint"],
     "inspect .": ["has no config.json"],
+    "inspect demo --revision main": ["demo is a local folder", "--revision main", "leave it out"],
+    "inspect demo --config-only --revision main": ["--revision main is for hub ids"],
     "inspect owner/name": ["owner/name is not a local directory", "HF_HUB_OFFLINE"],
     # Budgets and constraints
     "plan demo": ["`moeprune plan` needs --criterion: ", "reap or aimer"],
@@ -95,6 +98,9 @@ MISTAKES = {
     f"{PLAN} --protect 9": ["layer 9", "0..5"],
     f"{PLAN} --set 3:5": ["'3:5'", "LAYER=KEPT, such as 3=20"],
     f"{PLAN} --multiple-of 7": ["a multiple of 7", "nearest: 14"],
+    f"{PLAN} --multiple-of 32": ["--multiple-of 32 lets no expert go", "give --multiple-of 16"],
+    PLAN.replace("--sparsity 50%", "--shrink 40% --multiple-of 64"): ["give --multiple-of 16"],
+    "sweep demo --criterion aimer --corpus demo-code": ["needs --sparsity or --shrink"],
     f"{PLAN} --cost kl": ["--cost is for --schedule measured"],
     f"{PLAN} --schedule-file counts.csv --schedule late": ["--schedule file and --schedule-file"],
     PLAN.replace("--sparsity 50%", "--schedule-file counts.csv"): ["counts.csv", "'99'", "32"],
@@ -146,6 +152,7 @@ MISTAKES = {
     "run two.yaml": ["two.yaml, line 4: budget: give one of "],
     "run none.yaml": ["none.yaml, line 1: ", "add budget:"],
     "run number.yaml": ["number.yaml, line 5: tokens: give a whole number (got 'many')"],
+    "run place.yaml": ["line 5: calibrate.tokens: ", "stands at the top of a recipe"],
     "run plan-as-recipe.json": ["is a plan, not a recipe", "--plan"],
     "search recipe.yaml": ["recipe.yaml has no key search", "search: {corpus: CORPUS}"],
     # What commands need

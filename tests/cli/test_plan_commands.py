@@ -115,6 +115,10 @@ def test_diff_and_show(make, works, moeprune, tiny, other, here):
     shown = works("plans", "show", "b.json", "--model", tiny)
     assert "all" in shown
     assert "0.5" in shown
+    assert "The model tiny" in works("plans", "show", "b.json")
+    (here / "checkpoints").mkdir()
+    (here / "checkpoints" / "tiny").symlink_to(tiny)
+    assert works("plans", "show", "b.json") == shown
     refused = moeprune("plans", "show", "b.json", "--model", other)
     assert refused.code == 1
     assert "not for other" in refused.err
@@ -188,6 +192,20 @@ def test_floors_and_numbers_by_hand(make):
 def test_a_share_of_the_bytes_leaves_equal_counts(make, tiny, stats, corpora, words, expected):
     plan, _ = make(words)
     assert counts(plan) == expected
+
+
+def test_a_cut_far_beyond_the_target_names_the_nearest_smaller_one(make):
+    # Per layer an expert is 14,016 of 111,040 bytes: four are 50.5%, three 37.9%.
+    plan, output = make("--shrink 40%")
+    assert counts(plan) == [2, 2, 2]
+    assert "50.5% of the bytes" in output
+    assert "the nearest smaller cut is --shrink 37.86%\n" in output
+    plan, output = make("--shrink 37.86%")
+    assert counts(plan) == [3, 3, 3]
+    assert "nearest smaller" not in output
+    _, output = make("--target-size 65KiB")
+    named = output.partition("the nearest smaller cut is ")[2].splitlines()[0]
+    assert counts(make(named)[0]) == [3, 3, 3]
 
 
 def test_a_plan_by_a_share_is_the_same_from_python(make, here, tiny, stats, corpora):

@@ -150,7 +150,7 @@ def test_blend_shows_what_each_corpus_keeps_and_a_fair_one_is_no_worse(works, ti
     for extra in ((), ("--fair",)):
         output = works(*words, *both, *extra)
         assert all(path.name in output for path in corpora)
-        worst.append(float(output.rpartition("worst ")[2].partition(";")[0]))
+        worst.append(float(output.rpartition("holds ")[2].partition(" of")[0]))
     assert 0 < worst[0] <= worst[1] <= 1
 
 

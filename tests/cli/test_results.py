@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.model import load_model_index
+from analysis.progress import Progress
 from app import console
 from app.cli import COMMANDS, load
 from pruning.plan import load_plan
@@ -74,6 +75,46 @@ def test_a_failed_verification_ends_with_fail(works, moeprune, here):
     found = json.loads(moeprune("verify", "out", "--level", "bytes", "--json").out)
     assert found["result"]["verified"] is False
     assert "sha256" in found["error"]
+
+
+def test_verify_says_what_it_could_not_compare(works, as_json, here):
+    works(*PLAN)
+    works("export", "demo", "out", "--plan", "plan.json")
+    words = ("verify", "out", "--level", "bytes")
+    assert "PASS: out, all 7 checks; bytes were not compared with the original" in works(*words)
+    assert as_json(*words)["result"]["compared_with_source"] is False
+    assert "not compared" not in works(*words, "--source", "demo")
+    assert as_json(*words, "--source", "demo")["result"]["compared_with_source"] is True
+
+
+HALF = "demo --criterion reap --corpus demo-code --sparsity 50%"
+AFTER = {
+    "inspect demo": ["calibrate"],
+    "score demo --criterion aimer": ["plan"],
+    f"compare {HALF} --with-criterion ean": ["plan", "plan"],
+    "overlap demo --sparsity 50% --criterion ean": ["blend"],
+    f"blend {HALF} --corpus demo-math": ["plan"],
+    f"plot kept-by {HALF} -o k.csv": ["report"],
+    "plan demo --criterion aimer --shrink 20%": ["evaluate", "export"],
+}
+
+
+@pytest.mark.parametrize("words", AFTER)
+def test_a_command_ends_with_numbers_and_with_commands_that_parse(as_json, words):
+    found = as_json(*shlex.split(words))
+    assert found["result"]
+    following = [shlex.split(line)[1:] for line in found["next"]]
+    assert [name for name, *_ in following] == AFTER[words]
+    for name, *rest in following:
+        load(name).make_context(name, rest).close()
+        assert "c4" not in rest
+
+
+def test_small_numbers_and_counts_can_be_read():
+    assert [console.small(each) for each in (0.0, 3.14e-5, 0.25)] == ["0", "3.1e-05", "0.2500"]
+    step = Progress("reading weights", 3 << 19, 3 << 20, "bytes")
+    assert console.count_of_step(step) == "1.5 MiB/3.0 MiB"
+    assert console.count_of_step(Progress("", 1024, 65536, "tokens")) == "1,024/65,536 tokens"
 
 
 def test_an_error_is_an_object_too(as_json):
