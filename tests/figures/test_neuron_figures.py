@@ -1,29 +1,290 @@
-"""Figures of neurons: what is drawn is the table, and the sentences say its numbers."""
+"""Figures of neurons: they draw the table, sentences say it, payloads stay small."""
 
+import json
+import math
+from functools import partial
+
+import numpy as np
 import pandas as pd
 import pytest
 
-from app.charts import neurons
+from analysis.stats.store import SHIPPED_STATS
+from app.charts import loss_bins, same_bytes
+from app.charts import neurons as charts
+from pruning.evaluate.bins import BIN_COLUMNS
+from pruning.evaluate.record import EvaluationStore
 
 
 @pytest.fixture
 def shares():
+    rows = [(1, 0, 4, 4, 0.0), (1, 1, 4, 1, 0.75), (3, 0, 4, 0, 1.0), (3, 1, 4, 1, 0.75)]
+    return pd.DataFrame(rows, columns=["layer", "expert", "neurons", "removed", "kept_share"])
+
+
+def test_the_map_is_the_table_with_one_expert_outlined(shares):
+    fig = charts.kept_share_map(shares, marked=(3, 1))
+    heat, marks = fig.data
+    assert np.asarray(heat.z).tolist() == [[0, 75], [100, 75]]
+    assert list(marks.customdata) == [4, 1, 0, 1]
+    # A click on a mark says its layer and expert.
+    points = [{"x": x, "y": y} for x, y in zip(marks.x, marks.y, strict=True)]
+    clicked = [charts.clicked_expert({"selection": {"points": [point]}}) for point in points]
+    assert clicked == [(1, 0), (1, 1), (3, 0), (3, 1)]
+    assert charts.clicked_expert({"selection": {"points": []}}) is None
+    # Decoder indices, also where layers between are dense.
+    assert list(heat.y) == list(fig.layout.yaxis.ticktext) == ["1", "3"]
+    *_, mark = fig.layout.shapes
+    assert (mark.x0, mark.y0) == (0.5, 0.5)
+    assert not charts.kept_share_map(shares, marked=(2, 1)).layout.shapes
+    assert charts.describe_kept(shares) == (
+        "6 of 16 neurons go (37.5%); experts keep 0% to 100% of theirs: 1 of 4 keep all, 1 keep "
+        "none."
+    )
+
+
+@pytest.fixture
+def beside(shares):
+    # The dearest expert of layer 1 and the cheapest of layer 3 would stay and go.
+    return shares.assign(
+        saliency=[1.0, 2.0, 4.0, 3.0], gone=[True, False, False, True], tenth=[0, 5, 5, 0]
+    )
+
+
+def test_tenths_of_experts_and_what_they_lose(beside):
+    fig = charts.removed_by_tenth(beside)
+    assert list(fig.data[0].x) == ["1", "6"]
+    assert list(fig.data[0].y) == [5 / 8, 1 / 8]
+    assert fig.layout.shapes[0].y0 == 6 / 16
+    # Kept shares 0, .75, 1, .75 against saliencies 1, 2, 4, 3: ranks 1, 2.5, 4, 2.5 and 1, 2, 4, 3.
+    expected = np.corrcoef([1, 2.5, 4, 2.5], [1, 2, 4, 3])[0, 1]
+    assert charts.describe_beside(beside) == (
+        "83% of the pruned neurons are in experts that whole-expert HEAPr prunes at the same "
+        "sparsity (by chance 50%); rank correlation of an expert's saliency with the share it "
+        f"keeps: {expected:.2f}."
+    )
+    assert "cannot be compared" in charts.describe_beside(beside.assign(kept_share=0.5))
+    assert "nothing to compare" in charts.describe_beside(beside.assign(removed=0))
+
+
+@pytest.fixture
+def layers():
+    histogram = pd.DataFrame(
+        {
+            "layer": [2, 2, 5, 5],
+            "low": [1.0, 10.0] * 2,
+            "high": [10.0, 100.0] * 2,
+            "kept": [1, 3, 0, 2],
+            "pruned": [4, 0, 2, 0],
+        }
+    )
+    cuts = pd.DataFrame(
+        {
+            "layer": [2, 5],
+            "neurons": [8, 5],
+            "removed": [4, 2],
+            "cut": [5.0, math.nan],
+            "zeros": [0, 1],
+        }
+    )
+    return histogram, cuts
+
+
+def test_rows_of_layers_with_their_cut(layers):
+    heat, line = charts.saliency_by_layer(*layers).data
+    np.testing.assert_allclose(heat.x, [0.5, 1.5])
+    np.testing.assert_allclose(heat.z, [[5 / 8, 3 / 8], [2 / 4, 2 / 4]])
+    assert np.asarray(heat.customdata).tolist() == [[[5, 4, 2], [3, 0, 2]], [[2, 2, 5], [2, 0, 5]]]
+    # Layer 5 has no cut: nothing above 0 goes there.
+    np.testing.assert_allclose([x for x in line.x if x is not None], np.log10([5, 5]))
+    assert [y for y in line.y if y is not None] == [-0.5, 0.5]
+    assert charts.describe_saliency(layers[1]) == (
+        "Layer 2 loses most of its neurons (50.0%), layer 5 least (40.0%). 1 neurons have saliency "
+        "0 and are not drawn."
+    )
+    alike = layers[1].assign(neurons=[8, 4], zeros=0)
+    assert charts.describe_saliency(alike) == "Every layer loses 50.0% of its neurons."
+
+
+def neurons(count, stay):
+    values = np.linspace(10, 0.1, count)
+    kept = np.arange(count) < stay
+    return pd.DataFrame(
+        {"rank": range(count), "neuron": range(count), "saliency": values, "kept": kept}
+    )
+
+
+def test_every_neuron_of_a_narrow_expert_is_a_bar():
+    kept, pruned = charts.neuron_bars(neurons(5, 2)).data
+    assert list(kept.x) == [1, 2]
+    assert list(pruned.x) == [3, 4, 5]
+    np.testing.assert_allclose([*kept.y, *pruned.y], np.linspace(10, 0.1, 5))
+    held = (10 + 7.525) / np.linspace(10, 0.1, 5).sum()
+    assert charts.describe_neurons(neurons(5, 2)) == (
+        f"2 of 5 neurons stay and hold {held:.1%} of the expert's saliency."
+    )
+
+
+def test_bars_of_a_wide_expert_part_at_the_cut():
+    table = neurons(14_336, 5_000)
+    kept, pruned = charts.neuron_bars(table).data
+    assert len(kept.x) + len(pruned.x) <= charts.MOST_BARS + 1
+    assert sum(kept.width) == 5_000
+    assert sum(pruned.width) == 9_336
+    # The bar at the cut stands for kept neurons only, and is their mean.
+    last = int(kept.customdata[-1][0]) - 1
+    assert kept.y[-1] == pytest.approx(table["saliency"][last:5_000].mean())
+
+
+def test_bins_stand_beside_their_share():
+    rows = [(0, 3, 1.0, 0.25, 0.1, 0.05, 0.2, 0.1), (1, 3, 3.0, 0.75, 0.3, 0.1, 0.4, 0.3)]
+    table = pd.DataFrame(rows, columns=list(BIN_COLUMNS))
+    drawn = partial(loss_bins.loss_bins, criterion="heapr", order="saliency")
+    bars, shares = drawn(table, granularity="atomic").data
+    assert list(bars.x) == ["1", "2"]
+    np.testing.assert_allclose(bars.error_y.array, [0.1, 0.1])
+    np.testing.assert_allclose(bars.error_y.arrayminus, [0.05, 0.2])
+    np.testing.assert_allclose(shares.y, [0.25 * 0.4, 0.75 * 0.4])
+    # A saliency below 0, as AIMER's, has no shares.
+    negative = table.assign(saliency=[-3.0, -1.0], share=[0.75, 0.25])
+    assert len(drawn(negative, granularity="expert").data) == 1
+    assert len(drawn(table.assign(loss_change=0.0), granularity="expert").data) == 1
+
+
+@pytest.mark.parametrize(
+    ("agreement", "words"),
+    [
+        (
+            1.0,
+            "orders them right: rank correlation with the true loss change 1.00 over 2 bins, on ",
+        ),
+        (0.9, "orders them right"),
+        (0.7, "orders them roughly right"),
+        (0.2, "hardly predicts the loss"),
+        (-0.8, "orders them in reverse"),
+        (math.nan, "is equal for all bins"),
+    ],
+)
+def test_the_verdict_follows_the_rank_correlation(agreement, words):
+    table = pd.DataFrame({"loss_change": [0.1, -0.2]})
+    said = loss_bins.describe(table, agreement, "HEAPr", 64)
+    assert said.startswith(f"HEAPr {words}")
+    assert said.endswith("the first bin costs +0.1000 nats per token, the last -0.2000.")
+
+
+def test_chance_is_what_random_orders_reach():
+    generator = np.random.default_rng(0)
+    orders = generator.permuted(np.tile(np.arange(10), (20_000, 1)), axis=1)
+    # Of ranks 0..9: the covariance with 0..9 over the variance, 8.25.
+    draws = ((orders - 4.5) @ (np.arange(10) - 4.5)) / 10 / 8.25
+    # Student's t is an approximation: 0.549 against the exact 0.564.
+    assert loss_bins.chance_agreement(10) == pytest.approx(np.quantile(draws, 0.95), abs=0.03)
+    assert loss_bins.chance_agreement(3) == 1.0
+
+
+def candidate(corpus, granularity, name, change, esap=(0.4, 0.6)):
+    return (corpus, granularity, name, 0.4, 100, 2 + change, 2.0, change, 0.5, *esap)
+
+
+@pytest.fixture
+def candidates():
+    columns = ["corpus", "granularity", "candidate", "removed", "bytes", "loss", "full", "change"]
+    rows = [
+        candidate("a", "atomic", "HEAPr, neurons global", 0.1),
+        candidate("a", "expert", "REAP, experts uniform", 0.3, (0.1, 0.2)),
+        candidate("b", "atomic", "HEAPr, neurons global", 0.5),
+        candidate("b", "expert", "REAP, experts uniform", 0.2),
+    ]
+    return pd.DataFrame(rows, columns=[*columns, "esap", "esap_low", "esap_high"])
+
+
+def test_the_sentence_names_who_loses_least_also_when_it_is_not_heapr(candidates):
+    said = same_bytes.describe(candidates)
+    assert said.startswith(
+        "With 40.0% of the expert weights gone, at the same bytes, HEAPr, neurons global loses "
+        "least on a; REAP, experts uniform loses least on b."
+    )
+    assert "a: HEAPr, neurons global +0.100 nats, next REAP" in said
+    assert said.count("too close to call") == 1  # on b, where the intervals of ESAP overlap
+    assert said.endswith("than every plan of whole experts here on 1 of 2 corpora.")
+    alone = candidates[candidates["granularity"] == "expert"]
+    assert "HEAPr-G" not in same_bytes.describe(alone)
+
+
+def test_figures_of_a_large_model_stay_small():
+    layers, experts = np.divmod(np.arange(48 * 128), 128)
+    shares = np.random.default_rng(0).random(48 * 128)
+    table = pd.DataFrame(
+        {
+            "layer": layers,
+            "expert": experts,
+            "neurons": 768,
+            "removed": (768 * (1 - shares)).astype(int),
+            "kept_share": shares,
+        }
+    )
+    histogram = pd.DataFrame(
+        {
+            "layer": np.repeat(np.arange(48), 48),
+            "low": np.tile(np.logspace(-9, -3, 48), 48),
+            "high": np.tile(np.logspace(-8.9, -2.9, 48), 48),
+            "kept": 700,
+            "pruned": 900,
+        }
+    )
+    cuts = pd.DataFrame(
+        {"layer": range(48), "neurons": 98_304, "removed": 9, "cut": 1e-5, "zeros": 0}
+    )
+    for fig in (
+        charts.kept_share_map(table),
+        charts.saliency_by_layer(histogram, cuts),
+        charts.neuron_bars(neurons(14_336, 5_000)),
+    ):
+        assert len(fig.to_json()) <= 64 * 1024
+
+
+def test_candidates_stand_on_the_same_row_of_every_text(candidates):
+    fig = same_bytes.same_bytes(candidates)
+    points = {(t.xaxis, t.name): (list(t.x), list(t.y)) for t in fig.data}
+    assert points["x", "neurons"] == ([0.1], ["HEAPr, neurons global"])
+    assert points["x2", "whole experts"] == ([0.2], ["REAP, experts uniform"])
+    # Mean change 0.3 against 0.25.
+    assert fig.layout.yaxis.categoryarray[0].startswith("REAP")
+
+
+def test_draws_of_random_are_one_candidate_of_the_same_bytes():
+    table = same_bytes.same_bytes_table(EvaluationStore([SHIPPED_STATS]).records())
+    assert not table.duplicated(["corpus", "candidate"]).any()
+    assert not table["candidate"].str.contains("draw").any()
+    rows = table[table["candidate"] == "Random, experts uniform"].set_index("corpus")
+    changes = {}
+    for path in (SHIPPED_STATS / "evaluations").glob("demo-random*.json"):
+        raw = json.loads(path.read_text())
+        if raw["plan"]["experts_after"] == 192 - 77 and raw["plan"]["granularity"] == "expert":
+            change = raw["metrics"]["nll"]["mean"] - raw["full"]["nll"]["mean"]
+            changes.setdefault(raw["corpus"]["name"], []).append(change)
+    for corpus, found in changes.items():
+        assert len(found) == 5
+        assert rows.loc[corpus, "change"] == pytest.approx(sum(found) / 5)
+    assert len(changes) == len(rows) == 3
+
+
+@pytest.fixture
+def by_layer():
     rows = [("25%", 2, 0.1), ("25%", 5, 0.4), ("50%", 2, 0.7), ("50%", 5, 0.3)]
     return pd.DataFrame(rows, columns=["series", "layer", "share"])
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_layers_have_a_line_for_each_series(shares, dark):
-    quarter, half = neurons.layer_lines(shares, dark=dark).data
+def test_layers_have_a_line_for_each_series(by_layer):
+    quarter, half = charts.layer_lines(by_layer, dark=True).data
     assert (quarter.name, half.name) == ("25%", "50%")
     assert list(quarter.x) == [2, 5]
     assert list(half.y) == [0.7, 0.3]
-    assert neurons.describe_layers(shares) == (
+    assert charts.describe_layers(by_layer) == (
         "25% removes most in layer 5 (40%), least in layer 2 (10%); 50% removes most in layer 2 "
         "(70%), least in layer 5 (30%)."
     )
-    even = shares.assign(share=0.4)
-    assert neurons.describe_layers(even) == (
+    even = by_layer.assign(share=0.4)
+    assert charts.describe_layers(even) == (
         "25% removes 40% in every layer; 50% removes 40% in every layer."
     )
 
@@ -31,20 +292,14 @@ def test_layers_have_a_line_for_each_series(shares, dark):
 def test_flops_lie_beside_what_equal_use_would_save():
     rows = [("global", 0.2, 0.1), ("global", 0.4, 0.25), ("layer", 0.3, 0.3)]
     table = pd.DataFrame(rows, columns=["series", "removed", "reduction"])
-    even, first, second = neurons.flops_lines(table).data
+    even, first, second = charts.flops_lines(table).data
     assert list(even.x) == list(even.y) == [0, 0.4]
     assert (list(first.x), list(first.y)) == ([0.2, 0.4], [0.1, 0.25])
     assert (second.name, list(second.y)) == ("layer", [0.3])
-    assert neurons.describe_flops(table) == (
+    assert charts.describe_flops(table) == (
         "FLOPs of experts saved per token by the measured routing: global 25% with 40% of neurons "
         "gone; layer 30% with 30% of neurons gone."
     )
-    unmeasured = neurons.flops_lines(table, measured=False).layout.yaxis.title.text
+    unmeasured = charts.flops_lines(table, measured=False).layout.yaxis.title.text
     assert "equally often" in unmeasured
-    assert "if experts are chosen equally often" in neurons.describe_flops(table, measured=False)
-
-
-def test_names_that_others_chose_are_text():
-    table = pd.DataFrame({"series": ["<b>x</b>"], "layer": [2], "share": [0.5]})
-    (line,) = neurons.layer_lines(table).data
-    assert "<b>" not in line.name
+    assert "if experts are chosen equally often" in charts.describe_flops(table, measured=False)

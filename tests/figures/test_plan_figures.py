@@ -73,9 +73,8 @@ def test_cells_hold_the_share_kept_in_the_order_of_the_table(schedules):
     assert (heat.zmin, heat.zmax) == (0, 1)
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_numbers_stand_in_their_cells_and_the_shown_row_is_marked(schedules, dark):
-    fig = schedules_figure(schedules, shown="Late", dark=dark)
+def test_numbers_stand_in_their_cells_and_the_shown_row_is_marked(schedules):
+    fig = schedules_figure(schedules, shown="Late", dark=True)
     written = {(note.y, note.x): note.text for note in fig.layout.annotations}
     assert written == {
         ("Uniform", "3"): "6",
@@ -132,9 +131,8 @@ def test_progress_is_best_so_far_and_median_of_members(history):
     pd.testing.assert_frame_equal(progress_of(history), expected)
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_the_figure_holds_every_new_candidate_the_median_and_the_best(history, dark):
-    fig = search_progress(history, progress_of(history), measure="<b>esap", dark=dark)
+def test_the_figure_holds_every_new_candidate_the_median_and_the_best(history):
+    fig = search_progress(history, progress_of(history), measure="<b>esap", dark=True)
     candidates, median, best = fig.data
     assert list(candidates.x) == [0, 0, 1]
     assert list(candidates.y) == [0.3, 0.5, 0.4]

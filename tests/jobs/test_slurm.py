@@ -83,29 +83,35 @@ def test_a_worker_that_ignores_the_cancel_is_stopped_by_slurm(
     assert job.batch in (cluster / "canceled").read_text()
 
 
-@pytest.mark.parametrize(
-    ("state", "error"),
-    [
-        ("OUT_OF_MEMORY", "SLURM killed the worker: out of memory; last memory "),
-        ("TIMEOUT", "SLURM stopped the worker: its time limit was reached; "),
-        ("NODE_FAIL", "The node of the worker failed; "),
-        ("CANCELLED by 1000", "The job was canceled in SLURM; "),
-        ("BOOT_FAIL", "The worker vanished; SLURM says BOOT_FAIL; "),
-    ],
-)
 def test_a_worker_that_slurm_ended_is_lost_with_the_reason(
-    store, started, until, cluster, ended_by_tick, tmp_path, state, error
+    runner, store, submit, until, cluster, tmp_path
 ):
-    job = started("write_partial")
-    until(lambda: store.get(job.id).rss_peak)
-    end(cluster, store.get(job.id).batch, state)
-    job = ended_by_tick(job)
-    assert job.state is JobState.LOST
-    assert job.error.startswith(error)
-    assert job.error.endswith("iB.")
-    assert not (tmp_path / "out.partial").exists()
-    # The same request again, as for any other job.
-    assert store.retry(job.id).batch == ""
+    errors = {
+        "OUT_OF_MEMORY": "SLURM killed the worker: out of memory; last memory ",
+        "TIMEOUT": "SLURM stopped the worker: its time limit was reached; ",
+        "NODE_FAIL": "The node of the worker failed; ",
+        "CANCELLED by 1000": "The job was canceled in SLURM; ",
+        "BOOT_FAIL": "The worker vanished; SLURM says BOOT_FAIL; ",
+    }
+    jobs = {}
+    for state in errors:
+        partial, ready, tidied = (str(tmp_path / f"{state}{end}") for end in (".partial", "", "-"))
+        request = {"paths": [partial], "ready": ready, "tidied": tidied}
+        jobs[state] = submit("write_partial", partials=[partial], **request).id
+    runner.tick()
+    until(lambda: all(store.get(job).rss_peak for job in jobs.values()))
+    for state, job in jobs.items():
+        until((tmp_path / state).exists)
+        end(cluster, store.get(job).batch, state)
+    until(lambda: runner.tick() or all(store.get(job).is_finished for job in jobs.values()))
+    for state, error in errors.items():
+        job = store.get(jobs[state])
+        assert job.state is JobState.LOST
+        assert job.error.startswith(error)
+        assert job.error.endswith("iB.")
+        # The same request again, as for any other job.
+        assert store.retry(job.id).batch == ""
+    assert not list(tmp_path.glob("*.partial"))
 
 
 def test_the_signal_before_the_time_limit_lets_the_task_tidy_up(
@@ -208,11 +214,6 @@ def test_progress_is_seen_while_it_runs(runner, store, submit, until, ended_by_t
     assert (running.state, running.phase) == (JobState.RUNNING, "counting")
     store.cancel(job.id)
     assert ended_by_tick(job).state is JobState.CANCELED
-
-
-def test_what_a_task_raises_is_one_line(submit, ended_by_tick):
-    job = ended_by_tick(submit("refuse"))
-    assert (job.state, job.error) == (JobState.FAILED, "The corpus is empty; choose another one.")
 
 
 def test_a_table_of_several_machines_has_no_write_ahead_log(store, tmp_path):

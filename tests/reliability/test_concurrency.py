@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PROCESSES, JOBS, RUNS, ROUNDS = 8, 300, 25, 10
+PROCESSES, JOBS, RUNS, ROUNDS = 8, 120, 16, 5
 # Each prints one line of JSON: what its processes did, in the order of the processes.
 CROWD = """
 import json, os, sys
@@ -143,7 +143,7 @@ def run_crowd(code, folder, count):
     return json.loads(done.stdout)
 
 
-def test_hundreds_of_jobs_are_each_claimed_once(tmp_path):
+def test_each_of_many_jobs_is_claimed_once(tmp_path):
     from app.jobs.model import JobState
     from app.jobs.store import JobStore
 

@@ -7,6 +7,7 @@ that it is unfinished, the person gets one line, and the next attempt succeeds a
 import errno
 import shutil
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -55,12 +56,14 @@ def write_recipe(folder, version, _model, _make):
     save_recipe(recipe_from_yaml(RECIPE.format(len(version))), folder / "r.yaml")
 
 
+@cache
+def shipped_record():
+    return EvaluationStore([SHIPPED_STATS]).records()[0]
+
+
 def write_record(folder, version, _model, _make):
-    store = EvaluationStore([SHIPPED_STATS])
-    record = store.records()[0].model_copy(
-        update={"record_id": "one", "made": {"version": version}}
-    )
-    EvaluationStore([folder]).save(record)
+    changes = {"record_id": "one", "made": {"version": version}}
+    EvaluationStore([folder]).save(shipped_record().model_copy(update=changes))
 
 
 def write_csv_table(folder, version, _model, _make):
@@ -215,8 +218,7 @@ def test_a_job_table_that_cannot_grow_keeps_its_jobs(tmp_path):
     store.submit("count", {"n": 4}, "title", "command", "me")
 
 
-@pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
-@pytest.mark.parametrize("gone", ["shards", "everything"])
+@pytest.mark.parametrize(("streams", "gone"), [(False, "everything"), (True, "shards")])
 def test_a_model_that_vanishes(tmp_path, model, streams, gone):
     place = Placement(stream_layers=streams)
     settings = CalibrationSettings(seq_len=9, batch_size=3, device="cpu", placement=place)

@@ -12,7 +12,7 @@ from tools.reliability.reader import Reader
 from tools.reliability.readers import READERS, copied, make_inputs
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads its memory from /proc")
-INPUTS = 8
+INPUTS = 5
 
 
 @pytest.fixture(scope="module")

@@ -122,8 +122,15 @@ def replaced(path):
     rows(path, 1)
 
 
-@pytest.mark.parametrize("damage", [removed, cut_short, replaced])
-@pytest.mark.parametrize("work", [calibrated, evaluated, searched])
+# Each work and each damage once; the other pairs are slow.
+@pytest.mark.parametrize(
+    ("work", "damage"),
+    [
+        pytest.param(work, damage, marks=() if number == place else pytest.mark.slow)
+        for number, work in enumerate((evaluated, searched, calibrated))
+        for place, damage in enumerate((replaced, cut_short, removed))
+    ],
+)
 def test_a_corpus_that_changes(world, tmp_path, work, damage):
     text = Path(shutil.copy(world / "text.jsonl", tmp_path))
     OPENED.path, OPENED.count, OPENED.number = text, 0, 0
