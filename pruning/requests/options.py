@@ -94,7 +94,7 @@ MaxMemory = Annotated[
     Option("With --device-map, DEVICE=SIZE, as 0=20GiB or cpu=8GiB; repeatable."),
 ]
 OffloadFolder = Annotated[
-    Path, Option("With --device-map, where weights go that fit nowhere else.")
+    Path, Option("With --device-map, folder for weights that fit nowhere else.")
 ]
 StreamLayers = Annotated[Switch, Option("Load one layer at a time: for models larger than memory.")]
 HiddenStatesDir = Annotated[
@@ -102,7 +102,7 @@ HiddenStatesDir = Annotated[
 ]
 ExpertParallel = Annotated[Switch, Option("Under torchrun, each process holds some experts.")]
 CheckpointActivations = Annotated[
-    Switch, Option("With the group gradient, compute layers again instead of keeping activations.")
+    Switch, Option("With the group gradient, recompute layers instead of keeping activations.")
 ]
 
 # Corpora, and how they become tokens.
@@ -134,7 +134,7 @@ Run = Annotated[
 ]
 AllowTestSet = Annotated[
     Switch,
-    Option("Use the data of a benchmark's test set for something else, and say so in results."),
+    Option("Allow data of a benchmark's test set for other uses; results record it."),
 ]
 Tokens = Annotated[
     Whole, Field(ge=2, le=10**10), Option(f"Tokens of each corpus; {_OR_PRESET} {DEFAULT_TOKENS}.")
@@ -181,7 +181,7 @@ Groups = Annotated[
         "dense (every expert on every token, for each sample)."
     ),
 ]
-Resume = Annotated[Switch, Option("Go on with an interrupted run of the same settings.")]
+Resume = Annotated[Switch, Option("Resume an interrupted run with the same settings.")]
 
 # What ranks.
 Criterion = Annotated[
@@ -278,7 +278,7 @@ AtomScope = Annotated[
 ]
 KeptAtoms = Annotated[Path, Option("JSON: layer -> expert -> ids of the neurons that stay.")]
 WidthMode = Annotated[
-    ModeName, Option("What a target size of neurons counts: uniform, per-layer, ragged.")
+    ModeName, Option("Width mode that a target size of neurons counts: uniform, per-layer, ragged.")
 ]
 WidthMultipleOf = Annotated[
     Whole,
@@ -310,8 +310,8 @@ MaxShardSize = Annotated[
     Field(max_length=32),
     checked_by(parse_size),
     Option(
-        "Put the tensors into shards anew, none larger than this: 5GB, 500MB, 1.5GiB. "
-        "Default: leave them in the shards that they were in."
+        "Write new shards, none larger than this: 5GB, 500MB, 1.5GiB. Default: the shards of the "
+        "source."
     ),
 ]
 KeepList = Annotated[

@@ -24,7 +24,7 @@ CARD_NAME = "README.md"
 
 
 def source_metadata(path: Path) -> Mapping[str, Any]:
-    """The metadata of the source's own card; empty where it has none."""
+    """The metadata of the source's own card; empty without one."""
     card = path / CARD_NAME
     if not card.is_file():
         return {}
@@ -33,7 +33,7 @@ def source_metadata(path: Path) -> Mapping[str, Any]:
     except (ValueError, yaml.YAMLError) as error:
         reason = first_line(error)
         raise ExportError(
-            f"The metadata of {card} cannot be read ({reason}), so its licence is not known; "
+            f"The metadata of {card} cannot be read ({reason}), so the licence is not known; "
             "correct the file or move it away."
         ) from error
 
@@ -43,7 +43,7 @@ def _kept_table(model: MoEModel, plan: PruningPlan) -> str:
     rows = [(layer.index, len(plan.kept[layer.index]), layer.num_experts) for layer in model.layers]
     for (keep, count), group in groupby(rows, key=lambda row: row[1:]):
         indices = [row[0] for row in group]
-        # Dense layers between are not named, so neighbours in the list may skip an index.
+        # Dense layers are not listed, so neighbours may skip an index.
         layers = str(indices[0]) if len(indices) == 1 else f"{indices[0]} to {indices[-1]}"
         lines.append(f"| {layers} ({len(indices)} sparse) | {keep} | {count} |")
     return "\n".join(lines)
@@ -89,7 +89,7 @@ def _atom_facts(model: MoEModel, plan: PruningPlan, widths: WidthPlan | None) ->
 
 
 def _in_words(values: Mapping[str, Any]) -> str:
-    """Plain JSON on one line; empty for nothing."""
+    """JSON on one line; empty for nothing."""
     return f"`{json.dumps(values, sort_keys=True)}`" if values else ""
 
 
@@ -99,7 +99,7 @@ _CARD = """---
 
 # {model}, pruned
 
-{model} ({family}) with some of {what} removed. The weights that stay are those of the
+{model} ({family}) with some of {what} removed. The remaining weights are those of the
 source, byte for byte; nothing was trained afterwards.
 {licence}
 ## What was removed
@@ -115,7 +115,7 @@ source, byte for byte; nothing was trained afterwards.
 | weights on disk | {on_disk} |
 | loaded in bfloat16 | {loaded} |
 
-The ids of the experts that stay, and the SHA-256 of every file, are in `moeprune_manifest.json`.
+The ids of the kept experts and the SHA-256 of every file are in `moeprune_manifest.json`.
 
 ## How to load it
 
@@ -135,7 +135,7 @@ _RECIPE = """
 ```
 """
 _NO_LICENCE = """
-The source names no licence in its card; look it up before you pass this model on.
+The source's card names no licence; look it up before you share this model.
 """
 
 
@@ -146,10 +146,9 @@ def model_card(
     recipe: str = "",
     widths: WidthPlan | None = None,
 ) -> bytes:
-    """The README.md of an export. The name of its folder is not in it, so it is reproducible.
+    """The README.md of an export, reproducible as it does not name the folder.
 
-    The plan is complete, see `fit_plan`; `recipe` is the text of the recipe that asked for the
-    export.
+    The plan is complete, see `fit_plan`; `recipe` is the text of the export's recipe.
     """
     source, sizes = source_metadata(model.checkpoint.path), size_report(model, plan)
     contents = contents_of(model, plan, widths)

@@ -28,15 +28,15 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One question that was put to an export."""
+    """The result of one check of an export."""
 
     name: str  # what was checked, in a word or two
-    ok: bool  # whether it holds
-    detail: str  # one line; where it does not hold, it names the file, tensor or layer
+    ok: bool
+    detail: str  # one line; on failure it names the file, tensor or layer
 
 
 def check_that(name: str, problems: Iterable[str], fine: str) -> Check:
-    """A check that holds if there are no problems; `fine` is then its detail."""
+    """A check that passes without problems, with `fine` as its detail."""
     found = list(problems)
     if not found:
         return Check(name, True, fine)
@@ -45,14 +45,14 @@ def check_that(name: str, problems: Iterable[str], fine: str) -> Check:
 
 
 class Reader:
-    """What the thread that reads a shard tells of its progress, and is told."""
+    """Progress of the thread that reads a shard, and its signal to stop."""
 
     def __init__(self, stop: Event) -> None:
         self._stop = stop
         self.done = 0
 
     def goes_on(self, nbytes: int) -> bool:
-        """Count bytes as read; False when the answer is no longer needed."""
+        """Count bytes as read; False if the answer is no longer needed."""
         self.done += nbytes
         return not self._stop.is_set()
 
@@ -60,12 +60,10 @@ class Reader:
 def ask_shards(
     names: Iterable[str], ask: Callable[[str, Reader], Answer], phase: str, total: int
 ) -> Generator[Progress, None, dict[str, Answer]]:
-    """Ask several shards at once; returns the answers by name, in the order of the names.
+    """Call `ask` with each name and a `Reader` in threads; returns the answers by name, in order.
 
-    However this ends, by an error or because the caller stops, no thread keeps running.
-
-    `ask` is called with a name and a `Reader` in a thread of its own; `total` are the bytes to
-    read.
+    However this ends, by an error or because the caller stops, no thread keeps running. `total` is
+    the number of bytes to read.
     """
     stop = Event()
     readers = {name: Reader(stop) for name in names}
@@ -163,7 +161,7 @@ def _check_structure(path: Path, manifest: Manifest) -> list[Check]:
     fine = f"{len(checkpoint.tensors)} tensors, as manifest and index say"
     headers = check_that("headers", _header_problems(checkpoint, manifest), fine)
     try:
-        # Fails on a gap in the ids, on one too many, and on routers of another size.
+        # Fails on a gap in the ids, an extra id, or routers of another size.
         model = describe_model(checkpoint)
     except (CheckpointError, UnsupportedModelError) as error:
         return [headers, Check("experts", False, str(error))]
@@ -181,7 +179,7 @@ def _check_structure(path: Path, manifest: Manifest) -> list[Check]:
 
 
 def check_bytes(path: Path, manifest: Manifest) -> Generator[Progress, None, Sequence[Check]]:
-    """Put every question to an export that bytes can answer; all are put, also when one fails."""
+    """All checks of an export's own bytes, even if one fails."""
     sizes = _check_sizes(path, manifest)
     hashes = yield from _check_hashes(path, manifest)
     return [*sizes, hashes, _check_files(path, manifest), *_check_structure(path, manifest)]
@@ -198,16 +196,16 @@ SOURCE, TENSORS = "source", "tensors"  # names of the two checks
 class Pairs:
     """The tensors of an export and what each must be."""
 
-    export: Path  # its directory
-    source: Path  # the directory of the source
-    expected: Mapping[str, ExpectedTensor]  # name -> what the tensor must be
-    found: Mapping[str, TensorEntry]  # name -> where it lies in the export
+    export: Path  # folder
+    source: Path  # folder
+    expected: Mapping[str, ExpectedTensor]  # by name
+    found: Mapping[str, TensorEntry]  # by name
 
 
 def check_against_source(
     path: Path, manifest: Manifest, source: MoEModel
 ) -> Generator[Progress, None, tuple[Check, ...]]:
-    """Two checks: names, types and shapes of all tensors; then, if those hold, every byte."""
+    """Two checks: names, dtypes and shapes of all tensors; if these pass, every byte."""
     if source.identity != manifest.source.identity:
         other = (
             f"{source.name} (identity {source.identity[:8]}) is not what was exported: "
@@ -243,13 +241,13 @@ def _check_accounts(pairs: Pairs, manifest: Manifest, source: MoEModel) -> Check
         f"each of the source's {total} tensors is accounted for: {len(wanted) - cut} copied, "
         f"{cut} cut, {total - len(stay)} dropped"
     )
-    # Only where the tensors are right can their numbers be.
+    # Counts only make sense if the tensors are right.
     problems = problems or _number_problems(pairs, manifest, source)
     return check_that(SOURCE, problems, fine)
 
 
 def _number_problems(pairs: Pairs, manifest: Manifest, source: MoEModel) -> list[str]:
-    """What the manifest counts otherwise than it is: tensors of shards, and shards gone."""
+    """Wrong counts in the manifest: tensors of shards, and dropped shards."""
     problems = []
     for shard in manifest.shards:
         held = [name for name, entry in pairs.found.items() if entry.shard == shard.name]
@@ -262,7 +260,7 @@ def _number_problems(pairs: Pairs, manifest: Manifest, source: MoEModel) -> list
     stay = {each.source.name for each in pairs.expected.values()}
     shards = {shard.name: shard.tensors for shard in source.checkpoint.shards if shard.tensors}
     lost = {name: sum(each.name not in stay for each in held) for name, held in shards.items()}
-    # Shards that were made anew say 0: what is gone was in others.
+    # New shards say 0: dropped tensors were in others.
     if any(shard.dropped for shard in manifest.shards):
         problems += [
             f"{shard.name} lost {lost.get(shard.name, 0)} tensors, but the manifest counts "
@@ -281,7 +279,7 @@ def _number_problems(pairs: Pairs, manifest: Manifest, source: MoEModel) -> list
 
 
 def _check_bytes(pairs: Pairs) -> Generator[Progress, None, Check]:
-    """Compare shard by shard; of tensors that differ, the first in their order is named."""
+    """Compare shard by shard, and name the first tensor that differs."""
     total = sum(entry.nbytes for entry in pairs.found.values())
     shards: dict[str, list[str]] = {}
     for name, entry in pairs.found.items():
@@ -295,7 +293,7 @@ def _check_bytes(pairs: Pairs) -> Generator[Progress, None, Check]:
 
 
 def _differs(pairs: Pairs, names: Sequence[str], reader: Reader) -> str:
-    """The first of some tensors that is not what it must be, in a sentence; empty for none."""
+    """A sentence on the first of these tensors that is wrong; empty if none is."""
     for name in names:
         made, entry, place = pairs.expected[name], pairs.found[name], 0
         source, export = pairs.source / made.source.shard, pairs.export / entry.shard

@@ -1,7 +1,7 @@
 """Configuration of a pruned checkpoint, edited as raw JSON.
 
-Saving a configuration through transformers would rename its keys (rope_theta, torch_dtype,
-num_experts), and readers of another version would then fall back to defaults without a word.
+Saving a configuration through transformers would rename keys (rope_theta, torch_dtype,
+num_experts), and readers of another version would silently fall back to defaults.
 """
 
 import json
@@ -17,7 +17,7 @@ from pruning.atoms.widths import WidthPlan, widths_config
 from pruning.heads import HeadChoice, HeadPlan
 from pruning.plan import PruningPlan
 
-# Entries of auto_map that decide which class a model becomes.
+# Entries of auto_map that choose the model class.
 MODEL_CLASSES = ("AutoConfig", "AutoModel")
 Config = dict[str, Any]
 
@@ -30,20 +30,20 @@ def json_file(value: Mapping[str, Any]) -> bytes:
 def pruned_config(
     model: MoEModel, plan: PruningPlan, heads: HeadPlan, widths: WidthPlan | None
 ) -> bytes:
-    """`config.json` of an export; the source's bytes where nothing in it changes.
+    """`config.json` of an export; the source's bytes if nothing changes.
 
-    The plan is complete, see `fit_plan`; `widths` are those of experts that lose neurons.
+    The plan is complete, see `fit_plan`; `widths` are for plans that remove neurons.
     """
     raw = (model.checkpoint.path / CONFIG_NAME).read_bytes()
     source: Config = json.loads(raw)
     family, config = model.family, source
     kept = {layer: len(ids) for layer, ids in plan.kept.items()}
     if kept != {layer.index: layer.num_experts for layer in model.layers}:
-        # Its balancing loss is meant for the full set of experts, and for one count.
+        # The balancing loss is meant for the full set of experts, and for one count.
         counts: Config = {"output_router_logits": False}
         is_uniform = len(set(kept.values())) == 1
         if not is_uniform or PER_LAYER_KEY in model.config:
-            # A dense layer has 0.
+            # Dense layers have 0.
             each = [kept.get(layer, 0) for layer in range(model.depth)]
             counts[PER_LAYER_KEY] = None if is_uniform else each
         config = family.edited(family.config_with_count(config, max(kept.values())), **counts)
@@ -63,19 +63,19 @@ def pruned_config(
 
 
 def own_sizes(config: Mapping[str, Any], family: MoEFamily) -> frozenset[str]:
-    """The keys by which a configuration gives layers sizes of their own: counts, widths, both."""
+    """The keys by which a configuration sizes layers individually: counts, widths, both."""
     part = family.text_config(config)
     return frozenset(key for key in (PER_LAYER_KEY, WIDTHS_KEY) if part.get(key) is not None)
 
 
 def with_model_classes(config: Config, family: MoEFamily) -> Config:
-    """A configuration that names the classes of `modeling_pruned.py`, where they are needed."""
+    """The configuration, naming the classes of `modeling_pruned.py` if they are needed."""
     ours, has_own = auto_map(family), bool(own_sizes(config, family))
     before = config.get("auto_map") or {}
     classes = {
         name: where
         for name, where in before.items()
-        # Code that came with the source builds every layer alike.
+        # The source's own code builds all layers alike.
         if where != ours.get(name) and not (has_own and name.startswith(MODEL_CLASSES))
     }
     if has_own:

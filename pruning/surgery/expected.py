@@ -1,7 +1,7 @@
 """What every tensor of an export must be: a second derivation from source and plan.
 
-Verification must not trust the code that wrote the export. Nothing here is shared with it but the
-family's table, the plan and the widths that were asked for; bytes are sliced by numpy.
+Verification must not trust the code that wrote the export. They share only the family's table, the
+plan and the widths asked for; here numpy slices the bytes.
 """
 
 import math
@@ -28,24 +28,24 @@ _BLOCK_BYTES = 1 << 22
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """A matrix, or any run of bytes, of a source shard, and what of it the export holds."""
+    """A matrix, or any run of bytes, of a source shard, and what the export holds of it."""
 
-    start: int  # its first byte
-    shape: tuple[int, ...]  # its shape in the source; the last axis are the bytes of one element
-    axis: int = 0  # the axis along which entries were chosen
-    # The chosen entries in order, -1 for zeros; None where all stay.
+    start: int  # first byte
+    shape: tuple[int, ...]  # in the source; the last axis is the bytes of one element
+    axis: int = 0  # along which entries are chosen
+    # The chosen entries in order, -1 for zeros; None if all stay.
     ids: NDArray[np.int64] | None = None
 
     @property
     def result(self) -> tuple[int, ...]:
-        """Its shape in the export, with the bytes of an element as the last axis."""
+        """The shape in the export, with the bytes of an element as the last axis."""
         if self.ids is None:
             return self.shape
         return (*self.shape[: self.axis], len(self.ids), *self.shape[self.axis + 1 :])
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of it stays where it was."""
+        """Whether all of it stays in place."""
         return self.ids is None or np.array_equal(self.ids, np.arange(self.shape[self.axis]))
 
     def blocks(self, shard: Path) -> Iterator[NDArray[np.uint8]]:
@@ -63,7 +63,7 @@ class Part:
 
 
 def mapped(file: Path, start: int, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Bytes of a file as an array; they are read when they are touched, and go with the array."""
+    """Bytes of a file as an array, read when touched and freed with the array."""
     if 0 in shape:
         return np.zeros(shape, np.uint8)
     return np.memmap(file, np.uint8, "r", start, shape)
@@ -81,23 +81,23 @@ def _chosen(block: NDArray[np.uint8], ids: NDArray[np.int64], axis: int) -> NDAr
 class ExpectedTensor:
     """A tensor that an export must hold."""
 
-    name: str  # its name there
-    source: TensorEntry  # the entry that it comes from
-    shape: tuple[int, ...]  # its shape
-    parts: tuple[Part, ...]  # its bytes, one part after the other
+    name: str  # in the export
+    source: TensorEntry  # where it comes from
+    shape: tuple[int, ...]
+    parts: tuple[Part, ...]  # its bytes, in order
 
     @property
     def is_cut(self) -> bool:
-        """Whether it is more than a copy under this name or another."""
+        """Whether it is more than a copy, renamed or not."""
         return self.shape != self.source.shape or not all(part.is_whole for part in self.parts)
 
 
 def expected_tensors(
     model: MoEModel, plan: PruningPlan, heads: HeadPlan, widths: WidthPlan | None
 ) -> dict[str, ExpectedTensor]:
-    """Every tensor that an export must hold, by its name there; what is absent is dropped.
+    """Every tensor that an export must hold, by its name there; others are dropped.
 
-    The plan is complete, see `fit_plan`; `widths` are those of experts that lose neurons.
+    The plan is complete, see `fit_plan`; `widths` are for plans that remove neurons.
     """
     slots = head_slots(model, heads)
     maker = _Maker(model.family, plan.kept, slots, widths, scale_blocks(model))
@@ -105,7 +105,7 @@ def expected_tensors(
     found: dict[str, ExpectedTensor] = {}
     for entry in model.checkpoint.tensors.values():
         if entry.name in grown and widths:
-            # A matrix of shared experts, whose width is a multiple of the new one.
+            # Shared experts grow to a multiple of the new width.
             axis, after = grown[entry.name][1], (widths.shared or 0) * widths.scalar
             ids = np.arange(after)
             ids[entry.shape[axis] :] = -1
@@ -119,7 +119,7 @@ def expected_tensors(
 
 
 def _own_head(model: MoEModel) -> dict[str, ExpectedTensor]:
-    """The head that is a copy of the embedding, where engines cannot tie the two."""
+    """The head as a copy of the embedding, if engines cannot tie the two."""
     tensors, tied = model.checkpoint.tensors, model.config.get("tie_word_embeddings")
     if not (model.family.needs_own_head and tied) or "lm_head.weight" in tensors:
         return {}
@@ -135,7 +135,7 @@ class _Maker:
     blocks: tuple[int, int] | None
 
     def make(self, entry: TensorEntry) -> ExpectedTensor | None:
-        """What becomes of a tensor; None for one that is dropped."""
+        """The tensor in the export; None if it is dropped."""
         if entry.name in self.heads.dropped:
             return None
         if in_head := self.heads.cut.get(entry.name):
@@ -158,7 +158,7 @@ class _Maker:
             return ExpectedTensor(entry.name, entry, (len(parts), *(cut or entry.shape[1:])), parts)
         if slot.expert not in kept:
             return None
-        # In place of its old id an expert has its place among those that stay.
+        # The new id of an expert is its place among the kept ones.
         name = slot.template.format(expert=sorted(kept).index(slot.expert))
         if where is None:
             return _copy(entry, name)
@@ -177,9 +177,9 @@ def _copy(entry: TensorEntry, name: str) -> ExpectedTensor:
 def _cut(
     start: int, entry: TensorEntry, shape: Sequence[int], axis: int, ids: NDArray[np.int64]
 ) -> Part:
-    """Chosen entries of the elements that lie from `start` on; they come as whole bytes."""
+    """Chosen entries of the elements from `start` on, in whole bytes."""
     if entry.numel and entry.nbytes % entry.numel:
-        # With elements of no bytes, nothing would be compared and all would seem well.
+        # Elements of 0 bytes would compare nothing and pass.
         raise ExportError(
             f"{entry.name}: elements of type {entry.dtype} cannot be compared one by one."
         )
@@ -190,7 +190,7 @@ def _cut(
 def _matrix(
     entry: TensorEntry, where: AtomAxis | None, slot: Slot, expert: int, widths: WidthPlan | None
 ) -> Part:
-    """What stays of one expert's matrix or bias: of a tensor of its own, or of a stacked one."""
+    """What stays of one expert's matrix or bias, in its own tensor or a stacked one."""
     inner = entry.shape if slot.expert is not None else entry.shape[1:]
     size = entry.nbytes if slot.expert is not None else entry.nbytes // entry.shape[0]
     start = entry.start if slot.expert is not None else entry.start + expert * size
@@ -205,7 +205,7 @@ def _matrix(
 
 
 def _scales(entry: TensorEntry, where: AtomAxis, slot: Slot, widths: WidthPlan, size: int) -> Part:
-    """What stays of an FP8 matrix' scales: for each `size` neurons that of the first of them."""
+    """What stays of an FP8 matrix's scales: for each `size` neurons, that of the first."""
     expert = slot.expert or 0
     kept, after = widths.kept(slot.layer, expert), widths.written(slot.layer, expert)
     firsts = range(0, after, size)
@@ -216,7 +216,7 @@ def _scales(entry: TensorEntry, where: AtomAxis, slot: Slot, widths: WidthPlan, 
 
 
 def _atoms(where: AtomAxis, before: int, kept: Sequence[int], after: int) -> NDArray[np.int64]:
-    """Entries that stay of an axis of `parts` projections, each filled up with -1 at its end."""
+    """Kept entries of an axis of `parts` projections, each padded with -1 at its end."""
     entries = np.arange(where.parts * before)
     shape = (before, where.parts) if where.interleaved else (where.parts, before)
     grid = entries.reshape(shape).T if where.interleaved else entries.reshape(shape)

@@ -1,7 +1,7 @@
-"""Export: a smaller checkpoint beside its source, finished or not there at all.
+"""Exports a smaller checkpoint: finished, or not there at all.
 
-Everything is written to `<out>.partial`, on the same file system, and renamed once at the end.
-The manifest is the last file, so its presence means that the export is finished.
+Everything is written to `<out>.partial` on the same file system, and renamed once at the end. The
+manifest is written last, so its presence means that the export is finished.
 """
 
 import hashlib
@@ -50,36 +50,32 @@ _SLACK_BYTES = 1 << 20  # directory entries, manifest and rounding to blocks
 class ExportOptions:
     """Choices besides the plan."""
 
-    # What becomes of prediction heads; None for the safe default, see `plan_heads`.
-    heads: HeadChoice | None = None
-    hash_source: bool = False  # also read the whole source and put its SHA-256 into the manifest
-    recipe: bytes = b""  # content of the recipe file that asks for this export; a copy goes with it
-    # How widths of experts are stored, for a plan that removes neurons; None for one width for the
-    # whole model.
+    heads: HeadChoice | None = None  # prediction heads; None for the safe default of `plan_heads`
+    hash_source: bool = False  # also record the SHA-256 of the whole source in the manifest
+    recipe: bytes = b""  # content of the export's recipe file, which is copied into it
+    # How widths of experts are stored if neurons are removed; None for one width for all.
     widths: WidthChoice | None = None
-    # Put the tensors into shards anew, none larger than this unless it holds a single tensor; None
-    # to leave each in the shard that it was in.
+    # New shards, none larger than this unless it holds a single tensor; None to keep the layout.
     max_shard_bytes: int | None = None
-    keep_list: bool = False  # also write KEEP_LIST_NAME, layer -> ids that the kept experts had
+    keep_list: bool = False  # also write KEEP_LIST_NAME: layer -> original ids of the kept experts
 
 
 @dataclass(frozen=True, eq=False)
 class PreparedExport:
-    """An export that was checked; nothing is written yet."""
+    """An export that was checked but not written."""
 
     model: MoEModel  # the source
     plan: PruningPlan  # complete, see `fit_plan`
-    heads: HeadPlan  # what becomes of prediction heads
-    widths: WidthPlan | None  # widths of experts, where neurons are removed
-    out: Path  # where the checkpoint goes; absolute
-    shards: tuple[PlannedShard, ...]  # the shards to write
-    # Other small files by name, relative to `out`, except the card and the manifest.
-    files: dict[str, bytes]
-    card: bytes  # the content of README.md
+    heads: HeadPlan
+    widths: WidthPlan | None  # if neurons are removed
+    out: Path  # absolute
+    shards: tuple[PlannedShard, ...]
+    files: dict[str, bytes]  # other files by name relative to `out`, without card and manifest
+    card: bytes  # README.md
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the export needs, with some slack."""
+        """Bytes that the export needs on disk, with some slack."""
         names = sum(len(tensor.name) + 8 for shard in self.shards for tensor in shard.tensors)
         small = sum(map(len, self.files.values())) + len(self.card) + names
         return sum(shard.nbytes for shard in self.shards) + small + _SLACK_BYTES
@@ -98,7 +94,7 @@ def prepare_export(
     shards = plan_shards(model, plan, heads, widths)
     if options.max_shard_bytes:
         shards = reshard(model, shards, options.max_shard_bytes)
-    # The order is that of writing: the index after the configuration, both after the rest.
+    # In writing order: the index after the configuration, both after the rest.
     files = _companions(model, plan, options)
     config = pruned_config(model, plan, heads, widths)
     files |= _modeling_file(model, json.loads(config))
@@ -110,10 +106,10 @@ def prepare_export(
 
 
 def _modeling_file(model: MoEModel, config: Mapping[str, Any]) -> dict[str, bytes]:
-    """The file with classes for layers of their own sizes, where a configuration names them."""
+    """The file with classes for layers of individual sizes, if the configuration names them."""
     sizes = own_sizes(config, model.family)
     if sizes and model.family.discovered:
-        # Here and not above: the dashboard imports this module and must start without torch.
+        # Imported here, as the dashboard imports this module and must start without torch.
         from analysis.nonuniform.loading import check_buildable
 
         try:
@@ -133,7 +129,7 @@ def _companions(model: MoEModel, plan: PruningPlan, options: ExportOptions) -> d
     found = {path for pattern in _COPIED_FILES for path in source.glob(pattern) if path.is_file()}
     names = sorted(str(path.relative_to(source)) for path in found)
     files = {name: (source / name).read_bytes() for name in names}
-    # The modeling file of a source that was pruned before does not fit these counts.
+    # The modeling file of an already pruned source does not fit these counts.
     files.pop(MODELING_NAME, None)
     if options.keep_list:
         kept = (f'"{layer}": {json.dumps(ids)}' for layer, ids in plan.kept.items())
@@ -144,10 +140,10 @@ def _companions(model: MoEModel, plan: PruningPlan, options: ExportOptions) -> d
 
 
 def check_place(out: Path, source: Path) -> None:
-    """Refuse a place for an export that is taken, or that lies in the checkpoint or in a file."""
+    """Refuse an output folder that is taken, or lies in the checkpoint or below a file."""
     if out.name.endswith(PARTIAL):
         raise ExportError(
-            f"{out}: names that end in {PARTIAL} are those of unfinished exports; choose another."
+            f"{out}: names that end in {PARTIAL} are for unfinished exports; choose another."
         )
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         what = "a file" if out.is_file() else "not empty"
@@ -162,14 +158,14 @@ def check_place(out: Path, source: Path) -> None:
 
 @contextmanager
 def _partial_directory(prepared: PreparedExport) -> Iterator[Path]:
-    """An empty `<out>.partial` that only this process writes to; gone at the end.
+    """An empty `<out>.partial` for this process only, removed at the end.
 
-    What an earlier, killed export left there is removed first.
+    Leftovers of a killed export are removed first.
     """
     out = prepared.out
     partial = partial_of(out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    # Not thread-local: a generator may be closed by another thread than began it.
+    # Not thread-local: another thread may close the generator.
     lock = FileLock(f"{partial}.lock", blocking=False, thread_local=False)
     try:
         lock.acquire()
@@ -190,8 +186,8 @@ def _partial_directory(prepared: PreparedExport) -> Iterator[Path]:
         yield partial
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-        # Removed while it is held; filelock sees that its file is gone and takes a new one. On a
-        # disk that fails it stays, which must not hide why the export ended, nor keep the lock.
+        # Removed while held; filelock notices and takes a new file. A failing disk keeps the file,
+        # which must not hide why the export ended, nor keep the lock.
         with suppress(OSError):
             Path(lock.lock_file).unlink(missing_ok=True)
         lock.release()
@@ -200,23 +196,23 @@ def _partial_directory(prepared: PreparedExport) -> Iterator[Path]:
 def export_checkpoint(
     model: MoEModel, plan: PruningPlan, out: Path, options: ExportOptions | None = None
 ) -> Generator[Progress, None, Manifest]:
-    """Write the pruned checkpoint to `out`, which is new or an empty directory.
+    """Write the pruned checkpoint to `out`, a new or empty directory; returns the manifest.
 
-    Ends with the manifest as the generator's value. If the caller closes the generator, or on any
-    error, nothing is left; after a kill, `<out>.partial` is, and the next export removes it.
+    If the caller closes the generator, or on any error, nothing is left. A kill leaves
+    `<out>.partial`, which the next export removes.
     """
     options = options or ExportOptions()
     prepared = prepare_export(model, plan, out, options)
     try:
         with _partial_directory(prepared) as partial:
             manifest = yield from _write_export(prepared, options, partial)
-            # The finished directory gets its name in one step that survives a power cut.
+            # One rename that survives a power cut.
             for folder in sorted({path.parent for path in partial.rglob("*")}):
                 sync_folder(folder)
             try:
                 partial.rename(prepared.out)
             except OSError as error:
-                # Somebody filled the directory while the export ran.
+                # The directory was filled while the export ran.
                 reason = error.strerror or error
                 raise ExportError(
                     f"{prepared.out} cannot take the finished export: {reason}."

@@ -22,7 +22,7 @@ _ROW_TOKENS = 32
 
 
 def random_tokens(model: MoEModel, tokens: int) -> torch.Tensor:
-    """Seeded token ids, at least so many, in rows short enough for the model's context."""
+    """At least this many seeded token ids, in rows that fit the model's context."""
     config = model.config
     length = min(tokens, _ROW_TOKENS, int(config.get("max_position_embeddings") or _ROW_TOKENS))
     shape = (-(-tokens // length), length)
@@ -31,9 +31,9 @@ def random_tokens(model: MoEModel, tokens: int) -> torch.Tensor:
 
 
 def _load(model: MoEModel, dtype: torch.dtype | str) -> tuple[Any, Any]:
-    # Grouped products do not know float64.
+    # Grouped products do not support float64.
     options: dict[str, Any] = {"experts_implementation": "eager"} if dtype is torch.float64 else {}
-    # The same on every machine: where there is a GPU, transformers would keep weights quantised.
+    # Alike on every machine: with a GPU, transformers would keep weights quantised.
     if dequantising := dequantising_config(model):
         options["quantization_config"] = dequantising
     loaded, info = auto_class_of(model).from_pretrained(
@@ -45,7 +45,7 @@ def _load(model: MoEModel, dtype: torch.dtype | str) -> tuple[Any, Any]:
         **options,
     )
     if isinstance(dtype, torch.dtype) and model.quantisation:
-        loaded = loaded.to(dtype)  # what was dequantised has the type of its scales
+        loaded = loaded.to(dtype)  # dequantised weights have the dtype of their scales
     align_weights(loaded)
     return loaded.eval(), info
 
@@ -57,12 +57,12 @@ def _logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
 
 
 def check_load(exported: MoEModel, ids: torch.Tensor) -> Check:
-    """Load in the checkpoint's own dtype and run: no key missing, all logits finite."""
+    """Load in the checkpoint's own dtype and run: no missing keys, finite logits."""
     try:
         model, info = _load(exported, "auto")
     except LOADING_ERRORS as error:
         return Check("load", False, f"transformers cannot load the export: {first_line(error)}")
-    # transformers has no place for prediction heads, and knows the names of some only.
+    # transformers has no prediction heads, and knows the names of some only.
     heads = tuple(head.prefix for head in prediction_heads(exported))
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         keys = [key for key in sorted(map(str, info[kind])) if not key.startswith(heads)]
@@ -71,7 +71,7 @@ def check_load(exported: MoEModel, ids: torch.Tensor) -> Check:
             return Check("load", False, f"transformers reports {len(keys)} {what}: {keys[0]}")
     try:
         logits = _logits(model, ids)
-    except RuntimeError as error:  # such as a width that its default products cannot take
+    except RuntimeError as error:  # such as a width that the default products do not support
         return Check("load", False, f"loads, but does not run: {first_line(error)}")
     finite = bool(torch.isfinite(logits).all())
     dtype = str(logits.dtype).removeprefix("torch.")
@@ -82,17 +82,16 @@ def check_load(exported: MoEModel, ids: torch.Tensor) -> Check:
 def check_logits(
     exported: MoEModel, source: MoEModel, plan: PruningPlan, ids: torch.Tensor
 ) -> tuple[Check, float]:
-    """Compare with the original, its removed experts and neurons masked, both in float32.
+    """Compare logits in float32 with the original, its removed experts and neurons masked.
 
-    The second value is the largest difference of two logits. Where neurons are gone, both are in
-    float64: sums over fewer of them are the same numbers added in another order, and in float32
-    those differ by more than is allowed. One model is in memory at a time.
+    Also returns the largest difference. Without neurons, sums run in another order and differ by
+    more than allowed in float32, so these are compared in float64. One model is in memory at once.
     """
     dtype = torch.float64 if plan.kept_atoms else torch.float32
     pruned, _ = _load(exported, dtype)
     wanted = _logits(pruned, ids)
     del pruned
-    gc.collect()  # models hold cycles; without this both would be in memory
+    gc.collect()  # models hold reference cycles; else both would be in memory
     original, _ = _load(source, dtype)
     with masked(original, source.family, plan):
         difference = float((_logits(original, ids) - wanted).abs().max())

@@ -24,10 +24,10 @@ def plan_heads(
     choice: HeadChoice | None = None,
     widths: WidthPlan | None = None,
 ) -> HeadPlan:
-    """What to do with the heads of a checkpoint, under a complete plan, see `fit_plan`.
+    """What to do with prediction heads under a complete plan, see `fit_plan`.
 
-    By default they are kept where no count or width changes or no head has experts, else dropped.
-    `widths` are of the experts, where neurons are removed.
+    By default they are kept if no count or width changes or no head has experts, else dropped.
+    `widths` are for plans that remove neurons.
     """
     heads = prediction_heads(model)
     with_experts = [head for head in heads if head.has_experts]
@@ -55,7 +55,7 @@ def plan_heads(
 
 
 def _prune(head: Head, model: MoEModel, count: int) -> dict[int, tuple[int, ...]]:
-    """The experts of a head that stay: the first `count` of each layer by its own weights."""
+    """The kept experts of a head: the first `count` of each layer by its own weights."""
     alone = head.as_model(model)
     if not alone.layers:
         raise ExportError(
@@ -79,10 +79,10 @@ def _prune(head: Head, model: MoEModel, count: int) -> dict[int, tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class HeadSlots:
-    """Where the tensors of heads go."""
+    """What an export does with the tensors of heads."""
 
-    dropped: frozenset[str] = frozenset()  # names of tensors that the export leaves out
-    # Name -> slot and kept experts of tensors that lose experts.
+    dropped: frozenset[str] = frozenset()  # names
+    # Name -> slot and kept experts, for tensors that lose experts.
     cut: Mapping[str, tuple[Slot, tuple[int, ...]]] = field(default_factory=dict)
 
 

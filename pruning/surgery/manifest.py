@@ -1,6 +1,6 @@
 """moeprune_manifest.json: what an export holds and where it came from. Written last.
 
-It holds no time: the same plan and source give the same bytes, file by file.
+It holds no time: the same plan and source give the same bytes.
 """
 
 import hashlib
@@ -32,10 +32,10 @@ class ShardRecord:
     name: str  # file name
     bytes: int  # size of the file
     sha256: str  # of the whole file
-    tensors: tuple[str, ...]  # names of the tensors in it, in the order of their bytes
-    copied: int  # tensors whose bytes are those of the source
-    cut: int  # tensors that lost experts
-    dropped: int  # tensors of the source's shard that are gone
+    tensors: tuple[str, ...]  # names, in the order of their bytes
+    copied: int  # tensors with the bytes of the source
+    cut: int  # tensors that lost experts or neurons
+    dropped: int  # tensors of the source's shard that the export lacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class SourceRecord:
 
     name: str  # the directory's name, or the hub id
     identity: str  # see `Checkpoint.identity`
-    # Of every byte of every shard, in the order of their names; empty unless it was asked for.
+    # Of all bytes of all shards, in the order of their names; empty unless asked for.
     content_sha256: str = ""
 
 
@@ -65,19 +65,16 @@ class SourceRecord:
 class Manifest:
     """Everything that an export says about itself."""
 
-    source: SourceRecord  # what was pruned
-    plan: PruningPlan  # the whole plan, with every layer
-    heads: HeadPlan  # what became of prediction heads
-    # What was assumed of an architecture that was discovered, not listed.
-    assumptions: tuple[str, ...]
+    source: SourceRecord
+    plan: PruningPlan  # complete
+    heads: HeadPlan
+    assumptions: tuple[str, ...]  # about a discovered architecture
     shards: tuple[ShardRecord, ...]  # in name order
-    # Configuration, index, tokenizer and so on by name; not the card, which is edited.
-    files: Mapping[str, FileRecord]
+    files: Mapping[str, FileRecord]  # by name, without the card, which people edit
     dropped_shards: tuple[str, ...]  # shards of the source of which nothing is left
-    tool_version: str  # version of the program that wrote the export
+    tool_version: str
     libraries: Mapping[str, str]  # name -> version
-    # How the widths of experts are stored; None unless the plan removes neurons.
-    widths: WidthChoice | None = None
+    widths: WidthChoice | None = None  # how widths are stored, if the plan removes neurons
 
     @property
     def nbytes(self) -> int:
@@ -86,7 +83,7 @@ class Manifest:
 
     @property
     def has_uniform_counts(self) -> bool:
-        """Whether every sparse layer keeps as many experts, so that stock readers load it."""
+        """Whether all sparse layers keep the same number of experts, as stock readers need."""
         return len({len(ids) for ids in self.plan.kept.values()}) == 1
 
     def to_json(self) -> str:
@@ -110,7 +107,7 @@ class Manifest:
 
 
 def library_versions() -> dict[str, str]:
-    """Versions of the libraries beside which the export was made; nothing is imported."""
+    """Installed versions of the libraries; nothing is imported."""
     found = {"python": platform.python_version()}
     for name in _LIBRARIES:
         try:
@@ -121,11 +118,7 @@ def library_versions() -> dict[str, str]:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest of an exported checkpoint.
-
-    Raises:
-        ExportError: there is none, or it cannot be read, or its plan does not have its digest.
-    """
+    """The manifest of an exported checkpoint, checked against its digest."""
     if path.name.endswith(PARTIAL):
         raise ExportError(f"{path} is an unfinished export, by its name; export again.")
     try:
@@ -166,7 +159,7 @@ def read_manifest(path: Path) -> Manifest:
             tool_version=str(raw["tool_version"]),
             libraries=dict(raw["libraries"]),
         )
-    # What values of another kind raise where they are taken for what should be there.
+    # Raised by values of the wrong kind.
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, PlanError) as error:
         raise ExportError(f"{MANIFEST_NAME} is damaged: {error}") from error
     if manifest.plan.digest != raw.get("plan_digest"):
@@ -177,7 +170,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def _own_name(raw: Any) -> str:
-    """The name of a file of the export, which lies in its folder or in one below."""
+    """The name of a file inside the export's folder."""
     name = str(raw)
     parts = PurePosixPath(name).parts
     is_long = any(len(part.encode()) > LONGEST_NAME for part in parts)

@@ -1,4 +1,4 @@
-"""What a pruned shard is made of: byte ranges of the source, and chosen entries of its rows."""
+"""The pieces of a pruned shard: byte ranges of the source, and chosen entries of rows."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from analysis.errors import ExportError
 
-# Entries that are at least so long are read one by one; of shorter ones the whole row is read.
+# Entries at least this long are read one by one; of shorter ones, the whole row is read.
 _LONG_BYTES = 512
 
 
@@ -38,17 +38,17 @@ class Span:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gather:
-    """Chosen entries of rows that follow each other in a source file, and zeros among them.
+    """Chosen entries of consecutive rows of a source file, and zeros between them.
 
-    Cutting rows out of a matrix is a gather from one row of long entries; cutting columns out of
-    it, a gather from many rows of short ones.
+    Cutting rows of a matrix gathers from one row of long entries; cutting columns, from many rows
+    of short entries.
     """
 
     start: int  # first byte of the first row
-    rows: int  # number of rows
+    rows: int
     count: int  # entries in a row of the source
     size: int  # bytes of an entry
-    index: NDArray[np.int32]  # entries of each row in their new order; -1 stands for zeros
+    index: NDArray[np.int32]  # entries of each row in their new order, -1 for zeros
 
     @property
     def nbytes(self) -> int:
@@ -56,7 +56,7 @@ class Gather:
         return self.rows * len(self.index) * self.size
 
     def parts(self, limit: int) -> Iterator["Gather"]:
-        """The same in parts that neither need nor give more than `limit` bytes each."""
+        """The same in parts that read and give at most `limit` bytes each."""
         if not self.nbytes:
             return
         row = max(len(self.index), self.count) * self.size
@@ -75,7 +75,7 @@ class Gather:
 
     def read(self, file: int, target: memoryview, name: str) -> None:
         """Fill `target` from an open file."""
-        if not self.count:  # an expert without neurons, of which only zeros can be made
+        if not self.count:  # an expert without neurons gives only zeros
             target[:] = bytes(len(target))
         elif self.rows == 1 and self.size >= _LONG_BYTES:
             self._read_runs(file, target, name)
@@ -97,7 +97,7 @@ class Gather:
         each = self.size // item
         source = rows.view(f"u{item}").reshape(self.rows, self.count, each)
         out = np.frombuffer(target, f"u{item}").reshape(self.rows, len(self.index), each)
-        # `take` clips -1 to the first entry; it is about twenty times faster than an index.
+        # `take` clips -1 to the first entry, and is about twenty times faster than indexing.
         np.take(source, self.index, axis=1, out=out, mode="clip")
         for first, last in _runs(self.index):
             if self.index[first] < 0:
@@ -105,7 +105,7 @@ class Gather:
 
 
 def _runs(index: NDArray[np.int32]) -> Iterator[tuple[int, int]]:
-    """Runs (first, last + 1) of entries that follow each other in the source, or are zeros."""
+    """Runs (first, last + 1) of entries that are consecutive in the source, or zeros."""
     zeros = index < 0
     follows = (np.diff(index) == 1) & ~zeros[:-1] | zeros[:-1] & zeros[1:]
     breaks = (np.flatnonzero(~follows) + 1).tolist()
@@ -126,7 +126,7 @@ def read_into(file: int, target: memoryview, position: int, name: str) -> None:
 
 
 def item_bytes(dtype: str) -> int:
-    """Bytes of an element; from its name, because a tensor may have none."""
+    """Bytes of an element, by the dtype's name, as a tensor may have no elements."""
     bits = re.search(r"\d+", dtype)
     if bits is None or int(bits[0]) % 8:
         raise ExportError(f"Neurons cannot be cut out of tensors of type {dtype}.")

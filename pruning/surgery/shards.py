@@ -1,6 +1,7 @@
-"""What each pruned shard consists of: a new header and pieces of the source. Nothing is read.
+"""Plans pruned shards: a new header and pieces of the source. No weights are read.
 
-Pruning never computes with weights, so it only moves bytes, of whatever dtype."""
+Pruning never computes with weights: it moves bytes of any dtype.
+"""
 
 import json
 import math
@@ -30,10 +31,10 @@ from pruning.surgery.widths import check_scales, resized_experts, resized_scale,
 class PlannedTensor:
     """A tensor of the pruned checkpoint."""
 
-    source: TensorEntry  # the entry that it comes from
-    name: str  # its name in the pruned checkpoint
-    shape: tuple[int, ...]  # its shape there
-    spans: tuple[Piece, ...]  # its bytes, in order: ranges and gathers of the source shard
+    source: TensorEntry  # where it comes from
+    name: str  # in the pruned checkpoint
+    shape: tuple[int, ...]  # in the pruned checkpoint
+    spans: tuple[Piece, ...]  # its bytes, in order
 
     @property
     def nbytes(self) -> int:
@@ -42,7 +43,7 @@ class PlannedTensor:
 
     @property
     def is_cut(self) -> bool:
-        """Whether it is not simply the source's: neurons may be zeros without another shape."""
+        """Whether it is no plain copy: neurons may be zeros with the shape unchanged."""
         gathered = any(isinstance(piece, Gather) for piece in self.spans)
         return gathered or self.shape != self.source.shape
 
@@ -51,8 +52,8 @@ class PlannedTensor:
 class Reading:
     """What is read of one source shard, in order."""
 
-    source: str  # its file name
-    pieces: tuple[Piece, ...]  # ranges and gathers of it
+    source: str  # file name
+    pieces: tuple[Piece, ...]
 
     @property
     def nbytes(self) -> int:
@@ -64,13 +65,12 @@ class Reading:
 class PlannedShard:
     """A shard of the pruned checkpoint, before a byte of it is written."""
 
-    name: str  # file name, that of its source unless tensors were put into shards anew
-    prefix: bytes  # bytes before the tensors: length and header; empty for a shard copied whole
+    name: str  # file name, the source's unless the layout is new
+    prefix: bytes  # length and header; empty for a shard copied whole
     readings: tuple[Reading, ...]  # the bytes that follow, source by source
-    tensors: tuple[PlannedTensor, ...]  # its tensors, in the order of their bytes
-    # Tensors from which experts or neurons were cut out, or that were filled up with zeros.
-    cut: int
-    dropped: int  # tensors of its source that are gone
+    tensors: tuple[PlannedTensor, ...]  # in the order of their bytes
+    cut: int  # tensors that lost experts or neurons, or were padded with zeros
+    dropped: int  # tensors of its source that are left out
 
     @property
     def nbytes(self) -> int:
@@ -79,13 +79,13 @@ class PlannedShard:
 
 
 def check_located(model: MoEModel) -> None:
-    """Refuse a checkpoint with tensors of experts or routers that nobody knows how to cut."""
+    """Refuse a checkpoint with tensors of experts or routers that the family cannot cut."""
     layers = {layer.index for layer in model.layers}
     for name in model.checkpoint.tensors:
         index = model.family.routed_layer(name)
         if index is None and (block := model.family.block_layer(name)) in layers:
             index = block
-        # A module on the way is called experts, of whatever block.
+        # A module on the path is called experts, in whatever block.
         sounds_routed = any("experts" in part and "shared" not in part for part in name.split("."))
         for trunk in model.family.trunks if index is None and sounds_routed else ():
             inside = name.removeprefix(f"{trunk}.")
@@ -108,7 +108,7 @@ def check_located(model: MoEModel) -> None:
 
 
 def _entries(entry: TensorEntry, axis: int, kept: Sequence[int]) -> tuple[Piece, ...]:
-    """The byte ranges of the kept entries along an axis; neighbours share one."""
+    """Byte ranges of the kept entries along an axis; neighbours share one."""
     count, outer = entry.shape[axis], math.prod(entry.shape[:axis])
     size = entry.nbytes // (outer * count)
     if size * outer * count != entry.nbytes:
@@ -134,10 +134,10 @@ def _joined(spans: Iterable[Piece]) -> tuple[Piece, ...]:
 def plan_tensor(
     entry: TensorEntry, slot: Slot | None, kept: tuple[int, ...] | None
 ) -> PlannedTensor | None:
-    """What becomes of one tensor; None when its expert is gone.
+    """One tensor in the export; None if its expert is removed.
 
-    `slot` is its place in the grid of experts, None when it has none; `kept` are the experts that
-    stay in its layer, None when that is no sparse layer of the trunk.
+    `slot` is its place in the grid of experts, if it has one; `kept` are the kept experts of its
+    layer, None outside the sparse layers of the trunk.
     """
     whole = (Span(entry.start, entry.end),)
     if slot is None or kept is None:
@@ -157,10 +157,10 @@ def plan_shards(
     heads: HeadPlan | None = None,
     widths: WidthPlan | None = None,
 ) -> tuple[PlannedShard, ...]:
-    """The shards that an export writes; a shard of which nothing is left is not among them.
+    """The shards that an export writes, without those of which nothing is left.
 
-    The plan is complete, see `fit_plan`; heads stay as they are by default; `widths` are those of
-    experts that lose neurons.
+    The plan is complete, see `fit_plan`; heads are kept by default; `widths` are for plans that
+    remove neurons.
     """
     check_located(model)
     check_scales(model, widths)
@@ -207,8 +207,7 @@ def _plan_shard(
         dropped += not made
         tensors += made
         cut += sum(tensor.is_cut for tensor in made)
-    # Nothing of this shard may be cut and yet its experts renumbered, because others are gone, or
-    # a head written.
+    # A shard without cuts still changes if its experts get other ids or a head is added.
     renamed = any(tensor.name != tensor.source.name for tensor in tensors)
     if not (cut or dropped or renamed):
         whole = Reading(shard.name, (Span(0, shard.size),))
@@ -219,12 +218,9 @@ def _plan_shard(
 def assemble(
     name: str, tensors: Sequence[PlannedTensor], metadata: Mapping[str, str]
 ) -> PlannedShard:
-    """A shard with a new header that holds these tensors, of one source shard or of several.
-
-    `metadata` is the header's `__metadata__`.
-    """
-    # Largest elements first, as safetensors writes: a cut tensor of narrow elements must not
-    # leave a wider one after it at an odd address. Sorting is stable, so most often nothing moves.
+    """A shard with these tensors, of one or several source shards; `metadata` is its header's."""
+    # Largest elements first, as safetensors does, so that a cut tensor of narrow elements does not
+    # misalign a wider one after it. Sorting is stable, so mostly nothing moves.
     order = sorted(
         tensors, key=lambda tensor: -(tensor.source.nbytes // (tensor.source.numel or 1))
     )
@@ -247,9 +243,9 @@ def assemble(
     return PlannedShard(name, prefix, readings, tuple(order), cut, dropped=0)
 
 
-# Of a tensor in a header: type, shape and offsets, besides its name.
+# Dtype, shape and offsets of a tensor in a header, without its name.
 _ENTRY_BYTES = 160
-_FIXED_BYTES = 256  # length, metadata and filling of a header
+_FIXED_BYTES = 256  # length, metadata and padding of a header
 
 
 def reshard(model: MoEModel, shards: Sequence[PlannedShard], most: int) -> tuple[PlannedShard, ...]:
@@ -272,7 +268,7 @@ def _groups(tensors: Sequence[PlannedTensor], most: int) -> Iterator[list[Planne
     group: list[PlannedTensor] = []
     size = _FIXED_BYTES
     for tensor in tensors:
-        # Names may hold letters that take more than a byte, or are escaped.
+        # Letters of a name may take several bytes or be escaped.
         takes = tensor.nbytes + len(json.dumps(tensor.name)) + _ENTRY_BYTES
         if group and size + takes > most:
             yield group
@@ -283,7 +279,7 @@ def _groups(tensors: Sequence[PlannedTensor], most: int) -> Iterator[list[Planne
 
 
 def pruned_index(model: MoEModel, shards: Sequence[PlannedShard]) -> bytes | None:
-    """The shard index of the pruned checkpoint; None where the source has none."""
+    """The shard index of the pruned checkpoint; None if the source has none."""
     index = read_index(model.checkpoint.path)
     if index is None:
         return None
@@ -292,7 +288,7 @@ def pruned_index(model: MoEModel, shards: Sequence[PlannedShard]) -> bytes | Non
         raise ExportError(
             f"{shard} holds {unlisted[0]}, which {INDEX_NAME} does not list ({len(unlisted)} such "
             "tensors), so readers differ on whether it belongs to the model; fetch the index "
-            "again, or give --max-shard-size, with which all are written and listed anew."
+            "again, or give --max-shard-size, which writes and lists all tensors."
         )
     tensors = [(shard.name, tensor) for shard in shards for tensor in shard.tensors]
     if len(tensors) == len(model.checkpoint.tensors) and not any(
@@ -312,14 +308,14 @@ def pruned_index(model: MoEModel, shards: Sequence[PlannedShard]) -> bytes | Non
 
 
 def read_index(path: Path) -> dict[str, Any] | None:
-    """The shard index of a checkpoint directory whose index is known to be readable."""
+    """The shard index of a checkpoint; None without one."""
     file = path / INDEX_NAME
     index: dict[str, Any] | None = json.loads(file.read_bytes()) if file.is_file() else None
     return index
 
 
 def new_index(shards: Sequence[PlannedShard]) -> bytes | None:
-    """The index of shards of a new layout; None for a single one, which needs none."""
+    """The index of a new layout; None for a single shard, which needs none."""
     if len(shards) == 1:
         return None
     placed = {tensor.name: shard.name for shard in shards for tensor in shard.tensors}

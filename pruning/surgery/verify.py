@@ -1,4 +1,4 @@
-"""Verify an export: its bytes, that it loads, that it computes what the masked original does."""
+"""Verify an export: its bytes, that it loads, that its logits match the masked original."""
 
 from collections.abc import Generator
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from pruning.sizes import format_bytes
 from pruning.surgery.checks import Check, check_against_source, check_bytes
 from pruning.surgery.manifest import Manifest, read_manifest
 
-# Beside the weights: the converted copy of a layer while loading, activations, the libraries.
+# Besides the weights: the converted copy of a layer while loading, activations, libraries.
 _MEMORY_FACTOR, _MEMORY_EXTRA = 1.25, 1 << 29
 _ASKED_FOR = "as asked for"
 
@@ -33,21 +33,21 @@ class Level(StrEnum):
 class VerifyReport:
     """The outcome of a verification."""
 
-    level: Level  # the level that was reached
-    reason: str  # why this level and no higher one; one line
-    checks: tuple[Check, ...]  # every question that was put
+    level: Level  # reached
+    reason: str  # why no higher level; one line
+    checks: tuple[Check, ...]
     # Largest difference of logits from the masked original; None below `logits`.
     max_abs_diff: float | None = None
 
     @property
     def ok(self) -> bool:
-        """Whether every check holds."""
+        """Whether every check passes."""
         return all(check.ok for check in self.checks)
 
 
 def logits_memory(source: MoEModel, plan: PruningPlan) -> int:
     """Bytes of memory for the logits level, which loads one model after the other."""
-    # In float32, or float64 where neurons are gone, see `check_logits`.
+    # In float32, or float64 if neurons are removed, see `check_logits`.
     weights = source.num_params * (8 if plan.kept_atoms else 4)
     return int(weights * _MEMORY_FACTOR) + _MEMORY_EXTRA
 
@@ -83,12 +83,12 @@ def _choose(level: str | None, manifest: Manifest, source: MoEModel | None) -> t
 def verify_export(
     path: Path, *, level: str | None = None, source: Path | None = None, tokens: int = 128
 ) -> Generator[Progress, None, VerifyReport]:
-    """Verify an exported checkpoint; the report is the generator's value.
+    """Verify an exported checkpoint; returns the report.
 
-    A level is begun only if all checks of the one before hold. By default it is the highest that
-    the memory allows; `logits` needs the source, the checkpoint that was exported. With it every
-    tensor of the source is accounted for, and every byte of the export is compared with it.
-    `tokens` random ones are run, rounded up to whole rows.
+    A level starts only if all checks before it pass. The default is the highest level that memory
+    allows; `logits` needs the source, the checkpoint that was exported. With the source, every
+    tensor of it is accounted for, and every byte of the export is compared with it. `tokens` random
+    tokens are run, rounded up to whole rows.
     """
     if not path.is_dir():
         raise ExportError(f"{path} is not a directory; give the folder of an export.")
@@ -117,7 +117,7 @@ def _verify_forward(
     path: Path, original: MoEModel | None, manifest: Manifest, report: VerifyReport, tokens: int
 ) -> Generator[Progress, None, VerifyReport]:
     """The load level, and the logits level if the report aims at it."""
-    # Here and not above: the dashboard imports this module and must start without torch.
+    # Imported here, as the dashboard imports this module and must start without torch.
     from analysis.calibration.loading import why_not_loaded
     from pruning.surgery.forward_checks import (
         check_load,

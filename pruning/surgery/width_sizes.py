@@ -1,4 +1,4 @@
-"""What each width mode really saves, on disk and in memory, before a byte is written."""
+"""What each width mode saves on disk and in memory, before anything is written."""
 
 import math
 from collections.abc import Iterator
@@ -24,12 +24,12 @@ from pruning.surgery.widths import check_scales
 
 @dataclass(frozen=True, slots=True)
 class WidthOption:
-    """What comes of a plan in one width mode."""
+    """What a plan saves in one width mode."""
 
-    mode: WidthMode  # the mode
-    refused: str = ""  # why it is not possible; empty where it is. The rest is then empty as well
+    mode: WidthMode
+    refused: str = ""  # why the mode is impossible; then the rest is empty
     disk_bytes: int = 0  # size of the shards, headers included
-    loaded_bytes: int = 0  # all tensors as they are in memory, in their dtypes on disk
+    loaded_bytes: int = 0  # size in memory, in the dtypes on disk
     widths: tuple[int, int] = (0, 0)  # smallest and largest width of a layer when loaded
     stock: bool = False  # plain transformers reads it; otherwise `load_pruned` does
     shared: int | None = None  # number of shared experts, if it changes
@@ -38,7 +38,7 @@ class WidthOption:
 def width_options(
     model: MoEModel, plan: PruningPlan, multiple_of: int = DEFAULT_MULTIPLE
 ) -> tuple[WidthOption, ...]:
-    """Every width mode, with what it saves or why it is not possible."""
+    """Every width mode, with what it saves or why it is impossible."""
     if plan.granularity != ATOMIC_GRANULARITY:
         raise PlanError("The plan removes whole experts only, so no width changes.")
     complete = fit_plan(plan, model)
@@ -48,10 +48,10 @@ def width_options(
 def width_option(
     model: MoEModel, plan: PruningPlan, choice: WidthChoice, *, weigh: bool = True
 ) -> WidthOption:
-    """One width mode, with what it saves or why it is not possible.
+    """One width mode, with what it saves or why it is impossible.
 
-    The plan is complete, see `fit_plan`, and removes neurons. Unless `weigh` is set, shards are not
-    laid out, which takes a second of a large model, and both sizes are 0.
+    The plan is complete, see `fit_plan`, and removes neurons. Without `weigh`, shards are not laid
+    out, which takes a second for a large model, and both sizes are 0.
     """
     try:
         widths = plan_widths(model, plan, choice)
@@ -75,7 +75,7 @@ def _unweighed(model: MoEModel, plan: PruningPlan, widths: WidthPlan) -> WidthOp
 
 
 def option_of(model: MoEModel, plan: PruningPlan, widths: WidthPlan) -> WidthOption:
-    """What comes of a complete plan with these widths."""
+    """What a complete plan saves with these widths."""
     shards = plan_shards(model, plan, plan_heads(model, plan, None, widths), widths)
     tensors = sum(tensor.nbytes for shard in shards for tensor in shard.tensors)
     return replace(

@@ -28,9 +28,9 @@ class ResizedTensor:
 def resized_experts(
     entry: TensorEntry, slot: Slot, kept: Sequence[int], family: MoEFamily, widths: WidthPlan
 ) -> ResizedTensor | None:
-    """A tensor of experts with the neurons that stay, filled up with zeros; None if unchanged.
+    """A tensor of experts with its kept neurons, padded with zeros; None if unchanged.
 
-    The tensor lies at `slot` in the source; of its layer the experts `kept` stay.
+    The tensor lies at `slot` in the source; `kept` are the kept experts of its layer.
     """
     where = atom_axis(family, slot) if slot.kind is not SlotKind.ROUTER else None
     if where is None:
@@ -59,7 +59,7 @@ def resized_experts(
 
 
 def _index(where: AtomAxis, layer: int, expert: int, widths: WidthPlan) -> NDArray[np.int32] | None:
-    """Which entries of the axis come out, in order, -1 for zeros; None where nothing changes."""
+    """The entries of the axis in the export, -1 for zeros; None if nothing changes."""
     before, after = widths.source[layer][expert], widths.written(layer, expert)
     kept = widths.kept(layer, expert)
     if len(kept) == before == after:
@@ -75,7 +75,7 @@ def _index(where: AtomAxis, layer: int, expert: int, widths: WidthPlan) -> NDArr
 
 
 def resized_shared(model: MoEModel, widths: WidthPlan) -> dict[str, ResizedTensor]:
-    """Tensors of shared experts that grow, because their width is a multiple of the new one."""
+    """Tensors of shared experts that grow to a multiple of the new width."""
     if widths.shared is None:
         return {}
     found = {}
@@ -93,7 +93,7 @@ def resized_shared(model: MoEModel, widths: WidthPlan) -> dict[str, ResizedTenso
 
 
 def check_scales(model: MoEModel, widths: WidthPlan | None) -> None:
-    """Refuse neurons that cannot go from FP8 experts, with the nearest that can."""
+    """Refuse to remove neurons that FP8 scales do not allow, and name the nearest that can go."""
     blocks = scale_blocks(model)
     if widths is None or blocks is None or not widths.atoms:
         return
@@ -139,10 +139,10 @@ def _check_kept(layer: int, expert: int, kept: Sequence[int], width: int, size: 
 def resized_scale(
     entry: TensorEntry, slot: Slot, family: MoEFamily, widths: WidthPlan, blocks: tuple[int, int]
 ) -> ResizedTensor | None:
-    """The scales of an expert's matrix with the blocks that stay; None if unchanged.
+    """The scales of an expert's matrix with its kept blocks; None if unchanged.
 
-    The tensor holds one number for each block of rows and columns, whose sizes are `blocks`;
-    `check_scales` accepts the widths.
+    The tensor has one number per block of rows and columns, with sizes `blocks`; `check_scales`
+    accepts the widths.
     """
     where = atom_axis(family, slot)
     if where is None or slot.expert is None:
@@ -153,7 +153,7 @@ def resized_scale(
     count = -(-widths.written(slot.layer, slot.expert) // size)
     if stay == list(range(entry.shape[axis])) and count == len(stay):
         return None
-    index = np.full(count, -1, np.int32)  # of blocks of zeros the scale does not matter
+    index = np.full(count, -1, np.int32)  # the scale of zeros does not matter
     index[: len(stay)] = stay
     rows, inner = (1, entry.shape[1]) if axis == 0 else (entry.shape[0], 1)
     size_bytes = inner * item_bytes(entry.dtype)

@@ -1,7 +1,7 @@
-"""Puts files on the disk: bytes are copied, hashed and flushed by a few threads at once.
+"""Writes files: a few threads copy, hash and flush bytes.
 
-Every byte is read once, into a buffer from which it is hashed while it is copied. Memory does not
-depend on the size of the model: each shard in work has two buffers.
+Every byte is read once into a buffer, and hashed while it is copied. Memory does not depend on the
+size of the model: each shard being written has two buffers.
 """
 
 import errno
@@ -21,11 +21,11 @@ from pruning.surgery.pieces import Piece, Span
 from pruning.surgery.shards import PlannedShard
 
 _BUFFER_BYTES = 1 << 22
-_FLUSH_BYTES = 1 << 25  # flushing is started so often, so that little is left for the end
+_FLUSH_BYTES = 1 << 25  # start flushing after so many bytes, so that little is left at the end
 _MAX_WORKERS = 4
 _POLL_SECONDS = 0.1
 _flush = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
-# The kernel's ways to say that it cannot copy between these two files.
+# Errors by which the kernel says that it cannot copy between two files.
 _CANNOT_COPY = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM}
 
 
@@ -37,16 +37,15 @@ class _Cancelled(Exception):
 class _Work:
     source: Path
     target: Path
-    hashers: ThreadPoolExecutor  # threads that hash and flush, beside those that copy
-    hash_aside: bool  # only useful when cores are left over
-    # Bytes of each shard. All keys are there from the start and each thread sets its own, so no
-    # lock is needed.
+    hashers: ThreadPoolExecutor  # threads that hash and flush, in addition to those that copy
+    hash_aside: bool  # only useful with spare cores
+    # Bytes of each shard. Keys are set at the start and each thread updates its own: no lock.
     written: dict[str, int]
     stop: Event = field(default_factory=Event)
 
 
 def write_file(path: Path, content: bytes) -> FileRecord:
-    """Write and sync a small file; folders on the way are made."""
+    """Write and sync a small file; creates its folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     sync_file(path)
@@ -54,7 +53,7 @@ def write_file(path: Path, content: bytes) -> FileRecord:
 
 
 def _blocks(spans: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """The same bytes in groups that fill a buffer: small tensors share one, large ones are cut."""
+    """The same bytes in groups that fit a buffer: small pieces share one, large ones are split."""
     block: list[Piece] = []
     room = _BUFFER_BYTES
     for part in (part for span in spans for part in span.parts(_BUFFER_BYTES)):
@@ -68,11 +67,10 @@ def _blocks(spans: Sequence[Piece]) -> Iterator[list[Piece]]:
 
 
 def _append(source: int, target: int, block: Sequence[Piece], content: memoryview) -> None:
-    """Append a block to the target. `content` is the same bytes, for where the kernel cannot."""
+    """Append a block to the target; `content` is its bytes, for when the kernel cannot copy."""
     for span in block:
         copied = 0
-        # Costs about half of what writing from our memory costs, and nothing on file systems
-        # that let two files share their blocks.
+        # Half the cost of writing from our memory, and free on file systems with shared blocks.
         while isinstance(span, Span) and (left := span.nbytes - copied):
             if not (more := _kernel_copy(source, target, left, span.start + copied)):
                 break
@@ -82,7 +80,7 @@ def _append(source: int, target: int, block: Sequence[Piece], content: memoryvie
 
 
 def _kernel_copy(source: int, target: int, count: int, position: int) -> int:
-    """Bytes that the kernel copied to the end of the target; 0 where it cannot."""
+    """Bytes that the kernel copied to the end of the target; 0 if it cannot."""
     if not hasattr(os, "copy_file_range"):  # macOS
         return 0
     try:
@@ -99,7 +97,7 @@ def _write_all(file: int, content: memoryview) -> None:
 
 
 def _blocks_of(planned: PlannedShard, folder: Path) -> Iterator[tuple[int, str, list[Piece]]]:
-    """Open file and name of a source shard, and a block of it; one source after the other."""
+    """Open file and name of a source shard, and a block of it, source by source."""
     for reading in planned.readings:
         with (folder / reading.source).open("rb", buffering=0) as source:
             for block in _blocks(reading.pieces):
@@ -107,7 +105,7 @@ def _blocks_of(planned: PlannedShard, folder: Path) -> Iterator[tuple[int, str, 
 
 
 def _copy(planned: PlannedShard, target: int, work: _Work) -> str:
-    """Write one shard to an open file; its SHA-256."""
+    """Write one shard to an open file; returns its SHA-256."""
     sha = hashlib.sha256(planned.prefix)
     _write_all(target, memoryview(planned.prefix))
     buffers = [memoryview(bytearray(min(_BUFFER_BYTES, planned.nbytes))) for _ in range(2)]
@@ -117,7 +115,7 @@ def _copy(planned: PlannedShard, target: int, work: _Work) -> str:
     for number, (source, name, block) in enumerate(_blocks_of(planned, work.source)):
         if work.stop.is_set():
             raise _Cancelled
-        # Reading fills one buffer while the other is still being hashed.
+        # Fills one buffer while the other is still being hashed.
         content = buffers[number % 2][: sum(span.nbytes for span in block)]
         filled = 0
         for span in block:
@@ -164,11 +162,10 @@ def _write_shard(planned: PlannedShard, work: _Work) -> ShardRecord:
 def write_shards(
     shards: Sequence[PlannedShard], source: Path, target: Path
 ) -> Generator[Progress, None, tuple[ShardRecord, ...]]:
-    """Write all shards, several at once; each is synced when its record exists.
+    """Write all shards from folder to folder, several at once, and sync each.
 
-    However this ends, by an error or because the caller stops, no thread runs on.
-
-    `source` is the folder to read from; `target` holds none of these files yet.
+    However this ends, by an error or because the caller stops, no thread keeps running. `target`
+    holds none of these files yet.
     """
     total = sum(shard.nbytes for shard in shards)
     cores = os.cpu_count() or 1
@@ -179,7 +176,7 @@ def write_shards(
     ):
         written = dict.fromkeys((shard.name for shard in shards), 0)
         work = _Work(source, target, hashers, workers < cores, written)
-        # Large shards first, so that none is left to one thread at the end.
+        # Large shards first, so that the threads end together.
         order = sorted(shards, key=lambda shard: -shard.nbytes)
         futures = {shard.name: pool.submit(_write_shard, shard, work) for shard in order}
         try:

@@ -1,6 +1,6 @@
-"""What commands and jobs run, as generators of progress.
+"""The work of commands and jobs, as generators of progress.
 
-Heavy libraries are imported when a task starts. No Streamlit.
+Heavy libraries are imported when a task starts.
 """
 
 from collections.abc import Generator

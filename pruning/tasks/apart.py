@@ -1,4 +1,4 @@
-"""Selection and test data held apart: corpora from test sets, benchmarks from what was read."""
+"""Keeps selection and test data apart: no corpora from test sets, no benchmarks already read."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -16,10 +16,10 @@ TASKS_FOLDER = "benchmark-tasks"
 
 
 def open_checked(corpus: str, store: StatsStore, *, allowed: bool) -> Source:
-    """The documents of a corpus; those of a benchmark's test set are refused unless allowed.
+    """The documents of a corpus; documents of a benchmark's test set are refused unless allowed.
 
-    The demo's corpora have none: which of their texts are for benchmarks is decided beforehand.
-    Local tasks lie beside the runs of the store; what is allowed, manifests and results say.
+    The demo's corpora contain none by construction. Local tasks lie beside the runs of the store.
+    Manifests and results record what was allowed.
     """
     from analysis.corpora.streams import open_corpus
 
@@ -30,7 +30,7 @@ def open_checked(corpus: str, store: StatsStore, *, allowed: bool) -> Source:
 
 
 def read_before(tasks: Sequence[str], store: StatsStore, identity: str) -> dict[str, str]:
-    """Task -> the calibration, evaluation, search ... that is known to have read its test set."""
+    """Task -> a calibration, evaluation, search ... that is known to have read its test set."""
     found: dict[str, str] = {}
     for name, corpus in _corpora_read(store, identity):
         sets = corpus.get(TEST_SETS)
@@ -42,16 +42,16 @@ def read_before(tasks: Sequence[str], store: StatsStore, identity: str) -> dict[
 
 
 def check_unread(tasks: Sequence[str], store: StatsStore, identity: str) -> None:
-    """Refuse benchmarks whose test sets the model's known work has read; see `read_before`."""
+    """Refuse benchmarks whose test sets were read in earlier work, see `read_before`."""
     for task, name in read_before(tasks, store, identity).items():
         raise CorpusError(
-            f"{name} has read documents of the test set of {task}, which can then not judge what "
-            "came of it; leave the task out, or add --allow-test-set."
+            f"{name} has read documents of the test set of {task}, so the task cannot judge its "
+            "results; leave the task out, or add --allow-test-set."
         )
 
 
 def _corpora_read(store: StatsStore, identity: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """What calibrations, evaluations, curves and searches of a model say of what they read."""
+    """What calibrations, evaluations, curves and searches of a model record of what they read."""
     for run in store.of_model(identity, "routed"):
         for corpus in run.manifest.corpora:
             yield f"the calibration {run.manifest.run_id}", corpus.prepared
@@ -63,6 +63,6 @@ def _corpora_read(store: StatsStore, identity: str) -> Iterator[tuple[str, Mappi
         try:
             known = read_known(path)
         except PlanError:
-            continue  # whoever uses searches says what is wrong
+            continue  # reported where searches are used
         if known.identity == identity:
             yield f"the search {known.search_id}", known.result.header["corpus"]

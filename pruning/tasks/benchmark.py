@@ -1,4 +1,4 @@
-"""Tasks of benchmarks: lm-evaluation-harness on candidates, and results imported of other tools."""
+"""Benchmarks: lm-evaluation-harness on candidates, and imported results of other tools."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ from pruning.tasks.loading import quiet_transformers, run_settings
 
 
 def benchmark_run(request: BenchmarkRequest) -> Steps[list[BenchmarkRecord]]:
-    """Benchmark the candidates; stores results next to the statistics."""
+    """Benchmark the candidates and store results next to the statistics."""
     if find_spec("lm_eval") is None:
         raise StatsError(
             "Benchmarks need lm-evaluation-harness, which is not installed: "
@@ -60,7 +60,7 @@ def benchmark_run(request: BenchmarkRequest) -> Steps[list[BenchmarkRecord]]:
         local.append(write_task(LOCAL_TASKS[name], store.directories[0] / TASKS_FOLDER))
     how = request.model_dump(include={"limit", "num_fewshot", "chat_template", "batch_size"})
     asked = HarnessSettings(names, tuple(task.folder for task in local), **how)
-    settings = run_settings(request, 2)  # a task decides how long its questions are
+    settings = run_settings(request, 2)  # each task decides the length of its questions
     versions = {task.name: task.version for task in local}
     kept, known = BenchmarkStore(store.directories), read_before(names, store, full.identity)
     work = Benchmarks(model, candidates, asked, settings, kept, versions, known)
@@ -101,9 +101,9 @@ def _exported(
 
 
 def benchmark_results(records: Sequence[BenchmarkRecord]) -> dict[str, Any]:
-    """What a job and a file say: ids, candidates, settings and scores of the records.
+    """Records as plain JSON for jobs and files: ids, candidates, settings and scores.
 
-    `read_before` says which of the test sets something of the model has read.
+    `read_before` names the test sets that earlier work with the model has read.
     """
     return {
         "benchmarks": [
@@ -121,10 +121,9 @@ def benchmark_results(records: Sequence[BenchmarkRecord]) -> dict[str, Any]:
 
 
 def import_results(request: ImportRequest) -> list[BenchmarkRecord]:
-    """Import results of other tools, one record for each tool and setting; they are kept.
+    """Import and store results of other tools, a record per tool and setting.
 
-    Returns:
-        The records with the scores of these files alone; those that are kept may have more.
+    Returns the records with the scores of these files alone; stored ones may have more.
     """
     model = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
@@ -151,7 +150,7 @@ def _imported_candidate(request: ImportRequest, model: MoEModel, store: StatsSto
     if manifest is not None:
         if request.plan is not None or request.candidate:
             raise PlanError(
-                f"{model.name} is an export and says itself what it is; leave --plan and "
+                f"{model.name} is an export, which names its plan itself; leave --plan and "
                 "--candidate out."
             )
         return _exported(model, manifest, request.source, store)

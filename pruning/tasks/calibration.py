@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def _check_model(request: CalibrateRequest, model: MoEModel) -> None:
-    """Refuse what the model's configuration alone rules out, before anything is loaded."""
+    """Refuse what the model's configuration rules out, before anything is loaded."""
     from analysis.calibration.feed import check_model_packs
     from analysis.calibration.removal import check_removable
 
@@ -37,7 +37,7 @@ def _check_model(request: CalibrateRequest, model: MoEModel) -> None:
 def _prepare(
     request: CalibrateRequest,
 ) -> "Steps[tuple[MoEModel, TokenSequences, CalibrationSettings]]":
-    """What is run: the model, the token sequences and the settings."""
+    """The model, the token sequences and the settings to run."""
     from analysis.calibration.loading import load_tokenizer
     from analysis.calibration.own_answers import Answering, answered_sampling, own_answers
 
@@ -65,10 +65,10 @@ def _prepare(
         answering = Answering(
             corpus, sampling, tokenizer, selection, request.most_answer_tokens, request.batch_size
         )
-        with loaded_model(model, settings) as loaded:  # for this alone
+        with loaded_model(model, settings) as loaded:  # only for the answers
             source = yield from own_answers(loaded, source, answering)
         sampling = answered_sampling(sampling, was_text=tokenizer is not None)
-        selection = None  # it was made among the documents that were answered
+        selection = None  # the answered documents were selected already
     sequences = tokenize(source, tokenizer, sampling, corpus=corpus, selection=selection)
     longest = max(sampling.seq_len, sequences.longest)
     return model, sequences, replace(settings, seq_len=longest)
@@ -80,7 +80,7 @@ def _opened(request: CalibrateRequest) -> Source:
 
 
 def check_corpora(requests: Sequence[CalibrateRequest]) -> Steps[None]:
-    """Open every corpus and read its first document and all token ids, before any runs."""
+    """Open every corpus, read its first document and check all token ids, before any runs."""
     from analysis.calibration.distributed import join
 
     with join().together():
@@ -104,7 +104,7 @@ def calibrate_run(request: CalibrateRequest) -> Steps[Run]:
 
 
 def estimate_run(request: CalibrateRequest) -> "Steps[tuple[CorpusRef, Estimate]]":
-    """What `calibrate_run` would feed, and what it would take; answers are as they are given."""
+    """The corpus that `calibrate_run` would read and what it would cost, with given answers."""
     from analysis.calibration.memory import estimate
     from analysis.calibration.run import corpus_ref
 
@@ -113,7 +113,7 @@ def estimate_run(request: CalibrateRequest) -> "Steps[tuple[CorpusRef, Estimate]
 
 
 def weights_run(request: WeightsRequest) -> Steps[Run]:
-    """Measure the weights, unless the cache has them."""
+    """Measure the weights unless they are cached."""
     from analysis.stats.weights import weight_statistics
 
     model = load_model_index(request.model, revision=request.revision)

@@ -32,7 +32,7 @@ from pruning.tasks.loading import quiet_transformers, run_settings
 
 
 def selection_for(request: PlanRequest) -> Steps[Selection]:
-    """The selection of a request; weights are measured first where they are needed."""
+    """The selection of a request; weights are measured first if needed."""
     model = load_model_index(request.model, revision=request.revision)
     return (yield from select_measured(request, model, stats_store(request.stats_dir)))
 
@@ -58,7 +58,7 @@ def plan_request(
     criterion: str,
     own: Mapping[str, Any],
 ) -> PlanRequest:
-    """The plan by one criterion; `own` has its budget, and what its granularity adds."""
+    """The request for a plan by one criterion; `own` has its budget and fields of neurons."""
     reads_text = get_criterion(criterion).source == "routed"
     values = {
         "model": request.model,
@@ -77,14 +77,14 @@ Records = Steps[list[EvaluationRecord]]
 
 
 def evaluate_run(request: EvaluateRequest) -> Records:
-    """Evaluate the plans on each corpus; stores results next to the statistics."""
+    """Evaluate the plans on each corpus and store results next to the statistics."""
     model = load_model_index(request.model, revision=request.revision)
     plans = [fit_plan(plan_from_dict(raw), model) for raw in request.plans]
     return (yield from _evaluated(request, model, plans or [keep_all(model)]))
 
 
 def sweep_run(request: SweepRequest) -> Records:
-    """Evaluate every criterion at every sparsity, and the unpruned model; by corpus and plan."""
+    """Evaluate the original model and every criterion at every sparsity, by corpus and plan."""
     model = load_model_index(request.model, revision=request.revision)
     plans = yield from sweep_plans(request, model, stats_store(request.stats_dir))
     return (yield from _evaluated(request, model, [keep_all(model), *plans]))

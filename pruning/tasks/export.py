@@ -1,4 +1,4 @@
-"""The task that exports: write a pruned checkpoint, then prove it."""
+"""Exports a pruned checkpoint, and verifies it."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -17,9 +17,10 @@ from pruning.tasks.loading import quiet_transformers
 
 
 def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
-    """Write the pruned checkpoint, then prove it where asked to: `verify` has the report.
+    """Write the pruned checkpoint, then verify it if asked to: `verify` has the report.
 
-    Of a discovered architecture only the proof shows that it was understood, so it is always made.
+    Exports of discovered architectures are always verified, as nothing else shows that the
+    architecture was understood.
     """
     model = load_model_index(request.model, revision=request.revision)
     mode, largest = request.width_mode, request.max_shard_size
@@ -46,7 +47,7 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
 def verify_result(
     out: Path, level: str | None, source: MoEModel | None, tokens: int = 128
 ) -> Steps[dict[str, Any]]:
-    """Verify an export; the report as plain JSON."""
+    """Verify an export; returns the report as plain JSON."""
     from pruning.surgery.verify import verify_export
 
     quiet_transformers()

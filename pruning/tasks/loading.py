@@ -1,4 +1,4 @@
-"""A model with its weights: how it runs, where they lie, and for how long."""
+"""Loads models: how they run, and where their weights lie."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ _RUNNING = {"seed", "dtype", "device", "batch_size", "trust_remote_code", "atten
 
 
 def placement_of(asked: Request) -> "Placement":
-    """Where weights lie while the model runs, as far as a request or a section of a recipe says."""
+    """Where weights lie while the model runs, by a request or a section of a recipe."""
     from analysis.calibration.loading import Placement
 
     said = asked.model_dump(include={field.name for field in fields(Placement)}, exclude_none=True)
@@ -26,10 +26,7 @@ def placement_of(asked: Request) -> "Placement":
 
 
 def run_settings(request: Request, seq_len: int, **more: Any) -> "CalibrationSettings":
-    """How the model runs: what a request says, with `more` in place of its own values.
-
-    `seq_len` is the length of the longest sequence.
-    """
+    """How the model runs: by a request, overridden by `more`; `seq_len` is the longest sequence."""
     from analysis.calibration.loading import CalibrationSettings
 
     said = request.model_dump(include=_RUNNING, exclude_none=True)
@@ -37,7 +34,7 @@ def run_settings(request: Request, seq_len: int, **more: Any) -> "CalibrationSet
 
 
 def quiet_transformers() -> None:
-    """No bars and no warnings of transformers: progress is shown our way."""
+    """Switch off progress bars and warnings of transformers."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -46,7 +43,7 @@ def quiet_transformers() -> None:
 
 @contextmanager
 def loaded_model(model: MoEModel, settings: "CalibrationSettings") -> "Iterator[PreTrainedModel]":
-    """The model with its weights, for as long as the context lasts."""
+    """The model with its weights, inside the context."""
     from analysis.calibration.loading import load_model, offload_space
 
     quiet_transformers()

@@ -1,4 +1,4 @@
-"""Tasks that look into what pruning changes: answers, bins, hidden states."""
+"""Tasks that probe what pruning changes: answers, bins, hidden states."""
 
 import time
 from typing import TYPE_CHECKING, cast
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def ask_run(request: AskRequest) -> "Steps[list[Answer]]":
-    """Answers of the original model and of what plans leave of it; pairs are kept as records."""
+    """Answers of the original model and of plans; each pair is stored as a record."""
     from analysis.calibration.loading import load_tokenizer, resolve_dtype
     from pruning.evaluate.answers import Question, has_chat_format, prompt_ids, run_answers
 
@@ -62,9 +62,9 @@ def ask_run(request: AskRequest) -> "Steps[list[Answer]]":
 
 
 def bins_run(request: BinsRequest) -> Steps[BinsRecord]:
-    """What removing each bin of experts or neurons adds to the loss, on the first corpus.
+    """The loss that removing each bin of experts or neurons adds, on the first corpus.
 
-    The record is kept beside the statistics; where it is there already, no model is loaded.
+    The record is stored with the statistics; if it exists, no model is loaded.
     """
     from analysis.calibration.loading import resolve_dtype
     from pruning.evaluate.candidate import MeasureSettings, run_candidate
@@ -106,7 +106,7 @@ def bins_run(request: BinsRequest) -> Steps[BinsRecord]:
 def _binned(
     request: BinsRequest, model: MoEModel, store: StatsStore
 ) -> Steps[tuple[RankedBy, list[Bin]]]:
-    """What orders the experts or neurons, and the bins of that order."""
+    """The order of the experts or neurons, and its bins."""
     how, is_atomic = request.binning, request.granularity == ATOMIC_GRANULARITY
     own = {"atom_scope": how.scope} if is_atomic else {}
     ranking = yield from select_measured(
@@ -129,13 +129,10 @@ FULL = "full"
 
 
 def variance_run(request: VarianceRequest) -> Steps[dict[str, VarianceRecord]]:
-    """Variance of hidden states of the original model and of what plans leave, on the first corpus.
+    """Variance of hidden states of the original model and of plans, on the first corpus.
 
-    Records are kept beside the statistics, each as soon as it is there; what is there already is
-    not measured again.
-
-    Returns:
-        Name of each plan -> its record; the original model first.
+    Each record is stored with the statistics as soon as it is measured, and existing ones are
+    reused. Returns the name of each plan -> its record, the original model first.
     """
     from analysis.calibration.loading import resolve_dtype
     from pruning.evaluate.hidden_states import NUM_TOKENS, draw_tokens, run_variance

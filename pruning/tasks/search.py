@@ -1,4 +1,4 @@
-"""The task of a search: the statistics that it ranks by, its samples, the search itself."""
+"""Searches: the statistics to rank by, the samples, the search itself."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -46,12 +46,12 @@ def search_task(request: SearchRequest) -> Steps[dict[str, Any]]:
 
 
 def search_folder(recipe: Path) -> Path:
-    """Where the search of a recipe goes unless another folder is given."""
+    """The default folder of the search of a recipe."""
     return recipe.with_name(f"{recipe.stem}.search")
 
 
 def search_run(request: SearchRequest) -> "Steps[SearchResult]":
-    """Make the statistics that are missing, then search, or resume a search."""
+    """Make missing statistics, then search or resume a search."""
     from pruning.search.sitting import run_search
 
     quiet_transformers()
@@ -60,7 +60,7 @@ def search_run(request: SearchRequest) -> "Steps[SearchResult]":
 
 
 def problem_of(request: SearchRequest) -> "Steps[Problem]":
-    """All that the search needs; refuses what cannot be before any long work."""
+    """Everything that the search needs; refuses what is impossible before any long work."""
     from analysis.calibration.distributed import join
     from analysis.calibration.loading import load_tokenizer
 
@@ -72,7 +72,7 @@ def problem_of(request: SearchRequest) -> "Steps[Problem]":
     store = stats_store(machine.stats_dir)
     with join().together():
         yield Progress("reading the search samples", 0, 0)
-        # Documents that no calibration of the model has read, where that is known.
+        # Documents that no known calibration of the model has read.
         drawn = draw(
             asked.corpus,
             open_checked(asked.corpus, store, allowed=recipe.allow_test_set),

@@ -1,4 +1,4 @@
-"""The task of sensitivity: curves of an order on corpora, and the plans that follow from them."""
+"""Sensitivity: curves of an order on corpora, and the plans that follow from them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """What was measured on one corpus."""
+    """The measurements on one corpus."""
 
     record: SensitivityRecord
     curves: Curves
-    rooms: tuple[Room, ...]  # what layers may lose in this order
+    rooms: tuple[Room, ...]  # what layers can lose in this order
     layers: int  # layer evaluations of this run, each on one batch
     batches: int
-    # Sparsity -> the first plan and those that improved on it.
+    # Sparsity -> the first plan and its improvements.
     rounds: Mapping[str, "list[Round]"]
 
 
@@ -54,9 +54,9 @@ def sensitivity_task(request: SensitivityRequest) -> Steps[dict[str, Any]]:
 def sensitivity_run(
     request: SensitivityRequest, parts: Sequence[Part] = ()
 ) -> Steps[list[Measured]]:
-    """Measure what is missing of the curves on each corpus, then the plans that are asked for.
+    """Measure missing points of the curves on each corpus, then the plans asked for.
 
-    `parts` are calibration runs that rank in place of those that the request names.
+    `parts` are calibration runs to rank by instead of those that the request names.
     """
     from analysis.calibration.loading import offload_space
 
@@ -80,7 +80,7 @@ def sensitivity_run(
 
 
 class _Sitting:
-    """A model that is loaded once, when something is first to be measured."""
+    """A model that is loaded once, at the first measurement."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class _Sitting:
         self._loaded: PreTrainedModel | None = None
 
     def work(self, drawn: DrawnSamples, store: SensitivityStore) -> "Measuring":
-        """What is measured on the samples of a corpus."""
+        """The measurement on the samples of a corpus."""
         from analysis.calibration.loading import resolve_dtype
         from pruning.evaluate.candidate import MeasureSettings
         from pruning.evaluate.samples import make_samples
@@ -130,7 +130,7 @@ class _Sitting:
         return self._loaded
 
     def made(self) -> dict[str, Any]:
-        """What a record says of the last of the runs behind its numbers."""
+        """What a record says of the latest run behind its numbers."""
         from pruning.evaluate.run import how_made
 
         return how_made(self._settings)
@@ -154,7 +154,7 @@ def _measured(
 
 
 def _budget(selection: Selection, planned: PlanRequest) -> tuple[tuple[Room, ...], int]:
-    """What a plan may take of each layer, and its budget."""
+    """What a plan can remove from each layer, and its budget."""
     if planned.is_atomic:
         arena = arena_of(selection, planned)
         rooms = tuple(pool.room for pool in arena.contest.pools)

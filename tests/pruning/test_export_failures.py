@@ -53,7 +53,7 @@ def test_a_place_that_is_taken_is_refused(model, plan, tmp_path):
     assert (out / "precious.txt").read_text() == "mine"
     with pytest.raises(ExportError, match="is not empty"):
         drain(export_checkpoint(model, plan, model.checkpoint.path))
-    refuse(model, plan, tmp_path / "a.partial", r"names that end in \.partial are those of unf")
+    refuse(model, plan, tmp_path / "a.partial", r"names that end in \.partial are for unfinished")
 
 
 def test_a_place_inside_the_source_is_refused(model, plan, tmp_path):
