@@ -15,43 +15,22 @@ from pruning.budget import SizeTarget
 from pruning.constraints import Constraints, parse_counts, parse_experts, parse_numbers
 from pruning.plan import ATOMIC_GRANULARITY
 from pruning.requests import options
-from pruning.requests.base import option_words
+from pruning.requests.base import flags_of, option_words
 from pruning.requests.ranking import RankRequest
 from pruning.schedules import MEASURED, get_schedule
 
 BUDGETS = ("shrink", "sparsity", "remove", "target_gib", "params_share")
-# Fields of plans of one granularity -> their options.
-_OF_EXPERTS: Mapping[str, str] = {
-    "schedule_file": "--schedule-file",
-    "schedule": "--schedule",
-    "layer_set": "--set",
-    "lock": "--lock",
-    "uneven": "--uneven",
-}
-_OF_NEURONS: Mapping[str, str] = {
-    "atom_scope": "--atom-scope",
-    "kept_atoms": "--kept-atoms",
-    "width_mode": "--width-mode",
-    "width_multiple_of": "--width-multiple-of",
-}
+# Fields of plans of one granularity, and of the schedule that reads sensitivity.
+_OF_EXPERTS = ("schedule_file", "schedule", "layer_set", "lock", "uneven")
+_OF_NEURONS = ("atom_scope", "kept_atoms", "width_mode", "width_multiple_of")
+_OF_SENSITIVITY = ("measured_on", "cost", "across")
+# What goes without saying if a file names the kept neurons.
+_OF_FILE = (*BUDGETS, "corpora", "runs", "multiple_of", "floor", "protect", "pin", "drop")
 _BUDGET_OPTIONS = "--shrink, --sparsity, --target-size, --params-share or --remove"
 _TARGETS: Mapping[str, Literal["size", "shrink", "params"]] = {
     "shrink": "shrink",
     "target_gib": "size",
     "params_share": "params",
-}
-_OF_SENSITIVITY: Mapping[str, str] = {
-    "measured_on": "--measured-on",
-    "cost": "--cost",
-    "across": "--across",
-}
-# What goes without saying if a file names the kept neurons.
-_NOT_WITH_A_FILE: Mapping[str, str] = {
-    **dict.fromkeys(BUDGETS, "a budget"),
-    "corpora": "--corpus",
-    "runs": "--run",
-    **{name: f"--{name.replace('_', '-')}" for name in ("multiple_of", "floor")},
-    **{name: f"--{name}" for name in ("protect", "pin", "drop")},
 }
 
 
@@ -107,10 +86,11 @@ class PlanRequest(RankRequest):
         _ = self.constraints  # validates them
         return self
 
-    def _given(self, names: Mapping[str, str]) -> list[str]:
+    def _given(self, names: Iterable[str]) -> list[str]:
         """The options of those of these fields that are given."""
         fields = type(self).model_fields
-        return [said for name, said in names.items() if getattr(self, name) != fields[name].default]
+        given = (name for name in names if getattr(self, name) != fields[name].default)
+        return [flags_of(name, fields[name])[0] for name in given]
 
     def _check_experts(self) -> None:
         if unfit := self._given(_OF_NEURONS):
@@ -158,10 +138,9 @@ class PlanRequest(RankRequest):
                 "--kept-atoms."
             )
         if self.kept_atoms is not None:
-            if unfit := self._given(_NOT_WITH_A_FILE):
-                raise PlanError(
-                    f"A file with --kept-atoms says all that stays; leave {unfit[0]} out."
-                )
+            if unfit := self._given(_OF_FILE):
+                named = "a budget" if self.budget else unfit[0]
+                raise PlanError(f"A file with --kept-atoms says all that stays; leave {named} out.")
             return
         if len(self.budget) != 1:
             raise PlanError(

@@ -97,9 +97,21 @@ def weights_request(recipe: Recipe, machine: Machine) -> WeightsRequest | None:
     return WeightsRequest(model=recipe.model, revision=recipe.revision, stats_dir=machine.stats_dir)
 
 
+def _limits(recipe: Recipe) -> dict[str, Any]:
+    """The constraints of a recipe as the command line takes them."""
+    limits = recipe.constraints
+    return {
+        "multiple_of": limits.multiple_of,
+        "floor": limits.floor,
+        "protect": tuple(map(str, limits.protect)),
+        "pin": by_layer(limits.pin),
+        "drop": by_layer(limits.drop),
+        "layer_set": tuple(f"{layer}={keep}" for layer, keep in limits.set.items()),
+    }
+
+
 def plan_request(recipe: Recipe, machine: Machine) -> PlanRequest:
     """The request of `moeprune plan`."""
-    limits = recipe.constraints
     values = {
         "model": recipe.model,
         "revision": recipe.revision,
@@ -108,11 +120,7 @@ def plan_request(recipe: Recipe, machine: Machine) -> PlanRequest:
         "corpora": weighed_corpora(recipe),
         "gate": recipe.gate,
         "stats_dir": machine.stats_dir,
-        "multiple_of": limits.multiple_of,
-        "floor": limits.floor,
-        "protect": tuple(map(str, limits.protect)),
-        "pin": by_layer(limits.pin),
-        "drop": by_layer(limits.drop),
+        **_limits(recipe),
         **(recipe.budget.model_dump(exclude_none=True) if recipe.budget else {}),
     }
     if recipe.schedule.is_measured:
@@ -125,8 +133,7 @@ def plan_request(recipe: Recipe, machine: Machine) -> PlanRequest:
         values |= {
             "schedule": recipe.schedule.name,
             "schedule_file": recipe.schedule.file,
-            "lock": tuple(map(str, limits.lock)),
-            "layer_set": tuple(f"{layer}={keep}" for layer, keep in limits.set.items()),
+            "lock": tuple(map(str, recipe.constraints.lock)),
         }
     return validated(PlanRequest, values)
 
@@ -138,7 +145,7 @@ def _measured_on(recipe: Recipe) -> tuple[str, ...]:
 
 def sensitivity_request(recipe: Recipe, machine: Machine) -> SensitivityRequest | None:
     """The measurement of sensitivity; None if the recipe asks for none."""
-    asked, limits = recipe.sensitivity, recipe.constraints
+    asked = recipe.sensitivity
     if asked is None:
         return None
     sparsity = recipe.budget.sparsity if recipe.budget and not recipe.search else None
@@ -152,11 +159,7 @@ def sensitivity_request(recipe: Recipe, machine: Machine) -> SensitivityRequest 
         "sparsities": (sparsity,) if sparsity else (),
         "refine": asked.refine if sparsity else 0,
         "cost": recipe.schedule.cost,
-        **_shared(limits, SensitivityRequest),
-        "protect": tuple(map(str, limits.protect)),
-        "pin": by_layer(limits.pin),
-        "drop": by_layer(limits.drop),
-        "layer_set": tuple(f"{layer}={keep}" for layer, keep in limits.set.items()),
+        **_limits(recipe),
     }
     del values["count"], values["seed"]  # of the calibration
     given = {name: value for name, value in values.items() if value is not None}
