@@ -126,32 +126,6 @@ class TestBytes:
         export(described, plan, tmp_path / "out", widths=WidthChoice(WidthMode(mode)))
         assert (logits_of(load_pruned(tmp_path / "out")) - source.logits).abs().max() <= CLOSE
 
-    def test_ragged_experts_hold_their_own_rows_and_columns(self, width_export):
-        exported = width_export(BY_NAME["olmoe"], "ragged")
-        before, after = tensors_of(exported.source.path), tensors_of(exported.path)
-        for layer, experts in exported.source.plan.kept_atoms.items():
-            for expert, kept in experts.items():
-                base = f"model.layers.{layer}.mlp.experts.{expert}"
-                for name in ("gate_proj", "up_proj"):
-                    name = f"{base}.{name}.weight"
-                    assert torch.equal(after[name], before[name][list(kept)])
-                name = f"{base}.down_proj.weight"
-                assert torch.equal(after[name], before[name][:, list(kept)])
-        assert after["model.layers.0.mlp.experts.0.up_proj.weight"].shape == (0, 16)
-
-    def test_what_is_filled_up_is_zero(self, width_export):
-        exported = width_export(BY_NAME["olmoe"], "uniform")
-        after = tensors_of(exported.path)
-        kept = exported.source.plan.kept_atoms[1][2]
-        for name in ("gate_proj", "up_proj"):
-            rows = after[f"model.layers.1.mlp.experts.2.{name}.weight"]
-            assert rows.shape == (16, 16)
-            assert rows[: len(kept)].any(1).all()
-            assert not rows[len(kept) :].any()
-        columns = after["model.layers.1.mlp.experts.2.down_proj.weight"]
-        assert columns.shape == (16, 16)
-        assert not columns[:, len(kept) :].any()
-
     def test_shared_experts_are_filled_up_to_whole_ones(self, atom_source, tmp_path):
         source = atom_source(BY_NAME["glm4_moe"])
         plan = keeping_neurons(
