@@ -20,7 +20,7 @@ from pruning.planning.ranking import Ranking, select_measured
 from pruning.requests.base import Request, validated
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.evaluation import EvaluateRequest
-from pruning.requests.export import ExportRequest
+from pruning.requests.model import ExportRequest
 from pruning.requests.plan import PlanRequest
 from pruning.sizes import SizeReport, size_report
 from pruning.surgery.verify import VerifyReport, verify_export

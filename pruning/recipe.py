@@ -21,7 +21,7 @@ from pruning.requests import options
 from pruning.requests.base import Request, checked, checked_by
 from pruning.requests.calibration import CalibrateOptions
 from pruning.requests.evaluation import SENSITIVITY_SAMPLES
-from pruning.requests.export import ExportOptions
+from pruning.requests.model import ExportOptions
 from pruning.requests.options import Text
 from pruning.requests.plan import BUDGETS
 from pruning.schedules import MEASURED

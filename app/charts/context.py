@@ -25,7 +25,7 @@ from app.charts.chart import made_by
 from app.charts.choices import USUAL_PATHS, USUAL_RESULTS, PathChoice, ResultChoice
 from app.tables.ranked import Ranked, rank
 from pruning.evaluate.store import readable_records
-from pruning.planning.choice import PlanChoice, scopes_of
+from pruning.planning.choice import PlanChoice, corpora_words, scopes_of
 from pruning.planning.comparing import CompareRequest, compare_selections
 from pruning.planning.make import CurrentPlan
 from pruning.planning.measured import (
@@ -35,7 +35,6 @@ from pruning.planning.measured import (
     predicted_loss,
 )
 from pruning.planning.ranking import Selection, criterion_badge, select
-from pruning.planning.words import corpora_words
 from pruning.requests.plan import PlanRequest
 from pruning.search.store import KnownSearch, SearchStore, read_known
 from pruning.sensitivity.curves import Sensitivity

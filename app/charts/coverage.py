@@ -13,7 +13,7 @@ from analysis.stats.store import Run
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.theme import ink, paper, plain, primary, text_on, themed
-from pruning.planning.words import corpora_words
+from pruning.planning.choice import corpora_words
 
 
 def mixture(runs: Sequence[Run]) -> Mixture:

@@ -16,7 +16,7 @@ from pruning.evaluate.record import EvaluationRecord, EvaluationStore, evaluatio
 from pruning.evaluate.result import MEASURES, bootstrap_interval
 from pruning.evaluate.store import readable_records
 from pruning.plan import ATOMIC_GRANULARITY
-from pruning.planning.words import corpora_words, schedule_words
+from pruning.planning.choice import corpora_words, schedule_words
 
 ALL_CORPORA: Final = "all corpora"  # the mean over corpora; no file has this name
 

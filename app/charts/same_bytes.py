@@ -19,7 +19,7 @@ from app.charts.theme import Look, apply_theme, ink, muted, plain
 from app.charts.traces import series
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore, evaluation_table
 from pruning.plan import ATOMIC_GRANULARITY
-from pruning.planning.words import schedule_words
+from pruning.planning.choice import schedule_words
 
 WORDS: Final = {"atomic": "neurons", "expert": "whole experts"}
 _SYMBOLS: Final = {"atomic": "circle", "expert": "square"}

@@ -27,7 +27,7 @@ from pruning.planning.make import check_request, plan_from_stats
 from pruning.recipe import Recipe
 from pruning.recipe_file import load_recipe
 from pruning.requests.base import command_line, option_words
-from pruning.requests.export import ExportRequest
+from pruning.requests.model import ExportRequest
 from pruning.requests.options import SearchFolder
 from pruning.requests.recipe import (
     Machine,

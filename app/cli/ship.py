@@ -15,7 +15,7 @@ from pruning.active import plan_routing
 from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.plan import ATOMIC_GRANULARITY, load_plan
 from pruning.requests.base import Option
-from pruning.requests.export import ExportRequest, PrunedRequest
+from pruning.requests.model import ExportRequest, PrunedRequest
 from pruning.requests.options import StatsDir, Text
 from pruning.sizes import size_report
 from pruning.tasks.export import export_run, verify_result

@@ -23,8 +23,7 @@ from pruning.requests.evaluation import (
     SweepRequest,
     VarianceRequest,
 )
-from pruning.requests.export import ExportRequest
-from pruning.requests.model import WeightsRequest
+from pruning.requests.model import ExportRequest, WeightsRequest
 from pruning.requests.recipe import SearchRequest
 from pruning.tasks.benchmark import benchmark_results
 

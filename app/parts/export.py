@@ -26,12 +26,11 @@ from pruning.atoms.widths import WidthChoice, WidthPlan, plan_widths
 from pruning.engines import Reads, Verdict, contents_of, load_code, serve_commands, verdicts
 from pruning.heads import heads_depend_on
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
-from pruning.planning.choice import schedule_label
+from pruning.planning.choice import corpora_words, schedule_label
 from pruning.planning.make import CurrentPlan
 from pruning.planning.ranking import criterion_badge
-from pruning.planning.words import corpora_words
 from pruning.requests.base import validated
-from pruning.requests.export import ExportRequest
+from pruning.requests.model import ExportRequest
 from pruning.requests.options import ModeName
 from pruning.sizes import SizeReport, format_bytes
 from pruning.surgery.verify import logits_memory

@@ -14,7 +14,7 @@ from app.charts.listing import CHARTS
 from app.charts.neuron_cut import neuron_request
 from app.tables.costs import experts_text
 from pruning.plan import EXPERT_GRANULARITY
-from pruning.planning.words import corpora_words
+from pruning.planning.choice import corpora_words
 from pruning.requests.plan import PlanRequest
 from pruning.sizes import format_bytes
 

@@ -11,8 +11,8 @@ from app.charts.chart import made_by
 from pruning.evaluate.quality import PlanLoss, RandomLoss, full_losses, loss_of, random_at
 from pruning.evaluate.record import AnswerRecord
 from pruning.plan import PruningPlan, fit_plan
+from pruning.planning.choice import corpora_words
 from pruning.planning.make import CurrentPlan
-from pruning.planning.words import corpora_words
 from pruning.sizes import format_bytes
 
 # Limits of one page.

@@ -7,7 +7,7 @@ from statistics import fmean
 from analysis.ranking.advice import ADVICE, Purpose
 from pruning.evaluate.quality import PlanLoss, random_at
 from pruning.plan import EXPERT_GRANULARITY
-from pruning.planning.words import corpora_words
+from pruning.planning.choice import corpora_words
 
 _KIND = (EXPERT_GRANULARITY, "uniform")
 _SAME_SHARE = 5e-5

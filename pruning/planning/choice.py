@@ -1,18 +1,19 @@
-"""How a plan is asked for on a page: the choice in the URL, the slider's steps, the request."""
+"""How a plan is asked for on a page: the choice in the URL, slider steps, names, the request."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import groupby
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError
 from analysis.families import MoELayer
 from analysis.model import MoEModel
 from analysis.sparsity import as_percent, num_removed
+from analysis.stats.choose import parse_corpus_weight
 from pruning.allocation import count_problem
 from pruning.atoms.selection import AtomScope
 from pruning.atoms.widths import DEFAULT_MULTIPLE
@@ -289,3 +290,29 @@ def _impossible(spending: Spending, kept: Mapping[int, int]) -> list[str]:
     ]
     more = [f"{len(words) - _MOST_REASONS} more like these"] if len(words) > _MOST_REASONS else []
     return words[:_MOST_REASONS] + more
+
+
+_SCHEDULES: Final = {
+    "uniform": "",
+    "neurons by global": "neurons global",
+    "neurons by layer": "neurons per layer",
+    "neurons by expert": "neurons per expert",
+}
+
+
+def corpora_words(corpora: Sequence[str]) -> str:
+    """One corpus or a blend, for people; an even blend of many by their number.
+
+    `corpora` are as --corpus takes them.
+    """
+    if len(corpora) < 2:
+        return "".join(corpora)
+    weights = {parse_corpus_weight(corpus).weight for corpus in corpora}
+    if len(weights) == 1 and len(corpora) > 2:
+        return f"blend of {len(corpora)} corpora"
+    return f"blend of {', '.join(corpora)}"
+
+
+def schedule_words(schedule: str) -> str:
+    """A plan's schedule for people; empty for the default, uniform."""
+    return _SCHEDULES.get(schedule, schedule)

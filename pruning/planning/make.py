@@ -19,6 +19,7 @@ from pruning.budget import (
 )
 from pruning.constraints import check_multiple, check_total, rooms_of
 from pruning.plan import Provenance, PruningPlan, model_ref, select_experts, tool_version
+from pruning.planning.choice import corpora_words, schedule_words
 from pruning.planning.measured import with_sensitivity
 from pruning.planning.neurons import Arena, arena_of, check_neurons, plan_neurons, plan_of_file
 from pruning.planning.ranking import (
@@ -28,7 +29,6 @@ from pruning.planning.ranking import (
     select_measured,
     sensitivity_for,
 )
-from pruning.planning.words import corpora_words, schedule_words
 from pruning.requests.base import command_line
 from pruning.requests.plan import PlanRequest
 from pruning.schedules import (

@@ -1,10 +1,13 @@
-"""The part that all requests about a model share, and the request for its weights."""
+"""The part that all requests about a model share, and the requests for its weights and exports."""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
 
 from pruning.requests import options
-from pruning.requests.base import Request, command_line, option_words, repeated
+from pruning.requests.base import Option, Request, command_line, option_words, repeated
 
 
 class ModelRequest(Request):
@@ -28,3 +31,39 @@ class WeightsRequest(ModelRequest):
 
     asked_by = "weights"
     stats_dir: options.StatsDir | None = None
+
+
+class ExportOptions(Request):
+    """Where an export goes, and what it holds besides the weights."""
+
+    out: Annotated[Path, Option("New folder to write.", place="OUT")]
+    mtp: options.HeadsKept | None = None
+    hash_source: options.HashSource = False
+    max_shard_size: options.MaxShardSize | None = None
+    keep_list: options.KeepList = False
+    verify: options.Verify = False
+
+
+class PrunedRequest(ExportOptions, ModelRequest):
+    """An export of a model by any plan."""
+
+    width_mode: Annotated[
+        options.WidthMode | None,
+        Option(
+            "For plans that remove neurons: uniform (every reader), per-layer, or ragged. "
+            "Default: uniform."
+        ),
+    ] = None
+    width_multiple_of: options.WidthMultipleOf = 8
+
+
+class ExportRequest(PrunedRequest):
+    """An export of a plan; `plan` is the content of plan.json, `recipe` the text of a recipe."""
+
+    plan: dict[str, Any]
+    recipe: str = Field(default="", max_length=1 << 20)
+
+    def command(self, plans: Sequence[str] = ("plan.json",), out: str = "") -> str:
+        """The equivalent command line; `plans` names the file that holds the plan."""
+        words = option_words(self)
+        return command_line("export", self.model, "--plan", *plans, out or str(self.out), *words)

@@ -16,8 +16,7 @@ from pruning.requests import options
 from pruning.requests.base import Option, Request, command_line, option_words, validated
 from pruning.requests.calibration import CalibrateOptions, CalibrateRequest
 from pruning.requests.evaluation import EvaluateRequest, SensitivityRequest
-from pruning.requests.export import ExportRequest
-from pruning.requests.model import WeightsRequest
+from pruning.requests.model import ExportRequest, WeightsRequest
 from pruning.requests.plan import PlanRequest
 from pruning.schedules import MEASURED
 

@@ -9,7 +9,7 @@ from analysis.model import MoEModel, load_model_index
 from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.heads import HeadChoice, heads_in_words
 from pruning.plan import plan_from_dict
-from pruning.requests.export import ExportRequest
+from pruning.requests.model import ExportRequest
 from pruning.sizes import parse_size
 from pruning.surgery.export import ExportOptions, export_checkpoint
 from pruning.tasks import Steps

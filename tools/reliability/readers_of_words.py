@@ -32,8 +32,7 @@ from pruning.requests.evaluation import (
     SweepRequest,
     VarianceRequest,
 )
-from pruning.requests.export import ExportRequest
-from pruning.requests.model import WeightsRequest
+from pruning.requests.model import ExportRequest, WeightsRequest
 from pruning.requests.plan import PlanRequest
 from pruning.requests.ranking import OverlapRequest
 from pruning.requests.recipe import SearchRequest
