@@ -34,9 +34,7 @@ def tied(tmp_path):
     return saved(tmp_path / "source")
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"max_shard_bytes": 30_000}, {"max_shard_bytes": 10**9}], ids=str
-)
+@pytest.mark.parametrize("options", [{}, {"max_shard_bytes": 30_000}], ids=str)
 def test_an_export_holds_the_embedding_as_its_head(tied, tmp_path, options):
     assert HEAD not in tied.checkpoint.tensors
     plan = keeping(tied, (0, 2, 3, 6))
