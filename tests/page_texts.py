@@ -1,8 +1,11 @@
 """What a page of the dashboard shows in a test: texts, tables, command lines; and its buttons."""
 
 import base64
+import shlex
 
 import numpy as np
+
+from app.cli import load
 
 # Criterion -> its scores, from the moments of the shipped files.
 SCORES = {
@@ -39,6 +42,18 @@ def command(test, name, words=""):
         if line.startswith(f"moeprune {name} ") and words in line
     }
     return line
+
+
+def parsed(line):
+    """What the program's own parser makes of a command line; it is not run."""
+    program, name, *words = shlex.split(line)
+    assert program == "moeprune"
+    command = load(name)
+    if hasattr(command, "commands"):
+        name, *words = words
+        command = command.commands[name]
+    with command.make_context(name, words) as context:
+        return context.params
 
 
 def press(test, label="Run evaluation"):

@@ -68,7 +68,7 @@ def run_key(run: Run) -> tuple[str, str]:
 
 
 def _number(value: object) -> int:
-    """A number per object, for immutable values that are not compared."""
+    """A number per object, for immutable values that are not compared by content."""
     return _numbered.setdefault(value, next(_numbers))
 
 

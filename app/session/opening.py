@@ -21,18 +21,18 @@ _OPENED: Final = "opened"
 def open_on_best(model: MoEModel, page: str) -> None:
     """Set the controls, before they are drawn, to the best plan of half of the experts.
 
-    Only for sessions that open Start with a bare URL. Start's own URLs are never bare,
-    see the component `history`: a plan of defaults would be another one after a reload.
+    Only for sessions that open Start with a bare URL. The URLs that Start itself makes are never
+    bare (see the component `history`), or a reload would replace a plan of defaults.
     """
     is_first = _OPENED not in st.session_state
     st.session_state[_OPENED] = True
     if not is_first or page or len(st.query_params):
         return
     corpora = tuple(routed_runs(model))
-    found = [each for each in losses_at(losses_of(model), _SHARE) if _is_said(each, corpora)]
+    found = [each for each in losses_at(losses_of(model), _SHARE) if _has_controls(each, corpora)]
     best = choose_best(found)
     words = {} if best is None else _show(best.chosen)
-    # All at once: each would be an entry of the history.
+    # All at once: each update would add an entry to the history.
     st.query_params.update({_OPENED: "1", **words})
 
 
@@ -61,7 +61,7 @@ def _show(loss: PlanLoss) -> dict[str, str]:
     }
 
 
-def _is_said(loss: PlanLoss, corpora: tuple[str, ...]) -> bool:
+def _has_controls(loss: PlanLoss, corpora: tuple[str, ...]) -> bool:
     """Whether the controls can express the plan: one corpus or all, no search."""
     facts = loss.facts
     return (

@@ -32,7 +32,7 @@ DEFAULTS: dict[str, Any] = {
     **{"schedule": "uniform", "multiple": 1, "budget": "experts"},
     **dict.fromkeys(_TEXTS, ""),
 }
-# What the slider of the sparsity is a share of, where whole experts go.
+# Units of the sparsity of whole experts.
 BUDGETS: Mapping[str, str] = {"experts": "Experts", "bytes": "Bytes"}
 
 
@@ -72,12 +72,12 @@ def chosen_plan() -> PlanChoice:
 
 
 def sparsity_controls(percent: int) -> dict[str, str | int]:
-    """The controls that say a share of the experts, or of the neurons."""
+    """Control values for a sparsity of the experts, or of the neurons."""
     return {"sparsity": percent, "budget": "experts"}
 
 
 def imported_plan(model: MoEModel) -> CurrentPlan | None:
-    """The plan that was imported for this model, if it is still the one on screen."""
+    """The plan imported for this model, until a control is touched."""
     found = st.session_state.get("plan.imported")
     is_plan = isinstance(found, CurrentPlan) and found.plan.model.identity == model.identity
     return found if is_plan else None

@@ -2,7 +2,7 @@
 
 import pandas as pd
 import pytest
-from page_texts import SCORES, gone
+from page_texts import SCORES, gone, opened
 from permanent_names import EXPONENTS
 
 FATES_APART = ("only A", "only B")
@@ -17,7 +17,6 @@ def metrics(test):
     ("a", "b"),
     [
         (("reap", "demo-code", 50), ("man", "demo-code", 50)),
-        (("man", "demo-math", 25), ("man", "demo-prose", 25)),
         (("frequency", "demo-code", 75), ("reap", "demo-math", 25)),
     ],
 )
@@ -48,15 +47,6 @@ def test_numbers_are_those_of_the_shipped_files(open_page, demo_moments, a, b):
     assert {place for place, fate in alone.items() if fate == "only A"} == second - first
 
 
-def test_the_same_recipe_twice_agrees_on_all(open_page):
-    test = open_page("compare", baseline=LABELS["reap"])
-    shown = metrics(test)
-    assert shown["Equal decisions"][0] == "100%"
-    assert shown["Jaccard of the pruned"][0] == "1.00"
-    assert shown["Kendall tau"][0] == "1.00"
-    assert any("same experts" in note.value for note in test.info)
-
-
 def test_swap(open_page):
     test = open_page("compare", criterion="AIMER", b_sparsity="25")
     before = metrics(test)
@@ -76,7 +66,6 @@ def test_swap(open_page):
         {"criterion": "AIMER", "baseline": "Magnitude", "b_sparsity": "25"},
         {"corpus": "demo-math", "b_text": "demo-prose", "b_gate": "renormalized"},
         {"corpus": "(blend)", "share.demo-code": "80", "share.demo-math": "0"},
-        {"baseline": "Random"},
     ],
     ids=lambda address: "-".join(address.values()),
 )
@@ -107,6 +96,13 @@ def test_values_outside_their_options_do_not_crash(open_page):
 def test_values_of_the_address_outside_their_options_fall_back(open_page):
     test = open_page("compare", b_gate="strong", b_sparsity="99", b_text="nope", baseline="x")
     assert metrics(test) == metrics(open_page("compare"))
+    # The same recipe twice agrees on all.
+    test.selectbox(key="baseline").set_value("reap").run()
+    shown = metrics(test)
+    assert shown["Equal decisions"][0] == "100%"
+    assert shown["Jaccard of the pruned"][0] == "1.00"
+    assert shown["Kendall tau"][0] == "1.00"
+    assert any("same experts" in note.value for note in test.info)
 
 
 def test_without_statistics_it_says_what_to_do(open_page):
@@ -119,8 +115,10 @@ def test_without_statistics_it_says_what_to_do(open_page):
 
 def test_every_chart_says_what_it_shows_and_offers_its_numbers(open_page):
     test = open_page("compare")
-    charts = test.get("plotly_chart")
-    assert len(charts) == 4
+    assert len(test.get("plotly_chart")) == 4
+    # Half of 32 are kept: ranks 1 to 16.
+    table = test.dataframe[-1].value
+    assert ((table["rank_a"] <= 16) == (table["kept_by"] == "only A")).all()
     for name in ("kept-by", "rank-rank", "agreement", "rank-flow"):
         test.session_state[f"data.{name}"] = True
     test.run()
@@ -155,42 +153,22 @@ def test_a_brushed_region_is_listed_instead(open_page, demo_moments):
     )
 
 
-def flow(test):
-    test.session_state["data.rank-flow"] = True
-    test.run()
-    assert not test.exception
-    return test.dataframe[-1].value
-
-
 def test_the_layer_of_the_rank_flow(open_page):
-    test = open_page("compare")
-    usual = flow(test)
-    (first,) = set(usual["layer"])
-    counts = []
-    for layer in range(6):
-        test.selectbox(key="layer").set_value(str(layer)).run()
-        rows = flow(test)
-        assert set(rows["layer"]) == {layer}
-        counts.append(int(rows["kept_by"].isin(FATES_APART).sum()))
+    test = opened(open_page("compare"), "kept-by")
+    shown = test.dataframe[0].value
+    apart = shown[shown["kept_by"].isin(FATES_APART)].groupby("layer").size()
+
+    def layer_of(test):
+        (layer,) = set(opened(test, "rank-flow").dataframe[-1].value["layer"])
+        return layer
+
     # Without a choice, the layer on which the recipes agree least.
-    assert counts[first] == max(counts) == usual["kept_by"].isin(FATES_APART).sum()
+    assert apart[layer_of(test)] == apart.max()
+    test.selectbox(key="layer").set_value("1").run()
+    assert layer_of(test) == 1
     # With an expert, its layer, unless another was chosen.
-    assert set(flow(open_page("compare", expert="2.5"))["layer"]) == {2}
-    assert set(flow(open_page("compare", expert="2.5", layer="layer 4"))["layer"]) == {4}
-
-
-def test_ranks_on_the_screen_count_from_one(open_page):
-    table = open_page("compare").dataframe[-1].value
-    assert table["rank_a"].between(1, 32).all()
-    assert table[["rank_a", "rank_b"]].min().min() >= 1
-    kept = table["kept_by"] == "only A"
-    # Half of 32 are kept: ranks 1 to 16.
-    assert ((table["rank_a"] <= 16) == kept).all()
-
-
-def test_nothing_pruned(open_page):
-    test = open_page("compare", sparsity="0%")
-    assert metrics(test)["Jaccard of the pruned"] == ("-", "nothing is pruned")
+    assert layer_of(open_page("compare", expert="2.5")) == 2
+    assert layer_of(open_page("compare", expert="2.5", layer="layer 4")) == 4
 
 
 def test_the_conclusion_comes_first_with_what_both_were_measured_to_lose(open_page):

@@ -10,12 +10,11 @@ from app.jobs.kinds import KINDS
 from pruning.plan import plan_from_dict
 
 HAND = {"model": "once", "sparsity": "50%", "schedule": "By hand", "counts": "4.3.2"}
-SEARCHED = {"schedule": "Searched", "searched": "demo-frequency"}
 NEURONS = {"granularity": "Neurons", "sparsity": "30%"}
 
 
-@pytest.mark.parametrize("address", [HAND, SEARCHED, NEURONS])
-def test_the_plan_of_the_plan_page_is_measured_and_survives_a_reload(
+@pytest.mark.parametrize("address", [HAND, NEURONS])
+def test_the_plan_of_the_plan_page_is_measured_asked_and_survives_a_reload(
     open_page, go_to, queued_jobs, address
 ):
     test = open_page("plan", **address)
@@ -29,6 +28,10 @@ def test_the_plan_of_the_plan_page_is_measured_and_survives_a_reload(
     press(test)
     (job,) = queued_jobs()
     plan = plan_from_dict(job.request["plans"][0])
+    test.segmented_control(key="results").set_value("ask").run()
+    test.text_area[0].set_value("Hello").run()
+    press(test, "Ask both")
+    assert plan_from_dict(queued_jobs()[1].request["plans"][0]).digest == plan.digest
     assert plan.digest == test.session_state["context"].shown.plan.digest
     assert bool(plan.kept_atoms) == (address is NEURONS)
     if address is HAND:
@@ -106,14 +109,3 @@ def test_plans_of_one_name_and_share_are_told_apart(open_page, go_to, stats_dir,
         }
     finally:
         shutil.rmtree(stats_dir / "evaluations")
-
-
-@pytest.mark.parametrize("address", [HAND, NEURONS])
-def test_the_plan_of_the_plan_page_is_asked(open_page, go_to, queued_jobs, address):
-    test = open_page("plan", **address)
-    go_to(test, "evaluate")
-    test.segmented_control(key="results").set_value("ask").run()
-    test.text_area[0].set_value("Hello").run()
-    press(test, "Ask both")
-    plan = plan_from_dict(queued_jobs()[0].request["plans"][0])
-    assert plan.digest == test.session_state["context"].shown.plan.digest

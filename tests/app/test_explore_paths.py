@@ -62,8 +62,8 @@ def test_numbers_out_of_range_fall_back(open_page):
 
 
 def test_what_would_take_minutes_is_refused(open_page):
-    """256 samples x 5 squares of 32 x m 900 are more than 2^28 steps."""
-    test = open_page("explore", tab="Paths", m="900", transitions="As measured")
+    """256 samples x 5 squares of 32 x m 206 are more than 2^28 steps."""
+    test = open_page("explore", tab="Paths", m="206", transitions="As measured")
     assert "K = 10" in test.warning[0].value
     # Without importance's partner there are no steps, so nothing takes long.
     test.segmented_control(key="path-weights").set_value("importance").run()

@@ -12,8 +12,6 @@ from analysis.families import MoELayer
 from app.session.chosen_expert import choose_on_map, read_place
 from app.tables.experts import rank_summary
 
-TABS = ("Overlap", "Exponents", "Tokens", "Damage", "Blend", "Cut", "Experts", "Which criterion?")
-
 
 def blend_of(moments, weights):
     """Sums per token, weighted; every corpus has as many tokens, so the scale does not matter."""
@@ -44,37 +42,12 @@ def coverage(moments, kept_by, percent, name):
     return found
 
 
-@pytest.mark.parametrize(
-    ("model", "tab"),
-    [
-        *product((None, "once"), TABS),
-        *product(("bare", "weighed"), ("Overlap", "Blend", "Which criterion?")),
-    ],
-)
-def test_every_tab_in_every_state(open_page, model, tab):
-    test = open_page("explore", model, tab=tab)
-    assert not test.exception
-    assert texts(test.error) == []
-    assert test.dataframe or test.get("plotly_chart") or test.info
-
-
-@pytest.mark.parametrize("criterion", ["AIMER", "MoNE", "Random"])
-def test_every_tab_under_other_criteria(open_page, criterion):
-    for tab in TABS if criterion == "AIMER" else ("Overlap", "Damage", "Cut"):
-        test = open_page("explore", tab=tab, criterion=criterion)
-        assert not test.exception, tab
-        assert texts(test.error) == [], tab
-
-
-@pytest.mark.parametrize("percent", [25, 50])
-@pytest.mark.parametrize("name", ["reap", "man"])
-def test_coverage_of_a_blend(open_page, demo_moments, name, percent):
+def test_coverage_of_a_blend(open_page, demo_moments):
+    name, percent = "man", 25
     shares = {"demo-code": 10, "demo-math": 70, "demo-prose": 20}
     address = {f"share.{corpus}": str(share) for corpus, share in shares.items()}
-    exponents = {} if name == "reap" else {"alpha": "0"}
-    test = open_page(
-        "explore", tab="Blend", corpus="(blend)", sparsity=f"{percent}%", **address, **exponents
-    )
+    address |= {"corpus": "(blend)", "sparsity": f"{percent}%", "alpha": "0"}
+    test = open_page("explore", tab="Blend", **address)
     expected = coverage(demo_moments, blend_of(demo_moments, shares), percent, name)
     table = coverage_table(test)
     assert table["coverage"].to_dict() == pytest.approx(expected)
@@ -108,53 +81,23 @@ def test_a_blend_without_any_share_is_an_equal_one(open_page, demo_moments):
     assert coverage_table(test)["share"].tolist() == pytest.approx([1 / 3] * 3)
 
 
-def test_exponents(open_page):
-    table = opened(open_page("explore", tab="Exponents"), "component-effects").dataframe[-1].value
-    # (1, 0, 0) is none of the 17.
-    assert table["variants"].tolist() == [9, 8, 5, 6, 6, 5, 6, 6]
-    assert table["overlap"].between(0, 1).all()
-
-
-def test_never_routed_experts_are_listed(open_page, demo_moments):
-    test = open_page("explore", tab="Experts")
-    never = {
-        (int(row.layer), int(row.expert))
-        for table in demo_moments.values()
-        for row in table[table["num_tokens"] == 0].itertuples()
-    }
-    if never:
-        table = test.dataframe[-1].value
-        assert set(zip(table["layer"], table["expert"], strict=True)) == never
-    else:
-        assert any("every expert routed" in text for text in texts(test.markdown))
-
-
-OLD_TABS = {
-    "Overlap": ("corpora", "overlap"),
-    "exponents": ("corpora", "exponents"),
-    "Blend": ("corpora", "blend"),
-    "Tokens": ("evidence", "tokens"),
-    "damage": ("evidence", "damage"),
-    "Cut": ("evidence", "cut"),
-    "Score and loss": ("evidence", "loss"),
-    "Experts": ("expert", "experts"),
-    "Paths": ("expert", "paths"),
-    "Which criterion?": ("advice", None),
-}
-
-
-@pytest.mark.parametrize("old", OLD_TABS)
-def test_four_parts_hold_what_ten_did_and_old_addresses_lead_there(open_page, old):
+@pytest.mark.parametrize(
+    ("old", "part", "view"),
+    [
+        ("exponents", "corpora", "exponents"),
+        ("Score and loss", "evidence", "loss"),
+        ("Experts", "expert", "experts"),
+        ("Which criterion?", "advice", None),
+    ],
+)
+def test_addresses_of_the_time_when_each_view_was_a_part_lead_there(open_page, old, part, view):
     test = open_page("explore", tab=old)
-    part, view = OLD_TABS[old]
-    tabs = test.segmented_control(key="tab")
-    assert (tabs.value, len(tabs.options)) == (part, 4)
-    views = [each.value for each in test.segmented_control if each.key.endswith(".view")]
-    assert views == ([view] if view else [])
-    # The address says it in its own words now, which a reload reads.
-    again = open_page("explore", **dict(test.query_params))
-    assert again.segmented_control(key="tab").value == part
-    assert [each.value for each in again.segmented_control if each.key.endswith(".view")] == views
+    for _ in range(2):  # the address says it in its own words now, which a reload reads
+        tabs = test.segmented_control(key="tab")
+        assert (tabs.value, len(tabs.options)) == (part, 4)
+        views = [each.value for each in test.segmented_control if each.key.endswith(".view")]
+        assert views == ([view] if view else [])
+        test = open_page("explore", **dict(test.query_params))
 
 
 def test_exponents_that_rank_nothing_leave_the_map_of_the_other_criterion(open_page):
@@ -252,14 +195,6 @@ def test_what_the_map_sends(monkeypatch, event, said):
     assert state["expert"] == said
 
 
-def test_the_address_marks_the_expert_on_every_page(open_page, go_to):
-    test = open_page("explore", expert="3.7")
-    for page in ("compare", "start", "explore"):
-        go_to(test, page)
-        assert test.text_input(key="expert").value == "3.7"
-        assert test.button(key="expert.numbers").label == "All numbers of 3.7"
-
-
 def test_an_expert_that_the_model_lacks_is_said_so(open_page):
     test = open_page("explore", expert="3.32")
     assert "No such expert here: layers 0 to 5, experts 0 to 31." in texts(test.text)
@@ -268,8 +203,22 @@ def test_an_expert_that_the_model_lacks_is_said_so(open_page):
     assert not test.exception
 
 
-def test_means_are_those_of_the_shipped_sums(open_page, demo_moments):
-    test = open_page("explore", tab="Experts", expert="3.7")
+@pytest.fixture(scope="module")
+def never(demo_moments):
+    """Corpus -> (layer, expert) that no token of it reached."""
+    reached = {corpus: table[table["num_tokens"] == 0] for corpus, table in demo_moments.items()}
+    return {
+        corpus: list(zip(rows["layer"], rows["expert"], strict=True))
+        for corpus, rows in reached.items()
+    }
+
+
+def test_the_numbers_of_an_expert_are_those_of_the_shipped_sums(open_page, demo_moments, never):
+    test = open_page("explore", tab="Experts", expert="3.7", sparsity="25%")
+    assert test.button(key="expert.numbers").label == "All numbers of 3.7"
+    listed = test.dataframe[-1].value
+    places = set(zip(listed["layer"], listed["expert"], strict=True))
+    assert places == {place for found in never.values() for place in found}
     means = test.dataframe[0].value.set_index("number")
     for corpus, table in demo_moments.items():
         row = table[(table["layer"] == 3) & (table["expert"] == 7)].iloc[0]
@@ -282,25 +231,6 @@ def test_means_are_those_of_the_shipped_sums(open_page, demo_moments):
             "mean norm of the output": row["g0_f1"] / row["num_tokens"],
         }
         assert means[corpus].to_dict() == pytest.approx(expected)
-
-
-def test_an_expert_without_tokens_has_no_means(open_page, demo_moments):
-    corpus, table = next(
-        (corpus, table)
-        for corpus, table in demo_moments.items()
-        if (table["num_tokens"] == 0).any()
-    )
-    silent = table[table["num_tokens"] == 0].iloc[0]
-    place = f"{int(silent['layer'])}.{int(silent['expert'])}"
-    test = open_page("explore", tab="Experts", expert=place)
-    means = test.dataframe[0].value.set_index("number")[corpus]
-    assert means["routed tokens"] == 0
-    assert means.filter(like="mean").isna().all()
-    assert any(corpus in text and "reached it" in text for text in texts(test.markdown))
-
-
-def test_ranks_under_all_18_variants_and_the_other_criteria(open_page, demo_moments):
-    test = open_page("explore", tab="Experts", expert="3.7", sparsity="25%")
     ranks = test.dataframe[1].value.set_index("criterion")
     variants = {unified(*each).label for each in product((0, 1), (0, 1, 2), (0, 1, 2))}
     others = {"MoNE", "Exact damage", "AIMER", "Magnitude", "Hoyer", "Random"}
@@ -318,6 +248,15 @@ def test_ranks_under_all_18_variants_and_the_other_criteria(open_page, demo_mome
     # What reads no text ranks alike under each.
     assert len(set(ranks.loc["AIMER", list(demo_moments)])) == 1
     assert ranks.loc["AIMER", "kept at 25%"] in ("any corpus", "no corpus")
+
+
+def test_an_expert_without_tokens_has_no_means(open_page, never):
+    corpus, (layer, expert) = next((corpus, found[0]) for corpus, found in never.items() if found)
+    test = open_page("explore", tab="Experts", expert=f"{layer}.{expert}")
+    means = test.dataframe[0].value.set_index("number")[corpus]
+    assert means["routed tokens"] == 0
+    assert means.filter(like="mean").isna().all()
+    assert any(corpus in text and "reached it" in text for text in texts(test.markdown))
 
 
 def test_ranks_by_hand():
@@ -338,13 +277,6 @@ def test_ranks_by_hand():
     alone = rank_summary(ranks[ranks["source"] == "weights"], Fraction(3, 4)).set_index("criterion")
     assert alone.loc["AIMER"].tolist() == ["no corpus", 4]
     assert pd.isna(alone.loc["S(1,0,0)", "rank"])
-
-
-@pytest.mark.parametrize("model", ["bare", "weighed", "once"])
-def test_models_with_less_measured(open_page, model):
-    test = open_page("explore", model, criterion="Random", tab="Experts", expert="2.1")
-    assert not test.exception
-    assert texts(test.error) == []
 
 
 def test_coverage_of_one_text(open_page, demo_moments):

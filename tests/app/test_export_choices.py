@@ -60,14 +60,11 @@ def models_root(headed):
     return headed
 
 
-def test_a_model_without_heads_has_no_choice_of_them(open_page):
+def test_heads_stay_where_no_count_changes_and_are_else_left_out_or_pruned(open_page):
     test = open_page("export", "plain", criterion="Random")
     assert not [each for each in test.segmented_control if "Prediction heads" in each.label]
     assert "--mtp" not in export_line(test)
-
-
-def test_heads_beside_pruned_layers_are_left_out_or_pruned(open_page):
-    test = open_page("export", "headed", criterion="Random")
+    test.selectbox(key="model").set_value("headed").run()
     heads = test.segmented_control(key="mtp")
     assert "mtp" in heads.label
     # Their experts are counted with the others, so they cannot stay whole.
@@ -76,10 +73,7 @@ def test_heads_beside_pruned_layers_are_left_out_or_pruned(open_page):
     assert any("heads (MTP) are left out" in text for text in texts(test.markdown))
     test.segmented_control(key="mtp").set_value("prune").run()
     assert "--mtp prune" in export_line(test)
-
-
-def test_heads_stay_where_no_count_changes(open_page):
-    test = open_page("export", "headed", criterion="Random", sparsity="0%")
+    test.select_slider(key="sparsity").set_value(0).run()
     assert test.segmented_control(key="mtp").options == ["Keep as they are", "Leave out"]
     assert "--mtp keep" in export_line(test)
 
@@ -103,22 +97,20 @@ def import_plan(test, plan):
     return test
 
 
-@pytest.mark.parametrize("mode", list(WidthMode), ids=str)
-def test_a_plan_of_neurons_offers_the_width_modes_that_the_library_has(open_page, headed, mode):
+def test_a_plan_of_neurons_offers_the_width_modes_that_the_library_has(open_page, headed):
     plan = atomic_plan(headed)
+    options = width_options(load_model_index(str(headed / "plain")), plan_from_dict(plan))
+    assert {option.mode for option in options} == set(WidthMode)
     test = import_plan(open_page("export", "plain", criterion="Random"), plan)
-    test.segmented_control(key="width").set_value(str(mode)).run()
-    assert texts(test.error) == []
-    assert "--plan atoms.json " in export_line(test)
-    assert f"--width-mode {mode} " in f"{export_line(test)} "
-    shown = table_with(test, "width mode").set_index("width mode")
-    model = load_model_index(str(headed / "plain"))
-    (wanted,) = (
-        option for option in width_options(model, plan_from_dict(plan)) if option.mode is mode
-    )
-    assert (shown.loc[str(mode), "read by"] == "every reader") == wanted.stock
-    readers = table_with(test, "program").set_index("program")["reads it"]
-    assert (readers["transformers"] == "yes") == wanted.stock
+    for option in options:
+        test.segmented_control(key="width").set_value(str(option.mode)).run()
+        assert texts(test.error) == []
+        assert "--plan atoms.json " in export_line(test)
+        assert f"--width-mode {option.mode} " in f"{export_line(test)} "
+        shown = table_with(test, "width mode").set_index("width mode")
+        assert (shown.loc[str(option.mode), "read by"] == "every reader") == option.stock
+        readers = table_with(test, "program").set_index("program")["reads it"]
+        assert (readers["transformers"] == "yes") == option.stock
 
 
 def test_a_plan_of_neurons_from_a_file_turns_the_plan_page_to_neurons(open_page, headed):
@@ -141,14 +133,12 @@ def test_the_proof_shows_every_check_of_the_newest_export_of_this_model(
     def table_of(test):
         return [each.value for each in test.dataframe if "holds" in each.value.columns]
 
-    assert table_of(open_page("export", "plain", criterion="Random")) == []
-    store = JobStore(tmp_path / "state" / "jobs.sqlite")
     checks = [
         {"name": "hashes", "ok": True, "detail": "3 files"},
         {"name": "loads", "ok": True, "detail": "128 tokens"},
     ]
     result = {"out": "out", "verify": {"level": "load", "reason": "as asked for", "checks": checks}}
-    finish_export(store, headed / "plain", result)
+    finish_export(jobs_of(tmp_path), headed / "plain", result)
     test = open_page("export", "plain", criterion="Random")
     (shown,) = table_of(test)
     assert shown["result"].tolist() == ["3 files", "128 tokens"]
@@ -156,7 +146,11 @@ def test_the_proof_shows_every_check_of_the_newest_export_of_this_model(
     assert table_of(open_page("export", "headed", criterion="Random")) == []
 
 
-def written_export(tmp_path, headed, *, state=JobState.DONE, **result):
+def jobs_of(tmp_path):
+    return JobStore(tmp_path / "state" / "jobs.sqlite")
+
+
+def written_export(tmp_path, headed):
     """A small export of the plan that the page proposes, as the job table and the disk have it."""
     plan = plan_of(headed)
     out = tmp_path / "small 1"
@@ -166,8 +160,8 @@ def written_export(tmp_path, headed, *, state=JobState.DONE, **result):
         {"name": "logits", "ok": True, "detail": "equal"},
     ]
     verify = {"level": "logits", "reason": "as asked for", "checks": checks}
-    result = {"out": str(out), "plan_digest": plan.digest, "verify": verify} | result
-    finish_export(JobStore(tmp_path / "state" / "jobs.sqlite"), headed / "plain", result, state)
+    result = {"out": str(out), "plan_digest": plan.digest, "verify": verify}
+    finish_export(jobs_of(tmp_path), headed / "plain", result)
     return out
 
 
@@ -192,21 +186,15 @@ def test_success_leads_with_place_code_servers_and_all_checks(open_page, tmp_pat
     (form,) = (each for each in test.expander if "again" in each.label)
     assert [button.key for button in form.button] == ["export.start"]
     assert not form.button[0].disabled
-    # Another plan is not the one that was written.
+    # Another plan is not the one that was written, and neither is one whose files are gone.
     test.select_slider(key="sparsity").set_value(0).run()
     assert not any("again" in each.label for each in test.expander)
-
-
-def test_an_export_of_this_plan_that_is_gone_does_not_lead(open_page, tmp_path, headed):
-    shutil.rmtree(written_export(tmp_path, headed))
-    test = open_page("export", "plain", criterion="Random")
+    shutil.rmtree(out)
+    test.select_slider(key="sparsity").set_value(50).run()
     assert not any("again" in each.label for each in test.expander)
-
-
-def test_a_failed_export_stays_red(open_page, tmp_path, headed):
-    written_export(tmp_path, headed, state=JobState.FAILED)
-    test = open_page("export", "plain", criterion="Random")
-    (message,) = texts(test.error)
+    # A failed export stays red.
+    finish_export(jobs_of(tmp_path), headed / "plain", {}, JobState.FAILED)
+    (message,) = texts(test.run().error)
     assert "small" in message
     assert "failed" in message
 

@@ -12,7 +12,6 @@ from analysis.stats.store import SHIPPED_STATS
 from app.parts.explore.evidence import random_note
 
 NEURONS = {"granularity": "Neurons", "scope": "Global"}
-PARTS = ("Saliency", "One expert", "Corpora", "Whole experts", "Score and loss", "Same bytes")
 PER_LAYER = 32 * 64
 
 
@@ -100,34 +99,8 @@ def test_neurons_of_the_chosen_expert(open_page, heapr):
     assert any("expert 7 in layer 3" in text for text in texts(test.markdown))
 
 
-OTHERS = (
-    {"neurons": "CAMERA-P", "scope": "Per expert"},
-    {"neurons": "Neuron norms"},
-    {"neurons": "Random", "corpus": "(blend)"},
-    {"sparsity": "0%"},
-    {"corpus": "(blend)"},
-)
-
-
-@pytest.mark.parametrize(
-    ("part", "address"),
-    [
-        *((part, {}) for part in PARTS),
-        *(("Saliency", address) for address in OTHERS),
-        *(("Corpora", address) for address in OTHERS[:2]),
-        *(("Whole experts", address) for address in OTHERS[2:4]),
-    ],
-)
-def test_every_part_in_every_state(open_page, part, address):
-    test = open_page("explore", inside=part, **NEURONS | address)
-    assert texts(test.error) == []
-    assert test.get("plotly_chart") or test.info
-    assert any("--granularity atomic" in code for code in texts(test.code))
-
-
-@pytest.mark.parametrize("model", ["bare", "weighed", "once"])
-def test_a_model_without_statistics_of_neurons_says_what_to_collect(open_page, model):
-    test = open_page("explore", model, **NEURONS)
+def test_a_model_without_statistics_of_neurons_says_what_to_collect(open_page):
+    test = open_page("explore", "once", **NEURONS)
     assert texts(test.error) == []
     assert any("needs statistics per neuron" in text for text in texts(test.info))
     assert any("gradient" in code for code in texts(test.code))
@@ -161,11 +134,7 @@ def test_the_command_makes_the_plan_of_the_page(open_page, tmp_path, run):
 
 @pytest.mark.parametrize(
     ("part", "chart"),
-    [
-        ("Saliency", "neuron-saliency"),
-        ("Corpora", "neuron-overlap"),
-        ("Score and loss", "neuron-loss-bins"),
-    ],
+    [("Saliency", "neuron-saliency"), ("Score and loss", "neuron-loss-bins")],
 )
 def test_the_plot_command_draws_the_numbers_of_the_page(open_page, tmp_path, run, part, chart):
     test = opened(open_page("explore", inside=part, corpus="demo-math", **NEURONS), chart)
@@ -258,8 +227,7 @@ def lowest(scores, share):
     "address",
     [
         {"inside": "Nowhere"},
-        {"neurons": "REAP"},
-        {"scope": "Everywhere"},
+        {"neurons": "REAP", "scope": "Everywhere"},
         {"granularity": "Atoms"},
         {"inside": "Score and loss", "bins.text": "x", "bins.score": "y"},
         {"inside": "One expert", "expert": "99.99"},

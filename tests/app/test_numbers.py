@@ -24,7 +24,7 @@ def percent_of(text):
 
 @pytest.mark.parametrize(
     ("criterion", "percent"),
-    [("reap", 25), ("reap", 75), ("man", 50), ("frequency", 25), ("squared-gate-energy", 50)],
+    [("reap", 75), ("frequency", 25), ("squared-gate-energy", 50)],
 )
 def test_overlap_across_texts(open_page, demo_moments, criterion, percent):
     test = open_page("explore", sparsity=f"{percent}%")
@@ -38,8 +38,8 @@ def test_overlap_across_texts(open_page, demo_moments, criterion, percent):
     assert float(against_chance.split()[0]) == pytest.approx(expected - percent, abs=0.51)
 
 
-@pytest.mark.parametrize("corpus", ["demo-code", "demo-prose"])
-def test_pruned_by_the_other_criterion_too(open_page, demo_moments, corpus):
+def test_pruned_by_the_other_criterion_too(open_page, demo_moments):
+    corpus = "demo-prose"
     test = open_page("explore", corpus=corpus, b="1", alpha="0", beta="1", sparsity="25%")
     table = demo_moments[corpus]
     first, second = (pruned_sets(table, name, 25) for name in ("man", "frequency"))
@@ -47,7 +47,7 @@ def test_pruned_by_the_other_criterion_too(open_page, demo_moments, corpus):
     assert percent_of(value) == pytest.approx(100 * shared(first, second), abs=0.51)
 
 
-@pytest.mark.parametrize("percent", [0, 25, 50, 85])
+@pytest.mark.parametrize("percent", [0, 85])
 def test_size_after_pruning_and_experts_kept(open_page, demo_checkpoint, percent):
     kept = 32 - floor(32 * percent / 100)
     size = 0
@@ -83,17 +83,6 @@ def test_overlap_map_reads_every_variant(open_page, demo_moments):
         assert found[str(EXPONENTS[criterion])] == (
             f"overlap {sum(pairs) / len(pairs):.3f}, by chance 0.500"
         )
-
-
-def test_kept_experts_of_the_export_page(open_page, demo_moments):
-    test = open_page("export", corpus="demo-math", sparsity="25%")
-    pruned = pruned_sets(demo_moments["demo-math"], "reap", 25)
-    (table,) = (frame.value for frame in test.dataframe if "kept" in frame.value)
-    shown = {
-        layer: {int(expert) for expert in kept.split(", ")}
-        for layer, kept in zip(table["layer"], table["kept"], strict=True)
-    }
-    assert shown == {layer: set(range(32)) - experts for layer, experts in pruned.items()}
 
 
 def test_layers_of_unlike_size_are_told_from_the_fewest_experts_to_the_most():

@@ -1,16 +1,155 @@
-"""Every page in every state: no exception, and always a next step."""
+"""Every page in every state: no error, plain words, commands that the program reads."""
 
+import json
+import re
 import shutil
 from itertools import product
+from pathlib import Path
 
 import pytest
-from page_texts import texts
+from google.protobuf.json_format import MessageToDict
+from page_texts import parsed, texts
 
 from app.session.state import PAIR
 
 CHARTS = ("start", "explore", "compare", "export")
-STATES = (None, "bare", "weighed", "once")
-VARIANTS = tuple(product((0, 1), (0, 1, 2), (0, 1, 2)))
+MODELS = ("bare", "weighed", "once")
+# What no page of the dashboard or the documentation says any more -> the word that stands there.
+REPLACED = {
+    r"(?i:element) types?\b": "dtype",
+    r"\b[Ss]hare removed\b|^[Rr]emoved$|\d% removed\b": "sparsity",
+    r"\bat (some|every|each|this) share\b": "sparsity",
+    r"\b[Ff]ull (model|one|loss)\b|\bThe full\b": "original model",
+    r"\b([Aa]ll|[Ee]ach|[Bb]y) layers?\b.*\(HEAPr|^(All layers|Each layer|Each expert)$": "global",
+    r"\bneurons (all|each|by) (layers?|experts?|global)\b|\beven over layers\b": "global",
+    r"\b([Cc]alibration|[Hh]eld-out|across|[Bb]etween|each|every|no|two|some) texts?\b": "corpus",
+    r"\b[Tt]exts?('s)? (depend|rank|agree|saliency|is|are)\b|^Texts?$": "corpus",
+    r"^(Queue|Calibrate|Search|Take in|Start .*)$|\b(?i:take) \w+ in\b": "Run, Import",
+    r"\btaken in\b|\bheld against\b": "imported, compared",
+    r"\beven blend\b|\bdemo-code( \+ |\+)d": "blend of",
+    r"\bgraphics cards?\b|\bprocessors?\b": "GPU, CPU",
+    r"\b[Dd]ata sets?\b": "dataset",
+    r"\bgo(es)? on (with|where|from|after)\b|\band goes on\b": "resumes",
+    r"\b(made|is|are) again\b|\banew\b": "reproduced, rebuilt",
+    r"\b[Uu]npruned\b": "original model",
+    r"\bkept apart\b": "held out",
+    r"\b(no|some)body\b|\bwho asks\b": "say who",
+    r"\b[Ww]hat reads (it|the result)\b": "compatibility",
+    r"\btoo near to tell\b|\b[Cc]ounts by hand\b": "too close to call, manual counts",
+}
+ROOT = Path(__file__).parents[2]
+WRITTEN = [
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "docs/index.md")),
+    *(page for part in ("guide", "concepts") for page in (ROOT / "docs" / part).glob("*.md")),
+    *(
+        ROOT / "docs" / "reference" / f"{name}.md"
+        for name in ("files", "demo-model", "not-covered")
+    ),
+]
+VIEWS = {
+    "Corpora": ("Overlap", "Pairs", "Sparsity", "Exponents", "Blend"),
+    "Evidence": ("Tokens", "Damage", "Cut", "Score and loss"),
+    "Expert": ("One expert", "Paths"),
+    "Advice": ("Advice",),
+}
+OTHERS = (
+    {"neurons": "CAMERA-P", "scope": "Per expert"},
+    {"neurons": "Neuron norms"},
+    {"neurons": "Random", "corpus": "(blend)"},
+    {"sparsity": "0%"},
+)
+STATES = (
+    *(("start", {}), ("compare", {}), ("plan", {}), ("export", {})),
+    *product(("start", "explore", "compare", "plan", "export", "evaluate"), MODELS),
+    *(
+        ("explore", {"tab": tab, f"{tab.lower()}.view": view, **rest})
+        for rest in ({"corpus": "(blend)"}, {"model": "once"})
+        for tab, views in VIEWS.items()
+        for view in views
+    ),
+    *(("explore", {"tab": "Blend", "model": model}) for model in ("bare", "weighed")),
+    *product(
+        ("explore",),
+        (
+            *({"criterion": "AIMER", "tab": tab} for tab in ("Overlap", "Tokens", "Damage", "Cut")),
+            *({"criterion": "MoNE", "tab": tab} for tab in ("Overlap", "Damage", "Cut")),
+            {"criterion": "Random", "tab": "Experts", "expert": "2.1"},
+        ),
+    ),
+    *(
+        ("explore", {"granularity": "Neurons", "scope": "Global", **rest})
+        for rest in (
+            *({"inside": part} for part in ("Saliency", "One expert", "Corpora", "Whole experts")),
+            *({"inside": part} for part in ("Same bytes", "Score and loss")),
+            *OTHERS,
+            *({"inside": "Corpora", **other} for other in OTHERS[:2]),
+            *({"inside": "Whole experts", **other} for other in OTHERS[2:]),
+        )
+    ),
+    *((page, {"corpus": "(blend)"}) for page in ("compare", "plan", "export")),
+    *((page, {"granularity": "Neurons"}) for page in ("plan", "export")),
+    *(
+        ("evaluate", {"results": part})
+        for part in ("This model", "Benchmarks", "Hidden states", "Ask both models", "The papers")
+    ),
+)
+# Commands, answers of models, addresses and the contents of tables are no words.
+SILENT = {"code", "html", "bidi_component", "text_area"}
+SAID = {"alt", "body", "content", "help", "label", "options", "placeholder", "text", "title"}
+OF_FIGURES = {"hovertemplate", "name", "ticktext", "y", "x"}
+AS_JSON = {"columns", "spec"}
+
+
+def words_of(test):
+    """What a page says: labels, captions, help, titles of columns, and the words of figures."""
+    waiting = [test._tree]
+    while waiting:
+        block = waiting.pop()
+        waiting += getattr(block, "children", {}).values()
+        if (proto := getattr(block, "proto", None)) is not None and block.type not in SILENT:
+            said = MessageToDict(proto)
+            yield from _strings({key: each for key, each in said.items() if key != "url"})
+        if block.type in ("arrow_data_frame", "table", "arrow_table"):
+            yield from map(str, block.value.columns)
+
+
+def _strings(said, key=""):
+    if isinstance(said, dict):
+        for name, each in said.items():
+            yield from _strings(each, name)
+    elif isinstance(said, list):
+        for each in said:
+            yield from _strings(each, key)
+    elif isinstance(said, str) and key in AS_JSON:
+        yield from _strings(json.loads(said))
+    elif isinstance(said, str) and key in SAID | OF_FIGURES:
+        yield said
+
+
+@pytest.mark.parametrize(("view", "address"), STATES, ids=str)
+def test_every_page_in_every_state(open_page, tmp_path, monkeypatch, view, address):
+    monkeypatch.chdir(tmp_path)
+    Path("results.json").touch()  # of another tool, which a person has
+    address = {"model": address} if isinstance(address, str) else address
+    test = open_page(view, **address)
+    if (view, address) == ("plan", {}):
+        test.session_state["search.form"] = True
+        test.run()
+    assert not test.exception
+    assert texts(test.error) == []
+    assert len(test.title) == 1
+    assert test.selectbox(key="model").value == address.get("model", "demo")
+    assert test.metric or test.dataframe or test.get("plotly_chart") or test.info or test.text_area
+    lines = (line for code in texts(test.code) for line in code.splitlines())
+    commands = [line for line in lines if line.startswith("moeprune ")]
+    is_atomic = any("--granularity atomic" in line for line in commands)
+    assert is_atomic == (address.get("granularity") == "Neurons") or view == "evaluate"
+    for line in commands:
+        parsed(line)
+    said = set(words_of(test))
+    assert len(said) > 30
+    found = {(word, text) for word in REPLACED for text in said if re.search(word, text)}
+    assert not found, {REPLACED[word]: text for word, text in found}
 
 
 def set_exponents(test, exponents):
@@ -19,63 +158,42 @@ def set_exponents(test, exponents):
     return test.run()
 
 
-@pytest.mark.parametrize("model", STATES)
-@pytest.mark.parametrize("view", CHARTS)
-def test_page_renders(open_page, view, model):
-    test = open_page(view, model)
-    assert not test.exception
-    assert texts(test.error) == []
-    assert len(test.title) == 1
-    assert test.selectbox(key="model").value == (model or "demo")
-
-
 @pytest.mark.parametrize("view", ["explore", "export"])
-@pytest.mark.parametrize("percent", [0, 50, 75])
-def test_every_variant_at_every_sparsity(open_page, view, percent):
+def test_only_the_constant_variant_leaves_a_page_without_numbers(open_page, view):
     test = open_page(view)
-    test.select_slider(key="sparsity").set_value(percent).run()
-    all_of_them = (view, percent) == ("explore", 50)
-    for exponents in VARIANTS if all_of_them else ((0, 0, 0), (1, 0, 0), (1, 1, 2)):
+    for percent, exponents in product((75, 0), ((0, 0, 0), (1, 0, 0), (1, 1, 2))):
+        test.select_slider(key="sparsity").set_value(percent)
         set_exponents(test, exponents)
         assert not test.exception, exponents
         assert texts(test.error) == []
-        # Only the constant variant leaves the page without numbers.
         assert bool(test.metric) == (exponents != (1, 0, 0))
+        if exponents != (1, 0, 0):
+            continue
+        (note,) = texts(test.info)
+        assert "(1, 0, 0)" in note
+        assert "ranks nothing" in note
+        assert not [button for button in test.button if button.label == "Run export"]
+    # The link to such a page is offered all the same.
+    test = open_page(view, b="1", alpha="0", beta="0")
+    assert any("alpha=0" in code for code in texts(test.sidebar.code))
 
 
 @pytest.mark.parametrize("model", [None, "once"])
 def test_every_other_criterion(open_page, model):
-    tests = open_page("explore", model), open_page("export", model)
-    for criterion in ("aimer", "magnitude", "mone", "hoyer", "random"):
-        for test in tests:
-            test.selectbox(key="criterion").set_value(criterion).run()
-            assert not test.exception, criterion
-            # The weights of `once` were not measured.
-            assert bool(test.metric) == (model is None or criterion in ("mone", "random"))
+    test = open_page("explore", model)
+    for criterion in ("aimer", "mone", "hoyer", "random"):
+        test.selectbox(key="criterion").set_value(criterion).run()
+        assert not test.exception, criterion
+        # The weights of `once` were not measured.
+        assert bool(test.metric) == (model is None or criterion in ("mone", "random"))
 
 
 @pytest.mark.parametrize("view", ["explore", "export"])
-def test_constant_variant_is_explained_and_disables_what_follows(open_page, view):
-    test = set_exponents(open_page(view), (1, 0, 0))
+def test_missing_statistics_are_named_with_the_page_that_collects_them(open_page, view):
+    test = open_page(view, "bare")
     (note,) = texts(test.info)
-    assert "(1, 0, 0)" in note
-    assert "ranks nothing" in note
-    assert not test.metric
-    assert not [button for button in test.button if button.label == "Run export"]
-    # The way back is on the same page.
-    assert set_exponents(test, (0, 0, 0)).metric
-
-
-@pytest.mark.parametrize("view", ["explore", "export"])
-def test_a_model_without_calibration_says_where_to_start_one(open_page, view):
-    (note,) = texts(open_page(view, "bare").info)
     assert "bare has no calibration yet" in note
     assert "Start" in note
-
-
-@pytest.mark.parametrize("view", ["explore", "export"])
-def test_a_model_without_weight_statistics_says_where_to_measure_them(open_page, view):
-    test = open_page(view, "bare")
     test.selectbox(key="criterion").set_value("aimer").run()
     (note,) = texts(test.info)
     assert "reads the weights of bare" in note
@@ -111,27 +229,28 @@ def test_small_models_where_a_sparsity_removes_no_expert(open_page, go_to, perce
 
 
 def test_start_offers_what_is_missing(open_page):
-    labels = {model: {b.label for b in open_page("start", model).button} for model in STATES}
+    labels = {
+        model: {b.label for b in open_page("start", model).button} for model in (None, *MODELS)
+    }
     assert "Measure weights" in labels["bare"] & labels["once"]
     assert "Measure weights" not in labels["weighed"] | labels[None]
     assert all("Run calibration" in found for found in labels.values())
 
 
-def test_start_lists_the_runs_and_which_model_they_fit(open_page):
-    table = open_page("start", "once").dataframe[0].value
-    fits = dict(
-        zip(zip(table["model"], table["statistics"], strict=True), table["fits"], strict=True)
-    )
-    assert fits["weighed", "weights"] == "another model"
-    assert fits["demo", "demo-math"] == "another model"
-    assert [key for key, value in fits.items() if value == "this model"] == [
-        (name, corpus) for name, corpus in fits if name == "once"
-    ]
-    assert table["fits"].iloc[0] == "this model"
-
-
-def test_start_counts_the_experts_that_no_token_reached(open_page, demo_moments):
-    shown = [badge.value for badge in open_page("start").markdown if "routed on" in badge.value]
+def test_start_lists_the_runs_with_their_cost_and_the_model_they_fit(open_page, demo_moments):
+    test = open_page("start", "once")
+    table = test.dataframe[0].value
+    own = table["fits"] == "this model"
+    assert own.equals(table["model"] == "once")
+    assert own.iloc[0]
+    assert set(table.loc[~own, "fits"]) == {"another model"}
+    routed = table[table["statistics"].isin(list(demo_moments))]
+    assert set(routed["statistics"]) == set(demo_moments)
+    speeds = (routed["tokens"] / routed["seconds"]).tolist()
+    assert speeds == pytest.approx(routed["tokens/s"].tolist(), rel=0.01)
+    assert (routed["peak MiB"] > 100).all()
+    test.selectbox(key="model").set_value("demo").run()
+    shown = [badge for badge in texts(test.markdown) if "routed on" in badge]
     for corpus, table in demo_moments.items():
         never = int((table["num_tokens"] == 0).sum())
         (badge,) = (text for text in shown if text.rstrip("]").endswith(corpus))
@@ -177,3 +296,12 @@ class TestDamage:
         test.selectbox(key="model").set_value("demo").run()
         assert test.title
         assert not test.error
+
+
+@pytest.mark.parametrize("document", WRITTEN, ids=lambda path: path.stem)
+def test_no_page_of_the_documentation_says_a_word_that_was_replaced(document):
+    # Code, the targets of links and the names of controls are quoted.
+    text = re.sub(r"^```.*?^```|`[^`]*`|\]\([^)]*\)", "", document.read_text(), flags=re.S | re.M)
+    text = " ".join(text.split())
+    found = {REPLACED[word]: [hit[0] for hit in re.finditer(word, text)] for word in REPLACED}
+    assert {word: said for word, said in found.items() if said} == {}

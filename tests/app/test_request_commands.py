@@ -1,12 +1,11 @@
 """Command lines of requests and pages are commands: they are read, run, and give what is shown."""
 
 import json
-import shlex
 import shutil
 
 import pytest
+from page_texts import parsed
 
-from app.cli import load
 from app.jobs.kinds import KINDS
 from pruning.requests.plan import PlanRequest
 
@@ -60,18 +59,6 @@ MORE = [
 ]
 
 
-def parsed(line):
-    """What the program's own parser makes of a command line; it is not run."""
-    program, name, *words = shlex.split(line)
-    assert program == "moeprune"
-    command = load(name)
-    if hasattr(command, "commands"):
-        name, *words = words
-        command = command.commands[name]
-    with command.make_context(name, words) as context:
-        return context.params
-
-
 def test_a_command_that_does_not_exist_is_refused_by_the_same_parser():
     with pytest.raises(Exception, match="No such option: --OUT"):
         parsed("moeprune search recipe.yaml --OUT found")
@@ -81,41 +68,6 @@ def test_the_command_of_a_search_writes_where_the_request_says():
     line = KINDS["search"].request(recipe=SEARCHING, out="found").command()
     assert line == "moeprune search recipe.yaml --out found"
     assert str(parsed(line)["out_dir"]) == "found"
-
-
-PAGES = [
-    ("start", {}),
-    ("explore", {"tab": "Score and loss"}),
-    ("explore", {"tab": "Overlap"}),
-    ("compare", {}),
-    ("plan", {}),
-    ("plan", {"granularity": "Neurons"}),
-    ("export", {}),
-    ("evaluate", {}),
-    ("evaluate", {"results": "Benchmarks"}),
-    ("evaluate", {"results": "Hidden states"}),
-    ("evaluate", {"results": "Ask both models"}),
-]
-
-
-@pytest.mark.parametrize(("view", "address"), PAGES, ids=str)
-def test_every_command_that_a_page_shows_is_read_by_the_program(
-    open_page, tmp_path, monkeypatch, view, address
-):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "results.json").touch()  # of another tool, which a person has
-    test = open_page(view, **address)
-    if (view, address) == ("plan", {}):
-        test.session_state["search.form"] = True
-        test.run()
-    lines = [line for code in test.code for line in code.value.splitlines()]
-    commands = [line for line in lines if line.startswith("moeprune ")]
-    assert commands
-    assert any("--granularity atomic" in line for line in commands) == (
-        "Neurons" in address.values()
-    )
-    for line in commands:
-        parsed(line)
 
 
 @pytest.mark.parametrize(("kind", "more"), [*((kind, {}) for kind in LEAST), *MORE], ids=str)
@@ -130,9 +82,7 @@ def test_the_command_of_a_request_is_read_by_the_program(kind, more):
 
 CHARTS = [
     {"b": "1", "alpha": "0", "beta": "2", "corpus": "demo-prose", "sparsity": "25%"},
-    {"b": "0", "alpha": "2", "beta": "1", "gate": "Renormalized"},
-    {"criterion": "MoNE", "corpus": "demo-math", "schedule": "Middle"},
-    {"model": "once", "sparsity": "65%"},
+    {"b": "0", "alpha": "2", "gate": "Renormalized", "corpus": "demo-math", "schedule": "Middle"},
     {"model": "weighed", "criterion": "Magnitude", "baseline": "AIMER", "sparsity": "35%"},
 ]
 
@@ -162,24 +112,20 @@ def test_plan_command_keeps_what_the_page_keeps(open_page, run, tmp_path, addres
 
 def test_downloaded_plan_is_the_one_of_the_command(open_page, run, tmp_path, monkeypatch):
     """The button offers the very bytes, but for what says how they came about."""
-    offered = []
-    import app.parts.export as parts
+    offered = {}
 
-    monkeypatch.setattr(
-        parts.st, "download_button", lambda _label, data, **_options: offered.append(data)
-    )
+    def offer(_label, make, file_name, **_options):
+        offered[file_name] = make
+
+    monkeypatch.setattr("app.frame.charts.st.download_button", offer)
     test = open_page("export", corpus="demo-math")
     run(test.code[0].value.splitlines()[0])
-    assert (tmp_path / "plan.json").read_text() in offered
+    assert (tmp_path / "plan.json").read_text() == offered["plan.json"]()
 
 
-@pytest.mark.parametrize("model", [None, "bare", "once"])
-def test_commands_of_the_start_page_are_accepted(open_page, run, model):
-    listing, calibrate, weights = [code.value for code in open_page("start", model).code][:3]
+def test_commands_of_the_start_page_are_accepted(open_page, run):
+    listing, _, weights = [code.value for code in open_page("start", "bare").code][:3]
     assert "demo-weights" in run(listing)
-    if model is None:
-        # Without the work: only what it would take. The small models have no tokenizer.
-        assert "Nothing was run." in run(f"{calibrate} --dry-run")
     run(weights)
 
 

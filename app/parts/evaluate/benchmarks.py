@@ -50,13 +50,13 @@ _SCREENING: Final = (
 )
 _FULL, _PLAN, _EXPORT, _WORDS = "full", "plan", "export", "words"
 _MEGABYTES: Final = 16
-TAKEN_IN: Final = "bench.taken"  # session key: records to show next
-_RAN: Final = {
+NEW_RECORDS: Final = "bench.taken"  # session key: records to show next
+_TO_RUN: Final = {
     _FULL: "The original model",
     _PLAN: "Your plan (masked in memory)",
     _EXPORT: "An export",
 }
-_TAKEN: Final = {_FULL: "The original model", _PLAN: "Your plan", _WORDS: "Other (describe)"}
+_TO_IMPORT: Final = {_FULL: "The original model", _PLAN: "Your plan", _WORDS: "Other (describe)"}
 _NO_HARNESS: Final = (
     "lm-evaluation-harness is not installed on this server: "
     "`pip install 'moe-prune-studio[eval]'`. Results of other tools can be imported."
@@ -73,7 +73,7 @@ def benchmark_part(context: Context) -> None:
             "lm-evaluation-harness or EvalScope."
         )
     else:
-        _turn_to_new(results)
+        _show_new(results)
         way = _boards(context, results)
         dtype = str(results.loc[results["way"] == way, "dtype"].iloc[0])
     with st.container(border=True):
@@ -82,9 +82,9 @@ def benchmark_part(context: Context) -> None:
         import_form(context)
 
 
-def _turn_to_new(results: pd.DataFrame) -> None:
+def _show_new(results: pd.DataFrame) -> None:
     """Set the controls to the setup and sparsity of results new in this session."""
-    ids: list[str] = st.session_state.pop(TAKEN_IN, [])
+    ids: list[str] = st.session_state.pop(NEW_RECORDS, [])
     queued = st.session_state.get(queued_key("benchmark"))
     job = next((job for job in job_store().list(kinds=("benchmark",)) if job.id == queued), None)
     if job and job.is_finished:
@@ -204,7 +204,7 @@ def run_form(context: Context, dtype: str) -> None:
     if find_spec("lm_eval") is None:
         inform(_NO_HARNESS)
         return
-    what, shown = _candidate(context, "bench.run", _RAN)
+    what, shown = _candidate(context, "bench.run", _TO_RUN)
     values = {**own_model(context), **_tasks(context, dtype)}
     about = context.model.name if shown is None else shown.name
     if what == _EXPORT:
@@ -300,7 +300,7 @@ def exports_of(context: Context) -> dict[str, Path]:
 def import_form(context: Context) -> None:
     """Import a results file of lm-evaluation-harness or EvalScope."""
     st.markdown("**Import** a results file of lm-evaluation-harness or EvalScope.")
-    what, shown = _candidate(context, "bench.import", _TAKEN)
+    what, shown = _candidate(context, "bench.import", _TO_IMPORT)
     words = ""
     if what == _WORDS:
         words = st.text_input("What was benchmarked", key="bench.import.words", max_chars=200)
@@ -313,20 +313,20 @@ def import_form(context: Context) -> None:
     asked = {**own_model(context), "candidate": words.strip(), "plan": plan}
     sends = st.button("Import", icon=":material/upload:", key="bench.import.send")
     if sends and file is not None:
-        _take(asked, Path(file.name).name, file.getvalue())
+        _import(asked, Path(file.name).name, file.getvalue())
     elif sends:
         st.text("Choose a file first.")
     show_command(_import_command(context, shown, asked))
 
 
-def _take(asked: Mapping[str, Any], name: str, content: bytes) -> None:
+def _import(asked: Mapping[str, Any], name: str, content: bytes) -> None:
     try:
         records = take_results(asked, name, content)
     except UserError as error:
         st.error(literal(error), icon=":material/error:")
         return
     scores = sum(len(record.scores) for record in records)
-    st.session_state[TAKEN_IN] = [record.record_id for record in records]
+    st.session_state[NEW_RECORDS] = [record.record_id for record in records]
     st.toast(f"{scores} scores imported", icon=":material/check:")
     st.rerun()
 

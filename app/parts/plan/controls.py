@@ -93,8 +93,8 @@ def _expert_limits(context: Context) -> None:
     note = "Layers to keep whole; the others lose more, so that the budget holds."
     _text("Protect layers", "protect", "e.g. 0,5-7", note, rest="")
     _multiple_input(context)
-    # Drawn for every schedule: a value that a callback sets for an undrawn widget reaches the
-    # page, but not the URL.
+    # Drawn for every schedule: values that callbacks set for widgets not on the page would be
+    # missing from the URL.
     note = "Experts kept per sparse layer, separated by dots as in the URL."
     said: dict[str, Any] = {"rest": "", "width": 230, "on_change": counts_typed}
     _text("Manual counts", "counts", "e.g. 16.16.12", note, **said)
@@ -239,7 +239,7 @@ def upload_part(context: Context) -> None:
         "experts kept or removed) becomes manual counts. recipe.yaml sets the controls.",
     )
     st.text("plan.json, recipe.yaml, or a schedule: layer -> kept.")
-    # Here and not on the page, which the open list covers.
+    # Here, because the open list would cover it on the page.
     reason = st.session_state.pop(_REFUSED, "")
     if reason:
         st.error(reason, icon=":material/error:")
