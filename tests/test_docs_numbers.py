@@ -285,26 +285,12 @@ def test_the_sizes_of_the_page_are_those_of_the_configuration(tmp_path, name):
     sizes = (report.bytes_before, report.bytes_after, needs.whole, needs.streamed)
     gib = [size / GIB for size in (*sizes, hidden_bytes(model, text, settings))]
     assert f"{text.num_tokens:,} tokens in sequences of {preset.seq_len:,}" in MODELS_PAGE
-    wanted = [report.params_before / 1e9, *gib, work / 1e15]
-    # As many digits as the page shows.
-    assert shown()[name] == [pytest.approx(wanted[0], abs=0.005)] + [
-        pytest.approx(number, abs=0.051) for number in wanted[1:]
-    ]
-
-
-def test_the_times_of_the_page_are_work_by_speed():
-    work = {name: numbers[-1] * 1e15 for name, numbers in shown().items()}
-    small, large = work["allenai/OLMoE-1B-7B-0125-Instruct"], max(work.values())
-    for speed, one, other in (
-        (0.5e12, "38 minutes", "7 hours"),
-        (50e12, "23 seconds", "4 minutes"),
-    ):
-        assert f"{speed / 1e12:g}e12" in MODELS_PAGE
-        for operations, said in ((small, one), (large, other)):
-            number, unit = said.split()
-            seconds = {"seconds": 1, "minutes": 60, "hours": 3600}[unit]
-            assert operations / speed / seconds == pytest.approx(float(number), rel=0.12)
-            assert said in MODELS_PAGE
+    # As many digits as the page shows; seconds on a GPU, hours on a CPU.
+    times = [pytest.approx(work / 50e12, rel=0.03), pytest.approx(work / 0.5e12 / 3600, abs=0.051)]
+    rounded = [pytest.approx(number, abs=0.051) for number in gib]
+    params = pytest.approx(report.params_before / 1e9, abs=0.005)
+    assert shown()[name] == [params, *rounded, *times]
+    assert all(speed in MODELS_PAGE for speed in (" 50e12 ", " 0.5e12 "))
 
 
 def test_the_recipe_of_the_page_leaves_equal_layers(tmp_path):

@@ -66,7 +66,7 @@ def camera_p(weight: float = DEFAULT_LAMBDA) -> Criterion:
     return Criterion(
         name="camera-p" if usual else f"camera-p:{weight:g}",
         label="CAMERA-P" if usual else f"CAMERA-P, lambda {weight:g}",
-        formula=r"\sum_c \bigl(\lVert a_c \rVert_2 + \lambda \lVert a_c \rVert_\infty\bigr)"
+        formula=r"\sum_c (\lVert a_c \rVert_2 + \lambda \lVert a_c \rVert_\infty)"
         r" \lVert w_c \rVert_2",
         reference="HEAPr, section 4.2; arXiv:2508.02322",
         source="routed",

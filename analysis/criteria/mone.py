@@ -28,7 +28,7 @@ def _score(table: pd.DataFrame, gate: Gate) -> FloatArray:
 MONE = Criterion(
     name="mone",
     label="MoNE",
-    formula=r"\bar g_j \cdot \bigl\lVert \sqrt{\mathrm{Var}_t\, f_{j,t}} \bigr\rVert_2",
+    formula=r"\bar g_j \cdot \lVert \sqrt{\mathrm{Var}_t\, f_{j,t}} \rVert_2",
     reference="arXiv:2606.15716, Table 6",
     source="routed",
     columns=_columns,

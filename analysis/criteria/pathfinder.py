@@ -61,7 +61,7 @@ def pathfinder(count: int = DEFAULT_PATHS) -> Criterion:
     return Criterion(
         name="pathfinder" if usual else f"pathfinder:{count}",
         label="MoE Pathfinder" if usual else f"MoE Pathfinder, m {count}",
-        formula=r"\#\{X : j \text{ is on one of the } m \text{ heaviest paths of } X\}",
+        formula=r"\text{samples with } j \text{ on one of their } m \text{ heaviest paths}",
         reference="MoE Pathfinder, Eq. 1-12",
         source="routed",
         columns=always(*_COLUMNS),
