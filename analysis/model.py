@@ -255,7 +255,10 @@ def resolve_model(model: str, *, revision: str | None = None) -> Path:
             f"{model} is not a directory; give the folder of a checkpoint, a hub id such as "
             f"allenai/OLMoE-1B-7B-0125-Instruct, or {DEMO_MODEL!r}."
         )
-    return fetched(model, partial(_snapshot, model, revision))
+    from huggingface_hub import snapshot_download
+
+    fetch = partial(snapshot_download, model, revision=revision, allow_patterns=_HUB_FILES)
+    return fetched(model, fetch)
 
 
 def _check_revision(model: str, revision: str | None) -> None:
@@ -263,17 +266,6 @@ def _check_revision(model: str, revision: str | None) -> None:
         raise CheckpointError(
             f"{model} is a local folder, and --revision {revision} is for hub ids; leave it out."
         )
-
-
-def _snapshot(model: str, revision: str | None, *, local_files_only: bool = False) -> str:
-    from huggingface_hub import snapshot_download
-
-    return snapshot_download(
-        model,
-        revision=revision,
-        allow_patterns=_HUB_FILES,
-        local_files_only=local_files_only,
-    )
 
 
 def config_folder(source: str, revision: str | None = None) -> Path:
@@ -287,13 +279,9 @@ def config_folder(source: str, revision: str | None = None) -> Path:
         return DEMO_CHECKPOINT
     if path.exists() or source.count("/") != 1 or source.startswith((".", "/")):
         return path
-    return fetched(source, partial(_config, source, revision)).parent
-
-
-def _config(model: str, revision: str | None, *, local_files_only: bool = False) -> str:
     from huggingface_hub import hf_hub_download
 
-    return hf_hub_download(model, CONFIG_NAME, revision=revision, local_files_only=local_files_only)
+    return fetched(source, partial(hf_hub_download, source, CONFIG_NAME, revision=revision)).parent
 
 
 def load_model_index(model: str, *, revision: str | None = None) -> MoEModel:

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 
 from analysis.arrays import FloatArray
-from analysis.criteria.base import Criterion
+from analysis.criteria.base import Criterion, numbers
 from analysis.lazy import pd
 from analysis.stats.tables import EXPONENTS, Gate, moment_column
 
@@ -33,15 +33,6 @@ def mean_over_routed(total: FloatArray, num_tokens: FloatArray) -> FloatArray:
     return np.divide(total, num_tokens, out=np.zeros_like(total), where=routed)
 
 
-def variant_score(table: pd.DataFrame, exponents: tuple[int, int, int], gate: Gate) -> FloatArray:
-    """S_j(b, alpha, beta) = N_j^-b sum_t g^alpha ||f||^beta over the tokens routed to j."""
-    b, alpha, beta = exponents
-    total = table[moment_column(alpha, beta, gate)].to_numpy(dtype=np.float64)
-    if b == 0:
-        return total
-    return mean_over_routed(total, table["num_tokens"].to_numpy(dtype=np.float64))
-
-
 def _factor(symbol: str, exponent: int) -> str:
     return f" {symbol}" + (f"^{exponent}" if exponent > 1 else "") if exponent else ""
 
@@ -53,7 +44,10 @@ def _formula(b: int, alpha: int, beta: int) -> str:
 
 
 def unified(b: int, alpha: int, beta: int) -> Criterion:
-    """The member (b, alpha, beta); higher = keep."""
+    """The member (b, alpha, beta); higher = keep.
+
+    S_j(b, alpha, beta) = N_j^-b sum_t g^alpha ||f||^beta over the tokens routed to j.
+    """
     exponents = (b, alpha, beta)
     name, label = _NAMED.get(exponents, (f"{b},{alpha},{beta}", f"S({b},{alpha},{beta})"))
 
@@ -61,7 +55,8 @@ def unified(b: int, alpha: int, beta: int) -> Criterion:
         return tuple(dict.fromkeys((moment_column(alpha, beta, gate), "num_tokens")))
 
     def score(table: pd.DataFrame, gate: Gate) -> FloatArray:
-        return variant_score(table, exponents, gate)
+        total, tokens = numbers(table, moment_column(alpha, beta, gate), "num_tokens")
+        return mean_over_routed(total, tokens) if b else total
 
     return Criterion(
         name=name,

@@ -1,12 +1,12 @@
-"""Layers of different sizes in a model that transformers built with one.
+"""Layers with different numbers of experts in a model that transformers builds with one number.
 
-Nothing of transformers is patched and no state is global: in the constructor of a subclass, the
-layers that have fewer experts are built again, each from a copy of the configuration. While a
-checkpoint is loaded that happens on the meta device and costs nothing; the weights come afterwards,
-and transformers sizes their conversion by what it finds on disk.
+Nothing of transformers is patched, and there is no global state: the constructor of a subclass
+rebuilds the layers with fewer experts, each from a copy of the configuration. While a checkpoint is
+loaded this happens on the meta device and costs nothing; the weights come afterwards, and
+transformers sizes their conversion by what it finds on disk.
 
-The text of these functions is also a part of every generated `modeling_pruned.py`, so they import
-nothing of this program.
+These functions are copied into every generated `modeling_pruned.py`, so they import nothing of this
+program.
 """
 
 import copy
@@ -14,16 +14,10 @@ from typing import Any
 
 
 def rebuild_layers(layers: Any, config: Any, count_keys: tuple[str, ...], top_k_key: str) -> None:
-    """Give every layer its own number of experts.
+    """Give every decoder layer its own number of experts; changes the ModuleList in place.
 
-    Args:
-        layers: the decoder layers, a ModuleList; changed in place.
-        config: configuration of the text model, which the layers share; it is not changed.
-        count_keys: its keys that may hold the number of experts, or be another name for one.
-        top_k_key: its key of the experts selected per token.
-
-    Raises:
-        ValueError: `per_layer_num_experts` does not have one entry for each layer.
+    `config` is the text model's, shared by the layers, and is not changed: `count_keys` are its
+    keys for the number of experts, `top_k_key` is that for the experts per token.
     """
     counts = config.per_layer_num_experts
     if len(counts) != len(layers):
@@ -31,7 +25,7 @@ def rebuild_layers(layers: Any, config: Any, count_keys: tuple[str, ...], top_k_
             f"per_layer_num_experts has {len(counts)} entries for {len(layers)} layers."
         )
     for index, count in enumerate(counts):
-        if count not in (0, max(counts)):  # dense, or built with the right number already
+        if count not in (0, max(counts)):  # dense, or already built with the right number
             own = layer_config(config, count, count_keys, top_k_key)
             layers[index] = rebuilt_layer(
                 layers[index], index, LayerConfig(own, config, count_keys)
@@ -52,11 +46,8 @@ def layer_config(config: Any, count: int, count_keys: tuple[str, ...], top_k_key
 class LayerConfig:
     """The shared configuration, but with one layer's number of experts.
 
-    Args:
-        own: the configuration that the layer is built from.
-        shared: what it was copied from. Changes at run time, such as of the experts
-            implementation, are made there, so everything but the keys is looked up there.
-        keys: what is looked up in its own.
+    Only `keys` are looked up in `own`, from which the layer is built. All else comes from `shared`,
+    where changes at run time are made, such as of the experts implementation.
     """
 
     def __init__(self, own: Any, shared: Any, keys: tuple[str, ...]) -> None:
@@ -65,7 +56,7 @@ class LayerConfig:
         self.keys = keys
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # asked for while this is copied, when it is still empty
+        if name.startswith("__"):  # looked up while this is copied and still empty
             raise AttributeError(name)
         return getattr(self.own if name in self.keys else self.shared, name)
 
@@ -73,7 +64,7 @@ class LayerConfig:
 def rebuilt_layer(layer: Any, index: int, config: LayerConfig) -> Any:
     """A layer of the same class, built with its own number of experts.
 
-    Its modules hold the shared configuration again; only the experts keep the view, because
+    Its modules then hold the shared configuration again; only the experts keep the view, because
     quantisers rebuild them from it.
     """
     built = type(layer)(config.own, index)

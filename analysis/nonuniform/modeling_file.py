@@ -56,7 +56,7 @@ class PerLayer:
 {methods}
     @classmethod
     def from_pretrained(cls, *args, config=None, **kwargs):
-        # A text model that is a part of a larger one gets the configuration of the whole.
+        # As a part of a larger model it gets the configuration of the whole.
         if hasattr(config, "get_text_config") and not isinstance(config, cls.config_class):
             config = config.get_text_config()
         return super().from_pretrained(*args, config=config, **kwargs)
@@ -76,15 +76,15 @@ def with_own_sizes(table):
     stock = table[CONFIG_MAPPING[MODEL_TYPE]]
     # Under the stock name: transformers decides some things by the names of classes.
     made = type(stock.__name__, (PerLayer, stock), {{"__module__": __name__}})
-    globals()[stock.__name__] = made  # where it is looked for once it was saved again
+    globals()[stock.__name__] = made  # where it is looked up after it is saved again
     return made
 
 {classes}'''
-# What differs where only numbers of experts do. It also works with transformers 4.57.
+# If only numbers of experts differ; also works with transformers 4.57.
 _COUNTS = {
     "what": "numbers",
     "says": """\
-`per_layer_num_experts` in config.json has one number for each decoder layer, 0 for a dense one.
+`per_layer_num_experts` in config.json has one number per decoder layer, 0 for a dense one.
 This generated file changes how many experts a layer is built with, and nothing else.""",
     "imports": "from typing import Any",
     "more_imports": "",
@@ -92,13 +92,13 @@ This generated file changes how many experts a layer is built with, and nothing 
     "sizes": "        rebuild_layers(modules[trunk], shared, COUNT_KEYS, TOP_K_KEY)",
     "methods": "",
 }
-# What differs where widths do, with or without the numbers.
+# If widths differ, with or without the numbers.
 _WIDTHS = {
     "what": "numbers or widths",
     "says": """\
 `per_layer_expert_width` in config.json has the width of the experts of each decoder layer, 0 for a
-dense one; `per_layer_num_experts`, if it is there, has their number. This generated file changes
-how experts are built and fills those that are narrower on disk up with zeros, and nothing else.""",
+dense one; `per_layer_num_experts`, if present, has their number. This generated file changes how
+experts are built and pads those that are narrower on disk with zeros, and nothing else.""",
     "imports": """import dataclasses
 from collections.abc import Sequence
 from typing import Any

@@ -1,11 +1,10 @@
-"""Experts of other widths in a model that transformers built with one.
+"""Layers with different widths of experts in a model that transformers builds with one width.
 
 As in `layers`, nothing of transformers is patched: modules are rebuilt from a copy of the
-configuration, and while a checkpoint is read, one more step of its own conversion fills experts
-that are narrower on disk up with zeros.
+configuration, and an additional conversion step pads experts that are narrower on disk with zeros.
 
-The text of this file is also a part of generated `modeling_pruned.py`s, so it takes nothing of this
-program but what is in `layers`.
+This file is copied into generated `modeling_pruned.py` files, so it uses nothing of this program
+but `layers`.
 """
 
 import copy
@@ -23,17 +22,11 @@ from analysis.nonuniform.layers import LayerConfig
 def resize_experts(
     layers: Any, config: Any, block: str, width_key: str, count_keys: tuple[str, ...]
 ) -> None:
-    """Give the experts of every layer their own width; dense and shared layers stay.
+    """Give the experts of every decoder layer their own width; changes the ModuleList in place.
 
-    Args:
-        layers: the decoder layers, a ModuleList; changed in place.
-        config: configuration of the text model, which the layers share; it is not changed.
-        block: name of the module in a layer that holds its experts.
-        width_key: its key of the width of an expert.
-        count_keys: its keys that may hold the number of experts.
-
-    Raises:
-        ValueError: `per_layer_expert_width` does not have one entry for each layer.
+    `config` is the text model's, shared by the layers, and is not changed: `width_key` is its key
+    for the width of an expert, `count_keys` are those for the number of experts. `block` is the
+    module in a layer that holds its experts.
     """
     widths = config.per_layer_expert_width
     if len(widths) != len(layers):
@@ -41,11 +34,11 @@ def resize_experts(
             f"per_layer_expert_width has {len(widths)} entries for {len(layers)} layers."
         )
     for index, width in enumerate(widths):
-        if width in (0, getattr(config, width_key)):  # dense, or built with the right one already
+        if width in (0, getattr(config, width_key)):  # dense, or already built with the right one
             continue
         holder = layers[index].get_submodule(block)
         seen = holder.experts.config
-        # A layer with a number of experts of its own has a view of a copy already.
+        # A layer with its own number of experts has a view of a copy already.
         own = copy.copy(seen.own if isinstance(seen, LayerConfig) else seen)
         setattr(own, width_key, width)
         experts = type(holder.experts)(own)
@@ -54,20 +47,12 @@ def resize_experts(
 
 
 def check_grouped_products(model: Any, widths: Sequence[int]) -> None:
-    """Refuse experts that grouped matrix products cannot take, before they run.
+    """Raise a ValueError if a layer's width is not a multiple of 16 bytes, as grouped_mm needs.
 
-    transformers then takes the experts implementation `eager` by itself, unless it was asked for
-    `grouped_mm`.
-
-    Args:
-        model: being built, or loaded.
-        widths: of the experts of each layer, 0 for a dense one.
-
-    Raises:
-        ValueError: a width that is no multiple of 16 bytes, which grouped_mm needs.
+    transformers then uses the experts implementation `eager`, unless `grouped_mm` was asked for.
     """
     first = next(model.parameters(), None)
-    # While a model is built, transformers makes the type that it is built in the default one.
+    # While a model is built, transformers sets the default dtype to its own.
     dtype = torch.get_default_dtype() if first is None else first.dtype
     multiple = max(1, 16 // dtype.itemsize)
     for layer, width in enumerate(widths):
@@ -80,18 +65,15 @@ def check_grouped_products(model: Any, widths: Sequence[int]) -> None:
 
 
 class FillUp(ConversionOps):  # type: ignore[misc]
-    """Adds neurons of zeros to experts until all of a layer have the width of the module."""
+    """Pads experts with zero neurons until all of a layer have the width of the module."""
 
     def convert(
         self, input_dict: dict[str, Any], *patterns: Any, full_layer_name: str, **given: Any
     ) -> dict[str, Any]:
-        """The tensors of each expert, (width, hidden) or (hidden, width), all of one shape.
+        """Pad the tensors of each expert, (width, hidden) or (hidden, width), to one shape.
 
-        Args:
-            input_dict: source pattern -> tensors, one for each expert.
-            patterns: of no use here, like most of `given`.
-            full_layer_name: the parameter that they become.
-            given: the model, among others.
+        `input_dict` is source pattern -> tensors, one per expert, of the parameter
+        `full_layer_name`; `given` has the model, among others.
         """
         rows, columns = given["model"].get_parameter(full_layer_name).shape[1:]
         shape = (rows // len(input_dict), columns)  # gate and up become one parameter
@@ -104,7 +86,7 @@ def _filled(tensor: Tensor, shape: tuple[int, int]) -> Tensor:
 
 
 def filling_up(conversions: Sequence[Any]) -> list[Any]:
-    """Conversions of a checkpoint's tensors that fill up experts before they are stacked."""
+    """Conversions of a checkpoint's tensors that pad experts before they are stacked."""
     return [_with_filling(each) if _stacks_experts(each) else each for each in conversions]
 
 
@@ -119,14 +101,14 @@ def _stacks_experts(conversion: Any) -> bool:
 def _with_filling(conversion: Any) -> Any:
     changed = copy.deepcopy(conversion)
     steps = changed.operations
-    # Right before they are stacked: what is quantised has become plain numbers by then.
+    # Just before they are stacked: by then quantised tensors have been dequantised.
     place = next(n for n, step in enumerate(steps) if isinstance(step, MergeModulelist))
     changed.operations = [*steps[:place], FillUp(), *steps[place:]]
     return changed
 
 
 def forget_filling(conversions: Sequence[Any]) -> None:
-    """Make saving store the experts as they are loaded; changes the conversions in place."""
+    """Make saving store the padded experts; changes the conversions in place."""
     for conversion in conversions:
         if isinstance(conversion, WeightConverter):
             kept = [step for step in conversion.operations if not isinstance(step, FillUp)]

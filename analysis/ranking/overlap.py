@@ -124,16 +124,12 @@ def variant_overlaps(
     return criteria_overlaps(variants, stats, gate, sparsity)
 
 
-def all_way_overlap(masks: Sequence[BoolArray]) -> float:
-    """Mean over layers of the share of the first set that is in all of them."""
-    return set_overlap(masks[0], np.logical_and.reduce(masks))
-
-
 def corpora_overlap(
     criterion: Criterion, stats: Mapping[str, ExpertStats], gate: Gate, sparsity: Fraction
 ) -> float:
     """Mean over layers of the share of a pruned set that is pruned under every corpus."""
-    return all_way_overlap(list(pruned_masks(criterion, stats, gate, sparsity).values()))
+    masks = list(pruned_masks(criterion, stats, gate, sparsity).values())
+    return set_overlap(masks[0], np.logical_and.reduce(masks))
 
 
 def mean_overlaps(overlaps: pd.DataFrame) -> pd.DataFrame:

@@ -13,7 +13,6 @@ from calibrations import (
     describe,
     make_sequences,
     make_settings,
-    part_of,
     start_child,
     table_of,
 )
@@ -26,8 +25,7 @@ from analysis.corpora import TokenSequences
 from analysis.drain import drain
 from analysis.errors import CheckpointError, CorpusError, StatsError
 from analysis.model import load_model_index
-from analysis.stats.merging import merge_runs
-from analysis.stats.store import StatsStore, read_vectors
+from analysis.stats.store import StatsStore
 from builders import TOP_K, VOCAB, tiny_model
 
 
@@ -41,17 +39,6 @@ def test_batch_sizes_agree(tmp_path):
     for size in (2, 5, 64):
         assert tables[size]["num_tokens"].equals(tables[1]["num_tokens"])
         np.testing.assert_allclose(tables[size].to_numpy(), tables[1].to_numpy(), rtol=1e-6)
-
-
-def test_two_halves_cut_at_a_batch_boundary_make_the_whole(tmp_path):
-    described = describe(tmp_path / "model", "mixtral")
-    whole, store = make_sequences(), StatsStore(tmp_path / "halves")
-    once = calibrated(described, tmp_path / "whole", whole)
-    halves = [calibrated(described, store, part_of(whole, *span)) for span in ((0, 3), (3, None))]
-    merged = merge_runs(halves, tmp_path / "halves")
-    np.testing.assert_allclose(table_of(merged), table_of(once), rtol=1e-12)
-    np.testing.assert_allclose(read_vectors(merged), read_vectors(once), rtol=1e-11, atol=1e-13)
-    assert merged.manifest.num_tokens == once.manifest.num_tokens == sum(LENGTHS)
 
 
 def test_a_closed_calibration_resumes_with_the_same_bits(tmp_path):
@@ -91,18 +78,6 @@ def test_after_kill_9_the_next_run_finishes_with_the_same_bits(tmp_path):
     assert steps[1].note == "resumed after 35 of 41 tokens"
     assert_same_numbers(run, once)
     assert not list(store.target.glob("*.partial"))
-
-
-def test_a_second_process_is_told_that_the_run_is_being_made(tmp_path):
-    described = describe(tmp_path / "model", "olmoe")
-    store = StatsStore(tmp_path / "stats")
-    task = calibration(described, store)
-    next(task), next(task)
-    with start_child(tmp_path / "model", store.target, stop_at=0) as child:
-        answer = child.stdout.read()
-    assert answer.startswith("StatsError model-letters-")
-    assert "being calibrated by another process" in answer
-    assert table_of(drain(task))["num_tokens"].sum() == 3 * TOP_K * sum(LENGTHS)
 
 
 def test_a_run_in_the_cache_is_returned_at_once(tmp_path):

@@ -1,7 +1,7 @@
 """Comparisons, component effects and advice, by hand and by brute force."""
 
 from fractions import Fraction
-from math import floor, isnan, nan
+from math import isnan, nan
 
 import numpy as np
 import pandas as pd
@@ -93,38 +93,6 @@ def test_kendall_tau_is_scipys(rows):
     first, second = np.array(rows, dtype=float).T
     expected = kendalltau(first, second).statistic
     assert kendall_tau(first, second) == pytest.approx(expected, nan_ok=True)
-
-
-def test_random_models_by_brute_force():
-    generator = np.random.default_rng(7)
-    for _ in range(20):
-        sizes = generator.integers(2, 9, size=3)
-        grid = Grid(tuple(MoELayer(i, int(n), 1) for i, n in enumerate(sizes)))
-        first, second = (
-            np.where(grid.present, generator.integers(0, 5, grid.present.shape), nan)
-            for _ in range(2)
-        )
-        rates = Fraction(int(generator.integers(1, 9)), 10), Fraction(1, 3)
-        made = Comparison(Decision(grid, first, rates[0]), Decision(grid, second, rates[1]))
-        gone = [
-            removed(values, sizes, rate) for values, rate in ((first, rates[0]), (second, rates[1]))
-        ]
-        total = int(sizes.sum())
-        assert made.agreement == pytest.approx(1 - len(gone[0] ^ gone[1]) / total)
-        if gone[0] | gone[1]:
-            expected = len(gone[0] & gone[1]) / len(gone[0] | gone[1])
-            assert made.jaccard == pytest.approx(expected)
-        table = made.table().set_index(["layer", "expert"])
-        assert set(table[table["kept_by"] == "only B"].index) == gone[0] - gone[1]
-
-
-def removed(values, sizes, rate):
-    """The lowest, of equal ones the higher ids; the number is rounded down."""
-    found = set()
-    for layer, size in enumerate(sizes.tolist()):
-        best_first = sorted(range(size), key=lambda expert: (-values[layer, expert], expert))
-        found |= {(layer, expert) for expert in best_first[size - floor(rate * size) :]}
-    return found
 
 
 def test_effects_by_hand():

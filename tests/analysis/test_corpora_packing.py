@@ -90,7 +90,7 @@ def test_short_documents_fit_into_fewer_tokens_than_a_sequence():
         sequences_of(texts, 3, 64)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(
     st.lists(st.integers(0, 12), min_size=1, max_size=60),
     st.integers(2, 9),

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from analysis.criteria import CRITERIA, VARIANTS, get_criterion, unified
+from analysis.criteria import CRITERIA, RANKABLE, VARIANTS, get_criterion, unified
 from analysis.criteria.heapr import camera_p
 from analysis.errors import CriterionError
 
@@ -85,11 +85,14 @@ def test_a_criterion_says_what_it_is(name, label, reference, columns, source, re
     }
     assert {word for word, holds in found.items() if holds} == set(rest.split())
     assert (criterion.order is not None) == ("samples" in rest)
+    assert criterion.formula
 
 
 def test_variants_are_listed_in_the_order_of_their_exponents():
     wanted = [(b, alpha, beta) for b in (0, 1) for alpha in (0, 1, 2) for beta in (0, 1, 2)]
     assert list(VARIANTS) == wanted
+    assert set(VARIANTS) - set(RANKABLE) == {(1, 0, 0)}
+    assert unified(1, 0, 0).is_constant
 
 
 @pytest.mark.parametrize(

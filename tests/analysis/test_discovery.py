@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from calibrations import LENGTHS, calibrated, make_sequences, table_of
 from transformers import AutoModelForCausalLM, ExaoneMoeConfig
 
 from analysis.drain import drain
@@ -13,6 +14,7 @@ from analysis.families import FAMILIES, SlotKind, family_of
 from analysis.families.discovery import discover
 from analysis.families.refused import REFUSED
 from analysis.model import load_model_index
+from analysis.stats.weights import measure_weights
 from builders import tiny_checkpoint
 from pruning.masking import masked
 from pruning.plan import PruningPlan, model_ref
@@ -161,7 +163,7 @@ def test_refused_families_are_refused_by_name(model_type):
     assert "\n" not in str(caught.value)
 
 
-def test_an_unlisted_model_is_masked_and_exported_bit_for_bit(tmp_path):
+def test_an_unlisted_model_is_measured_and_masked_and_exported_bit_for_bit(tmp_path):
     # Its correction bias lies beside the router on disk and inside it in the loaded model.
     config = ExaoneMoeConfig(
         vocab_size=64, hidden_size=16, intermediate_size=40, moe_intermediate_size=24,
@@ -178,6 +180,9 @@ def test_an_unlisted_model_is_masked_and_exported_bit_for_bit(tmp_path):
     model.save_pretrained(tmp_path / "source")
     found = load_model_index(str(tmp_path / "source"))
     assert found.family.discovered
+    run = calibrated(found, tmp_path / "stats", make_sequences(vocabulary=64))
+    assert table_of(run)["num_tokens"].sum() == 2 * sum(LENGTHS)
+    assert len(drain(measure_weights(found))) == 8 * 3
     plan = PruningPlan(model_ref(found), {1: (0, 3, 4, 6)})
     drain(export_checkpoint(found, plan, tmp_path / "out"))
     assert read_manifest(tmp_path / "out").assumptions == found.family.assumptions

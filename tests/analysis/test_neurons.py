@@ -12,9 +12,7 @@ import pytest
 import torch
 from calibrations import (
     LENGTHS,
-    assert_same_numbers,
     calibrated,
-    calibration,
     describe,
     make_sequences,
     make_settings,
@@ -23,11 +21,11 @@ from calibrations import (
 )
 from torch.nn import functional
 
-from analysis.calibration import memory, partial
+from analysis.calibration import memory
 from analysis.calibration.experts import collecting
 from analysis.calibration.feed import feed_backward
 from analysis.calibration.loading import Placement, load_model
-from analysis.calibration.memory import check_fits, estimate, memory_needs
+from analysis.calibration.memory import check_fits, memory_needs
 from analysis.calibration.sums import sums_of
 from analysis.corpora import Document, Sampling, TokenSequences, tokenize
 from analysis.criteria import get_criterion
@@ -298,12 +296,6 @@ def test_activations_that_do_not_fit_name_the_options(described, monkeypatch):
     assert "--checkpoint-activations" in replace(needs, free=0).advice
 
 
-def test_the_estimate_counts_the_way_back(described):
-    there = estimate(described, make_sequences(), make_settings()).memory_bytes
-    back = estimate(described, make_sequences(), make_settings(groups=GRADIENT)).memory_bytes
-    assert back > there
-
-
 def test_a_merge_with_a_run_without_neurons_has_none(run, described, tmp_path):
     other = make_sequences(seed=9, corpus="other.jsonl")
     plain = run_of(described, tmp_path, other, groups=("routed",))
@@ -313,40 +305,6 @@ def test_a_merge_with_a_run_without_neurons_has_none(run, described, tmp_path):
         load_neuron_stats(merged)
     with pytest.raises(CriterionError, match=r"lack neuron_product for HEAPr: .*gradient"):
         rank_experts(HEAPR, blend([Part(merged)]), "applied")
-
-
-def test_a_resumed_run_has_the_same_bits(described, tmp_path, monkeypatch):
-    monkeypatch.setattr(partial, "_SAVE_EVERY_SECONDS", 0.0)
-    once = calibrated(described, tmp_path / "once", groups=GRADIENT)
-    task = calibration(described, tmp_path / "twice", groups=GRADIENT)
-    next(task), next(task), next(task)
-    task.close()
-    steps = []
-    again = drain(calibration(described, tmp_path / "twice", groups=GRADIENT), steps.append)
-    assert steps[1].note.startswith("resumed after")
-    assert_same_numbers(again, once)
-
-
-def test_an_even_blend_is_the_merge(two, tmp_path):
-    merged = merge_runs(two, tmp_path)
-    mixed = blend_neurons([Part(run) for run in two])
-    wanted = HEAPR.neuron_score(load_neuron_stats(merged).table)
-    np.testing.assert_allclose(HEAPR.neuron_score(mixed.table), wanted, rtol=1e-12)
-    experts = rank_experts(HEAPR, blend([Part(run) for run in two]), "applied")
-    merged_experts = rank_experts(HEAPR, blend([Part(merged)]), "applied")
-    np.testing.assert_allclose(experts["score"], merged_experts["score"], rtol=1e-12)
-
-
-def test_random_ranks_neurons_without_statistics(hand):
-    drawn = np.random.default_rng(42).random(5)
-    index = hand.table[list(NEURON_COLUMNS)[:3]]
-    unmeasured = neuron_saliency(get_criterion("random"), index, WIDTHS)
-    flat = [value for held in unmeasured.values() for each in held for value in each]
-    assert list(unmeasured) == [3, 7]
-    assert flat == drawn.tolist()
-    # The same order as over neurons that were measured.
-    measured = neuron_saliency(get_criterion("random"), hand.table, WIDTHS)
-    assert [each.tolist() for each in measured[3]] == [each.tolist() for each in unmeasured[3]]
 
 
 def test_fair_weights_for_heapr_but_not_for_maxima(two):

@@ -190,39 +190,6 @@ def test_the_front_is_what_nobody_beats(candidates, higher_is_better):
     assert found.tolist() == expected
 
 
-def test_by_hand():
-    # 10 bytes at loss 3, 20 at 2, 20 at 2.5 (beaten), 30 at 2 (no better than 20 bytes), 40 at 1.
-    front = pareto_front([10, 20, 20, 30, 40], [3, 2, 2.5, 2, 1], higher_is_better=False)
-    assert front.tolist() == [True, True, False, False, True]
-
-
-def test_unequal_lengths_are_misuse():
-    with pytest.raises(ValueError, match=r"shapes \(2,\) and \(1,\)"):
-        pareto_front([1, 2], [1], higher_is_better=True)
-
-
-def test_ratios_of_heapr_agree_between_its_tables():
-    """Table 3's atomic rows are Table 1's of the same ratio: the perplexity says which is which."""
-    first, third = published_table("heapr-table-1"), published_table("heapr-table-3")
-    wanted = {"model": "DeepSeekMoE-16B-Base", "benchmark": "WikiText-2"}
-    for sparsity in (0.2, 0.4):
-        (one,) = where(first, wanted | {"criterion": "heapr", "sparsity": sparsity})["perplexity"]
-        (other,) = where(third, {"granularity": "atomic", "sparsity": sparsity} | wanted)[
-            "perplexity"
-        ]
-        assert float(one) == float(other)
-
-
-def test_the_same_measurement_reads_alike_in_two_tables():
-    """WildBench, GSM8K, MATH-500 of the unified Tables 1 and 5 are one measurement."""
-    keys = ["model", "sparsity", "criterion", "benchmark"]
-    both = published_table("unified-table-1").merge(
-        published_table("unified-table-5"), on=keys, suffixes=("_1", "_5")
-    )
-    assert len(both) == 4 * 8 * 4
-    assert (both["score_1"] == both["score_5"]).all()
-
-
 def test_winners_by_hand():
     scores = score_table(
         results(

@@ -18,7 +18,6 @@ from analysis.ranking.coverage import Blender, coverage, fair_blend
 from analysis.ranking.experts import order_of, rank_experts, rank_of, saliency_grid
 from analysis.ranking.overlap import (
     OVERLAP_COLUMNS,
-    all_way_overlap,
     chance_overlap,
     criterion_overlap,
     kept_counts,
@@ -59,17 +58,6 @@ def as_sets(mask, stats):
         layer.index: {int(expert) for expert in np.flatnonzero(row)}
         for layer, row in zip(stats.layers, mask, strict=True)
     }
-
-
-@pytest.mark.parametrize("name", ["reap", "mone", "0,2,1", "frequency"])
-def test_a_ranking_equals_pythons_sort(random_stats, name):
-    stats = random_stats(11, counts=COUNTS)
-    ranking = rank_experts(get_criterion(name), stats, "renormalized")
-    for _, rows in ranking.groupby("layer"):
-        pairs = sorted(zip(-rows["saliency"], rows["expert"], strict=True))
-        by_hand = [expert for _, expert in pairs]
-        assert rows.sort_values("rank")["expert"].tolist() == by_hand
-        assert sorted(rows["rank"]) == list(range(len(rows)))
 
 
 def test_absent_experts_come_last():
@@ -146,17 +134,6 @@ def test_chance_leaves_out_layers_that_lose_nothing():
     assert set_overlap(some, some) == 1.0
     assert np.isnan(set_overlap(none, none))
     assert np.isnan(chance_overlap(grid_of(3, 3), Fraction(1, 4)))
-
-
-def test_all_way_overlap_by_hand():
-    # Layer one: {0,1}, {1,2}, {1,3} share {1}: 1/2. Layer two: all the same: 1.
-    rows = [[(0, 1), (2, 3)], [(1, 2), (2, 3)], [(1, 3), (2, 3)]]
-    masks = np.zeros((3, 2, 4), dtype=bool)
-    for corpus, layers in enumerate(rows):
-        for layer, experts in enumerate(layers):
-            masks[corpus, layer, list(experts)] = True
-    assert all_way_overlap(list(masks)) == 0.75
-    assert all_way_overlap([masks[0]]) == 1.0
 
 
 def test_the_overlap_map_has_every_variant_and_pair(random_stats):
@@ -261,8 +238,7 @@ def best_of_grid(blender):
     return max(min(blender.coverage(point)) for point in weights)
 
 
-@pytest.mark.parametrize("name", ["reap", "frequency", "man", "mone", "0,2,2"])
-@pytest.mark.parametrize("sparsity", ["0.25", "0.5", "0.75"])
+@pytest.mark.parametrize(("name", "sparsity"), [("frequency", "0.25"), ("mone", "0.5")])
 def test_a_fair_blend_is_no_worse_than_the_grid(demo, name, sparsity):
     blender = Blender(demo, get_criterion(name), "applied", Fraction(sparsity))
     fair = fair_blend(blender)
@@ -289,7 +265,7 @@ def test_a_weight_of_zero_leaves_a_corpus_out(demo):
     np.testing.assert_allclose(mixed["vector_sum_sq"], alone["vector_sum_sq"], rtol=1e-12)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(weights=st.tuples(*[st.floats(0.01, 100)] * 3), factor=st.floats(0.01, 100))
 def test_only_the_proportion_of_the_weights_counts(demo, weights, factor):
     scaled = [weight * factor for weight in weights]

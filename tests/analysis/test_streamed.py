@@ -19,7 +19,7 @@ from analysis.errors import CheckpointError, StatsError, UnsupportedModelError
 from analysis.model import load_model_index
 from analysis.stats.store import StatsStore
 from builders import tiny_checkpoint, tiny_model
-from families.configs import CASES
+from families.configs import EVERY
 from families.configs import tiny_model as family_model
 
 STREAMED = Placement(stream_layers=True)
@@ -42,7 +42,7 @@ def assert_same_as_whole(path, tmp_path, **changes):
     )
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", EVERY)
 def test_every_family_gives_the_bits_of_the_whole_model(case, tmp_path):
     model = family_model(case)
     model.save_pretrained(tmp_path / "model", max_shard_size="40KB")
@@ -105,6 +105,7 @@ def test_only_one_layer_is_held_at_a_time(tmp_path):
     assert held() == set()
 
 
+@pytest.mark.slow  # test_sample_runs.py stops one without a kill
 def test_a_killed_run_resumes_with_the_same_bits(tmp_path):
     tiny_checkpoint(tmp_path / "model", "qwen3_moe")
     described = load_model_index(str(tmp_path / "model"))

@@ -17,7 +17,6 @@ from analysis.families import MoELayer
 from analysis.ranking.coverage import Blender
 from analysis.ranking.experts import has_columns, rank_experts, scored
 from analysis.ranking.trajectory import (
-    MOST_PATHS,
     PATH_COLUMNS,
     Paths,
     Weighing,
@@ -146,12 +145,8 @@ def test_the_smallest_count_for_a_union(stats):
         found = follow_until(stats, num_kept)
         wanted = next(m for m in range(1, 25) if follow(stats, m).union_size(m) >= num_kept)
         assert found.smallest_count(num_kept) == wanted
-
-
-def test_a_limit_ends_the_search(stats):
-    found = follow_until(stats, sum(SIZES), limit=2)
-    assert found.followed == 2
-    assert found.smallest_count(sum(SIZES)) == 2
+    limited = follow_until(stats, sum(SIZES), limit=2)
+    assert (limited.followed, limited.smallest_count(sum(SIZES))) == (2, 2)
 
 
 def test_an_expert_without_output_is_on_no_path(stats):
@@ -290,37 +285,22 @@ def dyadic(rng, *shape):
     return rng.integers(-8, 1, shape) / 4
 
 
-@pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("count", [1, 2, 7, 50, 10_000])
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("count", [1, 7, 10_000])
 def test_independent_layers_against_every_path(seed, count):
     rng = np.random.default_rng(seed)
     nodes = [dyadic(rng, size) for size in rng.integers(1, 6, rng.integers(1, 5))]
     assert as_list(top_paths(nodes, count)) == every_path(nodes)[:count]
 
 
-@pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("count", [1, 2, 7, 50, 10_000])
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("count", [1, 7, 10_000])
 def test_steps_against_every_path(seed, count):
     rng = np.random.default_rng(seed)
     sizes = rng.integers(1, 6, rng.integers(1, 5))
     nodes = [dyadic(rng, size) for size in sizes]
     steps = [dyadic(rng, *pair) for pair in pairwise(sizes)]
     assert as_list(top_paths_through(nodes, steps, count)) == every_path(nodes, steps)[:count]
-
-
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("count", [1, 100, 1500])
-def test_both_methods_agree_where_steps_factorise(seed, count):
-    """t_ij = a_i r_j (Eq. 5): its parts may stand in the nodes or in the steps."""
-    rng = np.random.default_rng(seed)
-    importance, activation, router = (dyadic(rng, 8, 12) for _ in range(3))
-    steps = [activation[at][:, None] + router[at + 1][None, :] for at in range(7)]
-    nodes = [
-        importance[at] + (activation[at] if at < 7 else 0) + (router[at] if at > 0 else 0)
-        for at in range(8)
-    ]
-    whole = top_paths(nodes, count)
-    assert as_list(top_paths_through(list(importance), steps, count)) == as_list(whole)
 
 
 def test_what_cannot_be_passed_comes_last():
@@ -368,11 +348,7 @@ def test_a_blend_counts_each_sample_by_its_weight(runs):
     score, _ = scored(pathfinder(COUNT), blended, "applied")
     alone = [scored(pathfinder(COUNT), load_expert_stats(run), "applied")[0] for run in runs]
     assert score.tolist() == pytest.approx((alone[0] / 3 + alone[1]).tolist())
-
-
-def test_a_blend_has_the_mean_u_of_its_samples(runs):
-    """Two samples a run, of weight 1 and 3: (2 a + 6 b) / 8."""
-    blended = blend([Part(runs[0], 1.0), Part(runs[1], 3.0)])
+    # The mean u of two samples a run: (2 a + 6 b) / 8.
     found = pathfinder(COUNT).from_samples(blended.samples)["node_weight"]
     one, two = (follow(load_sample_stats(run), COUNT).table(COUNT)["node_weight"] for run in runs)
     assert found.tolist() == pytest.approx(((one + 3 * two) / 4).tolist(), rel=1e-12)
@@ -429,36 +405,6 @@ def test_large_losses_do_not_underflow(stats):
     far = replace(stats, loss=stats.loss + 5000.0 * stats.num_tokens[:, None])
     assert all(np.isfinite(node).all() for node in node_weights(far))
     assert follow(far, 4).table(4)["rank"].tolist() == follow(stats, 4).table(4)["rank"].tolist()
-
-
-def test_steps_that_factorise_are_the_papers(stats):
-    """Both methods: where P(j | i) is the same r_j for every i, it is the paper's own step."""
-    shares = np.array([[1, 2, 4, 1], [2, 6, 0, 0]])  # out of 8, of two layers that follow
-    row = np.concatenate([[3, 4, 1], shares[0], shares[1, :2]]) / 8
-    same = replace(
-        stats,
-        probability=row * stats.num_tokens[:, None],
-        transitions=(np.tile(shares[0], (3, 1)), np.tile(shares[1, :2], (4, 1))),
-    )
-    for parts in ("both", "transition"):
-        for count in (1, 7, 30):
-            paper = follow(same, count, Weighing(parts)).table(count)
-            measured = follow(same, count, Weighing(parts, "measured")).table(count)
-            assert measured["num_samples"].tolist() == paper["num_samples"].tolist()
-            assert measured["path_weight"].tolist() == pytest.approx(
-                paper["path_weight"].tolist(), nan_ok=True
-            )
-
-
-def test_names_say_how_many_paths():
-    assert get_criterion("pathfinder") is get_criterion("pathfinder:100")
-    assert get_criterion("pathfinder:500").name == "pathfinder:500"
-    assert get_criterion("pathfinder:500").label == "MoE Pathfinder, m 500"
-    for count in (0, MOST_PATHS + 1):
-        with pytest.raises(CriterionError, match="use 1 to 16,384"):
-            get_criterion(f"pathfinder:{count}")
-    with pytest.raises(CriterionError, match="Did you mean"):
-        get_criterion("pathfinder:-1")
 
 
 def test_a_blend_with_a_run_without_samples_has_none(runs):

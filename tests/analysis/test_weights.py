@@ -12,6 +12,7 @@ from analysis.checkpoint import open_checkpoint
 from analysis.drain import drain
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.model import describe_model, load_model_index
+from analysis.stats import weights
 from analysis.stats.store import StatsStore
 from analysis.stats.weights import measure_weights, weight_statistics
 
@@ -82,8 +83,8 @@ def assert_measured(model, experts, *, rel):
         assert table[column].tolist() == pytest.approx(expected[column].tolist(), rel=rel)
 
 
-# 91, 4095, 4097 and 211,001 elements: odd counts, around a row of 4,096, beyond one read buffer.
-@pytest.mark.parametrize("shape", [(7, 13), (65, 63), (64, 64), (17, 241), (301, 701)])
+# 91, 4096, 4097 and 211,001 elements: odd counts, around a block of 4,096, beyond one read buffer.
+@pytest.mark.parametrize("shape", [(7, 13), (64, 64), (17, 241), (301, 701)])
 @pytest.mark.parametrize("fused", [False, True], ids=["per-expert", "fused"])
 def test_bf16_norms_equal_float64_sums(tmp_path, shape, fused):
     experts = random_experts(*shape, torch.bfloat16)
@@ -106,9 +107,10 @@ def test_biases_are_left_out(tmp_path):
     assert_measured(write_checkpoint(tmp_path / "m", experts, extra=bias), experts, rel=1e-6)
 
 
-def test_a_matrix_of_several_chunks_is_summed_whole(tmp_path):
-    # 900 * 1501 elements are 2.6 chunks, the last of which is no whole number of rows.
-    experts = random_experts(900, 1501, torch.bfloat16)
+def test_a_matrix_of_several_chunks_is_summed_whole(tmp_path, monkeypatch):
+    # 65 * 63 elements are 2.6 chunks, the last of which is no whole number of rows.
+    monkeypatch.setattr(weights, "_CHUNK_BYTES", 3140)
+    experts = random_experts(65, 63, torch.bfloat16)
     assert_measured(write_checkpoint(tmp_path / "model", experts), experts, rel=1e-6)
 
 
@@ -153,9 +155,10 @@ def test_a_shard_that_shrinks_while_it_is_read_is_an_error(tmp_path):
 
 
 @pytest.mark.parametrize("model_type", ["gpt_oss", "aria_text"])
-def test_gate_and_up_are_told_apart_in_transposed_stacks(tmp_path, model_type):
-    # gpt-oss alternates them, Aria puts all gate columns first; 8.4 MB are more than one chunk.
-    hidden, width, count = 301, 7001, 2
+def test_gate_and_up_are_told_apart_in_transposed_stacks(tmp_path, model_type, monkeypatch):
+    # gpt-oss alternates them, Aria puts all gate columns first; a stack is more than one chunk.
+    monkeypatch.setattr(weights, "_CHUNK_BYTES", 1 << 12)
+    hidden, width, count = 31, 71, 2
     generator = torch.Generator().manual_seed(5)
     both = torch.randn(count, hidden, 2 * width, generator=generator).bfloat16()
     down = torch.randn(count, width, hidden, generator=generator).bfloat16()

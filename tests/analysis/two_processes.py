@@ -71,8 +71,7 @@ def main():
     processes = join()
     seen = {"world": processes.world, "round_trip": round_trip(processes)}
     seen["failure"] = [refused(lambda rank=rank: fail_in(processes, rank)) for rank in (0, 1)]
-    for model in ("olmoe", "qwen3_moe"):
-        drain(task(model, ROOT / "both"))
+    drain(task("olmoe", ROOT / "both"))
     drain(task("qwen3_moe", ROOT / "neurons", replace(SETTINGS, groups=("routed", "gradient"))))
     steps = []
     drain(task("olmoe", ROOT / "both"), steps.append)
@@ -85,8 +84,7 @@ def main():
     other = sequences("other" if processes.rank else "rows")
     model, store = load_model_index(str(ROOT / "olmoe")), StatsStore(ROOT / "differ")
     split = replace(SETTINGS, placement=Placement(expert_parallel=True))
-    for name in ("qwen3_moe", "even"):
-        drain(task(name, ROOT / "split", split))
+    drain(task("qwen3_moe", ROOT / "split", split))
     seen["odd"] = refused(lambda: drain(task("olmoe", ROOT / "odd", split)))
     seen["differ"] = refused(lambda: drain(calibrate(model, other, SETTINGS, store)))
     (ROOT / f"seen-{processes.rank}.json").write_text(json.dumps(seen))

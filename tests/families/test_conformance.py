@@ -23,7 +23,7 @@ from analysis.stats.store import load_expert_stats, read_vectors
 from analysis.stats.tables import MOMENT_COLUMNS
 from analysis.stats.weights import measure_weights
 from families.built import Built, stock_load
-from families.configs import CASES, VOCAB, Case
+from families.configs import CASES, EVERY, KINDS, VOCAB, Case
 from families.physical import block_of, logits_of, physically_pruned, router_of
 from families.plain import COLUMNS, matrices_of, overheard, plain_experts
 from pruning.masking import masked
@@ -42,10 +42,21 @@ LAYOUTS = [
     for case in CASES
     for layout in (("experts", "stacked") if case.fused_too else ("experts",))
 ]
+# For what is general: in the default run one of each kind stands for the others.
+SLOW = pytest.mark.slow
+LAYOUTS_OF_KINDS = [
+    each if each.values[0] in KINDS else pytest.param(*each.values, id=each.id, marks=SLOW)
+    for each in LAYOUTS
+]
 
 
 @pytest.fixture(params=CASES, ids=str)
 def source(request, built) -> Built:
+    return built(request.param)
+
+
+@pytest.fixture(params=EVERY)
+def kind(request, built) -> Built:
     return built(request.param)
 
 
@@ -136,8 +147,8 @@ class TestConformance:
                 model(input_ids=torch.from_numpy(row).long()[None], use_cache=False)
         assert_sums(run, case, plain, 2e-6)
 
-    def test_collecting_leaves_the_logits_alone(self, source):
-        described, model = source.described(), source.model
+    def test_collecting_leaves_the_logits_alone(self, kind):
+        described, model = kind.described(), kind.model
         ids = torch.randint(3, VOCAB, (3, 8), generator=torch.Generator().manual_seed(7))
         mask = torch.ones(3, 8, dtype=torch.bool)
         mask[1, 5:] = mask[2, 2:] = False
@@ -165,11 +176,11 @@ class TestConformance:
         assert not torch.allclose(inside, before, atol=1e-3)
         assert torch.equal(logits_of(model), before)
 
-    def test_masking_is_exact_where_accelerate_offloads(self, source):
-        case, described = source.case, source.described()
+    def test_masking_is_exact_where_accelerate_offloads(self, kind):
+        case, described = kind.case, kind.described()
         plan = plan_of(described, case, keeps_of(case)["mixed"])
-        wanted = logits_of(physically_pruned(source.model, case, plan.kept))
-        offloaded = cpu_offload(stock_load(case, source.paths["experts"])[0], "cpu")
+        wanted = logits_of(physically_pruned(kind.model, case, plan.kept))
+        offloaded = cpu_offload(stock_load(case, kind.paths["experts"])[0], "cpu")
         before = logits_of(offloaded)
         experts = experts_of(offloaded, case)[case.sparse[0]]
         assert {tensor.device.type for tensor in experts.parameters()} == {"meta"}
@@ -195,13 +206,13 @@ class TestConformance:
         wanted = [(index, len(plan.kept[index]), case.top_k) for index in case.sparse]
         assert [(each.index, each.num_experts, each.top_k) for each in again] == wanted
 
-    def test_the_program_verifies_its_export(self, source, tmp_path):
-        plan = plan_of(source.described(), source.case, keeps_of(source.case)["uniform"])
-        export(source.described(), plan, tmp_path / "out")
-        original = source.paths["experts"]
+    def test_the_program_verifies_its_export(self, kind, tmp_path):
+        plan = plan_of(kind.described(), kind.case, keeps_of(kind.case)["uniform"])
+        export(kind.described(), plan, tmp_path / "out")
+        original = kind.paths["experts"]
         report = drain(verify_export(tmp_path / "out", level="logits", source=original, tokens=24))
         assert report.ok, [check for check in report.checks if not check.ok]
-        assert report.max_abs_diff <= RELOAD_TOLERANCE.get(source.case.model_type, 0)
+        assert report.max_abs_diff <= RELOAD_TOLERANCE.get(kind.case.model_type, 0)
 
     def test_bfloat16_export_reloads_as_masked(self, source, tmp_path):
         # Some families keep a few tensors in float32; the export must keep them so.
@@ -219,7 +230,7 @@ class TestConformance:
         before, after = dict(narrow.named_parameters()), dict(exported.named_parameters())
         assert {n: p.dtype for n, p in after.items()} == {n: p.dtype for n, p in before.items()}
 
-    @pytest.mark.parametrize(("case", "layout"), LAYOUTS)
+    @pytest.mark.parametrize(("case", "layout"), LAYOUTS_OF_KINDS)
     def test_keep_all_is_byte_equal(self, built, tmp_path, case, layout):
         source, out = built(case), tmp_path / "out"
         described = source.described(layout)
@@ -229,7 +240,7 @@ class TestConformance:
             assert (out / name).read_bytes() == (source.paths[layout] / name).read_bytes(), name
         assert {file.name for file in out.iterdir()} - names == {MANIFEST_NAME, "README.md"}
 
-    @pytest.mark.parametrize(("case", "layout"), LAYOUTS)
+    @pytest.mark.parametrize(("case", "layout"), LAYOUTS_OF_KINDS)
     def test_weight_statistics_are_those_of_the_module(self, built, case, layout):
         source = built(case)
         table = drain(measure_weights(source.described(layout)))

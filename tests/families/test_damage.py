@@ -22,7 +22,7 @@ IDS = torch.randint(3, VOCAB, (3, 9), generator=torch.Generator().manual_seed(11
 MASK = torch.ones(3, 9, dtype=torch.bool)
 MASK[1, 6:] = MASK[2, 2:] = False
 FLAT = MASK.reshape(-1)
-UNGROUPED = [case for case in CASES if case.groups == 1]
+UNGROUPED = [each for each in EVERY if each.values[0].groups == 1]
 GROUPED = [case for case in CASES if case.groups > 1]
 # In these, removing an expert changes the order of the others, or more than their order.
 SEVERAL_MAY_ENTER = ("ernie4_5_moe",)

@@ -5,7 +5,7 @@ import torch
 from exports import export
 
 from families.built import stock_load
-from families.configs import CASES, WIDTH, Case
+from families.configs import CASES, KINDS, WIDTH, Case
 from families.physical import logits_of
 from pruning import load_pruned
 from pruning.atoms.widths import WidthChoice, WidthMode
@@ -46,9 +46,17 @@ WIDTHS = [
 
 
 def each(combinations):
+    """Tests of all combinations; in the default run one family of each kind stands for others."""
     return pytest.mark.parametrize(
         ("case", "layout", "kind"),
-        [pytest.param(*each, id="-".join(map(str, each))) for each in combinations],
+        [
+            pytest.param(
+                *each,
+                id="-".join(map(str, each)),
+                marks=() if each[0] in KINDS else pytest.mark.slow,
+            )
+            for each in combinations
+        ],
     )
 
 

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.model import load_model_index
-from families.configs import CASES
+from families.configs import CASES, EVERY
 from pruning.outline import outline_model
 from pruning.sizes import size_report
 
@@ -19,7 +19,7 @@ def headers_of(model):
     return {entry.name: (entry.dtype, entry.shape) for entry in model.checkpoint.tensors.values()}
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", EVERY)
 def test_the_outline_of_every_family_is_its_checkpoint(built, tmp_path, case):
     path = built(case).paths["experts"]
     shutil.copy(path / "config.json", tmp_path)

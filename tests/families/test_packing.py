@@ -16,7 +16,7 @@ def documents():
     return [torch.randint(3, VOCAB, (length,), generator=source) for length in LENGTHS]
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", ["sdpa", pytest.param("eager", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_documents_are_kept_apart_or_packing_is_refused(case, attention):
     model = tiny_model(case).eval()

@@ -17,14 +17,11 @@ of layer 1 is never routed.
 """
 
 from fractions import Fraction as F
-from itertools import product
 from math import exp, sqrt
 
-import numpy as np
 import pytest
 from golden import definitions
 from golden.hand_model import EXPERTS, LAYERS, NUMBERS, saved, sequences
-from safetensors.torch import load_file
 
 from analysis.calibration.loading import CalibrationSettings
 from analysis.calibration.run import calibrate
@@ -331,45 +328,7 @@ def test_variants_are_sums_over_tokens(stats, exponents, gate):
         assert looked == pytest.approx(by_hand(criterion.name, gate), rel=1e-12)
 
 
-@pytest.mark.parametrize("gate", GATES)
-def test_mone_and_damage_are_their_definitions(stats, gate):
-    for name, looked in (
-        ("mone", looped(definitions.mone, gate)),
-        ("damage", looped(definitions.damage)),
-    ):
-        assert looked == pytest.approx(by_hand(name, gate), rel=1e-12)
-        close(score_experts(get_criterion(name), stats["routed"], gate), looked)
-
-
-def test_neurons_are_their_definitions(run):
-    looked = definitions.neurons(NUMBERS)
-    for place, name in enumerate(("heapr", "camera-p")):
-        numbers = [neuron[place] for pair in definitions.PAIRS for neuron in looked[pair]]
-        wanted = [float(x) for layer in NEURONS[name] for expert in layer for x in expert]
-        assert numbers == pytest.approx(wanted, rel=1e-12, abs=1e-20)
-        close(score_neurons(get_criterion(name), load_neuron_stats(run).table), numbers)
-        assert flat(APPLIED[name]) == pytest.approx(
-            [sum(neuron[place] for neuron in looked[pair]) for pair in definitions.PAIRS]
-        )
-
-
 @pytest.mark.parametrize("count", range(1, 17))
 def test_experts_on_paths_are_those_on_the_heaviest_of_all_paths(stats, count):
     found = score_experts(get_criterion(f"pathfinder:{count}"), stats["routed"], "applied")
     assert found.tolist() == list(definitions.on_paths(NUMBERS, count).values())
-
-
-def test_scores_of_weights_are_those_of_the_numbers_on_disk(path, stats):
-    tensors = load_file(path / "model.safetensors")
-    looked = {}
-    for layer, expert in product(LAYERS, range(EXPERTS)):
-        named = f"model.layers.{layer}.mlp.experts.{expert}"
-        parts = [tensors[f"{named}.{part}_proj.weight"].tolist() for part in ("gate", "up", "down")]
-        looked[layer, expert] = definitions.weight_scores(parts)
-        wanted = [float(x) for x in NEURONS["neuron-norms"][layer][expert]]
-        assert definitions.neuron_norms(*parts) == pytest.approx(wanted, rel=1e-15)
-    for name in ("aimer", "magnitude", "hoyer"):
-        numbers = [scores[name] for scores in looked.values()]
-        assert numbers == pytest.approx(flat(APPLIED[name]), rel=1e-12)
-        found = score_experts(get_criterion(name), stats["weights"], "applied")
-        np.testing.assert_allclose(found, numbers, rtol=1e-12)
