@@ -6,6 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -53,7 +54,8 @@ class DocumentFile(ABC):
                 )
 
 
-_Scan = Callable[[BinaryIO, int, str], Iterator[_Record]]
+_Scan = Callable[[BinaryIO, int, str], Iterator[_Record]]  # (file, first line, name)
+_Make = Callable[[_Record, str, Fields], Document]
 
 
 def _json_lines(file: BinaryIO, line: int, name: str) -> Iterator[_Record]:
@@ -97,17 +99,36 @@ def _paragraphs(file: BinaryIO, line: int, name: str) -> Iterator[_Record]:
         yield _Record(start, begun, bytes(parts))
 
 
+def _text_document(record: _Record, where: str, fields: Fields) -> Document:
+    """Plain text; blank lines separate documents."""
+    text = record.data.decode("utf-8")
+    return Document(text=text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def _json_document(record: _Record, where: str, fields: Fields) -> Document:
+    """A JSON object per line."""
+    try:
+        row = parse_json(record.data)
+    except ValueError as error:
+        reason = str(error).partition(": line ")[0]  # its line number is within this line
+        raise CorpusError(
+            f'{where} is not JSON: {reason}; each line is an object, as {{"text": "..."}}.'
+        ) from error
+    if not isinstance(row, dict):
+        raise CorpusError(f"{where} is not a JSON object.")
+    return row_document(row, where, fields)
+
+
 class _LineFile(DocumentFile):
-    """A file read sequentially, with a mark at every sixteenth document."""
+    """A file read sequentially by `scan`, with a mark at every sixteenth document."""
 
-    _scan: _Scan
-
-    def __init__(self, path: Path, fields: Fields) -> None:
+    def __init__(self, path: Path, fields: Fields, scan: _Scan, make: _Make) -> None:
         super().__init__(path, fields)
+        self._scan, self._make = scan, make
         self._starts, self._lines = array("q"), array("q")
         self._total = 0
         with path.open("rb") as file:
-            for record in self._scan(file, 1, path.name):
+            for record in scan(file, 1, path.name):
                 if self._total % _STRIDE == 0:
                     self._starts.append(record.start)
                     self._lines.append(record.line)
@@ -115,9 +136,6 @@ class _LineFile(DocumentFile):
 
     def __len__(self) -> int:
         return self._total
-
-    @abstractmethod
-    def _document(self, record: _Record) -> Document: ...
 
     def read(self, numbers: Sequence[int]) -> Iterator[Document]:
         with self._path.open("rb") as file:
@@ -127,36 +145,8 @@ class _LineFile(DocumentFile):
                 records = self._scan(file, self._lines[mark], self._path.name)
                 found = list(islice(records, beyond, beyond + 1))
                 self._check_unchanged(os.fstat(file.fileno()))
-                yield self._document(found[0])
-
-
-class _TextFile(_LineFile):
-    """Plain text; blank lines separate documents."""
-
-    _scan = staticmethod(_paragraphs)
-
-    def _document(self, record: _Record) -> Document:
-        text = record.data.decode("utf-8")
-        return Document(text=text.replace("\r\n", "\n").replace("\r", "\n"))
-
-
-class _JsonFile(_LineFile):
-    """A JSON object per line."""
-
-    _scan = staticmethod(_json_lines)
-
-    def _document(self, record: _Record) -> Document:
-        where = f"{self._path.name}, line {record.line}"
-        try:
-            row = parse_json(record.data)
-        except ValueError as error:
-            reason = str(error).partition(": line ")[0]  # its line number is within this line
-            raise CorpusError(
-                f'{where} is not JSON: {reason}; each line is an object, as {{"text": "..."}}.'
-            ) from error
-        if not isinstance(row, dict):
-            raise CorpusError(f"{where} is not a JSON object.")
-        return row_document(row, where, self._fields)
+                where = f"{self._path.name}, line {found[0].line}"
+                yield self._make(found[0], where, self._fields)
 
 
 class _ParquetFile(DocumentFile):
@@ -214,8 +204,8 @@ class _ParquetFile(DocumentFile):
 
 
 _OPENERS: Mapping[str, Callable[[Path, Fields], DocumentFile]] = {
-    ".txt": _TextFile,
-    ".jsonl": _JsonFile,
+    ".txt": partial(_LineFile, scan=_paragraphs, make=_text_document),
+    ".jsonl": partial(_LineFile, scan=_json_lines, make=_json_document),
     ".parquet": _ParquetFile,
 }
 SUFFIXES = tuple(_OPENERS)

@@ -55,12 +55,6 @@ class Criterion:
         return -score if self.prune_larger else score
 
     @property
-    def granularities(self) -> tuple[Granularity, ...]:
-        """What it ranks: whole experts, their neurons (atomic), or both."""
-        ranked: dict[Granularity, object] = {"expert": self.score, "atomic": self.neuron_score}
-        return tuple(name for name, score in ranked.items() if score is not None)
-
-    @property
     def is_constant(self) -> bool:
         """Whether it ranks nothing: (1, 0, 0) gives every routed expert the score 1."""
         return self.exponents == (1, 0, 0)

@@ -1,7 +1,7 @@
-"""The group `dense` in every family: each expert on each token, one by one, for each sample."""
+"""The groups `router` and `dense` in every family, against sums over single tokens and experts."""
 
 import math
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 import torch
@@ -12,7 +12,6 @@ from families.built import stock_load
 from families.configs import EVERY, VOCAB
 from families.physical import block_of, listening, router_of
 from families.plain import expert_output
-from families.test_router_group import plain_logits
 
 IDS = torch.randint(3, VOCAB, (2, 6), generator=torch.Generator().manual_seed(17))
 MASK = torch.ones(2, 6, dtype=torch.bool)
@@ -22,6 +21,14 @@ NUM_TOKENS = MASK.numel()
 SAMPLES = torch.tensor([[2], [3]]).expand(2, 6)
 # Some routers compute their logits in float32, whatever the model's dtype.
 ACCURACY = {"dense_activation": 1e-9, "dense_loss": 1e-9, "dense_probability": 1e-5}
+
+
+def plain_logits(router, hidden):
+    """The router's matrix times the hidden state: no bias that acts on the choice alone."""
+    weight = router.wg.weight if hasattr(router, "wg") else router.weight
+    logits = hidden.double() @ weight.detach().double().T
+    bias = dict(router.named_parameters(recurse=False)).get("bias")
+    return logits if bias is None else logits + bias.detach().double()
 
 
 def softmax(values):
@@ -34,50 +41,57 @@ def squares(vector):
 
 
 def plain_sums(model, case, layer, heard):
-    """Of each sample and expert: sums of ||f||, ||Y - f||^2 and the softmax, token by token."""
+    """Of each sample and expert: sums of ||f||, ||Y - f||^2 and the softmax; and the entropy."""
     router, experts = router_of(model, case, layer), block_of(model, case, layer).experts
     logits = plain_logits(router, heard.routed[layer][0][0].reshape(NUM_TOKENS, -1))
     (hidden, *_), output = heard.ran[layer]
     hidden, output = hidden.reshape(NUM_TOKENS, -1), output.reshape(NUM_TOKENS, -1)
-    sums = {name: [[0.0] * case.experts for _ in range(4)] for name in ACCURACY}
+    sums, entropy = {name: [[0.0] * case.experts for _ in range(4)] for name in ACCURACY}, 0.0
     for token in MASK.reshape(-1).nonzero()[:, 0].tolist():
         sample = 2 + token // 6
         shares = softmax(logits[token].tolist())
+        entropy -= sum(share * math.log(share) for share in shares)
         for expert in range(case.experts):
             f = expert_output(case.model_type, experts, expert, hidden[token])
             sums["dense_activation"][sample][expert] += math.sqrt(squares(f))
             sums["dense_loss"][sample][expert] += squares(output[token] - f)
             sums["dense_probability"][sample][expert] += shares[expert]
-    return sums
+    return sums, entropy
+
+
+def pairs(first, second, case):
+    """Counted pair by pair from what routers returned, token by token."""
+    counts = [[0] * case.experts for _ in range(case.experts)]
+    for token in MASK.reshape(-1).nonzero()[:, 0].tolist():
+        for expert, other in product(first[token], second[token]):
+            counts[expert][other] += 1
+    return counts
 
 
 @pytest.mark.parametrize("case", EVERY)
-def test_every_expert_on_every_token(built, case):
+def test_routers_and_every_expert_token_by_token(built, case):
     source = built(case)
     model, described = stock_load(case, source.paths["experts"])[0].double(), source.described()
-    sums = sums_of(described, ("dense",), num_samples=4)
+    sums = sums_of(described, ("router", "dense"), num_samples=4)
     with torch.no_grad(), listening(model, case) as heard, collecting(model, described, sums):
         batch_mask(MASK, None, SAMPLES)
         model(input_ids=IDS, attention_mask=MASK.long(), use_cache=False)
     for layer in case.sparse:
-        wanted = plain_sums(model, case, layer, heard)
+        wanted, entropy = plain_sums(model, case, layer, heard)
         for name, accuracy in ACCURACY.items():
             for sample in range(4):
                 found = sums.of(name, layer)[sample].tolist()
                 assert found == pytest.approx(wanted[name][sample], rel=accuracy)
         assert sums.of("dense_tokens", layer).tolist() == [0, 0, 6, 4]
+        totals = [sum(each) for each in zip(*wanted["dense_probability"], strict=True)]
+        assert sums.of("probabilities", layer).tolist() == pytest.approx(totals, rel=1e-5)
+        assert float(sums.of("entropy", layer)) == pytest.approx(entropy, rel=1e-5)
+        assert int(sums.of("tokens", layer)) == int(MASK.sum())
     routed = heard.routed.items()
     chosen = {layer: out[-1].reshape(NUM_TOKENS, -1).tolist() for layer, (_, out) in routed}
-    assert_transitions(sums, chosen, case)
-    assert sums.chosen == {}
-
-
-def assert_transitions(sums, chosen, case):
-    """Counted pair by pair from what each router returned, token by token."""
+    for layer, own in chosen.items():
+        assert sums.of("coactivation", layer).tolist() == pairs(own, own, case)
     for before, layer in pairwise(case.sparse):
-        counts = [[0] * case.experts for _ in range(case.experts)]
-        for token in MASK.reshape(-1).nonzero()[:, 0].tolist():
-            for expert in chosen[before][token]:
-                for after in chosen[layer][token]:
-                    counts[expert][after] += 1
-        assert sums.of("transitions", layer).tolist() == counts
+        counted = pairs(chosen[before], chosen[layer], case)
+        assert sums.of("transitions", layer).tolist() == counted
+    assert sums.chosen == {}

@@ -65,6 +65,6 @@ def _groups(criterion: Criterion) -> str:
 
 
 def _ranks(criterion: Criterion) -> str:
-    words = {"expert": "experts", "atomic": "neurons"}
-    ranked = ", ".join(words[each] for each in criterion.granularities)
+    scores = {"experts": criterion.score, "neurons": criterion.neuron_score}
+    ranked = ", ".join(name for name, score in scores.items() if score)
     return f"{ranked}; within a layer only" if criterion.within_layers else ranked
