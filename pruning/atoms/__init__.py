@@ -1,1 +1,1 @@
-"""Plans that remove neurons inside experts (atoms): chosen, masked, and written in three widths."""
+"""Plans that remove neurons inside experts (atomic experts of HEAPr): choice, mask and widths."""

@@ -1,6 +1,6 @@
-"""Which neurons go, as arrays: for tables and figures over the millions of neurons of a model.
+"""Pruned neurons as arrays, for tables and figures over the millions of neurons of a model.
 
-The same choice as `Contest` makes without constraints, without a list of ids.
+The choice is that of `Contest` without constraints, but without lists of ids.
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ NEURON_TABLE_COLUMNS = ("rank", "neuron", "saliency", "kept")
 
 @dataclass(frozen=True, eq=False)
 class NeuronField:
-    """A saliency for every neuron of a model, in order of layer, expert and neuron."""
+    """A saliency for every neuron of a model, ordered by layer, expert and neuron."""
 
-    # Layers, experts: (experts,) whose neurons these are, in that order.
-    layers: IntArray
-    experts: IntArray
-    widths: IntArray  # (experts,) how many neurons each has
+    layers: IntArray  # (experts,) decoder index
+    experts: IntArray  # (experts,) id
+    widths: IntArray  # (experts,) neurons
     saliency: FloatArray  # (neurons,) higher = keep
 
     @property
@@ -40,7 +39,7 @@ class NeuronField:
         return np.repeat(np.arange(len(self.widths)), self.widths)
 
     def pools(self, scope: AtomScope) -> IntArray:
-        """Sizes of the groups whose neurons compete with each other; they follow one another."""
+        """Sizes of the consecutive groups whose neurons compete with each other."""
         if scope is AtomScope.EXPERT:
             return self.widths
         if scope is AtomScope.GLOBAL:
@@ -48,7 +47,7 @@ class NeuronField:
         return np.array([self.widths[self.layers == n].sum() for n in np.unique(self.layers)])
 
     def ranks(self, scope: AtomScope) -> NDArray[np.int32]:
-        """(neurons,) place within the pool, 0 first to keep; ties keep the lower place."""
+        """(neurons,) rank within the pool, 0 = first to keep; ties keep the earlier neuron."""
         ranks = np.empty(len(self.saliency), dtype=np.int32)
         start = 0
         for size in self.pools(scope).tolist():
@@ -57,17 +56,9 @@ class NeuronField:
             start += size
         return ranks
 
-    def of_expert(self, layer: int, expert: int) -> slice:
-        """Where the neurons of an expert stand."""
-        (found,) = np.nonzero((self.layers == layer) & (self.experts == expert))
-        if not len(found):
-            raise KeyError((layer, expert))
-        start = int(self.widths[: found[0]].sum())
-        return slice(start, start + int(self.widths[found[0]]))
-
 
 def field_of(scores: NeuronScores) -> NeuronField:
-    """The same numbers, layer -> for each expert, a saliency for each neuron, in one array."""
+    """Scores by layer and expert as one array."""
     owners = [(layer, expert) for layer in sorted(scores) for expert in range(len(scores[layer]))]
     parts = [scores[layer][expert] for layer, expert in owners]
     layers, experts = np.array(owners, dtype=np.int64).T
@@ -78,9 +69,9 @@ def field_of(scores: NeuronScores) -> NeuronField:
 def pruned_neurons(
     ranks: NDArray[np.int32], pools: Sequence[int] | IntArray, sparsity: Fraction
 ) -> BoolArray:
-    """(neurons,): True where the neuron goes; floor(sparsity * size) of every pool.
+    """(neurons,) True where the neuron is pruned: floor(sparsity * size) of every pool.
 
-    `ranks` are places within the pool, see `NeuronField.ranks`; `pools` are sizes, in order.
+    See `NeuronField.ranks` and `NeuronField.pools`.
     """
     sizes = np.asarray(pools, dtype=np.int64)
     stay = sizes - np.array([num_removed(int(size), sparsity) for size in sizes])
@@ -88,20 +79,20 @@ def pruned_neurons(
 
 
 def expert_shares(field: NeuronField, pruned: BoolArray) -> pd.DataFrame:
-    """Table of SHARE_COLUMNS, one row an expert: how much of it stays."""
+    """Table of SHARE_COLUMNS, one row per expert: the share of it that stays."""
     gone = np.bincount(field.owner[pruned], minlength=len(field.widths))
     stay = field.widths - gone
-    # An expert without neurons loses none.
+    # An expert without neurons counts as kept.
     share = np.where(field.widths > 0, stay / np.maximum(field.widths, 1), 1.0)
     columns = (field.layers, field.experts, field.widths, gone, share)
     return pd.DataFrame(dict(zip(SHARE_COLUMNS, columns, strict=True)))
 
 
 def layer_cuts(field: NeuronField, pruned: BoolArray) -> pd.DataFrame:
-    """Table of CUT_COLUMNS, one row a layer: where its cut lies.
+    """Table of CUT_COLUMNS, one row per layer.
 
-    `cut` is the highest saliency that goes in the layer, missing where none goes; where neurons
-    compete within each expert, higher ones may go in one expert than stay in another. `zeros` are
+    `cut` is the highest pruned saliency of the layer, missing if nothing is pruned. Where neurons
+    compete within each expert, an expert may prune higher ones than another keeps. `zeros` counts
     neurons of saliency 0, which a logarithmic scale cannot show.
     """
     rows = []
@@ -116,8 +107,8 @@ def layer_cuts(field: NeuronField, pruned: BoolArray) -> pd.DataFrame:
 def saliency_histogram(field: NeuronField, pruned: BoolArray, bins: int = 48) -> pd.DataFrame:
     """Table of HISTOGRAM_COLUMNS: neurons of each layer by saliency, in equal steps of its log10.
 
-    `low` and `high` bound the step, both saliencies; `kept` and `pruned` count neurons. Those of
-    saliency 0 or less are left out. Empty where no neuron has more.
+    `low` and `high` are the saliencies that bound the step; `kept` and `pruned` count neurons.
+    Neurons of saliency 0 or less are left out.
     """
     shown = field.saliency > 0
     if not shown.any():
@@ -136,8 +127,12 @@ def saliency_histogram(field: NeuronField, pruned: BoolArray, bins: int = 48) ->
 
 
 def neurons_of(field: NeuronField, pruned: BoolArray, layer: int, expert: int) -> pd.DataFrame:
-    """Table of NEURON_TABLE_COLUMNS of one expert, first to keep on top; rank counts from 0."""
-    where = field.of_expert(layer, expert)
+    """Table of NEURON_TABLE_COLUMNS of one expert, first to keep on top; ranks count from 0."""
+    (found,) = np.nonzero((field.layers == layer) & (field.experts == expert))
+    if not len(found):
+        raise KeyError((layer, expert))
+    start = int(field.widths[: found[0]].sum())
+    where = slice(start, start + int(field.widths[found[0]]))
     values, gone = field.saliency[where], pruned[where]
     order = np.argsort(-values, kind="stable")
     columns = (np.arange(len(values)), order, values[order], ~gone[order])
@@ -145,10 +140,10 @@ def neurons_of(field: NeuronField, pruned: BoolArray, layer: int, expert: int) -
 
 
 def pool_overlap(first: BoolArray, second: BoolArray, pools: Sequence[int] | IntArray) -> float:
-    """Mean over pools of |A & B| / |A|, as of experts over layers; NaN when nothing is pruned.
+    """Mean over pools of |A & B| / |A|, as for experts over layers; NaN when nothing is pruned.
 
-    Neurons that compete over all layers are one pool: of a single layer one text may remove more
-    than another. Within a pool both remove equally many, so the order of the two does not matter.
+    Neurons that compete over all layers are one pool, because two corpora may prune different
+    numbers in a layer. In a pool both prune equally many, so the measure is symmetric.
     """
     sizes = np.asarray(pools, dtype=np.int64)
     pool = np.repeat(np.arange(len(sizes)), sizes)
@@ -159,9 +154,9 @@ def pool_overlap(first: BoolArray, second: BoolArray, pools: Sequence[int] | Int
 
 
 def pool_chance(pools: Sequence[int] | IntArray, sparsity: Fraction) -> float:
-    """Expected overlap of two random choices: mean over the pools that lose neurons of their share.
+    """Expected overlap of two random choices: the mean share that goes, over pools that lose any.
 
-    NaN where none does.
+    NaN when nothing is pruned.
     """
     sizes = np.asarray(pools, dtype=np.int64)
     gone = np.array([num_removed(int(size), sparsity) for size in sizes])

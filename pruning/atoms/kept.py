@@ -1,4 +1,4 @@
-"""The atoms that stay, as a plan holds them: checked, put in order, read from JSON."""
+"""The neurons that a plan keeps: validated, ordered, to and from JSON."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,12 +11,12 @@ from analysis.model import MoEModel
 from analysis.widths import expert_widths, quantised_role
 from pruning.constraints import MOST_DIGITS
 
-# Decoder index -> id of an expert -> ids of its neurons that stay, ascending.
+# Decoder index -> expert -> ids of the neurons that stay, ascending.
 KeptAtoms = Mapping[int, Mapping[int, tuple[int, ...]]]
 
 
 def ordered_atoms(atoms: Mapping[int, Mapping[int, Sequence[int]]]) -> KeptAtoms:
-    """The same atoms, read-only and with ids in order."""
+    """A validated read-only copy, ordered by layer and expert."""
     result = {}
     for layer in sorted(atoms):
         for expert, ids in atoms[layer].items():
@@ -38,7 +38,7 @@ def ordered_atoms(atoms: Mapping[int, Mapping[int, Sequence[int]]]) -> KeptAtoms
 
 
 def atoms_from_json(raw: object) -> KeptAtoms:
-    """The value of `kept_atoms`: `{"<layer>": {"<expert>": [ids]}}`."""
+    """Parse `kept_atoms` of a plan: `{"<layer>": {"<expert>": [ids]}}`."""
     if not isinstance(raw, Mapping):
         raise PlanError("The plan has no 'kept_atoms': layer -> expert -> ids of its neurons.")
     atoms: dict[int, dict[int, tuple[int, ...]]] = {}
@@ -72,7 +72,7 @@ def atoms_to_json(atoms: KeptAtoms) -> dict[str, dict[str, list[int]]]:
 
 
 def atoms_text(raw: Mapping[str, Mapping[str, Sequence[int]]]) -> str:
-    """`kept_atoms` as the text of a JSON object, one line for each expert."""
+    """`kept_atoms` as a JSON object with one line per expert."""
     layers = []
     for layer, experts in raw.items():
         lines = ",\n".join(
@@ -84,7 +84,7 @@ def atoms_text(raw: Mapping[str, Mapping[str, Sequence[int]]]) -> str:
 
 
 def check_cuttable(model: MoEModel) -> None:
-    """Refuse a model out of whose experts no neurons can be cut."""
+    """Refuse a model whose experts are quantised: no neurons can be cut out of them."""
     if role := quantised_role(model):
         raise PlanError(
             f"The experts of {model.name} are quantised (they have {role}), and neurons cannot be "
@@ -93,9 +93,9 @@ def check_cuttable(model: MoEModel) -> None:
 
 
 def fit_atoms(atoms: KeptAtoms, kept: Mapping[int, Sequence[int]], model: MoEModel) -> KeptAtoms:
-    """The atoms, checked against a model; experts that keep all of theirs are left out.
+    """The atoms, checked against a model, without experts that keep all of theirs.
 
-    `kept` are the experts that stay, of every layer.
+    `kept` are the experts that stay in every layer.
     """
     if atoms:
         check_cuttable(model)
@@ -130,14 +130,14 @@ def fit_atoms(atoms: KeptAtoms, kept: Mapping[int, Sequence[int]], model: MoEMod
 
 
 def atoms_of(atoms: KeptAtoms, layer: int, expert: int, width: int) -> tuple[int, ...] | range:
-    """The atoms of one expert that stay; all of them where the plan does not name it."""
+    """The neurons that an expert keeps; all if the plan does not name it."""
     return atoms.get(layer, {}).get(expert, range(width))
 
 
 def kept_widths(
     atoms: KeptAtoms, kept: Mapping[int, Sequence[int]], model: MoEModel
 ) -> dict[int, dict[int, int]]:
-    """Layer -> expert that stays -> neurons that it keeps; `kept` are those of every layer."""
+    """Layer -> expert that stays -> neurons it keeps; `kept` are the experts of every layer."""
     widths = expert_widths(model)
     return {
         layer: {e: len(atoms_of(atoms, layer, e, widths[layer][e])) for e in ids}
@@ -148,6 +148,6 @@ def kept_widths(
 def count_atoms(
     atoms: KeptAtoms, kept: Mapping[int, Sequence[int]], model: MoEModel
 ) -> tuple[int, int]:
-    """Neurons of all experts that stay, and that there are; arguments as of `kept_widths`."""
+    """Neurons that stay, and neurons there are, in all experts; arguments as in `kept_widths`."""
     stay = sum(sum(experts.values()) for experts in kept_widths(atoms, kept, model).values())
     return stay, sum(map(sum, expert_widths(model).values()))

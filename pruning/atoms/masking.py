@@ -1,8 +1,8 @@
-"""Neurons of a loaded model's experts, silenced while its experts run.
+"""Masks neurons of a loaded model's experts while the experts run.
 
 A neuron adds a_c * w_c to its expert's output, w_c its column of down. With w_c = 0 it adds exactly
-zero, whatever the activation and the biases are, so down alone needs to be touched. The masked
-matrix lives for one call: no weight is changed, and offloaded weights are there only then.
+zero, whatever the activation and the biases, so masking down is enough. The masked matrix lives for
+one call: no weight changes, and offloaded weights are present only during the call.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,13 +20,11 @@ _DOWN = "down_proj"
 def neuron_mask(
     experts: nn.Module, layer: int, atoms: Mapping[int, Sequence[int]], *, is_transposed: bool
 ) -> torch.Tensor:
-    """What goes of an experts module: booleans that broadcast to its stacked down projection.
+    """Booleans that broadcast to the module's stacked down projection, True where pruned.
 
-    Args:
-        experts: the module that holds the stacked projections; they may be on the meta device.
-        layer: its decoder index, for messages.
-        atoms: expert -> neurons that stay; experts that are absent keep all.
-        is_transposed: down is (experts, width, hidden) instead of (experts, hidden, width).
+    The weights may be on the meta device. `layer` is the decoder index, for messages; `atoms` maps
+    an expert to the neurons that stay, all where it is absent. `is_transposed`: down is (experts,
+    width, hidden) instead of (experts, hidden, width).
     """
     shape = experts.get_parameter(_DOWN).shape
     count, width = shape[0], shape[1 if is_transposed else 2]
@@ -47,7 +45,7 @@ def atoms_masked(experts: nn.Module, gone: torch.Tensor) -> Iterator[None]:
     """Inside the block, the module's down projection has zeros where `gone` is true."""
     held: dict[str, Any] = experts._parameters
     down = held[_DOWN]
-    # Filling keeps the graph, so a gradient reaches the neurons that stay.
+    # masked_fill keeps the graph, so gradients reach the neurons that stay.
     held[_DOWN] = down.masked_fill(gone.to(down.device), 0)
     try:
         yield

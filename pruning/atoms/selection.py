@@ -1,4 +1,4 @@
-"""Which neurons stay: the most salient, within each expert, within each layer, or of all layers."""
+"""Which neurons stay: the most salient of each expert, of each layer, or of the whole model."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -18,15 +18,15 @@ from pruning.constraints import Room
 
 
 class AtomScope(StrEnum):
-    """Among which neurons a budget is spent."""
+    """Which neurons compete for a budget."""
 
-    EXPERT = "expert"  # the same number in every expert: fills one width without zeros
+    EXPERT = "expert"  # the same number in every expert: one width, no zeros
     LAYER = "layer"  # HEAPr-L
     GLOBAL = "global"  # HEAPr-G
 
 
 def parse_scope(text: str) -> AtomScope:
-    """A scope by name."""
+    """The scope of this name."""
     known = [str(scope) for scope in AtomScope]
     if text not in known:
         raise PlanError(unknown_name("scope of a budget of neurons", text, known))
@@ -34,7 +34,7 @@ def parse_scope(text: str) -> AtomScope:
 
 
 def pools_of(rooms: Mapping[ExpertKey, Room], scope: AtomScope) -> list[tuple[ExpertKey, ...]]:
-    """Experts whose neurons compete with each other, in order of layer and id."""
+    """Groups of experts whose neurons compete with each other, by layer and id."""
     keys = list(rooms)
     if scope is AtomScope.GLOBAL:
         return [tuple(keys)]
@@ -46,17 +46,16 @@ def pools_of(rooms: Mapping[ExpertKey, Room], scope: AtomScope) -> list[tuple[Ex
 
 @dataclass(frozen=True, eq=False)
 class Contest:
-    """Neurons that compete for their places: the least salient go first.
+    """Neurons that compete to stay: the least salient go first.
 
-    Ties keep the lower layer, then the lower expert, then the lower neuron. Neurons of an expert go
-    in steps of its room, those of a step together; an expert may lose all.
+    Ties keep the lower layer, then the lower expert, then the lower neuron. An expert loses neurons
+    in steps of its room, all of a step together, and may lose all.
     """
 
-    saliency: NeuronScores  # layer -> for each expert, a number for each neuron; higher stays
-    # How many each expert may lose, see `atom_rooms`.
-    rooms: Mapping[ExpertKey, Room] = field(repr=False)
-    scope: AtomScope  # who competes with whom
-    # How many neurons each pool loses of a budget.
+    saliency: NeuronScores  # layer -> expert -> (neurons,) higher = keep
+    rooms: Mapping[ExpertKey, Room] = field(repr=False)  # see `atom_rooms`
+    scope: AtomScope  # which neurons compete
+    # How many neurons of a budget each pool loses.
     spread: Callable[[Sequence[Pool], Budget], Sequence[int]] = shares_of
 
     def __post_init__(self) -> None:
@@ -70,17 +69,17 @@ class Contest:
 
     @cached_property
     def pools(self) -> list[Pool]:
-        """What those who compete can lose together."""
+        """The groups that compete, and what each may lose."""
         return [pool_of([self.rooms[key] for key in keys]) for keys in self._members]
 
     @property
     def size(self) -> int:
-        """Neurons that compete, all pools together."""
+        """Neurons of all pools."""
         return sum(room.size for room in self.rooms.values())
 
     @cached_property
     def _queues(self) -> list[NDArray[np.intp]]:
-        """For each pool, whose turn it is to lose a step: positions of its experts."""
+        """For each pool, the positions of its experts in the order in which they lose a step."""
         return [self._queue(keys) for keys in self._members]
 
     def _queue(self, keys: Sequence[ExpertKey]) -> NDArray[np.intp]:
@@ -88,13 +87,13 @@ class Contest:
         lengths = [len(each) for each in costs]
         owner = np.repeat(np.arange(len(keys)), lengths)
         turn = np.concatenate([np.arange(length) for length in lengths])
-        # Within an expert costs never fall, so the cheapest of all come in order. Of equal ones
-        # the later expert loses first.
+        # Within an expert costs ascend, so sorting keeps its steps in order. Of equal costs the
+        # later expert loses first.
         return owner[np.lexsort((turn, -owner, np.concatenate(costs)))]
 
     @property
     def order_digest(self) -> str:
-        """SHA-256 of the order in which neurons go, whatever the budget."""
+        """SHA-256 of the order in which neurons go, which does not depend on the budget."""
         sha = hashlib.sha256(repr(self._members).encode())
         for keys, queue in zip(self._members, self._queues, strict=True):
             sha.update(queue.astype("<i4").tobytes())
@@ -105,7 +104,7 @@ class Contest:
         return sha.hexdigest()
 
     def removed(self, budget: Budget) -> dict[ExpertKey, int]:
-        """How many neurons each expert loses; they sum to the budget."""
+        """Neurons that each expert loses; they sum to the budget."""
         gone: dict[ExpertKey, int] = {}
         shares = self.spread(self.pools, budget)
         for keys, share, queue in zip(self._members, shares, self._queues, strict=True):
@@ -118,9 +117,9 @@ class Contest:
     def kept(
         self, removed: Mapping[ExpertKey, int], experts: Mapping[int, Sequence[int]] | None = None
     ) -> KeptAtoms:
-        """The neurons that stay, of every expert that loses some.
+        """The neurons that stay in every expert that loses some.
 
-        `experts` are those that stay, of layers that lose whole ones; the others are left out.
+        `experts` are those that stay in layers that lose whole experts; the others are left out.
         """
         stays = {layer: frozenset(ids) for layer, ids in (experts or {}).items()}
         kept: dict[int, dict[int, tuple[int, ...]]] = {}
@@ -134,8 +133,8 @@ class Contest:
 
 
 def _step_costs(values: NDArray[np.float64], room: Room) -> NDArray[np.float64]:
-    """Saliency lost by each further step of an expert, from its least removal to its most."""
+    """Saliency lost with each further step of an expert, between its least and its most removal."""
     ascending = np.sort(values)[room.least : room.most]
-    # Sums of as many addends in the same order, each no smaller: rounding keeps them in order.
+    # Equally many addends in the same order, none smaller: rounding keeps the sums in order.
     costs: NDArray[np.float64] = ascending.reshape(-1, room.step).sum(axis=1)
     return costs

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from fractions import Fraction
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -23,8 +20,7 @@ from pruning.budget import Budget, SizeTarget
 from pruning.plan import PruningPlan, fit_plan
 from pruning.sizes import tensors_of
 
-# Layer -> expert that stays -> neurons that it keeps.
-KeptWidths = Mapping[int, Mapping[int, int]]
+KeptWidths = Mapping[int, Mapping[int, int]]  # layer -> expert that stays -> neurons it keeps
 ATOM_SIZE_COLUMNS = (
     *("mode", "refused", "params", "disk", "loaded_params", "loaded", "active", "expert_flops"),
 )
@@ -32,16 +28,16 @@ PLAN_ALONE = "plan"
 
 
 class AtomSizer:
-    """Sizes of plans of neurons, of a model whose experts are not quantised.
+    """Sizes of plans of neurons for a model whose experts are not quantised.
 
-    A size is (2,): bytes in the dtypes on disk, headers not counted, and parameters.
+    A size is (2,): bytes in the dtypes on disk without headers, and parameters.
     """
 
     def __init__(self, model: MoEModel) -> None:
         self.model, self.shapes, self.tensors = model, expert_shapes(model), tensors_of(model)
 
     def stored(self, kept: KeptWidths, choice: WidthChoice | None = None) -> IntArray:
-        """Size on disk and in memory, (2, 2); without a choice only neurons that stay count."""
+        """(2, 2): size on disk and in memory; without a choice, of the kept neurons alone."""
         if choice is None:
             return np.stack([self._with(kept, None)] * 2)
         built = self._built(kept, choice)
@@ -50,7 +46,7 @@ class AtomSizer:
         return np.stack([self._with(on_disk, built), self._with(loaded, built)])
 
     def experts(self, widths: KeptWidths) -> IntArray:
-        """Size of routed experts of these widths."""
+        """Size of the routed experts of these widths."""
         size = np.zeros(2, np.int64)
         for layer, experts in widths.items():
             size += self.shapes[layer].size(len(experts), sum(experts.values()))
@@ -59,16 +55,16 @@ class AtomSizer:
     def row(self, kept: KeptWidths, choice: WidthChoice) -> tuple[object, ...]:
         """A width mode as a row of ATOM_SIZE_COLUMNS."""
         try:
-            stored = self.stored(kept, choice)
+            stored, built = self.stored(kept, choice), self._built(kept, choice)
         except PlanError as error:
             return (str(choice.mode), str(error), *[None] * 6)
-        loaded = _filled(kept, self._built(kept, choice))
-        # Whichever experts a token is routed to, those of a layer are equally wide.
+        loaded = _filled(kept, built)
+        # All experts of a layer are equally wide, so any top_k of them stand for those chosen.
         chosen = {
             layer.index: dict(list(loaded[layer.index].items())[: layer.top_k])
             for layer in self.model.layers
         }
-        active = self.used(loaded, self._built(kept, choice)) + self.experts(chosen)
+        active = self.used(loaded, built) + self.experts(chosen)
         flops = 2 * sum(
             self.shapes[layer].neuron_weights * sum(experts.values())
             for layer, experts in chosen.items()
@@ -76,7 +72,7 @@ class AtomSizer:
         return (str(choice.mode), "", *_numbers(stored), int(active[1]), flops)
 
     def used(self, widths: KeptWidths, built: LoadedWidths | None = None) -> IntArray:
-        """Size of all that a token of text uses besides experts, which have these widths."""
+        """Size of what a text token uses besides the experts, which have these widths."""
         return self._trunk(widths, built) - self.experts(widths) - self.tensors.towers
 
     def _built(self, kept: KeptWidths, choice: WidthChoice) -> LoadedWidths:
@@ -84,7 +80,7 @@ class AtomSizer:
         return loaded_as(self.model, needed, choice)
 
     def _with(self, widths: KeptWidths, built: LoadedWidths | None) -> IntArray:
-        """Size with experts of these widths and all other weights."""
+        """Size of the model with experts of these widths."""
         size, tensors = self._trunk(widths, built), self.tensors
         count = max(map(len, widths.values()))
         same_count = all(layer.num_experts == count for layer in self.model.layers)
@@ -114,21 +110,19 @@ def atom_sizes(
     multiple_of: int = DEFAULT_MULTIPLE,
     routing: Routing | None = None,
 ) -> pd.DataFrame:
-    """Table of ATOM_SIZE_COLUMNS: the plan alone, then a row for each width mode.
+    """Table of ATOM_SIZE_COLUMNS: the plan alone, then one row per width mode.
 
-    `params` and `disk` (bytes) are what lies on disk without headers of files, `loaded_params` and
-    `loaded` what is in memory. `active` parameters and `expert_flops` are those of one token: of
-    the plan alone by how often each expert is chosen (see `active_experts`), in a mode as it is
-    computed, zeros included. `refused` says why a mode is not possible; the rest is then missing.
+    `params` and `disk` (bytes without file headers) are on disk, `loaded_params` and `loaded` in
+    memory. `active` parameters and `expert_flops` are per token: of the plan alone by how often
+    experts are chosen (see `active_experts`), of a mode as computed, zeros included. `refused` says
+    why a mode is impossible; all else is then missing.
     """
     complete, sizer = fit_plan(plan, model), AtomSizer(model)
     widths = kept_widths(complete.kept_atoms, complete.kept, model)
     active = active_experts(model, complete, routing)
     alone = sizer.stored(widths)
-    outside = int(sizer.used(widths)[1])
-    rows: list[tuple[object, ...]] = [
-        (PLAN_ALONE, "", *_numbers(alone), outside + active.params, active.flops)
-    ]
+    used = int(sizer.used(widths)[1]) + active.params
+    rows: list[tuple[object, ...]] = [(PLAN_ALONE, "", *_numbers(alone), used, active.flops)]
     rows += [sizer.row(widths, WidthChoice(mode, multiple_of)) for mode in WidthMode]
     table = pd.DataFrame(rows, columns=list(ATOM_SIZE_COLUMNS))
     return table.astype(dict.fromkeys(ATOM_SIZE_COLUMNS[2:], "Int64"))
@@ -145,71 +139,42 @@ def atom_size_budget(
     choice: WidthChoice | None = None,
     experts: Mapping[int, Sequence[int]] | None = None,
 ) -> Budget:
-    """The smallest B that meets the target; `experts` stay, of layers that lose whole ones.
+    """The smallest B that meets the target; `experts` stay in layers that lose whole experts.
 
-    On disk, zeros that fill experts up in the width mode `choice` count as well. Of a share of the
-    parameters (HEAPr, its Fig. 2) they do not: the model's parameters are all numbers in all
-    tensors of the checkpoint, embeddings, attention, dense layers, routers, shared experts and
-    prediction heads included; what is taken are the rows and columns of the neurons that go, with
-    their entries of biases, and whole experts that are dropped with their rows of the router.
+    A size on disk includes the zeros that fill up experts in the width mode `choice`. A share of
+    the parameters (HEAPr, Fig. 2) does not: it is of all numbers in all tensors of the checkpoint,
+    including embeddings, attention, dense layers, routers, shared experts and prediction heads.
+    Removed neurons take their rows, columns and bias entries, dropped experts their router rows.
     """
     stored = None if target.kind == "params" else choice or WidthChoice()
+    # The bytes of a head that an export copies are among those stored.
+    copied = sizer.tensors.own_head * (0, 1) if stored else 0
+    totals = reachable_totals(contest.pools)
 
-    # Of the head that an export copies, its bytes are among the stored ones.
-    copied = sizer.tensors.own_head * (0, 1) if target.kind != "params" else 0
+    def size_after(total: int) -> int:
+        removed = contest.removed(Budget(total, "size", ""))
+        left = widths_left(contest, removed, experts or {})
+        return target.measure(sizer.stored(left, stored)[0] + copied)
 
-    def size(widths: KeptWidths) -> int:
-        return target.measure(sizer.stored(widths, stored)[0] + copied)
-
-    whole, ladder = target.measure(sizer.tensors.whole), _Ladder(contest, experts or {}, size)
+    whole, smallest = target.measure(sizer.tensors.whole), size_after(totals[-1])
     most = target.most(whole, sizer.model.name)
-    words = "" if stored is None else f", {stored.mode}"
-    if ladder.smallest > most:
-        can_go = f"{ladder.totals[-1]} of {contest.size} neurons"
-        if stored is not None:
-            can_go = f"in the width mode {stored.mode} {can_go}"
-        raise target.refusal(sizer.model.name, ladder.smallest, whole, can_go)
-    return target.budget(ladder.first(most), words=words)
-
-
-@dataclass(frozen=True, eq=False)
-class _Ladder:
-    """Sizes after ever more neurons are gone; `stays` as in `widths_left`."""
-
-    contest: Contest
-    stays: Mapping[int, Sequence[int]]
-    size: Callable[[KeptWidths], int]
-
-    @property
-    def totals(self) -> range:
-        """Every B that can be spent."""
-        return reachable_totals(self.contest.pools)
-
-    def after(self, total: int) -> int:
-        """The size when so many neurons are gone."""
-        removed = self.contest.removed(Budget(total, "size", ""))
-        return self.size(widths_left(self.contest, removed, self.stays))
-
-    @cached_property
-    def smallest(self) -> int:
-        """The size when all that can go are gone."""
-        return self.after(self.totals[-1])
-
-    def first(self, most: Fraction) -> int:
-        """The smallest B that leaves at most so much; the largest must."""
-        fits = bisect_left(self.totals, True, key=lambda total: self.after(total) <= most)
-        # Where experts of a pool are not equally wide, largest remainders may widen one again.
-        while self.after(self.totals[fits]) > most:
-            fits += 1
-        return self.totals[fits]
+    if smallest > most:
+        can_go = f"{totals[-1]} of {contest.size} neurons"
+        can_go = f"in the width mode {stored.mode} {can_go}" if stored else can_go
+        raise target.refusal(sizer.model.name, smallest, whole, can_go)
+    first = bisect_left(totals, True, key=lambda total: size_after(total) <= most)
+    # Where experts of a pool differ in width, largest remainders may widen one again.
+    while size_after(totals[first]) > most:
+        first += 1
+    return target.budget(totals[first], words=f", {stored.mode}" if stored else "")
 
 
 def widths_left(
     contest: Contest, removed: Mapping[ExpertKey, int], stays: Mapping[int, Sequence[int]]
 ) -> dict[int, dict[int, int]]:
-    """Layer -> expert that stays -> neurons that it keeps.
+    """Layer -> expert that stays -> neurons it keeps, after `Contest.removed`.
 
-    `removed` is of `Contest.removed`; `stays` are experts, of layers that lose whole ones.
+    `stays` are the experts that stay in layers that lose whole experts.
     """
     left: dict[int, dict[int, int]] = {}
     for (layer, expert), gone in removed.items():

@@ -1,9 +1,9 @@
-"""Widths of the experts that an export writes, and of those that a loaded model has.
+"""Widths of experts in an export, on disk and when loaded.
 
-transformers computes the experts of a layer with one width. What has fewer neurons is filled up
-with neurons that are all zero: they add exactly nothing, so every mode computes what the plan says.
-Filling up with the next-best neurons instead would write a model that the plan does not describe;
-whoever wants those keeps them in the plan, see `Contest`.
+transformers computes all experts of a layer with one width. Narrower ones are padded with neurons
+that are all zero: they add exactly nothing, so every mode computes what the plan says. Padding with
+the next-best neurons would write a model that the plan does not describe; to keep those, put them
+into the plan, see `Contest`.
 """
 
 from collections.abc import Mapping
@@ -23,20 +23,19 @@ DEFAULT_MULTIPLE = 8  # 16 bytes of bfloat16, which grouped matrix products need
 
 
 class WidthMode(StrEnum):
-    """How an export stores experts that have lost different numbers of neurons."""
+    """How an export stores experts that lost different numbers of neurons."""
 
-    UNIFORM = "uniform"  # one width for the whole model; every reader takes it
-    PER_LAYER = "per-layer"  # one width a layer
-    RAGGED = "ragged"  # each expert its own on disk, one width a layer when loaded
+    UNIFORM = "uniform"  # one width for the whole model; every engine reads it
+    PER_LAYER = "per-layer"  # one width per layer
+    RAGGED = "ragged"  # one width per expert on disk, one per layer when loaded
 
 
 @dataclass(frozen=True, slots=True)
 class WidthChoice:
-    """How widths are to be stored."""
+    """How to store widths."""
 
     mode: WidthMode = WidthMode.UNIFORM
-    # Widths of loaded experts are rounded up to a multiple of this, but never above the width that
-    # they had.
+    # Loaded widths are rounded up to a multiple of this, but never above the original width.
     multiple_of: int = DEFAULT_MULTIPLE
 
     def __post_init__(self) -> None:
@@ -57,18 +56,16 @@ class WidthChoice:
 class WidthPlan:
     """The widths of an export."""
 
-    choice: WidthChoice  # how they are stored
-    atoms: KeptAtoms = field(hash=False)  # neurons that stay of the experts that lose some
-    # Width of every expert of the source, by layer.
-    source: Mapping[int, tuple[int, ...]] = field(hash=False)
-    loaded: Mapping[int, int] = field(hash=False)  # width that each sparse layer is built with
-    scalar: int  # the configuration's one width; changed in the mode `uniform` only
-    # Number of shared experts where their width is tied to the routed ones' and changes with it;
-    # None where it stays.
+    choice: WidthChoice
+    atoms: KeptAtoms = field(hash=False)  # neurons that stay in experts that lose some
+    source: Mapping[int, tuple[int, ...]] = field(hash=False)  # layer -> width of every expert
+    loaded: Mapping[int, int] = field(hash=False)  # sparse layer -> width it is built with
+    scalar: int  # the configuration's one width; only mode `uniform` changes it
+    # Number of shared experts if their width is tied to that of the routed ones; None: unchanged.
     shared: int | None = None
 
     def kept(self, layer: int, expert: int) -> tuple[int, ...] | range:
-        """Neurons of an expert that stay."""
+        """Neurons that an expert keeps."""
         return atoms_of(self.atoms, layer, expert, self.source[layer][expert])
 
     def written(self, layer: int, expert: int) -> int:
@@ -83,7 +80,7 @@ def plan_widths(
 ) -> WidthPlan | None:
     """The widths of an export; None for a plan of whole experts, which changes no width.
 
-    The plan is complete, see `fit_plan`; by default there is one width for the whole model.
+    The plan is complete, see `fit_plan`; the default is one width for the whole model.
     """
     if plan.granularity != ATOMIC_GRANULARITY:
         if choice is not None:
@@ -93,7 +90,7 @@ def plan_widths(
             )
         return None
     if not plan.kept_atoms and quantised_role(model):
-        return None  # whose shapes do not say how wide experts are
+        return None  # quantised shapes do not give the width
     choice = choice or WidthChoice()
     source = expert_widths(model)
     needed = {
@@ -106,7 +103,7 @@ def plan_widths(
 
 @dataclass(frozen=True)
 class LoadedWidths:
-    """Widths that an export is built with; see `WidthPlan` for `scalar` and `shared`."""
+    """Widths with which an export is loaded; see `WidthPlan` for `scalar` and `shared`."""
 
     widths: Mapping[int, int] = field(hash=False)
     scalar: int
@@ -114,7 +111,7 @@ class LoadedWidths:
 
 
 def loaded_as(model: MoEModel, needed: Mapping[int, int], choice: WidthChoice) -> LoadedWidths:
-    """The widths of loaded experts that hold what is needed: of the widest of each layer."""
+    """The loaded widths, given the neurons of the widest expert of each layer."""
     most = loaded_widths(model) or {
         layer: max(widths) for layer, widths in expert_widths(model).items()
     }
@@ -135,12 +132,12 @@ def loaded_as(model: MoEModel, needed: Mapping[int, int], choice: WidthChoice) -
 
 
 def _rounded(width: int, multiple: int, most: int) -> int:
-    """The next multiple, at least one; the width as it was, if that is less."""
+    """The next multiple, at least one, but at most the original width."""
     return min(max(1, -(-width // multiple)) * multiple, most)
 
 
 def _shared_count(model: MoEModel, width: int) -> int | None:
-    """Number of shared experts that holds their neurons, at a new width of each."""
+    """Number of shared experts that hold all shared neurons at the new width."""
     family, instead = model.family, "use the width mode per-layer or ragged, and load_pruned"
     if family.discovered:
         raise PlanError(
@@ -152,13 +149,12 @@ def _shared_count(model: MoEModel, width: int) -> int | None:
             f"In {family.label} models {family.width_key} is also the width of "
             f"{family.width_shared_with}, so it cannot change for the experts alone; {instead}."
         )
-    found = shared_tensors(model).values()
-    widths = {entry.shape[axis] for entry, axis in found}
+    widths = {entry.shape[axis] for entry, axis in shared_tensors(model).values()}
     return -(-max(widths) // width) if widths else None
 
 
 def widths_config(widths: WidthPlan, model: MoEModel) -> dict[str, Any]:
-    """Keys of the text model's configuration that change, with their values; None removes one."""
+    """Changed keys of the text model's configuration; None removes a key."""
     family, config = model.family, model.config
     changes: dict[str, Any] = {}
     if WIDTHS_KEY in config:

@@ -1,12 +1,16 @@
-"""Fitness of candidates on a loaded model: masked, and compared with the original model.
+"""Fitness of candidates: masked, and compared with the original model.
 
-Up to the first layer in which two candidates differ, their hidden states are equal. Those of the
-last candidate and of the parents are kept, so a candidate starts at the layer in which it first
-differs from one of them. Its fitness is bit for bit the same.
+On a loaded model, the hidden states of two candidates are equal up to the first layer in which they
+differ. Those of the last candidate and of the parents are kept, so a candidate starts at the layer
+in which it first differs from one of them. Models larger than memory run layer by layer, with all
+candidates in one pass over the weights. Fitness is bit for bit the same in all cases.
 """
 
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +21,7 @@ from transformers import PreTrainedModel
 from analysis.arrays import FloatArray
 from analysis.calibration.distributed import Processes
 from analysis.calibration.free import free_memory
-from analysis.calibration.loading import CalibrationSettings, load_model
+from analysis.calibration.loading import CalibrationSettings, load_model, resolve_dtype
 from analysis.calibration.memory import check_fits
 from analysis.corpora import TokenSequences
 from analysis.families import MoEFamily
@@ -26,25 +30,30 @@ from analysis.model import MoEModel
 from analysis.progress import Progress
 from pruning.allocation import Removed
 from pruning.evaluate.candidate import MeasureSettings, measure_hidden
-from pruning.evaluate.full_side import FullSide, final_hidden, run_full
+from pruning.evaluate.full_side import FullSide, final_hidden, full_side, run_full
 from pruning.evaluate.result import MEASURES
 from pruning.evaluate.samples import SampleBatch, Samples
+from pruning.evaluate.streamed import Asked, Ends, partial_folder, run_plans
 from pruning.masking import masked
 from pruning.plan import PruningPlan
 from pruning.search.run import BlockFitness, Fitness
 
+_SHARE_OF_MEMORY = 0.25
+# Of a batch: position function -> (samples,) means over the scored positions of each sample, see
+# `measure_hidden`; and the decoder layers that ran for this candidate.
+Measured = tuple[Mapping[str, FloatArray], int]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pass:
-    """What a run through the trunk leaves."""
+    """The results of one run through the trunk."""
 
     hidden_ND: Tensor  # (scored positions, width) final hidden states
-    # Decoder index -> (sequences, length, width) hidden states that the layer got, of each layer
-    # that ran.
+    # Decoder index of each layer that ran -> (sequences, length, width) its input hidden states.
     inputs: dict[int, Tensor]
     layers: int  # decoder layers that ran
-    # Whether each layer got exactly what the one before it gave, and nothing else of the layers
-    # before. Only then can a run begin in between.
+    # Whether each layer got exactly the output of the one before, and nothing else of earlier
+    # layers. Only then may a run start in between.
     is_chain: bool
 
 
@@ -55,11 +64,11 @@ def run_from(
     first: int = 0,
     entry_BTD: Tensor | None = None,
 ) -> Pass:
-    """Run the trunk over a batch, from the layer with decoder index `first` on.
+    """Run the trunk over a batch from the layer with decoder index `first`.
 
-    Bit for bit what the whole trunk gives, if `entry_BTD` is what this layer got in a run with the
-    same batch in which all layers before it computed the same; without it, it gets what comes to
-    it.
+    Bit for bit the whole trunk, if `entry_BTD` was the input of this layer in a run on the same
+    batch in which all earlier layers computed the same. The model's own forward runs: earlier
+    layers pass hidden states through, so the model itself makes masks, positions and the like.
     """
     watch = _Watch(layers, first, entry_BTD)
     forwards = [watch.forward(index) for index in range(len(layers))]
@@ -69,7 +78,7 @@ def run_from(
 
 
 class _Watch:
-    """Stands between the layers of one run, and sees what passes from each to the next."""
+    """Replaces the forwards of the layers in one run, and checks what passes between them."""
 
     def __init__(self, layers: Sequence[nn.Module], first: int, entry_BTD: Tensor | None) -> None:
         self._originals = [layer.forward for layer in layers]
@@ -81,20 +90,20 @@ class _Watch:
         self.inputs: dict[int, Tensor] = {}
 
     def forward(self, index: int) -> Any:
-        """What takes the place of a layer's forward."""
+        """The replacement of a layer's forward."""
         if index < self._first:
             return lambda hidden_states, *_, **__: hidden_states
 
         def run(hidden_states: Tensor, *args: Any, **named: Any) -> Any:
             if index == self._first and self._entry_BTD is not None:
                 hidden_states = self._entry_BTD
-            self._look(index, hidden_states, (args, named))
+            self._check(index, hidden_states, (args, named))
             self._outputs.append(self._originals[index](hidden_states, *args, **named))
             return self._outputs[-1]
 
         return run
 
-    def _look(self, index: int, hidden_BTD: Tensor, others: Any) -> None:
+    def _check(self, index: int, hidden_BTD: Tensor, others: Any) -> None:
         if index > self._first and not (self._outputs and hidden_BTD is self._outputs[-1]):
             self._was_chained = False
         earlier = {id(output) for output in self._outputs}
@@ -105,25 +114,21 @@ class _Watch:
 
     @property
     def is_chain(self) -> bool:
-        """See `Pass`; also that no layer wrote into what it got, which is kept."""
+        """See `Pass`; false also if a layer wrote into its input, which is kept."""
         untouched = [tensor._version for tensor in self.inputs.values()] == self._versions
         complete = len(self.inputs) == len(self._originals) - self._first
         return self._was_chained and untouched and complete
 
 
-_SHARE_OF_MEMORY = 0.25
-
-
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """The model that is searched on."""
+    """A loaded model with its samples."""
 
     loaded: PreTrainedModel  # not masked
-    family: MoEFamily  # its architecture
-    sparse: tuple[int, ...]  # decoder indices of its layers with experts
-    full: FullSide  # its side of the search samples
-    # Removed -> the plan that removes so many of each layer.
-    plan_of: Callable[[Removed], PruningPlan]
+    family: MoEFamily
+    sparse: tuple[int, ...]  # decoder indices of the layers with experts
+    full: FullSide  # the original model's side of the samples
+    plan_of: Callable[[Removed], PruningPlan]  # removed per layer -> plan
 
 
 def load_for(
@@ -132,7 +137,7 @@ def load_for(
     running: CalibrationSettings,
     offload: Path | None = None,
 ) -> Generator[Progress, None, PreTrainedModel]:
-    """Load a model that fits with these samples; `offload` takes weights that fit nowhere else."""
+    """Load a model if it fits with these samples; `offload` takes weights that fit nowhere else."""
     yield Progress("loading the model", 0, 0)
     check_fits(model, sequences, running)
     return load_model(model, running, offload)
@@ -152,12 +157,12 @@ def subject_of(
 
 
 class MaskedRuns:
-    """Runs candidates batch after batch, each from where it first differs from one that is kept.
+    """Runs candidates batch by batch, each from where it first differs from one that is kept.
 
-    Two candidates differ in `fewest_changes` layers at least. Of hidden states kept for reuse at
-    most `max_bytes` stay, together with those of one candidate more; 0 reuses nothing. By default a
-    quarter of the free memory of the model's device. One candidate has (sparse layers + 1 -
-    fewest_changes) x tokens x width x bytes of an element.
+    Two candidates differ in at least `fewest_changes` layers. Hidden states kept for reuse take at
+    most `max_bytes` and one more candidate; 0 disables reuse, the default is a quarter of the free
+    memory of the model's device. A candidate takes (sparse layers + 1 - fewest_changes) x tokens x
+    width x bytes per element.
     """
 
     def __init__(
@@ -167,10 +172,11 @@ class MaskedRuns:
         max_bytes: int | None = None,
         fewest_changes: int = 1,
     ) -> None:
-        self._subject = subject
+        self.subject = subject
         self._settings = settings
         self.batches = tuple(subject.full.samples.batches())
-        self.layers = decoder_layers(subject.loaded, subject.family)
+        self._layers = decoder_layers(subject.loaded, subject.family)
+        self.num_batches, self.num_layers = len(self.batches), len(self._layers)
         device = next(subject.loaded.parameters()).device
         self._kept = _HiddenStates(
             subject.sparse[: len(subject.sparse) + 1 - fewest_changes],
@@ -178,69 +184,137 @@ class MaskedRuns:
         )
         self._plan: tuple[Removed, PruningPlan] | None = None
 
-    def run(self, removed: Removed, number: int) -> tuple[dict[str, FloatArray], int]:
-        """Means over the scored positions of each sample of a batch, and the layers that ran.
+    def prepare(self, _candidates: Sequence[Removed]) -> Generator[Progress, None, None]:
+        """Nothing: each candidate is measured by itself."""
+        yield from ()
 
-        Returns:
-            Position function -> (samples of the batch,), see `measure_hidden`.
-        """
-        batch = self.batches[number]
+    def run(self, removed: Removed, number: int) -> Measured:
+        """Measure a candidate on a batch."""
+        batch, subject = self.batches[number], self.subject
         first, entry_BTD = self._kept.entry(removed, number)
-        subject = self._subject
         if self._plan is None or self._plan[0] != removed:
             self._plan = (removed, subject.plan_of(removed))
         with masked(subject.loaded, subject.family, self._plan[1]):
-            done = run_from(subject.loaded, self.layers, batch, first, entry_BTD)
+            done = run_from(subject.loaded, self._layers, batch, first, entry_BTD)
         self._kept.keep(removed, number, done)
         sums = measure_hidden(subject.full, batch, done.hidden_ND, self._settings)
         return {name: each / batch.counts for name, each in sums.items()}, done.layers
 
+    def run_base(self, base: Removed, number: int) -> int:
+        """Run and hold what several candidates start from; the layers that ran."""
+        layers = self.run(base, number)[1]
+        self.hold([base])
+        return layers
+
     def hold(self, candidates: Sequence[Removed]) -> None:
-        """Keep the hidden states of these, the first ones first, as far as there is room."""
+        """Keep the hidden states of these, the first ones first, within the room."""
         self._kept.hold(candidates)
 
     def forget(self) -> None:
-        """Keep nothing: what comes shares nothing with what was."""
+        """Keep nothing: later runs share nothing with earlier ones."""
         self._kept.forget()
-        self._subject.full.known.clear()
+        self.subject.full.known.clear()
 
 
-class MaskedFitness:
-    """See `Fitness`; a block is a batch of samples, and `max_bytes` as in `MaskedRuns`.
+@dataclass(eq=False)
+class StreamedRuns:
+    """Runs candidates layer by layer, all in one pass, for models larger than memory."""
 
-    A measure of which lower is better counts negated.
-    """
+    model: MoEModel
+    samples: Samples
+    running: CalibrationSettings  # dtype, device, where hidden states lie
+    plan_of: Callable[[Removed], PruningPlan]  # removed per layer -> plan
+    settings: MeasureSettings
+    folder: Path  # an interrupted pass resumes from what it left here
+    _known: dict[Removed, dict[int, Measured]] = field(default_factory=dict, init=False)
 
-    def __init__(
-        self, subject: Subject, measure: str, seed: int, max_bytes: int | None = None
-    ) -> None:
-        self._measure = MEASURES[measure]
-        # Candidates remove equally many: two that differ differ in two layers at least.
-        self._runs = MaskedRuns(subject, MeasureSettings((measure,), seed), max_bytes, 2)
-        self.num_blocks, self.num_layers = len(self._runs.batches), len(self._runs.layers)
-        """Batches of the search samples, and decoder layers."""
-        self.hold = self._runs.hold
+    def __post_init__(self) -> None:
+        self.num_batches = -(-len(self.samples) // self.samples.batch_size)  # of all processes
+        self.num_layers = self.model.depth
+
+    def prepare(self, candidates: Sequence[Removed]) -> Generator[Progress, None, None]:
+        """Measure these candidates on all batches of this process."""
+        plans = {removed: self.plan_of(removed) for removed in candidates}
+        asked = tuple(plans.values())
+        dtype = resolve_dtype(self.running.dtype, self.model)
+        facts = (self.model.identity, dtype, self.samples.batch_size, self.samples.sequences.digest)
+        with partial_folder(self.folder, facts, self.samples.processes) as at:
+            ends = yield from run_plans(
+                self.model, Asked(asked, asked), [self.samples], self.running, at
+            )
+            self._known = yield from self._measured(ends, plans)
+            ends.clear()
+
+    def _measured(
+        self, ends: Ends, plans: Mapping[Removed, PruningPlan]
+    ) -> Generator[Progress, None, dict[Removed, dict[int, Measured]]]:
+        original = partial(ends.hidden, self.samples, None)
+        folder = self.running.placement.hidden_states_dir
+        full = yield from full_side(ends.head, self.samples, original, folder)
+        found: dict[Removed, dict[int, Measured]] = {}
+        with closing(full):
+            for removed, plan in plans.items():
+                yield Progress("comparing with the original model", len(found), len(plans), "plans")
+                layers, found[removed] = ends.layers(plan), {}
+                for batch in self.samples.batches():
+                    hidden_ND = ends.hidden(self.samples, plan, batch)
+                    sums = measure_hidden(full, batch, hidden_ND, self.settings)
+                    means = {name: each / batch.counts for name, each in sums.items()}
+                    found[removed][batch.number] = means, layers
+        return found
+
+    def run(self, removed: Removed, number: int) -> Measured:
+        """The measurement of a candidate by `prepare`, on a batch of this process."""
+        return self._known[removed][number]
+
+    def run_base(self, _base: Removed, _number: int) -> int:
+        """Nothing: all candidates shared one pass."""
+        return 0
+
+    def hold(self, candidates: Sequence[Removed]) -> None:
+        """Nothing: no hidden states are kept."""
+
+    def forget(self) -> None:
+        """Nothing: no hidden states are kept."""
+
+
+class RunFitness:
+    """See `Fitness`: a block is a batch. Measures of which lower is better are negated."""
+
+    def __init__(self, runs: MaskedRuns | StreamedRuns, measure: str) -> None:
+        self.runs, self._measure = runs, MEASURES[measure]
+        self.num_blocks, self.num_layers = runs.num_batches, runs.num_layers
+        self.hold = runs.hold
 
     def prepare(self, candidates: Sequence[Removed]) -> Generator[Progress, None, float]:
-        """Nothing: each is measured by itself."""
-        yield from ()
-        return 0.0
+        """Measure what the candidates share; the seconds that this took for each."""
+        started = time.monotonic()
+        yield from self.runs.prepare(candidates)
+        return (time.monotonic() - started) / len(candidates)
 
     def block(self, removed: Removed, number: int) -> BlockFitness:
         """Mean of the measure over the scored positions of each sample of a batch."""
-        means, layers = self._runs.run(removed, number)
+        means, layers = self.runs.run(removed, number)
         sign = 1 if self._measure.higher_is_better else -1
         return BlockFitness(sign * means[self._measure.sums], layers)
 
 
+def masked_fitness(
+    subject: Subject, measure: str, seed: int, max_bytes: int | None = None
+) -> RunFitness:
+    """Fitness on a loaded model; for `max_bytes` see `MaskedRuns`."""
+    # All candidates remove equally many, so two that differ do so in at least two layers.
+    return RunFitness(MaskedRuns(subject, MeasureSettings((measure,), seed), max_bytes, 2), measure)
+
+
 def free_share(device: torch.device) -> int:
-    """Bytes that may be kept for reuse: a quarter of what is free."""
+    """Bytes that may be kept for reuse: a quarter of the free memory."""
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
     return int(_SHARE_OF_MEMORY * free)
 
 
 class _HiddenStates:
-    """Hidden states that sparse layers got, of some candidates, for each block.
+    """Input hidden states of sparse layers, by candidate and block.
 
     Candidates that begin alike share tensors. `sparse` are the layers in which two candidates may
     begin to differ.
@@ -250,11 +324,11 @@ class _HiddenStates:
         self._sparse = tuple(sparse)
         self._max_bytes = max_bytes
         self._is_chain = max_bytes > 0
-        # removed -> block -> what each sparse layer got.
+        # removed -> block -> input of each sparse layer.
         self._inputs: dict[Removed, dict[int, tuple[Tensor, ...]]] = {}
 
     def entry(self, removed: Removed, block: int) -> tuple[int, Tensor | None]:
-        """The first layer that must run, and what it gets."""
+        """The first layer that must run, and its input."""
         source = self._source(removed, block)
         if source is None:
             return 0, None
@@ -262,12 +336,12 @@ class _HiddenStates:
         return self._sparse[alike], self._inputs[source][block][alike]
 
     def _source(self, removed: Removed, block: int) -> Removed | None:
-        """Of the candidates kept, one that begins like this one for longest."""
+        """The kept candidate that equals this one in most layers from the first on."""
         known = (other for other, blocks in self._inputs.items() if block in blocks)
         return max(known, key=lambda other: self._alike(other, removed), default=None)
 
     def keep(self, removed: Removed, block: int, done: Pass) -> None:
-        """Keep what a run got, and what it did not need to compute again."""
+        """Keep the inputs of a run, and those that it did not need to recompute."""
         self._is_chain = self._is_chain and done.is_chain
         if not self._is_chain:
             self._inputs.clear()
@@ -281,7 +355,7 @@ class _HiddenStates:
         self._inputs.setdefault(removed, {})[block] = inputs
 
     def hold(self, candidates: Sequence[Removed]) -> None:
-        """Let go of all but the last candidate and these, in their order, within the room."""
+        """Drop all but the last candidate and these, in their order, within the room."""
         last = list(self._inputs)[-1:]
         kept: dict[Removed, dict[int, tuple[Tensor, ...]]] = {}
         seen: dict[int, int] = {}
@@ -295,19 +369,21 @@ class _HiddenStates:
         self._inputs = {name: kept[name] for name in reversed(kept)}
 
     def forget(self) -> None:
-        """Let go of everything."""
+        """Drop all."""
         self._inputs.clear()
 
     def _alike(self, one: Removed, other: Removed) -> int:
-        """Number of layers at the beginning that lose equally many; all but the last at most."""
+        """Number of equal layers from the first on; at most all but the last."""
         limit = len(self._sparse) - 1
         return next((n for n in range(limit) if one[n] != other[n]), max(0, limit))
 
 
 class SharedFitness:
-    """See `Fitness`; in every process the same calls give the same values.
+    """Fitness shared by processes: each measures every candidate on some of the blocks.
 
-    Each could measure every block with `own`.
+    So each process holds hidden states of its own blocks alone, and meets all candidates on them.
+    In every process the same calls give the same values, whatever the number of processes. Each
+    could measure every block with `own`.
     """
 
     def __init__(self, own: Fitness, processes: Processes) -> None:
@@ -315,6 +391,7 @@ class SharedFitness:
         self._processes = processes
         self._round: tuple[Removed, int, list[BlockFitness]] | None = None
         self.num_blocks, self.num_layers = own.num_blocks, own.num_layers
+        self.hold = own.hold
 
     def prepare(self, candidates: Sequence[Removed]) -> Generator[Progress, None, float]:
         """In each process by itself."""
@@ -322,7 +399,7 @@ class SharedFitness:
             return (yield from self._own.prepare(candidates))
 
     def block(self, removed: Removed, number: int) -> BlockFitness:
-        """A block; the processes compute a round of as many blocks as they are."""
+        """A block; the processes compute as many blocks at a time as they are."""
         place, offset = divmod(number, self._processes.world)
         if self._round is None or self._round[:2] != (removed, place):
             self._round = (removed, place, self._measured(removed, place))
@@ -337,13 +414,9 @@ class SharedFitness:
                 own = self._own.block(removed, number)
                 values, layers = torch.from_numpy(own.values), own.layers
         parts = processes.gather({"values": values, "layers": torch.tensor(layers)})
-        # As JSON carries them floats stay what they are.
+        # JSON preserves floats exactly.
         plain = [(part["values"].tolist(), int(part["layers"])) for part in parts]
         return [
             BlockFitness(torch.tensor(values, dtype=torch.float64).numpy(), layers)
             for values, layers in processes.share(plain)
         ]
-
-    def hold(self, candidates: Sequence[Removed]) -> None:
-        """Of what each process measured itself."""
-        self._own.hold(candidates)

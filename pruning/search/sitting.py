@@ -32,7 +32,14 @@ from pruning.plan import Provenance, PruningPlan, model_ref, select_experts
 from pruning.recipe import Recipe
 from pruning.recipe_file import save_recipe
 from pruning.schedules.base import allocation_of
-from pruning.search.fitness import MaskedFitness, SharedFitness, load_for, subject_of
+from pruning.search.fitness import (
+    RunFitness,
+    SharedFitness,
+    StreamedRuns,
+    load_for,
+    masked_fitness,
+    subject_of,
+)
 from pruning.search.run import LOG_NAME, Fitness, Outcome, Score, SearchLog, Task, open_log, search
 from pruning.search.store import (
     PLAN_NAME,
@@ -43,7 +50,6 @@ from pruning.search.store import (
     order_digest,
     result_of,
 )
-from pruning.search.streamed import StreamedFitness, StreamedRuns
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +110,7 @@ def run_search(
     The folder gets the log, and after every generation the recipe, the result and the plan of the
     best candidate so far. Under a launcher, processes share the samples.
 
-    For `max_bytes` see `MaskedFitness`.
+    For `max_bytes` see `MaskedRuns`.
     """
     processes, header = join(), problem.header()
     published: list[SearchResult] = []
@@ -148,7 +154,7 @@ def make_fitness(
 
     Where layers are streamed nothing is loaded yet, and a pass that is interrupted leaves in
     `folder` what it resumes from.
-    `offload` is where weights go that fit nowhere else; for `max_bytes` see `MaskedFitness`.
+    `offload` is where weights go that fit nowhere else; for `max_bytes` see `MaskedRuns`.
     """
     model, sequences, running = problem.model, problem.drawn.sequences, problem.running
     own: Fitness
@@ -156,13 +162,13 @@ def make_fitness(
         samples = make_samples(sequences, running.batch_size, processes)
         measured = MeasureSettings((problem.measure,), problem.task.settings.seed)
         runs = StreamedRuns(model, samples, running, problem.plan, measured, folder)
-        own = StreamedFitness(runs, problem.measure, model.depth)
+        own = RunFitness(runs, problem.measure)
         return own if processes.world == 1 else SharedFitness(own, processes)
     samples = make_samples(sequences, running.batch_size)
     with processes.together():
         loaded = yield from load_for(model, sequences, running, offload)
         subject = yield from subject_of(model, loaded, samples, problem.plan)
-        own = MaskedFitness(subject, problem.measure, problem.task.settings.seed, max_bytes)
+        own = masked_fitness(subject, problem.measure, problem.task.settings.seed, max_bytes)
     return own if processes.world == 1 else SharedFitness(own, processes)
 
 

@@ -1,1 +1,1 @@
-"""Sensitivity: what each layer's losses cost by themselves, and the allocations that follow."""
+"""Sensitivity: what removal costs in each layer alone, and the allocations that follow."""

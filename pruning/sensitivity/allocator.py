@@ -29,17 +29,17 @@ from numpy.typing import NDArray
 from analysis.arrays import FloatArray, IntArray
 from analysis.errors import PlanError
 
-# Cells of the table of a program: layers times budgets. 94 layers of 128 experts have 1.1 million.
+# Cells of a program's table: layers times budgets. 94 layers of 128 experts have 1.1 million.
 MOST_CELLS = 1 << 27
 
 
 @dataclass(frozen=True, eq=False)
 class LayerChoices:
-    """What one layer may lose, and what that costs."""
+    """What one layer may lose, and at what cost."""
 
     removed: IntArray  # (options,) numbers removed, ascending
-    costs: FloatArray  # (options,) cost of each; finite, lower is better
-    weight: int = 1  # of the budget that one removed takes: 1 of a number, or its bytes
+    costs: FloatArray  # (options,) finite, lower is better
+    weight: int = 1  # budget of one removal: 1 if the budget is a number, or its bytes
 
     def __post_init__(self) -> None:
         if self.removed.shape != self.costs.shape or self.removed.ndim != 1:
@@ -55,45 +55,33 @@ class LayerChoices:
 class Solution(NamedTuple):
     """The cheapest allocation of one budget."""
 
-    total: int  # B, that it spends
+    total: int  # B
     removed: tuple[int, ...]  # k_l of each layer
-    cost: float  # sum of the layers' costs
+    cost: float  # sum over the layers
 
 
 @dataclass(frozen=True, eq=False)
 class Solutions:
-    """The cheapest allocation for every budget; made by `solve`."""
+    """The cheapest allocation for every budget; see `solve`."""
 
     layers: tuple[LayerChoices, ...]
-    unit: int  # budgets that can be spent are `least` plus a multiple of it
-    least: int  # the smallest budget that can be spent
-    costs: FloatArray  # (budgets,) cost of least + unit * i; infinite where no allocation spends it
-    # (layers, budgets) int32: the option that a layer takes when so many units are left for it and
-    # the layers after it.
+    unit: int  # feasible budgets are `least` plus a multiple of it
+    least: int  # the smallest feasible budget
+    costs: FloatArray  # (budgets,) cost of least + unit * i; infinite if infeasible
+    # (layers, budgets) int32: option of a layer when so many units are left from this layer on.
     taken: NDArray[np.int32]
 
     @cached_property
     def totals(self) -> IntArray:
-        """Every budget that can be spent exactly, ascending."""
+        """Every feasible budget, ascending."""
         return self.least + self.unit * np.flatnonzero(np.isfinite(self.costs))
 
     def at(self, total: int) -> Solution:
-        """The cheapest allocation that spends exactly so much."""
+        """The cheapest allocation of exactly this budget."""
         place, rest = divmod(total - self.least, self.unit)
         if rest or not 0 <= place < len(self.costs) or not math.isfinite(self.costs[place]):
-            raise no_allocation(f"exactly {total}", total, self.totals)
+            raise no_allocation(total, self.totals)
         return Solution(total, tuple(self._removed(place).tolist()), float(self.costs[place]))
-
-    def at_least(self, total: int) -> Solution:
-        """The cheapest allocation that spends so much or more; of equal costs the smaller budget.
-
-        What a size limit asks for: bytes differ by layer, so that few limits are met to the byte.
-        """
-        first = max(0, -(-(total - self.least) // self.unit))
-        if first >= len(self.costs) or not np.isfinite(self.costs[first:]).any():
-            raise no_allocation(f"{total} or more", total, self.totals)
-        place = first + int(self.costs[first:].argmin())
-        return self.at(self.least + self.unit * place)
 
     def all_removed(self) -> IntArray:
         """(totals, layers): the cheapest allocation of each of `totals`."""
@@ -102,31 +90,25 @@ class Solutions:
     def _removed(self, places: IntArray | int) -> IntArray:
         left, columns = np.asarray(places, dtype=np.int64), []
         for layer, taken in zip(self.layers, self.taken, strict=True):
-            option = taken[left]
-            columns.append(layer.removed[option])
-            left = left - self._steps(layer)[option]
-        removed: IntArray = np.stack(columns, axis=-1)
-        return removed
-
-    def _steps(self, layer: LayerChoices) -> IntArray:
-        """(options,) units of the budget that each option takes above the layer's least."""
-        steps: IntArray = (layer.removed - layer.removed[0]) * layer.weight // self.unit
-        return steps
+            gone = layer.removed[taken[left]]
+            columns.append(gone)
+            left = left - (gone - layer.removed[0]) * layer.weight // self.unit
+        return np.asarray(np.stack(columns, axis=-1), dtype=np.int64)
 
 
-def no_allocation(asked: str, total: int, totals: IntArray) -> PlanError:
-    """The error that says which of the budgets that can be spent are nearest."""
-    below = totals[totals < total][-1:].tolist()
-    above = totals[totals > total][:1].tolist()
-    near = " or ".join(map(str, below + above))
-    return PlanError(f"No allocation spends {asked}; nearest: {near}.")
+def no_allocation(total: int, totals: IntArray) -> PlanError:
+    """The error for an infeasible budget; it names the nearest feasible ones."""
+    near = [*totals[totals < total][-1:].tolist(), *totals[totals > total][:1].tolist()]
+    return PlanError(
+        f"No allocation spends exactly {total}; nearest: {' or '.join(map(str, near))}."
+    )
 
 
 def solve(layers: Sequence[LayerChoices]) -> Solutions:
     """The cheapest allocation for every budget; see the module.
 
-    Budgets are counted in the greatest common divisor of all steps that layers can take: exact also
-    where one expert of a layer has more bytes than one of another.
+    Budgets are counted in the greatest common divisor of all steps of the layers, which is exact
+    even where experts of different layers differ in bytes.
     """
     chosen = tuple(layers)
     steps = [(each.removed - each.removed[0]) * each.weight for each in chosen]
@@ -148,10 +130,9 @@ def solve(layers: Sequence[LayerChoices]) -> Solutions:
 def _with_layer(
     layer: LayerChoices, steps: IntArray, after: FloatArray
 ) -> tuple[FloatArray, IntArray]:
-    """The cheapest way to spend each number of units on a layer and on those after it.
+    """Cost of the cheapest way to spend each number of units from a layer on, and its option.
 
-    `after` is the same of the layers after it. Also the option that the layer takes; the first of
-    equal ones.
+    `after` are the costs from the next layer on. Ties go to the first option.
     """
     costs = np.full(len(after) + int(steps[-1]), np.inf)
     taken = np.zeros(len(costs), dtype=np.int64)
@@ -167,12 +148,12 @@ def _with_layer(
 _MOST_WEIGHTINGS = 45
 _FINEST = 32
 
-# The same layers on each corpus: what they may lose is the same, what it costs is not.
+# The layers on each corpus: the options are the same, the costs differ.
 OnCorpora = Sequence[Sequence[LayerChoices]]
 
 
 def weighted(corpora: OnCorpora, weights: Sequence[float]) -> tuple[LayerChoices, ...]:
-    """The layers with the weighted sum of their costs on each corpus."""
+    """The layers with the weighted sum of their costs over corpora."""
     return tuple(
         replace(same[0], costs=np.asarray(weights) @ np.stack([each.costs for each in same]))
         for same in zip(*corpora, strict=True)
@@ -181,24 +162,24 @@ def weighted(corpora: OnCorpora, weights: Sequence[float]) -> tuple[LayerChoices
 
 @dataclass(frozen=True, eq=False)
 class WorstSolutions:
-    """For every budget an allocation that costs little on the worst corpus; by `solve_worst`."""
+    """For every budget an allocation that is cheap on the worst corpus; see `solve_worst`."""
 
     corpora: OnCorpora
-    totals: IntArray  # every budget that can be spent exactly, ascending
+    totals: IntArray  # every feasible budget, ascending
     candidates: IntArray  # (totals, layers) numbers removed, before any exchange
-    bounds: FloatArray  # (totals,) what the cost of no allocation on the worst can fall below
+    bounds: FloatArray  # (totals,) lower bound of the cost on the worst corpus
 
     def at(self, total: int) -> Solution:
-        """The allocation that spends exactly so much, and its cost on the worst corpus."""
+        """The allocation of exactly this budget, and its cost on the worst corpus."""
         if total not in self.totals:
-            raise no_allocation(f"exactly {total}", total, self.totals)
+            raise no_allocation(total, self.totals)
         start = self.candidates[int(np.searchsorted(self.totals, total))]
         removed, cost = _exchanged(self.corpora, start)
         return Solution(total, tuple(removed.tolist()), cost)
 
 
 def solve_worst(corpora: OnCorpora) -> WorstSolutions:
-    """See the module. Ties go to the first weighting of the grid."""
+    """See the module. Ties go to the first weighting."""
     programs = [solve(weighted(corpora, weights)) for weights in weightings(len(corpora))]
     totals = programs[0].totals
     bounds = [each.costs[(totals - each.least) // each.unit] for each in programs]
@@ -211,7 +192,7 @@ def solve_worst(corpora: OnCorpora) -> WorstSolutions:
 
 
 def weightings(count: int) -> list[tuple[float, ...]]:
-    """An even grid on the simplex, each corner included: at most 45 points up to 9 corpora."""
+    """An even grid on the simplex with all corners; at most 45 points up to 9 corpora."""
     parts = max(
         (n for n in range(1, _FINEST + 1) if comb(count + n - 1, n) <= _MOST_WEIGHTINGS), default=1
     )
@@ -222,7 +203,7 @@ def weightings(count: int) -> list[tuple[float, ...]]:
 
 
 def _costs(layers: Sequence[LayerChoices], removed: IntArray) -> FloatArray:
-    """Costs of allocations on one corpus; the last axis of `removed` are the layers."""
+    """Costs of allocations (..., layers) on one corpus."""
     each = [
         layer.costs[np.searchsorted(layer.removed, removed[..., position])]
         for position, layer in enumerate(layers)
@@ -231,7 +212,7 @@ def _costs(layers: Sequence[LayerChoices], removed: IntArray) -> FloatArray:
 
 
 def _exchanged(corpora: OnCorpora, removed: IntArray) -> tuple[IntArray, float]:
-    """Move budget from one layer to another as long as the worst corpus gains; the best move first.
+    """Move budget between two layers as long as that helps the worst corpus, the best move first.
 
     Ties go to the lower layer that loses more, then to the lower one that loses less.
     """
@@ -243,7 +224,7 @@ def _exchanged(corpora: OnCorpora, removed: IntArray) -> tuple[IntArray, float]:
         both_CLMU[:, own, own] = np.inf
         worst_LMU = (cost_C[:, None, None, None] + both_CLMU).max(axis=0)
         more, less, place = map(int, np.unravel_index(int(worst_LMU.argmin()), worst_LMU.shape))
-        # Rounding alone must not move anything, or moves could go round in circles.
+        # Moves within rounding could cycle.
         if not worst_LMU[more, less, place] < cost_C.max() - 1e-12 * (1 + abs(cost_C.max())):
             return removed, float(cost_C.max())
         removed = removed.copy()
@@ -253,9 +234,9 @@ def _exchanged(corpora: OnCorpora, removed: IntArray) -> tuple[IntArray, float]:
 
 
 def _changes(corpora: OnCorpora, removed: IntArray) -> tuple[FloatArray, IntArray]:
-    """(corpora, layers, offsets) cost of giving a layer so much more budget, and the offsets.
+    """(corpora, layers, offsets) cost of moving a layer's budget by each offset, and the offsets.
 
-    Infinite where it cannot take exactly so much. Offsets are in units of the budget, symmetric.
+    Infinite where the layer has no such option. Offsets are in units of the budget, symmetric.
     """
     steps = [
         (layer.removed - int(gone)) * layer.weight

@@ -1,8 +1,8 @@
-"""Curves: what each layer's losses cost by themselves, and the allocations that they give.
+"""Curves: what removal costs in each layer alone, and the allocations that follow.
 
-The cost of an allocation is -ln of its mean ESAP, its mean KL from the original, or what it adds to
-the loss; 0 where nothing is removed. Between two levels that were measured a curve is linear. Costs
-of layers are taken as additive, which they are not quite: what is predicted is measured again.
+The cost of an allocation is -ln of its mean ESAP, its mean KL from the original, or its loss
+increase; 0 if nothing is removed. Curves are linear between measured levels. Costs of layers are
+assumed to add up, which is not quite true, so predicted allocations are measured again.
 """
 
 import math
@@ -31,9 +31,9 @@ from pruning.sensitivity.points import MEASURES, WHOLE, Point, Points
 
 CostName = Literal["esap", "kl", "nll"]
 Across = Literal["mean", "worst"]
-# Numbers that a layer may lose, at most; of more only every second, third ... is looked at.
+# Options per layer at most; of more, every second, third ... is used.
 MOST_OPTIONS = 512
-# Allocations that a search begins with, besides the solution of the curves.
+# Measured allocations with which a search starts, besides the solution of the curves.
 MOST_STARTS = 6
 _LEAST_ESAP = 1e-9
 
@@ -45,7 +45,7 @@ class Curve(NamedTuple):
     costs: FloatArray  # (levels,)
 
     def at(self, gone: float) -> float:
-        """The cost of losing so many, linear between two levels."""
+        """The cost of this removal, linear between levels."""
         return float(np.interp(gone, self.removed, self.costs))
 
 
@@ -53,23 +53,22 @@ class Curve(NamedTuple):
 class Curves:
     """The curves of all layers on the samples of one corpus."""
 
-    layers: tuple[Curve, ...]  # one for each layer with experts
-    # Cost of allocations that were measured as a whole on the same samples.
-    measured: Mapping[Removed, float]
-    name: str = ""  # of the record that they come from
+    layers: tuple[Curve, ...]  # one per layer with experts
+    measured: Mapping[Removed, float]  # whole allocations -> cost on the same samples
+    name: str = ""  # of the record
     corpus: str = ""
     samples: int = 0
-    # Of added losses, for each layer (levels, samples): the cost on each sample alone.
+    # For loss increases: (levels, samples) of each layer.
     by_sample: tuple[FloatArray, ...] = ()
 
     def choices(self, rooms: Sequence[Room], step: int) -> tuple[LayerChoices, ...]:
-        """What each layer may lose, every `step`-th number, and what that costs."""
+        """Options of each layer, every `step`-th number of its room, with their costs."""
         return tuple(
             _choices(curve, room, step) for curve, room in zip(self.layers, rooms, strict=True)
         )
 
     def within(self, base: Removed, levels: int) -> "Curves":
-        """The curves to so many levels on each side of a plan that was measured."""
+        """The curves cut to this many levels on each side of a measured plan."""
         found = []
         for curve, own in zip(self.layers, base, strict=True):
             at = int(np.searchsorted(curve.removed, own))
@@ -79,13 +78,12 @@ class Curves:
 
     def predicted(self, removed: Sequence[int]) -> float:
         """The sum of the layers' costs."""
-        pairs = zip(removed, self.layers, strict=True)
-        return math.fsum(curve.at(gone) for gone, curve in pairs)
+        return math.fsum(curve.at(n) for n, curve in zip(removed, self.layers, strict=True))
 
     def predicted_by_sample(self, allocations: IntArray) -> FloatArray:
-        """(samples, allocations): the costs of `allocations` (allocations, layers) on each sample.
+        """(samples, allocations) loss increase of `allocations` (allocations, layers).
 
-        Of added losses, which are means over samples: the mean over samples is `predicted`.
+        The mean over samples is `predicted`.
         """
         found = np.zeros((self.samples, len(allocations)))
         for gone, curve, costs in zip(allocations.T, self.layers, self.by_sample, strict=True):
@@ -105,7 +103,7 @@ def _choices(curve: Curve, room: Room, step: int) -> LayerChoices:
 
 
 def cost_at(points: Points, removed: Removed, measure: CostName, samples: Sequence[str]) -> float:
-    """The cost of an allocation that was measured on these samples, as was the original."""
+    """The cost of an allocation on these samples, on which it and the original were measured."""
     place = MEASURES.index(measure)
     nothing = (0,) * len(removed)
     mean, before = (
@@ -117,16 +115,16 @@ def cost_at(points: Points, removed: Removed, measure: CostName, samples: Sequen
 
 
 def from_cost(measure: CostName, cost: float) -> float:
-    """A cost as people know it: ESAP itself; the others as they are."""
+    """A cost for display: ESAP itself; others unchanged."""
     return math.exp(-cost) if measure == "esap" else cost
 
 
 def curves_of(
     points: Points, layers: int, measure: CostName, samples: Sequence[str] = ()
 ) -> Curves | None:
-    """The curves of points on these samples, by default on all of the original's.
+    """The curves on these samples, by default on all samples of the original model.
 
-    Points that lack samples are left out; None where a layer has no level besides 0.
+    Points that lack samples are left out; None if a layer has no level besides 0.
     """
     chosen = tuple(samples) or points.samples()
     nothing = (0,) * layers
@@ -147,7 +145,7 @@ def curves_of(
 
 
 def with_samples(curves: Curves, points: Points) -> Curves:
-    """Curves of the added loss, with those of each sample alone."""
+    """Curves of the loss increase with `by_sample`."""
     chosen, place = points.samples(), MEASURES.index("nll")
     nothing = (0,) * len(curves.layers)
 
@@ -165,10 +163,9 @@ def with_samples(curves: Curves, points: Points) -> Curves:
 def moved_curves(
     points: Points, moves: Sequence[Point], measure: CostName, samples: Sequence[str]
 ) -> Curves:
-    """The same around a plan: what it costs to move one layer, all others as in the plan.
+    """Curves around a plan: the cost of moving one layer, relative to the plan's.
 
-    `moves` are points of one base, which is the plan; all were measured. Costs are those of the
-    whole, each less the plan's own.
+    `moves` are measured points whose base is the plan.
     """
     base = moves[0].base
     own = cost_at(points, base, measure, samples)
@@ -191,25 +188,24 @@ class Sensitivity:
 
     curves: tuple[Curves, ...]
     measure: CostName = "esap"
-    across: Across = "mean"  # what counts of several corpora
+    across: Across = "mean"  # how costs of several corpora combine
     _solved: dict[tuple[Room, ...], Solutions | WorstSolutions] = field(default_factory=dict)
 
     def spend(self, rooms: Sequence[Room], total: int) -> Removed:
-        """The best allocation of a budget: of those that were measured, else the predicted one."""
-        known = self._fitting(rooms, total)
-        if known:
+        """The best measured allocation of a budget, or else the predicted one."""
+        if known := self._fitting(rooms, total):
             return min(known, key=lambda removed: (known[removed], removed))
         return self.solution(rooms, total).removed
 
     def starts(self, rooms: Sequence[Room], total: int) -> dict[str, Removed]:
-        """Allocations to search from: those of the curves, and the best that were measured."""
+        """Starts of a search: the best measured allocations, and the predicted one."""
         best = sorted((cost, removed) for removed, cost in self._fitting(rooms, total).items())
         found = [removed for _, removed in best[:MOST_STARTS]]
         found = list(dict.fromkeys([*found, self.solution(rooms, total).removed]))
         return {f"measured {number}": removed for number, removed in enumerate(found, 1)}
 
     def _fitting(self, rooms: Sequence[Room], total: int) -> dict[Removed, float]:
-        """Cost of the allocations of a budget that were measured and that fit."""
+        """Measured allocations of a budget that the rooms allow, with their costs."""
         return {
             removed: cost
             for removed, cost in self.measured().items()
@@ -218,11 +214,11 @@ class Sensitivity:
         }
 
     def shares(self, pools: Sequence[Pool], budget: Budget) -> Removed:
-        """The same of pools of neurons, one a layer."""
+        """`spend` on pools of neurons, one per layer."""
         return self.spend([pool.room for pool in pools], budget.total)
 
     def to_dict(self) -> dict[str, Any]:
-        """What plans say of it; plain JSON."""
+        """What plans record of it, as plain JSON."""
         return {
             "sensitivity": [each.name for each in self.curves],
             "corpora": [each.corpus for each in self.curves],
@@ -232,17 +228,17 @@ class Sensitivity:
         }
 
     def note(self, removed: Removed) -> str:
-        """What is known of an allocation, in a line: measured, or predicted by the curves."""
+        """The cost of an allocation in one line: measured, or predicted by the curves."""
         measured = self.measured().get(removed)
-        said = "measured" if measured is not None else "predicted"
-        cost = self.predicted(removed) if measured is None else measured
+        said, cost = ("Measured", measured) if measured is not None else ("Predicted", None)
+        cost = self.predicted(removed) if cost is None else cost
         where = " and ".join(f"{each.corpus} ({each.samples} samples)" for each in self.curves)
         which = f", {self.across} of" if len(self.curves) > 1 else " on"
         added = "loss increase" if self.measure == "nll" else self.measure.upper()
-        return f"{said.capitalize()} {added}: {from_cost(self.measure, cost):.4f}{which} {where}"
+        return f"{said} {added}: {from_cost(self.measure, cost):.4f}{which} {where}"
 
     def measured(self) -> dict[Removed, float]:
-        """Cost of each allocation that was measured as a whole on every corpus."""
+        """Cost of each whole allocation that was measured on every corpus."""
         shared = set.intersection(*(set(each.measured) for each in self.curves))
         return {
             removed: self._over([each.measured[removed] for each in self.curves])
@@ -250,7 +246,7 @@ class Sensitivity:
         }
 
     def predicted(self, removed: Sequence[int]) -> float:
-        """The cost that the curves give an allocation."""
+        """The cost of an allocation by the curves."""
         return self._over([each.predicted(removed) for each in self.curves])
 
     def _over(self, costs: Sequence[float]) -> float:
@@ -259,7 +255,7 @@ class Sensitivity:
     def solution(self, rooms: Sequence[Room], total: int) -> Solution:
         """The cheapest allocation of a budget by the curves.
 
-        Exact; where a layer has more than MOST_OPTIONS numbers to lose, on a grid of so many, and
+        Exact, unless a layer has more than MOST_OPTIONS options: then on a grid of that many, and
         the rest, less than one step of the grid, goes where it costs least.
         """
         check_total(total, rooms)
@@ -285,7 +281,7 @@ class Sensitivity:
         return self._solved[key]
 
     def _give(self, removed: list[int], rooms: Sequence[Room], rest: int) -> int:
-        """Take a part of the rest, or all of it, from the layer where each costs least."""
+        """Remove up to `rest` more from the layer where each costs least; returns how many."""
         now, found = self.predicted(removed), []
         for position, room in enumerate(rooms):
             if more := min(rest, room.most - removed[position]):
@@ -297,5 +293,5 @@ class Sensitivity:
 
 
 def _stride(rooms: Sequence[Room]) -> int:
-    """Of the numbers that layers may lose, every so-manieth is looked at."""
+    """Step of the grid of options, in steps of the rooms."""
     return max(-(-(room.most - room.least) // (room.step * MOST_OPTIONS)) for room in rooms) or 1

@@ -10,7 +10,6 @@ of layers are not quite additive, except close to the plan, with all other layer
 
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -18,15 +17,12 @@ from typing import Any
 import numpy as np
 from filelock import Timeout
 
-from analysis.arrays import FloatArray
 from analysis.errors import PlanError
 from analysis.progress import Progress
 from pruning.allocation import Removed
 from pruning.append_log import AppendLog
 from pruning.constraints import Room
-from pruning.evaluate.candidate import MeasureSettings
-from pruning.search.fitness import MaskedRuns, Subject
-from pruning.search.streamed import Measured, StreamedRuns
+from pruning.search.fitness import MaskedRuns, Measured, StreamedRuns
 from pruning.sensitivity.curves import (
     CostName,
     Curves,
@@ -46,23 +42,21 @@ from pruning.sensitivity.points import (
 )
 from pruning.sensitivity.record import SensitivityRecord, SensitivityStore
 
-_PATIENCE_SECONDS = 0.2  # between two looks at what other processes do
+Runs = MaskedRuns | StreamedRuns
+_PATIENCE_SECONDS = 0.2  # between two checks whether other processes are done
 
 
 @dataclass(eq=False)
 class Measuring:
-    """What is measured, and what is known of it."""
+    """A measurement in progress, and the points that are known."""
 
     store: SensitivityStore
     record: SensitivityRecord
-    samples: tuple[str, ...]  # ids of the samples, in their order
-    batch_size: int  # of them in one forward
-    load: Callable[[], Generator[Progress, None, Subject]]  # the model, if something is missing
-    stream: StreamedRuns | None = None  # in place of `load`, for models larger than memory
-    max_bytes: int | None = None  # of hidden states that are kept, see `MaskedRuns`
+    samples: tuple[str, ...]  # ids, in order
+    batch_size: int  # samples per forward
+    load: Callable[[], Generator[Progress, None, Runs]]  # called if points are missing
     layers: int = 0  # layer evaluations so far, each on one batch
-    _runs: MaskedRuns | None = field(default=None, init=False)
-    _streamed: dict[Removed, Measured] = field(default_factory=dict, init=False)
+    _runs: Runs | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.points = self.store.points(self.record, in_progress=True)
@@ -74,23 +68,23 @@ class Measuring:
         return [self.samples[at : at + size] for at in range(0, len(self.samples), size)]
 
     def finish(self, made: Mapping[str, Any]) -> SensitivityRecord:
-        """Gather what was measured; the record of what is there."""
-        is_gathered = self.record.is_measured and not self.store.logs(self.record)
-        if self.layers or not is_gathered:
+        """Gather the logs; the resulting record."""
+        if self.layers or not self.record.is_measured or self.store.logs(self.record):
             self.record = self.store.finish(self.record, made)
         return self.record
 
     def measure(self, wanted: Sequence[Point]) -> Generator[Progress, None, None]:
-        """Measure what is missing of these points on all samples; points of one base together."""
+        """Measure the missing ones of these points on all samples, points of one base together."""
         waiting = list(range(len(self.batches)))
         missing = {each.removed for number in waiting for each in self._missing(wanted, number)}
-        if self.stream is not None and missing:
-            self._streamed = yield from self.stream.run(sorted(missing))
+        if missing:
+            self._runs = self._runs or (yield from self.load())
+            yield from self._runs.prepare(sorted(missing))
         while waiting:
             for number in list(waiting):
                 if self._missing(wanted, number):
                     try:
-                        yield from self._measure(wanted, number, len(waiting))
+                        yield from self._measure_batch(wanted, number, len(waiting))
                     except Timeout:
                         continue
                 waiting.remove(number)
@@ -103,45 +97,29 @@ class Measuring:
         ids = self.batches[number]
         return [point for point in wanted if not self.points.knows(point.removed, ids)]
 
-    def _measure(
+    def _measure_batch(
         self, wanted: Sequence[Point], number: int, waiting: int
     ) -> Generator[Progress, None, None]:
-        with ExitStack() as held:
-            log = held.enter_context(
-                self.store.block(self.record, self.batches[number], self.points)
-            )
+        with self.store.block(self.record, self.batches[number], self.points) as log:
             missing = self._missing(wanted, number)
-            if missing and self._runs is None and self.stream is None:
-                settings = MeasureSettings(MEASURES)
-                self._runs = MaskedRuns((yield from self.load()), settings, self.max_bytes)
-            if self._runs is not None:
-                self._runs.forget()
-            ran: set[Removed] = set()  # bases; where there is no room to keep one, once is enough
+            if not missing or self._runs is None:
+                return  # another process measured them
+            self._runs.forget()
+            ran: set[Removed] = set()  # a base runs once, also if there is no room to keep it
             for place, point in enumerate(missing):
                 done = (len(self.batches) - waiting) * len(wanted) + place
                 total = len(self.batches) * len(wanted)
                 yield Progress("measuring sensitivity", done, total, "points")
                 alike = sum(other.base == point.base for other in missing)
+                # A known base runs again if several points start from it.
                 if point.position != WHOLE and alike > 1 and point.base not in ran:
-                    self._run_base(point.base, number)
+                    self.layers += self._runs.run_base(point.base, number)
                 ran.add(point.base)
-                self._note(point, number, log)
+                self._add(point, number, self._runs.run(point.removed, number), log)
+                self._runs.hold([point.base])
 
-    def _run_base(self, base: Removed, number: int) -> None:
-        """Run a base that is known already, since several points begin as it does."""
-        if self._runs is not None:
-            self.layers += self._runs.run(base, number)[1]
-            self._runs.hold([base])
-
-    def _run(self, point: Point, number: int) -> tuple[Mapping[str, FloatArray], int]:
-        if self._runs is None:
-            return self._streamed[point.removed][number]
-        found = self._runs.run(point.removed, number)
-        self._runs.hold([point.base])
-        return found
-
-    def _note(self, point: Point, number: int, log: AppendLog) -> None:
-        values, layers = self._run(point, number)
+    def _add(self, point: Point, number: int, measured: Measured, log: AppendLog) -> None:
+        values, layers = measured
         if not all(np.isfinite(each).all() for each in values.values()):
             raise PlanError(
                 f"The model gives no finite numbers when its layers lose {list(point.removed)}; "
@@ -153,25 +131,25 @@ class Measuring:
         self.points.add(point, self.batches[number], rows.tolist())
 
 
-# Windows around a plan, in levels to each side that were measured.
+# Windows around a plan, in measured levels to each side.
 _WINDOWS = (3, 2, 1)
 
 
 @dataclass(frozen=True)
 class Round:
-    """What a round found."""
+    """The plan of a round."""
 
-    removed: Removed  # the plan, which was measured
-    predicted: float  # its cost by the curves that it follows from
-    cost: float  # as measured
-    layers: int  # layer evaluations until then, each on one batch
+    removed: Removed
+    predicted: float  # cost by the curves that it follows from
+    cost: float  # measured cost
+    layers: int  # layer evaluations so far, each on one batch
 
 
 @dataclass(frozen=True)
 class Aim:
-    """The budget that is refined for."""
+    """The budget to refine a plan for."""
 
-    rooms: tuple[Room, ...]  # what a plan may take of each layer
+    rooms: tuple[Room, ...]  # what a plan may remove from each layer
     total: int  # B
     rounds: int  # at most
     measure: CostName = "esap"
@@ -180,7 +158,7 @@ class Aim:
 def measure_curves(
     work: Measuring, rooms: Sequence[Room], levels: int, measure: CostName = "esap"
 ) -> Generator[Progress, None, Curves]:
-    """The curves of an order; rooms are those of the order, whatever a plan must respect."""
+    """The curves of an order; `rooms` are those of the order, without constraints of a plan."""
     yield from work.measure(curve_points(rooms, levels))
     found = curves_of(work.points, len(rooms), measure, work.samples)
     if found is None:
@@ -191,13 +169,13 @@ def measure_curves(
 def refine(work: Measuring, curves: Curves, aim: Aim) -> Generator[Progress, None, list[Round]]:
     """The plan that the curves give for a budget, then the rounds that improved on it.
 
-    A round measures the plan's moves, solves, and measures the solutions as a whole; the best of
-    them is the next plan. Where none is better, the next round moves half as far. When the smallest
-    moves do not help either, it ends.
+    A round measures the plan's moves, solves, and measures the solutions as a whole; the best one
+    is the next plan. If none is better, the next round moves half as far, and so on until the
+    smallest moves do not help either.
     """
     first = Sensitivity((curves,), aim.measure).solution(aim.rooms, aim.total)
     found = [(yield from _measured(work, first.removed, first.cost, aim))]
-    scale, near = Fraction(1), dict[Point, None]()  # the moves that are looked at, in order
+    scale, near = Fraction(1), dict[Point, None]()  # moves, in order
     for _ in range(aim.rounds):
         best, before = found[-1], len(near)
         near |= dict.fromkeys(moved_points(aim.rooms, best.removed, scale))
@@ -216,10 +194,10 @@ def refine(work: Measuring, curves: Curves, aim: Aim) -> Generator[Progress, Non
 def _better(
     work: Measuring, best: Round, near: Sequence[Point], aim: Aim
 ) -> Generator[Progress, None, Round | None]:
-    """The best plan by these moves of the best so far, if it is better as measured.
+    """The best plan by these moves of the best so far, if it measures better.
 
-    The cheapest plan in a wide window around it promises most, and that in a narrow one keeps more
-    of its promise: all are measured.
+    The cheapest plan in a wide window promises most, that in a narrow one is predicted more
+    precisely, so all are measured.
     """
     moved = moved_curves(work.points, near, aim.measure, work.samples)
     found: dict[Removed, Round] = {}

@@ -21,10 +21,10 @@ from pruning.constraints import Room
 
 MEASURES = ("esap", "kl", "nll")
 COLUMNS: Mapping[str, str] = {
-    "base": "object",  # removed from each layer, joined by points; empty where nothing is
-    "layer": "int64",  # decoder index of the layer that differs from the base; -1: none does
-    "removed": "int64",  # what that layer loses; of the base itself the sum
-    "sample": "object",  # of `sample_ids`
+    "base": "object",  # removed from each layer, joined by dots; empty if nothing is
+    "layer": "int64",  # decoder index of the layer that differs from the base; -1 if none
+    "removed": "int64",  # what that layer loses; the sum of the base if none
+    "sample": "object",  # see `sample_ids`
     **dict.fromkeys(MEASURES, "float64"),  # means over the scored positions of the sample
 }
 WHOLE = -1
@@ -35,8 +35,8 @@ class Point(NamedTuple):
     """An allocation to measure."""
 
     base: Removed  # removed from each layer
-    position: int  # of the layer that differs from it, among those with experts; WHOLE: none does
-    gone: int  # what that layer loses; of the base itself the sum
+    position: int  # of the layer that differs from it, among those with experts; WHOLE if none
+    gone: int  # what that layer loses; the sum of the base if none
 
     @property
     def removed(self) -> Removed:
@@ -47,12 +47,12 @@ class Point(NamedTuple):
 
 
 def whole(removed: Sequence[int]) -> Point:
-    """The point of an allocation by itself."""
+    """The point of a whole allocation."""
     return Point(tuple(removed), WHOLE, sum(removed))
 
 
 def sample_ids(sequences: TokenSequences) -> tuple[str, ...]:
-    """16 hex digits for each sample: of its tokens, and of what counts and belongs together."""
+    """16 hex digits per sample: a hash of its tokens, counted positions and document positions."""
     found = []
     for number, row in enumerate(sequences.rows):
         sha = hashlib.sha256(row.astype("<i4").tobytes())
@@ -64,7 +64,7 @@ def sample_ids(sequences: TokenSequences) -> tuple[str, ...]:
 
 
 class Points:
-    """What is known: allocation and sample -> values of MEASURES."""
+    """Measured values: allocation and sample -> MEASURES."""
 
     def __init__(self, layers: Sequence[int]) -> None:
         self._layers = tuple(layers)  # decoder indices of the layers with experts
@@ -75,7 +75,7 @@ class Points:
         return len(self._values)
 
     def add(self, point: Point, samples: Iterable[str], values: Iterable[Sequence[float]]) -> None:
-        """Take in values of a point, one tuple a sample; what is known stays."""
+        """Add values of a point, one tuple per sample; known values stay."""
         self._named.setdefault(point.removed, point)
         held = self._values.setdefault(point.removed, {})
         for sample, each in zip(samples, values, strict=True):
@@ -87,16 +87,16 @@ class Points:
         return all(sample in held for sample in samples)
 
     def values(self, removed: Removed, samples: Sequence[str]) -> FloatArray:
-        """(samples, measures) of an allocation that was measured on all of them."""
+        """(samples, measures) of an allocation; all samples must be known."""
         held = self._values[removed]
         return np.array([held[sample] for sample in samples], dtype=np.float64)
 
     def samples(self) -> tuple[str, ...]:
-        """The samples on which the original was measured, in the order in which they came."""
+        """The samples on which the original was measured, in order of measurement."""
         return tuple(self._values.get((0,) * len(self._layers), {}))
 
     def on_all(self, samples: Sequence[str]) -> Iterator[Point]:
-        """The points that were measured on all of these samples, in the order of their names."""
+        """The points measured on all of these samples, by allocation."""
         for removed in sorted(self._named):
             if self.knows(removed, samples):
                 yield self._named[removed]
@@ -112,22 +112,20 @@ class Points:
         return pd.DataFrame(rows, columns=list(COLUMNS)).astype(dict(COLUMNS))
 
     def add_table(self, table: pd.DataFrame) -> None:
-        """Take in a table of COLUMNS; a ValueError where it is of other layers."""
+        """Add a table of COLUMNS; ValueError if it is of other layers."""
         places = {layer: position for position, layer in enumerate(self._layers)} | {WHOLE: WHOLE}
         for row in table[list(COLUMNS)].itertuples(index=False, name=None):
             base, layer, gone, sample, *values = row
-            self.add(self._point(str(base), places, layer, gone), [str(sample)], [values])
-
-    def _point(self, base: str, places: Mapping[int, int], layer: int, gone: int) -> Point:
-        removed = tuple(map(int, base.split("."))) if base else (0,) * len(self._layers)
-        if len(removed) != len(self._layers) or layer not in places:
-            raise ValueError("it has other layers than the model")
-        return Point(removed, places[layer], int(gone))
+            removed = tuple(map(int, str(base).split("."))) if base else (0,) * len(self._layers)
+            if len(removed) != len(self._layers) or layer not in places:
+                raise ValueError("it has other layers than the model")
+            self.add(Point(removed, places[layer], int(gone)), [str(sample)], [values])
 
     def add_line(self, raw: Any, samples: Sequence[str]) -> None:
-        """Take in a line of a log, see `line_of`; ValueError, KeyError or TypeError if it is none.
+        """Add a line of a log of these samples, see `line_of`.
 
-        `samples` are those that the log is about.
+        Raises:
+            ValueError, KeyError, TypeError: it is no such line.
         """
         point = Point(tuple(map(int, raw["base"])), int(raw["position"]), int(raw["removed"]))
         values = np.array([raw[name] for name in MEASURES], dtype=np.float64).T
@@ -137,7 +135,7 @@ class Points:
 
 
 def line_of(point: Point, values: Mapping[str, FloatArray], layers: int) -> dict[str, Any]:
-    """A measured point as a line of a log; `layers` are those that ran."""
+    """A measured point as a line of a log; `layers`: how many ran."""
     return {
         "base": list(point.base),
         "position": point.position,
@@ -149,14 +147,14 @@ def line_of(point: Point, values: Mapping[str, FloatArray], layers: int) -> dict
 
 DEFAULT_LEVELS = 8
 MOVES = (-8, -4, -2, 2, 4, 8)
-# Steps of a refinement: of a layer's experts or neurons, so that they are as large in every model.
+# A refinement moves by parts of a layer's experts or neurons, for steps alike in every model.
 _PARTS = 32
 
 
 def curve_points(rooms: Sequence[Room], levels: int) -> list[Point]:
-    """The original, and each layer alone at 1/levels, 2/levels ... of its size, as far as it can.
+    """The original, and each layer alone at 1/levels, 2/levels ... of its size.
 
-    The last level is the most that the layer can lose; levels are the nearest numbers that can go.
+    Levels are rounded to what the room allows; the last is the most that the layer can lose.
     """
     nothing = (0,) * len(rooms)
     found = [whole(nothing)]
@@ -170,16 +168,13 @@ def curve_points(rooms: Sequence[Room], levels: int) -> list[Point]:
 def moved_points(
     rooms: Sequence[Room], base: Removed, scale: Fraction = Fraction(1)
 ) -> list[Point]:
-    """A plan, and the plan with one layer moved by each of MOVES, as far as its room goes.
+    """A plan, and the plan with one layer moved by each of MOVES, within its room.
 
-    A move is a step of 1/32 of the layer, times `scale`; to the nearest number that can go.
+    A move counts steps of 1/32 of the layer, times `scale`, rounded to what the room allows.
     """
-    return [whole(base), *_moved(rooms, base, scale)]
-
-
-def _moved(rooms: Sequence[Room], base: Removed, scale: Fraction) -> Iterator[Point]:
+    found = [whole(base)]
     for position, (room, own) in enumerate(zip(rooms, base, strict=True)):
         step = max(1, round(room.size / _PARTS / room.step)) * room.step
         gone = {room.nearest(own + int(step * move * scale)) for move in MOVES}
-        for number in sorted(gone - {own}):
-            yield Point(base, position, number)
+        found += [Point(base, position, number) for number in sorted(gone - {own})]
+    return found

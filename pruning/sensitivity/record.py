@@ -1,8 +1,8 @@
-"""Records of sensitivity: measured order and corpus, next to a parquet of the points."""
+"""Records of sensitivity: the order and corpus, next to a parquet file of the points."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +30,15 @@ from pruning.sensitivity.points import COLUMNS, Points
 
 @dataclass(frozen=True, slots=True)
 class OrderRef:
-    """An order of experts or neurons, by name."""
+    """An order of experts or neurons."""
 
-    criterion: str  # that ranks
-    granularity: str  # what it ranks
-    digest: str  # of the order itself: two criteria that order alike share their curves
+    criterion: str
+    granularity: str
+    digest: str  # of the order itself: criteria with equal orders share their curves
 
 
 class SensitivityRecord(Record):
-    """The measurement of an order on a corpus; its numbers are in the parquet next to it."""
+    """The measurement of an order on a corpus; the numbers are in the parquet next to it."""
 
     folder = "sensitivity"
     word = "sensitivity"
@@ -46,10 +46,9 @@ class SensitivityRecord(Record):
     measured = "points"
 
     order: Mapping[str, str]  # see `OrderRef`
-    # Name of the corpus, and how its samples were drawn; which they are stands in the parquet.
-    corpus: Mapping[str, Any]
+    corpus: Mapping[str, Any]  # name, and how samples were drawn; their ids are in the parquet
     layers: tuple[tuple[Count, Count], ...]  # decoder index and size of each layer with experts
-    points: Count = 0  # allocations that were measured
+    points: Count = 0  # measured allocations
 
     @classmethod
     def new(
@@ -60,7 +59,7 @@ class SensitivityRecord(Record):
         drawn: DrawnSamples,
         dtype: str,
     ) -> "SensitivityRecord":
-        """A record without points yet; `sizes` are experts or neurons of each layer."""
+        """A record without points; `sizes` are experts or neurons of each layer."""
         said = {"name": drawn.sequences.corpus, **plain_json(drawn.facts)}
         deciding = {
             "identity": model.identity,
@@ -73,11 +72,7 @@ class SensitivityRecord(Record):
             ("sensitivity", order.criterion, Path(said["name"]).stem),
             deciding,
             model=ModelRef(model.name, model.identity),
-            order={
-                "criterion": order.criterion,
-                "granularity": order.granularity,
-                "digest": order.digest,
-            },
+            order=asdict(order),
             corpus=said,
             layers=tuple(sizes.items()),
             settings={"dtype": dtype},
@@ -85,21 +80,21 @@ class SensitivityRecord(Record):
 
 
 class SensitivityStore(RecordStore[SensitivityRecord]):
-    """Sensitivity of one or more statistics folders; new points go to the first.
+    """Sensitivity records of one or more statistics directories; new points go to the first.
 
-    Points in progress are lines of logs, one for each batch of samples, below `<record>.blocks`:
-    a process that measures a batch has its log to itself, so several share the work.
+    Points in progress are lines of logs, one log per batch of samples, in `<record>.blocks`. A
+    process that measures a batch locks its log, so several processes share the work.
     """
 
     kind = SensitivityRecord
 
     def of_order(self, identity: str, digest: str) -> list[SensitivityRecord]:
-        """The records of an order, the last measured first."""
+        """The records of an order, newest first."""
         found = [each for each in self.records(identity) if each.order["digest"] == digest]
         return sorted(found, key=lambda each: (each.created_at, each.record_id), reverse=True)
 
     def points(self, record: SensitivityRecord, *, in_progress: bool = False) -> Points:
-        """All points of a record, from every folder; `in_progress` also those of its logs."""
+        """All points of a record from every folder; with `in_progress`, also of its logs."""
         found = Points([layer for layer, _ in record.layers])
         for folder in self._folders:
             path = folder / f"{record.record_id}.parquet"
@@ -131,9 +126,7 @@ class SensitivityStore(RecordStore[SensitivityRecord]):
     def block(
         self, record: SensitivityRecord, samples: Sequence[str], found: Points
     ) -> Iterator[AppendLog]:
-        """The log of a batch, this process's own for as long as the block lasts.
-
-        What other processes left of the batch is taken into `found` first.
+        """The log of a batch, locked for this process; its points are added to `found` first.
 
         Raises:
             filelock.Timeout: another process measures this batch.
@@ -142,14 +135,14 @@ class SensitivityStore(RecordStore[SensitivityRecord]):
         path = self._blocks(record) / f"{digest_of(header)[:16]}.jsonl"
         with locked(path):
             parquet = self._folders[0] / f"{record.record_id}.parquet"
-            if parquet.is_file():  # another process may have finished meanwhile
+            if parquet.is_file():  # another process may have finished in the meantime
                 self._read(parquet, found)
             whole = _read_log(path, found)
             with appending(path, whole, header) as log:
                 yield log
 
     def finish(self, record: SensitivityRecord, made: Mapping[str, Any]) -> SensitivityRecord:
-        """Gather logs without a writer into the parquet; return the resulting record."""
+        """Gather the logs that nobody writes into the parquet; the resulting record."""
         folder = self._folders[0]
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / f".{record.record_id}{PARTIAL}.lock") as lock, ExitStack() as held:
@@ -161,7 +154,7 @@ class SensitivityStore(RecordStore[SensitivityRecord]):
                     continue
                 _read_log(log, found)
                 gathered.append(log)
-            if not len(found):  # it was refused, or stopped, before anything was measured
+            if not len(found):  # refused or stopped before the first point
                 return record
             with written_durably(folder / f"{record.record_id}.parquet") as draft:
                 write_parquet(draft, found.table())
@@ -170,13 +163,13 @@ class SensitivityStore(RecordStore[SensitivityRecord]):
             for log in gathered:
                 log.unlink()
             Path(lock.lock_file).unlink(missing_ok=True)
-        with suppress(OSError):  # another process writes there, or there was nothing to measure
+        with suppress(OSError):  # another process writes there, or nothing was measured
             self._blocks(record).rmdir()
         return done
 
 
 def _read_log(path: Path, found: Points) -> list[bytes]:
-    """The whole lines of a log, taken into `found`."""
+    """The complete lines of a log; their points are added to `found`."""
     whole = whole_lines(path)
     try:
         samples = list(map(str, parse_json(whole[0])["samples"])) if whole else []

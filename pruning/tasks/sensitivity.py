@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from pruning.search.fitness import Subject
-    from pruning.sensitivity.measure import Measuring, Round
+    from pruning.sensitivity.measure import Measuring, Round, Runs
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +98,6 @@ class _Sitting:
         from analysis.calibration.loading import resolve_dtype
         from pruning.evaluate.candidate import MeasureSettings
         from pruning.evaluate.samples import make_samples
-        from pruning.search.streamed import StreamedRuns
         from pruning.sensitivity.measure import Measuring
         from pruning.sensitivity.points import MEASURES, sample_ids
 
@@ -107,20 +105,21 @@ class _Sitting:
         dtype = resolve_dtype(self._settings.dtype, self.model)
         record = SensitivityRecord.new(self.model, self.order.ref, self.order.sizes, drawn, dtype)
 
-        def load() -> "Steps[Subject]":
-            from pruning.search.fitness import subject_of
+        def load() -> "Steps[Runs]":
+            from pruning.search.fitness import MaskedRuns, StreamedRuns, subject_of
 
-            loaded = yield from self._load(drawn.sequences)
-            return (yield from subject_of(self.model, loaded, samples, self.order.plan_of))
-
-        stream = None
-        if self.request.stream_layers:
             measured, plan_of = MeasureSettings(MEASURES), self.order.plan_of
-            stream = StreamedRuns(
-                self.model, samples, self._settings, plan_of, measured, store.folder
+            if self.request.stream_layers:
+                return StreamedRuns(
+                    self.model, samples, self._settings, plan_of, measured, store.folder
+                )
+            loaded = yield from self._load(drawn.sequences)
+            return MaskedRuns(
+                (yield from subject_of(self.model, loaded, samples, plan_of)), measured
             )
+
         ids = sample_ids(samples.sequences)
-        return Measuring(store, store.find(record), ids, self.request.batch_size, load, stream)
+        return Measuring(store, store.find(record), ids, self.request.batch_size, load)
 
     def _load(self, sequences: TokenSequences) -> "Steps[PreTrainedModel]":
         from pruning.search.fitness import load_for

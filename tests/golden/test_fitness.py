@@ -29,7 +29,7 @@ from pruning.evaluate.result import MEASURES
 from pruning.evaluate.samples import make_samples
 from pruning.plan import ModelRef, PruningPlan
 from pruning.recipe import SearchSection
-from pruning.search.fitness import MaskedFitness, Subject
+from pruning.search.fitness import Subject, masked_fitness
 
 SPEAKING = Numbers(
     probabilities=(NUMBERS.probabilities[0], NUMBERS.probabilities[0]),
@@ -89,7 +89,7 @@ def subject():
 
 
 def measured(subject, name, removed, seed=SEED):
-    return MaskedFitness(subject, name, seed).block(removed, 0).values.tolist()
+    return masked_fitness(subject, name, seed).block(removed, 0).values.tolist()
 
 
 def test_every_fitness_has_its_numbers_by_hand():

@@ -41,13 +41,13 @@ from pruning.planning.ranking import select_measured
 from pruning.requests.plan import PlanRequest
 from pruning.schedules import PATTERNS
 from pruning.schedules.shares import pattern_weights
-from pruning.search.fitness import MaskedFitness, MaskedRuns, Subject, subject_of
+from pruning.search.fitness import MaskedRuns, Subject, masked_fitness, subject_of
 from pruning.search.run import SearchLog, Task, open_log, search
 from pruning.search.settings import SearchSettings
 from pruning.search.space import Space
 from pruning.sensitivity.curves import Curves, Sensitivity, curves_of
 from pruning.sensitivity.measure import Aim, Measuring, measure_curves, refine
-from pruning.sensitivity.points import sample_ids, whole
+from pruning.sensitivity.points import MEASURES, sample_ids, whole
 from pruning.sensitivity.record import SensitivityRecord, SensitivityStore
 
 CRITERIA = ("reap", "frequency", "ean", "damage", "heapr")
@@ -130,9 +130,9 @@ class Trial:
         )
         ids = sample_ids(self.choosing.full.samples.sequences)
 
-        def load() -> Generator[Progress, None, Subject]:
+        def load() -> Generator[Progress, None, MaskedRuns]:
             yield from ()
-            return self.choosing
+            return MaskedRuns(self.choosing, MeasureSettings(MEASURES))
 
         return Measuring(store, store.find(record), ids, BATCH, load)
 
@@ -198,7 +198,7 @@ def evolved(trial: Trial, limit: float, starts: dict[str, Removed] | None = None
         name: apportion(trial.total, pattern_weights(name, len(rooms)), rooms) for name in PATTERNS
     }
     task = Task(trial.space, seeds | (starts or {}), SearchSettings(seed=trial.seed))
-    fitness = MaskedFitness(trial.choosing, "esap", trial.seed)
+    fitness = masked_fitness(trial.choosing, "esap", trial.seed)
     batches = len(trial.work.batches)
     with open_log(trial.out / f"{trial.name}-{kind}.jsonl", {"samples": trial.samples}) as log:
         running = search(task, fitness, log, lambda outcome: None)

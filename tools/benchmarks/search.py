@@ -20,7 +20,7 @@ from analysis.drain import drain
 from analysis.stats.store import SHIPPED_STATS
 from pruning.masking import masked
 from pruning.requests.recipe import SearchRequest
-from pruning.search.fitness import MaskedFitness
+from pruning.search.fitness import RunFitness, masked_fitness
 from pruning.search.run import BlockFitness, open_log, search
 from pruning.search.sitting import make_fitness
 from pruning.tasks.search import problem_of
@@ -39,9 +39,9 @@ search: {corpus: demo-math, samples: 32, population: 16, generations: GENERATION
 class Plain:
     """Whole forwards, logits and overlap of every position, mean over those of the answer."""
 
-    def __init__(self, inner: MaskedFitness, *, keeps_logits: bool) -> None:
+    def __init__(self, inner: RunFitness, *, keeps_logits: bool) -> None:
         self._inner = inner
-        self._subject = inner._subject
+        self._subject = inner.runs.subject
         self._logits: dict[int, torch.Tensor] | None = {} if keeps_logits else None
         self.num_blocks, self.num_layers = inner.num_blocks, inner.num_layers
 
@@ -51,7 +51,7 @@ class Plain:
         return 0.0
 
     def block(self, removed, number):
-        subject, batch = self._subject, self._inner._batches[number]
+        subject, batch = self._subject, self._inner.runs.batches[number]
         inputs = model_inputs(batch.tokens, torch.device("cpu"))
         with torch.no_grad():
             p_BTV = self._full(number, inputs)
@@ -86,10 +86,10 @@ def main(generations: int = 3) -> None:
         )
         problem = drain(problem_of(request))
         ours = drain(make_fitness(problem, Path(), Processes()))
-        subject, settings = ours._subject, problem.task.settings
+        subject, settings = ours.runs.subject, problem.task.settings
         ways = {
             "reuse": ours,
-            "no reuse": MaskedFitness(subject, "esap", settings.seed, 0),
+            "no reuse": masked_fitness(subject, "esap", settings.seed, 0),
             "whole forwards, full logits kept": Plain(ours, keeps_logits=True),
             "whole forwards, original model again": Plain(ours, keeps_logits=False),
         }

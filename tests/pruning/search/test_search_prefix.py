@@ -13,7 +13,7 @@ from analysis.forwards import decoder_layers
 from families.configs import EVERY, tiny_model
 from pruning.evaluate.candidate import MeasureSettings, run_candidate
 from pruning.evaluate.samples import make_samples
-from pruning.search.fitness import MaskedFitness, run_from
+from pruning.search.fitness import masked_fitness, run_from
 
 PLENTY = 1 << 30
 
@@ -65,9 +65,9 @@ def layers_needed(candidates, sparse, total):
 )
 def test_reuse_changes_no_bit_and_runs_only_what_differs(case):
     subject, candidates = subject_of(case, tiny_model(case)), candidates_of(case)
-    fitness = MaskedFitness(subject, "esap", 0, PLENTY)
+    fitness = masked_fitness(subject, "esap", 0, PLENTY)
     reusing = values_of(fitness, candidates)
-    whole = values_of(MaskedFitness(subject, "esap", 0, 0), candidates)
+    whole = values_of(masked_fitness(subject, "esap", 0, 0), candidates)
     assert_same_values(reusing, whole)
     needed = layers_needed(candidates, case.sparse, fitness.num_layers)
     assert [block.layers for blocks in reusing for block in blocks] == [
@@ -80,7 +80,7 @@ def test_reuse_changes_no_bit_and_runs_only_what_differs(case):
 def test_fitness_is_what_evaluate_says_of_the_plan(measure):
     case = DEEP[0]
     subject, candidates = subject_of(case, tiny_model(case)), candidates_of(case)
-    fitness = MaskedFitness(subject, measure, 5, PLENTY)
+    fitness = masked_fitness(subject, measure, 5, PLENTY)
     for removed, blocks in zip(candidates, values_of(fitness, candidates), strict=True):
         settings = MeasureSettings((measure,), 5)
         wanted = drain(
@@ -94,7 +94,7 @@ def test_fitness_is_what_evaluate_says_of_the_plan(measure):
 
 
 def kept_bytes(fitness):
-    held = fitness._runs._kept._inputs.values()
+    held = fitness.runs._kept._inputs.values()
     tensors = {id(t): t.nbytes for blocks in held for each in blocks.values() for t in each}
     return sum(tensors.values())
 
@@ -104,16 +104,16 @@ def test_kept_states_stay_within_their_room():
     subject, candidates = subject_of(case, tiny_model(case)), candidates_of(case)
     # 4 of 5 layers, width 16, float32; rows of batches of two are padded to 9, 12 and 11.
     one = 4 * (2 * 9 + 2 * 12 + 1 * 11) * 16 * 4
-    whole = values_of(MaskedFitness(subject, "esap", 0, 0), candidates)
+    whole = values_of(masked_fitness(subject, "esap", 0, 0), candidates)
     for room in (one - 1, one, 2 * one, 3 * one):
-        fitness, found = MaskedFitness(subject, "esap", 0, room), []
+        fitness, found = masked_fitness(subject, "esap", 0, room), []
         for removed in candidates:
             found.append([fitness.block(removed, block) for block in range(fitness.num_blocks)])
             assert kept_bytes(fitness) <= room + one
             fitness.hold(candidates[:2])
             assert kept_bytes(fitness) <= room
         assert_same_values(found, whole)
-    assert set(candidates[:2]) <= set(fitness._runs._kept._inputs)
+    assert set(candidates[:2]) <= set(fitness.runs._kept._inputs)
 
 
 def _writes_into_its_input(module, args, output):
@@ -126,10 +126,10 @@ def test_nothing_is_reused_where_a_layer_writes_into_its_input():
     layers = decoder_layers(model, FAMILIES[case.model_type])
     layers[2].register_forward_hook(_writes_into_its_input)
     subject, candidates = subject_of(case, model), candidates_of(case)
-    fitness = MaskedFitness(subject, "esap", 0, PLENTY)
+    fitness = masked_fitness(subject, "esap", 0, PLENTY)
     found = values_of(fitness, candidates)
     assert {block.layers for blocks in found for block in blocks} == {5}
-    assert_same_values(found, values_of(MaskedFitness(subject, "esap", 0, 0), candidates))
+    assert_same_values(found, values_of(masked_fitness(subject, "esap", 0, 0), candidates))
     assert kept_bytes(fitness) == 0
 
 
@@ -155,7 +155,7 @@ def test_the_model_is_as_before_afterwards():
     ids = torch.arange(3, 12)[None]
     with torch.no_grad():
         before = model(input_ids=ids).logits
-        values_of(MaskedFitness(subject, "esap", 0, PLENTY), candidates_of(case)[:3])
+        values_of(masked_fitness(subject, "esap", 0, PLENTY), candidates_of(case)[:3])
         assert torch.equal(model(input_ids=ids).logits, before)
     assert not any("forward" in layer.__dict__ for layer in model.model.layers)
 
@@ -163,10 +163,10 @@ def test_the_model_is_as_before_afterwards():
 def test_kept_probabilities_change_no_bit():
     case = DEEP[0]
     subject, candidates = subject_of(case, tiny_model(case)), candidates_of(case)
-    wanted = values_of(MaskedFitness(subject, "esap", 0, 0), candidates[:3])
+    wanted = values_of(masked_fitness(subject, "esap", 0, 0), candidates[:3])
     # 64 tokens of float32; the batches score (9 - 3) + (5 - 3), (12 - 3) + (7 - 3) and 8 positions.
     for room, kept in ((0, 0), (8 * 256, 1), (21 * 256, 2), (29 * 256, 3)):
         keeping = replace(subject, full=replace(subject.full, max_bytes=room, known={}))
-        found = values_of(MaskedFitness(keeping, "esap", 0, 0), candidates[:3])
+        found = values_of(masked_fitness(keeping, "esap", 0, 0), candidates[:3])
         assert_same_values(found, wanted)
         assert len(keeping.full.known) == kept

@@ -13,9 +13,8 @@ from families.configs import EVERY, tiny_model
 from pruning.evaluate.candidate import MeasureSettings
 from pruning.evaluate.samples import make_samples
 from pruning.plan import model_ref
-from pruning.search.fitness import MaskedFitness
+from pruning.search.fitness import RunFitness, StreamedRuns, masked_fitness
 from pruning.search.settings import SearchSettings
-from pruning.search.streamed import StreamedFitness, StreamedRuns
 
 CASE = DEEP[0]
 
@@ -36,8 +35,8 @@ def streamed(path, case, measure="esap"):
         path / "unfinished",
     )
     # Nothing is reused: the candidates may differ in one layer alone.
-    loaded = MaskedFitness(subject_of(case, model), measure, 5, 0)
-    return StreamedFitness(runs, measure, described.depth), loaded
+    loaded = masked_fitness(subject_of(case, model), measure, 5, 0)
+    return RunFitness(runs, measure), loaded
 
 
 def candidates_of(case):

@@ -23,7 +23,7 @@ from pruning.constraints import Constraints, rooms_of
 from pruning.evaluate.candidate import MeasureSettings, run_candidate
 from pruning.evaluate.samples import make_samples
 from pruning.plan import model_ref
-from pruning.search.streamed import StreamedRuns
+from pruning.search.fitness import MaskedRuns, StreamedRuns
 from pruning.sensitivity.measure import Measuring
 from pruning.sensitivity.points import MEASURES, curve_points, moved_points, sample_ids, whole
 from pruning.sensitivity.record import SensitivityRecord, SensitivityStore
@@ -49,22 +49,25 @@ def record_of(case):
     )
 
 
-def measuring(folder, case=CASE, count=5, **more):
+def measuring(folder, case=CASE, count=5, max_bytes=None, stream=None):
     """Of the first `count` samples, in batches of two; loads are counted."""
     loads = []
 
     def load():
         yield from ()
+        if stream is not None:
+            return stream
         loads.append(1)
         subject = subject_of(case, tiny_model(case))
         samples = subject.full.samples
         rows = samples.sequences.rows[:count]
         counted = samples.sequences.counted[:count]
         few = replace(samples.sequences, rows=rows, counted=counted)
-        return replace(subject, full=replace(subject.full, samples=make_samples(few, 2)))
+        subject = replace(subject, full=replace(subject.full, samples=make_samples(few, 2)))
+        return MaskedRuns(subject, MeasureSettings(MEASURES), max_bytes)
 
     ids = sample_ids(sequences())[:count]
-    work = Measuring(SensitivityStore([folder]), record_of(case), ids, 2, load, **more)
+    work = Measuring(SensitivityStore([folder]), record_of(case), ids, 2, load)
     work.loads = loads
     return work
 
