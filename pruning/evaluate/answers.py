@@ -19,7 +19,7 @@ from pruning.plan import PruningPlan
 
 
 class Speaker(Tokenizer, Protocol):
-    """A tokenizer that turns ids into text as well."""
+    """A tokenizer that can also decode."""
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """The text of these ids."""
@@ -28,26 +28,26 @@ class Speaker(Tokenizer, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What models are to continue."""
+    """A prompt for models to continue."""
 
     ids: Sequence[int]  # tokens of the prompt
-    tokenizer: Speaker  # of the model
-    max_new_tokens: int = 128  # length of an answer, at most; the model may end earlier
+    tokenizer: Speaker
+    max_new_tokens: int = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one model says."""
+    """The answer of one model."""
 
-    name: str  # of the model: the plan's file, or what the caller calls the original
+    name: str  # of the model: the plan's file, or the caller's name of the original
     text: str  # without special tokens
-    ids: tuple[int, ...]  # tokens that it wrote
-    agreed: int  # tokens at the beginning that are those of the first model asked
-    seconds: float  # that it took
+    ids: tuple[int, ...]  # generated tokens
+    agreed: int  # leading tokens that equal those of the first model
+    seconds: float
 
 
 def prompt_ids(tokenizer: Tokenizer, prompt: str, *, as_chat: bool) -> list[int]:
-    """Token ids of a prompt: as a user's turn in the model's own format, or as it stands."""
+    """Token ids of a prompt, as a user's turn in the chat template or as it is."""
     if as_chat:
         turn = [{"role": "user", "content": prompt}]
         with reading_by_tokenizer("format a conversation", "ask with --raw"):
@@ -64,7 +64,7 @@ def prompt_ids(tokenizer: Tokenizer, prompt: str, *, as_chat: bool) -> list[int]
 
 
 def has_chat_format(tokenizer: Tokenizer) -> bool:
-    """Whether the model has a format for conversations."""
+    """Whether the tokenizer has a chat template."""
     try:
         return bool(tokenizer.get_chat_template())
     except ValueError:
@@ -77,9 +77,9 @@ def run_answers(
     plans: Mapping[str, PruningPlan | None],
     question: Question,
 ) -> Generator[Progress, None, list[Answer]]:
-    """Let each model continue the prompt, always taking the most probable token.
+    """Let each model continue the prompt greedily.
 
-    `plans` are what stays, by name; None for the model as it is. Masks are taken off again.
+    `plans` maps names to plans, None being the model as it is. Masks are removed afterwards.
     """
     answers: list[Answer] = []
     for name, plan in plans.items():

@@ -33,34 +33,31 @@ BIN_COLUMNS = ("bin", "removed", "saliency", "share", "loss_change", "low", "hig
 
 @dataclass(frozen=True, slots=True)
 class Binning:
-    """How experts or neurons are parted."""
+    """How experts or neurons are split into bins."""
 
-    bins: int = DEFAULT_BINS  # how many; those that would remove nothing are left out
-    # Ordered within each layer, of which each bin then has its share, or all together.
-    scope: Scope = "layer"
-    # By saliency, the least salient first; or by place, the first layers, experts and neurons
-    # first.
-    order: Order = "saliency"
+    bins: int = DEFAULT_BINS  # how many; empty ones are left out
+    scope: Scope = "layer"  # each bin has its share of every layer, or of all layers together
+    order: Order = "saliency"  # the least salient first, or by layer, expert and neuron
 
 
 @dataclass(frozen=True, eq=False)
 class Bin:
-    """A part of all experts or neurons, and the plan that removes it alone."""
+    """One bin of experts or neurons, and the plan that removes it alone."""
 
-    number: int  # from 0, the least salient or, by place, the first
-    plan: PruningPlan  # keeps all others
-    removed: int  # how many it removes
-    saliency: float  # mean of theirs
-    share: float  # their part of the saliency of all; nan where that adds up to nothing
+    number: int  # from 0, in order
+    plan: PruningPlan
+    removed: int  # experts or neurons
+    saliency: float  # their mean
+    share: float  # of the saliency of all; nan if that is 0
 
 
 def bin_numbers(
     saliency: NDArray[np.float64], layers: NDArray[np.int64], how: Binning
 ) -> NDArray[np.int64]:
-    """The bin of each entry: its place in the order, in equal parts.
+    """(entries,) the bin of each entry: equal parts of the order.
 
-    `saliency` (entries,) is higher = keep, `layers` (entries,) the layer of each. Of two equal
-    entries the later one is the less salient, as in rankings.
+    `saliency` (entries,) is higher = keep, `layers` (entries,) the layer of each. Of equal entries
+    the later one ranks lower, as in rankings.
     """
     groups = layers if how.scope == "layer" else np.zeros_like(layers)
     numbers = np.empty(len(saliency), dtype=np.int64)
@@ -73,7 +70,7 @@ def bin_numbers(
 
 
 def expert_bins(ranking: pd.DataFrame, model: MoEModel, how: Binning) -> list[Bin]:
-    """Bins of experts, from a table with columns layer, expert, saliency; every expert once."""
+    """Bins of experts, from a table `layer, expert, saliency` of all experts."""
     layers, experts = ranking["layer"].to_numpy(), ranking["expert"].to_numpy()
     saliency = ranking["saliency"].to_numpy(dtype=np.float64)
     numbers = bin_numbers(saliency, layers, how)
@@ -92,7 +89,7 @@ def expert_bins(ranking: pd.DataFrame, model: MoEModel, how: Binning) -> list[Bi
 
 
 def neuron_bins(scores: NeuronScores, model: MoEModel, how: Binning) -> list[Bin]:
-    """Bins of neurons, from a saliency for each neuron of each expert; higher = keep."""
+    """Bins of neurons, from scores of all neurons; higher = keep."""
     field = field_of(scores)
     numbers = bin_numbers(field.saliency, np.repeat(field.layers, field.widths), how)
     owners = list(zip(field.layers.tolist(), field.experts.tolist(), strict=True))
@@ -120,12 +117,10 @@ def _bin(
 def bin_table(
     bins: Sequence[Bin], evaluations: Mapping[int, Evaluation], *, seed: int = 42
 ) -> pd.DataFrame:
-    """Table of BIN_COLUMNS: what each bin's removal adds to the loss, in nats per token.
+    """Table of BIN_COLUMNS: the loss increase without each bin, in nats per token.
 
-    `loss_change` is the mean over samples of each sample's change, `low` and `high` its 95%
-    bootstrap interval (the same samples with and without), `pooled` the mean over all positions.
-
-    The evaluations, by number of a bin, have the measure `nll`.
+    `loss_change` is the mean over samples, `low` and `high` its 95% bootstrap interval (paired),
+    `pooled` the mean over all positions. The evaluations, by bin number, have the measure `nll`.
     """
     rows = []
     for each in bins:
@@ -139,9 +134,9 @@ def bin_table(
 
 
 def rank_agreement(table: pd.DataFrame) -> float:
-    """Spearman's correlation of saliency and loss change over the bins; 1: the score is in order.
+    """Spearman's correlation of saliency and loss increase over bins; 1: in perfect order.
 
-    nan where one of them is the same in all bins, or there are fewer than two.
+    nan if one of them is constant, or there are fewer than two bins.
     """
     if len(table) < 2 or table["saliency"].nunique() < 2 or table["loss_change"].nunique() < 2:
         return float("nan")
@@ -159,21 +154,19 @@ BINS_TABLE_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class RankedBy:
-    """What ordered the experts or neurons."""
+    """The order of the experts or neurons."""
 
-    # criterion, gate: of the saliency.
     criterion: str
     gate: str
-    # corpora, runs: of the statistics, with weights; empty where none were read.
-    corpora: tuple[str, ...]
-    runs: tuple[str, ...]
+    corpora: tuple[str, ...]  # of the statistics, with weights; empty if none were read
+    runs: tuple[str, ...]  # as `corpora`
     granularity: str  # `expert` or `atomic`
-    how: Binning  # see `Binning`
+    how: Binning
 
 
 @dataclass(frozen=True, slots=True)
 class BinRow:
-    """A bin of a record: BIN_COLUMNS; None for what is undefined."""
+    """A bin of a record, with BIN_COLUMNS; None if undefined."""
 
     bin: int
     removed: int
@@ -188,7 +181,7 @@ class BinRow:
 class BinsRecord(Record):
     """The loss without each bin, on one set of samples.
 
-    The digest is of model, order, what each bin removes, samples and settings.
+    The digest covers model, order, plans of the bins, samples and settings.
     """
 
     folder = "bins"
@@ -196,15 +189,14 @@ class BinsRecord(Record):
     command = "bins"
     measured = "rows"
 
-    ranked: RankedBy  # what ordered the experts or neurons
+    ranked: RankedBy
     corpus: SampleFacts  # of the samples: `name`, `digest`, and which documents were drawn
-    # Of each bin. Empty: not measured yet.
-    rows: tuple[BinRow, ...] = ()
-    # Of the unpruned model on the same samples, nats per token, mean over samples.
-    full_loss: float = 0.0
-    # num_samples, num_tokens: samples, and positions scored in all of them.
+    rows: tuple[BinRow, ...] = ()  # one per bin
+    full_loss: float = (
+        0.0  # of the original model on the samples, nats per token, mean over samples
+    )
     num_samples: Count = 0
-    num_tokens: Count = 0
+    num_tokens: Count = 0  # scored positions of all samples
     settings: RunFacts  # `dtype`, `seed` (of the bootstrap)
 
     @classmethod
@@ -216,12 +208,9 @@ class BinsRecord(Record):
         corpus: Mapping[str, Any],
         settings: Mapping[str, Any],
     ) -> Self:
-        """A record without results yet; the digest of `corpus` is of tokens and what is predicted.
-
-        `settings` is what else changes the numbers.
-        """
+        """A record without results; `settings` are those that change the numbers."""
         order = asdict(ranked)
-        del order["runs"]  # repeated with more groups: other ids, equal numbers
+        del order["runs"]  # a run repeated with more groups has another id and equal numbers
         deciding = {
             "model": model.identity,
             "ranked": order,
@@ -230,11 +219,9 @@ class BinsRecord(Record):
             "settings": dict(settings),
         }
         names = (model.name, ranked.criterion, ranked.granularity, str(corpus["name"]))
+        known = {"model": model_ref(model), "ranked": ranked, "corpus": corpus}
         words = [Path(name).stem for name in names]
-        ref = model_ref(model)
-        return cls.begun(
-            words, deciding, model=ref, ranked=ranked, corpus=corpus, settings=settings
-        )
+        return cls.begun(words, deciding, **known, settings=settings)
 
     @property
     def table(self) -> pd.DataFrame:
@@ -266,11 +253,10 @@ class BinsStore(RecordStore[BinsRecord]):
 
 
 def bins_overview(records: Iterable[BinsRecord]) -> pd.DataFrame:
-    """Table of BINS_TABLE_COLUMNS, one row a record.
+    """Table of BINS_TABLE_COLUMNS, one row per record.
 
-    `removed` is what all bins remove together, `agreement` Spearman's correlation of saliency and
-    loss change over them, `first` and `last` the loss change without the least and the most
-    salient bin (by place: the first and the last), in nats per token.
+    `removed` is of all bins together, `agreement` see `rank_agreement`, `first` and `last` the loss
+    increase without the first and the last bin, in nats per token.
     """
     rows = []
     for record in records:

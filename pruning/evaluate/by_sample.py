@@ -1,4 +1,4 @@
-"""Losses by sample: a plan chosen on one half and reported on the other, and what is too near."""
+"""Losses by sample: choose a plan on one half and report the other; are two plans distinct?"""
 
 from __future__ import annotations
 
@@ -11,44 +11,42 @@ import numpy as np
 
 from analysis.arrays import FloatArray
 from pruning.evaluate.quality import PlanLoss
-from pruning.evaluate.record import SampleLosses
 from pruning.evaluate.result import MIDDLE, RESAMPLES
 from pruning.schedules import MEASURED
 from pruning.search.store import SEARCH
 
 EVEN: Final = slice(0, None, 2)
 ODD: Final = slice(1, None, 2)
-# What decides which samples of a corpus come first, of the facts of drawn samples.
+# The facts of drawn samples that decide which samples of a corpus come first.
 _ORDER: Final = ("seed", "drawn", "skipped", "seq_len", "packing", "count", "truncate")
 
 
 @dataclass(frozen=True, eq=False)
 class ChosenPlan:
-    """A plan and its loss where it was chosen, and where nothing was chosen."""
+    """A plan with its loss on the samples that chose it and on others."""
 
-    chosen: PlanLoss  # on the even samples, which chose it among others: too good by that
+    chosen: PlanLoss  # on the even samples: optimistic, since they chose it
     reported: PlanLoss  # on the odd samples
 
 
 @dataclass(frozen=True)
 class LossDifference:
-    """By how much one plan loses more than another, in nats per token, mean over corpora."""
+    """How much higher the loss of one plan is, in nats per token, mean over corpora."""
 
     mean: float
-    # low, high: 95% bootstrap interval over samples, which are the same for both plans.
-    low: float
+    low: float  # low, high: 95% paired bootstrap interval over samples
     high: float
 
     @property
     def is_clear(self) -> bool:
-        """Whether the samples tell the two plans apart: the interval does not hold 0."""
+        """Whether the interval excludes 0."""
         return not self.low <= 0 <= self.high
 
 
 def of_samples(loss: PlanLoss, picked: Mapping[str, slice]) -> PlanLoss | None:
-    """The loss on some of the samples of some corpora, on all samples of the others.
+    """The loss on the picked samples of some corpora, and on all samples of the others.
 
-    None where the loss of each sample was not kept, or none of a corpus are picked.
+    None if losses by sample are missing, or no sample of a corpus is picked.
     """
     wanted = {name: part for name, part in picked.items() if name in loss.change}
     parts = {
@@ -71,11 +69,10 @@ def of_samples(loss: PlanLoss, picked: Mapping[str, slice]) -> PlanLoss | None:
 
 
 def unseen(loss: PlanLoss, judged_on: Mapping[str, Any]) -> PlanLoss | None:
-    """The loss on samples that did not choose the plan.
+    """The loss without the samples that chose the plan; None if nothing remains.
 
-    `judged_on` is the corpus of a search, `SearchResult.header["corpus"]`: so many `samples`, from
-    the beginning of an order. An evaluation that drew in the same order leaves these out; with
-    another order nothing is known, and the corpus is left out. None where nothing remains.
+    `judged_on` is the corpus of a search, `SearchResult.header["corpus"]`: the first `samples` of
+    an order. If the evaluation drew in the same order, these are left out, else the whole corpus.
     """
     name = judged_on["name"]
     if name not in loss.change:
@@ -91,9 +88,9 @@ def unseen(loss: PlanLoss, judged_on: Mapping[str, Any]) -> PlanLoss | None:
 def choose_best(losses: Iterable[PlanLoss]) -> ChosenPlan | None:
     """The plan with the smallest mean over corpora on the even samples, with its loss on the odd.
 
-    Of plans that were measured as most, on every corpus of the comparison, and whose losses of
-    every sample were kept; None where there is none. Searched and measured schedules were chosen on
-    held-out samples, which may be among these: they do not compete.
+    Only plans compete that were measured as most were, on every corpus of the comparison, with
+    losses by sample. Searched and measured schedules do not: they were chosen on held-out samples,
+    which may be among these.
     """
     halves = []
     for loss in losses:
@@ -108,30 +105,29 @@ def choose_best(losses: Iterable[PlanLoss]) -> ChosenPlan | None:
 def difference(one: PlanLoss, other: PlanLoss) -> LossDifference | None:
     """Loss of `one` minus that of `other` on the corpora of both, with a paired bootstrap.
 
-    Samples are drawn with replacement within each corpus, the same for both plans. None where the
-    plans were not measured on the same samples, or the loss of each sample was not kept.
+    Samples are resampled within each corpus, the same ones for both plans. None if the plans were
+    not measured on the same samples, or losses by sample are missing.
     """
     corpora = sorted(one.change.keys() & other.change.keys())
     known = [name for name in corpora if name in one.samples and name in other.samples]
     pairs = [(one.samples[name], other.samples[name]) for name in known]
-    if not pairs or len(pairs) < len(corpora):
-        return None
-    if not all(_is_paired(*pair) for pair in pairs):
+    # The losses of the original model tell whether the samples are the same, up to rounding.
+    if (
+        not pairs
+        or len(pairs) < len(corpora)
+        or any(a.tokens != b.tokens for a, b in pairs)
+        or not all(np.allclose(a.full_nll, b.full_nll, atol=1e-3) for a, b in pairs)
+    ):
         return None
     apart = [first.means - second.means for first, second in pairs]
     low, high = interval_of(apart).tolist()
     return LossDifference(fmean(float(each.mean()) for each in apart), low, high)
 
 
-def _is_paired(one: SampleLosses, other: SampleLosses) -> bool:
-    """Whether both are of the same samples, up to the rounding of the original model's loss."""
-    return one.tokens == other.tokens and np.allclose(one.full_nll, other.full_nll, atol=1e-3)
-
-
 def interval_of(apart: Sequence[FloatArray], seed: int = 42) -> FloatArray:
-    """The middle 95% of the mean over corpora of means over samples that are drawn again.
+    """95% bootstrap interval of the mean over corpora of means over samples.
 
-    Each of `apart` is of a corpus: (samples, ...). The result is (2, ...): low, high.
+    `apart` has one array (samples, ...) per corpus. The result is (2, ...): low, high.
     """
     rng = np.random.default_rng(seed)
     means = [

@@ -1,4 +1,4 @@
-"""Evaluation of candidates: one loaded model, many plans, each switched on by masking."""
+"""Evaluation of candidates: one loaded model, many plans, each applied by masking."""
 
 from collections import defaultdict
 from collections.abc import Callable, Generator
@@ -24,16 +24,14 @@ from pruning.plan import PruningPlan
 
 @dataclass(frozen=True, slots=True)
 class MeasureSettings:
-    """What is measured at the scored positions."""
+    """What to measure at the scored positions."""
 
-    # Names; those that are not taken at positions of the text (`spec-dec`) are left to their own
-    # module.
-    measures: tuple[str, ...]
+    measures: tuple[str, ...]  # names; `spec-dec` is ignored, see `speculative`
     seed: int = 42  # of the draws of `sap` and of the bootstrap
 
     @property
     def functions(self) -> tuple[str, ...]:
-        """Names of the functions of `POSITION_FUNCTIONS` that these measures sum."""
+        """The keys of `POSITION_FUNCTIONS` that these measures sum."""
         own = [MEASURES[name].sums for name in self.measures]
         full = [OF_FULL_MODEL[name].sums for name in self.measures if name in OF_FULL_MODEL]
         return tuple(name for name in dict.fromkeys([*own, *full]) if name)
@@ -42,16 +40,13 @@ class MeasureSettings:
 def measure_hidden(
     full: FullSide, batch: SampleBatch, hidden_ND: Tensor, settings: MeasureSettings
 ) -> dict[str, FloatArray]:
-    """Sums of every sample of a batch, from the candidate's final hidden states.
+    """Position function -> (samples of the batch,) float64 sums over the scored positions.
 
-    `hidden_ND` is (scored positions, width), as `final_hidden` gives them, of the candidate.
-
-    Returns:
-        Position function -> (samples of the batch,) float64 sums over the scored positions.
+    `hidden_ND` (scored positions, width) are final hidden states of the candidate.
     """
     names, rows = settings.functions, full.head.rows
     targets_N = torch.from_numpy(batch.targets)
-    # A generator for each sample, so that neither batches nor candidates change a draw.
+    # One generator per sample, so that neither batches nor candidates change a draw.
     counts = zip(batch.samples, batch.counts, strict=True)
     drawn = [np.random.default_rng([settings.seed, n]).random(count) for n, count in counts]
     uniforms_N = torch.from_numpy(np.concatenate(drawn))
@@ -61,12 +56,8 @@ def measure_hidden(
             part = slice(start, start + rows)
             candidate_NV = log_probabilities(full.head(hidden_ND[part]))
             full_NV = full.log_probabilities(batch, start)
-            at = Positions(
-                full_NV,
-                candidate_NV,
-                targets_N[part].to(full_NV.device),
-                uniforms_N[part].to(full_NV.device),
-            )
+            others = (each[part].to(full_NV.device) for each in (targets_N, uniforms_N))
+            at = Positions(full_NV, candidate_NV, *others)
             for name in names:
                 found[name].append(POSITION_FUNCTIONS[name](at).cpu())
     starts = np.cumsum(batch.counts) - batch.counts
@@ -82,9 +73,9 @@ def run_candidate(
     full: FullSide,
     settings: MeasureSettings,
 ) -> Generator[Progress, None, Evaluation]:
-    """Evaluate a loaded model as if it were pruned by a plan; None evaluates it as it is.
+    """Evaluate a loaded model as if pruned by a plan; None evaluates it as it is.
 
-    `full` was made with the same model, from which the mask is taken off again.
+    `full` is of the same model. The mask is removed afterwards.
     """
     hidden_of = partial(Loaded(model, family).hidden, full.samples, plan)
     return (yield from measure_candidate(full, settings, hidden_of))
@@ -93,9 +84,9 @@ def run_candidate(
 def measure_candidate(
     full: FullSide, settings: MeasureSettings, hidden_of: Callable[[SampleBatch], Tensor]
 ) -> Generator[Progress, None, Evaluation]:
-    """Evaluate a candidate by the final hidden states of each batch, as `final_hidden` gives them.
+    """Evaluate a candidate by its final hidden states of each batch; its head is that of `full`.
 
-    Its head is that of `full`. Processes that share the samples come to the same result.
+    Processes that share the samples get the same result.
     """
     samples, done = full.samples, 0
     parts: list[dict[str, FloatArray]] = []
@@ -114,18 +105,18 @@ def measure_candidate(
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Candidates of a loaded model, each switched on by masking."""
+    """Candidates of a loaded model, each applied by masking."""
 
     model: PreTrainedModel
     family: MoEFamily
 
     @property
     def head(self) -> Head:
-        """Of the model."""
+        """The head of the model."""
         return Head(self.model)
 
     def hidden(self, _samples: Samples, plan: PruningPlan | None, batch: SampleBatch) -> Tensor:
-        """As `final_hidden` of the candidate, which is on only while it computes."""
+        """`final_hidden` of the candidate, masked only while it computes."""
         with candidate_of(self.model, self.family, plan):
             return final_hidden(self.model, batch)
 
@@ -133,5 +124,5 @@ class Loaded:
 def candidate_of(
     model: PreTrainedModel, family: MoEFamily, plan: PruningPlan | None
 ) -> AbstractContextManager[None]:
-    """Inside the block, the model is the candidate; None leaves it as it is."""
+    """Inside the block, the model computes as the candidate; None leaves it as it is."""
     return nullcontext() if plan is None else masked(model, family, plan)

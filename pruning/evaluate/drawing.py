@@ -1,8 +1,8 @@
-"""Which documents of a corpus are evaluated on: others than calibration has read, if that is known.
+"""Draws evaluation documents of a corpus that calibration has not read, as far as known.
 
 Calibration reads documents in a seeded order, and its manifest says how many. Those that follow in
-the same order are new to it. The demo's corpora have parts that neither training nor calibration
-has seen, and of which no benchmark is made.
+the same order are new to it. The demo's corpora have parts that neither training, calibration nor
+benchmarks use.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -38,38 +38,37 @@ UNSURE = "calibration may have read some of these documents"
 
 @dataclass(frozen=True, slots=True)
 class SampleSettings:
-    """How much of a corpus is evaluated on."""
+    """How much of a corpus to evaluate on."""
 
     samples: int = DEFAULT_SAMPLES  # documents with an answer each, or sequences of running text
     seq_len: int = 256  # tokens of a sample, at most
-    # Of the order of documents; None: the one that calibration used, else 42.
-    seed: int | None = None
-    # "response" predicts answers only, "all" every token, "auto" answers where the corpus has them.
+    seed: int | None = None  # of the order of documents; None: that of calibration, else 42
+    # "response" predicts answers only, "all" every token, "auto" answers if the corpus has them.
     scored: Scored = "auto"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DrawnSamples:
-    """The sequences of an evaluation, and what results say of them."""
+    """The sequences of an evaluation, with the facts that records state."""
 
-    sequences: TokenSequences  # one row a sample; what counts is predicted
+    sequences: TokenSequences  # one row per sample; counted tokens are predicted
     # `seed`, `drawn` (which documents, in words), `skipped`, `seq_len`, and how the sequences were
-    # made; plain JSON.
+    # prepared; plain JSON.
     facts: Mapping[str, Any]
 
     @property
     def corpus(self) -> dict[str, Any]:
-        """What records say of it."""
+        """The corpus in records."""
         return {"name": self.sequences.corpus, "digest": self.sequences.digest, **self.facts}
 
 
 class _Unread(NamedTuple):
-    """Documents to evaluate on, where drawing begins, and what is known of them."""
+    """Documents to evaluate on."""
 
     source: Source
     seed: int
     skipped: int
-    words: str
+    words: str  # what is known of them
 
 
 def draw(
@@ -81,7 +80,7 @@ def draw(
 ) -> DrawnSamples:
     """The sequences to evaluate on: documents that no known run has read, if there are any.
 
-    `runs` are calibrations of the model, whose tokenizer is not loaded where rows are token ids.
+    `runs` are calibrations of the model. The tokenizer is not loaded if rows are token ids.
     """
     name = parse_corpus(corpus).name
     unread = _unread(name, source, runs, settings.seed)
@@ -93,7 +92,7 @@ def draw(
     has_answers = first is not None and (first.messages is not None or first.answer is not None)
     by_answers = settings.scored == "response" or (settings.scored == "auto" and has_answers)
     first_documents = Selection(
-        lambda found, _seed: islice(found, settings.samples),  # the order is drawn already
+        lambda found, _seed: islice(found, settings.samples),  # already in drawn order
         f"the first {settings.samples} documents",
     )
     sequences = tokenize(
@@ -135,7 +134,7 @@ def _unread(name: str, source: Source, runs: Iterable[RunManifest], seed: int | 
 
 
 def _documents_read(name: str, runs: Iterable[RunManifest]) -> dict[int, int | None]:
-    """Seed -> documents that calibration read in its order; None where that is not known."""
+    """Seed -> documents that calibration read in this order; None if unknown."""
     read: dict[int, int | None] = {}
     for manifest in runs:
         for corpus in manifest.corpora:
@@ -144,7 +143,7 @@ def _documents_read(name: str, runs: Iterable[RunManifest]) -> dict[int, int | N
             seed = int(manifest.settings.get("seed", DEFAULT_SEED))
             count = corpus.num_documents + corpus.num_dropped_documents
             before = read.get(seed, 0)
-            # Representatives were chosen among more documents than were fed.
+            # A selection has read more documents than it fed.
             is_unknown = before is None or "select" in corpus.prepared
             read[seed] = None if is_unknown else max(before or 0, count)
     return read

@@ -1,11 +1,11 @@
 """The original model's side of an evaluation: its final hidden states at the scored positions.
 
-Hidden states, not probabilities: of a vocabulary of 152,064 tokens and a width of 2,048 they are
-149 times smaller in bfloat16 than probabilities in float32. 64 samples of 4,096 tokens take 1 GiB.
+Hidden states instead of probabilities: with a vocabulary of 152,064 tokens and a width of 2,048
+they are 149 times smaller in bfloat16 than probabilities in float32. 64 samples of 4,096 tokens
+take 1 GiB.
 
-From them to logits the model's own head leads: some models divide the logits, some cap them, some
-compute them in float32. So the model's own forward runs, with its trunk replaced by the hidden
-states at hand.
+The model's own forward turns them into logits, with its trunk replaced by the stored hidden states,
+because some models divide the logits, cap them, or compute them in float32.
 """
 
 from collections.abc import Callable, Generator
@@ -28,12 +28,12 @@ from analysis.progress import Progress
 from pruning.evaluate.measures import log_probabilities
 from pruning.evaluate.samples import SampleBatch, Samples
 
-# Logits of so many bytes, in float32, are made at a time; about eight tensors of that size live.
+# Bytes of float32 logits per chunk; about eight tensors of that size are alive at a time.
 CHUNK_BYTES = 64 << 20
 
 
 class Head:
-    """The part of a loaded model behind its trunk; one token is run through it."""
+    """The part of a loaded model behind its trunk."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
@@ -47,7 +47,7 @@ class Head:
 
             return forward
 
-        # Classes of outputs differ, and what a forward reads of them; so one is kept as a form.
+        # Output classes differ, and so do their uses in forwards, so one output serves as template.
         self.vocabulary = int(self._run(recording).shape[-1])
         self._form = kept[0]
 
@@ -58,14 +58,14 @@ class Head:
         return logits
 
     def __call__(self, hidden_ND: Tensor) -> Tensor:
-        """(positions, vocabulary): what the model makes of these final hidden states."""
+        """(positions, vocabulary) logits of these final hidden states."""
         place = self._form.last_hidden_state
         output = replace(self._form, last_hidden_state=hidden_ND.to(place.device)[None])
         return self._run(lambda _inner: lambda *_args, **_kwargs: output)[0]
 
     @property
     def rows(self) -> int:
-        """Positions whose logits are made at a time."""
+        """Positions per chunk of logits."""
         return max(1, CHUNK_BYTES // (4 * self.vocabulary))
 
 
@@ -74,16 +74,15 @@ _NAME = "hidden"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FullSide:
-    """What the original model says of the samples."""
+    """The original model's final hidden states on the samples."""
 
-    samples: Samples  # the samples
-    head: Head  # of the model; the same for every candidate, since pruning leaves it alone
+    samples: Samples
+    head: Head  # the same for every candidate, since pruning does not change it
     # Batch number -> (scored positions of the batch, width) final hidden states.
     in_memory: dict[int, Tensor] = field(default_factory=dict)
-    # Where they are instead; gone when this object is.
-    folder: "TemporaryDirectory[str] | None" = None
-    max_bytes: int = 0  # of log-probabilities, which are kept too for those who ask for them often
-    # (batch number, first position) -> those that are kept.
+    folder: "TemporaryDirectory[str] | None" = None  # holds them instead of memory
+    max_bytes: int = 0  # of log-probabilities to cache
+    # (batch number, first position) -> cached log-probabilities.
     known: dict[tuple[int, int], Tensor] = field(default_factory=dict)
 
     def close(self) -> None:
@@ -92,7 +91,7 @@ class FullSide:
             self.folder.cleanup()
 
     def log_probabilities(self, batch: SampleBatch, start: int) -> Tensor:
-        """(positions, vocabulary) log p at scored positions from `start` on, as many as a chunk."""
+        """(positions, vocabulary) log p of a chunk of scored positions from `start` on."""
         key = (batch.number, start)
         if key in self.known:
             return self.known[key]
@@ -102,7 +101,7 @@ class FullSide:
         return full_NV
 
     def hidden(self, batch: SampleBatch) -> Tensor:
-        """(scored positions, width): of the batch's rows one after the other."""
+        """(scored positions, width) final hidden states, row after row."""
         if self.folder is None:
             return self.in_memory[batch.number]
         file = Path(self.folder.name) / f"{batch.number}.safetensors"
@@ -110,7 +109,7 @@ class FullSide:
         return held
 
     def keep(self, batch: SampleBatch, hidden_ND: Tensor) -> None:
-        """Put the final hidden states of a batch where `hidden` finds them."""
+        """Store the final hidden states of a batch."""
         if self.folder is None:
             self.in_memory[batch.number] = hidden_ND
             return
@@ -119,10 +118,7 @@ class FullSide:
 
 
 def final_hidden(model: PreTrainedModel, batch: SampleBatch) -> Tensor:
-    """(scored positions, width): what the model's trunk gives at the scored positions of a batch.
-
-    They stay on the model's device; rows come one after the other.
-    """
+    """(scored positions, width) output of the model's trunk, row after row, on its device."""
     with torch.no_grad():
         inputs = model_inputs(batch.tokens, input_device(model))
         hidden_BTD = model.base_model(**inputs, use_cache=False).last_hidden_state
@@ -133,7 +129,7 @@ def final_hidden(model: PreTrainedModel, batch: SampleBatch) -> Tensor:
 def run_full(
     model: PreTrainedModel, samples: Samples, *, folder: Path | None = None
 ) -> Generator[Progress, None, FullSide]:
-    """Run the original model, not masked, over the samples once; see `full_side`."""
+    """Run the original model, unmasked, over the samples once; see `full_side`."""
     if samples.sequences.positions is not None:
         check_config(model.config)
     return (yield from full_side(Head(model), samples, partial(final_hidden, model), folder))
@@ -145,10 +141,10 @@ def full_side(
     hidden_of: Callable[[SampleBatch], Tensor],
     folder: Path | None = None,
 ) -> Generator[Progress, None, FullSide]:
-    """Keep the final hidden states of the original model, which `hidden_of` gives of each batch.
+    """Store the original model's final hidden states, `hidden_of` each batch.
 
-    They are kept on disk in `folder`; by default in memory, or in the system's folder for temporary
-    files where they would take more than a quarter of the free memory.
+    They go to `folder`; by default to memory, or to the system's temporary folder if they would
+    take more than a quarter of the free memory.
     """
     total, done = len(samples), 0
     side = FullSide(samples, head)

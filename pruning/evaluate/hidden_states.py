@@ -25,9 +25,9 @@ NUM_TOKENS = 4096
 def draw_tokens(
     samples: Samples, count: int = NUM_TOKENS, seed: int = 42
 ) -> list[NDArray[np.bool_]]:
-    """(samples, length) of each batch: True at so many tokens drawn without replacement, or at all.
+    """(samples, length) per batch: True at `count` tokens drawn without replacement, or at all.
 
-    Every real token may be drawn, whether or not it counts; padding may not.
+    Any token but padding may be drawn, whether or not it counts.
     """
     masks = [batch.tokens.mask for batch in samples.batches()]
     total = sum(int(mask.sum()) for mask in masks)
@@ -49,15 +49,14 @@ def run_variance(
     samples: Samples,
     chosen: Sequence[NDArray[np.bool_]],
 ) -> Generator[Progress, None, FloatArray]:
-    """(decoder layers,) variance over the features of a hidden state, mean over the chosen tokens.
+    """(decoder layers,) population variance over features, mean over the `chosen` tokens, float64.
 
-    Of what each decoder layer gives, in float64, divided by the width (not the width less one).
-
-    For `chosen` see `draw_tokens`. The mask of the plan is taken off again.
+    Of the output of each decoder layer. For `chosen` see `draw_tokens`. The mask of the plan is
+    removed afterwards.
     """
     layers = decoder_layers(model, family)
     sums = np.zeros(len(layers))
-    chosen_BT = torch.zeros(0, dtype=torch.bool)  # of the batch that is run
+    chosen_BT = torch.zeros(0, dtype=torch.bool)  # of the current batch
 
     def summing(number: int) -> Wrapper:
         def around(inner: Forward) -> Forward:

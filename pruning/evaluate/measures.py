@@ -1,7 +1,7 @@
-"""Measures at single positions: how a candidate's next-token distribution differs from the full.
+"""Measures at single positions: the candidate's next-token distribution against the original's.
 
-p is the distribution of the original model and q that of the candidate, both after the same text
-(teacher forcing). Softmax in float32, sums over the vocabulary in float64. After arXiv:2603.06003,
+p is the distribution of the original model and q that of the candidate, after the same text
+(teacher forcing). Softmax in float32, sums over the vocabulary in float64. See arXiv:2603.06003,
 section 3.4.
 """
 
@@ -19,19 +19,18 @@ class Positions:
     full_NV: Tensor  # log p
     candidate_NV: Tensor  # log q
     targets_N: Tensor  # ids of the tokens that follow in the text
-    uniforms_N: Tensor  # a number from [0, 1) for each position, by which `sap` draws
+    uniforms_N: Tensor  # from [0, 1), the random numbers of `sap`
 
 
 def log_probabilities(logits_NV: Tensor) -> Tensor:
-    """Log-softmax over the vocabulary in float32, or in float64 where the model computes so."""
+    """Log-softmax over the vocabulary in float32, or in float64 if the model computes so."""
     return logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32)).log_softmax(-1)
 
 
 def esap(at: Positions) -> Tensor:
-    """(N,) sum_v min(p, q), in [0, 1]; 1 where both agree (arXiv:2603.06003, Eq. 14).
+    """(N,) sum_v min(p, q), in [0, 1]; 1 if both agree (arXiv:2603.06003, Eq. 14).
 
-    Computed as 1 - TV (Eq. 17): probabilities that sum to 1 but for rounding would give equal
-    distributions a little less than 1.
+    Computed as 1 - TV (Eq. 17), so that equal distributions get exactly 1 despite rounding.
     """
     distance = (at.full_NV.exp() - at.candidate_NV.exp()).abs().sum(-1, dtype=torch.float64)
     return (1 - distance / 2).clamp(0, 1)
@@ -40,7 +39,7 @@ def esap(at: Positions) -> Tensor:
 def sap(at: Positions) -> Tensor:
     """(N,) min(1, p(y) / q(y)) for one draw y ~ q (arXiv:2603.06003, Eq. 9)."""
     cumulated = at.candidate_NV.double().exp().cumsum(-1)
-    # The total is 1 but for rounding; scaled by it, no draw falls beyond the last token.
+    # The total is 1 up to rounding; scaled by it, no draw falls beyond the last token.
     wanted = at.uniforms_N.to(cumulated)[:, None] * cumulated[:, -1:]
     drawn = torch.searchsorted(cumulated, wanted, right=True).clamp(max=cumulated.shape[1] - 1)
     ratio = at.full_NV.gather(1, drawn) - at.candidate_NV.gather(1, drawn)
@@ -49,7 +48,7 @@ def sap(at: Positions) -> Tensor:
 
 def kl(at: Positions) -> Tensor:
     """(N,) KL(p || q) in nats, full against candidate; at least 0."""
-    # A token that p gives no weight adds nothing, whatever q gives it.
+    # A token with p = 0 adds nothing, whatever its q.
     terms = torch.where(
         at.full_NV > -torch.inf, at.full_NV.exp() * (at.full_NV - at.candidate_NV), 0
     )
@@ -57,12 +56,12 @@ def kl(at: Positions) -> Tensor:
 
 
 def nll(at: Positions) -> Tensor:
-    """(N,) -log q of the token that follows in the text, in nats."""
+    """(N,) -log q of the next token of the text, in nats."""
     return _loss(at.candidate_NV, at.targets_N)
 
 
 def full_nll(at: Positions) -> Tensor:
-    """(N,) -log p of the token that follows in the text, in nats."""
+    """(N,) -log p of the next token of the text, in nats."""
     return _loss(at.full_NV, at.targets_N)
 
 

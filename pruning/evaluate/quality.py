@@ -20,31 +20,30 @@ CANDIDATE_COLUMNS: Final = (
     *("removed", "bytes", "mean", "worst", "worst_on", "num_samples", "missing"),
     *("draws", "mean_spread", "worst_spread"),
 )
-_Way = tuple[int, object, object, str]  # samples, their tokens at most, seed, dtype
 
 
 @dataclass(frozen=True, eq=False)
 class AddedLoss:
-    """What a plan adds to the loss of the original model on the same samples, in nats per token.
+    """Loss increase of a plan over the original model on the same samples, in nats per token.
 
-    Lower is better; below 0 the pruned model is the better one.
+    Lower is better; below 0 the pruned model is better.
     """
 
     change: Mapping[str, float]  # corpus -> added loss
 
     @property
     def mean(self) -> float:
-        """Mean over corpora, each of which counts the same."""
+        """Mean over corpora, equally weighted."""
         return fmean(self.change.values())
 
     @property
     def worst(self) -> float:
-        """The most that it adds on one corpus."""
+        """The largest increase on one corpus."""
         return self.change[self.worst_on]
 
     @cached_property
     def worst_on(self) -> str:
-        """The corpus on which it adds most."""
+        """The corpus with the largest increase."""
         return max(self.change, key=self.change.__getitem__)
 
     @property
@@ -57,78 +56,73 @@ class AddedLoss:
 
 @dataclass(frozen=True, eq=False)
 class PlanLoss(AddedLoss):
-    """What was measured of a plan.
+    """The measured loss of a plan.
 
-    `change` is of `corpora`; of others only where it was measured on none of them.
+    `change` is on `corpora`, or on others if it was measured on none of them.
     """
 
     plan: str  # digest
     facts: PlanFacts
     way: str  # how it was measured; empty: as most plans were
-    corpora: tuple[str, ...]  # on which the plans that were measured this way are compared
+    corpora: tuple[str, ...]  # on which plans measured this way are compared
     full: Mapping[str, float]  # corpus -> loss of the original model
-    # Corpus of `change` -> the loss of every sample, in the same order for all plans of a way; of
-    # files that kept none it is missing.
-    samples: Mapping[str, SampleLosses]
+    samples: Mapping[str, SampleLosses]  # corpus -> losses by sample, where the files have them
     drawn: Mapping[str, Mapping[str, Any]]  # corpus -> which samples, see `DrawnSamples.corpus`
     num_samples: int  # of the corpus with the fewest
-    created_at: str  # the newest of its evaluations
+    created_at: str  # of its newest evaluation
 
     @cached_property
     def missing(self) -> tuple[str, ...]:
-        """Corpora on which other plans were measured and this one was not."""
+        """Corpora on which only other plans were measured."""
         return tuple(name for name in self.corpora if name not in self.change)
 
     @property
     def is_random(self) -> bool:
-        """Whether it is a draw of the baseline Random."""
+        """Whether it is a draw of Random."""
         return is_random(self.facts.criterion)
 
 
 @dataclass(frozen=True)
 class RandomLoss:
-    """What chance costs: several draws of Random at one share; nats per token."""
+    """Loss increase of several draws of Random at one sparsity, in nats per token."""
 
-    draws: int  # different plans
-    change: Mapping[str, float]  # corpus -> added loss, mean over draws
-    # mean, worst: means over draws of each draw's mean and worst over corpora.
-    mean: float
-    worst: float
-    # Standard deviations of the same between draws; None of a single draw.
-    mean_spread: float | None
+    draws: int  # distinct plans
+    change: Mapping[str, float]  # corpus -> mean over draws
+    mean: float  # over draws, of the mean over corpora
+    worst: float  # mean over draws of the worst corpus
+    mean_spread: float | None  # standard deviations of both over draws; None for a single draw
     worst_spread: float | None
 
 
 def is_random(criterion: str) -> bool:
-    """Whether a criterion of this name draws at random, with whatever seed."""
+    """Whether a criterion of this name is Random, with any seed."""
     return criterion.partition(":")[0] == RANDOM.name
 
 
 def plan_losses(records: Iterable[EvaluationRecord]) -> tuple[PlanLoss, ...]:
-    """The loss of every plan of one model, one for each way in which it was measured and made.
+    """The loss of every plan of one model, once per way in which it was measured and made.
 
-    Those measured as most come first. Of each corpus these share one set of samples and one dtype:
-    the ones on which most plans were measured. The corpora of a comparison are those that give the
-    most plans times corpora, so that a corpus of one plan alone does not make others incomplete.
-    The unpruned model is among them, with 0.
+    First come those measured as most plans were: for each corpus on the same samples and in the
+    same dtype. The corpora of a comparison maximise plans times corpora, so that a corpus of a
+    single plan does not make the others incomplete. The original model is included, with 0.
     """
     measured = [each for each in records if LOSS in each.metrics and LOSS in each.full]
     usual = _usual_samples(measured)
     ways: defaultdict[str, list[EvaluationRecord]] = defaultdict(list)
     for record in sorted(measured, key=lambda each: each.created_at):
         is_usual = usual.get(record.corpus["name"]) == _samples(record)
-        ways["" if is_usual else _way_words(_way(record))].append(record)
+        ways["" if is_usual else _way(record)].append(record)
     return tuple(loss for way in sorted(ways) for loss in _losses_of_way(way, ways[way]))
 
 
 def stored_losses(store: EvaluationStore, identity: str) -> tuple[PlanLoss, ...]:
-    """`plan_losses` of what is known of a model; files that cannot be read are left out."""
+    """`plan_losses` of the stored evaluations of a model; unreadable files are left out."""
     records, _ = readable_records(store, identity)
     return plan_losses(records)
 
 
 def loss_of(losses: Iterable[PlanLoss], digest: str) -> PlanLoss | None:
-    """The loss of one plan: as most plans were measured, on the most corpora; None without any."""
+    """The loss of a plan, preferably as most were measured and on most corpora; None if unknown."""
     found = [each for each in losses if each.plan == digest]
     return min(found, key=lambda each: (each.way, len(each.missing)), default=None)
 
@@ -139,21 +133,19 @@ def full_losses(losses: Sequence[PlanLoss]) -> Mapping[str, float]:
 
 
 def losses_at(losses: Iterable[PlanLoss], share: float) -> list[PlanLoss]:
-    """Those that remove this share of the expert weights."""
+    """Those that remove this share of the expert weights, to the precision of tables."""
     removed = ((each, each.facts.removed) for each in losses)
-    return [each for each, gone in removed if gone and _is_share(gone, share)]
+    return [each for each, gone in removed if gone and abs(gone - share) < 5e-5]
 
 
 def candidates_at(
     losses: Iterable[PlanLoss], share: float, granularity: str | None = None
 ) -> pd.DataFrame:
-    """The candidates that remove one share of the expert weights, of one granularity or of all.
+    """Table of CANDIDATE_COLUMNS: plans that remove this share, of one granularity or of all.
 
-    Returns:
-        CANDIDATE_COLUMNS, by ``way`` (empty first; of each, `mean` is a ranking of its own), then
-        the smallest ``mean`` first. What lacks a corpus of the comparison (``missing``, joined by
-        commas) stands last, without ``mean`` and ``worst``. All draws of Random are one row of so
-        many ``draws``, without a ``plan``, see `RandomLoss`.
+    Sorted by `way` (empty first; only rows of one way are comparable), then by `mean`. Candidates
+    that lack a corpus of the comparison (`missing`, comma-separated) come last, without `mean` and
+    `worst`. All draws of Random are one row without a `plan`, see `RandomLoss`.
     """
     found = [
         each for each in losses_at(losses, share) if granularity in (None, each.facts.granularity)
@@ -170,38 +162,24 @@ def candidates_at(
 def random_at(
     losses: Iterable[PlanLoss], share: float, granularity: str = "expert"
 ) -> RandomLoss | None:
-    """What Random costs at one share of the expert weights, on the samples of most plans."""
-    found = [
-        each
-        for each in losses_at(losses, share)
-        if each.is_random and not each.way and each.facts.granularity == granularity
-    ]
-    return _pooled([each for each in found if not each.missing])
-
-
-def _is_share(removed: float, share: float) -> bool:
-    """Whether two shares of the expert weights are the same, as tables write them."""
-    return abs(removed - share) < 5e-5
+    """The loss of Random at one share of the expert weights, on the samples of most plans."""
+    found = [each for each in losses_at(losses, share) if each.is_random and not each.way]
+    return _pooled([n for n in found if not n.missing and n.facts.granularity == granularity])
 
 
 def _samples(record: EvaluationRecord) -> tuple[str, str]:
     return record.corpus["digest"], record.settings["dtype"]
 
 
-def _way(record: EvaluationRecord) -> _Way:
-    corpus = record.corpus
-    settings = corpus.get("seq_len"), corpus.get("seed")
-    return record.num_samples, *settings, record.settings["dtype"]
-
-
-def _way_words(way: _Way) -> str:
-    """How something was measured, for people."""
-    samples, length, seed, dtype = way
-    return f"{samples} samples of {length} tokens, seed {seed}, {dtype}"
+def _way(record: EvaluationRecord) -> str:
+    """How a plan was measured, for display."""
+    length, seed = record.corpus.get("seq_len"), record.corpus.get("seed")
+    dtype = record.settings["dtype"]
+    return f"{record.num_samples} samples of {length} tokens, seed {seed}, {dtype}"
 
 
 def _usual_samples(records: Sequence[EvaluationRecord]) -> dict[str, tuple[str, str]]:
-    """Corpus -> the digest of the samples, and the dtype, with which most plans were measured."""
+    """Corpus -> digest of the samples and dtype with which most plans were measured."""
     dtypes = Counter(each.settings["dtype"] for each in records)
     usual = max(dtypes, key=lambda name: (dtypes[name], name), default="")
     known = [each for each in records if each.settings["dtype"] == usual]
@@ -216,7 +194,7 @@ def _usual_samples(records: Sequence[EvaluationRecord]) -> dict[str, tuple[str, 
 
 
 def _losses_of_way(way: str, records: Sequence[EvaluationRecord]) -> list[PlanLoss]:
-    """`records` are in the order of time: of two of the same the newer one counts."""
+    """`records` are in order of time: the newer of two equal ones counts."""
     made: defaultdict[tuple[object, ...], dict[str, EvaluationRecord]] = defaultdict(dict)
     for record in records:
         facts = record.plan
@@ -227,8 +205,9 @@ def _losses_of_way(way: str, records: Sequence[EvaluationRecord]) -> list[PlanLo
 
 
 def compared(measured: Sequence[frozenset[str]]) -> tuple[str, ...]:
-    """The corpora of a comparison, of those on which each plan was measured: the most plans times
-    corpora; sorted.
+    """The corpora of a comparison, sorted: those that maximise plans times corpora.
+
+    `measured` are the corpora of each plan.
     """
     areas = {each: len(each) * sum(each <= other for other in measured) for each in measured}
     best = max(areas, key=lambda each: (areas[each], len(each), *sorted(each)))
@@ -255,7 +234,7 @@ def _loss(way: str, corpora: tuple[str, ...], found: Mapping[str, EvaluationReco
 
 
 def _pooled(found: Sequence[PlanLoss]) -> RandomLoss | None:
-    # Two ways to the same plan, such as a share and a number of experts, are one draw.
+    # The same plan asked for in two ways, as a share and as a number of experts, is one draw.
     draws = list({each.plan: each for each in found}.values())
     if not draws:
         return None
@@ -272,7 +251,7 @@ def _pooled(found: Sequence[PlanLoss]) -> RandomLoss | None:
 
 
 def _row(found: Sequence[PlanLoss]) -> dict[str, object]:
-    """A row of CANDIDATE_COLUMNS of one plan, or of the draws of Random."""
+    """A row of CANDIDATE_COLUMNS: one plan, or the draws of Random."""
     first, pooled = found[0], _pooled(found)
     row = {
         **{"way": first.way, "plan": first.plan, **first.facts.columns},

@@ -38,17 +38,16 @@ TABLE_COLUMNS = (
     *("measure", "mean", "pooled", "low", "high", "full"),
     *("num_samples", "num_tokens", "created_at"),
 )
-# The facts on the origin of a plan: stored separately even for equal plans.
-# Not the runs: repeated with more groups they have other ids but equal numbers.
+# How a plan was made: equal plans made differently have separate records. Runs are not part of it:
+# repeated with more groups they have other ids and equal numbers.
 MADE_BY = ("criterion", "gate", "corpora", "schedule", "sparsity")
 _SUMMED = ("nll", "full_nll")
-_DIGITS = 6  # of a sum, after the point
+_DIGITS = 6  # decimals of a sum
 
 
 class PlanFacts(RecordPart):
-    """What a record says of a plan: how it was made and what it leaves, as far as that is known."""
+    """How a plan was made, see `Provenance`, and what it leaves, as far as known."""
 
-    # criterion, gate, corpora, runs, schedule, sparsity: see `Provenance`.
     criterion: str = ""
     gate: str = ""
     corpora: tuple[str, ...] = ()
@@ -56,28 +55,20 @@ class PlanFacts(RecordPart):
     schedule: str = ""
     sparsity: str = ""
     granularity: str = ""  # `expert` or `atomic`
-    # experts_before, experts_after: routed experts of all layers.
-    experts_before: Count | None = None
+    experts_before: Count | None = None  # routed experts of all layers
     experts_after: Count | None = None
-    # The fraction of the weights of routed experts that goes, neurons included; where whole experts
-    # go that is the fraction of experts.
-    removed: Annotated[float, Field(ge=0)] | None = None
-    # bytes_before, bytes_after: of all weights of the checkpoint.
-    bytes_before: Count | None = None
+    removed: Annotated[float, Field(ge=0)] | None = None  # fraction of the routed experts' weights
+    bytes_before: Count | None = None  # of all weights of the checkpoint
     bytes_after: Count | None = None
-    # active_before, active_after: parameters that one token uses.
-    active_before: Count | None = None
+    active_before: Count | None = None  # parameters that a token uses
     active_after: Count | None = None
-    # flops_before, flops_after: of a token in routed experts.
-    flops_before: Count | None = None
+    flops_before: Count | None = None  # of a token in routed experts
     flops_after: Count | None = None
     measured: bool | None = None  # whether `active` and `flops` know how often experts are chosen
 
     @property
     def columns(self) -> dict[str, Any]:
-        """What tables of records say of a plan: `removed` is what `sparsity`, as text, came to;
-        `bytes`, `active_params` and `expert_flops` are what is left.
-        """
+        """Columns of tables of records; `sparsity` as asked, `removed` and sizes as they are."""
         return {
             **self.model_dump(include={"criterion", "schedule", "granularity", "sparsity"}),
             **{"calibrated_on": "+".join(self.corpora), "removed": self.removed},
@@ -87,8 +78,8 @@ class PlanFacts(RecordPart):
 
 
 def _complete(facts: PlanFacts) -> PlanFacts:
-    missing = [name for name, value in facts if value is None]
-    if missing := missing or sorted(set(MADE_BY) - facts.model_fields_set):
+    unset = sorted(set(MADE_BY) - facts.model_fields_set)
+    if missing := [name for name, value in facts if value is None] or unset:
         raise ValueError(f"it lacks {', '.join(missing)}")
     return facts
 
@@ -99,39 +90,37 @@ AllPlanFacts = Annotated[PlanFacts, AfterValidator(_complete)]
 class RecordOfPlan(Record):
     """A record of one plan."""
 
-    # See `PruningPlan.digest`; of the unpruned model, that of keeping everything.
-    plan_digest: str
-    plan: PlanFacts  # what a person should know of the plan, see `plan_facts`
+    plan_digest: str  # see `PruningPlan.digest`; the original model is the plan that keeps all
+    plan: PlanFacts
 
     @classmethod
     def begun_with(
         cls,
-        planned: tuple[MoEModel, PruningPlan, PlanFacts],
+        model: MoEModel,
+        digest: str,
         words: Iterable[str],
         deciding: Mapping[str, Any],
         **known: Any,
     ) -> Self:
-        """See `begun`: model and plan name it and decide too."""
-        model, plan, facts = planned
+        """See `begun`: the model is part of the name, model and plan are deciding."""
         return cls.begun(
             [Path(word).stem for word in (model.name, *words)],
-            {"model": model.identity, "plan": plan.digest, **deciding},
+            {"model": model.identity, "plan": digest, **deciding},
             model=model_ref(model),
-            plan_digest=plan.digest,
-            plan=facts,
+            plan_digest=digest,
             **known,
         )
 
 
 class PlanRecord(RecordOfPlan):
-    """A record of what one plan does on one set of samples.
+    """A record of one plan on one set of samples.
 
-    The digest is of all that changes the numbers (model, plan, samples, settings) and of how the
-    plan came about, which is shown with them.
+    The digest covers all that changes the numbers (model, plan, samples, settings), and how the
+    plan was made, which is shown with them.
     """
 
     plan: AllPlanFacts
-    corpus: SampleFacts  # `name`, `digest`, and which documents were drawn, see `Drawn.facts`
+    corpus: SampleFacts  # see `DrawnSamples.corpus`
     settings: RunFacts
 
     @classmethod
@@ -144,27 +133,27 @@ class PlanRecord(RecordOfPlan):
         *,
         routing: Routing | None = None,
     ) -> Self:
-        """A record without results yet.
+        """A record without results; `plan` is complete, see `fit_plan`.
 
-        `plan` is completed for the model, see `fit_plan`; `settings` is what else changes the
-        numbers; for `routing` see `plan_facts`.
+        `settings` are those that change the numbers; for `routing` see `plan_facts`.
         """
         facts = plan_facts(plan, model, routing)
         return cls.begun_with(
-            (model, plan, facts),
+            *(model, plan.digest),
             (facts.criterion or ("plan" if facts.removed else "unpruned"), str(corpus["name"])),
             {
                 "corpus": corpus["digest"],
                 "settings": dict(settings),
                 "made": facts.model_dump(include=set(MADE_BY)),
             },
+            plan=facts,
             corpus=corpus,
             settings=settings,
         )
 
 
 class SampleLosses(RecordPart):
-    """The loss of every sample, in nats summed over its scored positions; in their order."""
+    """The loss of every sample, in nats, summed over its scored positions."""
 
     tokens: tuple[Annotated[int, Field(ge=1)], ...]  # scored positions of each sample
     nll: tuple[float, ...]  # of the pruned model
@@ -172,7 +161,7 @@ class SampleLosses(RecordPart):
 
     @classmethod
     def of(cls, samples: Mapping[str, SampleSums]) -> Self | None:
-        """From the sums of an evaluation; None where the loss was not measured."""
+        """From the sums of an evaluation; None if the loss was not measured."""
         if not {"nll", "full_nll"} <= samples.keys():
             return None
         sums = {name: np.round(samples[name].sums, _DIGITS).tolist() for name in _SUMMED}
@@ -180,16 +169,16 @@ class SampleLosses(RecordPart):
 
     @property
     def means(self) -> FloatArray:
-        """(samples,) nats per token of the pruned model."""
+        """(samples,) loss of the pruned model, nats per token."""
         return np.divide(self.nll, self.tokens)
 
     @property
     def full_means(self) -> FloatArray:
-        """(samples,) nats per token of the original model."""
+        """(samples,) loss of the original model, nats per token."""
         return np.divide(self.full_nll, self.tokens)
 
     def picked(self, part: slice) -> Self:
-        """Those of some of the samples."""
+        """The losses of a slice of the samples."""
         return self.model_copy(update={name: values[part] for name, values in self})
 
 
@@ -200,7 +189,7 @@ def _as_many(losses: SampleLosses | None) -> SampleLosses | None:
 
 
 class EvaluationRecord(PlanRecord):
-    """What the measures say of one plan on one set of samples; `result.json`.
+    """The measures of one plan on one set of samples; `result.json`.
 
     Its settings are `dtype` and `seed` (of bootstrap and draws).
     """
@@ -212,16 +201,15 @@ class EvaluationRecord(PlanRecord):
     optional = frozenset({"samples"})
 
     record_id: str = Field(alias="evaluation_id")
-    # num_samples, num_tokens: samples, and positions scored in all of them.
     num_samples: Count = 0
-    num_tokens: Count = 0
-    metrics: Mapping[str, Metric] = {}  # measure -> number
-    full: Mapping[str, Metric] = {}  # `nll` and `ppl` of the unpruned model on the same samples
-    # Of every sample; None where the loss was not measured, or before samples were kept.
+    num_tokens: Count = 0  # scored positions of all samples
+    metrics: Mapping[str, Metric] = {}  # by measure
+    full: Mapping[str, Metric] = {}  # `nll` and `ppl` of the original model on the same samples
+    # None if the loss was not measured; files of older versions lack it.
     samples: Annotated[SampleLosses | None, AfterValidator(_as_many)] = None
 
     def with_results(self, result: Evaluation, made: Mapping[str, Any]) -> Self:
-        """The record with the measures of an evaluation added to those that it has."""
+        """The record with the measures of an evaluation added."""
         metrics = {**self.metrics, **result.metrics}
         for name, metric in metrics.items():
             if not all(math.isfinite(value) for value in (metric.mean, metric.pooled)):
@@ -242,15 +230,15 @@ class EvaluationRecord(PlanRecord):
 
 
 def made_facts(made: Provenance) -> PlanFacts:
-    """What a record says of how a plan came about; see `Provenance`."""
+    """The facts of a provenance."""
     return PlanFacts.model_validate(made, from_attributes=True)
 
 
 def plan_facts(plan: PruningPlan, model: MoEModel, routing: Routing | None = None) -> PlanFacts:
-    """What a record says of a plan: how it was made and what it leaves of the original model.
+    """How a plan was made, and what it leaves of the original model.
 
-    `routing` is how often experts are chosen, which `active` and `flops` depend on where experts
-    differ in width; `measured` says whether it was given.
+    `routing` is how often experts are chosen: `active` and `flops` depend on it if experts differ
+    in width. `measured` says whether it was given.
     """
     report = size_report(model, plan, routing)
     before, after = report.parts[Part.EXPERTS][:, 1].tolist()
@@ -277,10 +265,10 @@ class EvaluationStore(RecordStore[EvaluationRecord]):
 
 
 def evaluation_table(records: Iterable[EvaluationRecord]) -> pd.DataFrame:
-    """Table of TABLE_COLUMNS, one row a measure of a record.
+    """Table of TABLE_COLUMNS, one row per measure of a record.
 
-    `plan` is the plan's digest, for its other columns see `PlanFacts.columns`; `full` is what the
-    unpruned model gets, missing where the measure is of the difference between both.
+    `plan` is the plan's digest, for its other columns see `PlanFacts.columns`; `full` is the value
+    of the original model, missing for measures that compare both models.
     """
     rows = [
         {
@@ -300,7 +288,7 @@ def evaluation_table(records: Iterable[EvaluationRecord]) -> pd.DataFrame:
 
 
 def results_of(records: Sequence[EvaluationRecord]) -> dict[str, Any]:
-    """The content of result.json: the evaluation, or `evaluations` where there are several."""
+    """The content of result.json: one evaluation, or several as `evaluations`."""
     if len(records) == 1:
         return records[0].to_dict()
     whole = {"schema_version": SCHEMA_VERSION}
@@ -308,16 +296,16 @@ def results_of(records: Sequence[EvaluationRecord]) -> dict[str, Any]:
 
 
 class KeptAnswer(RecordPart):
-    """What one model says."""
+    """The answer of one model."""
 
     text: str
     num_tokens: Count
-    agreed: Count  # tokens at the beginning that are those of the original model
+    agreed: Count  # leading tokens that equal those of the original model
     seconds: Annotated[float, Field(ge=0)]
 
 
 class AnswerRecord(RecordOfPlan):
-    """The answers of the original model and of what a plan leaves of it, to one prompt.
+    """The answers of the original and of the pruned model to one prompt.
 
     Its settings are `dtype`, `max_new_tokens` and `raw`.
     """
@@ -340,16 +328,13 @@ class AnswerRecord(RecordOfPlan):
         asked: tuple[str, dict[str, object]],
         pair: tuple[Answer, Answer],
     ) -> Self:
-        """The record of a pair; `asked` are the prompt and the settings."""
-        prompt, settings = asked
-        facts = plan_facts(plan, model)
-        begun = cls.begun_with(
-            (model, plan, facts),
-            (facts.criterion or "plan", "answers"),
-            {"prompt": prompt, "settings": settings},
-            prompt=prompt,
-            settings=settings,
+        """The record of a pair of answers; `asked` are the prompt and the settings."""
+        facts, known = (
+            plan_facts(plan, model),
+            dict(zip(("prompt", "settings"), asked, strict=True)),
         )
+        words = (facts.criterion or "plan", "answers")
+        begun = cls.begun_with(model, plan.digest, words, known, plan=facts, **known)
         kept = tuple(
             KeptAnswer(text=a.text, num_tokens=len(a.ids), agreed=a.agreed, seconds=a.seconds)
             for a in pair
@@ -382,19 +367,18 @@ class VarianceRecord(PlanRecord):
     command = "variance"
     measured = "variances"
 
-    # After each decoder layer, dense ones too, the first one first; empty: not measured yet.
-    variances: tuple[float, ...] = ()
-    num_tokens: Count = 0  # that the variance is the mean of
+    variances: tuple[float, ...] = ()  # after each decoder layer, including dense ones
+    num_tokens: Count = 0  # whose mean it is
 
     @property
     def draw(self) -> str:
-        """Names the tokens and how they were computed: only equal ones may be compared."""
+        """Identifies tokens and settings: only equal ones are comparable."""
         return f"{self.corpus['digest']} {self.settings}"
 
     def with_results(
         self, variances: Sequence[float], num_tokens: int, made: Mapping[str, Any]
     ) -> Self:
-        """The record with what was measured."""
+        """The record with results."""
         if not all(map(math.isfinite, variances)):
             raise StatsError(
                 f"A variance of {self.record_id} is no finite number; the model's hidden states "
@@ -410,7 +394,7 @@ class VarianceStore(RecordStore[VarianceRecord]):
 
 
 def variance_table(found: Mapping[str, VarianceRecord]) -> pd.DataFrame:
-    """Table of VARIANCE_COLUMNS: one row for each decoder layer of each record, by its name."""
+    """Table of VARIANCE_COLUMNS, one row per decoder layer of each record."""
     rows = [
         (layer, name, value, record.num_tokens)
         for name, record in found.items()
@@ -420,10 +404,10 @@ def variance_table(found: Mapping[str, VarianceRecord]) -> pd.DataFrame:
 
 
 def variance_overview(records: Iterable[VarianceRecord]) -> pd.DataFrame:
-    """Table of VARIANCE_TABLE_COLUMNS, one row a decoder layer of a record.
+    """Table of VARIANCE_TABLE_COLUMNS, one row per decoder layer of a record.
 
-    The plan's columns are those of an evaluation; `draw` tells apart the tokens of one corpus;
-    `full` is the unpruned model's variance on the same tokens, missing where it was not measured.
+    The plan's columns are those of evaluations; for `draw` see `VarianceRecord.draw`; `full` is the
+    original model's variance on the same tokens, missing if not measured.
     """
     known = [record for record in records if record.is_measured]
     whole = {record.draw: record.variances for record in known if not record.plan.removed}

@@ -1,4 +1,4 @@
-"""Results of an evaluation: sums of every sample -> means, with bootstrap intervals. No torch."""
+"""Results of an evaluation: sums by sample -> means with bootstrap intervals. No torch."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,22 +17,20 @@ MIDDLE = (2.5, 97.5)  # percentiles between which 95% lie
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What a measure is."""
+    """A measure of a candidate."""
 
     name: str  # on the command line and in results
     label: str  # on screen
-    # The function of a position whose values are summed; empty where the measure is not taken at
-    # the positions of the text.
-    sums: str
+    sums: str  # name of the position function to sum; empty if it is measured while decoding
     description: str  # one line
-    higher_is_better: bool  # direction
+    higher_is_better: bool
     is_log: bool = False  # the mean over positions is the logarithm of the measure
     reference: str = ""  # paper
-    unit: str = ""  # of its numbers; empty where they are shares or ratios
+    unit: str = ""  # empty for shares and ratios
 
     @property
     def axis(self) -> str:
-        """Label with the unit, for the axis of a figure."""
+        """Label of an axis, with the unit."""
         return f"{self.label}, {self.unit}" if self.unit else self.label
 
 
@@ -77,7 +75,7 @@ MEASURES: Mapping[str, Measure] = {
         ),
     )
 }
-# Values of the original model on the samples, for a measure of the pruned one.
+# Measures of the original model, by the measure of the pruned one.
 OF_FULL_MODEL: Mapping[str, Measure] = {
     name: Measure(
         name,
@@ -90,12 +88,12 @@ OF_FULL_MODEL: Mapping[str, Measure] = {
     for name in ("nll", "ppl")
 }
 
+# Measured while decoding, not at positions of the text.
 DECODED = tuple(name for name, measure in MEASURES.items() if not measure.sums)
-"""Measures that are not taken at positions of the text, but while decoding."""
 
 
 def parse_measures(text: str) -> tuple[str, ...]:
-    """Names joined by commas, in the order given, each once."""
+    """Comma-separated names, in order, without duplicates."""
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     for name in names:
         if name not in MEASURES:
@@ -107,14 +105,14 @@ def parse_measures(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleSums:
-    """What one measure summed up to in each sample."""
+    """Sums of one measure by sample."""
 
-    sums: FloatArray  # (samples,) float64, over the positions of a sample
-    counts: NDArray[np.int64]  # (samples,) positions of each sample, at least one
+    sums: FloatArray  # (samples,) float64
+    counts: NDArray[np.int64]  # (samples,) positions, at least one
 
     @property
     def means(self) -> FloatArray:
-        """(samples,) mean over a sample's positions."""
+        """(samples,) means over positions."""
         return self.sums / self.counts
 
 
@@ -122,11 +120,9 @@ class SampleSums:
 class Metric:
     """One number of a result."""
 
-    # Of the samples' means: every sample weighs the same (arXiv:2603.06003, Eq. 16).
-    mean: float
-    pooled: float  # mean over the positions of all samples together
-    # low, high: 95% bootstrap interval of `mean` over samples; None for a single sample.
-    low: float | None
+    mean: float  # over the samples' means, equally weighted (arXiv:2603.06003, Eq. 16)
+    pooled: float  # over the positions of all samples
+    low: float | None  # low, high: 95% bootstrap interval of `mean`; None for a single sample
     high: float | None
 
 
@@ -148,7 +144,7 @@ def _exp(value: float) -> float:
 
 
 def bootstrap_interval(means: FloatArray, seed: int = 42) -> tuple[float | None, float | None]:
-    """The middle 95% of the mean over samples drawn with replacement, 1000 times (percentiles)."""
+    """95% percentile interval of the mean over resampled samples, from 1000 resamples."""
     if len(means) < 2:
         return None, None
     drawn = np.random.default_rng(seed).integers(len(means), size=(RESAMPLES, len(means)))
@@ -158,25 +154,21 @@ def bootstrap_interval(means: FloatArray, seed: int = 42) -> tuple[float | None,
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What the measures say of one candidate on one set of samples."""
+    """The measures of one candidate on one set of samples."""
 
-    metrics: Mapping[str, Metric]  # measure -> its number
-    # Nll and ppl of the original model on the same samples, where those were measured.
-    full: Mapping[str, Metric]
-    # Measure -> sums of every sample, in the order of the samples; without `ppl`, which has those
-    # of `nll`.
-    samples: Mapping[str, SampleSums]
-    # num_samples, num_tokens: samples, and positions scored in all of them.
+    metrics: Mapping[str, Metric]  # by measure
+    full: Mapping[str, Metric]  # `nll` and `ppl` of the original model, if measured
+    samples: Mapping[str, SampleSums]  # by position function, in the order of the samples
     num_samples: int
-    num_tokens: int
+    num_tokens: int  # scored positions of all samples
 
 
 def make_evaluation(
     measures: Sequence[str], sums: Mapping[str, SampleSums], *, seed: int = 42
 ) -> Evaluation:
-    """An evaluation by measures at positions, from sums of every sample by `Measure.sums`.
+    """An evaluation from the sums by sample of `Measure.sums`, all over the same positions.
 
-    All sums are over the same positions; `seed` is of the bootstrap.
+    `seed` is of the bootstrap.
     """
     metrics, full = (
         {

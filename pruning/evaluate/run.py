@@ -1,4 +1,4 @@
-"""Evaluations of many plans on several corpora with one loaded model; what is known stays."""
+"""Evaluations of many plans on several corpora with one loaded model; known results are kept."""
 
 import platform
 import time
@@ -43,19 +43,18 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, eq=False)
 class Evaluations:
-    """What is to be evaluated, and how."""
+    """The evaluations that are asked for."""
 
     model: MoEModel  # the original model
     plans: Sequence[PruningPlan]  # candidates
-    drawn: Sequence[DrawnSamples]  # sequences, one entry a corpus
+    drawn: Sequence[DrawnSamples]  # one entry per corpus
     measures: tuple[str, ...]  # names, of MEASURES
-    # Element type, device, batch size, placement; its seed is that of the bootstrap and of draws.
-    settings: CalibrationSettings
-    store: EvaluationStore  # where results are found and kept
+    settings: CalibrationSettings  # its seed is that of the bootstrap and of draws
+    store: EvaluationStore
     routing: Routing | None = None  # how often experts are chosen, see `plan_facts`
 
     def missing(self, record: EvaluationRecord) -> tuple[str, ...]:
-        """Measures that are asked for and not known."""
+        """Measures that the record lacks."""
         return tuple(name for name in self.measures if name not in record.metrics)
 
 
@@ -64,18 +63,18 @@ class Candidates(Protocol):
 
     @property
     def model(self) -> PreTrainedModel:
-        """The model, whole or with the weights of its head alone."""
+        """The model, whole or with weights in its head only."""
 
     @property
     def head(self) -> Head:
-        """Its head."""
+        """The head of the model."""
 
     def hidden(self, samples: Samples, plan: PruningPlan | None, batch: SampleBatch) -> Tensor:
-        """As `final_hidden` on a batch of the samples; None is the original model."""
+        """`final_hidden` on a batch of the samples; None is the original model."""
 
 
 def known_records(work: Evaluations) -> list[list[EvaluationRecord]]:
-    """What is known so far: for each corpus, the record of each plan, with or without results."""
+    """The records by corpus and plan, with the results that are known so far."""
     fitted = [fit_plan(plan, work.model) for plan in work.plans]
     for sequences in (drawn.sequences for drawn in work.drawn):
         largest = max(int(row.max()) for row in sequences.rows)
@@ -87,7 +86,7 @@ def known_records(work: Evaluations) -> list[list[EvaluationRecord]]:
 
 
 def how_made(settings: CalibrationSettings, seconds: float | None = None) -> dict[str, Any]:
-    """What a record says of the run behind its numbers: device, time if it was one, versions."""
+    """How a record was made: device, batch size, seconds, system and versions."""
     return {
         "device": settings.placement.device_map or str(resolve_device(settings.device)),
         "batch_size": settings.batch_size,
@@ -102,13 +101,11 @@ def how_made(settings: CalibrationSettings, seconds: float | None = None) -> dic
 
 
 def run_evaluations(work: Evaluations) -> Generator[Progress, None, list[EvaluationRecord]]:
-    """Evaluate every plan on every corpus; each result is saved as soon as it is there.
+    """Evaluate every plan on every corpus; the records, by corpus and then by plan.
 
-    An interrupted run goes on after the last result. The model is loaded only if something is
-    missing. Under a launcher, processes share the samples; the first one saves.
-
-    Returns:
-        Records, by corpus and then by plan; the same in every process.
+    Each result is saved at once, so an interrupted run resumes after the last one. The model is
+    loaded only if something is missing. Under a launcher, processes share the samples; the first
+    one saves, and all return the same.
     """
     processes = join()
     with processes.together():
@@ -148,7 +145,7 @@ def _measured(
     candidates: Candidates,
     processes: Processes,
 ) -> Generator[Progress, None, list[EvaluationRecord]]:
-    """The records with what was missing, each saved when it is made; by corpus, then by plan."""
+    """The completed records, each saved at once; by corpus, then by plan."""
     total = sum(map(len, records))
     finished: list[EvaluationRecord] = []
     for corpus, row in enumerate(records):
@@ -187,7 +184,7 @@ def _evaluate(
     missing: Sequence[str],
 ) -> Generator[Progress, None, Evaluation]:
     family, seed = work.model.family, work.settings.seed
-    # Also where only decoding is asked for: the record counts the samples' positions.
+    # Needed even if only decoding is asked for, since the record counts the positions.
     at_positions = tuple(name for name in missing if name not in DECODED) or ("esap",)
     settings = MeasureSettings(at_positions, seed)
     hidden_of = partial(candidates.hidden, side.samples, plan)
@@ -202,7 +199,7 @@ def _evaluate(
 def _overall(
     task: Generator[Progress, None, Result], done: int, total: int
 ) -> Generator[Progress, None, Result]:
-    """The steps of the task after `done` of `total`, counted over all of them."""
+    """The steps of one task of `total`, after `done` of them, as overall progress."""
     while True:
         try:
             step = next(task)

@@ -1,7 +1,7 @@
 """Evaluation samples: token sequences, and the positions at which predictions are compared.
 
-A position is scored if the token after it is of the answer: the model's output there predicts that
-token. Where nothing is marked as an answer, every token but the first of its text is predicted.
+A position is scored if the next token belongs to the answer: the model's output there predicts it.
+Without a marked answer, every token but the first of its document is predicted.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,32 +20,30 @@ from analysis.errors import CorpusError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleBatch:
-    """Some samples, side by side."""
+    """A batch of samples."""
 
     number: int  # of the batch, from 0
     samples: range  # numbers of its samples
-    tokens: TokenBatch  # what the model is fed; row i is sample samples[i]
-    # (samples, length) bool; True where the next token is of the answer. The last column is never
-    # scored: nothing follows it.
-    scored: NDArray[np.bool_]
+    tokens: TokenBatch  # model input; row i is sample samples[i]
+    scored: NDArray[np.bool_]  # (samples, length), see `scored_positions`
 
     @property
     def targets(self) -> NDArray[np.int64]:
-        """(positions,) ids of the tokens behind the scored positions, row after row."""
+        """(positions,) ids of the tokens that follow the scored positions, row after row."""
         return np.roll(self.tokens.input_ids, -1, axis=1)[self.scored]
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """(samples,) scored positions of each row."""
+        """(samples,) scored positions."""
         return np.asarray(self.scored.sum(axis=1), dtype=np.int64)
 
 
 def scored_positions(batch: TokenBatch) -> NDArray[np.bool_]:
-    """(sequences, length): True where the next token is real, counted, and of the same text."""
+    """(sequences, length): True where a counted token of the same document follows."""
     scored = np.zeros_like(batch.mask)
     scored[:, :-1] = batch.mask[:, 1:] & batch.counted[:, 1:]
     if batch.positions is not None:
-        # Position 0 begins another document, which the one before does not predict.
+        # Position 0 begins another document, which the previous one does not predict.
         scored[:, :-1] &= batch.positions[:, 1:] > 0
     return scored
 
@@ -57,21 +55,21 @@ class Samples:
     Several processes share them: each takes its batches in turn.
     """
 
-    sequences: TokenSequences  # one row a sample; what counts is the answer
-    batch_size: int = 8  # samples in one forward; changes no number beyond rounding
-    num_unscored: int = 0  # sequences left out because no token of an answer is in them
+    sequences: TokenSequences  # one row per sample; the counted tokens are the answer
+    batch_size: int = 8  # samples per forward; changes numbers by rounding only
+    num_unscored: int = 0  # sequences left out because they have no token of an answer
     processes: Processes = field(default_factory=Processes)  # that share the batches
 
     def __len__(self) -> int:
         return len(self.sequences.rows)
 
     def batches(self) -> Iterator[SampleBatch]:
-        """The batches of this process, in their order; the only process has all."""
+        """The batches of this process, in order; a single process has all."""
         rank, world = self.processes.rank, self.processes.world
         return (batch for batch in self._all_batches() if batch.number % world == rank)
 
     def whole(self, own: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-        """What every process found of its own samples -> the same of all, in every process.
+        """Values of all samples in every process, from each process's values of its own samples.
 
         Each array is (samples of this process's batches,) and becomes (samples,); exact.
         """
@@ -84,7 +82,7 @@ class Samples:
         for part in self.processes.incoming(parts):
             for name, values in found.items():
                 values[part["rows"].numpy()] = part[name].numpy()
-        # As JSON carries them floats stay what they are.
+        # JSON preserves floats exactly.
         shared = self.processes.share({name: values.tolist() for name, values in found.items()})
         return {name: np.array(values, dtype=np.float64) for name, values in shared.items()}
 
@@ -104,7 +102,7 @@ class Samples:
 def make_samples(
     sequences: TokenSequences, batch_size: int = 8, processes: Processes | None = None
 ) -> Samples:
-    """Samples of the sequences that have something to score, shared by the processes."""
+    """The sequences that have something to score, shared by the processes."""
     scored = [scored_positions(batch).any(axis=1) for batch in sequences.batches(batch_size)]
     keep = np.flatnonzero(np.concatenate(scored)) if scored else np.zeros(0, dtype=np.int64)
     if not len(keep):

@@ -1,8 +1,8 @@
-"""SPEC-DEC: how many tokens drafted by the pruned model the original accepts, really decoding.
+"""SPEC-DEC: the share of tokens drafted by the pruned model that the original accepts.
 
-Speculative sampling (arXiv:2211.17192) as transformers' assisted generation does it, the candidate
-being the draft. Dear, and meant to validate ESAP, which is the expectation of the same test on a
-given text (arXiv:2603.06003, section 3.4).
+Real decoding: speculative sampling (arXiv:2211.17192) by transformers' assisted generation, with
+the candidate as draft model. Slow, and meant to validate ESAP, the expectation of the same test on
+a given text (arXiv:2603.06003, section 3.4).
 """
 
 import copy
@@ -30,18 +30,18 @@ from pruning.plan import PruningPlan
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """How text is decoded."""
+    """How to decode."""
 
-    new_tokens: int = 32  # tokens decoded after each prompt, at most; at least 2
-    draft_tokens: int = 4  # tokens that the candidate drafts at a time
-    seed: int = 42  # of what is sampled
+    new_tokens: int = 32  # at most, after each prompt; at least 2
+    draft_tokens: int = 4  # drafted at a time
+    seed: int = 42  # of sampling
 
 
 class CountedDrafts(AssistedCandidateGenerator):  # type: ignore[misc]
-    """Counts the drafted tokens that were put to the test, and those that passed.
+    """Counts the drafted tokens that were tested, and those that were accepted.
 
-    Tokens behind a rejected one are not tested. A token drawn in place of a rejected one is never
-    the rejected one itself: there (p - q)+ is 0. So what both have in common is what was accepted.
+    Tokens after a rejected one are not tested. The replacement of a rejected token is never the
+    token itself, because (p - q)+ is 0 there. So the common prefix is what was accepted.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -51,8 +51,8 @@ class CountedDrafts(AssistedCandidateGenerator):  # type: ignore[misc]
         self.accepted = self.tested = 0
 
     def get_candidates(self, input_ids: Tensor, **options: Any) -> Any:
-        """The draft, noted."""
-        # Without a mask, generation hides tokens that look like padding from the draft.
+        """Draft, and remember the draft."""
+        # Without a mask, generation hides tokens that look like padding from the draft model.
         self.assistant_kwargs["attention_mask"] = torch.ones_like(input_ids)
         ids, logits = super().get_candidates(input_ids, **options)
         self._length = input_ids.shape[1]
@@ -62,7 +62,7 @@ class CountedDrafts(AssistedCandidateGenerator):  # type: ignore[misc]
     def update_candidate_strategy(
         self, input_ids: Tensor, scores: Tensor, num_matches: int
     ) -> None:
-        """Compare the text with the draft."""
+        """Compare the decoded text with the draft."""
         super().update_candidate_strategy(input_ids, scores, num_matches)
         written = input_ids[0, self._length :].tolist()
         pairs = list(zip(self._drafted, written, strict=False))
@@ -72,7 +72,7 @@ class CountedDrafts(AssistedCandidateGenerator):  # type: ignore[misc]
 
 
 def sharing_copy(model: PreTrainedModel) -> PreTrainedModel:
-    """Another model object over the same weights: what masks it leaves the first one alone."""
+    """A model object with the same weights, which can be masked without affecting the first."""
     tensors = list(chain(model.parameters(), model.buffers()))
     if any(tensor.is_meta for tensor in tensors):
         raise UnsupportedModelError(
@@ -84,7 +84,7 @@ def sharing_copy(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def prompts(batch: SampleBatch) -> Iterator[Tensor]:
-    """(1, length) of each sample: what stands before its answer, else its first half."""
+    """(1, length) of each sample: the tokens before its answer, or its first half."""
     for row, scored in enumerate(batch.scored):
         length = int(batch.tokens.mask[row].sum())
         first = int(np.argmax(scored))
@@ -99,12 +99,10 @@ def run_acceptance(
     samples: Samples,
     decoding: Decoding,
 ) -> Generator[Progress, None, SampleSums]:
-    """Decode a continuation of every sample, drafted by the candidate and tested by the model.
+    """Decode a continuation of every sample, drafted by the candidate and tested by the original.
 
-    The model is the original, not masked, in memory; without a plan it drafts itself.
-
-    Returns:
-        For each sample, accepted tokens and tested tokens.
+    `model` is the original, unmasked and in memory; without a plan it also drafts. The sums are
+    accepted tokens, the counts tested tokens.
     """
     draft = sharing_copy(model)
     counts: list[tuple[float, float]] = []
@@ -122,7 +120,7 @@ def run_acceptance(
 
 
 def stream_seed(seed: int, sample: int) -> int:
-    """The seed of one sample's draws; no two samples of two seeds share a stream."""
+    """The seed of a sample's draws; no two pairs of seed and sample share a stream."""
     return int(np.random.SeedSequence([seed, sample]).generate_state(1, np.uint64)[0])
 
 
@@ -132,7 +130,7 @@ def _decode(
     draft.generation_config.update(
         num_assistant_tokens=decoding.draft_tokens,
         num_assistant_tokens_schedule="constant",
-        # A draft must not stop where it is unsure: those are the tokens that get rejected.
+        # The draft must not stop where it is unsure: those are the tokens that get rejected.
         assistant_confidence_threshold=0.0,
     )
     ends = model.generation_config.eos_token_id
@@ -167,7 +165,7 @@ def _decode(
 
 @contextmanager
 def _counting(model: PreTrainedModel) -> Iterator[list[CountedDrafts]]:
-    """Inside the block, assisted generation of this model object uses `CountedDrafts`."""
+    """Inside the block, assisted generation of this model uses `CountedDrafts`."""
     made: list[CountedDrafts] = []
 
     def generator(**options: Any) -> CountedDrafts:

@@ -16,12 +16,12 @@ from analysis.model import ModelRef
 from analysis.stats.store import digest_of, now, run_name
 
 SCHEMA_VERSION = 1
-_NUMBERS = re.compile(r"\[(\n[-+\d.eE,\s]+)\]")  # a list of numbers, which takes one line
+_NUMBERS = re.compile(r"\[(\n[-+\d.eE,\s]+)\]")  # a list of numbers; it goes on one line
 Count = Annotated[int, Field(ge=0, lt=1 << 62)]
 
 
 def facts_with(*words: str) -> Any:
-    """The type of an open JSON object in which these keys are words."""
+    """The type of a JSON object in which these keys are strings."""
 
     def check(facts: Mapping[str, Any]) -> Mapping[str, Any]:
         if strange := [word for word in words if not isinstance(facts.get(word), str)]:
@@ -36,7 +36,7 @@ RunFacts = facts_with("dtype")
 
 
 class RecordPart(BaseModel):
-    """A JSON object of known keys inside a record; no number in it is infinite or undefined."""
+    """A JSON object of known keys inside a record; all numbers are finite."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, validate_by_name=True
@@ -44,21 +44,20 @@ class RecordPart(BaseModel):
 
 
 class Record(RecordPart):
-    """A record: what was found out, of what, and how."""
+    """A stored result, with what it is of and how it was made."""
 
-    folder: ClassVar[str]  # of the files, below a statistics directory
-    word: ClassVar[str]  # what one is called in messages
-    command: ClassVar[str]  # that makes one again
-    measured: ClassVar[str]  # the field that has its results
+    folder: ClassVar[str]  # of the files, in a statistics directory
+    word: ClassVar[str]  # for a record, in messages
+    command: ClassVar[str]  # that reproduces it
+    measured: ClassVar[str]  # the field of its results
     optional: ClassVar[frozenset[str]] = frozenset()  # fields that a file may lack
 
     schema_version: Literal[1] = 1
     record_id: str  # readable name and 8 hex digits of the digest; the file's name
-    digest: str  # of all that changes the numbers; two records with the same one say the same
+    digest: str  # of all that changes the numbers
     model: ModelRef  # the original model
-    settings: Mapping[str, Any]  # what else changes the numbers
-    # `created_at`, and what changes no number: `device`, `seconds`, `versions` ...
-    made: Mapping[str, Any] = {}
+    settings: Mapping[str, Any]  # those that change the numbers
+    made: Mapping[str, Any] = {}  # `created_at`, and what changes no number, such as `device`
 
     @property
     def is_measured(self) -> bool:
@@ -67,17 +66,17 @@ class Record(RecordPart):
 
     @property
     def created_at(self) -> str:
-        """When it was measured; empty where nothing says so."""
+        """When it was measured; empty if unknown."""
         return str(self.made.get("created_at", ""))
 
     @classmethod
     def begun(cls, words: Iterable[str], deciding: Mapping[str, Any], **known: Any) -> Self:
-        """A record without results yet; `words` name it, its digest is of what is deciding."""
+        """A record without results, named by `words`, with the digest of `deciding`."""
         digest = digest_of({"schema_version": SCHEMA_VERSION, **deciding})
         return cls(record_id=run_name(*words, digest=digest), digest=digest, **known)
 
     def finished(self, made: Mapping[str, Any], **results: Any) -> Self:
-        """The record with results, and how they were made."""
+        """The record with results."""
         return self.model_copy(update={**results, "made": {"created_at": now(), **made}})
 
     def to_dict(self) -> dict[str, Any]:
@@ -93,7 +92,7 @@ class Record(RecordPart):
 
     @classmethod
     def from_json(cls, text: str | bytes, name: str) -> Self:
-        """The record in the text of a file of this name; a StatsError where it is none."""
+        """Parse the text of a file of this name; a StatsError if it is no such record."""
         again = f"delete it and make it again with `moeprune {cls.command}`."
         try:
             raw = parse_json_once(text)
@@ -102,7 +101,7 @@ class Record(RecordPart):
                 raise StatsError(
                     f"The {cls.word} {name} has another schema than {SCHEMA_VERSION}; {again}"
                 )
-            # What could not be written again, such as NaN, was not written by this program.
+            # This program writes nothing that it could not write again, such as NaN.
             plain = json.dumps(raw, ensure_ascii=False, allow_nan=False)
             record = cls.model_validate_json(plain, strict=True)
             problem = "" if record.is_measured else "it has no results"
@@ -116,7 +115,7 @@ class Record(RecordPart):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """The record in a file; raises a StatsError where it cannot be read."""
+        """The record in a file; a StatsError if it cannot be read."""
         try:
             text = path.read_bytes()
         except OSError as error:
@@ -125,7 +124,7 @@ class Record(RecordPart):
 
 
 def first_problem(error: Exception) -> str:
-    """What is wrong, in one line; of several things that pydantic found the first."""
+    """An error in one line; of several errors of pydantic, the first."""
     if not isinstance(error, ValidationError):
         return " ".join(str(error).split())
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
@@ -154,7 +153,7 @@ class RecordStore(Generic[Kept]):
         return self.folder / f"{record.record_id}.json"
 
     def find(self, new: Kept) -> Kept:
-        """What is known of this record already; `new` itself where nothing is."""
+        """The stored record with this digest, or `new` itself."""
         for folder in self._folders:
             path = folder / f"{new.record_id}.json"
             if path.is_file() and (found := self.kind.read(path)).digest == new.digest:
@@ -162,7 +161,7 @@ class RecordStore(Generic[Kept]):
         return new
 
     def save(self, record: Kept) -> Path:
-        """Write a record, in place of what was known of the same."""
+        """Write a record, replacing the stored one."""
         path = self.path(record)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_durably(path, record.to_json().encode())
@@ -170,22 +169,19 @@ class RecordStore(Generic[Kept]):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no file of any record."""
+        """Whether there is no file."""
         return not any(map(_folder_state, self._folders))
 
     def state(self) -> str:
-        """A text that changes when a file of the store does."""
+        """A string that changes when a file of the store does."""
         return repr([_folder_state(folder) for folder in self._folders])
-
-    def _paths(self) -> list[Path]:
-        return [path for folder in self._folders for path in sorted(folder.glob("*.json"))]
 
     def records(
         self, identity: str | None = None, on_problem: Callable[[StatsError], None] | None = None
     ) -> list[Kept]:
-        """Records by id, of one model or of all; unreadable ones are reported and left out."""
+        """Records by id, of one model or of all; unreadable ones go to `on_problem`."""
         found: dict[str, Kept] = {}
-        for path in self._paths():
+        for path in (path for folder in self._folders for path in sorted(folder.glob("*.json"))):
             try:
                 record = self.kind.read(path)
             except StatsError as error:
@@ -198,11 +194,11 @@ class RecordStore(Generic[Kept]):
 
 
 def _folder_state(folder: Path) -> list[tuple[str, int, int]]:
-    """Name, time of change and bytes of each file; a page asks at every click, hence no `Path`."""
+    """Name, modification time and bytes of each file; fast, since pages ask at every click."""
     try:
         with os.scandir(folder) as entries:
             seen = [(entry.name, entry.stat()) for entry in entries if entry.name.endswith(".json")]
-    except FileNotFoundError:  # no record yet, or one that went a moment ago
+    except FileNotFoundError:  # no record yet, or one deleted a moment ago
         return []
     return sorted((name, stat.st_mtime_ns, stat.st_size) for name, stat in seen)
 
@@ -210,6 +206,6 @@ def _folder_state(folder: Path) -> list[tuple[str, int, int]]:
 def readable_records(
     store: RecordStore[Kept], identity: str
 ) -> tuple[tuple[Kept, ...], tuple[StatsError, ...]]:
-    """The records of a model, and what is wrong with the files that cannot be read."""
+    """The records of a model, and the errors of unreadable files."""
     problems: list[StatsError] = []
     return tuple(store.records(identity, problems.append)), tuple(problems)

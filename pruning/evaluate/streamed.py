@@ -1,7 +1,7 @@
-"""Evaluation layer by layer: each weight is read once, whatever the number of plans.
+"""Evaluation layer by layer, for models larger than memory: all plans in one pass over the weights.
 
-For models larger than memory. Plans that keep the same of all layers so far share their hidden
-states, with each other and with the original model; they part where they first differ.
+Plans that equal each other or the original model in all layers so far share their hidden states;
+they branch where they first differ.
 """
 
 import hashlib
@@ -38,24 +38,24 @@ from pruning.evaluate.full_side import Head, final_hidden
 from pruning.evaluate.samples import SampleBatch, Samples
 from pruning.plan import PruningPlan
 
-_STATE: Final = "state.json"  # in the folder of an unfinished pass: its layers that are done
-_PLANS: Final = "plans.json"  # digests of its plans
+_STATE: Final = "state.json"  # in the folder of an unfinished pass: how many layers are done
+_PLANS: Final = "plans.json"  # there too: digests of its plans
 _SAVE_EVERY_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Plans whose hidden states are the same so far."""
+    """Plans whose hidden states are equal so far."""
 
-    slot: int  # where they are kept
-    plans: tuple[int, ...]  # numbers of the plans
+    slot: int  # where these are stored
+    plans: tuple[int, ...]  # numbers
 
 
 def split(branches: Sequence[Branch], cuts: Sequence[object]) -> list[tuple[Branch, Branch]]:
-    """The branches after a layer that the plans cut like this: each with the one it comes from.
+    """Each branch after a layer, with its parent.
 
-    The last of those that come from one takes its slot: until then it is read. `cuts` has an entry
-    for each plan, equal where the same is kept of the layer.
+    `cuts` has an entry per plan, equal if plans keep the same of the layer. The last child takes
+    the parent's slot, which is read until then.
     """
     free = len(branches)
     found = []
@@ -70,26 +70,16 @@ def split(branches: Sequence[Branch], cuts: Sequence[object]) -> list[tuple[Bran
     return found
 
 
-def layer_of(plan: PruningPlan, layer: int) -> PruningPlan:
-    """What a plan does to one layer."""
-    kept, atoms = plan.kept, plan.kept_atoms
-    return replace(
-        plan,
-        kept={layer: kept[layer]} if layer in kept else {},
-        kept_atoms={layer: atoms[layer]} if layer in atoms else {},
-    )
-
-
 @dataclass(frozen=True, eq=False)
 class Pass:
     """One pass of many plans through the layers of a model."""
 
     model: MoEModel
-    plans: tuple[PruningPlan, ...]  # distinct; the original model runs too
+    plans: tuple[PruningPlan, ...]  # distinct; plan n has number n + 1, the original model 0
     corpora: tuple[Samples, ...]
     hidden: HiddenStates  # of all batches of all branches
     skeleton: Skeleton
-    folder: Path  # of what an interrupted pass resumes from
+    folder: Path  # an interrupted pass resumes from it
 
     @cached_property
     def relay(self) -> Relay:
@@ -98,16 +88,10 @@ class Pass:
 
     @cached_property
     def _batches(self) -> list[TokenBatch]:
-        """The batches of all corpora."""
         return [batch.tokens for samples in self.corpora for batch in samples.batches()]
 
-    @property
-    def some_hidden(self) -> Tensor:
-        """(1, 1, width): hidden states of one token."""
-        return self.hidden.get(0)[:1, :1].to(self.skeleton.device)
-
     def run(self, *, on_disk: bool) -> Generator[Progress, None, list[Branch]]:
-        """Bring all plans behind the last layer; resumes after the last layer that was saved."""
+        """Run all plans through all layers; resumes after the last saved layer."""
         layers = len(self.skeleton.layers)
         done, branches = self._resumed()
         if done:
@@ -128,33 +112,33 @@ class Pass:
                 saved_at = time.monotonic()
         return branches
 
-    def leading(self, plan: int) -> int:
-        """Layers in which this plan is the first of its branch; over all plans those that ran."""
+    def layers(self, plan: int) -> int:
+        """Layers in which a plan is the first of its branch: summed over plans, those that ran."""
         after = [self._branches(layer + 1) for layer in range(len(self.skeleton.layers))]
         return sum(branch.plans[0] == plan for branches in after for branch in branches)
 
     def _branches(self, layers: int) -> list[Branch]:
-        """The branches behind so many layers."""
+        """The branches after so many layers."""
         branches = [Branch(0, tuple(range(len(self.plans) + 1)))]
         for layer in range(layers):
             branches = [child for _, child in split(branches, self._cuts(layer))]
         return branches
 
     def _resumed(self) -> tuple[int, list[Branch]]:
-        """Layers that are done, as far as all hidden states after them are there; the branches."""
+        """Layers that are done and whose hidden states are there, and the branches after them."""
         path = self.folder / _STATE
         done = int(parse_json(path.read_bytes())["layers"]) if path.is_file() else 0
         branches = self._branches(done)
         try:
             if done:
                 self.hidden.resume(done, len(branches) * len(self._batches))
-        except CheckpointError:  # they were deleted, or lie in another --hidden-states-dir
+        except CheckpointError:  # deleted, or in another --hidden-states-dir
             self.hidden.restart()
             return 0, self._branches(0)
         return done, branches
 
     def _cuts(self, layer: int) -> list[object]:
-        """What each plan keeps of a layer; the first entry is the original model's."""
+        """What each plan keeps of a layer, by number of the plan."""
         whole = next((each.num_experts for each in self.model.layers if each.index == layer), 0)
         cuts: list[object] = [None]
         for plan in self.plans:
@@ -177,18 +161,24 @@ class Pass:
         self.skeleton.load(layer)
         count = len(self._batches)
         for at, (parent, child) in enumerate(children):
-            plan = child.plans[0] and layer_of(self.plans[child.plans[0] - 1], layer)
+            plan = self._plan(child.plans[0], layer)
             for number, batch in enumerate(self._batches):
                 yield self._progress(layer, at * count + number, len(children) * count)
                 before = self.hidden.get(parent.slot * count + number).to(self.skeleton.device)
-                # On only while it computes: between steps the caller may do anything.
-                with (
-                    torch.no_grad(),
-                    candidate_of(self.skeleton.model, self.model.family, plan or None),
-                ):
+                # Masked only while it computes: between steps the caller may do anything.
+                with torch.no_grad(), candidate_of(self.skeleton.model, self.model.family, plan):
                     after = self.relay.layer(layer, batch, before)
                 self.hidden.put(layer + 1, child.slot * count + number, after)
         self.skeleton.drop(layer)
+
+    def _plan(self, number: int, layer: int) -> PruningPlan | None:
+        """What a plan does to one layer."""
+        if not number:
+            return None
+        plan = self.plans[number - 1]
+        kept = {n: ids for n, ids in plan.kept.items() if n == layer}
+        atoms = {n: experts for n, experts in plan.kept_atoms.items() if n == layer}
+        return replace(plan, kept=kept, kept_atoms=atoms)
 
     def _progress(self, layer: int, done: int, total: int, note: str = "") -> Progress:
         layers = len(self.skeleton.layers)
@@ -198,25 +188,26 @@ class Pass:
 
 @dataclass(frozen=True, eq=False)
 class Ends:
-    """Where a pass left each plan: behind the last layer, in front of the head, which is loaded."""
+    """The plans after a pass, with the hidden states of the last layer and the head loaded."""
 
     through: Pass
     branches: Sequence[Branch]
-    states: Path  # where the hidden states are, if they are on disk
+    states: Path  # folder of the hidden states, if they are on disk
 
     @property
     def model(self) -> PreTrainedModel:
-        """The model, of which the head has weights."""
+        """The model, with weights in its head only."""
         return self.through.skeleton.model
 
     @property
     def head(self) -> Head:
-        """Of the model, whose trunk has no weights."""
-        with self.through.relay.after_layers(self.through.some_hidden):
+        """The head of the model."""
+        token_BTD = self.through.hidden.get(0)[:1, :1].to(self.through.skeleton.device)
+        with self.through.relay.after_layers(token_BTD):
             return Head(self.model)
 
     def hidden(self, samples: Samples, plan: PruningPlan | None, batch: SampleBatch) -> Tensor:
-        """As `final_hidden` of the candidate; None is the original model."""
+        """`final_hidden` of the candidate; None is the original model."""
         corpora = self.through.corpora
         batches = [sum(1 for _ in each.batches()) for each in corpora]
         before = sum(batches[: next(n for n, each in enumerate(corpora) if each is samples)])
@@ -229,15 +220,15 @@ class Ends:
             return final_hidden(self.model, batch)
 
     def layers(self, plan: PruningPlan) -> int:
-        """Decoder layers that ran for a plan: from where it parts from all plans before it on."""
-        return self.through.leading(self._number(plan))
+        """Decoder layers that ran for a plan: from where it branches off all earlier plans."""
+        return self.through.layers(self._number(plan))
 
     def _number(self, plan: PruningPlan | None) -> int:
         digests = [each.digest for each in self.through.plans]
         return 0 if plan is None else digests.index(plan.digest) + 1
 
     def clear(self) -> None:
-        """Delete the hidden states on disk, and the folder of their own where they have one."""
+        """Delete the hidden states on disk, with their folder if they have their own."""
         self.through.hidden.clear()
         if self.states != self.through.folder and self.states.is_dir():
             self.states.rmdir()
@@ -252,14 +243,14 @@ class Asked:
     """The plans of an evaluation."""
 
     plans: Sequence[PruningPlan]  # all
-    missing: Sequence[PruningPlan]  # those of which something is not known yet
+    missing: Sequence[PruningPlan]  # those that lack results
 
 
 @contextmanager
 def partial_folder(store: Path, facts: Sequence[object], processes: Processes) -> Iterator[Path]:
-    """Where an unfinished pass keeps what it resumes from, held meanwhile; gone after success.
+    """The locked folder from which an unfinished pass resumes; deleted after success.
 
-    Each of several processes has a folder of its own.
+    Each process has its own.
     """
     if processes.world > 1:
         facts = [*facts, processes.rank, processes.world]
@@ -288,8 +279,8 @@ def run_plans(
 ) -> Generator[Progress, None, Ends]:
     """Run the original model and the plans, layer by layer, over the samples of all corpora.
 
-    Between layers hidden states lie in memory or, where they are large or a folder is asked for,
-    on disk. An interrupted pass of the same plans resumes from what is in `folder`.
+    Hidden states between layers are in memory, or on disk if they are large or the settings name a
+    folder. An interrupted pass of the same plans resumes from `folder`.
     """
     give_back_memory()
     distinct = _plans_of(plans, folder)
@@ -306,9 +297,9 @@ def run_plans(
 
 
 def _plans_of(asked: Asked, folder: Path) -> tuple[PruningPlan, ...]:
-    """The plans of the unfinished pass in `folder` if all that is missing is among them.
+    """The plans of the unfinished pass in `folder` if they include all that are missing.
 
-    Else that is forgotten, and they are those that are missing.
+    Otherwise that pass is deleted, and the missing plans run.
     """
     known = {plan.digest: plan for plan in asked.plans}
     missing = {plan.digest: plan for plan in asked.missing}

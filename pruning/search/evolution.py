@@ -1,8 +1,8 @@
-"""The evolution: which candidates there are, generation after generation. Pure; no model here.
+"""The evolution: the candidates of each generation, without any model.
 
-Everything follows from the settings and from the fitness of the candidates: each generation draws
-from a generator of its own, seeded by (seed, generation). So a search that goes on later, or on
-several machines, draws what an uninterrupted one would.
+Settings and fitness decide everything: each generation has its own random generator, seeded by
+(seed, generation). So a resumed search, or one on several machines, draws what an uninterrupted one
+would.
 
 Children differ by level switches: budget moved between two layers (arXiv:2603.06003, Eq. 5-6).
 """
@@ -16,57 +16,45 @@ from pruning.allocation import Removed
 from pruning.search.settings import SearchSettings
 from pruning.search.space import Space
 
-# A small feasible set, or one whose elites have few neighbours, may not hold a whole population.
+# Draws per member: a small feasible set, or elites with few neighbours, may not fill a population.
 _DRAWS_FOR_EACH = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An allocation that the search looks at."""
+    """An allocation that the search evaluates."""
 
-    # In the order in which candidates were found; the first with some fitness wins ties.
-    number: int
+    number: int  # in order of discovery; ties go to the lower number
     removed: Removed  # r, experts that each layer loses
     generation: int  # in which it was found
-    # Number of the candidate that it was mutated from; None in the initial population.
-    parent: int | None
-    origin: str  # schedule that it comes from, "random" or "mutation"
+    parent: (
+        int | None
+    )  # number of the candidate it was mutated from; None in the initial population
+    origin: str  # a schedule, "random" or "mutation"
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A population, and all candidates found until then."""
+    """A population, and all candidates found so far."""
 
-    generation: int  # its number; 0 is the initial one
+    generation: int  # 0 is the initial one
     found: tuple[Candidate, ...]  # all candidates, by number
-    # Numbers of the candidates of this population; elites of the last come first.
-    members: tuple[int, ...]
-
-    def elites(self, fitness: Mapping[int, float], count: int) -> tuple[int, ...]:
-        """The best of the population (TopM of Algorithm 1, line 7); ties to the one found first."""
-        ranked = sorted(self.members, key=lambda number: (-fitness[number], number))
-        return tuple(ranked[:count])
-
-
-def best_of(fitness: Mapping[int, float]) -> int:
-    """Number of the best of all candidates; ties to the one found first."""
-    return min(fitness, key=lambda number: (-fitness[number], number))
+    members: tuple[int, ...]  # numbers of the population; elites of the previous one come first
 
 
 def initial_state(space: Space, settings: SearchSettings, seeds: Mapping[str, Removed]) -> State:
-    """The initial population: what schedules give, and uniform draws from the feasible set.
+    """The initial population: allocations of schedules, and uniform draws from the feasible set.
 
-    A population is a set, as in Algorithm 1: no allocation occurs twice.
-
-    `seeds` are allocations by schedule, in order; infeasible ones are left out.
+    As in Algorithm 1 no allocation occurs twice. `seeds` maps schedules to allocations, in order;
+    infeasible ones are left out.
     """
-    rng = _generator(settings, 0)
+    rng = np.random.default_rng([settings.seed, 0])
     names: dict[Removed, str] = {}
     for name, removed in seeds.items():
         if space.holds(removed):
             names.setdefault(removed, name)
     names = dict(list(names.items())[: settings.population])
-    # Where the set is no larger than a population, waiting for its last element could be long.
+    # If the set is hardly larger than a population, its last element could take long to draw.
     for _ in range(_DRAWS_FOR_EACH * settings.population):
         if len(names) == min(settings.population, space.size):
             break
@@ -83,12 +71,12 @@ def next_state(
 ) -> State:
     """Elites stay, and their children fill the population (Algorithm 1, lines 7 to 22).
 
-    `fitness` is that of the members by number, higher is better; the space has more than one
-    element.
+    `fitness` is that of the members by number, higher is better; ties go to the lower number. The
+    space must have more than one element.
     """
     generation = state.generation + 1
-    rng = _generator(settings, generation)
-    elites = state.elites(fitness, settings.elites)
+    rng = np.random.default_rng([settings.seed, generation])
+    elites = sorted(state.members, key=lambda n: (-fitness[n], n))[: settings.elites]
     numbers = {candidate.removed: candidate.number for candidate in state.found}
     found, members = list(state.found), dict.fromkeys(elites)
     for _ in range(_DRAWS_FOR_EACH * settings.population):
@@ -103,23 +91,12 @@ def next_state(
     return State(generation, tuple(found), tuple(members))
 
 
-def _generator(settings: SearchSettings, generation: int) -> np.random.Generator:
-    return np.random.default_rng([settings.seed, generation])
-
-
-def num_switches(max_steps: int, rng: np.random.Generator) -> int:
-    """tau = the smaller of two draws from 1..max_steps (Eq. 6): mostly few switches."""
-    first, second = rng.integers(1, max_steps + 1, size=2)
-    return int(min(first, second))
-
-
 def switch(removed: Removed, space: Space, max_transfer: int, rng: np.random.Generator) -> Removed:
     """Move budget from one layer to another: r_a += Delta, r_b -= Delta.
 
     The paper draws (a, b, Delta <= max_transfer) until the result is feasible, so each feasible
-    triple is equally likely. Here one of those is drawn at once: the same law, and no endless loop.
-    Delta counts steps of the space, which are single experts unless layers give and take several
-    at a time. The space has more than one element.
+    triple is equally likely. Here one of those is drawn directly: the same law without an endless
+    loop. Delta counts steps of the space. The space must have more than one element.
     """
     taken = np.array(space.steps_of(removed))
     can_lose = np.minimum(np.array(space.most_steps) - taken, max_transfer)
@@ -141,7 +118,10 @@ def switch(removed: Removed, space: Space, max_transfer: int, rng: np.random.Gen
 def mutate(
     removed: Removed, space: Space, max_transfer: int, max_steps: int, rng: np.random.Generator
 ) -> Removed:
-    """A child: `num_switches` switches, one after the other. It may equal its parent."""
-    for _ in range(num_switches(max_steps, rng)):
+    """A child: tau switches, tau the smaller of two draws from 1..max_steps (Eq. 6).
+
+    It may equal its parent.
+    """
+    for _ in range(rng.integers(1, max_steps + 1, size=2).min()):
         removed = switch(removed, space, max_transfer, rng)
     return removed

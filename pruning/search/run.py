@@ -30,7 +30,7 @@ from pruning.append_log import (
     plain_json,
     whole_lines,
 )
-from pruning.search.evolution import Candidate, best_of, initial_state, next_state
+from pruning.search.evolution import Candidate, initial_state, next_state
 from pruning.search.settings import SearchSettings
 from pruning.search.space import Space
 
@@ -40,28 +40,17 @@ class BlockFitness:
     """Fitness on one block of samples."""
 
     values: FloatArray  # (samples of the block,) higher is better
-    layers: int  # decoder layers that ran for it
+    layers: int  # decoder layers that ran
 
 
 class Fitness(Protocol):
-    """Measures candidates on samples that come in blocks of a fixed order."""
+    """Measures candidates on the search samples, in blocks of a fixed order."""
 
-    @property
-    def num_blocks(self) -> int:
-        """Blocks of samples; together they are the search samples."""
-        ...
-
-    @property
-    def num_layers(self) -> int:
-        """Decoder layers that run for a block where nothing is reused."""
-        ...
+    num_blocks: int
+    num_layers: int  # decoder layers that run for a block if nothing is reused
 
     def prepare(self, candidates: Sequence[Removed]) -> Generator[Progress, None, float]:
-        """These are measured next: what they share may be computed now.
-
-        Returns:
-            Seconds that this took for each of them.
-        """
+        """Compute what these candidates share, before they are measured; seconds for each."""
         ...
 
     def block(self, removed: Removed, number: int) -> BlockFitness:
@@ -69,25 +58,22 @@ class Fitness(Protocol):
         ...
 
     def hold(self, candidates: Sequence[Removed]) -> None:
-        """These are or will be parents, in order of their worth: what helps their children stays.
-
-        Changes no value.
-        """
+        """Keep what helps the children of these parents, best first. Changes no value."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Score:
-    """What is known of a candidate."""
+    """The measured fitness of a candidate."""
 
-    samples: FloatArray  # (n,) fitness on each; fewer than all where racing gave the candidate up
+    samples: FloatArray  # (n,) fitness on each sample; not all if racing dropped the candidate
     is_complete: bool  # whether it saw all samples
-    layers: int  # layer evaluations that it took, each on one block
-    seconds: float  # time that it took
+    layers: int  # layer evaluations, each on one block
+    seconds: float
 
     @property
     def fitness(self) -> float:
-        """Mean over the samples; minus infinity where it was given up."""
+        """Mean over the samples; minus infinity if racing dropped it."""
         return self.mean if self.is_complete else -math.inf
 
     @property
@@ -98,19 +84,17 @@ class Score:
 
 SCHEMA_VERSION = 1
 LOG_NAME = "search.jsonl"
-Scores = dict[Removed, Score]
 
 
 class SearchLog:
-    """The open log of a search; without a file it writes nothing, as where another process does."""
+    """The open log of a search; without a file it writes nothing, as another process does so."""
 
-    def __init__(self, scores: Scores, lines: AppendLog | None = None) -> None:
+    def __init__(self, scores: dict[Removed, Score], lines: AppendLog | None = None) -> None:
         self._lines = lines or AppendLog()
-        self.scores = scores
-        """Scores that the log holds: removed -> score."""
+        self.scores = scores  # removed -> score
 
     def score(self, candidate: Candidate, score: Score) -> None:
-        """Append a candidate's score; it survives the end of this process."""
+        """Append a candidate's score, which survives the end of this process."""
         self.scores[candidate.removed] = score
         self._lines.append(
             {
@@ -127,19 +111,19 @@ class SearchLog:
         )
 
     def generation(self, summary: Mapping[str, Any]) -> None:
-        """Append what became of a generation, for people; survives a loss of power."""
+        """Append the summary of a generation, and sync: it survives a loss of power."""
         self._lines.append({"complete": dict(summary)})
         self._lines.sync()
 
 
 @contextmanager
 def open_log(path: Path, header: Mapping[str, Any]) -> Iterator[SearchLog]:
-    """The log at this place, continued if it is of this search, else begun.
+    """The log at this path, new or continued; a PlanError if it is of another search.
 
-    The header is plain JSON of all that decides the search; the folder is made.
+    The header is plain JSON of all that decides the search.
     """
     first = {"schema_version": SCHEMA_VERSION, "search": plain_json(header)}
-    scores: Scores = {}
+    scores: dict[Removed, Score] = {}
     try:
         with locked(path):
             whole = whole_lines(path)
@@ -175,39 +159,39 @@ def _check_header(path: Path, line: bytes, expected: Mapping[str, Any]) -> None:
 
 def _score(raw: Mapping[str, Any]) -> Score:
     samples = np.array(raw["samples"], dtype=np.float64)
-    # Their mean must be a number too, which an infinite sum has not.
+    # An infinite sum has no mean.
     if samples.ndim != 1 or not len(samples) or not math.isfinite(math.fsum(samples)):
         raise ValueError("a fitness is no finite number")
     is_complete = raw["fitness"] is not None
     return Score(samples, is_complete, int(raw["layers"]), float(raw["seconds"]))
 
 
-_LEAST_SAMPLES = 8  # before which no candidate is given up
+_LEAST_SAMPLES = 8  # racing drops no candidate before
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What is searched."""
+    """A search problem without its fitness."""
 
-    space: Space  # the feasible set
+    space: Space
     seeds: Mapping[str, Removed]  # schedule -> allocation to start from
-    settings: SearchSettings  # see `SearchSettings`
+    settings: SearchSettings
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """Where a search stands after a generation, or when it was stopped."""
+    """The state of a search after a generation, or when it was stopped."""
 
     found: tuple[Candidate, ...]  # candidates that have a score, by number
-    scores: Mapping[int, Score]  # number -> score of each
-    generations: tuple[tuple[int, ...], ...]  # numbers of the members of each complete generation
+    scores: Mapping[int, Score]  # by number
+    generations: tuple[tuple[int, ...], ...]  # members of each complete generation
     is_finished: bool  # whether all generations are complete
-    whole_layers: int  # layer evaluations of one candidate of which nothing is reused
+    whole_layers: int  # layer evaluations of one candidate without reuse
 
     @property
     def best(self) -> Candidate:
-        """The best over all generations; ties to the one found first."""
-        number = best_of({number: score.fitness for number, score in self.scores.items()})
+        """The best over all generations; ties go to the lower number."""
+        number = min(self.scores, key=lambda n: (-self.scores[n].fitness, n))
         return next(candidate for candidate in self.found if candidate.number == number)
 
     @property
@@ -217,13 +201,8 @@ class Outcome:
 
     @property
     def seconds(self) -> float:
-        """Time that measuring all candidates took, over all sittings."""
+        """Measuring time of all candidates, over all runs."""
         return sum(score.seconds for score in self.scores.values())
-
-    @property
-    def times_fewer_layers(self) -> float:
-        """Layer evaluations of as many whole forwards, over those that ran."""
-        return self.whole_layers * len(self.scores) / max(1, self.layers)
 
 
 def search(
@@ -231,17 +210,15 @@ def search(
 ) -> Generator[Progress, None, Outcome]:
     """Algorithm 1 of arXiv:2603.06003.
 
-    Scores in the log are not measured again, so an interrupted search resumes where it
-    was. Ended early, in whatever way but a kill, it publishes the best so far.
-
-    `publish` is called with the state after each generation and at an early end.
+    Scores in the log are not measured again, so an interrupted search resumes. `publish` gets the
+    state after each generation, and when the search ends early, unless it is killed.
     """
     running, is_done = _Search(task, fitness, log), False
     try:
         while not is_done:
             yield from running.score()
             publish(running.outcome())
-            yield running.said()
+            yield running.said_generation()
             is_done = not running.breed()
     finally:
         if running.scores and not is_done:
@@ -250,7 +227,7 @@ def search(
 
 
 class _Search:
-    """A search under way: a population, and the scores of all candidates so far."""
+    """A search in progress: a population, and the scores of all candidates so far."""
 
     def __init__(self, task: Task, fitness: Fitness, log: SearchLog) -> None:
         self._space, self._settings = task.space, task.settings
@@ -261,11 +238,11 @@ class _Search:
 
     @property
     def _is_last(self) -> bool:
-        # Where only one allocation is feasible, there is nothing to switch.
+        # If only one allocation is feasible, there is nothing to switch.
         return self._space.size == 1 or self._state.generation == self._settings.generations
 
     def breed(self) -> bool:
-        """Go on to the next population; whether there is one."""
+        """Make the next population; False if there is none."""
         if self._is_last:
             return False
         found = {number: score.fitness for number, score in self.scores.items()}
@@ -273,12 +250,12 @@ class _Search:
         return True
 
     def score(self) -> Generator[Progress, None, None]:
-        """Give every new candidate of the population its score."""
+        """Score every new candidate of the population."""
         state, parents = self._state, self._best(self._generations[-1] if self._generations else ())
-        # The last elite, which a candidate must beat to become one itself.
+        # The last elite: a candidate must beat it to become one.
         has_rival = self._settings.racing is not None and len(parents) == self._settings.elites
         rival = self.scores[parents[-1]].samples if has_rival else None
-        # Candidates that begin alike follow each other, so that each beginning runs once.
+        # Sorted, so that candidates with equal first layers share one run of these.
         new = [each for each in state.found if each.number not in self.scores]
         new.sort(key=lambda each: each.removed)
         unknown = [each.removed for each in new if each.removed not in self._log.scores]
@@ -290,7 +267,7 @@ class _Search:
                 score = self._measured(candidate.removed, rival, seconds)
                 self._log.score(candidate, score)
             self.scores[candidate.number] = score
-            # Who will breed, as far as is known, and who bred those still to be scored.
+            # The next parents as far as known, and the parents of candidates still to be scored.
             scored = tuple(number for number in state.members if number in self.scores)
             held = dict.fromkeys([*self._best(scored), *parents])
             self._fitness.hold([state.found[number].removed for number in held])
@@ -298,7 +275,7 @@ class _Search:
         self._log.generation(self._summary())
 
     def _best(self, numbers: tuple[int, ...]) -> list[int]:
-        """The elites among candidates, best first, without those that racing gave up."""
+        """The elites among candidates, best first, without those that racing dropped."""
         alive = [number for number in numbers if self.scores[number].is_complete]
         alive.sort(key=lambda number: (-self.scores[number].fitness, number))
         return alive[: self._settings.elites]
@@ -321,7 +298,7 @@ class _Search:
         return Score(values, is_complete, layers, before + time.monotonic() - started)
 
     def outcome(self) -> Outcome:
-        """Where the search stands."""
+        """The state of the search."""
         return Outcome(
             found=tuple(each for each in self._state.found if each.number in self.scores),
             scores=dict(self.scores),
@@ -338,7 +315,7 @@ class _Search:
         return Progress(phase, len(self.scores), total, "candidates", note)
 
     def _summary(self) -> dict[str, float | int]:
-        """The generation that is now complete, and what all took so far."""
+        """The complete generation, and the cost so far."""
         outcome = self.outcome()
         members = [self.scores[number] for number in self._generations[-1]]
         return {
@@ -350,22 +327,22 @@ class _Search:
             "seconds": round(outcome.seconds, 3),
         }
 
-    def said(self) -> Progress:
-        """The generation that is now complete, in one line."""
+    def said_generation(self) -> Progress:
+        """The complete generation in one line."""
         now = self._summary()
+        whole = self._fitness.num_blocks * self._fitness.num_layers * len(self.scores)
         return self._progress(
             f"generation {now['generation']}: best {now['best']:.5f}, median {now['median']:.5f}, "
-            f"{now['candidates']} candidates, {self.outcome().times_fewer_layers:.2f}x fewer layers"
+            f"{now['candidates']} candidates, {whole / max(1, now['layers']):.2f}x fewer layers"
         )
 
 
 def is_behind(values: FloatArray, rival: FloatArray, confidence: float) -> bool:
-    """Whether a candidate is very likely worse than a rival, on the samples so far.
+    """Whether a candidate is very likely worse than a rival, by the samples so far.
 
-    Not in the paper. A one-sided paired t-test: the upper bound of the mean difference is below
-    zero. Tested again after every block, so over a whole search more good candidates than 1 -
-    confidence may be lost. `values` (n,) and `rival` (at least n,) are in the order of the samples;
-    the confidence is above 0.5, below 1.
+    Not in the paper. One-sided paired t-test: the upper bound of the mean difference is below zero.
+    It is repeated after every block, so a search may drop more good candidates than 1 - confidence.
+    `values` (n,) and `rival` (at least n,) are in sample order; 0.5 < confidence < 1.
     """
     count = len(values)
     if count < _LEAST_SAMPLES:

@@ -11,22 +11,21 @@ from pruning.requests.base import Request
 class SearchSettings(Request):
     """How the evolution runs (arXiv:2603.06003, section 4.1 and Algorithm 1)."""
 
-    # P, candidates of a generation.
+    # P, candidates per generation.
     population: int = Field(default=32, ge=2, le=10**5, strict=True)
-    # m, the best of them, which are the parents of the next and stay in it.
+    # m, the best of them: they stay, and are the parents of the next generation.
     elites: int = Field(default=4, ge=1, le=10**5, strict=True)
     generations: int = Field(default=50, ge=1, le=10**5, strict=True)  # T, after the initial one
-    # Delta_max, the most that one switch moves between two layers.
+    # Delta_max, the most that a switch moves between two layers.
     max_transfer: int = Field(default=4, ge=1, le=10**5, strict=True)
     # tau_max, the most switches between parent and child.
     max_steps: int = Field(default=3, ge=1, le=10**3, strict=True)
     seed: options.Seed = options.DEFAULT_SEED  # of all draws
-    # Confidence with which a candidate must be worse than the last elite on the samples so far to
-    # be given up; None: every candidate sees all samples, as in the paper.
+    # Drop a candidate that is worse than the last elite with this confidence, by the samples so
+    # far; None: every candidate sees all samples, as in the paper.
     racing: float | None = Field(default=None, gt=0.5, lt=1)
-    # The initial population has what schedules give, as in the paper, or also what the measured
-    # sensitivity of layers gives. Said, and not chosen by what is there, so that a search that
-    # goes on begins as it did.
+    # The initial population: from schedules, as in the paper, or also from measured sensitivity.
+    # Stated, not chosen by what is stored, so that a resumed search starts as it did.
     start: Literal["schedules", "measured"] = "schedules"
 
     @field_validator("elites")
@@ -40,5 +39,5 @@ class SearchSettings(Request):
         """The settings of the evolution alone, as plain JSON."""
         said = self.model_dump(include=set(SearchSettings.model_fields))
         if self.start == "schedules":
-            del said["start"]  # as in searches from before there was one
+            del said["start"]  # older searches have no such key
         return said

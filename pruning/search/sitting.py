@@ -1,4 +1,4 @@
-"""One sitting of a search: what it is about, the model that it loads, the files that it leaves."""
+"""One run of a search: its definition, the model that it loads, the files that it writes."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ class Problem:
     """A search, ready to run."""
 
     model: MoEModel  # to prune
-    ranking: pd.DataFrame  # the fixed order within layers, as `select_experts` takes it
-    constraints: Constraints  # what plans respect
+    ranking: pd.DataFrame  # the fixed order within layers, see `select_experts`
+    constraints: Constraints
     provenance: Provenance  # of the plans
-    task: Task  # feasible set, initial allocations, settings of the evolution
+    task: Task
     drawn: DrawnSamples  # the search samples
     measure: str  # name of the fitness, of MEASURES
     running: CalibrationSettings  # dtype, device, batch size
     recipe: Recipe  # of the search; stored next to the result
 
     def plan(self, removed: Removed) -> PruningPlan:
-        """The plan that removes so many of each layer, the last in the order."""
+        """The plan that removes so many experts of each layer, the last of the order."""
         return select_experts(
             self.ranking,
             allocation_of(self.model.layers, removed),
@@ -95,7 +95,7 @@ class Problem:
                 "samples": len(sequences.rows),
                 **self.drawn.facts,
             },
-            # These change values in the last bits, and a bit may decide which of two is an elite.
+            # These change the last bits of values, and a bit may decide which of two is an elite.
             "batch_size": self.running.batch_size,
             "dtype": resolve_dtype(self.running.dtype, self.model),
             "device": resolve_device(self.running.device).type,
@@ -105,12 +105,11 @@ class Problem:
 def run_search(
     problem: Problem, folder: Path, *, max_bytes: int | None = None
 ) -> Generator[Progress, None, SearchResult]:
-    """Search, or go on with the search in a folder, to its end; its result.
+    """Run the search in a folder to its end, resumed if it was interrupted.
 
     The folder gets the log, and after every generation the recipe, the result and the plan of the
-    best candidate so far. Under a launcher, processes share the samples.
-
-    For `max_bytes` see `MaskedRuns`.
+    best candidate so far. Under a launcher, processes share the samples. For `max_bytes` see
+    `MaskedRuns`.
     """
     processes, header = join(), problem.header()
     published: list[SearchResult] = []
@@ -119,7 +118,7 @@ def run_search(
         published.append(result_of(outcome, problem.model.layers, header))
         if not processes.is_first:
             return
-        # The result last: it names the counts of the plan next to it.
+        # The result last, since it states the counts of the plan next to it.
         problem.plan(published[-1].best_entry.removed).save(folder / PLAN_NAME)
         save_recipe(problem.recipe, folder / RECIPE_NAME)
         path = folder / RESULT_NAME
@@ -139,7 +138,7 @@ def run_search(
             fitness = yield from make_fitness(problem, folder, processes, max_bytes, offload)
             yield from search(problem.task, fitness, log, publish)
     with processes.together():
-        pass  # no process reads the files before the first has written them
+        pass  # no process reads the files before the first one has written them
     return published[-1]
 
 
@@ -150,11 +149,10 @@ def make_fitness(
     max_bytes: int | None = None,
     offload: Path | None = None,
 ) -> Generator[Progress, None, Fitness]:
-    """Load the model and run it over the samples; what measures candidates from then on.
+    """Load the model and run it over the samples.
 
-    Where layers are streamed nothing is loaded yet, and a pass that is interrupted leaves in
-    `folder` what it resumes from.
-    `offload` is where weights go that fit nowhere else; for `max_bytes` see `MaskedRuns`.
+    Streamed layers load later, and an interrupted pass leaves in `folder` what it resumes from.
+    `offload` takes weights that fit nowhere else; for `max_bytes` see `MaskedRuns`.
     """
     model, sequences, running = problem.model, problem.drawn.sequences, problem.running
     own: Fitness
@@ -174,10 +172,10 @@ def make_fitness(
 
 @contextmanager
 def _log(folder: Path, header: Mapping[str, Any], processes: Processes) -> Iterator[SearchLog]:
-    """The log in the first process; what it holds already, in all of them."""
+    """The open log in the first process, and its scores in all processes."""
     path = folder / LOG_NAME
     settings = {key: value for key, value in header["settings"].items() if key != "generations"}
-    # More generations go on where fewer ended: they decide no draw and no score.
+    # The number of generations decides no draw and no score, so a longer search continues.
     own = {**header, "settings": settings}
     opened = open_log(path, own) if processes.is_first else nullcontext(SearchLog({}))
     with ExitStack() as stack:

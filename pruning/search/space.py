@@ -1,4 +1,4 @@
-"""The feasible set: all ways to spend a budget within the rooms of the layers; starts and draws."""
+"""The feasible set: all ways to spend a budget within the rooms of the layers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ _WORD_BITS = 64
 class Space:
     """The allocations r with sum r = B that every layer has room for (Algorithm 1, line 1)."""
 
-    rooms: tuple[Room, ...]  # what each layer may lose, with one step for all
+    rooms: tuple[Room, ...]  # what each layer may lose; all have the same step
     total: int  # B, experts removed from all layers together
 
     def __post_init__(self) -> None:
@@ -26,7 +26,7 @@ class Space:
 
     @property
     def step(self) -> int:
-        """Experts that a layer gives or takes at a time."""
+        """Experts that move at a time."""
         return self.rooms[0].step
 
     @cached_property
@@ -35,7 +35,7 @@ class Space:
         return tuple((room.most - room.least) // room.step for room in self.rooms)
 
     def holds(self, removed: Sequence[int]) -> bool:
-        """Whether these numbers removed are feasible."""
+        """Whether this allocation is feasible."""
         fits = all(room.allows(gone) for room, gone in zip(self.rooms, removed, strict=True))
         return fits and sum(removed) == self.total
 
@@ -52,16 +52,16 @@ class Space:
 
     @cached_property
     def num_steps(self) -> int:
-        """Steps that all layers take together."""
+        """Steps of all layers together."""
         return (self.total - sum(room.least for room in self.rooms)) // self.step
 
     @cached_property
     def _completions(self) -> tuple[tuple[int, ...], ...]:
-        """[l][s]: ways in which the layers l.. can take s steps together; exact integers."""
+        """[l][s]: number of ways in which the layers l.. take s steps together; exact integers."""
         ways = (1, *([0] * self.num_steps))
         table = [ways]
         for most in reversed(self.most_steps):
-            # A window sum: the layer takes 0..most steps, the layers after it the rest.
+            # A window sum: the layer takes 0..most steps, later layers the rest.
             up_to = (0, *accumulate(ways))
             ways = tuple(up_to[s + 1] - up_to[max(0, s - most)] for s in range(self.num_steps + 1))
             table.append(ways)
@@ -73,11 +73,11 @@ class Space:
         return self._completions[0][self.num_steps]
 
     def draw(self, rng: np.random.Generator) -> Removed:
-        """A feasible allocation, each with exactly the same probability."""
+        """A feasible allocation, uniformly at random, exactly."""
         steps, left = [], self.num_steps
         for layer in range(len(self.rooms)):
             after = self._completions[layer + 1]
-            # Taking s steps here leaves after[left - s] completions; draw one among all of them.
+            # Taking s steps here leaves after[left - s] completions; draw one of them all.
             chosen = integer_below(rng, self._completions[layer][left])
             taken = 0
             while chosen >= after[left - taken]:
@@ -89,7 +89,7 @@ class Space:
 
 
 def integer_below(rng: np.random.Generator, limit: int) -> int:
-    """A uniform integer in [0, limit), also where limit has more bits than a machine word."""
+    """A uniform integer in [0, limit), even if the limit exceeds a machine word."""
     bits = (limit - 1).bit_length()
     words = -(-bits // _WORD_BITS)
     while True:
@@ -102,7 +102,7 @@ def integer_below(rng: np.random.Generator, limit: int) -> int:
 
 
 def space_of(spending: Spending, scheduled: Allocation) -> tuple[Spending, Space]:
-    """The feasible set of a spending; locked layers keep what the schedule gave them."""
+    """The feasible set of a spending; locked layers keep the counts of the schedule."""
     limits = spending.constraints
     counts = scheduled.counts
     fixed = {**limits.fixed, **{index: counts[index] for index in limits.locked}}
@@ -112,12 +112,11 @@ def space_of(spending: Spending, scheduled: Allocation) -> tuple[Spending, Space
 
 
 def seeds_of(spending: Spending, name: str, scheduled: Allocation) -> dict[str, Removed]:
-    """Schedule -> its allocation: uniform, early, middle, late, and the one asked for.
+    """Schedule -> allocation: uniform, early, middle, late, and `scheduled` by its name.
 
-    `scheduled` is what the schedule `name` gives; the spending has no locked layers, see
-    `space_of`.
+    The spending has no locked layers, see `space_of`.
     """
-    # Without shares of single layers, uniform is by largest remainder, which is always possible.
+    # Without shares of single layers, uniform goes by largest remainder, which always works.
     floors = spending.budget.floors
     space = Space(rooms_of(spending.layers, spending.constraints), spending.budget.total)
     even = spending

@@ -23,24 +23,20 @@ SCHEMA_VERSION = 1
 RESULT_NAME = "search.json"
 PLAN_NAME = "plan.json"
 HISTORY_COLUMNS = {
-    "generation": "int64",
-    "candidate": "int64",
-    "fitness": "float64",
-    "parent": "Int64",
-    "origin": "object",
-    "is_new": "bool",
+    **{"generation": "int64", "candidate": "int64", "fitness": "float64", "parent": "Int64"},
+    **{"origin": "object", "is_new": "bool"},
 }
 SCHEDULE_COLUMNS = ("layer", "experts", "kept", "removed", "density")
 
 
 class Entry(NamedTuple):
-    """A candidate and what it scored; an array in the file."""
+    """A candidate and its score; an array in the file."""
 
-    number: Count  # in the order in which candidates were found
-    generation: Count  # in which it was found
-    parent: Count | None  # number of its parent; None in the initial population
-    origin: str  # schedule that it comes from, "random" or "mutation"
-    fitness: float | None  # mean over the samples, higher is better; None where racing gave it up
+    number: Count  # see `Candidate`, as for the next three
+    generation: Count
+    parent: Count | None
+    origin: str
+    fitness: float | None  # mean over samples, higher is better; None if racing dropped it
     samples: Count  # how many it saw
     removed: Removed  # experts that each layer loses
 
@@ -50,17 +46,14 @@ class SearchResult(BaseModel):
 
     model_config = ConfigDict(frozen=True, validate_by_name=True, allow_inf_nan=False)
 
-    # All that decides the search, plain JSON.
-    header: Mapping[str, Any] = Field(validation_alias="search")
+    header: Mapping[str, Any] = Field(validation_alias="search")  # all that decides it, plain JSON
     experts: Mapping[int, int]  # decoder index of each sparse layer -> its experts
-    # All candidates with a score, by number.
-    entries: tuple[Entry, ...] = Field(validation_alias="candidates")
-    generations: tuple[tuple[int, ...], ...]  # numbers of the members of each complete generation
-    # Number of the best candidate.
-    best: int = Field(validation_alias=AliasPath("best", "candidate"))
+    entries: tuple[Entry, ...] = Field(validation_alias="candidates")  # all with a score, by number
+    generations: tuple[tuple[int, ...], ...]  # members of each complete generation
+    best: int = Field(validation_alias=AliasPath("best", "candidate"))  # number of a candidate
     is_finished: bool = Field(validation_alias="finished")  # whether all generations are complete
-    # candidates, layers (layer evaluations), whole_layers (of as many whole forwards), seconds;
-    # depends on interruptions and machine.
+    # candidates, layers (layer evaluations), whole_layers (those without reuse), seconds; depends
+    # on interruptions and the machine.
     cost: Mapping[str, int | float]
 
     @model_validator(mode="after")
@@ -87,9 +80,9 @@ class SearchResult(BaseModel):
         return next(entry for entry in self.entries if entry.number == self.best)
 
     def history(self) -> pd.DataFrame:
-        """Table `generation, candidate, fitness, parent, origin, is_new`: members of each.
+        """Table of HISTORY_COLUMNS, one row per member of a generation.
 
-        A row for each member of a generation; fitness is missing where racing gave one up.
+        Fitness is missing where racing dropped the candidate.
         """
         by_number = {entry.number: entry for entry in self.entries}
         rows = [
@@ -100,7 +93,7 @@ class SearchResult(BaseModel):
         return pd.DataFrame(rows, columns=list(HISTORY_COLUMNS)).astype(HISTORY_COLUMNS)
 
     def schedule(self, number: int | None = None) -> pd.DataFrame:
-        """Table `layer, experts, kept, removed, density` of a candidate; by default the best."""
+        """Table of SCHEDULE_COLUMNS of a candidate, by default the best."""
         wanted = self.best if number is None else number
         removed = next(entry.removed for entry in self.entries if entry.number == wanted)
         rows = [
@@ -110,7 +103,7 @@ class SearchResult(BaseModel):
         return pd.DataFrame(rows, columns=list(SCHEDULE_COLUMNS))
 
     def to_json(self) -> str:
-        """search.json as text; one line a candidate."""
+        """The text of search.json, one line per candidate."""
         best = self.best_entry
         pairs = zip(self.experts.items(), best.removed, strict=True)
         parts = {
@@ -135,7 +128,7 @@ class SearchResult(BaseModel):
 
 
 def _object(values: Mapping[str, Any]) -> str:
-    """A JSON object with a line for each key."""
+    """A JSON object with one line per key."""
     lines = (
         f"    {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}"
         for key, value in values.items()
@@ -144,15 +137,15 @@ def _object(values: Mapping[str, Any]) -> str:
 
 
 def _array(values: Iterable[Any]) -> str:
-    """A JSON array with a line for each element."""
+    """A JSON array with one line per element."""
     return "[\n" + ",\n".join(f"    {json.dumps(value)}" for value in values) + "\n  ]"
 
 
 def progress_of(history: pd.DataFrame) -> pd.DataFrame:
     """Table `generation, best, median, num_new` of a search's history.
 
-    best: over all generations so far; median: of the generation's members; num_new: members that
-    no generation before had.
+    `best` is over all generations so far, `median` over the members; `num_new` counts members that
+    no earlier generation had.
     """
     found = history.groupby("generation").agg(
         best=("fitness", "max"), median=("fitness", "median"), num_new=("is_new", "sum")
@@ -161,7 +154,7 @@ def progress_of(history: pd.DataFrame) -> pd.DataFrame:
 
 
 def densities_of(results: Mapping[str, SearchResult]) -> pd.DataFrame:
-    """Table `search, layer, density, kept, experts`: the best schedule of each search."""
+    """Table `search, layer, density, kept, experts` of the best schedule of each search."""
     tables = [result.schedule().assign(search=name) for name, result in results.items()]
     found = pd.concat(tables, ignore_index=True)
     return found[["search", "layer", "density", "kept", "experts"]]
@@ -199,7 +192,7 @@ def result_of(
 
 
 def result_from_json(text: str | bytes, name: str = "search.json") -> SearchResult:
-    """The result in the text of a search.json."""
+    """Parse a search.json; a PlanError if it is none."""
     try:
         raw = parse_json(text)
         version = raw.get("schema_version") if isinstance(raw, dict) else None
@@ -214,7 +207,7 @@ def result_from_json(text: str | bytes, name: str = "search.json") -> SearchResu
 
 
 def load_search(path: Path) -> SearchResult:
-    """The result in a file; raises a PlanError where it cannot be read."""
+    """The result in a file; a PlanError if it cannot be read."""
     try:
         text = path.read_bytes()
     except OSError as error:
@@ -224,28 +217,26 @@ def load_search(path: Path) -> SearchResult:
 
 FOLDER: Final = "searches"
 RECIPE_NAME: Final = "recipe.yaml"
-SEARCH: Final = "search"
-"""Name of the schedule of plans that a search found."""
+SEARCH: Final = "search"  # the schedule of plans that a search found
 
 
 class KnownSearch(BaseModel):
-    """A search that was found in a folder of statistics."""
+    """A search in a statistics directory."""
 
     model_config = ConfigDict(frozen=True)
 
     search_id: str  # name of its file or folder
     path: Path  # of its search.json
-    result: SearchResult  # what it found so far
+    result: SearchResult
     identity: str = Field(validation_alias=AliasPath("model", "identity"))
-    criterion: str  # name of what orders the experts within layers
+    criterion: str  # that orders the experts within layers
     order: str  # see `order_digest`
     removed: int  # experts that all layers lose together
     fitness: str  # name of the measure
-    # Name of the corpus that candidates were judged on, and how many of its samples.
-    corpus: str = Field(validation_alias=AliasPath("corpus", "name"))
+    corpus: str = Field(validation_alias=AliasPath("corpus", "name"))  # of the search samples
     samples: int = Field(validation_alias=AliasPath("corpus", "samples"))
-    batch_size: int  # samples of one forward
-    constraints: Mapping[str, Any]  # what plans respect, see `Constraints.to_dict`
+    batch_size: int
+    constraints: Mapping[str, Any]  # see `Constraints.to_dict`
     settings: Mapping[str, Any]  # see `SearchSettings.to_dict`
 
     @property
@@ -256,21 +247,21 @@ class KnownSearch(BaseModel):
 
     @property
     def recipe(self) -> Path | None:
-        """The recipe that it runs by, which is there if a job made it."""
+        """Its recipe; only searches of jobs have one."""
         path = self.path.with_name(RECIPE_NAME)
         return path if self.path.name == RESULT_NAME and path.is_file() else None
 
     @property
     def uniform(self) -> float | None:
-        """Fitness of the uniform schedule; None where the search did not begin with it."""
+        """Fitness of the uniform schedule; None if the search did not start from it."""
         return next((e.fitness for e in self.result.entries if e.origin == "uniform"), None)
 
     def parameters(self) -> dict[str, Any]:
-        """What its plans say of how they were made."""
+        """What its plans record of it."""
         return schedule_parameters(self.settings, self.fitness, self.corpus, self.samples)
 
     def check_layers(self, model: MoEModel) -> None:
-        """Refuse a search with other layers than the model whose identity it names."""
+        """Refuse a search whose layers are not those of the model that it names."""
         layers = {layer.index: layer.num_experts for layer in model.layers}
         if dict(self.result.experts) != layers:
             raise PlanError(f"{self.path} has other layers than {model.name}; remove the file.")
@@ -279,22 +270,19 @@ class KnownSearch(BaseModel):
 def schedule_parameters(
     settings: Mapping[str, Any], fitness: str, corpus: str, samples: int
 ) -> dict[str, Any]:
-    """Facts on the search of a plan, besides its criterion and budget."""
+    """What plans record of their search, besides criterion and budget."""
     return {**settings, "fitness": fitness, "corpus": corpus, "samples": samples}
 
 
 def order_digest(ranking: pd.DataFrame) -> str:
-    """SHA-256 of the order of the experts within each layer: what a search takes as given."""
+    """SHA-256 of the order of experts within each layer, which a search takes as given."""
     ordered = ranking.sort_values(["layer", "rank"])
     order = {str(layer): rows["expert"].tolist() for layer, rows in ordered.groupby("layer")}
     return digest_of({"order": order})
 
 
 def read_known(path: Path) -> KnownSearch:
-    """The search in a search.json, or in a file of that form with another name.
-
-    Raises a PlanError where it cannot be read or does not say which search it is.
-    """
+    """The search in a file of the form of search.json; a PlanError if it cannot be read."""
     result = load_search(path)
     name = path.parent.name if path.name == RESULT_NAME else path.stem
     own = {"search_id": name, "path": path, "result": result}
@@ -309,29 +297,29 @@ def read_known(path: Path) -> KnownSearch:
 
 
 def search_in(path: Path) -> KnownSearch | None:
-    """The search that a schedule file holds; None where it is another file of numbers."""
+    """The search in a schedule file; None if it is another file of numbers."""
     if path.suffix != ".json":
         return None
     try:
         raw = parse_json(path.read_bytes())
     except (OSError, ValueError):
-        return None  # whoever reads its numbers says what is wrong
+        return None  # the reader of its numbers reports the error
     is_search = isinstance(raw, dict) and {"search", "candidates"} <= raw.keys()
     return read_known(path) if is_search else None
 
 
 class SearchStore:
-    """Searches of one or more folders of statistics; new ones go to the first."""
+    """Searches of one or more statistics directories; new ones go to the first."""
 
     def __init__(self, directories: Sequence[Path]) -> None:
         self._folders = tuple(directory / FOLDER for directory in directories)
 
     def folder(self, search_id: str) -> Path:
-        """Where a search of this name runs."""
+        """The folder in which a search of this name runs."""
         return self._folders[0] / search_id
 
     def paths(self) -> dict[str, Path]:
-        """Name -> file of every search that has a result; of one name the first folder's."""
+        """Name -> file of every search with a result; the first folder with a name wins."""
         found: dict[str, Path] = {}
         for folder in self._folders:
             for path in sorted(folder.glob(f"*/{RESULT_NAME}")):
@@ -347,10 +335,9 @@ class SearchStore:
         on_problem: Callable[[PlanError], None] | None = None,
         read: Callable[[Path], KnownSearch] = read_known,
     ) -> list[KnownSearch]:
-        """The searches of a model by name; damaged ones are reported and left out.
+        """The searches of a model by name; damaged ones go to `on_problem`.
 
-        `on_problem` gets what is wrong with a file; `read` is `read_known`, or the same with a
-        memory.
+        `read` is `read_known` or a cached version of it.
         """
         found = []
         for path in self.paths().values():
@@ -366,6 +353,6 @@ class SearchStore:
 
 
 def best_fitting(known: Sequence[KnownSearch], criterion: str, removed: int) -> KnownSearch | None:
-    """Of the searches by a criterion on a budget the one that looked longest; None without one."""
+    """The longest search by a criterion on a budget, in samples x candidates; None without one."""
     fitting = [each for each in known if (each.criterion, each.removed) == (criterion, removed)]
     return max(fitting, key=lambda each: each.samples * len(each.result.entries), default=None)

@@ -17,7 +17,7 @@ from analysis.errors import StatsError
 from pruning.evaluate.benchmarks.record import BenchmarkScore, BenchmarkSource, settings_of
 
 _STDERR = "_stderr"
-# Where a file does not say: results had no `higher_is_better` before 0.4.4.
+# For files before 0.4.4, which lack `higher_is_better`.
 _LOWER_IS_BETTER = (
     *("perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte"),
     *("brier_score", "ter", "bypass"),
@@ -25,7 +25,7 @@ _LOWER_IS_BETTER = (
 
 
 def number(value: object) -> float | None:
-    """A finite number, or None for whatever else stands in its place."""
+    """A finite number, or None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -36,9 +36,8 @@ def number(value: object) -> float | None:
 
 
 def part(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """The object below a key; empty where there is none."""
-    found = raw.get(key)
-    if found is None:
+    """The object at a key; empty if there is none."""
+    if (found := raw.get(key)) is None:
         return {}
     if not isinstance(found, dict):
         raise StatsError(f"its {key!r} is no object")
@@ -46,15 +45,15 @@ def part(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def count(value: object) -> int | None:
-    """A whole number from 1, or None for whatever else stands in its place."""
+    """A positive integer, or None for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 def harness_scores(raw: Mapping[str, Any]) -> tuple[BenchmarkScore, ...]:
-    """The scores of a results file, by task and metric; of groups as of their tasks.
+    """The scores of a results file of the harness, of tasks and groups, by task and metric.
 
-    Values that are no finite numbers, such as texts and `N/A`, are left out. Raises a StatsError
-    where the file is not of this form, a ValueError for a number that cannot be.
+    Values that are no finite numbers, such as `N/A`, are left out. A StatsError if the file is not
+    of this form, a ValueError for an impossible number.
     """
     results = {**part(raw, "results"), **part(raw, "groups")}
     groups = {
@@ -103,10 +102,7 @@ def _task_scores(
 
 
 def harness_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """See `settings_of`; what a results file says of itself.
-
-    The number of examples is kept with each score, since every task may have its own.
-    """
+    """`settings_of` a results file; the number of examples is stored with each score."""
     config = part(raw, "config")
     return settings_of(
         limit=number(config.get("limit")),
@@ -116,17 +112,17 @@ def harness_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _dtype(config: Mapping[str, Any]) -> str:
-    """The dtype that the model had, else the one that was asked for; empty if unknown."""
+    """The dtype of the model, else the requested one; empty if unknown."""
     asked = config.get("model_args")
     if isinstance(asked, str):
         asked = dict(pair.strip().partition("=")[::2] for pair in asked.split(","))
     given = asked.get("dtype") if isinstance(asked, Mapping) else None
     found = config.get("model_dtype") or given
-    # "auto" is the checkpoint's own, which a file does not say.
+    # "auto" is the checkpoint's own, which is not in the file.
     return found.removeprefix("torch.") if isinstance(found, str) and found != "auto" else ""
 
 
-# A file of lm-evaluation-harness with all of MMLU is 0.3 MB; answers are in files of their own.
+# lm-evaluation-harness writes 0.3 MB for all of MMLU, and answers to other files.
 MOST_BYTES = 16 << 20
 _KNOWN = (
     "the results file of lm-evaluation-harness 0.4 (results_*.json), or a report of EvalScope "
@@ -136,13 +132,13 @@ _KNOWN = (
 
 @dataclass(frozen=True, slots=True)
 class ImportedResults:
-    """What a file of results says."""
+    """The content of a results file."""
 
     source: BenchmarkSource  # the tool that wrote it
-    tool_version: str  # its version; empty where the file does not say
+    tool_version: str  # empty if the file does not say
     scores: tuple[BenchmarkScore, ...]  # by task and metric; at least one
     settings: Mapping[str, Any]  # see `settings_of`
-    made: Mapping[str, Any]  # `created_at` where the file says when
+    made: Mapping[str, Any]  # `created_at`, if the file says
 
 
 def read_results(path: Path) -> ImportedResults:
@@ -199,10 +195,10 @@ def _date(seconds: object) -> dict[str, str]:
 
 
 def evalscope_scores(raw: Mapping[str, Any]) -> tuple[BenchmarkScore, ...]:
-    """The scores of a report: of the dataset, and of its subsets where it has several.
+    """The scores of a report of EvalScope: of the dataset, and of its subsets if it has several.
 
-    A report gives no standard errors and rounds to four digits. Raises a StatsError where it is not
-    of this form or did not end, a ValueError for a number that cannot be.
+    A report gives no standard errors and rounds to four digits. A StatsError if it is not of this
+    form or incomplete, a ValueError for an impossible number.
     """
     dataset = raw.get("dataset_name")
     if not isinstance(dataset, str) or not dataset:

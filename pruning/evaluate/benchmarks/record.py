@@ -1,4 +1,4 @@
-"""Benchmark records: one small JSON file per candidate and setting, next to the statistics."""
+"""Benchmark records: one small JSON file per candidate and settings, next to the statistics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from analysis.lazy import pd
 from analysis.model import ModelRef, MoEModel
@@ -18,8 +18,8 @@ from pruning.surgery.manifest import Manifest
 
 FULL = "full"
 BenchmarkSource = Literal["lm-eval", "evalscope"]
-# Metrics that are shares of the questions, by the name before "@" and ","; so are those in _acc.
-# Not f1 and exact: SQuAD's are percentages in lm-evaluation-harness.
+# Metrics that are shares of the questions, by the name before "@" and ",", as are those in _acc.
+# f1 and exact are not: for SQuAD, lm-evaluation-harness gives percentages.
 _SHARES = (
     *("acc", "acc_norm", "acc_bytes", "acc_mutual_info", "accuracy", "averageaccuracy"),
     *("exact_match", "em", "pass", "pass_at_1", "averagepass", "mc1", "mc2"),
@@ -29,20 +29,17 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkScore:
-    """One number that a benchmark gives."""
+    """One score of a benchmark; None where the tool does not say."""
 
-    task: str  # name of the benchmark, as its tool calls it
-    # Name; of several ways to read an answer, `metric,way`, such as `exact_match,flexible-extract`.
-    metric: str
-    # What it comes to. Shares are fractions, 0 to 1.
-    value: float
-    stderr: float | None = None  # standard error of `value`; None where the tool gives none
-    higher_is_better: bool = True  # whether more is better
-    num_samples: int | None = None  # questions; None where the tool does not say
-    # Examples before each question; None where the tool does not say.
-    num_fewshot: int | None = None
-    version: str = ""  # of the task, as its tool counts; for local tasks, of their documents
-    group: str = ""  # the group of tasks that this one is a part of, such as mmlu; empty for others
+    task: str  # name of the benchmark in its tool
+    metric: str  # or `metric,filter`, such as `exact_match,flexible-extract`
+    value: float  # shares are fractions from 0 to 1
+    stderr: float | None = None  # standard error of `value`
+    higher_is_better: bool = True
+    num_samples: int | None = None  # questions
+    num_fewshot: int | None = None  # examples before each question
+    version: str = ""  # of the task in its tool; for local tasks, of their documents
+    group: str = ""  # of tasks, such as mmlu
 
     def __post_init__(self) -> None:
         if not self.task or not self.metric:
@@ -64,11 +61,11 @@ class BenchmarkScore:
 
 
 class BenchmarkRecord(Record):
-    """What benchmarks say of one candidate: a model, whole or pruned.
+    """The benchmark scores of one candidate: a model, original or pruned.
 
-    The digest is of the candidate, what ran, the tool, the settings (see `settings_of`), and how
-    the plan came about, which is shown with the scores. The model is the original, also where an
-    export of it ran: all its candidates have it in common.
+    The digest covers the candidate, what ran, the tool, the settings (see `settings_of`), and how
+    the plan was made, which is shown with the scores. `model` is the original also if an export of
+    it ran, so all its candidates share it.
     """
 
     folder = "benchmarks"
@@ -76,30 +73,28 @@ class BenchmarkRecord(Record):
     command = "benchmark"
     measured = "scores"
 
-    ran: ModelRef  # what ran: the original model, in which plans are masked, or an export of it
-    candidate: str  # what people call it: "full", or what its plan does, see `candidate_label`
-    # See `PruningPlan.digest`; of the original model, that of keeping everything; empty where
-    # results were imported without a plan.
-    plan_digest: str
-    plan: PlanFacts  # see `plan_facts`; empty if results were imported without a plan
+    ran: ModelRef  # the original model, in which plans are masked, or an export of it
+    candidate: str  # FULL, or the plan in words, see `candidate_label`
+    plan_digest: str  # see `RecordOfPlan`; empty if results were imported without a plan
+    plan: PlanFacts  # empty if results were imported without a plan
     scores: tuple[BenchmarkScore, ...] = ()  # by task and metric
-    source: BenchmarkSource  # the tool that gave the scores
-    tool_version: str = ""  # its version; empty where a file does not say
+    source: BenchmarkSource  # the tool
+    tool_version: str = ""  # empty if a file does not say
 
     @property
     def is_full(self) -> bool:
-        """Whether this is the model itself, nothing removed."""
+        """Whether this is the original model."""
         return self.candidate == FULL
 
     def of_task(self, task: str, version: str | None = None) -> tuple[BenchmarkScore, ...]:
-        """The scores of a task, of one version of it or of any."""
+        """The scores of a task, of one version or of any."""
         mine = (score for score in self.scores if score.task == task)
         return tuple(score for score in mine if version in (None, score.version))
 
     def with_scores(
         self, scores: Iterable[BenchmarkScore], tool_version: str, made: Mapping[str, Any]
     ) -> Self:
-        """The record with these scores, and those that it has of other tasks."""
+        """The record with these scores, and its own of other tasks."""
         new = tuple(scores)
         tasks = {score.task for score in new}
         together = (*(score for score in self.scores if score.task not in tasks), *new)
@@ -107,19 +102,18 @@ class BenchmarkRecord(Record):
         return self.finished(made, scores=ordered, tool_version=tool_version)
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """What is benchmarked."""
+class Candidate(NamedTuple):
+    """A model to benchmark, with the fields of `BenchmarkRecord`."""
 
-    model: ModelRef  # see `BenchmarkRecord.model`
-    ran: ModelRef  # see `BenchmarkRecord.ran`
-    label: str  # see `BenchmarkRecord.candidate`
-    plan_digest: str  # see `BenchmarkRecord.plan_digest`
-    facts: PlanFacts  # see `plan_facts`
+    model: ModelRef
+    ran: ModelRef
+    candidate: str
+    plan_digest: str
+    plan: PlanFacts
 
 
 def candidate_label(facts: PlanFacts) -> str:
-    """What people call a plan: criterion, text, share removed, and what is not usual about it."""
+    """A plan in words: criterion, corpora, sparsity, and what is unusual about it."""
     removed = facts.removed
     if removed == 0:
         return FULL
@@ -140,18 +134,15 @@ def settings_of(
     dtype: str = "",
     chat_template: bool = False,
 ) -> dict[str, Any]:
-    """What of the way a benchmark was run changes its numbers, see `HarnessSettings`.
-
-    `dtype` is empty where a file does not say.
-    """
+    """The settings that change scores, see `HarnessSettings`; `dtype` is empty if unknown."""
     if limit is not None and limit >= 1:
-        limit = int(limit)  # files of the harness have 100.0 for 100
+        limit = int(limit)  # the harness writes 100.0 for 100
     how = {"limit": limit, "num_fewshot": num_fewshot}
     return how | {"dtype": dtype, "chat_template": chat_template}
 
 
 def way_of(source: str, settings: Mapping[str, Any]) -> str:
-    """How a benchmark was run, in words: the tool, and what of its settings is not usual."""
+    """How a benchmark was run, in words: the tool, and its unusual settings."""
     words = [source]
     limit, shots = settings.get("limit"), settings.get("num_fewshot")
     if limit:
@@ -166,26 +157,22 @@ def way_of(source: str, settings: Mapping[str, Any]) -> str:
 def new_record(
     candidate: Candidate, source: BenchmarkSource, settings: Mapping[str, Any]
 ) -> BenchmarkRecord:
-    """A record without scores yet."""
-    # None, where results were imported without a plan.
-    made = candidate.facts.model_dump(include=set(MADE_BY), exclude_unset=True)
+    """A record without scores."""
+    # Facts are missing if results were imported without a plan.
+    made = candidate.plan.model_dump(include=set(MADE_BY), exclude_unset=True)
     deciding = {
         "model": candidate.model.identity,
         "ran": candidate.ran.identity,
-        "candidate": candidate.label,
+        "candidate": candidate.candidate,
         "plan": candidate.plan_digest,
         "tool": source,
         "settings": dict(settings),
         "made": dict.fromkeys(MADE_BY) | made,
     }
     return BenchmarkRecord.begun(
-        (candidate.ran.name, candidate.label.replace(", ", "-").rstrip("%"), source),
+        (candidate.ran.name, candidate.candidate.replace(", ", "-").rstrip("%"), source),
         deciding,
-        model=candidate.model,
-        ran=candidate.ran,
-        candidate=candidate.label,
-        plan_digest=candidate.plan_digest,
-        plan=candidate.facts,
+        **candidate._asdict(),
         source=source,
         settings=dict(settings),
     )
@@ -200,7 +187,7 @@ class BenchmarkStore(RecordStore[BenchmarkRecord]):
 def candidate_of_plan(
     model: MoEModel, plan: PruningPlan, routing: Routing | None = None
 ) -> Candidate:
-    """What a plan leaves of a model, masked in it; of a plan that keeps everything, the model."""
+    """A model with a plan masked in it; the model itself if the plan keeps everything."""
     fitted = fit_plan(plan, model)
     facts = plan_facts(fitted, model, routing)
     ref = model_ref(model)
@@ -212,20 +199,15 @@ def candidate_of_export(
 ) -> Candidate:
     """An export, which is `model` itself.
 
-    Without its source, the facts are those of the manifest: sizes before and neurons removed are
-    not known.
+    Without its source, the facts are those of the manifest, which lacks sizes before and neurons.
     """
     plan = manifest.plan
     if source is None:
         after = sum(map(len, plan.kept.values()))
         gone = plan.provenance.budget.get("removed")
         removed = None if plan.kept_atoms or not isinstance(gone, int) else gone / (after + gone)
-        known = {
-            "granularity": plan.granularity,
-            "experts_after": after,
-            "removed": removed,
-            "bytes_after": model.checkpoint.nbytes,
-        }
+        known = {"granularity": plan.granularity, "experts_after": after, "removed": removed}
+        known["bytes_after"] = model.checkpoint.nbytes
         facts = made_facts(plan.provenance).model_copy(update=known)
     else:
         plan = fit_plan(plan, source)
@@ -244,19 +226,18 @@ _NUMBERS = ("removed", "bytes", "value", "stderr", "num_samples", "full", "full_
 
 
 def _comparable(record: BenchmarkRecord, score: BenchmarkScore) -> str:
-    """What two scores must share: model, tool, settings, task in the same version, counts."""
+    """A key that comparable scores share: model, tool, settings, task and its version, counts."""
     same = (record.model.identity, record.source, dict(record.settings))
     what = (score.task, score.metric, score.version, score.num_samples, score.num_fewshot)
     return json.dumps([*same, *what], sort_keys=True)
 
 
 def benchmark_table(records: Iterable[BenchmarkRecord]) -> pd.DataFrame:
-    """Table of TABLE_COLUMNS, one row a score of a record.
+    """Table of TABLE_COLUMNS, one row per score of a record.
 
     `record` is the record's id, `model` and `ran` the names of the original model and of what ran,
-    `plan` the plan's digest; for its other columns see `PlanFacts.columns`: missing where results
-    were imported without a plan. `full` and `full_stderr` are the original model's value of the
-    same task under the same settings, missing where not known.
+    `plan` the plan's digest; for its other columns see `PlanFacts.columns`, missing if results were
+    imported without a plan. `full` and `full_stderr` are the original model's comparable score.
     """
     known = list(records)
     in_time = sorted(known, key=lambda record: record.created_at)

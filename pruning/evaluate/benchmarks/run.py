@@ -47,7 +47,7 @@ from pruning.plan import PruningPlan
 
 Result = TypeVar("Result")
 _LOADING = "loading the benchmarks"
-# What reading a task, or its data from the hub, may end in.
+# Errors of loading a task, or its data from the hub.
 _TASK_ERRORS = (
     *(DatasetsError, HTTPError, OSError, ImportError),
     *(ValueError, TypeError, KeyError, AttributeError, RuntimeError),
@@ -56,22 +56,22 @@ _TASK_ERRORS = (
 
 @dataclass(frozen=True, slots=True)
 class HarnessSettings:
-    """What is asked of a model."""
+    """The tasks, and how to ask them."""
 
     tasks: tuple[str, ...]  # names of tasks or groups
     local: tuple[Path, ...] = ()  # folders of tasks that do not come with the harness
-    limit: float | None = None  # questions of each task, a share of them if below 1; None: all
+    limit: float | None = None  # questions per task, a share of them if below 1; None: all
     num_fewshot: int | None = None  # examples before each question; None: the task's own
-    chat_template: bool = False  # ask in the tokenizer's chat format
-    batch_size: int = 8  # requests in one forward; changes no number beyond rounding
+    chat_template: bool = False
+    batch_size: int = 8  # requests per forward; changes numbers by rounding only
 
 
 class _StoppedError(Exception):
-    """Nobody waits for the result any more."""
+    """The caller closed the generator."""
 
 
 class _Reporting(HFLM):  # type: ignore[misc]
-    """The harness's own model class, which reports each batch that the model has done."""
+    """The harness's own model class, with progress after each batch."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class _Reporting(HFLM):  # type: ignore[misc]
 
     @property
     def has_begun(self) -> bool:
-        """Whether any request has come: all tasks are loaded then."""
+        """Whether a request has arrived, that is, all tasks are loaded."""
         return bool(self._phase)
 
     def _begin(self, phase: str, requests: Sequence[Any]) -> None:
@@ -94,7 +94,7 @@ class _Reporting(HFLM):  # type: ignore[misc]
         self._advance(0)
 
     def _advance(self, rows: int) -> None:
-        # Requests that share a forward are fewer rows than requests.
+        # Requests may share a row of a forward.
         self._done = min(self._total, self._done + rows)
         self._report(Progress(self._phase, self._done, self._total, "requests"))
 
@@ -124,9 +124,9 @@ class _Reporting(HFLM):  # type: ignore[misc]
 def run_harness(
     model: PreTrainedModel, tokenizer: Tokenizer, asked: HarnessSettings
 ) -> Generator[Progress, None, Mapping[str, Any]]:
-    """The harness's results, as it writes them to files, but without answers.
+    """The harness's results, as in its files, without answers.
 
-    The model may be whole, masked or pruned; it stays where it is.
+    The model may be original, masked or pruned; it stays on its device.
     """
 
     def work(report: Callable[[Progress], None]) -> Mapping[str, Any]:
@@ -159,7 +159,7 @@ def run_harness(
 
 def _task_manager(asked: HarnessSettings) -> TaskManager:
     folders = [str(folder) for folder in asked.local]
-    # The harness's own index takes seconds to read.
+    # The harness's own index takes seconds to read, so first try without it.
     manager = TaskManager(include_defaults=False, include_path=folders)
     if set(asked.tasks) - set(manager.all_tasks):
         manager = TaskManager(include_path=folders)
@@ -173,13 +173,13 @@ def _task_manager(asked: HarnessSettings) -> TaskManager:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No bars and no advice: progress is shown our way; and nothing is asked of git and pip."""
+    """Inside the block, the harness shows no bars and advice, and does not run git and pip."""
     logger = logging.getLogger("lm_eval")
     level, bar = logger.level, lm_eval.api.task.tqdm
     asks = lm_eval.evaluator.get_git_commit_hash, lm_eval.evaluator.add_env_info
     logger.setLevel(logging.ERROR)
     datasets.disable_progress_bars()
-    # There is no other switch than the names that the modules have for these.
+    # There is no switch but the names in these modules.
     lm_eval.api.task.tqdm = partial(bar, disable=True)
     lm_eval.evaluator.get_git_commit_hash = str
     lm_eval.evaluator.add_env_info = dict
@@ -194,9 +194,9 @@ def _quiet() -> Iterator[None]:
 def _in_thread(
     work: Callable[[Callable[[Progress], None]], Result],
 ) -> Generator[Progress, None, Result]:
-    """Run work that reports its steps as a generator of them; closing that stops the work.
+    """Run work that reports its progress, as a generator of it, in a thread.
 
-    Work stops where it reports next, and the generator waits until it has.
+    Closing the generator stops the work at its next report, and waits for that.
     """
     steps: SimpleQueue[Progress | None] = SimpleQueue()
     is_over = Event()
@@ -219,32 +219,28 @@ def _in_thread(
 
 @dataclass(frozen=True, eq=False)
 class Benchmarks:
-    """What is benchmarked, and how."""
+    """The benchmarks that are asked for."""
 
     model: MoEModel  # that runs
-    # Each with the plan that is masked in the model; None: the model as it is.
+    # With the plan to mask in the model; None: the model as it is.
     candidates: Sequence[tuple[Candidate, PruningPlan | None]]
-    asked: HarnessSettings  # the tasks, and how they are asked
+    asked: HarnessSettings
     settings: CalibrationSettings  # dtype, device, remote code
-    store: BenchmarkStore  # where results are found and kept
-    # For tasks known before loading: another version is run again.
+    store: BenchmarkStore
+    # Task -> current version, if known before loading; other versions run again.
     versions: Mapping[str, str] = field(default_factory=dict)
-    # Task -> what is known to have read its test set; records say it.
+    # Task -> what has read its test set before, which records state.
     read_before: Mapping[str, str] = field(default_factory=dict)
 
     def missing(self, record: BenchmarkRecord) -> tuple[str, ...]:
-        """Tasks that are asked for and not known."""
+        """Tasks that the record lacks."""
         return tuple(
             task for task in self.asked.tasks if not record.of_task(task, self.versions.get(task))
         )
 
 
 def run_benchmarks(work: Benchmarks) -> Generator[Progress, None, list[BenchmarkRecord]]:
-    """Benchmark every candidate; each result is saved as soon as it is there.
-
-    Returns:
-        Records in the order of the candidates.
-    """
+    """Benchmark every candidate and save each result at once; the records, by candidate."""
     asked = work.asked
     dtype = resolve_dtype(work.settings.dtype, work.model)
     settings = settings_of(
@@ -253,8 +249,7 @@ def run_benchmarks(work: Benchmarks) -> Generator[Progress, None, list[Benchmark
         dtype=dtype,
         chat_template=asked.chat_template,
     )
-    new = [new_record(candidate, "lm-eval", settings) for candidate, _ in work.candidates]
-    records = list(map(work.store.find, new))
+    records = [work.store.find(new_record(n, "lm-eval", settings)) for n, _ in work.candidates]
     total = len(records)
     if not any(map(work.missing, records)):
         yield Progress("cached", total, total, "candidates", "all benchmarks are known already")
@@ -262,7 +257,7 @@ def run_benchmarks(work: Benchmarks) -> Generator[Progress, None, list[Benchmark
     yield Progress("loading the model", 0, total, "candidates")
     loaded = load_model(work.model, work.settings)
     for number, (candidate, plan) in enumerate(work.candidates):
-        note = f"{candidate.label}: {number + 1} of {total}" if total > 1 else ""
+        note = f"{candidate.candidate}: {number + 1} of {total}" if total > 1 else ""
         yield Progress("benchmarks", number, total, "candidates", note)
         if missing := work.missing(records[number]):
             records[number] = yield from _with_tasks(records[number], work, loaded, plan, missing)
@@ -277,7 +272,7 @@ def _with_tasks(
     plan: PruningPlan | None,
     tasks: tuple[str, ...],
 ) -> Generator[Progress, None, BenchmarkRecord]:
-    """The record with the scores of these tasks, which the candidate runs."""
+    """The record with the scores of these tasks."""
     started = time.monotonic()
     trust = work.settings.trust_remote_code
     tokenizer = load_tokenizer(work.model, trust_remote_code=trust)

@@ -22,8 +22,7 @@ from pruning.evaluate.full_side import Head, run_full
 from pruning.evaluate.samples import make_samples
 from pruning.plan import ModelRef, PruningPlan
 
-NAMES = ("olmoe", "qwen3_moe", "mixtral", "gpt_oss", "deepseek_v3-groups", "granitemoe")
-MEASURED = [case for case in CASES if case.name in NAMES]
+CASE = BY_NAME["olmoe"]
 ALL = MeasureSettings(("esap", "sap", "kl", "nll", "ppl"))
 
 
@@ -50,7 +49,8 @@ def plain_scores(full, pruned, sequences):
     return rows
 
 
-@pytest.mark.parametrize("case", MEASURED, ids=str)
+# Logits that are scaled, and a router with a bias; every head is tested below.
+@pytest.mark.parametrize("case", [BY_NAME["granitemoe"], BY_NAME["gpt_oss"]], ids=str)
 def test_measures_equal_their_definitions_from_plain_forwards(case, make_sequences):
     model, plan, sequences = tiny_model(case), plan_for(case), make_sequences()
     full = drain(run_full(model, make_samples(sequences, batch_size=3)))
@@ -68,10 +68,12 @@ def test_measures_equal_their_definitions_from_plain_forwards(case, make_sequenc
     assert result.num_tokens == sum(map(len, wanted["esap"]))
 
 
-@pytest.mark.parametrize("case", MEASURED, ids=str)
-def test_the_unpruned_model_agrees_with_itself(case, make_sequences):
-    model = tiny_model(case)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_unpruned_model_agrees_with_itself(dtype, make_sequences):
+    case = BY_NAME["granitemoe"]
+    model = tiny_model(case).to(dtype)
     full = drain(run_full(model, make_samples(make_sequences())))
+    assert {hidden.dtype for hidden in full.in_memory.values()} == {dtype}
     whole = PruningPlan(
         ModelRef("tiny", "00" * 32), {layer: tuple(range(case.experts)) for layer in case.sparse}
     )
@@ -84,6 +86,8 @@ def test_the_unpruned_model_agrees_with_itself(case, make_sequences):
         }
         assert result.metrics["nll"] == result.full["nll"]
         assert result.metrics["ppl"] == result.full["ppl"]
+    pruned = drain(run_candidate(model, FAMILIES[case.model_type], plan_for(case), full, ALL))
+    assert 0 < pruned.metrics["esap"].mean < 1
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -100,13 +104,14 @@ def test_the_head_gives_the_model_s_own_logits(case):
     assert "forward" not in model.base_model.__dict__
 
 
-def test_chunks_and_batches_do_not_change_results(make_sequences, monkeypatch):
-    case = MEASURED[0]
-    model, plan, sequences = tiny_model(case), plan_for(case), make_sequences()
+def test_chunks_and_batches_do_not_change_results_and_bound_memory(make_sequences, monkeypatch):
+    model, plan, sequences, sizes = tiny_model(CASE), plan_for(CASE), make_sequences(), []
 
     def result(batch_size):
         full = drain(run_full(model, make_samples(sequences, batch_size)))
-        return drain(run_candidate(model, FAMILIES[case.model_type], plan, full, ALL))
+        held = sum(hidden.nbytes for hidden in full.in_memory.values())
+        assert held == int(full.samples.num_scored.sum()) * model.config.hidden_size * 4
+        return drain(run_candidate(model, FAMILIES[CASE.model_type], plan, full, ALL))
 
     wanted = result(4)
     monkeypatch.setattr(full_side, "CHUNK_BYTES", 4 * 64 * 5)  # five positions at a time
@@ -115,16 +120,19 @@ def test_chunks_and_batches_do_not_change_results(make_sequences, monkeypatch):
         for name, sums in wanted.samples.items():
             # Sums of a matrix product depend on its shape in the last bit.
             np.testing.assert_allclose(got.samples[name].sums, sums.sums, atol=2e-5)
+    full = drain(run_full(model, make_samples(sequences, 3)))
+    model.lm_head.register_forward_hook(lambda _m, _i, out: sizes.append(out[0].shape[0]))
+    drain(run_candidate(model, FAMILIES[CASE.model_type], plan, full, ALL))
+    assert max(sizes) == 5
 
 
 def test_hidden_states_on_disk_give_the_same_and_leave_nothing(make_sequences, tmp_path):
-    case = MEASURED[0]
-    model, plan = tiny_model(case), plan_for(case)
+    model, plan = tiny_model(CASE), plan_for(CASE)
     samples = make_samples(make_sequences(), batch_size=3)
     results = []
     for folder in (None, tmp_path / "hidden"):
         full = drain(run_full(model, samples, folder=folder))
-        results.append(drain(run_candidate(model, FAMILIES[case.model_type], plan, full, ALL)))
+        results.append(drain(run_candidate(model, FAMILIES[CASE.model_type], plan, full, ALL)))
     assert len(list((tmp_path / "hidden").rglob("*.safetensors"))) == 2
     assert results[0].metrics == results[1].metrics
     full.folder.cleanup()
@@ -132,11 +140,10 @@ def test_hidden_states_on_disk_give_the_same_and_leave_nothing(make_sequences, t
 
 
 def test_many_candidates_on_one_model_leave_no_trace(make_sequences):
-    case = MEASURED[0]
-    model = tiny_model(case)
+    model = tiny_model(CASE)
     full = drain(run_full(model, make_samples(make_sequences())))
-    few, many = plan_for(case), PruningPlan(ModelRef("tiny", ""), {0: (1, 2, 4, 5, 6)})
-    family = FAMILIES[case.model_type]
+    few, many = plan_for(CASE), PruningPlan(ModelRef("tiny", ""), {0: (1, 2, 4, 5, 6)})
+    family = FAMILIES[CASE.model_type]
     first = [drain(run_candidate(model, family, plan, full, ALL)) for plan in (few, many, None)]
     again = [drain(run_candidate(model, family, plan, full, ALL)) for plan in (None, many, few)]
     assert [each.metrics for each in first] == [each.metrics for each in reversed(again)]
@@ -167,7 +174,7 @@ def test_masked_and_exported_give_the_same_numbers(make_sequences, tmp_path):
     assert exported_result.metrics == masked_result.metrics
 
 
-@pytest.mark.parametrize("name", ["olmoe", "gpt_oss", "qwen3_moe"])
+@pytest.mark.parametrize("name", ["olmoe", "gpt_oss"])
 def test_a_plan_of_neurons_is_measured_as_zeroed_weights(name, make_sequences):
     case = BY_NAME[name]
     model, sequences = tiny_model(case), make_sequences()
@@ -180,26 +187,3 @@ def test_a_plan_of_neurons_is_measured_as_zeroed_weights(name, make_sequences):
         means = [np.mean(each) for each in values]
         np.testing.assert_allclose(result.samples[name].means, means, atol=1e-6, rtol=1e-6)
     assert result.metrics["esap"].mean < 0.99
-
-
-def test_in_bfloat16_the_full_model_still_agrees_with_itself(make_sequences):
-    case = BY_NAME["granitemoe"]
-    model = tiny_model(case).to(torch.bfloat16)
-    full = drain(run_full(model, make_samples(make_sequences())))
-    assert {hidden.dtype for hidden in full.in_memory.values()} == {torch.bfloat16}
-    result = drain(run_candidate(model, FAMILIES[case.model_type], None, full, ALL))
-    assert (result.metrics["esap"].mean, result.metrics["kl"].mean) == (1, 0)
-    pruned = drain(run_candidate(model, FAMILIES[case.model_type], plan_for(case), full, ALL))
-    assert 0 < pruned.metrics["esap"].mean < 1
-
-
-def test_memory_of_hidden_states_and_logits(make_sequences, monkeypatch):
-    case, sizes = MEASURED[0], []
-    model, samples = tiny_model(case), make_samples(make_sequences(), batch_size=3)
-    monkeypatch.setattr(full_side, "CHUNK_BYTES", 4 * 64 * 5)
-    full = drain(run_full(model, samples))
-    held = sum(hidden.nbytes for hidden in full.in_memory.values())
-    assert held == int(samples.num_scored.sum()) * model.config.hidden_size * 4
-    model.lm_head.register_forward_hook(lambda _m, _i, out: sizes.append(out[0].shape[0]))
-    drain(run_candidate(model, FAMILIES[case.model_type], plan_for(case), full, ALL))
-    assert max(sizes) == 5

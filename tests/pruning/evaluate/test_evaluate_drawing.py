@@ -92,24 +92,16 @@ def test_the_longest_calibration_decides(tmp_path):
     assert (chosen["drawn"], chosen["seed"]) == (drawing.UNSURE, 3)
 
 
-def test_representative_documents_are_not_known_to_be_others(tmp_path):
-    corpus = rows_file(tmp_path / "rows.jsonl")
-    manifest = calibrated(corpus, tokens=60, select="k-means")[1]
-    assert drawn_from(corpus, [manifest], samples=4).facts["drawn"] == drawing.UNSURE
-
-
-def test_documents_are_read_again_where_none_are_left(tmp_path):
+def test_what_is_not_known_is_said(tmp_path):
     corpus = rows_file(tmp_path / "rows.jsonl", count=8)
-    manifest = calibrated(corpus, tokens=8 * 6)[1]
-    drawn = drawn_from(corpus, [manifest], samples=3)
-    assert (drawn.facts["drawn"], drawn.facts["skipped"]) == (drawing.UNSURE, 0)
-    assert len(drawn.sequences.rows) == 3
-
-
-def test_a_corpus_that_no_calibration_read(tmp_path):
-    corpus = rows_file(tmp_path / "rows.jsonl")
     facts = drawn_from(corpus, [], samples=3).facts
     assert (facts["drawn"], facts["seed"], facts["skipped"]) == (drawing.UNREAD, 42, 0)
+    selected = calibrated(corpus, tokens=30, select="k-means")[1]
+    assert drawn_from(corpus, [selected], samples=2).facts["drawn"] == drawing.UNSURE
+    # All eight were read, so they are drawn again.
+    drawn = drawn_from(corpus, [calibrated(corpus, tokens=8 * 6)[1]], samples=3)
+    assert (drawn.facts["drawn"], drawn.facts["skipped"]) == (drawing.UNSURE, 0)
+    assert len(drawn.sequences.rows) == 3
 
 
 def test_the_demo_s_corpora_have_a_held_out_part():

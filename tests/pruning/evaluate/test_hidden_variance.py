@@ -26,7 +26,7 @@ from pruning.evaluate.record import (
 from pruning.evaluate.samples import make_samples
 from pruning.plan import ModelRef, PruningPlan, fit_plan, keep_all, model_ref
 
-MEASURED = [case for case in CASES if case.name in ("olmoe", "qwen3_moe", "deepseek_v3", "jamba")]
+MEASURED = [case for case in CASES if case.name in ("olmoe", "jamba")]
 
 
 @pytest.mark.parametrize("case", MEASURED, ids=str)
@@ -81,15 +81,6 @@ def records(tmp_path):
     ]
 
 
-def test_records_read_back_as_they_were_written(records, tmp_path):
-    store = VarianceStore([tmp_path / "stats", tmp_path / "shipped"])
-    for record in records:
-        store.save(record)
-    assert store.records(records[0].model.identity) == sorted(records, key=lambda r: r.record_id)
-    empty = records[1].model_copy(update={"variances": (), "num_tokens": 0, "made": {}})
-    assert store.find(empty) == records[1]
-
-
 def test_the_tables_have_a_row_for_each_layer(records):
     table = variance_table(dict(zip(("full", "half"), records, strict=True)))
     assert table[["model", "layer", "variance"]].values.tolist()[3:6] == [
@@ -129,6 +120,7 @@ def test_four_criteria_and_the_full_model_on_every_text(shipped):
     assert set(table.loc[table["criterion"] != "", "removed"]) == {0.5}
 
 
+@pytest.mark.slow
 def test_the_full_model_on_maths_by_plain_forwards(demo, shipped):
     # Only maths is the same text on every machine; all of its 3360 tokens were drawn.
     corpus = "demo-math"

@@ -105,7 +105,7 @@ def test_the_interval_is_that_of_a_bootstrap_by_hand(losses):
     apart = {name: np.subtract(EARLY[name], LATE[name]) for name in "ab"}
     assert found.mean == pytest.approx((apart["a"].mean() + apart["b"].mean()) / 2)
     rng = np.random.default_rng(7)
-    means = [np.mean([rng.choice(apart[name], 4).mean() for name in "ab"]) for _ in range(20_000)]
+    means = np.mean([rng.choice(apart[name], (20_000, 4)).mean(axis=1) for name in "ab"], axis=0)
     # Of 1000 resamples the percentiles are within 0.15 of those of many.
     assert (found.low, found.high) == pytest.approx(
         tuple(np.percentile(means, [2.5, 97.5])), abs=0.15

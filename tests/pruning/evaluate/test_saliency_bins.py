@@ -12,9 +12,8 @@ from analysis.drain import drain
 from analysis.errors import PlanError, StatsError
 from analysis.model import load_model_index
 from analysis.ranking.norms import neuron_norms
-from builders import NUM_EXPERTS, tiny_checkpoint, tiny_model
+from builders import NUM_EXPERTS, tiny_checkpoint
 from pruning.evaluate.bins import (
-    BIN_COLUMNS,
     Bin,
     Binning,
     BinsRecord,
@@ -27,10 +26,7 @@ from pruning.evaluate.bins import (
     neuron_bins,
     rank_agreement,
 )
-from pruning.evaluate.candidate import MeasureSettings, run_candidate
-from pruning.evaluate.full_side import run_full
 from pruning.evaluate.result import Evaluation, SampleSums
-from pruning.evaluate.samples import make_samples
 from pruning.plan import keep_all
 
 
@@ -103,23 +99,6 @@ def test_every_neuron_is_removed_once(described, scope):
     assert [each.saliency for each in bins] == sorted(each.saliency for each in bins)
 
 
-def test_losses_are_those_of_each_plan_alone(described, make_sequences):
-    model, samples = tiny_model("olmoe"), make_samples(make_sequences())
-    full = drain(run_full(model, samples))
-    bins = expert_bins(ranking_of(described, np.arange(21.0)), described, Binning(3))
-    family, settings = described.family, MeasureSettings(("nll",))
-    found = {
-        each.number: drain(run_candidate(model, family, each.plan, full, settings)) for each in bins
-    }
-    table = bin_table(bins, found)
-    assert tuple(table.columns) == BIN_COLUMNS
-    for row, each in zip(table.to_dict("records"), bins, strict=True):
-        metrics = found[each.number]
-        change = metrics.metrics["nll"].mean - metrics.full["nll"].mean
-        assert row["loss_change"] == pytest.approx(change)
-        assert row["low"] <= row["loss_change"] <= row["high"]
-
-
 def test_changes_by_hand(described):
     counts = np.array([1, 3])
     sums = {
@@ -128,6 +107,7 @@ def test_changes_by_hand(described):
     }
     only = Bin(0, keep_all(described), removed=5, saliency=0.5, share=1.0)
     (row,) = bin_table([only], {0: Evaluation({}, {}, sums, 2, 4)}).to_dict("records")
+    assert row["low"] <= 1.5 <= row["high"]
     # Changes of the means: 2 - 1 and 3 - 1 -> 1.5; of all positions: (11 - 4) / 4.
     assert (row["loss_change"], row["pooled"]) == (1.5, 1.75)
 
@@ -143,13 +123,6 @@ def test_agreement_is_one_in_order_and_minus_one_in_reverse():
 CORPUS = {"name": "text.jsonl", "digest": "c" * 64, "seed": 1}
 SETTINGS = {"dtype": "float32", "seed": 42}
 RANKED = RankedBy("reap", "applied", ("text",), ("run-1",), "expert", Binning(3))
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    path = tmp_path_factory.mktemp("bins") / "olmoe"
-    tiny_checkpoint(path, "olmoe")
-    return load_model_index(str(path))
 
 
 def new(model, ranked=RANKED, corpus=CORPUS, settings=SETTINGS):
@@ -172,42 +145,45 @@ def table(changes=(0.1, 0.3, 0.2)):
     )
 
 
-def test_what_is_undefined_survives_the_file(model, tmp_path):
+def test_what_is_undefined_survives_the_file(described, tmp_path):
     store = BinsStore([tmp_path])
-    made = new(model).with_results(table(), (2.5, 4, 60), {"device": "cpu"})
-    assert not new(model).is_measured
+    made = new(described).with_results(table(), (2.5, 4, 60), {"device": "cpu"})
+    assert not new(described).is_measured
     raw = json.loads(store.save(made).read_text())
     assert raw["rows"][0]["share"] is None  # no NaN in JSON
-    (found,) = store.records(model.identity)
+    (found,) = store.records(described.identity)
     pd.testing.assert_frame_equal(found.table, table())
     assert (found.ranked, found.full_loss, found.num_tokens) == (RANKED, 2.5, 60)
-    assert store.find(new(model)).is_measured
+    assert store.find(new(described)).is_measured
     assert store.records("f" * 64) == []
 
 
-def test_what_changes_the_numbers_makes_another_record(model):
-    known = new(model).digest
+def test_what_changes_the_numbers_makes_another_record(described):
+    known = new(described).digest
     others = [
-        new(model, RankedBy("man", "applied", ("text",), (), "expert", Binning(3))),
-        new(model, RankedBy("reap", "applied", ("text",), (), "expert", Binning(3, "global"))),
-        new(model, RankedBy("reap", "applied", ("text",), (), "expert", Binning(3, order="index"))),
-        new(model, corpus=CORPUS | {"digest": "d" * 64}),
-        new(model, settings=SETTINGS | {"dtype": "bfloat16"}),
+        new(described, RankedBy("man", "applied", ("text",), (), "expert", Binning(3))),
+        new(described, RankedBy("reap", "applied", ("text",), (), "expert", Binning(3, "global"))),
+        new(
+            described,
+            RankedBy("reap", "applied", ("text",), (), "expert", Binning(3, order="index")),
+        ),
+        new(described, corpus=CORPUS | {"digest": "d" * 64}),
+        new(described, settings=SETTINGS | {"dtype": "bfloat16"}),
     ]
     assert len({known, *(each.digest for each in others)}) == 6
     # Made again with more groups a run has another id and the same numbers.
     again = RankedBy("reap", "applied", ("text",), ("run-2",), "expert", Binning(3))
-    assert new(model, again).digest == known
+    assert new(described, again).digest == known
 
 
-def test_overview_by_hand(model):
-    made = new(model).with_results(table(), (2.5, 4, 60), {})
+def test_overview_by_hand(described):
+    made = new(described).with_results(table(), (2.5, 4, 60), {})
     (row,) = bins_overview([made]).to_dict("records")
     assert (row["bins"], row["removed"], row["first"], row["last"]) == (3, 21, 0.1, 0.2)
     # Ranks of the changes 1, 3, 2 against 1, 2, 3: 1 - 6 (0 + 1 + 1) / (3 * 8).
     assert row["agreement"] == pytest.approx(0.5)
 
 
-def test_a_loss_that_is_no_number_is_refused(model):
+def test_a_loss_that_is_no_number_is_refused(described):
     with pytest.raises(StatsError, match="try --dtype bfloat16 or float32"):
-        new(model).with_results(table((0.1, math.inf, 0.2)), (2.5, 4, 60), {})
+        new(described).with_results(table((0.1, math.inf, 0.2)), (2.5, 4, 60), {})

@@ -1,7 +1,6 @@
 """The demo's shipped evaluations: whole, sane, and one of them made again."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from analysis.calibration.loading import CalibrationSettings, load_model, load_tokenizer
@@ -140,10 +139,3 @@ def test_neurons_and_experts_were_evaluated_on_every_corpus(shipped, swept):
         claimed = loss["heapr", "neurons by global"]
         assert claimed < loss["random", "neurons by global"]
         assert claimed < whole.min()
-
-
-def test_the_table_is_tidy(shipped):
-    table = evaluation_table(shipped)
-    assert not table.duplicated(["evaluation", "measure"]).any()
-    assert table.loc[table["measure"].isin(["nll", "ppl"]), "full"].notna().all()
-    assert pd.api.types.is_float_dtype(table["removed"])

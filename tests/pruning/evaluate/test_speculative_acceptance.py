@@ -43,10 +43,7 @@ def test_a_draft_by_the_model_itself_is_always_accepted(make_sequences):
     assert sums.counts.tolist() == [9, 9, 9, 9]
 
 
-@pytest.mark.parametrize("draft_tokens", [1, 4])
-def test_acceptance_is_the_mean_overlap_where_tokens_were_tested(
-    make_sequences, monkeypatch, draft_tokens
-):
+def test_acceptance_is_the_mean_overlap_where_tokens_were_tested(make_sequences, monkeypatch):
     model, samples = narrow_model(), make_samples(make_sequences())
     pruned = physically_pruned(model, CASE, PLAN.kept)
     expected = []
@@ -65,7 +62,7 @@ def test_acceptance_is_the_mean_overlap_where_tokens_were_tested(
             expected.extend(float(torch.minimum(p[t], q[t]).sum()) for t in places)
 
     monkeypatch.setattr(speculative, "CountedDrafts", Watched)
-    decoding = Decoding(new_tokens=50, draft_tokens=draft_tokens)
+    decoding = Decoding(new_tokens=50)
     sums = drain(run_acceptance(model, FAMILY, PLAN, samples, decoding))
     tested = int(sums.counts.sum())
     assert len(expected) == tested
@@ -116,21 +113,15 @@ def test_prompts_end_where_the_answer_begins(make_sequences):
     assert [ids.shape[1] for ids in prompts(whole)] == [4, 2]
 
 
-def test_an_offloaded_model_is_refused():
+def test_an_offloaded_model_is_refused_and_a_copy_shares_every_weight():
+    model = narrow_model()
+    pairs = zip(model.parameters(), sharing_copy(model).parameters(), strict=True)
+    assert all(a is b for a, b in pairs)
     with pytest.raises(UnsupportedModelError, match="needs the whole model in memory"):
         sharing_copy(cpu_offload(narrow_model(), "cpu"))
 
 
-def test_the_copy_shares_every_weight():
-    model = narrow_model()
-    twin = sharing_copy(model)
-    assert twin is not model
-    assert twin.model.layers[0] is not model.model.layers[0]
-    pairs = zip(model.parameters(), twin.parameters(), strict=True)
-    assert all(a is b for a, b in pairs)
-
-
-@pytest.mark.parametrize("name", ["gpt_oss", "deepseek_v3", "qwen3_moe"])
+@pytest.mark.parametrize("name", ["gpt_oss", "qwen3_moe"])
 def test_other_families_decode(name, make_sequences):
     case = BY_NAME[name]
     plan = plan_of(ModelRef("tiny", "00" * 32), case, keeps_of(case))

@@ -12,7 +12,7 @@ from analysis.calibration.skeleton import StoredTensor
 from analysis.drain import drain
 from analysis.errors import StatsError
 from analysis.model import load_model_index
-from families.configs import BY_NAME, CASES, tiny_model
+from families.configs import BY_NAME, EVERY, tiny_model
 from pruning.evaluate import streamed
 from pruning.evaluate.drawing import DrawnSamples
 from pruning.evaluate.record import EvaluationStore
@@ -21,6 +21,7 @@ from pruning.evaluate.streamed import Branch, split
 from pruning.plan import keep_all
 
 MEASURES = ("esap", "sap", "kl", "nll", "ppl")
+MIXTRAL = BY_NAME["mixtral"]
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def outcomes(records):
     return [(record.plan_digest, record.corpus["digest"], record.metrics) for record in records]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", EVERY)
 def test_every_family_gives_the_bits_of_one_plan_at_a_time(case, ask, tmp_path):
     described = saved(tmp_path / "model", case)
     plans = plans_for(described, case)
@@ -94,11 +95,11 @@ def test_plans_part_where_they_first_differ():
 
 @pytest.fixture
 def mixtral(tmp_path):
-    return saved(tmp_path / "model", BY_NAME["mixtral"])
+    return saved(tmp_path / "model", MIXTRAL)
 
 
 def test_each_weight_is_read_once_for_all_plans(mixtral, ask, monkeypatch):
-    read, plans = [], plans_for(mixtral, BY_NAME["mixtral"])
+    read, plans = [], plans_for(mixtral, MIXTRAL)
     whole = StoredTensor.read_into
 
     def noted(self, target):
@@ -116,7 +117,7 @@ def test_an_interrupted_pass_resumes_after_its_last_layer(
 ):
     monkeypatch.setattr(streamed, "_SAVE_EVERY_SECONDS", 0)
     place = {"hidden_states_dir": tmp_path / "hidden"} if on_disk else {}
-    plans = plans_for(mixtral, BY_NAME["mixtral"])
+    plans = plans_for(mixtral, MIXTRAL)
     once = drain(run_evaluations(ask(mixtral, plans, "once")))
     task = run_evaluations(ask(mixtral, plans, "stopped", **place))
     next(step for step in task if step.phase.startswith("running layer 1"))
@@ -133,7 +134,7 @@ def test_results_that_were_saved_before_an_interruption_stay_and_the_rest_resume
     mixtral, ask, monkeypatch
 ):
     monkeypatch.setattr(streamed, "_SAVE_EVERY_SECONDS", 0)
-    plans = plans_for(mixtral, BY_NAME["mixtral"])
+    plans = plans_for(mixtral, MIXTRAL)
     once = drain(run_evaluations(ask(mixtral, plans, "once")))
     asked = ask(mixtral, plans, "stopped")
     task = run_evaluations(asked)
@@ -146,7 +147,7 @@ def test_results_that_were_saved_before_an_interruption_stay_and_the_rest_resume
 
 
 def test_a_pass_whose_hidden_states_are_gone_starts_anew(mixtral, ask, tmp_path):
-    plans = plans_for(mixtral, BY_NAME["mixtral"])
+    plans = plans_for(mixtral, MIXTRAL)
     once = drain(run_evaluations(ask(mixtral, plans, "once")))
     task = run_evaluations(ask(mixtral, plans, "stats", hidden_states_dir=tmp_path / "hidden"))
     next(step for step in task if step.phase.startswith("running layer 1"))
@@ -158,7 +159,7 @@ def test_a_pass_whose_hidden_states_are_gone_starts_anew(mixtral, ask, tmp_path)
 
 def test_other_plans_start_anew(mixtral, ask, monkeypatch):
     monkeypatch.setattr(streamed, "_SAVE_EVERY_SECONDS", 0)
-    plans = plans_for(mixtral, BY_NAME["mixtral"])
+    plans = plans_for(mixtral, MIXTRAL)
     task = run_evaluations(ask(mixtral, plans[:2], "stats"))
     next(step for step in task if step.phase.startswith("running layer 1"))
     task.close()
@@ -170,7 +171,7 @@ def test_other_plans_start_anew(mixtral, ask, monkeypatch):
 
 
 def test_a_pass_that_runs_is_left_alone(mixtral, ask):
-    task = run_evaluations(ask(mixtral, plans_for(mixtral, BY_NAME["mixtral"]), "stats"))
+    task = run_evaluations(ask(mixtral, plans_for(mixtral, MIXTRAL), "stats"))
     next(step for step in task if step.phase.startswith("running layer 0"))
     with pytest.raises(StatsError, match="by another process; wait for it"):
         drain(run_evaluations(ask(mixtral, [keep_all(mixtral)], "stats")))

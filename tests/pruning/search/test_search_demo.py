@@ -33,9 +33,9 @@ model: demo
 dtype: float32
 criterion: magnitude
 budget: {sparsity: 50%}
-search: {corpus: demo-math, samples: 16, population: 10, elites: 3, generations: 3, seed: SEED}
+search: {corpus: demo-math, samples: 12, population: 8, elites: 3, generations: 2, seed: SEED}
 """
-SEEN, OTHERS = 16, 24
+SEEN, OTHERS = 12, 20
 
 
 @dataclass(frozen=True, eq=False)

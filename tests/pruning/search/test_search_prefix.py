@@ -16,6 +16,13 @@ from pruning.evaluate.samples import make_samples
 from pruning.search.fitness import masked_fitness, run_from
 
 PLENTY = 1 << 30
+CASE = DEEP[0]
+
+
+@pytest.fixture(scope="module")
+def deep():
+    """A model of five layers that all have experts; nobody changes it."""
+    return subject_of(CASE, tiny_model(CASE))
 
 
 def candidates_of(case):
@@ -76,21 +83,18 @@ def test_reuse_changes_no_bit_and_runs_only_what_differs(case):
     assert {block.layers for blocks in whole for block in blocks} == {fitness.num_layers}
 
 
-@pytest.mark.parametrize("measure", ["esap", "sap", "kl", "nll"])
-def test_fitness_is_what_evaluate_says_of_the_plan(measure):
-    case = DEEP[0]
-    subject, candidates = subject_of(case, tiny_model(case)), candidates_of(case)
-    fitness = masked_fitness(subject, measure, 5, PLENTY)
-    for removed, blocks in zip(candidates, values_of(fitness, candidates), strict=True):
-        settings = MeasureSettings((measure,), 5)
-        wanted = drain(
-            run_candidate(
-                subject.loaded, subject.family, subject.plan_of(removed), subject.full, settings
-            )
-        )
-        sign = 1 if measure in ("esap", "sap") else -1
-        got = np.concatenate([block.values for block in blocks])
-        np.testing.assert_array_equal(got, sign * wanted.samples[measure].means)
+def test_fitness_is_what_evaluate_says_of_the_plan(deep):
+    subject, candidates = deep, candidates_of(CASE)[::7]
+    settings = MeasureSettings(("esap", "sap", "kl", "nll"), 5)
+    evaluations = [
+        drain(run_candidate(subject.loaded, subject.family, plan, subject.full, settings))
+        for plan in map(subject.plan_of, candidates)
+    ]
+    for measure, sign in (("esap", 1), ("sap", 1), ("kl", -1), ("nll", -1)):
+        found = values_of(masked_fitness(subject, measure, 5, PLENTY), candidates)
+        for wanted, blocks in zip(evaluations, found, strict=True):
+            got = np.concatenate([block.values for block in blocks])
+            np.testing.assert_array_equal(got, sign * wanted.samples[measure].means)
 
 
 def kept_bytes(fitness):
@@ -99,9 +103,8 @@ def kept_bytes(fitness):
     return sum(tensors.values())
 
 
-def test_kept_states_stay_within_their_room():
-    case = DEEP[0]
-    subject, candidates = subject_of(case, tiny_model(case)), candidates_of(case)
+def test_kept_states_stay_within_their_room(deep):
+    subject, candidates = deep, candidates_of(CASE)[::3]
     # 4 of 5 layers, width 16, float32; rows of batches of two are padded to 9, 12 and 11.
     one = 4 * (2 * 9 + 2 * 12 + 1 * 11) * 16 * 4
     whole = values_of(masked_fitness(subject, "esap", 0, 0), candidates)
@@ -116,16 +119,13 @@ def test_kept_states_stay_within_their_room():
     assert set(candidates[:2]) <= set(fitness.runs._kept._inputs)
 
 
-def _writes_into_its_input(module, args, output):
-    args[0].add_(1)
-
-
 def test_nothing_is_reused_where_a_layer_writes_into_its_input():
-    case = DEEP[0]
-    model = tiny_model(case)
-    layers = decoder_layers(model, FAMILIES[case.model_type])
-    layers[2].register_forward_hook(_writes_into_its_input)
-    subject, candidates = subject_of(case, model), candidates_of(case)
+    def writes(module, args, output):
+        args[0].add_(1)
+
+    model = tiny_model(CASE)
+    decoder_layers(model, FAMILIES[CASE.model_type])[2].register_forward_hook(writes)
+    subject, candidates = subject_of(CASE, model), candidates_of(CASE)[::5]
     fitness = masked_fitness(subject, "esap", 0, PLENTY)
     found = values_of(fitness, candidates)
     assert {block.layers for blocks in found for block in blocks} == {5}
@@ -134,9 +134,8 @@ def test_nothing_is_reused_where_a_layer_writes_into_its_input():
 
 
 def test_what_a_layer_gets_of_an_earlier_one_breaks_the_chain():
-    case = DEEP[0]
-    model = tiny_model(case)
-    layers = decoder_layers(model, FAMILIES[case.model_type])
+    model = tiny_model(CASE)
+    layers = decoder_layers(model, FAMILIES[CASE.model_type])
     batch = next(make_samples(sequences(), batch_size=2).batches())
     assert run_from(model, layers, batch).is_chain
     inner, seen = layers[3].forward, []
@@ -148,21 +147,17 @@ def test_what_a_layer_gets_of_an_earlier_one_breaks_the_chain():
     assert not run_from(model, layers, batch).is_chain
 
 
-def test_the_model_is_as_before_afterwards():
-    case = DEEP[0]
-    model = tiny_model(case)
-    subject = subject_of(case, model)
-    ids = torch.arange(3, 12)[None]
+def test_the_model_is_as_before_afterwards(deep):
+    model, ids = deep.loaded, torch.arange(3, 12)[None]
     with torch.no_grad():
         before = model(input_ids=ids).logits
-        values_of(masked_fitness(subject, "esap", 0, PLENTY), candidates_of(case)[:3])
+        values_of(masked_fitness(deep, "esap", 0, PLENTY), candidates_of(CASE)[:3])
         assert torch.equal(model(input_ids=ids).logits, before)
     assert not any("forward" in layer.__dict__ for layer in model.model.layers)
 
 
-def test_kept_probabilities_change_no_bit():
-    case = DEEP[0]
-    subject, candidates = subject_of(case, tiny_model(case)), candidates_of(case)
+def test_kept_probabilities_change_no_bit(deep):
+    subject, candidates = deep, candidates_of(CASE)
     wanted = values_of(masked_fitness(subject, "esap", 0, 0), candidates[:3])
     # 64 tokens of float32; the batches score (9 - 3) + (5 - 3), (12 - 3) + (7 - 3) and 8 positions.
     for room, kept in ((0, 0), (8 * 256, 1), (21 * 256, 2), (29 * 256, 3)):

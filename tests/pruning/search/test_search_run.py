@@ -9,16 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from search_cases import (
-    LAYERS,
-    SETTINGS,
-    Distance,
-    essence,
-    listed,
-    searched,
-    space,
-    task,
-)
+from search_cases import LAYERS, SETTINGS, Distance, essence, listed, searched, space, task
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
@@ -117,7 +108,7 @@ from test_search_run import HIDDEN, wide
 
 class Deadly(Distance):
     def block(self, removed, number):
-        if len(self.measured) == int(sys.argv[4]):
+        if len(self.measured) == 100:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().block(removed, number)
 
@@ -125,11 +116,9 @@ searched(Path(sys.argv[3]), wide(), Deadly(HIDDEN))
 """
 
 
-@pytest.mark.parametrize("blocks", [100])
-def test_killed_and_resumed_is_uninterrupted(tmp_path, blocks):
+def test_killed_and_resumed_is_uninterrupted(tmp_path):
     here, log = Path(__file__).parent, tmp_path / "log"
-    places = [here.parents[1], here, log]
-    words = [sys.executable, "-c", KILLED, *map(str, places), str(blocks)]
+    words = [sys.executable, "-c", KILLED, *map(str, (here.parents[1], here, log))]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=here.parents[2])
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert len(log_lines(log)) >= 1
@@ -139,10 +128,16 @@ def test_killed_and_resumed_is_uninterrupted(tmp_path, blocks):
     assert essence(resumed) == essence(searched(tmp_path / "whole", wide(), Distance(HIDDEN)))
 
 
-def test_a_log_of_another_search_is_refused(tmp_path):
-    with open_log(tmp_path / "log", {"seed": 1, "samples": 3}):
-        pass
-    refusal = pytest.raises(PlanError, match=r"another search \(it differs in samples\)")
+@pytest.mark.parametrize(
+    ("first", "changed"),
+    [
+        ('{"schema_version": 1, "search": {"seed": 1, "samples": 3}}', "samples"),
+        ('{"schema_version": 1, "search": "7"}', "samples, seed"),
+    ],
+)
+def test_a_log_of_another_search_is_refused(tmp_path, first, changed):
+    (tmp_path / "log").write_text(first + "\n")
+    refusal = pytest.raises(PlanError, match=rf"another search \(it differs in {changed}\)")
     with refusal, open_log(tmp_path / "log", {"seed": 1, "samples": 4}):
         pass
 
@@ -241,7 +236,7 @@ def test_a_file_that_is_no_result_is_refused(text):
 
 @pytest.mark.parametrize(
     ("place", "value"),
-    [(0, "one"), (1, None), (2, 0.5), (2, 10**30), (3, 7), (4, "best"), (4, math.inf)],
+    [(0, "one"), (2, 10**30), (4, math.inf)],
 )
 def test_a_result_with_values_of_other_kinds_is_refused(tmp_path, place, value):
     raw = json.loads(result_of(searched(tmp_path / "log"), LAYERS, {}).to_json())
@@ -289,17 +284,3 @@ def test_seeds_start_from_the_nearest_even_allocation():
     late = allocate("late", spending)
     settled, feasible = space_of(spending, late)
     assert feasible.holds(seeds_of(settled, "late", late)["uniform"])
-
-
-def test_a_log_whose_first_line_is_of_another_form_is_refused(tmp_path):
-    (tmp_path / "log").write_text('{"schema_version": 1, "search": "7"}\n')
-    refusal = pytest.raises(PlanError, match=r"another search \(it differs in seed\)")
-    with refusal, open_log(tmp_path / "log", {"seed": 1}):
-        pass
-
-
-def test_a_result_that_names_a_missing_candidate_is_refused(tmp_path):
-    raw = json.loads(result_of(searched(tmp_path / "log"), LAYERS, {}).to_json())
-    raw["best"]["candidate"] = 10**6
-    with pytest.raises(PlanError, match="candidate 1000000 is named, but not there"):
-        result_from_json(json.dumps(raw))

@@ -13,7 +13,7 @@ from search_cases import listed, p_value, space
 
 from analysis.families import MoELayer
 from pruning.constraints import Constraints
-from pruning.search.evolution import mutate, num_switches, switch
+from pruning.search.evolution import mutate, switch
 from pruning.search.space import integer_below
 
 DRAWS = 20_000
@@ -136,12 +136,6 @@ def test_a_child_follows_the_law_of_one_to_three_switches():
     rng = np.random.default_rng(4)
     draws = [mutate(START, feasible, MAX_TRANSFER, 3, rng) for _ in range(10_000)]
     assert p_value(draws, law) > 1e-3
-
-
-def test_the_number_of_switches_is_the_smaller_of_two_draws():
-    rng = np.random.default_rng(6)
-    draws = [num_switches(3, rng) for _ in range(9000)]
-    assert p_value(draws, {1: 5 / 9, 2: 3 / 9, 3: 1 / 9}) > 1e-3
 
 
 @given(seed=st.integers(0, 999), total=st.integers(1, 17), multiple=st.sampled_from([1, 2, 3]))

@@ -49,18 +49,6 @@ def test_every_budget_equals_brute_force(layers):
         assert tuple(row) == removed
 
 
-@given(st.lists(choices(), min_size=1, max_size=3), st.integers(-2, 120))
-def test_a_limit_takes_the_cheapest_that_meets_it(layers, total):
-    found, listed = solve(layers), every(layers)
-    meeting = [(each[0][0], at, each[0][1]) for at, each in listed.items() if at >= total]
-    if not meeting:
-        with pytest.raises(PlanError, match="spends"):
-            found.at_least(total)
-        return
-    cost, at, removed = min(meeting)
-    assert found.at_least(total) == (at, removed, cost)
-
-
 LIMITS = {
     "plain": ((MoELayer(0, 6, 2), MoELayer(1, 5, 2), MoELayer(3, 4, 1)), Constraints()),
     "multiples": ((MoELayer(0, 8, 2), MoELayer(2, 6, 2)), Constraints(multiple_of=2)),

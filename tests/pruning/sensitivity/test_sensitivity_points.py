@@ -18,7 +18,7 @@ from analysis.drain import drain
 from analysis.errors import PlanError, StatsError
 from analysis.families import FAMILIES
 from analysis.model import ModelRef, load_model_index
-from families.configs import EVERY, tiny_model
+from families.configs import BY_NAME, tiny_model
 from pruning.constraints import Constraints, rooms_of
 from pruning.evaluate.candidate import MeasureSettings, run_candidate
 from pruning.evaluate.samples import make_samples
@@ -76,10 +76,9 @@ def values(work, points):
     return np.stack([work.points.values(point.removed, work.samples) for point in points])
 
 
-@pytest.mark.parametrize("case", [*EVERY, *DEEP], ids=str)
+# Every family is in test_search_prefix.py; these have layers to reuse, groups, and dense layers.
+@pytest.mark.parametrize("case", [CASE, BY_NAME["deepseek_v3-groups"]], ids=str)
 def test_points_equal_the_whole_masked_model_bit_for_bit(tmp_path, case):
-    if case.experts == case.smallest:
-        pytest.skip("no expert can go")
     subject, wanted = subject_of(case, tiny_model(case)), curve_points(rooms(case), 3)
     base = tuple(room.nearest(1) for room in rooms(case))
     wanted += moved_points(rooms(case), base, Fraction(1, 2))
@@ -137,50 +136,52 @@ def test_more_levels_and_more_samples_measure_what_is_missing(tmp_path):
     assert stored.equals(once)
 
 
-RUN = """
+KILLED = """
 import os, signal, sys
 from pathlib import Path
 sys.path[:0] = sys.argv[1:4]
 from test_sensitivity_points import *
-from pruning.search.fitness import MaskedRuns
 
-folder, last = Path(sys.argv[4]), int(sys.argv[5])
 inner, seen = MaskedRuns.run, []
 
 def run(self, *args):
     seen.append(args)
-    if len(seen) == last:
+    if len(seen) == int(sys.argv[5]):
         os.kill(os.getpid(), signal.SIGKILL)
     return inner(self, *args)
 
 MaskedRuns.run = run
-work = measuring(folder)
-print("ready", flush=True)
-sys.stdin.readline()
-drain(work.measure(curve_points(rooms(CASE), 3)))
-work.finish({})
-print(work.layers)
+drain(measuring(Path(sys.argv[4])).measure(curve_points(rooms(CASE), 3)))
 """
 
 
-def started(folder, last):
-    here = Path(__file__).parent
-    places = [here.parents[2], here.parents[1], here, folder, last]
-    words = [sys.executable, "-c", RUN, *map(str, places)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(words, **pipes, text=True, cwd=here.parents[2])
-
-
+@pytest.mark.slow
 def test_killed_and_resumed_is_uninterrupted(tmp_path):
+    wanted, here = curve_points(rooms(CASE), 3), Path(__file__).parent
+    # Killed in its second batch.
+    places = [here.parents[2], here.parents[1], here, tmp_path, len(wanted) + 3]
+    words = [sys.executable, "-c", KILLED, *map(str, places)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, cwd=here.parents[2])
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    resumes(tmp_path, wanted)
+
+
+def test_stopped_and_resumed_is_uninterrupted(tmp_path):
     wanted = curve_points(rooms(CASE), 3)
-    process = started(tmp_path, len(wanted) + 3)  # in its second batch
-    _, errors = process.communicate("go\n", timeout=120)
-    assert process.returncode == -signal.SIGKILL, errors
-    logs = sorted(tmp_path.rglob("*.jsonl"), key=lambda path: path.stat().st_size)
+    steps = measuring(tmp_path).measure(wanted)
+    for _ in range(len(wanted) + 3):
+        next(steps)
+    steps.close()
+    resumes(tmp_path, wanted)
+
+
+def resumes(folder, wanted):
+    """After two points of the second batch, what is left is measured, and nothing else."""
+    logs = sorted(folder.rglob("*.jsonl"), key=lambda path: path.stat().st_size)
     assert [len(log.read_text().splitlines()) for log in logs] == [3, 1 + len(wanted)]
     with logs[0].open("ab") as file:
         file.write(b'{"base": [0, 0')  # as if the last line had not reached the disk
-    resumed, alone = measuring(tmp_path), measuring(tmp_path / "alone")
+    resumed, alone = measuring(folder), measuring(folder / "alone")
     drain(resumed.measure(wanted))
     drain(alone.measure(wanted))
     assert resumed.layers < alone.layers * 2 / 3 + 5
@@ -188,20 +189,19 @@ def test_killed_and_resumed_is_uninterrupted(tmp_path):
     assert resumed.finish({}).points == len(wanted)
 
 
-def test_two_processes_share_the_batches(tmp_path):
-    wanted = curve_points(rooms(CASE), 3)
-    processes = [started(tmp_path, -1) for _ in range(2)]
-    for process in processes:
-        assert process.stdout.readline() == "ready\n"
-    done = [process.communicate("go\n", timeout=120) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], done
-    alone = measuring(tmp_path / "alone")
+def test_two_that_measure_at_once_share_the_batches(tmp_path):
+    wanted, alone = curve_points(rooms(CASE), 2), measuring(tmp_path / "alone")
     drain(alone.measure(wanted))
+    works = [measuring(tmp_path) for _ in range(2)]
+    running = [work.measure(wanted) for work in works]
+    while running:  # a step of each in turn
+        running = [steps for steps in running if next(steps, None) is not None]
+    assert all(work.layers for work in works)
+    assert sum(work.layers for work in works) == alone.layers  # nothing was measured twice
     together = measuring(tmp_path)
     drain(together.measure(wanted))
     assert together.layers == 0
     np.testing.assert_array_equal(values(together, wanted), values(alone, wanted))
-    assert sum(int(out) for out, _ in done) == alone.layers  # nothing was measured twice
 
 
 def test_a_batch_has_one_process_at_a_time(tmp_path):
