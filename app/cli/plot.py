@@ -124,8 +124,7 @@ def report(
 
     With --plan one printed page: what it saves, what it loses against Random and the original.
     """
-    from app.report.contents import report_of, views_of
-    from app.report.page import report_html
+    from app.report.page import report_html, report_of, views_of
 
     if plan is not None:
         _report_decision(request, plan, out_file)

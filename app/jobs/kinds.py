@@ -1,12 +1,12 @@
-"""Kinds of jobs: request, task, and texts in the job list.
+"""Kinds of jobs: request, task, and words in the job list.
 
-Tasks are named, not imported: the dashboard reads this table and loads no models.
+Tasks are named, not imported: the dashboard reads this table and must not load torch.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from analysis.progress import Progress
 from analysis.stats.store import Run
@@ -27,9 +27,6 @@ from pruning.requests.model import ExportRequest, WeightsRequest
 from pruning.requests.recipe import SearchRequest
 from pruning.tasks.benchmark import benchmark_results
 
-if TYPE_CHECKING:
-    pass
-
 Result = Mapping[str, Any]
 
 
@@ -37,15 +34,12 @@ Result = Mapping[str, Any]
 class JobKind:
     """One kind of job."""
 
-    request: type[Request]  # the request
-    task: str  # generator below `pruning.tasks`, dotted name: request -> progress steps
-    # Title in the job list; `{about}` is the model, plan or folder, and `{request}`
-    # the request.
-    title: str
+    request: type[Request]
+    task: str  # a generator in `pruning.tasks`, as module.function: request -> progress
+    title: str  # in the job list; `{about}` is the model, plan or folder, `{request}` the request
     sentence: Callable[[Result], str]  # result -> summary in the list, with the page to open
     result: Callable[[Any], dict[str, Any]] = dict  # value of the task -> a JSON object
-    # Page part that lists these jobs besides Start; see `job_panel`.
-    place: str = ""
+    place: str = ""  # page part that lists these jobs besides Start; see `job_panel`
     # Request -> output to delete unless the job succeeds.
     partials: Callable[[Any], tuple[str, ...]] = lambda _: ()
 

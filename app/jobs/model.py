@@ -45,19 +45,18 @@ class Job:
     heartbeat_at: float | None = None
     finished_at: float | None = None
     cancel_at: float | None = None  # when the cancel was requested; the job may still be running
-    # phase, done, total, unit: see `analysis.progress.Progress`.
+    # See `analysis.progress.Progress`.
     phase: str = ""
     done: int = 0
     total: int = 0
     unit: str = ""
-    # phase_started_at, phase_start_done: when the phase was first seen, and how far it was then.
+    # When the phase was first reported, and how far it was then.
     phase_started_at: float | None = None
     phase_start_done: int = 0
     progress_at: float | None = None  # when `done` last changed
     host: str = ""  # where the worker runs; empty while queued
     batch: str = ""  # SLURM job id; empty for a local job
-    # pid, process_start: the worker's process; its start, see `app.jobs.process.start_time`, tells
-    # it from a later process that got the same number.
+    # The worker's process; its start (see `start_time`) tells it from a later one with its pid.
     pid: int | None = None
     process_start: float | None = None
     rss_peak: int = 0  # peak memory in bytes; 0 if unknown
@@ -79,8 +78,7 @@ class Job:
     def eta_seconds(self, now: float) -> float | None:
         """Seconds left in the current phase at its pace so far; None if unknown.
 
-        The pace counts from the first report of the phase, so that a resumed run excludes
-        work done earlier.
+        The pace counts from the first report of the phase: a resumed run excludes earlier work.
         """
         if self.state is not JobState.RUNNING or not self.total:
             return None
@@ -95,10 +93,7 @@ class Job:
 
 
 def is_stale(job: Job, now: float) -> bool:
-    """A job of another host that has been silent for too long.
-
-    Its process is not visible from here, so it is reported and never killed.
-    """
+    """Whether a job of another host, whose process is not visible from here, has gone silent."""
     if job.state is not JobState.RUNNING or job.host == socket.gethostname():
         return False
     last_sign = job.heartbeat_at or job.started_at or job.created_at

@@ -46,9 +46,8 @@ class LocalRunner:
     def tick(self) -> None:
         """Record lost jobs, kill workers that do not stop, start queued jobs up to the limit.
 
-        Idempotent, in one transaction: of several processes that tick at once, one starts a job.
-        If this process dies in the middle, the table is unchanged; a worker that
-        was started meanwhile finds no job and exits.
+        Idempotent, in one transaction: of several processes that tick at once, one starts a job. If
+        this process dies within, the table is unchanged, and a started worker finds no job.
         """
         now = time.time()
         host = socket.gethostname()
@@ -60,7 +59,7 @@ class LocalRunner:
                 # Also if the clock was set back, which would extend the grace period.
                 elif job.cancel_at is not None and abs(now - job.cancel_at) > self.grace_seconds:
                     signal_worker(job, signal.SIGKILL)
-            # Count again: a worker that was asked to stop still occupies its slot.
+            # A worker that was asked to stop still occupies its slot.
             free = self.limit - len(jobs.running_on(host))
             for job in jobs.queued(max(free, 0)):
                 self._start(jobs, job, now)

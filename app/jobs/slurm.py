@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from analysis.errors import JobError, unknown_name
 from app.jobs.model import Job, JobState
@@ -102,7 +102,7 @@ class SlurmRunner:
         states = {}
         for job in batches:
             is_silent = now - (job.heartbeat_at or now) > self.silence_seconds
-            # Skip workers that report; query waiting jobs now and then.
+            # Workers that report need no query.
             if job.state is JobState.QUEUED or is_silent:
                 watcher = self._batch_job(job).watcher
                 state = watcher.get_state(job.batch, mode="force" if is_silent else "standard")
@@ -192,11 +192,7 @@ def _ended_job_columns(job: Job, state: str) -> dict[str, Any]:
     return {"state": end, "error": delete_partials(job, error) if was_running else error}
 
 
-class Runner(Protocol):
-    """Starts queued jobs, stops canceled ones, records the end of lost ones."""
-
-    def tick(self) -> None:
-        """Do what is due; idempotent, and safe from several processes at once."""
+Runner = LocalRunner | SlurmRunner
 
 
 def open_store(settings: Settings) -> JobStore:
@@ -206,7 +202,7 @@ def open_store(settings: Settings) -> JobStore:
 
 def runner_of(settings: Settings, store: JobStore, *, starts: bool = True) -> Runner:
     """The runner of an installation or server; without `starts`, it starts no job."""
-    if settings.slurm is None:
-        return LocalRunner(store) if starts else LocalRunner(store, limit=0)
-    runner = SlurmRunner(store, parse_options(settings.slurm))
+    runner: Runner = LocalRunner(store)
+    if settings.slurm is not None:
+        runner = SlurmRunner(store, parse_options(settings.slurm))
     return runner if starts else replace(runner, limit=0)

@@ -28,14 +28,13 @@ _TAIL_BYTES = 256 * 1024
 class JobStore:
     """The job table and its logs, safe for concurrent processes.
 
-    Table and logs are readable by their owner only: requests name paths and models. File
-    and folder are created if missing; logs are next to the table unless `log_dir` is
-    given. `shared`: several machines write to the table.
+    Both are created if missing and readable by their owner only, because requests name paths and
+    models. `shared`: several machines write to the table.
     """
 
-    def __init__(self, path: Path, log_dir: Path | None = None, *, shared: bool = False) -> None:
+    def __init__(self, path: Path, *, shared: bool = False) -> None:
         self.path = path.absolute()
-        self.log_dir = (log_dir or self.path.parent / "logs").absolute()
+        self.log_dir = self.path.parent / "logs"
         for folder in (self.path.parent, self.log_dir):
             # Keep the permissions of an existing folder.
             if not folder.is_dir():
@@ -106,11 +105,11 @@ class JobStore:
             return JobTable(connection).counts(kinds)
 
     def cancel(self, job_id: str, requested_by: str | None = None) -> Job:
-        """Ask a job to stop: at once while queued, else by SIGTERM to the worker and its children.
+        """Cancel a job: at once while queued, else by SIGTERM to the worker and its children.
 
-        A later `tick` kills a worker that does not stop. On another host the worker sees the
-        request at its next heartbeat; when it has been silent for long, its job ends here, or where
-        SLURM has it, at a `tick`. `requested_by` is None for one who may cancel everything.
+        A later `tick` kills a worker that does not stop. A worker on another host sees the request
+        at its next heartbeat; if it has been silent for long, its job ends here, or in SLURM at a
+        `tick`. `requested_by` is None for those who may cancel everything.
         """
         now = time.time()
         with self.transaction() as jobs:
@@ -125,14 +124,14 @@ class JobStore:
                 error = f"The worker on {job.host} no longer reported; its output was left there."
                 jobs.update(job.id, error=error, **ended)
             elif job.cancel_at is None:
-                # A second request must not restart the grace period.
+                # A repeated cancel must not restart the grace period.
                 jobs.update(job.id, cancel_at=now)
         if job.state is JobState.RUNNING:
             signal_worker(job, signal.SIGTERM)
         return self.get(job.id)
 
     def retry(self, job_id: str, requested_by: str | None = None) -> Job:
-        """Queue the same request again, owned by the requester; None: by the owner before."""
+        """Queue the same request again, owned by the requester (None: by the old owner)."""
         job = self.get(job_id)
         if not job.is_finished:
             raise JobError(f"Job {job.id} is {job.state}; only a finished job can be retried.")
@@ -174,11 +173,10 @@ class JobStore:
         return redact("\n".join(shown[-lines:]))
 
     def claim(self, job_id: str, batch: str = "") -> Job:
-        """The job that this process was started for, recorded in it if it is the SLURM job `batch`.
+        """The job that this worker was started for; of a SLURM job `batch`, record the worker.
 
-        A worker calls it first. It waits for the transaction of the runner that started it, and
-        fails when that one died before it could record the worker: then the job is still queued,
-        and another worker will do it.
+        Waits for the transaction of the runner that started it. Fails if that runner died before it
+        recorded the worker: the job is still queued then, for another worker.
         """
         with self.transaction() as jobs:
             job, now = _find(jobs, job_id), time.time()
@@ -212,7 +210,7 @@ class JobStore:
                 jobs.update(job.id, unit=redact(progress.unit), **values)
 
     def heartbeat(self, job_id: str, rss_peak: int) -> Job:
-        """Record that the worker lives; return the row, which tells whether to continue."""
+        """Record that the worker lives; the row says whether it should stop."""
         with self.transaction() as jobs:
             job = _find(jobs, job_id)
             if job.state is JobState.RUNNING:
@@ -230,7 +228,7 @@ class JobStore:
         """Record the end of a running job; ended jobs are unchanged."""
         values: dict[str, Any] = {"state": state, "error": redact(error)}
         if result is not None:
-            # The value is redacted as text; readers parse it again.
+            # Redacted as text; readers parse it again.
             values["result"] = redact(canonical_json(dict(result)))
         with self.transaction() as jobs:
             if _find(jobs, job_id).state is JobState.RUNNING:

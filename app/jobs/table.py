@@ -90,7 +90,7 @@ class JobTable:
         return self._select(condition, JobState.QUEUED, JobState.RUNNING)
 
     def running_on(self, host: str) -> tuple[Job, ...]:
-        """The jobs that a worker of `host` holds outside of SLURM, oldest first."""
+        """The jobs that workers on `host` hold outside SLURM, oldest first."""
         condition = "WHERE state = ? AND host = ? AND batch = '' ORDER BY seq"
         return self._select(condition, JobState.RUNNING, host)
 
@@ -107,12 +107,12 @@ def _of(kinds: Collection[str]) -> str:
 def create(path: Path, *, shared: bool = False) -> None:
     """Create the job table at `path` if missing.
 
-    `shared`: several machines write to it. The write-ahead log needs shared memory,
-    so the table then uses the slower rollback journal.
+    If several machines write to it (`shared`), it uses the slower rollback journal: a write-ahead
+    log needs shared memory.
     """
     with contextlib.suppress(FileExistsError):
-        # Never open an existing file here: closing it would drop the locks that another thread
-        # of this process holds on it through SQLite.
+        # Never open an existing file here: closing it would drop the SQLite locks that another
+        # thread of this process holds on it.
         path.touch(mode=0o600, exist_ok=False)
     with connect(path) as connection:
         # Read first: every page and command opens the table, mostly without writing.
@@ -145,7 +145,7 @@ def _version(connection: sqlite3.Connection) -> int:
 def connect(path: Path) -> Iterator[sqlite3.Connection]:
     """A connection for one operation: cheap, safe in any thread and after a fork."""
     try:
-        # mode=rw: a table that was deleted meanwhile is an error, not a new empty file.
+        # mode=rw: a table that was deleted is an error, not a new empty file.
         uri = f"{path.absolute().as_uri()}?mode=rw"
         connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
         with contextlib.closing(connection):
@@ -182,7 +182,7 @@ def _switch_journal(connection: sqlite3.Connection, mode: str) -> None:
 
 
 def canonical_json(value: object) -> str:
-    """The one JSON text of `value`: sorted keys, no spaces, ASCII."""
+    """The canonical JSON of `value`: sorted keys, no spaces, ASCII."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 

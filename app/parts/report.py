@@ -11,9 +11,8 @@ from app.charts.context import Context, call
 from app.charts.listing import CHARTS
 from app.frame.charts import download_button
 from app.frame.notes import show_command
-from app.report.contents import command_of, report_of
 from app.report.decision import decision_html, decision_of, pair_of
-from app.report.page import report_html
+from app.report.page import command_of, report_html, report_of
 from app.session.data import shown_model
 from app.session.plan_data import bytes_after
 from pruning.evaluate.quality import stored_losses

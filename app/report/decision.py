@@ -2,12 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
-
-from jinja2 import Environment, StrictUndefined
 
 from analysis.model import MoEModel
-from app.charts.chart import made_by
+from app.report.page import rendered
 from pruning.evaluate.quality import PlanLoss, RandomLoss, full_losses, loss_of, random_at
 from pruning.evaluate.record import AnswerRecord
 from pruning.plan import PruningPlan, fit_plan
@@ -47,7 +44,7 @@ class Decision:
     before: int  # bytes of all weights
     after: int  # bytes of the export
     verdict: str  # one or two sentences
-    rows: tuple[LossRow, ...]  # worst corpus first, then mean and worst; empty where unmeasured
+    rows: tuple[LossRow, ...]  # worst corpus first, then mean and worst; empty if unmeasured
     facts: Mapping[str, str]  # provenance, name -> value
     command: str  # command that makes the plan
     answers: AnswerPair | None = None
@@ -64,7 +61,7 @@ class Decision:
 
 
 def pair_of(records: Iterable[AnswerRecord], digest: str) -> AnswerPair | None:
-    """The newest answers of the original and the plan with this digest; None if there are none."""
+    """The newest answers of the original and the plan with this digest, if any."""
     found = [each for each in records if each.plan_digest == digest and len(each.answers) > 1]
     if not found:
         return None
@@ -158,13 +155,9 @@ def _facts(
 
 
 def decision_html(decision: Decision) -> str:
-    """The page as HTML: all values are escaped, nothing is fetched or run."""
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {"size": format_bytes, "short": _short}
-    text = files("app.report").joinpath("decision.html.jinja").read_text(encoding="utf-8")
-    return environment.from_string(text).render(page=decision, about=made_by())
+    """The page as HTML: values are escaped, nothing is fetched or run."""
+    filters = {"size": format_bytes, "short": _short}
+    return rendered("decision.html.jinja", filters, page=decision)
 
 
 def _short(text: str) -> str:

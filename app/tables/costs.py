@@ -36,7 +36,7 @@ def cost_rows(runs: Sequence[Run], identity: str) -> list[dict[str, Any]]:
     """One row per run with its cost; runs of the model with this identity first.
 
     Seconds, tokens per second and peak memory are of the machine that made the run; None if
-    unknown. `answers`: from the documents, or the model's own.
+    unknown. `answers` are given by the documents, or the model's own.
     """
     rows = []
     for run in runs:
@@ -67,8 +67,8 @@ def cost_rows(runs: Sequence[Run], identity: str) -> list[dict[str, Any]]:
 def needs_and_costs(routed: Run | None, weights: Run | None) -> list[dict[str, Any]]:
     """What each criterion reads ("yes" or ""), with `seconds` and `peak MiB` on this model.
 
-    arXiv:2603.18492, Tables 1 and 4. The cost is of the run that it reads: one run
-    serves all criteria of its kind. None if there is no such run.
+    As arXiv:2603.18492, Tables 1 and 4. The cost is that of the run, which serves all criteria of
+    its kind; None if there is none.
     """
     made = {
         "routed": routed.manifest.made if routed else {},

@@ -44,8 +44,7 @@ class Sources:
 def expert_means(stats: Mapping[str, ExpertStats], layer: int, expert: int) -> pd.DataFrame:
     """Table `number` with one column per corpus: tokens, their share, mean gates and mean norm.
 
-    Means are over the tokens routed to the expert, NaN if there are none. The share is of
-    the tokens routed in its layer.
+    Means are over the tokens routed to the expert, NaN if none; the share is of its layer's tokens.
     """
     columns = {}
     for corpus, each in stats.items():
@@ -87,11 +86,10 @@ def expert_ranks(sources: Sources, gate: Gate, place: tuple[int, int]) -> pd.Dat
 
 
 def rank_summary(ranks: pd.DataFrame, sparsity: Fraction) -> pd.DataFrame:
-    """Table `criterion`, `kept`, one column per corpus: a row per variant and other criterion.
+    """Table `criterion`, `kept` and the rank on each corpus: a row per variant and criterion.
 
-    `kept`: on how many corpora the expert is kept at this uniform sparsity, as "2 of 3".
-    A criterion that reads no corpus has the same rank on each; the variant (1, 0, 0), which
-    ranks nothing, has none.
+    `kept`: on how many corpora the expert is kept at this uniform sparsity, as "2 of 3". A
+    criterion that reads no corpus has one rank for all; the variant (1, 0, 0) has none.
     """
     texts = [name for name in dict.fromkeys(ranks["source"]) if name not in TEXTLESS]
     columns = texts or ["rank"]
@@ -105,17 +103,10 @@ def rank_summary(ranks: pd.DataFrame, sparsity: Fraction) -> pd.DataFrame:
             found = dict(zip(own["source"], own["rank"], strict=True))
             kept = f"{own['kept'].sum()} of {len(own)}"
         rows.append({"criterion": label, "kept": kept, **found})
-    rows.append({"criterion": _CONSTANT, "kept": "same score for all"})
+    rows.append({"criterion": unified(*CONSTANT).label, "kept": "same score for all"})
     table = pd.DataFrame(rows, columns=["criterion", "kept", *columns])
     table = table.astype(dict.fromkeys(columns, "Int64")).set_index("criterion")
-    order = [label for label in dict.fromkeys(_labels()) if label in table.index]
-    return table.loc[order].reset_index()
-
-
-_CONSTANT = unified(*CONSTANT).label
-
-
-def _labels() -> list[str]:
-    """The variants in the order of their exponents, then the other criteria."""
+    # The variants in the order of their exponents, then the other criteria.
     variants = [unified(*each) for each in sorted((*RANKABLE, CONSTANT))]
-    return [each.label for each in (*variants, *CRITERIA.values())]
+    labels = dict.fromkeys(each.label for each in (*variants, *CRITERIA.values()))
+    return table.loc[[label for label in labels if label in table.index]].reset_index()

@@ -36,11 +36,6 @@ class QualityReading:
         return sum(row.loss < row.random for row in self.rows)
 
 
-def _bare(corpus: str) -> str:
-    """A corpus without its weight in a blend."""
-    return corpus.rpartition(":")[0] or corpus
-
-
 def read_losses(purpose: Purpose, losses: Sequence[PlanLoss], share: float) -> QualityReading:
     """Compare the recommended criteria with Random at one sparsity.
 
@@ -57,7 +52,9 @@ def read_losses(purpose: Purpose, losses: Sequence[PlanLoss], share: float) -> Q
         kind = (facts.granularity, facts.schedule)
         is_meant = facts.criterion in ADVICE[purpose].criteria and kind == _KIND
         is_share = abs((facts.removed or 0) - share) < _SAME_SHARE
-        own = [name for name in map(_bare, facts.corpora) if name in each.change]
+        # Without their weights in a blend.
+        bare = [name.rpartition(":")[0] or name for name in facts.corpora]
+        own = [name for name in bare if name in each.change]
         corpora = tuple(each.change) if is_agnostic else own
         if measured and is_meant and is_share and corpora:
             sides = (fmean(side[name] for name in corpora) for side in (each.change, chance.change))

@@ -14,8 +14,7 @@ from analysis.model import load_model_index
 from analysis.stats.store import SHIPPED_STATS, StatsStore
 from app.charts.context import call, context_of
 from app.charts.listing import CHARTS
-from app.report.contents import report_of, views_of
-from app.report.page import report_html
+from app.report.page import report_html, report_of, views_of
 from pruning.planning.comparing import compare_request
 
 PAGES = ("explore", "compare", "export")

@@ -14,9 +14,8 @@ from analysis.model import load_model_index
 from analysis.stats.store import SHIPPED_STATS, StatsStore
 from app.charts.context import context_of
 from app.frame.tour import STEPS
-from app.report.contents import report_of, views_of
 from app.report.decision import AnswerPair, Decision, LossRow, decision_html
-from app.report.page import report_html
+from app.report.page import report_html, report_of, views_of
 from pruning.planning.comparing import compare_request
 
 pytestmark = pytest.mark.e2e
