@@ -108,13 +108,6 @@ def test_what_is_taken_in_is_shown_alone(works, moeprune, here):
         assert f"{words[0]} says what is run, and --import runs nothing" in outcome.err
 
 
-def test_tasks_that_run_code_are_refused_before_anything_is_loaded(moeprune):
-    outcome = moeprune("benchmark", "demo", "--tasks", "arc_easy,humaneval_plus")
-    assert outcome.code == 1
-    assert "humaneval_plus runs code that the model writes" in outcome.err
-    assert len(outcome.err.splitlines()) == 1
-
-
 def test_every_task_that_the_harness_marks_as_running_code_is_known():
     # One folder of the harness holds the tasks of a name; some of their files include another's.
     root = Path(find_spec("lm_eval").origin).parent / "tasks"
@@ -125,36 +118,6 @@ def test_every_task_that_the_harness_marks_as_running_code_is_known():
     }
     assert "humaneval" in marked
     assert [folder for folder in sorted(marked) if not folder.startswith(RUNS_CODE)] == []
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--limit", "0"), "--limit: give more than 0"),
-        (("--limit", "1.5"), "--limit: give a whole number of questions"),
-        (("--num-fewshot", "-1"), "--num-fewshot: give 0 or more"),
-        (("--candidate", "x"), "--candidate goes with --import"),
-        (("--source", "demo"), "is no export; --source goes with one"),
-    ],
-)
-def test_bad_input_is_one_line(moeprune, words, message):
-    outcome = moeprune("benchmark", "demo", *words)
-    assert outcome.code == 1
-    assert message in outcome.err
-    assert len(outcome.err.splitlines()) == 1
-
-
-def test_other_models_name_their_benchmarks(moeprune, tiny):
-    outcome = moeprune("benchmark", tiny)
-    assert outcome.code == 1
-    assert "Name the benchmarks, such as --tasks" in outcome.err
-
-
-def test_without_the_harness_it_says_what_to_install(moeprune, monkeypatch):
-    monkeypatch.setattr("pruning.tasks.benchmark.find_spec", lambda name: None)
-    outcome = moeprune("benchmark", "demo")
-    assert outcome.code == 1
-    assert "pip install 'moe-prune-studio[eval]'" in outcome.err
 
 
 @pytest.mark.slow

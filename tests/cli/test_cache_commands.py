@@ -96,10 +96,6 @@ def job(store):
     return job
 
 
-def test_list_of_nothing(works):
-    assert works("jobs", "list") == "No jobs.\n"
-
-
 def test_list_shows_kind_state_and_title(works, job):
     row = next(line for line in works("jobs", "list").splitlines() if job.id in line)
     assert [cell.strip() for cell in row.split("│")] == [job.id, "export", "canceled", "0%", "half"]

@@ -94,29 +94,6 @@ def test_rows_of_token_ids_are_cut_only_where_it_was_asked_for(works, here):
         assert f": {tokens} tokens of ids.jsonl ({900 - tokens} read and dropped), " in said
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--corpus", "demo-math:3"), "has a weight, but each corpus is calibrated in full"),
-        (("--corpus", "demo-math", "--packing", "tight"), "packing: choose 'auto'"),
-        (("--corpus", "demo-math", "--select", "kmeans"), "belong together"),
-        (("--corpus", "demo-math", "--clusters", "3"), "belong together"),
-        (("--corpus", "a.txt", "--count", "response"), "which has no responses"),
-        (("--corpus", "demo-math", "--truncate", "tail"), "are not truncated"),
-        (("--corpus", "demo-math", "--tokens", "10"), "less than one sequence"),
-        (("--corpus", "c4=nowhere"), "The copy nowhere of c4 does not exist"),
-        (("--corpus", "hub:cats"), "names no dataset; write hub:owner/name"),
-    ],
-)
-def test_what_is_refused_is_refused_in_one_line(moeprune, here, options, words):
-    (here / "a.txt").write_text("A cat.")
-    outcome = moeprune("calibrate", "demo", *options, "--stats-dir", "kept")
-    assert (outcome.code, outcome.out) == (1, "")
-    assert outcome.err.startswith("error: ")
-    assert words in " ".join(outcome.err.split())
-    assert not (here / "kept").exists()
-
-
 ROWS = [
     {"input_ids": [5, 6, 7, 8, 9], "labels": [-100, -100, -100, 8, 9]},
     {"input_ids": [10, 11, 12, 13], "labels": [-100, -100, 12, 13]},

@@ -91,37 +91,6 @@ def test_documents_that_calibration_read_are_not_evaluated_on(works, tiny, corpo
     assert "calibration may have read some of these documents" in printed
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--measures", "esp"), "Unknown measure 'esp'. Did you mean 'esap'?"),
-        (("--samples", "0"), "--samples: give 1 or more"),
-        (("--count", "answers"), "--count: choose 'auto', 'all' or 'response'"),
-        (("--offload-folder", "x"), "need --device-map auto"),
-        (("-o", "no/such/result.json"), "folder of no/such/result.json does not exist"),
-        (("--dtype", "int8"), "--dtype: choose 'auto', 'float32'"),
-        (
-            ("--stream-layers", "--device-map", "auto"),
-            "choose one of --device-map, --stream-layers",
-        ),
-        (("--stream-layers", "--measures", "esap,spec-dec"), "spec-dec decodes with the whole"),
-    ],
-)
-def test_bad_input_is_one_line_and_writes_nothing(moeprune, tiny, corpora, here, words, message):
-    outcome = moeprune("evaluate", tiny, "--corpus", corpora[0], *words)
-    assert outcome.code == 1
-    assert message in outcome.err
-    assert len(outcome.err.strip().splitlines()) == 1
-    assert not (here / "result.json").exists()
-
-
-def test_tokens_of_another_model_are_refused(moeprune, tiny, here):
-    (here / "far.jsonl").write_text(json.dumps({"input_ids": [5, 6, 9999]}) + "\n")
-    outcome = moeprune("evaluate", tiny, "--corpus", "far.jsonl")
-    assert outcome.code == 1
-    assert "has the token id 9999, but tiny has 96 tokens" in outcome.err
-
-
 def test_a_plan_of_another_model_is_refused(moeprune, other, corpora, plan):
     outcome = moeprune("evaluate", other, "--plan", plan, "--corpus", corpora[0])
     assert outcome.code == 1
@@ -210,21 +179,3 @@ def test_neurons_are_swept_too_and_save_flops(works, tiny, corpora, here):
     assert cut["expert_flops"] == pytest.approx(0.75 * whole["expert_flops"])
     assert cut["removed"] == pytest.approx(0.25)
     assert cut["mean"] < 1
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (("--criterion", "reep"), "Did you mean 'reap'"),
-        (("--sparsity", "150%"), "150%"),
-        (("-o", "sweep.txt"), "no known ending; use .csv or .parquet"),
-        (("--against", "byte"), "--against: choose 'removed', 'bytes'"),
-        (("--criterion", "neuron-norms"), "add --granularity atomic"),
-        (("--schedule", "file"), "cannot be swept"),
-    ],
-)
-def test_a_bad_sweep_is_one_line_and_writes_nothing(moeprune, words, here, changes, message):
-    outcome = moeprune(*words, *changes)
-    assert outcome.code == 1
-    assert message in outcome.err
-    assert list(here.iterdir()) == []

@@ -7,6 +7,7 @@ import shlex
 import sys
 
 import pytest
+from folder_tree import tree
 
 from analysis.errors import UserError
 from pruning import Model
@@ -34,10 +35,20 @@ FILES = {
     "none.yaml": RECIPE.partition("budget")[0],
     "place.yaml": RECIPE + "calibrate: {tokens: 64}\n",
     "number.yaml": RECIPE + "tokens: many\n",
+    "no-token.jsonl": '{"input_ids": []}\n',
+    "far.jsonl": '{"input_ids": [4, 96]}\n',
+    "prose.txt": "Some text.\n",
     "plan-as-recipe.json": '{"model": {"name": "demo", "identity": ""}, "kept": {}}',
 }
 PLAN = "plan demo --criterion reap --corpus demo-code --sparsity 50%"
 HALF = "demo --criterion reap --corpus demo-code --sparsity 50%"
+# Layers 0, 2, 3 of 6 experts, top-2, with statistics of two corpora and of the weights.
+TINY = "plan {tiny} --stats-dir {stats} --criterion reap --corpus {red}"
+RANKED = "plan {tiny} --stats-dir {stats} --sparsity 0.5 --criterion reap"
+NEURONS = "plan demo --granularity atomic --criterion neuron-norms"
+LEARN = "calibrate demo --corpus demo-math"
+SWEEP = "sweep {tiny} --corpus {red} --criterion aimer --sparsity 50%"
+CACHE = "--stats-dir {stats}"
 # The command -> what its answer says.
 MISTAKES = {
     # Names
@@ -165,6 +176,150 @@ MISTAKES = {
     "benchmark demo --import nope.json": ["--import: ", "'nope.json' does not exist"],
     "benchmark demo --import text.json": ["text.json is no JSON", "lm-evaluation-harness"],
     "runs merge demo-demo-code": ["at least two"],
+    # Budgets and constraints of a small model
+    f"{TINY} --remove 13": ["at most 12 (66.67%) can go"],
+    f"{TINY} --remove 18": ["give a number from 0 to 17"],
+    f"{TINY} --remove -1": ["remove: "],
+    f"{TINY} --target-gib 0.00001": ["the smallest target that works is 53.69KiB"],
+    f"{TINY} --target-gib 1": ["Nothing would be removed: "],
+    f"{TINY} --target-size 1e9": ["and the target is 1e9 GiB"],
+    f"{TINY} --target-gib much": ["is no number of GiB"],
+    f"{TINY} --shrink 95%": ["the largest share that works is 5"],
+    f"{TINY} --shrink 40% --pin 0:0-4 --drop 2:0,1": [
+        "layer 0 keeps at least 5, layer 2 at most 4"
+    ],
+    f"{TINY} --sparsity 50% --uneven": ["--uneven goes with --shrink, --target-size or --params"],
+    f"{TINY} --sparsity 50% --schedule file": ["belong together"],
+    f"{TINY} --sparsity 50% --schedule global --multiple-of 2": [
+        "nearest: 8 (--remove 8) or 10 (",
+    ],
+    f"{TINY} --sparsity 50% --multiple-of 2": [
+        "nearest: 2 (66.67% sparsity) or 4 (33.34% sparsity)",
+    ],
+    f"{TINY} --sparsity 50% --protect 1": ["layer 1, which has no routed experts"],
+    f"{TINY} --sparsity 50% --set 0=4 --lock 1": ["layer 1, which has no routed experts"],
+    f"{TINY} --sparsity 50% --drop 0:0-4": ["at most 1 can stay; drop at most 4"],
+    f"{TINY} --sparsity 50% --layer-set 0=1": ["nearest: 2"],
+    f"{TINY} --sparsity 50% --floor 4": ["layers are to keep 4 to 6; nearest: 4 (33.34%"],
+    f"{TINY} --sparsity 50% --floor -1": ["floor: "],
+    f"{TINY} --remove 7 --floor 4 --schedule global": ["at most 6 (33.34%) can go"],
+    f"{TINY} --sparsity 83.4%": ["at most 66.67% of them can go"],
+    f"{TINY} --schedule measured --sparsity 50%": ["was not measured yet"],
+    f"{TINY} --remove 3 --target-gib 1": ["Give one budget"],
+    # Which statistics rank
+    f"{RANKED} --corpus grey": ["grey"],
+    RANKED: ["choose with --corpus"],
+    f"{RANKED} --run nothing": ["'nothing' is unknown"],
+    f"{RANKED} --run other-": ["statistics of another model"],
+    f"{RANKED} --run tiny-": ["is not unique"],
+    f"{RANKED} --run tiny-weights": ["weight statistics"],
+    "plan {tiny} --criterion reap --sparsity 0.5": ["moeprune calibrate"],
+    f"overlap {{other}} --sparsity 0.5 {CACHE}": ["at least two corpora and has only red"],
+    f"overlap {{tiny}} --criterion aimer --sparsity 0.5 {CACHE}": ["reads no corpus"],
+    f"runs verify tiny- {CACHE}": ["is not unique"],
+    f"runs merge tiny-red tiny-red {CACHE}": ["use them once"],
+    f"runs merge tiny-red other- {CACHE}": ["different models"],
+    f"runs merge tiny-red tiny-weights {CACHE}": ["Only calibration runs can be added"],
+    "runs remove demo-weights --yes": ["ships with the program"],
+    # Neurons
+    NEURONS: ["needs --shrink, --sparsity"],
+    f"{NEURONS} --sparsity 0.5 --atom-scope row": ["row"],
+    f"{NEURONS} --sparsity 0.5 --schedule late": ["--schedule is for plans of whole experts"],
+    f"{NEURONS} --sparsity 0.5 --corpus demo-math": ["leave --corpus and --run out"],
+    f"{NEURONS} --sparsity 0.5 --atom-scope global --criterion camera-p": [
+        "does not compare neurons of different layers; use --atom-scope layer or expert",
+    ],
+    f"{NEURONS} --kept-atoms no-such-file.json": ["cannot be read"],
+    f"{NEURONS} --remove 100000": ["at most 12288 (--remove 12288) can go"],
+    f"{NEURONS} --remove 12 --multiple-of 8": ["8 at a time here; nearest: 8 (0.0651042%) or 16"],
+    f"{NEURONS} --sparsity 90% --floor 16": ["at most 9216 (75%) can go"],
+    f"{NEURONS} --sparsity 50% --drop 0:0-29": ["drop at most 28"],
+    f"{NEURONS} --sparsity 50% --multiple-of 65": ["the largest multiple that works is 64"],
+    f"{NEURONS} --sparsity 50% --set 0=4": ["--set is for plans of whole experts"],
+    f"{NEURONS} --sparsity 50% --remove 3": ["not several of them"],
+    f"{NEURONS} --target-gib 0.001": ["the smallest target that works is 2."],
+    f"{NEURONS} --shrink 99%": ["the largest share that works is 7"],
+    f"{NEURONS} --shrink 20% --uneven": ["--uneven is for plans of whole experts"],
+    f"{NEURONS} --params-share 90%": ["the largest share that works is 87.35%"],
+    f"{NEURONS} --kept-atoms a.json --pin 0:1": ["says all that stays; leave --pin out"],
+    f"{NEURONS} --kept-atoms a.json --sparsity 50%": ["says all that stays; leave a budget out"],
+    f"{PLAN} --atom-scope layer": ["is for plans of neurons"],
+    "export demo out --plan nope.json --width-mode wide": ["--width-mode: choose "],
+    "export demo out --plan nope.json --max-shard-size much": ["'much' is not understood"],
+    # Calibration
+    "calibrate {tiny} --corpus no-token.jsonl": ["no token"],
+    "calibrate {tiny} --corpus far.jsonl": ["token id 96"],
+    "calibrate {tiny} --corpus prose.txt": ["no readable tokenizer"],
+    "calibrate {tiny} --corpus {red} --corpus demo-moth": ["Did you mean 'demo-math'?"],
+    "calibrate {tiny} --corpus {red} --corpus absent.jsonl": ["absent.jsonl does not exist"],
+    "calibrate {tiny} --corpus {red} --corpus fields.jsonl": ["line 1 has the fields txt"],
+    "calibrate {tiny} --corpus {red} --packing pack --attention flash_attention_2 --dry-run": [
+        "cannot be packed with the attention flash_attention_2; choose one of eager",
+    ],
+    f"{LEARN} --tokens 100": ["less than one sequence of 256"],
+    f"{LEARN} --batch-size 0": ["--batch-size: "],
+    f"{LEARN} --device-map auto --max-memory cpu=lots": [
+        "--max-memory: write DEVICE=SIZE, as 0=20GiB or cpu=8GiB (got 'cpu=lots')",
+    ],
+    f'{LEARN} --groups " ,"': ["--groups: name one of routed, router, damage, gradient, dense"],
+    f"{LEARN} --select kmeans": ["--select kmeans and --clusters K belong together"],
+    f"{LEARN} --clusters 3": ["belong together"],
+    f"{LEARN} --packing tight": ["packing: choose 'auto'"],
+    f"{LEARN} --truncate tail": ["are not truncated"],
+    f"{LEARN} --groups routed,gradient --stream-layers": ["leave out --stream-layers"],
+    f"{LEARN} --checkpoint-activations": ["--groups routed,gradient"],
+    "calibrate demo --corpus prose.txt --count response": ["which has no responses"],
+    "calibrate demo --corpus c4=nowhere": ["The copy nowhere of c4 does not exist"],
+    "calibrate demo --corpus hub:cats": ["names no dataset; write hub:owner/name"],
+    # Evaluation
+    "evaluate {tiny} --corpus {red} --count answers": ["--count: choose 'auto', 'all' or"],
+    "evaluate {tiny} --corpus {red} --offload-folder x": ["need --device-map auto"],
+    "evaluate {tiny} --corpus {red} --stream-layers --device-map auto": [
+        "choose one of --device-map, --stream-layers",
+    ],
+    "evaluate {tiny} --corpus {red} --stream-layers --measures esap,spec-dec": [
+        "spec-dec decodes with the whole",
+    ],
+    "evaluate {tiny} --corpus far.jsonl": ["has the token id 96, but tiny has 96 tokens"],
+    f"{SWEEP} --against byte": ["--against: choose 'removed', 'bytes'"],
+    f"{SWEEP} --criterion neuron-norms": ["add --granularity atomic"],
+    f"{SWEEP} --schedule file": ["cannot be swept"],
+    "variance {tiny} --corpus {red} --criterion reap": ["--criterion and --sparsity belong"],
+    "bins {tiny} --corpus {red} --criterion random --bins 1": ["--bins: give 2 or more"],
+    "bins {tiny} --corpus {red} --criterion neuron-norms": ["add --granularity atomic"],
+    "bins {tiny} --corpus {red} --criterion random --order score": ["--order: choose 'saliency'"],
+    "bins {tiny} --corpus {red} --criterion camera-p --granularity atomic --scope global": [
+        "camera-p does not compare neurons of different layers; use --scope layer",
+    ],
+    "bins {tiny} --corpus {red} --criterion random -o bins.txt": ["use .csv or .parquet"],
+    "ask {tiny} --prompt Hello": ["has no readable tokenizer"],
+    "ask demo --prompt Hello --offload-folder x": ["--offload-folder needs --device-map auto"],
+    "sensitivity {tiny} --criterion random --corpus x.txt --refine 2": ["name their --sparsity"],
+    "sensitivity {tiny} --criterion random --corpus x.txt --levels 1": ["--levels"],
+    "benchmark demo --limit 0": ["--limit: give more than 0"],
+    "benchmark demo --limit 1.5": ["--limit: give a whole number of questions"],
+    "benchmark demo --num-fewshot -1": ["--num-fewshot: give 0 or more"],
+    "benchmark demo --candidate x": ["--candidate goes with --import"],
+    "benchmark demo --source demo": ["is no export; --source goes with one"],
+    "benchmark demo --tasks arc_easy,humaneval_plus": ["humaneval_plus runs code that the model"],
+    "benchmark {tiny}": ["Name the benchmarks, such as --tasks"],
+    # Figures
+    "plot sizes demo": ["choose with --corpus"],
+    "plot overlap demo --criterion aimer": ["AIMER reads no corpus"],
+    "plot coverage demo --criterion aimer": ["AIMER reads no corpus"],
+    "plot overlap-map demo --sparsity 1%": ["removes no expert"],
+    "plot separation demo --criterion reap --corpus demo-code --sparsity 0": ["removes no expert"],
+    "plot winner-map unified-table-9": ["Unknown table of a paper 'unified-table-9'"],
+    "plot capability unified-table-5 --block x": ["Unknown block of unified-table-5 'x'"],
+    "plot search demo --criterion man": ["is by man; known: ean, frequency, reap, seer."],
+    "plot search demo --criterion reap --sparsity 25%": ["no search that removes 48 experts"],
+    f"plot overlap-map {{other}} {CACHE}": ["other has 1. Calibrate on another"],
+    f"plot evaluation-curves {{other}} {CACHE}": [
+        "other has no evaluations yet; make some with `moeprune evaluate`.",
+    ],
+    f"plot own-winner-map {{other}} {CACHE}": ["other has no evaluations yet"],
+    "report demo --view overlap --sparsity 1%": ["Nothing can be drawn.", "removes no expert"],
+    "app --models-root nowhere": ["nowhere is not a directory"],
 }
 
 
@@ -177,13 +332,14 @@ def files(here, monkeypatch):
     return here
 
 
-def test_the_table_is_long_enough():
-    assert len(MISTAKES) >= 100
-
-
 @pytest.mark.parametrize("words", MISTAKES)
-def test_a_mistake_gets_one_line_that_says_what_works(refused, files, words):
-    message = refused(*shlex.split(words), codes=(1, 2))
+def test_a_mistake_gets_one_line_that_says_what_works(
+    refused, files, words, tiny, other, corpora, stats
+):
+    places = {"tiny": tiny, "other": other, "red": corpora[0], "stats": stats}
+    before = tree(stats)
+    message = refused(*shlex.split(words.format(**places)), codes=(1, 2))
+    assert tree(stats) == before
     for part in MISTAKES[words]:
         assert part in message
 

@@ -51,51 +51,6 @@ def test_a_file_gives_the_schedule_and_a_plan_is_one(make, here):
     assert counts(plan) == [4, 3, 6]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--remove 13", "at most 12 (66.67%) can go"),
-        ("--remove 18", "give a number from 0 to 17"),
-        ("--remove -1", "remove: "),
-        ("--target-gib 0.00001", "the smallest target that works is 53.69KiB"),
-        ("--target-gib 1", "Nothing would be removed: "),
-        ("--target-size 1e9", "and the target is 1e9 GiB"),
-        ("--shrink 95%", "the largest share that works is 5"),
-        ("--sparsity 50% --uneven", "--uneven goes with --shrink, --target-size or --params"),
-        ("--shrink 40% --pin 0:0-4 --drop 2:0,1", "layer 0 keeps at least 5, layer 2 at most 4"),
-        ("--target-gib much", "is no number of GiB"),
-        ("--sparsity 50% --schedule glob", "Did you mean 'global'?"),
-        ("--sparsity 50% --schedule file", "belong together"),
-        ("--schedule-file no.json", "cannot be read: No such file"),
-        ("--sparsity 50% --schedule global --multiple-of 2", "nearest: 8 (--remove 8) or 10 ("),
-        ("--sparsity 50% --multiple-of 2", "nearest: 2 (66.67% sparsity) or 4 (33.34% sparsity)"),
-        ("--sparsity 50% --protect 1", "layer 1, which has no routed experts"),
-        ("--sparsity 50% --pin 3", "write LAYER:EXPERTS"),
-        ("--sparsity 50% --drop 0:0-4", "at most 1 can stay; drop at most 4"),
-        ("--sparsity 50% --layer-set 0=1", "nearest: 2"),
-        ("--sparsity 50% --floor 4", "layers are to keep 4 to 6; nearest: 4 (33.34% sparsity)"),
-        ("--remove 7 --floor 4 --schedule global", "at most 6 (33.34%) can go"),
-        ("--sparsity 50% --set 0=4 --lock 1", "layer 1, which has no routed experts"),
-        ("--sparsity 50% --floor -1", "floor: "),
-    ],
-)
-def test_what_cannot_be_done_is_one_line(moeprune, tiny, stats, corpora, words, message):
-    outcome = moeprune(
-        *("plan", tiny, "--criterion", "reap", f"--corpus={corpora[0]}", *words.split()),
-        *("--stats-dir", stats),
-    )
-    assert outcome.code == 1
-    (line,) = outcome.err.strip().splitlines()
-    assert message in line
-
-
-@pytest.mark.parametrize("words", ["", "--sparsity 50% --remove 3", "--remove 3 --target-gib 1"])
-def test_one_budget_is_given(moeprune, tiny, words):
-    outcome = moeprune("plan", tiny, "--criterion", "aimer", *words.split())
-    assert outcome.code == 1
-    assert "Give one budget" in outcome.err
-
-
 def test_diff_and_show(make, works, moeprune, tiny, other, here):
     make("--sparsity 50%", name="a.json")
     make("--sparsity 50% --pin 0:5 --drop 0:0", corpus=1, name="b.json")

@@ -55,22 +55,6 @@ def test_variance_of_criteria_is_kept_and_not_measured_again(
     assert VarianceStore([stats]).records() == kept
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--criterion", "reap"), "--criterion and --sparsity belong together"),
-        (("--criterion", "rep", "--sparsity", "50%"), "Did you mean 'reap'"),
-        (("--criterion", "reap", "--sparsity", "2"), "2"),
-        (("-o", "variance.txt"), "use .csv or .parquet"),
-    ],
-)
-def test_bad_input_to_variance_is_one_line(moeprune, tiny, corpora, here, words, message):
-    outcome = moeprune("variance", tiny, "--corpus", corpora[0], *words)
-    assert (outcome.code, outcome.err.strip().count("\n")) == (1, 0)
-    assert message in outcome.err
-    assert list(here.iterdir()) == []
-
-
 def test_bins_of_experts_and_of_neurons(works, tiny, corpora, stats, here):
     text = ("--corpus", corpora[1], "--seq-len", "9", "--stats-dir", stats)
     words = ("--criterion", "reap", "--calibrated-on", corpora[0], "--bins", "3")
@@ -103,27 +87,6 @@ def test_bins_are_kept_and_not_measured_again(works, tiny, corpora, stats, here,
     assert (here / "again.csv").read_bytes() == (here / "bins.csv").read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--criterion", "rep"), "Did you mean 'reap'"),
-        (("--criterion", "random", "--bins", "1"), "--bins: give 2 or more"),
-        (("--criterion", "neuron-norms"), "add --granularity atomic"),
-        (("--criterion", "random", "--order", "score"), "--order: choose 'saliency' or"),
-        (
-            ("--criterion", "camera-p", "--granularity", "atomic", "--scope", "global"),
-            "camera-p does not compare neurons of different layers; use --scope layer",
-        ),
-        (("--criterion", "random", "-o", "bins.txt"), "use .csv or .parquet"),
-    ],
-)
-def test_bad_input_to_bins_is_one_line(moeprune, tiny, corpora, here, words, message):
-    outcome = moeprune("bins", tiny, "--corpus", corpora[0], *words)
-    assert outcome.code == 1
-    assert message in outcome.err
-    assert list(here.iterdir()) == []
-
-
 def test_answers_stand_side_by_side(works, here):
     plan = plan_of(works, "demo", SHIPPED_STATS, "demo-code")
     printed = works(
@@ -133,18 +96,3 @@ def test_answers_stand_side_by_side(works, here):
     # The demo was trained on such problems; pruned for code it has forgotten them.
     assert "Subtract 3: 4 * x = 23 - 3 = 20" in printed
     assert "plan.json: the first 0 of 24 tokens as the original model" in printed
-
-
-def test_a_model_without_a_tokenizer_or_a_prompt_is_refused(moeprune, tiny):
-    outcome = moeprune("ask", tiny, "--prompt", "Hello")
-    assert outcome.code == 1
-    assert "has no readable tokenizer" in outcome.err
-    outcome = moeprune("ask", "demo", "--prompt", "")
-    assert (outcome.code, "--prompt" in outcome.err) == (1, True)
-
-
-def test_a_folder_for_weights_that_are_not_spread_is_refused(moeprune, here):
-    outcome = moeprune("ask", "demo", "--prompt", "Hello", "--offload-folder", "x")
-    assert outcome.code == 1
-    assert "--offload-folder needs --device-map auto" in outcome.err
-    assert list(here.iterdir()) == []

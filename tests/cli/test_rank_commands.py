@@ -223,21 +223,6 @@ def test_texts_beside_each_other(works, here):
     assert np.isclose(share, pairs["demo-code", "demo-math"])
 
 
-def test_an_unknown_second_criterion_is_one_line(moeprune):
-    outcome = moeprune(
-        *("compare", "demo", "--criterion", "man", "--corpus", "demo-math", "--sparsity", "50%"),
-        *("--with-criterion", "mann"),
-    )
-    assert outcome.code == 1
-    assert "Did you mean 'man'" in outcome.err
-
-
-def test_plan_is_the_same_bytes_each_time(command):
-    words = ("--criterion", "man", "--sparsity", "50%")
-    first = command("plan", "a.json", *words, corpus=0).read_bytes()
-    assert command("plan", "b.json", *words, corpus=0).read_bytes() == first
-
-
 def test_plan_by_run_id_equals_plan_by_corpus(works, command, tiny, stats, run_ids, here):
     by_corpus = command("plan", "a.json", "--criterion", "man", "--sparsity", "0.5", corpus=0)
     run = ("--run", run_ids["tiny", "red"])

@@ -186,23 +186,6 @@ def test_a_search_can_begin_with_what_was_measured(recipe, works, here, corpora)
     assert log.read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("plan", "--schedule", "measured", "--sparsity", "50%"), "was not measured yet"),
-        (("plan", "--cost", "kl", "--sparsity", "50%"), "--cost is for --schedule measured"),
-        (("sensitivity", "--corpus", "x.txt", "--refine", "2"), "name their --sparsity"),
-        (("sensitivity", "--corpus", "x.txt", "--levels", "1"), "--levels"),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_is_said_in_one_line(moeprune, tiny, here, words, said):
-    command, *others = words
-    outcome = moeprune(command, tiny, "--criterion", "random", *others, "--stats-dir", here)
-    assert outcome.code in (1, 2)
-    assert said in " ".join(outcome.err.split())
-
-
 def test_streamed_layers_measure_the_same_and_leave_nothing_else(measure, tiny, stats, here):
     words = ("--criterion", "random", "--sparsity", "50%", "--refine", "1", "--dtype", "float32")
     shutil.rmtree(stats / "sensitivity", ignore_errors=True)  # what other tests measured

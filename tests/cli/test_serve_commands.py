@@ -95,7 +95,7 @@ def test_ctrl_c_keeps_the_work_and_the_same_command_goes_on(request_in, tmp_path
     with pytest.raises(SystemExit) as stopped:
         follow(interrupted(calibrate_run(request_in("kept")), after=4))
     assert stopped.value.code == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "run the same command to resume" in capsys.readouterr().err
     assert StatsStore(tmp_path / "kept").runs() == []
     (state,) = (tmp_path / "kept").glob("*.partial/state.safetensors")
     assert state.stat().st_size > 0
