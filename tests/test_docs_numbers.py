@@ -19,8 +19,7 @@ from analysis.model import load_model_index
 from analysis.ranking.experts import rank_experts
 from analysis.stats.choose import CorpusWeight, choose_stats
 from analysis.stats.store import SHIPPED_STATS, StatsStore
-from pruning.evaluate.by_sample import choose_best
-from pruning.evaluate.quality import candidates_at, losses_at, plan_losses
+from pruning.evaluate.quality import candidates_at, choose_best, losses_at, plan_losses
 from pruning.evaluate.record import EvaluationStore
 from pruning.outline import outline_model
 from pruning.plan import PruningPlan, model_ref, select_experts

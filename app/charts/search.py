@@ -15,8 +15,7 @@ from app.charts.names import criterion_label
 from app.charts.theme import ink, muted, paper, plain, primary, series_color, themed
 from app.charts.traces import note, series
 from pruning.budget import sparsity_budget
-from pruning.evaluate.by_sample import unseen
-from pruning.evaluate.quality import PlanLoss, loss_of, stored_losses
+from pruning.evaluate.quality import PlanLoss, loss_of, stored_losses, unseen
 from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.result import MEASURES
 from pruning.plan import fit_plan

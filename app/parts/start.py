@@ -27,8 +27,14 @@ from app.session.data import calibration_corpora, corpus_label, losses_of, recor
 from app.session.job_queue import own_model
 from app.session.plan_data import bytes_after
 from app.tables.costs import SHOWN_COSTS, cost_rows
-from pruning.evaluate.by_sample import ChosenPlan, choose_best
-from pruning.evaluate.quality import PlanLoss, RandomLoss, is_random, losses_at
+from pruning.evaluate.quality import (
+    ChosenPlan,
+    PlanLoss,
+    RandomLoss,
+    choose_best,
+    is_random,
+    losses_at,
+)
 from pruning.evaluate.record import AnswerStore
 from pruning.planning.make import CurrentPlan
 from pruning.planning.searches import duration_text

@@ -9,8 +9,7 @@ from analysis.model import MoEModel
 from app.charts.context import BLEND
 from app.session.data import losses_of, routed_runs
 from app.session.state import DEFAULTS, apply_exponents
-from pruning.evaluate.by_sample import choose_best
-from pruning.evaluate.quality import PlanLoss, losses_at
+from pruning.evaluate.quality import PlanLoss, choose_best, losses_at
 from pruning.planning.choice import schedule_label
 from pruning.schedules import SCHEDULES
 

@@ -17,8 +17,7 @@ from analysis.model import MoEModel
 from pruning.allocation import Removed
 from pruning.budget import count_budget
 from pruning.constraints import Room
-from pruning.evaluate.by_sample import interval_of
-from pruning.evaluate.quality import stored_losses
+from pruning.evaluate.quality import interval_of, stored_losses
 from pruning.evaluate.record import EvaluationStore
 from pruning.plan import PruningPlan
 from pruning.planning.measured import order_of

@@ -54,8 +54,7 @@ from app.session.uploads import uploaded_text
 from pruning.evaluate.benchmarks.imports import read_results
 from pruning.evaluate.benchmarks.record import BenchmarkStore, benchmark_table
 from pruning.evaluate.bins import BinsStore, bins_overview
-from pruning.evaluate.by_sample import choose_best
-from pruning.evaluate.quality import candidates_at, plan_losses
+from pruning.evaluate.quality import candidates_at, choose_best, plan_losses
 from pruning.evaluate.record import EvaluationStore, VarianceStore, variance_table
 from pruning.plan import fit_plan, keep_all, load_plan, plan_from_json
 from pruning.planning.neurons import plan_of_file

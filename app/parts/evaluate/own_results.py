@@ -30,8 +30,14 @@ from app.parts.plan_bar import loss_of_plan, losses_table
 from app.session.data import held_out_corpora, losses_of, records_of, settings
 from app.session.job_queue import own_model
 from app.session.keeping import remembered
-from pruning.evaluate.by_sample import difference
-from pruning.evaluate.quality import PlanLoss, candidates_at, full_losses, losses_at, random_at
+from pruning.evaluate.quality import (
+    PlanLoss,
+    candidates_at,
+    difference,
+    full_losses,
+    losses_at,
+    random_at,
+)
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore
 from pruning.evaluate.result import MEASURES
 from pruning.requests.base import validated

@@ -164,7 +164,7 @@ def parse_results(raw: object, where: str) -> ImportedResults:
     except StatsError as error:
         raise StatsError(f"{where} cannot be read: {error}; give {_KNOWN}.") from error
     except ValueError as error:
-        raise StatsError(f"{where} holds what cannot be: {error}") from error
+        raise StatsError(f"{where} has an impossible value: {error}") from error
     if not found.scores:
         raise StatsError(f"{where} has no number for any task; give {_KNOWN}.")
     once = {(score.task, score.metric): score for score in found.scores}
@@ -180,7 +180,7 @@ def _parsed(raw: object) -> ImportedResults:
         return ImportedResults("lm-eval", version, scores, harness_settings(raw), made)
     if isinstance(raw, dict) and "metrics" in raw and "dataset_name" in raw:
         return ImportedResults("evalscope", "", evalscope_scores(raw), settings_of(), {})
-    raise StatsError("it is of no form that is known")
+    raise StatsError("its format is unknown")
 
 
 def _date(seconds: object) -> dict[str, str]:

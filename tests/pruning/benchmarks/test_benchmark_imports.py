@@ -147,8 +147,8 @@ def test_the_newer_form_says_its_direction():
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        ([], "of no form that is known"),
-        ({}, "of no form that is known"),
+        ([], "its format is unknown"),
+        ({}, "its format is unknown"),
         ({"results": 3}, "its 'results' is no object"),
         ({"results": {"arc": 3}}, "the result of 'arc' is no object"),
         ({"results": {"arc": {"acc": 0.5}}}, "no number for any task"),
@@ -199,7 +199,7 @@ def test_a_number_that_cannot_be_is_refused(metric, value, error, message):
     task = {metric: value, f"{name}_stderr,{way}": error}
     with pytest.raises(StatsError) as caught:
         parse_results({"results": {"arc_easy": task}}, "r.json")
-    assert str(caught.value).startswith("r.json holds what cannot be: The ")
+    assert str(caught.value).startswith("r.json has an impossible value: The ")
     assert message in str(caught.value).replace("The ", "the ")
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from nonuniform_cases import keeps_of, plan_of
 
-from analysis.calibration.loading import CalibrationSettings
 from analysis.drain import drain
 from analysis.errors import StatsError
 from analysis.model import load_model_index
@@ -16,7 +15,6 @@ from pruning.evaluate import run as run_module
 from pruning.evaluate.benchmarks.record import BenchmarkRecord, BenchmarkStore
 from pruning.evaluate.bins import BinsRecord
 from pruning.evaluate.candidate import MeasureSettings, run_candidate
-from pruning.evaluate.drawing import DrawnSamples
 from pruning.evaluate.full_side import run_full
 from pruning.evaluate.record import (
     EvaluationRecord,
@@ -25,7 +23,7 @@ from pruning.evaluate.record import (
     evaluation_table,
 )
 from pruning.evaluate.result import Metric
-from pruning.evaluate.run import Evaluations, run_evaluations
+from pruning.evaluate.run import run_evaluations
 from pruning.evaluate.samples import make_samples
 from pruning.plan import keep_all
 from pruning.sizes import size_report
@@ -41,23 +39,11 @@ def described(tmp_path_factory):
 
 
 @pytest.fixture
-def work(described, make_sequences, tmp_path):
-    def make(measures=("esap", "nll"), plans=None, corpora=1):
-        plan = plan_of(described, CASE, keeps_of(CASE))
-        drawn = [
-            DrawnSamples(make_sequences((9, 5 + number, 12)), {"seed": 42, "drawn": "some"})
-            for number in range(corpora)
-        ]
-        return Evaluations(
-            described,
-            plans or [plan, keep_all(described)],
-            drawn,
-            tuple(measures),
-            CalibrationSettings(seq_len=12, dtype="float32", device="cpu", batch_size=2),
-            EvaluationStore([tmp_path / "stats"]),
-        )
-
-    return make
+def work(described, ask):
+    plans = [plan_of(described, CASE, keeps_of(CASE)), keep_all(described)]
+    return lambda measures=("esap", "nll"), corpora=1: ask(
+        described, plans, measures, corpora=corpora
+    )
 
 
 def files_of(work):

@@ -3,10 +3,17 @@
 import numpy as np
 import pytest
 
-from analysis.stats.store import SHIPPED_STATS
-from pruning.evaluate.by_sample import EVEN, ODD, choose_best, difference, of_samples, unseen
-from pruning.evaluate.quality import loss_of, plan_losses
-from pruning.evaluate.record import EvaluationStore, SampleLosses
+from pruning.evaluate.quality import (
+    EVEN,
+    ODD,
+    choose_best,
+    difference,
+    loss_of,
+    of_samples,
+    plan_losses,
+    unseen,
+)
+from pruning.evaluate.record import SampleLosses
 from pruning.evaluate.result import Metric
 
 FACTS = {"seed": 42, "drawn": "some", "skipped": 0, "seq_len": 8, "packing": "pad", "count": "all"}
@@ -15,11 +22,6 @@ FULL = {"a": (4.0, 2.0, 4.0, 2.0), "b": (2.0, 2.0, 4.0, 4.0)}  # 1 and 2 nats pe
 # Added loss of each sample, per token.
 EARLY = {"a": (0.0, 4.0, 0.0, 4.0), "b": (0.0, 2.0, 0.0, 2.0)}  # best on the even samples
 LATE = {"a": (1.0, 0.0, 1.0, 0.0), "b": (1.0, 0.0, 1.0, 0.0)}  # best on the odd ones
-
-
-@pytest.fixture(scope="module")
-def shipped_record(demo):
-    return EvaluationStore([SHIPPED_STATS]).records(demo.identity)[0]
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from analysis.stats.store import SHIPPED_STATS
-from pruning.evaluate.by_sample import choose_best
 from pruning.evaluate.quality import (
     CANDIDATE_COLUMNS,
     candidates_at,
+    choose_best,
     full_losses,
     loss_of,
     losses_at,
@@ -27,11 +27,6 @@ ELSEWHERE = {"d": 1.0}
 REAP = {"a": 2.5, "b": 3.0, "c": 4.25}  # +0.5, +2, +0.25: mean 2.75 / 3
 EAN = {"a": 2.75, "b": 1.5, "c": 4.5}  # +0.75, +0.5, +0.5: mean 1.75 / 3
 DRAWS = ({"a": 3.0, "b": 1.5, "c": 5.5}, {"a": 2.5, "b": 3.5, "c": 4.5})  # means 1 and 3.5 / 3
-
-
-@pytest.fixture(scope="module")
-def shipped_record(demo):
-    return EvaluationStore([SHIPPED_STATS]).records(demo.identity)[0]
 
 
 @pytest.fixture

@@ -7,16 +7,13 @@ import pytest
 from atom_cases import atomic_plan
 from nonuniform_cases import keeps_of, plan_of
 
-from analysis.calibration.loading import CalibrationSettings, Placement
 from analysis.calibration.skeleton import StoredTensor
 from analysis.drain import drain
 from analysis.errors import StatsError
 from analysis.model import load_model_index
 from families.configs import BY_NAME, EVERY, tiny_model
 from pruning.evaluate import streamed
-from pruning.evaluate.drawing import DrawnSamples
-from pruning.evaluate.record import EvaluationStore
-from pruning.evaluate.run import Evaluations, run_evaluations
+from pruning.evaluate.run import run_evaluations
 from pruning.evaluate.streamed import Branch, split
 from pruning.plan import keep_all
 
@@ -25,27 +22,10 @@ MIXTRAL = BY_NAME["mixtral"]
 
 
 @pytest.fixture
-def ask(make_sequences, tmp_path):
-    def make(described, plans, name, *, streams=True, corpora=2, **placed):
-        return Evaluations(
-            described,
-            plans,
-            [
-                DrawnSamples(make_sequences((9, 5 + number, 12)), {"seed": 42, "drawn": "some"})
-                for number in range(corpora)
-            ],
-            MEASURES,
-            CalibrationSettings(
-                seq_len=12,
-                dtype="float32",
-                device="cpu",
-                batch_size=2,
-                placement=Placement(stream_layers=streams, **placed),
-            ),
-            EvaluationStore([tmp_path / name]),
-        )
-
-    return make
+def ask_streamed(ask):
+    return lambda described, plans, name, streams=True, **placed: ask(
+        described, plans, MEASURES, name, corpora=2, stream_layers=streams, **placed
+    )
 
 
 def saved(path, case, **options):
@@ -65,11 +45,11 @@ def outcomes(records):
 
 
 @pytest.mark.parametrize("case", EVERY)
-def test_every_family_gives_the_bits_of_one_plan_at_a_time(case, ask, tmp_path):
+def test_every_family_gives_the_bits_of_one_plan_at_a_time(case, ask_streamed, tmp_path):
     described = saved(tmp_path / "model", case)
     plans = plans_for(described, case)
-    together = drain(run_evaluations(ask(described, plans, "together")))
-    alone = drain(run_evaluations(ask(described, plans, "alone", streams=False)))
+    together = drain(run_evaluations(ask_streamed(described, plans, "together")))
+    alone = drain(run_evaluations(ask_streamed(described, plans, "alone", streams=False)))
     assert outcomes(together) == outcomes(alone)
     assert [each.samples for each in together] == [each.samples for each in alone]
     assert not list((tmp_path / "together").rglob("*.partial"))
@@ -98,7 +78,7 @@ def mixtral(tmp_path):
     return saved(tmp_path / "model", MIXTRAL)
 
 
-def test_each_weight_is_read_once_for_all_plans(mixtral, ask, monkeypatch):
+def test_each_weight_is_read_once_for_all_plans(mixtral, ask_streamed, monkeypatch):
     read, plans = [], plans_for(mixtral, MIXTRAL)
     whole = StoredTensor.read_into
 
@@ -107,23 +87,23 @@ def test_each_weight_is_read_once_for_all_plans(mixtral, ask, monkeypatch):
         whole(self, target)
 
     monkeypatch.setattr(StoredTensor, "read_into", noted)
-    drain(run_evaluations(ask(mixtral, plans, "stats")))
+    drain(run_evaluations(ask_streamed(mixtral, plans, "stats")))
     assert sorted(read) == sorted(mixtral.checkpoint.tensors)
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_an_interrupted_pass_resumes_after_its_last_layer(
-    mixtral, ask, tmp_path, monkeypatch, on_disk
+    mixtral, ask_streamed, tmp_path, monkeypatch, on_disk
 ):
     monkeypatch.setattr(streamed, "_SAVE_EVERY_SECONDS", 0)
     place = {"hidden_states_dir": tmp_path / "hidden"} if on_disk else {}
     plans = plans_for(mixtral, MIXTRAL)
-    once = drain(run_evaluations(ask(mixtral, plans, "once")))
-    task = run_evaluations(ask(mixtral, plans, "stopped", **place))
+    once = drain(run_evaluations(ask_streamed(mixtral, plans, "once")))
+    task = run_evaluations(ask_streamed(mixtral, plans, "stopped", **place))
     next(step for step in task if step.phase.startswith("running layer 1"))
     task.close()
     steps = []
-    again = drain(run_evaluations(ask(mixtral, plans, "stopped", **place)), steps.append)
+    again = drain(run_evaluations(ask_streamed(mixtral, plans, "stopped", **place)), steps.append)
     assert "resumed after 1 of 2 layers" in [step.note for step in steps]
     assert outcomes(again) == outcomes(once)
     assert not list(tmp_path.rglob("*.partial"))
@@ -131,12 +111,12 @@ def test_an_interrupted_pass_resumes_after_its_last_layer(
 
 
 def test_results_that_were_saved_before_an_interruption_stay_and_the_rest_resumes(
-    mixtral, ask, monkeypatch
+    mixtral, ask_streamed, monkeypatch
 ):
     monkeypatch.setattr(streamed, "_SAVE_EVERY_SECONDS", 0)
     plans = plans_for(mixtral, MIXTRAL)
-    once = drain(run_evaluations(ask(mixtral, plans, "once")))
-    asked = ask(mixtral, plans, "stopped")
+    once = drain(run_evaluations(ask_streamed(mixtral, plans, "once")))
+    asked = ask_streamed(mixtral, plans, "stopped")
     task = run_evaluations(asked)
     next(step for step in task if len(list(asked.store.folder.glob("*.json"))) == 2)
     task.close()
@@ -146,33 +126,37 @@ def test_results_that_were_saved_before_an_interruption_stay_and_the_rest_resume
     assert not any(step.phase.startswith("running layer 1") and step.done for step in steps)
 
 
-def test_a_pass_whose_hidden_states_are_gone_starts_anew(mixtral, ask, tmp_path):
+def test_a_pass_whose_hidden_states_are_gone_starts_anew(mixtral, ask_streamed, tmp_path):
     plans = plans_for(mixtral, MIXTRAL)
-    once = drain(run_evaluations(ask(mixtral, plans, "once")))
-    task = run_evaluations(ask(mixtral, plans, "stats", hidden_states_dir=tmp_path / "hidden"))
+    once = drain(run_evaluations(ask_streamed(mixtral, plans, "once")))
+    task = run_evaluations(
+        ask_streamed(mixtral, plans, "stats", hidden_states_dir=tmp_path / "hidden")
+    )
     next(step for step in task if step.phase.startswith("running layer 1"))
     task.close()
     shutil.rmtree(tmp_path / "hidden")
-    again = run_evaluations(ask(mixtral, plans, "stats", hidden_states_dir=tmp_path / "hidden"))
+    again = run_evaluations(
+        ask_streamed(mixtral, plans, "stats", hidden_states_dir=tmp_path / "hidden")
+    )
     assert outcomes(drain(again)) == outcomes(once)
 
 
-def test_other_plans_start_anew(mixtral, ask, monkeypatch):
+def test_other_plans_start_anew(mixtral, ask_streamed, monkeypatch):
     monkeypatch.setattr(streamed, "_SAVE_EVERY_SECONDS", 0)
     plans = plans_for(mixtral, MIXTRAL)
-    task = run_evaluations(ask(mixtral, plans[:2], "stats"))
+    task = run_evaluations(ask_streamed(mixtral, plans[:2], "stats"))
     next(step for step in task if step.phase.startswith("running layer 1"))
     task.close()
     steps = []
-    found = drain(run_evaluations(ask(mixtral, plans[2:], "stats")), steps.append)
+    found = drain(run_evaluations(ask_streamed(mixtral, plans[2:], "stats")), steps.append)
     assert not any(step.note.startswith("resumed") for step in steps)
-    wanted = drain(run_evaluations(ask(mixtral, plans[2:], "alone", streams=False)))
+    wanted = drain(run_evaluations(ask_streamed(mixtral, plans[2:], "alone", streams=False)))
     assert outcomes(found) == outcomes(wanted)
 
 
-def test_a_pass_that_runs_is_left_alone(mixtral, ask):
-    task = run_evaluations(ask(mixtral, plans_for(mixtral, MIXTRAL), "stats"))
+def test_a_pass_that_runs_is_left_alone(mixtral, ask_streamed):
+    task = run_evaluations(ask_streamed(mixtral, plans_for(mixtral, MIXTRAL), "stats"))
     next(step for step in task if step.phase.startswith("running layer 0"))
     with pytest.raises(StatsError, match="by another process; wait for it"):
-        drain(run_evaluations(ask(mixtral, [keep_all(mixtral)], "stats")))
+        drain(run_evaluations(ask_streamed(mixtral, [keep_all(mixtral)], "stats")))
     task.close()
