@@ -155,22 +155,16 @@ def test_what_is_handed_over_is_private_and_does_not_stay(
     assert list(runner.folder.iterdir()) == []
 
 
-def test_the_options_are_those_of_the_script(store, submit, cluster):
+def test_the_options_are_those_of_the_script_and_the_limit_holds(store, submit, cluster):
     (cluster / "hold").touch()
     options = parse_options("partition=gpu,gpus_per_node=2,mem_gb=64,time=240,gres=gpu:a100:1")
-    runner = SlurmRunner(store, options, kinds_module="job_tasks")
-    submit("count", n=1)
+    runner = SlurmRunner(store, options, limit=1, kinds_module="job_tasks")
+    jobs = [submit("count", n=1) for _ in range(2)]
     runner.tick()
+    assert [bool(store.get(job.id).batch) for job in jobs] == [True, False]
     (script,) = runner.folder.glob("*_submission.sh")
     for line in ("--partition=gpu", "--gpus-per-node=2", "--mem=64GB", "--time=240"):
         assert f"#SBATCH {line}\n" in script.read_text()
-
-
-def test_no_more_than_the_limit_are_handed_over(store, submit, cluster):
-    (cluster / "hold").touch()
-    jobs = [submit("count", n=1) for _ in range(3)]
-    SlurmRunner(store, limit=2, kinds_module="job_tasks").tick()
-    assert [bool(store.get(job.id).batch) for job in jobs] == [True, True, False]
 
 
 def test_a_refusal_of_slurm_fails_the_job(runner, store, submit, cluster):

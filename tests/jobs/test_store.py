@@ -59,7 +59,10 @@ def test_a_queued_job_is_canceled_at_once_by_its_owner_or_an_administrator(store
 
 
 def test_retry_is_a_new_job_with_the_same_request(store, submit, tmp_path):
-    old = store.cancel(submit("count", n=3, partials=[tmp_path / "out.partial"]).id)
+    old = submit("count", n=3, partials=[tmp_path / "out.partial"])
+    with pytest.raises(JobError, match="only a finished job"):
+        store.retry(old.id)
+    old = store.cancel(old.id)
     new = store.retry(old.id)
     assert new.id != old.id
     assert new.state is JobState.QUEUED
@@ -68,17 +71,12 @@ def test_retry_is_a_new_job_with_the_same_request(store, submit, tmp_path):
     assert store.retry(old.id, requested_by="bob").requested_by == "bob"
 
 
-def test_an_unfinished_job_is_neither_retried_nor_removed(store, submit):
-    job = submit("count")
-    with pytest.raises(JobError, match="only a finished job"):
-        store.retry(job.id)
-    with pytest.raises(JobError, match="cancel it before"):
-        store.remove(job.id)
-
-
 def test_remove_forgets_the_job_and_its_log(store, submit):
     for requested_by in ("ann", None):
-        job = store.cancel(submit("count", requested_by="ann").id)
+        job = submit("count", requested_by="ann")
+        with pytest.raises(JobError, match="cancel it before"):
+            store.remove(job.id)
+        job = store.cancel(job.id)
         job.log_path.write_text("said\n")
         with pytest.raises(JobError, match="belongs to ann, who alone can remove it"):
             store.remove(job.id, requested_by="bob")
@@ -97,16 +95,22 @@ def test_the_queue_is_limited(store, submit):
     assert len(store.list(limit=2000)) == 1000
 
 
-def test_a_page_of_the_list_begins_with_what_runs(store, submit):
-    ids = [submit(kind).id for kind in ("count", "count", "wait", "count")]
-    with store.transaction() as jobs:
-        jobs.update(ids[0], state=JobState.RUNNING)
+def test_lists_are_newest_first_limited_and_of_some_kinds_and_pages_begin_with_what_runs(
+    store, submit
+):
+    jobs = [submit(kind) for kind in ("count", "fail", "sleep", "sleep")]
+    assert store.list() == tuple(reversed(jobs))
+    assert store.list(limit=1) == (jobs[3],)
+    assert store.list(limit=2, kinds=("count", "fail")) == (jobs[1], jobs[0])
+    assert store.list(kinds=("count' OR '1'='1",)) == ()
+    set_columns(store, jobs[0], state=JobState.RUNNING)
+    ids = [job.id for job in jobs]
     assert [job.id for job in store.page(2)] == [ids[0], ids[3]]
     assert [job.id for job in store.page(2, 2)] == [ids[2], ids[1]]
     assert store.page(2, 4) == ()
-    assert [job.id for job in store.page(9, kinds=("wait",))] == [ids[2]]
+    assert [job.id for job in store.page(9, kinds=("fail",))] == [ids[1]]
     assert store.counts() == {JobState.QUEUED: 3, JobState.RUNNING: 1}
-    assert store.counts(("wait",)) == {JobState.QUEUED: 1}
+    assert store.counts(("fail",)) == {JobState.QUEUED: 1}
     assert store.counts(("nothing",)) == {}
 
 
@@ -161,6 +165,9 @@ def test_a_failed_transaction_changes_nothing(store, submit):
 def test_tail_gives_the_last_lines_redacted(store, submit):
     job = submit("count")
     assert store.tail(job.id) == ""
+    job.log_path.mkdir()
+    assert store.tail(job.id) == ""
+    job.log_path.rmdir()
     job.log_path.write_text(f"one\nbar 1%\rbar 99%\n{FAKE_TOKEN} three\n")
     assert store.tail(job.id, lines=2) == "bar 99%\nhf_[redacted] three"
     # Of a long one the end is read.
@@ -174,6 +181,8 @@ def test_reports_of_a_phase_give_its_pace(store, submit):
     store.report(job.id, Progress("counting", 40, 100))
     resumed = store.get(job.id)
     assert resumed.eta_seconds(time.time()) is None
+    assert (job.fraction, resumed.fraction) == (0.0, 0.4)
+    assert dataclasses.replace(resumed, state=JobState.DONE).fraction == 1.0
     # 10 more took 5 s, so the 50 left take 25 s, of which 3 s have gone by.
     set_columns(store, job, phase_started_at=100.0)
     store.report(job.id, Progress("counting", 50, 100))
@@ -235,14 +244,6 @@ def test_an_unknown_id_is_answered_with_the_recent_ones(store, submit, wrong):
         store.get(wrong)
 
 
-def test_list_is_newest_first_limited_and_of_some_kinds(store, submit):
-    jobs = [submit(kind) for kind in ("count", "fail", "sleep", "sleep", "sleep")]
-    assert store.list() == tuple(reversed(jobs))
-    assert store.list(limit=1) == (jobs[4],)
-    assert store.list(limit=2, kinds=("count", "fail")) == (jobs[1], jobs[0])
-    assert store.list(kinds=("count' OR '1'='1",)) == ()
-
-
 def test_several_processes_may_be_the_first(tmp_path):
     path = tmp_path / "state" / "jobs.sqlite"
     script = (
@@ -257,10 +258,3 @@ def test_several_processes_may_be_the_first(tmp_path):
         process.stdin.close()
     assert [process.wait(timeout=20) for process in processes] == [0, 0, 0]
     assert len(JobStore(path).list()) == 15
-
-
-def test_fraction_is_of_the_phase_and_one_when_done(submit):
-    job = submit("count")
-    shares = [job.fraction, dataclasses.replace(job, done=1, total=4).fraction]
-    assert shares == [0.0, 0.25]
-    assert dataclasses.replace(job, state=JobState.DONE).fraction == 1.0

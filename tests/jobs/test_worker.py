@@ -122,18 +122,16 @@ def run_worker(store, kinds, job_id):
     return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(("kinds", "job_id"), [("job_tasks", "../../x"), ("a b", "0" * 12)])
-def test_a_malformed_id_or_module_is_refused(store, kinds, job_id):
-    run = run_worker(store, kinds, job_id)
-    assert run.returncode == 2
-    assert "is no" in run.stderr
-
-
-def test_a_worker_that_does_not_hold_the_job_does_nothing(store, submit):
+def test_a_malformed_id_or_module_and_a_job_of_another_are_refused(store, submit):
     job = submit("count", n=1)
-    run = run_worker(store, "job_tasks", job.id)
-    assert run.returncode == 1
-    assert "is queued and not held by this worker" in run.stdout
+    for kinds, job_id, code, said in (
+        ("job_tasks", "../../x", 2, "is no job id"),
+        ("a b", "0" * 12, 2, "is no module name"),
+        ("job_tasks", job.id, 1, "is queued and not held by this worker"),
+    ):
+        run = run_worker(store, kinds, job_id)
+        assert run.returncode == code
+        assert said in run.stdout + run.stderr
     assert store.get(job.id) == job
 
 

@@ -87,6 +87,9 @@ def test_json_that_is_nested_too_deeply(run, tmp_path):
         read_run(run)
     with pytest.raises(PlanError, match="nested too deeply"):
         plan_from_json(DEEP)
+    (tmp_path / CONFIG_NAME).write_text(DEEP)
+    with pytest.raises(CheckpointError, match="nested too deeply"):
+        read_config(tmp_path)
     (tmp_path / "rows.jsonl").write_text(DEEP)
     with pytest.raises(CorpusError, match="line 1 is not JSON: it is nested too deeply"):
         list(open_documents(tmp_path / "rows.jsonl", DEFAULT_FIELDS).read([0]))
@@ -181,13 +184,6 @@ def test_rows_of_the_job_table(tmp_path, change):
         store.list()
 
 
-def test_a_log_that_is_a_folder(tmp_path):
-    store = JobStore(tmp_path / "jobs.sqlite")
-    job = store.submit("count", {"n": 1}, "title", "command", "me")
-    job.log_path.mkdir()
-    assert store.tail(job.id) == ""
-
-
 CONFIG = {"num_hidden_layers": 4, "num_experts": 8, "num_experts_per_tok": 2}
 
 
@@ -212,23 +208,17 @@ def test_numbers_of_configurations(model_type, change, message):
         family.layers(config)
 
 
-def test_a_configuration_that_is_nested_too_deeply(tmp_path):
-    (tmp_path / CONFIG_NAME).write_text(DEEP)
-    with pytest.raises(CheckpointError, match="nested too deeply"):
-        read_config(tmp_path)
-
-
-def test_names_of_shards_with_line_breaks_stay_in_one_line(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("b\nc", r"names 'b\\nc', which is missing"),
+        ("x" * 3000, "which is not a file in its folder"),
+    ],
+)
+def test_names_of_shards_that_no_file_has(tmp_path, name, message):
     (tmp_path / CONFIG_NAME).write_text("{}")
-    (tmp_path / INDEX_NAME).write_text('{"weight_map": {"a": "b\\nc"}}')
-    with pytest.raises(CheckpointError, match=r"names 'b\\nc', which is missing"):
-        open_checkpoint(tmp_path)
-
-
-def test_names_of_shards_that_no_file_can_have(tmp_path):
-    (tmp_path / CONFIG_NAME).write_text("{}")
-    (tmp_path / INDEX_NAME).write_text(json.dumps({"weight_map": {"a": "x" * 3000}}))
-    with pytest.raises(CheckpointError, match="which is not a file in its folder"):
+    (tmp_path / INDEX_NAME).write_text(json.dumps({"weight_map": {"a": name}}))
+    with pytest.raises(CheckpointError, match=message):
         open_checkpoint(tmp_path)
 
 
