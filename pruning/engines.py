@@ -1,6 +1,7 @@
 """Which programs read a checkpoint, and why: for `inspect`, the model card and the export page.
 
-A verdict on a program that the tests do not run says so. Nothing is loaded.
+Of transformers and `load_pruned` the tests of every family tell; of serving engines the rows that
+`tests/engines` measured (`engine_results`). Nothing is loaded.
 """
 
 import shlex
@@ -14,18 +15,18 @@ from analysis.families.base import WIDTHS_KEY
 from analysis.families.native import is_registered_here
 from analysis.model import MoEModel
 from pruning.atoms.widths import WidthPlan, widths_config
-from pruning.plan import PruningPlan
+from pruning.engine_results import ENGINES, Row, results
+from pruning.plan import ATOMIC_GRANULARITY, PruningPlan
 
-NOT_TRIED = "not tried here"
 DEFAULT_ROPE_BASE = 10_000  # of readers, if the configuration gives none
 
 
 class Reads(StrEnum):
-    """Whether a program reads a checkpoint."""
+    """What came of giving a program a checkpoint of this kind."""
 
-    YES = "yes"
-    EXPECTED = "expected to"
-    NO = "no"
+    TRIED = "tried"  # it loads and computes the same
+    FAILS = "fails"
+    NOT_TRIED = "not tried"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,17 @@ class Contents:
     # The rotary base is only in `rope_parameters`, which readers older than transformers 5 ignore,
     # and differs from the 10,000 that they assume.
     hides_rope: bool = False
+    # Which variants of its family it is, as the cases of `tests/engines` are named.
+    variants: frozenset[str] = frozenset()
+    # What a plan removes, where every layer and every expert stays alike.
+    removes: str = "original"
+
+    @property
+    def cut(self) -> str:
+        """The kind of cut, of `engine_results.CUTS`."""
+        if self.has_own_widths:
+            return "neurons per layer"
+        return self.removes if self.is_uniform else "experts per layer"
 
     @property
     def is_uniform(self) -> bool:
@@ -77,7 +89,25 @@ def contents_of(
         is_discovered=model.family.discovered,
         hides_rope=_hides_rope(model.config),
         lacks_head=plan is None and model.tied_embedding is not None,
+        variants=_variants(model),
+        removes=removed_by(plan) if plan else "original",
     )
+
+
+def _variants(model: MoEModel) -> frozenset[str]:
+    config = model.config
+    is_so = {
+        "groups": model.layers[0].num_groups > 1,
+        "normalised": bool(config.get("norm_topk_prob")),
+        "unbiased": config.get("use_expert_bias") is False,
+        "latent": bool(config.get("moe_latent_size")),
+    }
+    return frozenset(name for name, applies in is_so.items() if applies)
+
+
+def removed_by(plan: PruningPlan) -> str:
+    """What a plan removes: `experts` or `neurons`."""
+    return "neurons" if plan.granularity == ATOMIC_GRANULARITY else "experts"
 
 
 def _hides_rope(config: Config) -> bool:
@@ -86,34 +116,31 @@ def _hides_rope(config: Config) -> bool:
     return config.get("rope_theta") is None and base not in (None, DEFAULT_ROPE_BASE)
 
 
-# Program -> why it cannot have layers of different sizes.
-_ONE_COUNT = {
-    "vLLM": "its classes read one number of experts for all layers",
-    "SGLang": "its classes read one number of experts for all layers",
-    "llama.cpp": "its file format holds one number of experts for all layers",
-}
-
-
-# Program -> what it does with a tied head of a family that `needs_own_head`.
-_TIED = {
-    "vLLM": "it ignores tie_word_embeddings here and repeats one token",
-    "llama.cpp": "it stops, as output.weight is missing",
-}
-
-
 # Server or converter -> its command line for a checkpoint folder.
 _SERVES: Final[Mapping[str, str]] = {
     "vLLM": "vllm serve {}",
     "SGLang": "python -m sglang.launch_server --model-path {}",
     "llama.cpp": "python convert_hf_to_gguf.py {} --outfile model.gguf",
+    "MLX": "mlx_lm.server --model {}",
 }
 
 
-def serve_commands(found: Iterable[Verdict], path: str) -> dict[str, str]:
-    """Program -> the command that serves or converts the folder, if it should read it."""
-    known = [each.engine for each in found if each.reads is not Reads.NO]
+def serve_commands(found: Iterable[Verdict], path: str) -> list[str]:
+    """Commands that serve or convert the folder, but of engines that fail."""
     place = shlex.quote(path)
-    return {engine: _SERVES[engine].format(place) for engine in known if engine in _SERVES}
+    return [
+        f"{_SERVES[each.engine].format(place)}  # {each.engine}, {each.reads}"
+        for each in found
+        if each.engine in _SERVES and each.reads is not Reads.FAILS
+    ]
+
+
+def summary(found: Iterable[Verdict]) -> str:
+    """The programs by what came of trying them, on one line."""
+    named: dict[Reads, list[str]] = {reads: [] for reads in Reads}
+    for each in found:
+        named[each.reads].append(each.engine)
+    return "; ".join(f"{reads}: {', '.join(names)}" for reads, names in named.items() if names)
 
 
 def load_code(model: MoEModel, contents: Contents, name: str) -> str:
@@ -134,53 +161,84 @@ def load_code(model: MoEModel, contents: Contents, name: str) -> str:
 
 
 def verdicts(contents: Contents) -> tuple[Verdict, ...]:
-    """A verdict on each program, the best known first."""
-    own, reads, reason = "number", Reads.NO, ""
-    if contents.has_own_widths:
-        own, reason = "number and width", "one width for all experts is expected"
-    if contents.is_uniform:
-        reads, reason = Reads.EXPECTED, "same layout and keys as the original"
-    hidden = "; rope_theta is only in rope_parameters, which older ones miss"
-    rope = hidden if contents.hides_rope else ""
+    """Of each program, whether it reads the checkpoint."""
     return (
         *_transformers(contents),
-        _load_pruned(contents, own),
-        *(
-            Verdict(engine, Reads.NO, f"{_TIED[engine]}; an export has a head of its own")
-            if contents.lacks_head and engine in _TIED
-            else Verdict(engine, reads, f"{reason or one_count}; {NOT_TRIED}{rope}")
-            for engine, one_count in _ONE_COUNT.items()
-        ),
+        _load_pruned(contents),
+        *(_engine(name, contents) for name in ENGINES),
+        Verdict("SGLang", Reads.NOT_TRIED, f"it has no kernels for a CPU{_rope(contents)}"),
     )
 
 
-def _load_pruned(contents: Contents, own: str) -> Verdict:
+def _rope(contents: Contents) -> str:
+    hidden = "; rope_theta is only in rope_parameters, which older versions miss"
+    return hidden if contents.hides_rope else ""
+
+
+def _engine(name: str, contents: Contents) -> Verdict:
+    """What the engine's rows on this family and cut say."""
+    label = ENGINES[name]
+    rows = _rows_like(name, contents)
+    if contents.quantisation or not rows:
+        what = "quantised experts" if contents.quantisation else f"{contents.model_type}, this cut"
+        return Verdict(label, Reads.NOT_TRIED, f"{what}{_rope(contents)}")
+    ran = f"{rows[0].versions}, {max(row.date for row in rows)}{_rope(contents)}"
+    if failed := [row for row in rows if not row.works]:
+        own = contents.cut != "original" and all(map(_fails_whole, failed))
+        unpruned = " (so does the original)" if own else ""
+        return Verdict(label, Reads.FAILS, f"{failed[0].reason}{unpruned}; {ran}")
+    differs = max(row.difference or 0 for row in rows)
+    said = f"a tiny random model: {min(row.tokens for row in rows)} greedy tokens equal"
+    return Verdict(label, Reads.TRIED, f"{said}, log-probabilities to {differs:.0e}; {ran}")
+
+
+def _rows_like(engine: str, contents: Contents) -> list[Row]:
+    """Rows of the same family and cut: of the same variant, else of the plain case."""
+    asked = (engine, contents.model_type, contents.cut)
+    rows = {row.variant: row for row in results() if (row.engine, row.model_type, row.cut) == asked}
+    if contents.lacks_head:
+        return [rows["tied"]] if "tied" in rows else []
+    alike = [row for variant, row in rows.items() if variant in contents.variants]
+    return alike or [row for variant, row in rows.items() if not variant]
+
+
+def _fails_whole(row: Row) -> bool:
+    """Whether the engine fails on the unpruned original of this row."""
+    return any(
+        not other.works
+        for other in results()
+        if (other.engine, other.case, other.cut) == (row.engine, row.case, "original")
+    )
+
+
+def _load_pruned(contents: Contents) -> Verdict:
     engine = "moeprune, load_pruned"
+    own = "number and width" if contents.has_own_widths else "number"
     builds = f"builds each layer with its own {own} of experts; runs no remote code"
     if contents.unloadable:
-        return Verdict(engine, Reads.NO, contents.unloadable)
+        return Verdict(engine, Reads.FAILS, contents.unloadable)
     if contents.quantisation:
-        builds += f"; quantised experts are dequantised on a CPU, on a GPU {NOT_TRIED}"
+        builds += "; quantised experts are dequantised on a CPU, on a GPU not tried"
     if contents.is_discovered:
         reason = f"if transformers has a class for {contents.model_type!r}: {builds}"
-        return Verdict(engine, Reads.EXPECTED, reason)
-    return Verdict(engine, Reads.YES, builds)
+        return Verdict(engine, Reads.NOT_TRIED, reason)
+    return Verdict(engine, Reads.TRIED, builds)
 
 
 def _transformers(contents: Contents) -> Sequence[Verdict]:
     plain, kind = "transformers", repr(contents.model_type)
     if not contents.in_transformers:
         reason = f"transformers 5 has no class for {kind}; use load_pruned"
-        return (Verdict(plain, Reads.NO, reason),)
+        return (Verdict(plain, Reads.FAILS, reason),)
     if contents.is_uniform:
         reason = "one number of experts for all layers, as in its configuration"
         if contents.is_discovered:
-            reason += f"; if it has a class for {kind}, {NOT_TRIED}"
-        return (Verdict(plain, Reads.EXPECTED if contents.is_discovered else Reads.YES, reason),)
+            return (Verdict(plain, Reads.NOT_TRIED, f"{reason}; if it has a class for {kind}"),)
+        return (Verdict(plain, Reads.TRIED, reason),)
     alike = f"{max(contents.counts)} experts in every layer, some have {min(contents.counts)}"
     if contents.has_own_widths:
         alike = "every expert with one width, some have fewer neurons"
     stops = f"its classes build {alike}: it stops with a RuntimeError over sizes"
     runs = "runs modeling_pruned.py, which comes with the checkpoint"
-    trusting = Verdict("transformers, trust_remote_code=True", Reads.YES, runs)
-    return (Verdict(plain, Reads.NO, stops), trusting)
+    trusting = Verdict("transformers, trust_remote_code=True", Reads.TRIED, runs)
+    return (Verdict(plain, Reads.FAILS, stops), trusting)

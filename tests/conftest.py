@@ -44,6 +44,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="fail, instead of skipping, where no Chromium is found",
     )
+    parser.addoption(
+        "--write-engine-results",
+        action="store_true",
+        help="put the rows that tests/engines measures into pruning/engine_results.json",
+    )
 
 
 @pytest.fixture(scope="session")

@@ -171,6 +171,10 @@ class MoEFamily:
     # Serving engines of this family ignore `tie_word_embeddings`: without a head of its own vLLM
     # emits token 0 for ever and llama.cpp stops, so exports write the head.
     needs_own_head: bool = False
+    # A term that its router adds before it selects can keep an expert from ever being chosen, and
+    # neither choice nor gate weights of the others depend on that expert's logit. Not so where a
+    # softmax over all experts comes first and the bias after it.
+    can_exclude: bool = False
     auto_class: str = "AutoModelForCausalLM"  # the auto class of transformers that loads it
     discovered: bool = False  # the table was made from the checkpoint itself
     assumptions: tuple[str, ...] = ()  # what was assumed of a discovered one

@@ -10,6 +10,7 @@ DEEPSEEK_V3 = MoEFamily(
     label="DeepSeek-V3",
     gate_rule="sigmoid; selection by sigmoid + correction bias; renormalised if norm_topk_prob",
     router_tensors=(RouterTensor("gate.weight"), RouterTensor("gate.e_score_correction_bias")),
+    can_exclude=True,
     count_keys=("n_routed_experts", "num_local_experts"),
     defaults={"first_k_dense_replace": 3, "n_group": 8, "topk_group": 4},
     is_sparse=after_first("first_k_dense_replace"),

@@ -8,6 +8,7 @@ GPT_OSS = MoEFamily(
     gate_rule="top-k of the logits, then softmax over those",
     router="router",
     router_tensors=(RouterTensor("router.weight"), RouterTensor("router.bias")),
+    can_exclude=True,
     projections={},
     is_transposed=True,
     has_bias=True,

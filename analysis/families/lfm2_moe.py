@@ -11,6 +11,7 @@ LFM2_MOE = MoEFamily(
     disk_block="feed_forward",
     module_block="feed_forward",
     router_tensors=(RouterTensor("gate.weight"), RouterTensor("expert_bias")),
+    can_exclude=True,
     projections={"gate": "w1", "up": "w3", "down": "w2"},
     defaults={"num_dense_layers": 2},
     is_sparse=after_first("num_dense_layers"),

@@ -21,6 +21,7 @@ MINIMAX_M2 = replace(
     gate_rule="sigmoid; selection by sigmoid + correction bias; renormalised",
     # The bias is the block's, which hands it to the router.
     router_tensors=(RouterTensor("gate.weight"), RouterTensor("e_score_correction_bias")),
+    can_exclude=True,
 )
 PHIMOE = replace(
     MIXTRAL,

@@ -58,7 +58,7 @@ def inspect(
     rows = [(str(part), format_bytes(int(size[0, 0]))) for part, size in report.parts.items()]
     show_table("\nSize on disk", ("part", "bytes"), rows)
     readers = [(each.engine, each.reads, each.reason) for each in verdicts(contents_of(model))]
-    show_table("\nCompatibility", ("program", "loads it", "why"), readers)
+    show_table("\nCompatibility", ("program", "status", "why"), readers)
     corpus = corpus_at_hand(request, model)
     finish(
         f"\n{_what_can_go(model.layers)}",

@@ -1,13 +1,14 @@
 """What several commands print: where numbers come from, what plans keep, what was measured."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from analysis.corpora import parse_corpus
 from analysis.errors import ExportError, UserError
 from analysis.lazy import pd
-from analysis.model import DEMO_MODEL, MoEModel
+from analysis.model import DEMO_MODEL, MoEModel, load_model_index
 from analysis.stats.choose import Choice, parse_corpus_weight
 from analysis.stats.store import Run, stats_store
 from app.console import finish, note, out, plain_rows, ranges_of_rows, show_table, small
@@ -15,6 +16,7 @@ from pruning.active import Routing
 from pruning.atoms.kept import count_atoms
 from pruning.atoms.sizes import atom_sizes
 from pruning.atoms.widths import WidthChoice
+from pruning.engines import contents_of, removed_by, summary, verdicts
 from pruning.evaluate.record import EvaluationRecord
 from pruning.evaluate.result import MEASURES, Metric
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
@@ -26,6 +28,7 @@ from pruning.requests.ranking import PathsRequest
 from pruning.search.store import RESULT_NAME, SearchResult
 from pruning.sizes import SizeReport, format_bytes, format_count, size_report
 from pruning.surgery.manifest import read_manifest
+from pruning.surgery.padding import plan_padding
 from pruning.surgery.width_sizes import width_options
 
 _USUAL_BUDGET = ("--shrink", "40%")
@@ -284,9 +287,16 @@ def say_search(result: SearchResult, folder: Path) -> None:
 def say_export(model: MoEModel, folder: Path, result: Mapping[str, Any]) -> None:
     """Print what an export took and saves, and its verification where there was one."""
     before = sum(shard.size for shard in model.checkpoint.shards)
-    after = read_manifest(folder).nbytes
+    manifest = read_manifest(folder)
+    after, written = manifest.nbytes, contents_of(load_model_index(str(folder)))
     if result["heads"]:
         note(f"Prediction heads (MTP): {result['heads']}")
+    if manifest.padded:
+        padding = plan_padding(model, manifest.plan)
+        added = f"{padding.experts} experts of zeros, {format_bytes(padding.nbytes)}"
+        note(f"Filled up so that every layer has as many: {added}")
+    removes = "padded" if manifest.padded else removed_by(manifest.plan)
+    note(f"Compatibility, {summary(verdicts(replace(written, removes=removes)))}")
     numbers = {"folder": str(folder), "plan_digest": result["plan_digest"]}
     numbers |= {"file_bytes_before": before, "file_bytes_after": after}
     checked = result.get("verify")

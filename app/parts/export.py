@@ -4,7 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -23,7 +23,15 @@ from app.literal import literal
 from app.session.data import settings, shown_model
 from app.session.job_queue import job_store, queue, shown_request
 from pruning.atoms.widths import WidthChoice, WidthPlan, plan_widths
-from pruning.engines import Reads, Verdict, contents_of, load_code, serve_commands, verdicts
+from pruning.engines import (
+    Verdict,
+    contents_of,
+    load_code,
+    removed_by,
+    serve_commands,
+    summary,
+    verdicts,
+)
 from pruning.heads import heads_depend_on
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
 from pruning.planning.choice import corpora_words, schedule_label
@@ -225,7 +233,7 @@ def _findings(
     differs = "" if is_even else "Layers differ in size: check your serving engine.  "
     yield _Finding(
         True,
-        f"{differs}Read by: {readers_text(choice.verdicts(model, plan))}",
+        f"{differs}Compatibility: {summary(choice.verdicts(model, plan))}",
         warns=not is_even or plan.granularity == ATOMIC_GRANULARITY,
     )
 
@@ -343,7 +351,7 @@ def finished_part(context: Context, plan: PruningPlan) -> bool:
         st.markdown(f":green[:material/check_circle:] **{literal(job.title)} is written**")
         left, right = st.columns(2, gap="large")
         with left:
-            _use_part(written, result["out"])
+            _use_part(written, plan, result["out"])
         with right:
             _proof_part(result)
     return True
@@ -364,19 +372,14 @@ def _written(out: str) -> MoEModel | None:
         return None
 
 
-def _use_part(written: MoEModel, out: str) -> None:
+def _use_part(written: MoEModel, plan: PruningPlan, out: str) -> None:
     """Folder, loading and serving of the export."""
-    contents = contents_of(written)
+    contents = replace(contents_of(written), removes=removed_by(plan))
     show_command(out)
     st.markdown("**Load it**")
     st.code(load_code(written, contents, json.dumps(out)), language="python", wrap_lines=True)
     if commands := serve_commands(verdicts(contents), out):
-        lines = [f"{command}  # {engine}" for engine, command in commands.items()]
-        show_command(*lines, heading="Serve or convert it (untested)")
-    else:
-        st.text(
-            "vLLM, SGLang and llama.cpp need the same number and width of experts in every layer."
-        )
+        show_command(*commands, heading="Serve or convert it")
 
 
 def _proof_part(result: Mapping[str, Any]) -> None:
@@ -400,24 +403,15 @@ def _proof_part(result: Mapping[str, Any]) -> None:
     )
 
 
-def readers_text(found: Sequence[Verdict]) -> str:
-    """Programs known or expected to load it."""
-    known = [each for each in found if each.reads is not Reads.NO]
-    return "; ".join(  # a name may hold a comma
-        each.engine if each.reads is Reads.YES else f"{each.engine} ({each.reads})"
-        for each in known
-    )
-
-
 def reasons_table(found: Sequence[Verdict], key: str) -> None:
-    """Table of programs, whether each loads the export, and why; `key` is the widget's."""
+    """Table of programs, what came of trying each, and why; `key` is the widget's."""
     st.dataframe(
         {
             "program": [each.engine for each in found],
-            "reads it": [str(each.reads) for each in found],
+            "status": [str(each.reads) for each in found],
             "why": [each.reason for each in found],
         },
         hide_index=True,
         key=key,
-        alt="Every program, whether it reads the export, and why.",
+        alt="Every program, whether it was tried with such an export, and what came of it.",
     )

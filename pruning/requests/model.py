@@ -40,6 +40,7 @@ class ExportOptions(Request):
     mtp: options.HeadsKept | None = None
     hash_source: options.HashSource = False
     max_shard_size: options.MaxShardSize | None = None
+    pad: options.Pad = False
     keep_list: options.KeepList = False
     verify: options.Verify = False
 

@@ -314,6 +314,13 @@ MaxShardSize = Annotated[
         "source."
     ),
 ]
+Pad = Annotated[
+    Switch,
+    Option(
+        "Fill up layers that keep fewer experts with experts of zeros, so that engines load it; "
+        "only of families whose router adds a bias, which keeps them from being chosen."
+    ),
+]
 KeepList = Annotated[
     Switch, Option("Also write kept_experts.json: layer, and the ids that stayed.")
 ]

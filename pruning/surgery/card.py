@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from pruning.engines import contents_of, load_code, verdicts
 from pruning.heads import HeadPlan, heads_in_words
 from pruning.plan import PruningPlan, tool_version
 from pruning.sizes import SizeReport, format_bytes, size_report
+from pruning.surgery.padding import Padding
 from pruning.surgery.width_sizes import option_of
 
 CARD_NAME = "README.md"
@@ -88,6 +90,13 @@ def _atom_facts(model: MoEModel, plan: PruningPlan, widths: WidthPlan | None) ->
     ]
 
 
+def _pad_facts(padding: Padding | None) -> list[str]:
+    if not padding:
+        return []
+    added = f"{padding.experts} experts of zeros, which no router can choose"
+    return [f"- Padding: {added}, {format_bytes(padding.nbytes)} more on disk and in memory"]
+
+
 def _in_words(values: Mapping[str, Any]) -> str:
     """JSON on one line; empty for nothing."""
     return f"`{json.dumps(values, sort_keys=True)}`" if values else ""
@@ -123,7 +132,7 @@ The ids of the kept experts and the SHA-256 of every file are in `moeprune_manif
 {code}
 ```
 
-| program | reads it | why |
+| program | status | why |
 |---|---|---|
 {readers}
 {recipe}"""
@@ -139,12 +148,13 @@ The source's card names no licence; look it up before you share this model.
 """
 
 
-def model_card(
+def model_card(  # noqa: PLR0913
     model: MoEModel,
     plan: PruningPlan,
     heads: HeadPlan,
     recipe: str = "",
     widths: WidthPlan | None = None,
+    padding: Padding | None = None,
 ) -> bytes:
     """The README.md of an export, reproducible as it does not name the folder.
 
@@ -152,6 +162,9 @@ def model_card(
     """
     source, sizes = source_metadata(model.checkpoint.path), size_report(model, plan)
     contents = contents_of(model, plan, widths)
+    if padding:
+        alike = (max(contents.counts),) * len(contents.counts)
+        contents = replace(contents, counts=alike, removes="padded")
     readers = (f"| {each.engine} | {each.reads} | {each.reason} |" for each in verdicts(contents))
     is_hub_id = model.name.count("/") == 1
     metadata = ModelCardData(
@@ -174,7 +187,13 @@ def model_card(
         code=load_code(model, contents, '"path/to/this/folder"  # or its id on the hub'),
         readers="\n".join(readers),
         what="neurons of its routed experts" if plan.kept_atoms else "its routed experts",
-        facts="\n".join((_facts(model, plan, heads, sizes), *_atom_facts(model, plan, widths))),
+        facts="\n".join(
+            (
+                _facts(model, plan, heads, sizes),
+                *_atom_facts(model, plan, widths),
+                *_pad_facts(padding),
+            )
+        ),
         sizes=sizes,
         on_disk=" | ".join(map(format_bytes, sizes.loaded())),
         loaded=" | ".join(map(format_bytes, sizes.loaded("bfloat16"))),

@@ -166,6 +166,8 @@ def _check_structure(path: Path, manifest: Manifest) -> list[Check]:
     except (CheckpointError, UnsupportedModelError) as error:
         return [headers, Check("experts", False, str(error))]
     kept = {layer: len(ids) for layer, ids in manifest.plan.kept.items()}
+    if manifest.padded:
+        kept = dict.fromkeys(kept, max(kept.values()))
     held = {layer.index: layer.num_experts for layer in model.layers}
     problems = [
         f"layer {layer} holds {held.get(layer, 0)} experts, but the plan keeps {kept.get(layer, 0)}"
@@ -216,7 +218,7 @@ def check_against_source(
         check_located(source)
         plan = fit_plan(manifest.plan, source)
         widths = plan_widths(source, plan, manifest.widths)
-        expected = expected_tensors(source, plan, manifest.heads, widths)
+        expected = expected_tensors(source, plan, manifest.heads, widths, padded=manifest.padded)
         pairs = Pairs(path, source.checkpoint.path, expected, open_checkpoint(path).tensors)
     except (PlanError, ExportError, CheckpointError) as error:
         return (Check(SOURCE, False, str(error)),)

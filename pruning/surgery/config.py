@@ -28,16 +28,24 @@ def json_file(value: Mapping[str, Any]) -> bytes:
 
 
 def pruned_config(
-    model: MoEModel, plan: PruningPlan, heads: HeadPlan, widths: WidthPlan | None
+    model: MoEModel,
+    plan: PruningPlan,
+    heads: HeadPlan,
+    widths: WidthPlan | None,
+    *,
+    padded: bool = False,
 ) -> bytes:
     """`config.json` of an export; the source's bytes if nothing changes.
 
-    The plan is complete, see `fit_plan`; `widths` are for plans that remove neurons.
+    The plan is complete, see `fit_plan`; `widths` are for plans that remove neurons; `padded`:
+    every layer is filled up to the largest.
     """
     raw = (model.checkpoint.path / CONFIG_NAME).read_bytes()
     source: Config = json.loads(raw)
     family, config = model.family, source
     kept = {layer: len(ids) for layer, ids in plan.kept.items()}
+    if padded:
+        kept = dict.fromkeys(kept, max(kept.values()))
     if kept != {layer.index: layer.num_experts for layer in model.layers}:
         # The balancing loss is meant for the full set of experts, and for one count.
         counts: Config = {"output_router_logits": False}

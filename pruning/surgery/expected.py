@@ -6,7 +6,7 @@ plan and the widths asked for; here numpy slices the bytes.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +35,8 @@ class Part:
     axis: int = 0  # along which entries are chosen
     # The chosen entries in order, -1 for zeros; None if all stay.
     ids: NDArray[np.int64] | None = None
+    filling: float = 0.0  # what stands where an id is -1
+    dtype: str = ""  # of the element, where the filling is not zero
 
     @property
     def result(self) -> tuple[int, ...]:
@@ -56,10 +58,20 @@ class Part:
             last = min(rows, first + step)
             if self.ids is not None and self.axis == 0:
                 whole = mapped(shard, self.start, self.shape)
-                yield _chosen(whole, self.ids[first:last], 0)
+                yield self._filled(_chosen(whole, self.ids[first:last], 0), first, last)
                 continue
             block = mapped(shard, self.start + first * row_bytes, (last - first, *self.shape[1:]))
-            yield block if self.ids is None else _chosen(block, self.ids, self.axis)
+            chosen = block if self.ids is None else _chosen(block, self.ids, self.axis)
+            yield self._filled(chosen, 0, None)
+
+    def _filled(self, chosen: NDArray[np.uint8], first: int, last: int | None) -> NDArray[np.uint8]:
+        if self.filling and self.ids is not None:
+            # float32 has the bits of bfloat16 first, in the upper half.
+            kinds = {"F16": "<f2", "F32": "<f4", "BF16": "<f4", "F64": "<f8"}
+            element = np.array([self.filling], kinds[self.dtype]).view(np.uint8)
+            places = (slice(None),) * self.axis + (self.ids[first:last] < 0,)
+            chosen[places] = element[-chosen.shape[-1] :]
+        return chosen
 
 
 def mapped(file: Path, start: int, shape: tuple[int, ...]) -> NDArray[np.uint8]:
@@ -93,14 +105,28 @@ class ExpectedTensor:
 
 
 def expected_tensors(
-    model: MoEModel, plan: PruningPlan, heads: HeadPlan, widths: WidthPlan | None
+    model: MoEModel,
+    plan: PruningPlan,
+    heads: HeadPlan,
+    widths: WidthPlan | None,
+    *,
+    padded: bool = False,
 ) -> dict[str, ExpectedTensor]:
     """Every tensor that an export must hold, by its name there; others are dropped.
 
-    The plan is complete, see `fit_plan`; `widths` are for plans that remove neurons.
+    The plan is complete, see `fit_plan`; `widths` are for plans that remove neurons; `padded`:
+    layers that keep fewer experts are filled up with -1 in place of ids.
     """
     slots = head_slots(model, heads)
-    maker = _Maker(model.family, plan.kept, slots, widths, scale_blocks(model))
+    kept = {layer.index: plan.kept[layer.index] for layer in model.layers}
+    if padded:
+        most = max(map(len, kept.values()))
+        groups = {layer.index: layer.num_groups for layer in model.layers}
+        for layer, stays in kept.items():
+            rows = np.array(stays).reshape(groups[layer], -1)
+            more = ((0, 0), (0, most // groups[layer] - rows.shape[1]))
+            kept[layer] = tuple(np.pad(rows, more, constant_values=-1).reshape(-1).tolist())
+    maker = _Maker(model.family, kept, slots, widths, scale_blocks(model))
     grown = shared_tensors(model) if widths and widths.shared is not None else {}
     found: dict[str, ExpectedTensor] = {}
     for entry in model.checkpoint.tensors.values():
@@ -115,6 +141,7 @@ def expected_tensors(
             found[entry.name] = _copy(entry, entry.name) if whole else resized
         elif made := maker.make(entry):
             found[made.name] = made
+            found |= {each.name: each for each in maker.empty(entry)}
     return found | _own_head(model)
 
 
@@ -145,11 +172,26 @@ class _Maker:
             return _copy(entry, entry.name)
         return self._of_experts(entry, slot, self.kept[slot.layer], self.widths)
 
+    def empty(self, entry: TensorEntry) -> Iterator[ExpectedTensor]:
+        """Tensors of zeros, shaped like those of the first expert that stays."""
+        slot = self.family.locate(entry.name)
+        if slot is None or slot.kind is not SlotKind.EXPERT or entry.name in self.heads.cut:
+            return
+        ids = self.kept.get(slot.layer, ())
+        if -1 not in ids or slot.expert != min(id for id in ids if id >= 0):
+            return
+        part = _cut(entry.start, entry, entry.shape, 0, np.full(entry.shape[0], -1))
+        for place in np.flatnonzero(np.array(ids) < 0).tolist():
+            name = slot.template.format(expert=place)
+            yield ExpectedTensor(name, entry, entry.shape, (part,))
+
     def _of_experts(
         self, entry: TensorEntry, slot: Slot, kept: Sequence[int], widths: WidthPlan | None
     ) -> ExpectedTensor | None:
         if slot.kind is SlotKind.ROUTER:
             part = _cut(entry.start, entry, entry.shape, slot.axis, np.array(kept))
+            if slot.role.endswith("bias"):
+                part = replace(part, filling=-10_000.0, dtype=entry.dtype)
             return ExpectedTensor(entry.name, entry, part.result[:-1], (part,))
         where = atom_axis(self.family, slot) if widths else None
         if slot.expert is None:
@@ -159,7 +201,7 @@ class _Maker:
         if slot.expert not in kept:
             return None
         # The new id of an expert is its place among the kept ones.
-        name = slot.template.format(expert=sorted(kept).index(slot.expert))
+        name = slot.template.format(expert=list(kept).index(slot.expert))
         if where is None:
             return _copy(entry, name)
         if slot.role == SCALE_ROLE and widths and self.blocks:
@@ -194,6 +236,8 @@ def _matrix(
     inner = entry.shape if slot.expert is not None else entry.shape[1:]
     size = entry.nbytes if slot.expert is not None else entry.nbytes // entry.shape[0]
     start = entry.start if slot.expert is not None else entry.start + expert * size
+    if expert < 0:
+        return _cut(entry.start, entry, inner, 0, np.full(inner[0], -1))
     if where is None or widths is None:
         return Part(start, (size,))
     before, after = widths.source[slot.layer][expert], widths.written(slot.layer, expert)

@@ -31,6 +31,7 @@ from pruning.surgery.card import CARD_NAME, model_card
 from pruning.surgery.config import own_sizes, pruned_config
 from pruning.surgery.heads import plan_heads
 from pruning.surgery.manifest import MANIFEST_NAME, Manifest, SourceRecord, library_versions
+from pruning.surgery.padding import Padding, plan_padding
 from pruning.surgery.shards import PlannedShard, new_index, plan_shards, pruned_index, reshard
 from pruning.surgery.writing import write_file, write_shards
 
@@ -57,6 +58,8 @@ class ExportOptions:
     widths: WidthChoice | None = None
     # New shards, none larger than this unless it holds a single tensor; None to keep the layout.
     max_shard_bytes: int | None = None
+    # Fill up layers that keep fewer experts with experts of zeros, see `padding`.
+    pad: bool = False
     keep_list: bool = False  # also write KEEP_LIST_NAME: layer -> original ids of the kept experts
 
 
@@ -68,6 +71,7 @@ class PreparedExport:
     plan: PruningPlan  # complete, see `fit_plan`
     heads: HeadPlan
     widths: WidthPlan | None  # if neurons are removed
+    padding: Padding | None  # if experts of zeros are asked for
     out: Path  # absolute
     shards: tuple[PlannedShard, ...]
     files: dict[str, bytes]  # other files by name relative to `out`, without card and manifest
@@ -91,18 +95,19 @@ def prepare_export(
     check_place(target, model.checkpoint.path)
     widths = plan_widths(model, plan, options.widths)
     heads = plan_heads(model, plan, options.heads, widths)
-    shards = plan_shards(model, plan, heads, widths)
+    padding = plan_padding(model, plan) if options.pad else None
+    shards = plan_shards(model, plan, heads, widths, padding)
     if options.max_shard_bytes:
         shards = reshard(model, shards, options.max_shard_bytes)
     # In writing order: the index after the configuration, both after the rest.
     files = _companions(model, plan, options)
-    config = pruned_config(model, plan, heads, widths)
+    config = pruned_config(model, plan, heads, widths, padded=options.pad)
     files |= _modeling_file(model, json.loads(config))
     files[CONFIG_NAME] = config
     if index := new_index(shards) if options.max_shard_bytes else pruned_index(model, shards):
         files[INDEX_NAME] = index
-    card = model_card(model, plan, heads, options.recipe.decode(), widths)
-    return PreparedExport(model, plan, heads, widths, target, shards, files, card)
+    card = model_card(model, plan, heads, options.recipe.decode(), widths, padding)
+    return PreparedExport(model, plan, heads, widths, padding, target, shards, files, card)
 
 
 def _modeling_file(model: MoEModel, config: Mapping[str, Any]) -> dict[str, bytes]:
@@ -246,6 +251,7 @@ def _write_export(
         plan=prepared.plan,
         heads=prepared.heads,
         widths=prepared.widths.choice if prepared.widths else None,
+        padded=prepared.padding is not None,
         assumptions=prepared.model.family.assumptions,
         shards=shards,
         files=files,

@@ -75,6 +75,7 @@ class Manifest:
     tool_version: str
     libraries: Mapping[str, str]  # name -> version
     widths: WidthChoice | None = None  # how widths are stored, if the plan removes neurons
+    padded: bool = False  # layers that keep fewer experts are filled up, see `padding`
 
     @property
     def nbytes(self) -> int:
@@ -97,6 +98,7 @@ class Manifest:
             "plan": self.plan.to_dict(),
             "heads": self.heads.to_json(),
             **({"widths": self.widths.to_json()} if self.widths else {}),
+            **({"padded": True} if self.padded else {}),
             **({"discovered": list(self.assumptions)} if self.assumptions else {}),
             "shards": [asdict(shard) for shard in self.shards],
             "dropped_shards": list(self.dropped_shards),
@@ -141,6 +143,7 @@ def read_manifest(path: Path) -> Manifest:
             plan=plan_from_dict(raw["plan"]),
             heads=HeadPlan.from_json(raw["heads"]),
             widths=WidthChoice.from_json(raw["widths"]) if "widths" in raw else None,
+            padded=raw.get("padded") is True,
             assumptions=tuple(map(str, raw.get("discovered", ()))),
             shards=tuple(
                 ShardRecord(

@@ -112,7 +112,25 @@ def _runs(index: NDArray[np.int32]) -> Iterator[tuple[int, int]]:
     yield from zip((0, *breaks), (*breaks, len(index)), strict=True)
 
 
-Piece = Span | Gather
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """One element again and again, which no source has."""
+
+    item: bytes  # the element
+    nbytes: int  # a multiple of its length
+
+    def parts(self, limit: int) -> Iterator["Fill"]:
+        """The same in parts of at most `limit` bytes, or of one element."""
+        step = max(1, limit // len(self.item)) * len(self.item)
+        for first in range(0, self.nbytes, step):
+            yield Fill(self.item, min(step, self.nbytes - first))
+
+    def read(self, file: int, target: memoryview, name: str) -> None:
+        """Fill `target`; nothing is read."""
+        target[:] = self.item * (len(target) // len(self.item))
+
+
+Piece = Span | Gather | Fill
 
 
 def read_into(file: int, target: memoryview, position: int, name: str) -> None:

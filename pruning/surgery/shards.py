@@ -15,7 +15,7 @@ from typing import Any
 
 from analysis.checkpoint import INDEX_NAME, Shard, TensorEntry
 from analysis.errors import ExportError
-from analysis.families import Slot, SlotKind
+from analysis.families import MoEFamily, Slot, SlotKind
 from analysis.model import OUTPUT_HEAD, MoEModel
 from analysis.widths import SCALE_ROLE, scale_blocks
 from pruning.atoms.widths import WidthPlan
@@ -23,7 +23,8 @@ from pruning.heads import HeadPlan
 from pruning.plan import PruningPlan
 from pruning.surgery.config import json_file
 from pruning.surgery.heads import head_slots
-from pruning.surgery.pieces import Gather, Piece, Span
+from pruning.surgery.padding import EMPTY, Ids, Padding, is_matrix, never
+from pruning.surgery.pieces import Fill, Gather, Piece, Span
 from pruning.surgery.widths import check_scales, resized_experts, resized_scale, resized_shared
 
 
@@ -44,7 +45,7 @@ class PlannedTensor:
     @property
     def is_cut(self) -> bool:
         """Whether it is no plain copy: neurons may be zeros with the shape unchanged."""
-        gathered = any(isinstance(piece, Gather) for piece in self.spans)
+        gathered = any(isinstance(piece, Gather | Fill) for piece in self.spans)
         return gathered or self.shape != self.source.shape
 
 
@@ -107,16 +108,26 @@ def check_located(model: MoEModel) -> None:
             )
 
 
-def _entries(entry: TensorEntry, axis: int, kept: Sequence[int]) -> tuple[Piece, ...]:
-    """Byte ranges of the kept entries along an axis; neighbours share one."""
+def _entries(
+    entry: TensorEntry, axis: int, kept: Sequence[int], empty: bytes = b"\0"
+) -> tuple[Piece, ...]:
+    """Byte ranges of the kept entries along an axis; neighbours share one.
+
+    An entry that is EMPTY consists of the element `empty`.
+    """
     count, outer = entry.shape[axis], math.prod(entry.shape[:axis])
     size = entry.nbytes // (outer * count)
     if size * outer * count != entry.nbytes:
         raise ExportError(
             f"The rows of {entry.name} do not fall on whole bytes, so it cannot be cut."
         )
-    starts = (entry.start + (row * count + one) * size for row in range(outer) for one in kept)
-    return _joined(Span(start, start + size) for start in starts)
+    return _joined(
+        Fill(empty, size)
+        if one == EMPTY
+        else Span(start := entry.start + (row * count + one) * size, start + size)
+        for row in range(outer)
+        for one in kept
+    )
 
 
 def _joined(spans: Iterable[Piece]) -> tuple[Piece, ...]:
@@ -148,7 +159,20 @@ def plan_tensor(
         name = slot.template.format(expert=kept.index(slot.expert))
         return PlannedTensor(entry, name, entry.shape, whole)
     shape = (*entry.shape[: slot.axis], len(kept), *entry.shape[slot.axis + 1 :])
-    return PlannedTensor(entry, entry.name, shape, _entries(entry, slot.axis, kept))
+    is_added = slot.kind is SlotKind.ROUTER and not is_matrix(slot.role) and EMPTY in kept
+    empty = never(entry.dtype) if is_added else b"\0"
+    return PlannedTensor(entry, entry.name, shape, _entries(entry, slot.axis, kept, empty))
+
+
+def _empty_experts(entry: TensorEntry, family: MoEFamily, kept: Ids) -> Iterator[PlannedTensor]:
+    """Tensors of zeros like this one, if it is of the first expert, for those that are EMPTY."""
+    slot = family.locate(entry.name)
+    ids = kept.get(slot.layer) if slot and slot.kind is SlotKind.EXPERT else None
+    if slot and ids and slot.expert == ids[0]:
+        zeros = (Fill(b"\0", entry.nbytes),)
+        for place, expert in enumerate(ids):
+            if expert == EMPTY:
+                yield PlannedTensor(entry, slot.template.format(expert=place), entry.shape, zeros)
 
 
 def plan_shards(
@@ -156,18 +180,20 @@ def plan_shards(
     plan: PruningPlan,
     heads: HeadPlan | None = None,
     widths: WidthPlan | None = None,
+    padding: Padding | None = None,
 ) -> tuple[PlannedShard, ...]:
     """The shards that an export writes, without those of which nothing is left.
 
     The plan is complete, see `fit_plan`; heads are kept by default; `widths` are for plans that
-    remove neurons.
+    remove neurons; `padding` fills up layers that keep fewer experts.
     """
     check_located(model)
     check_scales(model, widths)
     blocks = scale_blocks(model) if widths else None
     shared = resized_shared(model, widths) if widths else {}
     slots = head_slots(model, heads or HeadPlan())
-    kept = {layer.index: plan.kept[layer.index] for layer in model.layers}
+    ids_of = padding.ids if padding else plan.kept
+    kept = {layer.index: ids_of[layer.index] for layer in model.layers}
 
     def target(entry: TensorEntry) -> PlannedTensor | None:
         if entry.name in slots.dropped:
@@ -190,6 +216,7 @@ def plan_shards(
     def targets(entry: TensorEntry) -> Iterator[PlannedTensor]:
         if made := target(entry):
             yield made
+            yield from _empty_experts(entry, model.family, kept)
         if entry == model.tied_embedding:
             yield PlannedTensor(entry, OUTPUT_HEAD, entry.shape, (Span(entry.start, entry.end),))
 

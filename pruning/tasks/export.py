@@ -30,6 +30,7 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
         request.recipe.encode(),
         WidthChoice(WidthMode(mode), request.width_multiple_of) if mode else None,
         max_shard_bytes=parse_size(largest) if largest else None,
+        pad=request.pad,
         keep_list=request.keep_list,
     )
     plan = plan_from_dict(request.plan)

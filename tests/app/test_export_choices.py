@@ -109,8 +109,8 @@ def test_a_plan_of_neurons_offers_the_width_modes_that_the_library_has(open_page
         assert f"--width-mode {option.mode} " in f"{export_line(test)} "
         shown = table_with(test, "width mode").set_index("width mode")
         assert (shown.loc[str(option.mode), "read by"] == "every reader") == option.stock
-        readers = table_with(test, "program").set_index("program")["reads it"]
-        assert (readers["transformers"] == "yes") == option.stock
+        readers = table_with(test, "program").set_index("program")["status"]
+        assert (readers["transformers"] == "tried") == option.stock
 
 
 def test_a_plan_of_neurons_from_a_file_turns_the_plan_page_to_neurons(open_page, headed):

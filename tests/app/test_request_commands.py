@@ -40,7 +40,10 @@ MORE = [
     ),
     ("calibrate", {"stream_layers": True, "hidden_states_dir": "hidden", "stats_dir": "stats"}),
     ("weights", {"stats_dir": "stats"}),
-    ("export", {"mtp": "drop", "max_shard_size": "1GB", "keep_list": True, "verify": True}),
+    (
+        "export",
+        {"mtp": "drop", "max_shard_size": "1GB", "keep_list": True, "pad": True, "verify": True},
+    ),
     ("evaluate", {"plans": (PLAN,), "measures": "nll", "seed": 7, "count": "response"}),
     ("sweep", {"criteria": ("reap", "man"), "sparsities": ("25%", "50%"), "samples": 4}),
     ("bins", {"bins": 4, "order": "index", "scope": "layer", "calibrated_on": ("demo-code",)}),

@@ -14,7 +14,7 @@ from app.components.schedule_editor import Bars, schedule_editor
 from app.frame.charts import csv_button, download_button, show, show_table
 from app.frame.notes import card
 from app.literal import literal
-from app.parts.export import readers_text, reasons_table
+from app.parts.export import reasons_table
 from app.parts.plan_bar import loss_of_plan, prediction_error
 from app.session.data import losses_of, shown_model
 from app.session.plan_state import (
@@ -28,7 +28,7 @@ from app.session.plan_state import (
     table_key,
 )
 from pruning.budget import count_budget
-from pruning.engines import contents_of, verdicts
+from pruning.engines import contents_of, summary, verdicts
 from pruning.evaluate.quality import loss_of
 from pruning.plan import ATOMIC_GRANULARITY
 from pruning.planning.choice import schedule_label
@@ -225,7 +225,7 @@ def engines_part(context: Context, shown: CurrentPlan) -> None:
     icon = ":material/check_circle:" if uniform else ":material/warning:"
     kind = "one count for all layers" if uniform else "layers of different sizes"
     found = verdicts(contents_of(context.model, shown.plan))
-    st.markdown(f"{icon} **{kind.capitalize()}**. Read by: {readers_text(found)}.")
+    st.markdown(f"{icon} **{kind.capitalize()}**. {summary(found)}.")
     with st.expander("Compatibility"):
         reasons_table(found, "plan.engines")
 

@@ -1,0 +1,77 @@
+"""What serving engines were seen to do with exports: rows that `tests/engines` measures.
+
+Each is a tiny random model of a family, cut in one way, loaded in one engine, and compared with
+transformers on the same files. Nobody writes them by hand: `seal` covers them.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from analysis.durable import write_durably
+
+RESULTS: Final = Path(__file__).with_name("engine_results.json")
+CUTS: Final = ("original", "experts", "experts per layer", "neurons", "neurons per layer", "padded")
+# Engine -> its name for people.
+ENGINES: Final[Mapping[str, str]] = {"vllm": "vLLM", "llama.cpp": "llama.cpp", "mlx": "MLX"}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One engine, one family, one cut."""
+
+    engine: str
+    case: str  # of the conformance suite: a model type, and a variant after a hyphen
+    model_type: str
+    cut: str
+    # Greedy tokens are equal and log-probabilities close; otherwise `reason` says what happened.
+    works: bool
+    equal: int  # greedy tokens equal to those of transformers
+    tokens: int  # greedy tokens compared
+    difference: float | None  # largest of log-probabilities, up to the first token that differs
+    reason: str
+    no_class: bool  # the engine has no class for the architecture
+    versions: str
+    date: str  # of the run, UTC
+    question: str  # digest of the configuration, the plan and the prompts
+
+    @property
+    def variant(self) -> str:
+        """What sets the case apart in its family; `tied`: a head that engines need written."""
+        return self.case.removeprefix(self.model_type).removeprefix("-")
+
+    @property
+    def id(self) -> str:
+        """The name of its test."""
+        return f"{self.engine}-{self.case}-{self.cut}".replace(" ", "-")
+
+
+def seal(rows: Iterable[Mapping[str, Any]]) -> str:
+    """SHA-256 over all rows."""
+    return hashlib.sha256(json.dumps(list(rows), sort_keys=True).encode()).hexdigest()
+
+
+def read_results(path: Path = RESULTS) -> tuple[Row, ...]:
+    """All rows, in order."""
+    if not path.is_file():
+        return ()
+    return tuple(Row(**row) for row in json.loads(path.read_text())["rows"])
+
+
+@cache
+def results() -> tuple[Row, ...]:
+    """The rows that come with this version."""
+    return read_results()
+
+
+def write_results(new: Iterable[Row], path: Path = RESULTS) -> None:
+    """Put rows in place of those of the same engine, case and cut."""
+    rows = {row.id: row for row in (*read_results(path), *new)}
+    plain = [asdict(rows[name]) for name in sorted(rows)]
+    lines = ",\n".join(json.dumps(row) for row in plain)
+    text = f'{{"seal": "{seal(plain)}", "rows": [\n{lines}\n]}}\n'
+    write_durably(path, text.encode())

@@ -1,0 +1,102 @@
+"""Ask an engine and transformers the same, and compare what they say."""
+
+import hashlib
+import json
+import math
+import subprocess
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from engines.checkpoints import PROMPTS, TOKENS, published_keys
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+from families.configs import VOCAB, Case
+from pruning import load_pruned
+from pruning.engine_results import Row
+from tools.engines.environments import HERE, python_of
+
+# Float32 in both; other orders of the same sums differ by 1e-5 where logits are near 10.
+CLOSE = 1e-3
+_SECONDS = 1500
+Answer = Mapping[str, Any]
+
+
+def ask_engine(engine: str, folders: Sequence[Path], scratch: Path) -> tuple[str, list[Answer]]:
+    """The engine's versions, and its answer on every checkpoint."""
+    question = {"prompts": PROMPTS, "tokens": TOKENS, "vocabulary": VOCAB}
+    asked, answered = scratch / "asked.json", scratch / "answers.json"
+    asked.write_text(json.dumps([{"checkpoint": str(each), **question} for each in folders]))
+    script = HERE / f"run_{engine.replace('.', '_')}.py"
+    command = [str(python_of(engine)), str(script), str(asked), str(answered)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    said = json.loads(answered.read_text())
+    return ", ".join(f"{name} {of}" for name, of in said["versions"].items()), said["answers"]
+
+
+def compare(case: Case, folder: Path, cut: str, said: Sequence[Answer]) -> tuple[int, float]:
+    """Greedy tokens equal to those of transformers, and how far log-probabilities differ at most.
+
+    Both up to the first token that differs: as long as transformers finds each of the engine's
+    tokens the likeliest after those before it, its own greedy continuation is the same.
+    """
+    auto = AutoModelForImageTextToText if case.composite else AutoModelForCausalLM
+    stock = "per layer" not in cut and case.model_type != "deepseek"
+    model = auto.from_pretrained(folder) if stock else load_pruned(folder, auto_class=auto.__name__)
+    equal, largest = 0, 0.0
+    for prompt, answer in zip(PROMPTS, said, strict=True):
+        tokens, rows = answer["tokens"], torch.tensor(answer["log_probabilities"]).double()
+        assert len(tokens) == TOKENS
+        with torch.no_grad():
+            ids = torch.tensor([[*prompt, *tokens[:-1]]])
+            logits = model.eval()(ids, use_cache=False).logits[0, len(prompt) - 1 :].double()
+        same = (logits.argmax(-1) == torch.tensor(tokens)).long().cumprod(0)
+        count = int(same.sum())
+        differs = (logits.log_softmax(-1) - rows).abs().amax(-1)
+        equal, largest = (
+            equal + count,
+            max(largest, float(differs[: count + 1].max().nan_to_num(math.inf))),
+        )
+    return equal, largest
+
+
+def question_of(case: Case) -> str:
+    """Digest of what is asked: settings and prompts."""
+    asked = [case.model_type, dict(case.settings), published_keys(case), PROMPTS, TOKENS]
+    return hashlib.sha256(json.dumps(asked, sort_keys=True, default=dict).encode()).hexdigest()[:16]
+
+
+def row(
+    engine: str, versions: str, case: Case, cut: str, answer: Answer, folder: Path | None
+) -> Row:
+    """What came out of one comparison."""
+    equal, difference = 0, None
+    reason = answer.get("failed", "")
+    total = len(PROMPTS) * TOKENS
+    if not reason and folder is not None:
+        equal, difference = compare(case, folder, cut, answer["continuations"])
+        if equal < total or not difference <= CLOSE:
+            differs = f"log-probabilities differ by {difference:.2g}"
+            if not math.isfinite(difference):
+                differs, difference = "log-probabilities that are no numbers", None
+            reason = (
+                f"it loads and computes something else: {equal} of {total} greedy tokens, {differs}"
+            )
+    return Row(
+        engine=engine,
+        case=case.name,
+        model_type=case.model_type,
+        cut=cut,
+        works=not reason,
+        equal=equal,
+        tokens=total,
+        difference=None if difference is None else float(f"{difference:.2g}"),
+        reason=reason,
+        no_class=bool(answer.get("unknown")),
+        versions=versions,
+        date=datetime.now(UTC).date().isoformat(),
+        question=question_of(case),
+    )

@@ -1,0 +1,182 @@
+"""Tiny random checkpoints that engines take, and the cuts of them that are compared.
+
+The families are those of the conformance suite, in sizes for which engines have kernels, with the
+keys that published configurations have and those saved by transformers 5 lack.
+"""
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import torch
+from exports import export
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from analysis.errors import UserError
+from analysis.model import MoEModel, load_model_index
+from families.configs import BY_NAME, HIDDEN, VOCAB, WIDTH, Case, tiny_model
+from pruning.atoms.widths import WidthChoice, WidthMode
+from pruning.engine_results import CUTS
+from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, model_ref
+
+PROMPTS: Final = ((5, 9, 33, 21), (7, 40, 41, 12, 50, 3, 9))
+TOKENS: Final = 32
+_SPECIAL: Final = 3  # padding, beginning, end: never chosen, so that nothing ends early
+# Sizes of the conformance suite times this suit the kernels of engines: heads of 32, rows of 64.
+_LARGER: Final = 4
+_SIZES: Final = (
+    *("hidden_size", "intermediate_size", "moe_intermediate_size", "head_dim"),
+    *("shared_expert_intermediate_size", "shared_intermediate_size", "moe_latent_size"),
+    *("moe_shared_expert_intermediate_size", "mamba_head_dim", "mamba_dt_rank"),
+    *("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"),
+    *("linear_key_head_dim", "linear_value_head_dim"),
+)
+# What the conformance suite varies and published models of the family do not have.
+_AS_PUBLISHED: Final[Mapping[str, Mapping[str, Any]]] = {
+    "olmoe": {"num_key_value_heads": 2},
+    "flex_olmo": {"num_key_value_heads": 2},
+    "deepseek": {"num_key_value_heads": 2},
+    "qwen2_moe": {"mlp_only_layers": [], "num_key_value_heads": 2},
+    "qwen3_moe": {"decoder_sparse_step": 1, "tie_word_embeddings": False},
+    "qwen3_next": {"mlp_only_layers": []},
+    "dots1": {"num_key_value_heads": 2},
+    "gpt_oss": {"swiglu_limit": 7.0},
+    "lfm2_moe": {"routed_scaling_factor": 1.0},
+    "ernie4_5_moe": {"moe_layer_interval": 1},
+    "phimoe": {"attention_bias": True, "lm_head_bias": True},
+    "deepseek_v2": {
+        "rope_scaling": {"type": "yarn", "factor": 40, "beta_fast": 32, "beta_slow": 1}
+        | {"mscale": 0.707, "mscale_all_dim": 0.707, "original_max_position_embeddings": 4096}
+    },
+}
+# Families whose published checkpoints hold the experts of a layer stacked.
+_STACKED: Final = ("qwen3_5_moe", "qwen3_5_moe_text")
+# Keys of published configurations that transformers 5 leaves out.
+_KEYS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "deepseek_v2": {"scoring_func": "softmax"},
+    "deepseek_v3": {"topk_method": "noaux_tc", "scoring_func": "sigmoid"},
+    "dots1": {"topk_method": "noaux_tc", "scoring_func": "sigmoid"},
+    "minimax": {"shared_intermediate_size": 0, "rotary_dim": 16},
+    "minimax_m2": {"scoring_func": "sigmoid", "use_routing_bias": True}
+    | {"shared_intermediate_size": 0, "rotary_dim": 16, "use_qk_norm": True},
+    "qwen3_next": {"full_attention_interval": 2},
+    "qwen3_5_moe": {"full_attention_interval": 2},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"]},
+}
+
+# The demo is a tied OLMoE.
+_TIED: Final = replace(
+    BY_NAME["olmoe"],
+    name="olmoe-tied",
+    settings={**BY_NAME["olmoe"].settings, "tie_word_embeddings": True},
+)
+ENGINE_CASES: Final = {**BY_NAME, _TIED.name: _TIED}
+
+
+def engine_case(name: str) -> Case:
+    """A family of ENGINE_CASES in sizes that engines compute, as published models of it are."""
+    case = ENGINE_CASES[name]
+    settings = {**case.settings, **_AS_PUBLISHED.get(case.model_type, {})}
+    defaults = {"hidden_size": HIDDEN} if "text_config" not in settings else {}
+    larger = dict(_enlarged({**defaults, **settings}))
+    if "text_config" in settings:
+        larger["text_config"] = dict(_enlarged(settings["text_config"]))
+        vision = dict(settings["vision_config"])
+        if "out_hidden_size" in vision:
+            vision["out_hidden_size"] = HIDDEN * _LARGER
+        larger["vision_config"] = vision
+    return replace(case, settings=MappingProxyType(larger))
+
+
+def _enlarged(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in settings.items():
+        yield key, value * _LARGER if key in _SIZES else value
+
+
+def save(case: Case, folder: Path) -> MoEModel:
+    """The original: weights, a tokenizer that converters take, and the published keys."""
+    # Building a configuration adds keys to the settings of its rotary positions.
+    model = tiny_model(replace(case, settings=deepcopy(dict(case.settings))))
+    with torch.no_grad():  # logits of 0 for special tokens, which are never the largest
+        head = model.get_output_embeddings()
+        head.weight[:_SPECIAL] = 0
+        if head.bias is not None:
+            head.bias[:_SPECIAL] = 0
+    model.save_pretrained(folder, save_original_format=case.model_type not in _STACKED)
+    _tokenizer().save_pretrained(folder)
+    file = folder / "config.json"
+    config = json.loads(file.read_text())
+    part, said = config, case.settings
+    if case.composite:
+        part, said = config["text_config"], said["text_config"]
+    rope = part.get("rope_parameters") or {}
+    missing = {**said, **({"rope_scaling": None} if rope else {})}
+    missing |= {key: rope[key] for key in ("rope_theta", "partial_rotary_factor") if key in rope}
+    part |= {key: value for key, value in missing.items() if key not in part}
+    part |= published_keys(case)
+    file.write_text(json.dumps(config, indent=2))
+    return load_model_index(str(folder))
+
+
+def published_keys(case: Case) -> Mapping[str, Any]:
+    """What config.json holds besides what transformers 5 saves."""
+    return _KEYS.get(case.model_type, {})
+
+
+def _tokenizer() -> PreTrainedTokenizerFast:
+    """Byte-level BPE; llama.cpp's converter wants a merge."""
+    letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567"
+    words = ["<pad>", "<s>", "</s>", *letters, "ab"]
+    ids = {word: number for number, word in enumerate(words)}
+    assert len(ids) == VOCAB
+    tokenizer = Tokenizer(models.BPE(ids, [("a", "b")]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
+
+
+def plan_of(model: MoEModel, cut: str) -> PruningPlan:
+    """What a cut keeps of a model: expert 0 always goes, so ids move up."""
+    kept, atoms = {}, {}
+    for place, layer in enumerate(model.layers):
+        size = layer.num_experts // layer.num_groups
+        keep = max(2, size // 2)
+        if cut in ("experts per layer", "padded") and place % 2:
+            keep = size - 1
+        kept[layer.index] = tuple(
+            group * size + each
+            for group in range(layer.num_groups)
+            for each in range(size - keep, size)
+        )
+        narrow = 2 * WIDTH + 16 * (place % 2)
+        atoms[layer.index] = dict.fromkeys(range(layer.num_experts), tuple(range(8, 8 + narrow)))
+    if "neurons" in cut:
+        return PruningPlan(model_ref(model), {}, granularity=ATOMIC_GRANULARITY, kept_atoms=atoms)
+    return PruningPlan(model_ref(model), kept)
+
+
+def write_cuts(
+    original: MoEModel, folder: Path, cuts: Collection[str] = CUTS
+) -> dict[str, Path | str]:
+    """Cut -> the folder of its export, or why this program refuses to write it."""
+    written: dict[str, Path | str] = {"original": original.checkpoint.path}
+    for cut in CUTS[1:]:
+        options: dict[str, Any] = {"pad": cut == "padded"}
+        if cut not in cuts or (cut == "padded" and not original.family.can_exclude):
+            continue
+        if "neurons" in cut:
+            mode = WidthMode.PER_LAYER if "per layer" in cut else WidthMode.UNIFORM
+            options["widths"] = WidthChoice(mode)
+        try:
+            export(original, plan_of(original, cut), folder / cut, **options)
+        except UserError as error:
+            written[cut] = str(error)
+        else:
+            written[cut] = folder / cut
+    return written

@@ -1,0 +1,96 @@
+"""Layers that keep fewer experts, filled up with experts that the router cannot choose."""
+
+import pytest
+import torch
+from exports import edit_tensors, export, failed, shards_of, tensors_of, verified
+from transformers import AutoModelForCausalLM
+
+from analysis.errors import ExportError
+from analysis.model import load_model_index
+from families.configs import BY_NAME, tiny_model
+from pruning import load_pruned
+from pruning.plan import PruningPlan, model_ref
+from pruning.surgery.padding import plan_padding
+
+IDS = torch.arange(3, 51).reshape(3, 16)
+# One of each kind: groups with a correction bias; a bias of the router; a bias in the block.
+PADDED = ("deepseek_v3-groups", "gpt_oss", "minimax_m2", "lfm2_moe", "nemotron_h")
+
+
+def uneven(model) -> PruningPlan:
+    """All but one expert of each group stay in every other layer, about half in the rest."""
+    kept = {}
+    for place, layer in enumerate(model.layers):
+        size = layer.num_experts // layer.num_groups
+        drop = 1 if place % 2 else size - max(2, size // 2)
+        starts = range(0, layer.num_experts, size)
+        kept[layer.index] = tuple(i for first in starts for i in range(first + drop, first + size))
+    return PruningPlan(model_ref(model), kept)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    def save(name, **options):
+        tiny_model(BY_NAME[name]).save_pretrained(tmp_path / "source", **options)
+        return load_model_index(str(tmp_path / "source"))
+
+    return save
+
+
+def logits_of(model):
+    with torch.no_grad():
+        return model.eval()(IDS, use_cache=False).logits
+
+
+@pytest.mark.parametrize("stacked", [False, True], ids=["experts", "stacked"])
+@pytest.mark.parametrize("name", PADDED)
+def test_a_padded_export_loads_anywhere_and_computes_the_same(saved, tmp_path, name, stacked):
+    if stacked and not BY_NAME[name].fused_too:
+        pytest.skip("this family has one layout")
+    model = saved(name, save_original_format=not stacked, max_shard_size="40KB")
+    plan, out = uneven(model), tmp_path / "out"
+    export(model, plan, tmp_path / "uneven")
+    manifest = export(model, plan, out, pad=True)
+    assert manifest.padded
+    most = max(map(len, plan.kept.values()))
+    assert [layer.num_experts for layer in load_model_index(str(out)).layers] == [
+        most for _ in model.layers
+    ]
+    stock, info = AutoModelForCausalLM.from_pretrained(out, output_loading_info=True)
+    assert not any(info.values())
+    difference = (logits_of(stock) - logits_of(load_pruned(tmp_path / "uneven"))).abs().max()
+    assert difference <= 1e-5  # grouped products of another number of experts
+    assert verified(out, source=model.checkpoint.path).level == "logits"
+    sizes = [load_model_index(str(tmp_path / each)).checkpoint.nbytes for each in ("out", "uneven")]
+    assert sizes[0] - sizes[1] == plan_padding(model, plan).nbytes > 0
+    assert "experts of zeros" in (out / "README.md").read_text()
+
+
+def test_verification_sees_a_router_that_might_choose_an_expert_of_zeros(saved, tmp_path):
+    model = saved("minimax_m2")
+    export(model, uneven(model), tmp_path / "out", pad=True)
+    name = next(name for name in tensors_of(tmp_path / "out") if name.endswith("correction_bias"))
+    for shard in shards_of(tmp_path / "out"):
+        if name in tensors_of(shard):
+            edit_tensors(shard, lambda held: {**held, name: held[name].abs()})
+    assert failed(tmp_path / "out", source=model.checkpoint.path)
+
+
+# ERNIE's bias is added to a softmax over all experts, which one more changes.
+@pytest.mark.parametrize("name", ["olmoe", "ernie4_5_moe"])
+def test_routers_that_cannot_rule_an_expert_out_are_refused(saved, tmp_path, name):
+    model = saved(name)
+    with pytest.raises(ExportError, match="no bias that rules an expert out"):
+        export(model, uneven(model), tmp_path / "out", pad=True)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_the_bias_of_an_expert_of_zeros_in_other_types(saved, tmp_path, dtype):
+    case = BY_NAME["gpt_oss"]
+    tiny_model(case).to(dtype).save_pretrained(tmp_path / "source")
+    model = load_model_index(str(tmp_path / "source"))
+    export(model, uneven(model), tmp_path / "out", pad=True)
+    biases = [t for name, t in tensors_of(tmp_path / "out").items() if "router.bias" in name]
+    assert min(float(bias.min()) for bias in biases) == pytest.approx(-1e4, rel=1e-2)
+    assert verified(tmp_path / "out", source=tmp_path / "source").ok

