@@ -61,10 +61,9 @@ COMMANDS = {
 _MODULES = {
     "cache": ("runs",),
     "calibrate": ("weights",),
-    "evaluate": ("sweep",),
-    "plans": ("plan",),
+    "measure": ("evaluate", "sweep", "sensitivity", "variance", "bins", "ask"),
+    "plans": ("plan", "paths"),
     "plot": ("report",),
-    "probe": ("variance", "bins", "ask"),
     "queue": ("jobs",),
     "rank": ("score", "overlap", "compare", "blend"),
     "run": ("search",),

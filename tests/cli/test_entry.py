@@ -32,22 +32,6 @@ def process(here):
     return run
 
 
-def test_a_bad_model_is_one_line_and_exit_1(process):
-    ended = process("inspect", "nowhere")
-    assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr.startswith("error: nowhere is not a directory;")
-    assert ended.stderr.count("\n") == 1
-
-
-def test_a_hub_id_that_cannot_be_fetched_is_one_line(moeprune, monkeypatch):
-    # Read when the library is first imported, so a session with a network asks in vain as well.
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    outcome = moeprune("inspect", "nobody/nothing")
-    assert (outcome.code, outcome.out) == (1, "")
-    assert outcome.err.startswith("error: nobody/nothing is not a local directory nor in the hub")
-    assert outcome.err.count("\n") == 1
-
-
 def test_the_entry_point_of_the_package_is_the_same_program():
     (script,) = entry_points(group="console_scripts", name="moeprune")
     assert script.load() is app.cli.main

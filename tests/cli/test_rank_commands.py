@@ -279,17 +279,3 @@ def test_overlap_of_damage_and_its_proxy(works, moeprune, tiny, stats, here):
     assert row["overlap"] == pytest.approx((shared / sizes).mean(), abs=1e-12)
     refused = moeprune("overlap", tiny, "--sparsity", "50%", "--proxy", "--stats-dir", stats)
     assert "calibrate with --groups routed,damage" in refused.err
-
-
-def test_score_of_a_blend_lies_between_its_parts(works, tiny, stats, corpora, here):
-    words = ("score", tiny, "--criterion", "man", "--stats-dir", stats)
-    for name, weights in (("red", (1,)), ("blue", (1,)), ("both", (3, 1))):
-        used = corpora if name == "both" else [corpora[("red", "blue").index(name)]]
-        blend = [f"--corpus={path}:{weight}" for path, weight in zip(used, weights, strict=True)]
-        works(*words, *blend, "-o", f"{name}.csv")
-    red, blue, both = (pd.read_csv(here / f"{n}.csv")["score"] for n in ("red", "blue", "both"))
-    routed = (red > 0) & (blue > 0)
-    assert routed.any()
-    low, high = np.minimum(red, blue)[routed], np.maximum(red, blue)[routed]
-    assert (both[routed] >= low - 1e-12).all()
-    assert (both[routed] <= high + 1e-12).all()

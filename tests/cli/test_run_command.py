@@ -320,16 +320,6 @@ def test_the_documented_recipe_runs(works, tiny, corpora, here):
     assert {0, 5} <= set(plan["kept"]["2"])
 
 
-def test_blends_take_the_weights_of_the_recipe(recipe, works, tiny, corpora, here):
-    mixed = [str(corpora[0]), {"corpus": str(corpora[1]), "weight": 3}]
-    works("run", recipe(corpora=mixed, export=None), "--stats-dir", "stats")
-    works(
-        *("plan", tiny, "--criterion", "man", "--sparsity", "50%", "--stats-dir", "stats"),
-        *(f"--corpus={corpora[0]}", f"--corpus={corpora[1]}:3", "-o", "by-hand.json"),
-    )
-    assert (here / "r.plan.json").read_bytes() == (here / "by-hand.json").read_bytes()
-
-
 def test_neurons_by_a_calibration(recipe, works, tiny, corpora, here):
     mixed = [str(corpora[0]), {"corpus": str(corpora[1]), "weight": 3}]
     changes = {**NEURONS, "criterion": "heapr", "corpora": mixed, "export": None}

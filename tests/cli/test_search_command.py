@@ -215,19 +215,3 @@ def test_what_cannot_be_searched_is_refused_and_leaves_nothing(
     assert outcome.code == 1
     assert message in outcome.err.splitlines()[-1]
     assert [path.name for path in here.iterdir()] == ["r.yaml"]
-
-
-def test_a_finished_search_is_not_done_again(recipe, works, here):
-    works("search", recipe(), "--stats-dir", "stats")
-    before = {path: path.read_bytes() for path in (here / "r.search").iterdir()}
-    works("search", here / "r.yaml", "--stats-dir", "stats")
-    assert {path: path.read_bytes() for path in (here / "r.search").iterdir()} == before
-
-
-def test_a_recipe_without_a_search_is_refused(recipe, moeprune, here):
-    path = recipe()
-    keys = json.loads(path.read_text())
-    path.write_text(json.dumps({key: keys[key] for key in keys if key != "search"}))
-    outcome = moeprune("search", path)
-    assert outcome.code == 1
-    assert "has no key search; it needs at least search: {corpus: CORPUS}" in outcome.err

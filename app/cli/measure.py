@@ -1,0 +1,292 @@
+"""Commands that measure what pruning changes: evaluate, sweep, sensitivity, variance, bins, ask."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Literal, get_args
+
+from rich.table import Table
+
+from analysis.criteria.weight_based import RANDOM
+from analysis.lazy import pd
+from analysis.model import load_model_index
+from app.cli import options
+from app.cli.derive import command
+from app.cli.files import write_result, write_table
+from app.cli.say import evaluate_command, loss_increase, plan_command, pruned_name, show_records
+from app.console import counted, finish, follow, out, show_frame, show_table, small
+from pruning.evaluate.bins import rank_agreement
+from pruning.evaluate.quality import AddedLoss, is_random
+from pruning.evaluate.record import EvaluationRecord, evaluation_table, results_of, variance_table
+from pruning.evaluate.result import MEASURES
+from pruning.plan import load_plan
+from pruning.requests.base import Option, command_line, option_words, repeated
+from pruning.requests.evaluation import (
+    AskRequest,
+    BinsRequest,
+    EvaluateRequest,
+    SensitivityRequest,
+    SweepRequest,
+    VarianceRequest,
+)
+from pruning.requests.model import ModelRequest
+from pruning.sensitivity.curves import Sensitivity, from_cost
+from pruning.tasks.evaluation import evaluate_run, sweep_run
+from pruning.tasks.probe import ask_run, bins_run, variance_run
+from pruning.tasks.sensitivity import Measured, sensitivity_run
+
+_PLAN_HELP = "plan.json to evaluate; repeatable. Default: the unpruned model."
+
+
+@command(EvaluateRequest)
+def evaluate(
+    request: EvaluateRequest,
+    *,
+    plan: tuple[Annotated[options.Plan, Option(_PLAN_HELP)], ...] = (),
+    out_file: options.Out = Path("result.json"),
+) -> None:
+    """Measure how pruned models differ from the original on held-out text."""
+    model = load_model_index(request.model, revision=request.revision)
+    plans = tuple(load_plan(path, model=model).to_dict() for path in plan)
+    records = follow(evaluate_run(request.into(EvaluateRequest, plans=plans)))
+    names = [path.name for path in plan] or ["unpruned"]
+    show_records(records, names * len(request.corpora))
+    write_result(out_file, results_of(records))
+    finish(
+        f"{out_file}: {counted(len(records), 'evaluation')}{_least_loss(records, names)}",
+        {"file": str(out_file), "evaluations": [_numbers(each) for each in records]},
+        _after(request, plan),
+    )
+
+
+def _least_loss(records: Sequence[EvaluationRecord], names: Sequence[str]) -> str:
+    """What the plan adds to the loss over all corpora; of several plans, the one that adds least.
+
+    `records` come by corpus and then by plan, of which these are the names.
+    """
+    corpora = list(dict.fromkeys(record.corpus["name"] for record in records))
+    found = {}
+    for number, name in enumerate(names):
+        mine = zip(corpora, records[number :: len(names)], strict=True)
+        added = {each: more for each, one in mine if (more := loss_increase(one)) is not None}
+        if len(added) == len(corpora):
+            found[name] = AddedLoss(added)
+    if not found:
+        return ""
+    best = min(found, key=lambda name: found[name].mean)
+    return f", {f'least by {best}: ' if len(found) > 1 else ''}{found[best].words}"
+
+
+def _after(request: EvaluateRequest, plans: Sequence[Path]) -> str:
+    """The command that comes next: an export, or a plan where none was evaluated."""
+    if not plans:
+        return plan_command(request, "aimer", ())
+    own = ("--plan", str(plans[0]), *option_words(request, only=("revision",)))
+    return command_line("export", request.model, pruned_name(request.model), *own)
+
+
+def _numbers(record: EvaluationRecord) -> dict[str, object]:
+    """What an evaluation measured, for --json."""
+    metrics = {name: asdict(metric) for name, metric in record.metrics.items()}
+    removed = {"corpus": record.corpus["name"], "removed": record.plan.removed}
+    increase = {"loss_increase": loss_increase(record)}
+    return {**removed, "tokens": record.num_tokens, **metrics, **increase}
+
+
+Against = Literal["removed", "bytes", "active_params", "expert_flops"]
+AGAINST: tuple[Against, ...] = get_args(Against)
+
+
+@command(SweepRequest)
+def sweep(
+    request: SweepRequest,
+    *,
+    out_file: options.OutTable = Path("sweep.csv"),
+    plot: Annotated[
+        options.OutFigure | None, Option("Draw the first measure too: .html, .svg, .png, .pdf.")
+    ] = None,
+    against: Annotated[
+        Against, Option(f"What --plot has below: {', '.join(AGAINST)}.")
+    ] = "removed",
+) -> None:
+    """Evaluate every criterion at every sparsity, with one loaded model; writes a tidy table."""
+    records = follow(sweep_run(request))
+    table = evaluation_table(records)
+    show_sweep(table)
+    write_table(table, out_file)
+    if plot:
+        draw(table, next(iter(records[0].metrics)), against, plot)
+    of = counted(len(records), "evaluation")
+    finish(
+        f"{out_file}: {len(table)} rows of {of}",
+        {"file": str(out_file), "rows": len(table), "evaluations": len(records)},
+        command_line("report", request.model, *option_words(request, only=("revision",))),
+    )
+
+
+def draw(table: "pd.DataFrame", measure: str, against: str, path: Path) -> None:
+    """Write the figure of one measure, and say in a sentence what it shows."""
+    from app.charts.evaluation_curves import curves_figure, describe
+    from app.charts.evaluations import pool_draws
+    from app.charts.files import write_figure
+
+    names = [RANDOM.name if is_random(name) else name for name in table["criterion"]]
+    rows = pool_draws(table.assign(series=names, way="")[table["measure"] == measure])
+    known = MEASURES[measure]
+    write_figure(curves_figure(rows, label=known.axis, against=against), path)
+    text = describe(rows, label=known.label, higher_is_better=known.higher_is_better)
+    out.print(f"{path}: {text}")
+
+
+def show_sweep(table: "pd.DataFrame") -> None:
+    """Print one table for each corpus: a row for each plan, a column for each measure."""
+    measured = [name for name in MEASURES if name in set(table["measure"])]
+    labels = [MEASURES[name].label for name in measured]
+    for corpus, rows in table.groupby("corpus", sort=False):
+        means = rows.pivot_table(index="evaluation", columns="measure", values="mean")
+        shown = [
+            (
+                plan["criterion"] or "unpruned",
+                f"{plan['removed']:.1%}",
+                *(small(means[name][plan["evaluation"]]) for name in measured),
+            )
+            for plan in rows.drop_duplicates("evaluation").to_dict("records")
+        ]
+        show_table(str(corpus), ("criterion", "removed", *labels), shown)
+
+
+_SHARES = (0.25, 0.5, 0.75)
+
+
+@command(SensitivityRequest)
+def sensitivity(request: SensitivityRequest) -> None:
+    """Measure what each layer's losses cost, for plans by the schedule measured."""
+    found = follow(sensitivity_run(request))
+    for each in found:
+        _say_curves(each, request)
+        _say_rounds(each, request)
+    asked = option_words(request, only=("granularity", "criterion", "gate", "stats_dir"))
+    sparsity = request.sparsities[0] if request.sparsities else "50%"
+    measured = request.corpora if len(request.corpora) > 1 else ()
+    words = [*asked, *repeated("--corpus", request.calibrated_on), "--schedule", "measured"]
+    words += [*repeated("--measured-on", measured), "--sparsity", sparsity]
+    finish(
+        f"{counted(len(found), 'corpus' if len(found) == 1 else 'corpora'[:-1])} measured",
+        {"records": [each.record.record_id for each in found]},
+        command_line("plan", request.model, *words),
+    )
+
+
+def _say_curves(found: Measured, request: SensitivityRequest) -> None:
+    """Print what each layer alone bears, and what was run."""
+    label, record = MEASURES[request.cost].label, found.record
+    rows = []
+    for (layer, size), curve in zip(record.layers, found.curves.layers, strict=True):
+        shares = [curve.at(share * size) for share in _SHARES if share * size <= curve.removed[-1]]
+        values = [f"{from_cost(request.cost, cost):.4f}" for cost in shares]
+        values += [""] * (len(_SHARES) - len(values))
+        most = f"{from_cost(request.cost, float(curve.costs[-1])):.4f}"
+        rows.append((layer, size, *values, int(curve.removed[-1]), most))
+    columns = ("layer", "of", *(f"without {share:.0%}" for share in _SHARES), "at most", "then")
+    show_table(f"{label} on {record.corpus['name']} if one layer alone loses", columns, rows)
+    out.print(
+        f"{record.record_id}: {counted(record.points, 'allocation')} on "
+        f"{counted(found.curves.samples, 'sample')}, "
+        f"{found.layers / found.batches:.0f} layer evaluations in this run"
+    )
+
+
+def _say_rounds(found: Measured, request: SensitivityRequest) -> None:
+    """Print what is predicted of plans, and what was measured of those that were asked for."""
+    label = MEASURES[request.cost].label
+    for share in () if request.sparsities else _SHARES:
+        total = sum(room.nearest(int(share * room.size)) for room in found.rooms)
+        spent = Sensitivity((found.curves,), request.cost).solution(found.rooms, total)
+        value = from_cost(request.cost, spent.cost)
+        out.print(f"{share:.0%}: predicted {label} {value:.4f}")
+    for sparsity, rounds in found.rounds.items():
+        for number, each in enumerate(rounds):
+            which = "first plan" if number == 0 else f"refined {counted(number, 'time')}"
+            predicted, measured = (
+                from_cost(request.cost, cost) for cost in (each.predicted, each.cost)
+            )
+            out.print(
+                f"{sparsity}, {which}: predicted {label} {predicted:.4f}, measured {measured:.4f}"
+            )
+
+
+Plans = tuple[Annotated[options.Plan, Option("plan.json to compare; repeatable.")], ...]
+
+
+def _plans_of(request: ModelRequest, paths: Sequence[Path]) -> dict[str, tuple[object, ...]]:
+    """Plans and their names, those of the files; equal names get numbers."""
+    model = load_model_index(request.model, revision=request.revision)
+    plans: dict[str, dict[str, object]] = {}
+    for number, path in enumerate(paths, 1):
+        name = path.name if path.name not in plans else f"{path.name} ({number})"
+        plans[name] = load_plan(path, model=model).to_dict()
+    return {"plans": tuple(plans.values()), "names": tuple(plans)}
+
+
+@command(VarianceRequest)
+def variance(
+    request: VarianceRequest, *, plan: Plans = (), out_file: options.OutTable = Path("variance.csv")
+) -> None:
+    """Variance of hidden states after each layer, original against pruned, on 4096 tokens."""
+    asked = request.into(VarianceRequest, **_plans_of(request, plan))
+    table = variance_table(follow(variance_run(asked)))
+    wide = table.pivot_table(index="layer", columns="model", values="variance", sort=False)
+    show_frame("variance of hidden states", wide.reset_index())
+    write_table(table, out_file)
+    tokens, last = int(table["num_tokens"].iloc[0]), wide.iloc[-1]
+    model = load_model_index(request.model, revision=request.revision)
+    finish(
+        f"{out_file}: {tokens:,} tokens; after the last layer "
+        + ", ".join(f"{value:.4g} ({name})" for name, value in last.items()),
+        {"file": str(out_file), "tokens": tokens, "last_layer": last.to_dict()},
+        evaluate_command(request, model, repeated("--plan", map(str, plan)), request.corpora),
+    )
+
+
+@command(BinsRequest)
+def bins(request: BinsRequest, *, out_file: options.OutTable = Path("bins.csv")) -> None:
+    """Score against true loss: experts or neurons in bins by saliency, each bin removed alone."""
+    table = follow(bins_run(request)).table
+    first = "least salient first" if request.order == "saliency" else "by place"
+    show_frame(f"each bin removed alone, {first}", table.drop(columns="pooled"))
+    write_table(table, out_file)
+    found = rank_agreement(table)
+    budget = ("--granularity", "atomic", "--shrink", "40%")
+    finish(
+        f"{out_file}: rank correlation of saliency and loss {found:.2f} "
+        "(1: the more salient, the more it costs)",
+        {"file": str(out_file), "bins": len(table), "rank_correlation": found},
+        plan_command(
+            request,
+            request.criterion,
+            request.calibrated_on,
+            *(budget if request.granularity == "atomic" else ()),
+        ),
+    )
+
+
+@command(AskRequest)
+def ask(request: AskRequest, *, plan: Plans = ()) -> None:
+    """Answers of the original model and of pruned ones to a prompt, side by side."""
+    answers = follow(ask_run(request.into(AskRequest, **_plans_of(request, plan))))
+    table = Table(show_edge=False, pad_edge=False)
+    for answer in answers:
+        table.add_column(answer.name, overflow="fold")
+    table.add_row(*(answer.text.strip() or "(nothing)" for answer in answers))
+    out.print(table)
+    words = [
+        f"{answer.name}: the first {answer.agreed} of {len(answer.ids)} tokens as the original "
+        f"model, {answer.seconds:.1f} s"
+        for answer in answers[1:]
+    ]
+    model = load_model_index(request.model, revision=request.revision)
+    finish(
+        "\n".join(words) or f"{len(answers[0].ids)} tokens, {answers[0].seconds:.1f} s",
+        {"answers": [asdict(answer) for answer in answers]},
+        evaluate_command(request, model, repeated("--plan", map(str, plan))),
+    )
