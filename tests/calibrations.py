@@ -51,7 +51,6 @@ from pathlib import Path
 from analysis.calibration import partial, run
 from analysis.calibration.loading import CalibrationSettings, Placement
 from analysis.corpora import TokenSequences
-from analysis.errors import UserError
 from analysis.model import load_model_index
 from analysis.stats.store import StatsStore
 
@@ -62,14 +61,11 @@ rows = tuple(np.array(row, dtype=np.int32) for row in json.loads(rows))
 placement = Placement(stream_layers=streams == "True")
 settings = CalibrationSettings(seq_len=9, batch_size=3, device="cpu", placement=placement)
 sequences = TokenSequences("letters.jsonl", rows, len(rows), 0)
-try:
-    task = run.calibrate(load_model_index(model), sequences, settings, StatsStore(Path(stats)))
-    for step in task:
-        if step.phase == stop_at or (stop_at.isdigit() and step.done >= int(stop_at)):
-            print("stopped at", step.done, flush=True)
-            time.sleep(600)
-except UserError as error:
-    print(type(error).__name__, error, flush=True)
+task = run.calibrate(load_model_index(model), sequences, settings, StatsStore(Path(stats)))
+for step in task:
+    if step.phase == stop_at or (stop_at.isdigit() and step.done >= int(stop_at)):
+        print("stopped at", step.done, flush=True)
+        time.sleep(600)
 """
 
 
