@@ -79,6 +79,12 @@ def demo() -> MoEModel:
 
 
 @pytest.fixture(scope="session")
+def olmoe(checkpoint: MakeCheckpoint) -> MoEModel:
+    """The tiny OLMoE: layers 0, 1, 2 of 7 experts of 24 neurons, top-2."""
+    return load_model_index(str(checkpoint("olmoe").path))
+
+
+@pytest.fixture(scope="session")
 def flex_olmo(pruned_case: Callable[[Case], Pruned]) -> Pruned:
     """A non-uniform export of the plainest family, with 6 and 3 of 7 experts."""
     return pruned_case(NAMED["flex_olmo"])

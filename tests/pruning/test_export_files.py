@@ -125,10 +125,8 @@ def test_the_whole_card(checkpoint, tmp_path):
     }
 
 
-def test_facts_that_nobody_gave_are_left_out(checkpoint):
-    model = load_model_index(str(checkpoint("olmoe").path))
-    plan = keeping(model, (0, 4, 5))
-    _, text = parts_of(model_card(model, plan, HeadPlan()))
+def test_facts_that_nobody_gave_are_left_out(olmoe):
+    _, text = parts_of(model_card(olmoe, keeping(olmoe, (0, 4, 5)), HeadPlan()))
     facts = [line.partition(":")[0] for line in text.splitlines() if line.startswith("- ")]
     named = ["Experts removed", "Source identity", "Plan digest", "Program"]
     assert facts == [f"- {name}" for name in named]
@@ -139,14 +137,13 @@ def test_facts_that_nobody_gave_are_left_out(checkpoint):
     assert text.endswith(" |\n")
 
 
-def test_the_assumptions_about_an_unlisted_architecture_are_said(checkpoint):
-    model = load_model_index(str(checkpoint("olmoe").path))
-    plan = keeping(model, (0, 4, 5))
-    told = replace(model.family, assumptions=("a gate is a softmax", "gates are added up"))
-    _, text = parts_of(model_card(replace(model, family=told), plan, HeadPlan()))
+def test_the_assumptions_about_an_unlisted_architecture_are_said(olmoe):
+    plan = keeping(olmoe, (0, 4, 5))
+    told = replace(olmoe.family, assumptions=("a gate is a softmax", "gates are added up"))
+    _, text = parts_of(model_card(replace(olmoe, family=told), plan, HeadPlan()))
     wanted = "discovered from the checkpoint, assuming that a gate is a softmax; gates are added up"
     assert f"\n- Architecture: {wanted}\n" in text
-    _, text = parts_of(model_card(model, plan, HeadPlan()))
+    _, text = parts_of(model_card(olmoe, plan, HeadPlan()))
     assert "Architecture" not in text
 
 
@@ -186,8 +183,8 @@ def test_the_licence_of_the_source_is_passed_on(licensed):
     assert "language" not in metadata
 
 
-def test_a_hub_id_is_the_base_model(checkpoint):
-    model = replace(load_model_index(str(checkpoint("olmoe").path)), name="some/model")
+def test_a_hub_id_is_the_base_model(olmoe):
+    model = replace(olmoe, name="some/model")
     metadata, text = parts_of(model_card(model, keeping(model, (0, 4, 5)), HeadPlan()))
     assert metadata["base_model"] == "some/model"
     assert "names no licence" in text

@@ -153,10 +153,9 @@ def test_sizes_count_heads_as_an_export_treats_them(model):
         assert report.bytes_before == model.checkpoint.nbytes
 
 
-def test_a_checkpoint_without_heads(checkpoint):
-    plain = load_model_index(str(checkpoint("olmoe").path))
-    assert str(Part.HEADS) not in set(size_report(plain).table["part"])
-    assert heads_in_words(plain, HeadPlan()) == ""
+def test_a_checkpoint_without_heads(olmoe):
+    assert str(Part.HEADS) not in set(size_report(olmoe).table["part"])
+    assert heads_in_words(olmoe, HeadPlan()) == ""
 
 
 class TestBesideNeurons:

@@ -55,11 +55,6 @@ def make_ranking(saliency=SALIENCY):
     return pd.DataFrame(rows, columns=columns)
 
 
-@pytest.fixture
-def olmoe(checkpoint):
-    return load_model_index(str(checkpoint("olmoe").path))
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -242,33 +237,27 @@ def test_summary_by_hand(checkpoint):
     ]
 
 
-@pytest.fixture
-def model(checkpoint):
-    # Layers 0, 1, 2 of 7 experts of 24 neurons, top-2.
-    return load_model_index(str(checkpoint("olmoe").path))
-
-
 def atomic(model, atoms, kept=None, **rest):
     return PruningPlan(model_ref(model), kept or {}, granularity="atomic", kept_atoms=atoms, **rest)
 
 
 @pytest.fixture
-def pair(model):
-    first = atomic(model, {0: {1: (0, 1, 2), 4: ()}, 2: {6: tuple(range(20))}})
+def pair(olmoe):
+    first = atomic(olmoe, {0: {1: (0, 1, 2), 4: ()}, 2: {6: tuple(range(20))}})
     # Expert 0 of layer 0 goes as a whole; its expert 1 keeps one neuron of A's three and one more.
-    second = atomic(model, {0: {1: (2, 5), 4: ()}}, kept={0: (1, 2, 3, 4, 5, 6)})
+    second = atomic(olmoe, {0: {1: (2, 5), 4: ()}}, kept={0: (1, 2, 3, 4, 5, 6)})
     return first, second
 
 
-def test_neurons_by_hand(model, pair):
-    states = neuron_states(*pair, model)
+def test_neurons_by_hand(olmoe, pair):
+    states = neuron_states(*pair, olmoe)
     assert tuple(states.columns) == NEURON_STATE_COLUMNS
     assert len(states) == 21
     by_expert = states.set_index(["layer", "expert"])
     expected = {(0, 0): [0, 24, 0, 0], (0, 1): [1, 2, 1, 20], (0, 2): [24, 0, 0, 0],
                 (0, 4): [0, 0, 0, 24], (2, 6): [20, 0, 4, 0]}  # fmt: skip
     assert {key: by_expert.loc[key].tolist() for key in expected} == expected
-    table = neuron_diff(*pair, model)
+    table = neuron_diff(*pair, olmoe)
     assert tuple(table.columns) == NEURON_DIFF_COLUMNS
     # Layer 0: experts 0 and 1 differ; both keep 1 + 5 whole less the empty one, so 1 + 4 * 24.
     both = 1 + 4 * 24
@@ -279,20 +268,20 @@ def test_neurons_by_hand(model, pair):
     assert table.iloc[2].tolist() == [2, 7, 1, 164, 0, 4, 0, 164 / 168, 164 / 168]
 
 
-def test_a_plan_of_experts_compares_with_one_of_neurons(model):
-    experts = PruningPlan(model_ref(model), {1: (0, 1, 2)})
-    neurons = atomic(model, {1: {2: tuple(range(12)), 3: (7,)}})
-    row = neuron_diff(experts, neurons, model).iloc[1]
+def test_a_plan_of_experts_compares_with_one_of_neurons(olmoe):
+    experts = PruningPlan(model_ref(olmoe), {1: (0, 1, 2)})
+    neurons = atomic(olmoe, {1: {2: tuple(range(12)), 3: (7,)}})
+    row = neuron_diff(experts, neurons, olmoe).iloc[1]
     # Expert 2 loses 12; experts 3 to 6 are gone in A and keep 1, 24, 24, 24 in B.
     assert row[["differ", "both", "only_a", "only_b", "neither"]].tolist() == [5, 60, 12, 73, 23]
 
 
-def test_summary_of_neurons_by_hand(model, pair):
+def test_summary_of_neurons_by_hand(olmoe, pair):
     limits = Constraints(protected=frozenset({1}), pinned={0: frozenset({2, 3})})
     plan = atomic(
-        model, pair[1].kept_atoms, pair[1].kept, provenance=Provenance(constraints=limits.to_dict())
+        olmoe, pair[1].kept_atoms, pair[1].kept, provenance=Provenance(constraints=limits.to_dict())
     )
-    table = neuron_summary(plan, model)
+    table = neuron_summary(plan, olmoe)
     assert tuple(table.columns) == NEURON_SUMMARY_COLUMNS
     # Six experts stay: widths 2, 24, 24, 0, 24, 24.
     assert table.iloc[0].tolist() == [
@@ -301,9 +290,9 @@ def test_summary_of_neurons_by_hand(model, pair):
     assert table.iloc[1].tolist() == [1, 7, 7, 168, 168, 0.0, 24, 24.0, 24, 0, 0, 0, "protected"]
 
 
-def test_what_the_plans_alone_can_say(model, pair):
-    named = atomic(model, {0: {1: (1, 2), 4: (3,)}})
-    other = atomic(model, {0: {1: (2, 3, 4), 4: (3,)}})
+def test_what_the_plans_alone_can_say(olmoe, pair):
+    named = atomic(olmoe, {0: {1: (1, 2), 4: (3,)}})
+    other = atomic(olmoe, {0: {1: (2, 3, 4), 4: (3,)}})
     table = neuron_diff(named, other)
     row = table.iloc[0]
     assert row[["experts", "differ", "both", "only_a", "only_b"]].tolist() == [2, 1, 2, 1, 2]
@@ -313,13 +302,13 @@ def test_what_the_plans_alone_can_say(model, pair):
     with pytest.raises(PlanError, match=r"cuts expert 6 of layer 2; the other keeps it whole"):
         neuron_diff(*pair)
     # Removed as a whole, an expert keeps no neuron, which needs no model.
-    gone = atomic(model, {}, kept={0: (0, 2, 3, 5, 6)})
+    gone = atomic(olmoe, {}, kept={0: (0, 2, 3, 5, 6)})
     assert neuron_diff(named, gone)["only_a"].tolist() == [3]
 
 
-def test_two_plans_without_a_neuron_are_alike(model):
-    nothing = atomic(model, {1: dict.fromkeys(range(7), ())})
-    assert neuron_diff(nothing, nothing, model)["jaccard"].tolist() == [1.0, 1.0, 1.0]
+def test_two_plans_without_a_neuron_are_alike(olmoe):
+    nothing = atomic(olmoe, {1: dict.fromkeys(range(7), ())})
+    assert neuron_diff(nothing, nothing, olmoe)["jaccard"].tolist() == [1.0, 1.0, 1.0]
 
 
 def test_outline_without_the_model(pair):
