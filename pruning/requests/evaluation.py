@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from analysis.criteria import check_ranks, get_criterion
 from analysis.errors import PlanError
@@ -17,7 +17,7 @@ from pruning.requests.base import Option
 from pruning.requests.calibration import check_spread, seq_len_of
 from pruning.requests.model import ModelRequest
 from pruning.requests.options import DEFAULT_MEASURED, DEFAULT_SEQ_LEN
-from pruning.schedules import MEASURED, get_schedule
+from pruning.schedules import MEASURED
 from pruning.sensitivity.points import DEFAULT_LEVELS
 
 OneCorpus = Annotated[
@@ -26,6 +26,10 @@ OneCorpus = Annotated[
     Field(min_length=1, max_length=1),
     Option("Corpus to run on, as for calibrate."),
 ]
+# Under its usual name, which exponents may have as well.
+_Criterion = Annotated[options.Criterion, AfterValidator(lambda value: get_criterion(value).name)]
+_EACH_ONCE = AfterValidator(lambda values: tuple(dict.fromkeys(values)))
+_ASCENDING = AfterValidator(lambda values: tuple(sorted(dict.fromkeys(values), key=parse_sparsity)))
 
 
 class HeldOutRequest(ModelRequest):
@@ -112,43 +116,26 @@ class SweepRequest(MeasureRequest):
 
     asked_by = "sweep"
     writes = "sweep.csv"
-    criteria: tuple[
-        Annotated[
-            options.Criterion,
-            Option("Criterion, such as reap, aimer, random or b,alpha,beta; repeatable."),
-        ],
-        ...,
+    criteria: Annotated[
+        tuple[_Criterion, ...],
+        _EACH_ONCE,
+        Option("Criterion, such as reap, aimer, random or b,alpha,beta; repeatable."),
     ] = Field(min_length=1)
-    sparsities: tuple[
-        Annotated[options.Sparsity, Option("Fraction of experts removed: 0.5 or 50%; repeatable.")],
-        ...,
+    sparsities: Annotated[
+        tuple[options.Sparsity, ...],
+        _ASCENDING,
+        Option("Fraction of experts removed: 0.5 or 50%; repeatable."),
     ] = ()
-    shrink: tuple[
-        Annotated[
-            options.Shrink, Option("Share of the checkpoint's bytes: 0.4 or 40%; repeatable.")
-        ],
-        ...,
+    shrink: Annotated[
+        tuple[options.Shrink, ...],
+        _ASCENDING,
+        Option("Share of the checkpoint's bytes: 0.4 or 40%; repeatable."),
     ] = ()
     calibrated_on: tuple[options.CalibratedOn, ...] = ()
     gate: options.Gate = "applied"
     schedule: options.Schedule = "uniform"
     granularity: options.Granularity = "expert"
     atom_scope: options.AtomScope = "expert"
-
-    @field_validator("criteria")
-    @classmethod
-    def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(get_criterion(each).name for each in value))
-
-    @field_validator("sparsities", "shrink")
-    @classmethod
-    def _in_order(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(sorted(dict.fromkeys(value), key=parse_sparsity))
-
-    @field_validator("schedule")
-    @classmethod
-    def _usual_name(cls, value: str) -> str:
-        return get_schedule(value).name
 
     @model_validator(mode="after")
     def _can_be_planned(self) -> "SweepRequest":
@@ -178,7 +165,7 @@ class BinsRequest(HeldOutRequest):
     asked_by = "bins"
     writes = "bins.csv"
     corpora: OneCorpus
-    criterion: options.Criterion
+    criterion: _Criterion
     bins: Annotated[int, Field(strict=True, ge=2, le=100), Option("How many bins.")] = DEFAULT_BINS
     scope: Annotated[
         Scope | None,
@@ -195,11 +182,6 @@ class BinsRequest(HeldOutRequest):
     calibrated_on: tuple[options.CalibratedOn, ...] = ()
     gate: options.Gate = "applied"
     hidden_states_dir: options.HiddenStatesDir | None = None
-
-    @field_validator("criterion")
-    @classmethod
-    def _usual_name(cls, value: str) -> str:
-        return get_criterion(value).name
 
     @model_validator(mode="after")
     def _can_rank(self) -> "BinsRequest":
@@ -295,16 +277,14 @@ class SensitivityRequest(StreamableRequest):
     """Curves of a criterion's order on corpora, and the plans that follow from them."""
 
     asked_by = "sensitivity"
-    criterion: options.Criterion
+    criterion: _Criterion
     calibrated_on: tuple[options.CalibratedOn, ...] = ()
     gate: options.Gate = "applied"
     granularity: options.Granularity = "expert"
-    sparsities: tuple[
-        Annotated[
-            options.Sparsity,
-            Option("Also measure the plan of this sparsity: 0.5 or 50%; repeatable."),
-        ],
-        ...,
+    sparsities: Annotated[
+        tuple[options.Sparsity, ...],
+        _ASCENDING,
+        Option("Also measure the plan of this sparsity: 0.5 or 50%; repeatable."),
     ] = ()
     samples: options.Samples = SENSITIVITY_SAMPLES
     levels: options.Levels = DEFAULT_LEVELS
@@ -318,16 +298,6 @@ class SensitivityRequest(StreamableRequest):
     pin: tuple[options.Pin, ...] = ()
     drop: tuple[options.Drop, ...] = ()
     layer_set: tuple[options.LayerSet, ...] = ()
-
-    @field_validator("criterion")
-    @classmethod
-    def _usual_name(cls, value: str) -> str:
-        return get_criterion(value).name
-
-    @field_validator("sparsities")
-    @classmethod
-    def _in_order(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(sorted(dict.fromkeys(value), key=parse_sparsity))
 
     @model_validator(mode="after")
     def _fits_together(self) -> "SensitivityRequest":

@@ -17,7 +17,7 @@ from pruning.plan import ATOMIC_GRANULARITY
 from pruning.requests import options
 from pruning.requests.base import flags_of, option_words
 from pruning.requests.ranking import RankRequest
-from pruning.schedules import MEASURED, get_schedule
+from pruning.schedules import MEASURED
 
 BUDGETS = ("shrink", "sparsity", "remove", "target_gib", "params_share")
 # Fields of plans of one granularity, and of the schedule that reads sensitivity.
@@ -107,7 +107,7 @@ class PlanRequest(RankRequest):
             )
         if self.uneven and self.size_target is None:
             raise PlanError("--uneven goes with --shrink, --target-size or --params-share.")
-        if (get_schedule(self.schedule).name == "file") != (self.schedule_file is not None):
+        if (self.schedule == "file") != (self.schedule_file is not None):
             raise PlanError("--schedule file and --schedule-file FILE belong together.")
 
     @property

@@ -109,12 +109,9 @@ class PairRequest(ModelRequest):
 
     corpora: tuple[options.WeighedCorpus, ...] = ()
     gate: options.Gate = "applied"
-    with_corpora: tuple[
-        Annotated[
-            options.WeighedCorpus,
-            Option("Corpus of the second recipe; default: the first one's.", ("--with-corpus",)),
-        ],
-        ...,
+    with_corpora: Annotated[
+        tuple[options.WeighedCorpus, ...],
+        Option("Corpus of the second recipe; default: the first one's.", ("--with-corpus",)),
     ] = ()
     with_gate: Annotated[
         options.Gate | None, Option("Gate weights of the second recipe; default: the same.")
@@ -161,15 +158,9 @@ class ReportRequest(PairRequest):
     criterion: options.Criterion = "reap"
     sparsity: options.Sparsity = "50%"
     with_criterion: WithCriterion = "frequency"
-    views: tuple[
-        Annotated[
-            str,
-            Option(
-                "A view of `moeprune plot --list`; repeatable; default: all of a model.",
-                ("--view",),
-            ),
-        ],
-        ...,
+    views: Annotated[
+        tuple[str, ...],
+        Option("View of `moeprune plot --list`; repeatable; default: all of a model.", ("--view",)),
     ] = ()
     title: Annotated[str, Option("Heading of the page.")] = "Pruning report"
 
