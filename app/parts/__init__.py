@@ -1,1 +1,1 @@
-"""Building blocks of the pages, one package per page."""
+"""Building blocks of the pages: a module or package per page."""

@@ -18,6 +18,7 @@ from app.components.expert_map import MapPanel, expert_map, map_payload
 from app.frame.charts import chart_files, show
 from app.frame.controls import MODES, ORDERS, switch
 from app.frame.notes import against_chance, card, inform, show_command
+from app.parts.compare import has_statistics
 from app.parts.context import draw_page
 from app.parts.explore.advice import advice_part
 from app.parts.explore.corpora import blend_part, effects_part, overlap_map_part
@@ -56,19 +57,6 @@ PARTS: Mapping[str, tuple[str, Mapping[str, tuple[str, Part]]]] = {
     "advice": ("Advice", {"advice": ("Advice", advice_part)}),
 }
 _OLD_WORDS = {"experts": "experts", "which criterion?": "advice", "score and loss": "loss"}
-
-
-def ranked_pair(context: Context) -> tuple[Ranked, Ranked] | None:
-    """The criterion and its baseline; None if there is nothing to show, with a message."""
-    if context.criterion is None:
-        return None  # the plan bar shows why
-    for criterion in (context.criterion, context.baseline):
-        if (missing := what_is_missing(context, criterion)) is not None:
-            # Without a plan the bar reports it for the criterion.
-            if context.shown is not None or criterion is not context.criterion:
-                inform(missing)
-            return None
-    return context.ranked(context.first), context.ranked(context.second)
 
 
 def metrics(context: Context, shown: Ranked, beside: Ranked) -> None:
@@ -187,10 +175,11 @@ def explore(context: Context) -> Context:
         neuron_page(context)
     elif context.criterion is None:
         baseline_part(context)  # the plan bar shows why
-    elif (pair := ranked_pair(context)) is not None:
-        metrics(context, *pair)
+    elif has_statistics(context):
+        shown, baseline = context.ranked(context.first), context.ranked(context.second)
+        metrics(context, shown, baseline)
         with st.container(border=True):
-            stratification(context, *reversed(pair))
+            stratification(context, baseline, shown)
             chart_files("stratification", lambda: CHARTS["stratification"].draw(context))
         _part(context)
         plan_command(context)

@@ -84,8 +84,8 @@ def map_payload(
     """What `expert_map` sends: JSON-ready, at most 64 KiB for two panels of 48 x 128.
 
     Scores are rounded to 11 significant bits of their distance from the layer's smallest score:
-    as float32 they alone would fill the 64 KiB. Base 85 because in base 64 tables that deflate
-    cannot shrink would not fit.
+    as float32 they alone would fill the 64 KiB. Base 85, because incompressible tables would not
+    fit in base 64.
 
     `layers` are the decoder indices of the rows; there are one or two panels, of the same model.
     The mode "mask" shows kept and pruned; "delta" the second panel as rank in A minus rank in B.

@@ -63,18 +63,16 @@ def _question(context: Context) -> None:
     if not prompt.strip():
         st.text("Enter a prompt.")
         return
-    request: AskRequest = validated(
-        AskRequest,
-        {
-            **own_model(context),
-            "prompt": prompt,
-            "plans": (shown.plan.to_dict(),),
-            "names": (shown.name,),
-            "max_new_tokens": one_of(length, _LENGTHS),
-        },
-    )
+    asked = {
+        **own_model(context),
+        "prompt": prompt,
+        "plans": (shown.plan.to_dict(),),
+        "names": (shown.name,),
+        "max_new_tokens": one_of(length, _LENGTHS),
+    }
     sent = st.button("Ask both", type="primary", icon=":material/forum:", key="ask.send")
-    offer_job(context, request, " ".join(prompt.split())[:60], sent=sent, plan=shown)
+    about = " ".join(prompt.split())[:60]
+    offer_job(context, validated(AskRequest, asked), about, sent=sent, plan=shown)
 
 
 def _stored(found: Sequence[AnswerRecord]) -> None:

@@ -44,9 +44,9 @@ def overlap_map_part(context: Context) -> None:
 
 
 def _map_after(means: pd.DataFrame, clicks: int, *, dark: bool = False) -> go.Figure:
-    """The map after this many clicks: a new figure without a selected cell,
+    """The map after this many clicks.
 
-    because a second click on a selected cell would deselect it.
+    A new figure has no selected cell, on which a second click would only deselect it.
     """
     return variant_map(means, dark=dark).update_layout(meta=clicks)
 

@@ -140,8 +140,8 @@ def _schedule_inputs(context: Context) -> None:
         format_func=schedule_label,
         wrap=True,
         help=f"How the budget is split across layers.  \n{_SUMMARIES}  \n**Searched**: "
-        "what a search on the model itself found.  \n**By hand**: as dragged on the Plan page, "
-        "from whichever schedule was there.",
+        "found by a search on the model itself.  \n**By hand**: counts set on the Plan page, "
+        "starting from any schedule.",
     )
     if st.session_state.get("schedule") != SEARCH:
         return
@@ -200,9 +200,9 @@ def _width_inputs() -> None:
         default=_OF_NEURONS["width"],
         key="width",
         required=True,
-        help="**uniform**: one width for the model, which every reader takes.  \n**per-layer**: "
-        "one a layer.  \n**ragged**: each expert its own on disk, one a layer when loaded.  \n"
-        "What is missing is filled up with zeros, so all three compute the same.",
+        help="**uniform**: one width for the model, which every program reads.  \n**per-layer**: "
+        "one per layer.  \n**ragged**: each expert its own on disk, one per layer when loaded.  \n"
+        "Missing neurons are padded with zeros, so all three compute the same.",
         on_change=None,
     )
     plan_input(
@@ -221,7 +221,7 @@ def _width_inputs() -> None:
         "Experts keep a multiple of",
         MULTIPLES,
         key="neuron_multiple",
-        help="Neurons go in blocks, so that each expert keeps a multiple of this many.",
+        help="Neurons are removed in blocks, so that each expert keeps a multiple of this many.",
         width=185,
     )
 

@@ -14,6 +14,7 @@ from app.charts.context import Context
 from app.charts.schedules import order_of
 from app.charts.search import measure_label, unseen_loss, unseen_words
 from app.frame.charts import show, show_table
+from app.frame.job_form import offer_job
 from app.frame.job_panel import progress_text
 from app.frame.notes import card
 from app.jobs.model import Job
@@ -211,13 +212,8 @@ def _continue_button(search: KnownSearch, recipe: Path) -> None:
         help="Resumes from its log; results equal an uninterrupted search.",
     ):
         return
-    values = {
-        "recipe": recipe.read_text(encoding="utf-8"),
-        "out": recipe.parent,
-        "batch_size": search.batch_size,
-        "stats_dir": data.settings().stats_dir,
-    }
-    request: SearchRequest = validated(SearchRequest, values)
+    text = recipe.read_text(encoding="utf-8")
+    request = _request(text, recipe.parent, batch_size=search.batch_size)
     queue(request, request.out.name, shown_request(request).command())
 
 
@@ -258,27 +254,20 @@ def search_form(context: Context, ready: Selection) -> None:
         raise ValueError("the recipe does not search")
     known = searches_of(context.model)
     _say_estimate(context, section, known.known)
-    path = str(context.model.checkpoint.path)
-    values = {
-        "recipe": recipe.model_copy(update={"model": path}).to_yaml(),
-        "out": search_store().folder(search_id),
-        "stats_dir": data.settings().stats_dir,
-    }
-    request: SearchRequest = validated(SearchRequest, values)
-    command = shown_request(request).command()
+    own = recipe.model_copy(update={"model": str(context.model.checkpoint.path)}).to_yaml()
+    request = _request(own, search_store().folder(search_id))
     is_done = _is_known(known.named(search_id), section)
-    if st.button(
-        "Run search",
-        key="search.start",
-        icon=":material/play_arrow:",
-        type="primary",
-        disabled=is_done,
-    ):
-        queue(request, request.out.name, command)
-    shown = recipe.model_copy(update={"model": data.shown_model(context.model)})
+    icon = ":material/play_arrow:"
+    sent = st.button("Run search", key="search.start", icon=icon, type="primary", disabled=is_done)
     st.markdown("The same from the command line, with this recipe:")
-    st.code(command, language=None, wrap_lines=True)
+    offer_job(context, request, request.out.name, sent=sent)
+    shown = recipe.model_copy(update={"model": data.shown_model(context.model)})
     st.code(shown.to_yaml(), language="yaml")
+
+
+def _request(recipe: str, out: Path, **more: Any) -> SearchRequest:
+    values = {"recipe": recipe, "out": out, "stats_dir": data.settings().stats_dir, **more}
+    return validated(SearchRequest, values)
 
 
 def _fields(context: Context) -> dict[str, Any]:
