@@ -122,7 +122,7 @@ def test_counts_that_do_not_fit_are_refused_with_the_ways_out(open_page, counts,
 @pytest.mark.parametrize(
     ("address", "says"),
     [
-        ({"multiple": "32"}, "nearest: 32 (0% sparsity)"),
+        ({"multiple": "32"}, "lets no expert go: layers have at most 32 experts"),
         ({"protect": "0-5"}, "at most 0 (0%) can go"),
         ({"protect": "seven"}, "'seven' names no layers"),
         ({"protect": "9"}, "name layer 9"),
