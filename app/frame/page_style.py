@@ -4,7 +4,7 @@ from typing import Final
 
 import streamlit as st
 
-from app.charts.theme import muted, paper, primary
+from app.charts.theme import ink, muted, paper, primary
 
 # The top margin clears the navigation. Charts side by side need a window of 1200 px, or their words
 # overlap; in narrower ones they are stacked. A chart's toolbar, visible on hover, sits above the
@@ -80,6 +80,9 @@ _COLORS: Final = """
 [data-testid^="stBaseButton-primary"], [data-testid="stMultiSelectTagsContainer"] span {
   color: var(--page);
 }
+[data-testid^="stBaseButton-primary"]:is(:hover, :focus-visible) {
+  background: color-mix(in srgb, var(--mark) 85%, var(--ink)) !important;
+}
 :is(a, button, summary, [role="radio"], [role="tab"]):focus-visible {
   outline: 2px solid var(--mark) !important;
   outline-offset: 2px;
@@ -90,6 +93,7 @@ _COLORS: Final = """
 def apply_page_style() -> None:
     """Apply the page style in the browser's theme."""
     dark = st.context.theme.type == "dark"
-    colors = f"--page: {paper(dark)}; --faint: {muted(dark)}; --mark: {primary(dark)};"
+    colors = f"--page: {paper(dark)}; --ink: {ink(dark)}; --mark: {primary(dark)};"
+    colors += f"--faint: {muted(dark)};"
     layout = _EVERYWHERE.replace(".wide-charts", f":is({_WIDE})")
     st.html(f"<style>:root {{ {colors} }}{layout}{_COLORS}</style>")

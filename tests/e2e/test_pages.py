@@ -2,8 +2,7 @@
 
 import json
 import re
-from itertools import pairwise, product
-from pathlib import Path
+from itertools import product
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
@@ -62,53 +61,6 @@ def test_escape_on_the_map_clears_the_address(open_tab):
     expect(tab.get_by_role("textbox", name="Expert")).to_have_value("")
     expect(tab).not_to_have_url(re.compile("expert="))
     expect(readout).not_to_contain_text("selected")
-
-
-def test_headings_are_in_order_on_every_page(open_tab, dashboard):
-    tab = settled(open_tab(""))
-    script = "[...document.querySelectorAll('h1,h2,h3,h4,h5,h6')].map(each => +each.tagName[1])"
-    for page in ("", "explore", "compare", "plan", "evaluate", "export"):
-        visit(tab, dashboard, page)
-        tab.get_by_text("Copy link").wait_for()
-        levels = tab.evaluate(script)
-        assert levels[0] == 1, page
-        assert all(after <= before + 1 for before, after in pairwise(levels))
-
-
-def test_fewer_than_15_presses_of_tab_lead_to_the_main_chart(open_tab, dashboard):
-    tab = settled(open_tab("explore"))
-    for page, main in (
-        ("explore", ".st-key-explore-map"),
-        ("plan", ".st-key-plan-editor"),
-        ("export", ".st-key-export-start"),
-    ):
-        visit(tab, dashboard, page)
-        tab.locator(main).wait_for()
-        tab.wait_for_function("window.moepruneSkip")
-        tab.keyboard.press("Tab")
-        expect(tab.get_by_role("link", name="Skip to main content")).to_be_focused()
-        tab.keyboard.press("Enter")
-        expect(tab.locator(main)).to_be_in_viewport()
-        inside = f"Boolean(document.activeElement.closest('{main} *, {main} button'))"
-        presses = 2
-        while not tab.evaluate(inside) and presses < 15:
-            tab.keyboard.press("Tab")
-            presses += 1
-        assert tab.evaluate(inside), page
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_all_text_has_contrast_and_focus_is_seen(open_tab, dashboard, scheme):
-    tab = open_tab(scheme=scheme)
-    judge = (Path(__file__).parent / "contrast.js").read_text("utf-8")
-    for page in ("", "explore", "compare", "plan", "evaluate", "export"):
-        visit(tab, dashboard, page)
-        tab.wait_for_timeout(1000)
-        assert tab.evaluate(judge) == [], page
-    link = tab.get_by_test_id("stTopNavLink").first
-    link.focus()
-    outline = link.evaluate("link => getComputedStyle(link).outline")
-    assert "solid 2px" in outline
 
 
 def point_of(tab: Page, chart, x: float, y: float, axes: str = "") -> tuple[float, float]:
@@ -231,80 +183,6 @@ def test_what_is_lost_at_half_is_one_click_away(open_tab, dashboard):
     expect(tab.get_by_test_id("stTable")).to_contain_text("Random (5 draws)")
     expect(tab.get_by_text("Quality against memory")).to_be_visible()
     the_bar_stands_above_the_legend(tab.locator(".js-plotly-plot").first)
-
-
-# Tops in pixels, from the top of the element of each chart, of the first thing that is drawn in it.
-FIRST_MARKS = """
-() => [...document.querySelectorAll(".js-plotly-plot")].map(chart => {
-    const drawn = chart.querySelectorAll(
-        ".legendtext, .annotation text, .xtick text, .ytick text, image, .trace path");
-    const boxes = [...drawn].map(each => each.getBoundingClientRect());
-    const top = chart.closest("[data-testid=stElementContainer]").getBoundingClientRect().top;
-    return Math.min(...boxes.filter(box => box.height).map(box => box.top)) - top;
-})
-"""
-# What of the page is seen to reach over its right edge and is not moved within a frame of its own.
-OVER_THE_EDGE = """
-() => {
-    const main = document.querySelector("[data-testid=stMain]"), edge = main.clientWidth + 1;
-    const inFrame = each => {
-        for (let up = each.parentElement; up !== main; up = up.parentElement)
-            if (getComputedStyle(up).overflowX !== "visible") return true;
-    };
-    return [...main.querySelectorAll("*")]
-        .filter(each => each.getBoundingClientRect().right > edge && !inFrame(each))
-        .map(each => each.dataset.testid || each.className);
-}
-"""
-
-
-def charts_of(tab: Page, count: int) -> list[dict[str, float]]:
-    """The boxes of the charts of a page, of which there are so many."""
-    charts = tab.locator(".js-plotly-plot")
-    expect(charts).to_have_count(count)
-    for chart in charts.all():
-        expect(chart.locator(".main-svg").first).to_be_attached()
-    tab.wait_for_timeout(1000)  # until their widths are those of the window
-    return [box for chart in charts.all() if (box := chart.bounding_box())]
-
-
-def test_on_a_phone_charts_fit_and_panels_stand_below_each_other(open_tab, dashboard):
-    tab = open_tab(width=390)
-    counts = {
-        "": 0,
-        "explore": 1,
-        "explore?granularity=Neurons": 2,
-        "compare": 4,
-        "plan": 2,
-        "plan?granularity=Neurons": 2,
-        "evaluate": 6,
-        "export": 1,
-    }
-    for page, count in counts.items():
-        visit(tab, dashboard, page)
-        boxes = charts_of(tab, count)
-        sideways = "document.scrollingElement.scrollWidth - document.scrollingElement.clientWidth"
-        assert tab.evaluate(sideways) <= 0, page
-        assert tab.evaluate(OVER_THE_EDGE) == [], page
-        wide = tab.locator("[class*=winner-map] .js-plotly-plot").count()
-        assert sum(box["x"] + box["width"] > 390 for box in boxes) == wide, page
-        for above, below in pairwise(boxes):
-            assert above["y"] + above["height"] <= below["y"], page
-    for width in (390, 1024):
-        tab.set_viewport_size({"width": width, "height": 1000})
-        visit(tab, dashboard, "")
-        hidden = "table => table.parentElement.scrollWidth - table.parentElement.clientWidth"
-        assert tab.locator("[data-testid=stTable] table").evaluate(hidden) <= 0
-        lines = "names => names.map(each => each.getClientRects().length)"
-        assert set(tab.locator("[data-testid=stTable] tbody th p").evaluate_all(lines)) == {1}
-
-
-def test_no_empty_band_stands_above_a_chart(open_tab, dashboard):
-    tab = open_tab(width=1440)
-    for page, count in {"compare": 4, "plan": 2, "evaluate": 6, "export": 1}.items():
-        visit(tab, dashboard, page)
-        charts_of(tab, count)
-        assert max(tab.evaluate(FIRST_MARKS)) <= 20, page
 
 
 def the_bar_stands_above_the_legend(chart):

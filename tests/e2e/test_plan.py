@@ -80,6 +80,7 @@ def test_a_drag_keeps_the_budget_and_tells_python_on_release(open_tab):
     expect(tab.get_by_text("Layers of different sizes")).to_be_visible()
 
 
+@pytest.mark.slow  # tests/components has the same on the editor alone
 def test_the_keyboard_does_all_of_it(open_tab):
     tab = opened(open_tab)
     bar(tab, 0).focus()
@@ -106,6 +107,7 @@ def test_the_keyboard_does_all_of_it(open_tab):
     expect_counts(tab, [19, 4, 19, 18, 18, 18])
 
 
+@pytest.mark.slow  # tests/components has the same on the editor alone
 def test_undo_and_redo_by_keys_and_buttons(open_tab):
     tab = opened(open_tab)
     undo = tab.get_by_role("button", name="Undo (Ctrl+Z)")
@@ -137,6 +139,7 @@ def test_undo_and_redo_by_keys_and_buttons(open_tab):
     expect_counts(tab, second)
 
 
+@pytest.mark.slow  # tests/components has the same on the editor alone
 def test_locked_layers_neither_give_nor_take(open_tab):
     tab = opened(open_tab)
     tab.get_by_role("button", name="Lock layer 0", exact=True).click()

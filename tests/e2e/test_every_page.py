@@ -1,0 +1,146 @@
+"""What holds on every page: headings, keyboard, contrast, accessibility, and charts that fit."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+from tabs import settled, violations, visit, wide_elements
+
+pytestmark = pytest.mark.e2e
+
+# Address -> how many plotly charts it shows.
+PAGES = {
+    "": 0,
+    "explore": 1,
+    "explore?criterion=AIMER&baseline=Magnitude&tab=Cut&show=Kept": 1,
+    "compare": 4,
+    "plan": 2,
+    "plan?counts=20.20.20.12.12.12&schedule=By+hand&locked=1": 2,
+    "evaluate": 6,
+    "export": 1,
+}
+# Where the skip link leads.
+MAIN = {
+    "explore": ".st-key-explore-map",
+    "plan": ".st-key-plan-editor",
+    "export": ".st-key-export-start",
+}
+WIDER = (800, 1000, 1280, 1440)  # after a phone's 390 pixels
+LEVELS = "[...document.querySelectorAll('h1,h2,h3,h4,h5,h6')].map(each => +each.tagName[1])"
+CONTRAST = (Path(__file__).parent / "contrast.js").read_text("utf-8")
+# Tops in pixels, from the top of the element of each chart, of the first thing that is drawn in it.
+FIRST_MARKS = """
+() => [...document.querySelectorAll(".js-plotly-plot")].map(chart => {
+    const drawn = chart.querySelectorAll(
+        ".legendtext, .annotation text, .xtick text, .ytick text, image, .trace path");
+    const boxes = [...drawn].map(each => each.getBoundingClientRect());
+    const top = chart.closest("[data-testid=stElementContainer]").getBoundingClientRect().top;
+    return Math.min(...boxes.filter(box => box.height).map(box => box.top)) - top;
+})
+"""
+# What of the page is seen to reach over its right edge and is not moved within a frame of its own.
+OVER_THE_EDGE = """
+() => {
+    const main = document.querySelector("[data-testid=stMain]"), edge = main.clientWidth + 1;
+    const inFrame = each => {
+        for (let up = each.parentElement; up !== main; up = up.parentElement)
+            if (getComputedStyle(up).overflowX !== "visible") return true;
+    };
+    return [...main.querySelectorAll("*")]
+        .filter(each => each.getBoundingClientRect().right > edge && !inFrame(each))
+        .map(each => each.dataset.testid || each.className);
+}
+"""
+
+
+def charts_of(tab: Page, count: int) -> list[dict[str, float]]:
+    """The boxes of the charts of a page, of which there are so many."""
+    charts = tab.locator(".js-plotly-plot")
+    expect(charts).to_have_count(count)
+    for chart in charts.all():
+        expect(chart.locator(".main-svg").first).to_be_attached()
+    tab.wait_for_timeout(1000)  # until their widths are those of the window
+    return [box for chart in charts.all() if (box := chart.bounding_box())]
+
+
+def presses_of_tab(tab: Page, main: str) -> int:
+    """How many lead from the top of the page by the skip link into its main part."""
+    tab.locator(main).wait_for()
+    tab.wait_for_function("window.moepruneSkip")
+    tab.keyboard.press("Tab")
+    expect(tab.get_by_role("link", name="Skip to main content")).to_be_focused()
+    tab.keyboard.press("Enter")
+    expect(tab.locator(main)).to_be_in_viewport()
+    inside = f"Boolean(document.activeElement.closest('{main} *, {main} button'))"
+    presses = 2
+    while not tab.evaluate(inside) and presses < 15:
+        tab.keyboard.press("Tab")
+        presses += 1
+    return presses
+
+
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
+def test_every_page_is_read_and_used_by_everybody(open_tab, dashboard, scheme):
+    tab = open_tab(scheme=scheme, width=1440)
+    found = {}
+    for page, count in PAGES.items():
+        visit(tab, dashboard, page)
+        if page in MAIN:
+            assert presses_of_tab(tab, MAIN[page]) < 15, page
+        tab.get_by_text("Copy link").wait_for()
+        charts_of(tab, count)
+        levels = tab.evaluate(LEVELS)
+        assert levels[0] == 1, page
+        assert all(after <= before + 1 for before, after in pairwise(levels)), page
+        if page in ("compare", "plan", "evaluate", "export"):
+            assert max(tab.evaluate(FIRST_MARKS)) <= 20, f"an empty band above a chart: {page}"
+        # The theme is known from the second run on, and colours fade in.
+        if scheme == "dark":
+            tab.wait_for_function(
+                """() => [...document.querySelectorAll("style")]
+                    .some(style => style.textContent.includes("stBaseButton-primary"))"""
+            )
+        tab.wait_for_function("document.getAnimations().every(a => a.playState !== 'running')")
+        assert tab.evaluate(CONTRAST) == [], page
+        found |= {(page, rule): nodes for rule, nodes in violations(settled(tab)).items()}
+    assert found == {}
+    link = tab.get_by_test_id("stTopNavLink").first
+    link.focus()
+    assert "solid 2px" in link.evaluate("link => getComputedStyle(link).outline")
+
+
+def test_charts_fit_a_phone_and_panels_stand_below_each_other(open_tab, dashboard):
+    tab = open_tab(width=390)
+    counts = PAGES | {"explore?granularity=Neurons": 2, "plan?granularity=Neurons": 2}
+    for page in (name for name in counts if "=" not in name or "Neurons" in name):
+        visit(tab, dashboard, page)
+        boxes = charts_of(tab, counts[page])
+        sideways = "document.scrollingElement.scrollWidth - document.scrollingElement.clientWidth"
+        assert tab.evaluate(sideways) <= 0, page
+        assert tab.evaluate(OVER_THE_EDGE) == [], page
+        wide = tab.locator("[class*=winner-map] .js-plotly-plot").count()
+        assert sum(box["x"] + box["width"] > 390 for box in boxes) == wide, page
+        for above, below in pairwise(boxes):
+            assert above["y"] + above["height"] <= below["y"], page
+        for width in WIDER:
+            tab.set_viewport_size({"width": width, "height": 1000})
+            assert wide_elements(tab) == [], (page, width)
+            if page == "compare" and width == 1000:
+                charts = tab.locator('[data-testid="stMain"]').get_by_test_id("stPlotlyChart")
+                expect(charts.nth(1)).to_be_attached()
+                widths = charts.evaluate_all("all => all.map(e => e.getBoundingClientRect().width)")
+                assert min(widths) > 500  # one below the other
+        if not page:
+            names_stand_on_one_line(tab)
+        tab.set_viewport_size({"width": 390, "height": 1000})
+
+
+def names_stand_on_one_line(tab: Page) -> None:
+    """The names in the table of Start, of which nothing is hidden."""
+    for width in (1024, 390):
+        tab.set_viewport_size({"width": width, "height": 1000})
+        hidden = "table => table.parentElement.scrollWidth - table.parentElement.clientWidth"
+        assert tab.locator("[data-testid=stTable] table").evaluate(hidden) <= 0
+        lines = "names => names.map(each => each.getClientRects().length)"
+        assert set(tab.locator("[data-testid=stTable] tbody th p").evaluate_all(lines)) == {1}
