@@ -73,14 +73,21 @@ class Contents:
 
 
 def contents_of(
-    model: MoEModel, plan: PruningPlan | None = None, widths: WidthPlan | None = None
+    model: MoEModel,
+    plan: PruningPlan | None = None,
+    widths: WidthPlan | None = None,
+    *,
+    padded: bool = False,
 ) -> Contents:
-    """The contents of a checkpoint, or of its export by a complete plan, see `fit_plan`."""
+    """The contents of a checkpoint, or of its export by a complete plan, see `fit_plan`.
+
+    `padded`: layers that keep fewer experts are filled up, see `surgery.padding`.
+    """
     said = {WIDTHS_KEY: model.config.get(WIDTHS_KEY)}
     said |= widths_config(widths, model) if widths else {}
-    counts = (len(plan.kept[each.index]) if plan else each.num_experts for each in model.layers)
+    counts = [len(plan.kept[each.index]) if plan else each.num_experts for each in model.layers]
     return Contents(
-        counts=tuple(counts),
+        counts=(max(counts),) * len(counts) if padded else tuple(counts),
         model_type=model.family.model_type,
         in_transformers=not is_registered_here(model.family.model_type),
         quantisation=model.quantisation,
@@ -90,7 +97,7 @@ def contents_of(
         hides_rope=_hides_rope(model.config),
         lacks_head=plan is None and model.tied_embedding is not None,
         variants=_variants(model),
-        removes=removed_by(plan) if plan else "original",
+        removes=removed_by(plan, padded=padded) if plan else "original",
     )
 
 
@@ -105,8 +112,10 @@ def _variants(model: MoEModel) -> frozenset[str]:
     return frozenset(name for name, applies in is_so.items() if applies)
 
 
-def removed_by(plan: PruningPlan) -> str:
-    """What a plan removes: `experts` or `neurons`."""
+def removed_by(plan: PruningPlan, *, padded: bool = False) -> str:
+    """The cut of an export with equal layers: `experts`, `neurons`, or `padded`."""
+    if padded:
+        return "padded"
     return "neurons" if plan.granularity == ATOMIC_GRANULARITY else "experts"
 
 

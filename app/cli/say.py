@@ -292,10 +292,9 @@ def say_export(model: MoEModel, folder: Path, result: Mapping[str, Any]) -> None
     if result["heads"]:
         note(f"Prediction heads (MTP): {result['heads']}")
     if manifest.padded:
-        padding = plan_padding(model, manifest.plan)
-        added = f"{padding.experts} experts of zeros, {format_bytes(padding.nbytes)}"
+        added = plan_padding(model, manifest.plan).in_words
         note(f"Filled up so that every layer has as many: {added}")
-    removes = "padded" if manifest.padded else removed_by(manifest.plan)
+    removes = removed_by(manifest.plan, padded=manifest.padded)
     note(f"Compatibility, {summary(verdicts(replace(written, removes=removes)))}")
     numbers = {"folder": str(folder), "plan_digest": result["plan_digest"]}
     numbers |= {"file_bytes_before": before, "file_bytes_after": after}

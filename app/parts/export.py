@@ -41,6 +41,7 @@ from pruning.requests.base import validated
 from pruning.requests.model import ExportRequest
 from pruning.requests.options import ModeName
 from pruning.sizes import SizeReport, format_bytes
+from pruning.surgery.padding import Padding, plan_padding
 from pruning.surgery.verify import logits_memory
 from pruning.surgery.width_sizes import WidthOption
 
@@ -67,11 +68,13 @@ class ExportChoice:
     refused: str  # why this cannot be written; empty if it can
     num_bytes: int  # of the shards
     keep_list: bool  # also write kept_experts.json
+    padding: Padding | None  # of layers that keep fewer experts; None for no padding
     width_multiple: int  # what loaded widths are rounded up to
 
     def verdicts(self, model: MoEModel, plan: PruningPlan) -> tuple[Verdict, ...]:
         """Compatibility of each program."""
-        return verdicts(contents_of(model, plan, self.widths))
+        contents = contents_of(model, plan, self.widths, padded=self.padding is not None)
+        return verdicts(contents)
 
 
 def export_path(root: Path, name: str) -> Path:
@@ -229,7 +232,7 @@ def _findings(
     said = f"Free memory {format_bytes(free)}, comparing logits takes {format_bytes(needs)}"
     said += "" if needs <= free else ": the export is written, and verified as far as memory allows"
     yield _Finding(True, said, warns=needs > free)
-    is_even = len(set(counts.values())) == 1
+    is_even = choice.padding is not None or len(set(counts.values())) == 1
     differs = "" if is_even else "Layers differ in size: check your serving engine.  "
     yield _Finding(
         True,
@@ -253,6 +256,7 @@ def _request(context: Context, plan: PruningPlan, out: Path, choice: ExportChoic
         "width_mode": choice.width,
         "width_multiple_of": choice.width_multiple,
         "keep_list": choice.keep_list,
+        "pad": choice.padding is not None,
         "verify": True,
     }
     return validated(ExportRequest, asked)
@@ -285,13 +289,36 @@ def options_part(
     if option and not refused:
         num_bytes, choice = option.disk_bytes, WidthChoice(option.mode, asked.width_multiple)
         widths = plan_widths(context.model, fit_plan(shown.plan, context.model), choice)
+    if padding := _padding_choice(context.model, shown.plan):
+        num_bytes += padding.nbytes
     keep_list = st.toggle(
         "Also write kept_experts.json",
         key="keep_list",
         help="A separate file with the ids of the kept experts per layer.",
     )
     width, multiple = asked.width_mode if option else None, asked.width_multiple
-    return ExportChoice(mtp, width, widths, refused, num_bytes, keep_list, multiple)
+    return ExportChoice(mtp, width, widths, refused, num_bytes, keep_list, padding, multiple)
+
+
+def _padding_choice(model: MoEModel, plan: PruningPlan) -> Padding | None:
+    """Offer padding for layers of different counts, or say why it is impossible."""
+    fitted = fit_plan(plan, model)
+    is_even = len(set(map(len, fitted.kept.values()))) == 1
+    if is_even or fitted.granularity == ATOMIC_GRANULARITY:
+        return None
+    try:
+        padding = plan_padding(model, fitted)
+    except ExportError as error:
+        st.caption(literal(error))
+        return None
+    is_chosen = st.toggle(
+        "Pad layers for engines",
+        key="pad",
+        help="Engines read one number of experts for all layers. Layers that keep fewer experts "
+        "are filled up with experts of zeros, which the router never chooses.",
+    )
+    st.caption(f"Padding adds {padding.in_words}, on disk and in memory.")
+    return padding if is_chosen else None
 
 
 def _heads_choice(model: MoEModel, plan: PruningPlan) -> Mtp | None:
@@ -347,11 +374,15 @@ def finished_part(context: Context, plan: PruningPlan) -> bool:
         with st.expander(f"The last export, {literal(job.title)}, is of another plan or was moved"):
             _proof_part(result)
         return False
+    is_padded = bool(job.request.get("pad"))
     with st.container(border=True):
         st.markdown(f":green[:material/check_circle:] **{literal(job.title)} is written**")
+        if is_padded:
+            added = plan_padding(context.model, fit_plan(plan, context.model)).in_words
+            st.markdown(f"It is padded with {added}.")
         left, right = st.columns(2, gap="large")
         with left:
-            _use_part(written, plan, result["out"])
+            _use_part(written, removed_by(plan, padded=is_padded), result["out"])
         with right:
             _proof_part(result)
     return True
@@ -372,9 +403,9 @@ def _written(out: str) -> MoEModel | None:
         return None
 
 
-def _use_part(written: MoEModel, plan: PruningPlan, out: str) -> None:
-    """Folder, loading and serving of the export."""
-    contents = replace(contents_of(written), removes=removed_by(plan))
+def _use_part(written: MoEModel, removes: str, out: str) -> None:
+    """Folder, loading and serving of the export; `removes` as `removed_by` has it."""
+    contents = replace(contents_of(written), removes=removes)
     show_command(out)
     st.markdown("**Load it**")
     st.code(load_code(written, contents, json.dumps(out)), language="python", wrap_lines=True)

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -161,10 +160,7 @@ def model_card(  # noqa: PLR0913
     The plan is complete, see `fit_plan`; `recipe` is the text of the export's recipe.
     """
     source, sizes = source_metadata(model.checkpoint.path), size_report(model, plan)
-    contents = contents_of(model, plan, widths)
-    if padding:
-        alike = (max(contents.counts),) * len(contents.counts)
-        contents = replace(contents, counts=alike, removes="padded")
+    contents = contents_of(model, plan, widths, padded=padding is not None)
     readers = (f"| {each.engine} | {each.reads} | {each.reason} |" for each in verdicts(contents))
     is_hub_id = model.name.count("/") == 1
     metadata = ModelCardData(

@@ -17,6 +17,7 @@ from analysis.errors import ExportError
 from analysis.families import SlotKind
 from analysis.model import MoEModel
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan
+from pruning.sizes import format_bytes
 
 NEVER: Final = -1e4  # far below any logit, and float16 still holds it
 EMPTY: Final = -1  # stands for an expert of zeros among ids
@@ -30,6 +31,12 @@ class Padding:
     ids: Ids  # layer -> its experts in the export: ids of the source, and EMPTY
     experts: int  # how many are EMPTY, over all layers
     nbytes: int  # bytes of their tensors and of their entries in routers
+
+    @property
+    def in_words(self) -> str:
+        """Number and bytes."""
+        plural = "s" if self.experts != 1 else ""
+        return f"{self.experts} expert{plural} of zeros, {format_bytes(self.nbytes)}"
 
 
 def padded_ids(model: MoEModel, plan: PruningPlan) -> dict[int, tuple[int, ...]]:

@@ -12,14 +12,20 @@ from analysis.model import load_model_index
 from analysis.stats.store import StatsStore
 from app.jobs.model import JobState
 from app.jobs.store import JobStore
+from app.session.job_queue import job_store
 from builders import tiny_checkpoint
+from families.configs import BY_NAME, tiny_model
 from pruning.atoms.widths import WidthMode
-from pruning.plan import plan_from_dict
+from pruning.plan import PruningPlan, model_ref, plan_from_dict
 from pruning.planning.make import make_plan
 from pruning.planning.ranking import select
+from pruning.requests.model import ExportRequest
 from pruning.requests.plan import PlanRequest
+from pruning.sizes import format_bytes
 from pruning.surgery.export import export_checkpoint
+from pruning.surgery.padding import plan_padding
 from pruning.surgery.width_sizes import width_options
+from pruning.tasks.export import export_run
 
 
 def export_line(test):
@@ -47,11 +53,15 @@ def add_head(path):
 
 @pytest.fixture(scope="session")
 def headed(tmp_path_factory):
-    """Models `plain` and `headed`: layers 0, 2, 3 of 6 experts of 24 neurons, top-2."""
+    """Models `plain` and `headed`: layers 0, 2, 3 of 6 experts of 24 neurons, top-2.
+
+    And `biased`: layers 0, 1 of 6 experts, whose router adds a bias before it selects.
+    """
     root = tmp_path_factory.mktemp("headed")
     tiny_checkpoint(root / "plain", "qwen3_moe", shards=1)
     shutil.copytree(root / "plain", root / "headed")
     add_head(root / "headed")
+    tiny_model(BY_NAME["minimax_m2"]).save_pretrained(root / "biased")
     return root
 
 
@@ -90,8 +100,10 @@ def atomic_plan(root):
     }
 
 
-def import_plan(test, plan):
-    test.file_uploader[0].upload("atoms.json", json.dumps(plan).encode(), "application/json").run()
+def import_plan(test, plan, name="atoms"):
+    test.file_uploader[0].upload(
+        f"{name}.json", json.dumps(plan).encode(), "application/json"
+    ).run()
     assert not test.exception
     assert texts(test.error) == []
     return test
@@ -125,6 +137,43 @@ def test_a_plan_of_neurons_from_a_file_turns_the_plan_page_to_neurons(open_page,
     test.segmented_control(key="neurons").set_value("random").run()
     assert texts(test.error) == []
     assert not any("**atoms.json**" in text for text in texts(test.markdown))
+
+
+def test_layers_of_different_counts_are_padded_where_the_router_can_rule_experts_out(
+    open_page, queued_jobs, headed
+):
+    model = load_model_index(str(headed / "biased"))
+    plan = PruningPlan(model_ref(model), {0: (0, 1, 2, 5), 1: (3, 4)})
+    test = open_page("export", "biased", criterion="Random")
+    assert "pad" not in [each.key for each in test.toggle]  # equal counts
+    import_plan(test, plan.to_dict(), "uneven")
+    assert "--pad" not in export_line(test)
+    assert table_with(test, "program").set_index("program")["status"]["transformers"] == "fails"
+    cost = f"2 experts of zeros, {format_bytes(plan_padding(model, plan).nbytes)}"
+    assert any(cost in text for text in texts(test.caption))
+    test.toggle(key="pad").set_value(True).run()
+    assert " --pad " in export_line(test)
+    assert table_with(test, "program").set_index("program")["status"]["transformers"] == "tried"
+    test.button(key="export.start").click().run()
+    (job,) = queued_jobs()
+    assert " --pad " in job.command
+    request = ExportRequest(**job.request)
+    with job_store().transaction() as jobs:
+        jobs.update(job.id, state=JobState.RUNNING, started_at=1.0)
+    job_store().finish(job.id, JobState.DONE, result=drain(export_run(request)))
+    assert [each.num_experts for each in load_model_index(str(request.out)).layers] == [4, 4]
+    test.run()
+    assert any(f"It is padded with {cost}." in text for text in texts(test.markdown))
+    # In stock code: no layer has a size of its own.
+    assert any(".from_pretrained(name)" in text for text in texts(test.code))
+
+
+def test_where_padding_is_impossible_the_page_says_why(open_page, headed):
+    model = load_model_index(str(headed / "plain"))
+    plan = PruningPlan(model_ref(model), {0: (0, 1), 2: (0, 1, 2), 3: (0, 1, 2)})
+    test = import_plan(open_page("export", "plain", criterion="Random"), plan.to_dict(), "uneven")
+    assert "pad" not in [each.key for each in test.toggle]
+    assert any("no bias that rules an expert out" in text for text in texts(test.caption))
 
 
 def test_the_proof_shows_every_check_of_the_newest_export_of_this_model(
