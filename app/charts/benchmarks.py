@@ -13,7 +13,7 @@ from app.charts import capability, pareto, winner_map
 from app.charts.chart import Drawing, chart, made_by
 from app.charts.choices import ALL_SHARES
 from app.charts.context import Context
-from app.charts.evaluations import is_share, series_name
+from app.charts.evaluations import is_share, pool_means, series_name
 from app.charts.names import FULL
 from pruning.evaluate.benchmarks.record import (
     BenchmarkRecord,
@@ -64,7 +64,8 @@ def benchmark_results(records: Sequence[BenchmarkRecord]) -> pd.DataFrame:
 
     `series` is the display name of the candidate; `benchmark` the task, with an unusual metric in
     parentheses; `way` the tool and its settings (see `way_of`): only results of one way are
-    comparable; `dtype` that of the computation, if known. Of repeated benchmarks the newest stays.
+    comparable; `dtype` that of the computation, if known. Of repeated benchmarks the newest stays;
+    draws of Random are one candidate with the means of their scores and standard errors.
     Metrics where lower is better are left out: they are no shares of right answers. `stderr` is the
     tool's; Wilson's interval gives it where all or no answers are right.
     """
@@ -94,6 +95,8 @@ def benchmark_results(records: Sequence[BenchmarkRecord]) -> pd.DataFrame:
     # The tool writes `metric,filter`, for several ways to extract an answer.
     place = table["metric"].str.split(",").str[0].map(order).fillna(len(order))
     table = table.assign(place=place).sort_values(["place", "metric", "created_at"], kind="stable")
+    table = pool_means(table, ["way", "series", "task", "metric"], ["value", "stderr"])
+    table = table.sort_values(["place", "metric", "created_at"], kind="stable")
     table = table.drop_duplicates(["way", "series", "task", "metric"], keep="last")
     table = table.drop_duplicates(["way", "series", "task"], keep="first")
     named = [

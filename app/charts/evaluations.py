@@ -57,8 +57,7 @@ def results_of(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     odd = {name: "" if way == usual else way for name, way in ways.items()}
     table = table.assign(series="", way=table["evaluation"].map(odd).astype(str))
     draws = table["criterion"].map(is_random).astype(bool)
-    said = table.assign(criterion=table["criterion"].mask(draws, RANDOM.name))
-    rows = said.to_dict("records")
+    rows = table.to_dict("records")
     table["series"] = [series_name(row, row["way"]) if row["removed"] else "" for row in rows]
     in_time = table.sort_values("created_at", kind="stable")
     first = in_time.groupby(["series", in_time["removed"].round(4)])["plan"].transform("first")
@@ -140,9 +139,28 @@ def pool_draws(results: pd.DataFrame) -> pd.DataFrame:
     return _ordered(pd.concat([results[~drawn], found.reset_index()[list(results.columns)]]))
 
 
+def pool_means(table: pd.DataFrame, keys: Sequence[str], means: Sequence[str]) -> pd.DataFrame:
+    """The table with one row for all draws of Random of the same `keys`: their mean of `means`.
+
+    Other columns are those of the last draw. `table` names the criterion and the plan.
+    """
+    drawn = table["criterion"].map(str).map(is_random).astype(bool)
+    if not drawn.any():
+        return table
+    rows = table[drawn].drop_duplicates([*keys, "plan"], keep="last")
+    groups = rows.groupby(list(keys), sort=False)
+    found = groups.tail(1).set_index(list(keys))
+    found = found.assign(**{name: groups[name].mean() for name in means}).reset_index()
+    return pd.concat([table[~drawn], found[list(table.columns)]], ignore_index=True)
+
+
 def series_name(row: Mapping[Hashable, object], way: str = "") -> str:
-    """Display name of a series: criterion, corpora, schedule, granularity, `way`."""
+    """Display name of a series: criterion, corpora, schedule, granularity, `way`.
+
+    All draws of Random are one series.
+    """
     name, schedule = str(row["criterion"]), schedule_words(str(row["schedule"]))
+    name = RANDOM.name if is_random(name) else name
     ranked_on = corpora_words(str(row["calibrated_on"]).split("+"))
     # Schedules of neurons say so.
     is_atomic = row["granularity"] == ATOMIC_GRANULARITY and "neurons" not in schedule

@@ -12,7 +12,7 @@ from analysis.errors import StatsError
 from app.charts.chart import Drawing, chart, made_by
 from app.charts.context import Context
 from app.charts.criterion_looks import looks
-from app.charts.evaluations import series_name
+from app.charts.evaluations import pool_means, series_name
 from app.charts.names import FULL
 from app.charts.theme import plain, themed
 from app.charts.traces import series
@@ -25,8 +25,8 @@ _WIDE: Final = 10.0  # larger ranges get a logarithmic axis
 def variance_results(records: Sequence[VarianceRecord]) -> pd.DataFrame:
     """`variance_overview` with the column `candidate`: criterion, corpora, sparsity.
 
-    Of repeated measurements on the same tokens the newest stays. Sorted by corpus and candidate, so
-    that colours do not depend on file names.
+    Of repeated measurements on the same tokens the newest stays; draws of Random are one candidate
+    with their mean. Sorted by corpus and candidate, so that colours do not depend on file names.
     """
     table = variance_overview(records)
     names = [
@@ -34,7 +34,8 @@ def variance_results(records: Sequence[VarianceRecord]) -> pd.DataFrame:
         for row in table.to_dict("records")
     ]
     table = table.assign(candidate=names).sort_values("created_at", kind="stable")
-    table = table.drop_duplicates(["draw", "candidate", "layer"], keep="last")
+    keys = ["draw", "candidate", "layer"]
+    table = pool_means(table, keys, ["variance"]).drop_duplicates(keys, keep="last")
     return table.sort_values(["corpus", "draw", "candidate", "layer"], ignore_index=True)
 
 

@@ -2,12 +2,15 @@
 
 import math
 
+import numpy as np
 import pytest
 from result_charts import drawn
 
 from analysis.errors import StatsError
 from analysis.model import ModelRef
+from analysis.stats.store import SHIPPED_STATS
 from app.charts.benchmarks import benchmark_results, board_of, own_leaderboard, shares_of, ways_of
+from app.charts.hidden_states import variance_results
 from app.charts.names import FULL
 from pruning.evaluate.benchmarks.record import (
     BenchmarkScore,
@@ -16,7 +19,7 @@ from pruning.evaluate.benchmarks.record import (
     new_record,
     settings_of,
 )
-from pruning.evaluate.record import PlanFacts
+from pruning.evaluate.record import PlanFacts, VarianceStore
 
 MODEL = ModelRef("m", "11" * 32)
 WHOLE = 1000
@@ -186,3 +189,27 @@ def test_without_records_there_is_nothing_to_show():
     results = benchmark_results([])
     assert results.empty
     assert ways_of(results) == []
+
+
+def test_draws_of_random_are_one_candidate_with_the_means_of_their_scores(records):
+    """Of mc 0.3 and 0.5, of math 0 and 0.2 answers are right."""
+    other = record_of(
+        facts("random:1", 0.5),
+        [("mc", "acc_norm", 0.5, 0.06), ("math", "exact_match,strict", 0.2, 0.02)],
+    )
+    board = board_of(benchmark_results([*records, other]), "lm-eval", 0.5, "m")
+    assert list(board.scores().index) == ["Original model", "REAP, on code, 50%", "Random, 50%"]
+    drawn = board.scores().loc["Random, 50%"]
+    assert (drawn["mc"], drawn["math"]) == pytest.approx((0.4, 0.1))
+    assert board.errors().loc["Random, 50%", "mc"] == pytest.approx(0.05)
+
+
+def test_hidden_states_of_the_draws_of_random_are_one_candidate():
+    records = VarianceStore([SHIPPED_STATS]).records()
+    draws = [each for each in records if each.plan.criterion.startswith("random")]
+    draws = [each for each in draws if each.corpus["name"] == "demo-code"]
+    assert len(draws) == 5
+    table = variance_results(records)
+    rows = table[(table["corpus"] == "demo-code") & (table["candidate"] == "Random, 50%")]
+    wanted = np.mean([each.variances for each in draws], axis=0)
+    assert rows["variance"].to_list() == pytest.approx(wanted.tolist())
