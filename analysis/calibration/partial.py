@@ -205,8 +205,8 @@ def note_model(state: RunState, loaded: PreTrainedModel, settings: CalibrationSe
     state.attention = str(loaded.config.get_text_config()._attn_implementation)
     devices = {str(resolve_device(settings.device))}
     if settings.placement.device_map:
-        # accelerate names an accelerator by its number.
-        places = loaded.hf_device_map.values()
+        # transformers keeps no map if all fits on one device; accelerators are named by number.
+        places = getattr(loaded, "hf_device_map", {"": loaded.device}).values()
         devices = {f"cuda:{place}" if isinstance(place, int) else str(place) for place in places}
     state.devices = ", ".join(sorted(devices))
 

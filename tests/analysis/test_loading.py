@@ -41,6 +41,15 @@ def test_weights_on_disk_give_the_numbers_of_weights_in_memory(tmp_path):
     assert offloaded.manifest.made["way"] == "batches"
 
 
+def test_a_device_map_with_room_for_all_gives_the_same_numbers(tmp_path):
+    tiny_checkpoint(tmp_path / "model", "olmoe")
+    whole = run(tmp_path / "model", tmp_path / "whole")
+    place = Placement(device_map="auto", max_memory=(("cpu", "1GB"),))
+    spread = run(tmp_path / "model", tmp_path / "spread", placement=place)
+    assert spread.manifest.files == whole.manifest.files
+    assert spread.manifest.made["device"] == "cpu"
+
+
 def with_misaligned_weights(folder):
     """The same tensors in files whose data start 8 bytes after a multiple of 64."""
     for file in folder.glob("*.safetensors"):
