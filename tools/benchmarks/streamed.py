@@ -17,9 +17,8 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-import torch
-from safetensors.torch import save_file
-from transformers import OlmoeConfig, OlmoeForCausalLM
+from synthetic import write_model
+from transformers import OlmoeConfig
 
 LAYERS, EXPERTS, TOP_K, HIDDEN, WIDTH, VOCAB = 19, 64, 8, 2048, 512, 50_304
 SEQ_LEN, BATCH, PLANS = 512, 2, 16
@@ -36,53 +35,8 @@ def config() -> OlmoeConfig:
         num_experts=EXPERTS,
         num_experts_per_tok=TOP_K,
         tie_word_embeddings=False,
+        architectures=["OlmoeForCausalLM"],
     )
-
-
-def disk_shapes() -> dict[str, list[tuple[str, tuple[int, ...]]]]:
-    """Shard -> names and shapes as on the hub: one tensor per expert and projection."""
-    with torch.device("meta"):
-        model = OlmoeForCausalLM(config())
-    shards: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
-    for name, tensor in model.state_dict().items():
-        layer = name.split(".")[2] if ".layers." in name else "rest"
-        found = shards.setdefault(layer, [])
-        if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
-            found.append((name, tuple(tensor.shape)))
-            continue
-        block = name.rpartition(".")[0]
-        for expert in range(EXPERTS):
-            if name.endswith("down_proj"):
-                found.append((f"{block}.{expert}.down_proj.weight", (HIDDEN, WIDTH)))
-            else:
-                for part in ("gate_proj", "up_proj"):
-                    found.append((f"{block}.{expert}.{part}.weight", (WIDTH, HIDDEN)))
-    return shards
-
-
-def write(folder: Path) -> int:
-    """The checkpoint; its bytes."""
-    folder.mkdir(parents=True, exist_ok=True)
-    raw = json.loads(config().to_json_string())
-    raw |= {"architectures": ["OlmoeForCausalLM"], "dtype": "bfloat16"}
-    (folder / "config.json").write_text(json.dumps(raw))
-    weight_map, total = {}, 0
-    generator = torch.Generator().manual_seed(0)
-    for number, (shard, entries) in enumerate(disk_shapes().items()):
-        file = f"model-{number:05d}.safetensors"
-        tensors = {}
-        for name, shape in entries:
-            scale = 1.0 if "norm" in name else 0.02
-            noise = torch.randn(shape, generator=generator) if "norm" not in name else None
-            tensor = torch.ones(shape) if noise is None else noise * scale
-            tensors[name] = tensor.to(torch.bfloat16)
-            weight_map[name] = file
-        save_file(tensors, folder / file, metadata={"format": "pt"})
-        total += sum(tensor.nbytes for tensor in tensors.values())
-        print(f"  wrote {file} (layer {shard}), {total / 2**30:.2f} GiB", flush=True)
-    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    return total
 
 
 def corpus(path: Path, tokens: int) -> None:
@@ -147,7 +101,7 @@ def main() -> None:
     limit = int(sys.argv[3]) if len(sys.argv) > 3 else 2048
     model = scratch / "model"
     if not (model / "model.safetensors.index.json").is_file():
-        print(f"{write(model) / 2**30:.2f} GiB written to {model}")
+        print(f"{write_model(model, config()) / 2**30:.2f} GiB written to {model}")
     corpus(scratch / "rows.jsonl", tokens)
     shutil.rmtree(scratch / "stats", ignore_errors=True)
     title = f"{LAYERS} layers, {EXPERTS} experts top-{TOP_K}, {tokens} tokens, bfloat16"

@@ -1,24 +1,80 @@
-"""Large OLMoE-shaped checkpoints of random bf16 bytes, written without a model."""
+"""Large checkpoints of random bf16 bytes, written shard by shard without a model in memory."""
 
 import json
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 
 import numpy as np
 import torch
 from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, PreTrainedConfig
+
+# Bits of bf16 values; with a random lowest bit of the exponent up to four times as large.
+_EIGHTH, _WEIGHT = 0x3E00, 0x3C00  # 1/8, and 1/128: of about 0.02, as models are initialised
 
 
-def _random(generator: np.random.Generator, *shape: int) -> torch.Tensor:
-    """Values between 1/8 and 1/2 in absolute size, drawn as bits: gigabytes of it take seconds."""
-    bits = np.frombuffer(generator.bytes(2 * prod(shape)), np.uint16) & 0x80FF | 0x3E00
+def _random(generator: np.random.Generator, *shape: int, least: int = _EIGHTH) -> torch.Tensor:
+    """Values of 1 to 4 times `least` in absolute size, drawn as bits: gigabytes take seconds."""
+    bits = np.frombuffer(generator.bytes(2 * prod(shape)), np.uint16) & 0x80FF | least
     return torch.from_numpy(bits.reshape(shape)).view(torch.bfloat16)
+
+
+def shapes_on_disk(config: PreTrainedConfig) -> dict[str, dict[str, tuple[int, ...]]]:
+    """Shard ("rest", "0", "1", ...: a layer each) -> tensor -> shape, as on the hub.
+
+    One tensor per expert and projection: OLMoE, Qwen3-MoE and their like.
+    """
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    shards: dict[str, dict[str, tuple[int, ...]]] = {}
+    for name, tensor in model.state_dict().items():
+        layer = name.split(".")[2] if ".layers." in name else "rest"
+        found = shards.setdefault(layer, {})
+        block, _, kind = name.rpartition(".")
+        if not block.endswith(".experts"):
+            found[name] = tuple(tensor.shape)
+            continue
+        experts, rows, columns = tensor.shape
+        parts = ("gate_proj", "up_proj") if kind == "gate_up_proj" else ("down_proj",)
+        for expert in range(experts):
+            for part in parts:
+                found[f"{block}.{expert}.{part}.weight"] = (rows // len(parts), columns)
+    return shards
+
+
+def write_model(folder: Path, config: PreTrainedConfig) -> int:
+    """A random model of this configuration that loads and runs; returns its bytes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    raw = json.loads(config.to_json_string())
+    (folder / "config.json").write_text(json.dumps(raw | {"dtype": "bfloat16"}))
+    generator = np.random.default_rng(0)
+    weight_map: dict[str, str] = {}
+    total = 0
+    for shard, shapes in shapes_on_disk(config).items():
+        file = f"model-{shard}.safetensors"
+        tensors = {
+            name: torch.ones(shape, dtype=torch.bfloat16)
+            if "norm" in name
+            else _random(generator, *shape, least=_WEIGHT)
+            for name, shape in shapes.items()
+        }
+        save_file(tensors, folder / file, metadata={"format": "pt"})
+        weight_map |= dict.fromkeys(tensors, file)
+        total += sum(tensor.nbytes for tensor in tensors.values())
+    _write_index(folder, weight_map)
+    return total
+
+
+def _write_index(folder: Path, weight_map: Mapping[str, str]) -> None:
+    index = {"metadata": {}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
 def write_checkpoint(
     path: Path, layers: int, experts: int, widths: tuple[int, int], *, fused: bool = False
 ) -> None:
-    """One shard a layer; `widths` are hidden size and expert width."""
+    """OLMoE's experts and routers alone, one shard a layer; `widths`: hidden size, expert width."""
     hidden, width = widths
     generator = np.random.default_rng(0)
     weight_map: dict[str, str] = {}
@@ -49,5 +105,4 @@ def write_checkpoint(
         "intermediate_size": width,
     }
     (path / "config.json").write_text(json.dumps(config))
-    index = {"metadata": {}, "weight_map": weight_map}
-    (path / "model.safetensors.index.json").write_text(json.dumps(index))
+    _write_index(path, weight_map)

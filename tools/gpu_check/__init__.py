@@ -1,0 +1,1 @@
+"""Check a GPU: calibration, placements and exports on random models of published shapes."""
