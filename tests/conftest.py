@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# xdist tells its workers how wide its own terminal is; tables of commands are as wide as they need.
+os.environ.pop("COLUMNS", None)
+
 # No test is timed, and one that fails must fail again: the same examples in every run.
 settings.register_profile("same-examples", deadline=None, derandomize=True)
 settings.load_profile("same-examples")

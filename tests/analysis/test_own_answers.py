@@ -63,7 +63,7 @@ def test_the_end_of_text_ends_an_answer_and_is_part_of_it(stopping):
 
 def test_what_the_model_has_no_positions_for_is_refused(model):
     positions = model.config.max_position_embeddings
-    with pytest.raises(CorpusError, match=f"more than the {positions} positions"):
+    with pytest.raises(CorpusError, match=f"exceed the model's {positions} positions"):
         greedy_answers(model, [[5, 6]], positions - 1)
 
 

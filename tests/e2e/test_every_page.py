@@ -125,7 +125,11 @@ def test_charts_fit_a_phone_and_panels_stand_below_each_other(open_tab, dashboar
             assert above["y"] + above["height"] <= below["y"], page
         for width in WIDER:
             tab.set_viewport_size({"width": width, "height": 1000})
-            assert wide_elements(tab) == [], (page, width)
+            for _ in range(20):  # charts follow the window a moment later
+                if not (wide_now := wide_elements(tab)):
+                    break
+                tab.wait_for_timeout(250)
+            assert wide_now == [], (page, width)
             if page == "compare" and width == 1000:
                 charts = tab.locator('[data-testid="stMain"]').get_by_test_id("stPlotlyChart")
                 expect(charts.nth(1)).to_be_attached()

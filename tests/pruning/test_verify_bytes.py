@@ -208,7 +208,7 @@ def test_four_bits_up_to_equal_logits(mxfp4, tmp_path, kept):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"quantization_config": {"quant_method": "gptq"}}, "quantised with gptq are not loaded"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantised with gptq cannot be loaded"),
         ({"model_type": "unheard_of"}, "transformers has no class for 'unheard_of'"),
     ],
 )
