@@ -74,7 +74,7 @@ def check(name: str, device: torch.device, folder: Path, seconds: float) -> Iter
     try:
         world = make_world(SHAPES[name], device, folder, seconds)
     except UserError as error:
-        yield Row(name, "model", "not run", why=str(error))
+        yield Row(name, "model", "not run", time.monotonic() - started, str(error))
         return
     yield Row(name, "model", "PASS", time.monotonic() - started, figures=world.figures)
     slowest = world.seconds  # seconds of a pass over the model

@@ -19,7 +19,7 @@ from tools.benchmarks.synthetic import shapes_on_disk, write_model
 
 _OF_FREE = 0.6  # of free memory may be taken by the weights
 _COPIES_ON_DISK = 2.5  # the model, half of it exported, half of it offloaded, and room
-_PASSES = 14  # over the model, in all parts together
+_PASSES = 16  # over the model, in all parts together
 
 # OLMoE-1B-7B-0924 and Qwen3-30B-A3B as published.
 _OLMOE = {
@@ -106,7 +106,8 @@ def _fitting(shape: Shape, device: torch.device, folder: Path, seconds: float) -
     layer = 2 * sum(prod(size) for size in shapes_on_disk(shape.config(1))["0"].values())
     fitting = int(most - written) // layer + 1
     if fitting < 1:
-        raise UserError(f"one layer takes {written / 2**30:.1f} GiB, too much for the {what}")
+        size = f"{written / 2**30:.1f} GiB with one layer"
+        raise UserError(f"{size}, too much for the {what} (--minutes, --folder)")
     return (shape.layers, "") if fitting >= shape.layers else (fitting, what)
 
 
