@@ -28,6 +28,7 @@ REASON = re.compile(r"\*(Needs|Takes) [^*]+:\*\s*$")
 # CI runs the one; tests/test_wheel.py starts the other's demo.
 INSTALLATION = re.compile(r"<!-- tests -->\s*$|From a clone of this\s+repository:\s*$")
 RECORDING = """
+python() { echo "a page runs python $*" >&2; return 1; }  # it might install something
 moeprune() { printf '%s\\x1f' "$@" >> commands; printf '\\n' >> commands; }
 torchrun() { while [ "$1" != app.cli ]; do shift; done; shift; moeprune "$@"; }
 set -eu
