@@ -18,6 +18,8 @@ RESULTS: Final = Path(__file__).with_name("engine_results.json")
 CUTS: Final = ("original", "experts", "experts per layer", "neurons", "neurons per layer", "padded")
 # Engine -> its name for people.
 ENGINES: Final[Mapping[str, str]] = {"vllm": "vLLM", "llama.cpp": "llama.cpp", "mlx": "MLX"}
+# The rows are sealed, so their reasons are reworded where they are shown.
+SILENT: Final = "it loads and computes something else"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,29 @@ class Row:
     def variant(self) -> str:
         """What sets the case apart in its family; `tied`: a head that engines need written."""
         return self.case.removeprefix(self.model_type).removeprefix("-")
+
+    @property
+    def differs(self) -> bool:
+        """Whether the engine loads the model and computes wrong results."""
+        return self.reason.startswith(SILENT)
+
+    @property
+    def distance(self) -> str:
+        """`difference` in words. Where no token is equal, 0 was NaN before NaN was recorded."""
+        if self.difference is None or (self.difference == 0 and not self.works):
+            return "NaN"
+        return f"{self.difference:.0e}"
+
+    @property
+    def why(self) -> str:
+        """What happened, for people; empty where it works."""
+        if not self.differs:
+            return self.reason
+        return (
+            "the engine loads it and silently computes wrong results: "
+            f"{self.equal} of {self.tokens} greedy tokens equal, log-probabilities differ by "
+            f"{self.distance}"
+        )
 
     @property
     def id(self) -> str:

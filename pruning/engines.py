@@ -18,6 +18,7 @@ from pruning.atoms.widths import WidthPlan, widths_config
 from pruning.engine_results import ENGINES, Row, results
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan
 
+_TRUSTING: Final = "transformers, trust_remote_code=True"
 DEFAULT_ROPE_BASE = 10_000  # of readers, if the configuration gives none
 
 
@@ -27,6 +28,13 @@ class Reads(StrEnum):
     TRIED = "tried"  # it loads and computes the same
     FAILS = "fails"
     NOT_TRIED = "not tried"
+
+
+_LABELS: Final = {
+    Reads.TRIED: "loads in",
+    Reads.FAILS: "fails in",
+    Reads.NOT_TRIED: "not tried",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +154,15 @@ def serve_commands(found: Iterable[Verdict], path: str) -> list[str]:
 
 def summary(found: Iterable[Verdict]) -> str:
     """The programs by what came of trying them, on one line."""
-    named: dict[Reads, list[str]] = {reads: [] for reads in Reads}
+    named: dict[str, list[str]] = {label: [] for label in _LABELS.values()}
+    found = tuple(found)
+    trusting = any(each.engine == _TRUSTING for each in found)
     for each in found:
-        named[each.reads].append(each.engine)
-    return "; ".join(f"{reads}: {', '.join(names)}" for reads, names in named.items() if names)
+        name, _, option = each.engine.partition(", ")
+        if trusting and each.engine == "transformers":
+            option = "without trust_remote_code"
+        named[_LABELS[each.reads]].append(f"{name} ({option})" if option else name)
+    return "; ".join(f"{label}: {', '.join(names)}" for label, names in named.items() if names)
 
 
 def load_code(model: MoEModel, contents: Contents, name: str) -> str:
@@ -195,7 +208,7 @@ def _engine(name: str, contents: Contents) -> Verdict:
     if failed := [row for row in rows if not row.works]:
         own = contents.cut != "original" and all(map(_fails_whole, failed))
         unpruned = " (so does the original)" if own else ""
-        return Verdict(label, Reads.FAILS, f"{failed[0].reason}{unpruned}; {ran}")
+        return Verdict(label, Reads.FAILS, f"{failed[0].why}{unpruned}; {ran}")
     differs = max(row.difference or 0 for row in rows)
     said = f"a tiny random model: {min(row.tokens for row in rows)} greedy tokens equal"
     return Verdict(label, Reads.TRIED, f"{said}, log-probabilities to {differs:.0e}; {ran}")
@@ -249,5 +262,5 @@ def _transformers(contents: Contents) -> Sequence[Verdict]:
         alike = "every expert with one width, some have fewer neurons"
     stops = f"its classes build {alike}: it stops with a RuntimeError over sizes"
     runs = "runs modeling_pruned.py, which comes with the checkpoint"
-    trusting = Verdict("transformers, trust_remote_code=True", Reads.TRIED, runs)
+    trusting = Verdict(_TRUSTING, Reads.TRIED, runs)
     return (Verdict(plain, Reads.FAILS, stops), trusting)

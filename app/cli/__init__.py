@@ -30,7 +30,7 @@ COMMANDS = {
     "plan": "Choose the experts that stay, or the neurons in them; writes plan.json.",
     "paths": "Keep the experts on the heaviest paths through the layers (MoE Pathfinder); writes "
     "plan.json.",
-    "sensitivity": "Measure what each layer's losses cost, for plans by the schedule measured.",
+    "sensitivity": "Measure how much quality falls when experts are removed from one layer.",
     "search": "Search for the best allocation of a budget; interrupt it, and the best so far is "
     "kept.",
     "evaluate": "Measure how pruned models differ from the original on held-out text.",

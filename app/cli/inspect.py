@@ -37,7 +37,10 @@ def inspect(
     *,
     config_only: ConfigOnly = False,
 ) -> None:
-    """Show architecture, experts, sizes and what can be pruned; reads headers only."""
+    """Show architecture, experts, sizes and what can be pruned; reads headers only.
+
+    A hub model is downloaded whole; with --config-only its config.json alone.
+    """
     model = described(request, config_only=config_only)
     report = size_report(model)
     own, bfloat16 = report.loaded()[0], report.loaded("bfloat16")[0]

@@ -160,7 +160,7 @@ _SHARES = (0.25, 0.5, 0.75)
 
 @command(SensitivityRequest)
 def sensitivity(request: SensitivityRequest) -> None:
-    """Measure what each layer's losses cost, for plans by the schedule measured."""
+    """Measure how much quality falls when experts are removed from one layer."""
     found = follow(sensitivity_run(request))
     for each in found:
         _say_curves(each, request)

@@ -295,7 +295,7 @@ def say_export(model: MoEModel, folder: Path, result: Mapping[str, Any]) -> None
         added = plan_padding(model, manifest.plan).in_words
         note(f"Filled up so that every layer has as many: {added}")
     removes = removed_by(manifest.plan, padded=manifest.padded)
-    note(f"Compatibility, {summary(verdicts(replace(written, removes=removes)))}")
+    note(summary(verdicts(replace(written, removes=removes))))
     numbers = {"folder": str(folder), "plan_digest": result["plan_digest"]}
     numbers |= {"file_bytes_before": before, "file_bytes_after": after}
     checked = result.get("verify")

@@ -236,7 +236,7 @@ def _findings(
     differs = "" if is_even else "Layers differ in size: check your serving engine.  "
     yield _Finding(
         True,
-        f"{differs}Compatibility: {summary(choice.verdicts(model, plan))}",
+        f"{differs}Compatibility, {summary(choice.verdicts(model, plan))}",
         warns=not is_even or plan.granularity == ATOMIC_GRANULARITY,
     )
 
@@ -315,7 +315,7 @@ def _padding_choice(model: MoEModel, plan: PruningPlan) -> Padding | None:
         "Pad layers for engines",
         key="pad",
         help="Engines read one number of experts for all layers. Layers that keep fewer experts "
-        "are filled up with experts of zeros, which the router never chooses.",
+        "are padded with all-zero experts, which the router never chooses.",
     )
     st.caption(f"Padding adds {padding.in_words}, on disk and in memory.")
     return padding if is_chosen else None

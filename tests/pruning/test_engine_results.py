@@ -6,7 +6,7 @@ from engines.asking import question_of
 from engines.checkpoints import ENGINE_CASES, engine_case
 
 from pruning.engine_results import CUTS, ENGINES, RESULTS, read_results, seal
-from pruning.engines import Contents, Reads, verdicts
+from pruning.engines import Contents, Reads, summary, verdicts
 
 
 def test_the_rows_are_those_that_were_written_for_the_questions_as_they_are():
@@ -57,3 +57,21 @@ def test_a_failure_of_the_engine_on_the_original_is_called_so():
     found = said("MLX", model_type="aria_text")
     assert found.reads is Reads.FAILS
     assert "so does the original" in found.reason
+
+
+def test_a_silent_difference_is_called_so_and_no_number_is_not_printed_as_zero():
+    rows = {row.id: row for row in read_results()}
+    wrong = rows["vllm-olmoe-tied-neurons-per-layer"]
+    assert (wrong.works, wrong.equal, wrong.difference) == (False, 0, 0.0)
+    assert wrong.differs
+    assert wrong.why.endswith("0 of 64 greedy tokens equal, log-probabilities differ by NaN")
+    broken = rows["mlx-olmoe-experts-per-layer"]
+    assert not broken.differs
+    assert broken.why == broken.reason
+
+
+def test_the_summary_says_which_way_of_transformers_fails():
+    found = verdicts(Contents(counts=(3, 6), model_type="olmoe"))
+    loads, fails, *_ = summary(found).split("; ")
+    assert loads == "loads in: transformers (trust_remote_code=True), moeprune (load_pruned)"
+    assert fails.startswith("fails in: transformers (without trust_remote_code), ")

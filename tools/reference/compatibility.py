@@ -28,7 +28,7 @@ def _engine(name: str, rows: Sequence[Row]) -> str:
     known = [row for row in rows if row.case not in unknown]
     reasons: dict[str, str] = {}  # without sizes and layers -> the first of them
     for row in known:
-        if row.difference is None and row.reason:
+        if row.reason and not row.differs:
             reasons.setdefault(_alike(row.reason), row.reason)
     lines = []
     for case in dict.fromkeys(row.case for row in known):
@@ -36,7 +36,7 @@ def _engine(name: str, rows: Sequence[Row]) -> str:
         lines.append((f"`{case}`", *(_cell(by_cut.get(cut), reasons) for cut in CUTS)))
     parts = [
         f"## {ENGINES[name]}",
-        f"{ran}: {sum(row.works for row in known)} of {len(known)} rows are equal. "
+        f"{ran}: {sum(row.works for row in known)} of {len(known)} rows match. "
         f"`python -m tools.engines {name}`, then `python -m pytest -m engines -k {name}` "
         "runs them.",
         table(("family", *CUTS), lines),
@@ -54,7 +54,7 @@ def _cell(row: Row | None, reasons: Mapping[str, str]) -> str:
     if row is None:
         return "-"
     if row.works:
-        return f"{row.difference or 0:.0e}"
-    if row.difference is not None:
-        return f"differs: {row.equal} of {row.tokens} tokens, {row.difference:.0e}"
+        return row.distance
+    if row.differs:
+        return f"differs: {row.equal} of {row.tokens} tokens, {row.distance}"
     return f"fails ({list(reasons).index(_alike(row.reason)) + 1})"

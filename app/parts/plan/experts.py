@@ -225,7 +225,7 @@ def engines_part(context: Context, shown: CurrentPlan) -> None:
     icon = ":material/check_circle:" if uniform else ":material/warning:"
     kind = "one count for all layers" if uniform else "layers of different sizes"
     found = verdicts(contents_of(context.model, shown.plan))
-    st.markdown(f"{icon} **{kind.capitalize()}**. {summary(found)}.")
+    st.markdown(f"{icon} **{kind.capitalize()}**; {summary(found)}.")
     with st.expander("Compatibility"):
         reasons_table(found, "plan.engines")
 
