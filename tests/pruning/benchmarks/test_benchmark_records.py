@@ -117,6 +117,9 @@ def test_a_candidate_s_label_says_what_is_not_usual():
 EXACT = LOCAL_TASKS["demo-math-exact"]
 
 
+RANDOM_DRAWS = ("random", *(f"random:{seed}" for seed in range(1, 5)))
+
+
 @pytest.fixture(scope="module")
 def shipped(demo):
     records = BenchmarkStore([SHIPPED_STATS]).records(demo.identity, pytest.fail)
@@ -126,7 +129,7 @@ def shipped(demo):
 def test_every_candidate_was_given_all_tasks(shipped):
     wanted = {FULL}
     for share in ("25%", "50%"):
-        wanted |= {f"{criterion}, {share}" for criterion in ("aimer", "random")}
+        wanted |= {f"{criterion}, {share}" for criterion in ("aimer", *RANDOM_DRAWS)}
         for criterion in ("reap", "frequency", "man"):
             wanted |= {f"{criterion}, demo-{text}, {share}" for text in ("code", "prose", "math")}
     assert wanted == set(shipped)

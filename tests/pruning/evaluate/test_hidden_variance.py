@@ -108,6 +108,7 @@ def shipped(demo):
 
 
 def test_four_criteria_and_the_full_model_on_every_text(shipped):
+    draws = tuple(f"random:{seed}" for seed in range(1, 5))
     table = variance_overview(shipped)
     assert table["full"].notna().all()
     texts = ("demo-code", "demo-math", "demo-prose")
@@ -115,7 +116,7 @@ def test_four_criteria_and_the_full_model_on_every_text(shipped):
     assert found == {
         (text, criterion, text if criterion in ("frequency", "reap") else "")
         for text in texts
-        for criterion in ("", "frequency", "reap", "aimer", "random")
+        for criterion in ("", "frequency", "reap", "aimer", "random", *draws)
     }
     assert set(table.loc[table["criterion"] != "", "removed"]) == {0.5}
 
