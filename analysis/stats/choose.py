@@ -1,6 +1,7 @@
 """Choose the statistics that a criterion ranks by: runs of a model, by corpus or by id."""
 
 import math
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
@@ -117,19 +118,27 @@ def sample_runs(
 def run_by_corpus(runs: Iterable[Run], criterion: Criterion | None = None) -> dict[str, Run]:
     """The calibration run of each corpus: the largest, of equally large ones the newest.
 
-    Runs that have what `criterion` reads go before larger ones that lack it. Merged runs are
-    chosen by id only: next to their parts they would count the same tokens twice.
+    Of equally large ones, the dtype in which more corpora were calibrated goes before a newer run:
+    corpora that can be blended still can after one of them was calibrated again. Runs that have
+    what `criterion` reads go before larger ones that lack it. Merged runs are chosen by id only:
+    next to their parts they would count the same tokens twice.
     """
     single = [run for run in runs if len(run.manifest.corpora) == 1]
+    in_dtype = Counter(dtype for _, dtype in {(run.manifest.corpus, _dtype(run)) for run in single})
     single.sort(
         key=lambda run: (
             _has_columns(run, criterion),
             run.manifest.num_tokens,
+            in_dtype[_dtype(run)],
             str(run.manifest.made.get("created_at")),
         )
     )
     last = {run.manifest.corpus: run for run in single}
     return {corpus: last[corpus] for corpus in sorted(last)}
+
+
+def _dtype(run: Run) -> str:
+    return str(run.manifest.settings.get("dtype"))
 
 
 def notes_on_others(
@@ -151,12 +160,15 @@ def notes_on_others(
                 if criterion and len(fit) < len(same)
                 else ""
             )
-            sizes = [other.manifest.num_tokens for other in fit]
-            is_largest = sizes.count(run.manifest.num_tokens) == 1
+            large = [each for each in fit if each.manifest.num_tokens == run.manifest.num_tokens]
+            how = "the largest"
+            if len(large) > 1:
+                how = "the newest of the largest"
+                if len({_dtype(each) for each in large}) > 1:
+                    how += f" in {_dtype(run)}"
             notes.append(
                 f"{run.manifest.corpus} has {len(same)} runs; using {run.manifest.run_id}, "
-                f"{'the largest' if is_largest else 'the newest of the largest'}{needs}; choose "
-                "another with `moeprune plan --run ID`"
+                f"{how}{needs}; choose another with `moeprune plan --run ID`"
             )
     return tuple(notes)
 

@@ -43,7 +43,7 @@ def calibrated(model, store, make_manifest, random_stats):
     """A run of this model on a corpus, made of random sums."""
     counts = tuple(layer.num_experts for layer in model.layers)
 
-    def make(corpus, seed=1, tokens=40, groups=("routed",)):
+    def make(corpus, seed=1, tokens=40, groups=("routed",), dtype="float32"):
         manifest = make_manifest(counts=counts, corpora=(corpus,), identity=f"{corpus}-{seed}")
         (ref,) = manifest.corpora
         manifest = replace(
@@ -51,6 +51,7 @@ def calibrated(model, store, make_manifest, random_stats):
             model=measured_model(model),
             corpora=(replace(ref, num_tokens=tokens),),
             groups=groups,
+            settings={**manifest.settings, "dtype": dtype},
         )
         stats = random_stats(seed, counts=counts).table
         layers = [layer.index for layer in model.layers]
@@ -133,6 +134,21 @@ def test_a_choice_among_several_runs_of_a_corpus_is_said(model, store, calibrate
     (note,) = choose_stats(CRITERIA["reap"], store, model).notes
     assert "the newest of the largest" in note
     assert choose_stats(CRITERIA["reap"], store, model, (), [second.manifest.run_id]).notes == ()
+
+
+def test_a_newer_run_in_another_dtype_does_not_break_a_blend(model, store, calibrated):
+    prose, code = calibrated("prose", seed=1), calibrated("code", seed=2)
+    newer = calibrated("prose", seed=3, dtype="bfloat16")
+    both = [CorpusWeight("prose"), CorpusWeight("code")]
+    chosen = choose_stats(CRITERIA["reap"], store, model, both)
+    assert chosen.runs == (prose, code)
+    assert "the newest of the largest in float32" in chosen.notes[0]
+    # Once both corpora have it, the newer dtype is used.
+    other = calibrated("code", seed=4, dtype="bfloat16")
+    assert choose_stats(CRITERIA["reap"], store, model, both).runs == (newer, other)
+    # More tokens go before all of it.
+    large = calibrated("prose", seed=5, tokens=900)
+    assert [part.run for part in routed_runs(store, model, both[:1], ())] == [large]
 
 
 def test_a_merged_run_is_chosen_by_id(model, store, calibrated):
