@@ -69,10 +69,12 @@ class PlanFacts(RecordPart):
     @property
     def columns(self) -> dict[str, Any]:
         """Columns of tables of records; `sparsity` as asked, `removed` and sizes as they are."""
+        # The original model is what it is, not its export, which may hold a tied head as well.
+        whole = self.bytes_before if self.removed == 0 else None
         return {
             **self.model_dump(include={"criterion", "schedule", "granularity", "sparsity"}),
             **{"calibrated_on": "+".join(self.corpora), "removed": self.removed},
-            **{"bytes": self.bytes_after, "active_params": self.active_after},
+            **{"bytes": whole or self.bytes_after, "active_params": self.active_after},
             "expert_flops": self.flops_after,
         }
 

@@ -213,3 +213,13 @@ def test_hidden_states_of_the_draws_of_random_are_one_candidate():
     rows = table[(table["corpus"] == "demo-code") & (table["candidate"] == "Random, 50%")]
     wanted = np.mean([each.variances for each in draws], axis=0)
     assert rows["variance"].to_list() == pytest.approx(wanted.tolist())
+
+
+def test_memory_is_saved_of_the_original_and_not_of_its_export(records):
+    """An export of the whole demo would hold the tied head as well: 1,200 bytes of 1,000."""
+    whole = records[0].model_copy(
+        update={"plan": records[0].plan.model_copy(update={"bytes_after": 1200})}
+    )
+    board = board_of(benchmark_results([whole, *records[1:]]), "lm-eval", 0.5, "m")
+    saved = own_leaderboard(board, {}).set_index("candidate")["memory_saved"]
+    assert saved["Random, 50%"] == pytest.approx(0.4)
