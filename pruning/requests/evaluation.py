@@ -290,7 +290,7 @@ class SensitivityRequest(StreamableRequest):
     levels: options.Levels = DEFAULT_LEVELS
     refine: options.Refine = 0
     cost: Annotated[
-        options.Cost, Option("What plans of --sparsity spare: esap, kl, or nll (added loss).")
+        options.Cost, Option("What plans of --sparsity minimise: esap, kl, or nll (added loss).")
     ] = "esap"
     multiple_of: options.MultipleOf = 1
     floor: options.Floor = 0
