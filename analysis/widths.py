@@ -128,10 +128,12 @@ def shared_tensors(model: MoEModel) -> Mapping[str, tuple[TensorEntry, int]]:
     shared = model.family.shared
     if shared is None or shared.width_key != model.family.width_key:
         return {}
-    sparse = {each.index for each in model.layers}
+    sparse, family = {each.index for each in model.layers}, model.family
+    blocks = any_of({family.disk_block, family.module_block})
+    modules = any_of({shared.on_disk, "shared_experts"})
     pattern = re.compile(
-        rf"(?:{any_of(model.family.trunks)})\.(\d+)\.{re.escape(model.family.disk_block)}"
-        r"\.shared_experts\.(gate_proj|up_proj|down_proj)\.(?:weight|bias)"
+        rf"(?:{any_of(family.trunks)})\.(\d+)\.(?:{blocks})\.(?:{modules})"
+        r"\.(gate_proj|up_proj|down_proj)\.(?:weight|bias)"
     )
     found: dict[str, tuple[TensorEntry, int]] = {}
     for name, entry in model.checkpoint.tensors.items():

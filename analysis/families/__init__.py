@@ -14,7 +14,9 @@ from analysis.families.ernie4_5_moe import ERNIE4_5_MOE
 from analysis.families.gpt_oss import GPT_OSS
 from analysis.families.granitemoe import GRANITEMOE, GRANITEMOEHYBRID, GRANITEMOESHARED
 from analysis.families.hunyuan_v1_moe import HUNYUAN_V1_MOE
+from analysis.families.hy import HY_V3
 from analysis.families.jamba import JAMBA
+from analysis.families.laguna import LAGUNA
 from analysis.families.lfm2_moe import LFM2_MOE
 from analysis.families.mixtral import MINIMAX, MINIMAX_M2, MIXTRAL, PHIMOE
 from analysis.families.nemotron_h import NEMOTRON_H
@@ -36,6 +38,7 @@ _LISTED = (
     *(MIXTRAL, MINIMAX, MINIMAX_M2, PHIMOE),
     *(GRANITEMOE, GRANITEMOESHARED, GRANITEMOEHYBRID),
     *(DEEPSEEK, DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE, DOTS1),
+    *(HY_V3, LAGUNA),
     *(ERNIE4_5_MOE, GPT_OSS, HUNYUAN_V1_MOE, JAMBA, LFM2_MOE, NEMOTRON_H, ARIA, ARIA_TEXT),
 )
 FAMILIES = {family.model_type: family for family in _LISTED}

@@ -101,6 +101,7 @@ class SharedExperts:
     count_key: str = ""  # configuration key of their number; empty where there is exactly one
     width_is_each: bool = False  # whether the width is that of one of them, not of all together
     note: str = ""  # what else is to say of them
+    on_disk: str = "shared_experts"  # their module inside the block, in the original layout
 
 
 def any_of(words: Iterable[str]) -> str:
@@ -159,6 +160,8 @@ class MoEFamily:
     output_size_key: str = ""
     # Keys that lead to the text model's part of a composite configuration.
     config_path: tuple[str, ...] = ()
+    # Other names of keys, such as published configurations use -> the name that is read here.
+    aliases: Mapping[str, str] = field(default_factory=dict)
     # Values of keys that a configuration may leave out.
     defaults: Mapping[str, Any] = field(default_factory=dict)
     allows_lists: bool = False  # counts may be lists with one number per layer, all equal
@@ -180,13 +183,20 @@ class MoEFamily:
     assumptions: tuple[str, ...] = ()  # what was assumed of a discovered one
 
     def text_config(self, config: Config) -> Config:
-        """The text model's part of a configuration, with the family's defaults."""
+        """The text model's part of a configuration, with the family's defaults and names."""
         part: Any = config
         for key in self.config_path:
             part = part.get(key)
             if not isinstance(part, dict):
                 raise CheckpointError(f"config.json of this {self.label} model has no {key}.")
         given = {key: value for key, value in part.items() if value is not None}
+        for other in self.aliases.keys() & given.keys():
+            key = self.aliases[other]
+            if given.setdefault(key, given[other]) != given[other]:
+                raise CheckpointError(
+                    f"config.json gives {key} = {given[key]} and {other} = {given[other]}, which "
+                    "are one number; keep the one that matches the weights."
+                )
         return {**self.defaults, **given}
 
     def num_experts(self, config: Config) -> int:
@@ -268,11 +278,23 @@ class MoEFamily:
 
         def edit(part: Config, path: tuple[str, ...]) -> dict[str, Any]:
             if not path:
-                return {**part, **values}
+                return {**part, **self._as_named(part, values)}
             return {**part, path[0]: edit(part[path[0]], path[1:])}
 
-        again = {key: {**part, **values} for key, part in self._repeated(config).items()}
+        again = {
+            key: {**part, **self._as_named(part, values)}
+            for key, part in self._repeated(config).items()
+        }
         return {**edit(config, self.config_path), **again}
+
+    def _as_named(self, part: Config, values: Mapping[str, Any]) -> dict[str, Any]:
+        """`values` under every name that this part of a configuration has for them."""
+        named: dict[str, Any] = {}
+        for key, value in values.items():
+            others = [o for o, known in self.aliases.items() if known == key and o in part]
+            own = [key] if key in part or not others else []
+            named |= dict.fromkeys([*own, *others], value)
+        return named
 
     def _repeated(self, config: Config) -> dict[str, Config]:
         """Parts besides the text model's own that describe it once more, by their keys.

@@ -17,6 +17,7 @@ _SEPARATE = frozenset(
         *("granitemoe", "granitemoeshared", "granitemoehybrid"),
         *("deepseek", "deepseek_v2", "deepseek_v3", "glm4_moe", "dots1"),
         *("ernie4_5_moe", "hunyuan_v1_moe", "jamba", "lfm2_moe", "nemotron_h", "aria_text"),
+        *("hy_v3", "laguna"),
     }
 )
 _STATELESS = frozenset({"full_attention", "sliding_attention", "moe", "mlp", "sparse", "dense"})

@@ -86,6 +86,22 @@ def after_first(key: str) -> Callable[[Config, int], bool]:
     return lambda config, layer: layer >= index_of(config, key)
 
 
+def by_kinds(key: str, otherwise: Callable[[Config, int], bool]) -> Callable[[Config, int], bool]:
+    """Layers that the list `key` calls sparse; `otherwise` decides where there is no list."""
+
+    def is_sparse(config: Config, layer: int) -> bool:
+        kinds = config.get(key)
+        if kinds is None:
+            return otherwise(config, layer)
+        if not isinstance(kinds, list) or layer >= len(kinds):
+            raise CheckpointError(
+                f"config.json gives {key} = {kinds!r}; it must be a list of one kind per layer."
+            )
+        return bool(kinds[layer] == "sparse")
+
+    return is_sparse
+
+
 def with_step(config: Config, layer: int) -> bool:
     """Every decoder_sparse_step-th layer, but for those of mlp_only_layers."""
     step = whole_number({"decoder_sparse_step": 1, **config}, "decoder_sparse_step")

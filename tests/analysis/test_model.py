@@ -158,6 +158,11 @@ def test_a_composite_configuration_without_its_text_part_says_so():
         ("ernie4_5_moe", {}, [1, 2, 3, 4]),
         ("ernie4_5_moe", {"moe_layer_interval": 2, "moe_layer_end_index": 3}, [1, 3]),
         ("ernie4_5_moe", {"moe_layer_start_index": 2, "moe_layer_end_index": -1}, [2, 3, 4]),
+        ("hy_v3", {}, [1, 2, 3, 4]),
+        ("hy_v3", {"first_k_dense_replace": 3}, [3, 4]),
+        ("hy_v3", {"mlp_layer_types": ["sparse", *["dense"] * 3, "sparse"]}, [0, 4]),
+        ("laguna", {}, [1, 2, 3, 4]),
+        ("laguna", {"mlp_only_layers": [], "decoder_sparse_step": 2}, [1, 3]),
         ("jamba", {}, [1, 3]),
         ("jamba", {"expert_layer_period": 3, "expert_layer_offset": 0}, [0, 3]),
         ("lfm2_moe", {}, [2, 3, 4]),
@@ -176,6 +181,23 @@ def test_sparse_layers_are_those_of_the_family(model_type, changes, sparse):
     family = FAMILIES[model_type]
     config = {"num_hidden_layers": 5, family.count_keys[0]: 6, family.top_k_key: 2, **changes}
     assert [layer.index for layer in family.layers(config)] == sparse
+
+
+def test_a_list_of_kinds_that_ends_too_early_is_refused():
+    config = {"num_hidden_layers": 3, "num_experts": 6, "num_experts_per_tok": 2}
+    with refused(CheckpointError, r"mlp_layer_types = \['sparse'\]; .* one kind per layer"):
+        FAMILIES["laguna"].layers({**config, "mlp_layer_types": ["sparse"]})
+
+
+def test_a_key_with_two_names_is_read_and_written_under_those_that_are_there():
+    family, width = FAMILIES["hy_v3"], "moe_intermediate_size"
+    for names in ((width,), ("expert_hidden_dim",), (width, "expert_hidden_dim")):
+        config = dict.fromkeys(names, 8)
+        assert family.text_config(config)[width] == 8
+        assert family.edited(config, **{width: 6}) == dict.fromkeys(names, 6)
+    assert family.edited({}, **{width: 6}) == {width: 6}
+    with refused(CheckpointError, f"{width} = 8 and expert_hidden_dim = 9, which are one number"):
+        family.text_config({width: 8, "expert_hidden_dim": 9})
 
 
 def test_an_unsupported_model_type_lists_the_supported(tmp_path):

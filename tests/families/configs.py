@@ -156,6 +156,20 @@ CASES = (
     _case("glm4_moe", (1, 2), 7, {**_DEEPSEEK, "head_dim": 8, "routed_scaling_factor": 1.5}),
     _case("dots1", (1, 2), 7, {**_DEEPSEEK, "head_dim": 8, "norm_topk_prob": True}),
     _case(
+        *("hy_v3", (1, 3), 7),
+        {**_QWEN, "num_experts": 7, "num_shared_experts": 2, "head_dim": 8, "num_hidden_layers": 4}
+        | {"mlp_layer_types": ["dense", "sparse", "dense", "sparse"]},
+    ),
+    _case(
+        *("laguna", (0, 2), 7),
+        {**_QWEN_SHARED, "num_experts": 7, "head_dim": 8, "num_hidden_layers": 3}
+        | {"mlp_layer_types": ["sparse", "dense", "sparse"], "num_attention_heads": 4}
+        | {"layer_types": ["full_attention", "sliding_attention", "full_attention"]}
+        | {"num_attention_heads_per_layer": [2, 4, 2], "sliding_window": 4}
+        # A cap so low that it takes effect.
+        | {"moe_routed_scaling_factor": 1.5, "moe_router_logit_softcapping": 1.0},
+    ),
+    _case(
         *("ernie4_5_moe", (1, 3), 7),
         {**_QWEN, "moe_num_experts": 7, "moe_k": 2, "num_hidden_layers": 4}
         | {"moe_layer_start_index": 1, "moe_layer_interval": 2},

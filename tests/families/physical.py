@@ -43,10 +43,12 @@ TREES = {
     **dict.fromkeys(("olmoe", "flex_olmo", "qwen2_moe", "qwen3_moe", "qwen3_next"), _GATE),
     **dict.fromkeys(("qwen3_5_moe", "qwen3_5_moe_text", "mixtral", "minimax"), _GATE),
     **dict.fromkeys(("deepseek", "deepseek_v2"), _GATE),
-    **dict.fromkeys(("deepseek_v3", "glm4_moe", "dots1"), _CORRECTED),
+    **dict.fromkeys(("deepseek_v3", "glm4_moe", "dots1", "laguna"), _CORRECTED),
     **dict.fromkeys(("granitemoe", "granitemoeshared", "granitemoehybrid"), _GRANITE),
     **dict.fromkeys(("aria", "aria_text"), _ROUTER),
-    "minimax_m2": replace(_GATE, rows=("e_score_correction_bias", *_GATE.rows)),
+    **dict.fromkeys(
+        ("minimax_m2", "hy_v3"), replace(_GATE, rows=("e_score_correction_bias", *_GATE.rows))
+    ),
     "phimoe": replace(_ROUTER, counts=(*_ROUTER.counts, "router.out_features", "num_experts")),
     "ernie4_5_moe": replace(
         _GATE,

@@ -27,6 +27,8 @@ def plain_logits(router, hidden):
     """The router's matrix times the hidden state: no bias that acts on the choice alone."""
     weight = router.wg.weight if hasattr(router, "wg") else router.weight
     logits = hidden.double() @ weight.detach().double().T
+    if cap := getattr(router, "router_logit_softcapping", 0):  # Laguna
+        logits = cap * torch.tanh(logits / cap)
     bias = dict(router.named_parameters(recurse=False)).get("bias")
     return logits if bias is None else logits + bias.detach().double()
 

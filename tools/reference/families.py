@@ -59,5 +59,6 @@ def _shared(family: MoEFamily) -> str:
 
 def _keys(family: MoEFamily) -> str:
     top_k = "" if family.fixed_top_k else family.top_k_key
-    keys = (*family.count_keys, top_k, family.width_key)
+    keys = [*family.count_keys, top_k, family.width_key]
+    keys += [other for other, key in family.aliases.items() if key in keys]
     return ", ".join(f"`{key}`" for key in keys if key)
