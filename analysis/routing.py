@@ -35,7 +35,7 @@ class Holder:
 class RouterParts:
     """What the router of one layer consists of."""
 
-    block: nn.Module  # the MoE block
+    block: nn.Module  # the MoE block, or the layer where that is it
     router: nn.Module  # the module whose forward returns the ids of the selected experts last
     matrix: tuple[nn.Module, str]  # the holder and the name of the router's matrix
     # Every module that holds tensors with an entry per expert, the router among them if it does.
@@ -64,9 +64,11 @@ def router_parts(block: nn.Module, family: MoEFamily, layer: int) -> RouterParts
             axes[path][name] = tensor.axis
     router = block.get_submodule(family.router)
     pairs = (*router.named_parameters(), *router.named_buffers())
-    held = {f"{family.router}.{name}" for name, _ in pairs} | _own_tensors(block)
+    held = {f"{family.router}.{name}" for name, _ in pairs}
+    if family.module_block:  # not where the block is the layer, which holds other things too
+        held |= _own_tensors(block)
     named = {f"{path}.{name}".lstrip(".") for path, names in axes.items() for name in names}
-    if unknown := sorted(held - named):
+    if unknown := sorted(held - named - set(family.router_others)):
         name = unknown[0].removeprefix(f"{family.router}.")
         raise UnsupportedModelError(
             f"The router of layer {layer} holds {name!r}, but the family {family.label} does not "

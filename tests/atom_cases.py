@@ -117,8 +117,6 @@ def zeroed(model: PreTrainedModel, case: Case, plan: PruningPlan) -> PreTrainedM
     return result
 
 
-# Experts lie stacked on disk, so each cannot have a width of its own.
-STACKED = ("granitemoe", "granitemoeshared", "granitemoehybrid", "gpt_oss", "aria_text", "aria")
 # Something else is built from the width of an expert.
 TIED = ("hunyuan_v1_moe", "jamba")
 
@@ -140,7 +138,8 @@ class Exported:
 def allowed(case: Case, mode: str) -> bool:
     """Whether a family can be written in a width mode; from the facts above, not the program."""
     tied = case.model_type in TIED and mode == "uniform"
-    stacked = case.model_type in STACKED and mode == "ragged"
+    # Of experts that lie stacked on disk each cannot have a width of its own.
+    stacked = not case.fused_too and mode == "ragged"
     return not (tied or stacked)
 
 

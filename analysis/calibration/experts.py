@@ -23,7 +23,7 @@ from analysis.calibration.recording import Collection, Recorder, layer_dense, ro
 from analysis.calibration.removal import Removal, Without, check_removable
 from analysis.calibration.sums import GroupSums
 from analysis.errors import UnsupportedModelError
-from analysis.families import MoELayer
+from analysis.families import MoEFamily, MoELayer
 from analysis.forwards import Forward, wrap_forward
 from analysis.model import MoEModel
 from analysis.routing import find_block, router_parts
@@ -160,7 +160,12 @@ def _experts_modules(model: PreTrainedModel, described: MoEModel) -> dict[nn.Mod
     return found
 
 
-def _on_routed(layer: MoELayer, routed: tuple[Tensor, ...], without: Without | None = None) -> None:
+def _on_routed(
+    layer: MoELayer,
+    family: MoEFamily,
+    routed: tuple[Tensor, ...],
+    without: Without | None = None,
+) -> None:
     """Add a router's output to the sums, after each of its forwards while collecting.
 
     `without` gives its output without an expert; None if not needed.
@@ -168,6 +173,8 @@ def _on_routed(layer: MoELayer, routed: tuple[Tensor, ...], without: Without | N
     collection = _collection()
     if collection is None:
         return
+    if family.returns_probabilities:
+        routed = (routed[0].log(), *routed[1:])  # logits up to a constant
     if "router" in collection.sums.groups:
         add_router(collection.sums, layer.index, routed, collection.mask_T)
     if "dense" in collection.sums.groups:
@@ -185,21 +192,22 @@ def _listen_to_routers(
 ) -> None:
     if sums.groups == ("routed",):
         return
+    family = described.family
     for layer in described.layers:
         if "damage" in sums.groups:
-            check_removable(described.family, layer)
-        if block := find_block(model, described.family, layer.index):
-            parts = router_parts(block, described.family, layer.index)
+            check_removable(family, layer)
+        if block := find_block(model, family, layer.index):
+            parts = router_parts(block, family, layer.index)
             if "damage" in sums.groups:
-                Removal(parts, layer).attach(partial(_on_routed, layer), restore)
+                Removal(parts, layer).attach(partial(_on_routed, layer, family), restore)
             else:
-                wrap_forward(parts.router, partial(_heard, layer), restore)
+                wrap_forward(parts.router, partial(_heard, layer, family), restore)
 
 
-def _heard(layer: MoELayer, inner: Forward) -> Forward:
+def _heard(layer: MoELayer, family: MoEFamily, inner: Forward) -> Forward:
     def forward(*args: Any, **kwargs: Any) -> Any:
         routed = inner(*args, **kwargs)
-        _on_routed(layer, routed)
+        _on_routed(layer, family, routed)
         return routed
 
     return forward

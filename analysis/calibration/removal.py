@@ -32,7 +32,7 @@ def check_removable(family: MoEFamily, layer: MoELayer) -> None:
     """
     left_in_group = layer.num_experts // layer.num_groups - 1
     needs_group = layer.least_per_group > 1 and left_in_group < layer.least_per_group
-    if needs_group or layer.num_experts - 1 < family.fixed_top_k:
+    if needs_group or layer.num_experts - 1 < family.always_selected(layer.top_k):
         raise StatsError(
             f"The router of layer {layer.index} needs all of its {layer.num_experts} experts, so "
             "the damage of removing one is undefined; leave out the group damage."

@@ -11,6 +11,7 @@ from analysis.families.deepseek_v2 import DEEPSEEK_V2
 from analysis.families.deepseek_v3 import DEEPSEEK_V3, DOTS1, GLM4_MOE
 from analysis.families.discovery import COUNT_KEYS, discover
 from analysis.families.ernie4_5_moe import ERNIE4_5_MOE
+from analysis.families.gemma4 import GEMMA4, GEMMA4_TEXT
 from analysis.families.gpt_oss import GPT_OSS
 from analysis.families.granitemoe import GRANITEMOE, GRANITEMOEHYBRID, GRANITEMOESHARED
 from analysis.families.hunyuan_v1_moe import HUNYUAN_V1_MOE
@@ -39,6 +40,7 @@ _LISTED = (
     *(GRANITEMOE, GRANITEMOESHARED, GRANITEMOEHYBRID),
     *(DEEPSEEK, DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE, DOTS1),
     *(HY_V3, LAGUNA),
+    *(GEMMA4, GEMMA4_TEXT),
     *(ERNIE4_5_MOE, GPT_OSS, HUNYUAN_V1_MOE, JAMBA, LFM2_MOE, NEMOTRON_H, ARIA, ARIA_TEXT),
 )
 FAMILIES = {family.model_type: family for family in _LISTED}

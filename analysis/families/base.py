@@ -81,6 +81,7 @@ class RouterTensor:
     name: str  # inside the block of the loaded model, such as `gate.weight`
     on_disk: str = ""  # the same in a checkpoint of the original layout, where it differs
     axis: int = 0  # the axis with one entry per expert
+    is_factor: bool = False  # it multiplies the gate weight, and has no part in the selection
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +125,14 @@ class MoEFamily:
     trunks: tuple[str, ...] = ("model.layers",)  # prefixes of the layers in checkpoints
     # Prefixes of the layers in loaded models; the first is that of `auto_class`.
     module_trunks: tuple[str, ...] = ("model.layers",)
-    disk_block: str = "mlp"  # name of the MoE block inside a layer, in the checkpoint
+    # Name of the MoE block inside a layer, in the checkpoint; empty if the layer itself is it.
+    disk_block: str = "mlp"
     module_block: str = "mlp"  # the same in the loaded model
     router: str = "gate"  # the module whose forward returns (logits, gate weights, expert ids)
+    returns_probabilities: bool = False  # their softmax is what comes first, not the logits
     # Tensors with one entry per expert, the router's matrix first.
     router_tensors: tuple[RouterTensor, ...] = (RouterTensor("gate.weight"),)
+    router_others: tuple[str, ...] = ()  # the router's tensors without such an entry
     # Checkpoint names of the projections of one expert; empty where experts are stacked in every
     # layout. The keys say which projections there are.
     projections: Mapping[str, str] = field(
@@ -152,6 +156,8 @@ class MoEFamily:
     top_k_key: str = "num_experts_per_tok"  # configuration key of the experts selected per token
     # The number itself, for a router that ignores its configuration; 0 for none.
     fixed_top_k: int = 0
+    # The router asks its configuration at each call, so no layer can select fewer for itself.
+    shares_top_k: bool = False
     width_key: str = "moe_intermediate_size"  # configuration key of an expert's width
     # What else is built from that width, so that it cannot change for the experts alone; not shared
     # experts, whose number can change along.
@@ -223,6 +229,14 @@ class MoEFamily:
         """Sparse layers only, in decoder order."""
         repeated = self._repeated(config)
         config = self.text_config(config)
+        depth = self.depth(config)
+        if depth > _MOST_LAYERS:
+            raise CheckpointError(
+                f"config.json gives {depth} layers; no model has more than {_MOST_LAYERS}."
+            )
+        indices = [i for i in range(depth) if self.is_sparse(config, i)]
+        if not indices:  # a dense model of the family need not count experts
+            return ()
         for key, part in repeated.items():
             if self.num_experts(part) != self.num_experts(config):
                 raise CheckpointError(
@@ -236,26 +250,29 @@ class MoEFamily:
                 f"config.json selects {self.top_k_key} = {top_k} experts per token, but the model "
                 f"has {count}."
             )
-        depth = self.depth(config)
-        if depth > _MOST_LAYERS or count > _MOST_EXPERTS:
+        if count > _MOST_EXPERTS:
             raise CheckpointError(
-                f"config.json gives {depth} layers of {count} experts; no model has more than "
-                f"{_MOST_LAYERS} layers or {_MOST_EXPERTS} experts."
+                f"config.json gives layers of {count} experts; no model has more than "
+                f"{_MOST_EXPERTS}."
             )
-        indices = (i for i in range(depth) if self.is_sparse(config, i))
         counts = dict.fromkeys(indices, count)
         if config.get(PER_LAYER_KEY) is not None:
             counts = per_layer_counts(config, PER_LAYER_KEY, depth, counts)
+        always = self.always_selected(top_k)
         for index, own in counts.items():
-            if own < self.fixed_top_k:
+            if own < always:
                 raise CheckpointError(
                     f"Layer {index} has {own} experts according to config.json, but the router of "
-                    f"{self.label} always selects {self.fixed_top_k}."
+                    f"{self.label} always selects {always}."
                 )
         return tuple(
             MoELayer(index, own, min(top_k, own), *self._groups(config, own, min(top_k, own)))
             for index, own in counts.items()
         )
+
+    def always_selected(self, top_k: int) -> int:
+        """Experts that a router selects even where there are fewer, so that it fails; 0 if none."""
+        return top_k if self.shares_top_k else self.fixed_top_k
 
     def _groups(self, config: Config, count: int, top_k: int) -> tuple[int, int]:
         """Number of groups, and the experts that each must keep."""
@@ -331,7 +348,7 @@ class MoEFamily:
 
     def block_module(self, layer: int, trunk: str = "") -> str:
         """Path of a layer's MoE block in the loaded model."""
-        return f"{trunk or self.module_trunks[0]}.{layer}.{self.module_block}"
+        return f"{trunk or self.module_trunks[0]}.{layer}.{self.module_block}".rstrip(".")
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -342,7 +359,7 @@ class MoEFamily:
     @property
     def correction_biases(self) -> tuple[str, ...]:
         """Router tensors that decide the selection and not the gate weight."""
-        names = (tensor.name for tensor in self.router_tensors[1:])
+        names = (tensor.name for tensor in self.router_tensors[1:] if not tensor.is_factor)
         return tuple(name for name in names if name != f"{self.router}.bias")
 
     @cached_property
@@ -355,8 +372,9 @@ class MoEFamily:
     def _patterns(self) -> Mapping[str, re.Pattern[str]]:
         """Names of tensors, anchored to the trunk: `mtp.layers.0.mlp.experts` is no layer of it."""
         # A checkpoint saved with stacked experts has the loaded model's name for the block.
-        blocks = any_of({self.disk_block, self.module_block})
-        block = rf"(?:{any_of(self.trunks)})\.(\d+)\.(?:{blocks})\."
+        blocks = any_of({f"{name}.".lstrip(".") for name in (self.disk_block, self.module_block)})
+        block = rf"(?:{any_of(self.trunks)})\.(\d+)\.(?:{blocks})"
+        others = any_of(self.router_others)
         projections = any_of(self.projections.values())
         modules = any_of({name.partition(".")[0] for name in (*self._stacks, *self._router_names)})
         patterns = {
@@ -366,10 +384,10 @@ class MoEFamily:
             "stacked": rf"{block}({any_of(self._stacks)})(?:[_.](\w+))?",
             # Groups: layer, name inside the block.
             "router": rf"{block}({any_of(self._router_names)})",
-            # What the block itself holds, in no module of it; what lies in a module of experts or
-            # of the router. Group: layer.
-            "block": rf"{block}\w+",
-            "routed": rf"{block}(?:experts|{modules})(?:\.|$)",
+            # What the block itself holds, in no module of it, unless it is the layer; what lies in
+            # a module of experts or of the router and depends on the experts. Group: layer.
+            "block": rf"{block}\w+" if self.module_block else r"(?!)",
+            "routed": rf"{block}(?!(?:{others})$)(?:experts|{modules})(?:\.|$)",
         }
         return {name: re.compile(pattern) for name, pattern in patterns.items()}
 

@@ -57,6 +57,11 @@ def test_layers_and_tensors_are_those_of_the_model(tmp_path, model_type, fused):
     assert {len(items) for items in model.located.values()} == {per_layer}
 
 
+def inside(trunk, block, name):
+    """The name of a tensor in the block of layer 3; the block may be the layer itself."""
+    return ".".join(filter(None, (trunk, "3", block, name)))
+
+
 class TestFamilies:
     """What every family promises; a new one is measured by this."""
 
@@ -85,16 +90,16 @@ class TestFamilies:
             (family.disk_block, family.stacked_on_disk, True),
         ):
             for projection, name in stacked.items():
-                slot = family.locate(f"{family.trunks[-1]}.3.{block}.{name}")
+                slot = family.locate(inside(family.trunks[-1], block, name))
                 found = (slot.layer, slot.kind, slot.axis, slot.projection)
                 assert found == (3, SlotKind.STACKED, 0, projection)
             for tensor in family.router_tensors:
                 name = (on_disk and tensor.on_disk) or tensor.name
-                slot = family.locate(f"{family.trunks[0]}.3.{block}.{name}")
+                slot = family.locate(inside(family.trunks[0], block, name))
                 found = (slot.layer, slot.kind, slot.role, slot.axis)
                 assert found == (3, SlotKind.ROUTER, tensor.name, tensor.axis)
         for prefix in ("mtp.", "model.vision.", "model.language_"):
-            name = f"{prefix}layers.0.{family.disk_block}.{family.router_tensors[0].name}"
+            name = inside(f"{prefix}layers", family.disk_block, family.router_tensors[0].name)
             assert family.locate(name) is None
 
     @pytest.mark.parametrize(

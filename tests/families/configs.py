@@ -87,6 +87,13 @@ _DEEPSEEK = {
 _GROUPS = {**_DEEPSEEK, **_MLA, "n_routed_experts": 12, "n_group": 3, "topk_group": 2}
 _MAMBA = {"mamba_d_state": 8, "mamba_d_conv": 2, "mamba_expand": 2}
 _NEMOTRON = {"n_routed_experts": 7, "moe_intermediate_size": WIDTH, "head_dim": 8}
+_GEMMA4 = {
+    **{"enable_moe_block": True, "num_experts": 7, "top_k_experts": 2, "tie_word_embeddings": True},
+    **{"moe_intermediate_size": WIDTH, "intermediate_size": 40, "head_dim": 8},
+    **{"global_head_dim": 24, "num_global_key_value_heads": 2, "attention_k_eq_v": True},
+    **{"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4},
+    **{"final_logit_softcapping": 5.0, "hidden_size_per_layer_input": 0},
+}
 _VISION = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
 
 
@@ -180,6 +187,19 @@ CASES = (
         {**_LOCAL, "head_dim": 8, "sliding_window": 4, "swiglu_limit": 1.0},
         fused_too=False,
     ),
+    _case("gemma4_text", (0, 1), 7, _GEMMA4, fused_too=False),
+    _case(
+        *("gemma4", (0, 1), 7),
+        {
+            "text_config": {**_COMMON, **_GEMMA4},
+            "vision_config": {**_VISION, "num_attention_heads": 1, "num_key_value_heads": 1}
+            | {"head_dim": 8, "patch_size": 2, "position_embedding_size": 16},
+            "audio_config": {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+            | {"subsampling_conv_channels": [4, 4], "output_proj_dims": 8},
+        },
+        fused_too=False,
+        composite=True,
+    ),
     _case("hunyuan_v1_moe", (0, 1), 7, {**_OLMOE, "moe_topk": 2, "head_dim": 8}),
     _case(
         *("jamba", (1, 3), 7),
@@ -230,8 +250,12 @@ CASES = (
 )
 BY_NAME = {case.name: case for case in CASES}
 # One of each kind: plain; dense layers and tied weights; groups, shared experts and a bias;
-# transposed, interleaved and biased; without gates; composite; with other mixers between.
-_NAMES = ("olmoe", "qwen3_moe", "deepseek_v3-groups", "gpt_oss", "nemotron_h", "aria", "jamba")
+# transposed, interleaved and biased; without gates; composite; with other mixers between; in no
+# block.
+_NAMES = (
+    *("olmoe", "qwen3_moe", "deepseek_v3-groups", "gpt_oss", "nemotron_h", "aria", "jamba"),
+    "gemma4",
+)
 KINDS = [BY_NAME[name] for name in _NAMES]
 # All, those of a kind that is there already in the slow part.
 EVERY = [
@@ -247,21 +271,26 @@ def tiny_config(case: Case) -> Any:
     if case.composite:
         return AutoConfig.for_model(case.model_type, **case.settings)
     top_k = (
-        {} if case.settings.keys() & {"moe_topk", "moe_k"} else {"num_experts_per_tok": case.top_k}
+        {}
+        if case.settings.keys() & {"moe_topk", "moe_k", "top_k_experts"}
+        else {"num_experts_per_tok": case.top_k}
     )
     return AutoConfig.for_model(case.model_type, **{**_COMMON, **top_k, **case.settings})
 
 
 def redraw(model: PreTrainedModel, std: float = 0.3) -> None:
     """Random values in place of the initial ones, which make all experts nearly alike."""
-    selection_bias = ("correction_bias", "expert_bias")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "norm" not in name:
+            if name.endswith("per_expert_scale"):
+                parameter.uniform_(0.5, 1.5)  # gate weights must not cancel in their sum
+            elif "norm" not in name:
                 parameter.normal_(std=std)
         for name, buffer in model.named_buffers():
-            if name.endswith(selection_bias):
+            if name.endswith(("correction_bias", "expert_bias")):
                 buffer.normal_(std=std)
+            elif name.endswith("layer_scalar"):
+                buffer.fill_(0.75)
 
 
 def tiny_model(case: Case) -> PreTrainedModel:

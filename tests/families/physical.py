@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -23,11 +24,12 @@ TOKENS = torch.randint(3, VOCAB, (2, 12), generator=torch.Generator().manual_see
 class Tree:
     """Where the parts of one MoE block are, relative to it."""
 
-    block: str  # the block, relative to its decoder layer
+    block: str  # the block, relative to its decoder layer; empty if that is it
     rows: tuple[str, ...]  # tensors with one entry per expert along the first axis
-    counts: tuple[str, ...]  # attributes that hold the number of experts
+    counts: tuple[str, ...]  # attributes that hold the number of experts, the router's first
     columns: tuple[str, ...] = ()  # the same along the last axis
     router: str = "gate"
+    top_k: str = "top_k"  # relative to the router, its experts per token
 
 
 _EXPERTS = ("experts.gate_up_proj", "experts.down_proj")
@@ -37,6 +39,12 @@ _ROUTER = Tree(
     router="router",
 )
 _CORRECTED = replace(_GATE, rows=("gate.e_score_correction_bias", *_GATE.rows))
+_GEMMA4 = Tree(
+    *("", ("router.proj.weight", "router.per_expert_scale", *_EXPERTS)),
+    counts=("router.proj.out_features", "experts.num_experts"),
+    router="router",
+    top_k="config.top_k_experts",
+)
 _GRANITE = replace(_ROUTER, block="block_sparse_moe")
 
 TREES = {
@@ -58,6 +66,7 @@ TREES = {
     "gpt_oss": replace(
         _ROUTER, rows=("router.bias", *(f"{name}_bias" for name in _EXPERTS), *_ROUTER.rows)
     ),
+    **dict.fromkeys(("gemma4", "gemma4_text"), _GEMMA4),
     "hunyuan_v1_moe": Tree(
         "mlp", ("gate.wg.weight", *_EXPERTS), (*_GATE.counts, "gate.wg.out_features")
     ),
@@ -85,6 +94,13 @@ def block_of(model: PreTrainedModel, case: Case, layer: int) -> nn.Module:
 def router_of(model: PreTrainedModel, case: Case, layer: int) -> nn.Module:
     """The router of a layer."""
     return block_of(model, case, layer).get_submodule(TREES[case.model_type].router)
+
+
+def choice_of(model: PreTrainedModel, case: Case, layer: int) -> tuple[int, int]:
+    """Experts that a layer's router chooses among, and how many it chooses for a token."""
+    block, router = block_of(model, case, layer), router_of(model, case, layer)
+    tree = TREES[case.model_type]
+    return attrgetter(tree.counts[0])(block), attrgetter(tree.top_k)(router)
 
 
 @dataclass

@@ -76,6 +76,10 @@ def _silu(x: Tensor) -> Tensor:
     return x / (1 + torch.exp(-x))
 
 
+def _gelu_tanh(x: Tensor) -> Tensor:
+    return x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
 def activations(model_type: str, experts: nn.Module, m: Matrices, x: Tensor) -> Tensor:
     """What each neuron of an expert with these matrices multiplies its column of down by."""
     up = x @ m.up + m.up_bias
@@ -85,7 +89,10 @@ def activations(model_type: str, experts: nn.Module, m: Matrices, x: Tensor) -> 
         gate = (x @ m.gate + m.gate_bias).clamp(max=experts.limit)
         inner = (up.clamp(-experts.limit, experts.limit) + 1) * gate
         return inner / (1 + torch.exp(-experts.alpha * gate))
-    return _silu(x @ m.gate + m.gate_bias) * up
+    gate = x @ m.gate + m.gate_bias
+    if model_type.startswith("gemma4"):
+        return _gelu_tanh(gate) * up
+    return _silu(gate) * up
 
 
 def expert_output(model_type: str, experts: nn.Module, expert: int, x: Tensor) -> Tensor:

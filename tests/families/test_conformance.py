@@ -24,7 +24,7 @@ from analysis.stats.tables import MOMENT_COLUMNS
 from analysis.stats.weights import measure_weights
 from families.built import Built, stock_load
 from families.configs import CASES, EVERY, KINDS, VOCAB, Case
-from families.physical import block_of, logits_of, physically_pruned, router_of
+from families.physical import block_of, choice_of, logits_of, physically_pruned, router_of
 from families.plain import COLUMNS, matrices_of, overheard, plain_experts
 from pruning.masking import masked
 from pruning.plan import PruningPlan, keep_all, model_ref
@@ -125,8 +125,9 @@ class TestConformance:
         for layer in described.layers:
             name, experts = found[layer.index]
             router = router_of(model, case, layer.index)
-            assert layer.num_experts == experts.num_experts == router.num_experts == case.experts
-            assert layer.top_k == router.top_k == case.top_k
+            assert layer.num_experts == experts.num_experts == case.experts
+            assert choice_of(model, case, layer.index) == (case.experts, case.top_k)
+            assert layer.top_k == case.top_k
             family = described.family
             block = model.get_submodule(family.block_module(layer.index))
             assert block.get_submodule("experts") is experts, name

@@ -14,7 +14,7 @@ from analysis.errors import StatsError
 from analysis.families import MoELayer
 from analysis.model import load_model_index
 from families.built import stock_load
-from families.configs import CASES, EVERY, VOCAB, Case, tiny_model
+from families.configs import BY_NAME, CASES, EVERY, VOCAB, Case, tiny_model
 from families.physical import block_of, listening, physically_pruned, router_of
 from families.plain import expert_output
 
@@ -158,16 +158,26 @@ def test_the_model_computes_what_it_computed_before(built, case):
     assert not any("forward" in module.__dict__ for module in model.modules())
 
 
+WIDTHS = {"intermediate_size": 24, "moe_intermediate_size": 24}
+
+
 def few_experts(tmp_path, model_type, **settings):
-    case = Case("few", model_type, {"intermediate_size": 24, **settings}, (0, 1), 2)
+    case = Case("few", model_type, {**WIDTHS, **settings}, (0, 1), 2)
     model = tiny_model(case).double()
     model.save_pretrained(tmp_path)
     model.set_experts_implementation("eager")
     return case, model, load_model_index(str(tmp_path))
 
 
-def test_a_router_that_needs_all_its_experts_is_refused(tmp_path):
-    _, model, described = few_experts(tmp_path, "phimoe", num_local_experts=2)
+@pytest.mark.parametrize(
+    ("model_type", "settings"),
+    [
+        ("phimoe", {"num_local_experts": 2}),
+        ("gemma4_text", {**BY_NAME["gemma4_text"].settings, "num_experts": 2}),
+    ],
+)
+def test_a_router_that_needs_all_its_experts_is_refused(tmp_path, model_type, settings):
+    _, model, described = few_experts(tmp_path, model_type, **settings)
     with pytest.raises(StatsError, match=r"layer 0 needs all of its 2 experts"):
         collected(model, described)
     assert described.layers[0] == MoELayer(0, 2, 2)

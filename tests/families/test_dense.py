@@ -25,8 +25,13 @@ ACCURACY = {"dense_activation": 1e-9, "dense_loss": 1e-9, "dense_probability": 1
 
 def plain_logits(router, hidden):
     """The router's matrix times the hidden state: no bias that acts on the choice alone."""
+    hidden = hidden.double()
+    if hasattr(router, "per_expert_scale"):  # Gemma 4: normalised and scaled first
+        mean = (hidden**2).mean(dim=-1, keepdim=True) + router.eps
+        scale = router.scale.detach().double() / math.sqrt(hidden.shape[-1])
+        return hidden / mean.sqrt() * scale @ router.proj.weight.detach().double().T
     weight = router.wg.weight if hasattr(router, "wg") else router.weight
-    logits = hidden.double() @ weight.detach().double().T
+    logits = hidden @ weight.detach().double().T
     if cap := getattr(router, "router_logit_softcapping", 0):  # Laguna
         logits = cap * torch.tanh(logits / cap)
     bias = dict(router.named_parameters(recurse=False)).get("bias")

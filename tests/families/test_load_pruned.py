@@ -13,15 +13,14 @@ from pruning.masking import masked
 from pruning.plan import PruningPlan, model_ref
 
 MODES = tuple(WidthMode)
-# Experts lie stacked on disk in every layout, or something else is as wide as an expert.
-ALWAYS_STACKED = ("granitemoe", "granitemoeshared", "granitemoehybrid", "gpt_oss", "aria_text")
+# Something else is as wide as an expert.
 WIDTH_IS_SHARED = ("hunyuan_v1_moe", "jamba")
 
 
 def is_allowed(case: Case, layout: str, mode: WidthMode) -> bool:
     """Whether widths can be stored so; from the facts above, not from the program."""
     if mode is WidthMode.RAGGED:
-        return layout == "experts" and case.model_type not in (*ALWAYS_STACKED, "aria")
+        return layout == "experts" and case.fused_too
     return mode is WidthMode.PER_LAYER or case.model_type not in WIDTH_IS_SHARED
 
 

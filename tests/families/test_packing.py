@@ -20,7 +20,9 @@ def documents():
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_documents_are_kept_apart_or_packing_is_refused(case, attention):
     model = tiny_model(case).eval()
-    model.set_attn_implementation(attention if model._supports_sdpa else "eager")
+    # Of a larger model the text part, as others may lack that attention.
+    text = getattr(model.model, "language_model", model)
+    text.set_attn_implementation(attention if text._supports_sdpa else "eager")
     parts = documents()
     places = torch.cat([torch.arange(len(part)) for part in parts])
     with torch.no_grad():

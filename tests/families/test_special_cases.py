@@ -1,11 +1,16 @@
-"""Groups of experts, which only some families have."""
+"""What only some families have: groups of experts, parts for other media, dense models."""
+
+import json
 
 import pytest
 import torch
-from exports import export
+from exports import edit_json, export
+from safetensors.torch import load_file
 
-from analysis.errors import UserError
-from families.configs import CASES
+from analysis.errors import UnsupportedModelError, UserError
+from analysis.heads import beside_text
+from analysis.model import load_model_index
+from families.configs import BY_NAME, CASES, tiny_model
 from families.physical import logits_of
 from pruning.masking import masked
 from pruning.plan import PruningPlan, model_ref
@@ -42,3 +47,41 @@ def test_groups_judged_by_two_need_two_experts(built, tmp_path):
     plan = PruningPlan(model_ref(described), dict.fromkeys(case.sparse, (0, 4, 8)))
     with pytest.raises(UserError, match="group"):
         export(described, plan, tmp_path / "out")
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.composite], ids=str)
+def test_parts_for_other_media_are_copied(built, tmp_path, case):
+    described = built(case).described()
+    kept = tuple(range(1, case.experts))
+    export(described, PruningPlan(model_ref(described), dict.fromkeys(case.sparse, kept)), tmp_path)
+    before, after = (
+        {
+            name: tensor
+            for file in path.glob("*.safetensors")
+            for name, tensor in load_file(file).items()
+        }
+        for path in (described.checkpoint.path, tmp_path)
+    )
+    beside = {name for name in before if "language_model" not in name and "lm_head" not in name}
+    assert beside
+    assert beside == beside_text(described)
+    assert all(torch.equal(after[name], before[name]) for name in beside)
+    configs = (
+        json.loads((path / "config.json").read_text())
+        for path in (described.checkpoint.path, tmp_path)
+    )
+    parts = [
+        {key: part for key, part in config.items() if key.endswith("_config") and "text" not in key}
+        for config in configs
+    ]
+    assert parts[0]
+    assert parts[0] == parts[1]
+
+
+def test_a_dense_model_of_a_family_with_experts(tmp_path):
+    tiny_model(BY_NAME["gemma4_text"]).save_pretrained(tmp_path)
+    edit_json(
+        tmp_path / "config.json", enable_moe_block=False, num_experts=None, top_k_experts=None
+    )
+    with pytest.raises(UnsupportedModelError, match="Every layer of this Gemma 4"):
+        load_model_index(str(tmp_path))

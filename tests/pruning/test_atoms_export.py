@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from atom_cases import STACKED, TIED, Exported, allowed, with_fewer_experts, zeroed
+from atom_cases import TIED, Exported, allowed, with_fewer_experts, zeroed
 from exports import edit_json, export, failed, keeping_neurons, tensors_of, verified
 from safetensors.torch import load_file, save_file
 
@@ -91,8 +91,8 @@ class TestFamilies:
     def test_what_is_not_possible_is_refused_with_what_is(self, atom_source, case, mode, tmp_path):
         source = atom_source(case)
         options = ExportOptions(widths=WidthChoice(WidthMode(mode)))
-        why = "stacked" if case.model_type in STACKED else "is also the width of"
-        assert case.model_type in (*STACKED, *TIED)
+        why = "is also the width of" if case.fused_too else "stacked"
+        assert case.model_type in TIED or not case.fused_too
         with pytest.raises(PlanError, match=f"{why}.*use the width mode per-layer"):
             drain(export_checkpoint(source.described, source.plan, tmp_path / "out", options))
         assert list(tmp_path.iterdir()) == []

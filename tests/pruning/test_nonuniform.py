@@ -25,7 +25,7 @@ from analysis.errors import CheckpointError
 from analysis.model import load_model_index
 from analysis.nonuniform.loading import auto_class_of
 from families.configs import KINDS
-from families.physical import TOKENS, block_of, logits_of, physically_pruned, router_of
+from families.physical import TOKENS, block_of, choice_of, logits_of, physically_pruned
 from pruning import load_pruned
 
 SOME = [case for case in KINDS if case in NON_UNIFORM]
@@ -54,7 +54,7 @@ class TestFamilies:
         assert torch.equal(logits_of(model), pruned.logits)
         for layer, count in zip(pruned.case.sparse, pruned.counts, strict=True):
             assert block_of(model, pruned.case, layer).experts.num_experts == count
-            assert router_of(model, pruned.case, layer).num_experts == count
+            assert choice_of(model, pruned.case, layer)[0] == count
         described = load_model_index(str(pruned.path))
         assert [layer.num_experts for layer in described.layers] == pruned.counts
         assert {layer.top_k for layer in described.layers} == {pruned.case.top_k}
@@ -198,6 +198,7 @@ class TestLoader:
             ("flex_olmo", None, "lacks|holds|rows"),
             ("qwen2_moe", [5, 2, 2], r"\[1\] = 2, but layer 1 is dense"),
             ("phimoe", [5, 1], "always selects 2"),
+            ("gemma4_text", [6, 1], "always selects 2"),
         ],
     )
     def test_counts_that_contradict_the_rest_are_refused(

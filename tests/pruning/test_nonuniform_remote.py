@@ -24,11 +24,17 @@ MANY = (
     (
         *("qwen3_moe", "mixtral", "minimax", "phimoe", "granitemoe", "deepseek_v3-groups"),
         *("ernie4_5_moe", "hunyuan_v1_moe", "nemotron_h", "qwen3_5_moe", "aria"),
+        "gemma4",
     ),
     (
         *(("qwen3_moe", "per-layer"), ("mixtral", "ragged"), ("deepseek_v3", "ragged")),
         *(("gpt_oss", "per-layer"), ("nemotron_h", "ragged"), ("qwen3_5_moe", "ragged")),
-        *(("granitemoe", "per-layer"), ("aria", "per-layer"), ("hunyuan_v1_moe", "ragged")),
+        *(
+            ("granitemoe", "per-layer"),
+            ("aria", "per-layer"),
+            ("gemma4", "per-layer"),
+            ("hunyuan_v1_moe", "ragged"),
+        ),
     ),
 )
 
@@ -67,7 +73,8 @@ def test_plain_transformers_reads_runs_and_saves_it(
         assert max(found["differences"].values()) <= CLOSE, name
         # A checkpoint of a text model and more is read by either class, if transformers has both.
         if name in counts:
-            assert len(found["auto_classes"]) == (2 if name == "qwen3_5_moe" else 1), name
+            both = name in ("qwen3_5_moe", "gemma4")
+            assert len(found["auto_classes"]) == (2 if both else 1), name
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

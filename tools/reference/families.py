@@ -37,6 +37,7 @@ def refused(_root: Path) -> str:
 def _layout(family: MoEFamily) -> list[str]:
     notes = {
         "per expert or stacked" if family.projections else "stacked": True,
+        "in the layer itself, in no block": not family.module_block,
         "stacked transposed (experts, in, out)": family.is_transposed,
         "gate and up interleaved": family.is_interleaved,
         "biases": family.has_bias,
