@@ -23,16 +23,20 @@ from analysis.stats.store import Run, StatsStore, load_expert_stats
 from analysis.stats.tables import ExpertStats, Gate
 from app.charts.chart import made_by
 from app.charts.choices import USUAL_PATHS, USUAL_RESULTS, PathChoice, ResultChoice
+from app.charts.neuron_cut import neuron_request, ranking_of
 from app.tables.ranked import Ranked, rank
 from pruning.evaluate.store import readable_records
 from pruning.planning.choice import PlanChoice, corpora_words, scopes_of
 from pruning.planning.comparing import CompareRequest, compare_selections
 from pruning.planning.make import CurrentPlan
 from pruning.planning.measured import (
+    Order,
     PredictedLoss,
     find_sensitivity,
+    order_of,
     order_sensitivity,
     predicted_loss,
+    without_budget,
 )
 from pruning.planning.ranking import Selection, criterion_badge, select
 from pruning.requests.plan import PlanRequest
@@ -222,7 +226,21 @@ class Context:
     @property
     def ranking(self) -> Selection:
         """The recipe of the plan on screen, if there is one."""
-        return self.shown.selection if self.shown and self.shown.selection else self.first
+        if self.shown and self.shown.selection:
+            return self.shown.selection
+        return self.neurons if self.plan.is_atomic else self.first
+
+    @cached_property
+    def neurons(self) -> Selection:
+        """The recipe of neurons with its statistics."""
+        asked = neuron_request(self)
+        return replace(ranking_of(self, asked), request=asked)
+
+    @cached_property
+    def order(self) -> Order:
+        """The order in which layers lose experts or neurons."""
+        asked = without_budget(self.ranking)
+        return self.keep(order_of, asked, asked.request)
 
     @cached_property
     def has_sensitivity(self) -> bool:
@@ -245,17 +263,17 @@ class Context:
         """Curves of the added loss in the order of a recipe, on every measured corpus."""
         if not self.has_sensitivity:
             return None
-        known = SensitivityStore(self.store.directories)
-        asked = ranking.request.model_copy(update={"cost": "nll"})
-        return self.keep(order_sensitivity, ranking, asked, known)
+        known, free = SensitivityStore(self.store.directories), without_budget(ranking)
+        asked = free.request.model_copy(update={"cost": "nll"})
+        return self.keep(order_sensitivity, free, asked, known)
 
     @cached_property
     def predicted(self) -> PredictedLoss | None:
         """Predicted added loss of the plan, if its order was measured."""
         if self.shown is None or self.sensitivity is None:
             return None
-        recipe, plan = self.ranking, self.shown.plan
-        return self.keep(predicted_loss, recipe, recipe.request, plan, self.sensitivity)
+        plan, found = self.shown.plan, self.sensitivity
+        return self.keep(predicted_loss, self.order, plan, self.model, found)
 
     @cached_property
     def second(self) -> Selection:

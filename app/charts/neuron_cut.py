@@ -1,8 +1,10 @@
 """Ranking and pruning of neurons in a context, and the effect of each scope."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from itertools import combinations
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pandas as pd
@@ -16,7 +18,6 @@ from analysis.model import MoEModel
 from analysis.stats.choose import choose_stats, parse_corpus_weight
 from analysis.stats.store import NEURONS, StatsStore
 from app.charts.chart import made_by
-from app.charts.context import Context
 from app.tables.ranked import rank
 from pruning.atoms.cuts import (
     NeuronField,
@@ -34,6 +35,9 @@ from pruning.planning.ranking import Ranking, Selection, select_measured
 from pruning.planning.side_by_side import SideBySide, scopes_side_by_side
 from pruning.requests.plan import BUDGETS, PlanRequest
 
+if TYPE_CHECKING:
+    from app.charts.context import Context
+
 BESIDE_COLUMNS: Final = (
     *("layer", "expert", "neurons", "removed", "kept_share", "saliency", "gone", "tenth"),
 )
@@ -44,6 +48,12 @@ def neuron_choice(context: Context) -> PlanChoice:
     if context.plan.is_atomic:
         return context.plan
     return PlanChoice(ATOMIC_GRANULARITY, scope=scopes_of(context.request.criterion)[0])
+
+
+def of_neurons(context: Context) -> Context:
+    """The context with neurons to remove, as commands ask for by the name of a chart."""
+    is_atomic = context.plan.is_atomic
+    return context if is_atomic else replace(context, plan=neuron_choice(context))
 
 
 def across_experts(context: Context) -> Context:

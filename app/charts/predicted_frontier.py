@@ -9,13 +9,16 @@ import plotly.graph_objects as go
 
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
+from app.charts.neuron_cut import of_neurons
 from app.charts.sensitivity import corpora_said, sensitivity_of
 from app.charts.sizes import byte_unit, size_text
 from app.charts.theme import CLEAR, Look, ink, muted, primary, themed
 from app.charts.traces import series, stroke
 from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.result import RESAMPLES
+from pruning.plan import ATOMIC_GRANULARITY
 from pruning.planning.frontier import BEST, OTHER, SHOWN, UNIFORM, frontier_table, with_plan
+from pruning.planning.measured import removed_by, without_budget
 
 _NAMES: Final = {BEST: "best, predicted", UNIFORM: "uniform, predicted"}
 _POINTS: Final = {
@@ -28,19 +31,30 @@ _POINTS: Final = {
 @chart("predicted-frontier", "plan")
 def draw(context: Context) -> Drawing:
     """Predicted loss of every size."""
-    found = sensitivity_of(context)
+    found, recipe = sensitivity_of(context), without_budget(context.ranking)
     store = EvaluationStore(context.store.directories)
-    table = context.keep(frontier_table, context.ranking, found, store, context.known_searches)
+    table = context.keep(frontier_table, recipe, found, store, context.known_searches)
     if context.shown and context.predicted:
-        table = with_plan(table, context.model, context.shown.plan, context.predicted.mean)
-    alt = describe(table, where=corpora_said(found))
+        removed = removed_by(context.shown.plan, context.order.sizes, context.model)
+        table = with_plan(table, context.order, removed, context.predicted.mean)
+    is_atomic = recipe.is_atomic
+    alt = describe(table, corpora_said(found), is_atomic=is_atomic)
     about = context.about(", ".join(each.name for each in found.curves))
-    return Drawing(partial(frontier_figure, table), table, alt, about)
+    return Drawing(partial(frontier_figure, table, is_atomic=is_atomic), table, alt, about)
 
 
-def frontier_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
+@chart("neuron-frontier", "plan", granularity=ATOMIC_GRANULARITY, reads_plan=True, reads_scope=True)
+def draw_neurons(context: Context) -> Drawing:
+    """Predicted loss of every size, of neurons."""
+    return draw.make(of_neurons(context))
+
+
+def frontier_figure(
+    table: pd.DataFrame, *, is_atomic: bool = False, dark: bool = False
+) -> go.Figure:
     """Figure of a table of `frontier_table`: added loss over bytes, the best with its interval."""
     unit, name = byte_unit(float(table["bytes"].max()))
+    title = f"weights, {name}{' without padding' if is_atomic else ''}"
     drawn = table.assign(x=table["bytes"] / unit)
     best = drawn[drawn["series"] == BEST]
     around = pd.concat([best["x"], best["x"][::-1]]), pd.concat([best["low"], best["high"][::-1]])
@@ -82,13 +96,17 @@ def frontier_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     return themed(
         traces,
         dark,
-        x={"title": f"weights, {name}", "showgrid": False, "tickformat": ".3~g"},
+        x={
+            "title": title,
+            "showgrid": False,
+            "tickformat": ".3~g",
+        },
         y={"title": "added loss, nats per token", "rangemode": "tozero"},
         height=420,
     )
 
 
-def describe(table: pd.DataFrame, where: str) -> str:
+def describe(table: pd.DataFrame, where: str, *, is_atomic: bool = False) -> str:
     """The prediction at half of the largest budget, its error and its source."""
     best = table[table["series"] == BEST]
     at = int((best["removed"] - best["removed"].max() / 2).abs().to_numpy().argmin())
@@ -101,9 +119,11 @@ def describe(table: pd.DataFrame, where: str) -> str:
         plans = f"{len(known)} measured plans" if len(known) > 1 else "1 measured plan"
         wrong = f"over {plans} predictions are off by {apart:.2f} on average"
     shown = table[table["series"] == SHOWN]
+    padding, what = (" without padding", "neurons") if is_atomic else ("", "experts")
     this = "".join(f"This plan is predicted to add {loss:+.2f}. " for loss in shown["predicted"])
     return (
-        f"At {size_text(float(row['bytes']))}, {row['removed']} experts fewer, the best plan "
+        f"At {size_text(float(row['bytes']))}{padding}, {row['removed']:,} {what} "
+        "fewer, the best plan "
         f"(--schedule measured --cost nll) is predicted to add {row['predicted']:+.2f} nats per "
         f"token ({row['low']:+.2f} to {row['high']:+.2f}), uniform {even['predicted']:+.2f}; "
         f"{wrong}. {this}Mean over {where}; the band is 95% of {RESAMPLES:,} draws of the samples "

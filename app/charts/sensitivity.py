@@ -1,8 +1,8 @@
 """Layer sensitivity: a small line per layer, and a map of layers by sparsity."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -11,15 +11,17 @@ import plotly.graph_objects as go
 from analysis.arrays import FloatArray
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
+from app.charts.neuron_cut import of_neurons
 from app.charts.theme import ink, muted, primary, themed
 from app.charts.traces import as_float32, halo, heat, layer_axis, rows_height, stroke
 from pruning.allocation import Removed
+from pruning.plan import ATOMIC_GRANULARITY
 from pruning.planning.make import make_plan
 from pruning.planning.measured import removed_by
 from pruning.planning.ranking import needs_sensitivity
 from pruning.sensitivity.curves import Sensitivity
 
-COLUMNS: Final = ("layer", "experts", "removed", "share", "added", "cut", "added_at_cut")
+COLUMNS: Final = ("layer", "size", "removed", "share", "added", "cut", "added_at_cut")
 _CELL_PX, _LOW_CELL_PX = 110, 66  # height of a cell, for one or two rows, and for more
 _WIDE, _HIGH = 0.84, 0.68  # share of a 1 x 1 cell used by its line
 _COLUMNS: Final = {24: 6, 48: 8}  # layers, at most -> small lines side by side
@@ -41,10 +43,10 @@ def corpora_said(found: Sensitivity) -> str:
     return f"{corpora}, {' to '.join(map(str, samples))} samples{each}"
 
 
-def sensitivity_table(found: Sensitivity, sizes: dict[int, int], cut: Removed) -> pd.DataFrame:
+def sensitivity_table(found: Sensitivity, sizes: Mapping[int, int], cut: Removed) -> pd.DataFrame:
     """Table of COLUMNS: loss that each layer alone adds, at every level of its curve.
 
-    The mean over corpora. `sizes` are experts per layer, `cut` the number that the plan prunes.
+    The mean over corpora. `sizes` are experts or neurons per layer, `cut` how many the plan prunes.
     """
     rows = []
     for place, (layer, size) in enumerate(sizes.items()):
@@ -58,11 +60,13 @@ def sensitivity_table(found: Sensitivity, sizes: dict[int, int], cut: Removed) -
 
 def _draw(context: Context, figure: Callable[..., go.Figure]) -> Drawing:
     found = sensitivity_of(context)
-    plan = context.shown.plan if context.shown else make_plan(context.first, context.request).plan
-    sizes = {layer.index: layer.num_experts for layer in context.model.layers}
+    recipe, sizes = context.ranking, context.order.sizes
+    plan = context.shown.plan if context.shown else make_plan(recipe, recipe.request).plan
     table = sensitivity_table(found, sizes, removed_by(plan, sizes, context.model))
+    is_in_order = context.shown is None or context.predicted is not None
+    alt = describe(table, corpora_said(found), is_in_order=is_in_order)
     about = context.about(context.about_plan(), ", ".join(each.name for each in found.curves))
-    return Drawing(partial(figure, table), table, describe(table, corpora_said(found)), about)
+    return Drawing(partial(figure, table), table, alt, about)
 
 
 @chart("layer-sensitivity", "plan", reads_plan=True)
@@ -77,11 +81,30 @@ def draw_map(context: Context) -> Drawing:
     return _draw(context, sensitivity_map)
 
 
+_OF_NEURONS: Final[Mapping[str, Any]] = {
+    "granularity": ATOMIC_GRANULARITY,
+    "reads_plan": True,
+    "reads_scope": True,
+}
+
+
+@chart("neuron-sensitivity", "plan", **_OF_NEURONS)
+def draw_neuron_lines(context: Context) -> Drawing:
+    """Layer sensitivity to the loss of neurons, with the plan's cut."""
+    return _draw(of_neurons(context), sensitivity_lines)
+
+
+@chart("neuron-sensitivity-map", "plan", **_OF_NEURONS)
+def draw_neuron_map(context: Context) -> Drawing:
+    """What each share of a layer's neurons costs, with the plan's cut."""
+    return _draw(of_neurons(context), sensitivity_map)
+
+
 class _Row(NamedTuple):
     """A layer of a table of COLUMNS."""
 
     layer: int
-    experts: int
+    size: int
     cut: int
     added_at_cut: float
     share: FloatArray  # (levels,)
@@ -96,21 +119,25 @@ def _rows(table: pd.DataFrame) -> list[_Row]:
     found = []
     for _, rows in table.groupby("layer", sort=False):
         first = rows.iloc[0]
-        whole = (int(first["layer"]), int(first["experts"]), int(first["cut"]))
+        whole = (int(first["layer"]), int(first["size"]), int(first["cut"]))
         levels = (rows["share"].to_numpy(), rows["added"].to_numpy())
         found.append(_Row(*whole, float(first["added_at_cut"]), *levels))
     return found
 
 
-def describe(table: pd.DataFrame, where: str) -> str:
-    """One sentence: the most and least sensitive layers at the plan's cut, and at one half."""
+def describe(table: pd.DataFrame, where: str, *, is_in_order: bool = True) -> str:
+    """One sentence: the most and least sensitive layers at the plan's cut, and at one half.
+
+    `is_in_order`: whether the plan removes what is last in the order of the curves.
+    """
     rows = _rows(table)
     total, most = sum(row.added_at_cut for row in rows), max(rows, key=lambda row: row.added_at_cut)
     said = "the plan takes nothing"
     if any(row.cut for row in rows):
+        cuts = "the plan's cuts" if is_in_order else "cuts as deep as the plan's, in this order,"
         said = (
-            f"the plan's cuts add {total:+.2f} nats per token in all, most of it in layer "
-            f"{most.layer} ({most.added_at_cut:+.2f} for {most.cut} of {most.experts})"
+            f"{cuts} add {total:+.2f} nats per token in all, most of it in layer "
+            f"{most.layer} ({most.added_at_cut:+.2f} for {most.cut} of {most.size})"
         )
     by_half = sorted(rows, key=lambda row: row.at(0.5))
     least, worst = by_half[0], by_half[-1]
@@ -141,7 +168,7 @@ def sensitivity_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         line_x += [*(row.share * _WIDE + x).tolist(), None]
         line_y += [*(np.clip(row.added / top, 0, 1) * _HIGH + y).tolist(), None]
         said += [
-            (row.layer, share * row.experts, row.experts, added)
+            (row.layer, share * row.size, row.size, added)
             for share, added in zip(row.share.tolist(), row.added.tolist(), strict=True)
         ]
         said.append((row.layer, 0, 0, 0))
@@ -153,12 +180,12 @@ def sensitivity_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     line.update(customdata=said, hoverinfo=None, showlegend=True)
     cut_y = [min(max(row.added_at_cut / top, 0), 1) * _HIGH for row in rows]
     marks = go.Scatter(
-        x=[row.cut / row.experts * _WIDE + x for row, (x, _) in zip(rows, corners, strict=True)],
+        x=[row.cut / row.size * _WIDE + x for row, (x, _) in zip(rows, corners, strict=True)],
         y=[cut + y for cut, (_, y) in zip(cut_y, corners, strict=True)],
         mode="markers",
         name="the plan's cut",
         marker={"symbol": "diamond", "size": 10, "color": ink(dark)},
-        customdata=[(row.layer, row.cut, row.experts, row.added_at_cut) for row in rows],
+        customdata=[(row.layer, row.cut, row.size, row.added_at_cut) for row in rows],
         **hover,
     )
     base_x = [value for left, _ in corners for value in (left, left + _WIDE, None)]
@@ -215,7 +242,7 @@ def sensitivity_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         customdata=np.repeat(layers, len(shares)).reshape(cells.shape),
         hovertemplate="layer %{customdata} without %{x:.0%}: %{z:+.3f}<extra></extra>",
     )
-    cuts = [row.cut / row.experts for row in rows]
+    cuts = [row.cut / row.size for row in rows]
     x = [value for cut in cuts for value in (cut, cut, None)]
     y = [value for place in range(len(cuts)) for value in (place - 0.45, place + 0.45, None)]
     marks = [stroke(x, y, color, width) for color, width in halo(dark, 3)]

@@ -171,7 +171,7 @@ def sensitivity(request: SensitivityRequest) -> None:
     words = [*asked, *repeated("--corpus", request.calibrated_on), "--schedule", "measured"]
     words += [*repeated("--measured-on", measured), "--sparsity", sparsity]
     finish(
-        f"{counted(len(found), 'corpus' if len(found) == 1 else 'corpora'[:-1])} measured",
+        f"{len(found)} {'corpus' if len(found) == 1 else 'corpora'} measured",
         {"records": [each.record.record_id for each in found]},
         command_line("plan", request.model, *words),
     )

@@ -31,6 +31,7 @@ from pruning.evaluate.quality import stored_losses
 from pruning.evaluate.record import AnswerStore, EvaluationStore, VarianceStore
 from pruning.evaluate.store import readable_records
 from pruning.plan import PruningPlan
+from pruning.planning.measured import Order, order_of
 from pruning.planning.neurons import Arena, arena_of
 from pruning.planning.ranking import Selection
 from pruning.requests.plan import PlanRequest
@@ -54,6 +55,7 @@ _LARGE: Final[dict[Callable[..., Any], int]] = {
     neuron_field: 6,
     ranks_within: 8,
     arena_of: 12,
+    order_of: 8,
     readable_records: 8,
     stored_losses: 4,
     stored_results: 4,
@@ -83,7 +85,7 @@ def _file_key(path: Path) -> tuple[object, ...]:
 
 _HASHES: Final[dict[Any, Callable[[Any], object]]] = {
     **dict.fromkeys((ExpertStats, WeightStats, NoStats, Mixture), _number),
-    **dict.fromkeys((NeuronField, Arena, Sensitivity), _number),
+    **dict.fromkeys((NeuronField, Arena, Order, Sensitivity), _number),
     Selection: lambda selection: (
         selection.model.identity,
         selection.request.model_dump_json(),

@@ -10,18 +10,21 @@ from analysis.model import MoEModel
 from analysis.stats.store import StatsStore, digest_of
 from pruning.allocation import Removed
 from pruning.atoms.kept import kept_widths
+from pruning.atoms.selection import AtomScope
+from pruning.atoms.sizes import AtomSizer
 from pruning.budget import Budget
 from pruning.constraints import Constraints, Room, rooms_of
 from pruning.evaluate.quality import AddedLoss
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, model_ref, select_experts
 from pruning.planning.neurons import arena_of
-from pruning.planning.ranking import Ranking
-from pruning.requests.plan import PlanRequest
+from pruning.planning.ranking import Ranking, Selection
+from pruning.requests.plan import BUDGETS, PlanRequest
 from pruning.schedules import MEASURED
 from pruning.schedules.base import allocation_of
 from pruning.search.store import order_digest
 from pruning.sensitivity.curves import Curves, Sensitivity, curves_of, with_samples
 from pruning.sensitivity.record import OrderRef, SensitivityRecord, SensitivityStore
+from pruning.sizes import weight_bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +35,8 @@ class Order:
     sizes: Mapping[int, int]  # experts or neurons of each layer, by decoder index
     rooms: tuple[Room, ...]  # what layers can lose; a plan's constraints may leave less
     plan_of: Callable[[Removed], PruningPlan]  # the plan in which each layer loses this many
+    # Bytes of all weights under that plan; of neurons without padding.
+    bytes_of: Callable[[Removed], int]
 
 
 def order_of(ranking: Ranking, request: PlanRequest) -> Order:
@@ -41,6 +46,17 @@ def order_of(ranking: Ranking, request: PlanRequest) -> Order:
     how many a layer loses.
     """
     return _neurons(ranking, request) if request.is_atomic else _experts(ranking, request)
+
+
+def without_budget(selection: Selection) -> Selection:
+    """The selection with a request that has only what decides its order."""
+    free = {
+        **dict.fromkeys(BUDGETS),
+        **dict.fromkeys(("protect", "layer_set", "lock", "measured_on"), ()),
+        **{"sparsity": "", "uneven": False, "schedule": MEASURED, "schedule_file": None},
+        "atom_scope": str(AtomScope.LAYER),
+    }
+    return replace(selection, request=selection.request.model_copy(update=free))
 
 
 def removed_by(plan: PruningPlan, sizes: Mapping[int, int], model: MoEModel) -> Removed:
@@ -69,7 +85,11 @@ def _experts(ranking: Ranking, request: PlanRequest) -> Order:
 
     ref = OrderRef(request.criterion, request.granularity, digest)
     sizes = {layer.index: layer.num_experts for layer in layers}
-    return Order(ref, sizes, rooms_of(layers, own), plan_of)
+
+    def bytes_of(removed: Removed) -> int:
+        return weight_bytes(ranking.model, plan_of(removed))
+
+    return Order(ref, sizes, rooms_of(layers, own), plan_of, bytes_of)
 
 
 def _neurons(ranking: Ranking, request: PlanRequest) -> Order:
@@ -79,15 +99,22 @@ def _neurons(ranking: Ranking, request: PlanRequest) -> Order:
     contest = arena.contest
     rooms = {layer: pool.room for layer, pool in zip(contest.saliency, contest.pools, strict=True)}
 
-    def plan_of(removed: Removed) -> PruningPlan:
+    def spent(removed: Removed) -> tuple[Budget, set[int]]:
         floors = tuple(max(*each) for each in zip(removed, least, strict=True))
         cut = {layer for layer, gone in zip(rooms, removed, strict=True) if gone}
-        return arena.plan(ranking.model, Budget(sum(floors), "count", "", floors), cut)
+        return Budget(sum(floors), "count", "", floors), cut
 
+    def plan_of(removed: Removed) -> PruningPlan:
+        return arena.plan(ranking.model, *spent(removed))
+
+    def bytes_of(removed: Removed) -> int:
+        return int(sizer.stored(arena.left(*spent(removed)))[0, 0])
+
+    sizer = AtomSizer(ranking.model)
     least = [room.least for room in rooms.values()]
     ref = OrderRef(request.criterion, request.granularity, contest.order_digest)
     sizes = {layer: room.size for layer, room in rooms.items()}
-    return Order(ref, sizes, tuple(rooms.values()), plan_of)
+    return Order(ref, sizes, tuple(rooms.values()), plan_of, bytes_of)
 
 
 Ranked = TypeVar("Ranked", bound=Ranking)
@@ -162,11 +189,12 @@ class PredictedLoss(AddedLoss):
 
 
 def predicted_loss(
-    ranking: Ranking, request: PlanRequest, plan: PruningPlan, found: Sensitivity
+    order: Order, plan: PruningPlan, model: MoEModel, found: Sensitivity
 ) -> PredictedLoss | None:
     """The loss that a plan adds, by curves of an order; None if the plan is not in this order."""
-    order = order_of(ranking, request)
-    removed = removed_by(plan, order.sizes, ranking.model)
+    if plan.granularity != order.ref.granularity:
+        return None
+    removed = removed_by(plan, order.sizes, model)
     try:
         is_in_order = order.plan_of(removed).digest == plan.digest
     except PlanError:  # no plan in this order loses this many

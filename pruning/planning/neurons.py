@@ -12,6 +12,7 @@ from analysis.model import MoEModel
 from analysis.ranking.norms import NeuronScores
 from analysis.widths import expert_widths
 from pruning.atoms.budget import (
+    ExpertKey,
     atom_count_budget,
     atom_rooms,
     atom_sparsity_budget,
@@ -20,7 +21,7 @@ from pruning.atoms.budget import (
 )
 from pruning.atoms.kept import KeptAtoms, atoms_from_json, check_cuttable
 from pruning.atoms.selection import Contest
-from pruning.atoms.sizes import AtomSizer, atom_size_budget
+from pruning.atoms.sizes import AtomSizer, KeptWidths, atom_size_budget, widths_left
 from pruning.budget import Budget
 from pruning.plan import (
     ATOMIC_GRANULARITY,
@@ -58,12 +59,22 @@ class Arena:
 
     def plan(self, model: MoEModel, budget: Budget, cut: Collection[int]) -> PruningPlan:
         """The plan that spends a budget in these layers; the others stay whole."""
+        removed, experts = self._within(budget, cut)
+        return _plan(model, experts, self.contest.kept(removed, experts), Provenance())
+
+    def left(self, budget: Budget, cut: Collection[int]) -> KeptWidths:
+        """Layer -> expert -> neurons that it keeps under this plan."""
+        return widths_left(self.contest, *self._within(budget, cut))
+
+    def _within(
+        self, budget: Budget, cut: Collection[int]
+    ) -> tuple[dict[ExpertKey, int], dict[int, tuple[int, ...]]]:
+        """Neurons that each expert loses, and who stays in layers that lose whole experts."""
         removed = {
             (layer, expert): gone if layer in cut else 0
             for (layer, expert), gone in self.contest.removed(budget).items()
         }
-        experts = {layer: ids for layer, ids in self.experts.items() if layer in cut}
-        return _plan(model, experts, self.contest.kept(removed, experts), Provenance())
+        return removed, {layer: ids for layer, ids in self.experts.items() if layer in cut}
 
 
 def check_neurons(request: PlanRequest, model: MoEModel) -> None:

@@ -273,9 +273,10 @@ def test_flops_and_shares_of_every_scope_are_drawn(open_page):
 
 
 def test_the_report_and_the_figures_are_those_of_neurons(open_page):
-    test = open_page("plan", **NEURONS)
+    test = open_page("plan", **OVER_ALL)
     (report,) = [text for text in texts(test.sidebar.code) if "report" in text]
-    assert report.endswith("--view neuron-layers --view neuron-flops -o report.html")
+    views = ("layers", "flops", "sensitivity", "sensitivity-map", "frontier")
+    assert report.endswith(" ".join(f"--view neuron-{name}" for name in views) + " -o report.html")
     # A recipe of figures has no constraints: then there is no command that draws the same.
     test.text_input(key="protect").set_value("1").run()
     assert not [text for text in texts(test.sidebar.code) if "report" in text]

@@ -1,6 +1,7 @@
 """Sensitivity on the pages: what it predicts of a plan, and the charts that explain a schedule."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ from app.session.data import settings
 from pruning.requests.evaluation import SensitivityRequest
 from pruning.tasks.sensitivity import sensitivity_run
 
+SHIPPED = Path(__file__).parents[2] / "cached_stats"
 CORPORA = ("demo-code", "demo-math")
 SAMPLES = 3
 
@@ -34,11 +36,11 @@ def open_measured(measured, open_page, monkeypatch):
     return lambda page, **address: open_page(page, corpus="demo-prose", **address)
 
 
-def added_losses(folder, layer_removed):
+def added_losses(folder, layer_removed, corpora=CORPORA, criterion=""):
     """Corpus -> the sum over layers of what losing so many adds, read without the program."""
     found = {}
-    for corpus in CORPORA:
-        (path,) = (folder / "sensitivity").glob(f"*-{corpus}-*.parquet")
+    for corpus in corpora:
+        (path,) = (folder / "sensitivity").glob(f"*{criterion}-{corpus}-*.parquet")
         table = pd.read_parquet(path)
         means = table.groupby(["base", "layer", "removed"])["nll"].mean()
         original = means[("", -1, 0)]
@@ -68,10 +70,8 @@ def test_the_bar_predicts_what_was_not_measured(open_measured, go_to, measured):
     kept = table_with(test, "keeps").set_index("layer")["keeps"]
     added = added_losses(measured, (32 - kept).to_dict())
     assert f"predicted loss {np.mean(list(added.values())):+.2f} mean" in bar(test)
-    # Another order, and neurons, were not measured.
+    # Another order was not measured.
     assert "loss not measured" in bar(open_measured("explore", b="0", sparsity="40%"))
-    neurons = open_measured("explore", granularity="Neurons", sparsity="40%")
-    assert "predicted" not in bar(neurons)
 
 
 def test_where_both_are_known_plan_says_how_wrong_the_prediction_was(open_measured, measured):
@@ -110,6 +110,36 @@ def test_the_reason_of_a_layers_count_is_one_click_away(open_measured, measured)
     assert (np.array(decoded(best["y"])) <= np.array(decoded(even["y"])) + 1e-9).all()
 
 
+def test_neurons_are_predicted_and_drawn_as_experts_are(open_page):
+    """By the shipped curves of HEAPr, of neurons that compete within each layer."""
+    three = ("demo-code", "demo-math", "demo-prose")
+    neurons = {"granularity": "Neurons", "sparsity": "40%", "corpus": "demo-code"}
+    test = open_page("plan", scope="Per layer", **neurons)
+    test.session_state["sensitivity.part"] = True
+    for scope in ("layer", "global"):  # all that compete are last in their layer too
+        test.segmented_control(key="scope").set_value(scope).run()
+        assert not test.exception
+        cut = (2048 - table_with(test, "least").set_index("layer")["stay"]).to_dict()
+        assert sum(cut.values()) == (6 * 819 if scope == "layer" else 4915)
+        mean = np.mean(list(added_losses(SHIPPED, cut, three, "heapr").values()))
+        assert f"predicted loss {mean:+.2f} mean" in bar(test)
+        (marks,) = traces(test, "the plan's cut")
+        assert {layer: gone for layer, gone, *_ in marks["customdata"]} == cut
+        assert sum(each[3] for each in marks["customdata"]) == pytest.approx(mean)
+        (plan,) = traces(test, "this plan, predicted")
+        assert decoded(plan["y"]) == [pytest.approx(mean)]
+    (best,), (even,) = (traces(test, f"{name}, predicted") for name in ("best", "uniform"))
+    assert (np.array(decoded(best["y"])) <= np.array(decoded(even["y"])) + 1e-9).all()
+    # A neuron has 384 weights of two bytes, and the first budget removes nothing.
+    mib = np.array(decoded(even["x"]))
+    gone = np.array([row[0] for row in even["customdata"]])
+    assert mib[0] - mib == pytest.approx(gone * 768 / 2**20)
+    # What competes within each expert is another order.
+    test.segmented_control(key="scope").set_value("expert").run()
+    assert "predicted" not in bar(test)
+    assert traces(test, "the plan's cut") and not traces(test, "this plan, predicted")
+
+
 def test_what_was_not_measured_is_measured_by_a_click(open_page, queued_jobs):
     test = open_page("plan", corpus="demo-math", schedule="Measured")
     assert any("was not measured" in said for said in texts(test.info))
@@ -121,3 +151,19 @@ def test_what_was_not_measured_is_measured_by_a_click(open_page, queued_jobs):
     (job,) = queued_jobs()
     asked = {"criterion": "reap", "calibrated_on": ["demo-math"], "corpora": ["demo-code"]}
     assert {**job.request, **asked} == job.request
+
+
+def test_curves_of_neurons_are_measured_in_the_order_of_the_page(open_page, queued_jobs):
+    limits = {"scope": "Per layer", "neuron_multiple": "8", "drop": "4:0", "protect": "1"}
+    neurons = {"granularity": "Neurons", "neurons": "CAMERA-P", "corpus": "demo-math"}
+    test = open_page("plan", sparsity="40%", **neurons, **limits)
+    test.session_state["sensitivity.part"] = True
+    test.run()
+    test.multiselect(key="sensitivity.on").set_value(["demo-code"]).run()
+    line = command(test, "sensitivity")
+    assert "--granularity atomic" in line and "--multiple-of 8 --drop 4:0" in line
+    assert "--protect" not in line  # which changes no order
+    test.button(key="sensitivity.start").click().run()
+    (job,) = queued_jobs()
+    asked = {"criterion": "camera-p", "granularity": "atomic", "calibrated_on": ["demo-math"]}
+    assert {**job.request, **asked, "multiple_of": 8, "drop": ["4:0"]} == job.request

@@ -113,6 +113,28 @@ def test_the_numbers_of_a_search_are_those_of_its_file(works, here):
     assert last["kept"].to_dict() == kept
 
 
+def test_the_neuron_frontier_has_what_was_evaluated(works, here):
+    works("plot", "neuron-frontier", "demo", *NEURONS, "-o", "frontier.csv")
+    made = pd.read_csv(here / "frontier.csv")
+    known = made[made["measured"].notna()].set_index("series")
+    added = {}
+    for path in (ROOT / "cached_stats" / "evaluations").glob("demo-heapr-*.json"):
+        raw = json.loads(path.read_text())
+        facts = raw["plan"]
+        if facts["granularity"] == "atomic" and facts["corpora"] == ["demo-code"]:
+            scope = {"neurons by layer": "uniform", "neurons by global": "other"}[facts["schedule"]]
+            change = raw["metrics"]["nll"]["mean"] - raw["full"]["nll"]["mean"]
+            added.setdefault(scope, []).append(change)
+    assert known["measured"].to_dict() == pytest.approx(
+        {scope: sum(each) / len(each) for scope, each in added.items()}
+    )
+    assert {len(each) for each in added.values()} == {3}
+    assert set(known["removed"]) == {4928}
+    # A neuron has 384 weights of two bytes.
+    bare = made.loc[made["removed"] == 0, "bytes"].iloc[0]
+    assert (bare - made["bytes"]).tolist() == (768 * made["removed"]).tolist()
+
+
 def test_the_expert_map_ranks_as_score_does(works, here):
     works("plot", "stratification", "demo", *RECIPES, "-o", "map.csv")
     works("score", "demo", *RECIPES[:4], "-o", "scores.csv")

@@ -17,6 +17,7 @@ from app.parts.plan.experts import (
     saved_metric,
     unmeasured_part,
 )
+from app.parts.plan.sensitivity import sensitivity_part
 from app.session.plan_data import NeuronSizes, export_option, lacks_statistics, neuron_sizes
 from app.session.plan_state import imported_plan
 from pruning.atoms.selection import AtomScope
@@ -43,6 +44,8 @@ def neuron_plan_page(context: Context) -> None:
         st.page_link("views/evaluate.py", label="Evaluate this plan", icon=":material/insights:")
     if not shown.file:
         _figures_part(context)
+        with st.container(border=True):
+            sensitivity_part(context)
     with st.container(border=True):
         _layers_part(sizes)
     with st.container(border=True):

@@ -11,11 +11,19 @@ from app.frame.job_form import offer_job
 from app.literal import literal
 from app.session.data import corpus_label, held_out_corpora, usual_dtype
 from app.session.job_queue import own_model
+from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
 from pruning.planning.searches import duration_text, estimate_sensitivity
 from pruning.requests.base import validated
 from pruning.requests.evaluation import SENSITIVITY_SAMPLES, SensitivityRequest
 
 _SAMPLES: Final = (8, 16, 32, 64, 128)
+_CHARTS: Final = {
+    EXPERT_GRANULARITY: ("layer-sensitivity", "layer-sensitivity-map", "predicted-frontier"),
+    ATOMIC_GRANULARITY: ("neuron-sensitivity", "neuron-sensitivity-map", "neuron-frontier"),
+}
+# Fields of a plan's request that decide the order; multiples and floors do for neurons only.
+_OF_ORDER: Final = ("granularity", "criterion", "gate", "pin", "drop")
+_OF_NEURONS: Final = ("multiple_of", "floor")
 
 
 def sensitivity_part(context: Context) -> None:
@@ -31,12 +39,13 @@ def sensitivity_part(context: Context) -> None:
         if context.sensitivity is None:
             sensitivity_form(context)
             return
-        show("layer-sensitivity", context)
+        lines, cells, frontier = _CHARTS[context.plan.granularity]
+        show(lines, context)
         left, right = st.columns(2)
         with left:
-            show("layer-sensitivity-map", context)
+            show(cells, context)
         with right:
-            show("predicted-frontier", context, said=True)
+            show(frontier, context, said=True)
 
 
 def sensitivity_form(context: Context) -> None:
@@ -62,11 +71,11 @@ def sensitivity_form(context: Context) -> None:
     if not corpora:
         st.text("Choose a corpus; text files in the models folder are offered.")
         return
+    names = (*_OF_ORDER, *_OF_NEURONS) if asked.is_atomic else _OF_ORDER
     values = {
         **own_model(context),
-        "criterion": asked.criterion,
+        **{name: getattr(asked, name) for name in names},
         "calibrated_on": asked.corpora,
-        "gate": asked.gate,
         "corpora": tuple(corpora),
         "samples": int(samples),
         "dtype": usual_dtype(context),
