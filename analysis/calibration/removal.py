@@ -91,6 +91,8 @@ class Removal:
         self, inner: Forward, args: Sequence[Any], kwargs: Mapping[str, Any], rows: Tensor
     ) -> tuple[Tensor, Tensor]:
         hidden = args[0].reshape(-1, args[0].shape[-1]).index_select(0, rows)
+        # Some routers take (batch, tokens, D), and nothing else.
+        hidden = hidden.reshape(*[1] * (args[0].dim() - 2), *hidden.shape)
         others = [self._argument(value) for value in args[1:]]
         named = {name: self._argument(value) for name, value in kwargs.items()}
         with self._reduced(self._holder_of(self._parts.router)), self._given(rows):

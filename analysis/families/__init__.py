@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from analysis.checkpoint import Config
 from analysis.errors import UnsupportedModelError
+from analysis.families.afmoe import AFMOE
 from analysis.families.aria import ARIA, ARIA_TEXT
 from analysis.families.base import PROJECTIONS, MoEFamily, MoELayer, Slot, SlotKind
 from analysis.families.deepseek import DEEPSEEK
@@ -17,6 +18,7 @@ from analysis.families.granitemoe import GRANITEMOE, GRANITEMOEHYBRID, GRANITEMO
 from analysis.families.hunyuan_v1_moe import HUNYUAN_V1_MOE
 from analysis.families.hy import HY_V3
 from analysis.families.jamba import JAMBA
+from analysis.families.kimi_linear import BAILING_HYBRID, KIMI_LINEAR
 from analysis.families.laguna import LAGUNA
 from analysis.families.lfm2_moe import LFM2_MOE
 from analysis.families.mixtral import MINIMAX, MINIMAX_M2, MIXTRAL, PHIMOE
@@ -39,8 +41,8 @@ _LISTED = (
     *(MIXTRAL, MINIMAX, MINIMAX_M2, PHIMOE),
     *(GRANITEMOE, GRANITEMOESHARED, GRANITEMOEHYBRID),
     *(DEEPSEEK, DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE, DOTS1),
-    *(HY_V3, LAGUNA),
     *(GEMMA4, GEMMA4_TEXT),
+    *(HY_V3, LAGUNA, AFMOE, KIMI_LINEAR, BAILING_HYBRID),
     *(ERNIE4_5_MOE, GPT_OSS, HUNYUAN_V1_MOE, JAMBA, LFM2_MOE, NEMOTRON_H, ARIA, ARIA_TEXT),
 )
 FAMILIES = {family.model_type: family for family in _LISTED}

@@ -168,6 +168,9 @@ def test_a_composite_configuration_without_its_text_part_says_so():
         ("hy_v3", {"mlp_layer_types": ["sparse", *["dense"] * 3, "sparse"]}, [0, 4]),
         ("laguna", {}, [1, 2, 3, 4]),
         ("laguna", {"mlp_only_layers": [], "decoder_sparse_step": 2}, [1, 3]),
+        ("afmoe", {}, [1, 2, 3, 4]),
+        ("kimi_linear", {}, [1, 2, 3, 4]),
+        ("bailing_hybrid", {"n_group": 1, "topk_group": 1}, [2, 3, 4]),
         ("jamba", {}, [1, 3]),
         ("jamba", {"expert_layer_period": 3, "expert_layer_offset": 0}, [0, 3]),
         ("lfm2_moe", {}, [2, 3, 4]),
@@ -203,6 +206,20 @@ def test_a_key_with_two_names_is_read_and_written_under_those_that_are_there():
     assert family.edited({}, **{width: 6}) == {width: 6}
     with refused(CheckpointError, f"{width} = 8 and expert_hidden_dim = 9, which are one number"):
         family.text_config({width: 8, "expert_hidden_dim": 9})
+
+
+def test_the_keys_of_published_configurations_are_read():
+    kimi = {"num_hidden_layers": 27, "num_experts": 256, "num_experts_per_token": 8}
+    kimi |= {"num_expert_group": 1, "topk_group": 1, "first_k_dense_replace": 1}
+    found = FAMILIES["kimi_linear"].layers(kimi)
+    assert found == tuple(MoELayer(index, 256, 8) for index in range(1, 27))
+    ling = {"num_hidden_layers": 24, "num_experts": 256, "num_experts_per_tok": 8}
+    ling |= {"n_group": 8, "topk_group": 4, "first_k_dense_replace": 1}
+    found = FAMILIES["bailing_hybrid"].layers(ling)
+    assert found == tuple(MoELayer(index, 256, 8, 8, 2) for index in range(1, 24))
+    # The same as transformers saves it.
+    saved = {"num_experts_per_token": 8, "num_expert_group": 8, "num_experts_per_tok": None}
+    assert FAMILIES["bailing_hybrid"].layers({**ling, **saved, "n_group": None}) == found
 
 
 def test_an_unsupported_model_type_lists_the_supported(tmp_path):

@@ -85,6 +85,10 @@ _DEEPSEEK = {
     "num_hidden_layers": 3,
 }
 _GROUPS = {**_DEEPSEEK, **_MLA, "n_routed_experts": 12, "n_group": 3, "topk_group": 2}
+_DELTA = {
+    **{"num_hidden_layers": 3, "linear_head_dim": 8, "linear_num_heads": 2},
+    "linear_conv_kernel_dim": 2,
+}
 _MAMBA = {"mamba_d_state": 8, "mamba_d_conv": 2, "mamba_expand": 2}
 _NEMOTRON = {"n_routed_experts": 7, "moe_intermediate_size": WIDTH, "head_dim": 8}
 _GEMMA4 = {
@@ -175,6 +179,25 @@ CASES = (
         | {"num_attention_heads_per_layer": [2, 4, 2], "sliding_window": 4}
         # A cap so low that it takes effect.
         | {"moe_routed_scaling_factor": 1.5, "moe_router_logit_softcapping": 1.0},
+    ),
+    _case(
+        *("afmoe", (1, 2), 7),
+        {**_QWEN, "num_experts": 7, "num_shared_experts": 2, "num_dense_layers": 1, "head_dim": 8}
+        | {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+        | {"num_hidden_layers": 3, "sliding_window": 4, "mup_enabled": True, "route_scale": 1.5},
+    ),
+    _case(
+        *("kimi_linear", (1, 2), 7),
+        {**_QWEN, **_MLA, **_DELTA, "q_lora_rank": None, "num_experts": 7, "num_shared_experts": 2}
+        | {"layer_types": ["linear_attention", "full_attention", "linear_attention"]},
+    ),
+    _case(
+        *("bailing_hybrid-groups", (1, 2), 12),
+        {**_QWEN, **_MLA, **_DELTA, "num_experts": 12, "num_shared_experts": 2, "head_dim": 8}
+        | {"layer_types": ["linear_attention", "linear_attention", "full_attention"]}
+        | {"short_conv_kernel_size": 2, "n_group": 3, "topk_group": 2, "first_k_dense_replace": 1},
+        top_k=3,
+        groups=3,
     ),
     _case(
         *("ernie4_5_moe", (1, 3), 7),

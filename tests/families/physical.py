@@ -52,6 +52,7 @@ TREES = {
     **dict.fromkeys(("qwen3_5_moe", "qwen3_5_moe_text", "mixtral", "minimax"), _GATE),
     **dict.fromkeys(("deepseek", "deepseek_v2"), _GATE),
     **dict.fromkeys(("deepseek_v3", "glm4_moe", "dots1", "laguna"), _CORRECTED),
+    **dict.fromkeys(("kimi_linear", "bailing_hybrid"), _CORRECTED),
     **dict.fromkeys(("granitemoe", "granitemoeshared", "granitemoehybrid"), _GRANITE),
     **dict.fromkeys(("aria", "aria_text"), _ROUTER),
     **dict.fromkeys(
@@ -67,6 +68,12 @@ TREES = {
         _ROUTER, rows=("router.bias", *(f"{name}_bias" for name in _EXPERTS), *_ROUTER.rows)
     ),
     **dict.fromkeys(("gemma4", "gemma4_text"), _GEMMA4),
+    "afmoe": Tree(
+        "mlp",
+        ("router.gate.weight", "expert_bias", *_EXPERTS),
+        (*_ROUTER.counts, "router.gate.out_features"),
+        router="router",
+    ),
     "hunyuan_v1_moe": Tree(
         "mlp", ("gate.wg.weight", *_EXPERTS), (*_GATE.counts, "gate.wg.out_features")
     ),

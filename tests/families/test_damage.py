@@ -113,7 +113,7 @@ def without_in_group(model, case, layer, expert):
         choice = in_groups(choice, case, model.config.topk_group, 2)
     ids = choice.sort(dim=-1, descending=True).indices[:, : case.top_k]
     gates = scores.gather(1, ids)
-    if case.model_type == "deepseek_v3":
+    if case.model_type != "deepseek_v2":
         gates = gates / (gates.sum(dim=-1, keepdim=True) + 1e-20)
     gates = (gates * scaling).double()
     experts = block_of(model, case, layer).experts

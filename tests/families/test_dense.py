@@ -30,7 +30,8 @@ def plain_logits(router, hidden):
         mean = (hidden**2).mean(dim=-1, keepdim=True) + router.eps
         scale = router.scale.detach().double() / math.sqrt(hidden.shape[-1])
         return hidden / mean.sqrt() * scale @ router.proj.weight.detach().double().T
-    weight = router.wg.weight if hasattr(router, "wg") else router.weight
+    held = next((name for name in ("wg", "gate") if hasattr(router, name)), "")
+    weight = router.get_submodule(held).weight
     logits = hidden @ weight.detach().double().T
     if cap := getattr(router, "router_logit_softcapping", 0):  # Laguna
         logits = cap * torch.tanh(logits / cap)
