@@ -14,8 +14,11 @@ def start(context: Context) -> Context:
     """The page."""
     if context.shown is not None:
         finding_part(context, context.shown)
-    is_busy = any(state in ACTIVE for state in job_store().counts())
-    with st.expander("Data and jobs", expanded=context.shown is None or is_busy):
+    # Once open for a job, the part stays open: the result of the job is what one waits for there.
+    if any(state in ACTIVE for state in job_store().counts()):
+        st.session_state["start.jobs_seen"] = True
+    has_jobs = "start.jobs_seen" in st.session_state
+    with st.expander("Data and jobs", expanded=context.shown is None or has_jobs):
         runs_table(context)
         checks(context)
         left, right = st.columns([3, 2])

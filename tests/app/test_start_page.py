@@ -6,6 +6,8 @@ from statistics import fmean, stdev
 
 from page_texts import texts
 
+from app.session.job_queue import job_store
+
 SHIPPED = Path(__file__).parents[2] / "cached_stats"
 
 
@@ -84,3 +86,17 @@ def test_a_calibration_that_is_there_is_told_with_the_time_that_another_takes(op
     said = "\n".join(texts(test.caption))
     assert "You have this already: 65,536 tokens of demo-code." in said
     assert "It takes about" in said
+
+
+def test_the_jobs_stay_in_sight_when_the_last_one_has_ended(open_page, queued_jobs):
+    test = open_page("start")
+    (data,) = (part for part in test.expander if part.label == "Data and jobs")
+    assert not data.proto.expanded
+    for button in test.button:
+        if button.label == "Run calibration":
+            button.click().run()
+    (job,) = queued_jobs()
+    job_store().cancel(job.id)
+    (data,) = (part for part in test.run().expander if part.label == "Data and jobs")
+    assert data.proto.expanded
+    assert any(button.label == "Retry" for button in test.button)

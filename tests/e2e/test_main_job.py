@@ -260,8 +260,8 @@ def test_a_job_is_canceled_from_the_page(open_tab, dashboard):
     expect(running).to_contain_text(re.compile("calibrating [0-9,]+ of"), timeout=JOB_MS)
     running.get_by_role("button", name="Cancel").click()
     expect(running).to_contain_text("canceled", timeout=JOB_MS)
-    expect(running.get_by_role("button", name="Retry")).to_be_visible()
     expect(tab.get_by_text("1 job running")).to_have_count(0)
+    expect(running.get_by_role("button", name="Retry")).to_be_visible()
     finished = [path.name for path in (dashboard.root / "stats").iterdir() if path.is_dir()]
     assert [name for name in finished if "demo-code" in name and ".partial" not in name] == []
 
