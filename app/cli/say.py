@@ -301,7 +301,8 @@ def say_export(model: MoEModel, folder: Path, result: Mapping[str, Any]) -> None
     checked = result.get("verify")
     source = str(model.checkpoint.path) if model.name != DEMO_MODEL else DEMO_MODEL
     following = () if checked else (command_line("verify", str(folder), "--source", source),)
-    words = f"{folder}: {less_in_words(before, after)}, plan {result['plan_digest'][:8]}"
+    files = f"files with headers {less_in_words(before, after)}"
+    words = f"{folder}: {files}, plan {result['plan_digest'][:8]}"
     finish(words, numbers, *following)
     if checked:
         report_checks(folder, checked)

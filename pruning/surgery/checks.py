@@ -240,9 +240,11 @@ def _check_accounts(pairs: Pairs, manifest: Manifest, source: MoEModel) -> Check
     cut = sum(each.is_cut for each in pairs.expected.values())
     stay = {each.source.name for each in pairs.expected.values()}
     fine = (
-        f"each of the source's {total} tensors is accounted for: {len(wanted) - cut} copied, "
+        f"each of the source's {total} tensors is accounted for: {len(stay) - cut} copied, "
         f"{cut} cut, {total - len(stay)} dropped"
     )
+    if len(wanted) > len(stay):  # only an embedding has two names
+        fine += "; the embedding is written again as the head"
     # Counts only make sense if the tensors are right.
     problems = problems or _number_problems(pairs, manifest, source)
     return check_that(SOURCE, problems, fine)

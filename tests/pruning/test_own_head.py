@@ -1,6 +1,7 @@
 """A head that is tied to the embedding is written where the family's engines need one."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -46,6 +47,9 @@ def test_an_export_holds_the_embedding_as_its_head(tied, tmp_path, options):
     )
     report = verified(tmp_path / "out", source=tied.checkpoint.path)
     assert report.level == "logits"
+    (accounts,) = (each.detail for each in report.checks if each.name == "source")
+    of_source, copied, cut, dropped = map(int, re.findall(r"\b\d+\b", accounts))
+    assert of_source == copied + cut + dropped == len(tied.checkpoint.tensors)
     stock, info = AutoModelForCausalLM.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not any(info.values())
     with torch.no_grad():
