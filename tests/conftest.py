@@ -32,9 +32,10 @@ settings.load_profile("same-examples")
 CHROMIUM_ARGS = [
     "--no-sandbox",
     "--disable-gpu",
-    # A page costs a third less processor time without threads that animate and paint beside it.
+    # A page costs a third less processor time without threads that animate, paint and optimise.
     "--disable-gpu-rasterization",
     "--num-raster-threads=1",
+    "--js-flags=--no-opt",
     "--disable-threaded-animation",
     "--force-prefers-reduced-motion",
     "--disable-dev-shm-usage",
@@ -57,6 +58,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="put the rows that tests/engines measures into pruning/engine_results.json",
     )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files of browser tests take longest and come first: the last file has a worker alone."""
+    items.sort(key=lambda item: item.get_closest_marker("e2e") is None)
 
 
 @pytest.fixture(scope="session")
