@@ -221,7 +221,11 @@ def collecting(model: PreTrainedModel, described: MoEModel, sums: GroupSums) -> 
     """
     if IMPLEMENTATION not in ALL_EXPERTS_FUNCTIONS:
         ALL_EXPERTS_FUNCTIONS.register(IMPLEMENTATION, _collecting_experts)
-    previous = model.config._experts_implementation
+    # By part: a composite model need not have the implementation of its text model.
+    parts = {"": model.config} | {
+        key: getattr(model.config, key) for key in model.config.sub_configs
+    }
+    previous = {key: part._experts_implementation for key, part in parts.items()}
     modules = _experts_modules(model, described)
     with ExitStack() as restore:
         _listen_to_routers(model, described, sums, restore)

@@ -21,6 +21,8 @@ from analysis.families.jamba import JAMBA
 from analysis.families.kimi_linear import BAILING_HYBRID, KIMI_LINEAR
 from analysis.families.laguna import LAGUNA
 from analysis.families.lfm2_moe import LFM2_MOE
+from analysis.families.minimax_m3 import MINIMAX_M3, MINIMAX_M3_TEXT
+from analysis.families.mistral4 import MISTRAL3, MISTRAL4
 from analysis.families.mixtral import MINIMAX, MINIMAX_M2, MIXTRAL, PHIMOE
 from analysis.families.nemotron_h import NEMOTRON_H
 from analysis.families.olmoe import FLEX_OLMO, OLMOE
@@ -44,6 +46,7 @@ _LISTED = (
     *(GEMMA4, GEMMA4_TEXT),
     *(HY_V3, LAGUNA, AFMOE, KIMI_LINEAR, BAILING_HYBRID),
     *(ERNIE4_5_MOE, GPT_OSS, HUNYUAN_V1_MOE, JAMBA, LFM2_MOE, NEMOTRON_H, ARIA, ARIA_TEXT),
+    *(MINIMAX_M3, MINIMAX_M3_TEXT, MISTRAL3, MISTRAL4),
 )
 FAMILIES = {family.model_type: family for family in _LISTED}
 
@@ -55,7 +58,7 @@ def family_of(config: Config, shapes: Mapping[str, tuple[int, ...]] | None = Non
     is discovered if it follows the common layout.
     """
     model_type = str(config.get("model_type", ""))
-    if family := FAMILIES.get(model_type):
+    if (family := FAMILIES.get(model_type)) and _is_sparse(family, config):
         return family
     supported = ", ".join(sorted(FAMILIES))
     if reason := REFUSED.get(model_type):
@@ -82,6 +85,14 @@ def family_of(config: Config, shapes: Mapping[str, tuple[int, ...]] | None = Non
             f"The model type {model_type!r} is not in the table of families: {supported}."
         )
     return discover(config, shapes)
+
+
+def _is_sparse(family: MoEFamily, config: Config) -> bool:
+    """Whether a configuration of this model type counts experts: wrappers hold dense models too."""
+    if not family.config_path:
+        return True
+    text = family.text_config(config)
+    return any(text.get(key) is not None for key in family.count_keys)
 
 
 def _uncounted(config: Config, shapes: Mapping[str, tuple[int, ...]]) -> str:

@@ -29,7 +29,10 @@ HEAD_KEYS = (
 # What of a stacked projection has one entry per expert along axis 0: the weight itself, or the
 # parts of a quantised one (FP8 with scales, MXFP4 in blocks).
 _STACK_ROLES = frozenset(
-    ("weight", "blocks", "scales", "scale", "scale_inv", "weight_scale", "weight_scale_inv")
+    (
+        *("weight", "blocks", "scales", "scale", "scale_inv"),
+        *("weight_scale", "weight_scale_inv", "activation_scale"),
+    )
 )
 
 

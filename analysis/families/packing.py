@@ -18,7 +18,7 @@ _SEPARATE = frozenset(
         *("deepseek", "deepseek_v2", "deepseek_v3", "glm4_moe", "dots1"),
         *("ernie4_5_moe", "hunyuan_v1_moe", "jamba", "lfm2_moe", "nemotron_h", "aria_text"),
         *("hy_v3", "laguna"),
-        "gemma4_text",
+        *("gemma4_text", "mistral4"),
     }
 )
 _STATELESS = frozenset({"full_attention", "sliding_attention", "moe", "mlp", "sparse", "dense"})

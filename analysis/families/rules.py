@@ -87,7 +87,7 @@ def after_first(key: str) -> Callable[[Config, int], bool]:
 
 
 def by_kinds(key: str, otherwise: Callable[[Config, int], bool]) -> Callable[[Config, int], bool]:
-    """Layers that the list `key` calls sparse; `otherwise` decides where there is no list."""
+    """Layers that the list `key` calls sparse or 1; `otherwise` decides where there is no list."""
 
     def is_sparse(config: Config, layer: int) -> bool:
         kinds = config.get(key)
@@ -97,7 +97,7 @@ def by_kinds(key: str, otherwise: Callable[[Config, int], bool]) -> Callable[[Co
             raise CheckpointError(
                 f"config.json gives {key} = {kinds!r}; it must be a list of one kind per layer."
             )
-        return bool(kinds[layer] == "sparse")
+        return kinds[layer] in ("sparse", 1)
 
     return is_sparse
 

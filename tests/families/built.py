@@ -8,12 +8,13 @@ from typing import Any
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
 
 from analysis.model import MoEModel, load_model_index
-from families.configs import Case
+from families.configs import IMAGE_TEXT, Case
 
 
 def stock_load(case: Case, path: Path, **options: Any) -> tuple[PreTrainedModel, Any]:
     """The model as transformers loads it, and what it has to say about the tensors."""
-    auto = AutoModelForImageTextToText if case.model_type == "aria" else AutoModelForCausalLM
+    whole = case.model_type in IMAGE_TEXT
+    auto = AutoModelForImageTextToText if whole else AutoModelForCausalLM
     model, info = auto.from_pretrained(path, output_loading_info=True, **options)
     return model.eval(), info
 

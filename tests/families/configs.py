@@ -99,6 +99,24 @@ _GEMMA4 = {
     **{"final_logit_softcapping": 5.0, "hidden_size_per_layer_input": 0},
 }
 _VISION = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+_EYE = {**_VISION, "num_attention_heads": 1, "image_size": 4, "patch_size": 2}
+_MINIMAX_M3 = {
+    **{**_LOCAL, "num_local_experts": 7, "num_experts_per_tok": 2, "num_hidden_layers": 3},
+    **{"mlp_layer_types": ["sparse", "dense", "sparse"], "head_dim": 8, "rotary_dim": 4},
+    **{"dense_intermediate_size": 40, "shared_intermediate_size": 32, "swiglu_limit": 1.0},
+    # Of three blocks of keys a query sees its own and one more.
+    **{"layer_types": ["minimax_m3_sparse", "full_attention", "minimax_m3_sparse"]},
+    **{"index_n_heads": 1, "index_head_dim": 8, "index_block_size": 4, "index_topk_blocks": 2},
+}
+_MISTRAL4 = {
+    **{**_DEEPSEEK, **_MLA, "n_routed_experts": 12, "num_experts_per_tok": 3},
+    **{"n_group": 3, "topk_group": 2, "routed_scaling_factor": 1.5},
+    # So short that positions are scaled, and queries beyond it.
+    "rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0}
+    | {"original_max_position_embeddings": 8, "llama_4_scaling_beta": 0.1},
+}
+# Their auto class builds the whole model, or is the only one that knows the text model.
+IMAGE_TEXT = ("aria", "minimax_m3_vl", "mistral3", "mistral4")
 
 
 def _case(
@@ -270,6 +288,29 @@ CASES = (
         fused_too=False,
         composite=True,
     ),
+    _case("minimax_m3_vl_text", (0, 2), 7, _MINIMAX_M3, fused_too=False),
+    _case(
+        *("minimax_m3_vl", (0, 2), 7),
+        {
+            "text_config": {**_COMMON, **_MINIMAX_M3, "model_type": "minimax_m3_vl_text"},
+            "vision_config": {**_EYE, "temporal_patch_size": 1, "spatial_merge_size": 1},
+            **{"projector_hidden_size": 8, "image_token_index": 1, "video_token_index": 2},
+        },
+        composite=True,
+    ),
+    _case("mistral4", (1, 2), 12, _MISTRAL4, top_k=3, groups=3, fused_too=False),
+    _case(
+        *("mistral3", (1, 2), 12),
+        {
+            "text_config": {**_COMMON, **_MISTRAL4, "model_type": "mistral4"},
+            "vision_config": {**_EYE, "head_dim": 8, "model_type": "pixtral"},
+            **{"spatial_merge_size": 1, "image_token_index": 1, "tie_word_embeddings": False},
+        },
+        top_k=3,
+        groups=3,
+        fused_too=False,
+        composite=True,
+    ),
 )
 BY_NAME = {case.name: case for case in CASES}
 # One of each kind: plain; dense layers and tied weights; groups, shared experts and a bias;
@@ -318,7 +359,8 @@ def redraw(model: PreTrainedModel, std: float = 0.3) -> None:
 
 def tiny_model(case: Case) -> PreTrainedModel:
     """The model of a case in evaluation mode, seeded without touching the global generator."""
-    auto = AutoModelForImageTextToText if case.composite else AutoModelForCausalLM
+    whole = case.composite or case.model_type in IMAGE_TEXT
+    auto = AutoModelForImageTextToText if whole else AutoModelForCausalLM
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = auto.from_config(tiny_config(case), dtype=torch.float32)

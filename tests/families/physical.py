@@ -53,6 +53,8 @@ TREES = {
     **dict.fromkeys(("deepseek", "deepseek_v2"), _GATE),
     **dict.fromkeys(("deepseek_v3", "glm4_moe", "dots1", "laguna"), _CORRECTED),
     **dict.fromkeys(("kimi_linear", "bailing_hybrid"), _CORRECTED),
+    **dict.fromkeys(("minimax_m3_vl", "minimax_m3_vl_text"), _CORRECTED),
+    **dict.fromkeys(("mistral3", "mistral4"), _GATE),
     **dict.fromkeys(("granitemoe", "granitemoeshared", "granitemoehybrid"), _GRANITE),
     **dict.fromkeys(("aria", "aria_text"), _ROUTER),
     **dict.fromkeys(

@@ -89,6 +89,10 @@ def activations(model_type: str, experts: nn.Module, m: Matrices, x: Tensor) -> 
         gate = (x @ m.gate + m.gate_bias).clamp(max=experts.limit)
         inner = (up.clamp(-experts.limit, experts.limit) + 1) * gate
         return inner / (1 + torch.exp(-experts.alpha * gate))
+    if model_type.startswith("minimax_m3"):  # the same without biases
+        gate = (x @ m.gate).clamp(max=experts.swiglu_limit)
+        up = up.clamp(-experts.swiglu_limit, experts.swiglu_limit)
+        return (up + 1) * gate / (1 + torch.exp(-experts.swiglu_alpha * gate))
     gate = x @ m.gate + m.gate_bias
     if model_type.startswith("gemma4"):
         return _gelu_tanh(gate) * up

@@ -149,20 +149,20 @@ class TestConformance:
         assert_sums(run, case, plain, 2e-6)
 
     def test_collecting_leaves_the_logits_alone(self, kind):
-        described, model = kind.described(), kind.model
+        described, model = kind.described(), stock_load(kind.case, kind.paths["experts"])[0]
         ids = torch.randint(3, VOCAB, (3, 8), generator=torch.Generator().manual_seed(7))
         mask = torch.ones(3, 8, dtype=torch.bool)
         mask[1, 5:] = mask[2, 2:] = False
         batch = {"input_ids": ids, "attention_mask": mask.long(), "use_cache": False}
-        before = model.config._experts_implementation
-        model.set_experts_implementation("eager")
+        before = model.config.get_text_config()._experts_implementation
         with torch.no_grad():
-            stock = model(**batch).logits
             sums = sums_of(described)
             with collecting(model, described, sums):
                 batch_mask(mask)
                 ours = model(**batch).logits
-        model.set_experts_implementation(before)
+            assert model.config.get_text_config()._experts_implementation == before
+            model.set_experts_implementation("eager")
+            stock = model(**batch).logits
         assert_close(ours, stock, 0)
 
     @pytest.mark.parametrize("counts", ["uniform", "mixed"])

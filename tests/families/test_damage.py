@@ -96,26 +96,29 @@ def without_in_group(model, case, layer, expert):
     """The routed output of a layer whose router cannot see the expert, but keeps its groups.
 
     Written from the papers: DeepSeek-V2 judges a group by its best softmax score, DeepSeek-V3 by
-    the sum of its two best sigmoid scores plus bias.
+    the sum of its two best sigmoid scores plus bias, Mistral 4 by that of two softmax scores.
     """
     ((hidden,), _), ((inputs, *_), _) = heard(model, case, layer)
     router = router_of(model, case, layer)
     logits = hidden.reshape(-1, hidden.shape[-1]).float() @ router.weight.float().T
     logits[:, expert] = -torch.inf
-    scaling = model.config.routed_scaling_factor
+    config = model.config.get_text_config()
     if case.model_type == "deepseek_v2":
         scores = logits.softmax(dim=-1)
-        choice = in_groups(scores, case, model.config.topk_group, 1)
+        choice = in_groups(scores, case, config.topk_group, 1)
+    elif case.model_type.startswith("mistral"):
+        scores = logits.softmax(dim=-1)
+        choice = in_groups(scores, case, config.topk_group, 2)
     else:
         scores = logits.sigmoid()
         choice = scores + router.e_score_correction_bias
         choice[:, expert] = -torch.inf
-        choice = in_groups(choice, case, model.config.topk_group, 2)
+        choice = in_groups(choice, case, config.topk_group, 2)
     ids = choice.sort(dim=-1, descending=True).indices[:, : case.top_k]
     gates = scores.gather(1, ids)
     if case.model_type != "deepseek_v2":
         gates = gates / (gates.sum(dim=-1, keepdim=True) + 1e-20)
-    gates = (gates * scaling).double()
+    gates = (gates * config.routed_scaling_factor).double()
     experts = block_of(model, case, layer).experts
     output = torch.zeros_like(inputs)
     for token, row in enumerate(ids.tolist()):

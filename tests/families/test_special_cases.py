@@ -8,6 +8,7 @@ from exports import edit_json, export
 from safetensors.torch import load_file
 
 from analysis.errors import UnsupportedModelError, UserError
+from analysis.families import FAMILIES, SlotKind, family_of
 from analysis.heads import beside_text
 from analysis.model import load_model_index
 from families.configs import BY_NAME, CASES, tiny_model
@@ -52,7 +53,8 @@ def test_groups_judged_by_two_need_two_experts(built, tmp_path):
 @pytest.mark.parametrize("case", [case for case in CASES if case.composite], ids=str)
 def test_parts_for_other_media_are_copied(built, tmp_path, case):
     described = built(case).described()
-    kept = tuple(range(1, case.experts))
+    size = case.experts // case.groups
+    kept = tuple(expert for expert in range(case.experts) if expert % size)
     export(described, PruningPlan(model_ref(described), dict.fromkeys(case.sparse, kept)), tmp_path)
     before, after = (
         {
@@ -85,3 +87,22 @@ def test_a_dense_model_of_a_family_with_experts(tmp_path):
     )
     with pytest.raises(UnsupportedModelError, match="Every layer of this Gemma 4"):
         load_model_index(str(tmp_path))
+
+
+def test_a_wrapper_of_vision_around_a_dense_model_is_dense():
+    config = {"model_type": "mistral3", "text_config": {"model_type": "mistral"}}
+    with pytest.raises(UnsupportedModelError, match="This mistral3 model is dense"):
+        family_of(config)
+
+
+def test_scales_of_activations_have_an_entry_per_expert():
+    # As in FP8 checkpoints of Mistral 4, quantised by transformers' static scheme.
+    name = "language_model.model.layers.3.mlp.experts.down_proj_activation_scale"
+    slot = FAMILIES["mistral3"].locate(name)
+    assert (slot.layer, slot.kind, slot.axis) == (3, SlotKind.STACKED, 0)
+
+
+def test_dense_layers_as_published_configurations_list_them():
+    text = {"num_hidden_layers": 3, "num_local_experts": 8, "num_experts_per_tok": 4}
+    config = {"model_type": "minimax_m3_vl", "text_config": {**text, "moe_layer_freq": [0, 1, 1]}}
+    assert [layer.index for layer in family_of(config).layers(config)] == [1, 2]

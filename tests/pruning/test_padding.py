@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+import transformers
 from exports import edit_tensors, export, failed, shards_of, tensors_of, verified
-from transformers import AutoModelForCausalLM
 
 from analysis.errors import ExportError
 from analysis.model import load_model_index
@@ -14,7 +14,10 @@ from pruning.surgery.padding import plan_padding
 
 IDS = torch.arange(3, 51).reshape(3, 16)
 # One of each kind: groups with a correction bias; a bias of the router; a bias in the block.
-PADDED = ("deepseek_v3-groups", "gpt_oss", "minimax_m2", "lfm2_moe", "nemotron_h", "laguna")
+PADDED = (
+    *("deepseek_v3-groups", "gpt_oss", "minimax_m2", "lfm2_moe", "nemotron_h", "laguna"),
+    "minimax_m3_vl",
+)
 
 
 def uneven(model) -> PruningPlan:
@@ -56,7 +59,8 @@ def test_a_padded_export_loads_anywhere_and_computes_the_same(saved, tmp_path, n
     assert [layer.num_experts for layer in load_model_index(str(out)).layers] == [
         most for _ in model.layers
     ]
-    stock, info = AutoModelForCausalLM.from_pretrained(out, output_loading_info=True)
+    auto_class = getattr(transformers, model.family.auto_class)
+    stock, info = auto_class.from_pretrained(out, output_loading_info=True)
     assert not any(info.values())
     difference = (logits_of(stock) - logits_of(load_pruned(tmp_path / "uneven"))).abs().max()
     assert difference <= 1e-5  # grouped products of another number of experts
