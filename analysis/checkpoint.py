@@ -24,7 +24,7 @@ _MAX_HEADER = 100_000_000  # the format's own limit, in bytes
 LONGEST_NAME = 255  # of a file on every system, in bytes
 _SAMPLES, _SAMPLE_BYTES = 16, 4096  # 64 KiB a shard
 # Bytes of an element, for dtypes of whole bytes.
-_ITEM_BYTES = {
+ITEM_BYTES = {
     **dict.fromkeys(("F64", "I64", "U64", "C64"), 8),
     **dict.fromkeys(("F32", "I32", "U32"), 4),
     **dict.fromkeys(("BF16", "F16", "I16", "U16"), 2),
@@ -140,7 +140,7 @@ def read_shard(path: Path) -> Shard:
         entries.sort(key=lambda entry: (entry.start, entry.end))
         end = 8 + length
         for entry in entries:  # no overlaps, and sizes that fit the shapes
-            item = _ITEM_BYTES.get(entry.dtype)
+            item = ITEM_BYTES.get(entry.dtype)
             wanted = entry.nbytes if item is None else entry.numel * item
             if entry.start < end or entry.nbytes != wanted or entry.end < entry.start:
                 raise CheckpointError(
@@ -221,7 +221,7 @@ def _read_index(path: Path) -> dict[str, str]:
             )
         raise CheckpointError(
             f"{path} has no safetensors file; `moeprune inspect {path} --config-only` shows what "
-            "its config.json says."
+            f"its config.json says, `moeprune plan {path} --config-only` the sizes of plans."
         )
     try:
         weight_map: dict[str, str] = parse_json(index.read_bytes())["weight_map"]

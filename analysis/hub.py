@@ -1,8 +1,9 @@
 """Access to the hub with one short check first: its own client waits and retries for minutes."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from analysis.errors import CheckpointError, first_line
 
@@ -81,3 +82,24 @@ def _no_answer(model: str, error: Exception) -> str:
         f"{hub_seconds()} s ({first_line(error).rstrip('.')}); give the folder of a checkpoint, "
         f"or set {_WAITS} to wait longer."
     )
+
+
+def hub_headers(model: str, revision: str | None = None) -> Mapping[str, Mapping[str, Any]] | None:
+    """Shard -> tensor -> dtype, shape and offsets of a hub model, by requests for headers alone.
+
+    None if the hub does not answer, or if the model is not in safetensors.
+    """
+    from huggingface_hub import get_safetensors_metadata
+    from huggingface_hub.errors import (  # type: ignore[attr-defined]
+        HTTPError,
+        NotASafetensorsRepoError,
+        SafetensorsParsingError,
+    )
+
+    unread = (NotASafetensorsRepoError, SafetensorsParsingError, HTTPError, OSError)
+    try:
+        reach_hub()
+        found = get_safetensors_metadata(model, revision=revision)
+    except unread:
+        return None
+    return {shard: each.tensors for shard, each in found.files_metadata.items()}

@@ -109,11 +109,12 @@ class MoEModel:
     @cached_property
     def quantisation(self) -> str:
         """transformers' name of the quantisation; empty if there is none."""
-        method = self._quantised_as.get("quant_method", "unknown") if self._quantised_as else ""
-        return str(method)
+        settings = self.quantisation_settings
+        return str(settings.get("quant_method", "unknown") if settings else "")
 
     @property
-    def _quantised_as(self) -> Config:
+    def quantisation_settings(self) -> Config:
+        """What config.json says of the quantisation; empty if there is none."""
         given = (each.get(_QUANTISED) for each in (self.checkpoint.config, self.config))
         return next(filter(None, given), {})
 
@@ -146,9 +147,9 @@ class MoEModel:
     @cached_property
     def _packed_bits(self) -> int:
         """Bits per weight of those packed into an integer."""
-        groups = (self._quantised_as.get("config_groups") or {}).values()
+        groups = (self.quantisation_settings.get("config_groups") or {}).values()
         inner = ((group.get("weights") or {}).get("num_bits") for group in groups)
-        found = next(filter(None, (self._quantised_as.get("bits"), *inner)), _PACKED_BITS)
+        found = next(filter(None, (self.quantisation_settings.get("bits"), *inner)), _PACKED_BITS)
         return found if type(found) is int and 1 <= found <= 32 else _PACKED_BITS
 
     @cached_property
@@ -268,6 +269,12 @@ def _check_revision(model: str, revision: str | None) -> None:
         )
 
 
+def is_hub_id(source: str) -> bool:
+    """Whether a source of models is the id of one on the hub, and no folder or file here."""
+    is_local = source.startswith((".", "/")) or Path(source).expanduser().exists()
+    return source.count("/") == 1 and not is_local
+
+
 def config_folder(source: str, revision: str | None = None) -> Path:
     """The folder of a config.json, given by its path, its folder, `demo` or a hub id."""
     path = Path(source).expanduser()
@@ -277,7 +284,7 @@ def config_folder(source: str, revision: str | None = None) -> Path:
         return path.parent
     if source == DEMO_MODEL and not path.exists():
         return DEMO_CHECKPOINT
-    if path.exists() or source.count("/") != 1 or source.startswith((".", "/")):
+    if not is_hub_id(source):
         return path
     from huggingface_hub import hf_hub_download
 

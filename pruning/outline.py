@@ -1,13 +1,11 @@
 """The tensors of a model from config.json alone, without weights.
 
 transformers builds it on the meta device and names the tensors as it would save them, so every
-family that it loads is exact. What it does not build, such as prediction heads, is missing.
+family that it loads is exact. What it does not build is added as far as it is known, see
+`as_published`.
 """
 
-import hashlib
-import json
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -16,26 +14,16 @@ from transformers import AutoConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
 from analysis.calibration.loading import LOADING_ERRORS
-from analysis.checkpoint import CONFIG_NAME, Checkpoint, Shard, TensorEntry, read_config
+from analysis.checkpoint import CONFIG_NAME, Checkpoint, read_config
 from analysis.errors import CheckpointError, first_line, unknown_name
 from analysis.families import family_of
 from analysis.model import MoEModel, config_folder, describe_model
 from analysis.nonuniform.loading import auto_class_of
+from analysis.outline import Shapes, as_published, outline_of
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 _STORED = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
 _STORED |= {torch.int64: "I64", torch.int32: "I32", torch.bool: "BOOL"}
-_PLACE = "no-such-file.safetensors"
-
-
-class _Outline(Checkpoint):
-    """Headers of a checkpoint that does not exist."""
-
-    @cached_property
-    def identity(self) -> str:
-        """Of the configuration alone; never equal to a checkpoint's."""
-        config = {key: value for key, value in self.config.items() if key != "transformers_version"}
-        return hashlib.sha256(json.dumps(["outline", config], sort_keys=True).encode()).hexdigest()
 
 
 def outline_model(
@@ -43,8 +31,9 @@ def outline_model(
 ) -> MoEModel:
     """The model that a configuration describes: shapes of its tensors, no weights.
 
-    The source is a config.json, its folder, a hub id, or `demo`. The dtype is by default that of
-    the configuration, else bfloat16. A quantised model counts as dequantised.
+    The source is a config.json, its folder, a hub id, or `demo`. With `dtype` all tensors have it;
+    by default that of the configuration, else bfloat16, and tensors are quantised as far as the
+    configuration says how, see `as_published`.
     """
     if dtype is not None and dtype not in _DTYPES:
         raise CheckpointError(unknown_name("dtype", dtype, list(_DTYPES)))
@@ -57,17 +46,12 @@ def outline_model(
     name = folder.resolve().name if Path(source).expanduser().exists() else source
     bare = MoEModel(name, Checkpoint(folder, config, ()), family, family.layers(config))
     tensors = _tensors(bare, _DTYPES.get(str(named), torch.bfloat16))
-    entries, end = [], 0  # the header that a file with these tensors would have
-    for each, tensor in tensors.items():
-        start, end = end, end + tensor.numel() * tensor.element_size()
-        shape = tuple(tensor.shape)
-        entries.append(TensorEntry(each, _PLACE, _STORED[tensor.dtype], shape, start, end))
-    shard = Shard(_PLACE, end, b"", 0, {}, tuple(entries))
-    return describe_model(_Outline(folder, config, (shard,)), name=name)
+    tensors, caveats = (tensors, ()) if dtype else as_published(tensors, bare)
+    return describe_model(outline_of(folder, config, tensors, caveats), name=name)
 
 
-def _tensors(bare: MoEModel, dtype: torch.dtype) -> Mapping[str, Tensor]:
-    """The model's tensors by their names on disk, on the meta device."""
+def _tensors(bare: MoEModel, dtype: torch.dtype) -> Shapes:
+    """The model's tensors by their names on disk, from a model on the meta device."""
     auto = auto_class_of(bare)  # before the configuration, whose class it may have to register
     try:
         config = AutoConfig.from_pretrained(
@@ -83,4 +67,9 @@ def _tensors(bare: MoEModel, dtype: torch.dtype) -> Mapping[str, Tensor]:
     twice = set(model.all_tied_weights_keys) | set(model._keys_to_ignore_on_save or ())
     held = {name: each for name, each in model.state_dict().items() if name not in twice}
     stored: Mapping[str, Tensor] = revert_weight_conversion(model, held)
-    return stored
+    # Whatever the dtype of the rest, such as the correction bias of DeepSeek-V3.
+    single = tuple(f".{each}" for each in model._keep_in_fp32_modules_strict or ())
+    return {
+        name: ("F32" if name.endswith(single) else _STORED[each.dtype], tuple(each.shape))
+        for name, each in stored.items()
+    }

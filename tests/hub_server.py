@@ -3,7 +3,7 @@
 import hashlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -26,6 +26,7 @@ def _oid(data: bytes) -> str:
 
 class _Hub(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    files: Mapping[str, bytes] = FILES
 
     def log_message(self, *args: object) -> None:
         """Says nothing."""
@@ -43,10 +44,10 @@ class _Hub(BaseHTTPRequestHandler):
         self._send(200, json.dumps(value).encode(), Content_Type="application/json")
 
     def _file(self, name: str) -> None:
-        if name not in FILES:
+        if name not in self.files:
             self._send(404, b"{}", X_Error_Code="EntryNotFound")
             return
-        data = FILES[name]
+        data = self.files[name]
         about = {"ETag": f'"{_oid(data)}"', "X_Repo_Commit": COMMIT, "Accept_Ranges": "bytes"}
         asked = self.headers.get("Range")
         if asked is None or self.command == "HEAD":
@@ -58,9 +59,14 @@ class _Hub(BaseHTTPRequestHandler):
         self._send(206, part, Content_Range=place, **about)
 
     def _tree(self, folder: str) -> None:
-        below = [name for name in FILES if name.startswith(folder)]
+        below = [name for name in self.files if name.startswith(folder)]
         entries = [
-            {"type": "file", "path": name, "size": len(FILES[name]), "oid": _oid(FILES[name])}
+            {
+                "type": "file",
+                "path": name,
+                "size": len(self.files[name]),
+                "oid": _oid(self.files[name]),
+            }
             for name in below
         ]
         self._json(
@@ -80,7 +86,7 @@ class _Hub(BaseHTTPRequestHandler):
             self._send(404, b"{}", X_Error_Code="RevisionNotFound")
         elif path.startswith(_INFO):
             commit = OLD_COMMIT if rest == "/revision/v1" else COMMIT
-            siblings = [{"rfilename": name} for name in FILES]
+            siblings = [{"rfilename": name} for name in self.files]
             self._json({"id": "someone/cats", "sha": commit, "siblings": siblings, "tags": []})
         else:
             name = "/".join(path.partition("/datasets/")[2].split("/")[:2])
@@ -91,9 +97,10 @@ class _Hub(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def hub() -> Iterator[str]:
+def hub(files: Mapping[str, bytes] = FILES) -> Iterator[str]:
     """The address of a running hub."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Hub)
+    handler = type("Handler", (_Hub,), {"files": files})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

@@ -42,6 +42,40 @@ MIXTRAL = {
     "tie_word_embeddings": False, "torch_dtype": "bfloat16",
 }  # fmt: skip
 
+DEEPSEEK_R1 = {
+    "model_type": "deepseek_v3", "hidden_size": 7168, "intermediate_size": 18_432,
+    "moe_intermediate_size": 2048, "num_hidden_layers": 61, "num_attention_heads": 128,
+    "num_key_value_heads": 128, "vocab_size": 129_280, "n_routed_experts": 256,
+    "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 3,
+    "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128,
+    "v_head_dim": 128, "n_group": 8, "topk_group": 4, "num_nextn_predict_layers": 1,
+    "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+    "quantization_config": {
+        "quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
+        "weight_block_size": [128, 128],
+    },
+}  # fmt: skip
+GLM_AIR = {
+    "model_type": "glm4_moe", "hidden_size": 4096, "intermediate_size": 10_944,
+    "moe_intermediate_size": 1408, "num_hidden_layers": 46, "num_attention_heads": 96,
+    "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_552, "n_routed_experts": 128,
+    "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 1, "n_group": 1,
+    "topk_group": 1, "attention_bias": True, "use_qk_norm": False, "num_nextn_predict_layers": 1,
+    "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+}  # fmt: skip
+GPT_OSS = {
+    "model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880,
+    "num_hidden_layers": 24, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64,
+    "vocab_size": 201_088, "num_local_experts": 32, "num_experts_per_tok": 4,
+    "attention_bias": True, "tie_word_embeddings": False,
+    "quantization_config": {
+        "quant_method": "mxfp4",
+        "modules_to_not_convert": [
+            "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"
+        ],
+    },
+}  # fmt: skip
+
 
 def hollow_checkpoint(folder: Path, config: dict[str, Any]) -> None:
     """Write a checkpoint with real headers and a hole for each weight: it takes no disk."""

@@ -187,6 +187,9 @@ class MoEFamily:
     # neither choice nor gate weights of the others depend on that expert's logit. Not so where a
     # softmax over all experts comes first and the bias after it.
     can_exclude: bool = False
+    # Configuration key of the number of prediction heads, where these follow the trunk as layers
+    # like its last, each with `eh_proj`, norms, an embedding and a head of its own; else empty.
+    appended_heads_key: str = ""
     auto_class: str = "AutoModelForCausalLM"  # the auto class of transformers that loads it
     discovered: bool = False  # the table was made from the checkpoint itself
     assumptions: tuple[str, ...] = ()  # what was assumed of a discovered one

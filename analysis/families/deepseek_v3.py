@@ -16,6 +16,7 @@ DEEPSEEK_V3 = MoEFamily(
     is_sparse=after_first("first_k_dense_replace"),
     groups=GroupRule(2),
     shared=SharedExperts("moe_intermediate_size", "n_shared_experts", width_is_each=True),
+    appended_heads_key="num_nextn_predict_layers",
 )
 GLM4_MOE = replace(
     DEEPSEEK_V3, model_type="glm4_moe", label="GLM-4.5", defaults={"first_k_dense_replace": 1}

@@ -1,31 +1,34 @@
 """The command `inspect`: what a checkpoint is and what can be pruned of it."""
 
 from collections.abc import Sequence
-from typing import Annotated
 
 from analysis.families import MoELayer, SlotKind
 from analysis.families.base import HEAD_KEYS
 from analysis.heads import prediction_heads
 from analysis.model import MoEModel, config_folder, load_model_index
+from analysis.outline import hub_outline, without_weights
 from analysis.widths import expert_widths, loaded_widths
 from app.cli.derive import command
-from app.cli.say import corpus_at_hand
+from app.cli.say import corpus_at_hand, cut_numbers, experts_in_words
 from app.console import finish, out, show_facts, show_table
 from pruning.engines import contents_of, verdicts
-from pruning.requests.base import Option, command_line, option_words
+from pruning.planning.counted import Counted, uniform_cuts
+from pruning.requests.base import command_line, option_words
 from pruning.requests.model import ModelRequest
-from pruning.requests.options import Switch
-from pruning.sizes import format_bytes, size_report
+from pruning.requests.options import ConfigOnly
+from pruning.sizes import format_bytes, format_count, size_report
 
 _SHOWN = 6
-ConfigOnly = Annotated[Switch, Option("From config.json alone; no weights need to be there.")]
+_CUT_COLUMNS = ("sparsity", "experts per layer", "on disk", "saved", "parameters", "active")
 
 
-def described(request: ModelRequest, *, config_only: bool) -> MoEModel:
-    """A model by the headers of its weights, or by its configuration alone."""
+def asked_model(request: ModelRequest, *, config_only: bool) -> MoEModel:
+    """A model by the headers of its weights; without weights by the hub's, or by config.json."""
     if not config_only:
         return load_model_index(request.model, revision=request.revision)
     config_folder(request.model, request.revision)  # fails before transformers is imported
+    if found := hub_outline(request.model, request.revision):
+        return found
     from pruning.outline import outline_model
 
     return outline_model(request.model, revision=request.revision)
@@ -39,26 +42,29 @@ def inspect(
 ) -> None:
     """Show architecture, experts, sizes and what can be pruned; reads headers only.
 
-    A hub model is downloaded whole; with --config-only its config.json alone.
+    A hub model is downloaded whole; with --config-only its config.json and headers alone.
     """
-    model = described(request, config_only=config_only)
+    model = asked_model(request, config_only=config_only)
     report = size_report(model)
     own, bfloat16 = report.loaded()[0], report.loaded("bfloat16")[0]
-    stored = f"{format_bytes(own)} as stored"
-    if config_only and model.quantisation:
-        stored = f"less as stored, in {model.quantisation}, which config.json alone does not tell"
+    outline = without_weights(model)
     show_facts(
         {
             **_facts(model),
             "parameters": f"{report.params_before:,}, {report.active_before:,} active per token",
-            "loaded": f"{stored}, {format_bytes(bfloat16)} in bfloat16",
+            "loaded": f"{format_bytes(own)} as stored, {format_bytes(bfloat16)} in bfloat16",
             "expert FLOPs per token": f"{report.expert_flops:,} (2 per weight of the chosen "
             "experts)",
+            **({"by": f"{outline.basis}; no weights were read"} if outline else {}),
         }
     )
+    for caveat in outline.caveats if outline else ():
+        out.print(f"  {caveat}")
     for assumption in model.family.assumptions:
         out.print(f"  assumed: {assumption}")
     rows = [(str(part), format_bytes(int(size[0, 0]))) for part, size in report.parts.items()]
+    cuts = uniform_cuts(model)
+    show_table("\nUniform plans", _CUT_COLUMNS, [_cut_row(*each) for each in cuts])
     show_table("\nSize on disk", ("part", "bytes"), rows)
     readers = [(each.engine, each.reads, each.reason) for each in verdicts(contents_of(model))]
     show_table("\nCompatibility", ("program", "status", "why"), readers)
@@ -71,6 +77,8 @@ def inspect(
             "bytes": report.bytes_before,
             "experts": report.experts_before,
             "layers": len(model.layers),
+            "plans": [{"sparsity": share, **cut_numbers(cut)} for share, cut in cuts if cut],
+            "caveats": outline.caveats if outline else (),
         },
         command_line(
             "calibrate",
@@ -78,6 +86,20 @@ def inspect(
             *("--corpus", corpus, "--dry-run"),
             *option_words(request, only=("revision",)),
         ),
+    )
+
+
+def _cut_row(share: str, cut: Counted | None) -> tuple[object, ...]:
+    if cut is None:
+        return (share, "the router needs more", *["-"] * 4)
+    report = cut.report
+    return (
+        share,
+        experts_in_words(cut.allocation.keep),
+        format_bytes(report.bytes_after),
+        f"{1 - report.bytes_after / report.bytes_before:.1%}",
+        format_count(report.params_after),
+        format_count(report.active_after),
     )
 
 

@@ -21,9 +21,11 @@ from analysis.stats.store import load_sample_stats, stats_store
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import save_plan, write_csv
+from app.cli.inspect import asked_model
 from app.cli.say import (
     commands_after_plan,
     say_choice,
+    say_counted,
     say_notes,
     say_plan,
     say_sources,
@@ -46,6 +48,7 @@ from pruning.plan_tables import (
     plan_outline,
     plan_summary,
 )
+from pruning.planning.counted import count_plan
 from pruning.planning.make import check_request, plan_from_stats
 from pruning.requests.base import Option
 from pruning.requests.options import Revision, Run, StatsDir, Switch, Text, WeighedCorpus
@@ -176,10 +179,20 @@ def diff(
 def plan(
     request: PlanRequest,
     *,
-    out_file: options.Out = Path("plan.json"),
+    out_file: Annotated[options.Out | None, Option("File to write; default: plan.json.")] = None,
     force: options.Force = False,
 ) -> None:
     """Choose the experts that stay, or the neurons in them; writes plan.json."""
+    if request.config_only:
+        if out_file is not None:
+            raise PlanError(
+                f"{out_file} would name the experts that stay, which --config-only does not choose;"
+                " leave -o out."
+            )
+        outlined = asked_model(request, config_only=True)
+        say_counted(outlined, count_plan(request, outlined), request)
+        return
+    out_file = out_file or Path("plan.json")
     model = load_model_index(request.model, revision=request.revision)
     check_request(request, model)
     made, ranking = follow(plan_from_stats(request, model, stats_store(request.stats_dir)))

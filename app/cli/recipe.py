@@ -8,13 +8,14 @@ from analysis.durable import write_durably
 from analysis.errors import PlanError
 from app.cli import options
 from app.cli.derive import command
-from app.cli.inspect import ConfigOnly, described
+from app.cli.inspect import asked_model
 from app.cli.say import pruned_name
 from app.console import finish
 from pruning.planning.recipes import recipe_template
 from pruning.recipe_file import recipe_from_yaml
 from pruning.requests.base import command_line
 from pruning.requests.model import ModelRequest
+from pruning.requests.options import ConfigOnly
 
 recipe = typer.Typer(name="recipe", help="Recipes: init writes one.", no_args_is_help=True)
 
@@ -35,7 +36,7 @@ def init(
     """Write a commented recipe for a model; `moeprune run` takes it as it is."""
     if out_file.exists():
         raise PlanError(f"{out_file} is there already; give another file with -o.")
-    model = described(request, config_only=config_only)
+    model = asked_model(request, config_only=config_only)
     text = recipe_template(model, request.model, pruned_name(request.model))
     if request.revision:
         text = text.replace("\n\n", f"\nrevision: {request.revision}\n\n", 1)

@@ -9,6 +9,7 @@ from analysis.corpora import parse_corpus
 from analysis.errors import ExportError, UserError
 from analysis.lazy import pd
 from analysis.model import DEMO_MODEL, MoEModel, load_model_index
+from analysis.outline import without_weights
 from analysis.stats.choose import Choice, parse_corpus_weight
 from analysis.stats.store import Run, stats_store
 from app.console import finish, note, out, plain_rows, ranges_of_rows, show_table, small
@@ -21,6 +22,7 @@ from pruning.evaluate.record import EvaluationRecord
 from pruning.evaluate.result import MEASURES, Metric
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
 from pruning.plan_tables import plan_summary
+from pruning.planning.counted import Counted
 from pruning.requests.base import command_line, option_words, repeated
 from pruning.requests.model import ModelRequest
 from pruning.requests.plan import PlanRequest
@@ -104,6 +106,42 @@ def less_in_words(before: int, after: int, asked: str = "") -> str:
     """See `saved_in_words`."""
     shares = ", ".join(filter(None, (f"{after / before - 1:+.1%}", asked)))
     return f"{format_bytes(before)} -> {format_bytes(after)} ({shares})"
+
+
+def say_counted(model: MoEModel, cut: Counted, request: PlanRequest) -> None:
+    """Print what a plan would keep and save, for a model without weights; nothing is chosen."""
+    outline = without_weights(model)
+    note(
+        f"no weights here: counts and sizes by {outline.basis if outline else ''}, no expert chosen"
+    )
+    say_notes(cut.notes)
+    allocation, report = cut.allocation, cut.report
+    layers = list(zip(allocation.layers, allocation.keep, strict=True))
+    if len(set(allocation.keep)) > 1:
+        rows = [(each.index, each.num_experts, keep) for each, keep in layers]
+        show_table("", ("layer", "experts", "kept"), ranges_of_rows(rows))
+    target = request.size_target
+    asked = _ASKED[target.kind].format(target.named) if target else ""
+    each = experts_in_words(allocation.keep)
+    sizes = experts_in_words(layer.num_experts for layer in allocation.layers)
+    words = (
+        f"{model.name}: {report.experts_after} of {report.experts_before} experts ({each} of "
+        f"{sizes} per layer) would stay, {saved_in_words(report, asked)}, "
+        f"{format_count(report.params_after)} of {format_count(report.params_before)} parameters, "
+        f"{format_count(report.active_after)} per token"
+    )
+    following = command_line(
+        "calibrate",
+        request.model,
+        *("--corpus", "CORPUS", "--dry-run"),
+        *option_words(request, only=("revision",)),
+    )
+    finish(words, cut_numbers(cut), following)
+
+
+def cut_numbers(cut: Counted) -> dict[str, object]:
+    """The numbers of a plan that chooses no experts, for --json."""
+    return {**_sizes(cut.report), "kept_per_layer": cut.allocation.counts}
 
 
 def _sizes(report: SizeReport) -> dict[str, object]:

@@ -70,6 +70,13 @@ Whole = Annotated[int, Field(strict=True)]
 # The model, where it runs and how.
 Model = Annotated[Text, Option("Checkpoint directory, hub id, or `demo`.", place="MODEL")]
 Revision = Annotated[Text, Option("Revision of a hub model.")]
+ConfigOnly = Annotated[
+    Switch,
+    Option(
+        "From config.json, of a hub model also from its headers; no weights need to be there and "
+        "none are downloaded."
+    ),
+]
 Trust = Annotated[Switch, Option("Run code that comes with the checkpoint.")]
 StatsDir = Annotated[
     Path,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import model_validator
 
@@ -15,15 +15,17 @@ from pruning.budget import SizeTarget
 from pruning.constraints import Constraints, parse_counts, parse_experts, parse_numbers
 from pruning.plan import ATOMIC_GRANULARITY
 from pruning.requests import options
-from pruning.requests.base import flags_of, option_words
+from pruning.requests.base import Option, flags_of, option_words
 from pruning.requests.ranking import RankRequest
-from pruning.schedules import MEASURED
+from pruning.schedules import MEASURED, get_schedule
 
 BUDGETS = ("shrink", "sparsity", "remove", "target_gib", "params_share")
 # Fields of plans of one granularity, and of the schedule that reads sensitivity.
 _OF_EXPERTS = ("schedule_file", "schedule", "layer_set", "lock", "uneven")
 _OF_NEURONS = ("atom_scope", "kept_atoms", "width_mode", "width_multiple_of")
 _OF_SENSITIVITY = ("measured_on", "cost", "across")
+# What chooses experts, and not how many.
+_OF_CHOICE = ("criterion", "corpora", "runs", "gate", "stats_dir", "granularity", "kept_atoms")
 # What goes without saying if a file names the kept neurons.
 _OF_FILE = (*BUDGETS, "corpora", "runs", "multiple_of", "floor", "protect", "pin", "drop")
 _BUDGET_OPTIONS = "--shrink, --sparsity, --target-size, --params-share or --remove"
@@ -39,10 +41,24 @@ class PlanRequest(RankRequest):
 
     With granularity atomic, budgets count neurons, and multiple and floor apply to each expert.
     With `kept_atoms`, a file that names the kept neurons, `criterion` only says how it was made.
+    With `config_only` nothing ranks, so the request is for counts and sizes.
     """
 
     asked_by = "plan"
     writes = "plan.json"
+    criterion: Annotated[
+        options.Criterion,
+        Option(
+            "Name, such as reap or aimer, or exponents b,alpha,beta; needed but for --config-only."
+        ),
+    ] = ""
+    config_only: Annotated[
+        options.ConfigOnly,
+        Option(
+            "Counts and sizes alone, from config.json, of a hub model also from its headers; no "
+            "weights need to be there. Writes no plan."
+        ),
+    ] = False
     granularity: options.Granularity = "expert"
     sparsity: options.Sparsity = ""
     shrink: options.Shrink | None = None
@@ -77,6 +93,13 @@ class PlanRequest(RankRequest):
 
     @model_validator(mode="after")
     def _fits_together(self) -> "PlanRequest":
+        if self.config_only:
+            self._check_counts()
+        elif not self.criterion:
+            raise PlanError(
+                "`moeprune plan` needs --criterion: a name such as reap or aimer, or exponents "
+                "b,alpha,beta; counts and sizes alone need none with --config-only."
+            )
         if self.is_atomic:
             self._check_neurons()
         else:
@@ -92,13 +115,24 @@ class PlanRequest(RankRequest):
         given = (name for name in names if getattr(self, name) != fields[name].default)
         return [flags_of(name, fields[name])[0] for name in given]
 
+    def _check_counts(self) -> None:
+        unfit = self._given(_OF_CHOICE)
+        if not get_schedule(self.schedule).needs <= {"counts"}:
+            unfit.append(f"--schedule {self.schedule}")
+        if unfit:
+            raise PlanError(
+                f"{unfit[0]} chooses experts by statistics or weights, which --config-only does "
+                "not read; leave it out for counts and sizes, or leave --config-only out."
+            )
+
     def _check_experts(self) -> None:
         if unfit := self._given(_OF_NEURONS):
             raise PlanError(
                 f"{unfit[0]} is for plans of neurons; add --granularity {ATOMIC_GRANULARITY}, or "
                 "leave it out."
             )
-        check_ranks(get_criterion(self.criterion), "expert")
+        if not self.config_only:
+            check_ranks(get_criterion(self.criterion), "expert")
         budgets = len(self.budget)
         if budgets > 1 or (budgets == 0 and self.schedule_file is None):
             raise PlanError(

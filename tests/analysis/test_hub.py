@@ -1,6 +1,7 @@
 """Models of the hub: fetched where it answers, one line within seconds where it does not."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -9,6 +10,9 @@ from pathlib import Path
 
 import pytest
 from hub_server import FILES, hub
+
+from analysis.model import load_model_index
+from builders import tiny_checkpoint
 
 PROGRAM = (
     "import os, sys\n"
@@ -25,18 +29,18 @@ PROGRAM = (
 def ask(tmp_path):
     """The lines that finding a model, and its configuration, prints in a process of its own."""
 
-    def asked(model, seconds=60, **network):
+    def asked(model, seconds=60, program=PROGRAM, **network):
         known = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
         env = {**known, **network, "HF_HOME": str(tmp_path / "hub")}
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, model],
+            [sys.executable, "-c", program, model],
             env=env,
             capture_output=True,
             text=True,
             timeout=seconds,
         )
         assert done.returncode == 0, done.stderr
-        assert not done.stderr or "Fetching" in done.stderr
+        assert not done.stderr or re.search("Fetching|Parse safetensors", done.stderr)
         return done.stdout.splitlines()
 
     return asked
@@ -89,3 +93,25 @@ def test_what_was_fetched_is_found_without_a_network(ask):
             assert gated.startswith("someone/gated is gated: accept its terms on the hub")
     assert ask("someone/cats", HF_ENDPOINT=f"http://127.0.0.1:{closed_port()}") == found
     assert ask("someone/cats", HF_HUB_OFFLINE="1") == found
+
+
+OUTLINE = (
+    "import sys\n"
+    "from analysis.outline import hub_outline\n"
+    "model = hub_outline(sys.argv[1])\n"
+    "print(model and (model.checkpoint.nbytes, model.num_params, len(model.checkpoint.shards)))\n"
+    "print(model and (model.checkpoint.basis, 'torch' in sys.modules))\n"
+)
+
+
+def test_headers_of_a_hub_model_are_enough(ask, tmp_path):
+    tiny_checkpoint(tmp_path / "tiny", "qwen3_moe")
+    here = load_model_index(str(tmp_path / "tiny"))
+    files = {path.name: path.read_bytes() for path in (tmp_path / "tiny").iterdir()}
+    with hub(files) as place:
+        sizes, how = ask("someone/cats", HF_ENDPOINT=place, program=OUTLINE)
+    assert sizes == str((here.checkpoint.nbytes, here.num_params, len(here.checkpoint.shards)))
+    assert how == "('the headers on the hub', False)"
+    assert not list((tmp_path / "hub").rglob("*.safetensors"))
+    with hub() as place:  # no safetensors there
+        assert ask("someone/cats", HF_ENDPOINT=place, program=OUTLINE) == ["None", "None"]

@@ -57,6 +57,7 @@ MORE = [
     ("plan", {"schedule": "early", "protect": ("0", "1-2"), "pin": ("0:1",), "lock": ("3",)}),
     ("plan", {"sparsity": None, "target_gib": "1.5", "target_dtype": "bfloat16", "floor": 2}),
     ("plan", {"sparsity": None, "shrink": "40%", "uneven": True}),
+    ("plan", {"criterion": None, "config_only": True, "multiple_of": 8}),
     ("plan", {"granularity": "atomic", "atom_scope": "layer", "width_mode": "ragged"}),
     ("plan", {"gate": "renormalized", "runs": ("demo-demo-math-5455904a",), "multiple_of": 2}),
 ]

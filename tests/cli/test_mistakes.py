@@ -94,6 +94,12 @@ MISTAKES = {
     # Budgets and constraints
     "plan demo": ["`moeprune plan` needs --criterion: ", "reap or aimer"],
     "plan": ["`moeprune plan` needs MODEL: ", "`demo`"],
+    "plan demo --config-only": ["Give one budget: "],
+    "plan demo --config-only --sparsity 50% --criterion reap": ["--criterion chooses", "leave it"],
+    "plan demo --config-only --sparsity 50% --schedule global": ["--schedule global chooses"],
+    "plan demo --config-only --sparsity 50% --granularity atomic": ["--granularity chooses"],
+    "plan demo --config-only --sparsity 50% -o x.json": ["x.json", "leave -o out"],
+    "plan demo --config-only --sparsity 98%": ["its router picks", "at most"],
     "plan demo --criterion reap --corpus demo-code": ["Give one budget: ", "--sparsity, "],
     f"{PLAN} --remove 3": ["Give one budget: ", "not several"],
     PLAN.replace("50%", "150%"): ["'150%' is out of range", "50% or 0.5"],

@@ -198,3 +198,42 @@ def test_another_plan_is_replaced_only_when_asked(works, moeprune, here):
     (here / "notes.txt").write_text("mine")
     assert moeprune(*words, *half, "-o", "notes.txt").code == 1
     assert (here / "notes.txt").read_text() == "mine"
+
+
+def result_of(works, *words):
+    said = json.loads(works(*words, "--json"))
+    assert said["command"] == "plan"
+    return said["result"], said["notes"]
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [
+        "--sparsity 50%",
+        "--remove 5 --floor 3",
+        "--shrink 30% --multiple-of 2",
+        "--target-size 0.00004 --target-dtype bfloat16 --pin 0:1 --drop 2:5",
+        "--params-share 30% --uneven",
+        "--sparsity 34% --protect 3 --schedule late",
+        "--sparsity 34% --set 0=3 --lock 2",
+    ],
+)
+def test_a_configuration_alone_gives_the_counts_and_sizes_of_a_plan(works, tiny, here, budget):
+    (here / "config.json").write_bytes((tiny / "config.json").read_bytes())
+    words = budget.split()
+    alone, notes = result_of(works, "plan", here / "config.json", "--config-only", *words)
+    assert not list(here.glob("*plan*"))
+    assert "by config.json" in notes[0]
+    whole, _ = result_of(works, "plan", tiny, "--criterion", "random", *words)
+    assert whole.keys() - alone.keys() == {"file", "digest"}
+    assert alone == {key: whole[key] for key in alone}
+
+
+def test_inspect_of_a_configuration_shows_uniform_plans(works, tiny, here):
+    config = json.loads((tiny / "config.json").read_text())
+    (here / "config.json").write_text(json.dumps({**config, "num_experts_per_tok": 3}))
+    plans = json.loads(works("inspect", here, "--config-only", "--json"))["result"]["plans"]
+    assert [each["sparsity"] for each in plans] == ["25%", "50%"]  # 75% leaves 2 experts, top-3
+    for each in plans:
+        asked = ("plan", here, "--config-only", "--sparsity", each.pop("sparsity"))
+        assert result_of(works, *asked)[0] == each
