@@ -47,7 +47,7 @@ class Part(StrEnum):
 
 # The first match wins: norms inside attention count as attention, and a mixer is told by its
 # contents.
-_LAYER = r"(?:.+\.)?layers\.\d+\."
+_LAYER = r"(?:.+\.)?(?:layers|blocks)\.\d+\."
 _MIXERS = "self_attn|attention|linear_attn|mamba|conv"
 _BLOCKS = "mlp|block_sparse_moe|feed_forward|shared_mlp"
 _IN_MIXER = "experts|shared_experts|gate|fc[12]_latent_proj|up_proj|down_proj"

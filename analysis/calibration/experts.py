@@ -221,11 +221,8 @@ def collecting(model: PreTrainedModel, described: MoEModel, sums: GroupSums) -> 
     """
     if IMPLEMENTATION not in ALL_EXPERTS_FUNCTIONS:
         ALL_EXPERTS_FUNCTIONS.register(IMPLEMENTATION, _collecting_experts)
-    # By part: a composite model need not have the implementation of its text model.
-    parts = {"": model.config} | {
-        key: getattr(model.config, key) for key in model.config.sub_configs
-    }
-    previous = {key: part._experts_implementation for key, part in parts.items()}
+    # Of each part: the text part of some models has another than the whole.
+    previous = model.get_experts_implementation()
     modules = _experts_modules(model, described)
     with ExitStack() as restore:
         _listen_to_routers(model, described, sums, restore)

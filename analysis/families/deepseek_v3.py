@@ -21,4 +21,19 @@ DEEPSEEK_V3 = MoEFamily(
 GLM4_MOE = replace(
     DEEPSEEK_V3, model_type="glm4_moe", label="GLM-4.5", defaults={"first_k_dense_replace": 1}
 )
+# The text model of Kimi-K2.5 and K2.6, whose other part sees images. Published names say `layers`;
+# transformers 5.23 reads them, but saves `blocks`, as it renames those of the vision part back.
+KIMI_K25 = replace(
+    DEEPSEEK_V3,
+    model_type="kimi_k25",
+    label="Kimi-K2.5",
+    trunks=(
+        *("language_model.model.layers", "language_model.model.blocks"),
+        "model.language_model.layers",
+    ),
+    module_trunks=("model.language_model.layers",),
+    config_path=("text_config",),
+    auto_class="AutoModelForImageTextToText",
+    appended_heads_key="",  # published without heads
+)
 DOTS1 = replace(DEEPSEEK_V3, model_type="dots1", label="dots.llm1", defaults={})

@@ -116,7 +116,7 @@ _MISTRAL4 = {
     | {"original_max_position_embeddings": 8, "llama_4_scaling_beta": 0.1},
 }
 # Their auto class builds the whole model, or is the only one that knows the text model.
-IMAGE_TEXT = ("aria", "minimax_m3_vl", "mistral3", "mistral4")
+IMAGE_TEXT = ("aria", "kimi_k25", "minimax_m3_vl", "mistral3", "mistral4")
 
 
 def _case(
@@ -183,6 +183,18 @@ CASES = (
     _case("deepseek_v3", (1, 2), 7, {**_DEEPSEEK, **_MLA, "n_group": 1, "topk_group": 1}),
     _case("deepseek_v3-groups", (1, 2), 12, _GROUPS, top_k=3, groups=3),
     _case("glm4_moe", (1, 2), 7, {**_DEEPSEEK, "head_dim": 8, "routed_scaling_factor": 1.5}),
+    _case(
+        *("kimi_k25", (1, 2), 7),
+        {
+            "text_config": {**_COMMON, **_DEEPSEEK, **_MLA, "num_experts_per_tok": 2}
+            | {"n_group": 1, "topk_group": 1, "model_type": "kimi_k2"},
+            "vision_config": {**_VISION, "num_attention_heads": 1, "patch_size": 2}
+            | {"pos_emb_height": 4, "pos_emb_width": 4, "pos_emb_time": 2},
+            "projection_hidden_size": 8,
+            "tie_word_embeddings": False,
+        },
+        composite=True,
+    ),
     _case("dots1", (1, 2), 7, {**_DEEPSEEK, "head_dim": 8, "norm_topk_prob": True}),
     _case(
         *("hy_v3", (1, 3), 7),

@@ -51,7 +51,7 @@ TREES = {
     **dict.fromkeys(("olmoe", "flex_olmo", "qwen2_moe", "qwen3_moe", "qwen3_next"), _GATE),
     **dict.fromkeys(("qwen3_5_moe", "qwen3_5_moe_text", "mixtral", "minimax"), _GATE),
     **dict.fromkeys(("deepseek", "deepseek_v2"), _GATE),
-    **dict.fromkeys(("deepseek_v3", "glm4_moe", "dots1", "laguna"), _CORRECTED),
+    **dict.fromkeys(("deepseek_v3", "glm4_moe", "dots1", "laguna", "kimi_k25"), _CORRECTED),
     **dict.fromkeys(("kimi_linear", "bailing_hybrid"), _CORRECTED),
     **dict.fromkeys(("minimax_m3_vl", "minimax_m3_vl_text"), _CORRECTED),
     **dict.fromkeys(("mistral3", "mistral4"), _GATE),

@@ -50,6 +50,23 @@ def to_fp8(tensors):
     return out
 
 
+def to_packed(tensors):
+    """Kimi-K2.5 as on the hub: eight numbers of four bits in an integer, a scale for 32 of them."""
+    seeded = torch.Generator().manual_seed(1)
+    out = {}
+    for saved, tensor in tensors.items():
+        name = saved.replace("language_model.model.blocks.", "language_model.model.layers.")
+        if ".experts." in name and name.endswith(".weight"):
+            rows, columns = tensor.shape
+            drawn = torch.randint(-(2**31), 2**31, (rows, columns // 8), generator=seeded)
+            out[f"{name}_packed"] = drawn.to(torch.int32)
+            out[f"{name}_scale"] = torch.rand(rows, 1, generator=seeded).to(torch.bfloat16)
+            out[f"{name}_shape"] = torch.tensor([rows, columns], dtype=torch.int32)
+        else:
+            out[name] = tensor
+    return out
+
+
 @pytest.fixture
 def quantised(built, tmp_path):
     def make(case_name, convert, method):
@@ -58,7 +75,7 @@ def quantised(built, tmp_path):
         path.mkdir()
         shutil.copy(source / "config.json", path)
         config = json.loads((path / "config.json").read_text())
-        config["quantization_config"] = {"quant_method": method}
+        config.get("text_config", config)["quantization_config"] = {"quant_method": method}
         (path / "config.json").write_text(json.dumps(config))
         save_file(convert(tensors_of(source)), path / "model.safetensors", {"format": "pt"})
         return case, path
@@ -77,9 +94,12 @@ def export(case, path, out):
     ids = (1, 2, case.experts - 1)
     plan = PruningPlan(model_ref(described), dict.fromkeys(case.sparse, ids))
     drain(export_checkpoint(described, plan, out))
-    config = json.loads((out / "config.json").read_text())
-    before = json.loads((path / "config.json").read_text())
-    assert config["quantization_config"] == before["quantization_config"]
+    after, before = (
+        json.loads((folder / "config.json").read_text()).get("text_config")
+        or json.loads((folder / "config.json").read_text())
+        for folder in (out, path)
+    )
+    assert after["quantization_config"] == before["quantization_config"]
     return ids, tensors_of(path), tensors_of(out)
 
 
@@ -97,14 +117,29 @@ def test_blocks_and_scales_are_cut_with_their_experts(quantised, tmp_path):
     assert cut == len(case.sparse) * (2 * 3 + 2)
 
 
-def test_scales_go_with_the_matrices_of_their_expert(quantised, tmp_path):
-    case, path = quantised("deepseek_v3", to_fp8, "fp8")
+FP8 = ("deepseek_v3", to_fp8, "fp8")
+PACKED = ("kimi_k25", to_packed, "compressed-tensors")
+
+
+@pytest.mark.parametrize(
+    ("how", "trunk", "roles"),
+    [
+        (FP8, "model.layers", ("weight", "weight_scale_inv")),
+        (
+            *(PACKED, "language_model.model.layers"),
+            ("weight_packed", "weight_scale", "weight_shape"),
+        ),
+    ],
+    ids=["fp8", "packed"],
+)
+def test_scales_go_with_the_matrices_of_their_expert(quantised, tmp_path, how, trunk, roles):
+    case, path = quantised(*how)
     ids, before, after = export(case, path, tmp_path / "out")
     for layer in case.sparse:
-        block = f"model.layers.{layer}.mlp"
+        block = f"{trunk}.{layer}.mlp"
         for new, old in enumerate(ids):
             for part in ("gate", "up", "down"):
-                for role in ("weight", "weight_scale_inv"):
+                for role in roles:
                     tensor = after.pop(f"{block}.experts.{new}.{part}_proj.{role}")
                     wanted = before[f"{block}.experts.{old}.{part}_proj.{role}"]
                     assert same_bytes(tensor, wanted)
@@ -116,7 +151,9 @@ def test_scales_go_with_the_matrices_of_their_expert(quantised, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("case_name", "convert"), [("gpt_oss", to_mxfp4), ("deepseek_v3", to_fp8)], ids=["mxfp4", "fp8"]
+    ("case_name", "convert"),
+    [("gpt_oss", to_mxfp4), FP8[:2], PACKED[:2]],
+    ids=["mxfp4", "fp8", "packed"],
 )
 def test_norms_of_quantised_experts_are_refused(quantised, tmp_path, case_name, convert):
     _, path = quantised(case_name, convert, "any")

@@ -5,14 +5,15 @@ import json
 import pytest
 import torch
 from exports import edit_json, export
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from analysis.errors import UnsupportedModelError, UserError
 from analysis.families import FAMILIES, SlotKind, family_of
 from analysis.heads import beside_text
 from analysis.model import load_model_index
+from families.built import stock_load
 from families.configs import BY_NAME, CASES, tiny_model
-from families.physical import logits_of
+from families.physical import logits_of, physically_pruned
 from pruning.masking import masked
 from pruning.plan import PruningPlan, model_ref
 
@@ -106,3 +107,32 @@ def test_dense_layers_as_published_configurations_list_them():
     text = {"num_hidden_layers": 3, "num_local_experts": 8, "num_experts_per_tok": 4}
     config = {"model_type": "minimax_m3_vl", "text_config": {**text, "moe_layer_freq": [0, 1, 1]}}
     assert [layer.index for layer in family_of(config).layers(config)] == [1, 2]
+
+
+def test_kimi_as_it_is_published(built, tmp_path):
+    # transformers saves three kinds of names otherwise than those that it reads from the hub.
+    source = built(BY_NAME["kimi_k25"])
+    path = tmp_path / "source"
+    path.mkdir()
+    published = (
+        ("language_model.model.blocks.", "language_model.model.layers."),
+        ("vision_tower.encoder.patch_embed.", "vision_tower.patch_embed."),
+        ("model.mm_projector.", "mm_projector."),
+    )
+    tensors = {}
+    for file in source.paths["experts"].glob("*.safetensors"):
+        for name, tensor in load_file(file).items():
+            for saved, hub in published:
+                name = hub + name.removeprefix(saved) if name.startswith(saved) else name
+            tensors[name] = tensor
+    save_file(tensors, path / "model.safetensors", {"format": "pt"})
+    config = (source.paths["experts"] / "config.json").read_text()
+    (path / "config.json").write_text(config.replace('"deepseek_v3"', '"kimi_k2"'))
+    described = load_model_index(str(path))
+    plan = PruningPlan(model_ref(described), dict.fromkeys(source.case.sparse, (0, 3, 4, 6)))
+    export(described, plan, tmp_path / "out")
+    exported, info = stock_load(source.case, tmp_path / "out")
+    assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    wanted = logits_of(physically_pruned(source.model, source.case, plan.kept))
+    assert torch.equal(logits_of(exported), wanted)
+    assert '"kimi_k2"' in (tmp_path / "out" / "config.json").read_text()

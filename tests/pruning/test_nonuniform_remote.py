@@ -24,7 +24,7 @@ MANY = (
     (
         *("qwen3_moe", "mixtral", "minimax", "phimoe", "granitemoe", "deepseek_v3-groups"),
         *("ernie4_5_moe", "hunyuan_v1_moe", "nemotron_h", "qwen3_5_moe", "aria"),
-        "gemma4",
+        *("gemma4", "kimi_k25"),
     ),
     (
         *(("qwen3_moe", "per-layer"), ("mixtral", "ragged"), ("deepseek_v3", "ragged")),
@@ -68,8 +68,10 @@ def test_plain_transformers_reads_runs_and_saves_it(
         assert not found["info"], name
         assert found["exact"] and found["exact_again"], name
         assert found["new"] == 4 + 3, name
-        assert found["implementations"] == ["grouped_mm", "eager"], name
-        assert found["differences"].keys() == {"grouped_mm", "batched_mm", "eager"}, name
+        # In the file of Kimi-K2.5 there are no experts, so transformers sets less of the whole.
+        first, taken = ("eager", set()) if name == "kimi_k25" else ("grouped_mm", {"grouped_mm"})
+        assert found["implementations"] == [first, "eager"], name
+        assert found["differences"].keys() == taken | {"batched_mm", "eager"}, name
         assert max(found["differences"].values()) <= CLOSE, name
         # A checkpoint of a text model and more is read by either class, if transformers has both.
         if name in counts:
