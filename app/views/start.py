@@ -6,6 +6,7 @@ from app.charts.context import Context
 from app.frame.job_panel import job_panel
 from app.jobs.model import ACTIVE
 from app.parts.context import draw_page
+from app.parts.outline import outline_form
 from app.parts.start import calibrate_form, checks, finding_part, runs_table, weights_button
 from app.session.job_queue import job_store
 
@@ -26,6 +27,8 @@ def start(context: Context) -> Context:
             calibrate_form(context)
         with right, st.container(border=True):
             weights_button(context)
+        with st.container(border=True):
+            outline_form()
         job_panel()
     return context
 

@@ -1,10 +1,12 @@
 """Start: a finding from the shipped measurements, and the plan that a bare address opens on."""
 
 import json
+import shutil
 from pathlib import Path
 from statistics import fmean, stdev
 
-from page_texts import texts
+from page_texts import command_lines, press, texts
+from published_models import QWEN3
 
 from app.session.job_queue import job_store
 
@@ -100,3 +102,38 @@ def test_the_jobs_stay_in_sight_when_the_last_one_has_ended(open_page, queued_jo
     (data,) = (part for part in test.run().expander if part.label == "Data and jobs")
     assert data.proto.expanded
     assert any(button.label == "Retry" for button in test.button)
+
+
+TINY = {**QWEN3, "num_hidden_layers": 2, "num_experts": 16, "vocab_size": 1024}
+
+
+def test_a_configuration_shows_sizes_of_plans_before_the_download(open_page, models_root):
+    (models_root / "hollow").mkdir()
+    (models_root / "hollow" / "config.json").write_text(json.dumps(TINY))
+    try:
+        test = open_page("start")
+        test.text_input(key="start.outline.name").set_value("hollow")
+        press(test, "Show sizes")
+    finally:
+        shutil.rmtree(models_root / "hollow")
+    (table,) = (each.value for each in test.table if "experts per layer" in each.value)
+    assert table["experts per layer"].to_dict() == {"25%": "12", "50%": "8"}  # top-8
+    # Of two layers: attention and norms, a router, experts; embedding, head, and a last norm.
+    expert, row, rest = 3 * 2048 * 768, 2048, 2048 * (2 * 32 + 2 * 4) * 128 + 2 * 2048 + 2 * 128
+    sizes = [2 * (2 * (kept * (expert + row) + rest) + 2 * 1024 * 2048 + 2048) for kept in (12, 8)]
+    assert list(table["on disk"]) == [f"{size / 2**20:.1f} MiB" for size in sizes]
+    assert any(text.startswith("Not possible: 75%;") for text in texts(test.caption))
+    assert f"moeprune inspect {models_root / 'hollow'} --config-only" in command_lines(test)
+    # Refused before any process begins.
+    for name, reason in (("../etc", "neither a hub id"), ("/etc", "neither"), ("-x/y", "neither")):
+        test.text_input(key="start.outline.name").set_value(name)
+        press(test, "Show sizes")
+        assert reason in test.error[-1].value
+
+
+def test_an_uploaded_configuration_that_would_fill_the_memory_is_refused(open_page):
+    test = open_page("start")
+    huge = json.dumps({**TINY, "num_hidden_layers": 9999}).encode()
+    test.file_uploader(key="start.outline.file").upload("config.json", huge, "application/json")
+    press(test, "Show sizes")
+    assert "at most 256 x 1024" in test.error[-1].value
