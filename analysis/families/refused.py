@@ -11,8 +11,8 @@ _NO_INTERFACE = (
 REFUSED = {
     **dict.fromkeys(
         ("llama4", "llama4_text"),
-        "its router's weight multiplies the input of an expert instead of its output, so the "
-        "expert's output before the gate weight, which the criteria rank by, does not exist",
+        "its router's weight multiplies the input of an expert, which is not linear in it, so "
+        "there is no output before the gate weight, which the criteria rank by",
     ),
     "jetmoe": "its attention has experts too, and " + _NO_INTERFACE,
     "longcat_flash": "some of its experts are the identity and have no weights, and "
@@ -24,5 +24,27 @@ REFUSED = {
         "it is an encoder and decoder with a capacity per expert that drops tokens, and "
         + _NO_INTERFACE,
     ),
+    **dict.fromkeys(
+        ("inkling_mm_model", "inkling_text"),
+        "its router's matrix has rows for shared experts too, whose weights it divides by the same "
+        "sum and returns beside those of the others, which no table of a family can say",
+    ),
+    **dict.fromkeys(
+        ("inkling2", "inkling2_text"),
+        "rows of gate and up alternate in its checkpoints and not in the loaded model, which no "
+        "table of a family can say",
+    ),
+    **dict.fromkeys(
+        ("mistral_large4", "mistral_large4_text"),
+        "its layers hand keys, values and chosen tokens to the next, and its checkpoints hold "
+        "experts in no block under names at the root, which were not tried",
+    ),
+    **dict.fromkeys(
+        ("muse_spark", "muse_spark_text"),
+        "the output of each expert is normalised before the gate weight, so all outputs are "
+        "equally long, and neither norms nor neurons mean what the criteria take them for",
+    ),
+    "zaya": "its router can skip all experts, a choice that it reports as expert 0 with weight 0, "
+    "and hands a state to the next layer's router",
     "doge": "its experts are rows of an embedding, found by a product of keys, not networks",
 }
