@@ -295,8 +295,12 @@ class Recipe(Request):
                 f"nothing reads it; say schedule: {MEASURED}, or start: {MEASURED} under search"
             )
         budget = info.data.get("budget")
-        if value.refine and (budget is None or budget.sparsity is None):
-            raise ValueError("refine needs a budget that is a sparsity")
+        is_atomic = info.data.get("granularity") == ATOMIC_GRANULARITY
+        if value.refine and budget and is_atomic and (budget.shrink or budget.target_gib):
+            raise ValueError(
+                "refine of neurons needs a budget other than bytes, which depend on padding; give "
+                "sparsity, params_share or remove"
+            )
         return value
 
     @property

@@ -30,10 +30,11 @@ from pruning.requests.evaluation import (
     VarianceRequest,
 )
 from pruning.requests.model import ModelRequest
+from pruning.requests.ranking import LIMITS
 from pruning.sensitivity.curves import Sensitivity, from_cost
 from pruning.tasks.evaluation import evaluate_run, sweep_run
 from pruning.tasks.probe import ask_run, bins_run, variance_run
-from pruning.tasks.sensitivity import Measured, sensitivity_run
+from pruning.tasks.sensitivity import Measured, Measurement, sensitivity_run
 
 _PLAN_HELP = "plan.json to evaluate; repeatable. Default: the unpruned model."
 
@@ -162,17 +163,19 @@ _SHARES = (0.25, 0.5, 0.75)
 def sensitivity(request: SensitivityRequest) -> None:
     """Measure how much quality falls when experts are removed from one layer."""
     found = follow(sensitivity_run(request))
-    for each in found:
+    for each in found.corpora:
         _say_curves(each, request)
-        _say_rounds(each, request)
-    asked = option_words(request, only=("granularity", "criterion", "gate", "stats_dir"))
-    sparsity = request.sparsities[0] if request.sparsities else "50%"
+    _say_rounds(found, request)
+    names = ("granularity", "criterion", "gate", "cost", "across", "target_dtype", *LIMITS)
+    asked = option_words(request, only=(*names, "stats_dir"))
     measured = request.corpora if len(request.corpora) > 1 else ()
     words = [*asked, *repeated("--corpus", request.calibrated_on), "--schedule", "measured"]
-    words += [*repeated("--measured-on", measured), "--sparsity", sparsity]
+    words += [*repeated("--measured-on", measured)]
+    words += (request.budget_words or ["--sparsity 50%"])[0].split(" ", 1)
+    count = len(found.corpora)
     finish(
-        f"{len(found)} {'corpus' if len(found) == 1 else 'corpora'} measured",
-        {"records": [each.record.record_id for each in found]},
+        f"{count} {'corpus' if count == 1 else 'corpora'} measured",
+        {"records": [each.record.record_id for each in found.corpora]},
         command_line("plan", request.model, *words),
     )
 
@@ -194,24 +197,26 @@ def _say_curves(found: Measured, request: SensitivityRequest) -> None:
         f"{counted(found.curves.samples, 'sample')}, "
         f"{found.layers / found.batches:.0f} layer evaluations in this run"
     )
-
-
-def _say_rounds(found: Measured, request: SensitivityRequest) -> None:
-    """Print what is predicted of plans, and what was measured of those that were asked for."""
-    label = MEASURES[request.cost].label
-    for share in () if request.sparsities else _SHARES:
+    for share in () if request.budgets else _SHARES:
         total = sum(room.nearest(int(share * room.size)) for room in found.rooms)
         spent = Sensitivity((found.curves,), request.cost).solution(found.rooms, total)
         value = from_cost(request.cost, spent.cost)
         out.print(f"{share:.0%}: predicted {label} {value:.4f}")
-    for sparsity, rounds in found.rounds.items():
+
+
+def _say_rounds(found: Measurement, request: SensitivityRequest) -> None:
+    """Print what was predicted and measured of the plans that were asked for."""
+    label, count = MEASURES[request.cost].label, len(found.corpora)
+    where = f", {request.across} of {count} corpora" if count > 1 else ""
+    for budget, rounds in found.rounds.items():
         for number, each in enumerate(rounds):
             which = "first plan" if number == 0 else f"refined {counted(number, 'time')}"
             predicted, measured = (
                 from_cost(request.cost, cost) for cost in (each.predicted, each.cost)
             )
             out.print(
-                f"{sparsity}, {which}: predicted {label} {predicted:.4f}, measured {measured:.4f}"
+                f"{budget}, {which}: predicted {label} {predicted:.4f}, measured {measured:.4f}"
+                f"{where}"
             )
 
 

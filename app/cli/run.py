@@ -62,7 +62,7 @@ def run(machine: Machine, *, path: RecipeFile) -> None:
     if recipe.search is None:
         store = stats_store(machine.stats_dir)
         if measured := sensitivity_request(recipe, machine):
-            for each in follow(sensitivity_run(measured, parts)):
+            for each in follow(sensitivity_run(measured, parts)).corpora:
                 out.print(f"sensitivity {each.record.corpus['name']}: {each.record.record_id}")
         made, _ = follow(plan_from_stats(plan_request(recipe, machine), model, store, parts))
         plan, notes = made.plan, made.notes

@@ -13,10 +13,11 @@ from pruning.evaluate.drawing import DEFAULT_SAMPLES, SampleSettings
 from pruning.evaluate.result import DECODED, parse_measures
 from pruning.plan import ATOMIC_GRANULARITY
 from pruning.requests import options
-from pruning.requests.base import Option
+from pruning.requests.base import Option, flags_of
 from pruning.requests.calibration import check_spread, seq_len_of
 from pruning.requests.model import ModelRequest
 from pruning.requests.options import DEFAULT_MEASURED, DEFAULT_SEQ_LEN
+from pruning.requests.ranking import LIMITS, ConstrainedRequest
 from pruning.schedules import MEASURED
 from pruning.sensitivity.points import DEFAULT_LEVELS
 
@@ -273,7 +274,7 @@ class VarianceRequest(HeldOutRequest):
 SENSITIVITY_SAMPLES = 32
 
 
-class SensitivityRequest(StreamableRequest):
+class SensitivityRequest(ConstrainedRequest, StreamableRequest):
     """Curves of a criterion's order on corpora, and the plans that follow from them."""
 
     asked_by = "sensitivity"
@@ -286,30 +287,61 @@ class SensitivityRequest(StreamableRequest):
         _ASCENDING,
         Option("Also measure the plan of this sparsity: 0.5 or 50%; repeatable."),
     ] = ()
+    shrink: Annotated[
+        tuple[options.Shrink, ...],
+        _ASCENDING,
+        Option("The same for a share of the checkpoint's bytes; repeatable."),
+    ] = ()
+    target_gib: options.TargetGib | None = None
+    target_dtype: options.TargetDtype = "own"
+    params_share: options.ParamsShare | None = None
+    remove: options.Remove | None = None
     samples: options.Samples = SENSITIVITY_SAMPLES
     levels: options.Levels = DEFAULT_LEVELS
     refine: options.Refine = 0
     cost: Annotated[
-        options.Cost, Option("What plans of --sparsity minimise: esap, kl, or nll (added loss).")
+        options.Cost, Option("What plans of a budget minimise: esap, kl, or nll (added loss).")
     ] = "esap"
-    multiple_of: options.MultipleOf = 1
-    floor: options.Floor = 0
-    protect: tuple[options.Protect, ...] = ()
-    pin: tuple[options.Pin, ...] = ()
-    drop: tuple[options.Drop, ...] = ()
-    layer_set: tuple[options.LayerSet, ...] = ()
+    across: Annotated[
+        options.Across, Option("Of several corpora, plans spare their mean or the worst of them.")
+    ] = "mean"
 
     @model_validator(mode="after")
     def _fits_together(self) -> "SensitivityRequest":
         check_ranks(get_criterion(self.criterion), self.granularity)
-        if self.refine and not self.sparsities:
-            raise ValueError("--refine improves plans; name their --sparsity")
-        if self.granularity == ATOMIC_GRANULARITY and self.layer_set:
-            raise ValueError("layers cannot be set by hand in a plan of neurons; leave --set out")
+        if self.refine and not self.budgets:
+            raise ValueError("--refine improves plans; name their --sparsity, or another budget")
+        if self.granularity == ATOMIC_GRANULARITY:
+            if self.layer_set:
+                raise ValueError(
+                    "layers cannot be set by hand in a plan of neurons; leave --set out"
+                )
+            if self.shrink or self.target_gib:
+                raise ValueError(
+                    "bytes of neurons depend on padding, which changes with every plan; give "
+                    "--sparsity, --params-share or --remove"
+                )
         return self
+
+    @property
+    def budgets(self) -> list[dict[str, Any]]:
+        """The budget of each plan, as a field of a `PlanRequest`."""
+        several = {"sparsity": self.sparsities, "shrink": self.shrink}
+        single = {name: getattr(self, name) for name in ("target_gib", "params_share", "remove")}
+        found = [{name: each} for name, values in several.items() for each in values]
+        return [*found, *({name: each} for name, each in single.items() if each is not None)]
+
+    @property
+    def budget_words(self) -> list[str]:
+        """The same as options of a command line."""
+        fields = type(self).model_fields
+        named = [(name, value) for each in self.budgets for name, value in each.items()]
+        own = {"sparsity": "sparsities"}
+        flags = [flags_of(name, fields[own.get(name, name)])[0] for name, _ in named]
+        return [f"{flag} {value}" for flag, (_, value) in zip(flags, named, strict=True)]
 
     @property
     def planned(self) -> dict[str, Any]:
         """Fields of its plans besides criterion, corpora and budget."""
-        names = ("cost", "multiple_of", "floor", "protect", "pin", "drop", "layer_set")
+        names = ("target_dtype", "cost", "across", *LIMITS)
         return {"schedule": MEASURED, **{name: getattr(self, name) for name in names}}

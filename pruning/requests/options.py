@@ -264,7 +264,7 @@ Levels = Annotated[
 Refine = Annotated[
     Whole,
     Field(ge=0, le=50),
-    Option("With --sparsity, measure the curves again around each plan, at most so many times."),
+    Option("With a budget, measure the curves again around its plan, at most so many times."),
 ]
 ScheduleFile = Annotated[
     Path, Option("CSV, JSON or YAML: layer -> experts kept or removed; a search result.")

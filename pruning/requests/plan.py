@@ -16,7 +16,7 @@ from pruning.constraints import Constraints, parse_counts, parse_experts, parse_
 from pruning.plan import ATOMIC_GRANULARITY
 from pruning.requests import options
 from pruning.requests.base import Option, flags_of, option_words
-from pruning.requests.ranking import RankRequest
+from pruning.requests.ranking import ConstrainedRequest, RankRequest
 from pruning.schedules import MEASURED, get_schedule
 
 BUDGETS = ("shrink", "sparsity", "remove", "target_gib", "params_share")
@@ -36,12 +36,12 @@ _TARGETS: Mapping[str, Literal["size", "shrink", "params"]] = {
 }
 
 
-class PlanRequest(RankRequest):
+class PlanRequest(ConstrainedRequest, RankRequest):
     """A criterion, the statistics that it reads, and how much to remove.
 
-    With granularity atomic, budgets count neurons, and multiple and floor apply to each expert.
-    With `kept_atoms`, a file that names the kept neurons, `criterion` only says how it was made.
-    With `config_only` nothing ranks, so the request is for counts and sizes.
+    With granularity atomic, budgets count neurons. With `kept_atoms`, a file that names the kept
+    neurons, `criterion` only says how it was made. With `config_only` nothing ranks, so the request
+    is for counts and sizes.
     """
 
     asked_by = "plan"
@@ -76,12 +76,6 @@ class PlanRequest(RankRequest):
     measured_on: tuple[options.MeasuredOn, ...] = ()
     cost: options.Cost = "esap"
     across: options.Across = "mean"
-    multiple_of: options.MultipleOf = 1
-    floor: options.Floor = 0
-    protect: tuple[options.Protect, ...] = ()
-    pin: tuple[options.Pin, ...] = ()
-    drop: tuple[options.Drop, ...] = ()
-    layer_set: tuple[options.LayerSet, ...] = ()
     lock: tuple[options.Lock, ...] = ()
 
     @model_validator(mode="before")

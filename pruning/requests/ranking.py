@@ -40,6 +40,23 @@ class RankRequest(ModelRequest):
     stats_dir: options.StatsDir | None = None
 
 
+class ConstrainedRequest(ModelRequest):
+    """What plans must respect besides their budget.
+
+    Of neurons, multiple and floor apply to each expert.
+    """
+
+    multiple_of: options.MultipleOf = 1
+    floor: options.Floor = 0
+    protect: tuple[options.Protect, ...] = ()
+    pin: tuple[options.Pin, ...] = ()
+    drop: tuple[options.Drop, ...] = ()
+    layer_set: tuple[options.LayerSet, ...] = ()
+
+
+LIMITS = tuple(ConstrainedRequest.__annotations__)
+
+
 class ScoreRequest(RankRequest):
     """Scores of experts or neurons."""
 

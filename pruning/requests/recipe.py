@@ -10,7 +10,7 @@ from analysis.criteria import get_criterion
 from analysis.stats.groups import groups_for, ordered
 from pruning.atoms.widths import WidthMode
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan
-from pruning.recipe import Recipe
+from pruning.recipe import BudgetSection, Recipe
 from pruning.recipe_file import recipe_from_yaml
 from pruning.requests import options
 from pruning.requests.base import Option, Request, command_line, option_words, validated
@@ -147,7 +147,7 @@ def sensitivity_request(recipe: Recipe, machine: Machine) -> SensitivityRequest 
     asked = recipe.sensitivity
     if asked is None:
         return None
-    sparsity = recipe.budget.sparsity if recipe.budget and not recipe.search else None
+    budget = _budget(recipe) if recipe.budget and not recipe.search else {}
     values = {
         **_shared(recipe.calibrate, SensitivityRequest),
         **_shared(recipe, SensitivityRequest),
@@ -155,14 +155,26 @@ def sensitivity_request(recipe: Recipe, machine: Machine) -> SensitivityRequest 
         **_shared(asked, SensitivityRequest),
         "corpora": (asked.corpus,),
         "calibrated_on": weighed_corpora(recipe),
-        "sparsities": (sparsity,) if sparsity else (),
-        "refine": asked.refine if sparsity else 0,
+        "refine": asked.refine if budget else 0,
         "cost": recipe.schedule.cost,
+        **budget,
         **_limits(recipe),
     }
     del values["count"], values["seed"]  # of the calibration
     given = {name: value for name, value in values.items() if value is not None}
     return validated(SensitivityRequest, given)
+
+
+def _budget(recipe: Recipe) -> dict[str, Any]:
+    """The budget of a recipe, whose plan is measured as well; none if neurons must fit bytes."""
+    own = recipe.budget or BudgetSection()
+    if is_atomic(recipe) and (own.shrink or own.target_gib):
+        return {}
+    return {
+        "sparsities": (own.sparsity,) if own.sparsity else (),
+        "shrink": (own.shrink,) if own.shrink else (),
+        **own.model_dump(include={"target_gib", "target_dtype", "params_share", "remove"}),
+    }
 
 
 def weighed_corpora(recipe: Recipe) -> tuple[str, ...]:

@@ -163,7 +163,7 @@ def with_samples(curves: Curves, points: Points) -> Curves:
 def moved_curves(
     points: Points, moves: Sequence[Point], measure: CostName, samples: Sequence[str]
 ) -> Curves:
-    """Curves around a plan: the cost of moving one layer, relative to the plan's.
+    """Curves around a plan: the first layer's have the plan's cost, the others what moves add.
 
     `moves` are measured points whose base is the plan.
     """
@@ -174,6 +174,8 @@ def moved_curves(
         if point.position != WHOLE:
             cost = cost_at(points, point.removed, measure, samples)
             found[point.position][point.gone] = cost - own
+    # Of several corpora, the worst depends on what the plan itself costs on each.
+    found[0] = {gone: own + more for gone, more in found[0].items()}
     return Curves(tuple(map(_curve, found)), {base: own}, samples=len(samples))
 
 
@@ -241,15 +243,16 @@ class Sensitivity:
         """Cost of each whole allocation that was measured on every corpus."""
         shared = set.intersection(*(set(each.measured) for each in self.curves))
         return {
-            removed: self._over([each.measured[removed] for each in self.curves])
+            removed: self.over([each.measured[removed] for each in self.curves])
             for removed in shared
         }
 
     def predicted(self, removed: Sequence[int]) -> float:
         """The cost of an allocation by the curves."""
-        return self._over([each.predicted(removed) for each in self.curves])
+        return self.over([each.predicted(removed) for each in self.curves])
 
-    def _over(self, costs: Sequence[float]) -> float:
+    def over(self, costs: Sequence[float]) -> float:
+        """The mean or the worst of what something costs on each corpus."""
         return max(costs) if self.across == "worst" else math.fsum(costs) / len(costs)
 
     def solution(self, rooms: Sequence[Room], total: int) -> Solution:

@@ -24,6 +24,7 @@ from pruning.append_log import AppendLog
 from pruning.constraints import Room
 from pruning.search.fitness import MaskedRuns, Measured, StreamedRuns
 from pruning.sensitivity.curves import (
+    Across,
     CostName,
     Curves,
     Sensitivity,
@@ -66,6 +67,10 @@ class Measuring:
         """The samples of each batch."""
         size = self.batch_size
         return [self.samples[at : at + size] for at in range(0, len(self.samples), size)]
+
+    def release(self) -> None:
+        """Free what was loaded; further points would load it again."""
+        self._runs = None
 
     def finish(self, made: Mapping[str, Any]) -> SensitivityRecord:
         """Gather the logs; the resulting record."""
@@ -153,6 +158,11 @@ class Aim:
     total: int  # B
     rounds: int  # at most
     measure: CostName = "esap"
+    across: Across = "mean"  # how costs of several corpora combine
+
+    def over(self, curves: Sequence[Curves]) -> Sensitivity:
+        """The curves of every corpus, for this aim."""
+        return Sensitivity(tuple(curves), self.measure, self.across)
 
 
 def measure_curves(
@@ -166,23 +176,28 @@ def measure_curves(
     return found
 
 
-def refine(work: Measuring, curves: Curves, aim: Aim) -> Generator[Progress, None, list[Round]]:
+def refine(
+    works: Sequence[Measuring], curves: Sequence[Curves], aim: Aim
+) -> Generator[Progress, None, list[Round]]:
     """The plan that the curves give for a budget, then the rounds that improved on it.
+
+    `works` and `curves` are those of each corpus; all of them measure the same plans.
 
     A round measures the plan's moves, solves, and measures the solutions as a whole; the best one
     is the next plan. If none is better, the next round moves half as far, and so on until the
     smallest moves do not help either.
     """
-    first = Sensitivity((curves,), aim.measure).solution(aim.rooms, aim.total)
-    found = [(yield from _measured(work, first.removed, first.cost, aim))]
+    first = aim.over(curves).solution(aim.rooms, aim.total)
+    found = [(yield from _measured(works, first.removed, first.cost, aim))]
     scale, near = Fraction(1), dict[Point, None]()  # moves, in order
     for _ in range(aim.rounds):
         best, before = found[-1], len(near)
         near |= dict.fromkeys(moved_points(aim.rooms, best.removed, scale))
         if len(near) == before:
             break
-        yield from work.measure(list(near))
-        better = yield from _better(work, best, list(near), aim)
+        for work in works:
+            yield from work.measure(list(near))
+        better = yield from _better(works, best, list(near), aim)
         if better is None:
             scale /= 2
         else:
@@ -192,28 +207,28 @@ def refine(work: Measuring, curves: Curves, aim: Aim) -> Generator[Progress, Non
 
 
 def _better(
-    work: Measuring, best: Round, near: Sequence[Point], aim: Aim
+    works: Sequence[Measuring], best: Round, near: Sequence[Point], aim: Aim
 ) -> Generator[Progress, None, Round | None]:
     """The best plan by these moves of the best so far, if it measures better.
 
     The cheapest plan in a wide window promises most, that in a narrow one is predicted more
     precisely, so all are measured.
     """
-    moved = moved_curves(work.points, near, aim.measure, work.samples)
+    moved = [moved_curves(work.points, near, aim.measure, work.samples) for work in works]
     found: dict[Removed, Round] = {}
     for window in _WINDOWS:
-        inside = Sensitivity((moved.within(best.removed, window),), aim.measure)
-        solution = inside.solution(aim.rooms, aim.total)
-        if solution.removed not in found:
-            predicted = best.cost + solution.cost
-            found[solution.removed] = yield from _measured(work, solution.removed, predicted, aim)
+        inside = aim.over([each.within(best.removed, window) for each in moved])
+        removed, cost = inside.solution(aim.rooms, aim.total)[1:]
+        if removed not in found:
+            found[removed] = yield from _measured(works, removed, cost, aim)
     chosen = min(found.values(), key=lambda each: each.cost)
     return chosen if chosen.cost < best.cost else None
 
 
 def _measured(
-    work: Measuring, removed: Removed, predicted: float, aim: Aim
+    works: Sequence[Measuring], removed: Removed, predicted: float, aim: Aim
 ) -> Generator[Progress, None, Round]:
-    yield from work.measure([whole(removed)])
-    cost = cost_at(work.points, removed, aim.measure, work.samples)
-    return Round(removed, predicted, cost, work.layers)
+    for work in works:
+        yield from work.measure([whole(removed)])
+    costs = [cost_at(work.points, removed, aim.measure, work.samples) for work in works]
+    return Round(removed, predicted, aim.over(()).over(costs), sum(n.layers for n in works))

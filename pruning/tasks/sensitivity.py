@@ -1,7 +1,7 @@
 """Sensitivity: curves of an order on corpora, and the plans that follow from them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from analysis.corpora import TokenSequences
@@ -17,7 +17,7 @@ from pruning.planning.ranking import Selection, select_measured
 from pruning.requests.evaluation import SensitivityRequest
 from pruning.requests.plan import PlanRequest
 from pruning.schedules import Evidence
-from pruning.sensitivity.curves import Curves
+from pruning.sensitivity.curves import Curves, Sensitivity
 from pruning.sensitivity.record import SensitivityRecord, SensitivityStore
 from pruning.tasks import Steps
 from pruning.tasks.evaluation import drawn_corpora, plan_request
@@ -40,20 +40,25 @@ class Measured:
     rooms: tuple[Room, ...]  # what layers can lose in this order
     layers: int  # layer evaluations of this run, each on one batch
     batches: int
-    # Sparsity -> the first plan and its improvements.
+
+
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """The measurements of an order."""
+
+    corpora: tuple[Measured, ...]
+    # Budget, as options -> the plan over all corpora and its improvements.
     rounds: Mapping[str, "list[Round]"]
 
 
 def sensitivity_task(request: SensitivityRequest) -> Steps[dict[str, Any]]:
     """Job form of `sensitivity_run`."""
     found = yield from sensitivity_run(request)
-    return {"sensitivity": [each.record.record_id for each in found]}
+    return {"sensitivity": [each.record.record_id for each in found.corpora]}
 
 
-def sensitivity_run(
-    request: SensitivityRequest, parts: Sequence[Part] = ()
-) -> Steps[list[Measured]]:
-    """Measure missing points of the curves on each corpus, then the plans asked for.
+def sensitivity_run(request: SensitivityRequest, parts: Sequence[Part] = ()) -> Steps[Measurement]:
+    """Measure missing points of the curves on each corpus, then the plans asked for on all.
 
     `parts` are calibration runs to rank by instead of those that the request names.
     """
@@ -63,19 +68,16 @@ def sensitivity_run(
     model = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
     asked = [
-        plan_request(request, request.criterion, {"sparsity": each, **request.planned})
-        for each in request.sparsities or ("0",)
+        plan_request(request, request.criterion, each | request.planned)
+        for each in request.budgets or [{"sparsity": "0"}]
     ]
     selection = yield from select_measured(asked[0], model, store, parts)
     drawn = yield from drawn_corpora(request, model, store)
     settings = run_settings(request, max(each.sequences.longest for each in drawn))
-    found = []
     with offload_space(settings.placement) as offload:
         sitting = _Sitting(request, model, order_of(selection, asked[0]), settings, offload)
-        for each in drawn:
-            work = sitting.work(each, SensitivityStore(store.directories))
-            found.append((yield from _measured(work, sitting, selection, asked)))
-    return found
+        works = [sitting.work(each, SensitivityStore(store.directories)) for each in drawn]
+        return (yield from _measured(works, sitting, selection, asked))
 
 
 class _Sitting:
@@ -136,27 +138,40 @@ class _Sitting:
 
 
 def _measured(
-    work: "Measuring", sitting: _Sitting, selection: Selection, asked: list[PlanRequest]
-) -> Steps[Measured]:
+    works: "Sequence[Measuring]", sitting: _Sitting, selection: Selection, asked: list[PlanRequest]
+) -> Steps[Measurement]:
     from pruning.sensitivity.measure import Aim, measure_curves, refine
 
-    request, rounds = sitting.request, dict[str, "list[Round]"]()
+    request, rooms, curves = sitting.request, sitting.order.rooms, list[Curves]()
+    rounds = dict[str, "list[Round]"]()
     try:
-        curves = yield from measure_curves(work, sitting.order.rooms, request.levels, request.cost)
-        for sparsity, planned in zip(request.sparsities, asked, strict=False):
-            rooms, total = _budget(selection, planned)
-            aim = Aim(rooms, total, request.refine, request.cost)
-            rounds[sparsity] = yield from refine(work, curves, aim)
+        for work in works:
+            curves.append((yield from measure_curves(work, rooms, request.levels, request.cost)))
+            if not request.budgets:
+                work.release()
+        spread = Sensitivity(tuple(curves), request.cost, request.across)
+        for words, planned in zip(request.budget_words, asked, strict=False):
+            aim = Aim(
+                *_budget(selection, planned, spread), request.refine, request.cost, request.across
+            )
+            rounds[words] = yield from refine(works, curves, aim)
     finally:
-        record = work.finish(sitting.made())
-    return Measured(record, curves, sitting.order.rooms, work.layers, len(work.batches), rounds)
+        records = [work.finish(sitting.made()) for work in works]
+    measured = (
+        Measured(record, curve, rooms, work.layers, len(work.batches))
+        for record, curve, work in zip(records, curves, works, strict=True)
+    )
+    return Measurement(tuple(measured), rounds)
 
 
-def _budget(selection: Selection, planned: PlanRequest) -> tuple[tuple[Room, ...], int]:
-    """What a plan can remove from each layer, and its budget."""
+def _budget(
+    selection: Selection, planned: PlanRequest, spread: Sensitivity
+) -> tuple[tuple[Room, ...], int]:
+    """What a plan can remove from each layer, and its budget, which the spread may decide."""
     if planned.is_atomic:
         arena = arena_of(selection, planned)
-        rooms = tuple(pool.room for pool in arena.contest.pools)
-        return rooms, arena.budget(planned, selection.model).total
-    spending = spending_of(planned, selection.model, Evidence())
+        contest = replace(arena.contest, spread=spread.shares)
+        rooms = tuple(pool.room for pool in contest.pools)
+        return rooms, replace(arena, contest=contest).budget(planned, selection.model).total
+    spending = spending_of(planned, selection.model, Evidence(sensitivity=spread))
     return rooms_of(spending.layers, spending.constraints), spending.budget.total

@@ -302,6 +302,10 @@ MISTAKES = {
     "ask demo --prompt Hello --offload-folder x": ["--offload-folder needs --device-map auto"],
     "sensitivity {tiny} --criterion random --corpus x.txt --refine 2": ["name their --sparsity"],
     "sensitivity {tiny} --criterion random --corpus x.txt --levels 1": ["--levels"],
+    "sensitivity {tiny} --criterion heapr --granularity atomic --corpus x.txt --shrink 40%": [
+        "bytes of neurons depend on padding",
+        "give --sparsity, --params-share or --remove",
+    ],
     "benchmark demo --limit 0": ["--limit: give more than 0"],
     "benchmark demo --limit 1.5": ["--limit: give a whole number of questions"],
     "benchmark demo --num-fewshot -1": ["--num-fewshot: give 0 or more"],

@@ -13,6 +13,7 @@ from pruning.requests.evaluation import EvaluateRequest
 from pruning.search.store import load_search
 from pruning.sensitivity.curves import curves_of
 from pruning.sensitivity.record import SensitivityStore
+from pruning.sizes import weight_bytes
 from pruning.tasks.evaluation import evaluate_run
 
 NEURONS = ("--granularity", "atomic", "--criterion", "neuron-norms")
@@ -130,6 +131,33 @@ def test_several_corpora_are_spared_in_the_mean_or_the_worst(measure, plan, corp
         assert made.digest == plan(*asked).digest  # all that were measured, by default
         assert made.provenance.schedule_parameters["across"] == across
         assert made.provenance.schedule_parameters["corpora"] == [each.name for each in corpora]
+
+
+@pytest.mark.parametrize(("across", "over"), [("mean", np.mean), ("worst", max)])
+def test_bytes_and_several_corpora_are_refined_as_one_plan(
+    measure, plan, tiny, stats, across, over
+):
+    asked = ("--criterion", "random", "--shrink", "20%", "--multiple-of", "2")
+    both = ("--cost", "nll", "--across", across)
+    said = measure(*asked, *both, "--refine", "2", on=(0, 1))
+    assert "--shrink 20%, first plan: predicted" in said and f", {across} of 2 corpora" in said
+    (line,) = (each for each in said.splitlines() if each.startswith("next: "))
+    assert "--multiple-of 2" in line and "--cost nll" in line and line.endswith("--shrink 20%")
+    made = plan(*asked, *both)
+    removed = tuple(6 - kept for kept in counts(made).values())
+    # 0.8 of the bytes, in steps of two experts, and the best that was measured on both corpora.
+    model, store = load_model_index(str(tiny)), SensitivityStore([stats])
+    assert weight_bytes(model, made) <= 0.8 * model.checkpoint.nbytes
+    named = made.provenance.schedule_parameters["sensitivity"]
+    points = [store.points(each) for each in store.records() if each.record_id in named]
+    costs = [curves_of(each, 3, "nll").measured for each in points]
+    assert len(costs) == 2
+    known = {
+        each: over([of[each] for of in costs])
+        for each in costs[0].keys() & costs[1].keys()
+        if sum(each) == sum(removed) and not any(number % 2 for number in each)
+    }
+    assert known[removed] == min(known.values())
 
 
 def test_a_sweep_takes_the_schedule(works, measure, tiny, corpora, stats, here):

@@ -92,6 +92,16 @@ def test_every_problem_is_reported_at_once_with_its_place():
         ({"schedule": "file"}, "schedule", "belong together"),
         ({"schedule": {"name": "late", "cost": "kl"}}, "schedule", "are for the schedule measured"),
         ({"sensitivity": {"corpus": "demo-math"}}, "sensitivity", "nothing reads it"),
+        (
+            {
+                **NEURONS,
+                "schedule": "measured",
+                "budget": {"shrink": "20%"},
+                "sensitivity": {"corpus": "demo-math", "refine": 1},
+            },
+            "sensitivity",
+            "depend on padding",
+        ),
         ({"schedule": {"name": "late", "file": "x"}}, "schedule", "belong together"),
         ({"criterion": "aimer"}, "schedule", "nothing here reads text, nor does aimer"),
         (

@@ -114,37 +114,69 @@ def curves_cost(curves, removed):
     return sum(curve.at(gone) for curve, gone in zip(curves, removed, strict=True))
 
 
-class Computed:
-    """Stands where a model would: ESAP with a term that two layers have together."""
+def costly(a, b, c):
+    """With a term that two layers have together."""
+    return 0.02 * a**2 + 0.03 * b**2 + 0.01 * c**2 + 0.04 * b * c
 
-    def __init__(self):
+
+def mirrored(a, b, c):
+    """As `costly`, of a corpus that needs the other layers."""
+    return 0.1 + 0.03 * a**2 + 0.01 * b**2 + 0.03 * c**2 + 0.03 * a * b
+
+
+class Computed:
+    """Stands where a model would: ESAP by a function of what layers lose, on one corpus."""
+
+    def __init__(self, cost_of=costly):
         self.points = Points([1, 4, 5])
         self.samples = SAMPLES
         self.layers = 0
+        self.cost_of = cost_of
 
     def measure(self, wanted):
         for point in wanted:
-            a, b, c = point.removed
-            cost = 0.02 * a**2 + 0.03 * b**2 + 0.01 * c**2 + 0.04 * b * c
+            cost = self.cost_of(*point.removed)
             self.layers += not self.points.knows(point.removed, SAMPLES)
             self.points.add(point, SAMPLES, [(math.exp(-cost), 0, 0)] * 2)
         yield from ()
+
+
+def cheapest(total, cost_of):
+    """Of all allocations in rooms of 28."""
+    every = ((a, b, total - a - b) for a in range(29) for b in range(29))
+    return min((cost_of(*each), each) for each in every if 0 <= each[2] <= 28)
+
+
+@pytest.mark.parametrize(
+    ("across", "over"), [("mean", lambda *both: sum(both) / 2), ("worst", max)]
+)
+@pytest.mark.parametrize("total", [12, 24, 36])
+def test_refinement_spares_the_mean_or_the_worst_of_several_corpora(across, over, total):
+    rooms = tuple(Room(32, 0, 28) for _ in range(3))
+    works = [Computed(), Computed(mirrored)]
+    curves = [drain(measure_curves(work, rooms, 8)) for work in works]
+    found = drain(refine(works, curves, Aim(rooms, total, 20, "esap", across)))
+    exact, _ = cheapest(total, lambda *each: over(costly(*each), mirrored(*each)))
+    last = found[-1]
+    assert last.cost == pytest.approx(over(costly(*last.removed), mirrored(*last.removed)))
+    assert exact - 1e-9 <= last.cost < 1.02 * exact
+    assert [each.cost for each in found] == sorted((n.cost for n in found), reverse=True)
+    # A plan that is measured as a whole on both is what the schedule takes.
+    known = [curves_of(work.points, 3, "esap") for work in works]
+    assert Sensitivity(tuple(known), "esap", across).spend(rooms, total) == last.removed
+    # Refined on one corpus alone, the other suffers.
+    alone = drain(refine(works[:1], curves[:1], Aim(rooms, total, 20)))[-1].removed
+    assert over(costly(*alone), mirrored(*alone)) > last.cost
 
 
 def test_refinement_finds_what_additive_costs_miss():
     rooms = tuple(Room(32, 0, 28) for _ in range(3))
     work = Computed()
     curves = drain(measure_curves(work, rooms, 8))
-    found = drain(refine(work, curves, Aim(rooms, 30, 20)))
+    found = drain(refine([work], [curves], Aim(rooms, 30, 20)))
     costs = [each.cost for each in found]
     assert costs == sorted(costs, reverse=True)
-    exact = min(
-        (0.02 * a**2 + 0.03 * b**2 + 0.01 * c**2 + 0.04 * b * c, (a, b, c))
-        for a in range(29)
-        for b in range(29)
-        for c in [30 - a - b]
-        if 0 <= c <= 28
-    )
+    exact = cheapest(30, costly)
     assert found[0].removed != exact[1]
     assert costs[0] > 1.05 * exact[0]
     assert costs[-1] < 1.01 * exact[0]
@@ -152,7 +184,7 @@ def test_refinement_finds_what_additive_costs_miss():
     first, last = (abs(each.predicted - each.cost) for each in (found[0], found[-1]))
     assert last < first / 5
     spent = work.layers
-    again = drain(refine(work, curves, Aim(rooms, 30, 20)))
+    again = drain(refine([work], [curves], Aim(rooms, 30, 20)))
     assert [each.removed for each in again] == [each.removed for each in found]
     assert work.layers == spent  # what is known decides nothing, and is not measured again
 
