@@ -102,7 +102,7 @@ def as_published(tensors: Shapes, model: MoEModel) -> tuple[Shapes, tuple[str, .
     """
     caveats = []
     key = next((key for key in HEAD_KEYS if model.config.get(key)), "")
-    if key and key == model.family.appended_heads_key:
+    if key and key == model.family.appended_heads_key and EMBEDDING in tensors:
         tensors = {**tensors, **dict(_heads(tensors, model, whole_number(model.config, key)))}
         caveats.append(
             f"Prediction heads are counted as published ({key} = {model.config[key]}); a "

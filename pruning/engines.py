@@ -62,6 +62,7 @@ class Contents:
     # The rotary base is only in `rope_parameters`, which readers older than transformers 5 ignore,
     # and differs from the 10,000 that they assume.
     hides_rope: bool = False
+    lacks_keys: tuple[str, ...] = ()  # of `MoEFamily.engine_keys`, those that config.json lacks
     # Which variants of its family it is, as the cases of `tests/engines` are named.
     variants: frozenset[str] = frozenset()
     # What a plan removes, where every layer and every expert stays alike.
@@ -103,6 +104,7 @@ def contents_of(
         has_own_widths=bool(said[WIDTHS_KEY]),
         is_discovered=model.family.discovered,
         hides_rope=_hides_rope(model.config),
+        lacks_keys=tuple(key for key in model.family.engine_keys if model.config.get(key) is None),
         lacks_head=plan is None and model.tied_embedding is not None,
         variants=_variants(model),
         removes=removed_by(plan, padded=padded) if plan else "original",
@@ -188,13 +190,19 @@ def verdicts(contents: Contents) -> tuple[Verdict, ...]:
         *_transformers(contents),
         _load_pruned(contents),
         *(_engine(name, contents) for name in ENGINES),
-        Verdict("SGLang", Reads.NOT_TRIED, f"it has no kernels for a CPU{_rope(contents)}"),
+        Verdict("SGLang", Reads.NOT_TRIED, f"it has no kernels for a CPU{_missed(contents)}"),
     )
 
 
-def _rope(contents: Contents) -> str:
-    hidden = "; rope_theta is only in rope_parameters, which older versions miss"
-    return hidden if contents.hides_rope else ""
+def _missed(contents: Contents) -> str:
+    """What engines look for in config.json and do not find there."""
+    said = []
+    if contents.hides_rope:
+        said.append("rope_theta is only in rope_parameters, which older versions miss")
+    if contents.lacks_keys:
+        named = " and ".join(contents.lacks_keys)
+        said.append(f"config.json lacks {named}, which published ones have and engines read")
+    return "".join(f"; {each}" for each in said)
 
 
 def _engine(name: str, contents: Contents) -> Verdict:
@@ -203,8 +211,8 @@ def _engine(name: str, contents: Contents) -> Verdict:
     rows = _rows_like(name, contents)
     if contents.quantisation or not rows:
         what = "quantised experts" if contents.quantisation else f"{contents.model_type}, this cut"
-        return Verdict(label, Reads.NOT_TRIED, f"{what}{_rope(contents)}")
-    ran = f"{rows[0].versions}, {max(row.date for row in rows)}{_rope(contents)}"
+        return Verdict(label, Reads.NOT_TRIED, f"{what}{_missed(contents)}")
+    ran = f"{rows[0].versions}, {max(row.date for row in rows)}{_missed(contents)}"
     if failed := [row for row in rows if not row.works]:
         own = contents.cut != "original" and all(map(_fails_whole, failed))
         unpruned = " (so does the original)" if own else ""

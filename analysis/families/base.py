@@ -190,6 +190,9 @@ class MoEFamily:
     # Configuration key of the number of prediction heads, where these follow the trunk as layers
     # like its last, each with `eh_proj`, norms, an embedding and a head of its own; else empty.
     appended_heads_key: str = ""
+    # Keys of published configurations that engines read, and that transformers 5 may leave out when
+    # it saves a model again: how the router scores, or how wide an attention head is.
+    engine_keys: tuple[str, ...] = ()
     auto_class: str = "AutoModelForCausalLM"  # the auto class of transformers that loads it
     discovered: bool = False  # the table was made from the checkpoint itself
     assumptions: tuple[str, ...] = ()  # what was assumed of a discovered one

@@ -17,9 +17,14 @@ DEEPSEEK_V3 = MoEFamily(
     groups=GroupRule(2),
     shared=SharedExperts("moe_intermediate_size", "n_shared_experts", width_is_each=True),
     appended_heads_key="num_nextn_predict_layers",
+    engine_keys=("topk_method", "scoring_func"),
 )
 GLM4_MOE = replace(
-    DEEPSEEK_V3, model_type="glm4_moe", label="GLM-4.5", defaults={"first_k_dense_replace": 1}
+    DEEPSEEK_V3,
+    model_type="glm4_moe",
+    label="GLM-4.5",
+    defaults={"first_k_dense_replace": 1},
+    engine_keys=("head_dim",),
 )
 # The text model of Kimi-K2.5 and K2.6, whose other part sees images. Published names say `layers`;
 # transformers 5.23 reads them, but saves `blocks`, as it renames those of the vision part back.

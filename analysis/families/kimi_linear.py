@@ -22,6 +22,8 @@ KIMI_LINEAR = replace(
         "num_shared_experts": "n_shared_experts",
     },
     defaults={"first_k_dense_replace": 1},
+    appended_heads_key="",  # of another layout, if any
+    engine_keys=(),
     is_sparse=by_kinds("mlp_layer_types", after_first("first_k_dense_replace")),
 )
 BAILING_HYBRID = replace(

@@ -22,6 +22,7 @@ MINIMAX_M2 = replace(
     # The bias is the block's, which hands it to the router.
     router_tensors=(RouterTensor("gate.weight"), RouterTensor("e_score_correction_bias")),
     can_exclude=True,
+    engine_keys=("scoring_func",),
 )
 PHIMOE = replace(
     MIXTRAL,

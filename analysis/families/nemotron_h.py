@@ -28,6 +28,8 @@ NEMOTRON_H: MoEFamily = replace(
     projections={"up": "up_proj", "down": "down_proj"},
     stacked={"up": "experts.up_proj", "down": "experts.down_proj"},
     output_size_key="moe_latent_size",
+    appended_heads_key="",  # of another layout
+    engine_keys=(),
     defaults={},
     depth=lambda config: len(_kinds(config)),
     is_sparse=lambda config, layer: _kinds(config)[layer] == "moe",

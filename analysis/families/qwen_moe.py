@@ -20,6 +20,7 @@ QWEN3_MOE = replace(
     label="Qwen3-MoE",
     # transformers 5 writes num_local_experts, version 4 and other engines read num_experts.
     write_count_keys=("num_experts", "num_local_experts"),
+    engine_keys=("head_dim",),
     shared=None,
 )
 QWEN3_NEXT = replace(QWEN2_MOE, model_type="qwen3_next", label="Qwen3-Next")

@@ -160,6 +160,22 @@ def test_a_base_of_positions_where_engines_do_not_look_is_said(tmp_path, keys, w
     assert said == ({"vLLM", "SGLang", "llama.cpp", "MLX"} if warns else set())
 
 
+@pytest.mark.parametrize(
+    ("given", "lacks"),
+    [
+        ({"topk_method": "noaux_tc", "scoring_func": "sigmoid"}, None),
+        ({"scoring_func": "sigmoid"}, "lacks topk_method,"),
+        ({}, "lacks topk_method and scoring_func,"),
+    ],
+)
+def test_keys_that_engines_miss_are_said(tmp_path, given, lacks):
+    model = glm(tmp_path, model_type="deepseek_v3", n_group=1, topk_group=1, **given)
+    found = verdicts(contents_of(model))
+    said = {each.engine for each in found if "which published ones have" in each.reason}
+    assert said == ({"vLLM", "SGLang", "llama.cpp", "MLX"} if lacks else set())
+    assert all(lacks in each.reason for each in found if each.engine in said)
+
+
 def test_a_type_without_a_class_is_not_estimated(tmp_path):
     model = glm(tmp_path, model_type="no_such_moe")
     (own,) = (each for each in verdicts(contents_of(model)) if "load_pruned" in each.engine)

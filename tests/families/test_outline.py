@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.model import load_model_index
+from analysis.outline import without_weights
 from families.configs import CASES, EVERY
 from pruning.outline import outline_model
 from pruning.sizes import size_report
@@ -38,6 +39,17 @@ def test_the_outline_of_every_family_is_its_checkpoint(built, tmp_path, case):
             if not name.startswith("model.visual.")
         }
     assert headers_of(outline) == wanted
+
+
+@pytest.mark.parametrize("name", ["nemotron_h", "kimi_linear", "qwen3_next"])
+def test_heads_of_a_layout_that_the_table_does_not_know_are_not_counted(built, tmp_path, name):
+    path = built(next(case for case in CASES if case.name == name)).paths["experts"]
+    config = json.loads((path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_nextn_predict_layers": 1}))
+    outline = outline_model(str(tmp_path))
+    assert headers_of(outline) == headers_of(load_model_index(str(path)))
+    said = "Prediction heads (num_nextn_predict_layers = 1) are not counted."
+    assert without_weights(outline).caveats == (said,)
 
 
 def test_layers_with_numbers_of_their_own(built, tmp_path):
