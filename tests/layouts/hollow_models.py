@@ -1,0 +1,184 @@
+"""Published layouts as checkpoints: names from transformers' own classes, data as a hole or random.
+
+transformers builds the model on the meta device and names its tensors as it would save them. What
+it does not build (prediction heads, scales of FP8, blocks of MXFP4) is named by rule, as the
+published headers have it.
+"""
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import save_file
+from transformers.core_model_loading import revert_weight_conversion
+
+from layouts.published import Layout
+
+BYTES = {"BF16": 2, "F32": 4, "F8_E4M3": 1, "U8": 1, "I64": 8}
+_STORED = {torch.bfloat16: "BF16", torch.float32: "F32", torch.int64: "I64"}
+_DTYPES = {"BF16": torch.bfloat16, "F32": torch.float32, "F8_E4M3": torch.float8_e4m3fn}
+_DTYPES |= {"U8": torch.uint8, "I64": torch.int64}
+FP8_BLOCK = 128
+# Of a layer, what FP8 checkpoints leave in bfloat16: norms have one dimension.
+_WIDE = ("gate.weight", "weights_proj.weight", "eh_proj.weight")
+_BESIDE_LAYER = ("embed_tokens.weight", "shared_head.head.weight")
+
+# name -> (dtype, shape)
+Header = Mapping[str, tuple[str, tuple[int, ...]]]
+
+
+def header_of(layout: Layout, folder: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Every tensor of a layout's checkpoint; writes config.json for transformers to read."""
+    folder.mkdir(parents=True, exist_ok=True)
+    built = {**layout.config, "model_type": layout.built_as or layout.config["model_type"]}
+    (folder / "config.json").write_text(json.dumps(built))
+    header = _named(layout, folder)
+    header |= {"beyond": _heads_beyond, "mtp": _heads_mtp}.get(layout.heads, _no_heads)(
+        layout, header
+    )
+    if layout.stored == "fp8":
+        header = _in_fp8(header)
+    if layout.stored == "mxfp4":
+        header = _in_mxfp4(header)
+    config = {**layout.config, **_QUANTISED.get(layout.stored, {})}
+    (folder / "config.json").write_text(json.dumps(config))
+    return header
+
+
+_QUANTISED: dict[str, dict[str, Any]] = {
+    "fp8": {
+        "quantization_config": {
+            "quant_method": "fp8",
+            "fmt": "e4m3",
+            "weight_block_size": [FP8_BLOCK, FP8_BLOCK],
+        }
+    },
+    "mxfp4": {"quantization_config": {"quant_method": "mxfp4"}},
+}
+
+
+def _named(layout: Layout, folder: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
+    config = transformers.AutoConfig.from_pretrained(folder)
+    auto = getattr(transformers, layout.auto_class)
+    with torch.device("meta"):
+        model = auto.from_config(config, dtype=torch.bfloat16)
+    twice = set(model.all_tied_weights_keys) | set(model._keys_to_ignore_on_save or ())
+    held = {name: each for name, each in model.state_dict().items() if name not in twice}
+    stored = held if layout.fused else revert_weight_conversion(model, held)
+    return {name: (_STORED[each.dtype], tuple(each.shape)) for name, each in stored.items()}
+
+
+def _no_heads(layout: Layout, header: Header) -> Header:
+    return {}
+
+
+def _copied(header: Header, last: str, prefix: str) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """A layer of a prediction head: it has the tensors of a layer of the trunk."""
+    start = f"{last}."
+    return {
+        f"{prefix}.{name.removeprefix(start)}": each
+        for name, each in header.items()
+        if name.startswith(start)
+    }
+
+
+def _heads_beyond(layout: Layout, header: Header) -> Header:
+    """As DeepSeek-V3 and GLM: a layer beyond the depth, with an embedding and a head of its own."""
+    config = layout.config
+    depth, hidden, vocab = (
+        config[key] for key in ("num_hidden_layers", "hidden_size", "vocab_size")
+    )
+    name = f"model.layers.{depth}"
+    return _copied(header, f"model.layers.{depth - 1}", name) | {
+        f"{name}.embed_tokens.weight": ("BF16", (vocab, hidden)),
+        f"{name}.enorm.weight": ("BF16", (hidden,)),
+        f"{name}.hnorm.weight": ("BF16", (hidden,)),
+        f"{name}.eh_proj.weight": ("BF16", (hidden, 2 * hidden)),
+        f"{name}.shared_head.norm.weight": ("BF16", (hidden,)),
+        f"{name}.shared_head.head.weight": ("BF16", (vocab, hidden)),
+    }
+
+
+def _heads_mtp(layout: Layout, header: Header) -> Header:
+    """As Qwen3-Next and Qwen3.5: a trunk of its own, whose layer has full attention."""
+    text = layout.config.get("text_config", layout.config)
+    depth, hidden = text["num_hidden_layers"], text["hidden_size"]
+    trunk = "model.language_model.layers" if "text_config" in layout.config else "model.layers"
+    return _copied(header, f"{trunk}.{depth - 1}", "mtp.layers.0") | {
+        "mtp.fc.weight": ("BF16", (hidden, 2 * hidden)),
+        "mtp.norm.weight": ("BF16", (hidden,)),
+        "mtp.pre_fc_norm_embedding.weight": ("BF16", (hidden,)),
+        "mtp.pre_fc_norm_hidden.weight": ("BF16", (hidden,)),
+    }
+
+
+def _in_fp8(header: Header) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Matrices of the layers in FP8, each with a scale for every block of 128 by 128."""
+    found: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for name, (dtype, shape) in header.items():
+        if ".layers." not in name or len(shape) != 2 or name.endswith((*_WIDE, *_BESIDE_LAYER)):
+            # DeepSeek's correction bias is in float32.
+            found[name] = ("F32" if name.endswith("_correction_bias") else dtype, shape)
+        else:
+            grid = tuple(-(-size // FP8_BLOCK) for size in shape)
+            found |= {name: ("F8_E4M3", shape), f"{name}_scale_inv": ("F32", grid)}
+    return found
+
+
+def _in_mxfp4(header: Header) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Experts of gpt-oss: per row, blocks of 32 numbers in 16 bytes and a scale for each."""
+    found: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for name, (dtype, shape) in header.items():
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            count, inputs, rows = shape
+            blocks = (count, rows, inputs // 32)
+            found |= {f"{name}_blocks": ("U8", (*blocks, 16)), f"{name}_scales": ("U8", blocks)}
+        else:
+            found[name] = (dtype, shape)
+    return found
+
+
+def write_hollow(header: Header, folder: Path) -> None:
+    """A checkpoint of two shards and an index, whose data are holes: it takes no disk."""
+    names = list(header)
+    half = len(names) // 2
+    shards = {
+        "model-00001-of-00002.safetensors": names[:half],
+        "model-00002-of-00002.safetensors": names[half:],
+    }
+    total = 0
+    for shard, held in shards.items():
+        entries, position = {}, 0
+        for name in held:
+            dtype, shape = header[name]
+            end = position + math.prod(shape) * BYTES[dtype]
+            entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [position, end]}
+            position = end
+        packed = json.dumps(entries).encode()
+        with (folder / shard).open("wb") as file:
+            file.write(struct.pack("<Q", len(packed)) + packed)
+            file.truncate(8 + len(packed) + position)
+        total += position
+    weight_map = {name: shard for shard, held in shards.items() for name in held}
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def write_random(header: Header, folder: Path) -> None:
+    """The same with numbers, in one file."""
+    seeded = torch.Generator().manual_seed(0)
+    tensors = {}
+    for name, (dtype, shape) in header.items():
+        if dtype in ("U8", "I64"):
+            drawn = torch.randint(0, 250, shape, generator=seeded).to(_DTYPES[dtype])
+        elif name.endswith("_scale_inv"):
+            drawn = torch.rand(shape, generator=seeded) * 0.02 + 0.01
+        else:
+            drawn = (torch.randn(shape, generator=seeded) * 0.1).to(_DTYPES[dtype])
+        tensors[name] = drawn
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})

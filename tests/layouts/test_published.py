@@ -1,0 +1,185 @@
+"""Checkpoints as they are published, at full size: what is read of them, counted, planned and cut.
+
+The data are holes, so that no weight can be read; names and shapes are real. Figures are those of
+model cards and published indexes (`published`); what an export must hold follows from names alone
+(`expectations`).
+"""
+
+import json
+import sys
+
+import pytest
+from calibrations import make_sequences, make_settings
+
+from analysis.calibration.memory import active_params, estimate
+from analysis.errors import UnsupportedModelError
+from analysis.heads import beside_text, prediction_heads
+from analysis.model import load_model_index
+from analysis.stats.store import StatsStore
+from app.cli import main
+from app.cli.inspect import _facts
+from layouts.expectations import half_of, wanted_of, with_count, without_added
+from layouts.hollow_models import header_of, write_hollow
+from layouts.published import LAYOUTS
+from pruning.plan import PruningPlan, model_ref
+from pruning.planning.make import make_plan
+from pruning.planning.ranking import select
+from pruning.requests.plan import PlanRequest
+from pruning.sizes import size_report
+from pruning.surgery.export import prepare_export
+
+# One of each kind stands for the others in the default run.
+QUICK = ("gpt-oss-20b", "DeepSeek-V2-Lite", "Qwen3.5-35B-A3B", "GLM-4.7-Flash")
+# Why transformers loads no such checkpoint, so that none can be calibrated.
+UNLOADABLE = {
+    "DeepSeek-V3": r"kv_a_proj_with_mqa\.weight: \[576, 7168\] does not divide",
+    "DeepSeek-V3.2": r"kv_a_proj_with_mqa\.weight: \[576, 7168\] does not divide",
+    "Kimi-K2-Instruct": "no class for 'kimi_k2'",
+}
+# Where a router's choice does not leave half of the experts to spare, as much as can go.
+SPARSITY = {"FlexOlmo-7x7B-1T": "28.58%"}
+UNITS = {"M": 1e6, "B": 1e9, "T": 1e12}
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(layout, id=name, marks=[] if name in QUICK else pytest.mark.slow)
+        for name, layout in LAYOUTS.items()
+    ],
+    scope="module",
+)
+def published(request, tmp_path_factory):
+    """A layout, the header of its hollow checkpoint, and what is read of that."""
+    folder = tmp_path_factory.mktemp("published") / str(request.param)
+    header = header_of(request.param, folder)
+    write_hollow(header, folder)
+    yield request.param, header, load_model_index(str(folder))
+    for shard in folder.glob("*.safetensors"):
+        shard.unlink()
+
+
+def rounded(card):
+    """What a figure of a card may stand for: half a unit of its last digit, or 1%."""
+    value, unit = float(card[:-1]), UNITS[card[-1]]
+    decimals = len(card[:-1].partition(".")[2])
+    slack = max(0.5 * 10**-decimals, 0.01 * value)
+    return (value - slack) * unit, (value + slack) * unit
+
+
+def test_what_is_read_is_what_is_published(published):
+    layout, header, model = published
+    assert [layer.index for layer in model.layers] == list(layout.sparse)
+    assert {layer.num_experts for layer in model.layers} == {layout.experts}
+    assert {layer.top_k for layer in model.layers} == {layout.top_k}
+    assert {layer.num_groups for layer in model.layers} == {layout.groups}
+    facts = _facts(model)
+    assert facts["shared experts"].startswith(f"{layout.shared} of" if layout.shared else "none")
+    assert f", {len(layout.sparse)} with experts" in facts["layers"]
+    text = layout.config.get("text_config", layout.config)
+    beyond = f"model.layers.{text['num_hidden_layers']}"
+    heads = {"": [], "mtp": ["mtp"], "beyond": [beyond]}[layout.heads]
+    assert [head.name for head in prediction_heads(model)] == heads
+    assert len(header) == (layout.tensors or len(header))
+    report = size_report(model)
+    assert report.bytes_before == (layout.nbytes or report.bytes_before)
+    assert report.bytes_before == model.checkpoint.nbytes
+    # Cards count prediction heads or not.
+    aside = (model.checkpoint.tensors[name] for name in beside_text(model))
+    trunk = report.params_before - sum(map(model.num_weights, aside))
+    least, most = rounded(layout.total)
+    assert trunk <= most
+    assert least <= report.params_before
+    if layout.active:  # cards count embedding and head or not
+        least, most = rounded(layout.active)
+        assert active_params(model) <= most
+        assert least <= report.active_before
+
+
+def test_the_estimate_of_a_calibration_ends(published):
+    layout, _, model = published
+    if reason := UNLOADABLE.get(str(layout)):
+        with pytest.raises(UnsupportedModelError, match=reason):
+            estimate(model, make_sequences(), make_settings())
+    else:
+        assert estimate(model, make_sequences(), make_settings()).seconds > 0
+
+
+def test_plan_and_sizes_without_a_weight(published, tmp_path):
+    layout, header, model = published
+    sparsity = SPARSITY.get(str(layout), "50%")
+    request = PlanRequest(model=str(model.checkpoint.path), criterion="random", sparsity=sparsity)
+    plan = make_plan(select(request, model, StatsStore(tmp_path)), request).plan
+    kept = {layer: tuple(ids) for layer, ids in plan.kept.items()}
+    size = layout.experts // layout.groups
+    half = max(layout.groups * -(-size // 2), layout.top_k)
+    assert {index: len(ids) for index, ids in kept.items()} == dict.fromkeys(layout.sparse, half)
+    report = size_report(model, plan)
+    wanted = wanted_of(layout, header, kept)
+    assert report.bytes_after == sum(each.nbytes for each in wanted.values())
+    assert report.experts_removed == (layout.experts - half) * len(layout.sparse)
+
+
+def joined(pieces):
+    """Ranges of bytes of (start, size), neighbours as one."""
+    ranges = []
+    for start, size in pieces:
+        first = ranges.pop()[0] if ranges and ranges[-1][1] == start else start
+        ranges.append((first, start + size))
+    return ranges
+
+
+def test_every_byte_of_an_export_is_one_that_should_be_kept(published, tmp_path):
+    layout, header, model = published
+    ids = half_of(layout)
+    plan = PruningPlan(model_ref(model), dict.fromkeys(layout.sparse, ids))
+    prepared = prepare_export(model, plan, tmp_path / "out")
+    wanted = wanted_of(layout, header, dict.fromkeys(layout.sparse, ids))
+    made = {tensor.name: tensor for shard in prepared.shards for tensor in shard.tensors}
+    assert made.keys() == wanted.keys()
+    for name, want in wanted.items():
+        tensor, source = made[name], model.checkpoint.tensors[want.source]
+        assert (tensor.source.name, tensor.shape) == (want.source, want.shape)
+        ranges = [(source.start, source.end)]
+        if want.rows:
+            count = source.shape[want.axis]
+            assert source.numel == count or want.axis == 0
+            row = source.nbytes // count
+            ranges = joined((source.start + entry * row, row) for entry in want.rows)
+        assert [(span.start, span.end) for span in tensor.spans] == ranges
+    before = json.loads((model.checkpoint.path / "config.json").read_text())
+    after = json.loads(prepared.files["config.json"])
+    listed = with_count(before, layout.experts, len(ids))
+    assert without_added(after, before, len(ids)) == listed
+
+
+@pytest.fixture
+def works(tmp_path, monkeypatch, capsys):
+    """Run a command in an empty folder; what it prints."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["moeprune", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        assert not ended.value.code, printed.err
+        return printed.out
+
+    return run
+
+
+@pytest.mark.parametrize("published", [LAYOUTS["GLM-4.7-Flash"]], indirect=True, ids=str)
+def test_commands_end_well(published, works, tmp_path):
+    # Its head is a layer beyond the depth: the estimate of a calibration once looked it up.
+    layout, _, model = published
+    (tmp_path / "rows.jsonl").write_text('{"input_ids": [5, 6, 7, 8]}\n' * 4)
+    folder, stats = model.checkpoint.path, ("--stats-dir", tmp_path / "stats")
+    shown = works("inspect", folder)
+    assert "47, 46 with experts; without: 0" in shown
+    assert "model.layers.47, with experts; export drops them" in shown
+    assert "memory by layers" in works(
+        "calibrate", folder, "--corpus", "rows.jsonl", "--dry-run", *stats
+    )
+    works("plan", folder, "--criterion", "random", "--sparsity", "50%", "-o", "p.json", *stats)
+    kept = json.loads((tmp_path / "p.json").read_text())["kept"]
+    assert {int(index): len(ids) for index, ids in kept.items()} == dict.fromkeys(layout.sparse, 32)
