@@ -63,7 +63,9 @@ def prediction_heads(model: MoEModel) -> tuple[Head, ...]:
     beyond = re.compile(rf"((?:{any_of(model.family.trunks)})\.(\d+))\.")
     for name in model.checkpoint.tensors:
         if own := _OWN_TRUNK.match(name):
-            head, trunk = own[1], f"{own[1]}.layers"
+            # Its layers are `mtp.layers.0`, or `mtp.0` as in DeepSeek-V4.
+            is_layer = name[own.end() :].partition(".")[0].isdigit()
+            head, trunk = own[1], own[1] if is_layer else f"{own[1]}.layers"
         elif (match := beyond.match(name)) and int(match[2]) >= model.depth:
             head, trunk = match[1], match[1].rpartition(".")[0]
         else:

@@ -106,6 +106,12 @@ class MoEModel:
         """Width of the residual stream."""
         return whole_number(self.config, "hidden_size")
 
+    @property
+    def streams_size(self) -> int:
+        """Width of all residual streams that a layer hands on; most models have one."""
+        key = self.family.streams_key
+        return self.hidden_size * (whole_number(self.config, key) if key in self.config else 1)
+
     @cached_property
     def quantisation(self) -> str:
         """transformers' name of the quantisation; empty if there is none."""
@@ -136,6 +142,8 @@ class MoEModel:
 
     def num_weights(self, entry: TensorEntry) -> int:
         """Number of weights in a tensor: its elements, unless it is part of a quantised one."""
+        if entry.dtype == "I64":  # a table of ids
+            return 0
         if not self.quantisation:
             return entry.numel
         if _SCALES.fullmatch(entry.name):
@@ -185,6 +193,8 @@ def _check_extents(layer: MoELayer, found: Sequence[LocatedTensor]) -> None:
             f"{layer.num_experts} experts (0..{layer.num_experts - 1})."
         )
     for entry, slot in ((item.entry, item.slot) for item in found):
+        if slot.holds_ids:  # as many rows as there are tokens
+            continue
         held = entry.shape[slot.axis] if slot.axis < len(entry.shape) else 0
         if slot.kind is not SlotKind.EXPERT and held != layer.num_experts:
             what = f"has {held} rows" if slot.kind is SlotKind.ROUTER else f"holds {held} experts"

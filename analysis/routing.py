@@ -5,13 +5,15 @@ only then.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from analysis import token_tables
 from analysis.errors import UnsupportedModelError
 from analysis.families import MoEFamily
 
@@ -22,6 +24,22 @@ class Holder:
 
     module: nn.Module  # the router, a part of it, or the block around it
     axes: Mapping[str, int]  # name of each such tensor -> the axis with one entry per expert
+    # Name of a table of token ids, see `token_tables` -> experts that it may name.
+    tables: Mapping[str, int] = field(default_factory=dict)
+    # Name of a table -> the kept experts that it was renumbered for last, and the outcome.
+    _renumbered: dict[str, tuple[list[int], Tensor]] = field(
+        default_factory=dict, init=False, repr=False
+    )
+
+    def renumbered(self, name: str, kept: Sequence[int]) -> Tensor:
+        """A table of token ids for the kept experts alone."""
+        table: Tensor = _held(self.module, name)[name]
+        ids, found = self._renumbered.get(name, ([], table))
+        if ids != kept:
+            made = token_tables.renumbered(table.cpu().numpy(), kept, self.tables[name])
+            found = torch.from_numpy(made)
+            self._renumbered[name] = list(kept), found
+        return found.to(table.device)
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Those tensors, as they are now."""
@@ -57,29 +75,38 @@ def find_block(model: nn.Module, family: MoEFamily, layer: int) -> nn.Module | N
 
 def router_parts(block: nn.Module, family: MoEFamily, layer: int) -> RouterParts:
     """What a block's router consists of."""
-    axes: defaultdict[str, dict[str, int]] = defaultdict(dict)
-    for tensor in family.router_tensors:
-        path, _, name = tensor.name.rpartition(".")
-        if name in _own_tensors(block.get_submodule(path)):  # a bias may be switched off
-            axes[path][name] = tensor.axis
-    router = block.get_submodule(family.router)
-    pairs = (*router.named_parameters(), *router.named_buffers())
-    held = {f"{family.router}.{name}" for name, _ in pairs}
-    if family.module_block:  # not where the block is the layer, which holds other things too
-        held |= _own_tensors(block)
-    named = {f"{path}.{name}".lstrip(".") for path, names in axes.items() for name in names}
-    if unknown := sorted(held - named - set(family.router_others)):
-        name = unknown[0].removeprefix(f"{family.router}.")
-        raise UnsupportedModelError(
-            f"The router of layer {layer} holds {name!r}, but the family {family.label} does not "
-            "say how it depends on the experts."
-        )
-    holders = tuple(Holder(block.get_submodule(path), names) for path, names in axes.items())
     matrix = family.router_tensors[0]
     path, _, name = matrix.name.rpartition(".")
     module = block.get_submodule(path)
     # An offloaded weight is on the meta device, where it still has its shape.
     rows = int(module.get_parameter(name).shape[matrix.axis])
+    axes: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    tables: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for tensor in family.router_tensors:
+        path, _, own = tensor.name.rpartition(".")
+        if own not in _own_tensors(block.get_submodule(path)):  # a bias may be switched off
+            continue
+        if tensor.holds_ids:
+            tables[path][own] = rows
+        else:
+            axes[path][own] = tensor.axis
+    router = block.get_submodule(family.router)
+    pairs = (*router.named_parameters(), *router.named_buffers())
+    held = {f"{family.router}.{name}" for name, _ in pairs}
+    if family.module_block:  # not where the block is the layer, which holds other things too
+        held |= _own_tensors(block)
+    parts = (*axes.items(), *tables.items())
+    named = {f"{path}.{own}".lstrip(".") for path, names in parts for own in names}
+    if unknown := sorted(held - named - set(family.router_others)):
+        odd = unknown[0].removeprefix(f"{family.router}.")
+        raise UnsupportedModelError(
+            f"The router of layer {layer} holds {odd!r}, but the family {family.label} does not "
+            "say how it depends on the experts."
+        )
+    holders = tuple(
+        Holder(block.get_submodule(path), axes[path], tables[path])
+        for path in dict.fromkeys((*axes, *tables))
+    )
     return RouterParts(block, router, (module, name), holders, rows)
 
 
@@ -101,6 +128,9 @@ def cut(holder: Holder, kept: Tensor) -> Iterator[None]:
             # Selecting keeps the graph, so a gradient reaches the kept rows.
             cut_tensor = tensor.index_select(holder.axes[name], kept.to(tensor.device))
             replace_tensor(holder.module, name, cut_tensor, restore)
+        for name in holder.tables:
+            table = holder.renumbered(name, kept.tolist())
+            replace_tensor(holder.module, name, table, restore)
         before = {name: held[name] for name in attributes if name in held}
         restore.callback(held.update, before)
         held.update({name: attributes[name] for name in before})

@@ -48,12 +48,12 @@ class Part(StrEnum):
 # The first match wins: norms inside attention count as attention, and a mixer is told by its
 # contents.
 _LAYER = r"(?:.+\.)?(?:layers|blocks)\.\d+\."
-_MIXERS = "self_attn|attention|linear_attn|mamba|conv"
-_BLOCKS = "mlp|block_sparse_moe|feed_forward|shared_mlp"
+_MIXERS = "self_attn|attn|attention|linear_attn|mamba|conv"
+_BLOCKS = "mlp|ffn|block_sparse_moe|feed_forward|shared_mlp"
 _IN_MIXER = "experts|shared_experts|gate|fc[12]_latent_proj|up_proj|down_proj"
 _PART_PATTERNS = (
     (re.compile(rf"{_LAYER}({_MIXERS})\."), Part.ATTENTION),
-    (re.compile(r"(?:.+\.)?(embed_tokens|embeddings|lm_head)\."), Part.EMBEDDINGS),
+    (re.compile(r"(?:.+\.)?(embed_tokens|embed|embeddings|lm_head|head)\."), Part.EMBEDDINGS),
     (re.compile(rf"{_LAYER}(?:{_BLOCKS}|mixer\.(?:{_IN_MIXER}))\."), Part.MLP),
     (re.compile(rf"{_LAYER}mixer\."), Part.ATTENTION),
 )
@@ -190,10 +190,13 @@ def tensors_of(model: MoEModel) -> Tensors:
 
     experts = {layer.index: np.zeros((layer.num_experts, 2), np.int64) for layer in model.layers}
     routers = {layer.index: np.zeros(2, np.int64) for layer in model.layers}
+    tables: list[TensorEntry] = []  # of token ids, as long whatever stays
     for layer in model.layers:
         for item in model.located[layer.index]:
             size = held([item.entry])
-            if item.slot.kind is SlotKind.ROUTER:
+            if item.slot.holds_ids:
+                tables.append(item.entry)
+            elif item.slot.kind is SlotKind.ROUTER:
                 routers[layer.index] += size // layer.num_experts
             elif item.slot.expert is None:
                 experts[layer.index] += size // layer.num_experts
@@ -203,6 +206,7 @@ def tensors_of(model: MoEModel) -> Tensors:
     tied = model.tied_embedding
     names = {name for head in heads for name in head.tensors}
     outside: dict[Part, list[TensorEntry]] = {part: [] for part in Part if part is not Part.HEADS}
+    outside[Part.ROUTERS] += tables
     for entry in model.unlocated:
         if entry.name not in names:
             fits = (part for pattern, part in _PART_PATTERNS if pattern.match(entry.name))

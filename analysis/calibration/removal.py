@@ -90,11 +90,12 @@ class Removal:
     def _without(
         self, inner: Forward, args: Sequence[Any], kwargs: Mapping[str, Any], rows: Tensor
     ) -> tuple[Tensor, Tensor]:
-        hidden = args[0].reshape(-1, args[0].shape[-1]).index_select(0, rows)
+        hidden = args[0].reshape(-1, args[0].shape[-1])
+        tokens, hidden = len(hidden), hidden.index_select(0, rows)
         # Some routers take (batch, tokens, D), and nothing else.
         hidden = hidden.reshape(*[1] * (args[0].dim() - 2), *hidden.shape)
-        others = [self._argument(value) for value in args[1:]]
-        named = {name: self._argument(value) for name, value in kwargs.items()}
+        others = [self._argument(value, rows, tokens) for value in args[1:]]
+        named = {name: self._argument(value, rows, tokens) for name, value in kwargs.items()}
         with self._reduced(self._holder_of(self._parts.router)), self._given(rows):
             *_, gates, ids = inner(hidden, *others, **named)
         return ids if self._masks else self._kept(ids.device)[ids], gates
@@ -112,10 +113,15 @@ class Removal:
         found = (each for each in self._parts.holders if each.module is module)
         return next(found, Holder(module, {}))
 
-    def _argument(self, value: Any) -> Any:
-        """A further argument of the router; the block's own tensors lose the expert's entry."""
+    def _argument(self, value: Any, rows: Tensor, tokens: int) -> Any:
+        """A further argument of the router; the block's own tensors lose the expert's entry.
+
+        Integers, one for each of the `tokens`, are token ids.
+        """
         if not isinstance(value, Tensor):
             return value
+        if value.numel() == tokens and not value.is_floating_point():
+            return value.reshape(-1).index_select(0, rows)
         holder = self._holder_of(self._parts.block)
         for name, tensor in holder.tensors():
             if tensor is value:

@@ -33,7 +33,7 @@ def hidden_bytes(model: MoEModel, sequences: TokenSequences, settings: Calibrati
     """Size of the hidden states of all tokens between two layers."""
     item = DTYPES[resolve_dtype(settings.dtype, model)].itemsize
     tokens = sequences.num_tokens + sequences.num_padded(settings.batch_size)
-    return tokens * model.hidden_size * item
+    return tokens * model.streams_size * item
 
 
 def num_streamed(model: MoEModel) -> int:
@@ -122,7 +122,7 @@ class Relay:
 
         original = self.layers[number].forward
         embeddings = self.model.get_input_embeddings()
-        with other_forwards([embeddings], [lambda *_, **__: hidden_BTD]):
+        with other_forwards([embeddings], [lambda *_, **__: _first_stream(hidden_BTD)]):
             return self._run(batch, [through] * number + [run])
 
     @contextmanager
@@ -132,8 +132,12 @@ class Relay:
         def give(*_: Any, **__: Any) -> Tensor:
             return hidden_BTD
 
+        def embedded(*_: Any, **__: Any) -> Tensor:
+            return _first_stream(hidden_BTD)
+
         embeddings = self.model.get_input_embeddings()
-        with other_forwards([embeddings, *self.layers], [give] * (len(self.layers) + 1)):
+        forwards = [embedded, *[give] * len(self.layers)]
+        with other_forwards([embeddings, *self.layers], forwards):
             yield
 
     def _run(self, batch: TokenBatch, forwards: list[Forward]) -> Tensor:
@@ -149,6 +153,11 @@ class Relay:
             f"{self.label} cannot be streamed layer by layer: {reason}. Use --device-map auto "
             "with --offload-folder instead."
         )
+
+
+def _first_stream(hidden_BTD: Tensor) -> Tensor:
+    """What has the shape of embeddings: layers may hand on (sequences, length, streams, width)."""
+    return hidden_BTD if hidden_BTD.dim() == 3 else hidden_BTD[:, :, 0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from analysis.families.base import PROJECTIONS, MoEFamily, MoELayer, Slot, SlotK
 from analysis.families.deepseek import DEEPSEEK
 from analysis.families.deepseek_v2 import DEEPSEEK_V2
 from analysis.families.deepseek_v3 import DEEPSEEK_V3, DOTS1, GLM4_MOE, KIMI_K25
+from analysis.families.deepseek_v4 import DEEPSEEK_V4
 from analysis.families.discovery import COUNT_KEYS, discover
 from analysis.families.ernie4_5_moe import ERNIE4_5_MOE
 from analysis.families.gemma4 import GEMMA4, GEMMA4_TEXT
@@ -42,7 +43,7 @@ _LISTED = (
     *(QWEN2_MOE, QWEN3_MOE, QWEN3_NEXT, QWEN3_5_MOE, QWEN3_5_MOE_TEXT),
     *(MIXTRAL, MINIMAX, MINIMAX_M2, PHIMOE),
     *(GRANITEMOE, GRANITEMOESHARED, GRANITEMOEHYBRID),
-    *(DEEPSEEK, DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE, DOTS1, KIMI_K25),
+    *(DEEPSEEK, DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V4, GLM4_MOE, DOTS1, KIMI_K25),
     *(GEMMA4, GEMMA4_TEXT),
     *(HY_V3, LAGUNA, AFMOE, KIMI_LINEAR, BAILING_HYBRID),
     *(ERNIE4_5_MOE, GPT_OSS, HUNYUAN_V1_MOE, JAMBA, LFM2_MOE, NEMOTRON_H, ARIA, ARIA_TEXT),

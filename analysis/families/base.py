@@ -75,6 +75,7 @@ class Slot:
     # weight_scale_inv, blocks, scales; for a router, its name inside the block.
     role: str = "weight"
     axis: int = 0  # the axis with one entry per expert; 0 but for some biases of routers
+    holds_ids: bool = False  # its values are ids of experts; it has no such axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,8 @@ class RouterTensor:
     on_disk: str = ""  # the same in a checkpoint of the original layout, where it differs
     axis: int = 0  # the axis with one entry per expert
     is_factor: bool = False  # it multiplies the gate weight, and has no part in the selection
+    # A table with a row of expert ids per token id, see `analysis.token_tables`, and no such axis.
+    holds_ids: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +170,8 @@ class MoEFamily:
     width_shared_with: str = ""
     # Configuration key of the size of an expert's output, where it may differ from hidden_size.
     output_size_key: str = ""
+    # Configuration key of the residual streams that layers hand on, where there are several.
+    streams_key: str = ""
     # Keys that lead to the text model's part of a composite configuration.
     config_path: tuple[str, ...] = ()
     # Other names of keys, such as published configurations use -> the name that is read here.
@@ -368,7 +373,8 @@ class MoEFamily:
     @property
     def correction_biases(self) -> tuple[str, ...]:
         """Router tensors that decide the selection and not the gate weight."""
-        names = (tensor.name for tensor in self.router_tensors[1:] if not tensor.is_factor)
+        others = (each for each in self.router_tensors[1:] if not each.is_factor)
+        names = (tensor.name for tensor in others if not tensor.holds_ids)
         return tuple(name for name in names if name != f"{self.router}.bias")
 
     @cached_property
@@ -429,7 +435,12 @@ class MoEFamily:
                 return Slot(int(layer), SlotKind.STACKED, self._stacks[name], role=role)
         if match := self._patterns["router"].fullmatch(tensor_name):
             tensor = self._router_names[match[2]]
-            return Slot(int(match[1]), SlotKind.ROUTER, role=tensor.name, axis=tensor.axis)
+            return Slot(
+                *(int(match[1]), SlotKind.ROUTER),
+                role=tensor.name,
+                axis=tensor.axis,
+                holds_ids=tensor.holds_ids,
+            )
         return None
 
     def routed_layer(self, tensor_name: str) -> int | None:

@@ -11,6 +11,7 @@ from analysis.widths import expert_widths, loaded_widths
 from app.cli.derive import command
 from app.cli.say import corpus_at_hand, cut_numbers, experts_in_words
 from app.console import finish, out, show_facts, show_table
+from pruning.constraints import spans
 from pruning.engines import contents_of, verdicts
 from pruning.planning.counted import Counted, uniform_cuts
 from pruning.requests.base import command_line, option_words
@@ -106,7 +107,7 @@ def _cut_row(share: str, cut: Counted | None) -> tuple[object, ...]:
 def _facts(model: MoEModel) -> dict[str, object]:
     counts = sorted({layer.num_experts for layer in model.layers})
     family, layer = model.family, model.layers[0]
-    slots = [item.slot for item in model.located[layer.index]]
+    slots = [item.slot for each in model.layers for item in model.located[each.index]]
     routed = {slot.role for slot in slots if slot.kind is SlotKind.ROUTER}
     added = sorted(routed & set(family.correction_biases))
     return {
@@ -120,6 +121,7 @@ def _facts(model: MoEModel) -> dict[str, object]:
         "groups": f"{layer.num_groups}, each keeps as many" if layer.num_groups > 1 else "none",
         # Terms that the router adds before it selects, and does not weight by.
         "correction bias": f"{', '.join(added)}; pruned with the router" if added else "none",
+        **_tables(model),
         "shared experts": _shared(model),
         "layout": _layout(model),
         "prediction heads": _heads(model),
@@ -129,6 +131,14 @@ def _facts(model: MoEModel) -> dict[str, object]:
         "shards": len(model.checkpoint.shards),
         "identity": model.identity[:16],
     }
+
+
+def _tables(model: MoEModel) -> dict[str, object]:
+    """Layers whose routers look experts up by token id; nothing without any."""
+    pairs = ((layer.index, model.located[layer.index]) for layer in model.layers)
+    hashed = [index for index, held in pairs if any(item.slot.holds_ids for item in held)]
+    said = f"in layers {spans(hashed)}; export renumbers them, and tokens of removed experts go to"
+    return {"tables of token ids": f"{said} others"} if hashed else {}
 
 
 def _layers(model: MoEModel) -> str:

@@ -63,7 +63,8 @@ def run_variance(
             def forward(*args: Any, **kwargs: Any) -> Any:
                 given = inner(*args, **kwargs)
                 hidden_BTD: Tensor = given[0] if isinstance(given, tuple) else given
-                tokens_ND = hidden_BTD[chosen_BT.to(hidden_BTD.device)].double()
+                # All residual streams, where there are several.
+                tokens_ND = hidden_BTD[chosen_BT.to(hidden_BTD.device)].flatten(1).double()
                 sums[number] += float(tokens_ND.var(dim=-1, correction=0).sum())
                 return given
 

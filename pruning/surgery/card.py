@@ -14,6 +14,7 @@ from analysis.errors import ExportError, first_line
 from analysis.model import MoEModel
 from pruning.atoms.kept import count_atoms
 from pruning.atoms.widths import WidthPlan
+from pruning.constraints import spans
 from pruning.engines import contents_of, load_code, verdicts
 from pruning.heads import HeadPlan, heads_in_words
 from pruning.plan import PruningPlan, tool_version
@@ -69,9 +70,22 @@ def _facts(model: MoEModel, plan: PruningPlan, heads: HeadPlan, sizes: SizeRepor
         "Plan digest": f"`{plan.digest}`",
         "Program": f"MoE Prune Studio {tool_version()}",
         "Prediction heads (MTP)": heads_in_words(model, heads),
+        "Tables of token ids": _tables(model, plan),
         "Architecture": assumed and f"discovered from the checkpoint, assuming that {assumed}",
     }
     return "\n".join(f"- {name}: {value}" for name, value in facts.items() if value)
+
+
+def _tables(model: MoEModel, plan: PruningPlan) -> str:
+    """Layers whose routers look experts up by token id, if they lose some; empty without any."""
+    layers = [
+        layer.index
+        for layer in model.layers
+        if len(plan.kept[layer.index]) < layer.num_experts
+        and any(item.slot.holds_ids for item in model.located[layer.index])
+    ]
+    others = "their tokens of removed experts go to others, spread evenly"
+    return f"renumbered in layers {spans(layers)}; {others}" if layers else ""
 
 
 def _atom_facts(model: MoEModel, plan: PruningPlan, widths: WidthPlan | None) -> list[str]:

@@ -74,6 +74,33 @@ class Part:
         return chosen
 
 
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table with a row of expert ids per token id, and what the export holds of it."""
+
+    entry: TensorEntry  # in the source
+    kept: tuple[int, ...]  # original ids in their new order, -1 where the layer is filled up
+    is_whole = False
+
+    def blocks(self, shard: Path) -> Iterator[NDArray[np.uint8]]:
+        """The bytes that the export must hold."""
+        width = {"I64": 8, "I32": 4}.get(self.entry.dtype)
+        if width is None:
+            raise ExportError(f"{self.entry.name} of type {self.entry.dtype} holds no ids.")
+        raw = mapped(shard, self.entry.start, (*self.entry.shape, width))
+        rows = raw.view(f"<i{width}")[..., 0].tolist()
+        stays = [expert for expert in self.kept if expert >= 0]
+        for token, row in enumerate(rows):
+            for place, expert in enumerate(row):
+                if expert not in stays:
+                    at = token + expert
+                    while stays[at % len(stays)] in row:
+                        at += 1
+                    row[place] = stays[at % len(stays)]
+        new = {expert: place for place, expert in enumerate(self.kept)}
+        yield np.array([[new[expert] for expert in row] for row in rows], f"<i{width}").view("u1")
+
+
 def mapped(file: Path, start: int, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     """Bytes of a file as an array, read when touched and freed with the array."""
     if 0 in shape:
@@ -96,7 +123,7 @@ class ExpectedTensor:
     name: str  # in the export
     source: TensorEntry  # where it comes from
     shape: tuple[int, ...]
-    parts: tuple[Part, ...]  # its bytes, in order
+    parts: tuple[Part | Table, ...]  # its bytes, in order
 
     @property
     def is_cut(self) -> bool:
@@ -126,7 +153,8 @@ def expected_tensors(
             rows = np.array(stays).reshape(groups[layer], -1)
             more = ((0, 0), (0, most // groups[layer] - rows.shape[1]))
             kept[layer] = tuple(np.pad(rows, more, constant_values=-1).reshape(-1).tolist())
-    maker = _Maker(model.family, kept, slots, widths, scale_blocks(model))
+    counts = {layer.index: layer.num_experts for layer in model.layers}
+    maker = _Maker(model.family, kept, counts, slots, widths, scale_blocks(model))
     grown = shared_tensors(model) if widths and widths.shared is not None else {}
     found: dict[str, ExpectedTensor] = {}
     for entry in model.checkpoint.tensors.values():
@@ -157,6 +185,7 @@ def _own_head(model: MoEModel) -> dict[str, ExpectedTensor]:
 class _Maker:
     family: MoEFamily
     kept: Mapping[int, Sequence[int]]
+    counts: Mapping[int, int]  # layer -> experts in the source
     heads: HeadSlots
     widths: WidthPlan | None
     blocks: tuple[int, int] | None
@@ -188,6 +217,10 @@ class _Maker:
     def _of_experts(
         self, entry: TensorEntry, slot: Slot, kept: Sequence[int], widths: WidthPlan | None
     ) -> ExpectedTensor | None:
+        if slot.holds_ids:
+            if list(kept) == list(range(self.counts[slot.layer])):
+                return _copy(entry, entry.name)
+            return ExpectedTensor(entry.name, entry, entry.shape, (Table(entry, tuple(kept)),))
         if slot.kind is SlotKind.ROUTER:
             part = _cut(entry.start, entry, entry.shape, slot.axis, np.array(kept))
             if slot.role.endswith("bias"):

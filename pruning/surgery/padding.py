@@ -75,7 +75,8 @@ def plan_padding(model: MoEModel, plan: PruningPlan) -> Padding:
                 "the same number of experts in every layer."
             )
         # Each of these tensors has one entry per expert, or is one expert's.
-        nbytes += added * sum(item.entry.nbytes for item in located) // layer.num_experts
+        grows = (item.entry.nbytes for item in located if not item.slot.holds_ids)
+        nbytes += added * sum(grows) // layer.num_experts
     return Padding(ids, sum(each.count(EMPTY) for each in ids.values()), nbytes)
 
 

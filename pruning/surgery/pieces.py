@@ -1,4 +1,4 @@
-"""The pieces of a pruned shard: byte ranges of the source, and chosen entries of rows."""
+"""The pieces of a pruned shard: byte ranges of the source, chosen entries of rows, new ids."""
 
 import os
 import re
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.errors import ExportError
+from analysis.token_tables import renumbered
 
 # Entries at least this long are read one by one; of shorter ones, the whole row is read.
 _LONG_BYTES = 512
@@ -130,7 +131,47 @@ class Fill:
         target[:] = self.item * (len(target) // len(self.item))
 
 
-Piece = Span | Gather | Fill
+@dataclass(frozen=True, slots=True)
+class Renumber:
+    """Rows of a table of token ids, for the experts that stay; see `analysis.token_tables`."""
+
+    start: int  # first byte of the first row
+    rows: int
+    count: int  # experts in a row
+    dtype: str  # numpy's, of an id
+    kept: tuple[int, ...]  # original ids in their new order, negative where filled up
+    num_experts: int  # of the layer in the source
+    first: int = 0  # token id of the first row
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that come out, as many as are read."""
+        return self.rows * self._row
+
+    @property
+    def _row(self) -> int:
+        return self.count * np.dtype(self.dtype).itemsize
+
+    def parts(self, limit: int) -> Iterator["Renumber"]:
+        """The same in parts of at most `limit` bytes, or of one row."""
+        step = max(1, limit // self._row)
+        for first in range(0, self.rows, step):
+            yield replace(
+                self,
+                start=self.start + first * self._row,
+                rows=min(step, self.rows - first),
+                first=self.first + first,
+            )
+
+    def read(self, file: int, target: memoryview, name: str) -> None:
+        """Fill `target` from an open file."""
+        held = bytearray(len(target))
+        read_into(file, memoryview(held), self.start, name)
+        table = np.frombuffer(held, self.dtype).reshape(self.rows, self.count)
+        target[:] = renumbered(table, self.kept, self.num_experts, self.first).tobytes()
+
+
+Piece = Span | Gather | Fill | Renumber
 
 
 def read_into(file: int, target: memoryview, position: int, name: str) -> None:

@@ -24,7 +24,7 @@ from pruning.plan import PruningPlan
 from pruning.surgery.config import json_file
 from pruning.surgery.heads import head_slots
 from pruning.surgery.padding import EMPTY, Ids, Padding, is_matrix, never
-from pruning.surgery.pieces import Fill, Gather, Piece, Span
+from pruning.surgery.pieces import Fill, Gather, Piece, Renumber, Span
 from pruning.surgery.widths import check_scales, resized_experts, resized_scale, resized_shared
 
 
@@ -45,7 +45,7 @@ class PlannedTensor:
     @property
     def is_cut(self) -> bool:
         """Whether it is no plain copy: neurons may be zeros with the shape unchanged."""
-        gathered = any(isinstance(piece, Gather | Fill) for piece in self.spans)
+        gathered = any(isinstance(piece, Gather | Fill | Renumber) for piece in self.spans)
         return gathered or self.shape != self.source.shape
 
 
@@ -142,17 +142,44 @@ def _joined(spans: Iterable[Piece]) -> tuple[Piece, ...]:
     return tuple(joined)
 
 
+_IDS = {"I64": "<i8", "I32": "<i4"}
+
+
+def _renumbered(
+    entry: TensorEntry, kept: tuple[int, ...], counts: Mapping[int, int], layer: int
+) -> tuple[Piece, ...]:
+    """A table of token ids for the experts that stay."""
+    if layer not in counts:
+        raise ExportError(f"{entry.name} of a prediction head cannot be cut; use --mtp drop.")
+    if kept == tuple(range(counts[layer])):
+        return (Span(entry.start, entry.end),)
+    if entry.dtype not in _IDS or len(entry.shape) != 2:
+        raise ExportError(
+            f"{entry.name} should be a table of expert ids, but has the type {entry.dtype} and the "
+            f"shape {entry.shape}; nothing was written."
+        )
+    rows, count = entry.shape
+    return (Renumber(entry.start, rows, count, _IDS[entry.dtype], kept, counts[layer]),)
+
+
 def plan_tensor(
-    entry: TensorEntry, slot: Slot | None, kept: tuple[int, ...] | None
+    entry: TensorEntry,
+    slot: Slot | None,
+    kept: tuple[int, ...] | None,
+    counts: Mapping[int, int] | None = None,
 ) -> PlannedTensor | None:
     """One tensor in the export; None if its expert is removed.
 
     `slot` is its place in the grid of experts, if it has one; `kept` are the kept experts of its
-    layer, None outside the sparse layers of the trunk.
+    layer, None outside the sparse layers of the trunk; `counts` are the experts of these in the
+    source, which only tables of token ids need.
     """
     whole = (Span(entry.start, entry.end),)
     if slot is None or kept is None:
         return PlannedTensor(entry, entry.name, entry.shape, whole)
+    if slot.holds_ids:
+        pieces = _renumbered(entry, kept, counts or {}, slot.layer)
+        return PlannedTensor(entry, entry.name, entry.shape, pieces)
     if slot.kind is SlotKind.EXPERT:
         if slot.expert not in kept:
             return None
@@ -194,6 +221,7 @@ def plan_shards(
     slots = head_slots(model, heads or HeadPlan())
     ids_of = padding.ids if padding else plan.kept
     kept = {layer.index: ids_of[layer.index] for layer in model.layers}
+    counts = {layer.index: layer.num_experts for layer in model.layers}
 
     def target(entry: TensorEntry) -> PlannedTensor | None:
         if entry.name in slots.dropped:
@@ -202,7 +230,7 @@ def plan_shards(
             return plan_tensor(entry, *slots.cut[entry.name])
         slot = model.family.locate(entry.name)
         ids = kept.get(slot.layer) if slot else None
-        target = plan_tensor(entry, slot, ids)
+        target = plan_tensor(entry, slot, ids, counts)
         resized = shared.get(entry.name)
         if widths and target and slot and ids:
             if slot.role == SCALE_ROLE and blocks:

@@ -39,6 +39,7 @@ class Case:
     fused_too: bool = True  # whether the checkpoint exists with stacked experts as well
     composite: bool = False  # whether the text model is a part of a larger one
     absent: tuple[str, ...] = ()  # tensors of the family that this variant does not have
+    hashed: tuple[int, ...] = ()  # layers whose routers look experts up by token id
 
     def __str__(self) -> str:
         return self.name
@@ -115,6 +116,11 @@ _MISTRAL4 = {
     "rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0}
     | {"original_max_position_embeddings": 8, "llama_4_scaling_beta": 0.1},
 }
+_V4_ATTENTION = [
+    *("sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"),
+    "sliding_attention",
+]
+_V4_RATES = {"compressed_sparse_attention": 2, "heavily_compressed_attention": 4}
 # Their auto class builds the whole model, or is the only one that knows the text model.
 IMAGE_TEXT = ("aria", "kimi_k25", "minimax_m3_vl", "mistral3", "mistral4")
 
@@ -300,6 +306,16 @@ CASES = (
         fused_too=False,
         composite=True,
     ),
+    _case(
+        *("deepseek_v4", (0, 1, 2, 3), 7),
+        {"n_routed_experts": 7, "moe_intermediate_size": WIDTH, "num_hidden_layers": 4}
+        | {"mlp_layer_types": ["hash_moe", "moe", "hash_moe", "moe"], "swiglu_limit": 1.0}
+        | {"layer_types": _V4_ATTENTION, "compress_rates": _V4_RATES}
+        | {"head_dim": 16, "partial_rotary_factor": 0.5, "q_lora_rank": 8, "sliding_window": 4}
+        | {"hc_mult": 2, "hc_sinkhorn_iters": 3, "o_groups": 2, "o_lora_rank": 4}
+        | {"index_n_heads": 1, "index_head_dim": 8, "index_topk": 2},
+        hashed=(0, 2),
+    ),
     _case("minimax_m3_vl_text", (0, 2), 7, _MINIMAX_M3, fused_too=False),
     _case(
         *("minimax_m3_vl", (0, 2), 7),
@@ -357,6 +373,10 @@ def tiny_config(case: Case) -> Any:
 def redraw(model: PreTrainedModel, std: float = 0.3) -> None:
     """Random values in place of the initial ones, which make all experts nearly alike."""
     with torch.no_grad():
+        for module in model.modules():
+            if hasattr(module, "tid2eid"):  # distinct experts for each token id
+                order = torch.rand(len(module.tid2eid), module.num_experts).argsort(dim=1)
+                module.tid2eid.copy_(order[:, : module.top_k])
         for name, parameter in model.named_parameters():
             if name.endswith("per_expert_scale"):
                 parameter.uniform_(0.5, 1.5)  # gate weights must not cancel in their sum

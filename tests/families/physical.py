@@ -28,6 +28,7 @@ class Tree:
     rows: tuple[str, ...]  # tensors with one entry per expert along the first axis
     counts: tuple[str, ...]  # attributes that hold the number of experts, the router's first
     columns: tuple[str, ...] = ()  # the same along the last axis
+    table: str = ""  # lists the experts of each token id, in layers that have no correction bias
     router: str = "gate"
     top_k: str = "top_k"  # relative to the router, its experts per token
 
@@ -53,6 +54,7 @@ TREES = {
     **dict.fromkeys(("deepseek", "deepseek_v2"), _GATE),
     **dict.fromkeys(("deepseek_v3", "glm4_moe", "dots1", "laguna", "kimi_k25"), _CORRECTED),
     **dict.fromkeys(("kimi_linear", "bailing_hybrid"), _CORRECTED),
+    "deepseek_v4": replace(_CORRECTED, table="gate.tid2eid"),
     **dict.fromkeys(("minimax_m3_vl", "minimax_m3_vl_text"), _CORRECTED),
     **dict.fromkeys(("mistral3", "mistral4"), _GATE),
     **dict.fromkeys(("granitemoe", "granitemoeshared", "granitemoehybrid"), _GRANITE),
@@ -145,13 +147,27 @@ def physically_pruned(
     for layer, ids in kept.items():
         block = block_of(pruned, case, layer)
         for axis, names in ((0, tree.rows), (-1, tree.columns)):
-            for name in set(names) - set(case.absent):
+            bias = {name for name in names if "bias" in name and layer in case.hashed}
+            for name in set(names) - set(case.absent) - bias:
                 _select(block, name, axis, torch.tensor(ids))
+        if layer in case.hashed:
+            _look_up_others(block.get_submodule(tree.router), tree.table, ids)
         for name in tree.counts:
             owner, _, attribute = name.rpartition(".")
             assert getattr(block.get_submodule(owner), attribute) == case.experts
             setattr(block.get_submodule(owner), attribute, len(ids))
     return pruned
+
+
+def _look_up_others(router: nn.Module, name: str, ids: Sequence[int]) -> None:
+    """Every removed expert of a token id becomes the next one that its row does not name."""
+    table = getattr(router, name.rpartition(".")[2])
+    for token, row in enumerate(table.tolist()):
+        for place, expert in enumerate(row):
+            if expert not in ids:
+                order = [ids[(token + expert + step) % len(ids)] for step in range(len(ids))]
+                row[place] = next(other for other in order if other not in row)
+        table[token] = torch.tensor([list(ids).index(expert) for expert in row])
 
 
 def _select(block: nn.Module, name: str, axis: int, ids: torch.Tensor) -> None:

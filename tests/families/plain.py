@@ -94,6 +94,9 @@ def activations(model_type: str, experts: nn.Module, m: Matrices, x: Tensor) -> 
         up = up.clamp(-experts.swiglu_limit, experts.swiglu_limit)
         return (up + 1) * gate / (1 + torch.exp(-experts.swiglu_alpha * gate))
     gate = x @ m.gate + m.gate_bias
+    if model_type == "deepseek_v4":
+        limit = experts.limit
+        return _silu(gate.clamp(max=limit)) * up.clamp(-limit, limit)
     if model_type.startswith("gemma4"):
         return _gelu_tanh(gate) * up
     return _silu(gate) * up

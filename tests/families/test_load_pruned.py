@@ -14,7 +14,7 @@ from pruning.plan import PruningPlan, model_ref
 
 MODES = tuple(WidthMode)
 # Something else is as wide as an expert.
-WIDTH_IS_SHARED = ("hunyuan_v1_moe", "jamba")
+WIDTH_IS_SHARED = ("hunyuan_v1_moe", "jamba", "deepseek_v4")
 
 
 def is_allowed(case: Case, layout: str, mode: WidthMode) -> bool:

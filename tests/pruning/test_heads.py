@@ -20,7 +20,7 @@ from pruning.surgery.manifest import read_manifest
 
 KEPT = (0, 2, 3, 5)
 # Where heads lie: in a trunk of their own, or in layers beyond the last.
-PLACES = {"mtp": "mtp.layers.0.", "beyond": "model.layers.3."}
+PLACES = {"mtp": "mtp.layers.0.", "numbered": "mtp.0.", "beyond": "model.layers.3."}
 
 
 def with_head(source, path, place, experts=True):

@@ -16,7 +16,7 @@ IDS = torch.arange(3, 51).reshape(3, 16)
 # One of each kind: groups with a correction bias; a bias of the router; a bias in the block.
 PADDED = (
     *("deepseek_v3-groups", "gpt_oss", "minimax_m2", "lfm2_moe", "nemotron_h", "laguna"),
-    "minimax_m3_vl",
+    *("minimax_m3_vl", "deepseek_v4"),
 )
 
 

@@ -46,6 +46,7 @@ def _layout(family: MoEFamily) -> list[str]:
         f"always {family.fixed_top_k} per token": family.fixed_top_k > 0,
         "groups": family.groups is not None,
         "correction bias": bool(family.correction_biases),
+        "tables of token ids": any(each.holds_ids for each in family.router_tensors),
         _shared(family): family.shared is not None,
         f"width shared with {family.width_shared_with}": bool(family.width_shared_with),
         f"composite: its part `{'.'.join(family.config_path)}`": bool(family.config_path),
