@@ -30,6 +30,7 @@ from pruning.atoms.cuts import (
 from pruning.atoms.selection import AtomScope
 from pruning.plan import ATOMIC_GRANULARITY
 from pruning.planning.choice import SCOPES, PlanChoice, plan_request, scopes_of
+from pruning.planning.measured import removed_by
 from pruning.planning.neurons import Arena, arena_of
 from pruning.planning.ranking import Ranking, Selection, select_measured
 from pruning.planning.side_by_side import SideBySide, scopes_side_by_side
@@ -114,6 +115,10 @@ def pruned(context: Context) -> BoolArray:
     """(neurons,): True if the neuron is pruned."""
     found, scope = field(context), neuron_choice(context).scope
     ranks = context.keep(ranks_within, found, scope)
+    if context.plan.is_atomic and context.plan.is_measured and context.shown:
+        sizes = found.pools(scope)
+        gone = removed_by(context.shown.plan, context.order.sizes, context.model)
+        return np.asarray(ranks >= np.repeat(sizes - np.array(gone), sizes))
     return pruned_neurons(ranks, found.pools(scope), context.fraction)
 
 
@@ -146,6 +151,8 @@ def corpora_overlaps(context: Context) -> pd.DataFrame:
             "calibrate on another with `--groups routed,gradient`."
         )
     context.check_removes()
+    # The chance is that of equal shares.
+    context = replace(context, plan=replace(context.plan, schedule="uniform"))
     masks = {corpus: pruned(context.on((corpus,))) for corpus in corpora}
     pools = field(context).pools(neuron_choice(context).scope)
     chance = pool_chance(pools, context.fraction)
@@ -183,7 +190,7 @@ def beside_experts(context: Context) -> pd.DataFrame:
 def arena(context: Context, request: PlanRequest, scope: AtomScope) -> Arena:
     """The neurons that compete in a scope, under the constraints of a request."""
     free = dict.fromkeys(BUDGETS) | {"sparsity": ""}
-    asked = request.model_copy(update={**free, "atom_scope": str(scope)})
+    asked = request.model_copy(update={**free, "schedule": "uniform", "atom_scope": str(scope)})
     return context.keep(arena_of, ranking_of(context, request), asked)
 
 

@@ -11,7 +11,8 @@ from app.charts.names import criterion_label
 from app.session.plan_state import plan_input
 from pruning.atoms.selection import AtomScope
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
-from pruning.planning.choice import SCOPES, scopes_of
+from pruning.planning.choice import SCOPES, schedule_label, scopes_of
+from pruning.schedules import MEASURED
 
 GRANULARITIES: Mapping[str, str] = {EXPERT_GRANULARITY: "Experts", ATOMIC_GRANULARITY: "Neurons"}
 MOST_LAMBDA = 100.0
@@ -55,8 +56,15 @@ def chosen_neuron_criterion() -> str:
     return name if name in NEURON_CRITERIA else str(DEFAULTS["neurons"])
 
 
+def is_spread_as_measured() -> bool:
+    """Whether layers lose what their sensitivity says, and neurons compete within each."""
+    return bool(st.session_state.get("scope") == MEASURED)
+
+
 def chosen_scope(criterion: str) -> AtomScope:
     """Scope in which neurons compete: the control's, if the criterion supports it."""
+    if is_spread_as_measured():
+        return AtomScope.LAYER
     said = st.session_state.get("scope", DEFAULTS["scope"])
     possible = scopes_of(criterion)
     return said if said in possible else possible[0]
@@ -92,19 +100,20 @@ def neuron_criterion_controls() -> None:
         )
     criterion = chosen_neuron_criterion()
     possible = scopes_of(criterion)
-    if st.session_state.get("scope", DEFAULTS["scope"]) not in possible:
+    if st.session_state.get("scope", DEFAULTS["scope"]) not in (*possible, MEASURED):
         st.session_state["scope"] = possible[0]
     plan_input(
         st.segmented_control,
         "Neurons compete within",
-        possible,
+        (*possible, MEASURED),
         default=DEFAULTS["scope"],
         key="scope",
         required=True,
-        format_func=lambda scope: SCOPES[scope],
+        format_func=lambda scope: SCOPES.get(scope) or schedule_label(scope),
         help="**Global** (HEAPr-G): prune the least salient neurons of the whole model.  "
         "\n**Per layer** (HEAPr-L): prune the same fraction of every layer.  \n**Per expert**: "
-        "prune the same fraction of every expert, so widths stay equal.",
+        "prune the same fraction of every expert, so widths stay equal.  \n**Measured**: "
+        "per layer, and layers lose what their measured sensitivity says.",
     )
     if AtomScope.GLOBAL not in possible:
         st.caption(

@@ -23,7 +23,7 @@ from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
 from pruning.requests.base import validated
 from pruning.requests.options import ModeName
 from pruning.requests.plan import PlanRequest
-from pruning.schedules import SCHEDULES, Spending, fit_counts
+from pruning.schedules import MEASURED, SCHEDULES, Spending, fit_counts
 from pruning.search.store import SEARCH
 
 SPARSITY_STEP = 5
@@ -113,7 +113,7 @@ class PlanChoice:
     granularity: str = EXPERT_GRANULARITY  # remove whole experts, or neurons (atomic)
     multiple_of: int = 1  # layers keep a multiple of this many experts, experts one of neurons
     protect: str = ""  # layers that lose nothing: `0,5-7`
-    schedule: str = "uniform"  # of experts, one of SCHEDULE_NAMES
+    schedule: str = "uniform"  # of experts, one of SCHEDULE_NAMES; of neurons, also measured
     counts: str = ""  # experts kept by each layer, for the schedule `hand`
     locked: str = ""  # layers that an edit leaves alone: `0,5-7`
     searched: str = ""  # name of the search, for the schedule `search`
@@ -130,9 +130,14 @@ class PlanChoice:
         return self.granularity == ATOMIC_GRANULARITY
 
     @property
+    def is_measured(self) -> bool:
+        """Whether the sensitivity of layers spreads the budget."""
+        return self.schedule == MEASURED
+
+    @property
     def is_plain(self) -> bool:
         """Whether criterion, corpora, sparsity and schedule or scope define the plan."""
-        limits = (self.protect.strip(), self.pin.strip(), self.drop.strip())
+        limits = (*map(str.strip, (self.protect, self.pin, self.drop)), self.is_measured)
         has_limits = self.unit != "neurons" or self.multiple_of != 1 or any(limits)
         return not self.is_atomic or not has_limits
 
@@ -172,7 +177,8 @@ def plan_request(
             values |= {"shrink": values.pop("sparsity"), "width_mode": choice.width_mode}
         values |= {
             "granularity": ATOMIC_GRANULARITY,
-            "atom_scope": str(choice.scope),
+            # Measured, neurons compete within layers.
+            **({"schedule": MEASURED} if choice.is_measured else {"atom_scope": str(choice.scope)}),
             "pin": experts_in(choice.pin),
             "drop": experts_in(choice.drop),
             # Only changes the sizes that are printed.

@@ -28,6 +28,7 @@ from pruning.planning.ranking import Selection
 from pruning.recipe import BudgetSection, Recipe, ScheduleSection
 from pruning.recipe_file import recipe_from_yaml
 from pruning.requests.plan import PlanRequest
+from pruning.schedules import MEASURED
 from pruning.search.store import search_in
 from pruning.sizes import format_bytes, format_count, size_report
 
@@ -111,7 +112,6 @@ def controls_of(recipe: Recipe, model: MoEModel) -> dict[str, Any]:
     measured = recipe.schedule
     unfit: dict[str, object] = {
         "sensitivity": recipe.sensitivity,
-        "a schedule of neurons": is_atomic and measured.is_measured,
         "measured_on, cost or across": measured
         != ScheduleSection(name=measured.name, file=measured.file),
         f"multiple_of: {limits.multiple_of}": limits.multiple_of not in MULTIPLES,
@@ -125,7 +125,7 @@ def controls_of(recipe: Recipe, model: MoEModel) -> dict[str, Any]:
         controls = {
             "unit": unit,
             "neurons": criterion,
-            "scope": recipe.scope,
+            "scope": MEASURED if measured.is_measured else recipe.scope,
             "width": recipe.width_mode or WIDTH_MODES[0],
             "width_multiple": widths,
             "neuron_multiple": limits.multiple_of,

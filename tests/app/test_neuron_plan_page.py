@@ -37,6 +37,7 @@ ASKED = [
     {"scope": "Global"},
     {"scope": "Per layer", "neurons": "CAMERA-P", "corpus": "demo-math"},
     {"scope": "Per expert", "neurons": "Neuron norms", "neuron_multiple": "8"},
+    {"scope": "Measured", "corpus": "demo-code", "sparsity": "50%"},
     {"unit": "All parameters", "sparsity": "20%", "protect": "1", "pin": "0:3 2:1-2"},
     {"unit": "Bytes on disk", "scope": "Per expert", "width": "per-layer", "sparsity": "25%"},
     {"neurons": "Random", "drop": "4:0,9", "width": "per-layer", "width_multiple": "16"},
@@ -315,7 +316,7 @@ def test_the_export_command_of_the_page_writes_a_model_that_loads(open_page, tmp
 
 def test_camera_p_has_no_budget_over_all_layers_and_says_why(open_page):
     test = open_page("plan", neurons="CAMERA-P", scope="Global", **NEURONS)
-    assert test.segmented_control(key="scope").options == ["Per layer", "Per expert"]
+    assert test.segmented_control(key="scope").options == ["Per layer", "Per expert", "Measured"]
     assert any("compares neurons of one layer only" in text for text in texts(test.caption))
     assert "--atom-scope" not in command(test, "plan")
     series = {trace["name"] for trace in figure_of(test, "neuron-layers")["data"]}

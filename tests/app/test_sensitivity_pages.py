@@ -9,7 +9,9 @@ import pytest
 from page_texts import command, decoded, table_with, texts
 
 from analysis.drain import drain
+from app.charts import neuron_cut
 from app.session.data import settings
+from pruning.atoms.cuts import expert_shares
 from pruning.requests.evaluation import SensitivityRequest
 from pruning.tasks.sensitivity import sensitivity_run
 
@@ -140,6 +142,20 @@ def test_neurons_are_predicted_and_drawn_as_experts_are(open_page):
     assert traces(test, "the plan's cut") and not traces(test, "this plan, predicted")
 
 
+def test_measured_neurons_are_one_plan_on_every_page(open_page, go_to):
+    test = open_page("plan", granularity="Neurons", scope="Measured", corpus="demo-code")
+    assert command(test, "plan").endswith("--schedule measured -o plan.json")
+    kept = table_with(test, "least").set_index("layer")["stay"]
+    assert kept.sum() == 6 * 1024 and len(set(kept)) > 1
+    assert traces(test, "Global")  # the scopes of this budget stay comparable
+    go_to(test, "explore")
+    context = test.session_state["context"]
+    shares = expert_shares(neuron_cut.field(context), neuron_cut.pruned(context))
+    atoms = context.shown.plan.kept_atoms
+    for layer, expert, width, gone, _ in shares.itertuples(index=False):
+        assert width - gone == len(atoms.get(layer, {}).get(expert, range(width)))
+
+
 def test_what_was_not_measured_is_measured_by_a_click(open_page, queued_jobs):
     test = open_page("plan", corpus="demo-math", schedule="Measured")
     assert any("was not measured" in said for said in texts(test.info))
@@ -153,8 +169,9 @@ def test_what_was_not_measured_is_measured_by_a_click(open_page, queued_jobs):
     assert {**job.request, **asked} == job.request
 
 
-def test_curves_of_neurons_are_measured_in_the_order_of_the_page(open_page, queued_jobs):
-    limits = {"scope": "Per layer", "neuron_multiple": "8", "drop": "4:0", "protect": "1"}
+@pytest.mark.parametrize("scope", ["Per layer", "Measured"])
+def test_curves_of_neurons_are_measured_in_the_order_of_the_page(open_page, queued_jobs, scope):
+    limits = {"scope": scope, "neuron_multiple": "8", "drop": "4:0", "protect": "1"}
     neurons = {"granularity": "Neurons", "neurons": "CAMERA-P", "corpus": "demo-math"}
     test = open_page("plan", sparsity="40%", **neurons, **limits)
     test.session_state["sensitivity.part"] = True

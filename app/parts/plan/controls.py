@@ -12,7 +12,12 @@ from analysis.errors import PlanError, UserError
 from app.charts.context import BLEND, Context
 from app.frame.controls import one_of
 from app.session.data import shown_model
-from app.session.granularity import chosen_neuron_criterion, chosen_scope, is_about_neurons
+from app.session.granularity import (
+    chosen_neuron_criterion,
+    chosen_scope,
+    is_about_neurons,
+    is_spread_as_measured,
+)
 from app.session.plan_state import (
     DEFAULTS,
     chosen_plan,
@@ -43,7 +48,7 @@ from pruning.planning.choice import (
 from pruning.planning.recipes import controls_of, not_here
 from pruning.recipe import Recipe
 from pruning.recipe_file import recipe_from_yaml
-from pruning.schedules import SCHEDULES, counts_from_text
+from pruning.schedules import MEASURED, SCHEDULES, counts_from_text
 from pruning.search.store import SEARCH
 
 Value = TypeVar("Value")
@@ -112,6 +117,7 @@ def _chosen_neurons() -> PlanChoice:
 
     return PlanChoice(
         granularity=ATOMIC_GRANULARITY,
+        schedule=MEASURED if is_spread_as_measured() else "uniform",
         scope=chosen_scope(chosen_neuron_criterion()),
         unit=said("unit", list(UNITS)),
         width_mode=said("width", WIDTH_MODES),

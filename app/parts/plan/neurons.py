@@ -17,7 +17,7 @@ from app.parts.plan.experts import (
     saved_metric,
     unmeasured_part,
 )
-from app.parts.plan.sensitivity import sensitivity_part
+from app.parts.plan.sensitivity import sensitivity_form, sensitivity_part
 from app.session.plan_data import NeuronSizes, export_option, lacks_statistics, neuron_sizes
 from app.session.plan_state import imported_plan
 from pruning.atoms.selection import AtomScope
@@ -34,6 +34,9 @@ def neuron_plan_page(context: Context) -> None:
     if (shown := context.shown) is None:
         if lacks_statistics(context):
             neurons_missing_part(context)
+        elif context.plan.is_measured:
+            with st.container(border=True):
+                sensitivity_form(context)
         return
     sizes = neuron_sizes(context, shown)
     _metrics(context, sizes)
