@@ -27,9 +27,9 @@ def asked_model(request: ModelRequest, *, config_only: bool) -> MoEModel:
     """A model by the headers of its weights; without weights by the hub's, or by config.json."""
     if not config_only:
         return load_model_index(request.model, revision=request.revision)
-    config_folder(request.model, request.revision)  # fails before transformers is imported
     if found := hub_outline(request.model, request.revision):
         return found
+    config_folder(request.model, request.revision)  # fails before transformers is imported
     from pruning.outline import outline_model
 
     return outline_model(request.model, revision=request.revision)

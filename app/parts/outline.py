@@ -18,7 +18,9 @@ _ASKED: Final = "start.outline.asked"
 
 def outline_form() -> None:
     """Form for a configuration or a hub id, and what uniform plans would leave of the model."""
-    st.markdown("**Before the download**: sizes of plans from a config.json alone.")
+    st.markdown(
+        "**Before the download**: what plans would leave of a model; no weights are needed."
+    )
     with st.form("start.outline", border=False):
         name = st.text_input(
             "Folder in the models folder, or hub id",
