@@ -20,6 +20,10 @@ from tools.engines.environments import HERE, python_of
 
 # Float32 in both; other orders of the same sums differ by 1e-5 where logits are near 10.
 CLOSE = 1e-3
+# llama.cpp looks GELU up in a table of half precision: with such a one transformers differs from
+# itself by 4e-3 on these models, and greedy tokens stay the same.
+TABULATED = 2e-2
+_CLOSE = dict.fromkeys((("llama.cpp", "gemma4"), ("llama.cpp", "gemma4_text")), TABULATED)
 _SECONDS = 1500
 Answer = Mapping[str, Any]
 
@@ -78,7 +82,7 @@ def row(
     total = len(PROMPTS) * TOKENS
     if not reason and folder is not None:
         equal, difference = compare(case, folder, cut, answer["continuations"])
-        if equal < total or not difference <= CLOSE:
+        if equal < total or not difference <= _CLOSE.get((engine, case.model_type), CLOSE):
             differs = f"log-probabilities differ by {difference:.2g}"
             if not math.isfinite(difference):
                 differs, difference = "log-probabilities that are no numbers", None

@@ -14,12 +14,15 @@ from typing import Any, Final
 
 import torch
 from exports import export
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from analysis.checkpoint import INDEX_NAME
 from analysis.errors import UserError
 from analysis.model import MoEModel, load_model_index
 from families.configs import BY_NAME, HIDDEN, VOCAB, WIDTH, Case, tiny_model
+from families.published import PUBLISHED, as_published
 from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.engine_results import CUTS
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, model_ref
@@ -34,7 +37,7 @@ _SIZES: Final = (
     *("shared_expert_intermediate_size", "shared_intermediate_size", "moe_latent_size"),
     *("moe_shared_expert_intermediate_size", "mamba_head_dim", "mamba_dt_rank"),
     *("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"),
-    *("linear_key_head_dim", "linear_value_head_dim"),
+    *("linear_key_head_dim", "linear_value_head_dim", "global_head_dim"),
 )
 # What the conformance suite varies and published models of the family do not have.
 _AS_PUBLISHED: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -48,6 +51,8 @@ _AS_PUBLISHED: Final[Mapping[str, Mapping[str, Any]]] = {
     "gpt_oss": {"swiglu_limit": 7.0},
     "lfm2_moe": {"routed_scaling_factor": 1.0},
     "ernie4_5_moe": {"moe_layer_interval": 1},
+    # MLX takes the size of the vocabulary from the whole, by default that of published models.
+    "gemma4": {"vocab_size": VOCAB},
     "phimoe": {"attention_bias": True, "lm_head_bias": True},
     "deepseek_v2": {
         "rope_scaling": {"type": "yarn", "factor": 40, "beta_fast": 32, "beta_slow": 1}
@@ -108,6 +113,13 @@ def save(case: Case, folder: Path) -> MoEModel:
         if head.bias is not None:
             head.bias[:_SPECIAL] = 0
     model.save_pretrained(folder, save_original_format=case.model_type not in _STACKED)
+    if case.model_type in PUBLISHED:
+        held: dict[str, torch.Tensor] = {}
+        for shard in folder.glob("*.safetensors"):
+            held |= as_published(case.model_type, load_file(shard))
+            shard.unlink()
+        (folder / INDEX_NAME).unlink(missing_ok=True)
+        save_file(held, folder / "model.safetensors", {"format": "pt"})
     _tokenizer().save_pretrained(folder)
     file = folder / "config.json"
     config = json.loads(file.read_text())
@@ -115,7 +127,7 @@ def save(case: Case, folder: Path) -> MoEModel:
     if case.composite:
         part, said = config["text_config"], said["text_config"]
     rope = part.get("rope_parameters") or {}
-    missing = {**said, **({"rope_scaling": None} if rope else {})}
+    missing = {**said, **({"rope_scaling": None} if "rope_theta" in rope else {})}
     missing |= {key: rope[key] for key in ("rope_theta", "partial_rotary_factor") if key in rope}
     part |= {key: value for key, value in missing.items() if key not in part}
     part |= published_keys(case)

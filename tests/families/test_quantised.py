@@ -13,6 +13,7 @@ from analysis.errors import UnsupportedModelError
 from analysis.model import load_model_index
 from analysis.stats.weights import measure_weights
 from families.configs import CASES
+from families.published import as_published
 from pruning.plan import PruningPlan, keep_all, model_ref
 from pruning.surgery.export import export_checkpoint
 
@@ -54,8 +55,7 @@ def to_packed(tensors):
     """Kimi-K2.5 as on the hub: eight numbers of four bits in an integer, a scale for 32 of them."""
     seeded = torch.Generator().manual_seed(1)
     out = {}
-    for saved, tensor in tensors.items():
-        name = saved.replace("language_model.model.blocks.", "language_model.model.layers.")
+    for name, tensor in as_published("kimi_k25", tensors).items():
         if ".experts." in name and name.endswith(".weight"):
             rows, columns = tensor.shape
             drawn = torch.randint(-(2**31), 2**31, (rows, columns // 8), generator=seeded)

@@ -14,6 +14,7 @@ from analysis.model import load_model_index
 from families.built import stock_load
 from families.configs import BY_NAME, CASES, tiny_model
 from families.physical import logits_of, physically_pruned
+from families.published import as_published
 from pruning.masking import masked
 from pruning.plan import PruningPlan, model_ref
 
@@ -114,17 +115,9 @@ def test_kimi_as_it_is_published(built, tmp_path):
     source = built(BY_NAME["kimi_k25"])
     path = tmp_path / "source"
     path.mkdir()
-    published = (
-        ("language_model.model.blocks.", "language_model.model.layers."),
-        ("vision_tower.encoder.patch_embed.", "vision_tower.patch_embed."),
-        ("model.mm_projector.", "mm_projector."),
-    )
     tensors = {}
     for file in source.paths["experts"].glob("*.safetensors"):
-        for name, tensor in load_file(file).items():
-            for saved, hub in published:
-                name = hub + name.removeprefix(saved) if name.startswith(saved) else name
-            tensors[name] = tensor
+        tensors |= as_published("kimi_k25", load_file(file))
     save_file(tensors, path / "model.safetensors", {"format": "pt"})
     config = (source.paths["experts"] / "config.json").read_text()
     (path / "config.json").write_text(config.replace('"deepseek_v3"', '"kimi_k2"'))
