@@ -111,7 +111,7 @@ def blend_part(context: Context) -> None:
             on_click=_make_fair,
             args=(context,),
             help="Find the shares that maximise the coverage of the worst-covered corpus; takes "
-            "seconds.",
+            "seconds. Coverage is not loss: compare the plan with that of equal shares.",
         )
         if context.corpus != BLEND:
             st.button(

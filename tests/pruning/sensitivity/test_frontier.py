@@ -1,0 +1,56 @@
+"""The predicted frontier of a small model whose router chooses among groups."""
+
+import numpy as np
+import pytest
+
+from analysis.drain import drain
+from analysis.model import load_model_index
+from analysis.stats.store import stats_store
+from families.configs import BY_NAME, tiny_model
+from pruning.evaluate.record import EvaluationStore
+from pruning.planning.frontier import BEST, UNIFORM, frontier_table
+from pruning.planning.measured import order_of, without_budget
+from pruning.planning.ranking import select_measured
+from pruning.requests.plan import PlanRequest
+from pruning.sensitivity.curves import Curve, Curves, Sensitivity
+
+# Layers 1 and 2 of 12 experts in three groups: of each, three go at a time.
+CASE = BY_NAME["deepseek_v3-groups"]
+
+
+@pytest.fixture
+def selection(tmp_path):
+    tiny_model(CASE).save_pretrained(tmp_path / "model")
+    model = load_model_index(str(tmp_path / "model"))
+    asked = {"model": str(tmp_path / "model"), "criterion": "random", "sparsity": "50%"}
+    request = PlanRequest(**asked, multiple_of=3, protect=("1",))
+    return drain(select_measured(request, model, stats_store(tmp_path / "stats")))
+
+
+def curve(costs):
+    return Curve(np.arange(len(costs)), np.array(costs))
+
+
+def test_budgets_are_steps_of_the_groups_and_the_best_is_no_worse(selection, tmp_path):
+    free = without_budget(selection)
+    order = order_of(free, free.request)
+    assert order.ref == order_of(selection, selection.request).ref
+    most = order.rooms[0].most
+    costs = [np.arange(most + 1.0) ** 2, np.arange(most + 1.0)]
+    by_sample = tuple(np.stack([each, each], axis=1) for each in costs)
+    curves = Curves(tuple(map(curve, costs)), {}, corpus="a", samples=2, by_sample=by_sample)
+    store = EvaluationStore([tmp_path])
+    table = frontier_table(free, Sensitivity((curves,), "nll"), store, ())
+    best, even = (table[table["series"] == name].set_index("removed") for name in (BEST, UNIFORM))
+    assert set(best.index) == set(range(0, 2 * most + 1, 3))
+    every = {
+        total: min(
+            costs[0][one] + costs[1][total - one]
+            for one in range(0, most + 1, 3)
+            if 0 <= total - one <= most
+        )
+        for total in best.index
+    }
+    assert best["predicted"].to_dict() == every
+    assert (even["predicted"] >= best["predicted"]).all()
+    assert even.loc[6, "predicted"] == costs[0][3] + costs[1][3]
