@@ -142,15 +142,22 @@ class MoEModel:
 
     def num_weights(self, entry: TensorEntry) -> int:
         """Number of weights in a tensor: its elements, unless it is part of a quantised one."""
-        if entry.dtype == "I64":  # a table of ids
+        if entry.dtype == "I32" and _PACKED.fullmatch(entry.name) and self.quantisation:
+            return entry.numel * 32 // self._packed_bits
+        if entry.dtype in ("I64", "I32"):  # ids, in tables of tokens
             return 0
         if not self.quantisation:
             return entry.numel
         if _SCALES.fullmatch(entry.name):
             return 0
-        if entry.dtype == "I32" and _PACKED.fullmatch(entry.name):
-            return entry.numel * 32 // self._packed_bits
-        return entry.numel * (2 if entry.dtype == "U8" and _PAIRS.fullmatch(entry.name) else 1)
+        in_pairs = entry.dtype == "U8" and _PAIRS.fullmatch(entry.name)
+        return entry.numel * (2 if in_pairs or (entry.dtype == "I8" and self._has_fp4) else 1)
+
+    @property
+    def _has_fp4(self) -> bool:
+        """Whether a byte of an expert holds two weights, as in DeepSeek-V4."""
+        said = (self.quantisation_settings, self.checkpoint.config, self.config)
+        return any(each.get("expert_dtype") == "fp4" for each in said)
 
     @cached_property
     def _packed_bits(self) -> int:

@@ -50,6 +50,8 @@ def expert_widths(model: MoEModel) -> Mapping[int, tuple[int, ...]]:
         for item in model.located[layer.index]:
             if not is_expert_weight(item.slot) or item.slot.role != "weight":
                 continue
+            if model.num_weights(item.entry) != item.entry.numel:  # several in an element
+                continue
             where = atom_axis(model.family, item.slot)
             if where is None or where.axis >= len(item.entry.shape):
                 raise CheckpointError(

@@ -6,11 +6,16 @@ from torch import Tensor
 
 # Model type -> (beginning of a name that transformers saves, the same on the hub).
 PUBLISHED = {
+    "deepseek_v4": (
+        ("model.embed_tokens.", "embed."),
+        ("model.hc_head.hc_", "hc_head_"),
+        ("model.", ""),
+    ),
     "kimi_k25": (
         ("language_model.model.blocks.", "language_model.model.layers."),
         ("vision_tower.encoder.patch_embed.", "vision_tower.patch_embed."),
         ("model.mm_projector.", "mm_projector."),
-    )
+    ),
 }
 
 

@@ -2,9 +2,11 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
+from exports import edit_json, verified
 from safetensors.torch import load_file, save_file
 
 from analysis.checkpoint import open_checkpoint
@@ -12,7 +14,7 @@ from analysis.drain import drain
 from analysis.errors import UnsupportedModelError
 from analysis.model import load_model_index
 from analysis.stats.weights import measure_weights
-from families.configs import CASES
+from families.configs import BY_NAME, CASES, tiny_model
 from families.published import as_published
 from pruning.plan import PruningPlan, keep_all, model_ref
 from pruning.surgery.export import export_checkpoint
@@ -64,6 +66,24 @@ def to_packed(tensors):
             out[f"{name}_shape"] = torch.tensor([rows, columns], dtype=torch.int32)
         else:
             out[name] = tensor
+    return out
+
+
+def to_fp4(tensors):
+    """DeepSeek-V4 as on the hub: two numbers of an expert in a byte, a power of two for 32."""
+    seeded = torch.Generator().manual_seed(1)
+    out = {}
+    for name, tensor in as_published("deepseek_v4", tensors).items():
+        if ".experts." in name:
+            rows, columns = tensor.shape
+            drawn = torch.randint(-128, 128, (rows, columns // 2), generator=seeded)
+            out[name] = drawn.to(torch.int8)
+            out[name.replace("weight", "scale")] = torch.full((rows, columns // 32), 1 / 16).to(
+                torch.float8_e8m0fnu
+            )
+        else:
+            out[name] = tensor if "hc_" in name else tensor.to(torch.bfloat16)
+            out[name] = tensor.int() if name.endswith("tid2eid") else out[name]
     return out
 
 
@@ -148,6 +168,25 @@ def test_scales_go_with_the_matrices_of_their_expert(quantised, tmp_path, how, t
             assert same_bytes(after.pop(f"{block}.gate.{name}"), wanted)
     assert not any(".experts." in name for name in after)
     assert all(same_bytes(tensor, before[name]) for name, tensor in after.items())
+
+
+def test_deepseek_v4_as_it_is_published(tmp_path):
+    sizes = {"hidden_size": 32, "moe_intermediate_size": 32}
+    case = BY_NAME["deepseek_v4"]
+    loaded, source = tiny_model(replace(case, settings={**case.settings, **sizes})), tmp_path / "in"
+    loaded.save_pretrained(source, save_original_format=True)
+    save_file(to_fp4(tensors_of(source)), source / "model.safetensors", {"format": "pt"})
+    fp8 = {"quant_method": "fp8", "scale_fmt": "ue8m0", "weight_block_size": [128, 128]}
+    edit_json(source / "config.json", quantization_config=fp8, expert_dtype="fp4")
+    described = load_model_index(str(source))
+    # Those that scale streams are not told from those of quantised weights.
+    weights = [each for name, each in loaded.named_parameters() if not name.endswith("scale")]
+    assert described.num_params == sum(each.numel() for each in weights) + 2 * case.experts
+    ids, _, after = export(case, source, tmp_path / "out")
+    assert after["layers.3.ffn.experts.2.w1.weight"].dtype == torch.int8
+    assert after["layers.0.ffn.gate.tid2eid"].max() == len(ids) - 1
+    # Dequantised by transformers, under the published names.
+    assert verified(tmp_path / "out", source=source).max_abs_diff == 0
 
 
 @pytest.mark.parametrize(
