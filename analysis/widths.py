@@ -135,7 +135,8 @@ def shared_tensors(model: MoEModel) -> Mapping[str, tuple[TensorEntry, int]]:
     modules = any_of({shared.on_disk, "shared_experts"})
     pattern = re.compile(
         rf"(?:{any_of(family.trunks)})\.(\d+)\.(?:{blocks})\.(?:{modules})"
-        r"\.(gate_proj|up_proj|down_proj)\.(?:weight|bias)"
+        # transformers also renames the gates of MLPs where it renames one of attention (Hy4).
+        r"\.(gate_proj|linear_gate|up_proj|down_proj)\.(?:weight|bias)"
     )
     found: dict[str, tuple[TensorEntry, int]] = {}
     for name, entry in model.checkpoint.tensors.items():

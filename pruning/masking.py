@@ -52,7 +52,7 @@ def masked(model: nn.Module, family: MoEFamily, plan: PruningPlan) -> Iterator[N
     neurons = []
     for layer, atoms in plan.kept_atoms.items():
         experts = _block(model, family, layer).get_submodule("experts")
-        mask = neuron_mask(experts, layer, atoms, is_transposed=family.is_transposed)
+        mask = neuron_mask(experts, layer, atoms, is_transposed=bool(experts.is_transposed))
         neurons.append((experts, mask))
     with ExitStack() as restore:
         model.__dict__[_MARK] = True

@@ -7,17 +7,35 @@ from analysis.errors import UnsupportedModelError
 from analysis.families.afmoe import AFMOE
 from analysis.families.aria import ARIA, ARIA_TEXT
 from analysis.families.base import PROJECTIONS, MoEFamily, MoELayer, Slot, SlotKind
+from analysis.families.cohere2_moe import COHERE2_MOE
 from analysis.families.deepseek import DEEPSEEK
 from analysis.families.deepseek_v2 import DEEPSEEK_V2
-from analysis.families.deepseek_v3 import DEEPSEEK_V3, DOTS1, GLM4_MOE, KIMI_K25
+from analysis.families.deepseek_v3 import (
+    AXK1,
+    AXK2,
+    BEAM,
+    DEEPSEEK_V3,
+    DEEPSEEK_V32,
+    DOTS1,
+    EXAONE_MOE,
+    KIMI_K25,
+    MIMO_V2_FLASH,
+    SOLAR_OPEN,
+)
 from analysis.families.deepseek_v4 import DEEPSEEK_V4
-from analysis.families.discovery import COUNT_KEYS, discover
+from analysis.families.discovery import COUNT_KEYS, discover, oriented
 from analysis.families.ernie4_5_moe import ERNIE4_5_MOE
 from analysis.families.gemma4 import GEMMA4, GEMMA4_TEXT
+from analysis.families.glm import GLM4_MOE, GLM4_MOE_LITE, GLM4V_MOE, GLM5_NEXT, GLM_MOE_DSA
 from analysis.families.gpt_oss import GPT_OSS
-from analysis.families.granitemoe import GRANITEMOE, GRANITEMOEHYBRID, GRANITEMOESHARED
+from analysis.families.granitemoe import (
+    GRANITEMOE,
+    GRANITEMOE_SWA,
+    GRANITEMOEHYBRID,
+    GRANITEMOESHARED,
+)
 from analysis.families.hunyuan_v1_moe import HUNYUAN_V1_MOE
-from analysis.families.hy import HY_V3
+from analysis.families.hy import HY_V3, HY_V4
 from analysis.families.jamba import JAMBA
 from analysis.families.kimi_linear import BAILING_HYBRID, KIMI_LINEAR
 from analysis.families.laguna import LAGUNA
@@ -28,11 +46,15 @@ from analysis.families.mixtral import MINIMAX, MINIMAX_M2, MIXTRAL, PHIMOE
 from analysis.families.nemotron_h import NEMOTRON_H
 from analysis.families.olmoe import FLEX_OLMO, OLMOE
 from analysis.families.qwen_moe import (
+    FLINT,
+    MELLUM,
     QWEN2_MOE,
     QWEN3_5_MOE,
     QWEN3_5_MOE_TEXT,
     QWEN3_MOE,
     QWEN3_NEXT,
+    QWEN3_VL_MOE,
+    QWEN4_EXP_TEXT,
 )
 from analysis.families.refused import REFUSED
 
@@ -40,10 +62,13 @@ __all__ = ["FAMILIES", "PROJECTIONS", "MoEFamily", "MoELayer", "Slot", "SlotKind
 
 _LISTED = (
     *(OLMOE, FLEX_OLMO),
-    *(QWEN2_MOE, QWEN3_MOE, QWEN3_NEXT, QWEN3_5_MOE, QWEN3_5_MOE_TEXT),
+    *(QWEN2_MOE, QWEN3_MOE, QWEN3_NEXT, QWEN3_5_MOE, QWEN3_5_MOE_TEXT, QWEN4_EXP_TEXT),
+    *(QWEN3_VL_MOE, MELLUM, FLINT),
     *(MIXTRAL, MINIMAX, MINIMAX_M2, PHIMOE),
-    *(GRANITEMOE, GRANITEMOESHARED, GRANITEMOEHYBRID),
-    *(DEEPSEEK, DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V4, GLM4_MOE, DOTS1, KIMI_K25),
+    *(GRANITEMOE, GRANITEMOESHARED, GRANITEMOEHYBRID, GRANITEMOE_SWA),
+    *(DEEPSEEK, DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V32, DEEPSEEK_V4, DOTS1, KIMI_K25),
+    *(GLM4_MOE, GLM4_MOE_LITE, GLM4V_MOE, GLM_MOE_DSA, GLM5_NEXT),
+    *(SOLAR_OPEN, EXAONE_MOE, AXK1, AXK2, MIMO_V2_FLASH, BEAM, HY_V4, COHERE2_MOE),
     *(GEMMA4, GEMMA4_TEXT),
     *(HY_V3, LAGUNA, AFMOE, KIMI_LINEAR, BAILING_HYBRID),
     *(ERNIE4_5_MOE, GPT_OSS, HUNYUAN_V1_MOE, JAMBA, LFM2_MOE, NEMOTRON_H, ARIA, ARIA_TEXT),
@@ -60,7 +85,8 @@ def family_of(config: Config, shapes: Mapping[str, tuple[int, ...]] | None = Non
     """
     model_type = str(config.get("model_type", ""))
     if (family := FAMILIES.get(model_type)) and _is_sparse(family, config):
-        return family
+        is_open = shapes is not None and family.may_be_transposed
+        return oriented(family, config, shapes or {}) if is_open else family
     supported = ", ".join(sorted(FAMILIES))
     if reason := REFUSED.get(model_type):
         raise UnsupportedModelError(

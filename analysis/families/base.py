@@ -153,6 +153,8 @@ class MoEFamily:
     stacked_on_disk: Mapping[str, str] = field(default_factory=dict)
     # Stacked matrices are (experts, in, out) instead of (experts, out, in).
     is_transposed: bool = False
+    # On disk they may be either; the shapes tell, and loaded models are not transposed.
+    may_be_transposed: bool = False
     has_bias: bool = False  # the stacked projections have biases
     # Gate and up alternate in the columns of a transposed gate_up, instead of gate coming first.
     is_interleaved: bool = False
@@ -168,6 +170,7 @@ class MoEFamily:
     # What else is built from that width, so that it cannot change for the experts alone; not shared
     # experts, whose number can change along.
     width_shared_with: str = ""
+    is_width_shared: Callable[[Config], bool] = lambda config: True  # whether a configuration's is
     # Configuration key of the size of an expert's output, where it may differ from hidden_size.
     output_size_key: str = ""
     # Configuration key of the residual streams that layers hand on, where there are several.

@@ -7,11 +7,18 @@ readings are possible: such a checkpoint is refused with the reason.
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from analysis.checkpoint import Config
 from analysis.errors import UnsupportedModelError
-from analysis.families.base import PER_LAYER_KEY, GroupRule, MoEFamily, RouterTensor, SharedExperts
+from analysis.families.base import (
+    PER_LAYER_KEY,
+    GroupRule,
+    MoEFamily,
+    RouterTensor,
+    SharedExperts,
+    SlotKind,
+)
 
 COUNT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _TOP_K_KEYS = (
@@ -63,6 +70,20 @@ def discover(config: Config, shapes: Shapes) -> MoEFamily:
             f"The model type {config.get('model_type')!r} is not in the table of families, and its "
             f"checkpoint does not follow the common layout: {error}."
         ) from error
+
+
+def oriented(family: MoEFamily, config: Config, shapes: Shapes) -> MoEFamily:
+    """A listed family as a checkpoint has it, where stacked matrices may be (experts, in, out)."""
+    hidden = _whole(family.text_config(config), "hidden_size")
+    for name, shape in shapes.items():
+        slot = family.locate(name)
+        if slot is None or slot.kind is not SlotKind.STACKED or slot.role != "weight":
+            continue
+        takes_columns = shape[-1] == hidden
+        if takes_columns != (shape[-2] == hidden):  # else it is square, which tells nothing
+            is_down = slot.projection == "down"
+            return replace(family, is_transposed=takes_columns == is_down)
+    return family
 
 
 class _NotCommonError(Exception):

@@ -26,3 +26,10 @@ GRANITEMOESHARED = replace(
 GRANITEMOEHYBRID = replace(
     GRANITEMOESHARED, model_type="granitemoehybrid", label="GraniteMoE hybrid"
 )
+GRANITEMOE_SWA = replace(
+    GRANITEMOESHARED,
+    model_type="granitemoe_swa",
+    label="GraniteMoE with sliding windows",
+    router_tensors=(RouterTensor("router.weight"),),
+    stacked_on_disk={},
+)

@@ -1,7 +1,10 @@
-"""Tencent's Hy3: the router of MiniMax-M2, and shared experts, under names of its own on disk."""
+"""Tencent's Hy3 has the router of MiniMax-M2 under names of its own on disk; Hy4 DeepSeek-V3's."""
+
+from dataclasses import replace
 
 from analysis.families.base import MoEFamily, RouterTensor, SharedExperts
-from analysis.families.rules import after_first, by_kinds
+from analysis.families.deepseek_v3 import V3_ROUTER
+from analysis.families.rules import by_mlp_types
 
 HY_V3 = MoEFamily(
     model_type="hy_v3",
@@ -15,8 +18,16 @@ HY_V3 = MoEFamily(
     can_exclude=True,
     aliases={"expert_hidden_dim": "moe_intermediate_size"},
     defaults={"first_k_dense_replace": 1},
-    is_sparse=by_kinds("mlp_layer_types", after_first("first_k_dense_replace")),
+    is_sparse=by_mlp_types,
     shared=SharedExperts(
         "moe_intermediate_size", "num_shared_experts", width_is_each=True, on_disk="shared_mlp"
     ),
+)
+HY_V4 = replace(
+    V3_ROUTER,
+    model_type="hy_v4",
+    label="Hy4",
+    projections={},
+    defaults={"first_k_dense_replace": 1},
+    is_sparse=by_mlp_types,
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from analysis.families.base import RouterTensor
 from analysis.families.deepseek_v3 import DEEPSEEK_V3
-from analysis.families.rules import after_first, by_kinds
+from analysis.families.rules import by_mlp_types
 
 KIMI_LINEAR = replace(
     DEEPSEEK_V3,
@@ -24,7 +24,7 @@ KIMI_LINEAR = replace(
     defaults={"first_k_dense_replace": 1},
     appended_heads_key="",  # of another layout, if any
     engine_keys=(),
-    is_sparse=by_kinds("mlp_layer_types", after_first("first_k_dense_replace")),
+    is_sparse=by_mlp_types,
 )
 BAILING_HYBRID = replace(
     KIMI_LINEAR,

@@ -17,11 +17,15 @@ _SEPARATE = frozenset(
         *("granitemoe", "granitemoeshared", "granitemoehybrid"),
         *("deepseek", "deepseek_v2", "deepseek_v3", "glm4_moe", "dots1"),
         *("ernie4_5_moe", "hunyuan_v1_moe", "jamba", "lfm2_moe", "nemotron_h", "aria_text"),
-        *("hy_v3", "laguna"),
+        *("hy_v3", "laguna", "glm4_moe_lite", "solar_open", "exaone_moe", "axk1", "mimo_v2_flash"),
+        *("beam", "cohere2_moe", "mellum", "flint", "granitemoe_swa"),
+        *("qwen3_vl_moe_text", "deepseek_v32", "glm_moe_dsa", "axk2", "hy_v4"),
         *("gemma4_text", "mistral4"),
     }
 )
-_STATELESS = frozenset({"full_attention", "sliding_attention", "moe", "mlp", "sparse", "dense"})
+_STATELESS = frozenset(
+    {"full_attention", "sliding_attention", "indexed_attention", "moe", "mlp", "sparse", "dense"}
+)
 # Flash attention looks at positions only where a batch has one sequence.
 _ATTENTION = ("eager", "sdpa")
 _INSTEAD = "use --packing concatenate or pad."

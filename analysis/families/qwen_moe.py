@@ -1,9 +1,9 @@
-"""Qwen's MoE models: some layers may be dense; later ones have a gated shared expert."""
+"""Qwen's MoE models and those with their router: dense layers, shared experts that have a gate."""
 
 from dataclasses import replace
 
 from analysis.families.base import MoEFamily, SharedExperts
-from analysis.families.rules import every_layer, with_step
+from analysis.families.rules import by_kinds, every_layer, with_step
 
 _SHARED = SharedExperts("shared_expert_intermediate_size", note="its output has a gate of its own")
 
@@ -39,4 +39,37 @@ QWEN3_5_MOE = replace(
     # The text model alone, or the whole with its vision part.
     module_trunks=("model.layers", "model.language_model.layers"),
     config_path=("text_config",),
+)
+QWEN3_VL_MOE = replace(
+    QWEN3_MOE,
+    model_type="qwen3_vl_moe",
+    label="Qwen3-VL-MoE",
+    gate_rule="softmax, then top-k, renormalised",
+    trunks=("model.language_model.layers",),
+    module_trunks=("model.language_model.layers",),
+    projections={},
+    # Published ones are (experts, in, out); transformers 5 saves what it has loaded.
+    may_be_transposed=True,
+    config_path=("text_config",),
+    auto_class="AutoModelForImageTextToText",
+)
+QWEN4_EXP_TEXT = replace(
+    QWEN3_5_MOE_TEXT,
+    model_type="qwen4_exp_text",
+    label="Qwen4-Exp (text)",
+    gate_rule=QWEN2_MOE.gate_rule,
+)
+MELLUM = replace(
+    QWEN3_MOE,
+    model_type="mellum",
+    label="Mellum 2",
+    is_sparse=by_kinds("mlp_layer_types", every_layer),
+)
+FLINT = replace(
+    QWEN2_MOE,
+    model_type="flint",
+    label="Flint",
+    gate_rule="sigmoid, then top-k; renormalised if norm_topk_prob",
+    defaults={"mlp_only_layers": [0, 1]},
+    shared=SharedExperts("shared_expert_intermediate_size"),
 )

@@ -102,6 +102,16 @@ def by_kinds(key: str, otherwise: Callable[[Config, int], bool]) -> Callable[[Co
     return is_sparse
 
 
+# Most models of the lineage of DeepSeek-V3 in transformers.
+by_mlp_types = by_kinds("mlp_layer_types", after_first("first_k_dense_replace"))
+
+
+def with_frequency(config: Config, layer: int) -> bool:
+    """Dense layers come first; of the others those whose number moe_layer_freq divides."""
+    step = whole_number({"moe_layer_freq": 1, **config}, "moe_layer_freq")
+    return layer >= index_of(config, "first_k_dense_replace") and layer % step == 0
+
+
 def with_step(config: Config, layer: int) -> bool:
     """Every decoder_sparse_step-th layer, but for those of mlp_only_layers."""
     step = whole_number({"decoder_sparse_step": 1, **config}, "decoder_sparse_step")

@@ -204,7 +204,8 @@ def _odd_layer(model: Any, family: MoEFamily, config: Config) -> str:
         rows = block.get_parameter(family.router_tensors[0].name).shape[0]
         if {down[0], rows} != {layer.num_experts}:
             return f"layer {layer.index} has {down[0]} experts instead of {layer.num_experts}"
-        width = down[1 if family.is_transposed else 2]
+        experts = block.get_submodule(family.stacked["down"].rpartition(".")[0])
+        width = down[1 if experts.is_transposed else 2]
         if widths and width != widths[layer.index]:
             return f"layer {layer.index} is {width} wide instead of {widths[layer.index]}"
     return ""

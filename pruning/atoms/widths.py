@@ -144,7 +144,7 @@ def _shared_count(model: MoEModel, width: int) -> int | None:
             f"What else of a {family.model_type} model is built with {family.width_key} is not "
             f"known, because it was discovered; {instead}."
         )
-    if family.width_shared_with:
+    if family.width_shared_with and family.is_width_shared(model.config):
         raise PlanError(
             f"In {family.label} models {family.width_key} is also the width of "
             f"{family.width_shared_with}, so it cannot change for the experts alone; {instead}."

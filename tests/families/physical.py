@@ -54,10 +54,16 @@ TREES = {
     **dict.fromkeys(("deepseek", "deepseek_v2"), _GATE),
     **dict.fromkeys(("deepseek_v3", "glm4_moe", "dots1", "laguna", "kimi_k25"), _CORRECTED),
     **dict.fromkeys(("kimi_linear", "bailing_hybrid"), _CORRECTED),
+    **dict.fromkeys(("deepseek_v32", "axk1", "axk2", "beam", "hy_v4"), _CORRECTED),
+    **dict.fromkeys(("glm_moe_dsa", "glm4_moe_lite", "glm4v_moe", "glm5_next"), _CORRECTED),
+    **dict.fromkeys(("solar_open", "exaone_moe", "mimo_v2_flash"), _CORRECTED),
+    **dict.fromkeys(("cohere2_moe", "mellum", "flint", "qwen4_exp_text", "qwen3_vl_moe"), _GATE),
     "deepseek_v4": replace(_CORRECTED, table="gate.tid2eid"),
     **dict.fromkeys(("minimax_m3_vl", "minimax_m3_vl_text"), _CORRECTED),
     **dict.fromkeys(("mistral3", "mistral4"), _GATE),
-    **dict.fromkeys(("granitemoe", "granitemoeshared", "granitemoehybrid"), _GRANITE),
+    **dict.fromkeys(
+        ("granitemoe", "granitemoeshared", "granitemoehybrid", "granitemoe_swa"), _GRANITE
+    ),
     **dict.fromkeys(("aria", "aria_text"), _ROUTER),
     **dict.fromkeys(
         ("minimax_m2", "hy_v3"), replace(_GATE, rows=("e_score_correction_bias", *_GATE.rows))

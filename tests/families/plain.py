@@ -97,6 +97,10 @@ def activations(model_type: str, experts: nn.Module, m: Matrices, x: Tensor) -> 
     if model_type == "deepseek_v4":
         limit = experts.limit
         return _silu(gate.clamp(max=limit)) * up.clamp(-limit, limit)
+    if limit := getattr(experts, "swiglu_limit", None):
+        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    if model_type == "beam":  # in float32, whatever the dtype
+        return (_silu(gate.float()) * up.float()).to(x.dtype)
     if model_type.startswith("gemma4"):
         return _gelu_tanh(gate) * up
     return _silu(gate) * up

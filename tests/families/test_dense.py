@@ -22,6 +22,9 @@ SAMPLES = torch.tensor([[2], [3]]).expand(2, 6)
 # Some routers compute their logits in float32, whatever the model's dtype.
 ACCURACY = {"dense_activation": 1e-9, "dense_loss": 1e-9, "dense_probability": 1e-5}
 
+# Whose activation works in float32 in a float64 model too.
+ROUNDED = {"beam": 1e-6}
+
 
 def plain_logits(router, hidden):
     """The router's matrix times the hidden state: no bias that acts on the choice alone."""
@@ -89,7 +92,8 @@ def test_routers_and_every_expert_token_by_token(built, case):
         for name, accuracy in ACCURACY.items():
             for sample in range(4):
                 found = sums.of(name, layer)[sample].tolist()
-                assert found == pytest.approx(wanted[name][sample], rel=accuracy)
+                allowed = max(accuracy, ROUNDED.get(case.model_type, 0))
+                assert found == pytest.approx(wanted[name][sample], rel=allowed)
         assert sums.of("dense_tokens", layer).tolist() == [0, 0, 6, 4]
         totals = [sum(each) for each in zip(*wanted["dense_probability"], strict=True)]
         assert sums.of("probabilities", layer).tolist() == pytest.approx(totals, rel=1e-5)

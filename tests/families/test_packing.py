@@ -6,7 +6,7 @@ import torch
 from analysis.calibration.feed import check_config
 from analysis.errors import UnsupportedModelError
 from analysis.families.packing import check_packing
-from families.configs import CASES, VOCAB, tiny_model
+from families.configs import SOURCES, VOCAB, tiny_model
 
 LENGTHS = (7, 12, 5)
 
@@ -17,7 +17,7 @@ def documents():
 
 
 @pytest.mark.parametrize("attention", ["sdpa", pytest.param("eager", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", SOURCES)
 def test_documents_are_kept_apart_or_packing_is_refused(case, attention):
     model = tiny_model(case).eval()
     # Of a larger model the text part, as others may lack that attention.

@@ -1,27 +1,33 @@
 """What only some families have: groups of experts, parts for other media, dense models."""
 
 import json
+import shutil
 
+import pandas as pd
 import pytest
 import torch
-from exports import edit_json, export
+from exports import edit_json, edit_tensors, export, keeping_neurons, shards_of
 from safetensors.torch import load_file, save_file
 
+from analysis.drain import drain
 from analysis.errors import UnsupportedModelError, UserError
 from analysis.families import FAMILIES, SlotKind, family_of
 from analysis.heads import beside_text
 from analysis.model import load_model_index
+from analysis.stats.weights import measure_weights
 from families.built import stock_load
-from families.configs import BY_NAME, CASES, tiny_model
+from families.configs import BY_NAME, cases_where, tiny_model
 from families.physical import logits_of, physically_pruned
 from families.published import as_published
+from pruning import load_pruned
+from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.masking import masked
 from pruning.plan import PruningPlan, model_ref
 
-GROUPED = [case for case in CASES if case.groups > 1]
+GROUPED = cases_where(lambda case: case.groups > 1)
 
 
-@pytest.mark.parametrize("case", GROUPED, ids=str)
+@pytest.mark.parametrize("case", GROUPED)
 @pytest.mark.parametrize(
     "kept",
     [
@@ -45,14 +51,14 @@ def test_groups_of_different_sizes_are_refused(built, tmp_path, case, kept):
 
 
 def test_groups_judged_by_two_need_two_experts(built, tmp_path):
-    case = next(case for case in GROUPED if case.model_type == "deepseek_v3")
+    case = BY_NAME["deepseek_v3-groups"]
     described = built(case).described()
     plan = PruningPlan(model_ref(described), dict.fromkeys(case.sparse, (0, 4, 8)))
     with pytest.raises(UserError, match="group"):
         export(described, plan, tmp_path / "out")
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.composite], ids=str)
+@pytest.mark.parametrize("case", cases_where(lambda case: case.composite))
 def test_parts_for_other_media_are_copied(built, tmp_path, case):
     described = built(case).described()
     size = case.experts // case.groups
@@ -80,6 +86,38 @@ def test_parts_for_other_media_are_copied(built, tmp_path, case):
     ]
     assert parts[0]
     assert parts[0] == parts[1]
+
+
+def test_published_experts_of_qwen3_vl_lie_the_other_way_round(built, tmp_path):
+    # (experts, in, out); transformers turns them when it loads, and saves what it has loaded.
+    source = built(BY_NAME["qwen3_vl_moe"])
+    path, own = tmp_path / "published", source.described()
+    shutil.copytree(own.checkpoint.path, path)
+    for shard in shards_of(path):
+        edit_tensors(
+            shard,
+            lambda held: {
+                name: tensor.transpose(1, 2).contiguous() if ".experts." in name else tensor
+                for name, tensor in held.items()
+            },
+        )
+    published = load_model_index(str(path))
+    assert (own.family.is_transposed, published.family.is_transposed) == (False, True)
+    tables = [drain(measure_weights(model)) for model in (own, published)]
+    pd.testing.assert_frame_equal(*tables, rtol=1e-6)
+    atoms = {
+        layer.index: {expert: tuple(range(9 - expert)) for expert in range(layer.num_experts)}
+        for layer in published.layers
+    }
+    plan = keeping_neurons(published, atoms)
+    # 12 neurons: as many as the hidden size would make a square, which transformers does not turn.
+    widths = WidthChoice(WidthMode.PER_LAYER, multiple_of=4)
+    export(published, plan, tmp_path / "out", widths=widths)
+    with masked(source.model, published.family, plan):
+        wanted = logits_of(source.model)
+    found = logits_of(load_pruned(tmp_path / "out"))
+    assert (found - wanted).abs().max() <= 1e-5  # sums over fewer neurons
+    assert not torch.allclose(wanted, logits_of(source.model), atol=1e-3)
 
 
 def test_a_dense_model_of_a_family_with_experts(tmp_path):

@@ -16,7 +16,7 @@ from analysis.errors import PlanError
 from analysis.model import load_model_index
 from analysis.ranking.norms import neuron_norms
 from analysis.widths import expert_widths
-from families.configs import BY_NAME, CASES, EVERY, WIDTH, tiny_model
+from families.configs import BY_NAME, EVERY, SOURCES, WIDTH, tiny_model
 from families.physical import block_of, logits_of, physically_pruned
 from families.plain import matrices_of
 from pruning.atoms.selection import AtomScope
@@ -28,7 +28,7 @@ from pruning.sizes import size_report
 OLMOE = BY_NAME["olmoe"]
 
 
-@pytest.fixture(params=CASES, ids=str)
+@pytest.fixture(params=SOURCES)
 def source(request, atom_source) -> Source:
     return atom_source(request.param)
 

@@ -19,7 +19,7 @@ from analysis.families import MoELayer
 from analysis.model import load_model_index
 from analysis.widths import expert_widths
 from builders import MODEL_TYPES, as_gib
-from families.configs import BY_NAME, CASES
+from families.configs import BY_NAME, SOURCES
 from pruning import load_pruned
 from pruning.active import active_experts, counted_routing, expert_shapes, token_shares
 from pruning.atoms.budget import atom_count_budget, atom_rooms, reachable_totals
@@ -291,7 +291,7 @@ def test_measured_routing_comes_from_statistics(make_expert_stats):
         assert list(counts) == rows["num_tokens"].tolist()
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", SOURCES)
 def test_arithmetic_is_what_the_exporter_plans(atom_source, case):
     source = atom_source(case)
     model, plan = source.described, source.plan
@@ -418,7 +418,7 @@ class TestParamsShare:
         with pytest.raises(PlanError, match="'lots'"):
             atom_size_budget(contest, AtomSizer(model), params("lots"))
 
-    @pytest.mark.parametrize("case", CASES, ids=str)
+    @pytest.mark.parametrize("case", SOURCES)
     def test_of_every_family_the_numbers_that_stay_are_those_of_the_budget(self, atom_source, case):
         model = atom_source(case).described
         contest, whole = TestTarget().contest(model, AtomScope.GLOBAL, Constraints()), 0

@@ -13,7 +13,7 @@ from nonuniform_cases import keeps_of, plan_of
 from analysis.drain import drain
 from analysis.families import FAMILIES
 from analysis.model import load_model_index
-from families.configs import BY_NAME, CASES, tiny_model
+from families.configs import BY_NAME, SOURCES, tiny_model
 from families.physical import physically_pruned
 from pruning import load_pruned
 from pruning.evaluate import full_side
@@ -90,7 +90,7 @@ def test_the_unpruned_model_agrees_with_itself(dtype, make_sequences):
     assert 0 < pruned.metrics["esap"].mean < 1
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", SOURCES)
 def test_the_head_gives_the_model_s_own_logits(case):
     model = tiny_model(case)
     for config in (model.config, model.config.get_text_config()):
