@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    ValidationInfo,
+    field_validator,
+)
 
 from analysis.criteria import check_ranks, get_criterion
 from analysis.sparsity import parse_sparsity
@@ -54,6 +61,12 @@ def _named(key: str) -> BeforeValidator:
     return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
 
 
+def _some(values: tuple[str, ...]) -> tuple[str, ...]:
+    if not values:
+        raise ValueError("name a corpus, or several")
+    return values
+
+
 def _split(value: Any) -> Any:
     """Names joined by commas, as on the command line, stand for a list."""
     return tuple(value.split(",")) if isinstance(value, str) else value
@@ -71,6 +84,14 @@ Fitness = Annotated[
     tuple[Text, ...],
     BeforeValidator(_split),
     checked_by(lambda names: parse_measures(",".join(names))),
+]
+
+OneOrMore = Annotated[
+    tuple[options.Corpus, ...],
+    BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
+    AfterValidator(_some),
+    # One is written, and counts for the digest, as it stands.
+    PlainSerializer(lambda value: value[0] if len(value) == 1 else value),
 ]
 
 
@@ -143,9 +164,9 @@ class SearchSection(SearchSettings, SearchSamples):
 
 
 class SensitivitySection(Request):
-    """Options of `moeprune sensitivity`."""
+    """Options of `moeprune sensitivity`; `corpus` is one or a list, refined as one plan."""
 
-    corpus: options.Corpus
+    corpus: OneOrMore
     samples: options.Samples = SENSITIVITY_SAMPLES
     levels: options.Levels = DEFAULT_LEVELS
     refine: options.Refine = 0

@@ -77,12 +77,12 @@ def _shared(section: Request, kind: type[Request]) -> dict[str, Any]:
 
 def other_corpora(recipe: Recipe) -> list[CalibrateRequest]:
     """The corpora of search and evaluation as calibrations, only to be opened."""
-    sections = (recipe.search, recipe.sensitivity, recipe.evaluate)
-    named = dict.fromkeys(section.corpus for section in sections if section is not None)
+    named = [each.corpus for each in (recipe.search, recipe.evaluate) if each is not None]
+    named += recipe.sensitivity.corpus if recipe.sensitivity else ()
     allowed = recipe.allow_test_set
     return [
         CalibrateRequest(model=recipe.model, corpus=corpus, allow_test_set=allowed)
-        for corpus in named
+        for corpus in dict.fromkeys(named)
     ]
 
 
@@ -139,7 +139,7 @@ def plan_request(recipe: Recipe, machine: Machine) -> PlanRequest:
 
 def _measured_on(recipe: Recipe) -> tuple[str, ...]:
     own = recipe.sensitivity
-    return recipe.schedule.measured_on or ((own.corpus,) if own else ())
+    return recipe.schedule.measured_on or (own.corpus if own else ())
 
 
 def sensitivity_request(recipe: Recipe, machine: Machine) -> SensitivityRequest | None:
@@ -153,10 +153,11 @@ def sensitivity_request(recipe: Recipe, machine: Machine) -> SensitivityRequest 
         **_shared(recipe, SensitivityRequest),
         **_shared(machine_of(recipe, machine), SensitivityRequest),
         **_shared(asked, SensitivityRequest),
-        "corpora": (asked.corpus,),
+        "corpora": asked.corpus,
         "calibrated_on": weighed_corpora(recipe),
         "refine": asked.refine if budget else 0,
         "cost": recipe.schedule.cost,
+        "across": recipe.schedule.across,
         **budget,
         **_limits(recipe),
     }

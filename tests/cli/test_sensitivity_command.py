@@ -196,6 +196,20 @@ def test_a_recipe_measures_before_it_plans(recipe, works, here, corpora):
     assert "is the same, skipped" in works("run", here / "r.yaml", "--stats-dir", "stats")
 
 
+def test_a_recipe_refines_one_plan_for_all_its_corpora(recipe, works, here, corpora):
+    own = {"corpus": [str(each) for each in corpora], "samples": 5, "refine": 1}
+    worst = {"name": "measured", "across": "worst"}
+    path = recipe(schedule=worst, budget={"shrink": "20%"}, sensitivity=own)
+    works("run", path, "--stats-dir", "stats")
+    made = load_plan(here / "r.plan.json").provenance.schedule_parameters
+    assert (made["corpora"], made["across"]) == ([each.name for each in corpora], "worst")
+    store, total = SensitivityStore([here / "stats"]), 0
+    for record in store.records():
+        measured = curves_of(store.points(record), 3, "esap").measured
+        total += any(sum(removed) for removed in measured)
+    assert total == 2  # the plan itself was measured on both
+
+
 def test_a_search_can_begin_with_what_was_measured(recipe, works, here, corpora):
     asked = {"corpus": str(corpora[1]), "samples": 5, "population": 6, "elites": 2}
     path = recipe(search={**asked, "generations": 2, "start": "measured"})

@@ -102,6 +102,12 @@ def test_every_problem_is_reported_at_once_with_its_place():
             "sensitivity",
             "depend on padding",
         ),
+        ({"sensitivity": {"corpus": []}}, "sensitivity.corpus", "name a corpus, or several"),
+        (
+            {"sensitivity": {"corpus": ["demo-mth"]}},
+            "sensitivity.corpus.0",
+            "Did you mean 'demo-math'",
+        ),
         ({"schedule": {"name": "late", "file": "x"}}, "schedule", "belong together"),
         ({"criterion": "aimer"}, "schedule", "nothing here reads text, nor does aimer"),
         (
