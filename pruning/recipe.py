@@ -112,7 +112,7 @@ class CorpusPart(Request):
 
 
 class BudgetSection(Request):
-    """How much goes: a sparsity, a number, a size, or a share of the bytes or parameters."""
+    """How much is removed: a sparsity, a number, a size, or a share of the bytes or parameters."""
 
     shrink: options.Shrink | None = None
     sparsity: options.Sparsity | None = None
@@ -189,7 +189,7 @@ class ExportSection(ExportOptions):
 
 
 class Recipe(Request):
-    """Every choice of a person: recipe.yaml, see docs/reference/files.md for the keys.
+    """All settings from calibration to export, as in recipe.yaml.
 
     Paths are relative to the working directory.
     """

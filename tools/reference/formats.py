@@ -92,7 +92,7 @@ def _meaning(file: str, column: str) -> str:
 def _moments() -> dict[str, str]:
     """What the sums of the unified family are, told from their exponents."""
     return {
-        moment_column(alpha, beta, gate): f"sum of {_product(alpha, beta)}{_by(alpha, gate)}"
+        moment_column(alpha, beta, gate): f"sum of {_product(alpha, beta)}"
         for gate in GATES
         for alpha in (0, 1, 2)
         for beta in (0, 1, 2)
@@ -105,16 +105,6 @@ def _product(alpha: int, beta: int) -> str:
     return " ".join(
         symbol + (f"^{power}" if power > 1 else "") for symbol, power in factors if power
     )
-
-
-def _by(alpha: int, gate: str) -> str:
-    if alpha == 0:
-        return ""
-    said = {
-        "applied": "g as the model applies it",
-        "renormalized": "g divided by the sum of the selected gate weights",
-    }
-    return f", {said[gate]}"
 
 
 def _sections(model: type[BaseModel]) -> Iterator[type[BaseModel]]:

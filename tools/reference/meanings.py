@@ -7,13 +7,13 @@ __all__ = ["MEANINGS"]
 
 MEANINGS: Final[Mapping[str, str]] = {
     # Indices.
-    "layer": "decoder index, as in the checkpoint",
-    "expert": "expert id, as in the checkpoint",
+    "layer": "decoder index",
+    "expert": "expert id",
     "neuron": "neuron of the expert: a row of gate and up",
     "other": "the second expert of the pair; expert <= other",
     "next_expert": "expert of the next layer that has experts",
     "shard": "eighth of the counted tokens, 0 to 7",
-    "sample": "number of the sequence, from 0; of a merged run, the parts' one after the other",
+    "sample": "sequence number, from 0; a merged run numbers its runs one after the other",
     "projection": "gate, up or down",
     # Sums over tokens routed to an expert.
     "num_tokens": "N_j: counted tokens routed to the expert",
@@ -31,23 +31,23 @@ MEANINGS: Final[Mapping[str, str]] = {
     "entropy_sum": "sum of the entropy of the router's softmax, in nats; the same in all rows of a "
     "layer",
     "router.parquet:num_tokens": "counted tokens of the layer; the same in all rows of a layer",
-    "coactivation.parquet:num_tokens": "tokens that selected both; where the two are the same, "
-    "tokens that selected it",
+    "coactivation.parquet:num_tokens": "tokens that selected both; tokens of the "
+    "expert where other is the same",
     "samples.parquet:num_tokens": "tokens of the sequence that count",
     "transitions.parquet:num_tokens": "tokens that selected expert in layer and next_expert in the "
     "next",
     "activation_sum": "sum of the norm of the expert's output, before the gate weight",
-    "loss_sum": "sum of ||Y - E||^2, the layer's routed output less the expert's",
+    "loss_sum": "sum of ||Y - f||^2",
     # Weights.
     "l1": "sum of |w|",
     "l2_squared": "sum of w^2",
     "numel": "number of weights",
     # What people open.
     "score": "the paper's number",
-    "saliency": "what is ranked by: higher = keep",
+    "saliency": "the score, or its negative: higher = keep",
     "rank": "0 is the first to keep within its layer",
-    "scores.csv of neurons:rank": "0 is the first to keep: over the whole model, of criteria that "
-    "rank within layers only within the layer",
+    "scores.csv of neurons:rank": "0 is the first to keep in the model; in its layer for criteria "
+    "that rank within layers only",
     "scores.csv:num_tokens": "tokens routed to the expert; empty for criteria that read none",
     "criterion": "name, or exponents b,alpha,beta",
     "b": "exponent of the unified family; empty for others",
@@ -63,18 +63,18 @@ MEANINGS: Final[Mapping[str, str]] = {
     "calibrated_on": "corpora that the criterion ranked by",
     "schedule": "name of the schedule",
     "granularity": "expert or atomic",
-    "sparsity": "fraction removed, as it was asked for",
-    "removed": "fraction of the routed experts' weights that goes",
-    "bytes": "of the weights that are left",
+    "sparsity": "fraction to remove, as requested",
+    "removed": "fraction of the routed experts' weights removed",
+    "bytes": "of the remaining weights",
     "active_params": "parameters of routed experts that one token uses",
     "expert_flops": "FLOPs of a token in routed experts",
-    "corpus": "corpus that the measure was taken on",
-    "measure": "what was measured: docs/guide/evaluation.md",
+    "corpus": "evaluation corpus",
+    "measure": "name of the measure: docs/guide/evaluation.md",
     "mean": "over samples",
     "pooled": "over all positions together",
     "low": "lower end of the bootstrap interval; empty for a single sample",
-    "high": "upper end of it",
-    "full": "the same measure of the original model, where it is of one model",
+    "high": "upper end",
+    "full": "the same measure of the original model; empty for measures of two models",
     "num_samples": "samples",
     "sweep.csv, sweep.parquet:num_tokens": "positions scored in all samples",
     "created_at": "when it was measured",
