@@ -69,9 +69,19 @@ def inspect(
     show_table("\nSize on disk", ("part", "bytes"), rows)
     readers = [(each.engine, each.reads, each.reason) for each in verdicts(contents_of(model))]
     show_table("\nCompatibility", ("program", "status", "why"), readers)
-    corpus = corpus_at_hand(request, model)
+    said = f"\n{_what_can_go(model.layers)}"
+    following = []
+    if model.unloadable:
+        said += (
+            f" It cannot be calibrated, as {model.unloadable}; moeprune export prunes it by a plan "
+            "in a file."
+        )
+    else:
+        words = ("--corpus", corpus_at_hand(request, model), "--dry-run")
+        given = option_words(request, only=("revision",))
+        following.append(command_line("calibrate", request.model, *words, *given))
     finish(
-        f"\n{_what_can_go(model.layers)}",
+        said,
         {
             "parameters": report.params_before,
             "active_parameters": report.active_before,
@@ -81,12 +91,7 @@ def inspect(
             "plans": [{"sparsity": share, **cut_numbers(cut)} for share, cut in cuts if cut],
             "caveats": outline.caveats if outline else (),
         },
-        command_line(
-            "calibrate",
-            request.model,
-            *("--corpus", corpus, "--dry-run"),
-            *option_words(request, only=("revision",)),
-        ),
+        *following,
     )
 
 

@@ -152,6 +152,15 @@ def test_inspect_says_that_an_architecture_was_discovered_and_what_was_assumed(w
     assert "assumed: the router is mlp.gate.weight" in said
 
 
+def test_inspect_offers_no_calibration_of_what_cannot_be_loaded(works, tmp_path):
+    tiny_checkpoint(tmp_path, "olmoe")
+    assert "next: moeprune calibrate" in works("inspect", tmp_path)
+    edit_config(tmp_path, quantization_config={"quant_method": "compressed-tensors"})
+    said = works("inspect", tmp_path)
+    assert "cannot be calibrated, as checkpoints quantised with compressed-tensors" in said
+    assert "next:" not in said
+
+
 def test_inspect_of_a_configuration_alone_says_the_same(works, moeprune, tiny, here):
     (here / "config.json").write_bytes((tiny / "config.json").read_bytes())
     alone, whole = (works("inspect", *words) for words in ((here, "--config-only"), (tiny,)))
