@@ -39,7 +39,7 @@ from pruning.surgery.writing import write_file, write_shards
 _COPIED_FILES = (
     *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt"),
     *("*.model", "*.tiktoken", "chat_template*", "additional_chat_templates/*"),
-    *("generation_config.json", "preprocessor_config.json", "processor_config.json", "*.py"),
+    *("generation_config.json", "*processor_config.json", "*.py"),
     *("LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*"),
 )
 RECIPE_NAME = "recipe.yaml"

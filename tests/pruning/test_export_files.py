@@ -24,6 +24,7 @@ COPIED = (
     *("added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "spiece.model"),
     *("qwen.tiktoken", "chat_template.jinja", "chat_template.json"),
     *("additional_chat_templates/tools.jinja", "preprocessor_config.json"),
+    "video_preprocessor_config.json",
     *("processor_config.json", "modeling_tiny.py", "LICENSE", "LICENSE.txt", "LICENCE.md"),
     *("NOTICE", "USE_POLICY.md"),
 )
