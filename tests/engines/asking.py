@@ -13,7 +13,7 @@ import torch
 from engines.checkpoints import PROMPTS, TOKENS, published_keys
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
-from families.configs import VOCAB, Case
+from families.configs import IMAGE_TEXT, VOCAB, Case
 from pruning import load_pruned
 from pruning.engine_results import SILENT, Row
 from tools.engines.environments import HERE, python_of
@@ -47,7 +47,8 @@ def compare(case: Case, folder: Path, cut: str, said: Sequence[Answer]) -> tuple
     Both up to the first token that differs: as long as transformers finds each of the engine's
     tokens the likeliest after those before it, its own greedy continuation is the same.
     """
-    auto = AutoModelForImageTextToText if case.composite else AutoModelForCausalLM
+    whole = case.composite or case.model_type in IMAGE_TEXT
+    auto = AutoModelForImageTextToText if whole else AutoModelForCausalLM
     stock = "per layer" not in cut and case.model_type != "deepseek"
     model = auto.from_pretrained(folder) if stock else load_pruned(folder, auto_class=auto.__name__)
     equal, largest = 0, 0.0

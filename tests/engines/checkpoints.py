@@ -37,7 +37,8 @@ _SIZES: Final = (
     *("shared_expert_intermediate_size", "shared_intermediate_size", "moe_latent_size"),
     *("moe_shared_expert_intermediate_size", "mamba_head_dim", "mamba_dt_rank"),
     *("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"),
-    *("linear_key_head_dim", "linear_value_head_dim", "global_head_dim"),
+    *("linear_key_head_dim", "linear_value_head_dim", "global_head_dim", "index_head_dim"),
+    *("rotary_dim", "dense_intermediate_size"),
 )
 # What the conformance suite varies and published models of the family do not have.
 _AS_PUBLISHED: Final[Mapping[str, Mapping[str, Any]]] = {

@@ -54,6 +54,8 @@ MINIMAX_M3 = {
     **{**LOCAL, "num_local_experts": 7, "num_experts_per_tok": 2, "num_hidden_layers": 3},
     **{"mlp_layer_types": ["sparse", "dense", "sparse"], "head_dim": 8, "rotary_dim": 4},
     **{"dense_intermediate_size": 40, "shared_intermediate_size": 32, "swiglu_limit": 1.0},
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}
+    | {"partial_rotary_factor": 0.5},
     # Of three blocks of keys a query sees its own and one more.
     **{"layer_types": ["minimax_m3_sparse", "full_attention", "minimax_m3_sparse"]},
     **{"index_n_heads": 1, "index_head_dim": 8, "index_block_size": 4, "index_topk_blocks": 2},
