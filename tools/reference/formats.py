@@ -145,7 +145,7 @@ def _takes(kind: Any) -> str:
         return f"{_takes(parts[0])}: {_takes(parts[1])}"
     if parts:
         return _takes(parts[0])
-    words = {str: "text", int: "whole number", float: "number", bool: "true or false", Path: "path"}
+    words = {str: "string", int: "integer", float: "number", bool: "boolean", Path: "path"}
     return words.get(kind) or kind.__name__.removesuffix("Section")
 
 
@@ -161,10 +161,12 @@ def _default(field: FieldInfo) -> str:
 
 def _bounds(field: FieldInfo) -> str:
     signs = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
-    said = [
-        f"{words} {value}"
-        for sign, words in signs.items()
+    limits = {
+        sign: f"{value:,}"
+        for sign in signs
         for rule in declared(field)
         if (value := getattr(rule, sign, None)) is not None
-    ]
-    return ", ".join(dict.fromkeys(said))
+    }
+    if limits.keys() == {"ge", "le"}:
+        return f"{limits['ge']} to {limits['le']}"
+    return ", ".join(f"{signs[sign]} {limit}" for sign, limit in limits.items())
