@@ -143,10 +143,12 @@ def option_words(
 ) -> Iterator[str]:
     """The equivalent options of a command line, without defaults.
 
-    Of the fields `only`, or of all but `leave_out`.
+    Of the fields `only`, in this order, or of all but `leave_out`, constraints last. Required ones
+    come first.
     """
     fields = type(request).model_fields
-    names = [name for name in only or fields if name not in leave_out]
+    by_panel = sorted(fields, key=lambda name: PANELS.get(name) == "Constraints")
+    names = [name for name in only or by_panel if name not in leave_out]
     for name in sorted(names, key=lambda each: not fields[each].is_required()):
         option, value = option_of(fields[name]), getattr(request, name)
         if option is None or option.place or value is None or value == fields[name].default:
