@@ -151,10 +151,10 @@ class MoEModel:
         if _SCALES.fullmatch(entry.name):
             return 0
         in_pairs = entry.dtype == "U8" and _PAIRS.fullmatch(entry.name)
-        return entry.numel * (2 if in_pairs or (entry.dtype == "I8" and self._has_fp4) else 1)
+        return entry.numel * (2 if in_pairs or (entry.dtype == "I8" and self.has_fp4) else 1)
 
     @property
-    def _has_fp4(self) -> bool:
+    def has_fp4(self) -> bool:
         """Whether a byte of an expert holds two weights, as in DeepSeek-V4."""
         said = (self.quantisation_settings, self.checkpoint.config, self.config)
         return any(each.get("expert_dtype") == "fp4" for each in said)

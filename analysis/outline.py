@@ -38,7 +38,7 @@ _FLOATS = frozenset(("BF16", "F16", "F32"))
 # Matrices of a layer that FP8 checkpoints keep as they are: parts of prediction heads.
 _PLAIN = re.compile(r".+\.(embed_tokens|eh_proj|shared_head\.head)\.weight")
 _MOST_HEADS = 16
-_MXFP4_BLOCK = 32  # weights that share a scale; two in a byte
+_MXFP4_BLOCK = 32  # weights that share a scale; two in a byte, also of DeepSeek-V4's experts
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,8 +166,14 @@ def _in_fp8(tensors: Shapes, model: MoEModel) -> Shapes | None:
         if not is_matrix or is_router or _PLAIN.fullmatch(name) or stays.names(name):
             found[name] = (dtype, shape)
             continue
+        if slot is not None and model.has_fp4:
+            found[name] = ("I8", (shape[0], shape[1] // 2))
+            scales = (shape[0], -(-shape[1] // _MXFP4_BLOCK))
+            found[name.removesuffix("weight") + "scale"] = ("F8_E8M0", scales)
+            continue
         scales = tuple(-(-size // each) for size, each in zip(shape, block, strict=True))
-        found |= {name: ("F8_E4M3", shape), f"{name}_scale_inv": ("F32", scales)}
+        scaled = "F8_E8M0" if model.has_fp4 else "F32"
+        found |= {name: ("F8_E4M3", shape), f"{name}_scale_inv": (scaled, scales)}
     return found
 
 

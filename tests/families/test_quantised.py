@@ -16,6 +16,7 @@ from analysis.model import load_model_index
 from analysis.stats.weights import measure_weights
 from families.configs import BY_NAME, CASES, tiny_model
 from families.published import as_published
+from pruning.outline import outline_model
 from pruning.plan import PruningPlan, keep_all, model_ref
 from pruning.surgery.export import export_checkpoint
 
@@ -185,6 +186,11 @@ def test_deepseek_v4_as_it_is_published(tmp_path):
     ids, _, after = export(case, source, tmp_path / "out")
     assert after["layers.3.ffn.experts.2.w1.weight"].dtype == torch.int8
     assert after["layers.0.ffn.gate.tid2eid"].max() == len(ids) - 1
+    # From the configuration alone, the same of every expert.
+    outline = outline_model(str(source / "config.json")).checkpoint.tensors
+    held = {f"model.{name}": each for name, each in described.checkpoint.tensors.items()}
+    for name in (name for name in held if ".experts." in name):
+        assert (outline[name].dtype, outline[name].shape) == (held[name].dtype, held[name].shape)
     # Dequantised by transformers, under the published names.
     assert verified(tmp_path / "out", source=source).max_abs_diff == 0
 
