@@ -21,9 +21,7 @@ from pruning.tasks.calibration import calibrate_run, check_corpora, estimate_run
 def calibrate(
     requests: list[CalibrateRequest],
     *,
-    dry_run: Annotated[
-        Switch, Option("Only say what it would take: tokens, memory, time.")
-    ] = False,
+    dry_run: Annotated[Switch, Option("Show tokens, memory and time; run nothing.")] = False,
 ) -> None:
     """Run the model once over each corpus and cache its expert statistics."""
     request = requests[0]  # what is wrong with the model is said before torch is imported

@@ -43,7 +43,7 @@ def inspect(
 ) -> None:
     """Show architecture, experts, sizes and what can be pruned; reads headers only.
 
-    A hub model is downloaded whole; with --config-only its config.json and headers alone.
+    A hub model is downloaded whole; --config-only fetches its config.json and headers alone.
     """
     model = asked_model(request, config_only=config_only)
     report = size_report(model)

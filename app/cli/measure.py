@@ -36,7 +36,7 @@ from pruning.tasks.evaluation import evaluate_run, sweep_run
 from pruning.tasks.probe import ask_run, bins_run, variance_run
 from pruning.tasks.sensitivity import Measured, Measurement, sensitivity_run
 
-_PLAN_HELP = "plan.json to evaluate; repeatable. Default: the unpruned model."
+_PLAN_HELP = "plan.json to evaluate; repeatable. Default: the original model."
 
 
 @command(EvaluateRequest)

@@ -116,7 +116,7 @@ def report(
     *,
     plan: Annotated[
         options.Plan | None,
-        Option("Write one page for people who decide on this plan.json, and no figures."),
+        Option("Write one page for decision makers on this plan.json, without figures."),
     ] = None,
     out_file: options.Out = Path("report.html"),
 ) -> None:

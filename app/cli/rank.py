@@ -71,10 +71,10 @@ def overlap(
         Option("Also draw the overlap map of the variants: .html, .svg, .png or .pdf."),
     ] = None,
     parts: Annotated[
-        Switch, Option("Of each corpus: 1/8, 1/4, 1/2 of its tokens against all; default: reap.")
+        Switch, Option("Compare 1/8, 1/4, 1/2 of the tokens with all, per corpus; default: reap.")
     ] = False,
     proxy: Annotated[
-        Switch, Option("Of each corpus: exact damage against its proxy, also at 25% and 50%.")
+        Switch, Option("Compare exact damage with its proxy per corpus, also at 25% and 50%.")
     ] = False,
 ) -> None:
     """Compare the pruned sets of the calibrated corpora, pair by pair; writes CSV."""

@@ -177,7 +177,9 @@ class BinsRequest(HeldOutRequest):
     ] = None
     order: Annotated[
         Order,
-        Option(f"Order of the bins: {', '.join(ORDERS)}; index is by place, as HEAPr's Figure 3."),
+        Option(
+            f"Order of the bins: {', '.join(ORDERS)}; index: by position, as in HEAPr's Figure 3."
+        ),
     ] = "saliency"
     granularity: options.Granularity = "expert"
     calibrated_on: tuple[options.CalibratedOn, ...] = ()
@@ -214,7 +216,7 @@ class AskRequest(ModelRequest):
 
     asked_by = "ask"
     prompt: Annotated[
-        str, Field(min_length=1, max_length=1 << 20), Option("What the models are asked.")
+        str, Field(min_length=1, max_length=1 << 20), Option("Prompt for every model.")
     ]
     plans: tuple[dict[str, Any], ...] = ()
     names: tuple[str, ...] = ()
@@ -300,10 +302,10 @@ class SensitivityRequest(ConstrainedRequest, StreamableRequest):
     levels: options.Levels = DEFAULT_LEVELS
     refine: options.Refine = 0
     cost: Annotated[
-        options.Cost, Option("What plans of a budget minimise: esap, kl, or nll (added loss).")
+        options.Cost, Option("Cost that plans of a budget minimise: esap, kl, or nll.")
     ] = "esap"
     across: Annotated[
-        options.Across, Option("Of several corpora, plans spare their mean or the worst of them.")
+        options.Across, Option("With several corpora, minimise their mean or the worst.")
     ] = "mean"
 
     @model_validator(mode="after")

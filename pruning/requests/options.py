@@ -73,8 +73,7 @@ Revision = Annotated[Text, Option("Revision of a hub model.")]
 ConfigOnly = Annotated[
     Switch,
     Option(
-        "From config.json, of a hub model also from its headers; no weights need to be there and "
-        "none are downloaded."
+        "Read only config.json, and the headers of a hub model; needs and downloads no weights."
     ),
 ]
 Trust = Annotated[Switch, Option("Run code that comes with the checkpoint.")]
@@ -162,8 +161,8 @@ Packing = Annotated[
 Truncate = Annotated[
     TruncateName,
     Option(
-        "Of a document longer than a sequence keep head or tail, or drop; default: head, "
-        "and rows of token ids stay whole unless --seq-len is given."
+        "What to keep of a document longer than a sequence: head, tail, or nothing (drop); "
+        "default: head, and rows of token ids stay whole unless --seq-len is given."
     ),
 ]
 Count = Annotated[CountName, Option("Tokens that enter the sums: all, or of the response only.")]
@@ -251,10 +250,10 @@ MeasuredOn = Annotated[
     ),
 ]
 Cost = Annotated[
-    CostName, Option("With --schedule measured, what layers cost: esap, kl, or nll (added loss).")
+    CostName, Option("With --schedule measured, the cost to minimise: esap, kl, or nll.")
 ]
 Across = Annotated[
-    AcrossName, Option("With several --measured-on, spare their mean or the worst of them.")
+    AcrossName, Option("With several --measured-on, minimise their mean or the worst.")
 ]
 Levels = Annotated[
     Whole,
@@ -264,7 +263,7 @@ Levels = Annotated[
 Refine = Annotated[
     Whole,
     Field(ge=0, le=50),
-    Option("With a budget, measure the curves again around its plan, at most so many times."),
+    Option("With a budget, refine its plan in at most this many rounds."),
 ]
 ScheduleFile = Annotated[
     Path, Option("CSV, JSON or YAML: layer -> experts kept or removed; a search result.")
@@ -285,7 +284,7 @@ AtomScope = Annotated[
 ]
 KeptAtoms = Annotated[Path, Option("JSON: layer -> expert -> ids of the neurons that stay.")]
 WidthMode = Annotated[
-    ModeName, Option("Width mode that a target size of neurons counts: uniform, per-layer, ragged.")
+    ModeName, Option("Width mode whose size a budget in bytes counts: uniform, per-layer, ragged.")
 ]
 WidthMultipleOf = Annotated[
     Whole,
@@ -301,7 +300,7 @@ Measures = Annotated[
 ]
 Samples = Annotated[Whole, Field(ge=1, le=10**6), Option("Samples of each corpus.")]
 ScoredTokens = Annotated[
-    Scored, Option(f"Tokens that are predicted: {', '.join(SCORED)} (auto: answers if any).")
+    Scored, Option(f"Tokens to score: {', '.join(SCORED)} (auto: answers if any).")
 ]
 HeadsKept = Annotated[
     Literal["keep", "drop", "prune"],
@@ -324,8 +323,8 @@ MaxShardSize = Annotated[
 Pad = Annotated[
     Switch,
     Option(
-        "Fill up layers that keep fewer experts with experts of zeros, so that engines load it; "
-        "only of families whose router adds a bias, which keeps them from being chosen."
+        "Pad layers that keep fewer experts with all-zero experts, so that engines load them; "
+        "only for families whose router can rule these out."
     ),
 ]
 KeepList = Annotated[

@@ -49,14 +49,14 @@ class PlanRequest(ConstrainedRequest, RankRequest):
     criterion: Annotated[
         options.Criterion,
         Option(
-            "Name, such as reap or aimer, or exponents b,alpha,beta; needed but for --config-only."
+            "Name, such as reap or aimer, or exponents b,alpha,beta; required unless --config-only."
         ),
     ] = ""
     config_only: Annotated[
         options.ConfigOnly,
         Option(
-            "Counts and sizes alone, from config.json, of a hub model also from its headers; no "
-            "weights need to be there. Writes no plan."
+            "Only show counts and sizes, from config.json and the headers of a hub model; needs no "
+            "weights, writes no plan."
         ),
     ] = False
     granularity: options.Granularity = "expert"

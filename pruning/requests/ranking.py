@@ -71,10 +71,10 @@ class BlendRequest(RankRequest):
     sparsity: options.Sparsity
 
 
-PathWeights = Annotated[Parts, Option(f"What weighs a path: {', '.join(PARTS)}.")]
+PathWeights = Annotated[Parts, Option(f"Weights of a path: {', '.join(PARTS)}.")]
 Transitions = Annotated[
     Steps,
-    Option(f"Steps of a path between layers: {' or '.join(STEPS)} (where tokens really went on)."),
+    Option(f"Transitions between layers: {' or '.join(STEPS)} (counted in calibration)."),
 ]
 PathClusters = Annotated[
     int,
