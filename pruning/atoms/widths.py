@@ -6,7 +6,7 @@ the next-best neurons would write a model that the plan does not describe; to ke
 into the plan, see `Contest`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -124,11 +124,24 @@ def loaded_as(model: MoEModel, needed: Mapping[int, int], choice: WidthChoice) -
     if choice.mode is WidthMode.UNIFORM:
         width = _rounded(max(needed.values()), choice.multiple_of, max(most.values()))
         shared = _shared_count(model, width) if width != scalar else None
+        _check_shapes(model, {width})
         return LoadedWidths(dict.fromkeys(needed, width), width, shared)
     loaded = {
         layer: _rounded(width, choice.multiple_of, most[layer]) for layer, width in needed.items()
     }
+    _check_shapes(model, {*loaded.values()})
     return LoadedWidths(loaded, scalar)
+
+
+def _check_shapes(model: MoEModel, widths: Set[int]) -> None:
+    """Refuse square matrices where transformers tells by shapes which way experts lie."""
+    square = {model.hidden_size, model.hidden_size // 2} & widths
+    if model.family.may_be_transposed and model.family.is_transposed and square:
+        raise PlanError(
+            f"Experts of {max(square)} neurons would make square matrices at a hidden size of "
+            f"{model.hidden_size}, and transformers could not tell which way those of "
+            f"{model.family.label} lie; choose another --width-multiple-of."
+        )
 
 
 def _rounded(width: int, multiple: int, most: int) -> int:

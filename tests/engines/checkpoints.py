@@ -22,7 +22,7 @@ from analysis.checkpoint import INDEX_NAME
 from analysis.errors import UserError
 from analysis.model import MoEModel, load_model_index
 from families.configs import BY_NAME, HIDDEN, VOCAB, WIDTH, Case, tiny_model
-from families.published import PUBLISHED, as_published
+from families.published import PUBLISHED, TURNED, as_published
 from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.engine_results import CUTS
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, model_ref
@@ -38,7 +38,7 @@ _SIZES: Final = (
     *("moe_shared_expert_intermediate_size", "mamba_head_dim", "mamba_dt_rank"),
     *("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"),
     *("linear_key_head_dim", "linear_value_head_dim", "global_head_dim", "index_head_dim"),
-    *("rotary_dim", "dense_intermediate_size"),
+    *("rotary_dim", "dense_intermediate_size", "linear_head_dim"),
 )
 # What the conformance suite varies and published models of the family do not have.
 _AS_PUBLISHED: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -54,6 +54,9 @@ _AS_PUBLISHED: Final[Mapping[str, Mapping[str, Any]]] = {
     "ernie4_5_moe": {"moe_layer_interval": 1},
     # MLX takes the size of the vocabulary from the whole, by default that of published models.
     "gemma4": {"vocab_size": VOCAB},
+    "mellum": {"mlp_layer_types": ["sparse"] * 3},
+    "glm4_moe_lite": {"mlp_layer_types": ["dense", "sparse", "sparse"]},
+    "glm_moe_dsa": {"indexer_types": ["full"] * 3},
     "phimoe": {"attention_bias": True, "lm_head_bias": True},
     "deepseek_v2": {
         "rope_scaling": {"type": "yarn", "factor": 40, "beta_fast": 32, "beta_slow": 1}
@@ -67,6 +70,19 @@ _KEYS: Final[Mapping[str, Mapping[str, Any]]] = {
     "deepseek_v2": {"scoring_func": "softmax"},
     "deepseek_v3": {"topk_method": "noaux_tc", "scoring_func": "sigmoid"},
     "dots1": {"topk_method": "noaux_tc", "scoring_func": "sigmoid"},
+    "deepseek_v32": {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1},
+    "glm_moe_dsa": {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1},
+    "glm4_moe_lite": {"topk_method": "noaux_tc", "first_k_dense_replace": 1},
+    "exaone_moe": {"is_moe_layer": [False, True, True], "scoring_func": "sigmoid"},
+    "solar_open": {"intermediate_size": 160, "first_k_dense_replace": 0}
+    | {"partial_rotary_factor": 1.0},
+    "qwen3_vl_moe": {"norm_topk_prob": True, "tie_word_embeddings": False},
+    "kimi_linear": {"rope_theta": 10000.0, "mla_use_nope": True, "moe_layer_freq": 1}
+    | {"first_k_dense_replace": 1, "moe_router_activation_func": "sigmoid"}
+    | {
+        "linear_attn_config": {"full_attn_layers": [2], "kda_layers": [1, 3], "num_heads": 2}
+        | {"head_dim": 8 * _LARGER, "short_conv_kernel_size": 2}
+    },
     "minimax": {"shared_intermediate_size": 0, "rotary_dim": 16},
     "minimax_m2": {"scoring_func": "sigmoid", "use_routing_bias": True}
     | {"shared_intermediate_size": 0, "rotary_dim": 16, "use_qk_norm": True},
@@ -101,7 +117,7 @@ def engine_case(name: str) -> Case:
 
 def _enlarged(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for key, value in settings.items():
-        yield key, value * _LARGER if key in _SIZES else value
+        yield key, value * _LARGER if key in _SIZES and value else value
 
 
 def save(case: Case, folder: Path) -> MoEModel:
@@ -114,7 +130,7 @@ def save(case: Case, folder: Path) -> MoEModel:
         if head.bias is not None:
             head.bias[:_SPECIAL] = 0
     model.save_pretrained(folder, save_original_format=case.model_type not in _STACKED)
-    if case.model_type in PUBLISHED:
+    if case.model_type in (*PUBLISHED, *TURNED):
         held: dict[str, torch.Tensor] = {}
         for shard in folder.glob("*.safetensors"):
             held |= as_published(case.model_type, load_file(shard))

@@ -1,4 +1,4 @@
-"""Names of tensors on the hub where `save_pretrained` writes others, which it reads as well."""
+"""Names and layouts of tensors on the hub where `save_pretrained` writes others."""
 
 from collections.abc import Mapping
 
@@ -6,6 +6,8 @@ from torch import Tensor
 
 # Model type -> (beginning of a name that transformers saves, the same on the hub).
 PUBLISHED = {
+    # transformers also renames the dense layer, the first, when it saves.
+    "kimi_linear": (("model.layers.0.block_sparse_moe.", "model.layers.0.mlp."),),
     "deepseek_v4": (
         ("model.embed_tokens.", "embed."),
         ("model.hc_head.hc_", "hc_head_"),
@@ -17,10 +19,12 @@ PUBLISHED = {
         ("model.mm_projector.", "mm_projector."),
     ),
 }
+# Published experts are (experts, in, out); what is saved is as loaded models have it.
+TURNED = ("qwen3_vl_moe",)
 
 
 def as_published(model_type: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a saved checkpoint under the names of the hub."""
+    """The tensors of a saved checkpoint under the names of the hub, and turned as there."""
 
     def renamed(name: str) -> str:
         for saved, hub in PUBLISHED.get(model_type, ()):
@@ -28,4 +32,8 @@ def as_published(model_type: str, tensors: Mapping[str, Tensor]) -> dict[str, Te
                 return hub + name.removeprefix(saved)
         return name
 
-    return {renamed(name): tensor for name, tensor in tensors.items()}
+    def turned(name: str, tensor: Tensor) -> Tensor:
+        is_turned = model_type in TURNED and ".experts." in name
+        return tensor.transpose(1, 2).contiguous() if is_turned else tensor
+
+    return {renamed(name): turned(name, tensor) for name, tensor in tensors.items()}

@@ -10,7 +10,7 @@ from exports import edit_json, edit_tensors, export, keeping_neurons, shards_of
 from safetensors.torch import load_file, save_file
 
 from analysis.drain import drain
-from analysis.errors import UnsupportedModelError, UserError
+from analysis.errors import PlanError, UnsupportedModelError, UserError
 from analysis.families import FAMILIES, SlotKind, family_of
 from analysis.heads import beside_text
 from analysis.model import load_model_index
@@ -94,13 +94,7 @@ def test_published_experts_of_qwen3_vl_lie_the_other_way_round(built, tmp_path):
     path, own = tmp_path / "published", source.described()
     shutil.copytree(own.checkpoint.path, path)
     for shard in shards_of(path):
-        edit_tensors(
-            shard,
-            lambda held: {
-                name: tensor.transpose(1, 2).contiguous() if ".experts." in name else tensor
-                for name, tensor in held.items()
-            },
-        )
+        edit_tensors(shard, lambda held: as_published("qwen3_vl_moe", held))
     published = load_model_index(str(path))
     assert (own.family.is_transposed, published.family.is_transposed) == (False, True)
     tables = [drain(measure_weights(model)) for model in (own, published)]
@@ -110,8 +104,10 @@ def test_published_experts_of_qwen3_vl_lie_the_other_way_round(built, tmp_path):
         for layer in published.layers
     }
     plan = keeping_neurons(published, atoms)
-    # 12 neurons: as many as the hidden size would make a square, which transformers does not turn.
-    widths = WidthChoice(WidthMode.PER_LAYER, multiple_of=4)
+    for mode in (WidthMode.PER_LAYER, WidthMode.UNIFORM):
+        with pytest.raises(PlanError, match="16 neurons would make square matrices"):
+            export(published, plan, tmp_path / "out", widths=WidthChoice(mode))
+    widths = WidthChoice(WidthMode.PER_LAYER, multiple_of=4)  # 12 neurons
     export(published, plan, tmp_path / "out", widths=widths)
     with masked(source.model, published.family, plan):
         wanted = logits_of(source.model)
