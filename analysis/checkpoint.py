@@ -209,7 +209,13 @@ def _read_index(path: Path) -> dict[str, str]:
     if not index.is_file() and (path / SINGLE_NAME).is_file():
         return {}
     if not index.is_file():
-        if names := list(path.glob("*.safetensors")):
+        names = [file.name for file in path.glob("*.safetensors")]
+        if len(names) == 1 and "-of-" not in names[0]:  # transformers reads no other name either
+            raise CheckpointError(
+                f"{path} holds {names[0]}, but neither {SINGLE_NAME} nor {INDEX_NAME}; "
+                f"rename the file to {SINGLE_NAME}."
+            )
+        if names:
             raise CheckpointError(
                 f"{path} holds {len(names)} safetensors files but no {INDEX_NAME}; "
                 "fetch the index, or save the model again."

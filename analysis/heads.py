@@ -47,11 +47,16 @@ class Head:
         return replace(model, family=replace(model.family, trunks=(self.trunk,)), layers=layers)
 
 
+def is_tower(tensor_name: str) -> bool:
+    """Whether a tensor belongs to a part for other media than text."""
+    return bool(_TOWER.match(tensor_name))
+
+
 @lru_cache(maxsize=4)
 def beside_text(model: MoEModel) -> frozenset[str]:
     """Names of the tensors that no text token uses: prediction heads, towers of other media."""
     heads = (name for head in prediction_heads(model) for name in head.tensors)
-    towers = (name for name in model.checkpoint.tensors if _TOWER.match(name))
+    towers = filter(is_tower, model.checkpoint.tensors)
     return frozenset((*heads, *towers))
 
 

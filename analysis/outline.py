@@ -28,6 +28,7 @@ from analysis.errors import CheckpointError
 from analysis.families import SlotKind
 from analysis.families.base import HEAD_KEYS, any_of
 from analysis.families.rules import whole_number
+from analysis.heads import is_tower
 from analysis.hub import hub_headers
 from analysis.model import EMBEDDING, MoEModel, config_folder, describe_model, is_hub_id
 
@@ -35,9 +36,11 @@ from analysis.model import EMBEDDING, MoEModel, config_folder, describe_model, i
 Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
 _PLACE = "no-such-file.safetensors"
 _FLOATS = frozenset(("BF16", "F16", "F32"))
-# Matrices of a layer that FP8 checkpoints keep as they are: parts of prediction heads.
-_PLAIN = re.compile(r".+\.(embed_tokens|eh_proj|shared_head\.head)\.weight")
+# Matrices of a layer that FP8 checkpoints keep as they are: parts of prediction heads and of
+# DeepSeek-V3.2's indexer.
+_PLAIN = re.compile(r".+\.(embed_tokens|eh_proj|shared_head\.head|indexer\.weights_proj)\.weight")
 _MOST_HEADS = 16
+_MEDIA = ("vision_config", "audio_config")
 _MXFP4_BLOCK = 32  # weights that share a scale; two in a byte, also of DeepSeek-V4's experts
 
 
@@ -119,6 +122,9 @@ def as_published(tensors: Shapes, model: MoEModel) -> tuple[Shapes, tuple[str, .
                 "but not how each tensor is stored."
             )
         tensors = stored or tensors
+    media = [key for key in _MEDIA if model.checkpoint.config.get(key)]
+    if media and not any(map(is_tower, tensors)):
+        caveats.append(f"Parts for other media ({', '.join(media)}) are not counted.")
     return tensors, tuple(caveats)
 
 

@@ -230,3 +230,17 @@ def test_a_git_lfs_pointer_is_no_truncated_file(tmp_path):
     (tmp_path / "model.safetensors").write_text(pointer)
     with pytest.raises(CheckpointError, match=r"is a Git LFS pointer .* `git lfs pull`"):
         load_model_index(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("weights.safetensors", r"holds weights\.safetensors, .* rename the file to model\.safet"),
+        ("model-00001-of-00002.safetensors", "fetch the index"),
+    ],
+)
+def test_one_file_of_another_name_says_how_it_is_read(tmp_path, name, says):
+    glm(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / name)
+    with pytest.raises(CheckpointError, match=says):
+        load_model_index(str(tmp_path))

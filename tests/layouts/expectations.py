@@ -51,7 +51,9 @@ def wanted_of(
         layer = _LAYER.match(name)
         index = int(layer[1]) if layer else -1
         ids = kept.get(-1 if is_head else index, ())
-        if not ids or "shared_" in name or not _ROUTED.fullmatch(name):
+        routed = "shared_" not in name and _ROUTED.fullmatch(name)
+        # Gemma 4's router has a scale of the hidden size besides.
+        if not (ids and routed) or (layout.experts not in shape and not _EXPERT.fullmatch(name)):
             wanted[name] = Wanted(name, dtype, shape)
         elif own := _EXPERT.fullmatch(name):
             if int(own[2]) in ids:

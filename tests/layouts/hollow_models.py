@@ -1,8 +1,8 @@
 """Published layouts as checkpoints: names from transformers' own classes, data as a hole or random.
 
 transformers builds the model on the meta device and names its tensors as it would save them. What
-it does not build (prediction heads, scales of FP8, blocks of MXFP4) is named by rule, as the
-published headers have it.
+it does not build is named by rule, as the published headers have it: prediction heads, scales of
+FP8, blocks of MXFP4, packed integers.
 """
 
 import json
@@ -19,11 +19,12 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from layouts.published import Layout
 
-BYTES = {"BF16": 2, "F32": 4, "F8_E4M3": 1, "U8": 1, "I64": 8}
+BYTES = {"BF16": 2, "F32": 4, "F8_E4M3": 1, "U8": 1, "I64": 8, "I32": 4}
 _STORED = {torch.bfloat16: "BF16", torch.float32: "F32", torch.int64: "I64"}
 _DTYPES = {"BF16": torch.bfloat16, "F32": torch.float32, "F8_E4M3": torch.float8_e4m3fn}
-_DTYPES |= {"U8": torch.uint8, "I64": torch.int64}
+_DTYPES |= {"U8": torch.uint8, "I64": torch.int64, "I32": torch.int32}
 FP8_BLOCK = 128
+INT4_GROUP = 32
 # Of a layer, what FP8 checkpoints leave in bfloat16: norms have one dimension.
 _WIDE = ("gate.weight", "weights_proj.weight", "eh_proj.weight")
 _BESIDE_LAYER = ("embed_tokens.weight", "shared_head.head.weight")
@@ -41,10 +42,8 @@ def header_of(layout: Layout, folder: Path) -> dict[str, tuple[str, tuple[int, .
     header |= {"beyond": _heads_beyond, "mtp": _heads_mtp}.get(layout.heads, _no_heads)(
         layout, header
     )
-    if layout.stored == "fp8":
-        header = _in_fp8(header)
-    if layout.stored == "mxfp4":
-        header = _in_mxfp4(header)
+    if layout.stored:
+        header = {"fp8": _in_fp8, "mxfp4": _in_mxfp4, "int4": _in_int4}[layout.stored](header)
     config = {**layout.config, **_QUANTISED.get(layout.stored, {})}
     (folder / "config.json").write_text(json.dumps(config))
     return header
@@ -59,6 +58,13 @@ _QUANTISED: dict[str, dict[str, Any]] = {
         }
     },
     "mxfp4": {"quantization_config": {"quant_method": "mxfp4"}},
+    "int4": {
+        "quantization_config": {
+            "quant_method": "compressed-tensors",
+            "format": "pack-quantized",
+            "config_groups": {"group_0": {"weights": {"num_bits": 4, "group_size": INT4_GROUP}}},
+        }
+    },
 }
 
 
@@ -143,6 +149,22 @@ def _in_mxfp4(header: Header) -> dict[str, tuple[str, tuple[int, ...]]]:
     return found
 
 
+def _in_int4(header: Header) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Experts as compressed-tensors packs them: eight to an integer, a scale for each group."""
+    found: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for name, (dtype, shape) in header.items():
+        if ".experts." in name:
+            rows, columns = shape
+            found |= {
+                f"{name}_packed": ("I32", (rows, columns // 8)),
+                f"{name}_scale": ("BF16", (rows, columns // INT4_GROUP)),
+                f"{name}_shape": ("I32", (2,)),
+            }
+        else:
+            found[name] = (dtype, shape)
+    return found
+
+
 def write_hollow(header: Header, folder: Path) -> None:
     """A checkpoint of two shards and an index, whose data are holes: it takes no disk."""
     names = list(header)
@@ -174,7 +196,9 @@ def write_random(header: Header, folder: Path) -> None:
     seeded = torch.Generator().manual_seed(0)
     tensors = {}
     for name, (dtype, shape) in header.items():
-        if dtype in ("U8", "I64"):
+        if name.endswith("_scales"):  # of MXFP4: exponents of two, less 127
+            drawn = torch.randint(118, 123, shape, generator=seeded).to(_DTYPES[dtype])
+        elif dtype in ("U8", "I64", "I32"):
             drawn = torch.randint(0, 250, shape, generator=seeded).to(_DTYPES[dtype])
         elif name.endswith("_scale_inv"):
             drawn = torch.rand(shape, generator=seeded) * 0.02 + 0.01

@@ -15,7 +15,7 @@ class Layout:
     """A released checkpoint."""
 
     name: str  # as on the hub
-    total: str  # parameters as the card rounds them: of the trunk, or with the heads
+    total: str  # parameters as the card or the hub rounds them, with prediction heads or without
     active: str  # the same per token; empty where the card does not say
     sparse: Sequence[int]  # decoder indices of the layers with experts
     experts: int  # routed experts of each
@@ -265,6 +265,12 @@ _LAYOUTS = (
         shared=1, stored="fp8", built_as="deepseek_v3",
     ),
     Layout(
+        "moonshotai/Kimi-K2-Thinking", "1T", "32B", range(1, 61), 384, 8,
+        _deepseek("kimi_k2", 7168, 61, (64, 64), 163_840, experts=(384, 8, 2048), inner=18_432,
+                  shared=1, **_mla(1536), num_nextn_predict_layers=0),
+        shared=1, stored="int4", built_as="deepseek_v3",
+    ),
+    Layout(
         "zai-org/GLM-4.5", "355B", "32B", range(3, 92), 160, 8,
         _deepseek("glm4_moe", 5120, 92, (96, 8), 151_552, experts=(160, 8, 1536), inner=12_288,
                   shared=1, head_dim=128, use_qk_norm=True, attention_bias=True,
@@ -415,6 +421,73 @@ _LAYOUTS = (
         "upstage/Solar-Open-100B", "102.6B", "12B", range(48), 128, 8,
         _deepseek("solar_open", 4096, 48, (64, 8), 196_608, experts=(128, 8, 1280), inner=10_240,
                   shared=1, head_dim=128) | {"first_k_dense_replace": 0},
+        shared=1,
+    ),
+    Layout(
+        "arcee-ai/Trinity-Mini", "26B", "3B", range(2, 32), 128, 8,
+        {"model_type": "afmoe", "num_experts": 128, "num_experts_per_tok": 8,
+         "num_shared_experts": 1, "num_dense_layers": 2, "moe_intermediate_size": 1024,
+         "intermediate_size": 6144, "head_dim": 128, "n_group": 1, "topk_group": 1,
+         "global_attn_every_n_layers": 4,
+         "layer_types": _every(32, 4, "full_attention", "sliding_attention"),
+         **_sizes(2048, 32, (32, 4), 200_192)},
+        shared=1,
+    ),
+    Layout(
+        "tencent/Hy3", "295B", "21B", range(1, 80), 192, 8,
+        {"model_type": "hy_v3", "num_experts": 192, "num_experts_per_tok": 8,
+         "num_shared_experts": 1, "moe_intermediate_size": 1536, "intermediate_size": 13_312,
+         "head_dim": 128, "first_k_dense_replace": 1, **_sizes(4096, 80, (64, 8), 120_832)},
+        shared=1,
+    ),
+    Layout(
+        "poolside/Laguna-XS.2", "33B", "3B", range(1, 40), 256, 8,
+        {"model_type": "laguna", "num_experts": 256, "num_experts_per_tok": 8,
+         "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
+         "intermediate_size": 8192, "head_dim": 128, "gating": True,
+         "mlp_layer_types": ["dense", *["sparse"] * 39], **_sizes(2048, 40, (48, 8), 100_352)},
+        shared=1,
+    ),
+    Layout(
+        "moonshotai/Kimi-Linear-48B-A3B-Instruct", "49B", "3B", range(1, 27), 256, 8,
+        {"model_type": "kimi_linear", "num_experts": 256, "num_experts_per_token": 8,
+         "num_shared_experts": 1, "moe_intermediate_size": 1024, "intermediate_size": 9216,
+         "first_k_dense_replace": 1, "num_expert_group": 1, "topk_group": 1, **_mla(None),
+         "linear_attn_config": {
+             "full_attn_layers": [4, 8, 12, 16, 20, 24, 27], "head_dim": 128, "num_heads": 32,
+             "kda_layers": [n for n in range(1, 28) if n % 4 and n != 27],
+             "short_conv_kernel_size": 4},
+         **_sizes(2304, 27, (32, 32), 163_840)},
+        shared=1,
+    ),
+    Layout(
+        "google/gemma-4-26B-A4B", "25.2B", "3.8B", range(30), 128, 8,
+        {"model_type": "gemma4", "tie_word_embeddings": True,
+         "text_config": {
+             "model_type": "gemma4_text", "num_experts": 128, "top_k_experts": 8,
+             "moe_intermediate_size": 704, "intermediate_size": 2112, "enable_moe_block": True,
+             "head_dim": 256, "global_head_dim": 512, "num_global_key_value_heads": 2,
+             "attention_k_eq_v": True, "hidden_size_per_layer_input": 0,
+             "layer_types": _every(30, 6, "full_attention", "sliding_attention"),
+             **_sizes(2816, 30, (16, 8), 262_144), "tie_word_embeddings": True},
+         "vision_config": {
+             "model_type": "gemma4_vision", "hidden_size": 1152, "intermediate_size": 4304,
+             "num_hidden_layers": 27, "num_attention_heads": 16, "num_key_value_heads": 16}},
+        shared=1, auto_class="AutoModelForImageTextToText",
+    ),
+    Layout(
+        "XiaomiMiMo/MiMo-V2-Flash", "309B", "15B", range(1, 48), 256, 8,
+        {"model_type": "mimo_v2_flash", "n_routed_experts": 256, "num_experts_per_tok": 8,
+         "moe_intermediate_size": 2048, "intermediate_size": 16_384, "head_dim": 192,
+         "v_head_dim": 128, "n_group": 1, "topk_group": 1, **_sizes(4096, 48, (64, 4), 152_576)},
+    ),
+    Layout(
+        "deepseek-ai/DeepSeek-V4-Flash", "284B", "13B", range(43), 256, 6,
+        {"model_type": "deepseek_v4", "n_routed_experts": 256, "num_experts_per_tok": 6,
+         "n_shared_experts": 1, "moe_intermediate_size": 2048, "head_dim": 512,
+         "q_lora_rank": 1024, "o_groups": 8, "o_lora_rank": 1024, "index_n_heads": 64,
+         "index_head_dim": 128, "index_topk": 512, "hc_mult": 4,
+         **_sizes(4096, 43, (64, 1), 129_280)},
         shared=1,
     ),
 )  # fmt: skip
