@@ -234,7 +234,7 @@ class Sensitivity:
         measured = self.measured().get(removed)
         said, cost = ("Measured", measured) if measured is not None else ("Predicted", None)
         cost = self.predicted(removed) if cost is None else cost
-        where = " and ".join(f"{each.corpus} ({each.samples} samples)" for each in self.curves)
+        where = ", ".join(f"{each.corpus} ({each.samples} samples)" for each in self.curves)
         which = f", {self.across} of" if len(self.curves) > 1 else " on"
         added = "loss increase" if self.measure == "nll" else self.measure.upper()
         return f"{said} {added}: {from_cost(self.measure, cost):.4f}{which} {where}"
