@@ -105,7 +105,7 @@ class Model:
     def evaluate(
         self, plan: PruningPlan | None = None, *, corpus: str, **options: Any
     ) -> EvaluationRecord:
-        """Measure a plan on a held-out corpus, masked in memory; without one, the unpruned model.
+        """Measure a plan on a held-out corpus, masked in memory; without one, the original.
 
         Options: `measures`, `samples`, `seq_len`, `device`, ... of `moeprune evaluate`.
         """

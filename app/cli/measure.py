@@ -50,7 +50,7 @@ def evaluate(
     model = load_model_index(request.model, revision=request.revision)
     plans = tuple(load_plan(path, model=model).to_dict() for path in plan)
     records = follow(evaluate_run(request.into(EvaluateRequest, plans=plans)))
-    names = [path.name for path in plan] or ["unpruned"]
+    names = [path.name for path in plan] or ["original"]
     show_records(records, names * len(request.corpora))
     write_result(out_file, results_of(records))
     finish(
@@ -147,7 +147,7 @@ def show_sweep(table: "pd.DataFrame") -> None:
         means = rows.pivot_table(index="evaluation", columns="measure", values="mean")
         shown = [
             (
-                plan["criterion"] or "unpruned",
+                plan["criterion"] or "original",
                 f"{plan['removed']:.1%}",
                 *(small(means[name][plan["evaluation"]]) for name in measured),
             )

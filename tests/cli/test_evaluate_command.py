@@ -130,7 +130,7 @@ def test_every_criterion_at_every_sparsity_and_the_unpruned_model(works, words, 
     sizes = [int(esap["bytes"].iloc[0]) - per_expert * gone for gone in rows]
     assert esap["bytes"].tolist() == sizes
     assert esap["calibrated_on"].tolist() == ["", "red.jsonl", "red.jsonl", "", ""]
-    assert "unpruned" in printed
+    assert "original" in printed
     assert (here / "fig.html").stat().st_size > 1000
 
 
