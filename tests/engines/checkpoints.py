@@ -6,7 +6,6 @@ keys that published configurations have and those saved by transformers 5 lack.
 
 import json
 from collections.abc import Collection, Iterator, Mapping
-from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -122,8 +121,7 @@ def _enlarged(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def save(case: Case, folder: Path) -> MoEModel:
     """The original: weights, a tokenizer that converters take, and the published keys."""
-    # Building a configuration adds keys to the settings of its rotary positions.
-    model = tiny_model(replace(case, settings=deepcopy(dict(case.settings))))
+    model = tiny_model(case)
     with torch.no_grad():  # logits of 0 for special tokens, which are never the largest
         head = model.get_output_embeddings()
         head.weight[:_SPECIAL] = 0

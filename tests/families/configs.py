@@ -5,6 +5,7 @@ where a family mixes them, and whatever is zero at initialisation is not left ze
 """
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -459,14 +460,12 @@ def tiny_config(case: Case) -> Any:
     """The configuration of a case."""
     if case.model_type == "deepseek":
         register()
+    settings = deepcopy(dict(case.settings))  # transformers adds to what is nested in them
     if case.composite:
-        return AutoConfig.for_model(case.model_type, **case.settings)
-    top_k = (
-        {}
-        if case.settings.keys() & {"moe_topk", "moe_k", "top_k_experts"}
-        else {"num_experts_per_tok": case.top_k}
-    )
-    return AutoConfig.for_model(case.model_type, **{**COMMON, **top_k, **case.settings})
+        return AutoConfig.for_model(case.model_type, **settings)
+    has_own = settings.keys() & {"moe_topk", "moe_k", "top_k_experts"}
+    top_k = {} if has_own else {"num_experts_per_tok": case.top_k}
+    return AutoConfig.for_model(case.model_type, **{**COMMON, **top_k, **settings})
 
 
 def redraw(model: PreTrainedModel, std: float = 0.3) -> None:
