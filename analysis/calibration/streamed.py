@@ -72,6 +72,17 @@ def stream(
         folder.rmdir()
 
 
+class _Alone(Tensor):
+    """Hidden states of a layer that hands on nothing else, so that no model takes them apart."""
+
+    def __iter__(self) -> Iterator[Tensor]:
+        raise _TakenApart
+
+
+class _TakenApart(Exception):
+    """The model expects several values of a layer."""
+
+
 class _Reached(Exception):
     """Carries hidden states out of a forward."""
 
@@ -94,14 +105,17 @@ class Relay:
         seen: list[Tensor] = []
 
         def check(position: int, hidden_BTD: Tensor, others: Any) -> Tensor:
-            if position and hidden_BTD is not seen[-1]:
+            if not position:
+                seen.append(hidden_BTD)
+                hidden_BTD = hidden_BTD.as_subclass(_Alone)
+            elif hidden_BTD is not seen[-1]:
                 raise self._refusal("the model changes hidden states between its layers")
             for value in tensors_in(others):
                 if value is hidden_BTD or value.shape == hidden_BTD.shape:
                     raise self._refusal("a layer gets hidden states of another one")
             seen.append(hidden_BTD)
             if position == len(self.layers) - 1:
-                raise _Reached(hidden_BTD)
+                raise _Reached(seen[0])
             return hidden_BTD
 
         forwards = [
@@ -146,6 +160,8 @@ class Relay:
                 self.feed(self.model, batch)
             except _Reached as reached:
                 return reached.hidden_BTD
+            except _TakenApart as error:
+                raise self._refusal("a layer hands on more than hidden states") from error
         raise self._refusal("its layers do not run one after the other")
 
     def _refusal(self, reason: str) -> UnsupportedModelError:

@@ -27,8 +27,9 @@ def rows_of(tmp_path_factory, request) -> Callable[[str, str], Rows]:
             pytest.skip(f"no environment of {engine}: python -m tools.engines {engine}")
         if (engine, name) not in made:
             folder = tmp_path_factory.mktemp(f"{engine}-{name}")
-            asked = [item.callspec.params for item in request.session.items]
-            cuts = {each["cut"] for each in asked if "cut" in each and each["engine"] == engine}
+            rows = [item for item in request.session.items if hasattr(item, "callspec")]
+            asked = [item.callspec.params for item in rows]
+            cuts = {each["cut"] for each in asked if each.get("engine") == engine}
             made[engine, name] = _measure(engine, name, folder, cuts)
             shutil.rmtree(folder)
             if request.config.getoption("--write-engine-results"):

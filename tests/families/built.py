@@ -10,6 +10,9 @@ from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreT
 from analysis.model import MoEModel, load_model_index
 from families.configs import IMAGE_TEXT, Case
 
+# Layers hand the positions to attend to on to the next: no layer runs alone, and no prefix is kept.
+HAND_ON_MORE = frozenset({"glm_moe_dsa", "glm5_next", "hy_v4"})
+
 
 def stock_load(case: Case, path: Path, **options: Any) -> tuple[PreTrainedModel, Any]:
     """The model as transformers loads it, and what it has to say about the tensors."""
