@@ -171,12 +171,14 @@ def test_a_dead_process_ends_the_command_with_a_message(tmp_path):
     with torchrun("-m", "app.cli", *words, cwd=tmp_path) as launcher:
         wait_for(lambda: list(tmp_path.glob("stats/*.partial")), 60)
         os.kill(rank_pid(launcher, 1), signal.SIGKILL)
-        printed, complaints = launcher.communicate(timeout=30)
+        printed, complaints = launcher.communicate(timeout=120)
     assert launcher.returncode != 0
     assert printed == ""
+    # Whichever comes first: the survivor misses its peer, or the launcher stops the survivor.
     lines = [line for line in complaints.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1, complaints
-    assert "Rerun the same command to resume" in lines[0]
+    assert "same command" in lines[0]
+    assert "resume" in lines[0]
     assert not [noise for noise in ("Exception ignored", "SystemExit") if noise in complaints]
     assert StatsStore(tmp_path / "stats").runs() == []
 
