@@ -57,8 +57,12 @@ def _printable(text: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or the name of its class."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    """The first line of an error's message, or the name of its class.
+
+    A line that ends in a colon only announces the next one, which follows it.
+    """
+    first, *more = map(str.strip, (str(error).strip() or type(error).__name__).splitlines())
+    return f"{first} {more[0]}" if more and first.endswith(":") else first
 
 
 def not_finite(source: str, dtype: object) -> StatsError:

@@ -1,6 +1,6 @@
 """Load the model and the tokenizer of a checkpoint."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +17,14 @@ from transformers import (
     Mxfp4Config,
     PreTrainedModel,
 )
+from transformers.core_model_loading import build_glob_alternation
 
 from analysis.aligned import align_weights
 from analysis.calibration.distributed import join
 from analysis.calibration.expert_parallel import loading_options
+from analysis.checkpoint import CONFIG_NAME
 from analysis.corpora import Tokenizer
-from analysis.errors import CheckpointError, StatsError, UnsupportedModelError
+from analysis.errors import CheckpointError, StatsError, UnsupportedModelError, first_line
 from analysis.families.native import register_native
 from analysis.launcher import launched_world, local_rank
 from analysis.model import MoEModel
@@ -161,6 +163,7 @@ def load_model(
 ) -> PreTrainedModel:
     """The model in evaluation mode; `offload` is a folder for weights that fit nowhere else."""
     place, device = settings.placement, resolve_device(settings.device)
+    dtype = DTYPES[resolve_dtype(settings.dtype, model)]
     placed: dict[str, Any] = {"device_map": None if device.type == "cpu" else {"": device}}
     if place.expert_parallel:
         placed = loading_options(model, join(), trust=settings.trust_remote_code)
@@ -175,11 +178,12 @@ def load_model(
     try:
         loaded, info = auto_class_of(model).from_pretrained(
             model.checkpoint.path,
-            dtype=DTYPES[resolve_dtype(settings.dtype, model)],
+            dtype=dtype,
             quantization_config=dequantising_config(model),
             trust_remote_code=settings.trust_remote_code,
             use_safetensors=True,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # refused here, by name
             **attention_option(settings),
             **placed,
         )
@@ -187,18 +191,68 @@ def load_model(
         raise load_error(model, error) from error
     if info["missing_keys"]:
         raise CheckpointError(f"{model.name} lacks the tensor {sorted(info['missing_keys'])[0]}.")
+    if info["mismatched_keys"]:
+        raise wrong_shape(model.name, *sorted(info["mismatched_keys"])[0])
+    if model.quantisation:
+        cast_as_plain(loaded, dtype)
     align_weights(loaded)
     loaded.requires_grad_(False)
     ready: PreTrainedModel = loaded.eval()
     return ready
 
 
+def parameter_dtypes(made: PreTrainedModel, dtype: torch.dtype) -> dict[str, torch.dtype]:
+    """Parameter -> dtype in which transformers loads it if nothing is quantised.
+
+    `made` was made in `dtype`, and nothing was loaded into it.
+    """
+    plan = made._get_dtype_plan(dtype)
+    single = build_glob_alternation(list(plan))[0] if plan else None  # those kept in float32
+    return {
+        name: torch.float32 if single and single.search(name) else parameter.dtype
+        for name, parameter in made.named_parameters(remove_duplicate=False)
+    }
+
+
+def cast_as_plain(loaded: PreTrainedModel, dtype: torch.dtype) -> None:
+    """Cast a dequantised model as transformers casts one that was never quantised.
+
+    transformers dequantises to `dtype`, but leaves other matrices of such a checkpoint in their
+    dtype on disk.
+    """
+    with torch.device("meta"):
+        made = type(loaded)._from_config(loaded.config, dtype=dtype)
+    cast_parameters(dict(loaded.named_parameters()), parameter_dtypes(made, dtype))
+
+
+def cast_parameters(
+    loaded: Mapping[str, torch.nn.Parameter], dtypes: Mapping[str, torch.dtype]
+) -> None:
+    """Cast parameters to these dtypes, see `cast_as_plain`."""
+    for name, parameter in loaded.items():
+        if parameter.dtype != dtypes[name]:
+            parameter.data = parameter.data.to(dtypes[name])
+
+
 def load_error(model: MoEModel, error: Exception) -> CheckpointError:
     """transformers' error in one line."""
-    reason = str(error).strip().partition("\n")[0]
-    if not isinstance(error, _SAYING):  # such as the key of a KeyError, which alone says little
+    reason = first_line(error)
+    if isinstance(error, StrictDataclassError):  # the error behind it names the key and the value
+        reason = f"{CONFIG_NAME}: {first_line(error.__cause__ or error)}"
+    elif str(error).strip() and not isinstance(error, _SAYING):
+        # Such as the key of a KeyError, which alone says little.
         reason = f"{type(error).__name__} {reason}"
     return CheckpointError(f"transformers cannot load {model.name}: {reason}")
+
+
+def wrong_shape(
+    model: str, tensor: str, held: Iterable[int], wanted: Iterable[int]
+) -> CheckpointError:
+    """The error for a tensor of another shape than the configuration asks for."""
+    return CheckpointError(
+        f"{model} holds {tensor} in the shape {tuple(held)}, and its {CONFIG_NAME} asks for "
+        f"{tuple(wanted)}; fetch the checkpoint again."
+    )
 
 
 def why_not_loaded(model: MoEModel, *, trusted: bool = False) -> str:

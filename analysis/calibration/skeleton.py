@@ -35,10 +35,13 @@ from analysis.calibration.loading import (
     LOADING_ERRORS,
     CalibrationSettings,
     attention_option,
+    cast_parameters,
     dequantising_config,
     load_error,
+    parameter_dtypes,
     resolve_device,
     resolve_dtype,
+    wrong_shape,
 )
 from analysis.checkpoint import TensorEntry
 from analysis.errors import CheckpointError
@@ -127,6 +130,7 @@ class Skeleton:
                 if is_quantized:
                     self._quantizer.preprocess_model(model=made, dtype=dtype, device_map=None)
             self.model = made.eval().requires_grad_(False)
+            self._dtypes = parameter_dtypes(made, dtype) if is_quantized else {}
         except LOADING_ERRORS as error:
             raise load_error(described, error) from error
         self._load_config = LoadStateDictConfig(
@@ -164,19 +168,23 @@ class Skeleton:
             info, _ = convert_and_load_state_dict_in_model(
                 self.model, dict(self._plain[layer]), self._load_config
             )
-        for problems in (info.conversion_errors, info.mismatched_keys):
-            if problems:
-                first = sorted(str(problem) for problem in problems)[0]
-                raise CheckpointError(f"{self._name}: {first} cannot be loaded.")
+        if info.conversion_errors:
+            first = sorted(str(problem) for problem in info.conversion_errors)[0]
+            raise CheckpointError(f"{self._name}: {first} cannot be loaded.")
+        if info.mismatched_keys:
+            raise wrong_shape(self._name, *sorted(info.mismatched_keys)[0])
         for target, parts in self._stacks[layer].items():
             self._load_stack(target, list(parts.values()))
         if layer == HEAD and any(parameter.is_meta for _, parameter in self._parameters(HEAD)):
             self.load(EMBEDDINGS)
             self.model.tie_weights()
-        for name, parameter in self._parameters(layer):
+        parameters = dict(self._parameters(layer))
+        for name, parameter in parameters.items():
             if parameter.is_meta:
                 raise CheckpointError(f"{self._name} lacks the tensor {name}.")
             parameter.requires_grad_(False)
+        if self._dtypes:
+            cast_parameters(parameters, self._dtypes)
 
     def _load_stack(self, target: str, parts: list[list[StoredTensor]]) -> None:
         """Read experts directly into place: stacking them later would hold them twice."""
@@ -189,8 +197,11 @@ class Skeleton:
             height = experts[0].entry.shape[0]
             for expert, stored in enumerate(experts):
                 place_RC = stack_ERC[expert, row : row + height]
-                if len(experts) != len(stack_ERC) or stored.entry.shape != place_RC.shape:
+                if len(experts) != len(stack_ERC):
                     raise CheckpointError(f"{self._name}: {stored.entry.name} does not fit.")
+                if stored.entry.shape != place_RC.shape:
+                    name, held = stored.entry.name, stored.entry.shape
+                    raise wrong_shape(self._name, name, held, place_RC.shape)
                 stored.read_into(place_RC)
             row += height
         if row != stack_ERC.shape[1]:

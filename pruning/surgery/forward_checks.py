@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from analysis.aligned import align_weights
-from analysis.calibration.loading import LOADING_ERRORS, dequantising_config
+from analysis.calibration.loading import LOADING_ERRORS, cast_as_plain, dequantising_config
 from analysis.errors import first_line
 from analysis.heads import prediction_heads
 from analysis.model import MoEModel
@@ -44,8 +44,8 @@ def _load(model: MoEModel, dtype: torch.dtype | str) -> tuple[Any, Any]:
         trust_remote_code=False,
         **options,
     )
-    if isinstance(dtype, torch.dtype) and model.quantisation:
-        loaded = loaded.to(dtype)  # dequantised weights have the dtype of their scales
+    if model.quantisation:
+        cast_as_plain(loaded, loaded.config.dtype)
     align_weights(loaded)
     return loaded.eval(), info
 

@@ -180,17 +180,17 @@ def fp8_blocks(weight):
     return quantised, scale.reshape(rows // BLOCK, columns // BLOCK)
 
 
-def plain_weight(quantised, scale):
+def plain_weight(quantised, scale, dtype):
     spread = scale.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
-    return (quantised.float() * spread).to(torch.bfloat16)
+    return (quantised.float() * spread).to(dtype)
 
 
 def is_quantised(name):
     return name.endswith("proj.weight")
 
 
-def write_quantised(tmp_path, model_type):
-    """`fp8`, and `plain`: what its weights stand for, in bfloat16."""
+def write_quantised(tmp_path, model_type, dtype=torch.bfloat16):
+    """`fp8`, and `plain`: what its weights stand for, in a dtype; all others are in bfloat16."""
     tiny_checkpoint(tmp_path / "plain", model_type, dtype=torch.bfloat16, shards=1)
     config = json.loads((tmp_path / "plain" / "config.json").read_text())
     tensors = load_file(tmp_path / "plain" / "model.safetensors")
@@ -201,7 +201,7 @@ def write_quantised(tmp_path, model_type):
             continue
         quantised, scale = fp8_blocks(tensor)
         fp8 |= {name: quantised, f"{name}_scale_inv": scale}
-        plain[name] = plain_weight(quantised, scale)
+        plain[name] = plain_weight(quantised, scale, dtype)
     save_file(plain, tmp_path / "plain" / "model.safetensors", metadata={"format": "pt"})
     (tmp_path / "fp8").mkdir()
     save_file(fp8, tmp_path / "fp8" / "model.safetensors", metadata={"format": "pt"})
@@ -222,6 +222,30 @@ def test_fp8_gives_the_numbers_of_its_plain_weights(model_type, placement, tmp_p
     plain = run(tmp_path / "plain", tmp_path / "b")
     assert quantised.manifest.settings["dtype"] == "bfloat16"
     assert quantised.manifest.files == plain.manifest.files
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("place", ["memory", "disk", "streamed"])
+def test_fp8_is_dequantised_to_the_dtype_asked_for(place, dtype, tmp_path):
+    write_quantised(tmp_path, "qwen3_moe", getattr(torch, dtype))
+    disk = replace(DISK, offload_folder=tmp_path / "offload")
+    placement = {"memory": Placement(), "disk": disk, "streamed": STREAMED}[place]
+    quantised = run(tmp_path / "fp8", tmp_path / "a", placement=placement, dtype=dtype)
+    plain = run(tmp_path / "plain", tmp_path / "b", dtype=dtype)
+    assert quantised.manifest.files == plain.manifest.files
+
+
+@pytest.mark.parametrize("placement", [Placement(), STREAMED], ids=["whole", "streamed"])
+def test_wide_matrices_beside_fp8_are_cast(placement, tmp_path):
+    """Such as routers in float32, which transformers leaves so beside what it dequantises."""
+    write_quantised(tmp_path, "qwen3_moe")
+    wanted = run(tmp_path / "fp8", tmp_path / "a")
+    file = tmp_path / "fp8" / "model.safetensors"
+    tensors = load_file(file)
+    wide = {name: tensors[name].float() for name in tensors if tensors[name].itemsize == 2}
+    save_file({**tensors, **wide}, file, metadata={"format": "pt"})
+    found = run(tmp_path / "fp8", tmp_path / "b", placement=placement)
+    assert found.manifest.files == wanted.manifest.files
 
 
 def test_a_quantisation_that_cannot_be_undone_is_refused(tmp_path):
@@ -265,7 +289,7 @@ def random_mxfp4(shape, seed):
     return blocks.to(torch.uint8), scales.to(torch.uint8), values.flatten(-2)
 
 
-def write_mxfp4(tmp_path):
+def write_mxfp4(tmp_path, dtype=torch.bfloat16):
     case = next(case for case in CASES if case.name == "gpt_oss")
     config = family_config(case)
     config.hidden_size, config.intermediate_size, config.head_dim = 32, 32, 8
@@ -278,7 +302,7 @@ def write_mxfp4(tmp_path):
     for seed, name in enumerate(names):
         experts, inner, outer = plain[name].shape
         blocks, scales, values = random_mxfp4((experts, outer, inner // 32), seed)
-        plain[name] = values.transpose(1, 2).contiguous().to(torch.bfloat16)
+        plain[name] = values.transpose(1, 2).contiguous().to(dtype)
         del packed[name]
         packed |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
     save_file(plain, tmp_path / "plain" / "model.safetensors", metadata={"format": "pt"})
@@ -291,11 +315,13 @@ def write_mxfp4(tmp_path):
 
 
 @pytest.mark.parametrize("placement", [Placement(), STREAMED], ids=["whole", "streamed"])
-def test_mxfp4_gives_the_numbers_of_its_plain_weights(placement, tmp_path):
-    write_mxfp4(tmp_path)
-    packed = run(tmp_path / "mxfp4", tmp_path / "a", placement=placement)
-    plain = run(tmp_path / "plain", tmp_path / "b")
-    assert packed.manifest.settings["dtype"] == "bfloat16"
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_mxfp4_gives_the_numbers_of_its_plain_weights(placement, dtype, tmp_path):
+    write_mxfp4(tmp_path, getattr(torch, dtype))
+    asked = {} if dtype == "bfloat16" else {"dtype": dtype}
+    packed = run(tmp_path / "mxfp4", tmp_path / "a", placement=placement, **asked)
+    plain = run(tmp_path / "plain", tmp_path / "b", dtype=dtype)
+    assert packed.manifest.settings["dtype"] == dtype
     assert packed.manifest.files == plain.manifest.files
 
 
