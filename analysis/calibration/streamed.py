@@ -122,7 +122,24 @@ class Relay:
             lambda hidden, *args, _at=at, **named: check(_at, hidden, (args, named))
             for at in range(len(self.layers))
         ]
-        return self._run(batch, forwards)
+        with other_forwards(*self._unloaded()):
+            return self._run(batch, forwards)
+
+    def _unloaded(self) -> tuple[list[nn.Module], list[Forward]]:
+        """Modules outside of the layers without weights, and forwards that refuse to run them."""
+        inside = {id(module) for module in self.layers.modules()}
+        found = [
+            (name, module)
+            for name, module in self.model.named_modules()
+            if id(module) not in inside and any(p.is_meta for p in module.parameters(recurse=False))
+        ]
+        return [module for _, module in found], [self._refuses(name) for name, _ in found]
+
+    def _refuses(self, name: str) -> Forward:
+        def refuse(*_: Any, **__: Any) -> Tensor:
+            raise self._refusal(f"each layer also gets what {name} makes of the tokens")
+
+        return refuse
 
     def layer(self, number: int, batch: TokenBatch, hidden_BTD: Tensor) -> Tensor:
         """The layer's output for these hidden states."""

@@ -18,9 +18,9 @@ from analysis.drain import drain
 from analysis.errors import CheckpointError, StatsError, UnsupportedModelError
 from analysis.model import load_model_index
 from analysis.stats.store import StatsStore
-from builders import tiny_checkpoint, tiny_model
+from builders import VOCAB, tiny_checkpoint, tiny_model
 from families.built import HAND_ON_MORE
-from families.configs import EVERY
+from families.configs import BY_NAME, EVERY
 from families.configs import tiny_model as family_model
 
 STREAMED = Placement(stream_layers=True)
@@ -185,8 +185,25 @@ def test_a_tensor_of_the_wrong_shape_is_named(tmp_path):
     name = "model.layers.1.mlp.experts.3.up_proj.weight"
     break_tensor(tmp_path / "model", name, cut)
     described = load_model_index(str(tmp_path / "model"))
-    with pytest.raises(CheckpointError, match=r"experts\.3\.up_proj\.weight does not fit"):
+    with pytest.raises(CheckpointError, match=r"3\.up_proj\.weight .* \(24, 15\), .* \(24, 16\);"):
         run(described, tmp_path / "stats", STREAMED)
+
+
+@pytest.mark.parametrize("name", ["gemma4_text", "gemma4"])
+def test_layers_that_get_more_than_hidden_states_are_refused(name, tmp_path):
+    """Gemma 4's small models give each layer embeddings of its own."""
+    case = BY_NAME[name]
+    own = {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": VOCAB}
+    changed = {**case.settings, **own}
+    if case.composite:
+        changed = {**case.settings, "text_config": {**case.settings["text_config"], **own}}
+    family_model(replace(case, settings=changed)).save_pretrained(tmp_path / "model")
+    described = load_model_index(str(tmp_path / "model"))
+    run(described, tmp_path / "whole")
+    message = r"streamed layer by layer: each layer also gets what .*per_layer.* --device-map auto"
+    with pytest.raises(UnsupportedModelError, match=message):
+        run(described, tmp_path / "stats", STREAMED)
+    assert not list((tmp_path / "stats").rglob("*.safetensors"))
 
 
 def test_hidden_states_changed_between_layers_are_refused(tmp_path):
