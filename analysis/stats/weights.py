@@ -222,6 +222,11 @@ def _groups(pieces: Sequence[_Piece]) -> Iterator[tuple[_Piece, ...]]:
             yield tuple(group)
 
 
+def check_measurable(model: MoEModel) -> None:
+    """Refuse experts that `measure_weights` cannot measure; reads no weight."""
+    _pieces(model)
+
+
 def measure_weights(model: MoEModel) -> Generator[Progress, None, pd.DataFrame]:
     """Table `layer, expert, projection, l1, l2_squared, numel`: one row per expert matrix.
 

@@ -30,11 +30,12 @@ from pruning.atoms.cuts import (
 from pruning.atoms.selection import AtomScope
 from pruning.plan import ATOMIC_GRANULARITY
 from pruning.planning.choice import SCOPES, PlanChoice, plan_request, scopes_of
-from pruning.planning.measured import removed_by
+from pruning.planning.measured import find_sensitivity, removed_by
 from pruning.planning.neurons import Arena, arena_of
 from pruning.planning.ranking import Ranking, Selection, select_measured
 from pruning.planning.side_by_side import SideBySide, scopes_side_by_side
 from pruning.requests.plan import BUDGETS, PlanRequest
+from pruning.sensitivity.record import SensitivityStore
 
 if TYPE_CHECKING:
     from app.charts.context import Context
@@ -195,7 +196,18 @@ def arena(context: Context, request: PlanRequest, scope: AtomScope) -> Arena:
 
 
 def scopes(context: Context) -> SideBySide:
-    """Sparsity per layer and FLOPs saved, in every scope of the criterion."""
+    """Sparsity per layer and FLOPs saved, in every scope and, if measured, by sensitivity."""
     request = neuron_request(context)
     arenas = {scope: arena(context, request, scope) for scope in scopes_of(request.criterion)}
-    return context.keep(scopes_side_by_side, ranking_of(context, request), request, arenas)
+    return context.keep(scopes_side_by_side, measured_ranking(context, request), request, arenas)
+
+
+def measured_ranking(context: Context, request: PlanRequest) -> Selection:
+    """The scores of every neuron, with the sensitivity of their order if it was measured."""
+    known = SensitivityStore(context.store.directories)
+    return context.keep(with_curves, ranking_of(context, request), request, known)
+
+
+def with_curves(ranking: Selection, request: PlanRequest, known: SensitivityStore) -> Selection:
+    """The ranking with the sensitivity that the measured schedule reads."""
+    return replace(ranking, sensitivity=find_sensitivity(ranking, request, known))

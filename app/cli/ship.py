@@ -9,7 +9,7 @@ from analysis.model import load_model_index
 from analysis.stats.store import stats_store
 from app.cli import options
 from app.cli.derive import command
-from app.cli.say import report_checks, saved_in_words, say_export, show_width_options
+from app.cli.say import less_in_words, report_checks, say_export, show_width_options
 from app.console import finish, follow
 from pruning.active import plan_routing
 from pruning.atoms.widths import WidthChoice, WidthMode
@@ -17,8 +17,7 @@ from pruning.plan import ATOMIC_GRANULARITY, load_plan
 from pruning.requests.base import Option
 from pruning.requests.model import ExportRequest, PrunedRequest
 from pruning.requests.options import StatsDir, Text
-from pruning.sizes import size_report
-from pruning.tasks.export import export_run, verify_result
+from pruning.tasks.export import export_run, prepared, verify_result
 
 _SOURCE = Option(
     "The model that it was made from: every byte is compared, then logits.", ("--source",)
@@ -46,15 +45,19 @@ def export(
         routing = plan_routing(chosen, model, stats_store(stats_dir))
         choice = WidthChoice(WidthMode(request.width_mode or "uniform"), request.width_multiple_of)
         show_width_options(model, chosen, choice, routing)
-    if dry_run:
-        report = size_report(model, chosen)
-        words = "" if is_atomic else f"{saved_in_words(report)}; "
-        numbers = {"bytes_before": report.bytes_before, "bytes_after": report.bytes_after}
-        again = ExportRequest(**request.model_dump(exclude_unset=True), plan={})
-        finish(f"{words}nothing was written", numbers, again.command((str(plan),)))
-        return
     mode = request.width_mode or ("uniform" if is_atomic else None)
-    result = follow(export_run(request.into(ExportRequest, plan=chosen.to_dict(), width_mode=mode)))
+    asked = request.into(ExportRequest, plan=chosen.to_dict(), width_mode=mode)
+    if dry_run:
+        before, after = model.checkpoint.nbytes, prepared(asked, model).tensor_bytes
+        again = ExportRequest(**request.model_dump(exclude_unset=True), plan={})
+        words = "" if is_atomic else f"{less_in_words(before, after)}; "  # a table has its sizes
+        finish(
+            f"{words}nothing was written",
+            {"bytes_before": before, "bytes_after": after},
+            again.command((str(plan),)),
+        )
+        return
+    result = follow(export_run(asked))
     say_export(model, request.out, result)
 
 

@@ -90,8 +90,10 @@ def export_path(root: Path, name: str) -> Path:
     return joined
 
 
-def plan_part(context: Context, shown: CurrentPlan, report: SizeReport) -> None:
-    """What is kept, and its size."""
+def plan_part(
+    context: Context, shown: CurrentPlan, report: SizeReport, choice: ExportChoice
+) -> None:
+    """What is kept, and its size as the options have it."""
     title = f"from the file `{shown.file.replace('`', '')}`"
     if shown.selection is not None:
         criterion, request = shown.selection.criterion, shown.selection.request
@@ -102,13 +104,14 @@ def plan_part(context: Context, shown: CurrentPlan, report: SizeReport) -> None:
     with st.container(horizontal=True, gap="small"):
         kept = f"{report.experts_after} of {report.experts_before}"
         st.metric("Experts kept", kept, width="content")
-        st.metric("On disk", format_bytes(report.bytes_after), width="content")
+        st.metric("On disk", format_bytes(choice.num_bytes), width="content")
         st.metric("Per layer", _range(shown.kept.values()), width="content")
     show("sizes", context)
     before, after = report.loaded("bfloat16")
+    bare = " without padding" if choice.padding else ""
     st.markdown(
-        f"Loaded in bfloat16: {format_bytes(before)}, then {format_bytes(after)}. Parameters that "
-        f"one token uses: {report.active_before:,}, then {report.active_after:,}."
+        f"Loaded in bfloat16: {format_bytes(before)}, then {format_bytes(after)}{bare}. "
+        f"Parameters that one token uses: {report.active_before:,}, then {report.active_after:,}."
     )
     with st.container(horizontal=True, vertical_alignment="center"):
         download_button("Download plan.json", shown.plan.to_json, "plan.json", "export.plan")
@@ -165,8 +168,8 @@ class _Finding:
 
 def form_part(
     context: Context, shown: CurrentPlan, report: SizeReport, option: WidthOption | None = None
-) -> None:
-    """Name, button, options, checks and command line of an export."""
+) -> ExportChoice:
+    """Name, button, options, checks and command line of an export; the options' values."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
         root = settings().export_root
         offered = _free_name(root, _default_name(context, shown))
@@ -193,6 +196,7 @@ def form_part(
     with place:
         _start(request)
     show_command(*commands, heading="The same from the command line")
+    return choice
 
 
 def _check(context: Context, plan: PruningPlan, out: Path, choice: ExportChoice) -> bool:
@@ -374,12 +378,14 @@ def finished_part(context: Context, plan: PruningPlan) -> bool:
         with st.expander(f"The last export, {literal(job.title)}, is of another plan or was moved"):
             _proof_part(result)
         return False
-    is_padded = bool(job.request.get("pad"))
+    padding = None
+    if job.request.get("pad"):
+        padding = plan_padding(context.model, fit_plan(plan, context.model))
+    is_padded = padding is not None and padding.experts > 0
     with st.container(border=True):
         st.markdown(f":green[:material/check_circle:] **{literal(job.title)} is written**")
-        if is_padded:
-            added = plan_padding(context.model, fit_plan(plan, context.model)).in_words
-            st.markdown(f"It is padded with {added}.")
+        if padding and is_padded:
+            st.markdown(f"It is padded with {padding.in_words}.")
         left, right = st.columns(2, gap="large")
         with left:
             _use_part(written, removed_by(plan, padded=is_padded), result["out"])

@@ -7,8 +7,8 @@ import pandas as pd
 from analysis.errors import PlanError
 from analysis.model import MoEModel, is_expert_weight
 from analysis.stats.store import NEURONS
-from app.charts.context import RANKS_NOTHING, Context, itself
-from app.charts.neuron_cut import arena, neuron_request, ranking_of
+from app.charts.context import RANKS_NOTHING, Context
+from app.charts.neuron_cut import arena, measured_ranking, neuron_request, ranking_of
 from app.charts.schedules import selection_of, spending_of
 from app.literal import literal
 from app.session.data import what_is_missing
@@ -29,12 +29,10 @@ from pruning.planning.choice import (
     shrink_sparsities,
 )
 from pruning.planning.make import CurrentPlan, make_plan
-from pruning.planning.measured import find_sensitivity
 from pruning.planning.ranking import FREQUENCY, Ranking, Selection, needs_sensitivity
 from pruning.requests.plan import PlanRequest
 from pruning.schedules import MEASURED, budget_notes
 from pruning.search.store import SEARCH
-from pruning.sensitivity.record import SensitivityStore
 from pruning.sizes import SizeReport, format_bytes, size_report
 from pruning.surgery.width_sizes import WidthOption, width_option
 
@@ -145,13 +143,9 @@ def shown_neurons(context: Context) -> CurrentPlan:
         raise NoPlan(f"{context.ranking_criterion.label} needs statistics of neurons.")
     asked = neuron_request(context)
     check_page_reads(context, asked)
-    ranking = ranking_of(context, asked)
-    if asked.is_measured:
-        known = SensitivityStore(context.store.directories)
-        found = context.keep(find_sensitivity, ranking, asked, known)
-        if found is None:
-            raise NoPlan(literal(needs_sensitivity(asked)))
-        ranking = context.keep(itself, replace(ranking, sensitivity=found))
+    ranking = (measured_ranking if asked.is_measured else ranking_of)(context, asked)
+    if asked.is_measured and ranking.sensitivity is None:
+        raise NoPlan(literal(needs_sensitivity(asked)))
     made = context.keep(make_plan, ranking, asked, arena(context, asked, asked.scope))
     return CurrentPlan(made.plan, made.notes, replace(ranking, request=asked))
 

@@ -28,9 +28,9 @@ def export(context: Context) -> Context:
         is_written = finished_part(context, shown.plan)
         left, right = st.columns(2)
         with left, form_place(is_written=is_written):
-            form_part(context, shown, report)
+            choice = form_part(context, shown, report)
         with right, st.container(border=True):
-            plan_part(context, shown, report)
+            plan_part(context, shown, report, choice)
     if not is_writing:
         job_panel("export")
     return context

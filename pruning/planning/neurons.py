@@ -35,6 +35,7 @@ from pruning.plan import (
 from pruning.planning.ranking import Ranking, sensitivity_for
 from pruning.requests.plan import PlanRequest
 from pruning.schedules import MEASURED
+from pruning.sensitivity.curves import Sensitivity
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +57,10 @@ class Arena:
         return atom_size_budget(
             self.contest, AtomSizer(model), target, request.widths, self.experts
         )
+
+    def measured(self, sensitivity: Sensitivity) -> "Arena":
+        """The same neurons, with budgets spread over the layers as their sensitivity says."""
+        return replace(self, contest=replace(self.contest, spread=sensitivity.shares))
 
     def plan(self, model: MoEModel, budget: Budget, cut: Collection[int]) -> PruningPlan:
         """The plan that spends a budget in these layers; the others stay whole."""
@@ -110,7 +115,7 @@ def plan_neurons(
     schedule = f"neurons by {request.scope}"
     sensitivity = sensitivity_for(ranking, request) if request.is_measured else None
     if sensitivity:
-        arena = replace(arena, contest=replace(arena.contest, spread=sensitivity.shares))
+        arena = arena.measured(sensitivity)
         schedule, parameters = MEASURED, parameters | sensitivity.to_dict()
     contest, experts, choice = arena.contest, arena.experts, ranking.choice
     budget = arena.budget(request, ranking.model)

@@ -21,7 +21,7 @@ from pruning.planning.choice import SCOPES
 from pruning.planning.neurons import Arena
 from pruning.planning.ranking import Ranking, Selection
 from pruning.requests.plan import PlanRequest
-from pruning.schedules import SIDE_COLUMNS, Spending, side_by_side
+from pruning.schedules import MEASURED, SCHEDULES, SIDE_COLUMNS, Spending, side_by_side
 from pruning.search.store import SEARCH, KnownSearch
 from pruning.sizes import weight_bytes
 
@@ -102,10 +102,17 @@ class SideBySide:
 def scopes_side_by_side(
     ranking: Ranking, request: PlanRequest, arenas: Mapping[AtomScope, Arena]
 ) -> SideBySide:
-    """Every scope on the budget of a request; `arenas` has the competing neurons by scope."""
+    """Every scope on the budget of a request; `arenas` has the competing neurons by scope.
+
+    The measured schedule too, in which neurons compete within layers, if the ranking has a
+    sensitivity.
+    """
     model, removed, flops, refused = ranking.model, {}, [], {}
-    for scope, arena in arenas.items():
-        name = SCOPES[scope]
+    named = {SCOPES[scope]: arena for scope, arena in arenas.items()}
+    if ranking.sensitivity:
+        measured = arenas[AtomScope.LAYER].measured(ranking.sensitivity)
+        named[SCHEDULES[MEASURED].label] = measured
+    for name, arena in named.items():
         try:
             removed[name] = arena.contest.removed(arena.budget(request, model))
         except PlanError as error:

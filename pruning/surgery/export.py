@@ -78,6 +78,11 @@ class PreparedExport:
     card: bytes  # README.md
 
     @property
+    def tensor_bytes(self) -> int:
+        """Bytes of all tensors, without headers."""
+        return sum(tensor.nbytes for shard in self.shards for tensor in shard.tensors)
+
+    @property
     def nbytes(self) -> int:
         """Bytes that the export needs on disk, with some slack."""
         names = sum(len(tensor.name) + 8 for shard in self.shards for tensor in shard.tensors)
@@ -96,12 +101,14 @@ def prepare_export(
     widths = plan_widths(model, plan, options.widths)
     heads = plan_heads(model, plan, options.heads, widths)
     padding = plan_padding(model, plan) if options.pad else None
+    if padding and not padding.experts:
+        padding = None  # every layer keeps as many
     shards = plan_shards(model, plan, heads, widths, padding)
     if options.max_shard_bytes:
         shards = reshard(model, shards, options.max_shard_bytes)
     # In writing order: the index after the configuration, both after the rest.
     files = _companions(model, plan, options)
-    config = pruned_config(model, plan, heads, widths, padded=options.pad)
+    config = pruned_config(model, plan, heads, widths, padded=padding is not None)
     files |= _modeling_file(model, json.loads(config))
     files[CONFIG_NAME] = config
     if index := new_index(shards) if options.max_shard_bytes else pruned_index(model, shards):

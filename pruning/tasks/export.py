@@ -11,7 +11,12 @@ from pruning.heads import HeadChoice, heads_in_words
 from pruning.plan import plan_from_dict
 from pruning.requests.model import ExportRequest
 from pruning.sizes import parse_size
-from pruning.surgery.export import ExportOptions, export_checkpoint
+from pruning.surgery.export import (
+    ExportOptions,
+    PreparedExport,
+    export_checkpoint,
+    prepare_export,
+)
 from pruning.tasks import Steps
 from pruning.tasks.loading import quiet_transformers
 
@@ -23,18 +28,8 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
     architecture was understood.
     """
     model = load_model_index(request.model, revision=request.revision)
-    mode, largest = request.width_mode, request.max_shard_size
-    options = ExportOptions(
-        HeadChoice(request.mtp) if request.mtp else None,
-        request.hash_source,
-        request.recipe.encode(),
-        WidthChoice(WidthMode(mode), request.width_multiple_of) if mode else None,
-        max_shard_bytes=parse_size(largest) if largest else None,
-        pad=request.pad,
-        keep_list=request.keep_list,
-    )
     plan = plan_from_dict(request.plan)
-    manifest = yield from export_checkpoint(model, plan, request.out, options)
+    manifest = yield from export_checkpoint(model, plan, request.out, _options(request))
     result: dict[str, Any] = {
         "out": str(request.out),
         "plan_digest": manifest.plan.digest,
@@ -43,6 +38,24 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
     if request.verify or model.family.discovered:
         result["verify"] = yield from verify_result(request.out, None, model)
     return result
+
+
+def prepared(request: ExportRequest, model: MoEModel) -> PreparedExport:
+    """The export as `export_run` would write it, checked as far as that needs no writing."""
+    return prepare_export(model, plan_from_dict(request.plan), request.out, _options(request))
+
+
+def _options(request: ExportRequest) -> ExportOptions:
+    mode, largest = request.width_mode, request.max_shard_size
+    return ExportOptions(
+        HeadChoice(request.mtp) if request.mtp else None,
+        request.hash_source,
+        request.recipe.encode(),
+        WidthChoice(WidthMode(mode), request.width_multiple_of) if mode else None,
+        max_shard_bytes=parse_size(largest) if largest else None,
+        pad=request.pad,
+        keep_list=request.keep_list,
+    )
 
 
 def verify_result(

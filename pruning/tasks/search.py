@@ -15,6 +15,7 @@ from pruning.planning.measured import sensitivity_on, with_sensitivity
 from pruning.planning.ranking import Selection, select, sensitivity_for
 from pruning.recipe import Recipe, SearchSection
 from pruning.requests.calibration import seq_len_of
+from pruning.requests.evaluation import SensitivityRequest
 from pruning.requests.recipe import (
     Machine,
     SearchRequest,
@@ -87,14 +88,29 @@ def problem_of(request: SearchRequest) -> "Steps[Problem]":
         parts.append(Part(found, corpus.weight))
     if weights := weights_request(recipe, machine):
         yield from weights_run(weights)
+    planned = plan_request(recipe, machine)
+    selection = select(planned, model, store, parts)
     if measured := sensitivity_request(recipe, machine):
         yield from sensitivity_run(measured, parts)
-    planned = plan_request(recipe, machine)
-    selection = with_sensitivity(select(planned, model, store, parts), planned, store)
+        selection = with_sensitivity(selection, planned, store)
+        if recipe.sensitivity and recipe.sensitivity.refine:
+            yield from sensitivity_run(_refining(measured, recipe, selection), parts)
+    selection = with_sensitivity(selection, planned, store)
     if asked.start == MEASURED:
         sensitivity = sensitivity_on(asked.corpus, selection, planned, store)
         selection = replace(selection, sensitivity=sensitivity)
     return _problem(asked, recipe, machine, selection, drawn)
+
+
+def _refining(
+    measured: SensitivityRequest, recipe: Recipe, selection: Selection
+) -> SensitivityRequest:
+    """The refinement of a plan that removes as many experts as the search does."""
+    spending = spending_of(
+        selection.request, selection.model, evidence_of(selection, selection.request)
+    )
+    rounds = recipe.sensitivity.refine if recipe.sensitivity else 0
+    return measured.into(SensitivityRequest, remove=spending.budget.total, refine=rounds)
 
 
 def _problem(

@@ -1,7 +1,7 @@
 """Sensitivity: curves of an order on corpora, and the plans that follow from them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from analysis.corpora import TokenSequences
@@ -169,9 +169,8 @@ def _budget(
 ) -> tuple[tuple[Room, ...], int]:
     """What a plan can remove from each layer, and its budget, which the spread may decide."""
     if planned.is_atomic:
-        arena = arena_of(selection, planned)
-        contest = replace(arena.contest, spread=spread.shares)
-        rooms = tuple(pool.room for pool in contest.pools)
-        return rooms, replace(arena, contest=contest).budget(planned, selection.model).total
+        arena = arena_of(selection, planned).measured(spread)
+        rooms = tuple(pool.room for pool in arena.contest.pools)
+        return rooms, arena.budget(planned, selection.model).total
     spending = spending_of(planned, selection.model, Evidence(sensitivity=spread))
     return rooms_of(spending.layers, spending.constraints), spending.budget.total

@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from page_texts import table_with, texts
+from page_texts import metrics_of, table_with, texts
 from safetensors.torch import load_file, save_file
 
 from analysis.drain import drain
@@ -21,7 +21,7 @@ from pruning.planning.make import make_plan
 from pruning.planning.ranking import select
 from pruning.requests.model import ExportRequest
 from pruning.requests.plan import PlanRequest
-from pruning.sizes import format_bytes
+from pruning.sizes import format_bytes, weight_bytes
 from pruning.surgery.export import export_checkpoint
 from pruning.surgery.padding import plan_padding
 from pruning.surgery.width_sizes import width_options
@@ -151,8 +151,12 @@ def test_layers_of_different_counts_are_padded_where_the_router_can_rule_experts
     assert table_with(test, "program").set_index("program")["status"]["transformers"] == "fails"
     cost = f"2 experts of zeros, {format_bytes(plan_padding(model, plan).nbytes)}"
     assert any(cost in text for text in texts(test.caption))
+    bare = weight_bytes(model, plan)
+    assert metrics_of(test)["On disk"] == format_bytes(bare)
     test.toggle(key="pad").set_value(True).run()
     assert " --pad " in export_line(test)
+    padded = format_bytes(bare + plan_padding(model, plan).nbytes)
+    assert metrics_of(test)["On disk"] == padded != format_bytes(bare)
     assert table_with(test, "program").set_index("program")["status"]["transformers"] == "tried"
     test.button(key="export.start").click().run()
     (job,) = queued_jobs()

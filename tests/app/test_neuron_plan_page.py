@@ -259,10 +259,16 @@ def test_a_plan_over_all_layers_saves_nothing_in_uniform_and_offers_what_saves(o
 def test_flops_and_shares_of_every_scope_are_drawn(open_page):
     test = open_page("plan", **OVER_ALL)
     lines = {trace["name"]: trace for trace in figure_of(test, "neuron-layers")["data"]}
-    assert list(lines) == ["Global", "Per layer", "Per expert"]
+    assert list(lines) == ["Global", "Per layer", "Per expert", "Measured"]
     removed = table_with(test, "least")["share"].tolist()
     assert decoded(lines["Global"]["y"]) == pytest.approx(removed)
     assert decoded(lines["Per layer"]["y"]) == pytest.approx([819 / 2048] * 6)
+    # The demo ships the sensitivity of this order; the line is that of the plan which reads it.
+    test.segmented_control(key="scope").set_value("Measured").run()
+    removed = table_with(test, "least")["share"].tolist()
+    assert decoded(lines["Measured"]["y"]) == pytest.approx(removed)
+    assert len(set(removed)) > 1
+    test.segmented_control(key="scope").set_value("Global").run()
     saved = {trace["name"]: trace for trace in figure_of(test, "neuron-flops")["data"]}
     # Experts are as often chosen as they are wide, or not: even widths save what they remove.
     every = saved["Per expert"]
@@ -351,5 +357,8 @@ def test_sentences_on_what_is_saved():
     assert saved_sentence(table(100, 100, 100), 100) == "Nothing is removed, so nothing is saved."
     assert saved_sentence(table(50, 75, 50), 100) == (
         "uniform saves 25% on disk and 10% in memory. ragged saves 50% on disk and 10% in memory."
+    )
+    assert saved_sentence(table(50, 61, 61), 100) == (
+        "uniform and ragged save 39% on disk and 10% in memory."
     )
     assert saved_sentence(table(50, 100, 100), 100).endswith("which narrows all equally.")

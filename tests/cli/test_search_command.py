@@ -18,6 +18,8 @@ from app.jobs.worker import CancelSwitch, run_task
 from pruning.plan import load_plan
 from pruning.requests.recipe import SearchRequest
 from pruning.search.store import load_search
+from pruning.sensitivity.points import WHOLE
+from pruning.sensitivity.record import SensitivityStore
 from pruning.tasks.search import search_run
 
 ROOT = Path(__file__).parents[2]
@@ -85,6 +87,28 @@ def test_the_order_within_layers_is_the_criterion_s(recipe, works, tiny, here):
         for name in ("by-file.json", "r.search/plan.json")
     )
     assert by_file == found
+
+
+@pytest.mark.parametrize("budget", [{"sparsity": "40%"}, {"shrink": "30%"}])
+def test_a_search_starts_from_refined_plans(recipe, works, tiny, here, corpora, budget):
+    """`refine` beside `search` measures whole plans of what the search removes."""
+    refined = {}
+    for rounds in (0, 2):
+        asked = {"corpus": str(corpora[1]), "samples": 3, "levels": 2, "refine": rounds}
+        path = recipe({"start": "measured", "generations": 1}, sensitivity=asked, budget=budget)
+        works("search", path, "--stats-dir", f"stats{rounds}", "--out", f"search{rounds}")
+        entries = load_search(here / f"search{rounds}" / "search.json").entries
+        store = SensitivityStore([here / f"stats{rounds}"])
+        (record,) = store.records(load_model_index(str(tiny)).identity)
+        points = store.points(record)
+        (total,) = {sum(entry.removed) for entry in entries}
+        whole = [point for point in points.on_all(points.samples()) if point.position == WHOLE]
+        refined[rounds] = [point for point in whole if point.gone == total]
+        starts = [entry.removed for entry in entries if entry.origin.startswith("measured")]
+        assert {point.base for point in refined[rounds]} <= {entry.removed for entry in entries}
+        assert starts
+    assert refined[0] == []
+    assert len(refined[2]) >= 1
 
 
 def test_more_generations_go_on_where_fewer_ended(recipe, here):

@@ -6,7 +6,10 @@ import shutil
 import pytest
 from transformers import AutoModelForCausalLM
 
+from analysis.model import load_model_index
 from builders import edit_json
+from families.configs import BY_NAME, tiny_model
+from pruning.plan import PruningPlan, model_ref
 
 
 @pytest.fixture
@@ -47,6 +50,19 @@ def test_export_into_shards_of_a_size_with_a_list_of_kept_ids(works, tiny, expor
     assert json.loads((here / "small" / "kept_experts.json").read_text()) == plan["kept"]
     said = works("verify", "small", "--source", tiny, "--tokens", "40")
     assert "on 64 random tokens" in " ".join(said.split())
+
+
+def test_a_dry_run_counts_what_the_export_would_write(works, refused, here):
+    """Padding included; and it refuses what the export would refuse."""
+    tiny_model(BY_NAME["minimax_m2"]).save_pretrained(here / "biased")
+    model = load_model_index("biased")
+    PruningPlan(model_ref(model), {0: (0, 1, 2, 5), 1: (3, 4)}).save(here / "uneven.json")
+    words = ("export", "biased", "out", "--plan", "uneven.json", "--pad")
+    foreseen = json.loads(works(*words, "--dry-run", "--json"))["result"]
+    assert not (here / "out").exists()
+    works(*words)
+    assert foreseen["bytes_after"] == load_model_index("out").checkpoint.nbytes
+    assert "out is not empty; " in refused(*words, "--dry-run")
 
 
 def test_an_export_of_a_discovered_architecture_is_always_verified(works, tiny, stats, here):

@@ -1,10 +1,12 @@
 """Prediction heads (MTP): kept, dropped, or pruned by their own weights; never half and half."""
 
 import json
+import re
 import shutil
 
 import numpy as np
 import pytest
+import torch
 from exports import edit_json, export, keeping, keeping_neurons, tensors_of, verified
 from safetensors.torch import load_file, save_file
 
@@ -13,7 +15,7 @@ from analysis.heads import prediction_heads
 from analysis.model import load_model_index
 from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.heads import HeadChoice, HeadPlan, heads_in_words
-from pruning.plan import keep_all
+from pruning.plan import PruningPlan, keep_all, model_ref
 from pruning.sizes import Part, size_report
 from pruning.surgery.heads import plan_heads
 from pruning.surgery.manifest import read_manifest
@@ -143,6 +145,59 @@ def test_a_head_under_unknown_names_cannot_be_pruned(checkpoint, tmp_path):
     assert plan_heads(model, keeping(model, KEPT)).choice is HeadChoice.DROP
 
 
+def narrow(tensors):
+    """Experts of the head in a dtype whose norms cannot be measured."""
+    return {
+        name: tensor.to(torch.float8_e4m3fn) if "mtp" in name and ".experts." in name else tensor
+        for name, tensor in tensors.items()
+    }
+
+
+def holed(tensors):
+    return {name: tensors[name] for name in tensors if "mtp.layers.0.mlp.experts.2.up" not in name}
+
+
+# What is wrong with the head, the choice, what the plan removes -> other options that work.
+REFUSED = {
+    "whole": (dict, "keep", "experts", {"drop", "prune"}),
+    "eight bits": (narrow, "keep", "experts", {"drop"}),
+    "eight bits, pruned": (narrow, "prune", "experts", {"drop"}),
+    "a tensor short": (holed, "keep", "experts", {"drop"}),
+    "a tensor short, pruned": (holed, "prune", "experts", {"drop"}),
+    "neurons": (dict, "keep", "neurons", {"drop", "per-layer"}),
+    "neurons, pruned": (dict, "prune", "neurons", {"drop", "per-layer"}),
+    "both": (dict, "keep", "both", {"drop"}),
+    "both, pruned": (dict, "prune", "both", {"drop", "per-layer"}),
+    "both, pruned in eight bits": (narrow, "prune", "both", {"drop"}),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_whatever_a_refusal_recommends_works(model, tmp_path, name):
+    damage, choice, removes, options = REFUSED[name]
+    file = model.checkpoint.path / "model.safetensors"
+    save_file(damage(load_file(file)), file, metadata={"format": "pt"})
+    model = load_model_index(str(model.checkpoint.path))
+    plan, widths = keeping(model, KEPT), None
+    if removes != "experts":
+        held = KEPT if removes == "both" else range(7)
+        atoms = {layer.index: dict.fromkeys(held, (0, 5)) for layer in model.layers}
+        experts = plan.kept if removes == "both" else {}
+        plan = PruningPlan(model_ref(model), experts, granularity="atomic", kept_atoms=atoms)
+        widths = WidthChoice(WidthMode.UNIFORM, 4)
+    with pytest.raises(ExportError) as refused:
+        export(model, plan, tmp_path / "out", heads=HeadChoice(choice), widths=widths)
+    advice = str(refused.value).rpartition("; use ")[2]
+    assert set(re.findall(r"--(?:mtp|width-mode) ([a-z-]+)", advice)) == options
+    for number, option in enumerate(sorted(options)):
+        heads, stored = HeadChoice(choice), widths
+        if option == "per-layer":
+            stored = WidthChoice(WidthMode.PER_LAYER, 4)
+        else:
+            heads = HeadChoice(option)
+        export(model, plan, tmp_path / f"out{number}", heads=heads, widths=stored)
+
+
 def test_sizes_count_heads_as_an_export_treats_them(model):
     (head,) = prediction_heads(model)
     held = sum(model.checkpoint.tensors[name].nbytes for name in head.tensors)
@@ -178,7 +233,7 @@ class TestBesideNeurons:
 
     @pytest.mark.parametrize("choice", [HeadChoice.KEEP, HeadChoice.PRUNE])
     def test_cannot_stay_there(self, model, tmp_path, choice):
-        with pytest.raises(ExportError, match="--mtp drop, or the width mode per-layer"):
+        with pytest.raises(ExportError, match="use --mtp drop or --width-mode per-layer"):
             self.export(model, tmp_path / "out", "uniform", choice)
 
     @pytest.mark.parametrize("mode", ["per-layer", "ragged"])

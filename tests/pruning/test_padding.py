@@ -3,13 +3,14 @@
 import pytest
 import torch
 import transformers
-from exports import edit_tensors, export, failed, shards_of, tensors_of, verified
+from exports import edit_tensors, export, failed, keeping, shards_of, tensors_of, verified
 
 from analysis.errors import ExportError
 from analysis.model import load_model_index
 from families.configs import BY_NAME, tiny_model
 from pruning import load_pruned
 from pruning.plan import PruningPlan, model_ref
+from pruning.surgery.manifest import MANIFEST_NAME
 from pruning.surgery.padding import plan_padding
 
 IDS = torch.arange(3, 51).reshape(3, 16)
@@ -68,6 +69,18 @@ def test_a_padded_export_loads_anywhere_and_computes_the_same(saved, tmp_path, n
     sizes = [load_model_index(str(tmp_path / each)).checkpoint.nbytes for each in ("out", "uneven")]
     assert sizes[0] - sizes[1] == plan_padding(model, plan).nbytes > 0
     assert "experts of zeros" in (out / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["minimax_m2", "olmoe"])  # with and without a bias
+def test_equal_counts_need_no_padding(saved, tmp_path, name):
+    model = saved(name)
+    plan = keeping(model, tuple(range(4)))
+    for out, pad in (("plain", False), ("padded", True)):
+        assert not export(model, plan, tmp_path / out, pad=pad).padded
+    names = {path.name for path in (tmp_path / "plain").iterdir()}
+    assert names == {path.name for path in (tmp_path / "padded").iterdir()}
+    for each in names - {MANIFEST_NAME}:
+        assert (tmp_path / "padded" / each).read_bytes() == (tmp_path / "plain" / each).read_bytes()
 
 
 def test_verification_sees_a_router_that_might_choose_an_expert_of_zeros(saved, tmp_path):

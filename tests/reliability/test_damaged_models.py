@@ -43,9 +43,18 @@ def run(model, stats, **changes):
         ({"hidden_act": "unheard of"}, "transformers cannot load model: KeyError 'unheard of'"),
         ({"pad_token_id": 999}, "transformers cannot load model: AssertionError Padding_idx must"),
         ({"num_attention_heads": 0}, "ZeroDivisionError"),
-        ({"norm_topk_prob": 1}, r"model: config\.json: Field 'norm_topk_prob' expected bool, got int"),
-        ({"layer_types": ["x"]}, r"model: config\.json: The `layer_types` entries must be in .*'x'"),
-        ({"intermediate_size": 32}, r"model holds .*down_proj.* 24\), and its config\.json .* 32\)"),
+        (
+            {"norm_topk_prob": 1},
+            r"model: config\.json: Field 'norm_topk_prob' expected bool, got int",
+        ),
+        (
+            {"layer_types": ["x"]},
+            r"model: config\.json: The `layer_types` entries must be in .*'x'",
+        ),
+        (
+            {"intermediate_size": 32},
+            r"model holds .*down_proj.* 24\), and its config\.json .* 32\)",
+        ),
         *(
             ({"hidden_size": size}, "statistics of model do not fit into memory: 3 layers whose")
             for size in (10**13, 10**18, 10**25)  # more than there is, than bytes, than int64

@@ -159,22 +159,31 @@ def saved_sentence(table: pd.DataFrame, before: int) -> str:
         return "Nothing is removed, so nothing is saved."
     rows = table[(table["mode"] != PLAN_ALONE) & (table["refused"] == "")]
     empty = [str(mode) for mode in rows.loc[rows["disk"] >= before, "mode"]]
+    saved: dict[str, list[str]] = {}  # what is saved -> the modes that save it
+    for row in rows.to_dict("records"):
+        if int(row["disk"]) < before:
+            loaded = int(row["loaded"])
+            memory = f"{1 - loaded / before:.0%}" if loaded < before else "nothing"
+            said = f"{1 - int(row['disk']) / before:.0%} on disk and {memory} in memory."
+            saved.setdefault(said, []).append(str(row["mode"]))
     words = [
-        f"{row['mode']} saves {1 - int(row['disk']) / before:.0%} on disk and "
-        + (f"{1 - int(row['loaded']) / before:.0%}" if int(row["loaded"]) < before else "nothing")
-        + " in memory."
-        for row in rows.to_dict("records")
-        if int(row["disk"]) < before
+        f"{_listed(modes)} {'save' if len(modes) > 1 else 'saves'} {said}"
+        for said, modes in saved.items()
     ]
     if empty:
         words.insert(
             0,
-            f"{' and '.join(empty)} {'save' if len(empty) > 1 else 'saves'} nothing: experts are "
+            f"{_listed(empty)} {'save' if len(empty) > 1 else 'saves'} nothing: experts are "
             "padded to the widest of the model or layer, and some expert keeps all its neurons.",
         )
     if empty and len(empty) == len(rows):
         words.append("Let neurons compete within each expert, which narrows all equally.")
     return " ".join(words)
+
+
+def _listed(modes: list[str]) -> str:
+    """One, two and three."""
+    return " and ".join(filter(None, (", ".join(modes[:-1]), modes[-1])))
 
 
 def _ways_to_save(context: Context, table: pd.DataFrame) -> list[tuple[str, str, str]]:
