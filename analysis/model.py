@@ -90,10 +90,14 @@ class MoEModel:
         return {layer: tuple(found) for layer, found in by_layer.items()}
 
     @cached_property
+    def slots(self) -> Mapping[str, Slot]:
+        """Slots of the expert and router tensors, by name."""
+        return {item.entry.name: item.slot for items in self.located.values() for item in items}
+
+    @cached_property
     def unlocated(self) -> tuple[TensorEntry, ...]:
         """All other tensors, in checkpoint order."""
-        located = {item.entry.name for items in self.located.values() for item in items}
-        return tuple(e for e in self.checkpoint.tensors.values() if e.name not in located)
+        return tuple(e for e in self.checkpoint.tensors.values() if e.name not in self.slots)
 
     @property
     def dtype(self) -> str:
@@ -153,7 +157,7 @@ class MoEModel:
         in_pairs = entry.dtype == "U8" and _PAIRS.fullmatch(entry.name)
         return entry.numel * (2 if in_pairs or (entry.dtype == "I8" and self.has_fp4) else 1)
 
-    @property
+    @cached_property
     def has_fp4(self) -> bool:
         """Whether a byte of an expert holds two weights, as in DeepSeek-V4."""
         said = (self.quantisation_settings, self.checkpoint.config, self.config)

@@ -113,13 +113,10 @@ def quantised_role(model: MoEModel) -> str:
     return min(_roles(model) - plain, default="")
 
 
-def _roles(model: MoEModel) -> set[str]:
-    return {
-        item.slot.role
-        for each in model.layers
-        for item in model.located[each.index]
-        if item.slot.kind is not SlotKind.ROUTER
-    }
+@lru_cache(maxsize=8)
+def _roles(model: MoEModel) -> frozenset[str]:
+    items = (item for each in model.layers for item in model.located[each.index])
+    return frozenset(item.slot.role for item in items if item.slot.kind is not SlotKind.ROUTER)
 
 
 def shared_tensors(model: MoEModel) -> Mapping[str, tuple[TensorEntry, int]]:

@@ -193,7 +193,7 @@ def tensors_of(model: MoEModel) -> Tensors:
     tables: list[TensorEntry] = []  # of token ids, as long whatever stays
     for layer in model.layers:
         for item in model.located[layer.index]:
-            size = held([item.entry])
+            size = np.array((item.entry.nbytes, model.num_weights(item.entry)), np.int64)
             if item.slot.holds_ids:
                 tables.append(item.entry)
             elif item.slot.kind is SlotKind.ROUTER:

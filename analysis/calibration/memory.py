@@ -137,12 +137,13 @@ def check_fits(model: MoEModel, sequences: TokenSequences, settings: Calibration
 def active_params(model: MoEModel) -> int:
     """Parameters in the matrix products of one token: top_k experts a layer, no embeddings."""
     layers = {layer.index: layer for layer in model.layers}
+    beside = beside_text(model)
     active = 0
     for entry in model.checkpoint.tensors.values():
         is_embedding = "embed" in entry.name or "lm_head" in entry.name
-        if is_embedding or len(entry.shape) < 2 or entry.name in beside_text(model):
+        if is_embedding or len(entry.shape) < 2 or entry.name in beside:
             continue
-        slot, weights = model.family.locate(entry.name), model.num_weights(entry)
+        slot, weights = model.slots.get(entry.name), model.num_weights(entry)
         if slot and slot.kind is not SlotKind.ROUTER:
             layer = layers[slot.layer]
             active += weights * layer.top_k // layer.num_experts

@@ -15,7 +15,7 @@ from typing import Any
 
 from analysis.checkpoint import INDEX_NAME, Shard, TensorEntry
 from analysis.errors import ExportError
-from analysis.families import MoEFamily, Slot, SlotKind
+from analysis.families import Slot, SlotKind
 from analysis.model import OUTPUT_HEAD, MoEModel
 from analysis.widths import SCALE_ROLE, scale_blocks
 from pruning.atoms.widths import WidthPlan
@@ -87,8 +87,10 @@ def check_located(model: MoEModel) -> None:
         if index is None and (block := model.family.block_layer(name)) in layers:
             index = block
         # A module on the path is called experts, in whatever block.
-        sounds_routed = any("experts" in part and "shared" not in part for part in name.split("."))
-        for trunk in model.family.trunks if index is None and sounds_routed else ():
+        sounds_routed = index is None and any(
+            "experts" in part and "shared" not in part for part in name.split(".")
+        )
+        for trunk in model.family.trunks if sounds_routed else ():
             inside = name.removeprefix(f"{trunk}.")
             if inside != name and (number := inside.partition(".")[0]).isdigit():
                 index = int(number)
@@ -101,7 +103,7 @@ def check_located(model: MoEModel) -> None:
                 f"{name} belongs to experts, but config.json makes layer {index} dense; "
                 "fix config.json or fetch the checkpoint again."
             )
-        if model.family.locate(name) is None:
+        if name not in model.slots:
             raise ExportError(
                 f"{name} belongs to the experts of layer {index}, but the family "
                 f"{model.family.label} does not say how to prune it; nothing was written."
@@ -191,9 +193,8 @@ def plan_tensor(
     return PlannedTensor(entry, entry.name, shape, _entries(entry, slot.axis, kept, empty))
 
 
-def _empty_experts(entry: TensorEntry, family: MoEFamily, kept: Ids) -> Iterator[PlannedTensor]:
+def _empty_experts(entry: TensorEntry, slot: Slot | None, kept: Ids) -> Iterator[PlannedTensor]:
     """Tensors of zeros like this one, if it is of the first expert, for those that are EMPTY."""
-    slot = family.locate(entry.name)
     ids = kept.get(slot.layer) if slot and slot.kind is SlotKind.EXPERT else None
     if slot and ids and slot.expert == ids[0]:
         zeros = (Fill(b"\0", entry.nbytes),)
@@ -222,13 +223,14 @@ def plan_shards(
     ids_of = padding.ids if padding else plan.kept
     kept = {layer.index: ids_of[layer.index] for layer in model.layers}
     counts = {layer.index: layer.num_experts for layer in model.layers}
+    tied = model.tied_embedding
 
     def target(entry: TensorEntry) -> PlannedTensor | None:
         if entry.name in slots.dropped:
             return None
         if entry.name in slots.cut:
             return plan_tensor(entry, *slots.cut[entry.name])
-        slot = model.family.locate(entry.name)
+        slot = model.slots.get(entry.name)
         ids = kept.get(slot.layer) if slot else None
         target = plan_tensor(entry, slot, ids, counts)
         resized = shared.get(entry.name)
@@ -244,8 +246,8 @@ def plan_shards(
     def targets(entry: TensorEntry) -> Iterator[PlannedTensor]:
         if made := target(entry):
             yield made
-            yield from _empty_experts(entry, model.family, kept)
-        if entry == model.tied_embedding:
+            yield from _empty_experts(entry, model.slots.get(entry.name), kept)
+        if entry == tied:
             yield PlannedTensor(entry, OUTPUT_HEAD, entry.shape, (Span(entry.start, entry.end),))
 
     planned = (_plan_shard(shard, targets) for shard in model.checkpoint.shards)

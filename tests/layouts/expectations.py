@@ -51,14 +51,15 @@ def wanted_of(
         layer = _LAYER.match(name)
         index = int(layer[1]) if layer else -1
         ids = kept.get(-1 if is_head else index, ())
-        routed = "shared_" not in name and _ROUTED.fullmatch(name)
-        # Gemma 4's router has a scale of the hidden size besides.
-        if not (ids and routed) or (layout.experts not in shape and not _EXPERT.fullmatch(name)):
+        if not ids or "shared_" in name:
             wanted[name] = Wanted(name, dtype, shape)
         elif own := _EXPERT.fullmatch(name):
             if int(own[2]) in ids:
                 new = f"{own[1]}{ids.index(int(own[2]))}{own[3]}"
                 wanted[new] = Wanted(name, dtype, shape)
+        # Gemma 4's router has a scale of the hidden size besides.
+        elif layout.experts not in shape or not _ROUTED.fullmatch(name):
+            wanted[name] = Wanted(name, dtype, shape)
         else:
             axis = shape.index(layout.experts)
             cut = (*shape[:axis], len(ids), *shape[axis + 1 :])
