@@ -179,6 +179,25 @@ def test_a_plan_of_defaults_stays_on_start_where_a_bare_address_opens_on_another
     is_ranked_by(tab, "REAP")
 
 
+def test_back_from_a_bare_start_leads_to_where_one_came_from(open_tab, dashboard):
+    tab = open_tab()
+    tab.wait_for_function("window.moepruneHistory")
+    expect(tab).to_have_url(re.compile("corpus=%28blend%29"))
+    settled(tab).go_back()
+    expect(tab).to_have_url("about:blank")
+    # With nothing before it, Back changes nothing on the page.
+    first = tab.context.new_page()
+    first.evaluate(f"location.replace('{dashboard.url}')")
+    expect(first).to_have_url(re.compile("corpus=%28blend%29"))
+    first.wait_for_function("window.moepruneHistory")
+    plan = settled(first).locator(".st-key-plan-bar strong").first
+    best = plan.inner_text()
+    first.evaluate("history.back()")
+    first.wait_for_timeout(1000)
+    expect(first).to_have_url(re.compile("corpus=%28blend%29"))
+    expect(settled(first).locator(".st-key-plan-bar strong").first).to_have_text(best)
+
+
 def test_a_page_adds_nothing_to_the_history_by_itself(open_tab):
     """Only what a person does may: else Back would lead to where the page goes on by itself."""
     tab = open_tab("explore?beta=2&tab=Cut")

@@ -6,11 +6,15 @@
 
 const PUSHED = "moepruneHistory";
 
+const isBareStart = (url) => url.pathname.endsWith("/") && !url.search;
+
 export default function keepHistory() {
   if (window[PUSHED]) return;
   window[PUSHED] = true;
   const replace = window.history.replaceState.bind(window.history);
   let acted = false;
+  // Nothing but a bare Start lies before this page.
+  const isFirst = window.history.length <= 2;
   for (const kind of ["pointerdown", "keydown"]) {
     // Following a link is not a choice: the new page gets its own entry.
     window.addEventListener(kind, (event) => {
@@ -18,8 +22,12 @@ export default function keepHistory() {
     }, true);
   }
   const push = window.history.pushState.bind(window.history);
-  // Changes that result from going back are not new choices.
-  window.addEventListener("popstate", () => { acted = false; }, true);
+  window.addEventListener("popstate", () => {
+    // Changes that result from going back are not new choices.
+    acted = false;
+    // Start's bare URL is completed by Streamlit in an entry of its own: pass over it.
+    if (isBareStart(window.location)) window.history.go(isFirst ? 1 : -1);
+  }, true);
 
   function write(state, title, url) {
     const next = new URL(url ?? window.location.href, window.location.href);
@@ -38,7 +46,7 @@ export default function keepHistory() {
     // Parameters that the next page's controls write are not a choice.
     acted = false;
     // Start's bare URL opens on the best plan; with `opened` it keeps a plan of defaults.
-    if (next.pathname.endsWith("/") && !next.search) next.search = "?opened=1";
+    if (isBareStart(next)) next.search = "?opened=1";
     push(state, title, next.href);
   };
 }
