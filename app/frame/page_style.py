@@ -25,6 +25,8 @@ _EVERYWHERE: Final = """
   z-index: 99;
   padding: 0.3rem 0;
 }
+[data-testid="stMetricDelta"] p { white-space: normal !important; }
+[data-testid="stColumn"]:has([data-testid="stMetric"]) { min-width: 8rem; }
 [class*="st-key-panels"] > div { flex: 1 1 190px; }
 [class*="st-key-panels"] > :first-child { flex-basis: 100%; }
 @media (max-width: 640px) {
@@ -63,6 +65,7 @@ _WIDE: Final = ", ".join(
     f'[class*="st-key-chart"][class*="{name}"]'
     for name in (
         "winner-map",
+        "pareto",
         "overlap-maps",
         "same-bytes",
         "overlap-by-tokens",

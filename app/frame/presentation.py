@@ -9,7 +9,8 @@ from streamlit.navigation.page import Page
 
 _KEY = "present"
 # Relative to the theme's 15 px. Controls are hidden, not removed: otherwise their
-# values would leave the session and the URL. Only the sparsity stays visible.
+# values would leave the session and the URL. Only the sparsity stays visible, in a strip below the
+# page, where it covers nothing.
 _STYLE = """
 html { font-size: 22px !important; }
 [data-testid="stSidebarCollapsedControl"], [data-testid="stExpandSidebarButton"],
@@ -23,12 +24,14 @@ html { font-size: 22px !important; }
 [data-testid="stSidebar"] * { visibility: hidden; }
 [data-testid="stSidebar"] :is(.st-key-sparsity, .st-key-sparsity *) { visibility: visible; }
 [data-testid="stSidebar"] .st-key-sparsity {
-  position: fixed; right: 2.5rem; bottom: 1rem; z-index: 999;
-  width: 22rem; padding: 0.4rem 1rem; border-radius: 0.5rem; background: var(--page);
-  border: 1px solid var(--faint); box-shadow: 0 2px 16px rgb(0 0 0 / 30%);
+  position: fixed; inset: auto 0 0; z-index: 999; width: auto;
+  padding: 0.5rem 2.5rem 0; background: var(--page); border-top: 1px solid var(--faint);
 }
+.st-key-sparsity [data-testid="stSlider"] { display: flex; align-items: center; gap: 1.5rem; }
+.st-key-sparsity label { flex: none; }
+[data-testid="stMain"] { max-height: calc(100vh - 3.6rem); }
 [data-testid="stMetricValue"] { font-size: 1.7rem; }
-[data-testid="stMainBlockContainer"] { padding-top: 0; padding-bottom: 8rem; max-width: none; }
+[data-testid="stMainBlockContainer"] { padding-top: 0; padding-bottom: 2rem; max-width: none; }
 .st-key-plan-bar { top: 0; }
 """
 

@@ -53,6 +53,24 @@ OVER_THE_EDGE = """
 }
 """
 
+# Words in charts that lie over each other, by chart.
+OVER_EACH_OTHER = """
+() => [...document.querySelectorAll(".js-plotly-plot")].flatMap(chart => {
+    const words = [...chart.querySelectorAll(".annotation-text")].filter(each => each.textContent);
+    const boxes = words.map(each => each.getBoundingClientRect());
+    const meet = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 2
+        && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 2;
+    return boxes.flatMap((a, i) => boxes.slice(i + 1).flatMap((b, j) => meet(a, b)
+        ? [`${words[i].textContent} | ${words[i + 1 + j].textContent}`] : []));
+})
+"""
+CUT_OFF = """
+() => [...document.querySelectorAll("[data-testid=stMetric] *")]
+    .filter(each => getComputedStyle(each).textOverflow === "ellipsis"
+        && each.scrollWidth > each.clientWidth + 1)
+    .map(each => each.textContent)
+"""
+
 
 def charts_of(tab: Page, count: int) -> list[dict[str, float]]:
     """The boxes of the charts of a page, of which there are so many."""
@@ -119,7 +137,8 @@ def test_charts_fit_a_phone_and_panels_stand_below_each_other(open_tab, dashboar
         sideways = "document.scrollingElement.scrollWidth - document.scrollingElement.clientWidth"
         assert tab.evaluate(sideways) <= 0, page
         assert tab.evaluate(OVER_THE_EDGE) == [], page
-        wide = tab.locator("[class*=winner-map] .js-plotly-plot").count()
+        assert tab.evaluate(OVER_EACH_OTHER) == [], page
+        wide = tab.locator(":is([class*=winner-map], [class*=pareto]) .js-plotly-plot").count()
         assert sum(box["x"] + box["width"] > 390 for box in boxes) == wide, page
         for above, below in pairwise(boxes):
             assert above["y"] + above["height"] <= below["y"], page
@@ -130,6 +149,7 @@ def test_charts_fit_a_phone_and_panels_stand_below_each_other(open_tab, dashboar
                     break
                 tab.wait_for_timeout(250)
             assert wide_now == [], (page, width)
+            assert tab.evaluate(CUT_OFF) == [], (page, width)
             if page == "compare" and width == 1000:
                 charts = tab.locator('[data-testid="stMain"]').get_by_test_id("stPlotlyChart")
                 expect(charts.nth(1)).to_be_attached()

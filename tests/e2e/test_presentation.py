@@ -126,6 +126,11 @@ def test_presentation_hides_the_bars_and_is_part_of_the_address(open_tab):
     # Of all controls the sparsity stays, and answers.
     expect(other.locator(".st-key-plan-controls")).to_be_hidden()
     expect(settled(other).locator(".st-key-sparsity")).to_be_in_viewport()
+    # It covers nothing: the page ends above it.
+    page, strip = (
+        other.locator(name).bounding_box() for name in ("[data-testid=stMain]", ".st-key-sparsity")
+    )
+    assert page["y"] + page["height"] <= strip["y"]
     slider = other.locator(".st-key-sparsity").get_by_role("slider")
     slider.press("ArrowLeft")
     expect(other.locator(".st-key-plan-bar")).to_contain_text("45%")
