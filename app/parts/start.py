@@ -1,5 +1,6 @@
 """Start: savings and measured loss of the plan on screen; below, its data."""
 
+from collections import defaultdict
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -71,7 +72,7 @@ def finding_part(context: Context, shown: CurrentPlan) -> None:
     with lost, st.container(border=True, height="stretch"):
         _lost_part(loss, chance)
     with corpora, st.container(border=True, height="stretch"):
-        _corpora_part(context)
+        _corpora_part(context, losses, loss)
     _answers_part(context, shown)
     with st.container(key="see-why"):
         st.page_link("views/explore.py", label="See why", icon=":material/grid_on:")
@@ -167,6 +168,32 @@ def single_corpus(losses: tuple[PlanLoss, ...], loss: PlanLoss) -> PlanLoss | No
     return max(found, key=lambda each: each.worst, default=None)
 
 
+def one_corpus_or_blend(losses: tuple[PlanLoss, ...], loss: PlanLoss) -> str:
+    """Loss of one criterion on single corpora and on a blend, at the sparsity of `loss`.
+
+    The criterion of `loss`, else the one that is best on a blend; empty if none has both.
+    """
+    alone, blended = defaultdict(list), {}
+    for each in losses_at(losses, loss.facts.removed or 0.0):
+        way = each.facts.criterion, each.facts.schedule, each.facts.granularity
+        if each.way or each.missing or not each.facts.corpora:
+            continue
+        if len(each.facts.corpora) == 1:
+            alone[way].append(each)
+        else:
+            blended[way] = min(each.mean, blended.get(way, each.mean))
+    ways = [way for way in blended if len(alone[way]) > 1 and way[2] == loss.facts.granularity]
+    if not ways:
+        return ""
+    way = min(ways, key=lambda way: (way[0] != loss.facts.criterion, blended[way]))
+    means, worst = [each.mean for each in alone[way]], max(alone[way], key=lambda each: each.worst)
+    return (
+        f"Calibrated on one corpus, {literal(criterion_label(way[0]))} adds {min(means):+.2f} to "
+        f"{max(means):+.2f} on average, up to {worst.worst:+.2f} on {literal(worst.worst_on)}; on "
+        f"a blend **{blended[way]:+.2f}**."
+    )
+
+
 def _lost_part(loss: PlanLoss | None, chance: RandomLoss | None) -> None:
     st.markdown("**Added loss** in nats per token")
     if loss is None:
@@ -176,8 +203,10 @@ def _lost_part(loss: PlanLoss | None, chance: RandomLoss | None) -> None:
     losses_table(loss.full, {"this plan": loss.change, **beside})
 
 
-def _corpora_part(context: Context) -> None:
+def _corpora_part(context: Context, losses: tuple[PlanLoss, ...], loss: PlanLoss | None) -> None:
     st.markdown("**Does the calibration corpus matter?**")
+    if loss is not None and (words := one_corpus_or_blend(losses, loss)):
+        st.markdown(words)
     try:
         means = pair_overlaps(context)[["overlap", "chance"]].mean()
     except UserError as error:

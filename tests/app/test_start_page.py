@@ -50,6 +50,27 @@ def test_the_bare_address_opens_on_the_best_plan_that_controls_can_say(open_page
     assert table["this plan"].to_dict() == {name: f"{added:+.2f}" for name, added in mine.items()}
 
 
+def test_what_one_corpus_costs_beside_a_blend_is_told_of_one_criterion(open_page):
+    """EAN, on which Start opens, was measured on the blend only: the best that was on both."""
+    for address, criterion in (({}, "frequency"), ({"opened": "1"}, "reap")):
+        known = {"criterion": criterion, "schedule": "uniform", "sparsity": "50%"}
+        corpora = ["demo-code", "demo-math", "demo-prose"]
+        (blend,) = losses_by_hand(**known, corpora=corpora).values()
+        alone = [
+            added
+            for corpus in corpora
+            for added in losses_by_hand(**known, corpora=[corpus]).values()
+        ]
+        means, worst = [fmean(each.values()) for each in alone], max(max(e.values()) for e in alone)
+        (said,) = (
+            text for text in texts(open_page("start", **address).markdown) if "one corpus" in text
+        )
+        assert f"adds {min(means):+.2f} to {max(means):+.2f} on average" in said
+        assert (
+            f"up to {worst:+.2f} on demo-math; on a blend **{fmean(blend.values()):+.2f}**" in said
+        )
+
+
 def _random(every):
     drawn = {}
     for criterion in ("random", *(f"random:{seed}" for seed in range(1, 9))):
