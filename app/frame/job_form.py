@@ -9,7 +9,6 @@ from analysis.criteria import CRITERIA
 from app.charts.context import Context
 from app.frame.controls import choose, one_of
 from app.frame.notes import show_command
-from app.literal import literal
 from app.session.data import shown_model
 from app.session.job_queue import queue, shown_request
 from pruning.planning.make import CurrentPlan
@@ -91,5 +90,5 @@ def sweep_fields(context: Context, prefix: str) -> dict[str, Any]:
     return {
         "criteria": tuple(criteria),
         "sparsities": tuple(sparsities),
-        "calibrated_on": calibrated_field(context, prefix, second, help=note, format_func=literal),
+        "calibrated_on": calibrated_field(context, prefix, second, help=note),
     }

@@ -54,7 +54,7 @@ def recipe_controls(context: Context) -> CompareRequest:
             ("", *options[name]),
             key=key,
             bind="query-params",
-            format_func=lambda value: literal(value) if value != "" else "as A",
+            format_func=lambda value: str(value) or "as A",
             width=150,
         )
         for name, key in _SIDE_B.items()

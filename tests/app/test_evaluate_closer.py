@@ -122,6 +122,35 @@ def test_the_plan_that_is_asked_is_made_by_the_command_above(open_page):
     assert any("Enter a prompt" in text.value for text in test.text)
 
 
+def test_the_first_answers_are_those_of_the_plan_on_screen(open_page):
+    prompt = "Solve for x: 4 * x + 3 = 23."
+    test = open_page("evaluate", results=ASK)
+    assert test.selectbox(key=question(test)).options[0] == f"{prompt} (REAP, on demo-code)"
+    heads = [text.value for text in test.markdown if "demo-code" in text.value]
+    assert "**REAP, on demo-code**" in heads
+    best = open_page("evaluate", results=ASK, b="0", alpha="0", corpus="(blend)", schedule="Global")
+    said = best.selectbox(key=question(best)).options[0]
+    assert said == f"{prompt} (EAN, on blend of 3 corpora, global)"
+
+
+def question(test):
+    (box,) = (each for each in test.selectbox if each.label == "Question")
+    return box.key
+
+
+def test_names_of_corpora_in_lists_are_written_as_they_are(open_page, models_root):
+    """Lists, unlike pills and sliders, read no Markdown: a backslash would be seen."""
+    odd = models_root / "_a_ *b*.jsonl"
+    odd.write_bytes((models_root / "rows.jsonl").read_bytes())
+    try:
+        test = open_page("evaluate", model="once")
+        assert str(odd) in test.multiselect(key="evaluate.corpora").options
+        hidden = open_page("evaluate", model="once", results="Hidden states")
+        assert str(odd) in hidden.selectbox(key="variance.text").options
+    finally:
+        odd.unlink()
+
+
 def test_answers_stand_side_by_side_after_a_reload(open_page, models_root, stats_dir):
     said = [
         Answer("full", "is <b>2", (5, 6, 7), 3, 0.25),

@@ -11,11 +11,24 @@ PLANS = {
     "rules": {"schedule": "Frequency", "protect": "0", "multiple": "4", "corpus": "demo-prose"},
     "shrunk": {"budget": "Bytes", "sparsity": "40%", "criterion": "AIMER", "schedule": "Late"},
     "by hand": {"schedule": "By hand", "counts": "20.20.20.12.12.12", "locked": "0"},
+    "by hand, locked": {
+        **{"schedule": "By hand", "counts": "6.5.5.7.5.20", "locked": "0,5", "sparsity": "75%"},
+        **{"b": "0", "beta": "2", "corpus": "demo-prose"},
+    },
+    "measured": {
+        **{"schedule": "Measured", "sparsity": "40%", "b": "0", "alpha": "0"},
+        **{"corpus": "(blend)"},
+    },
     "searched": {"schedule": "Searched", "searched": "demo-frequency"},
     "neurons": {
         **{"granularity": "Neurons", "neurons": "Neuron norms", "scope": "Per expert"},
         **{"sparsity": "40%", "neuron_multiple": "8", "pin": "3:5", "unit": "All parameters"},
     },
+    "uneven neurons": {
+        **{"granularity": "Neurons", "scope": "Global", "sparsity": "30%", "drop": "2:7"},
+        **{"width": "per-layer"},
+    },
+    "measured neurons": {"granularity": "Neurons", "scope": "Measured", "sparsity": "40%"},
 }
 
 

@@ -43,6 +43,9 @@ def ask_part(context: Context) -> None:
     if not found:
         st.text("No answers yet. They appear here and survive a reload.")
         return
+    own = context.shown.plan.digest if context.shown else ""
+    # The newest of the plan on screen first.
+    found.sort(key=lambda each: each.plan_digest != own)
     with st.container(border=True):
         _stored(found)
 
@@ -76,14 +79,14 @@ def _question(context: Context) -> None:
 
 
 def _stored(found: Sequence[AnswerRecord]) -> None:
-    """The answers to the chosen prompt, by default the newest."""
+    """The answers to the chosen prompt, by default the first."""
     names = {
-        each.record_id: literal(f"{' '.join(each.prompt.split())[:60]} ({plan_words(each)})")
+        each.record_id: f"{' '.join(each.prompt.split())[:60]} ({plan_words(each)})"
         for each in found
     }
     chosen = found[0].record_id
     if len(found) > 1:
-        # A newer answer gives a new list, which starts with it.
+        # A newer answer or another plan gives a new list, which starts with it.
         key = f"ask.question.{chosen}"
         chosen = choose("Question", list(names), key=key, format_func=names.__getitem__)
     answers_part(next(each for each in found if each.record_id == chosen))

@@ -113,7 +113,6 @@ def _boards(context: Context, results: pd.DataFrame) -> str:
                 key=_WAY,
                 bind="query-params",
                 width=320,
-                format_func=literal,
                 help="Only results with equal settings are compared.",
             )
         shares = {percent(share): share for share in shares_of(results, way)}
@@ -212,7 +211,7 @@ def run_form(context: Context, dtype: str) -> None:
         if not exports:
             st.text("No exports of this model in the export folder yet.")
             return
-        name = st.selectbox("Export", list(exports), key="bench.run.export", format_func=literal)
+        name = st.selectbox("Export", list(exports), key="bench.run.export")
         values |= {"model": str(exports[name]), "source": own_model(context)["model"]}
         about = exports[name].name
     elif what == _PLAN:

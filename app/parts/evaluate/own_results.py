@@ -262,9 +262,7 @@ def evaluation_form(context: Context, records: Sequence[EvaluationRecord]) -> No
 def _common_fields(context: Context, records: Sequence[EvaluationRecord]) -> dict[str, Any]:
     """Draw corpora, sample count and dtype; return request fields."""
     texts = held_out_corpora(context)
-    corpora = st.multiselect(
-        "Held-out corpora", texts, default=texts[:1], key="evaluate.corpora", format_func=literal
-    )
+    corpora = st.multiselect("Held-out corpora", texts, default=texts[:1], key="evaluate.corpora")
     # Default: the dtype of most evaluations, if offered.
     ran = Counter(record.settings["dtype"] for record in records).most_common(1)
     return {

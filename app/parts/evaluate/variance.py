@@ -14,7 +14,6 @@ from app.frame.charts import show, show_table
 from app.frame.controls import choose
 from app.frame.job_form import offer_job, queue_button, sweep_fields
 from app.frame.notes import inform
-from app.literal import literal
 from app.session.data import held_out_corpora, records_of
 from app.session.job_queue import own_model
 from pruning.evaluate.record import VarianceStore
@@ -93,7 +92,6 @@ def _form(context: Context) -> None:
             texts,
             key=f"{_PREFIX}.text",
             placeholder="no corpus",
-            format_func=literal,
         )
         shown = context.shown
         with_plan = shown and st.checkbox("Include your plan", key=f"{_PREFIX}.plan")

@@ -96,6 +96,7 @@ def _ranks(context: Context, place: Place, where: str) -> None:
         summary.rename(columns={"kept": f"kept at {context.sparsity}"}),
         f"{where}-ranks",
         f"Ranks of layer {place[0]}, expert {place[1]} under {len(summary)} criteria",
+        placeholder="-",
     )
 
 

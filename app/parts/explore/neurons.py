@@ -144,7 +144,7 @@ def neuron_page(context: Context) -> None:
         where = ""
         if seen is not context:
             scope = SCOPES[neuron_cut.neuron_choice(seen).scope].lower()
-            where = f" if neurons competed within {scope}; the plan prunes all experts equally"
+            where = f" at the scope {scope}; the plan prunes all experts equally"
         st.markdown(
             f"**Neurons kept per expert**{where}. Dark experts are nearly empty. Click one to "
             "inspect it."
