@@ -173,7 +173,8 @@ def one_corpus_or_blend(losses: tuple[PlanLoss, ...], loss: PlanLoss) -> str:
 
     The criterion of `loss`, else the one that is best on a blend; empty if none has both.
     """
-    alone, blended = defaultdict(list), {}
+    alone: defaultdict[tuple[str, ...], list[PlanLoss]] = defaultdict(list)
+    blended: dict[tuple[str, ...], float] = {}
     for each in losses_at(losses, loss.facts.removed or 0.0):
         way = each.facts.criterion, each.facts.schedule, each.facts.granularity
         if each.way or each.missing or not each.facts.corpora:
@@ -185,12 +186,15 @@ def one_corpus_or_blend(losses: tuple[PlanLoss, ...], loss: PlanLoss) -> str:
     ways = [way for way in blended if len(alone[way]) > 1 and way[2] == loss.facts.granularity]
     if not ways:
         return ""
-    way = min(ways, key=lambda way: (way[0] != loss.facts.criterion, blended[way]))
-    means, worst = [each.mean for each in alone[way]], max(alone[way], key=lambda each: each.worst)
+    best = min(ways, key=lambda way: (way[0] != loss.facts.criterion, blended[way]))
+    means, worst = (
+        [each.mean for each in alone[best]],
+        max(alone[best], key=lambda each: each.worst),
+    )
     return (
-        f"Calibrated on one corpus, {literal(criterion_label(way[0]))} adds {min(means):+.2f} to "
+        f"Calibrated on one corpus, {literal(criterion_label(best[0]))} adds {min(means):+.2f} to "
         f"{max(means):+.2f} on average, up to {worst.worst:+.2f} on {literal(worst.worst_on)}; on "
-        f"a blend **{blended[way]:+.2f}**."
+        f"a blend **{blended[best]:+.2f}**."
     )
 
 
