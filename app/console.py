@@ -266,14 +266,14 @@ def ranges_of_rows(rows: Iterable[Sequence[object]]) -> list[list[object]]:
     return found
 
 
-def show_frame(title: str, table: "pd.DataFrame", missing: str = "") -> None:
+def show_frame(title: str, table: "pd.DataFrame") -> None:
     """Print a pandas table without its index."""
-    show_table(title, tuple(map(str, table.columns)), plain_rows(table, missing))
+    show_table(title, tuple(map(str, table.columns)), plain_rows(table))
 
 
-def plain_rows(table: "pd.DataFrame", missing: str = "") -> list[list[object]]:
-    """The rows of a table, with `missing` for absent values."""
-    shown = table.astype(object).where(table.notna(), missing)
+def plain_rows(table: "pd.DataFrame") -> list[list[object]]:
+    """The rows of a table; absent values are empty."""
+    shown = table.astype(object).where(table.notna(), "")
     return [list(row) for row in shown.itertuples(index=False, name=None)]
 
 

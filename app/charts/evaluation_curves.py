@@ -7,15 +7,15 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
+from analysis.arrays import FloatArray
 from analysis.criteria.weight_based import RANDOM
 from app.charts.chart import Drawing, chart, made_by
 from app.charts.context import Context
 from app.charts.criterion_looks import looks
 from app.charts.evaluations import ALL_CORPORA, evaluations, usual_measure
 from app.charts.sizes import byte_unit
-from app.charts.theme import Look, apply_theme, muted, plain
+from app.charts.theme import Look, muted, plain, side_by_side
 from pruning.evaluate.result import MEASURES
 
 # Column of the horizontal axis -> display name, axis title, number format; bytes are drawn in MiB
@@ -26,6 +26,8 @@ AXES: Final[Mapping[str, tuple[str, str, str]]] = {
     "active_params": ("Active parameters", "parameters used per token", ".3~s"),
     "expert_flops": ("Expert FLOPs", "FLOPs per token in routed experts", ".3~s"),
 }
+# Columns of the points of a line.
+_AGAINST, _REMOVED, _MEAN, _LOW, _HIGH = _COLUMNS = range(5)
 
 
 def leading_series(results: pd.DataFrame, measure: str) -> list[str]:
@@ -91,67 +93,80 @@ def curves_figure(  # noqa: PLR0913  (each is a choice of the page)
     if against == "bytes":
         unit, unit_name = byte_unit(float(table["bytes"].max()))
         table, title = table.assign(bytes=table["bytes"] / unit), title.format(unit=unit_name)
-    names = [plain(name) for name in corpora]
     has_legend = list(corpora[:1]) == every_corpus[:1]
-    fig = make_subplots(cols=max(1, len(names)), subplot_titles=names, shared_yaxes=False)
     # In the order of the table, without the original model.
     every = list(dict.fromkeys(table.loc[table["series"] != "", "series"]))
     bright = {name: look for name, look in looks(every, dark).items() if lit is None or name in lit}
-    traces, places, levels = [], [], []
-    # Slicing costs time per column.
-    points = table[
-        ["corpus", "series", *dict.fromkeys((against, "removed", "mean", "low", "high"))]
-    ]
-    for column, corpus in enumerate(corpora, 1):
-        rows = points[points["corpus"] == corpus].drop(columns="corpus")
-        whole, found = rows[rows["series"] == ""].head(1), dict(list(rows.groupby("series")))
-        # The points of each series, starting at the original model.
-        lines = {
-            name: pd.concat([whole, found[name]]).sort_values("removed") if name in found else whole
-            for name in every
-        }
-        for trace in _panel(lines, bright, against, dark):
-            traces.append({**trace, "showlegend": trace.get("showlegend", False) and column == 1})
-            places.append(column)
-        levels += [(column, value) for value in whole["mean"].tolist()]
-    # All at once: plotly validates the figure again for each added trace.
-    fig.add_traces(traces, rows=[1] * len(traces), cols=places)
-    for column, value in levels:
+    traces: list[dict[str, Any]] = []
+    levels = []
+    for place, corpus in enumerate(corpora):
+        whole, lines = _lines(table[table["corpus"] == corpus], every, against)
+        axis = str(place + 1) if place else ""
+        traces += [
+            {
+                **trace,
+                **{"xaxis": f"x{axis}", "yaxis": f"y{axis}"},
+                "showlegend": trace.get("showlegend", False) and not place,
+            }
+            for trace in _panel(lines, bright, dark)
+        ]
         line = {"color": muted(dark), "dash": "dot", "width": 1}
-        fig.add_hline(y=value, line=line, row=1, col=column)
-    apply_theme(
-        fig,
+        across = {"type": "line", "xref": f"x{axis} domain", "x0": 0, "x1": 1, "yref": f"y{axis}"}
+        levels += [
+            across | {"y0": value, "y1": value, "line": line} for value in whole[:, _MEAN].tolist()
+        ]
+    return side_by_side(
+        traces,
+        [plain(name) for name in corpora],
         dark,
         x={"title": title, "tickformat": form, "showgrid": False},
+        y={"title": label},
+        shapes=levels,
         # Room for a legend with one line per series, as on a phone.
         height=300 + 20 * len(bright) if has_legend else 240,
         margin={"t": 24},
         showlegend=has_legend,
         legend={"y": 1.12},
     )
-    return fig.update_yaxes(title_text=label, col=1)
+
+
+def _lines(
+    rows: pd.DataFrame, every: Sequence[str], against: str
+) -> tuple[FloatArray, dict[str, FloatArray]]:
+    """The original model and the series of one corpus, as arrays: (points, _COLUMNS).
+
+    Each series starts at the original model. Arrays: slicing a hundred tables takes long.
+    """
+    numbers = rows[[against, "removed", "mean", "low", "high"]].to_numpy(dtype=np.float64)
+    series = rows["series"].to_numpy()
+    whole = numbers[series == ""][:1]
+    lines = {}
+    for name in every:
+        points = np.concatenate([whole, numbers[series == name]])
+        lines[name] = points[np.argsort(points[:, _REMOVED], kind="stable")]
+    return whole, lines
 
 
 def _panel(
-    lines: Mapping[str, pd.DataFrame], bright: Mapping[str, Look], against: str, dark: bool
+    lines: Mapping[str, FloatArray], bright: Mapping[str, Look], dark: bool
 ) -> Iterator[dict[str, Any]]:
     """The traces of one corpus, grey ones first."""
     dim = [(name, points) for name, points in lines.items() if name not in bright]
     if dim:
         # One trace with gaps: they look alike and may be a hundred.
-        gap = pd.DataFrame([{"mean": np.nan}])
-        parts = [part for name, points in dim for part in (points.assign(series=name), gap)]
+        gap = np.full((1, len(_COLUMNS)), np.nan)
+        parts = np.concatenate([part for _, points in dim for part in (points, gap)])
         others = "1 other" if len(dim) == 1 else f"{len(dim)} others"
-        yield _line(pd.concat(parts), against, others, "%{text}") | {
-            "text": [plain(str(name)) for name in pd.concat(parts)["series"]],
+        yield _line(parts, others, "%{text}") | {
+            "text": [plain(name) for name, points in dim for _ in range(len(points) + 1)],
             "mode": "lines",
             "line": {"color": muted(dark), "width": 1},
             "opacity": 0.45,
         }
     for name, look in bright.items():
         points = lines[name]
-        known = points.dropna(subset=["low", "high"])
-        there, low, high = (known[column].to_numpy() for column in (against, "low", "high"))
+        known = points[~np.isnan(points[:, [_LOW, _HIGH]]).any(axis=1)]
+        there, low, high = known[:, _AGAINST], known[:, _LOW], known[:, _HIGH]
         yield {
             "type": "scatter",
             "x": np.concatenate([there, there[::-1]]),
@@ -164,22 +179,22 @@ def _panel(
             "mode": "none",
             "hoverinfo": "skip",
         }
-        yield _line(points, against, name, plain(name)) | {
+        yield _line(points, name, plain(name)) | {
             "mode": "lines+markers",
             "line": {"color": look.color, "dash": look.dash, "width": 2},
             "marker": {"symbol": look.symbol, "color": look.color, "size": 8},
         }
 
 
-def _line(points: pd.DataFrame, against: str, name: str, said: str) -> dict[str, Any]:
+def _line(points: FloatArray, name: str, said: str) -> dict[str, Any]:
     return {
         "type": "scatter",
-        "x": points[against].to_numpy(),
-        "y": points["mean"].to_numpy(),
+        "x": points[:, _AGAINST],
+        "y": points[:, _MEAN],
         "name": plain(name),
         "legendgroup": name,
         "showlegend": True,
-        "customdata": points[["low", "high", "removed"]].to_numpy(),
+        "customdata": points[:, [_LOW, _HIGH, _REMOVED]],
         "hovertemplate": f"{said} at %{{customdata[2]:.0%}} sparsity: %{{y:.4f}} "
         "[%{customdata[0]:.4f}, %{customdata[1]:.4f}]<extra></extra>",
     }

@@ -187,10 +187,8 @@ def one_corpus_or_blend(losses: tuple[PlanLoss, ...], loss: PlanLoss) -> str:
     if not ways:
         return ""
     best = min(ways, key=lambda way: (way[0] != loss.facts.criterion, blended[way]))
-    means, worst = (
-        [each.mean for each in alone[best]],
-        max(alone[best], key=lambda each: each.worst),
-    )
+    found = alone[best]
+    means, worst = [each.mean for each in found], max(found, key=lambda each: each.worst)
     return (
         f"Calibrated on one corpus, {literal(criterion_label(best[0]))} adds {min(means):+.2f} to "
         f"{max(means):+.2f} on average, up to {worst.worst:+.2f} on {literal(worst.worst_on)}; on "
