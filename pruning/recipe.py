@@ -90,6 +90,7 @@ OneOrMore = Annotated[
     tuple[options.Corpus, ...],
     BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
     AfterValidator(_some),
+    AfterValidator(options.each_once),
     # One is written, and counts for the digest, as it stands.
     PlainSerializer(lambda value: value[0] if len(value) == 1 else value),
 ]
@@ -227,6 +228,7 @@ class Recipe(Request):
         names = [part.corpus for part in value]
         if repeated := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"{repeated[0]} is listed twice; give it one weight")
+        options.each_once(names)
         return value
 
     @field_validator("criterion")

@@ -6,9 +6,9 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from analysis.corpora import corpus_name
+from analysis.corpora import corpus_name, parse_corpus
 from analysis.criteria import Criterion
-from analysis.errors import StatsError, unknown_name
+from analysis.errors import CorpusError, StatsError, unknown_name
 from analysis.model import MoEModel
 from analysis.ranking.experts import Stats
 from analysis.stats.blend import Part, blend
@@ -82,18 +82,35 @@ def _named_runs(
 
 
 def _pick(
-    by_corpus: Mapping[str, Run], corpora: Sequence[str], absent: str, several: str, kind: str
+    by_corpus: Mapping[str, Run], corpora: Sequence[str], absent: str, several: str
 ) -> list[str]:
     """Names of the corpora asked for, or of the only one; the last arguments are for messages."""
     if not by_corpus:
         raise StatsError(absent)
     if not corpora and len(by_corpus) > 1:
         raise StatsError(f"{several} {', '.join(by_corpus)}; choose with --corpus.")
-    names = [name_among(by_corpus, corpus) for corpus in corpora] or list(by_corpus)
-    for name in names:
-        if name not in by_corpus:
-            raise StatsError(unknown_name(kind, name, by_corpus))
-    return names
+    return [name_among(by_corpus, corpus) for corpus in corpora] or list(by_corpus)
+
+
+def _check_known(
+    by_corpus: Mapping[str, Run], corpora: Sequence[str], kind: str, groups: str = ""
+) -> None:
+    """Refuse corpora without a run; `groups` are the options that make a run with what is read."""
+    for corpus in corpora:
+        if (name := name_among(by_corpus, corpus)) not in by_corpus:
+            said = unknown_name(kind, name, by_corpus)
+            if is_at_hand(corpus):
+                said += f" Or run `moeprune calibrate MODEL --corpus {corpus}{groups}` first."
+            raise StatsError(said)
+
+
+def is_at_hand(corpus: str) -> bool:
+    """Whether a corpus is named as `calibrate` takes it, and a file that it names is there."""
+    try:
+        path = parse_corpus(corpus).path
+    except CorpusError:
+        return False  # merged runs, or the name of a file of another kind
+    return path is None or path.exists()
 
 
 def sample_runs(
@@ -110,8 +127,8 @@ def sample_runs(
         f"There are no statistics of samples of {model.name}; run `moeprune calibrate MODEL "
         "--corpus CORPUS --groups routed,dense`.",
         f"{model.name} has statistics of samples of",
-        f"corpus with samples of {model.name}",
     )
+    _check_known(having, corpora, f"corpus with samples of {model.name}", " --groups routed,dense")
     return [having[name] for name in names]
 
 
@@ -184,15 +201,16 @@ def routed_runs(
     if named := _named_runs(store, model, corpora, run_ids):
         return [Part(run) for run in named]
     by_corpus = run_by_corpus(store.of_model(model.identity, "routed"), criterion)
+    asked = [wanted.corpus for wanted in corpora]
     names = _pick(
         by_corpus,
-        [wanted.corpus for wanted in corpora],
+        asked,
         f"There are no calibration statistics of {model.name} in "
         f"{', '.join(str(path) for path in store.directories)}; run `moeprune calibrate MODEL "
         "--corpus CORPUS`, or name a merged run with --run.",
         f"{model.name} was calibrated on",
-        f"calibrated corpus of {model.name}",
     )
+    _check_known(by_corpus, asked, f"calibrated corpus of {model.name}")
     weights = [wanted.weight for wanted in corpora] or [1.0]
     return [Part(by_corpus[name], weight) for name, weight in zip(names, weights, strict=True)]
 

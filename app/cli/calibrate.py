@@ -4,15 +4,17 @@ from typing import Annotated
 
 from analysis.corpora import corpus_name
 from analysis.criteria.weight_based import zero_experts
-from analysis.model import load_model_index
+from analysis.errors import CorpusError, sentence
+from analysis.model import MoEModel, load_model_index
 from analysis.stats.store import Run, load_weight_stats, stats_store
 from app.cli.derive import command
+from app.cli.say import next_plan, usual_budget
 from app.console import finish, follow, note, out, show_facts
 from pruning.planning.searches import duration_text
-from pruning.requests.base import Option, command_line, option_words
+from pruning.requests.base import Option, option_words
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import WeightsRequest
-from pruning.requests.options import Switch
+from pruning.requests.options import Switch, each_once
 from pruning.sizes import format_bytes
 from pruning.tasks.calibration import calibrate_run, check_corpora, estimate_run, weights_run
 
@@ -25,7 +27,11 @@ def calibrate(
 ) -> None:
     """Run the model once over each corpus and cache its expert statistics."""
     request = requests[0]  # what is wrong with the model is said before torch is imported
-    load_model_index(request.model, revision=request.revision)
+    model = load_model_index(request.model, revision=request.revision)
+    try:
+        each_once(each.corpus for each in requests)
+    except ValueError as error:
+        raise CorpusError(sentence(str(error))) from error
     if len(requests) > 1:  # a single one is opened at once anyway
         follow(check_corpora(requests))
     if dry_run:
@@ -40,10 +46,10 @@ def calibrate(
                 f"{wanted} has the same tokens as {stored}, under which the run is kept: choose "
                 f"it with --corpus {stored} or --run {run.manifest.run_id}"
             )
-        _say_run(request, run, is_new=run.manifest.run_id not in known)
+        _say_run(request, model, run, is_new=run.manifest.run_id not in known)
 
 
-def _say_run(request: CalibrateRequest, run: Run, *, is_new: bool) -> None:
+def _say_run(request: CalibrateRequest, model: MoEModel, run: Run, *, is_new: bool) -> None:
     """Print what a calibration counted; its speed only where it was this command that ran it."""
     manifest, made = run.manifest, run.manifest.made
     dropped = sum(corpus.num_dropped for corpus in manifest.corpora)
@@ -56,11 +62,11 @@ def _say_run(request: CalibrateRequest, run: Run, *, is_new: bool) -> None:
     )
     result = {"run": manifest.run_id, "path": str(run.path), "tokens": manifest.num_tokens}
     own = option_words(request, only=("revision", "stats_dir"))
-    following = ("--criterion", "reap", "--corpus", manifest.corpus, "--shrink", "40%", *own)
+    by = ("--criterion", "reap", "--corpus", manifest.corpus)
     finish(
         words,
         {**result, "dropped_tokens": dropped, "cached": not is_new},
-        command_line("plan", request.model, *following),
+        next_plan(request.model, *by, *usual_budget(model), *own),
     )
 
 
@@ -96,6 +102,7 @@ def weights(request: WeightsRequest) -> None:
     """Measure the expert weights (AIMER, Magnitude, Hoyer), streamed from disk, and cache them."""
     known = {each.manifest.run_id for each in stats_store(request.stats_dir).runs()}
     run = follow(weights_run(request))
+    model = load_model_index(request.model, revision=request.revision)
     empty = int(zero_experts(load_weight_stats(run).per_expert()).sum())
     if empty:
         note(f"{empty} experts are all zero: AIMER and Magnitude prune them first")
@@ -106,5 +113,5 @@ def weights(request: WeightsRequest) -> None:
     finish(
         f"{name}: weights of {experts:,} experts, {words}\n{run.path}",
         {"run": name, "path": str(run.path), "experts": experts, "zero_experts": empty},
-        command_line("plan", request.model, "--criterion", "aimer", "--shrink", "40%", *own),
+        next_plan(request.model, "--criterion", "aimer", *usual_budget(model), *own),
     )

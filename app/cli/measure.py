@@ -8,12 +8,23 @@ from typing import Annotated, Literal, get_args
 from rich.table import Table
 
 from analysis.criteria.weight_based import RANDOM
+from analysis.errors import UnsupportedModelError
 from analysis.lazy import pd
-from analysis.model import load_model_index
+from analysis.model import MoEModel, load_model_index
+from analysis.stats.weights import check_measurable
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import write_result, write_table
-from app.cli.say import evaluate_command, loss_increase, plan_command, pruned_name, show_records
+from app.cli.say import (
+    calibrate_command,
+    evaluate_command,
+    export_command,
+    loss_increase,
+    next_plan,
+    plan_command,
+    show_records,
+    usual_budget,
+)
 from app.console import counted, finish, follow, out, show_frame, show_table, small
 from pruning.evaluate.bins import rank_agreement
 from pruning.evaluate.quality import AddedLoss, is_random
@@ -50,14 +61,20 @@ def evaluate(
     model = load_model_index(request.model, revision=request.revision)
     plans = tuple(load_plan(path, model=model).to_dict() for path in plan)
     records = follow(evaluate_run(request.into(EvaluateRequest, plans=plans)))
-    names = [path.name for path in plan] or ["original"]
+    names = _names(plan) or ["original"]
     show_records(records, names * len(request.corpora))
     write_result(out_file, results_of(records))
     finish(
         f"{out_file}: {counted(len(records), 'evaluation')}{_least_loss(records, names)}",
         {"file": str(out_file), "evaluations": [_numbers(each) for each in records]},
-        _after(request, plan),
+        _after(request, model, plan),
     )
+
+
+def _names(plans: Sequence[Path]) -> list[str]:
+    """File names of plans; with their folders where those of two files are alike."""
+    distinct = {path.name for path in plans}
+    return [path.name if len(distinct) == len(set(plans)) else str(path) for path in plans]
 
 
 def _least_loss(records: Sequence[EvaluationRecord], names: Sequence[str]) -> str:
@@ -78,12 +95,16 @@ def _least_loss(records: Sequence[EvaluationRecord], names: Sequence[str]) -> st
     return f", {f'least by {best}: ' if len(found) > 1 else ''}{found[best].words}"
 
 
-def _after(request: EvaluateRequest, plans: Sequence[Path]) -> str:
-    """The command that comes next: an export, or a plan where none was evaluated."""
+def _after(request: EvaluateRequest, model: MoEModel, plans: Sequence[Path]) -> str:
+    """The command that comes next: an export, or what makes a plan where none was evaluated."""
     if not plans:
-        return plan_command(request, "aimer", ())
+        try:
+            check_measurable(model)
+        except UnsupportedModelError:  # weights that are quantised rank nothing
+            return calibrate_command(request, model)
+        return plan_command(request, "aimer", (), usual_budget(model))
     own = ("--plan", str(plans[0]), *option_words(request, only=("revision",)))
-    return command_line("export", request.model, pruned_name(request.model), *own)
+    return export_command(request.model, *own)
 
 
 def _numbers(record: EvaluationRecord) -> dict[str, object]:
@@ -167,7 +188,7 @@ def sensitivity(request: SensitivityRequest) -> None:
         _say_curves(each, request)
     _say_rounds(found, request)
     names = ("granularity", "criterion", "gate", "cost", "across", "target_dtype", *LIMITS)
-    asked = option_words(request, only=(*names, "stats_dir"))
+    asked = option_words(request, only=(*names, "revision", "stats_dir"))
     measured = request.corpora if len(request.corpora) > 1 else ()
     words = [*asked, *repeated("--corpus", request.calibrated_on), "--schedule", "measured"]
     words += [*repeated("--measured-on", measured)]
@@ -176,7 +197,7 @@ def sensitivity(request: SensitivityRequest) -> None:
     finish(
         f"{count} {'corpus' if count == 1 else 'corpora'} measured",
         {"records": [each.record.record_id for each in found.corpora]},
-        command_line("plan", request.model, *words),
+        next_plan(request.model, *words),
     )
 
 
@@ -261,17 +282,14 @@ def bins(request: BinsRequest, *, out_file: options.OutTable = Path("bins.csv"))
     show_frame(f"each bin removed alone, {first}", table.drop(columns="pooled"))
     write_table(table, out_file)
     found = rank_agreement(table)
-    budget = ("--granularity", "atomic", "--shrink", "40%")
+    model = load_model_index(request.model, revision=request.revision)
+    neurons = ("--granularity", "atomic", "--shrink", "40%")
+    budget = neurons if request.granularity == "atomic" else usual_budget(model)
     finish(
         f"{out_file}: rank correlation of saliency and loss {found:.2f} "
         "(1: the more salient, the more it costs)",
         {"file": str(out_file), "bins": len(table), "rank_correlation": found},
-        plan_command(
-            request,
-            request.criterion,
-            request.calibrated_on,
-            *(budget if request.granularity == "atomic" else ()),
-        ),
+        plan_command(request, request.criterion, request.calibrated_on, budget),
     )
 
 

@@ -16,7 +16,7 @@ from analysis.stats.store import stats_store
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import write_csv
-from app.cli.say import less_in_words, pruned_name, say_notes
+from app.cli.say import export_command, less_in_words, say_notes
 from app.console import counted, finish, follow, note, show_table
 from pruning.atoms.widths import WidthChoice
 from pruning.evaluate.quality import stored_losses
@@ -161,5 +161,5 @@ def _report_decision(request: ReportRequest, path: Path, out_file: Path) -> None
     finish(
         f"{out_file}: {less_in_words(made.before, made.after)}. {made.verdict}",
         {"file": str(out_file), "bytes_before": made.before, "bytes_after": made.after},
-        command_line("export", request.model, pruned_name(request.model), "--plan", str(path)),
+        export_command(request.model, "--plan", str(path)),
     )

@@ -25,8 +25,8 @@ from analysis.stats.shards import TOKEN_PARTS, overlap_of_parts, stats_at
 from analysis.stats.store import Run, load_expert_stats, stats_store
 from app.cli import options
 from app.cli.derive import command
-from app.cli.files import write_csv
-from app.cli.say import plan_command, say_choice, say_sources
+from app.cli.files import write_table
+from app.cli.say import plan_command, say_choice, say_sources, usual_budget
 from app.console import finish, follow, out, show_facts, show_frame, show_table
 from pruning.planning.comparing import compare_request, compare_selections
 from pruning.requests.base import Option, command_line, option_words, repeated
@@ -38,13 +38,13 @@ from pruning.tasks.evaluation import selection_for
 
 
 @command(ScoreRequest)
-def score(request: ScoreRequest, *, out_file: options.Out = Path("scores.csv")) -> None:
+def score(request: ScoreRequest, *, out_file: options.OutTable = Path("scores.csv")) -> None:
     """Score every expert; writes layer, expert, score, saliency, rank, num_tokens as CSV.
 
     With --granularity atomic every neuron, and then also the column neuron.
     """
     selection = follow(selection_for(request.into(PlanRequest, sparsity="0")))
-    write_csv(selection.table, out_file)
+    write_table(selection.table, out_file)
     say_choice(selection.choice)
     ranked, count = selection.criterion, len(selection.table)
     if selection.is_atomic:
@@ -53,11 +53,12 @@ def score(request: ScoreRequest, *, out_file: options.Out = Path("scores.csv")) 
     else:
         larger = "prune first" if ranked.prune_larger else "keep"
         said = f"experts by {ranked.label} (larger score = {larger}); rank 0 is kept first"
-    granularity = ("--granularity", "atomic", "--shrink", "40%") if selection.is_atomic else ()
+    neurons = ("--granularity", "atomic", "--shrink", "40%")
+    budget = neurons if selection.is_atomic else usual_budget(selection.model)
     finish(
         f"{out_file}: {count} {said}",
         {"file": str(out_file), "rows": count, "criterion": ranked.name},
-        plan_command(request, ranked.name, request.corpora, *granularity),
+        plan_command(request, ranked.name, request.corpora, budget),
     )
 
 
@@ -65,7 +66,7 @@ def score(request: ScoreRequest, *, out_file: options.Out = Path("scores.csv")) 
 def overlap(
     request: OverlapRequest,
     *,
-    out_file: options.Out = Path("overlap.csv"),
+    out_file: options.OutTable = Path("overlap.csv"),
     figure: Annotated[
         options.OutFigure | None,
         Option("Also draw the overlap map of the variants: .html, .svg, .png or .pdf."),
@@ -89,7 +90,7 @@ def overlap(
         said = f"mean overlap {table['overlap'].mean():.3f}"
     else:
         table, said, *following = _between_corpora(request, figure)
-    write_csv(table, out_file)
+    write_table(table, out_file)
     result = {"file": str(out_file), "rows": len(table), "overlap": float(table["overlap"].mean())}
     finish(f"{out_file}: {len(table)} rows; {said}", result, *following)
 
@@ -121,7 +122,7 @@ def _between_corpora(
     name = request.criterion or "reap"
     named = "--run" if request.runs else "--corpus"
     words = ("--criterion", name, *repeated(named, request.runs or stats), "--fair")
-    own = option_words(request, only=("sparsity", "revision", "stats_dir"))
+    own = option_words(request, only=("gate", "sparsity", "revision", "stats_dir"))
     return table, said, command_line("blend", request.model, *words, *own)
 
 
@@ -232,18 +233,20 @@ def blend(
     finish(
         f"the worst covered corpus holds {min(covered):.4f} of its saliency",
         {"weights": {name: share for name, share, _ in rows}, "worst": min(covered)},
-        plan_command(request, chosen.name, mixed, "--sparsity", request.sparsity),
+        plan_command(request, chosen.name, mixed, ("--sparsity", request.sparsity)),
     )
 
 
 @command(TwoRecipesRequest)
-def compare(request: TwoRecipesRequest, *, out_file: options.Out = Path("comparison.csv")) -> None:
+def compare(
+    request: TwoRecipesRequest, *, out_file: options.OutTable = Path("comparison.csv")
+) -> None:
     """Compare two recipes: which experts both keep, only one, or neither; writes CSV."""
     recipes = request.recipes(request.criterion, request.with_criterion, request.sparsity)
     pair = compare_request(*recipes)
     sides = [follow(selection_for(each)) for each in (pair.a, pair.b)]
     comparison = compare_selections(*sides)
-    write_csv(comparison.table(), out_file)
+    write_table(comparison.table(), out_file)
     show_facts(
         {
             "equal decisions": comparison.agreement,

@@ -9,7 +9,7 @@ from analysis.errors import PlanError
 from app.cli import options
 from app.cli.derive import command
 from app.cli.inspect import asked_model
-from app.cli.say import pruned_name
+from app.cli.say import folder_of, pruned_name
 from app.console import finish
 from pruning.planning.recipes import recipe_template
 from pruning.recipe_file import recipe_from_yaml
@@ -37,7 +37,8 @@ def init(
     if out_file.exists():
         raise PlanError(f"{out_file} is there already; give another file with -o.")
     model = asked_model(request, config_only=config_only)
-    text = recipe_template(model, request.model, pruned_name(request.model))
+    named = folder_of(request.model)
+    text = recipe_template(model, named, pruned_name(named))
     if request.revision:
         text = text.replace("\n\n", f"\nrevision: {request.revision}\n\n", 1)
     made = recipe_from_yaml(text, name=str(out_file))

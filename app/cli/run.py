@@ -12,7 +12,7 @@ from app.cli.files import write_result
 from app.cli.options import Recipe as RecipeFile
 from app.cli.say import (
     commands_after_plan,
-    pruned_name,
+    export_command,
     report_checks,
     say_export,
     say_notes,
@@ -26,7 +26,7 @@ from pruning.plan import PruningPlan, load_plan
 from pruning.planning.make import check_request, plan_from_stats
 from pruning.recipe import Recipe
 from pruning.recipe_file import load_recipe
-from pruning.requests.base import command_line, option_words
+from pruning.requests.base import option_words
 from pruning.requests.model import ExportRequest
 from pruning.requests.options import SearchFolder
 from pruning.requests.recipe import (
@@ -88,8 +88,7 @@ def run(machine: Machine, *, path: RecipeFile) -> None:
         finish(f"evaluate: {result}", {"evaluation": str(result)})
     if request is None:
         words = ("--plan", str(place), *option_words(recipe, only=("revision",)))
-        following = command_line("export", recipe.model, pruned_name(recipe.model), *words)
-        finish("export: the recipe asks for none", {}, following)
+        finish("export: the recipe asks for none", {}, export_command(recipe.model, *words))
     else:
         _exported(request, model, is_finished=is_finished)
 

@@ -2,27 +2,29 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from analysis.corpora import parse_corpus
-from analysis.errors import ExportError, UserError
+from analysis.errors import ExportError, PlanError
 from analysis.lazy import pd
 from analysis.model import DEMO_MODEL, MoEModel, load_model_index
 from analysis.outline import without_weights
-from analysis.stats.choose import Choice, parse_corpus_weight
+from analysis.stats.choose import Choice, is_at_hand, parse_corpus_weight
 from analysis.stats.store import Run, stats_store
 from app.console import finish, note, out, plain_rows, ranges_of_rows, show_table, small
 from pruning.active import Routing
 from pruning.atoms.kept import count_atoms
 from pruning.atoms.sizes import atom_sizes
 from pruning.atoms.widths import WidthChoice
+from pruning.constraints import Constraints
 from pruning.engines import contents_of, removed_by, summary, verdicts
 from pruning.evaluate.record import EvaluationRecord
 from pruning.evaluate.result import MEASURES, Metric
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
 from pruning.plan_tables import plan_summary
 from pruning.planning.counted import Counted
+from pruning.planning.recipes import possible_share
 from pruning.requests.base import command_line, option_words, repeated
 from pruning.requests.model import ModelRequest
 from pruning.requests.plan import PlanRequest
@@ -33,7 +35,7 @@ from pruning.surgery.manifest import read_manifest
 from pruning.surgery.padding import plan_padding
 from pruning.surgery.width_sizes import width_options
 
-_USUAL_BUDGET = ("--shrink", "40%")
+PLAN_FILE = "plan.json"
 _ADDED = ("experts", "kept", "removed", "neurons", "stay", "empty", "pinned", "dropped")
 _WIDTH_COLUMNS = (
     *("width mode", "parameters", "on disk", "loaded", "active", "expert FLOPs", "width"),
@@ -132,7 +134,7 @@ def say_counted(model: MoEModel, cut: Counted, request: PlanRequest) -> None:
     )
     following = command_line(
         "calibrate",
-        request.model,
+        with_weights(request.model),
         *("--corpus", "CORPUS", "--dry-run"),
         *option_words(request, only=("revision",)),
     )
@@ -165,7 +167,7 @@ def commands_after_plan(
     shared = ("--plan", str(path), *option_words(request, only=("revision",)))
     return (
         evaluate_command(request, model, shared, request.corpora),
-        command_line("export", request.model, pruned_name(request.model), *shared),
+        export_command(request.model, *shared),
     )
 
 
@@ -185,27 +187,70 @@ def corpus_at_hand(request: ModelRequest, model: MoEModel, asked: Iterable[str] 
     names = [parse_corpus_weight(text).corpus for text in asked]
     names += [run.manifest.corpus for run in known]
     names += ["demo-prose"] if request.model == DEMO_MODEL else []
-    return next(filter(_can_be_read, names), "CORPUS")
+    return next(filter(is_at_hand, names), "CORPUS")
 
 
-def _can_be_read(corpus: str) -> bool:
-    try:
-        path = parse_corpus(corpus).path
-    except UserError:
-        return False  # merged runs, or the name of a file of another kind
-    return path is None or path.exists()
+def plan_command(
+    request: ModelRequest, criterion: str, corpora: Sequence[str], budget: Iterable[str]
+) -> str:
+    """The command that plans by a criterion and calibrated corpora."""
+    shared = ("gate", "revision", "stats_dir", *(() if corpora else ("runs",)))
+    known = type(request).model_fields
+    own = option_words(request, only=[name for name in shared if name in known])
+    words = ("--criterion", criterion, *repeated("--corpus", corpora), *budget)
+    return next_plan(request.model, *words, *own)
 
 
-def plan_command(request: ModelRequest, criterion: str, corpora: Iterable[str], *more: str) -> str:
-    """The command that plans by a criterion and calibrated corpora, by default for 40% less."""
-    own = option_words(request, only=("revision", "stats_dir"))
-    words = ("--criterion", criterion, *repeated("--corpus", corpora), *(more or _USUAL_BUDGET))
-    return command_line("plan", request.model, *words, *own)
+def calibrate_command(request: ModelRequest, model: MoEModel) -> str:
+    """The command that calibrates a model on a corpus that is at hand."""
+    names = [name for name in ("revision", "stats_dir") if name in type(request).model_fields]
+    corpus = corpus_at_hand(request, model)
+    own = option_words(request, only=names)
+    return command_line("calibrate", request.model, "--corpus", corpus, *own)
+
+
+def next_plan(model: str, *words: str) -> str:
+    """The command that plans with these options, into a file that is not there."""
+    name = free_name(PLAN_FILE)
+    return command_line("plan", model, *words, *(() if name == PLAN_FILE else ("-o", name)))
+
+
+def export_command(model: str, *words: str) -> str:
+    """The command that writes a pruned checkpoint, into a folder that is not there."""
+    return command_line("export", model, pruned_name(model), *words)
 
 
 def pruned_name(model: str) -> str:
-    """A folder for the pruned checkpoint of a model."""
-    return f"{Path(model).name}-pruned"
+    """A new folder for the pruned checkpoint of a model."""
+    return free_name(f"{Path(model).name}-pruned")
+
+
+def free_name(name: str) -> str:
+    """The name, numbered if it is taken in the working directory."""
+    path = Path(name)
+    numbered = (f"{path.stem}-{number}{path.suffix}" for number in count(2))
+    return next(each for each in chain([name], numbered) if not Path(each).exists())
+
+
+def folder_of(model: str) -> str:
+    """The model, by its folder where its config.json is named."""
+    path = Path(model).expanduser()
+    return str(path.parent) if path.is_file() else model
+
+
+def with_weights(model: str) -> str:
+    """The model as commands take it that read weights; MODEL if they are not here."""
+    folder = Path(folder_of(model)).expanduser()
+    is_elsewhere = not folder.exists()  # on the hub, or the demo
+    return folder_of(model) if is_elsewhere or any(folder.glob("*.safetensors")) else "MODEL"
+
+
+def usual_budget(model: MoEModel) -> tuple[str, str]:
+    """The budget of plans that come next: 40% of the bytes, or less where not as much can go."""
+    try:
+        return "--shrink", f"{possible_share(model, Constraints())[0]}%"
+    except PlanError:
+        return "--remove", str(len(model.layers))
 
 
 def show_summary(summary: "pd.DataFrame", title: str) -> None:

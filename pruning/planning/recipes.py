@@ -206,7 +206,7 @@ def recipe_template(model: MoEModel, named: str, out: str) -> str:
     is_many = min(counts) >= _MANY and not any(count % _MULTIPLE for count in counts)
     multiple = _MULTIPLE if is_many else 1
     limits = Constraints(multiple)
-    share, budget = _possible(model, limits)
+    share, budget = possible_share(model, limits)
     report = size_report(model)
     own, evaluated = ("demo-math", "demo-prose") if named == DEMO_MODEL else ("c4", "wikitext2")
     room = rooms_of(model.layers, limits)[0]
@@ -244,8 +244,11 @@ def recipe_template(model: MoEModel, named: str, out: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _possible(model: MoEModel, limits: Constraints) -> tuple[int, Budget]:
-    """The largest of _SHARES that can go, and its budget."""
+def possible_share(model: MoEModel, limits: Constraints) -> tuple[int, Budget]:
+    """The share of the bytes to remove, in percent, that people are offered, and its budget.
+
+    It is the largest of a few that the limits allow.
+    """
     for share in _SHARES:
         try:
             return share, even_budget(model, SizeTarget("shrink", f"{share}%"), limits)

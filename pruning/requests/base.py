@@ -222,7 +222,7 @@ def plain_problem(problem: Any) -> str:
     said = str(problem["msg"]).removeprefix("Value error, ").rstrip(".")
     if problem["type"] in _WOULD_WORK:
         said = _WOULD_WORK[problem["type"]].format_map(context)
-    elif isinstance(given, dict | list | BaseModel) or raised_by(problem):
+    elif isinstance(given, dict | list | tuple | BaseModel) or raised_by(problem):
         return said
     nearest = did_you_mean(str(given), re.findall("'([^']+)'", str(context.get("expected", ""))))
     shown = repr(given) if isinstance(given, str | int | float | None) else type(given).__name__

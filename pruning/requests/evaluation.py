@@ -39,7 +39,9 @@ class HeldOutRequest(ModelRequest):
     `count` says which tokens are scored: answers, all, or answers if the corpus has some.
     """
 
-    corpora: tuple[options.MeasuredCorpus, ...] = Field(min_length=1)
+    corpora: Annotated[tuple[options.MeasuredCorpus, ...], AfterValidator(options.each_once)] = (
+        Field(min_length=1)
+    )
     samples: options.Samples = DEFAULT_SAMPLES
     seq_len: Annotated[
         options.SeqLen | None,

@@ -9,6 +9,7 @@ A request or a section of a recipe names these as the types of its fields:
 A field may override its type, as `Annotated[Seed, Option("Seed of the draws.")]`."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,7 +19,7 @@ from analysis.attention import Attention as AttentionName
 from analysis.corpora import Count as CountName
 from analysis.corpora import Packing as PackingName
 from analysis.corpora import Truncate as TruncateName
-from analysis.corpora import parse_corpus
+from analysis.corpora import corpus_name, parse_corpus
 from analysis.criteria import get_criterion
 from analysis.sparsity import parse_sparsity
 from analysis.stats.choose import parse_corpus_weight
@@ -47,6 +48,22 @@ _OR_PRESET = "default: what a named dataset's paper used, else"
 def _as_decimal(value: Any) -> Any:
     """YAML reads 0.5 as a float; take back its shortest decimal form, as written."""
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def each_once(corpora: Iterable[str]) -> tuple[str, ...]:
+    """The corpora without repetitions; refuses, by a ValueError, two of one name.
+
+    Results are kept and found by the name of a corpus, which says nothing of a file's folder.
+    """
+    found: dict[str, str] = {}
+    for corpus in corpora:
+        other = found.setdefault(corpus_name(corpus), corpus)
+        if other != corpus and Path(other).resolve() != Path(corpus).resolve():
+            raise ValueError(
+                f"{other} and {corpus} have one name, {corpus_name(corpus)}, by which results are "
+                "kept; give one of the files another name"
+            )
+    return tuple(found.values())
 
 
 def _device_size(value: str) -> str:

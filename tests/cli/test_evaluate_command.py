@@ -51,6 +51,23 @@ def test_several_plans_and_corpora_stand_in_one_file(works, tiny, corpora, plan,
     assert [each["corpus"]["name"] for each in results] == ["red.jsonl"] * 2 + ["blue.jsonl"] * 2
 
 
+def test_alike_names_are_told_apart_and_a_corpus_counts_once(works, tiny, corpora, plan, here):
+    (here / "other").mkdir()
+    other = here / "other" / "plan.json"
+    works("plan", tiny, "--criterion", "random", "--sparsity", "50%", "-o", other)
+    words = ("--samples", "4", "--stats-dir", here / "own")
+    printed = works(
+        *("evaluate", tiny, "--plan", plan, "--plan", other, *words),
+        *("--corpus", corpora[1], "--corpus", corpora[1]),
+    )
+    found = json.loads((here / "result.json").read_text())["evaluations"]
+    assert len(found) == 2
+    best = min(
+        zip(found, (plan, other), strict=True), key=lambda each: each[0]["metrics"]["nll"]["mean"]
+    )
+    assert f"least by {best[1]}: loss" in printed
+
+
 @pytest.mark.parametrize(
     "more",
     [

@@ -38,6 +38,9 @@ FILES = {
     "no-token.jsonl": '{"input_ids": []}\n',
     "far.jsonl": '{"input_ids": [4, 96]}\n',
     "prose.txt": "Some text.\n",
+    # As a corpus of other statistics is called, in another folder.
+    "red.jsonl": '{"input_ids": [4, 5, 6]}\n',
+    "names.yaml": RECIPE.replace("demo-code", "red.jsonl, ../red.jsonl"),
     "plan-as-recipe.json": '{"model": {"name": "demo", "identity": ""}, "kept": {}}',
 }
 PLAN = "plan demo --criterion reap --corpus demo-code --sparsity 50%"
@@ -172,6 +175,7 @@ MISTAKES = {
     "run place.yaml": ["line 5: calibrate.tokens: ", "stands at the top of a recipe"],
     "run plan-as-recipe.json": ["is a plan, not a recipe", "--plan"],
     "search recipe.yaml": ["recipe.yaml has no key search", "search: {corpus: CORPUS}"],
+    "run names.yaml": ["line 2: corpora: red.jsonl and ../red.jsonl have one name", "another name"],
     # What commands need
     "overlap demo --sparsity 50% --corpus demo-code": ["has only demo-code", "another"],
     "overlap demo --sparsity 0": ["removes no expert", "0.03125"],
@@ -213,6 +217,11 @@ MISTAKES = {
     f"{TINY} --schedule measured --sparsity 50%": ["was not measured yet"],
     f"{TINY} --remove 3 --target-gib 1": ["Give one budget"],
     # Which statistics rank
+    f"{RANKED} --corpus far.jsonl": ["Or run `moeprune calibrate MODEL --corpus far.jsonl` first"],
+    "paths {tiny} --stats-dir {stats} --corpus far.jsonl --top-m 2": ["--groups routed,dense"],
+    f"{RANKED.replace('plan', 'score').replace(' --sparsity 0.5', '')} -o scores.txt": [
+        "scores.txt has no known ending; use .csv or .parquet",
+    ],
     f"{RANKED} --corpus grey": ["grey"],
     RANKED: ["choose with --corpus"],
     f"{RANKED} --run nothing": ["'nothing' is unknown"],
@@ -277,7 +286,10 @@ MISTAKES = {
     "calibrate demo --corpus prose.txt --count response": ["which has no responses"],
     "calibrate demo --corpus c4=nowhere": ["The copy nowhere of c4 does not exist"],
     "calibrate demo --corpus hub:cats": ["names no dataset; write hub:owner/name"],
+    "calibrate {tiny} --corpus {red} --corpus red.jsonl": ["have one name, red.jsonl"],
     # Evaluation
+    "evaluate {tiny} --corpus {red} --corpus red.jsonl": ["have one name, red.jsonl", "another"],
+    "sensitivity {tiny} --criterion random --corpus {red} --corpus red.jsonl": ["have one name"],
     "evaluate {tiny} --corpus {red} --count answers": ["--count: choose 'auto', 'all' or"],
     "evaluate {tiny} --corpus {red} --offload-folder x": ["need --device-map auto"],
     "evaluate {tiny} --corpus {red} --stream-layers --device-map auto": [
