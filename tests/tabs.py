@@ -6,6 +6,7 @@ list that opened in between is closed. So everything here waits until the script
 
 import re
 from contextlib import suppress
+from pathlib import Path
 
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, TimeoutError, expect
@@ -13,6 +14,7 @@ from playwright.sync_api import Locator, Page, TimeoutError, expect
 JOB_MS = 300_000
 OPENINGS = 5
 OPEN_MS = 6_000
+_CONTRAST = (Path(__file__).parent / "e2e" / "contrast.js").read_text("utf-8")
 
 
 def settled(tab: Page) -> Page:
@@ -109,6 +111,13 @@ def wide_elements(tab: Page) -> list[str]:
                 && !e.parentElement.closest('[data-testid="stDataFrame"]'))
             .map(e => e.outerHTML.slice(0, 120))"""
     )
+
+
+def faint_words(tab: Page) -> list[str]:
+    """Words whose contrast is below 4.5:1, by arithmetic on rendered colours."""
+    tab.wait_for_function("document.getAnimations().every(a => a.playState !== 'running')")
+    found: list[str] = tab.evaluate(_CONTRAST)
+    return found
 
 
 def violations(tab: Page) -> dict[str, list[str]]:

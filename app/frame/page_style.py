@@ -80,6 +80,7 @@ _COLORS: Final = """
 [data-testid="stExpander"] summary, [data-testid="stExpander"] summary * { opacity: 1; }
 [data-testid="stCaptionContainer"], ::placeholder { color: var(--faint) !important; opacity: 1; }
 [data-testid="stCode"] .token { color: inherit !important; }
+[data-testid^="stBaseButton"] kbd { opacity: 1; }
 [data-testid^="stBaseButton-primary"], [data-testid="stMultiSelectTagsContainer"] span {
   color: var(--page);
 }

@@ -1,11 +1,10 @@
 """What holds on every page: headings, keyboard, contrast, accessibility, and charts that fit."""
 
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
-from tabs import settled, violations, visit, wide_elements
+from tabs import faint_words, settled, violations, visit, wide_elements
 
 pytestmark = pytest.mark.e2e
 
@@ -28,7 +27,6 @@ MAIN = {
 }
 WIDER = (800, 1000, 1280, 1440)  # after a phone's 390 pixels
 LEVELS = "[...document.querySelectorAll('h1,h2,h3,h4,h5,h6')].map(each => +each.tagName[1])"
-CONTRAST = (Path(__file__).parent / "contrast.js").read_text("utf-8")
 # Tops in pixels, from the top of the element of each chart, of the first thing that is drawn in it.
 FIRST_MARKS = """
 () => [...document.querySelectorAll(".js-plotly-plot")].map(chart => {
@@ -119,8 +117,7 @@ def test_every_page_is_read_and_used_by_everybody(open_tab, dashboard, scheme):
                 """() => [...document.querySelectorAll("style")]
                     .some(style => style.textContent.includes("stBaseButton-primary"))"""
             )
-        tab.wait_for_function("document.getAnimations().every(a => a.playState !== 'running')")
-        assert tab.evaluate(CONTRAST) == [], page
+        assert faint_words(tab) == [], page
         found |= {(page, rule): nodes for rule, nodes in violations(settled(tab)).items()}
     assert found == {}
     link = tab.get_by_test_id("stTopNavLink").first

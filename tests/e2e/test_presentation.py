@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from playwright.sync_api import Browser, Page, TimeoutError, expect
-from tabs import choose, go, settled, violations
+from tabs import choose, faint_words, go, settled, violations
 
 from analysis.model import load_model_index
 from analysis.stats.store import SHIPPED_STATS, StatsStore
@@ -126,6 +126,7 @@ def test_presentation_hides_the_bars_and_is_part_of_the_address(open_tab):
     # Of all controls the sparsity stays, and answers.
     expect(other.locator(".st-key-plan-controls")).to_be_hidden()
     expect(settled(other).locator(".st-key-sparsity")).to_be_in_viewport()
+    assert faint_words(settled(other)) == []
     # It covers nothing: the page ends above it.
     page, strip = (
         other.locator(name).bounding_box() for name in ("[data-testid=stMain]", ".st-key-sparsity")
@@ -156,6 +157,7 @@ def test_the_tour_stays_while_the_page_is_used_and_scrolls_to_what_it_names(open
         expect(tab).to_have_url(re.compile(rf"/{step.page}(\?|$)"))
         if step.target:
             expect(settled(tab).locator(step.target).first).to_be_in_viewport()
+        assert faint_words(settled(tab)) == []
         if step.target == ".st-key-explore-map":
             # What it asks for: another exponent, and then an expert.
             choose(tab, "beta", "2")
