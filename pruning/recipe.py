@@ -271,6 +271,9 @@ class Recipe(Request):
     def _is_one(cls, value: BudgetSection | None, info: ValidationInfo) -> Any:
         if value and sum(getattr(value, key) is not None for key in BUDGETS) != 1:
             raise ValueError(f"give one of {', '.join(BUDGETS[:-1])} and {BUDGETS[-1]}")
+        targets = ("shrink", "target_gib", "params_share")
+        if value and value.uneven and not any(getattr(value, key) for key in targets):
+            raise ValueError(f"uneven goes with {', '.join(targets[:-1])} or {targets[-1]}")
         if value and value.uneven and info.data.get("granularity") == ATOMIC_GRANULARITY:
             raise ValueError("uneven is for plans of whole experts; leave it out")
         return value

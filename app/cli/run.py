@@ -1,7 +1,6 @@
 """Commands that do what a recipe asks for: run, search."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 from analysis.errors import ExportError, PlanError, UserError
 from analysis.model import MoEModel, load_model_index
@@ -45,8 +44,8 @@ from pruning.surgery.export import check_place
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
 from pruning.tasks.calibration import calibrate_run, check_corpora, weights_run
 from pruning.tasks.evaluation import evaluate_run
-from pruning.tasks.export import export_run, verify_result
-from pruning.tasks.search import search_folder, search_run
+from pruning.tasks.export import export_run, other_option, verify_result
+from pruning.tasks.search import check_measured, search_folder, search_run
 from pruning.tasks.sensitivity import sensitivity_run
 
 
@@ -72,7 +71,7 @@ def run(machine: Machine, *, path: RecipeFile) -> None:
         plan = load_plan(folder / PLAN_NAME, model=model)
     request = export_request(recipe, path.read_text(encoding="utf-8-sig"), plan)
     # Before anything is written: the files of an older recipe stay with its export.
-    is_finished = request is not None and _is_finished(request.out, plan)
+    is_finished = request is not None and _is_finished(request, plan, model)
     place = path.with_name(f"{path.stem}.plan.json")
     if place.is_file() and place.read_bytes() == plan.to_json().encode():
         out.print(f"plan: {place} is the same, skipped")
@@ -101,6 +100,7 @@ def _check(recipe: Recipe, machine: Machine, model: MoEModel) -> None:
         lambda: follow(check_corpora(calibrate_requests(recipe, machine))),
         lambda: follow(check_corpora(other_corpora(recipe))),
         lambda: evaluate_request(recipe, machine),
+        lambda: check_measured(recipe, model, stats_store(machine.stats_dir)),
     ]
     if folder and not (folder / MANIFEST_NAME).is_file():  # one that is there is looked at later
         checks.append(lambda: check_place(folder, model.checkpoint.path))
@@ -148,15 +148,21 @@ def _exported(request: ExportRequest, model: MoEModel, *, is_finished: bool) -> 
     say_export(model, request.out, follow(export_run(request)))
 
 
-def _is_finished(folder: Path, plan: PruningPlan) -> bool:
-    """Whether the export of this plan is there; that of another plan is refused."""
+def _is_finished(request: ExportRequest, plan: PruningPlan, model: MoEModel) -> bool:
+    """Whether this export is there; one of another plan or with other options is refused."""
+    folder = request.out
     if not (folder / MANIFEST_NAME).is_file():
         return False
-    there = read_manifest(folder).plan
-    if there.digest != plan.digest:
+    there, instead = read_manifest(folder), "remove it, or give export another folder."
+    if there.plan.digest != plan.digest:
         raise ExportError(
-            f"{folder} holds an export of another plan ({there.digest[:8]}, the recipe's is "
-            f"{plan.digest[:8]}); remove it, or give export another folder."
+            f"{folder} holds an export of another plan ({there.plan.digest[:8]}, the recipe's is "
+            f"{plan.digest[:8]}); {instead}"
+        )
+    if option := other_option(request, model, there):
+        raise ExportError(
+            f"{folder} holds an export of this plan with another {option} than the recipe asks "
+            f"for; {instead}"
         )
     return True
 

@@ -94,10 +94,16 @@ def prepare_export(
     model: MoEModel, plan: PruningPlan, out: Path, options: ExportOptions | None = None
 ) -> PreparedExport:
     """Check everything that can be checked without writing."""
-    options = options or ExportOptions()
+    check_place(Path(os.path.realpath(out.expanduser())), model.checkpoint.path)
+    return planned_export(model, plan, out, options or ExportOptions())
+
+
+def planned_export(
+    model: MoEModel, plan: PruningPlan, out: Path, options: ExportOptions
+) -> PreparedExport:
+    """The same wherever `out` is, and even if it is taken."""
     plan = fit_plan(plan, model)
     target = Path(os.path.realpath(out.expanduser()))
-    check_place(target, model.checkpoint.path)
     widths = plan_widths(model, plan, options.widths)
     heads = plan_heads(model, plan, options.heads, widths)
     padding = plan_padding(model, plan) if options.pad else None

@@ -12,11 +12,14 @@ from pruning.plan import plan_from_dict
 from pruning.requests.model import ExportRequest
 from pruning.sizes import parse_size
 from pruning.surgery.export import (
+    KEEP_LIST_NAME,
     ExportOptions,
     PreparedExport,
     export_checkpoint,
+    planned_export,
     prepare_export,
 )
+from pruning.surgery.manifest import Manifest
 from pruning.tasks import Steps
 from pruning.tasks.loading import quiet_transformers
 
@@ -43,6 +46,22 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
 def prepared(request: ExportRequest, model: MoEModel) -> PreparedExport:
     """The export as `export_run` would write it, checked as far as that needs no writing."""
     return prepare_export(model, plan_from_dict(request.plan), request.out, _options(request))
+
+
+def other_option(request: ExportRequest, model: MoEModel, there: Manifest) -> str:
+    """The first option of a request that a finished export of its plan does not have; or empty."""
+    options = _options(request)
+    made = planned_export(model, plan_from_dict(request.plan), request.out, options)
+    sizes = {shard.name: shard.nbytes for shard in made.shards}
+    agree = {
+        "mtp": made.heads == there.heads,
+        "width_mode": (made.widths.choice if made.widths else None) == there.widths,
+        "pad": (made.padding is not None) == there.padded,
+        "keep_list": options.keep_list == (KEEP_LIST_NAME in there.files),
+        "hash_source": options.hash_source <= bool(there.source.content_sha256),
+        "max_shard_size": sizes == {shard.name: shard.bytes for shard in there.shards},
+    }
+    return next((name for name, is_alike in agree.items() if not is_alike), "")
 
 
 def _options(request: ExportRequest) -> ExportOptions:

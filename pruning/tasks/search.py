@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.errors import PlanError
-from analysis.model import load_model_index
+from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.blend import Part
-from analysis.stats.store import stats_store
+from analysis.stats.store import StatsStore, stats_store
 from pruning.evaluate.drawing import DrawnSamples, SampleSettings, draw
 from pruning.planning.make import check_request, evidence_of, provenance_of, spending_of
 from pruning.planning.measured import sensitivity_on, with_sensitivity
@@ -24,10 +24,11 @@ from pruning.requests.recipe import (
     sensitivity_request,
     weights_request,
 )
-from pruning.schedules import MEASURED, allocate
+from pruning.schedules import MEASURED, PATTERNS, allocate
 from pruning.search.run import Task
 from pruning.search.space import seeds_of, space_of
 from pruning.search.store import SEARCH, schedule_parameters
+from pruning.sensitivity.record import SensitivityStore
 from pruning.tasks import Steps
 from pruning.tasks.apart import open_checked
 from pruning.tasks.calibration import calibrate_run, weights_run
@@ -71,6 +72,7 @@ def problem_of(request: SearchRequest) -> "Steps[Problem]":
     model = load_model_index(recipe.model, revision=recipe.revision)
     check_request(plan_request(recipe, machine), model)
     store = stats_store(machine.stats_dir)
+    check_measured(recipe, model, store)
     with join().together():
         yield Progress("reading the search samples", 0, 0)
         # Documents that no known calibration of the model has read.
@@ -100,6 +102,30 @@ def problem_of(request: SearchRequest) -> "Steps[Problem]":
         sensitivity = sensitivity_on(asked.corpus, selection, planned, store)
         selection = replace(selection, sensitivity=sensitivity)
     return _problem(asked, recipe, machine, selection, drawn)
+
+
+def check_measured(recipe: Recipe, model: MoEModel, store: StatsStore) -> None:
+    """Refuse, before any work, a recipe that reads a sensitivity that nothing measures."""
+    is_read = recipe.schedule.is_measured or (recipe.search and recipe.search.start == MEASURED)
+    if not is_read or recipe.sensitivity:
+        return
+    if not SensitivityStore(store.directories).records(model.identity):
+        raise PlanError(
+            f"The recipe reads the sensitivity of layers ({MEASURED}), and none of {model.name} "
+            "was measured; add sensitivity: {corpus: CORPUS}."
+        )
+
+
+def _check_room(task: Task) -> None:
+    """Refuse a population that leaves out what the recipe says to start from."""
+    named = {removed: name for name, removed in reversed(task.seeds.items())}
+    starts = [named[each] for each in dict.fromkeys(task.seeds.values()) if task.space.holds(each)]
+    size = task.settings.population
+    if left_out := [name for name in starts[size:] if name not in ("uniform", *PATTERNS)]:
+        raise PlanError(
+            f"A population of {size} has no room for {left_out[0]} among the {len(starts)} "
+            f"allocations that the search starts from; give population: {len(starts)} or more."
+        )
 
 
 def _refining(
@@ -134,12 +160,14 @@ def _problem(
     seeds = seeds_of(spending, recipe.schedule.name, scheduled)
     if asked.start == MEASURED:
         seeds |= sensitivity_for(selection, selection.request).starts(space.rooms, space.total)
+    task = Task(space, seeds, asked)
+    _check_room(task)
     return Problem(
         model=selection.model,
         ranking=selection.table,
         constraints=spending.constraints,
         provenance=replace(made, schedule=SEARCH, schedule_parameters=parameters),
-        task=Task(space, seeds, asked),
+        task=task,
         drawn=drawn,
         measure=asked.fitness,
         running=run_settings(

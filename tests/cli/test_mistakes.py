@@ -40,6 +40,7 @@ FILES = {
     "prose.txt": "Some text.\n",
     # As a corpus of other statistics is called, in another folder.
     "red.jsonl": '{"input_ids": [4, 5, 6]}\n',
+    "uneven.yaml": RECIPE.replace("50%", "50%, uneven: true"),
     "names.yaml": RECIPE.replace("demo-code", "red.jsonl, ../red.jsonl"),
     "plan-as-recipe.json": '{"model": {"name": "demo", "identity": ""}, "kept": {}}',
 }
@@ -175,6 +176,7 @@ MISTAKES = {
     "run place.yaml": ["line 5: calibrate.tokens: ", "stands at the top of a recipe"],
     "run plan-as-recipe.json": ["is a plan, not a recipe", "--plan"],
     "search recipe.yaml": ["recipe.yaml has no key search", "search: {corpus: CORPUS}"],
+    "run uneven.yaml": ["line 4: budget: uneven goes with shrink, target_gib or params_share"],
     "run names.yaml": ["line 2: corpora: red.jsonl and ../red.jsonl have one name", "another name"],
     # What commands need
     "overlap demo --sparsity 50% --corpus demo-code": ["has only demo-code", "another"],

@@ -59,6 +59,28 @@ def test_run_is_calibrate_plan_and_export(recipe, works, tiny, corpora, here):
     assert manifest["files"]["recipe.yaml"]["bytes"] == path.stat().st_size
 
 
+def test_a_sensitivity_that_nothing_measures_is_refused_before_any_work(recipe, refused, corpora):
+    search = {"corpus": str(corpora[1]), "samples": 3, "start": "measured"}
+    for command, asked in (("run", {"schedule": "measured"}), ("search", {"search": search})):
+        message = refused(command, recipe(**asked), "--stats-dir", "stats")
+        assert "add sensitivity: {corpus: CORPUS}" in message
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("keep_list", True), ("hash_source", True), ("max_shard_size", "20KB"), ("pad", True)],
+)
+def test_other_options_do_not_pass_for_finished(recipe, works, moeprune, here, option, value):
+    works("run", recipe(), "--stats-dir", "stats")
+    changed = recipe(export={"out": "pruned", option: value})
+    outcome = moeprune("run", changed, "--stats-dir", "stats")
+    if option == "pad":  # equal counts have nothing to fill up
+        assert "pruned is finished, skipped" in outcome.out
+        return
+    assert outcome.code == 1
+    assert f"pruned holds an export of this plan with another {option}" in outcome.err
+
+
 def test_a_share_of_the_bytes_is_that_of_plan(recipe, works, tiny, corpora, here):
     asked = {"budget": {"shrink": "20%", "uneven": True}, "constraints": {"multiple_of": 2}}
     works("run", recipe(**asked, export=None), "--stats-dir", "stats")

@@ -111,6 +111,16 @@ def test_a_search_starts_from_refined_plans(recipe, works, tiny, here, corpora, 
     assert len(refined[2]) >= 1
 
 
+def test_a_population_without_room_for_measured_plans_is_refused(recipe, moeprune, here, corpora):
+    asked = {"corpus": str(corpora[1]), "samples": 3, "levels": 2}
+    path = recipe({"start": "measured", "population": 4}, sensitivity=asked)
+    outcome = moeprune("search", path, "--stats-dir", "stats")
+    assert outcome.code == 1
+    assert "has no room for measured 1 among the 5 " in outcome.err
+    assert "give population: 5 or more" in outcome.err
+    assert not (here / "r.search").exists()
+
+
 def test_more_generations_go_on_where_fewer_ended(recipe, here):
     drain(search_run(request(recipe({"generations": 1}), here / "kept")))
     log = (here / "kept" / "search.jsonl").read_bytes()
