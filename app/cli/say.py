@@ -307,7 +307,12 @@ def show_width_options(
     possible = {option.mode: option.disk_bytes for option in options if not option.refused}
     best = min(possible, key=possible.__getitem__, default=choice.mode)
     mine = possible.get(choice.mode, on_disk)
-    if on_disk - mine < (on_disk - possible.get(best, on_disk)) / 2:
+    if report.params_after < report.params_before and on_disk <= possible.get(best, on_disk):
+        note(
+            "padding takes all that is saved, in every width mode: plan with --atom-scope expert, "
+            "or remove more"
+        )
+    elif on_disk - mine < (on_disk - possible.get(best, on_disk)) / 2:
         note(
             f"padding takes what is saved: {less_in_words(on_disk, mine)} in --width-mode "
             f"{choice.mode}; {less_in_words(on_disk, possible[best])} with --width-mode {best}, "

@@ -71,8 +71,11 @@ def check_load(exported: MoEModel, ids: torch.Tensor) -> Check:
             return Check("load", False, f"transformers reports {len(keys)} {what}: {keys[0]}")
     try:
         logits = _logits(model, ids)
-    except RuntimeError as error:  # such as a width that the default products do not support
-        return Check("load", False, f"loads, but does not run: {first_line(error)}")
+    except RuntimeError as error:
+        reason = first_line(error)
+        if "multiple of 16 bytes" in reason:  # of a row of an expert, in transformers' products
+            reason += "; export again with --width-multiple-of 8"
+        return Check("load", False, f"loads, but does not run: {reason}")
     finite = bool(torch.isfinite(logits).all())
     dtype = str(logits.dtype).removeprefix("torch.")
     outcome = "finite" if finite else "not all finite"

@@ -62,7 +62,7 @@ def plan_padding(model: MoEModel, plan: PruningPlan) -> Padding:
     if plan.granularity == ATOMIC_GRANULARITY:
         raise ExportError(
             "Only whole experts are filled up with zeros (--pad), but this plan removes neurons; "
-            "use the width mode uniform."
+            "leave --pad out: the width mode uniform gives all experts one width."
         )
     ids, nbytes = padded_ids(model, plan), 0
     for layer in model.layers:

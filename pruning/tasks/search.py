@@ -9,6 +9,7 @@ from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.blend import Part
 from analysis.stats.store import StatsStore, stats_store
+from pruning.allocation import Removed
 from pruning.evaluate.drawing import DrawnSamples, SampleSettings, draw
 from pruning.planning.make import check_request, evidence_of, provenance_of, spending_of
 from pruning.planning.measured import sensitivity_on, with_sensitivity
@@ -118,8 +119,11 @@ def check_measured(recipe: Recipe, model: MoEModel, store: StatsStore) -> None:
 
 def _check_room(task: Task) -> None:
     """Refuse a population that leaves out what the recipe says to start from."""
-    named = {removed: name for name, removed in reversed(task.seeds.items())}
-    starts = [named[each] for each in dict.fromkeys(task.seeds.values()) if task.space.holds(each)]
+    named: dict[Removed, str] = {}
+    for name, removed in task.seeds.items():
+        if task.space.holds(removed):
+            named.setdefault(removed, name)
+    starts = list(named.values())
     size = task.settings.population
     if left_out := [name for name in starts[size:] if name not in ("uniform", *PATTERNS)]:
         raise PlanError(

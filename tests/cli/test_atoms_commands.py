@@ -8,6 +8,7 @@ import pytest
 
 from analysis.model import load_model_index
 from analysis.stats.store import NEURONS, StatsStore, load_expert_stats, read_table, stats_store
+from families.configs import BY_NAME, tiny_model
 from pruning.sizes import format_bytes
 
 PLAN = ("plan", "demo", "--granularity", "atomic", "--criterion", "neuron-norms")
@@ -51,6 +52,18 @@ def test_a_width_mode_whose_padding_takes_what_is_saved_is_named(works, here):
         *("export", "demo", "out", "--plan", "wide.json", "--dry-run"), "--width-mode", "ragged"
     )
     assert "padding takes" not in said
+
+
+def test_padding_that_takes_all_is_named(works, moeprune, here):
+    tiny_model(BY_NAME["gpt_oss"]).save_pretrained(here / "stacked")
+    words = ("plan", "stacked", *PLAN[2:], "--sparsity", "30%")
+    # Of 24 neurons 17 stay, a multiple of 8 is 24, and stacked experts have one width on disk.
+    assert "padding takes all that is saved" in works(*words)
+    assert "padding takes" not in works(*words, "--width-multiple-of", "1", "-o", "fine.json")
+    # transformers' products do not take such rows.
+    fine = ("--plan", "fine.json", "--width-multiple-of", "1", "--verify")
+    outcome = moeprune("export", "stacked", "out", *fine)
+    assert "export again with --width-multiple-of 8" in outcome.err
 
 
 def test_a_dry_run_shows_every_mode_and_writes_nothing(plan, works, here):
