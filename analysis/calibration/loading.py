@@ -132,9 +132,14 @@ def resolve_dtype(name: str, model: MoEModel) -> str:
     return resolved
 
 
-def load_tokenizer(model: MoEModel, *, trust_remote_code: bool = False) -> Tokenizer:
-    """The checkpoint's own tokenizer."""
-    problem = f"{model.name} has no readable tokenizer; use a corpus of input_ids."
+def load_tokenizer(
+    model: MoEModel,
+    *,
+    trust_remote_code: bool = False,
+    instead: str = "use a corpus of input_ids",
+) -> Tokenizer:
+    """The checkpoint's own tokenizer; `instead` is what works without one."""
+    problem = f"{model.name} has no readable tokenizer; {instead}."
     if not any(any(model.checkpoint.path.glob(pattern)) for pattern in _VOCABULARIES):
         raise CheckpointError(problem)
     try:

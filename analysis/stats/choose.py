@@ -88,7 +88,10 @@ def _pick(
     if not by_corpus:
         raise StatsError(absent)
     if not corpora and len(by_corpus) > 1:
-        raise StatsError(f"{several} {', '.join(by_corpus)}; choose with --corpus.")
+        raise StatsError(
+            f"{several} {', '.join(by_corpus)}; choose with --corpus, or with --calibrated-on "
+            "where --corpus is what is measured on."
+        )
     return [name_among(by_corpus, corpus) for corpus in corpora] or list(by_corpus)
 
 

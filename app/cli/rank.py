@@ -26,7 +26,7 @@ from analysis.stats.store import Run, load_expert_stats, stats_store
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import write_table
-from app.cli.say import plan_command, say_choice, say_sources, usual_budget
+from app.cli.say import free_name, plan_command, say_choice, say_sources, usual_budget
 from app.console import finish, follow, out, show_facts, show_frame, show_table
 from pruning.planning.comparing import compare_request, compare_selections
 from pruning.requests.base import Option, command_line, option_words, repeated
@@ -262,5 +262,6 @@ def compare(
     finish(
         f"{out_file}: {agreed:.1%} of {len(comparison.table())} decisions are equal",
         {"file": str(out_file), "agreement": agreed, "jaccard": comparison.jaccard},
-        *(each.command(out=f"{side}.json") for side, each in (("a", pair.a), ("b", pair.b))),
+        pair.a.command(out=free_name("a.json")),
+        pair.b.command(out=free_name("b.json")),
     )

@@ -38,7 +38,11 @@ def ask_run(request: AskRequest) -> "Steps[list[Answer]]":
     plans: dict[str, PruningPlan | None] = {"full": None}
     for name, raw in zip(request.names, request.plans, strict=True):
         plans[name] = fit_plan(plan_from_dict(raw), model)
-    loaded = load_tokenizer(model, trust_remote_code=request.trust_remote_code)
+    loaded = load_tokenizer(
+        model,
+        trust_remote_code=request.trust_remote_code,
+        instead="a prompt needs one: add the tokenizer's files to the checkpoint",
+    )
     tokenizer = cast("Speaker", loaded)
     as_chat = not request.raw and has_chat_format(tokenizer)
     ids = prompt_ids(tokenizer, request.prompt, as_chat=as_chat)

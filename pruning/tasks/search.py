@@ -58,6 +58,8 @@ def search_run(request: SearchRequest) -> "Steps[SearchResult]":
     from pruning.search.sitting import run_search
 
     quiet_transformers()
+    if request.out.is_file():
+        raise PlanError(f"{request.out} is a file; give a folder for the search with --out.")
     problem = yield from problem_of(request)
     return (yield from run_search(problem, request.out))
 
