@@ -165,7 +165,11 @@ def test_the_tour_stays_while_the_page_is_used_and_scrolls_to_what_it_names(open
             settled(tab).locator(f"{step.target} canvas").first.click(position={"x": 90, "y": 60})
             expect(panel).to_contain_text(step.title)
         if place < len(STEPS):
-            settled(tab).keyboard.press("Control+ArrowRight")
+            entries = settled(tab).evaluate("history.length")
+            tab.keyboard.press("Control+ArrowRight")
+            expect(panel).to_contain_text(f"{place + 1} of {len(STEPS)}")
+            moved = STEPS[place].page != step.page
+            assert settled(tab).evaluate("history.length") == entries + moved
     # Who walks on alone keeps the panel, and Escape leaves it where one is.
     go(tab, "Plan", "Where should the budget go?")
     expect(panel).to_contain_text(STEPS[-1].title)

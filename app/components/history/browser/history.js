@@ -12,13 +12,15 @@ export default function keepHistory() {
   if (window[PUSHED]) return;
   window[PUSHED] = true;
   const replace = window.history.replaceState.bind(window.history);
-  let acted = false;
+  let acted = false; // by an action that has no entry yet
+  let hasEntry = false; // the last action
   // Nothing but a bare Start lies before this page.
   const isFirst = window.history.length <= 2;
   for (const kind of ["pointerdown", "keydown"]) {
     // Following a link is not a choice: the new page gets its own entry.
     window.addEventListener(kind, (event) => {
       acted = !event.target.closest?.("a[href]");
+      hasEntry = false;
     }, true);
   }
   const push = window.history.pushState.bind(window.history);
@@ -32,7 +34,7 @@ export default function keepHistory() {
   function write(state, title, url) {
     const next = new URL(url ?? window.location.href, window.location.href);
     const isChoice = acted && next.search !== window.location.search;
-    if (isChoice) acted = false;
+    if (isChoice) [acted, hasEntry] = [false, true];
     (isChoice ? push : replace)(state, title, url);
   }
 
@@ -47,6 +49,7 @@ export default function keepHistory() {
     acted = false;
     // Start's bare URL opens on the best plan; with `opened` it keeps a plan of defaults.
     if (isBareStart(next)) next.search = "?opened=1";
-    push(state, title, next.href);
+    // A button that changes the page clears this page's parameters first, as a choice.
+    (hasEntry ? replace : push)(state, title, next.href);
   };
 }
