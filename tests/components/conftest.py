@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import BrowserContext, Page
 from servers import an_unused_port, served
 
 HERE = Path(__file__).parent
@@ -32,9 +32,10 @@ def map_url(tmp_path_factory) -> Iterator[str]:
 
 
 @pytest.fixture
-def map_page(chromium: Browser, map_url: str) -> Iterator[Page]:
+def map_page(profile: BrowserContext, map_url: str) -> Iterator[Page]:
     """The map on its page; fails on a console error or on a request that leaves this machine."""
-    page = chromium.new_page(viewport={"width": 1200, "height": 900})
+    page = profile.new_page()
+    page.set_viewport_size({"width": 1200, "height": 900})
     errors, hosts = [], set()
     page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
     page.on("pageerror", lambda error: errors.append(str(error)))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from dashboards import Dashboard
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect
+from playwright.sync_api import BrowserContext, ConsoleMessage, Page, expect
 from tabs import settled
 
 # Nothing waits longer than it must; the machine may be busy.
@@ -23,24 +23,24 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
 
 
 @pytest.fixture
-def open_tab(chromium: Browser, dashboard: Dashboard):
-    """Open a page in a browser of its own, without cookies or history.
+def open_tab(profile: BrowserContext, dashboard: Dashboard):
+    """Open a page without cookies, stored state or history: the first tab in `profile`, more in
+    browsers of their own, as of other people.
 
     In the end: no request left this machine, and nothing went wrong in the browser.
     """
-    contexts, errors, hosts = [], [], set()
+    tabs, errors, hosts = [], [], set()
 
     def note(message: ConsoleMessage) -> None:
         if message.type == "error" and not is_probe(message.location["url"]):
             errors.append(f"{message.text} {message.location['url']}")
 
     def _open(path: str = "", *, scheme: str = "light", width: int = 1280) -> Page:
-        context = chromium.new_context(
-            viewport={"width": width, "height": 1000}, color_scheme=scheme, locale="en-GB"
-        )
-        contexts.append(context)
-        context.set_default_timeout(PATIENCE_MS)
-        tab = context.new_page()
+        tab = profile.new_page() if not tabs else profile.browser.new_page(locale="en-GB")
+        tabs.append(tab)
+        tab.set_default_timeout(PATIENCE_MS)
+        tab.set_viewport_size({"width": width, "height": 1000})
+        tab.emulate_media(color_scheme=scheme)
         tab.on("console", note)
         tab.on("pageerror", lambda error: errors.append(str(error)))
         tab.on("request", lambda request: hosts.add(host_of(request.url)))
@@ -50,8 +50,12 @@ def open_tab(chromium: Browser, dashboard: Dashboard):
         return settled(tab)
 
     yield _open
-    for context in contexts:
-        context.close()
+    blank, *used = profile.pages
+    for tab in {*tabs, *used}:
+        tab.close()
+    profile.clear_cookies()
+    stored = {"origin": dashboard.url, "storageTypes": "local_storage,indexeddb"}
+    profile.new_cdp_session(blank).send("Storage.clearDataForOrigin", stored)
     assert errors == []
     assert hosts <= {"127.0.0.1", ""}  # blob: and data: have no host
 

@@ -16,7 +16,6 @@ from tabs import (
     settled,
     slide,
     unfold,
-    visit,
 )
 from transformers import AutoModelForCausalLM
 
@@ -283,13 +282,3 @@ def test_a_job_is_canceled_from_the_page(open_tab, dashboard):
     expect(running.get_by_role("button", name="Retry")).to_be_visible()
     finished = [path.name for path in (dashboard.root / "stats").iterdir() if path.is_dir()]
     assert [name for name in finished if "demo-code" in name and ".partial" not in name] == []
-
-
-def test_no_torch_in_the_server_after_all_pages(open_tab, dashboard):
-    tab = open_tab()
-    for path in ("export", "explore?tab=Cut"):
-        visit(tab, dashboard, path)
-    tab.locator(".js-plotly-plot").first.wait_for()
-    libraries = dashboard.loaded_libraries()
-    assert any("numpy" in name or "multiarray" in name for name in libraries)
-    assert not [name for name in libraries if "torch" in name or "tokenizers" in name]
