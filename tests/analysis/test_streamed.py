@@ -20,7 +20,7 @@ from analysis.model import load_model_index
 from analysis.stats.store import StatsStore
 from builders import VOCAB, tiny_checkpoint, tiny_model
 from families.built import HAND_ON_MORE
-from families.configs import BY_NAME, EVERY
+from families.configs import BY_NAME, DISTINCT
 from families.configs import tiny_model as family_model
 
 STREAMED = Placement(stream_layers=True)
@@ -43,7 +43,7 @@ def assert_same_as_whole(path, tmp_path, **changes):
     )
 
 
-@pytest.mark.parametrize("case", EVERY)
+@pytest.mark.parametrize("case", DISTINCT)
 def test_every_family_gives_the_bits_of_the_whole_model(case, tmp_path):
     model = family_model(case)
     model.save_pretrained(tmp_path / "model", max_shard_size="40KB")
@@ -130,7 +130,7 @@ def test_a_killed_run_resumes_with_the_same_bits(tmp_path):
     ("first", "steps"), [(STREAMED, 8), (Placement(), 3)], ids=["layers", "batches"]
 )
 def test_the_other_way_starts_anew_and_leaves_nothing_behind(first, steps, tmp_path, monkeypatch):
-    monkeypatch.setattr(partial, "_SAVE_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(partial, "_SAVE_DISTINCT_SECONDS", 0.0)
     monkeypatch.setattr(partial, "_TIMES_THE_SAVE", 0.0)
     tiny_checkpoint(tmp_path / "model", "olmoe")
     described = load_model_index(str(tmp_path / "model"))

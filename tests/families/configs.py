@@ -42,6 +42,7 @@ from families.settings import (
     QWEN_SHARED,
     ROPE,
     SIGHT,
+    TWINS,
     V4_ATTENTION,
     V4_RATES,
     VISION,
@@ -430,15 +431,14 @@ CASES = (
     ),
 )
 BY_NAME = {case.name: case for case in CASES}
-# One of each kind: plain; dense layers and tied weights; groups, shared experts and a bias;
-# transposed, interleaved and biased; without gates; composite; with other mixers between; in no
-# block.
+# One of each kind: plain; dense layers, tied weights; groups, shared experts, a bias; transposed,
+# interleaved, biased; without gates; composite; with other mixers between; in no block.
 _NAMES = (
     *("olmoe", "qwen3_moe", "deepseek_v3-groups", "gpt_oss", "nemotron_h", "aria", "jamba"),
     "gemma4",
 )
 KINDS = [BY_NAME[name] for name in _NAMES]
-# All, the near copies of others in the slow part.
+# All; near copies are slow.
 SOURCES = [
     pytest.param(case, id=str(case), marks=pytest.mark.slow if case.like else ()) for case in CASES
 ]
@@ -454,6 +454,8 @@ EVERY = [
     pytest.param(case, id=str(case), marks=() if case in KINDS else pytest.mark.slow)
     for case in CASES
 ]
+# One of each path through the program, see `TWINS`.
+DISTINCT = [each for each in EVERY if not (each.values[0].like or str(each.values[0]) in TWINS)]
 
 
 def tiny_config(case: Case) -> Any:

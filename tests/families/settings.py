@@ -77,3 +77,15 @@ IMAGE_TEXT = (
     *("aria", "kimi_k25", "minimax_m3_vl", "mistral3", "mistral4"),
     *("glm4v_moe", "glm5_next", "qwen3_vl_moe"),
 )
+# Case -> the case that stands for it, besides those that are `like` another, in slow tests of what
+# no family does in its own way. transformers' modular files make its experts and layers of those
+# of the other, or it is the text model inside the other; tensors, router and what layers hand on
+# are the same. Every router, layout, mixer and composite of its own stays.
+TWINS = {
+    **dict.fromkeys(("olmoe-normalised", "flex_olmo"), "olmoe"),
+    **dict.fromkeys(("deepseek_v3", "dots1"), "glm4_moe"),
+    **{"deepseek-normalised": "deepseek", "lfm2_moe-unbiased": "lfm2_moe"},
+    **{"granitemoeshared": "granitemoehybrid", "qwen3_5_moe_text": "qwen3_5_moe"},
+    **{"gemma4_text": "gemma4", "aria_text": "aria", "mistral4": "mistral3"},
+    "minimax_m3_vl_text": "minimax_m3_vl",
+}

@@ -23,7 +23,7 @@ from analysis.stats.store import load_expert_stats, read_vectors
 from analysis.stats.tables import MOMENT_COLUMNS
 from analysis.stats.weights import measure_weights
 from families.built import Built, stock_load
-from families.configs import EVERY, KINDS, SOURCES, VOCAB, Case
+from families.configs import DISTINCT, EVERY, KINDS, SOURCES, VOCAB, Case
 from families.physical import block_of, choice_of, logits_of, physically_pruned, router_of
 from families.plain import COLUMNS, matrices_of, overheard, plain_experts
 from pruning.masking import masked
@@ -58,7 +58,7 @@ def source(request, built) -> Built:
     return built(request.param)
 
 
-@pytest.fixture(params=EVERY)
+@pytest.fixture(params=DISTINCT)
 def kind(request, built) -> Built:
     return built(request.param)
 
@@ -151,8 +151,10 @@ class TestConformance:
                 model(input_ids=torch.from_numpy(row).long()[None], use_cache=False)
         assert_sums(run, case, plain, 2e-6)
 
-    def test_collecting_leaves_the_logits_alone(self, kind):
-        described, model = kind.described(), stock_load(kind.case, kind.paths["experts"])[0]
+    @pytest.mark.parametrize("case", EVERY)
+    def test_collecting_leaves_the_logits_alone(self, built, case):
+        source = built(case)
+        described, model = source.described(), stock_load(case, source.paths["experts"])[0]
         ids = torch.randint(3, VOCAB, (3, 8), generator=torch.Generator().manual_seed(7))
         mask = torch.ones(3, 8, dtype=torch.bool)
         mask[1, 5:] = mask[2, 2:] = False

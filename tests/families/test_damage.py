@@ -14,7 +14,7 @@ from analysis.errors import StatsError
 from analysis.families import MoELayer
 from analysis.model import load_model_index
 from families.built import stock_load
-from families.configs import BY_NAME, CASES, EVERY, VOCAB, Case, cases_where, tiny_model
+from families.configs import BY_NAME, CASES, DISTINCT, VOCAB, Case, cases_where, tiny_model
 from families.physical import block_of, listening, physically_pruned, router_of
 from families.plain import expert_output
 
@@ -22,7 +22,7 @@ IDS = torch.randint(3, VOCAB, (3, 9), generator=torch.Generator().manual_seed(11
 MASK = torch.ones(3, 9, dtype=torch.bool)
 MASK[1, 6:] = MASK[2, 2:] = False
 FLAT = MASK.reshape(-1)
-UNGROUPED = [each for each in EVERY if each.values[0].groups == 1]
+UNGROUPED = [each for each in DISTINCT if each.values[0].groups == 1]
 GROUPED = cases_where(lambda case: case.groups > 1)
 # In these, removing an expert changes the order of the others, or more than their order, or a
 # table names another one for each.
@@ -149,7 +149,7 @@ def test_damage_in_groups_masks_inside_the_group(built, case):
     assert extra > counted
 
 
-@pytest.mark.parametrize("case", EVERY)
+@pytest.mark.parametrize("case", DISTINCT)
 def test_the_model_computes_what_it_computed_before(built, case):
     # An expert's product has more rows when damage is collected, which may round otherwise.
     source = built(case)

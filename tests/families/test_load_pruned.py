@@ -1,11 +1,11 @@
-"""Every family, layout and kind of plan: what `load_pruned` gives computes what the plan says."""
+"""Every layout and kind of plan of families that differ: `load_pruned` computes the plan."""
 
 import pytest
 import torch
 from exports import export
 
 from families.built import stock_load
-from families.configs import CASES, KINDS, WIDTH, Case
+from families.configs import DISTINCT, KINDS, WIDTH, Case
 from families.physical import logits_of
 from pruning import load_pruned
 from pruning.atoms.widths import WidthChoice, WidthMode
@@ -26,7 +26,7 @@ def is_allowed(case: Case, layout: str, mode: WidthMode) -> bool:
 
 LAYOUTS = [
     (case, layout)
-    for case in CASES
+    for (case,) in (each.values for each in DISTINCT)
     for layout in (("experts", "stacked") if case.fused_too else ("experts",))
 ]
 COUNTS = [

@@ -11,7 +11,7 @@ from analysis.drain import drain
 from analysis.families import FAMILIES
 from analysis.forwards import decoder_layers
 from families.built import HAND_ON_MORE
-from families.configs import EVERY, tiny_model
+from families.configs import DISTINCT, tiny_model
 from pruning.evaluate.candidate import MeasureSettings, run_candidate
 from pruning.evaluate.samples import make_samples
 from pruning.search.fitness import masked_fitness, run_from
@@ -69,7 +69,7 @@ def layers_needed(candidates, sparse, total):
 
 
 @pytest.mark.parametrize(
-    "case", [*EVERY, *(pytest.param(case, id=f"{case}-deep") for case in DEEP)]
+    "case", [*DISTINCT, *(pytest.param(case, id=f"{case}-deep") for case in DEEP)]
 )
 def test_reuse_changes_no_bit_and_runs_only_what_differs(case):
     subject, candidates = subject_of(case, tiny_model(case)), candidates_of(case)
