@@ -13,7 +13,7 @@ from analysis.checkpoint import TensorEntry
 from analysis.errors import CheckpointError
 from analysis.families import MoEFamily, Slot, SlotKind
 from analysis.families.base import WIDTHS_KEY, any_of
-from analysis.families.rules import check_per_layer
+from analysis.families.rules import check_per_layer, whole_number
 from analysis.model import MoEModel, is_expert_weight
 
 SCALE_ROLE = "weight_scale_inv"  # of an FP8 matrix: one number for each block of its weights
@@ -67,6 +67,16 @@ def expert_widths(model: MoEModel) -> Mapping[int, tuple[int, ...]]:
                     )
         found[layer.index] = tuple(held[expert] for expert in sorted(held))
     return MappingProxyType(found)
+
+
+def computed_widths(model: MoEModel) -> Mapping[int, tuple[int, ...]]:
+    """As `expert_widths`, but of packed experts, whose shapes do not tell, as config.json says."""
+    widths = dict(expert_widths(model))
+    for layer in model.layers:
+        if not widths[layer.index]:
+            width = whole_number(model.config, model.family.width_key)
+            widths[layer.index] = (width,) * layer.num_experts
+    return widths
 
 
 def loaded_widths(model: MoEModel) -> dict[int, int] | None:

@@ -21,7 +21,7 @@ from analysis.arrays import BoolArray
 from analysis.calibration.experts import batch_mask
 from analysis.calibration.loading import LOADING_ERRORS, load_error
 from analysis.corpora import TokenBatch
-from analysis.errors import CheckpointError, not_finite
+from analysis.errors import CheckpointError, UnsupportedModelError, first_line, not_finite
 from analysis.families import MoEFamily
 from analysis.families.packing import check_packing
 from analysis.forwards import Forward, decoder_layers, wrap_forward
@@ -46,7 +46,23 @@ def prepare(model: PreTrainedModel, batch: TokenBatch) -> dict[str, Tensor | Non
 
 def feed(model: PreTrainedModel, batch: TokenBatch) -> None:
     """Run the model on a batch, without its head: the last layer completes the statistics."""
-    model.base_model(**prepare(model, batch), use_cache=False)
+    with one_dtype(model):
+        model.base_model(**prepare(model, batch), use_cache=False)
+
+
+@contextmanager
+def one_dtype(model: PreTrainedModel) -> Iterator[None]:
+    """Says it in one line where transformers' own code mixes dtypes, as some does in float16."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "same dtype" not in str(error):
+            raise
+        name = str(model.config.dtype).removeprefix("torch.")
+        raise UnsupportedModelError(
+            f"{type(model).__name__} of transformers does not compute in {name} "
+            f"({first_line(error)}); choose another --dtype, such as bfloat16 or float32."
+        ) from error
 
 
 def input_device(model: PreTrainedModel) -> torch.device:
@@ -105,7 +121,7 @@ def predicted(batch: TokenBatch) -> BoolArray:
 def feed_backward(model: PreTrainedModel, batch: TokenBatch) -> None:
     """Run the model on a batch, then backward from its loss."""
     try:
-        with torch.enable_grad():
+        with torch.enable_grad(), one_dtype(model):
             output = model.base_model(**prepare(model, batch), use_cache=False)
             hidden_BLD: Tensor = output.last_hidden_state
             wanted = torch.from_numpy(predicted(batch)).to(hidden_BLD.device)

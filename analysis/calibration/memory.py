@@ -24,7 +24,7 @@ from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.families import SlotKind
 from analysis.heads import beside_text
 from analysis.model import MoEModel
-from analysis.widths import expert_widths
+from analysis.widths import computed_widths
 
 _GIB = 1 << 30
 _NUMBER = re.compile(r"\.(\d+)\.")
@@ -103,7 +103,7 @@ def _graph_bytes(model: MoEModel, settings: CalibrationSettings, tokens: int) ->
     if "gradient" not in settings.groups:
         return 0
     item = DTYPES[resolve_dtype(settings.dtype, model)].itemsize
-    width = max(max(widths) for widths in expert_widths(model).values())
+    width = max(max(widths) for widths in computed_widths(model).values())
     pair = 3 * width + 2 * model.expert_output_size
     layer = 14 * model.hidden_size + model.layers[0].top_k * pair
     # The graph begins at the first layer with experts.

@@ -18,7 +18,7 @@ from analysis.families import MoELayer
 from analysis.model import MoEModel
 from analysis.stats.groups import Group, ordered
 from analysis.stats.tables import MOMENT_COLUMNS
-from analysis.widths import expert_widths
+from analysis.widths import computed_widths
 
 _Shape = tuple[tuple[int, ...], torch.dtype]
 # Layer -> neurons of each of its experts.
@@ -145,7 +145,7 @@ class GroupSums:
 
 def sums_of(model: MoEModel, groups: Sequence[str] = (), num_samples: int = 0) -> GroupSums:
     """Zeroed sums for a described model and a number of sequences."""
-    widths = expert_widths(model) if "gradient" in groups else {}
+    widths = computed_widths(model) if "gradient" in groups else {}
     size = model.expert_output_size
     try:
         return GroupSums(model.layers, size, groups, widths, num_samples)

@@ -19,7 +19,7 @@ from analysis.stats.blend import Mixture, Part
 from analysis.stats.choose import Choice, CorpusWeight, corpus_names, notes_on_others, routed_runs
 from analysis.stats.neurons import NEURON_INDEX, NeuronStats, load_neuron_stats
 from analysis.stats.store import StatsStore
-from analysis.widths import expert_widths
+from analysis.widths import computed_widths
 
 NEURON_RANKING_COLUMNS = (*NEURON_INDEX, "score", "saliency", "rank", "num_tokens")
 
@@ -61,7 +61,7 @@ def read_neurons(
         raise StatsError(
             f"{criterion.label} reads no calibration corpus; leave out --corpus and --run."
         )
-    widths = expert_widths(model)
+    widths = computed_widths(model)
     owners = [(layer, expert) for layer in sorted(widths) for expert in range(len(widths[layer]))]
     counts = np.array([widths[layer][expert] for layer, expert in owners])
     layers, experts = np.repeat(np.array(owners), counts, axis=0).T

@@ -23,6 +23,7 @@ from analysis.stats.choose import (
 )
 from analysis.stats.shards import TOKEN_PARTS, overlap_of_parts, stats_at
 from analysis.stats.store import Run, load_expert_stats, stats_store
+from analysis.widths import quantised_role
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import write_table
@@ -55,10 +56,12 @@ def score(request: ScoreRequest, *, out_file: options.OutTable = Path("scores.cs
         said = f"experts by {ranked.label} (larger score = {larger}); rank 0 is kept first"
     neurons = ("--granularity", "atomic", "--shrink", "40%")
     budget = neurons if selection.is_atomic else usual_budget(selection.model)
+    following = plan_command(request, ranked.name, request.corpora, budget)
+    cannot = selection.is_atomic and quantised_role(selection.model)  # be cut, only scored
     finish(
         f"{out_file}: {count} {said}",
         {"file": str(out_file), "rows": count, "criterion": ranked.name},
-        plan_command(request, ranked.name, request.corpora, budget),
+        *(() if cannot else (following,)),
     )
 
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from analysis.calibration.feed import check_config, input_device, model_inputs
+from analysis.calibration.feed import check_config, input_device, model_inputs, one_dtype
 from analysis.calibration.hidden import are_too_large
 from analysis.forwards import Forward, Wrapper, wrap_forward
 from analysis.progress import Progress
@@ -52,7 +52,7 @@ class Head:
         self._form = kept[0]
 
     def _run(self, trunk: Wrapper) -> Tensor:
-        with ExitStack() as restore, torch.no_grad():
+        with ExitStack() as restore, torch.no_grad(), one_dtype(self._model):
             wrap_forward(self._model.base_model, trunk, restore)
             logits: Tensor = self._model(input_ids=self._token, use_cache=False).logits
         return logits
@@ -121,7 +121,8 @@ def final_hidden(model: PreTrainedModel, batch: SampleBatch) -> Tensor:
     """(scored positions, width) output of the model's trunk, row after row, on its device."""
     with torch.no_grad():
         inputs = model_inputs(batch.tokens, input_device(model))
-        hidden_BTD = model.base_model(**inputs, use_cache=False).last_hidden_state
+        with one_dtype(model):
+            hidden_BTD = model.base_model(**inputs, use_cache=False).last_hidden_state
     hidden_ND: Tensor = hidden_BTD[torch.from_numpy(batch.scored).to(hidden_BTD.device)]
     return hidden_ND
 

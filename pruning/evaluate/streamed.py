@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from analysis.calibration.distributed import Processes
-from analysis.calibration.feed import input_device, model_inputs
+from analysis.calibration.feed import input_device, model_inputs, one_dtype
 from analysis.calibration.free import give_back_memory
 from analysis.calibration.hidden import HiddenStates, are_too_large
 from analysis.calibration.loading import CalibrationSettings
@@ -235,7 +235,8 @@ class Ends:
 
 
 def _feed(model: PreTrainedModel, batch: TokenBatch) -> None:
-    model.base_model(**model_inputs(batch, input_device(model)), use_cache=False)
+    with one_dtype(model):
+        model.base_model(**model_inputs(batch, input_device(model)), use_cache=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,7 @@ def check_neurons(request: PlanRequest, model: MoEModel) -> None:
 
 def arena_of(ranking: Ranking, request: PlanRequest) -> Arena:
     """The neurons that compete under a request's scope and constraints, whatever its budget."""
+    check_cuttable(ranking.model)
     return _arena(ranking.model, ranking.neurons, request)
 
 

@@ -19,7 +19,7 @@ from analysis.stats.blend import Part
 from analysis.stats.choose import Choice, choose_stats, parse_corpus_weight, routed_choice
 from analysis.stats.store import StatsStore
 from analysis.stats.tables import ExpertStats, Gate
-from analysis.widths import expert_widths
+from analysis.widths import computed_widths
 from pruning.active import Routing
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
 from pruning.requests.base import command_line, option_words, repeated
@@ -58,7 +58,7 @@ class Ranking:
     @cached_property
     def neurons(self) -> NeuronScores:
         """Layer -> for each expert, the saliency of each of its neurons; higher = keep."""
-        return neuron_saliency(self.criterion, self.choice.stats, expert_widths(self.model))
+        return neuron_saliency(self.criterion, self.choice.stats, computed_widths(self.model))
 
     @cached_property
     def routing(self) -> Routing | None:

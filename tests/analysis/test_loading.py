@@ -16,8 +16,9 @@ from analysis.calibration.loading import Placement, load_model, resolve_device, 
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.model import load_model_index
 from builders import tiny_checkpoint, tiny_model
-from families.configs import CASES
+from families.configs import BY_NAME, CASES
 from families.configs import tiny_config as family_config
+from families.configs import tiny_model as family_model
 
 STREAMED = Placement(stream_layers=True)
 LENGTHS = (9, 5, 7, 3, 9)
@@ -323,6 +324,22 @@ def test_mxfp4_gives_the_numbers_of_its_plain_weights(placement, dtype, tmp_path
     plain = run(tmp_path / "plain", tmp_path / "b", dtype=dtype)
     assert packed.manifest.settings["dtype"] == dtype
     assert packed.manifest.files == plain.manifest.files
+
+
+def test_gradients_of_packed_experts(tmp_path):
+    """Their shapes do not tell how many neurons they have."""
+    write_mxfp4(tmp_path)
+    groups = ("routed", "gradient")
+    packed = run(tmp_path / "mxfp4", tmp_path / "a", groups=groups)
+    plain = run(tmp_path / "plain", tmp_path / "b", groups=groups)
+    assert packed.manifest.files == plain.manifest.files
+
+
+@pytest.mark.parametrize("placement", [Placement(), STREAMED], ids=["whole", "streamed"])
+def test_a_dtype_that_transformers_mixes_with_others_is_refused_in_one_line(placement, tmp_path):
+    family_model(BY_NAME["deepseek_v4"]).save_pretrained(tmp_path / "model")
+    with pytest.raises(UnsupportedModelError, match=r"float16 .* --dtype, such as bfloat16"):
+        run(tmp_path / "model", tmp_path / "stats", dtype="float16", placement=placement)
 
 
 def test_each_process_of_a_machine_asks_for_a_device_of_its_own(monkeypatch):

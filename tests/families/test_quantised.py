@@ -10,14 +10,20 @@ from exports import edit_json, verified
 from safetensors.torch import load_file, save_file
 
 from analysis.checkpoint import open_checkpoint
+from analysis.criteria import get_criterion
 from analysis.drain import drain
-from analysis.errors import UnsupportedModelError
+from analysis.errors import PlanError, UnsupportedModelError
 from analysis.model import load_model_index
+from analysis.ranking.neurons import read_neurons
+from analysis.stats.store import StatsStore
 from analysis.stats.weights import measure_weights
-from families.configs import BY_NAME, CASES, tiny_model
+from families.configs import BY_NAME, CASES, WIDTH, tiny_model
 from families.published import as_published
 from pruning.outline import outline_model
 from pruning.plan import PruningPlan, keep_all, model_ref
+from pruning.planning.neurons import arena_of
+from pruning.planning.ranking import select_measured
+from pruning.requests.plan import PlanRequest
 from pruning.surgery.export import export_checkpoint
 
 
@@ -208,3 +214,18 @@ def test_norms_of_quantised_experts_are_refused(quantised, tmp_path, case_name, 
     drain(export_checkpoint(described, keep_all(described), tmp_path / "out"))
     for file in path.iterdir():
         assert (tmp_path / "out" / file.name).read_bytes() == file.read_bytes()
+
+
+def test_neurons_of_packed_experts_are_counted_but_neither_measured_nor_cut(quantised, tmp_path):
+    """The shapes of packed matrices do not tell how many there are."""
+    case, path = quantised("gpt_oss", to_mxfp4, "mxfp4")
+    described, store = load_model_index(str(path)), StatsStore(tmp_path / "stats")
+    table = drain(read_neurons(get_criterion("random"), store, described)).stats
+    assert len(table) == len(case.sparse) * case.experts * WIDTH
+    with pytest.raises(UnsupportedModelError, match=r"[Dd]equanti"):
+        drain(read_neurons(get_criterion("neuron-norms"), store, described))
+    asked = {"model": str(path), "criterion": "random", "granularity": "atomic", "sparsity": "50%"}
+    request = PlanRequest(**asked)
+    ranking = drain(select_measured(request, described, store))
+    with pytest.raises(PlanError, match="neurons cannot be cut out of that"):
+        arena_of(ranking, request)
