@@ -73,9 +73,9 @@ def finding_part(context: Context, shown: CurrentPlan) -> None:
         _lost_part(loss, chance)
     with corpora, st.container(border=True, height="stretch"):
         _corpora_part(context, losses, loss)
-    _answers_part(context, shown)
-    with st.container(key="see-why"):
+    with st.container(key="see-why"):  # in the first view of a laptop
         st.page_link("views/explore.py", label="See why", icon=":material/grid_on:")
+    _answers_part(context, shown)
 
 
 def meaning(context: Context, shown: CurrentPlan) -> str:

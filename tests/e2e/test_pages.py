@@ -227,6 +227,9 @@ def shown(place: Locator) -> str:
 
 def test_two_questions_in_five_clicks(open_tab, dashboard):
     tab = open_tab()
+    tab.set_viewport_size({"width": 1366, "height": 768})
+    expect(settled(tab).get_by_role("link", name="See why")).to_be_in_viewport(ratio=1)
+    tab.set_viewport_size({"width": 1280, "height": 1000})
     person = Clicks(tab)
     person.on(tab.get_by_role("link", name="See why"))
     tab.get_by_role("heading", level=1, name="Which experts does each criterion keep?").wait_for()
