@@ -178,7 +178,10 @@ class TestVerify:
             tmp_path / "out",
             widths=WidthChoice(WidthMode.UNIFORM, 1),
         )
-        why = "loads, but does not run: strides should be multiple of 16 bytes"
+        why = (
+            "loads, but does not run: strides should be multiple of 16 bytes; "
+            "export again with --width-multiple-of 8"
+        )
         assert failed(tmp_path / "out", source=source.path) == {"load": why}
 
 
