@@ -1,5 +1,6 @@
 """The main job as a person does it: look, choose, export, load; and what must survive it."""
 
+import json
 import re
 
 import pytest
@@ -16,10 +17,12 @@ from tabs import (
     settled,
     slide,
     unfold,
+    visit,
 )
 from transformers import AutoModelForCausalLM
 
 from app.jobs.model import JobState
+from pruning.plan import plan_from_dict
 
 START = "What does pruning save, and what does it cost?"
 pytestmark = pytest.mark.e2e
@@ -176,6 +179,31 @@ def test_a_plan_of_defaults_stays_on_start_where_a_bare_address_opens_on_another
     expect(tab).to_have_url(re.compile(r"/\?opened=1$"))
     tab.reload()
     is_ranked_by(tab, "REAP")
+
+
+def saved(tab: Page, button: str) -> str:
+    with tab.expect_download() as got:
+        tab.get_by_role("button", name=button).first.click()
+    return got.value.path().read_text()
+
+
+def test_files_of_plan_export_and_the_report_have_one_digest(open_tab, dashboard):
+    tab = open_tab("?opened=1")
+    hand = "schedule=By+hand&counts=6.5.5.7.5.20&locked=0,5&sparsity=75%25&corpus=demo-prose&b=0"
+    for address in (hand, "granularity=Neurons&scope=Global&sparsity=30%25&drop=2:7"):
+        visit(tab, dashboard, f"evaluate?{address}")
+        tab.reload()
+        settled(tab)
+        digests = set()
+        for page, title, button in (
+            ("Plan", "Where should the budget go?", "Save plan.json"),
+            ("Export", "Is this the checkpoint to ship?", "Download plan.json"),
+        ):
+            go(tab, page, title)
+            digests.add(plan_from_dict(json.loads(saved(tab, button))).digest[:16])
+        tab.get_by_role("button", name="Report").click()
+        (told,) = re.findall(r"digest ([0-9a-f]{16})", saved(tab, "For decisions"))
+        assert digests == {told}
 
 
 def test_back_from_a_bare_start_leads_to_where_one_came_from(open_tab, dashboard):
