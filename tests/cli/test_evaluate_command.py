@@ -5,7 +5,6 @@ import shutil
 
 import pandas as pd
 import pytest
-from launching import torchrun
 
 from pruning.evaluate.record import TABLE_COLUMNS
 
@@ -66,40 +65,6 @@ def test_alike_names_are_told_apart_and_a_corpus_counts_once(works, tiny, corpor
         zip(found, (plan, other), strict=True), key=lambda each: each[0]["metrics"]["nll"]["mean"]
     )
     assert f"least by {best[1]}: loss" in printed
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        ["--measures", "esap,nll,spec-dec"],
-        pytest.param(["--stream-layers"], marks=pytest.mark.slow),
-    ],
-)
-def test_two_processes_share_the_samples_and_find_what_one_finds(
-    works, tiny, corpora, plan, here, more
-):
-    """Three batches: the last turn leaves the second process without one."""
-    words = ("evaluate", tiny, "--plan", plan, "--corpus", corpora[1], "--samples", "5")
-    words += ("--seq-len", "9", "--batch-size", "2", *more)
-    works(*words, "--stats-dir", here / "alone")
-    together = ("-m", "app.cli", *words, "--stats-dir", here / "together")
-    with torchrun(*together, cwd=here) as launcher:
-        printed, complaints = launcher.communicate(timeout=300)
-    assert launcher.returncode == 0, complaints
-    assert printed.count("wrote result.json") <= 1  # one process speaks for both
-    ours, theirs = (
-        [json.loads(each.read_text()) for each in (here / name / "evaluations").iterdir()]
-        for name in ("alone", "together")
-    )
-    assert [each | {"made": {}} for each in ours] == [each | {"made": {}} for each in theirs]
-
-
-def test_more_processes_than_batches_are_refused(tiny, corpora, here):
-    words = ("evaluate", tiny, "--corpus", corpora[1], "--samples", "2", "--seq-len", "9")
-    with torchrun("-m", "app.cli", *words, "--stats-dir", "own", cwd=here) as launcher:
-        _, complaints = launcher.communicate(timeout=300)
-    assert launcher.returncode != 0
-    assert "2 processes share 1 batches of blue.jsonl; start fewer" in complaints
 
 
 def test_documents_that_calibration_read_are_not_evaluated_on(works, tiny, corpora, stats):

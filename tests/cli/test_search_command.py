@@ -23,6 +23,7 @@ from pruning.sensitivity.record import SensitivityStore
 from pruning.tasks.search import search_run
 
 ROOT = Path(__file__).parents[2]
+COMMANDS = Path(__file__).parent / "commands_in_turn.py"
 FILES = {"plan.json", "recipe.yaml", "search.json", "search.jsonl"}
 
 
@@ -191,17 +192,38 @@ def test_a_job_that_is_stopped_keeps_the_best_and_goes_on(recipe, tiny, here, af
     assert (here / "kept/plan.json").read_bytes() == (here / "whole/plan.json").read_bytes()
 
 
-@pytest.mark.parametrize("more", [[], pytest.param(["--stream-layers"], marks=pytest.mark.slow)])
-def test_two_processes_find_what_one_finds(recipe, here, more):
-    path = recipe()
-    drain(search_run(request(path, here / "alone")))
-    words = ["search", "r.yaml", "--stats-dir", "stats", "--batch-size", "2", *more]
-    with torchrun("-m", "app.cli", *words, "--out", "together", cwd=here) as launcher:
-        _, complaints = launcher.communicate(timeout=300)
+def evaluations(folder):
+    """Records of evaluations, without how they were made."""
+    found = [json.loads(each.read_text()) for each in (folder / "evaluations").iterdir()]
+    return [each | {"made": {}} for each in found]
+
+
+def test_two_processes_find_what_one_finds(recipe, works, tiny, corpora, here):
+    """Searches and evaluations, whole and streamed, in one launch, which takes longest."""
+    drain(search_run(request(recipe(), here / "alone")))
+    works("plan", tiny, "--criterion", "random", "--sparsity", "50%", "-o", "plan.json")
+    # Three batches: in the last turn the second process has none.
+    ours = ("evaluate", tiny, "--plan", "plan.json", "--corpus", corpora[1], "--samples", "5")
+    ours += ("--seq-len", "9", "--batch-size", "2")
+    search = ("search", "r.yaml", "--stats-dir", "stats", "--batch-size", "2")
+    commands = []
+    for way, more, own in (
+        ("whole", (), ("--measures", "esap,nll,spec-dec")),
+        ("streamed", ("--stream-layers",), ()),
+    ):
+        works(*ours, *more, *own, "--stats-dir", f"alone-{way}")
+        commands.append((*ours, *more, *own, "--stats-dir", f"together-{way}"))
+        commands.append((*search, *more, "--out", f"search-{way}"))
+    (here / "commands.json").write_text(json.dumps(commands, default=str))
+    with torchrun(COMMANDS, "commands.json", cwd=here) as launcher:
+        printed, complaints = launcher.communicate(timeout=300)
     assert launcher.returncode == 0, complaints[-2000:]
-    # Three batches of samples: in the second round one process has none.
-    assert essence(here / "together") == essence(here / "alone")
-    assert (here / "together/plan.json").read_bytes() == (here / "alone/plan.json").read_bytes()
+    assert printed.count("result.json: ") == 2  # one process speaks for both
+    plan = (here / "alone" / "plan.json").read_bytes()
+    for way in ("whole", "streamed"):
+        assert evaluations(here / f"together-{way}") == evaluations(here / f"alone-{way}")
+        assert essence(here / f"search-{way}") == essence(here / "alone")
+        assert (here / f"search-{way}" / "plan.json").read_bytes() == plan
 
 
 def test_streamed_layers_find_the_same(recipe, works, here):

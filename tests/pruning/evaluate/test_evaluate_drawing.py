@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from analysis.calibration.distributed import Processes
 from analysis.corpora import Sampling, TokenSequences, tokenize
 from analysis.corpora.streams import open_corpus
 from analysis.demo.texts import demo_texts
@@ -179,6 +180,13 @@ def test_nothing_to_predict_is_refused():
     alone = TokenSequences("short.txt", (np.array([5], dtype=np.int32),), 1, 0)
     with pytest.raises(CorpusError, match=r"short\.txt has a token to predict"):
         make_samples(alone)
+
+
+def test_more_processes_than_batches_are_refused():
+    both = TokenSequences("blue.jsonl", IDS, 2, 0)
+    assert len(make_samples(both, 1, Processes(0, 2))) == 2
+    with pytest.raises(CorpusError, match=r"2 processes share 1 .*blue\.jsonl; start fewer"):
+        make_samples(both, 2, Processes(0, 2))
 
 
 def test_batches_number_their_samples():
