@@ -130,7 +130,7 @@ def test_a_killed_run_resumes_with_the_same_bits(tmp_path):
     ("first", "steps"), [(STREAMED, 8), (Placement(), 3)], ids=["layers", "batches"]
 )
 def test_the_other_way_starts_anew_and_leaves_nothing_behind(first, steps, tmp_path, monkeypatch):
-    monkeypatch.setattr(partial, "_SAVE_DISTINCT_SECONDS", 0.0)
+    monkeypatch.setattr(partial, "_SAVE_EVERY_SECONDS", 0.0)
     monkeypatch.setattr(partial, "_TIMES_THE_SAVE", 0.0)
     tiny_checkpoint(tmp_path / "model", "olmoe")
     described = load_model_index(str(tmp_path / "model"))

@@ -100,7 +100,7 @@ def test_each_weight_is_read_once_for_all_plans(mixtral, ask_streamed, monkeypat
 def test_an_interrupted_pass_resumes_after_its_last_layer(
     mixtral, ask_streamed, tmp_path, monkeypatch, on_disk
 ):
-    monkeypatch.setattr(streamed, "_SAVE_DISTINCT_SECONDS", 0)
+    monkeypatch.setattr(streamed, "_SAVE_EVERY_SECONDS", 0)
     place = {"hidden_states_dir": tmp_path / "hidden"} if on_disk else {}
     plans = plans_for(mixtral, MIXTRAL)
     once = drain(run_evaluations(ask_streamed(mixtral, plans, "once")))
@@ -118,7 +118,7 @@ def test_an_interrupted_pass_resumes_after_its_last_layer(
 def test_results_that_were_saved_before_an_interruption_stay_and_the_rest_resumes(
     mixtral, ask_streamed, monkeypatch
 ):
-    monkeypatch.setattr(streamed, "_SAVE_DISTINCT_SECONDS", 0)
+    monkeypatch.setattr(streamed, "_SAVE_EVERY_SECONDS", 0)
     plans = plans_for(mixtral, MIXTRAL)
     once = drain(run_evaluations(ask_streamed(mixtral, plans, "once")))
     asked = ask_streamed(mixtral, plans, "stopped")
@@ -147,7 +147,7 @@ def test_a_pass_whose_hidden_states_are_gone_starts_anew(mixtral, ask_streamed, 
 
 
 def test_other_plans_start_anew(mixtral, ask_streamed, monkeypatch):
-    monkeypatch.setattr(streamed, "_SAVE_DISTINCT_SECONDS", 0)
+    monkeypatch.setattr(streamed, "_SAVE_EVERY_SECONDS", 0)
     plans = plans_for(mixtral, MIXTRAL)
     task = run_evaluations(ask_streamed(mixtral, plans[:2], "stats"))
     next(step for step in task if step.phase.startswith("running layer 1"))
