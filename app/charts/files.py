@@ -1,5 +1,6 @@
 """Figures as files and enlarged for slides; PNG, SVG and PDF need a browser to write, HTML none."""
 
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +13,7 @@ from app.charts.theme import PLOTLY_CONFIG
 
 _IMAGES = (".png", ".svg", ".pdf")
 SCALE: Final = 1.35
+_SMALL: Final = re.compile(r"font-size:(\d+)px")
 
 
 def write_figure(figure: go.Figure, path: Path) -> None:
@@ -53,7 +55,7 @@ def enlarged(figure: go.Figure) -> go.Figure:
     content = _scaled(figure.to_plotly_json(), "")
     layout = content["layout"]
     if "height" in layout:
-        layout["height"] = round(layout["height"] * 1.15)
+        layout["height"] = round(layout["height"] * SCALE)
     return go.Figure(content)
 
 
@@ -61,6 +63,8 @@ def _scaled(node: Any, name: str) -> Any:
     """The value of the key `name`, with sizes of fonts and markers scaled."""
     if isinstance(node, list | tuple):
         return [_scaled(item, name) for item in node]
+    if name == "text" and isinstance(node, str):
+        return _SMALL.sub(lambda found: f"font-size:{int(found[1]) * SCALE:.0f}px", node)
     if not isinstance(node, dict):
         return node
     content = {key: _scaled(value, key) for key, value in node.items()}

@@ -12,7 +12,7 @@ _KEY = "present"
 # values would leave the session and the URL. Only the sparsity stays visible, in a strip below the
 # page, where it covers nothing.
 _STYLE = """
-html { font-size: 22px !important; }
+html { font-size: 22px !important; --zoom: 1.5; }
 [data-testid="stSidebarCollapsedControl"], [data-testid="stExpandSidebarButton"],
 [data-testid="stHeader"], .st-key-plan-controls, .st-key-facts {
   display: none !important;

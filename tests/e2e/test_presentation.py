@@ -123,6 +123,16 @@ def test_presentation_hides_the_bars_and_is_part_of_the_address(open_tab):
     # Who follows the link sees the same, and the choices hold on the next pages.
     other = open_tab(tab.url.split("/", 3)[3])
     expect(other.get_by_test_id("stSidebar")).to_be_hidden()
+    # The map is larger, also its words, and is clicked where it is seen.
+    heights = [
+        page.locator("canvas.base").first.bounding_box()["height"]
+        for page in (settled(open_tab("explore?b=0")), settled(other))
+    ]
+    assert heights[1] == pytest.approx(1.5 * heights[0], abs=2)
+    canvas = other.locator("canvas.base").first
+    canvas.hover(position={"x": 60, "y": 1.5 * (20 + 2.5 * 28)})
+    readout = other.locator(".expert-map").get_by_role("status")
+    expect(readout).to_contain_text(re.compile("^layer 2 "))
     # Of all controls the sparsity stays, and answers.
     expect(other.locator(".st-key-plan-controls")).to_be_hidden()
     expect(settled(other).locator(".st-key-sparsity")).to_be_in_viewport()

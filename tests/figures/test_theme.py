@@ -92,7 +92,7 @@ def small_figure():
     )
     fig.add_trace(go.Heatmap(z=[[1, 2]], colorbar=colorbar("overlap", dark=False)))
     fig.add_trace(go.Scatter(x=[1], y=[1], marker={"size": 10}))
-    fig.add_annotation(text="here", font={"size": 20})
+    fig.add_annotation(text="here <span style='font-size:11px'>small</span>", font={"size": 20})
     apply_theme(fig, dark=False).update_layout(height=200)
     return add_provenance(fig, "made by hand")
 
@@ -109,7 +109,9 @@ def test_fonts_markers_and_height_grow():
     assert after.data[0].textfont.size == 13.5
     assert after.data[2].marker.size == 13.5
     assert list(after.data[0].marker.size) == [7, 9]  # data
-    assert after.layout.height == round(before.layout.height * 1.15)
+    assert after.layout.height == round(before.layout.height * 1.35)  # else words outgrow cells
+    # Words within a label too; 11 px times 1.35.
+    assert after.layout.annotations[0].text == "here <span style='font-size:15px'>small</span>"
 
 
 FIGURE = go.Figure(go.Bar(x=["kept", "pruned"], y=[3, 1]))

@@ -129,9 +129,9 @@ function resize(view) {
   view.stage.classList.toggle("stacked", isStacked || view.panels.length === 1);
   const width = view.panels[0].stack.clientWidth;
   if (width === 0) return; // inside a closed tab or expander: wait for the observer
-  view.box = measure(view.model, width);
+  view.box = measure(view.model, view.root, width);
   view.panels.forEach(({ stack, base, overlay }, index) => {
-    stack.style.height = `${view.box.canvasHeight / view.box.ratio}px`;
+    stack.style.height = `${view.box.canvasHeight / view.box.pixels}px`;
     for (const canvas of [base, overlay]) {
       canvas.width = view.box.canvasWidth;
       canvas.height = view.box.canvasHeight;
@@ -186,10 +186,10 @@ function setCursor(view, cell) {
 }
 
 function hover(view, index, event) {
-  if (view.box.ratio !== window.devicePixelRatio) resize(view); // moved to another screen
+  if (view.box.pixels !== window.devicePixelRatio) resize(view); // moved to another screen
   const { model, box } = view;
-  const column = Math.floor(((event.offsetX * box.ratio - box.left) * model.width) / box.width);
-  const row = Math.floor((event.offsetY * box.ratio - box.top) / box.row);
+  const column = Math.floor(((event.offsetX * box.pixels - box.left) * model.width) / box.width);
+  const row = Math.floor((event.offsetY * box.pixels - box.top) / box.row);
   const isInside = row >= 0 && row < model.layers.length;
   const expert = isInside ? expertAt(model, model.panels[index], row, column) : -1;
   view.active = index;

@@ -72,19 +72,22 @@ function rowHeight(model) {
   return Math.max(ROW_PX.min, Math.min(ROW_PX.max, wanted));
 }
 
-export function measure(model, cssWidth) {
-  const ratio = window.devicePixelRatio || 1;
+// `--zoom` of the page enlarges the map, as presentation mode does.
+export function measure(model, root, cssWidth) {
+  const pixels = window.devicePixelRatio || 1;
+  const ratio = pixels * (Number(getComputedStyle(root).getPropertyValue("--zoom")) || 1);
   const digits = String(Math.max(...model.layers)).length;
   const left = Math.round((MARGIN_PX.left + digits * 7) * ratio);
   const top = Math.round(MARGIN_PX.top * ratio);
   const row = Math.round(rowHeight(model) * ratio);
-  const width = Math.max(Math.floor((cssWidth - MARGIN_PX.right) * ratio) - left, model.width);
+  const wide = Math.floor(cssWidth * pixels - MARGIN_PX.right * ratio) - left;
+  const width = Math.max(wide, model.width);
   const hasGaps = Math.min(width / model.width, row) >= 9 * ratio;
   const height = row * model.layers.length;
   return {
-    ratio, left, top, row, width, height,
+    pixels, ratio, left, top, row, width, height,
     gap: hasGaps ? Math.round(ratio) : 0,
-    canvasWidth: Math.round(cssWidth * ratio),
+    canvasWidth: Math.round(cssWidth * pixels),
     canvasHeight: top + height + Math.round(MARGIN_PX.bottom * ratio),
     edge: (column) => left + Math.round((column * width) / model.width),
   };
