@@ -41,6 +41,7 @@ from pruning.requests.base import validated
 from pruning.requests.model import ExportRequest
 from pruning.requests.options import ModeName
 from pruning.sizes import SizeReport, format_bytes
+from pruning.surgery.heads import why_not_pruned
 from pruning.surgery.padding import Padding, plan_padding
 from pruning.surgery.verify import logits_memory
 from pruning.surgery.width_sizes import WidthOption
@@ -332,6 +333,8 @@ def _heads_choice(model: MoEModel, plan: PruningPlan) -> Mtp | None:
     depend = heads_depend_on(model, plan)
     # Heads kept whole with a pruned trunk would have a wrong expert count.
     options: list[Mtp] = ["drop", "prune"] if depend else ["keep", "drop"]
+    if depend and why_not_pruned(model):
+        options = ["drop"]
     if st.session_state.get("mtp", options[0]) not in options:
         st.session_state["mtp"] = options[0]
     chosen = st.segmented_control(

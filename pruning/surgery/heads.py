@@ -62,7 +62,7 @@ def _decided(
             f"{max(map(len, plan.kept.values()))} are kept"
         )
     if choice is HeadChoice.PRUNE:
-        return next(filter(None, (_unprunable(head, model) for head in with_experts)), choice)
+        return why_not_pruned(model) or choice
     return HeadChoice.DROP
 
 
@@ -85,6 +85,12 @@ def _instead(
         return
     if isinstance(_decided(model, plan, refused, other), HeadChoice):
         yield "--width-mode per-layer"
+
+
+def why_not_pruned(model: MoEModel) -> str:
+    """Why prediction heads cannot be pruned by their weights; empty if they can."""
+    heads = (head for head in prediction_heads(model) if head.has_experts)
+    return next(filter(None, (_unprunable(head, model) for head in heads)), "")
 
 
 def _unprunable(head: Head, model: MoEModel) -> str:

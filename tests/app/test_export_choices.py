@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+import torch
 from page_texts import metrics_of, table_with, texts
 from safetensors.torch import load_file, save_file
 
@@ -51,6 +52,18 @@ def add_head(path):
     save_file({**tensors, **head}, weights, metadata={"format": "pt"})
 
 
+def narrow_head(path):
+    """The head's experts in eight bits, whose norms are not measured."""
+    weights = path / "model.safetensors"
+    tensors = load_file(weights)
+    narrow = {
+        name: tensor.to(torch.float8_e4m3fn)
+        for name, tensor in tensors.items()
+        if name.startswith("mtp.") and ".experts." in name
+    }
+    save_file({**tensors, **narrow}, weights, metadata={"format": "pt"})
+
+
 @pytest.fixture(scope="session")
 def headed(tmp_path_factory):
     """Models `plain` and `headed`: layers 0, 2, 3 of 6 experts of 24 neurons, top-2.
@@ -61,6 +74,8 @@ def headed(tmp_path_factory):
     tiny_checkpoint(root / "plain", "qwen3_moe", shards=1)
     shutil.copytree(root / "plain", root / "headed")
     add_head(root / "headed")
+    shutil.copytree(root / "headed", root / "narrow")
+    narrow_head(root / "narrow")
     tiny_model(BY_NAME["minimax_m2"]).save_pretrained(root / "biased")
     return root
 
@@ -86,6 +101,11 @@ def test_heads_stay_where_no_count_changes_and_are_else_left_out_or_pruned(open_
     test.select_slider(key="sparsity").set_value(0).run()
     assert test.segmented_control(key="mtp").options == ["Keep as they are", "Leave out"]
     assert "--mtp keep" in export_line(test)
+    # What an export would refuse is not offered.
+    test.select_slider(key="sparsity").set_value(50).run()
+    test.selectbox(key="model").set_value("narrow").run()
+    assert test.segmented_control(key="mtp").options == ["Leave out"]
+    assert "--mtp drop" in export_line(test)
 
 
 def atomic_plan(root):
