@@ -42,6 +42,7 @@ PATH_COLUMNS: Final = ("layer", "expert", "num_samples", "path_weight", "node_we
 MOST_PATHS: Final = 1 << 14  # per sample; the nodes decide the order of experts on later paths
 # Sums of a prefix and an entry computed together: 32 MiB each of weights and of order.
 _MOST_CANDIDATES = 1 << 22
+_FEW_CANDIDATES = 1000  # of which all are sorted
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +151,7 @@ def _merged(nodes: Sequence[FloatArray], count: int) -> tuple[IntArray, FloatArr
         prefix, entry = _pairs(weights.shape[1], node.shape[1], count)
         sums = weights[:, prefix] + np.take_along_axis(node, order, axis=1)[:, entry]
         keys = prefix_rank[:, prefix] * node.shape[1] + order[:, entry]
-        best = np.lexsort((keys, -sums), axis=1)[:, :count]
+        best = _heaviest(sums, keys, count)
         weights, keys = (np.take_along_axis(each, best, axis=1) for each in (sums, keys))
         prefix_rank = keys.argsort(axis=1).argsort(axis=1)
         trail.append((prefix[best], keys % node.shape[1]))
@@ -162,6 +163,19 @@ def _merged(nodes: Sequence[FloatArray], count: int) -> tuple[IntArray, FloatArr
         experts[:, :, layer] = np.take_along_axis(expert, at, axis=1)
         at = np.take_along_axis(prefix, at, axis=1)
     return experts, weights
+
+
+def _heaviest(sums: FloatArray, keys: IntArray, count: int) -> IntArray:
+    """Places of each row's `count` largest sums, in order; of equal ones the lower key first."""
+    if sums.shape[1] <= max(count, _FEW_CANDIDATES):
+        return np.lexsort((keys, -sums), axis=1)[:, :count]
+    # Of many, a row's own are found first, with ties with the last one, and only these are sorted.
+    last = np.partition(-sums, count - 1, axis=1)[:, count - 1]
+    best = np.empty((len(sums), count), dtype=np.int64)
+    for row, limit in enumerate(last):
+        among = np.flatnonzero(-sums[row] <= limit)
+        best[row] = among[np.lexsort((keys[row, among], -sums[row, among]))[:count]]
+    return best
 
 
 def _pairs(prefixes: int, entries: int, count: int) -> tuple[IntArray, IntArray]:

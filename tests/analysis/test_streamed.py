@@ -44,7 +44,7 @@ def assert_same_as_whole(path, tmp_path, **changes):
 
 
 @pytest.mark.parametrize("case", DISTINCT)
-def test_every_family_gives_the_bits_of_the_whole_model(case, tmp_path):
+def test_every_kind_of_family_gives_the_bits_of_the_whole_model(case, tmp_path):
     model = family_model(case)
     model.save_pretrained(tmp_path / "model", max_shard_size="40KB")
     if case.model_type in HAND_ON_MORE:

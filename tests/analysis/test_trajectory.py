@@ -293,6 +293,16 @@ def test_independent_layers_against_every_path(seed, count):
     assert as_list(top_paths(nodes, count)) == every_path(nodes)[:count]
 
 
+def test_so_many_candidates_that_only_the_first_are_sorted():
+    rng = np.random.default_rng(0)
+    samples = [dyadic(rng, 2, 20) for _ in range(3)]
+    samples[1][0, 4:] = -np.inf  # the last of the first are then as good as none
+    ((_, experts, weights),) = top_paths_of_samples(samples, 1700)
+    for sample, (each, held) in enumerate(zip(experts, weights, strict=True)):
+        wanted = every_path([node[sample] for node in samples])[:1700]
+        assert as_list(Paths(each, held)) == wanted
+
+
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("count", [1, 7, 10_000])
 def test_steps_against_every_path(seed, count):

@@ -46,7 +46,7 @@ def outcomes(records):
 
 
 @pytest.mark.parametrize("case", DISTINCT)
-def test_every_family_gives_the_bits_of_one_plan_at_a_time(case, ask_streamed, tmp_path):
+def test_every_kind_of_family_gives_the_bits_of_one_plan_at_a_time(case, ask_streamed, tmp_path):
     described = saved(tmp_path / "model", case)
     plans = plans_for(described, case)
     if case.model_type in HAND_ON_MORE:
