@@ -1,6 +1,7 @@
 """Rank flow of one layer: a line per expert from its rank in A to that in B."""
 
 from functools import partial
+from textwrap import wrap
 from typing import Final
 
 import numpy as np
@@ -14,6 +15,7 @@ from app.charts.criterion_looks import side_colors
 from app.charts.theme import ink, muted, pinned, plain, themed
 from app.charts.traces import STILL_LEGEND, Names, halo, stroke
 
+_LETTERS: Final = 16
 _ALONE: Final = {"only A": "solid", "only B": "dash"}  # A's own lines fall, B's own rise
 
 
@@ -82,7 +84,11 @@ def bump(
     a, b = (int(table["kept_by"].isin(("both", f"only {side}")).sum()) + 0.5 for side in "AB")
     cut = ([-0.08, 0, 1, 1.08], [a, a, b, b])
     lines += [stroke(*cut, *look, cliponaxis=False) for look in halo(dark)]
-    heads = [f"{side}: {plain(name)}" for side, name in zip("AB", names, strict=True)]
+    # On lines of their own, else a phone has room for one of the two.
+    heads = [
+        "<br>".join(plain(part) for part in wrap(f"{side}: {name}", _LETTERS))
+        for side, name in zip("AB", names, strict=True)
+    ]
     ranks_title = "rank (1 = first to keep)"
     return themed(
         lines,
