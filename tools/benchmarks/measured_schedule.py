@@ -247,6 +247,8 @@ def predicting(trial: Trial) -> Iterator[dict[str, Any]]:
         "spearman_held_out": float(spearmanr(predicted, judged).statistic),
         "error": float(np.abs(predicted - measured).mean()),
         "error_held_out": float(np.abs(predicted - judged).mean()),
+        "least_held_out": float(judged.min()),
+        "most_held_out": float(judged.max()),
     }
 
 
