@@ -47,7 +47,7 @@ DASHBOARD_ANALYSIS = (
 )
 # Modules that load a model; all others of pruning and app are the dashboard's.
 NEEDS_TORCH = re.compile(
-    r"analysis\.calibration|analysis\.routing|analysis\.families\.deepseek_model"
+    r"analysis\.calibration|analysis\.routing|analysis\.families\.(deepseek|kimi_k2)_model"
     r"|analysis\.aligned|analysis\.stats\.weights"
     r"|analysis\.nonuniform\.(loading|trial|widths)"
     r"|pruning\.masking|pruning\.atoms\.masking"

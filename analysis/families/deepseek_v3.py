@@ -19,6 +19,8 @@ DEEPSEEK_V3 = MoEFamily(
     appended_heads_key="num_nextn_predict_layers",
     engine_keys=("topk_method", "scoring_func"),
 )
+# The same architecture by another name, for which transformers has no class: see `native`.
+KIMI_K2 = replace(DEEPSEEK_V3, model_type="kimi_k2", label="Kimi-K2")
 # The text model of Kimi-K2.5 and K2.6, whose other part sees images. Published names say `layers`;
 # transformers 5.23 reads them, but saves `blocks`, as it renames those of the vision part back.
 KIMI_K25 = replace(

@@ -3,7 +3,10 @@
 from importlib import import_module
 
 # The modules need torch and transformers, so they are imported only then.
-_MODULES = {"deepseek": "analysis.families.deepseek_model"}
+_MODULES = {
+    "deepseek": "analysis.families.deepseek_model",
+    "kimi_k2": "analysis.families.kimi_k2_model",
+}
 
 
 def register_native(model_type: str) -> None:

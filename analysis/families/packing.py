@@ -15,7 +15,7 @@ _SEPARATE = frozenset(
         *("qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_5_moe_text"),
         *("mixtral", "minimax", "minimax_m2", "phimoe"),
         *("granitemoe", "granitemoeshared", "granitemoehybrid"),
-        *("deepseek", "deepseek_v2", "deepseek_v3", "glm4_moe", "dots1"),
+        *("deepseek", "deepseek_v2", "deepseek_v3", "glm4_moe", "dots1", "kimi_k2"),
         *("ernie4_5_moe", "hunyuan_v1_moe", "jamba", "lfm2_moe", "nemotron_h", "aria_text"),
         *("hy_v3", "laguna", "glm4_moe_lite", "solar_open", "exaone_moe", "axk1", "mimo_v2_flash"),
         *("beam", "cohere2_moe", "mellum", "flint", "granitemoe_swa"),

@@ -13,6 +13,7 @@ import torch
 from engines.checkpoints import PROMPTS, TOKENS, published_keys
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
+from analysis.families.native import is_registered_here
 from families.configs import IMAGE_TEXT, VOCAB, Case
 from pruning import load_pruned
 from pruning.engine_results import SILENT, Row
@@ -49,7 +50,7 @@ def compare(case: Case, folder: Path, cut: str, said: Sequence[Answer]) -> tuple
     """
     whole = case.composite or case.model_type in IMAGE_TEXT
     auto = AutoModelForImageTextToText if whole else AutoModelForCausalLM
-    stock = "per layer" not in cut and case.model_type != "deepseek"
+    stock = "per layer" not in cut and not is_registered_here(case.model_type)
     model = auto.from_pretrained(folder) if stock else load_pruned(folder, auto_class=auto.__name__)
     equal, largest = 0, 0.0
     for prompt, answer in zip(PROMPTS, said, strict=True):

@@ -54,6 +54,10 @@ _AS_PUBLISHED: Final[Mapping[str, Mapping[str, Any]]] = {
     # MLX takes the size of the vocabulary from the whole, by default that of published models.
     "gemma4": {"vocab_size": VOCAB},
     "mellum": {"mlp_layer_types": ["sparse"] * 3},
+    "afmoe": {"num_hidden_layers": 4, "global_attn_every_n_layers": 4}
+    | {"layer_types": [*["sliding_attention"] * 3, "full_attention"]},
+    "laguna": {"mlp_layer_types": ["dense", "sparse", "sparse"]},
+    "mimo_v2_flash": {"routed_scaling_factor": 1.0},
     "glm4_moe_lite": {"mlp_layer_types": ["dense", "sparse", "sparse"]},
     "glm_moe_dsa": {"indexer_types": ["full"] * 3},
     "phimoe": {"attention_bias": True, "lm_head_bias": True},
@@ -64,14 +68,16 @@ _AS_PUBLISHED: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 # Families whose published checkpoints hold the experts of a layer stacked.
 _STACKED: Final = ("qwen3_5_moe", "qwen3_5_moe_text")
-# Keys of published configurations that transformers 5 leaves out.
+# Keys of published configurations that transformers 5 leaves out, or names in another way.
 _KEYS: Final[Mapping[str, Mapping[str, Any]]] = {
     "deepseek_v2": {"scoring_func": "softmax"},
     "deepseek_v3": {"topk_method": "noaux_tc", "scoring_func": "sigmoid"},
     "dots1": {"topk_method": "noaux_tc", "scoring_func": "sigmoid"},
     "deepseek_v32": {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1},
     "glm_moe_dsa": {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1},
-    "glm4_moe_lite": {"topk_method": "noaux_tc", "first_k_dense_replace": 1},
+    # llama.cpp knows the published one by its layers and vocabulary, others by `scoring_func`.
+    "glm4_moe_lite": {"topk_method": "noaux_tc", "first_k_dense_replace": 1}
+    | {"scoring_func": "sigmoid"},
     "exaone_moe": {"is_moe_layer": [False, True, True], "scoring_func": "sigmoid"},
     "solar_open": {"intermediate_size": 160, "first_k_dense_replace": 0}
     | {"partial_rotary_factor": 1.0},
@@ -88,6 +94,21 @@ _KEYS: Final[Mapping[str, Mapping[str, Any]]] = {
     "qwen3_next": {"full_attention_interval": 2},
     "qwen3_5_moe": {"full_attention_interval": 2},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"]},
+    "kimi_k2": {"architectures": ["DeepseekV3ForCausalLM"], "topk_method": "noaux_tc"}
+    | {"scoring_func": "sigmoid"},
+    "bailing_hybrid": {"architectures": ["BailingMoeV3ForCausalLM"], "num_experts_per_tok": 3}
+    | {"layer_group_size": 3, "no_kda_lora": True, "norm_topk_prob": True}
+    | {"gated_attention_proj_granularity_type": "head_wise", "num_nextn_predict_layers": 0}
+    | {"moe_shared_expert_intermediate_size": WIDTH * _LARGER, "max_position_embeddings": 64},
+    "mimo_v2_flash": {"hybrid_layer_pattern": [0, 1, 0], "moe_layer_freq": [0, 1, 1]}
+    | {"add_swa_attention_sink_bias": True, "add_full_attention_sink_bias": False}
+    | {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "layernorm_epsilon": 1e-5}
+    | {"rope_theta": 5e6, "swa_rope_theta": 1e4, "partial_rotary_factor": 0.334}
+    | {"rope_parameters": None}
+    | {"swa_num_attention_heads": 2, "swa_num_key_value_heads": 2, "n_shared_experts": None}
+    | {"swa_head_dim": 8 * _LARGER, "swa_v_head_dim": 8 * _LARGER}
+    # Keys before the query's own: transformers counts that one too, here 4.
+    | {"sliding_window": 3, "sliding_window_size": 3},
 }
 
 # The demo is a tied OLMoE.
@@ -145,7 +166,9 @@ def save(case: Case, folder: Path) -> MoEModel:
     missing = {**said, **({"rope_scaling": None} if "rope_theta" in rope else {})}
     missing |= {key: rope[key] for key in ("rope_theta", "partial_rotary_factor") if key in rope}
     part |= {key: value for key, value in missing.items() if key not in part}
-    part |= published_keys(case)
+    keys = dict(published_keys(case))
+    config["architectures"] = keys.pop("architectures", config["architectures"])
+    part |= keys
     file.write_text(json.dumps(config, indent=2))
     return load_model_index(str(folder))
 

@@ -18,7 +18,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from analysis.families.deepseek_model import register
+from analysis.families.native import register_native
 from families.settings import (
     DEEPSEEK,
     DELTA,
@@ -37,6 +37,7 @@ from families.settings import (
     MLA,
     NEMOTRON,
     OLMOE,
+    ONE_GROUP,
     QWEN,
     QWEN3_5_TEXT,
     QWEN_SHARED,
@@ -152,14 +153,15 @@ CASES = (
         top_k=3,
         groups=3,
     ),
-    _case("deepseek_v3", (1, 2), 7, {**DEEPSEEK, **MLA, "n_group": 1, "topk_group": 1}),
+    _case("deepseek_v3", (1, 2), 7, {**DEEPSEEK, **MLA, **ONE_GROUP}),
     _case("deepseek_v3-groups", (1, 2), 12, GROUPS, top_k=3, groups=3),
     _case("glm4_moe", (1, 2), 7, {**DEEPSEEK, "head_dim": 8, "routed_scaling_factor": 1.5}),
+    _case("kimi_k2", (1, 2), 7, {**DEEPSEEK, **MLA, **ONE_GROUP}, like="deepseek_v3"),
     _case(
         *("kimi_k25", (1, 2), 7),
         {
-            "text_config": {**COMMON, **DEEPSEEK, **MLA, "num_experts_per_tok": 2}
-            | {"n_group": 1, "topk_group": 1, "model_type": "kimi_k2"},
+            "text_config": {**COMMON, **DEEPSEEK, **MLA, **ONE_GROUP, "num_experts_per_tok": 2}
+            | {"model_type": "kimi_k2"},
             "vision_config": {**VISION, "num_attention_heads": 1, "patch_size": 2}
             | {"pos_emb_height": 4, "pos_emb_width": 4, "pos_emb_time": 2},
             "projection_hidden_size": 8,
@@ -460,8 +462,7 @@ DISTINCT = [each for each in EVERY if not (each.values[0].like or str(each.value
 
 def tiny_config(case: Case) -> Any:
     """The configuration of a case."""
-    if case.model_type == "deepseek":
-        register()
+    register_native(case.model_type)
     settings = deepcopy(dict(case.settings))  # transformers adds to what is nested in them
     if case.composite:
         return AutoConfig.for_model(case.model_type, **settings)

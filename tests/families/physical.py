@@ -53,7 +53,7 @@ TREES = {
     **dict.fromkeys(("qwen3_5_moe", "qwen3_5_moe_text", "mixtral", "minimax"), _GATE),
     **dict.fromkeys(("deepseek", "deepseek_v2"), _GATE),
     **dict.fromkeys(("deepseek_v3", "glm4_moe", "dots1", "laguna", "kimi_k25"), _CORRECTED),
-    **dict.fromkeys(("kimi_linear", "bailing_hybrid"), _CORRECTED),
+    **dict.fromkeys(("kimi_linear", "bailing_hybrid", "kimi_k2"), _CORRECTED),
     **dict.fromkeys(("deepseek_v32", "axk1", "axk2", "beam", "hy_v4"), _CORRECTED),
     **dict.fromkeys(("glm_moe_dsa", "glm4_moe_lite", "glm4v_moe", "glm5_next"), _CORRECTED),
     **dict.fromkeys(("solar_open", "exaone_moe", "mimo_v2_flash"), _CORRECTED),

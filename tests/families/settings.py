@@ -29,6 +29,7 @@ DEEPSEEK = {
     "num_hidden_layers": 3,
 }
 GROUPS = {**DEEPSEEK, **MLA, "n_routed_experts": 12, "n_group": 3, "topk_group": 2}
+ONE_GROUP = {"n_group": 1, "topk_group": 1}
 DELTA = {
     **{"num_hidden_layers": 3, "linear_head_dim": 8, "linear_num_heads": 2},
     "linear_conv_kernel_dim": 2,
