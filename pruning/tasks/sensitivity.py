@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from analysis.corpora import TokenSequences
+from analysis.errors import PlanError
+from analysis.launcher import launched_world
 from analysis.model import MoEModel, load_model_index
 from analysis.stats.blend import Part
 from analysis.stats.store import stats_store
@@ -64,6 +66,11 @@ def sensitivity_run(request: SensitivityRequest, parts: Sequence[Part] = ()) -> 
     """
     from analysis.calibration.loading import offload_space
 
+    if request.stream_layers and launched_world() > 1:
+        raise PlanError(
+            "`sensitivity --stream-layers` runs in one process: start it without a launcher. "
+            "Without --stream-layers, several processes of the same command share the batches."
+        )
     quiet_transformers()
     model = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)

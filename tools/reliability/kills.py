@@ -63,6 +63,13 @@ _CALIBRATE = "calibrate MODEL --corpus TEXT --tokens 600 --seq-len 16 --batch-si
 _PLAN = "plan MODEL --criterion reap --corpus TEXT --sparsity 40% --stats-dir s -o plan.json"
 _DENSE = f"{_CALIBRATE} --groups routed,dense"
 _MEASURE = "--corpus TEXT --samples 12 --seq-len 9 --stats-dir s"
+_OTHER_PLAN = "plan MODEL --criterion aimer --sparsity 40% --stats-dir s -o other.json"
+_EVALUATE = f"evaluate MODEL --plan plan.json --plan other.json {_MEASURE} --batch-size 2"
+_SEARCH = "search recipe.yaml --stats-dir s --batch-size 2"
+_SENSITIVITY = (
+    "sensitivity MODEL --criterion reap --calibrated-on TEXT --corpus TEXT --samples 12 "
+    "--seq-len 9 --batch-size 2 --levels 4 --sparsity 40% --refine 1 --stats-dir s"
+)
 _DEMO_PLAN = "plan demo --criterion aimer --sparsity 50% --stats-dir s -o plan.json"
 _RECIPE = {
     "tokens": 600,
@@ -83,10 +90,24 @@ COMMANDS = (
         "evaluate MODEL --plan plan.json --corpus TEXT --samples 12 --seq-len 9 --stats-dir s",
         (_CALIBRATE, _PLAN),
     ),
-    Command("search", "search recipe.yaml --stats-dir s --batch-size 2", (_CALIBRATE,)),
+    Command("search", _SEARCH, (_CALIBRATE,)),
     Command("export", "export MODEL --plan plan.json out", (_CALIBRATE, _PLAN), refuses_again=True),
     Command("run", "run recipe.yaml --stats-dir s --batch-size 2"),
+    Command("sensitivity", _SENSITIVITY, (_CALIBRATE,)),
+    Command("sensitivity, streamed", f"{_SENSITIVITY} --stream-layers", (_CALIBRATE,)),
     Command("calibrate, 2 processes", _CALIBRATE, processes=2),
+    Command("evaluate, 2 processes", _EVALUATE, (_CALIBRATE, _PLAN, _OTHER_PLAN), processes=2),
+    Command(
+        "evaluate, streamed, 2 processes",
+        f"{_EVALUATE} --stream-layers",
+        (_CALIBRATE, _PLAN, _OTHER_PLAN),
+        processes=2,
+    ),
+    Command("search, 2 processes", _SEARCH, (_CALIBRATE,), processes=2),
+    Command(
+        "search, streamed, 2 processes", f"{_SEARCH} --stream-layers", (_CALIBRATE,), processes=2
+    ),
+    Command("sensitivity, 2 processes", _SENSITIVITY, (_CALIBRATE,), processes=2),
     Command("paths", "paths MODEL --sparsity 40% --table t.csv --stats-dir s", (_DENSE,)),
     Command(
         "variance", f"variance MODEL --plan plan.json {_MEASURE} -o v.csv", (_CALIBRATE, _PLAN)
@@ -241,8 +262,16 @@ def _essence(path: Path) -> Any:
         return pd.read_csv(path).drop(columns="created_at", errors="ignore").to_csv()
     if path.suffix != ".json":
         return file_sha256(path)
-    raw = json.loads(path.read_bytes())
-    return {key: value for key, value in raw.items() if key != "made"}
+    return _without_made(json.loads(path.read_bytes()))
+
+
+def _without_made(raw: Any) -> Any:
+    """A record without how it was made; a file of several evaluations has it in each."""
+    if isinstance(raw, list):
+        return [_without_made(each) for each in raw]
+    if isinstance(raw, dict):
+        return {key: _without_made(value) for key, value in raw.items() if key != "made"}
+    return raw
 
 
 def _run_manifest(path: Path) -> Any:
