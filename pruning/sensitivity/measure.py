@@ -2,7 +2,8 @@
 
 Up to the layer that a point changes, everything equals its base. So for each batch the base runs
 first, and every point starts at its own layer: bit for bit what the whole masked model gives.
-Processes share the work by batches.
+Processes share the work by batches: whoever is free takes the next one, or, where layers are
+streamed, the processes of a launcher take theirs in turn, as each passes through the layers once.
 
 Refinement measures the curves again around a plan and solves again, as long as that helps: costs
 of layers are not quite additive, except close to the plan, with all other layers as in the plan.
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 from filelock import Timeout
 
+from analysis.calibration.distributed import Processes
 from analysis.errors import PlanError
 from analysis.progress import Progress
 from pruning.allocation import Removed
@@ -56,6 +58,7 @@ class Measuring:
     samples: tuple[str, ...]  # ids, in order
     batch_size: int  # samples per forward
     load: Callable[[], Generator[Progress, None, Runs]]  # called if points are missing
+    processes: Processes = field(default_factory=Processes)  # that take the batches in turn
     layers: int = 0  # layer evaluations so far, each on one batch
     _runs: Runs | None = field(default=None, init=False)
 
@@ -80,7 +83,16 @@ class Measuring:
 
     def measure(self, wanted: Sequence[Point]) -> Generator[Progress, None, None]:
         """Measure the missing ones of these points on all samples, points of one base together."""
-        waiting = list(range(len(self.batches)))
+        with self.processes.together():
+            yield from self._measure_own(wanted)
+        if self.processes.world > 1:
+            with self.processes.together():  # nobody gathers the logs before all have read them
+                self.points = self.store.points(self.record, in_progress=True)
+
+    def _measure_own(self, wanted: Sequence[Point]) -> Generator[Progress, None, None]:
+        """As `measure`, on the batches of this process."""
+        waiting = list(range(self.processes.rank, len(self.batches), self.processes.world))
+        count = len(waiting)
         missing = {each.removed for number in waiting for each in self._missing(wanted, number)}
         if missing:
             self._runs = self._runs or (yield from self.load())
@@ -89,13 +101,14 @@ class Measuring:
             for number in list(waiting):
                 if self._missing(wanted, number):
                     try:
-                        yield from self._measure_batch(wanted, number, len(waiting))
+                        at = (count - len(waiting), count)
+                        yield from self._measure_batch(wanted, number, at)
                     except Timeout:
                         continue
                 waiting.remove(number)
             if waiting:
-                done = len(self.batches) - len(waiting)
-                yield Progress("waiting for other processes", done, len(self.batches), "batches")
+                done = count - len(waiting)
+                yield Progress("waiting for other processes", done, count, "batches")
                 time.sleep(_PATIENCE_SECONDS)
 
     def _missing(self, wanted: Sequence[Point], number: int) -> list[Point]:
@@ -103,8 +116,9 @@ class Measuring:
         return [point for point in wanted if not self.points.knows(point.removed, ids)]
 
     def _measure_batch(
-        self, wanted: Sequence[Point], number: int, waiting: int
+        self, wanted: Sequence[Point], number: int, at: tuple[int, int]
     ) -> Generator[Progress, None, None]:
+        """Measure on a batch; `at` says how many batches are done, and of how many."""
         with self.store.block(self.record, self.batches[number], self.points) as log:
             missing = self._missing(wanted, number)
             if not missing or self._runs is None:
@@ -112,9 +126,8 @@ class Measuring:
             self._runs.forget()
             ran: set[Removed] = set()  # a base runs once, also if there is no room to keep it
             for place, point in enumerate(missing):
-                done = (len(self.batches) - waiting) * len(wanted) + place
-                total = len(self.batches) * len(wanted)
-                yield Progress("measuring sensitivity", done, total, "points")
+                done, total = (each * len(wanted) for each in at)
+                yield Progress("measuring sensitivity", done + place, total, "points")
                 alike = sum(other.base == point.base for other in missing)
                 # A known base runs again if several points start from it.
                 if point.position != WHOLE and alike > 1 and point.base not in ran:

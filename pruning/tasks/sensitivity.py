@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from analysis.corpora import TokenSequences
-from analysis.errors import PlanError
-from analysis.launcher import launched_world
 from analysis.model import MoEModel, load_model_index
 from analysis.stats.blend import Part
 from analysis.stats.store import stats_store
@@ -66,11 +64,6 @@ def sensitivity_run(request: SensitivityRequest, parts: Sequence[Part] = ()) -> 
     """
     from analysis.calibration.loading import offload_space
 
-    if request.stream_layers and launched_world() > 1:
-        raise PlanError(
-            "`sensitivity --stream-layers` runs in one process: start it without a launcher. "
-            "Without --stream-layers, several processes of the same command share the batches."
-        )
     quiet_transformers()
     model = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
@@ -104,13 +97,16 @@ class _Sitting:
 
     def work(self, drawn: DrawnSamples, store: SensitivityStore) -> "Measuring":
         """The measurement on the samples of a corpus."""
+        from analysis.calibration.distributed import Processes, join
         from analysis.calibration.loading import resolve_dtype
         from pruning.evaluate.candidate import MeasureSettings
         from pruning.evaluate.samples import make_samples
         from pruning.sensitivity.measure import Measuring
         from pruning.sensitivity.points import MEASURES, sample_ids
 
-        samples = make_samples(drawn.sequences, self.request.batch_size)
+        # A pass through streamed layers has its batches from the start.
+        processes = join() if self.request.stream_layers else Processes()
+        samples = make_samples(drawn.sequences, self.request.batch_size, processes)
         dtype = resolve_dtype(self._settings.dtype, self.model)
         record = SensitivityRecord.new(self.model, self.order.ref, self.order.sizes, drawn, dtype)
 
@@ -128,7 +124,9 @@ class _Sitting:
             )
 
         ids = sample_ids(samples.sequences)
-        return Measuring(store, store.find(record), ids, self.request.batch_size, load)
+        return Measuring(
+            store, store.find(record), ids, self.request.batch_size, load, processes=processes
+        )
 
     def _load(self, sequences: TokenSequences) -> "Steps[PreTrainedModel]":
         from pruning.search.fitness import load_for

@@ -198,14 +198,29 @@ def evaluations(folder):
     return [each | {"made": {}} for each in found]
 
 
+def measured(folder):
+    """Allocation and sample -> what curves measured."""
+    store = SensitivityStore([folder])
+    (record,) = store.records()
+    points = store.points(record)
+    samples = sorted(points.samples())
+    values = {
+        point.removed: points.values(point.removed, samples).tolist()
+        for point in points.on_all(samples)
+    }
+    return samples, values
+
+
 def test_two_processes_find_what_one_finds(recipe, works, tiny, corpora, here):
-    """Searches and evaluations, whole and streamed, in one launch, which takes longest."""
+    """Searches, evaluations and curves, whole and streamed, in one launch, which takes longest."""
     drain(search_run(request(recipe(), here / "alone")))
     works("plan", tiny, "--criterion", "random", "--sparsity", "50%", "-o", "plan.json")
     # Three batches: in the last turn the second process has none.
     ours = ("evaluate", tiny, "--plan", "plan.json", "--corpus", corpora[1], "--samples", "5")
     ours += ("--seq-len", "9", "--batch-size", "2")
     search = ("search", "r.yaml", "--stats-dir", "stats", "--batch-size", "2")
+    curves = ("sensitivity", tiny, "--criterion", "random", *ours[4:], "--sparsity", "50%")
+    curves += ("--refine", "1", "--levels", "3")
     commands = []
     for way, more, own in (
         ("whole", (), ("--measures", "esap,nll,spec-dec")),
@@ -214,6 +229,8 @@ def test_two_processes_find_what_one_finds(recipe, works, tiny, corpora, here):
         works(*ours, *more, *own, "--stats-dir", f"alone-{way}")
         commands.append((*ours, *more, *own, "--stats-dir", f"together-{way}"))
         commands.append((*search, *more, "--out", f"search-{way}"))
+        works(*curves, *more, "--stats-dir", f"alone-{way}")
+        commands.append((*curves, *more, "--stats-dir", f"together-{way}"))
     (here / "commands.json").write_text(json.dumps(commands, default=str))
     with torchrun(COMMANDS, "commands.json", cwd=here) as launcher:
         printed, complaints = launcher.communicate(timeout=300)
@@ -223,6 +240,7 @@ def test_two_processes_find_what_one_finds(recipe, works, tiny, corpora, here):
     for way in ("whole", "streamed"):
         assert evaluations(here / f"together-{way}") == evaluations(here / f"alone-{way}")
         assert essence(here / f"search-{way}") == essence(here / "alone")
+        assert measured(here / f"together-{way}") == measured(here / f"alone-{way}")
         assert (here / f"search-{way}" / "plan.json").read_bytes() == plan
 
 

@@ -7,16 +7,14 @@ import numpy as np
 import pytest
 
 from analysis.drain import drain
-from analysis.errors import PlanError
 from analysis.model import load_model_index
 from pruning.plan import load_plan
-from pruning.requests.evaluation import EvaluateRequest, SensitivityRequest
+from pruning.requests.evaluation import EvaluateRequest
 from pruning.search.store import load_search
 from pruning.sensitivity.curves import curves_of
 from pruning.sensitivity.record import SensitivityStore
 from pruning.sizes import weight_bytes
 from pruning.tasks.evaluation import evaluate_run
-from pruning.tasks.sensitivity import sensitivity_run
 
 NEURONS = ("--granularity", "atomic", "--criterion", "neuron-norms")
 
@@ -244,10 +242,3 @@ def test_streamed_layers_measure_the_same_and_leave_nothing_else(measure, tiny, 
     written = {file.name: file.read_bytes() for file in (stats / "sensitivity").glob("*.parquet")}
     assert written == tables and len(tables) == 2
     assert not list(stats.rglob("*.partial")) and not list(states.iterdir())
-
-
-def test_a_streamed_pass_under_a_launcher_is_refused_before_any_work(tiny, corpora, monkeypatch):
-    asked = {"model": str(tiny), "criterion": "random", "corpora": (str(corpora[0]),)}
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(PlanError, match="start it without a launcher"):
-        next(sensitivity_run(SensitivityRequest(**asked, stream_layers=True)))

@@ -129,12 +129,17 @@ def test_a_toggle_moves_the_frame_of_the_overlap_map_and_mounts_no_chart(open_ta
     choose(tab, "beta", "2")
     settled(tab)
     expect(chart).to_have_attribute("data-seen", "before")
-    frames = chart.locator(".annotation .bg").evaluate_all(
-        "words => words.map(each => getComputedStyle(each).strokeOpacity)"
+    cells = product((0, 1), *[range(3)] * 2)
+    opacities = ["1" if each == (1, 1, 2) else "0" for each in cells]
+    tab.wait_for_function(
+        """([maps, expected]) => {
+            const words = [...document.querySelectorAll(maps)].slice(0, expected.length);
+            const found = words.map(each => getComputedStyle(each).strokeOpacity);
+            return JSON.stringify(found) === JSON.stringify(expected);
+        }""",
+        arg=[".st-key-chart-overlap-map .js-plotly-plot .annotation .bg", opacities],
+        polling=100,
     )
-    assert frames[:18] == [
-        "1" if each == (1, 1, 2) else "0" for each in product((0, 1), *[range(3)] * 2)
-    ]
 
 
 def test_a_click_on_the_maps_takes_exponents_and_sparsity(open_tab):
