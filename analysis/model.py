@@ -24,6 +24,8 @@ _PACKED = re.compile(r".+\.(qweight|weight_packed)")
 _PACKED_BITS = 4
 # Quantisations that are undone on loading; checkpoints with others cannot be loaded.
 DEQUANTISED = ("fp8", "mxfp4")
+# Why not, of those that transformers puts in place of linear layers.
+_UNREAD = dict.fromkeys(("awq", "gptq"), "transformers packs linear layers, and it stacks experts")
 DEMO_MODEL = "demo"
 DEMO_CHECKPOINT = Path(__file__).parent / "demo" / "checkpoint"
 # The embedding and the head, which may be tied to it.
@@ -132,7 +134,8 @@ class MoEModel:
     def unloadable(self) -> str:
         """Why its quantised weights cannot be loaded, on one line; empty if they can."""
         if self.quantisation and self.quantisation not in DEQUANTISED:
-            return f"checkpoints quantised with {self.quantisation} cannot be loaded"
+            why = _UNREAD.get(self.quantisation, f"only {' and '.join(DEQUANTISED)} are tried")
+            return f"checkpoints quantised with {self.quantisation} cannot be loaded: {why}"
         for name, entry in self.checkpoint.tensors.items():
             grid = self.checkpoint.tensors.get(f"{name}_scale_inv")
             if grid is None or len(grid.shape) != len(entry.shape) or 0 in grid.shape:
@@ -262,8 +265,22 @@ def check_layers(model: MoEModel) -> None:
             )
         routers = [item for item in found if item.slot.kind is SlotKind.ROUTER]
         if not any(item.slot.role == family.router_tensors[0].name for item in routers):
-            raise CheckpointError(f"Layer {layer.index} has no router tensor.")
+            raise _without_router(model, layer.index)
         _check_extents(layer, routers)
+
+
+def _without_router(model: MoEModel, layer: int) -> CheckpointError | UnsupportedModelError:
+    strange = (
+        entry.name
+        for entry in model.unlocated
+        if ".experts." not in entry.name and model.family.routed_layer(entry.name) == layer
+    )
+    if model.quantisation and (name := next(strange, "")):
+        return UnsupportedModelError(
+            f"The router of layer {layer} is quantised ({name}), and no expert's part can be cut "
+            "out of packed rows; use a checkpoint that leaves routers out of the quantisation."
+        )
+    return CheckpointError(f"Layer {layer} has no router tensor.")
 
 
 def resolve_model(model: str, *, revision: str | None = None) -> Path:

@@ -168,7 +168,13 @@ def summary(found: Iterable[Verdict]) -> str:
 
 
 def load_code(model: MoEModel, contents: Contents, name: str) -> str:
-    """Python that loads a checkpoint and its tokenizer; `name` is the right side of `name = `."""
+    """Python that loads a checkpoint and its tokenizer, or says why there is none.
+
+    `name` is the right side of `name = `.
+    """
+    if contents.unloadable:
+        reader = f"an engine that reads {contents.quantisation}"
+        return f"# Not by transformers: {contents.unloadable}.\n# By {reader}; none was tried."
     auto_class = model.family.auto_class
     imports = f"from transformers import {auto_class}, AutoTokenizer"
     # A reader without the flag stops with an error.
@@ -257,6 +263,8 @@ def _load_pruned(contents: Contents) -> Verdict:
 
 def _transformers(contents: Contents) -> Sequence[Verdict]:
     plain, kind = "transformers", repr(contents.model_type)
+    if contents.unloadable:
+        return (Verdict(plain, Reads.FAILS, contents.unloadable),)
     if not contents.in_transformers:
         reason = f"transformers 5 has no class for {kind}; use load_pruned"
         return (Verdict(plain, Reads.FAILS, reason),)

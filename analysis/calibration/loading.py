@@ -272,6 +272,12 @@ def why_not_loaded(model: MoEModel, *, trusted: bool = False) -> str:
     return model.unloadable
 
 
+def check_loadable(model: MoEModel, *, trusted: bool = False) -> None:
+    """Refuse a checkpoint that cannot be loaded, before anything is read for it."""
+    if why := why_not_loaded(model, trusted=trusted):
+        raise UnsupportedModelError(f"{model.name} cannot be calibrated: {why}.")
+
+
 def dequantising_config(model: MoEModel) -> Any:
     """The configuration that makes transformers dequantise on loading; None if not quantised."""
     method = model.quantisation
@@ -279,7 +285,7 @@ def dequantising_config(model: MoEModel) -> Any:
         return None
     if method not in _METHODS:
         raise UnsupportedModelError(
-            f"{model.name} is quantised with {method}, which cannot be calibrated; "
+            f"{model.name} cannot be run, as {model.unloadable}; "
             f"{' and '.join(_METHODS)} can. Use the checkpoint in full precision."
         )
     return _METHODS[method]()

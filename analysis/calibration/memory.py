@@ -13,14 +13,14 @@ from analysis.calibration.hidden import are_too_large
 from analysis.calibration.loading import (
     DTYPES,
     CalibrationSettings,
+    check_loadable,
     resolve_device,
     resolve_dtype,
-    why_not_loaded,
 )
 from analysis.calibration.streamed import hidden_bytes
 from analysis.calibration.sums import sums_of
 from analysis.corpora import TokenSequences
-from analysis.errors import CheckpointError, UnsupportedModelError
+from analysis.errors import CheckpointError
 from analysis.families import SlotKind
 from analysis.heads import beside_text
 from analysis.model import MoEModel
@@ -170,8 +170,7 @@ def _matmul_speed(model: MoEModel, settings: CalibrationSettings) -> float:
 
 def estimate(model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings) -> Estimate:
     """Expected memory and time, without loading the model; refuses one that cannot be loaded."""
-    if why := why_not_loaded(model, trusted=settings.trust_remote_code):
-        raise UnsupportedModelError(f"{model.name} cannot be calibrated: {why}.")
+    check_loadable(model, trusted=settings.trust_remote_code)
     needs = memory_needs(model, sequences, settings)
     padded = sequences.num_padded(settings.batch_size)
     times = _TIMES_WITH_BACKWARD if "gradient" in settings.groups else 1.0

@@ -138,7 +138,7 @@ def say_counted(model: MoEModel, cut: Counted, request: PlanRequest) -> None:
         *("--corpus", "CORPUS", "--dry-run"),
         *option_words(request, only=("revision",)),
     )
-    finish(words, cut_numbers(cut), following)
+    finish(words, cut_numbers(cut), *(() if model.unloadable else (following,)))
 
 
 def cut_numbers(cut: Counted) -> dict[str, object]:
@@ -162,13 +162,13 @@ def _sizes(report: SizeReport) -> dict[str, object]:
 
 def commands_after_plan(
     request: PlanRequest | PathsRequest, model: MoEModel, path: Path
-) -> tuple[str, str]:
-    """The commands that measure a plan and that write its checkpoint."""
+) -> tuple[str, ...]:
+    """The commands that measure a plan, if the model can be run, and that write its checkpoint."""
     shared = ("--plan", str(path), *option_words(request, only=("revision",)))
-    return (
-        evaluate_command(request, model, shared, request.corpora),
-        export_command(request.model, *shared),
-    )
+    write = export_command(request.model, *shared)
+    if model.unloadable:
+        return (write,)
+    return evaluate_command(request, model, shared, request.corpora), write
 
 
 def evaluate_command(
@@ -407,7 +407,9 @@ def report_checks(folder: Path, report: Mapping[str, Any], *, has_source: bool =
     failed = [check for check in report["checks"] if not check["ok"]]
     result = {"verified": not failed, "level": str(report["level"]), "checks": len(rows)}
     result["compared_with_source"] = has_source
-    following = () if failed else (command_line("benchmark", str(folder), "--tasks", "arc_easy"),)
+    following: tuple[str, ...] = ()
+    if not failed and not load_model_index(str(folder)).unloadable:
+        following = (command_line("benchmark", str(folder), "--tasks", "arc_easy"),)
     words = f"{len(failed)} of {len(rows)} checks failed" if failed else f"all {len(rows)} checks"
     if not has_source:
         words += "; bytes were not compared with the original model: give --source MODEL"

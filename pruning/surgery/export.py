@@ -31,6 +31,7 @@ from pruning.surgery.card import CARD_NAME, model_card
 from pruning.surgery.config import own_sizes, pruned_config
 from pruning.surgery.heads import plan_heads
 from pruning.surgery.manifest import MANIFEST_NAME, Manifest, SourceRecord, library_versions
+from pruning.surgery.module_names import SETTINGS_FILES, kept_experts, renumbered_file
 from pruning.surgery.padding import Padding, plan_padding
 from pruning.surgery.shards import PlannedShard, new_index, plan_shards, pruned_index, reshard
 from pruning.surgery.writing import write_file, write_shards
@@ -39,7 +40,7 @@ from pruning.surgery.writing import write_file, write_shards
 _COPIED_FILES = (
     *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt"),
     *("*.model", "*.tiktoken", "chat_template*", "additional_chat_templates/*"),
-    *("generation_config.json", "*processor_config.json", "*.py"),
+    *("generation_config.json", "*processor_config.json", "*.py", *SETTINGS_FILES),
     *("LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*"),
 )
 RECIPE_NAME = "recipe.yaml"
@@ -114,7 +115,11 @@ def planned_export(
         shards = reshard(model, shards, options.max_shard_bytes)
     # In writing order: the index after the configuration, both after the rest.
     files = _companions(model, plan, options)
+    experts = kept_experts(shards)
+    for name in files.keys() & SETTINGS_FILES:
+        files[name] = renumbered_file(files[name], experts)
     config = pruned_config(model, plan, heads, widths, padded=padding is not None)
+    config = renumbered_file(config, experts, is_config=True)
     files |= _modeling_file(model, json.loads(config))
     files[CONFIG_NAME] = config
     if index := new_index(shards) if options.max_shard_bytes else pruned_index(model, shards):

@@ -129,7 +129,8 @@ def _verify_forward(
     if why := why_not_loaded(exported):
         if report.reason == _ASKED_FOR:
             raise ExportError(f"The level '{report.level}' is not possible: {why}; use 'bytes'.")
-        return replace(report, level=Level.BYTES, reason=why)
+        unknown = f"not checked: whether it loads, and its logits, as {why}"
+        return replace(report, level=Level.BYTES, reason=unknown)
     ids = random_tokens(exported, tokens)
     yield Progress("loading", 0, 1, "models")
     load = check_load(exported, ids)

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 def _check_model(request: CalibrateRequest, model: MoEModel) -> None:
     """Refuse what the model's configuration rules out, before anything is loaded."""
     from analysis.calibration.feed import check_model_packs
+    from analysis.calibration.loading import check_loadable
     from analysis.calibration.removal import check_removable
 
+    check_loadable(model, trusted=request.trust_remote_code)
     if request.packing == "pack":
         check_model_packs(model, request.attention)
     if "damage" in parse_groups(request.groups):

@@ -79,12 +79,23 @@ _HEAD_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
 _ADDED = {"output_router_logits": False}
 
 
+def _of_first(value: Any, count: int) -> Any:
+    """Lists of modules without experts from this number on: where all are listed, the rest."""
+    if isinstance(value, list):
+        numbers = (re.match(r"mlp\.experts\.(\d+)\.", str(each)) for each in value)
+        stays = [not number or int(number[1]) < count for number in numbers]
+        return [_of_first(each, count) for each, stay in zip(value, stays, strict=True) if stay]
+    return value
+
+
 def with_count(config: dict[str, Any], before: int, after: int) -> dict[str, Any]:
     """A configuration whose every number of experts is another, and that has no heads."""
     made: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, dict):
             made[key] = with_count(value, before, after)
+        elif isinstance(value, list):
+            made[key] = _of_first(value, after)
         elif key in COUNTS and value == before:
             made[key] = after
         else:

@@ -17,12 +17,13 @@ import transformers
 from safetensors.torch import save_file
 from transformers.core_model_loading import revert_weight_conversion
 
+from layouts.packed import AWQ_SETTINGS, GROUP, gptq_settings
 from layouts.published import Layout
 
-BYTES = {"BF16": 2, "F32": 4, "F8_E4M3": 1, "U8": 1, "I64": 8, "I32": 4}
+BYTES = {"BF16": 2, "F16": 2, "F32": 4, "F8_E4M3": 1, "U8": 1, "I64": 8, "I32": 4}
 _STORED = {torch.bfloat16: "BF16", torch.float32: "F32", torch.int64: "I64"}
 _DTYPES = {"BF16": torch.bfloat16, "F32": torch.float32, "F8_E4M3": torch.float8_e4m3fn}
-_DTYPES |= {"U8": torch.uint8, "I64": torch.int64, "I32": torch.int32}
+_DTYPES |= {"U8": torch.uint8, "I64": torch.int64, "I32": torch.int32, "F16": torch.float16}
 FP8_BLOCK = 128
 INT4_GROUP = 32
 # Of a layer, what FP8 checkpoints leave in bfloat16: norms have one dimension.
@@ -43,8 +44,10 @@ def header_of(layout: Layout, folder: Path) -> dict[str, tuple[str, tuple[int, .
         layout, header
     )
     if layout.stored:
-        header = {"fp8": _in_fp8, "mxfp4": _in_mxfp4, "int4": _in_int4}[layout.stored](header)
+        header = _STORING[layout.stored](header)
     config = {**layout.config, **_QUANTISED.get(layout.stored, {})}
+    if layout.stored == "gptq":
+        config["quantization_config"] = gptq_settings(layout.experts)
     (folder / "config.json").write_text(json.dumps(config))
     return header
 
@@ -65,6 +68,7 @@ _QUANTISED: dict[str, dict[str, Any]] = {
             "config_groups": {"group_0": {"weights": {"num_bits": 4, "group_size": INT4_GROUP}}},
         }
     },
+    "awq": {"quantization_config": AWQ_SETTINGS},
 }
 
 
@@ -163,6 +167,52 @@ def _in_int4(header: Header) -> dict[str, tuple[str, tuple[int, ...]]]:
         else:
             found[name] = (dtype, shape)
     return found
+
+
+def _packs(name: str, shape: tuple[int, ...]) -> bool:
+    return ".layers." in name and len(shape) == 2 and not name.endswith("gate.weight")
+
+
+def _in_gptq(header: Header) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Eight inputs in an integer, scales, zeros, the group of each input; the rest in float16."""
+    found: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for name, (_, shape) in header.items():
+        if not _packs(name, shape):
+            found[name] = ("F16", shape)
+            continue
+        (rows, columns), stem = shape, name.removesuffix("weight")
+        found |= {
+            f"{stem}qweight": ("I32", (columns // 8, rows)),
+            f"{stem}qzeros": ("I32", (columns // GROUP, rows // 8)),
+            f"{stem}scales": ("F16", (columns // GROUP, rows)),
+            f"{stem}g_idx": ("I32", (columns,)),
+        }
+    return found
+
+
+def _in_awq(header: Header) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Eight outputs in an integer; scales and zeros; the rest in float16."""
+    found: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for name, (_, shape) in header.items():
+        if not _packs(name, shape):
+            found[name] = ("F16", shape)
+            continue
+        (rows, columns), stem = shape, name.removesuffix("weight")
+        found |= {
+            f"{stem}qweight": ("I32", (columns, rows // 8)),
+            f"{stem}qzeros": ("I32", (columns // GROUP, rows // 8)),
+            f"{stem}scales": ("F16", (columns // GROUP, rows)),
+        }
+    return found
+
+
+_STORING = {
+    "fp8": _in_fp8,
+    "mxfp4": _in_mxfp4,
+    "int4": _in_int4,
+    "gptq": _in_gptq,
+    "awq": _in_awq,
+}
 
 
 def write_hollow(header: Header, folder: Path) -> None:

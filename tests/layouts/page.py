@@ -9,6 +9,7 @@ from pruning.sizes import size_report
 
 PAGE = Path(__file__).parents[2] / "docs" / "dev" / "layouts.md"
 _STORED = {"": "bfloat16", "fp8": "FP8", "mxfp4": "MXFP4", "int4": "packed int4"}
+_STORED |= {"gptq": "GPTQ int4", "awq": "AWQ int4"}
 
 
 def row_of(layout: Layout, model: MoEModel) -> str:

@@ -15,6 +15,7 @@ from exports import export, failed, tensors_of, verified
 from analysis.model import load_model_index
 from layouts.expectations import half_of, wanted_of, with_count, without_added
 from layouts.hollow_models import header_of, write_random
+from layouts.packed import PACKED
 from layouts.published import LAYOUTS
 from pruning.heads import HeadChoice
 from pruning.plan import PruningPlan, model_ref
@@ -52,6 +53,8 @@ CUTS = {
     "K-EXAONE-236B-A23B": (4, "logits"),
     "Kimi-K2-Instruct": (2, "bytes"),
     "Kimi-K2-Thinking": (2, "bytes"),
+    "Qwen1.5-MoE-A2.7B-Chat-GPTQ-Int4": (2, "bytes"),
+    "mixtral-instruct-awq": (2, "bytes"),
 }
 QUICK = ("GLM-4.5-Air",)
 # With heads whose weights can be ranked.
@@ -87,7 +90,7 @@ def thin(config, layers, sizes):
 )
 def cut(request, tmp_path_factory):
     """A thin layout, its header and folder, and the level of verification."""
-    layout, (layers, level) = LAYOUTS[request.param], CUTS[request.param]
+    layout, (layers, level) = (LAYOUTS | PACKED)[request.param], CUTS[request.param]
     config = thin(layout.config, layers, BLOCKS if layout.stored else THIN)
     text = config.get("text_config", config)
     dense = text.get("first_k_dense_replace", 0)

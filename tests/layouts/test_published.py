@@ -21,6 +21,7 @@ from app.cli import main
 from app.cli.inspect import _facts
 from layouts.expectations import half_of, wanted_of, with_count, without_added
 from layouts.hollow_models import header_of, write_hollow
+from layouts.packed import PACKED
 from layouts.page import PAGE, row_of
 from layouts.published import LAYOUTS
 from pruning.engines import contents_of, verdicts
@@ -33,13 +34,15 @@ from pruning.sizes import size_report
 from pruning.surgery.export import prepare_export
 
 # One of each kind stands for the others in the default run.
-QUICK = ("gpt-oss-20b", "Qwen3.5-35B-A3B", "GLM-4.7-Flash")
+QUICK = ("gpt-oss-20b", "Qwen3.5-35B-A3B", "GLM-4.7-Flash", "mixtral-instruct-awq")
 # Why transformers loads no such checkpoint, so that none can be calibrated.
 UNLOADABLE = {
     "DeepSeek-V3": r"kv_a_proj_with_mqa\.weight: \[576, 7168\] does not divide",
     "DeepSeek-V3.2": r"kv_a_proj_with_mqa\.weight: \[576, 7168\] does not divide",
     "Kimi-K2-Instruct": r"\[576, 7168\] does not divide",
     "Kimi-K2-Thinking": "quantised with compressed-tensors",
+    "Qwen1.5-MoE-A2.7B-Chat-GPTQ-Int4": "quantised with gptq",
+    "mixtral-instruct-awq": "quantised with awq",
 }
 # Where a router's choice does not leave half of the experts to spare, as much as can go.
 SPARSITY = {"FlexOlmo-7x7B-1T": "28.58%"}
@@ -49,7 +52,7 @@ UNITS = {"M": 1e6, "B": 1e9, "T": 1e12}
 @pytest.fixture(
     params=[
         pytest.param(layout, id=name, marks=[] if name in QUICK else pytest.mark.slow)
-        for name, layout in LAYOUTS.items()
+        for name, layout in (LAYOUTS | PACKED).items()
     ],
     scope="module",
 )
@@ -115,7 +118,7 @@ def test_config_json_alone_tells_the_same(published):
     wanted = {name: each for name, each in header.items() if "bias" not in name}
     if layout.heads == "mtp":  # no configuration says how these are laid out
         wanted = {name: each for name, each in wanted.items() if not name.startswith("mtp.")}
-    if layout.stored == "int4":  # no configuration says how these are laid out
+    if layout.stored in ("int4", "gptq", "awq"):  # no configuration says how these are laid out
         (caveat,) = without_weights(outline).caveats
         assert "as if the model were not quantised" in caveat
     elif model.family.model_type == "qwen3_5_moe":  # its auto class builds the text model alone

@@ -1,0 +1,170 @@
+"""Names of experts in the settings of a quantisation, for the experts that stay.
+
+`quantization_config` lists modules that were left out or quantised in another way: by their whole
+names (AWQ, compressed-tensors, auto-round), as they are called in any layer
+(`modules_in_block_to_quantize` of GPTQ), or by patterns. An export numbers experts anew, so a list
+that names some has to follow, or readers expect packed tensors where there are none.
+"""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from analysis.errors import ExportError
+from pruning.surgery.config import json_file
+from pruning.surgery.shards import PlannedShard
+
+# Keys of config.json with such settings, and files of some checkpoints that hold nothing else.
+_KEYS = ("quantization_config", "compression_config")
+SETTINGS_FILES = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
+_TENSOR = re.compile(r"(?P<stack>(?:.*\.)?experts\.)(?P<expert>\d+)\.(?P<part>.+)\.\w+")
+# A name, whole or from some module on, perhaps with the marks of a pattern around it.
+_NAME = re.compile(
+    r"(?P<before>(?:(?:re|[+-]):)?\^?(?:\.?\*)?(?:\\?\.)?)"
+    r"(?P<stack>(?:(?:\w|\\?\.)*\\?\.)?experts\\?\.)(?P<expert>\d+)"
+    r"(?P<after>(?:\w|\\?\.)*(?:\.?\*)?\$?)"
+)
+_MARK = re.compile(r"(?:re|[+-]):")
+_SPECIAL = re.compile(r"[\\\[\](){}|*+?^$]")
+_FROM_LAYERS = re.compile(r"(?:^|\.)(\w+\.\d+\..*)")
+_ABSENT = object()  # what is said of an expert that is not named
+Said = Mapping[int, Any]  # expert -> what the settings say of it
+
+
+@dataclass(frozen=True, eq=False)
+class KeptExperts:
+    """The experts of an export, by the prefix of their modules (`model.layers.0.mlp.experts.`)."""
+
+    # Prefix -> number in the export -> number in the source. An expert of zeros has that of the one
+    # whose tensors it resembles.
+    origin: Mapping[str, Mapping[int, int]]
+    parts: frozenset[str]  # names of the modules of an expert
+
+    def stacks(self, named: str) -> Sequence[str]:
+        """The prefixes that a name's own stands for: that of one layer, or those of all."""
+        found = [stack for stack in self.origin if f".{stack}".endswith(f".{named}")]
+        if not found and (inside := _FROM_LAYERS.search(named)):  # its trunk is called otherwise
+            found = [stack for stack in self.origin if f".{stack}".endswith(f".{inside[1]}")]
+        return found
+
+
+def kept_experts(shards: Iterable[PlannedShard]) -> KeptExperts:
+    """The experts that have tensors of their own in these shards."""
+    origin: defaultdict[str, dict[int, int]] = defaultdict(dict)
+    parts = set()
+    for tensor in (tensor for shard in shards for tensor in shard.tensors):
+        before, after = map(_TENSOR.fullmatch, (tensor.source.name, tensor.name))
+        if before and after:
+            origin[after["stack"]][int(after["expert"])] = int(before["expert"])
+            parts.add(after["part"])
+    return KeptExperts(origin, frozenset(parts))
+
+
+def renumbered_file(raw: bytes, kept: KeptExperts, *, is_config: bool = False) -> bytes:
+    """A JSON file whose settings name the experts of an export; the same bytes if none changes.
+
+    In `config.json` settings lie under keys of their own.
+    """
+    source = json.loads(raw)
+    made = _inside(source, kept) if is_config else _renumbered(source, kept, "")
+    return raw if made == source else json_file(made)
+
+
+def _inside(config: Mapping[str, Any], kept: KeptExperts) -> dict[str, Any]:
+    def edited(key: str, value: Any) -> Any:
+        if key in _KEYS:
+            return _renumbered(value, kept, key)
+        return _inside(value, kept) if isinstance(value, dict) else value
+
+    return {key: edited(key, value) for key, value in config.items()}
+
+
+def _renumbered(value: Any, kept: KeptExperts, path: str) -> Any:
+    """Settings with other names of experts: words of lists, keys of objects."""
+    if isinstance(value, list):
+        if value and all(isinstance(each, str) for each in value):
+            once = dict.fromkeys(value)
+            named = _named(once, kept, path)
+            return value if list(named) == list(once) else list(named)
+        return [_renumbered(each, kept, path) for each in value]
+    if isinstance(value, dict):
+        inner = {key: _renumbered(each, kept, f"{path}.{key}") for key, each in value.items()}
+        return _named(inner, kept, path)
+    return value
+
+
+def _named(said: Mapping[str, Any], kept: KeptExperts, path: str) -> dict[str, Any]:
+    """The same with names of experts in the export, each where the source has one like it."""
+    alike: defaultdict[tuple[str, str, str], dict[int, Any]] = defaultdict(dict)
+    for name, value in said.items():
+        if match := _NAME.fullmatch(name):
+            alike[match["before"], match["stack"], match["after"]][int(match["expert"])] = value
+        else:
+            _check_pattern(name, kept, path)
+    after = {}
+    for words, of_experts in alike.items():
+        stacks = kept.stacks(words[1].replace("\\", ""))
+        found = _merged((kept.origin[stack] for stack in stacks), of_experts)
+        if found is None:
+            example = f"{''.join(words[:2])}{min(of_experts)}{words[2]}"
+            raise _cannot(path, example, "which are others in each layer of the export")
+        # Names of no expert that is here are left alone, and the order of those that stay.
+        stays = not stacks or found == of_experts
+        after[words] = iter((of_experts if stays else found).items())
+    made: dict[str, Any] = {}
+    left = {words: len(of_experts) for words, of_experts in alike.items()}
+    for name, value in said.items():
+        match = _NAME.fullmatch(name)
+        if match is None:
+            made[name] = value
+            continue
+        words = (match["before"], match["stack"], match["after"])
+        left[words] -= 1
+        # At the last of the old names come all new ones that are left.
+        for number, new in _taken(after[words], everything=not left[words]):
+            made[f"{words[0]}{words[1]}{number}{words[2]}"] = new
+    return made
+
+
+def _taken(numbers: Iterator[tuple[int, Any]], *, everything: bool) -> Iterator[tuple[int, Any]]:
+    for each in numbers:
+        yield each
+        if not everything:
+            return
+
+
+def _merged(origins: Iterable[Mapping[int, int]], said: Said) -> dict[int, Any] | None:
+    """What is said of each expert of the export; None if that depends on the layer."""
+    found: dict[int, Any] = {}
+    for origin in origins:
+        for new, old in origin.items():
+            value = said.get(old, _ABSENT)
+            if found.setdefault(new, value) != value:
+                return None
+    return {new: found[new] for new in sorted(found) if found[new] is not _ABSENT}
+
+
+def _check_pattern(name: str, kept: KeptExperts, path: str) -> None:
+    """Refuse a pattern that matches an expert by its number, and another one by the new number."""
+    if not _SPECIAL.search(name):
+        return
+    try:
+        pattern = re.compile(_MARK.sub("", name, count=1))
+    except re.error:  # such as `*gate*`, in which no number is
+        return
+    for stack, origin in kept.origin.items():
+        for new, old in origin.items():
+            for part in sorted(kept.parts) if new != old else ():
+                before, after = (f"{stack}{number}.{part}" for number in (old, new))
+                if bool(pattern.search(before)) != bool(pattern.search(after)):
+                    raise _cannot(path, name, f"which tells {before} from {after}")
+
+
+def _cannot(path: str, name: str, why: str) -> ExportError:
+    return ExportError(
+        f"The quantisation's settings ({path.strip('.') or 'a file of their own'}) say {name!r}, "
+        f"{why}, so they cannot be renumbered; prune the model before it is quantised."
+    )

@@ -1,0 +1,200 @@
+"""AWQ and GPTQ: experts are cut by their bytes, and the settings that name them follow."""
+
+import json
+import re
+
+import pytest
+from exports import edit_tensors, export, failed, tensors_of, verified
+
+from analysis.criteria import get_criterion
+from analysis.drain import drain
+from analysis.errors import CheckpointError, ExportError, UnsupportedModelError
+from analysis.model import load_model_index
+from analysis.stats.weights import measure_weights
+from layouts.small_packed import EXPERTS, ROLES, small_packed
+from layouts.test_cuts import same_bytes
+from pruning.engines import Reads, contents_of, verdicts
+from pruning.plan import PruningPlan, keep_all, model_ref
+
+KEPT = {0: (1, 2, 4), 1: (0, 2, 5)}
+EXPERT = re.compile(r"model\.layers\.(\d+)\.mlp\.experts\.(\d+)\.(\w+)\.(\w+)")
+
+
+def exported(source, out, kept=None):
+    """The `quantization_config` of an export that verification finds right."""
+    model = load_model_index(str(source))
+    export(model, PruningPlan(model_ref(model), kept or KEPT), out)
+    assert not failed(out, source=source, level="bytes")
+    return json.loads((out / "config.json").read_text())["quantization_config"]
+
+
+@pytest.mark.parametrize("method", ROLES)
+def test_kept_experts_keep_every_byte(tmp_path, method):
+    source, out = small_packed(tmp_path / "in", method), tmp_path / "out"
+    exported(source, out)
+    before, after = tensors_of(source), tensors_of(out)
+    roles = set()
+    for name, tensor in after.items():
+        if match := EXPERT.fullmatch(name):
+            layer, new, part, role = match.groups()
+            old = KEPT[int(layer)][int(new)]
+            wanted = before[f"model.layers.{layer}.mlp.experts.{old}.{part}.{role}"]
+            roles.add(role)
+        elif name.endswith("mlp.gate.weight"):
+            wanted = before[name][list(KEPT[int(name.split(".")[2])])]
+        else:
+            wanted = before[name]
+        assert same_bytes(tensor, wanted), name
+    assert roles == set(ROLES[method])
+    gone = 2 * (EXPERTS - 3) * 3 * len(ROLES[method])
+    assert len(after) == len(before) - gone
+
+
+@pytest.mark.parametrize("method", ROLES)
+def test_what_verification_could_not_check_is_said(tmp_path, method):
+    source, out = small_packed(tmp_path / "in", method), tmp_path / "out"
+    exported(source, out)
+    report = verified(out, source=source)
+    assert report.level == "bytes"
+    unknown = "not checked: whether it loads, and its logits, as checkpoints quantised with"
+    assert report.reason.startswith(f"{unknown} {method} cannot be loaded: ")
+    card = (out / "README.md").read_text()
+    assert "# Not by transformers: checkpoints quantised with" in card
+    assert "from_pretrained" not in card
+
+
+def in_every_layer(numbers):
+    return [f"mlp.experts.{number}.{part}_proj" for part in ("up", "gate") for number in numbers]
+
+
+# What a list or an object of the settings says -> what it says of the experts in `KEPT`.
+FOLLOWING = {
+    "all, as in any layer": (
+        [["self_attn.q_proj"], in_every_layer(range(EXPERTS)), []],
+        [["self_attn.q_proj"], in_every_layer(range(3)), []],
+    ),
+    "all, as one list": (
+        ["self_attn.o_proj", *in_every_layer(range(EXPERTS))],
+        ["self_attn.o_proj", *in_every_layer(range(3))],
+    ),
+    "whole names": (
+        ["gate", "model.layers.0.mlp.experts.4.down_proj", "model.layers.0.mlp.experts.3",
+         "lm_head", "model.layers.1.mlp.experts.5.up_proj", "model.layers.1.mlp.gate"],
+        ["gate", "model.layers.0.mlp.experts.2.down_proj",
+         "lm_head", "model.layers.1.mlp.experts.2.up_proj", "model.layers.1.mlp.gate"],
+    ),
+    "another trunk": (
+        ["layers.0.mlp.experts.2", "language_model.model.layers.1.mlp.experts.2.up_proj"],
+        ["layers.0.mlp.experts.1", "language_model.model.layers.1.mlp.experts.1.up_proj"],
+    ),
+    "patterns of a name": (
+        ["re:.*mlp.gate$", r"re:model\.layers\.0\.mlp\.experts\.4\..*", "re:.*lm_head.*"],
+        ["re:.*mlp.gate$", r"re:model\.layers\.0\.mlp\.experts\.2\..*", "re:.*lm_head.*"],
+    ),
+    "objects": (
+        {"+:.*self_attn.*": {"bits": 8}, "-:model.layers.0.mlp.experts.1.up_proj": {},
+         "model.layers.1.mlp.experts.2": {"bits": 2}, "model.layers.1.mlp.experts.1": {"bits": 8}},
+        {"+:.*self_attn.*": {"bits": 8}, "-:model.layers.0.mlp.experts.0.up_proj": {},
+         "model.layers.1.mlp.experts.1": {"bits": 2}},
+    ),
+    "one that has the same number in all layers": (["mlp.experts.2.up_proj"],
+                                                   ["mlp.experts.1.up_proj"]),
+    "shared ones": (["mlp.shared_experts.4.up_proj"], ["mlp.shared_experts.4.up_proj"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FOLLOWING)
+@pytest.mark.parametrize("inside", [False, True], ids=["key", "config_groups"])
+def test_names_of_experts_follow(tmp_path, case, inside):
+    before, after = FOLLOWING[case]
+    given = {"config_groups": {"0": {"targets": before}}} if inside else {"ignore": before}
+    wanted = {"config_groups": {"0": {"targets": after}}} if inside else {"ignore": after}
+    source = small_packed(tmp_path / "in", "awq", **given)
+    found = exported(source, tmp_path / "out")
+    assert {key: found[key] for key in wanted} == wanted
+
+
+def test_layers_of_different_sizes_list_as_many_as_the_largest(tmp_path):
+    names = in_every_layer(range(EXPERTS))
+    source = small_packed(tmp_path / "in", "gptq", modules_in_block_to_quantize=[names])
+    found = exported(source, tmp_path / "out", {0: (1, 3, 4, 5), 1: (0, 2)})
+    assert found["modules_in_block_to_quantize"] == [in_every_layer(range(4))]
+
+
+def test_files_with_nothing_but_settings_come_along(tmp_path):
+    source = small_packed(tmp_path / "in", "awq")
+    listed = {"bits": 4, "modules_to_not_convert": ["model.layers.1.mlp.experts.5"]}
+    (source / "quant_config.json").write_text(json.dumps(listed))
+    exported(source, tmp_path / "out")
+    found = json.loads((tmp_path / "out" / "quant_config.json").read_text())
+    assert found == listed | {"modules_to_not_convert": ["model.layers.1.mlp.experts.2"]}
+
+
+def test_what_is_kept_whole_is_not_written_again(tmp_path):
+    source = small_packed(
+        tmp_path / "in", "gptq", ignore=in_every_layer((4, 1, 1)), dynamic={"(": 1}
+    )
+    model = load_model_index(str(source))
+    export(model, keep_all(model), tmp_path / "out")
+    name = "config.json"
+    assert (tmp_path / "out" / name).read_bytes() == (source / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"modules_in_block_to_quantize": [["mlp.experts.1.up_proj"]]},
+            r"in_block_to_quantize\) say 'mlp\.experts\.1\.up_proj', which are others in each",
+        ),
+        (
+            {"dynamic": {r"+:.*\.2\..*gate.*": {"bits": 8}}},
+            r"tells model\.layers\.0\.mlp\.experts\.2\.gate_proj from .*\.experts\.1\.gate_proj",
+        ),
+    ],
+    ids=["layers differ", "a pattern meant for a layer"],
+)
+def test_what_cannot_be_renumbered_is_refused(tmp_path, settings, message):
+    source = small_packed(tmp_path / "in", "gptq", **settings)
+    with pytest.raises(ExportError, match=message) as caught:
+        exported(source, tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("method", ROLES)
+def test_programs_that_cannot_read_it_are_not_called_tried(tmp_path, method):
+    model = load_model_index(str(small_packed(tmp_path / "in", method)))
+    found = {each.engine: each for each in verdicts(contents_of(model))}
+    why = f"checkpoints quantised with {method} cannot be loaded: "
+    for name in ("transformers", "moeprune, load_pruned"):
+        assert found[name].reads is Reads.FAILS
+        assert found[name].reason.startswith(why)
+    assert not any(each.reads is Reads.TRIED for each in found.values())
+
+
+@pytest.mark.parametrize("method", ROLES)
+def test_a_packed_router_is_named(tmp_path, method):
+    source = small_packed(tmp_path / "in", method, packs_router=True)
+    with pytest.raises(UnsupportedModelError) as caught:
+        load_model_index(str(source))
+    says = r"router of layer 0 is quantised \(model\.layers\.0\.mlp\.gate\.\w+\), .* leaves routers"
+    assert re.search(says, str(caught.value))
+
+
+def test_weights_in_packed_integers_rank_nothing(tmp_path):
+    model = load_model_index(str(small_packed(tmp_path / "in", "gptq")))
+    assert get_criterion("aimer").source == "weights"
+    with pytest.raises(UnsupportedModelError, match=r"dtype I32 .* Dequantise the"):
+        drain(measure_weights(model))
+
+
+def test_a_router_that_is_missing_is_not_called_quantised(tmp_path):
+    source = small_packed(tmp_path / "in", "gptq")
+
+    def without(tensors):
+        return {name: each for name, each in tensors.items() if "mlp.gate." not in name}
+
+    edit_tensors(source / "model.safetensors", without)
+    with pytest.raises(CheckpointError, match=r"Layer 0 has no router tensor\."):
+        load_model_index(str(source))
