@@ -1,4 +1,4 @@
-"""Widths of experts: how many neurons (atoms) each one has, from headers alone.
+"""Widths of experts: how many neurons each one has, from headers alone.
 
 Neuron j of an expert is row j of gate and up, column j of down, and entry j of their biases.
 """
@@ -20,7 +20,7 @@ SCALE_ROLE = "weight_scale_inv"  # of an FP8 matrix: one number for each block o
 
 
 @dataclass(frozen=True, slots=True)
-class AtomAxis:
+class NeuronAxis:
     """Where a tensor of experts has its neurons."""
 
     axis: int  # in a stacked tensor axis 0 is the experts
@@ -28,17 +28,17 @@ class AtomAxis:
     interleaved: bool = False  # whether they alternate along it
 
 
-def atom_axis(family: MoEFamily, slot: Slot) -> AtomAxis | None:
+def neuron_axis(family: MoEFamily, slot: Slot) -> NeuronAxis | None:
     """Where a weight or bias of experts has its neurons; None for the bias of an output."""
     first = int(slot.kind is SlotKind.STACKED)
     parts = 2 if slot.projection == "gate_up" else 1
     interleaved = parts == 2 and family.is_interleaved
     if slot.role == "bias":
-        return None if slot.projection == "down" else AtomAxis(first, parts, interleaved)
+        return None if slot.projection == "down" else NeuronAxis(first, parts, interleaved)
     # Only stacked matrices may be transposed: (experts, in, out).
     is_transposed = family.is_transposed and slot.kind is SlotKind.STACKED
     is_last = (slot.projection == "down") != is_transposed
-    return AtomAxis(first + is_last, parts, interleaved)
+    return NeuronAxis(first + is_last, parts, interleaved)
 
 
 @lru_cache(maxsize=4)  # the dashboard reports sizes at each edit
@@ -52,7 +52,7 @@ def expert_widths(model: MoEModel) -> Mapping[int, tuple[int, ...]]:
                 continue
             if model.num_weights(item.entry) != item.entry.numel:  # several in an element
                 continue
-            where = atom_axis(model.family, item.slot)
+            where = neuron_axis(model.family, item.slot)
             if where is None or where.axis >= len(item.entry.shape):
                 raise CheckpointError(
                     f"{item.entry.name} of shape {item.entry.shape} is not a matrix."

@@ -13,8 +13,8 @@ from analysis.model import MoEModel, is_expert_weight
 from analysis.stats.blend import Mixture, Part
 from analysis.stats.choose import parse_corpus_weight, routed_runs
 from analysis.stats.store import Run, StatsStore, load_expert_stats
-from analysis.widths import atom_axis, expert_widths, quantised_role
-from pruning.atoms.kept import atoms_of
+from analysis.widths import expert_widths, neuron_axis, quantised_role
+from pruning.neurons.kept import kept_ids
 from pruning.plan import PruningPlan
 
 # Layer -> tokens routed to each of its experts, by id; fractional in a blend.
@@ -80,7 +80,7 @@ def expert_shapes(model: MoEModel) -> dict[int, ExpertShape]:
                 continue
             experts = layer.num_experts if item.slot.expert is None else 1
             size, held = item.entry.nbytes // experts, model.num_weights(item.entry) // experts
-            if atom_axis(model.family, item.slot) is None:
+            if neuron_axis(model.family, item.slot) is None:
                 fixed_bytes, fixed_params = fixed_bytes + size, fixed_params + held
             elif width := widths[example]:
                 neuron_bytes += Fraction(size, width)
@@ -105,18 +105,18 @@ def active_experts(model: MoEModel, plan: PruningPlan, routing: Routing | None =
     Removed neurons cost nothing: the sum over experts of share * width.
     """
     params, weights = Fraction(0), Fraction(0)
-    is_by_width = plan.kept_atoms or not quantised_role(model)
+    is_by_width = plan.kept_neurons or not quantised_role(model)
     widths = expert_widths(model) if is_by_width else {}
     shapes = expert_shapes(model) if is_by_width else {}
     for layer in model.layers:
         held = widths.get(layer.index, ())
-        if not plan.kept_atoms.get(layer.index) and len(set(held)) < 2:
+        if not plan.kept_neurons.get(layer.index) and len(set(held)) < 2:
             whole = _whole(model, layer)
             params, weights = params + whole[0], weights + whole[1]
             continue
         shape = shapes[layer.index]
         for expert, share in token_shares(layer, plan.kept[layer.index], routing).items():
-            width = len(atoms_of(plan.kept_atoms, layer.index, expert, held[expert]))
+            width = len(kept_ids(plan.kept_neurons, layer.index, expert, held[expert]))
             params += share * (shape.fixed_params + shape.neuron_params * width)
             weights += share * shape.neuron_weights * width
     return Active(round(params), round(2 * weights))
@@ -161,7 +161,7 @@ def measured_routing(plans: Sequence[PruningPlan], store: StatsStore) -> Routing
     From the blend behind the first plan whose runs are in the store, else from the newest
     calibration of the model.
     """
-    cut = [plan for plan in plans if plan.kept_atoms]
+    cut = [plan for plan in plans if plan.kept_neurons]
     for plan in cut:
         if parts := ranked_by(plan, store):
             return blended_routing(parts)

@@ -14,9 +14,9 @@ from analysis.checkpoint import Config
 from analysis.families.base import WIDTHS_KEY
 from analysis.families.native import is_registered_here
 from analysis.model import MoEModel
-from pruning.atoms.widths import WidthPlan, widths_config
 from pruning.engine_results import ENGINES, Row, results
-from pruning.plan import ATOMIC_GRANULARITY, PruningPlan
+from pruning.neurons.widths import WidthPlan, widths_config
+from pruning.plan import NEURON_GRANULARITY, PruningPlan
 
 _TRUSTING: Final = "transformers, trust_remote_code=True"
 DEFAULT_ROPE_BASE = 10_000  # of readers, if the configuration gives none
@@ -126,7 +126,7 @@ def removed_by(plan: PruningPlan, *, padded: bool = False) -> str:
     """The cut of an export with equal layers: `experts`, `neurons`, or `padded`."""
     if padded:
         return "padded"
-    return "neurons" if plan.granularity == ATOMIC_GRANULARITY else "experts"
+    return "neurons" if plan.granularity == NEURON_GRANULARITY else "experts"
 
 
 def _hides_rope(config: Config) -> bool:

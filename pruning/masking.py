@@ -18,7 +18,7 @@ from analysis.families import MoEFamily
 from analysis.forwards import Forward, wrap_forward
 from analysis.routing import Holder, RouterParts, cut, find_block, router_parts
 from pruning.allocation import check_kept
-from pruning.atoms.masking import atoms_masked, neuron_mask
+from pruning.neurons.masking import neuron_mask, neurons_masked
 from pruning.plan import PruningPlan
 
 _MARK = "_moeprune_masked"
@@ -49,11 +49,11 @@ def masked(model: nn.Module, family: MoEFamily, plan: PruningPlan) -> Iterator[N
             )
         if grouped:
             check_kept(grouped[layer], ids)
-    neurons = []
-    for layer, atoms in plan.kept_atoms.items():
+    masks = []
+    for layer, neurons in plan.kept_neurons.items():
         experts = _block(model, family, layer).get_submodule("experts")
-        mask = neuron_mask(experts, layer, atoms, is_transposed=bool(experts.is_transposed))
-        neurons.append((experts, mask))
+        mask = neuron_mask(experts, layer, neurons, is_transposed=bool(experts.is_transposed))
+        masks.append((experts, mask))
     with ExitStack() as restore:
         model.__dict__[_MARK] = True
         restore.callback(model.__dict__.pop, _MARK)
@@ -61,8 +61,8 @@ def masked(model: nn.Module, family: MoEFamily, plan: PruningPlan) -> Iterator[N
         for layer, ids in plan.kept.items():
             if len(ids) < routings[layer].num_experts:
                 _prune(routings[layer], torch.tensor(ids), restore)
-        for experts, mask in neurons:
-            _wrap(experts, partial(atoms_masked, experts, mask), restore)
+        for experts, mask in masks:
+            _wrap(experts, partial(neurons_masked, experts, mask), restore)
         yield
 
 

@@ -74,7 +74,7 @@ class Model:
         Args:
             criterion: its name, or `b,alpha,beta`.
             corpus: a calibrated corpus, or several to blend, each NAME or NAME:WEIGHT.
-            options: `gate`, `runs`; `granularity="atomic"` ranks neurons.
+            options: `gate`, `runs`; `granularity="neuron"` ranks neurons.
         """
         asked = {"criterion": criterion, "corpora": _several(corpus), "sparsity": "0"}
         return self._ranked(self._asked(PlanRequest, **asked, **options))

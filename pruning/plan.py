@@ -18,20 +18,26 @@ from analysis.json_text import parse_json_once
 from analysis.lazy import pd
 from analysis.model import ModelRef, MoEModel
 from pruning.allocation import Allocation, check_kept
-from pruning.atoms.kept import (
-    KeptAtoms,
-    atoms_from_json,
-    atoms_text,
-    atoms_to_json,
-    fit_atoms,
-    ordered_atoms,
-)
 from pruning.constraints import MOST_DIGITS, Constraints, order_within, spans
+from pruning.neurons.kept import (
+    KeptNeurons,
+    fit_neurons,
+    neurons_from_json,
+    neurons_text,
+    neurons_to_json,
+    ordered_neurons,
+)
 
 SCHEMA_VERSION = 1
 EXPERT_GRANULARITY = "expert"
-ATOMIC_GRANULARITY = "atomic"
-_GRANULARITIES = (EXPERT_GRANULARITY, ATOMIC_GRANULARITY)
+NEURON_GRANULARITY = "neuron"
+_ATOMIC = "atomic"  # neuron, after HEAPr's atomic experts: in digests and in older plans
+_GRANULARITIES = (EXPERT_GRANULARITY, NEURON_GRANULARITY)
+
+
+def digest_word(granularity: str) -> str:
+    """A granularity as digests of plans and records have it."""
+    return _ATOMIC if granularity == NEURON_GRANULARITY else granularity
 
 
 def tool_version() -> str:
@@ -65,10 +71,10 @@ class PruningPlan:
     # Decoder index -> ids of the kept experts, ascending. A layer that is absent stays whole.
     kept: Mapping[int, tuple[int, ...]] = field(hash=False)
     provenance: Provenance = Provenance()
-    granularity: str = EXPERT_GRANULARITY  # atomic plans also remove neurons
+    granularity: str = EXPERT_GRANULARITY  # plans of neurons may remove whole experts too
     # Decoder index -> expert -> ids of its kept neurons, ascending; an expert that is absent keeps
-    # all. Only in atomic plans.
-    kept_atoms: KeptAtoms = field(default_factory=dict, hash=False)
+    # all. Only in plans of neurons.
+    kept_neurons: KeptNeurons = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if self.granularity not in _GRANULARITIES:
@@ -76,12 +82,12 @@ class PruningPlan:
                 f"The plan removes parts of kind {self.granularity!r}; this version handles "
                 f"{' and '.join(map(repr, _GRANULARITIES))}."
             )
-        if self.kept_atoms and self.granularity != ATOMIC_GRANULARITY:
+        if self.kept_neurons and self.granularity != NEURON_GRANULARITY:
             raise PlanError(
-                "The plan names neurons in 'kept_atoms', but its granularity is "
-                f"{self.granularity!r}; make it {ATOMIC_GRANULARITY!r}."
+                "The plan names neurons in 'kept_neurons', but its granularity is "
+                f"{self.granularity!r}; make it {NEURON_GRANULARITY!r}."
             )
-        object.__setattr__(self, "kept_atoms", ordered_atoms(self.kept_atoms))
+        object.__setattr__(self, "kept_neurons", ordered_neurons(self.kept_neurons))
         for layer, ids in self.kept.items():
             _check_ids(layer, ids)
         in_order = {layer: tuple(self.kept[layer]) for layer in sorted(self.kept)}
@@ -90,19 +96,20 @@ class PruningPlan:
     @property
     def digest(self) -> str:
         """SHA-256 of what decides the result: model identity, granularity, what is kept."""
+        by_neuron = self.granularity == NEURON_GRANULARITY
         decides = {
             "model": self.model.identity,
-            "granularity": self.granularity,
+            "granularity": digest_word(self.granularity),
             "kept": {str(layer): list(ids) for layer, ids in self.kept.items()},
-            **self._atoms(),
+            **({"kept_atoms": neurons_to_json(self.kept_neurons)} if by_neuron else {}),
         }
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
-    def _atoms(self) -> dict[str, Any]:
-        """`kept_atoms` as JSON; empty unless the plan is atomic."""
-        if self.granularity != ATOMIC_GRANULARITY:
+    def _neurons(self) -> dict[str, Any]:
+        """`kept_neurons` as JSON; empty in a plan of whole experts."""
+        if self.granularity != NEURON_GRANULARITY:
             return {}
-        return {"kept_atoms": atoms_to_json(self.kept_atoms)}
+        return {"kept_neurons": neurons_to_json(self.kept_neurons)}
 
     def to_dict(self) -> dict[str, Any]:
         """The content of plan.json."""
@@ -111,7 +118,7 @@ class PruningPlan:
             "model": asdict(self.model),
             "granularity": self.granularity,
             "kept": {str(layer): list(ids) for layer, ids in self.kept.items()},
-            **self._atoms(),
+            **self._neurons(),
             **{
                 key: list(value) if isinstance(value, tuple) else value
                 for key, value in asdict(self.provenance).items()
@@ -121,14 +128,14 @@ class PruningPlan:
     def to_json(self) -> str:
         """plan.json as text, one line per layer or expert; the same plan gives the same bytes."""
         raw = self.to_dict()
-        atoms = atoms_text(raw["kept_atoms"]) if "kept_atoms" in raw else "{}"
-        raw = {**raw, **({"kept_atoms": {}} if "kept_atoms" in raw else {})}
+        neurons = neurons_text(raw["kept_neurons"]) if "kept_neurons" in raw else "{}"
+        raw = {**raw, **({"kept_neurons": {}} if "kept_neurons" in raw else {})}
         kept = ",\n".join(f'    "{layer}": {json.dumps(ids)}' for layer, ids in raw["kept"].items())
         raw["kept"] = {}
         whole = json.dumps(raw, indent=2, ensure_ascii=False)
         body = f"{{\n{kept}\n  }}" if kept else "{}"
         whole = whole.replace('\n  "kept": {}', f'\n  "kept": {body}', 1)
-        return whole.replace('\n  "kept_atoms": {}', f'\n  "kept_atoms": {atoms}', 1) + "\n"
+        return whole.replace('\n  "kept_neurons": {}', f'\n  "kept_neurons": {neurons}', 1) + "\n"
 
     def save(self, path: str | Path) -> None:
         """Write plan.json at once: a reader sees the old file or the new one."""
@@ -175,7 +182,7 @@ def fit_plan(plan: PruningPlan, model: MoEModel) -> PruningPlan:
         check_kept(layer, ids)
     whole = {index: tuple(range(layer.num_experts)) for index, layer in layers.items()}
     kept = {**whole, **plan.kept}
-    return replace(plan, kept=kept, kept_atoms=fit_atoms(plan.kept_atoms, kept, model))
+    return replace(plan, kept=kept, kept_neurons=fit_neurons(plan.kept_neurons, kept, model))
 
 
 def model_ref(model: MoEModel) -> ModelRef:
@@ -241,10 +248,12 @@ def plan_from_dict(raw: object) -> PruningPlan:
             f"The plan has schema_version {schema!r}, but this version reads {SCHEMA_VERSION}; "
             "make the plan again with `moeprune plan`."
         )
+    if raw.get("granularity") == _ATOMIC:
+        raw = {**raw, "granularity": NEURON_GRANULARITY, "kept_neurons": raw.get("kept_atoms")}
     granularity = raw.get("granularity", EXPERT_GRANULARITY)
     if granularity == EXPERT_GRANULARITY and "kept" not in raw:
         raise PlanError("The plan has no 'kept': layer -> ids of the experts that stay.")
-    atoms = raw.get("kept_atoms", None if granularity == ATOMIC_GRANULARITY else {})
+    neurons = raw.get("kept_neurons", None if granularity == NEURON_GRANULARITY else {})
     try:
         model = ModelRef(str(raw["model"]["name"]), str(raw["model"]["identity"]))
         kept = {}
@@ -257,7 +266,7 @@ def plan_from_dict(raw: object) -> PruningPlan:
         provenance = _provenance(raw)
     except (KeyError, TypeError, AttributeError) as error:
         raise PlanError(f"The plan is malformed at {error}.") from error
-    return PruningPlan(model, kept, provenance, granularity, atoms_from_json(atoms))
+    return PruningPlan(model, kept, provenance, granularity, neurons_from_json(neurons))
 
 
 def _provenance(raw: Mapping[str, Any]) -> Provenance:

@@ -9,7 +9,7 @@ from analysis.families import MoELayer
 from analysis.lazy import pd
 from analysis.model import MoEModel
 from analysis.widths import expert_widths
-from pruning.atoms.kept import atoms_of
+from pruning.neurons.kept import kept_ids
 from pruning.plan import PruningPlan, fit_plan
 
 _WIDTHS = ("least", "mean", "most", "empty")
@@ -48,7 +48,9 @@ def neuron_summary(plan: PruningPlan, model: MoEModel) -> pd.DataFrame:
     rows = []
     for layer, widths in expert_widths(model).items():
         ids = fitted.kept[layer]
-        stays = [len(atoms_of(fitted.kept_atoms, layer, expert, widths[expert])) for expert in ids]
+        stays = [
+            len(kept_ids(fitted.kept_neurons, layer, expert, widths[expert])) for expert in ids
+        ]
         size, left = sum(widths), sum(stays)
         counts = (layer, len(widths), len(ids), size, left, 1 - left / size)
         rows.append((*counts, *_widths(stays), *_asked_of(plan, layer)))
@@ -84,8 +86,8 @@ def neuron_outline(plan: PruningPlan) -> pd.DataFrame:
     the widths are theirs, unknown without any.
     """
     rows = []
-    for layer in sorted({*plan.kept, *plan.kept_atoms}):
-        stays = [len(ids) for ids in plan.kept_atoms.get(layer, {}).values()]
+    for layer in sorted({*plan.kept, *plan.kept_neurons}):
+        stays = [len(ids) for ids in plan.kept_neurons.get(layer, {}).values()]
         kept = len(plan.kept[layer]) if layer in plan.kept else None
         widths = _widths(stays) if stays else (None, None, None, None)
         rows.append((layer, kept, len(stays), *widths))
@@ -141,8 +143,10 @@ def neuron_states(
         for layer, held in expert_widths(model).items():
             widths |= {(layer, expert): width for expert, width in enumerate(held)}
     else:
-        atoms = (*first.kept_atoms.items(), *second.kept_atoms.items())
-        widths = dict.fromkeys(sorted((layer, expert) for layer, held in atoms for expert in held))
+        neurons = (*first.kept_neurons.items(), *second.kept_neurons.items())
+        widths = dict.fromkeys(
+            sorted((layer, expert) for layer, held in neurons for expert in held)
+        )
     rows = []
     for (layer, expert), width in widths.items():
         a, b = (_kept(plan, layer, expert, width) for plan in (first, second))
@@ -157,7 +161,7 @@ def _kept(plan: PruningPlan, layer: int, expert: int, width: int | None) -> Sequ
     """Kept neurons of an expert; without its width, as far as the plan alone says."""
     if layer in plan.kept and expert not in plan.kept[layer]:
         return ()
-    ids = plan.kept_atoms.get(layer, {}).get(expert)
+    ids = plan.kept_neurons.get(layer, {}).get(expert)
     if ids is None and width is None:
         raise PlanError(
             f"Only one of the plans cuts expert {expert} of layer {layer}; the other keeps it "

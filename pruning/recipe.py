@@ -19,11 +19,11 @@ from analysis.criteria import check_ranks, get_criterion
 from analysis.sparsity import parse_sparsity
 from analysis.stats.choose import parse_corpus_weight
 from analysis.stats.groups import parse_groups
-from pruning.atoms.selection import AtomScope, parse_scope
-from pruning.atoms.widths import DEFAULT_MULTIPLE
 from pruning.budget import parse_gib
 from pruning.evaluate.result import parse_measures
-from pruning.plan import ATOMIC_GRANULARITY
+from pruning.neurons.selection import NeuronScope, parse_scope
+from pruning.neurons.widths import DEFAULT_MULTIPLE
+from pruning.plan import NEURON_GRANULARITY
 from pruning.requests import options
 from pruning.requests.base import Request, checked, checked_by
 from pruning.requests.calibration import CalibrateOptions
@@ -118,7 +118,7 @@ class BudgetSection(Request):
     shrink: options.Shrink | None = None
     sparsity: options.Sparsity | None = None
     remove: options.Remove | None = None
-    target_gib: options.TargetGib | None = None
+    target_size: options.TargetSize | None = None
     params_share: options.ParamsShare | None = None
     target_dtype: options.TargetDtype = "own"
     uneven: options.Uneven = False
@@ -204,11 +204,11 @@ class Recipe(Request):
     seed: options.Seed | None = None
     dtype: options.Dtype = "auto"
     calibrate: CalibrateSection = CalibrateSection()
-    kept_atoms: options.KeptAtoms | None = None
+    kept_neurons: options.KeptNeurons | None = None
     criterion: options.Criterion
     gate: options.Gate = "applied"
     granularity: options.Granularity = Field(default="expert", validate_default=True)
-    atom_scope: options.AtomScope | None = None
+    neuron_scope: options.NeuronScope | None = None
     width_mode: options.WidthMode | None = None
     width_multiple_of: options.WidthMultipleOf | None = None
     budget: BudgetSection | None = None
@@ -243,26 +243,26 @@ class Recipe(Request):
     def _goes_with_the_criterion(cls, value: str, info: ValidationInfo) -> str:
         if "criterion" in info.data:
             criterion = get_criterion(info.data["criterion"])
-            if criterion.score is None and value != ATOMIC_GRANULARITY:
+            if criterion.score is None and value != NEURON_GRANULARITY:
                 raise ValueError(
-                    f"{criterion.name} ranks neurons; say granularity: {ATOMIC_GRANULARITY}"
+                    f"{criterion.name} ranks neurons; say granularity: {NEURON_GRANULARITY}"
                 )
             checked(lambda granularity: check_ranks(criterion, granularity))(value)
-        if _has_file(info) and value != ATOMIC_GRANULARITY:
-            raise ValueError(f"kept_atoms names neurons; say granularity: {ATOMIC_GRANULARITY}")
+        if _has_file(info) and value != NEURON_GRANULARITY:
+            raise ValueError(f"kept_neurons names neurons; say granularity: {NEURON_GRANULARITY}")
         return value
 
-    @field_validator("atom_scope", "width_mode", "width_multiple_of")
+    @field_validator("neuron_scope", "width_mode", "width_multiple_of")
     @classmethod
     def _is_of_neurons(cls, value: Any, info: ValidationInfo) -> Any:
         if value is not None and info.data.get("granularity") == "expert":
-            raise ValueError(f"is for plans of neurons; say granularity: {ATOMIC_GRANULARITY}")
+            raise ValueError(f"is for plans of neurons; say granularity: {NEURON_GRANULARITY}")
         return value
 
     @field_validator("constraints")
     @classmethod
     def _suits_neurons(cls, value: ConstraintSection, info: ValidationInfo) -> ConstraintSection:
-        if info.data.get("granularity") == ATOMIC_GRANULARITY and (value.set or value.lock):
+        if info.data.get("granularity") == NEURON_GRANULARITY and (value.set or value.lock):
             raise ValueError("layers cannot be set or locked by hand in a plan of neurons")
         return value
 
@@ -271,17 +271,17 @@ class Recipe(Request):
     def _is_one(cls, value: BudgetSection | None, info: ValidationInfo) -> Any:
         if value and sum(getattr(value, key) is not None for key in BUDGETS) != 1:
             raise ValueError(f"give one of {', '.join(BUDGETS[:-1])} and {BUDGETS[-1]}")
-        targets = ("shrink", "target_gib", "params_share")
+        targets = ("shrink", "target_size", "params_share")
         if value and value.uneven and not any(getattr(value, key) for key in targets):
             raise ValueError(f"uneven goes with {', '.join(targets[:-1])} or {targets[-1]}")
-        if value and value.uneven and info.data.get("granularity") == ATOMIC_GRANULARITY:
+        if value and value.uneven and info.data.get("granularity") == NEURON_GRANULARITY:
             raise ValueError("uneven is for plans of whole experts; leave it out")
         return value
 
     @field_validator("search")
     @classmethod
     def _searches_experts(cls, value: Any, info: ValidationInfo) -> Any:
-        if value is not None and info.data.get("granularity") == ATOMIC_GRANULARITY:
+        if value is not None and info.data.get("granularity") == NEURON_GRANULARITY:
             raise ValueError("a search spreads whole experts; leave it out of a plan of neurons")
         return value
 
@@ -290,20 +290,20 @@ class Recipe(Request):
     def _goes_with_the_budget(cls, value: ScheduleSection, info: ValidationInfo) -> ScheduleSection:
         if (value.name == "file") != (value.file is not None):
             raise ValueError("the schedule 'file' and the key file belong together")
-        is_atomic = info.data.get("granularity") == ATOMIC_GRANULARITY
-        if is_atomic and value.name not in ("uniform", MEASURED):
-            raise ValueError(f"plans of neurons have atom_scope, or the schedule {MEASURED}")
+        by_neuron = info.data.get("granularity") == NEURON_GRANULARITY
+        if by_neuron and value.name not in ("uniform", MEASURED):
+            raise ValueError(f"plans of neurons have neuron_scope, or the schedule {MEASURED}")
         if not value.is_measured and value != ScheduleSection(name=value.name, file=value.file):
             raise ValueError(f"measured_on, cost and across are for the schedule {MEASURED}")
-        says_all = value.file or info.data.get("kept_atoms")
+        says_all = value.file or info.data.get("kept_neurons")
         if not says_all and info.data.get("budget", value) is None:
             raise ValueError(f"a budget is missing; add budget: with one of {', '.join(BUDGETS)}")
-        if info.data.get("kept_atoms") and info.data.get("budget"):
-            raise ValueError("kept_atoms says what stays; leave budget out")
+        if info.data.get("kept_neurons") and info.data.get("budget"):
+            raise ValueError("kept_neurons says what stays; leave budget out")
         if "corpora" not in info.data or "criterion" not in info.data:
             return value  # these are refused themselves
         criterion, corpora = info.data["criterion"], info.data["corpora"]
-        ranks = _ranks_by_text(criterion) and not info.data.get("kept_atoms")
+        ranks = _ranks_by_text(criterion) and not info.data.get("kept_neurons")
         if not corpora and value.name == FREQUENCY:
             raise ValueError("the frequency schedule counts tokens; list some text under corpora")
         if corpora and not ranks and value.name != FREQUENCY:
@@ -321,8 +321,8 @@ class Recipe(Request):
                 f"nothing reads it; say schedule: {MEASURED}, or start: {MEASURED} under search"
             )
         budget = info.data.get("budget")
-        is_atomic = info.data.get("granularity") == ATOMIC_GRANULARITY
-        if value.refine and budget and is_atomic and (budget.shrink or budget.target_gib):
+        by_neuron = info.data.get("granularity") == NEURON_GRANULARITY
+        if value.refine and budget and by_neuron and (budget.shrink or budget.target_size):
             raise ValueError(
                 "refine of neurons needs a budget other than bytes, which depend on padding; give "
                 "sparsity, params_share or remove"
@@ -332,14 +332,14 @@ class Recipe(Request):
     @property
     def reads_text(self) -> bool:
         """Whether anything in the recipe reads calibration text."""
-        if self.kept_atoms is not None:
+        if self.kept_neurons is not None:
             return False
         return self.schedule.name == FREQUENCY or _ranks_by_text(self.criterion)
 
     @property
-    def scope(self) -> AtomScope:
+    def scope(self) -> NeuronScope:
         """Among which neurons a budget is spent."""
-        return parse_scope(self.atom_scope or str(AtomScope.EXPERT))
+        return parse_scope(self.neuron_scope or str(NeuronScope.EXPERT))
 
     @property
     def width_multiple(self) -> int:
@@ -365,8 +365,8 @@ class Recipe(Request):
         for key in ("sparsity", "shrink", "params_share"):
             if budget and budget.get(key) is not None:
                 budget[key] = str(parse_sparsity(budget[key]))
-        if budget and budget["target_gib"] is not None:
-            budget["target_gib"] = str(parse_gib(budget["target_gib"]))
+        if budget and budget["target_size"] is not None:
+            budget["target_size"] = str(parse_gib(budget["target_size"]))
         for key in ("protect", "lock"):
             decides["constraints"][key] = sorted(set(decides["constraints"][key]))
         for key in ("pin", "drop"):
@@ -392,4 +392,4 @@ def _ranks_by_text(criterion: str) -> bool:
 
 
 def _has_file(info: ValidationInfo) -> bool:
-    return info.data.get("kept_atoms") is not None
+    return info.data.get("kept_neurons") is not None

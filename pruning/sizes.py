@@ -19,8 +19,8 @@ from analysis.lazy import pd
 from analysis.model import MoEModel
 from analysis.widths import shared_tensors
 from pruning.active import Routing, active_experts, expert_shapes
-from pruning.atoms.kept import kept_widths
 from pruning.heads import heads_depend_on
+from pruning.neurons.kept import kept_widths
 from pruning.plan import PruningPlan, fit_plan, keep_all
 
 SIZE_COLUMNS = ("part", "before", "after", "params_before", "params_after")
@@ -229,12 +229,12 @@ def _parts(model: MoEModel, plan: PruningPlan) -> dict[Part, IntArray]:
     tensors = tensors_of(model)
     sums = {part: np.stack((held, held)) for part, held in tensors.outside.items()}
     sums[Part.EMBEDDINGS][1, 0] += tensors.own_head[0]
-    shapes = expert_shapes(model) if plan.kept_atoms else {}
-    widths = kept_widths(plan.kept_atoms, plan.kept, model) if plan.kept_atoms else {}
+    shapes = expert_shapes(model) if plan.kept_neurons else {}
+    widths = kept_widths(plan.kept_neurons, plan.kept, model) if plan.kept_neurons else {}
     for layer, experts in tensors.experts.items():
         kept = list(plan.kept[layer])
         after: Sequence[int] = experts[kept].sum(0).tolist()
-        if layer in plan.kept_atoms:
+        if layer in plan.kept_neurons:
             after = shapes[layer].size(len(kept), sum(widths[layer].values()))
         sums[Part.EXPERTS] += np.stack((experts.sum(0), after))
         sums[Part.ROUTERS] += np.outer((len(experts), len(kept)), tensors.routers[layer])

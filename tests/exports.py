@@ -77,9 +77,9 @@ def failed(out: Path, **options: Any) -> dict[str, str]:
     return {check.name: check.detail for check in report.checks if not check.ok}
 
 
-def keeping_neurons(model: MoEModel, atoms: Mapping[int, Mapping[int, tuple[int, ...]]]) -> Any:
+def keeping_neurons(model: MoEModel, neurons: Mapping[int, Mapping[int, tuple[int, ...]]]) -> Any:
     """Layer -> expert -> neurons that stay; all experts stay, and the neurons of all others."""
-    return PruningPlan(model_ref(model), {}, granularity="atomic", kept_atoms=atoms)
+    return PruningPlan(model_ref(model), {}, granularity="neuron", kept_neurons=neurons)
 
 
 def verified(out: Path, **options: Any) -> VerifyReport:

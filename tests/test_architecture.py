@@ -50,7 +50,7 @@ NEEDS_TORCH = re.compile(
     r"analysis\.calibration|analysis\.routing|analysis\.families\.(deepseek|kimi_k2)_model"
     r"|analysis\.aligned|analysis\.stats\.weights"
     r"|analysis\.nonuniform\.(loading|trial|widths)"
-    r"|pruning\.masking|pruning\.atoms\.masking"
+    r"|pruning\.masking|pruning\.neurons\.masking"
     r"|pruning\.evaluate\.benchmarks\.(harness$|run)"
     r"|pruning\.evaluate\.(candidate|full_side|measures|run|samples|streamed)"
     r"|pruning\.evaluate\.(speculative|hidden_states|answers)"

@@ -134,7 +134,7 @@ def test_the_snippets_of_the_page_on_python_do_what_the_command_line_does(tmp_pa
         ("plan", "--criterion reap --sparsity 50% --schedule global"),
         (
             "narrower",
-            "--criterion heapr --granularity atomic --params-share 20% --atom-scope layer",
+            "--criterion heapr --granularity neuron --params-share 20% --neuron-scope layer",
         ),
     ):
         done = CliRunner().invoke(cli, [*words, *own.split()])

@@ -83,7 +83,7 @@ def get_criterion(name: str) -> Criterion:
 def expert_score_of(criterion: Criterion) -> Callable[[pd.DataFrame, Gate], FloatArray]:
     """How a criterion scores whole experts."""
     if criterion.score is None:
-        raise CriterionError(f"{criterion.name} ranks neurons; add --granularity atomic.")
+        raise CriterionError(f"{criterion.name} ranks neurons; add --granularity neuron.")
     return criterion.score
 
 

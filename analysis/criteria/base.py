@@ -17,7 +17,7 @@ from analysis.stats.tables import GATES, Gate
 _READ_GATES = frozenset(("damage", "path_samples"))
 
 StatsSource = Literal["routed", "weights", "none"]
-Granularity = Literal["expert", "atomic"]
+Granularity = Literal["expert", "neuron"]
 Columns = Callable[[Gate], tuple[str, ...]]
 
 

@@ -18,7 +18,7 @@ from analysis.elements import FLOAT_BYTES, as_float64
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.model import LocatedTensor, MoEModel, is_expert_weight
 from analysis.progress import Progress
-from analysis.widths import AtomAxis, atom_axis, expert_widths
+from analysis.widths import NeuronAxis, expert_widths, neuron_axis
 
 # Layer -> for each expert, by id, a number for each of its neurons.
 NeuronScores = Mapping[int, tuple[FloatArray, ...]]
@@ -33,7 +33,7 @@ def neuron_norms(model: MoEModel) -> Generator[Progress, None, NeuronScores]:
     weights = [item for item in items if is_expert_weight(item.slot)]
     done, total = 0, sum(item.entry.nbytes for item in weights)
     for item in weights:
-        where = atom_axis(model.family, item.slot)
+        where = neuron_axis(model.family, item.slot)
         if item.entry.dtype not in FLOAT_BYTES or where is None:
             raise UnsupportedModelError(
                 f"{item.entry.name} has dtype {item.entry.dtype}, whose neurons cannot be "
@@ -46,7 +46,7 @@ def neuron_norms(model: MoEModel) -> Generator[Progress, None, NeuronScores]:
 
 
 def _multiply(
-    scores: tuple[FloatArray, ...], item: LocatedTensor, where: AtomAxis, path: Path
+    scores: tuple[FloatArray, ...], item: LocatedTensor, where: NeuronAxis, path: Path
 ) -> None:
     """Multiply the scores of a layer by the norms in one of its tensors."""
     entry, slot = item.entry, item.slot

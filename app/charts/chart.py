@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from app.charts.theme import add_provenance
-from pruning.atoms.selection import AtomScope
+from pruning.neurons.selection import NeuronScope
 from pruning.plan import EXPERT_GRANULARITY, tool_version
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Chart:
     def is_of_command(self, context: "Context") -> bool:
         """Whether `moeprune plot`, which takes recipes only, draws the same."""
         has_plan = context.has_usual_plan or not self.reads_plan
-        is_crossed = self.crosses_experts and context.plan.scope is AtomScope.EXPERT
+        is_crossed = self.crosses_experts and context.plan.scope is NeuronScope.EXPERT
         has_scope = context.has_usual_scope or not self.reads_scope or is_crossed
         return context.is_plain and has_plan and has_scope
 

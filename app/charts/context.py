@@ -165,7 +165,7 @@ class Context:
     @property
     def has_usual_scope(self) -> bool:
         """Whether the scope is the criterion's widest, the default of commands."""
-        widest = scopes_of(self.ranking_criterion.name)[0] if self.plan.is_atomic else None
+        widest = scopes_of(self.ranking_criterion.name)[0] if self.plan.by_neuron else None
         return widest is None or self.plan.scope == widest
 
     def request_by(self, criterion: Criterion) -> PlanRequest:
@@ -228,7 +228,7 @@ class Context:
         """The recipe of the plan on screen, if there is one."""
         if self.shown and self.shown.selection:
             return self.shown.selection
-        return self.neurons if self.plan.is_atomic else self.first
+        return self.neurons if self.plan.by_neuron else self.first
 
     @cached_property
     def neurons(self) -> Selection:
@@ -372,7 +372,7 @@ class Context:
     @property
     def has_usual_plan(self) -> bool:
         """Whether the plan is the default of commands: uniform, without constraints."""
-        usual = self.plan == NO_PLAN or self.plan.is_atomic
+        usual = self.plan == NO_PLAN or self.plan.by_neuron
         return usual and not (self.shown and self.shown.file)
 
     def about_both(self) -> str:

@@ -15,7 +15,7 @@ from pruning.evaluate.quality import compared, is_random
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore, evaluation_table
 from pruning.evaluate.result import MEASURES, bootstrap_interval
 from pruning.evaluate.store import readable_records
-from pruning.plan import ATOMIC_GRANULARITY
+from pruning.plan import NEURON_GRANULARITY
 from pruning.planning.choice import corpora_words, schedule_words
 
 ALL_CORPORA: Final = "all corpora"  # the mean over corpora; no file has this name
@@ -163,12 +163,12 @@ def series_name(row: Mapping[Hashable, object], way: str = "") -> str:
     name = RANDOM.name if is_random(name) else name
     ranked_on = corpora_words(str(row["calibrated_on"]).split("+"))
     # Schedules of neurons say so.
-    is_atomic = row["granularity"] == ATOMIC_GRANULARITY and "neurons" not in schedule
+    by_neuron = row["granularity"] == NEURON_GRANULARITY and "neurons" not in schedule
     words = (
         criterion_label(name) if name else f"plan {str(row['plan'])[:8]}",
         f"on {ranked_on}" if ranked_on else "",
         schedule,
-        "neurons" if is_atomic else "",
+        "neurons" if by_neuron else "",
         way,
     )
     return ", ".join(filter(None, words))

@@ -18,9 +18,9 @@ from app.charts.names import criterion_label
 from app.charts.theme import Look, ink, muted, themed
 from app.charts.traces import series, spread
 from pruning.evaluate.bins import BinsRecord, BinsStore, bins_overview, rank_agreement
-from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
+from pruning.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
 
-WORDS: Final = {"expert": "experts", "atomic": "neurons"}
+WORDS: Final = {"expert": "experts", "neuron": "neurons"}
 
 
 def record_of(
@@ -89,10 +89,10 @@ def of_experts(context: Context) -> Drawing:
     return _draw(context, EXPERT_GRANULARITY)
 
 
-@chart("neuron-loss-bins", "explore", granularity=ATOMIC_GRANULARITY)
+@chart("neuron-loss-bins", "explore", granularity=NEURON_GRANULARITY)
 def of_neurons(context: Context) -> Drawing:
     """Whether the score orders neurons as the loss does."""
-    return _draw(context, ATOMIC_GRANULARITY)
+    return _draw(context, NEURON_GRANULARITY)
 
 
 def overview_of(records: Sequence[BinsRecord], granularity: str, corpus: str) -> pd.DataFrame:

@@ -19,7 +19,7 @@ from analysis.stats.choose import choose_stats, parse_corpus_weight
 from analysis.stats.store import NEURONS, StatsStore
 from app.charts.chart import made_by
 from app.tables.ranked import rank
-from pruning.atoms.cuts import (
+from pruning.neurons.cuts import (
     NeuronField,
     expert_shares,
     field_of,
@@ -27,8 +27,8 @@ from pruning.atoms.cuts import (
     pool_overlap,
     pruned_neurons,
 )
-from pruning.atoms.selection import AtomScope
-from pruning.plan import ATOMIC_GRANULARITY
+from pruning.neurons.selection import NeuronScope
+from pruning.plan import NEURON_GRANULARITY
 from pruning.planning.choice import SCOPES, PlanChoice, plan_request, scopes_of
 from pruning.planning.measured import find_sensitivity, removed_by
 from pruning.planning.neurons import Arena, arena_of
@@ -47,21 +47,21 @@ BESIDE_COLUMNS: Final = (
 
 def neuron_choice(context: Context) -> PlanChoice:
     """The neuron options; for commands the widest scope of the criterion."""
-    if context.plan.is_atomic:
+    if context.plan.by_neuron:
         return context.plan
-    return PlanChoice(ATOMIC_GRANULARITY, scope=scopes_of(context.request.criterion)[0])
+    return PlanChoice(NEURON_GRANULARITY, scope=scopes_of(context.request.criterion)[0])
 
 
 def of_neurons(context: Context) -> Context:
     """The context with neurons to remove, as commands ask for by the name of a chart."""
-    is_atomic = context.plan.is_atomic
-    return context if is_atomic else replace(context, plan=neuron_choice(context))
+    by_neuron = context.plan.by_neuron
+    return context if by_neuron else replace(context, plan=neuron_choice(context))
 
 
 def across_experts(context: Context) -> Context:
     """The context with the widest scope, if its own prunes every expert by the same share."""
     choice = neuron_choice(context)
-    if choice.scope is not AtomScope.EXPERT:
+    if choice.scope is not NeuronScope.EXPERT:
         return context
     widest = scopes_of(context.request.criterion)[0]
     return replace(context, plan=replace(choice, scope=widest))
@@ -102,7 +102,7 @@ def neuron_field(ranking: Ranking) -> NeuronField:
     return field_of(ranking.neurons)
 
 
-def ranks_within(field: NeuronField, scope: AtomScope) -> NDArray[np.int32]:
+def ranks_within(field: NeuronField, scope: NeuronScope) -> NDArray[np.int32]:
     """(neurons,) rank within the pool; see `NeuronField.ranks`."""
     return field.ranks(scope)
 
@@ -116,7 +116,7 @@ def pruned(context: Context) -> BoolArray:
     """(neurons,): True if the neuron is pruned."""
     found, scope = field(context), neuron_choice(context).scope
     ranks = context.keep(ranks_within, found, scope)
-    if context.plan.is_atomic and context.plan.is_measured and context.shown:
+    if context.plan.by_neuron and context.plan.is_measured and context.shown:
         sizes = found.pools(scope)
         gone = removed_by(context.shown.plan, context.order.sizes, context.model)
         return np.asarray(ranks >= np.repeat(sizes - np.array(gone), sizes))
@@ -188,10 +188,10 @@ def beside_experts(context: Context) -> pd.DataFrame:
     return table.assign(tenth=(place * 10 // counts).astype("int64"))[list(BESIDE_COLUMNS)]
 
 
-def arena(context: Context, request: PlanRequest, scope: AtomScope) -> Arena:
+def arena(context: Context, request: PlanRequest, scope: NeuronScope) -> Arena:
     """The neurons that compete in a scope, under the constraints of a request."""
     free = dict.fromkeys(BUDGETS) | {"sparsity": ""}
-    asked = request.model_copy(update={**free, "schedule": "uniform", "atom_scope": str(scope)})
+    asked = request.model_copy(update={**free, "schedule": "uniform", "neuron_scope": str(scope)})
     return context.keep(arena_of, ranking_of(context, request), asked)
 
 

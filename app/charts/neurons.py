@@ -25,15 +25,15 @@ from app.charts.traces import (
     stroke,
     targets,
 )
-from pruning.atoms.cuts import expert_shares, layer_cuts, neurons_of, saliency_histogram
-from pruning.plan import ATOMIC_GRANULARITY
+from pruning.neurons.cuts import expert_shares, layer_cuts, neurons_of, saliency_histogram
+from pruning.plan import NEURON_GRANULARITY
 from pruning.planning.side_by_side import SideBySide
 
 MOST_BARS: Final = 400
 _HOVER_LAYER = "%{fullData.name}, layer %{x}: %{y:.1%}"
 _HOVER_FLOPS = "%{fullData.name}: %{x:.1%} of neurons, %{y:.1%} of FLOPs"
 _DECLARED: Final[dict[str, Any]] = {
-    "granularity": ATOMIC_GRANULARITY,
+    "granularity": NEURON_GRANULARITY,
     "reads_scope": True,
     "crosses_experts": True,
 }
@@ -60,7 +60,7 @@ def draw_beside(context: Context) -> Drawing:
 def kept_share_map(
     table: pd.DataFrame, *, marked: Place | None = None, dark: bool = False
 ) -> go.Figure:
-    """Figure of a table of `pruning.atoms.cuts.SHARE_COLUMNS`; `marked` is a (layer, expert)."""
+    """Figure of a table of `pruning.neurons.cuts.SHARE_COLUMNS`; `marked` is a (layer, expert)."""
     layers = sorted(table["layer"].unique())
     place, shape = cells_of(table, layers)
     percent = np.full(shape, np.nan, dtype=np.float32)
@@ -179,7 +179,7 @@ def most_divided(shares: pd.DataFrame) -> tuple[int, int]:
     return int(shares["layer"].iloc[row]), int(shares["expert"].iloc[row])
 
 
-@chart("neuron-saliency", "explore", granularity=ATOMIC_GRANULARITY, reads_scope=True)
+@chart("neuron-saliency", "explore", granularity=NEURON_GRANULARITY, reads_scope=True)
 def draw_saliency(context: Context) -> Drawing:
     """How salient the neurons of each layer are."""
     field, gone = neuron_cut.field(context), neuron_cut.pruned(context)
@@ -190,7 +190,7 @@ def draw_saliency(context: Context) -> Drawing:
     return Drawing(figure, histogram, describe_saliency(cuts), neuron_cut.about(context))
 
 
-@chart("neurons-of-expert", "explore", granularity=ATOMIC_GRANULARITY, reads_scope=True)
+@chart("neurons-of-expert", "explore", granularity=NEURON_GRANULARITY, reads_scope=True)
 def draw_expert(context: Context) -> Drawing:
     """The neurons of the expert that is most nearly halved."""
     field, gone = neuron_cut.field(context), neuron_cut.pruned(context)
@@ -206,7 +206,7 @@ def draw_expert(context: Context) -> Drawing:
 def saliency_by_layer(
     histogram: pd.DataFrame, cuts: pd.DataFrame, *, dark: bool = False
 ) -> go.Figure:
-    """Figure of tables of `HISTOGRAM_COLUMNS` and `CUT_COLUMNS` of `pruning.atoms.cuts`.
+    """Figure of tables of `HISTOGRAM_COLUMNS` and `CUT_COLUMNS` of `pruning.neurons.cuts`.
 
     A histogram per layer of the saliency of its neurons, on a logarithmic scale, in shares of the
     layer's neurons; a line across each row is the cut.
@@ -348,7 +348,7 @@ def _scopes(context: Context) -> SideBySide:
     return found
 
 
-@chart("neuron-layers", "plan", granularity=ATOMIC_GRANULARITY)
+@chart("neuron-layers", "plan", granularity=NEURON_GRANULARITY)
 def draw_layers(context: Context) -> Drawing:
     """What each layer loses of its neurons, by who competes with whom."""
     table = _scopes(context).layers
@@ -356,7 +356,7 @@ def draw_layers(context: Context) -> Drawing:
     return Drawing(partial(layer_lines, table), table, describe_layers(table), about)
 
 
-@chart("neuron-flops", "plan", granularity=ATOMIC_GRANULARITY)
+@chart("neuron-flops", "plan", granularity=NEURON_GRANULARITY)
 def draw_flops(context: Context) -> Drawing:
     """What removing neurons saves of a token's computation."""
     table, request = _scopes(context).flops, neuron_cut.neuron_request(context)

@@ -15,7 +15,7 @@ from app.charts.context import Context
 from app.charts.overlap_map import number_color
 from app.charts.theme import ink, plain, themed
 from app.charts.traces import ABOVE_CHANCE, heat, note
-from pruning.plan import ATOMIC_GRANULARITY
+from pruning.plan import NEURON_GRANULARITY
 
 
 def pair_overlaps(context: Context) -> pd.DataFrame:
@@ -44,7 +44,7 @@ def matrix_drawing(pairs: pd.DataFrame, corpora: Sequence[str], about: str) -> D
     return Drawing(figure, pairs, describe(table, chance=by_chance), about)
 
 
-@chart("neuron-overlap", "explore", granularity=ATOMIC_GRANULARITY, reads_scope=True)
+@chart("neuron-overlap", "explore", granularity=NEURON_GRANULARITY, reads_scope=True)
 def draw_neurons(context: Context) -> Drawing:
     """What two corpora agree on of the neurons that go."""
     corpora, pairs = neuron_cut.measured(context), neuron_cut.corpora_overlaps(context)

@@ -16,7 +16,7 @@ from app.charts.theme import CLEAR, Look, ink, muted, primary, themed
 from app.charts.traces import series, stroke
 from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.result import RESAMPLES
-from pruning.plan import ATOMIC_GRANULARITY
+from pruning.plan import NEURON_GRANULARITY
 from pruning.planning.frontier import BEST, OTHER, SHOWN, UNIFORM, frontier_table, with_plan
 from pruning.planning.measured import removed_by, without_budget
 
@@ -37,24 +37,24 @@ def draw(context: Context) -> Drawing:
     if context.shown and context.predicted:
         removed = removed_by(context.shown.plan, context.order.sizes, context.model)
         table = with_plan(table, context.order, removed, context.predicted.mean)
-    is_atomic = recipe.is_atomic
-    alt = describe(table, corpora_said(found), is_atomic=is_atomic)
+    by_neuron = recipe.by_neuron
+    alt = describe(table, corpora_said(found), by_neuron=by_neuron)
     about = context.about(", ".join(each.name for each in found.curves))
-    return Drawing(partial(frontier_figure, table, is_atomic=is_atomic), table, alt, about)
+    return Drawing(partial(frontier_figure, table, by_neuron=by_neuron), table, alt, about)
 
 
-@chart("neuron-frontier", "plan", granularity=ATOMIC_GRANULARITY, reads_plan=True, reads_scope=True)
+@chart("neuron-frontier", "plan", granularity=NEURON_GRANULARITY, reads_plan=True, reads_scope=True)
 def draw_neurons(context: Context) -> Drawing:
     """Predicted loss of every size, of neurons."""
     return draw.make(of_neurons(context))
 
 
 def frontier_figure(
-    table: pd.DataFrame, *, is_atomic: bool = False, dark: bool = False
+    table: pd.DataFrame, *, by_neuron: bool = False, dark: bool = False
 ) -> go.Figure:
     """Figure of a table of `frontier_table`: added loss over bytes, the best with its interval."""
     unit, name = byte_unit(float(table["bytes"].max()))
-    title = f"weights, {name}{' without padding' if is_atomic else ''}"
+    title = f"weights, {name}{' without padding' if by_neuron else ''}"
     drawn = table.assign(x=table["bytes"] / unit)
     best = drawn[drawn["series"] == BEST]
     around = pd.concat([best["x"], best["x"][::-1]]), pd.concat([best["low"], best["high"][::-1]])
@@ -106,7 +106,7 @@ def frontier_figure(
     )
 
 
-def describe(table: pd.DataFrame, where: str, *, is_atomic: bool = False) -> str:
+def describe(table: pd.DataFrame, where: str, *, by_neuron: bool = False) -> str:
     """The prediction at half of the largest budget, its error and its source."""
     best = table[table["series"] == BEST]
     at = int((best["removed"] - best["removed"].max() / 2).abs().to_numpy().argmin())
@@ -119,7 +119,7 @@ def describe(table: pd.DataFrame, where: str, *, is_atomic: bool = False) -> str
         plans = f"{len(known)} measured plans" if len(known) > 1 else "1 measured plan"
         wrong = f"over {plans} predictions are off by {apart:.2f} on average"
     shown = table[table["series"] == SHOWN]
-    padding, what = (" without padding", "neurons") if is_atomic else ("", "experts")
+    padding, what = (" without padding", "neurons") if by_neuron else ("", "experts")
     this = "".join(f"This plan is predicted to add {loss:+.2f}. " for loss in shown["predicted"])
     return (
         f"At {size_text(float(row['bytes']))}{padding}, {row['removed']:,} {what} "

@@ -18,11 +18,11 @@ from app.charts.names import criterion_label
 from app.charts.theme import Look, apply_theme, ink, muted, plain
 from app.charts.traces import series
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore, evaluation_table
-from pruning.plan import ATOMIC_GRANULARITY
+from pruning.plan import NEURON_GRANULARITY
 from pruning.planning.choice import schedule_words
 
-WORDS: Final = {"atomic": "neurons", "expert": "whole experts"}
-_SYMBOLS: Final = {"atomic": "circle", "expert": "square"}
+WORDS: Final = {"neuron": "neurons", "expert": "whole experts"}
+_SYMBOLS: Final = {"neuron": "circle", "expert": "square"}
 CLAIMED: Final = "HEAPr, neurons global"
 SAME_BYTES_COLUMNS: Final = (
     *("corpus", "granularity", "candidate", "removed", "bytes", "loss", "full", "change"),
@@ -62,7 +62,7 @@ def same_bytes_table(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     rows = rows.sort_values("created_at").drop_duplicates(same, keep="last")
     parts = []
     for _, block in rows.groupby("corpus"):
-        neurons = block[block["granularity"] == ATOMIC_GRANULARITY]
+        neurons = block[block["granularity"] == NEURON_GRANULARITY]
         for removed, nbytes in neurons.groupby("removed")["bytes"].max().items():
             near = block[(block["bytes"] - nbytes).abs() <= _SAME * nbytes]
             if len(set(near["granularity"])) > 1:
@@ -73,7 +73,7 @@ def same_bytes_table(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     return found.sort_values(["removed", "corpus", "change"], kind="stable", ignore_index=True)
 
 
-@chart("same-bytes", "explore", granularity=ATOMIC_GRANULARITY)
+@chart("same-bytes", "explore", granularity=NEURON_GRANULARITY)
 def draw(context: Context) -> Drawing:
     """Neurons or whole experts of the same bytes."""
     records = EvaluationStore(context.store.directories).records(context.model.identity)

@@ -15,7 +15,7 @@ from app.charts.neuron_cut import of_neurons
 from app.charts.theme import ink, muted, primary, themed
 from app.charts.traces import as_float32, halo, heat, layer_axis, rows_height, stroke
 from pruning.allocation import Removed
-from pruning.plan import ATOMIC_GRANULARITY
+from pruning.plan import NEURON_GRANULARITY
 from pruning.planning.make import make_plan
 from pruning.planning.measured import removed_by
 from pruning.planning.ranking import needs_sensitivity
@@ -82,7 +82,7 @@ def draw_map(context: Context) -> Drawing:
 
 
 _OF_NEURONS: Final[Mapping[str, Any]] = {
-    "granularity": ATOMIC_GRANULARITY,
+    "granularity": NEURON_GRANULARITY,
     "reads_plan": True,
     "reads_scope": True,
 }

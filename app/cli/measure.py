@@ -283,8 +283,8 @@ def bins(request: BinsRequest, *, out_file: options.OutTable = Path("bins.csv"))
     write_table(table, out_file)
     found = rank_agreement(table)
     model = load_model_index(request.model, revision=request.revision)
-    neurons = ("--granularity", "atomic", "--shrink", "40%")
-    budget = neurons if request.granularity == "atomic" else usual_budget(model)
+    neurons = ("--granularity", "neuron", "--shrink", "40%")
+    budget = neurons if request.granularity == "neuron" else usual_budget(model)
     finish(
         f"{out_file}: rank correlation of saliency and loss {found:.2f} "
         "(1: the more salient, the more it costs)",

@@ -35,9 +35,9 @@ from app.cli.say import (
 from app.console import counted, finish, follow, note, out, show_frame
 from app.settings import Settings
 from pruning.active import plan_routing
-from pruning.atoms.widths import WidthChoice
 from pruning.budget import Budget, SizeTarget, even_budget, size_budget, sparsity_budget
-from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, load_plan
+from pruning.neurons.widths import WidthChoice
+from pruning.plan import NEURON_GRANULARITY, PruningPlan, load_plan
 from pruning.plan_tables import (
     expert_states,
     neuron_diff,
@@ -117,16 +117,16 @@ def show(
     made = loaded.provenance
     how = ", ".join(filter(None, (made.criterion, made.gate, *made.corpora, made.schedule)))
     title = f"{path}: {how or 'made by hand'}"
-    is_atomic = loaded.granularity == ATOMIC_GRANULARITY
+    by_neuron = loaded.granularity == NEURON_GRANULARITY
     if described is None:
-        show_frame(title, neuron_outline(loaded) if is_atomic else plan_outline(loaded))
+        show_frame(title, neuron_outline(loaded) if by_neuron else plan_outline(loaded))
         out.print(
             f"The model {loaded.model.name} (identity {loaded.model.identity[:8]}) is not here, "
             "so what goes is not known; name it with --model."
         )
         return
-    show_summary((neuron_summary if is_atomic else plan_summary)(loaded, described), title)
-    if is_atomic:
+    show_summary((neuron_summary if by_neuron else plan_summary)(loaded, described), title)
+    if by_neuron:
         routing = plan_routing(loaded, described, stats_store(stats_dir), corpora, runs)
         show_width_options(described, loaded, WidthChoice(), routing)
 
@@ -149,13 +149,13 @@ def diff(
     described = load_model_index(model, revision=revision) if model else None
     one, other = (load_plan(path, model=described) for path in (first, second))
     described = described or model_of(one, first)
-    is_atomic = ATOMIC_GRANULARITY in (one.granularity, other.granularity)
+    by_neuron = NEURON_GRANULARITY in (one.granularity, other.granularity)
     layers = described.layers if described else ()
-    table = neuron_diff(one, other, described) if is_atomic else plan_diff(one, other, layers)
+    table = neuron_diff(one, other, described) if by_neuron else plan_diff(one, other, layers)
     if table.empty:
         raise PlanError("Neither plan names a layer, so there is nothing to compare.")
     asked = table
-    if experts and is_atomic:
+    if experts and by_neuron:
         asked = neuron_states(one, other, described)
         asked = asked[asked["only_a"] + asked["only_b"] > 0]
     elif experts:
@@ -165,8 +165,8 @@ def diff(
         write_csv(asked, csv)
     show_frame(f"A: {first}, B: {second}", asked.dropna(axis="columns", how="all"))
     alike = int((table["only_a"] + table["only_b"] == 0).sum())
-    what = "neurons" if is_atomic else "experts"
-    apart = f"; {table['differ'].sum()} experts differ" if is_atomic else ""
+    what = "neurons" if by_neuron else "experts"
+    apart = f"; {table['differ'].sum()} experts differ" if by_neuron else ""
     jaccard = float(table["jaccard"].mean())
     finish(
         f"{alike} of {len(table)} layers are alike{apart}; mean Jaccard of the kept {what} "
@@ -197,7 +197,7 @@ def plan(
     check_request(request, model)
     made, ranking = follow(plan_from_stats(request, model, stats_store(request.stats_dir)))
     save_plan(made.plan, out_file, force=force)
-    if request.is_atomic:
+    if request.by_neuron:
         routing = ranking.routing if ranking else None
         show_width_options(model, made.plan, request.widths, routing)
     say_notes(made.notes)

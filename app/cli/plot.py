@@ -18,11 +18,11 @@ from app.cli.derive import command
 from app.cli.files import write_csv
 from app.cli.say import export_command, less_in_words, say_notes
 from app.console import counted, finish, follow, note, show_table
-from pruning.atoms.widths import WidthChoice
 from pruning.evaluate.quality import stored_losses
 from pruning.evaluate.record import AnswerStore, EvaluationStore
 from pruning.evaluate.store import readable_records
-from pruning.plan import ATOMIC_GRANULARITY, fit_plan, load_plan
+from pruning.neurons.widths import WidthChoice
+from pruning.plan import NEURON_GRANULARITY, fit_plan, load_plan
 from pruning.planning.comparing import compare_request
 from pruning.planning.make import CurrentPlan
 from pruning.planning.ranking import weights_measured
@@ -34,7 +34,7 @@ from pruning.surgery.width_sizes import width_option
 if TYPE_CHECKING:
     from app.charts.context import Context
 
-_USUAL = {"expert": "reap", "atomic": "heapr"}
+_USUAL = {"expert": "reap", "neuron": "heapr"}
 View = Annotated[str, Option("What to draw; --list names all.", place="VIEW")]
 
 
@@ -152,7 +152,7 @@ def _report_decision(request: ReportRequest, path: Path, out_file: Path) -> None
     told, _ = readable_records(AnswerStore(folders), model.identity)
     words = ("report", request.model, "--plan", path.name, "-o", out_file.name)
     num_bytes = size_report(model, shown.plan).bytes_after
-    if shown.plan.granularity == ATOMIC_GRANULARITY:
+    if shown.plan.granularity == NEURON_GRANULARITY:
         option = width_option(model, fit_plan(shown.plan, model), WidthChoice())
         num_bytes = model.checkpoint.nbytes if option.refused else option.disk_bytes
     made = decision_of(model, shown, num_bytes, losses, command_line(*words))

@@ -42,22 +42,22 @@ from pruning.tasks.evaluation import selection_for
 def score(request: ScoreRequest, *, out_file: options.OutTable = Path("scores.csv")) -> None:
     """Score every expert; writes layer, expert, score, saliency, rank, num_tokens as CSV.
 
-    With --granularity atomic every neuron, and then also the column neuron.
+    With --granularity neuron every neuron, and then also the column neuron.
     """
     selection = follow(selection_for(request.into(PlanRequest, sparsity="0")))
     write_table(selection.table, out_file)
     say_choice(selection.choice)
     ranked, count = selection.criterion, len(selection.table)
-    if selection.is_atomic:
+    if selection.by_neuron:
         where = "of its layer" if ranked.within_layers else "of the model"
         said = f"neurons by {ranked.label}; rank 0 is the first {where} to stay"
     else:
         larger = "prune first" if ranked.prune_larger else "keep"
         said = f"experts by {ranked.label} (larger score = {larger}); rank 0 is kept first"
-    neurons = ("--granularity", "atomic", "--shrink", "40%")
-    budget = neurons if selection.is_atomic else usual_budget(selection.model)
+    neurons = ("--granularity", "neuron", "--shrink", "40%")
+    budget = neurons if selection.by_neuron else usual_budget(selection.model)
     following = plan_command(request, ranked.name, request.corpora, budget)
-    cannot = selection.is_atomic and quantised_role(selection.model)  # be cut, only scored
+    cannot = selection.by_neuron and quantised_role(selection.model)  # be cut, only scored
     finish(
         f"{out_file}: {count} {said}",
         {"file": str(out_file), "rows": count, "criterion": ranked.name},

@@ -14,14 +14,14 @@ from analysis.stats.choose import Choice, is_at_hand, parse_corpus_weight
 from analysis.stats.store import Run, stats_store
 from app.console import finish, note, out, plain_rows, ranges_of_rows, show_table, small
 from pruning.active import Routing
-from pruning.atoms.kept import count_atoms
-from pruning.atoms.sizes import atom_sizes
-from pruning.atoms.widths import WidthChoice
 from pruning.constraints import Constraints
 from pruning.engines import contents_of, removed_by, summary, verdicts
 from pruning.evaluate.record import EvaluationRecord
 from pruning.evaluate.result import MEASURES, Metric
-from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
+from pruning.neurons.kept import count_neurons
+from pruning.neurons.sizes import neuron_plan_sizes
+from pruning.neurons.widths import WidthChoice
+from pruning.plan import NEURON_GRANULARITY, PruningPlan, fit_plan
 from pruning.plan_tables import plan_summary
 from pruning.planning.counted import Counted
 from pruning.planning.recipes import possible_share
@@ -73,8 +73,8 @@ def say_plan(model: MoEModel, plan: PruningPlan, path: Path, *following: str) ->
     report, budget = size_report(model, plan), plan.provenance.budget
     asked = _ASKED.get(str(budget.get("kind")), "").format(budget.get("asked"))
     result = {"file": str(path), "digest": plan.digest, **_sizes(report)}
-    if plan.granularity == ATOMIC_GRANULARITY:
-        kept, of = count_atoms(plan.kept_atoms, plan.kept, model)
+    if plan.granularity == NEURON_GRANULARITY:
+        kept, of = count_neurons(plan.kept_neurons, plan.kept, model)
         words = f"{path}: keeps {kept} of {of} neurons ({1 - kept / of:.2%} sparsity)"
         words += f", {asked}" if asked else ""
         result |= {"neurons_before": of, "neurons_after": kept}
@@ -274,7 +274,7 @@ def show_width_options(
     Where the mode of `choice` saves little and another does not, that is said. Widths are rounded
     up to its multiple; without `routing`, each expert is taken to be chosen equally often.
     """
-    table = atom_sizes(model, plan, choice.multiple_of, routing)
+    table = neuron_plan_sizes(model, plan, choice.multiple_of, routing)
     sizes = {row["mode"]: row for row in table.to_dict("records")}
     report, whole = size_report(model, plan, routing), model.checkpoint
     # With headers, as the modes' rows below: nobody should read a saving or a loss from those.
@@ -309,8 +309,8 @@ def show_width_options(
     mine = possible.get(choice.mode, on_disk)
     if report.params_after < report.params_before and on_disk <= possible.get(best, on_disk):
         note(
-            "padding takes all that is saved, in every width mode: plan with --atom-scope expert, "
-            "or remove more"
+            "padding takes all that is saved, in every width mode: plan with --neuron-scope "
+            "expert, or remove more"
         )
     elif on_disk - mine < (on_disk - possible.get(best, on_disk)) / 2:
         note(

@@ -12,8 +12,8 @@ from app.cli.derive import command
 from app.cli.say import less_in_words, report_checks, say_export, show_width_options
 from app.console import finish, follow
 from pruning.active import plan_routing
-from pruning.atoms.widths import WidthChoice, WidthMode
-from pruning.plan import ATOMIC_GRANULARITY, load_plan
+from pruning.neurons.widths import WidthChoice, WidthMode
+from pruning.plan import NEURON_GRANULARITY, load_plan
 from pruning.requests.base import Option
 from pruning.requests.model import ExportRequest, PrunedRequest
 from pruning.requests.options import StatsDir, Text
@@ -40,17 +40,17 @@ def export(
     """
     model = load_model_index(request.model, revision=request.revision)
     chosen = load_plan(plan, model=model)
-    is_atomic = chosen.granularity == ATOMIC_GRANULARITY
-    if is_atomic:
+    by_neuron = chosen.granularity == NEURON_GRANULARITY
+    if by_neuron:
         routing = plan_routing(chosen, model, stats_store(stats_dir))
         choice = WidthChoice(WidthMode(request.width_mode or "uniform"), request.width_multiple_of)
         show_width_options(model, chosen, choice, routing)
-    mode = request.width_mode or ("uniform" if is_atomic else None)
+    mode = request.width_mode or ("uniform" if by_neuron else None)
     asked = request.into(ExportRequest, plan=chosen.to_dict(), width_mode=mode)
     if dry_run:
         before, after = model.checkpoint.nbytes, prepared(asked, model).tensor_bytes
         again = ExportRequest(**request.model_dump(exclude_unset=True), plan={})
-        words = "" if is_atomic else f"{less_in_words(before, after)}; "  # a table has its sizes
+        words = "" if by_neuron else f"{less_in_words(before, after)}; "  # a table has its sizes
         finish(
             f"{words}nothing was written",
             {"bytes_before": before, "bytes_after": after},

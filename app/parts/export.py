@@ -22,7 +22,6 @@ from app.jobs.model import Job, JobState
 from app.literal import literal
 from app.session.data import settings, shown_model
 from app.session.job_queue import job_store, queue, shown_request
-from pruning.atoms.widths import WidthChoice, WidthPlan, plan_widths
 from pruning.engines import (
     Verdict,
     contents_of,
@@ -33,7 +32,8 @@ from pruning.engines import (
     verdicts,
 )
 from pruning.heads import heads_depend_on
-from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
+from pruning.neurons.widths import WidthChoice, WidthPlan, plan_widths
+from pruning.plan import NEURON_GRANULARITY, PruningPlan, fit_plan
 from pruning.planning.choice import corpora_words, schedule_label
 from pruning.planning.make import CurrentPlan
 from pruning.planning.ranking import criterion_badge
@@ -133,7 +133,7 @@ def _default_name(context: Context, shown: CurrentPlan) -> str:
     own = [made.criterion.replace(",", ""), corpora, str(context.sparsity_percent)]
     if shown.file:
         own = [Path(shown.file).stem]
-    elif shown.plan.granularity == ATOMIC_GRANULARITY:
+    elif shown.plan.granularity == NEURON_GRANULARITY:
         units = {"params": "params", "shrink": "bytes"}
         share_of = units.get(str(made.budget.get("kind")), "neurons")
         own += [share_of, str(made.schedule_parameters.get("scope", ""))]
@@ -242,7 +242,7 @@ def _findings(
     yield _Finding(
         True,
         f"{differs}Compatibility, {summary(choice.verdicts(model, plan))}",
-        warns=not is_even or plan.granularity == ATOMIC_GRANULARITY,
+        warns=not is_even or plan.granularity == NEURON_GRANULARITY,
     )
 
 
@@ -309,7 +309,7 @@ def _padding_choice(model: MoEModel, plan: PruningPlan) -> Padding | None:
     """Offer padding for layers of different counts, or say why it is impossible."""
     fitted = fit_plan(plan, model)
     is_even = len(set(map(len, fitted.kept.values()))) == 1
-    if is_even or fitted.granularity == ATOMIC_GRANULARITY:
+    if is_even or fitted.granularity == NEURON_GRANULARITY:
         return None
     try:
         padding = plan_padding(model, fitted)

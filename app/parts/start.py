@@ -96,8 +96,8 @@ def meaning(context: Context, shown: CurrentPlan) -> str:
 
 def removed_share(context: Context) -> str:
     """Sparsity in words: `Half of the experts gone`."""
-    what = "neurons" if context.plan.is_atomic else "experts"
-    if context.plan.is_atomic and context.plan.unit != "neurons":
+    what = "neurons" if context.plan.by_neuron else "experts"
+    if context.plan.by_neuron and context.plan.unit != "neurons":
         unit = "parameters" if context.plan.unit == "params" else "bytes"
         return f"{context.sparsity} of the {unit} gone"
     share = "Half" if context.sparsity_percent == 50 else context.sparsity

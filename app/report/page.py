@@ -77,7 +77,7 @@ def command_of(context: Context, views: Sequence[Chart]) -> str:
         every = views_of((), context.request.criterion)
         names = [] if list(views) == every else [view.name for view in views]
         return context.both.report_command(names, "report.html")
-    if context.plan.is_atomic:
+    if context.plan.by_neuron:
         return neuron_request(context).command()
     return context.shown.plan_command(context.named) if context.shown else context.request.command()
 
@@ -98,7 +98,7 @@ def _facts(context: Context) -> dict[str, str]:
 
 def _recipes(context: Context) -> dict[str, str]:
     """The recipe on screen and its baseline."""
-    if context.plan.is_atomic:
+    if context.plan.by_neuron:
         return {"Plan": _in_words(neuron_request(context), "granularity", "criterion", "corpora")}
     if context.shown is not None and context.shown.file:
         return {"Plan": f"{context.shown.file} ({context.about_plan()})"}

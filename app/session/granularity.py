@@ -9,25 +9,25 @@ from analysis.criteria import NEURON_CRITERIA
 from analysis.criteria.heapr import DEFAULT_LAMBDA, camera_p
 from app.charts.names import criterion_label
 from app.session.plan_state import plan_input
-from pruning.atoms.selection import AtomScope
-from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
+from pruning.neurons.selection import NeuronScope
+from pruning.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
 from pruning.planning.choice import SCOPES, schedule_label, scopes_of
 from pruning.schedules import MEASURED
 
-GRANULARITIES: Mapping[str, str] = {EXPERT_GRANULARITY: "Experts", ATOMIC_GRANULARITY: "Neurons"}
+GRANULARITIES: Mapping[str, str] = {EXPERT_GRANULARITY: "Experts", NEURON_GRANULARITY: "Neurons"}
 MOST_LAMBDA = 100.0
 # Also declared to each widget; see `app.session.state.DEFAULTS`.
 DEFAULTS: Mapping[str, Any] = {
     "granularity": EXPERT_GRANULARITY,
     "neurons": "heapr",
     # Equal widths: the export is smaller and loads everywhere.
-    "scope": AtomScope.EXPERT,
+    "scope": NeuronScope.EXPERT,
 }
 
 
 def is_about_neurons() -> bool:
     """Whether the granularity is neurons."""
-    return bool(st.session_state.get("granularity") == ATOMIC_GRANULARITY)
+    return bool(st.session_state.get("granularity") == NEURON_GRANULARITY)
 
 
 def granularity_control() -> None:
@@ -41,8 +41,8 @@ def granularity_control() -> None:
         required=True,
         format_func=GRANULARITIES.__getitem__,
         help="**Experts**: remove whole experts.  \n"
-        "**Neurons**: make experts narrower; a neuron is a row of gate and up and a column of down "
-        "(atomic expert in the papers).",
+        "**Neurons**: make experts narrower; a neuron is a row of gate and up and a column of "
+        "down.",
     )
 
 
@@ -61,10 +61,10 @@ def is_spread_as_measured() -> bool:
     return bool(st.session_state.get("scope") == MEASURED)
 
 
-def chosen_scope(criterion: str) -> AtomScope:
+def chosen_scope(criterion: str) -> NeuronScope:
     """Scope in which neurons compete: the control's, if the criterion supports it."""
     if is_spread_as_measured():
-        return AtomScope.LAYER
+        return NeuronScope.LAYER
     said = st.session_state.get("scope", DEFAULTS["scope"])
     possible = scopes_of(criterion)
     return said if said in possible else possible[0]
@@ -115,7 +115,7 @@ def neuron_criterion_controls() -> None:
         "prune the same fraction of every expert, so widths stay equal.  \n**Measured**: "
         "per layer, and layers lose what their measured sensitivity says.",
     )
-    if AtomScope.GLOBAL not in possible:
+    if NeuronScope.GLOBAL not in possible:
         st.caption(
             f":material/info: {criterion_label(criterion)} compares neurons of one layer only, so "
             "a global budget is not offered."

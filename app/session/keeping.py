@@ -23,13 +23,13 @@ from app.charts.evaluations import stored_results
 from app.charts.neuron_cut import neuron_field, rank_for, ranks_within
 from app.charts.overlap_by_tokens import parts_of
 from app.tables.experts import Sources
-from pruning.atoms.cuts import NeuronField
-from pruning.atoms.widths import WidthChoice
 from pruning.evaluate.benchmarks.record import BenchmarkStore
 from pruning.evaluate.bins import BinsStore
 from pruning.evaluate.quality import stored_losses
 from pruning.evaluate.record import AnswerStore, EvaluationStore, VarianceStore
 from pruning.evaluate.store import readable_records
+from pruning.neurons.cuts import NeuronField
+from pruning.neurons.widths import WidthChoice
 from pruning.plan import PruningPlan
 from pruning.planning.measured import Order, order_of
 from pruning.planning.neurons import Arena, arena_of

@@ -15,9 +15,9 @@ from app.session.data import what_is_missing
 from app.session.plan_state import NoPlan, imported_plan, sparsity_controls
 from app.session.search_data import searched_plan
 from pruning.allocation import Allocation
-from pruning.atoms.kept import check_cuttable
-from pruning.atoms.sizes import atom_sizes
-from pruning.atoms.widths import WidthChoice, WidthMode
+from pruning.neurons.kept import check_cuttable
+from pruning.neurons.sizes import neuron_plan_sizes
+from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.plan import PruningPlan, fit_plan
 from pruning.plan_tables import neuron_summary
 from pruning.planning.choice import (
@@ -44,7 +44,7 @@ def current_plan(context: Context) -> CurrentPlan:
     """The plan of the imported file or the controls: one for all pages."""
     if (imported := imported_plan(context.model)) is not None:
         return imported
-    if context.plan.is_atomic:
+    if context.plan.by_neuron:
         return shown_neurons(context)
     if context.plan.schedule == SEARCH:
         return searched_plan(context)
@@ -54,7 +54,7 @@ def current_plan(context: Context) -> CurrentPlan:
 def sparsity_of(context: Context) -> str:
     """The sparsity of experts that the slider and its unit ask for."""
     choice, percent = context.plan, context.sparsity_percent
-    if choice.is_atomic or choice.unit != "bytes":
+    if choice.by_neuron or choice.unit != "bytes":
         return context.sparsity
     known = shrink_sparsities(context.model, choice.multiple_of)
     if percent not in known:
@@ -154,7 +154,7 @@ def shown_neurons(context: Context) -> CurrentPlan:
 class NeuronSizes:
     """Sizes of a plan of neurons."""
 
-    table: pd.DataFrame  # of `atom_sizes`
+    table: pd.DataFrame  # of `neuron_plan_sizes`
     # Widths and compatibility of an export in each width mode; no bytes.
     options: tuple[WidthOption, ...]
     layers: pd.DataFrame  # of `neuron_summary`
@@ -168,7 +168,7 @@ def _neuron_sizes(
     routing, complete = ranking.routing if ranking else None, fit_plan(plan, model)
     choices = [WidthChoice(mode, multiple_of) for mode in WidthMode]
     return NeuronSizes(
-        atom_sizes(model, plan, multiple_of, routing),
+        neuron_plan_sizes(model, plan, multiple_of, routing),
         tuple(width_option(model, complete, choice, weigh=False) for choice in choices),
         neuron_summary(plan, model),
         size_report(model, plan, routing),
@@ -184,7 +184,7 @@ def neuron_sizes(context: Context, shown: CurrentPlan) -> NeuronSizes:
 
 def bytes_after(context: Context, shown: CurrentPlan) -> int:
     """Bytes of all tensors of the export."""
-    if not context.plan.is_atomic:
+    if not context.plan.by_neuron:
         return sizes_of(context, shown.plan).bytes_after
     table = neuron_sizes(context, shown).table
     row = table[table["mode"] == context.plan.width_mode].iloc[0]

@@ -17,7 +17,7 @@ from app.parts.context import draw_page
 
 def compare(context: Context) -> Context:
     """The page."""
-    if context.plan.is_atomic:
+    if context.plan.by_neuron:
         inform("Compare sets whole experts side by side; choose **Experts** in the sidebar.")
         return context
     if context.criterion is None or not has_statistics(context):

@@ -171,7 +171,7 @@ def _follow_old_address() -> None:
 
 def explore(context: Context) -> Context:
     """The page."""
-    if context.plan.is_atomic:
+    if context.plan.by_neuron:
         neuron_page(context)
     elif context.criterion is None:
         baseline_part(context)  # the plan bar shows why

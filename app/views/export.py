@@ -21,7 +21,7 @@ def export(context: Context) -> Context:
         job_panel("export")
     if (shown := context.shown) is None:
         pass  # the plan bar shows why
-    elif context.plan.is_atomic:
+    elif context.plan.by_neuron:
         neuron_export_page(context, shown)
     else:
         report = sizes_of(context, shown.plan)

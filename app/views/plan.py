@@ -29,7 +29,7 @@ from pruning.search.store import SEARCH
 def plan(context: Context) -> Context:
     """The page."""
     refusal_part()
-    if context.plan.is_atomic:
+    if context.plan.by_neuron:
         neuron_plan_page(context)
     else:
         _plan_of_experts(context)

@@ -1,6 +1,6 @@
 """Bins of experts or neurons by saliency: does a low score predict a low cost of removal?
 
-After HEAPr, Fig. 3: tenths of all atomic experts, each removed alone, against their importance.
+After HEAPr, Fig. 3: tenths of all neurons, each removed alone, against their importance.
 The figure bins by position (order "index"); bins by saliency show whether a score ranks well.
 """
 
@@ -14,14 +14,22 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from analysis.criteria.base import Granularity
 from analysis.errors import StatsError
 from analysis.lazy import pd
 from analysis.model import MoEModel
 from analysis.ranking.norms import NeuronScores
-from pruning.atoms.cuts import field_of
 from pruning.evaluate.result import Evaluation, bootstrap_interval
 from pruning.evaluate.store import Count, Record, RecordStore, RunFacts, SampleFacts
-from pruning.plan import ATOMIC_GRANULARITY, Provenance, PruningPlan, fit_plan, model_ref
+from pruning.neurons.cuts import field_of
+from pruning.plan import (
+    NEURON_GRANULARITY,
+    Provenance,
+    PruningPlan,
+    digest_word,
+    fit_plan,
+    model_ref,
+)
 
 Scope = Literal["layer", "global"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
@@ -96,12 +104,12 @@ def neuron_bins(scores: NeuronScores, model: MoEModel, how: Binning) -> list[Bin
     held = np.split(numbers, np.cumsum(field.widths)[:-1])
     made = []
     for number in np.unique(numbers).tolist():
-        atoms: dict[int, dict[int, tuple[int, ...]]] = {}
+        neurons: dict[int, dict[int, tuple[int, ...]]] = {}
         for (layer, expert), own in zip(owners, held, strict=True):
             if (own == number).any():
                 stays = tuple(np.flatnonzero(own != number).tolist())
-                atoms.setdefault(layer, {})[expert] = stays
-        cut = PruningPlan(model_ref(model), {}, Provenance(), ATOMIC_GRANULARITY, atoms)
+                neurons.setdefault(layer, {})[expert] = stays
+        cut = PruningPlan(model_ref(model), {}, Provenance(), NEURON_GRANULARITY, neurons)
         made.append(_bin(number, fit_plan(cut, model), field.saliency, numbers))
     return made
 
@@ -160,7 +168,7 @@ class RankedBy:
     gate: str
     corpora: tuple[str, ...]  # of the statistics, with weights; empty if none were read
     runs: tuple[str, ...]  # as `corpora`
-    granularity: str  # `expert` or `atomic`
+    granularity: Granularity
     how: Binning
 
 
@@ -209,7 +217,7 @@ class BinsRecord(Record):
         settings: Mapping[str, Any],
     ) -> Self:
         """A record without results; `settings` are those that change the numbers."""
-        order = asdict(ranked)
+        order = asdict(ranked) | {"granularity": digest_word(ranked.granularity)}
         del order["runs"]  # a run repeated with more groups has another id and equal numbers
         deciding = {
             "model": model.identity,

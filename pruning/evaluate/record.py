@@ -6,12 +6,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import AfterValidator, Field
 
 from analysis.arrays import FloatArray
+from analysis.criteria.base import Granularity
 from analysis.errors import StatsError
 from analysis.lazy import pd
 from analysis.model import MoEModel
@@ -54,7 +55,7 @@ class PlanFacts(RecordPart):
     runs: tuple[str, ...] = ()
     schedule: str = ""
     sparsity: str = ""
-    granularity: str = ""  # `expert` or `atomic`
+    granularity: Granularity | Literal[""] = ""
     experts_before: Count | None = None  # routed experts of all layers
     experts_after: Count | None = None
     removed: Annotated[float, Field(ge=0)] | None = None  # fraction of the routed experts' weights

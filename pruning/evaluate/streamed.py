@@ -142,8 +142,8 @@ class Pass:
         whole = next((each.num_experts for each in self.model.layers if each.index == layer), 0)
         cuts: list[object] = [None]
         for plan in self.plans:
-            kept, atoms = plan.kept.get(layer, ()), plan.kept_atoms.get(layer, {})
-            own = (kept if len(kept) < whole else (), tuple(atoms.items()))
+            kept, neurons = plan.kept.get(layer, ()), plan.kept_neurons.get(layer, {})
+            own = (kept if len(kept) < whole else (), tuple(neurons.items()))
             cuts.append(own if any(own) else None)
         return cuts
 
@@ -177,8 +177,8 @@ class Pass:
             return None
         plan = self.plans[number - 1]
         kept = {n: ids for n, ids in plan.kept.items() if n == layer}
-        atoms = {n: experts for n, experts in plan.kept_atoms.items() if n == layer}
-        return replace(plan, kept=kept, kept_atoms=atoms)
+        neurons = {n: experts for n, experts in plan.kept_neurons.items() if n == layer}
+        return replace(plan, kept=kept, kept_neurons=neurons)
 
     def _progress(self, layer: int, done: int, total: int, note: str = "") -> Progress:
         layers = len(self.skeleton.layers)

@@ -15,11 +15,11 @@ from analysis.model import MoEModel
 from analysis.sparsity import as_percent, num_removed
 from analysis.stats.choose import parse_corpus_weight
 from pruning.allocation import count_problem
-from pruning.atoms.selection import AtomScope
-from pruning.atoms.widths import DEFAULT_MULTIPLE
 from pruning.budget import SizeTarget, even_budget
 from pruning.constraints import Constraints, parse_numbers, rooms_of
-from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
+from pruning.neurons.selection import NeuronScope
+from pruning.neurons.widths import DEFAULT_MULTIPLE
+from pruning.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
 from pruning.requests.base import validated
 from pruning.requests.options import ModeName
 from pruning.requests.plan import PlanRequest
@@ -85,10 +85,10 @@ UNITS: Mapping[ShareOf, str] = {
 }
 WIDTH_MODES: tuple[ModeName, ...] = ("uniform", "per-layer", "ragged")
 WIDTH_MULTIPLES = (*MULTIPLES, 128)
-SCOPES: Mapping[AtomScope, str] = {
-    AtomScope.GLOBAL: "Global",
-    AtomScope.LAYER: "Per layer",
-    AtomScope.EXPERT: "Per expert",
+SCOPES: Mapping[NeuronScope, str] = {
+    NeuronScope.GLOBAL: "Global",
+    NeuronScope.LAYER: "Per layer",
+    NeuronScope.EXPERT: "Per expert",
 }
 _LONGEST_NAME, _OWN_DIGITS = 16, 8
 _COUNTS = re.compile(r"\d{1,5}(\.\d{1,5})*")
@@ -110,14 +110,14 @@ class CountsError(PlanError):
 class PlanChoice:
     """The plan controls besides criterion, corpora and sparsity, as in the URL."""
 
-    granularity: str = EXPERT_GRANULARITY  # remove whole experts, or neurons (atomic)
+    granularity: str = EXPERT_GRANULARITY  # remove whole experts, or neurons
     multiple_of: int = 1  # layers keep a multiple of this many experts, experts one of neurons
     protect: str = ""  # layers that lose nothing: `0,5-7`
     schedule: str = "uniform"  # of experts, one of SCHEDULE_NAMES; of neurons, also measured
     counts: str = ""  # experts kept by each layer, for the schedule `hand`
     locked: str = ""  # layers that an edit leaves alone: `0,5-7`
     searched: str = ""  # name of the search, for the schedule `search`
-    scope: AtomScope = AtomScope.GLOBAL  # among which neurons the budget is spent
+    scope: NeuronScope = NeuronScope.GLOBAL  # among which neurons the budget is spent
     unit: ShareOf = "neurons"  # what the sparsity is a share of: neurons (or experts), ...
     width_mode: ModeName = "uniform"  # how an export stores widths
     width_multiple: int = DEFAULT_MULTIPLE  # loaded widths are rounded up to a multiple of this
@@ -125,9 +125,9 @@ class PlanChoice:
     drop: str = ""  # experts that go as a whole in a plan of neurons
 
     @property
-    def is_atomic(self) -> bool:
+    def by_neuron(self) -> bool:
         """Whether neurons are removed, and not only whole experts."""
-        return self.granularity == ATOMIC_GRANULARITY
+        return self.granularity == NEURON_GRANULARITY
 
     @property
     def is_measured(self) -> bool:
@@ -139,7 +139,7 @@ class PlanChoice:
         """Whether criterion, corpora, sparsity and schedule or scope define the plan."""
         limits = (*map(str.strip, (self.protect, self.pin, self.drop)), self.is_measured)
         has_limits = self.unit != "neurons" or self.multiple_of != 1 or any(limits)
-        return not self.is_atomic or not has_limits
+        return not self.by_neuron or not has_limits
 
     @property
     def row(self) -> str:
@@ -170,15 +170,19 @@ def plan_request(
         "multiple_of": choice.multiple_of,
         "protect": (protected,) if protected else (),
     }
-    if choice.is_atomic:
+    if choice.by_neuron:
         if choice.unit == "params":
             values["params_share"] = values.pop("sparsity")
         elif choice.unit == "bytes":
             values |= {"shrink": values.pop("sparsity"), "width_mode": choice.width_mode}
         values |= {
-            "granularity": ATOMIC_GRANULARITY,
+            "granularity": NEURON_GRANULARITY,
             # Measured, neurons compete within layers.
-            **({"schedule": MEASURED} if choice.is_measured else {"atom_scope": str(choice.scope)}),
+            **(
+                {"schedule": MEASURED}
+                if choice.is_measured
+                else {"neuron_scope": str(choice.scope)}
+            ),
             "pin": experts_in(choice.pin),
             "drop": experts_in(choice.drop),
             # Only changes the sizes that are printed.
@@ -191,10 +195,10 @@ def plan_request(
     return request
 
 
-def scopes_of(criterion: str) -> tuple[AtomScope, ...]:
+def scopes_of(criterion: str) -> tuple[NeuronScope, ...]:
     """The scopes in which a criterion can compare neurons."""
     within = get_criterion(criterion).within_layers
-    return tuple(scope for scope in SCOPES if scope is not AtomScope.GLOBAL or not within)
+    return tuple(scope for scope in SCOPES if scope is not NeuronScope.GLOBAL or not within)
 
 
 def schedule_label(name: str) -> str:

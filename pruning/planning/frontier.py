@@ -14,12 +14,12 @@ import numpy as np
 
 from analysis.lazy import pd
 from pruning.allocation import Removed
-from pruning.atoms.budget import Pool, shares_of
-from pruning.atoms.selection import AtomScope
 from pruning.budget import Budget, count_budget
 from pruning.constraints import Room
 from pruning.evaluate.quality import interval_of, stored_losses
 from pruning.evaluate.record import EvaluationStore
+from pruning.neurons.budget import Pool, shares_of
+from pruning.neurons.selection import NeuronScope
 from pruning.planning.measured import Order, order_of
 from pruning.planning.neurons import arena_of
 from pruning.planning.ranking import Selection
@@ -92,7 +92,7 @@ def _losses(
         facts = loss.facts
         own = (selection.criterion.name, order.ref.granularity)
         gone = (facts.experts_before or 0) - (facts.experts_after or 0)
-        if selection.is_atomic:
+        if selection.by_neuron:
             gone = round((facts.removed or 0) * size)
         is_own = (facts.criterion, facts.granularity) == own
         if is_own and gone and not loss.way and set(corpora) <= loss.change.keys():
@@ -102,7 +102,7 @@ def _losses(
 
 def _even(selection: Selection, order: Order, total: int) -> Removed:
     """The same share of every layer."""
-    if not selection.is_atomic:
+    if not selection.by_neuron:
         return allocate(UNIFORM, _spending(selection, total)).removed
     return shares_of(list(map(Pool, order.rooms)), Budget(total, "count", str(total)))
 
@@ -114,7 +114,7 @@ def _listed(
     searches: Sequence[KnownSearch],
 ) -> set[Removed]:
     """What schedules and searches with one of these budgets remove; of neurons, all together."""
-    if selection.is_atomic:
+    if selection.by_neuron:
         is_within = selection.criterion.within_layers
         return set() if is_within else {_global(selection, order, total) for total in totals}
     found = set()
@@ -130,7 +130,7 @@ def _listed(
 
 def _global(selection: Selection, order: Order, total: int) -> Removed:
     """What each layer loses if the neurons of all layers compete."""
-    free = {"atom_scope": str(AtomScope.GLOBAL), "schedule": UNIFORM}
+    free = {"neuron_scope": str(NeuronScope.GLOBAL), "schedule": UNIFORM}
     contest = arena_of(selection, selection.request.model_copy(update=free)).contest
     gone = dict.fromkeys(order.sizes, 0)
     for (layer, _), number in contest.removed(Budget(total, "count", str(total))).items():

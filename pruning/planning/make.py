@@ -86,7 +86,7 @@ def make_plan(ranking: Ranking, request: PlanRequest, arena: Arena | None = None
 
     `arena` is `arena_of` the request, for a plan of neurons, if it was computed already.
     """
-    if request.is_atomic:
+    if request.by_neuron:
         return Decision(*plan_neurons(ranking, request, arena or arena_of(ranking, request)))
     evidence = evidence_of(ranking, request)
     spending = spending_of(request, ranking.model, evidence)
@@ -111,7 +111,7 @@ def plan_from_stats(
     request: PlanRequest, model: MoEModel, store: StatsStore, parts: Sequence[Part] = ()
 ) -> Generator[Progress, None, tuple[Decision, Selection | None]]:
     """The plan of a request, and its ranking; None if a file says all. See `select_measured`."""
-    if request.kept_atoms is not None:
+    if request.kept_neurons is not None:
         return Decision(plan_of_file(request, model)), None
     selection = yield from select_measured(request, model, store, parts)
     selection = with_sensitivity(selection, request, store)
@@ -186,7 +186,7 @@ def spending_of(request: PlanRequest, model: MoEModel, evidence: Evidence) -> Sp
 
 def check_request(request: PlanRequest, model: MoEModel) -> None:
     """Refuse what is impossible whatever the statistics, before any are made."""
-    if request.is_atomic:
+    if request.by_neuron:
         check_neurons(request, model)
         return
     path = request.schedule_file

@@ -9,13 +9,13 @@ from analysis.errors import PlanError
 from analysis.model import MoEModel
 from analysis.stats.store import StatsStore, digest_of
 from pruning.allocation import Removed
-from pruning.atoms.kept import kept_widths
-from pruning.atoms.selection import AtomScope
-from pruning.atoms.sizes import AtomSizer
 from pruning.budget import Budget
 from pruning.constraints import Constraints, Room, rooms_of
 from pruning.evaluate.quality import AddedLoss
-from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, model_ref, select_experts
+from pruning.neurons.kept import kept_widths
+from pruning.neurons.selection import NeuronScope
+from pruning.neurons.sizes import NeuronSizer
+from pruning.plan import NEURON_GRANULARITY, PruningPlan, model_ref, select_experts
 from pruning.planning.neurons import arena_of
 from pruning.planning.ranking import Ranking, Selection
 from pruning.requests.plan import BUDGETS, PlanRequest
@@ -45,7 +45,7 @@ def order_of(ranking: Ranking, request: PlanRequest) -> Order:
     These are pinned and dropped experts and, for neurons, multiple and floor. The others only limit
     how many a layer loses.
     """
-    return _neurons(ranking, request) if request.is_atomic else _experts(ranking, request)
+    return _neurons(ranking, request) if request.by_neuron else _experts(ranking, request)
 
 
 def without_budget(selection: Selection) -> Selection:
@@ -54,7 +54,7 @@ def without_budget(selection: Selection) -> Selection:
         **dict.fromkeys(BUDGETS),
         **dict.fromkeys(("protect", "layer_set", "lock", "measured_on"), ()),
         **{"sparsity": "", "uneven": False, "schedule": MEASURED, "schedule_file": None},
-        "atom_scope": str(AtomScope.LAYER),
+        "neuron_scope": str(NeuronScope.LAYER),
     }
     return replace(selection, request=selection.request.model_copy(update=free))
 
@@ -62,8 +62,8 @@ def without_budget(selection: Selection) -> Selection:
 def removed_by(plan: PruningPlan, sizes: Mapping[int, int], model: MoEModel) -> Removed:
     """Experts or neurons that each layer loses under a complete plan; `sizes` are the order's."""
     stay = {layer: len(ids) for layer, ids in plan.kept.items()}
-    if plan.granularity == ATOMIC_GRANULARITY:
-        widths = kept_widths(plan.kept_atoms, plan.kept, model)
+    if plan.granularity == NEURON_GRANULARITY:
+        widths = kept_widths(plan.kept_neurons, plan.kept, model)
         stay = {layer: sum(experts.values()) for layer, experts in widths.items()}
     return tuple(size - stay[layer] for layer, size in sizes.items())
 
@@ -110,7 +110,7 @@ def _neurons(ranking: Ranking, request: PlanRequest) -> Order:
     def bytes_of(removed: Removed) -> int:
         return int(sizer.stored(arena.left(*spent(removed)))[0, 0])
 
-    sizer = AtomSizer(ranking.model)
+    sizer = NeuronSizer(ranking.model)
     least = [room.least for room in rooms.values()]
     ref = OrderRef(request.criterion, request.granularity, contest.order_digest)
     sizes = {layer: room.size for layer, room in rooms.items()}

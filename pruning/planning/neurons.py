@@ -11,20 +11,20 @@ from analysis.json_text import parse_json_once
 from analysis.model import MoEModel
 from analysis.ranking.norms import NeuronScores
 from analysis.widths import expert_widths
-from pruning.atoms.budget import (
+from pruning.budget import Budget
+from pruning.neurons.budget import (
     ExpertKey,
-    atom_count_budget,
-    atom_rooms,
-    atom_sparsity_budget,
     budget_note,
     kept_experts,
+    neuron_count_budget,
+    neuron_rooms,
+    neuron_sparsity_budget,
 )
-from pruning.atoms.kept import KeptAtoms, atoms_from_json, check_cuttable
-from pruning.atoms.selection import Contest
-from pruning.atoms.sizes import AtomSizer, KeptWidths, atom_size_budget, widths_left
-from pruning.budget import Budget
+from pruning.neurons.kept import KeptNeurons, check_cuttable, neurons_from_json
+from pruning.neurons.selection import Contest
+from pruning.neurons.sizes import KeptWidths, NeuronSizer, neuron_size_budget, widths_left
 from pruning.plan import (
-    ATOMIC_GRANULARITY,
+    NEURON_GRANULARITY,
     Provenance,
     PruningPlan,
     fit_plan,
@@ -49,13 +49,13 @@ class Arena:
     def budget(self, request: PlanRequest, model: MoEModel) -> Budget:
         """How many neurons to remove."""
         if request.sparsity:
-            return atom_sparsity_budget(self.contest.pools, request.sparsity)
+            return neuron_sparsity_budget(self.contest.pools, request.sparsity)
         if request.remove is not None:
-            return atom_count_budget(self.contest.pools, request.remove)
+            return neuron_count_budget(self.contest.pools, request.remove)
         if (target := request.size_target) is None:
             raise ValueError("the request has no budget")
-        return atom_size_budget(
-            self.contest, AtomSizer(model), target, request.widths, self.experts
+        return neuron_size_budget(
+            self.contest, NeuronSizer(model), target, request.widths, self.experts
         )
 
     def measured(self, sensitivity: Sensitivity) -> "Arena":
@@ -84,7 +84,7 @@ class Arena:
 
 def check_neurons(request: PlanRequest, model: MoEModel) -> None:
     """Refuse what is impossible whatever the statistics, before any are made."""
-    if request.kept_atoms is not None:
+    if request.kept_neurons is not None:
         plan_of_file(request, model)
         return
     check_cuttable(model)
@@ -104,7 +104,7 @@ def arena_of(ranking: Ranking, request: PlanRequest) -> Arena:
 def _arena(model: MoEModel, saliency: NeuronScores, request: PlanRequest) -> Arena:
     limits = request.constraints
     experts = kept_experts(model.layers, limits)
-    rooms = atom_rooms(expert_widths(model), limits)
+    rooms = neuron_rooms(expert_widths(model), limits)
     return Arena(Contest(saliency, rooms, request.scope), experts)
 
 
@@ -120,8 +120,8 @@ def plan_neurons(
         schedule, parameters = MEASURED, parameters | sensitivity.to_dict()
     contest, experts, choice = arena.contest, arena.experts, ranking.choice
     budget = arena.budget(request, ranking.model)
-    atoms = contest.kept(contest.removed(budget), experts)
-    if request.target_gib or request.shrink:
+    neurons = contest.kept(contest.removed(budget), experts)
+    if request.target_size or request.shrink:
         parameters["widths"] = request.widths.to_json()
     provenance = Provenance(
         criterion=request.criterion,
@@ -136,13 +136,13 @@ def plan_neurons(
     )
     measured = sensitivity.note(sensitivity.shares(contest.pools, budget)) if sensitivity else None
     notes = (*choice.notes, measured, budget_note(contest.pools, budget))
-    plan = _plan(ranking.model, experts, atoms, provenance)
+    plan = _plan(ranking.model, experts, neurons, provenance)
     return plan, tuple(filter(None, notes))
 
 
 def plan_of_file(request: PlanRequest, model: MoEModel) -> PruningPlan:
-    """The plan of `kept_atoms`: a plan.json of neurons, or its `kept_atoms` alone."""
-    path = request.kept_atoms
+    """The plan of `kept_neurons`: a plan.json of neurons, or its `kept_neurons` alone."""
+    path = request.kept_neurons
     if path is None:
         raise ValueError("the request names no file")
     provenance = Provenance(
@@ -159,13 +159,16 @@ def plan_of_file(request: PlanRequest, model: MoEModel) -> PruningPlan:
         raise PlanError(f"{path} is not valid JSON: {error}.") from error
     if isinstance(raw, dict) and "schema_version" in raw:
         plan = fit_plan(plan_from_dict(raw), model)
-        return _plan(model, dict(plan.kept), plan.kept_atoms, provenance)
-    atoms = atoms_from_json(raw.get("kept_atoms", raw) if isinstance(raw, dict) else raw)
-    return _plan(model, {}, atoms, provenance)
+        return _plan(model, dict(plan.kept), plan.kept_neurons, provenance)
+    neurons = neurons_from_json(raw.get("kept_neurons", raw) if isinstance(raw, dict) else raw)
+    return _plan(model, {}, neurons, provenance)
 
 
 def _plan(
-    model: MoEModel, experts: dict[int, tuple[int, ...]], atoms: KeptAtoms, provenance: Provenance
+    model: MoEModel,
+    experts: dict[int, tuple[int, ...]],
+    neurons: KeptNeurons,
+    provenance: Provenance,
 ) -> PruningPlan:
-    plan = PruningPlan(model_ref(model), experts, provenance, ATOMIC_GRANULARITY, atoms)
+    plan = PruningPlan(model_ref(model), experts, provenance, NEURON_GRANULARITY, neurons)
     return fit_plan(plan, model)

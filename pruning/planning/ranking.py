@@ -21,7 +21,7 @@ from analysis.stats.store import StatsStore
 from analysis.stats.tables import ExpertStats, Gate
 from analysis.widths import computed_widths
 from pruning.active import Routing
-from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
+from pruning.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
 from pruning.requests.base import command_line, option_words, repeated
 from pruning.requests.plan import PlanRequest
 from pruning.schedules import Evidence, fold_ranking
@@ -44,14 +44,14 @@ class Ranking:
     sensitivity: Sensitivity | None = None  # of `with_sensitivity`, for the measured schedule
 
     @property
-    def is_atomic(self) -> bool:
+    def by_neuron(self) -> bool:
         """Whether neurons are ranked, and not experts."""
-        return self.granularity == ATOMIC_GRANULARITY
+        return self.granularity == NEURON_GRANULARITY
 
     @cached_property
     def table(self) -> pd.DataFrame:
         """Table `layer, expert, score, saliency, rank, num_tokens`; for neurons also `neuron`."""
-        if self.is_atomic:
+        if self.by_neuron:
             return rank_neurons(self.criterion, self.choice.stats)
         return rank_experts(self.criterion, self.choice.stats, self.gate)
 
@@ -63,7 +63,7 @@ class Ranking:
     @cached_property
     def routing(self) -> Routing | None:
         """How often each expert was chosen, if a calibration ranks neurons."""
-        if not self.is_atomic or self.criterion.source != "routed":
+        if not self.by_neuron or self.criterion.source != "routed":
             return None
         # An expert without neurons has no rows.
         every = {layer.index: [0.0] * layer.num_experts for layer in self.model.layers}
@@ -128,7 +128,7 @@ def select_measured(
     Missing statistics of weights are measured, which takes seconds.
     """
     criterion = get_criterion(request.criterion)
-    if not request.is_atomic:
+    if not request.by_neuron:
         yield from weights_measured(criterion, model, store)
         return select(request, model, store, parts)
     if parts:
@@ -136,7 +136,7 @@ def select_measured(
     else:
         corpora = [parse_corpus_weight(text) for text in request.corpora]
         choice = yield from read_neurons(criterion, store, model, corpora, request.runs)
-    return Selection(model, criterion, choice, granularity=ATOMIC_GRANULARITY, request=request)
+    return Selection(model, criterion, choice, granularity=NEURON_GRANULARITY, request=request)
 
 
 def weights_measured(

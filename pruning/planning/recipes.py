@@ -12,7 +12,7 @@ from analysis.model import DEMO_MODEL, MoEModel
 from analysis.sparsity import parse_sparsity
 from pruning.budget import GIB, Budget, SizeTarget, even_budget
 from pruning.constraints import Constraints, rooms_of
-from pruning.plan import ATOMIC_GRANULARITY
+from pruning.plan import NEURON_GRANULARITY
 from pruning.planning.choice import (
     HAND,
     MULTIPLES,
@@ -51,7 +51,7 @@ def recipe_of(selection: Selection, widths: Mapping[str, Any] | None = None) -> 
         key: {layer: tuple(sorted(ids)) for layer, ids in sorted(experts.items())}
         for key, experts in (("pin", limits.pinned), ("drop", limits.dropped))
     }
-    only_neurons = {"atom_scope": request.atom_scope, **(widths or {})}
+    only_neurons = {"neuron_scope": request.neuron_scope, **(widths or {})}
     return Recipe.model_validate(
         {
             "model": request.model,
@@ -59,7 +59,7 @@ def recipe_of(selection: Selection, widths: Mapping[str, Any] | None = None) -> 
             **(_sampling(selection) if request.corpora else {}),
             "criterion": request.criterion,
             "granularity": request.granularity,
-            **(only_neurons if request.is_atomic else {}),
+            **(only_neurons if request.by_neuron else {}),
             "gate": request.gate,
             "budget": request.model_dump(
                 include=set(BudgetSection.model_fields), exclude_defaults=True
@@ -107,7 +107,7 @@ def not_here(what: str) -> str:
 def controls_of(recipe: Recipe, model: MoEModel) -> dict[str, Any]:
     """The plan controls for a recipe, by their keys in the URL; refuses what none can show."""
     limits, criterion = recipe.constraints, recipe.criterion
-    is_atomic, widths = recipe.granularity == ATOMIC_GRANULARITY, recipe.width_multiple
+    by_neuron, widths = recipe.granularity == NEURON_GRANULARITY, recipe.width_multiple
     layers = {layer.index for layer in model.layers}
     measured = recipe.schedule
     unfit: dict[str, object] = {
@@ -117,9 +117,9 @@ def controls_of(recipe: Recipe, model: MoEModel) -> dict[str, Any]:
         f"multiple_of: {limits.multiple_of}": limits.multiple_of not in MULTIPLES,
         "constraints.floor": limits.floor,
     }
-    if is_atomic:
+    if by_neuron:
         percent, unit = _share(recipe)
-        unfit["kept_atoms"] = recipe.kept_atoms
+        unfit["kept_neurons"] = recipe.kept_neurons
         unfit[f"criterion: {criterion}"] = criterion not in NEURON_CRITERIA
         unfit[f"width_multiple_of: {widths}"] = widths not in WIDTH_MULTIPLES
         controls = {
@@ -179,7 +179,7 @@ def _share(recipe: Recipe) -> tuple[int, str]:
     budget = recipe.budget
     asked = budget and (budget.sparsity or budget.params_share or budget.shrink)
     if not budget or not asked:
-        file = "kept_atoms" if recipe.kept_atoms is not None else ""
+        file = "kept_neurons" if recipe.kept_neurons is not None else ""
         raise PlanError(not_here(file or "a target size or a number of neurons"))
     percent = 100 * parse_sparsity(asked)
     if percent % SPARSITY_STEP or percent >= 100:
@@ -266,7 +266,7 @@ def _budget_lines(model: MoEModel, share: int, budget: Budget) -> Iterator[str]:
     gib = (1 - share / 100) * size_report(model).bytes_before / GIB
     yield f"# How much goes: {share}% of the bytes leaves {_span(kept)} experts in each layer."
     yield f"budget: {{shrink: {share}%}}"
-    yield f"# budget: {{target_gib: {gib:.4g}}}   # the same size"
+    yield f"# budget: {{target_size: {gib:.4g}GiB}}   # the same size"
     yield "# budget: {sparsity: 50%}   # half of each layer's experts"
     yield ""
 

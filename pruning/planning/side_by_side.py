@@ -13,9 +13,9 @@ from analysis.sparsity import parse_sparsity
 from analysis.widths import expert_widths
 from pruning.active import Routing, active_experts, expert_shapes, token_shares
 from pruning.allocation import Allocation
-from pruning.atoms.budget import ExpertKey, atom_sparsity_budget
-from pruning.atoms.selection import AtomScope, Contest
-from pruning.atoms.sizes import widths_left
+from pruning.neurons.budget import ExpertKey, neuron_sparsity_budget
+from pruning.neurons.selection import Contest, NeuronScope
+from pruning.neurons.sizes import widths_left
 from pruning.plan import PruningPlan, keep_all, model_ref, select_experts
 from pruning.planning.choice import SCOPES
 from pruning.planning.neurons import Arena
@@ -100,7 +100,7 @@ class SideBySide:
 
 
 def scopes_side_by_side(
-    ranking: Ranking, request: PlanRequest, arenas: Mapping[AtomScope, Arena]
+    ranking: Ranking, request: PlanRequest, arenas: Mapping[NeuronScope, Arena]
 ) -> SideBySide:
     """Every scope on the budget of a request; `arenas` has the competing neurons by scope.
 
@@ -110,7 +110,7 @@ def scopes_side_by_side(
     model, removed, flops, refused = ranking.model, {}, [], {}
     named = {SCOPES[scope]: arena for scope, arena in arenas.items()}
     if ranking.sensitivity:
-        measured = arenas[AtomScope.LAYER].measured(ranking.sensitivity)
+        measured = arenas[NeuronScope.LAYER].measured(ranking.sensitivity)
         named[SCHEDULES[MEASURED].label] = measured
     for name, arena in named.items():
         try:
@@ -162,7 +162,7 @@ def flops_saved(
     for sparsity in sparsities:
         parse_sparsity(sparsity)
         try:
-            removed = contest.removed(atom_sparsity_budget(contest.pools, sparsity))
+            removed = contest.removed(neuron_sparsity_budget(contest.pools, sparsity))
         except PlanError:
             continue
         left = widths_left(contest, removed, experts or {})

@@ -36,11 +36,11 @@ PANELS = {
     field: panel
     for panel, fields in {
         "Ranking": "criterion criteria gate granularity calibrated_on with_criterion with_gate",
-        "Budget": "shrink sparsity sparsities target_gib target_dtype params_share remove uneven "
+        "Budget": "shrink sparsity sparsities target_size target_dtype params_share remove uneven "
         "with_sparsity",
         "Layers": "schedule schedule_file measured_on cost across levels refine",
         "Constraints": "multiple_of floor protect pin drop layer_set lock",
-        "Neurons": "atom_scope kept_atoms width_mode width_multiple_of",
+        "Neurons": "neuron_scope kept_neurons width_mode width_multiple_of",
         "Corpora": "corpus corpora runs tokens seq_len seed packing truncate count answers "
         "answer_tokens select clusters samples allow_test_set with_corpora",
         "Machine": "dtype device batch_size attention device_map max_memory offload_folder "

@@ -11,7 +11,7 @@ from analysis.sparsity import parse_sparsity
 from pruning.evaluate.bins import DEFAULT_BINS, ORDERS, SCOPES, Binning, Order, Scope
 from pruning.evaluate.drawing import DEFAULT_SAMPLES, SampleSettings
 from pruning.evaluate.result import DECODED, parse_measures
-from pruning.plan import ATOMIC_GRANULARITY
+from pruning.plan import NEURON_GRANULARITY
 from pruning.requests import options
 from pruning.requests.base import Option, flags_of
 from pruning.requests.calibration import check_spread, seq_len_of
@@ -138,7 +138,7 @@ class SweepRequest(MeasureRequest):
     gate: options.Gate = "applied"
     schedule: options.Schedule = "uniform"
     granularity: options.Granularity = "expert"
-    atom_scope: options.AtomScope = "expert"
+    neuron_scope: options.NeuronScope = "expert"
 
     @model_validator(mode="after")
     def _can_be_planned(self) -> "SweepRequest":
@@ -146,9 +146,9 @@ class SweepRequest(MeasureRequest):
             raise PlanError("A sweep needs --sparsity or --shrink; both are repeatable.")
         for criterion in self.criteria:
             check_ranks(get_criterion(criterion), self.granularity)
-        if self.granularity == ATOMIC_GRANULARITY and self.schedule not in ("uniform", MEASURED):
+        if self.granularity == NEURON_GRANULARITY and self.schedule not in ("uniform", MEASURED):
             raise PlanError(
-                f"Plans of neurons have --atom-scope, or --schedule {MEASURED}; not "
+                f"Plans of neurons have --neuron-scope, or --schedule {MEASURED}; not "
                 f"{self.schedule}."
             )
         if self.schedule == "file":
@@ -190,9 +190,9 @@ class BinsRequest(HeldOutRequest):
 
     @model_validator(mode="after")
     def _can_rank(self) -> "BinsRequest":
-        criterion, is_atomic = get_criterion(self.criterion), self.granularity == ATOMIC_GRANULARITY
+        criterion, by_neuron = get_criterion(self.criterion), self.granularity == NEURON_GRANULARITY
         check_ranks(criterion, self.granularity)
-        if is_atomic and self.scope == "global" and criterion.within_layers:
+        if by_neuron and self.scope == "global" and criterion.within_layers:
             raise PlanError(
                 f"{self.criterion} does not compare neurons of different layers; use --scope layer."
             )
@@ -202,7 +202,7 @@ class BinsRequest(HeldOutRequest):
     def binning(self) -> Binning:
         """The bins: by default of experts within layers, and of all neurons if these compare."""
         within = get_criterion(self.criterion).within_layers
-        over_all = self.granularity == ATOMIC_GRANULARITY and not within
+        over_all = self.granularity == NEURON_GRANULARITY and not within
         usual: Scope = "global" if over_all else "layer"
         return Binning(self.bins, self.scope or usual, self.order)
 
@@ -296,7 +296,7 @@ class SensitivityRequest(ConstrainedRequest, StreamableRequest):
         _ASCENDING,
         Option("The same for a share of the checkpoint's bytes; repeatable."),
     ] = ()
-    target_gib: options.TargetGib | None = None
+    target_size: options.TargetSize | None = None
     target_dtype: options.TargetDtype = "own"
     params_share: options.ParamsShare | None = None
     remove: options.Remove | None = None
@@ -315,12 +315,12 @@ class SensitivityRequest(ConstrainedRequest, StreamableRequest):
         check_ranks(get_criterion(self.criterion), self.granularity)
         if self.refine and not self.budgets:
             raise ValueError("--refine improves plans; name their --sparsity, or another budget")
-        if self.granularity == ATOMIC_GRANULARITY:
+        if self.granularity == NEURON_GRANULARITY:
             if self.layer_set:
                 raise ValueError(
                     "layers cannot be set by hand in a plan of neurons; leave --set out"
                 )
-            if self.shrink or self.target_gib:
+            if self.shrink or self.target_size:
                 raise ValueError(
                     "bytes of neurons depend on padding, which changes with every plan; give "
                     "--sparsity, --params-share or --remove"
@@ -331,7 +331,7 @@ class SensitivityRequest(ConstrainedRequest, StreamableRequest):
     def budgets(self) -> list[dict[str, Any]]:
         """The budget of each plan, as a field of a `PlanRequest`."""
         several = {"sparsity": self.sparsities, "shrink": self.shrink}
-        single = {name: getattr(self, name) for name in ("target_gib", "params_share", "remove")}
+        single = {name: getattr(self, name) for name in ("target_size", "params_share", "remove")}
         found = [{name: each} for name, values in several.items() for each in values]
         return [*found, *({name: each} for name, each in single.items() if each is not None)]
 

@@ -25,11 +25,11 @@ from analysis.sparsity import parse_sparsity
 from analysis.stats.choose import parse_corpus_weight
 from analysis.stats.groups import GROUPS, parse_groups
 from analysis.stats.tables import Gate as GateName
-from pruning.atoms.selection import parse_scope
 from pruning.budget import TargetDtype as TargetDtypeName
 from pruning.budget import parse_gib
 from pruning.evaluate.drawing import SCORED, Scored
 from pruning.evaluate.result import DEFAULT_MEASURES, MEASURES, parse_measures
+from pruning.neurons.selection import parse_scope
 from pruning.requests.base import Option, checked, checked_by
 from pruning.schedules import SCHEDULES, get_schedule
 from pruning.sensitivity.curves import Across as AcrossName
@@ -214,8 +214,8 @@ Criterion = Annotated[
 ]
 Gate = Annotated[GateName, Option("Gate weights: applied (as the model uses) or renormalized.")]
 Granularity = Annotated[
-    Literal["expert", "atomic"],
-    Option("What is removed: whole experts (expert), or neurons (atomic)."),
+    Literal["expert", "neuron"],
+    Option("Remove whole experts (expert), or neurons inside them (neuron)."),
 ]
 
 # How much goes, from where.
@@ -237,13 +237,10 @@ ParamsShare = Annotated[
 Remove = Annotated[
     Whole, Field(ge=0, le=10**12), Option("Remove this many experts, or neurons, in all.")
 ]
-TargetGib = Annotated[
+TargetSize = Annotated[
     Decimal,
     checked_by(parse_gib),
-    Option(
-        "Size of the weights on disk: 30GiB, 32GB, or a number of GiB.",
-        ("--target-size", "--target-gib"),
-    ),
+    Option("Size of the weights on disk: 30GiB, 32GB, or a number of GiB."),
 ]
 TargetDtype = Annotated[
     TargetDtypeName, Option("Count bytes in the checkpoint's own dtypes (own), or in bfloat16.")
@@ -294,12 +291,12 @@ LayerSet = Annotated[
     Text, Option("Layers that keep a number: LAYER=KEPT; repeatable.", ("--set", "--layer-set"))
 ]
 Lock = Annotated[Text, Option("Layers that keep what they had before --set; repeatable.")]
-AtomScope = Annotated[
+NeuronScope = Annotated[
     Text,
     checked_by(parse_scope),
     Option("Neurons compete within an expert, a layer, or all layers (global)."),
 ]
-KeptAtoms = Annotated[Path, Option("JSON: layer -> expert -> ids of the neurons that stay.")]
+KeptNeurons = Annotated[Path, Option("JSON: layer -> expert -> ids of the neurons that stay.")]
 WidthMode = Annotated[
     ModeName, Option("Width mode whose size a budget in bytes counts: uniform, per-layer, ragged.")
 ]

@@ -9,29 +9,29 @@ from pydantic import model_validator
 from analysis.criteria import check_ranks, get_criterion
 from analysis.errors import PlanError
 from analysis.sparsity import parse_sparsity
-from pruning.atoms.selection import AtomScope, parse_scope
-from pruning.atoms.widths import DEFAULT_MULTIPLE, WidthChoice, WidthMode
 from pruning.budget import SizeTarget
 from pruning.constraints import Constraints, parse_counts, parse_experts, parse_numbers
-from pruning.plan import ATOMIC_GRANULARITY
+from pruning.neurons.selection import NeuronScope, parse_scope
+from pruning.neurons.widths import DEFAULT_MULTIPLE, WidthChoice, WidthMode
+from pruning.plan import NEURON_GRANULARITY
 from pruning.requests import options
 from pruning.requests.base import Option, flags_of, option_words
 from pruning.requests.ranking import ConstrainedRequest, RankRequest
 from pruning.schedules import MEASURED, get_schedule
 
-BUDGETS = ("shrink", "sparsity", "remove", "target_gib", "params_share")
+BUDGETS = ("shrink", "sparsity", "remove", "target_size", "params_share")
 # Fields of plans of one granularity, and of the schedule that reads sensitivity.
 _OF_EXPERTS = ("schedule_file", "schedule", "layer_set", "lock", "uneven")
-_OF_NEURONS = ("atom_scope", "kept_atoms", "width_mode", "width_multiple_of")
+_OF_NEURONS = ("neuron_scope", "kept_neurons", "width_mode", "width_multiple_of")
 _OF_SENSITIVITY = ("measured_on", "cost", "across")
 # What chooses experts, and not how many.
-_OF_CHOICE = ("criterion", "corpora", "runs", "gate", "stats_dir", "granularity", "kept_atoms")
+_OF_CHOICE = ("criterion", "corpora", "runs", "gate", "stats_dir", "granularity", "kept_neurons")
 # What goes without saying if a file names the kept neurons.
 _OF_FILE = (*BUDGETS, "corpora", "runs", "multiple_of", "floor", "protect", "pin", "drop")
 _BUDGET_OPTIONS = "--shrink, --sparsity, --target-size, --params-share or --remove"
 _TARGETS: Mapping[str, Literal["size", "shrink", "params"]] = {
     "shrink": "shrink",
-    "target_gib": "size",
+    "target_size": "size",
     "params_share": "params",
 }
 
@@ -39,7 +39,7 @@ _TARGETS: Mapping[str, Literal["size", "shrink", "params"]] = {
 class PlanRequest(ConstrainedRequest, RankRequest):
     """A criterion, the statistics that it reads, and how much to remove.
 
-    With granularity atomic, budgets count neurons. With `kept_atoms`, a file that names the kept
+    With granularity neuron, budgets count neurons. With `kept_neurons`, a file that names the kept
     neurons, `criterion` only says how it was made. With `config_only` nothing ranks, so the request
     is for counts and sizes.
     """
@@ -62,15 +62,15 @@ class PlanRequest(ConstrainedRequest, RankRequest):
     granularity: options.Granularity = "expert"
     sparsity: options.Sparsity = ""
     shrink: options.Shrink | None = None
-    target_gib: options.TargetGib | None = None
+    target_size: options.TargetSize | None = None
     target_dtype: options.TargetDtype = "own"
     params_share: options.ParamsShare | None = None
     remove: options.Remove | None = None
     uneven: options.Uneven = False
     width_mode: options.WidthMode = "uniform"
     width_multiple_of: options.WidthMultipleOf = DEFAULT_MULTIPLE
-    atom_scope: options.AtomScope = str(AtomScope.EXPERT)
-    kept_atoms: options.KeptAtoms | None = None
+    neuron_scope: options.NeuronScope = str(NeuronScope.EXPERT)
+    kept_neurons: options.KeptNeurons | None = None
     schedule: options.Schedule = "uniform"
     schedule_file: options.ScheduleFile | None = None
     measured_on: tuple[options.MeasuredOn, ...] = ()
@@ -94,7 +94,7 @@ class PlanRequest(ConstrainedRequest, RankRequest):
                 "`moeprune plan` needs --criterion: a name such as reap or aimer, or exponents "
                 "b,alpha,beta; counts and sizes alone need none with --config-only."
             )
-        if self.is_atomic:
+        if self.by_neuron:
             self._check_neurons()
         else:
             self._check_experts()
@@ -122,7 +122,7 @@ class PlanRequest(ConstrainedRequest, RankRequest):
     def _check_experts(self) -> None:
         if unfit := self._given(_OF_NEURONS):
             raise PlanError(
-                f"{unfit[0]} is for plans of neurons; add --granularity {ATOMIC_GRANULARITY}, or "
+                f"{unfit[0]} is for plans of neurons; add --granularity {NEURON_GRANULARITY}, or "
                 "leave it out."
             )
         if not self.config_only:
@@ -161,34 +161,36 @@ class PlanRequest(ConstrainedRequest, RankRequest):
         unfit = self._given(_OF_EXPERTS)
         if unfit and not (unfit == ["--schedule"] and self.is_measured):
             raise PlanError(
-                f"{unfit[0]} is for plans of whole experts; a plan of neurons takes --atom-scope, "
-                f"--schedule {MEASURED}, --protect, --pin, --drop, --floor and --multiple-of, or "
-                "--kept-atoms."
+                f"{unfit[0]} is for plans of whole experts; a plan of neurons takes "
+                f"--neuron-scope, --schedule {MEASURED}, --protect, --pin, --drop, --floor and "
+                "--multiple-of, or --kept-neurons."
             )
-        if self.kept_atoms is not None:
+        if self.kept_neurons is not None:
             if unfit := self._given(_OF_FILE):
                 named = "a budget" if self.budget else unfit[0]
-                raise PlanError(f"A file with --kept-atoms says all that stays; leave {named} out.")
+                raise PlanError(
+                    f"A file with --kept-neurons says all that stays; leave {named} out."
+                )
             return
         if len(self.budget) != 1:
             raise PlanError(
-                f"A plan of neurons needs {_BUDGET_OPTIONS}, or a file with --kept-atoms"
+                f"A plan of neurons needs {_BUDGET_OPTIONS}, or a file with --kept-neurons"
                 + ("; not several of them." if self.budget else ".")
             )
         scope, criterion = self.scope, get_criterion(self.criterion)
-        check_ranks(criterion, "atomic")
+        check_ranks(criterion, "neuron")
         if criterion.source != "routed" and (self.corpora or self.runs):
             raise PlanError(f"{self.criterion} needs no calibration; leave --corpus and --run out.")
-        if scope is AtomScope.GLOBAL and criterion.within_layers:
+        if scope is NeuronScope.GLOBAL and criterion.within_layers:
             raise PlanError(
                 f"{criterion.label} does not compare neurons of different layers; use "
-                "--atom-scope layer or expert."
+                "--neuron-scope layer or expert."
             )
 
     @property
-    def is_atomic(self) -> bool:
+    def by_neuron(self) -> bool:
         """Whether neurons are removed, and not only whole experts."""
-        return self.granularity == ATOMIC_GRANULARITY
+        return self.granularity == NEURON_GRANULARITY
 
     @property
     def fraction(self) -> Fraction:
@@ -196,9 +198,9 @@ class PlanRequest(ConstrainedRequest, RankRequest):
         return parse_sparsity(self.sparsity)
 
     @property
-    def scope(self) -> AtomScope:
+    def scope(self) -> NeuronScope:
         """Among which neurons the budget is spent; curves are per layer."""
-        return AtomScope.LAYER if self.is_measured else parse_scope(self.atom_scope)
+        return NeuronScope.LAYER if self.is_measured else parse_scope(self.neuron_scope)
 
     @property
     def is_measured(self) -> bool:

@@ -61,7 +61,8 @@ class ScoreRequest(RankRequest):
     """Scores of experts or neurons."""
 
     granularity: Annotated[
-        options.Granularity, Option("What is scored: whole experts (expert), or neurons (atomic).")
+        options.Granularity,
+        Option("Score whole experts (expert), or neurons inside them (neuron)."),
     ] = "expert"
 
 

@@ -8,8 +8,8 @@ from pydantic import Field, field_validator
 
 from analysis.criteria import get_criterion
 from analysis.stats.groups import groups_for, ordered
-from pruning.atoms.widths import WidthMode
-from pruning.plan import ATOMIC_GRANULARITY, PruningPlan
+from pruning.neurons.widths import WidthMode
+from pruning.plan import NEURON_GRANULARITY, PruningPlan
 from pruning.recipe import BudgetSection, Recipe
 from pruning.recipe_file import recipe_from_yaml
 from pruning.requests import options
@@ -47,9 +47,9 @@ def machine_of(recipe: Recipe, asked: Machine) -> Machine:
     )
 
 
-def is_atomic(recipe: Recipe) -> bool:
+def by_neuron(recipe: Recipe) -> bool:
     """Whether neurons are removed."""
-    return recipe.granularity == ATOMIC_GRANULARITY
+    return recipe.granularity == NEURON_GRANULARITY
 
 
 def calibrate_requests(recipe: Recipe, machine: Machine) -> list[CalibrateRequest]:
@@ -91,7 +91,7 @@ def weights_request(recipe: Recipe, machine: Machine) -> WeightsRequest | None:
 
     Norms of neurons are not stored: they are measured when needed.
     """
-    if is_atomic(recipe) or get_criterion(recipe.criterion).source != "weights":
+    if by_neuron(recipe) or get_criterion(recipe.criterion).source != "weights":
         return None
     return WeightsRequest(model=recipe.model, revision=recipe.revision, stats_dir=machine.stats_dir)
 
@@ -125,8 +125,8 @@ def plan_request(recipe: Recipe, machine: Machine) -> PlanRequest:
     if recipe.schedule.is_measured:
         values |= {"schedule": MEASURED, "measured_on": _measured_on(recipe)}
         values |= {"cost": recipe.schedule.cost, "across": recipe.schedule.across}
-    if is_atomic(recipe):
-        values |= {"atom_scope": str(recipe.scope), "kept_atoms": recipe.kept_atoms}
+    if by_neuron(recipe):
+        values |= {"neuron_scope": str(recipe.scope), "kept_neurons": recipe.kept_neurons}
         values |= _widths(recipe)
     else:
         values |= {
@@ -169,12 +169,12 @@ def sensitivity_request(recipe: Recipe, machine: Machine) -> SensitivityRequest 
 def _budget(recipe: Recipe) -> dict[str, Any]:
     """The budget of a recipe, whose plan is measured as well; none if neurons must fit bytes."""
     own = recipe.budget or BudgetSection()
-    if is_atomic(recipe) and (own.shrink or own.target_gib):
+    if by_neuron(recipe) and (own.shrink or own.target_size):
         return {}
     return {
         "sparsities": (own.sparsity,) if own.sparsity else (),
         "shrink": (own.shrink,) if own.shrink else (),
-        **own.model_dump(include={"target_gib", "target_dtype", "params_share", "remove"}),
+        **own.model_dump(include={"target_size", "target_dtype", "params_share", "remove"}),
     }
 
 
@@ -203,7 +203,7 @@ def export_request(recipe: Recipe, text: str, plan: PruningPlan) -> ExportReques
             "plan": plan.to_dict(),
             "recipe": text,
             **recipe.export.model_dump(),
-            **(_widths(recipe) if is_atomic(recipe) else {}),
+            **(_widths(recipe) if by_neuron(recipe) else {}),
         },
     )
 

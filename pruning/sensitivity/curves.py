@@ -15,9 +15,9 @@ import numpy as np
 from analysis.arrays import FloatArray, IntArray
 from analysis.errors import PlanError
 from pruning.allocation import Removed
-from pruning.atoms.budget import Pool
 from pruning.budget import Budget
 from pruning.constraints import Room, check_total
+from pruning.neurons.budget import Pool
 from pruning.sensitivity.allocator import (
     LayerChoices,
     Solution,

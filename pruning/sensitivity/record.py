@@ -25,6 +25,7 @@ from pruning.append_log import (
 )
 from pruning.evaluate.drawing import DrawnSamples
 from pruning.evaluate.store import Count, Record, RecordStore
+from pruning.plan import digest_word
 from pruning.sensitivity.points import COLUMNS, Points
 
 
@@ -63,7 +64,7 @@ class SensitivityRecord(Record):
         said = {"name": drawn.sequences.corpus, **plain_json(drawn.facts)}
         deciding = {
             "identity": model.identity,
-            "granularity": order.granularity,
+            "granularity": digest_word(order.granularity),
             "order": order.digest,
             "corpus": said,
             "dtype": dtype,

@@ -12,11 +12,11 @@ from huggingface_hub.repocard import metadata_load
 
 from analysis.errors import ExportError, first_line
 from analysis.model import MoEModel
-from pruning.atoms.kept import count_atoms
-from pruning.atoms.widths import WidthPlan
 from pruning.constraints import spans
 from pruning.engines import contents_of, load_code, verdicts
 from pruning.heads import HeadPlan, heads_in_words
+from pruning.neurons.kept import count_neurons
+from pruning.neurons.widths import WidthPlan
 from pruning.plan import PruningPlan, tool_version
 from pruning.sizes import SizeReport, format_bytes, size_report
 from pruning.surgery.padding import Padding
@@ -88,10 +88,10 @@ def _tables(model: MoEModel, plan: PruningPlan) -> str:
     return f"renumbered in layers {spans(layers)}; {others}" if layers else ""
 
 
-def _atom_facts(model: MoEModel, plan: PruningPlan, widths: WidthPlan | None) -> list[str]:
-    if not (plan.kept_atoms and widths):
+def _neuron_facts(model: MoEModel, plan: PruningPlan, widths: WidthPlan | None) -> list[str]:
+    if not (plan.kept_neurons and widths):
         return []
-    kept, of = count_atoms(plan.kept_atoms, plan.kept, model)
+    kept, of = count_neurons(plan.kept_neurons, plan.kept, model)
     option = option_of(model, plan, widths)
     least, most = option.widths
     width = f"{most}" if least == most else f"{least} to {most}"
@@ -196,11 +196,11 @@ def model_card(  # noqa: PLR0913
         kept=_kept_table(model, plan),
         code=load_code(model, contents, '"path/to/this/folder"  # or its id on the hub'),
         readers="\n".join(readers),
-        what="neurons of its routed experts" if plan.kept_atoms else "its routed experts",
+        what="neurons of its routed experts" if plan.kept_neurons else "its routed experts",
         facts="\n".join(
             (
                 _facts(model, plan, heads, sizes),
-                *_atom_facts(model, plan, widths),
+                *_neuron_facts(model, plan, widths),
                 *_pad_facts(padding),
             )
         ),

@@ -14,7 +14,7 @@ from analysis.checkpoint import INDEX_NAME, Checkpoint, TensorEntry, open_checkp
 from analysis.errors import CheckpointError, ExportError, PlanError, UnsupportedModelError
 from analysis.model import MoEModel, describe_model
 from analysis.progress import Progress
-from pruning.atoms.widths import plan_widths
+from pruning.neurons.widths import plan_widths
 from pruning.plan import fit_plan
 from pruning.surgery.expected import ExpectedTensor, expected_tensors, mapped
 from pruning.surgery.manifest import Manifest, file_record

@@ -13,8 +13,8 @@ from analysis.families import MoEFamily
 from analysis.families.base import HEAD_KEYS, PER_LAYER_KEY, WIDTHS_KEY
 from analysis.model import MoEModel
 from analysis.nonuniform.modeling_file import auto_map
-from pruning.atoms.widths import WidthPlan, widths_config
 from pruning.heads import HeadChoice, HeadPlan
+from pruning.neurons.widths import WidthPlan, widths_config
 from pruning.plan import PruningPlan
 
 # Entries of auto_map that choose the model class.

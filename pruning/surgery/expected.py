@@ -16,9 +16,9 @@ from analysis.checkpoint import TensorEntry
 from analysis.errors import ExportError
 from analysis.families import MoEFamily, Slot, SlotKind
 from analysis.model import MoEModel
-from analysis.widths import SCALE_ROLE, AtomAxis, atom_axis, scale_blocks, shared_tensors
-from pruning.atoms.widths import WidthPlan
+from analysis.widths import SCALE_ROLE, NeuronAxis, neuron_axis, scale_blocks, shared_tensors
 from pruning.heads import HeadPlan
+from pruning.neurons.widths import WidthPlan
 from pruning.plan import PruningPlan
 from pruning.surgery.heads import HeadSlots, head_slots
 from pruning.surgery.pieces import item_bytes
@@ -226,7 +226,7 @@ class _Maker:
             if slot.role.endswith("bias"):
                 part = replace(part, filling=-10_000.0, dtype=entry.dtype)
             return ExpectedTensor(entry.name, entry, part.result[:-1], (part,))
-        where = atom_axis(self.family, slot) if widths else None
+        where = neuron_axis(self.family, slot) if widths else None
         if slot.expert is None:
             parts = tuple(_matrix(entry, where, slot, expert, widths) for expert in kept)
             cut = next((part.result[:-1] for part in parts if part.ids is not None), None)
@@ -263,7 +263,7 @@ def _cut(
 
 
 def _matrix(
-    entry: TensorEntry, where: AtomAxis | None, slot: Slot, expert: int, widths: WidthPlan | None
+    entry: TensorEntry, where: NeuronAxis | None, slot: Slot, expert: int, widths: WidthPlan | None
 ) -> Part:
     """What stays of one expert's matrix or bias, in its own tensor or a stacked one."""
     inner = entry.shape if slot.expert is not None else entry.shape[1:]
@@ -278,10 +278,12 @@ def _matrix(
     if len(kept) == before == after:
         return Part(start, (size,))
     axis = where.axis - (len(entry.shape) - len(inner))
-    return _cut(start, entry, inner, axis, _atoms(where, before, kept, after))
+    return _cut(start, entry, inner, axis, _neurons(where, before, kept, after))
 
 
-def _scales(entry: TensorEntry, where: AtomAxis, slot: Slot, widths: WidthPlan, size: int) -> Part:
+def _scales(
+    entry: TensorEntry, where: NeuronAxis, slot: Slot, widths: WidthPlan, size: int
+) -> Part:
     """What stays of an FP8 matrix's scales: for each `size` neurons, that of the first."""
     expert = slot.expert or 0
     kept, after = widths.kept(slot.layer, expert), widths.written(slot.layer, expert)
@@ -292,7 +294,7 @@ def _scales(entry: TensorEntry, where: AtomAxis, slot: Slot, widths: WidthPlan, 
     return _cut(entry.start, entry, entry.shape, where.axis, np.array(ids))
 
 
-def _atoms(where: AtomAxis, before: int, kept: Sequence[int], after: int) -> NDArray[np.int64]:
+def _neurons(where: NeuronAxis, before: int, kept: Sequence[int], after: int) -> NDArray[np.int64]:
     """Kept entries of an axis of `parts` projections, each padded with -1 at its end."""
     entries = np.arange(where.parts * before)
     shape = (before, where.parts) if where.interleaved else (where.parts, before)

@@ -23,8 +23,8 @@ from analysis.families.base import WIDTHS_KEY
 from analysis.model import MoEModel
 from analysis.nonuniform.modeling_file import MODELING_NAME, auto_map, modeling_file
 from analysis.progress import Progress
-from pruning.atoms.widths import WidthChoice, WidthPlan, plan_widths
 from pruning.heads import HeadChoice, HeadPlan
+from pruning.neurons.widths import WidthChoice, WidthPlan, plan_widths
 from pruning.plan import PruningPlan, fit_plan, tool_version
 from pruning.sizes import format_bytes
 from pruning.surgery.card import CARD_NAME, model_card

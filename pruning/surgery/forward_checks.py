@@ -90,7 +90,7 @@ def check_logits(
     Also returns the largest difference. Without neurons, sums run in another order and differ by
     more than allowed in float32, so these are compared in float64. One model is in memory at once.
     """
-    dtype = torch.float64 if plan.kept_atoms else torch.float32
+    dtype = torch.float64 if plan.kept_neurons else torch.float32
     pruned, _ = _load(exported, dtype)
     wanted = _logits(pruned, ids)
     del pruned

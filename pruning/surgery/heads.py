@@ -13,8 +13,8 @@ from analysis.ranking.experts import rank_experts
 from analysis.stats.tables import RunManifest, WeightStats, measured_model
 from analysis.stats.weights import check_measurable, measure_weights
 from pruning.allocation import Allocation
-from pruning.atoms.widths import WidthMode, WidthPlan, plan_widths, widths_config
 from pruning.heads import CRITERION, HeadChoice, HeadPlan, heads_depend_on
+from pruning.neurons.widths import WidthMode, WidthPlan, plan_widths, widths_config
 from pruning.plan import PruningPlan, model_ref, select_experts
 
 

@@ -16,8 +16,8 @@ from analysis.checkpoint import LONGEST_NAME
 from analysis.durable import PARTIAL
 from analysis.errors import ExportError, PlanError
 from analysis.json_text import parse_json_once
-from pruning.atoms.widths import WidthChoice
 from pruning.heads import HeadPlan
+from pruning.neurons.widths import WidthChoice
 from pruning.plan import PruningPlan, plan_from_dict
 
 MANIFEST_NAME = "moeprune_manifest.json"

@@ -16,7 +16,7 @@ import numpy as np
 from analysis.errors import ExportError
 from analysis.families import SlotKind
 from analysis.model import MoEModel
-from pruning.plan import ATOMIC_GRANULARITY, PruningPlan
+from pruning.plan import NEURON_GRANULARITY, PruningPlan
 from pruning.sizes import format_bytes
 
 NEVER: Final = -1e4  # far below any logit, and float16 still holds it
@@ -59,7 +59,7 @@ def padded_ids(model: MoEModel, plan: PruningPlan) -> dict[int, tuple[int, ...]]
 
 def plan_padding(model: MoEModel, plan: PruningPlan) -> Padding:
     """What filling up adds; refuses a model whose routers might choose an expert of zeros."""
-    if plan.granularity == ATOMIC_GRANULARITY:
+    if plan.granularity == NEURON_GRANULARITY:
         raise ExportError(
             "Only whole experts are filled up with zeros (--pad), but this plan removes neurons; "
             "leave --pad out: the width mode uniform gives all experts one width."

@@ -18,8 +18,8 @@ from analysis.errors import ExportError
 from analysis.families import Slot, SlotKind
 from analysis.model import OUTPUT_HEAD, MoEModel
 from analysis.widths import SCALE_ROLE, scale_blocks
-from pruning.atoms.widths import WidthPlan
 from pruning.heads import HeadPlan
+from pruning.neurons.widths import WidthPlan
 from pruning.plan import PruningPlan
 from pruning.surgery.config import json_file
 from pruning.surgery.heads import head_slots

@@ -48,7 +48,7 @@ class VerifyReport:
 def logits_memory(source: MoEModel, plan: PruningPlan) -> int:
     """Bytes of memory for the logits level, which loads one model after the other."""
     # In float32, or float64 if neurons are removed, see `check_logits`.
-    weights = source.num_params * (8 if plan.kept_atoms else 4)
+    weights = source.num_params * (8 if plan.kept_neurons else 4)
     return int(weights * _MEMORY_FACTOR) + _MEMORY_EXTRA
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from analysis.errors import ExportError, PlanError
 from analysis.model import MoEModel
-from analysis.widths import atom_axis
-from pruning.atoms.widths import (
+from analysis.widths import neuron_axis
+from pruning.neurons.widths import (
     DEFAULT_MULTIPLE,
     WidthChoice,
     WidthMode,
@@ -15,7 +15,7 @@ from pruning.atoms.widths import (
     plan_widths,
     widths_config,
 )
-from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
+from pruning.plan import NEURON_GRANULARITY, PruningPlan, fit_plan
 from pruning.surgery.heads import plan_heads
 from pruning.surgery.pieces import item_bytes
 from pruning.surgery.shards import plan_shards
@@ -39,7 +39,7 @@ def width_options(
     model: MoEModel, plan: PruningPlan, multiple_of: int = DEFAULT_MULTIPLE
 ) -> tuple[WidthOption, ...]:
     """Every width mode, with what it saves or why it is impossible."""
-    if plan.granularity != ATOMIC_GRANULARITY:
+    if plan.granularity != NEURON_GRANULARITY:
         raise PlanError("The plan removes whole experts only, so no width changes.")
     complete = fit_plan(plan, model)
     return tuple(width_option(model, complete, WidthChoice(m, multiple_of)) for m in WidthMode)
@@ -89,7 +89,7 @@ def _filled_up(model: MoEModel, plan: PruningPlan, widths: WidthPlan) -> Iterato
     """Bytes that loading adds to each tensor of an expert that is narrower on disk."""
     for layer, kept in plan.kept.items():
         for item in model.located[layer]:
-            expert, where = item.slot.expert, atom_axis(model.family, item.slot)
+            expert, where = item.slot.expert, neuron_axis(model.family, item.slot)
             if expert is None or expert not in kept or where is None:
                 continue
             shape = list(item.entry.shape)

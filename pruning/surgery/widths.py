@@ -11,9 +11,9 @@ from analysis.checkpoint import TensorEntry
 from analysis.errors import ExportError
 from analysis.families import MoEFamily, Slot, SlotKind
 from analysis.model import MoEModel
-from analysis.widths import AtomAxis, atom_axis, scale_blocks, shared_tensors
-from pruning.atoms.widths import WidthMode, WidthPlan
+from analysis.widths import NeuronAxis, neuron_axis, scale_blocks, shared_tensors
 from pruning.constraints import spans
+from pruning.neurons.widths import WidthMode, WidthPlan
 from pruning.surgery.pieces import Gather, Piece, item_bytes
 
 
@@ -32,7 +32,7 @@ def resized_experts(
 
     The tensor lies at `slot` in the source; `kept` are the kept experts of its layer.
     """
-    where = atom_axis(family, slot) if slot.kind is not SlotKind.ROUTER else None
+    where = neuron_axis(family, slot) if slot.kind is not SlotKind.ROUTER else None
     if where is None:
         return None
     experts = kept if slot.expert is None else (slot.expert,)
@@ -58,18 +58,20 @@ def resized_experts(
     return ResizedTensor(shape if slot.expert is not None else (len(experts), *shape), pieces)
 
 
-def _index(where: AtomAxis, layer: int, expert: int, widths: WidthPlan) -> NDArray[np.int32] | None:
+def _index(
+    where: NeuronAxis, layer: int, expert: int, widths: WidthPlan
+) -> NDArray[np.int32] | None:
     """The entries of the axis in the export, -1 for zeros; None if nothing changes."""
     before, after = widths.source[layer][expert], widths.written(layer, expert)
     kept = widths.kept(layer, expert)
     if len(kept) == before == after:
         return None
-    atoms = np.full(after, -1, np.int32)
-    atoms[: len(kept)] = kept
+    neurons = np.full(after, -1, np.int32)
+    neurons[: len(kept)] = kept
     if where.parts == 1:
-        return atoms
+        return neurons
     step, shift = (where.parts, 1) if where.interleaved else (1, before)
-    both = [np.where(atoms < 0, -1, atoms * step + part * shift) for part in range(where.parts)]
+    both = [np.where(neurons < 0, -1, neurons * step + part * shift) for part in range(where.parts)]
     joined = np.stack(both, axis=1) if where.interleaved else np.stack(both)
     return joined.reshape(-1).astype(np.int32)
 
@@ -95,7 +97,7 @@ def resized_shared(model: MoEModel, widths: WidthPlan) -> dict[str, ResizedTenso
 def check_scales(model: MoEModel, widths: WidthPlan | None) -> None:
     """Refuse to remove neurons that FP8 scales do not allow, and name the nearest that can go."""
     blocks = scale_blocks(model)
-    if widths is None or blocks is None or not widths.atoms:
+    if widths is None or blocks is None or not widths.neurons:
         return
     if widths.choice.mode is WidthMode.RAGGED:
         raise ExportError(
@@ -114,7 +116,7 @@ def check_scales(model: MoEModel, widths: WidthPlan | None) -> None:
                     f"The experts of layer {layer} would be {width} neurons wide, but {size} "
                     f"neighbours share a scale (FP8); use --width-multiple-of {size}."
                 )
-        for layer, experts in widths.atoms.items():
+        for layer, experts in widths.neurons.items():
             for expert, kept in experts.items():
                 _check_kept(layer, expert, kept, widths.source[layer][expert], size)
 
@@ -144,7 +146,7 @@ def resized_scale(
     The tensor has one number per block of rows and columns, with sizes `blocks`; `check_scales`
     accepts the widths.
     """
-    where = atom_axis(family, slot)
+    where = neuron_axis(family, slot)
     if where is None or slot.expert is None:
         return None
     axis, size = where.axis, blocks[where.axis]

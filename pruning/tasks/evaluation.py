@@ -11,7 +11,7 @@ from analysis.stats.store import StatsStore, stats_store
 from pruning.active import measured_routing
 from pruning.evaluate.drawing import DrawnSamples, draw
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore
-from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan, keep_all, plan_from_dict
+from pruning.plan import NEURON_GRANULARITY, PruningPlan, fit_plan, keep_all, plan_from_dict
 from pruning.planning.make import make_plan
 from pruning.planning.measured import with_sensitivity
 from pruning.planning.ranking import Selection, select_measured
@@ -42,8 +42,8 @@ def sweep_plans(
 ) -> Steps[list[PruningPlan]]:
     """The plans of a sweep, by criterion and then by budget."""
     own: dict[str, Any] = {"schedule": request.schedule}
-    if request.granularity == ATOMIC_GRANULARITY and request.schedule != MEASURED:
-        own = {"atom_scope": request.atom_scope}
+    if request.granularity == NEURON_GRANULARITY and request.schedule != MEASURED:
+        own = {"neuron_scope": request.neuron_scope}
     plans = []
     for criterion in request.criteria:
         asked = [plan_request(request, criterion, each | own) for each in request.budgets]

@@ -6,8 +6,8 @@ from typing import Any
 
 from analysis.errors import ExportError
 from analysis.model import MoEModel, load_model_index
-from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.heads import HeadChoice, heads_in_words
+from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.plan import plan_from_dict
 from pruning.requests.model import ExportRequest
 from pruning.sizes import parse_size

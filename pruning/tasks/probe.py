@@ -18,7 +18,7 @@ from pruning.evaluate.bins import (
 )
 from pruning.evaluate.record import AnswerRecord, AnswerStore, VarianceRecord, VarianceStore
 from pruning.evaluate.result import Evaluation
-from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan, keep_all, plan_from_dict
+from pruning.plan import NEURON_GRANULARITY, PruningPlan, fit_plan, keep_all, plan_from_dict
 from pruning.planning.ranking import select_measured
 from pruning.requests.evaluation import AskRequest, BinsRequest, VarianceRequest
 from pruning.tasks import Steps
@@ -111,8 +111,8 @@ def _binned(
     request: BinsRequest, model: MoEModel, store: StatsStore
 ) -> Steps[tuple[RankedBy, list[Bin]]]:
     """The order of the experts or neurons, and its bins."""
-    how, is_atomic = request.binning, request.granularity == ATOMIC_GRANULARITY
-    own = {"atom_scope": how.scope} if is_atomic else {}
+    how, by_neuron = request.binning, request.granularity == NEURON_GRANULARITY
+    own = {"neuron_scope": how.scope} if by_neuron else {}
     ranking = yield from select_measured(
         plan_request(request, request.criterion, {"sparsity": "0", **own}), model, store
     )
@@ -124,7 +124,7 @@ def _binned(
         request.granularity,
         how,
     )
-    if is_atomic:
+    if by_neuron:
         return ranked, neuron_bins(ranking.neurons, model, how)
     return ranked, expert_bins(ranking.table, model, how)
 

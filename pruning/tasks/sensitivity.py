@@ -173,7 +173,7 @@ def _budget(
     selection: Selection, planned: PlanRequest, spread: Sensitivity
 ) -> tuple[tuple[Room, ...], int]:
     """What a plan can remove from each layer, and its budget, which the spread may decide."""
-    if planned.is_atomic:
+    if planned.by_neuron:
         arena = arena_of(selection, planned).measured(spread)
         rooms = tuple(pool.room for pool in arena.contest.pools)
         return rooms, arena.budget(planned, selection.model).total

@@ -63,7 +63,7 @@ evoesap-table-9; model={QWEN} sparsity=0.5 criterion=seer schedule=evoesap bench
 evoesap-table-5; fitness=NLL benchmark=GSM8K; 0.619
 heapr-table-1; model=Qwen3-30B-A3B sparsity=0.5 criterion=heapr benchmark=PIQA; 0.67
 heapr-table-2; model=DeepSeekMoE-16B-Base sparsity=0.2 criterion=camera-p benchmark=Average; 0.5952
-heapr-table-3; sparsity=0.4 granularity=atomic benchmark=HellaSwag; 0.5229
+heapr-table-3; sparsity=0.4 granularity=neuron benchmark=HellaSwag; 0.5229
 pathfinder-table-2; model=Mixtral-8x7B-Instruct criterion=random benchmark=GSM8K; 0.019
 pathfinder-table-5; expert_importance=yes transition_intensity=no benchmark=MMLU; 0.5877
 """.strip().splitlines()

@@ -33,7 +33,7 @@ def test_the_plan_of_the_plan_page_is_measured_asked_and_survives_a_reload(
     press(test, "Ask both")
     assert plan_from_dict(queued_jobs()[1].request["plans"][0]).digest == plan.digest
     assert plan.digest == test.session_state["context"].shown.plan.digest
-    assert bool(plan.kept_atoms) == (address is NEURONS)
+    assert bool(plan.kept_neurons) == (address is NEURONS)
     if address is HAND:
         assert [len(ids) for ids in plan.kept.values()] == [4, 3, 2]
     # A reload begins a session that knows the address alone.

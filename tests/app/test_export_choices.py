@@ -16,7 +16,7 @@ from app.jobs.store import JobStore
 from app.session.job_queue import job_store
 from builders import tiny_checkpoint
 from families.configs import BY_NAME, tiny_model
-from pruning.atoms.widths import WidthMode
+from pruning.neurons.widths import WidthMode
 from pruning.plan import PruningPlan, model_ref, plan_from_dict
 from pruning.planning.make import make_plan
 from pruning.planning.ranking import select
@@ -108,19 +108,19 @@ def test_heads_stay_where_no_count_changes_and_are_else_left_out_or_pruned(open_
     assert "--mtp drop" in export_line(test)
 
 
-def atomic_plan(root):
+def neuron_plan(root):
     """Every expert of layer 2 loses its last eight neurons but for the first, which loses one."""
     model = load_model_index(str(root / "plain"))
     short = {str(expert): list(range(16)) for expert in range(1, 6)}
     return {
         "schema_version": 1,
         "model": {"name": "plain", "identity": model.identity},
-        "granularity": "atomic",
-        "kept_atoms": {"2": {"0": list(range(23)), **short}},
+        "granularity": "neuron",
+        "kept_neurons": {"2": {"0": list(range(23)), **short}},
     }
 
 
-def import_plan(test, plan, name="atoms"):
+def import_plan(test, plan, name="neurons"):
     test.file_uploader[0].upload(
         f"{name}.json", json.dumps(plan).encode(), "application/json"
     ).run()
@@ -130,14 +130,14 @@ def import_plan(test, plan, name="atoms"):
 
 
 def test_a_plan_of_neurons_offers_the_width_modes_that_the_library_has(open_page, headed):
-    plan = atomic_plan(headed)
+    plan = neuron_plan(headed)
     options = width_options(load_model_index(str(headed / "plain")), plan_from_dict(plan))
     assert {option.mode for option in options} == set(WidthMode)
     test = import_plan(open_page("export", "plain", criterion="Random"), plan)
     for option in options:
         test.segmented_control(key="width").set_value(str(option.mode)).run()
         assert texts(test.error) == []
-        assert "--plan atoms.json " in export_line(test)
+        assert "--plan neurons.json " in export_line(test)
         assert f"--width-mode {option.mode} " in f"{export_line(test)} "
         shown = table_with(test, "width mode").set_index("width mode")
         assert (shown.loc[str(option.mode), "read by"] == "every reader") == option.stock
@@ -146,17 +146,17 @@ def test_a_plan_of_neurons_offers_the_width_modes_that_the_library_has(open_page
 
 
 def test_a_plan_of_neurons_from_a_file_turns_the_plan_page_to_neurons(open_page, headed):
-    test = import_plan(open_page("plan", "plain", criterion="Random"), atomic_plan(headed))
-    assert test.segmented_control(key="granularity").value == "atomic"
+    test = import_plan(open_page("plan", "plain", criterion="Random"), neuron_plan(headed))
+    assert test.segmented_control(key="granularity").value == "neuron"
     # Of the neurons of one layer of three, 41 of 144 go, of 3 * 144 in all.
     shown = {metric.label: metric.value for metric in test.metric}
     assert shown["Neurons kept"] == "391"
-    assert any("**atoms.json**" in text for text in texts(test.markdown))
+    assert any("**neurons.json**" in text for text in texts(test.markdown))
     assert table_with(test, "least")["stay"].tolist() == [144, 103, 144]
     # A control that is touched means what it says: the file is forgotten.
     test.segmented_control(key="neurons").set_value("random").run()
     assert texts(test.error) == []
-    assert not any("**atoms.json**" in text for text in texts(test.markdown))
+    assert not any("**neurons.json**" in text for text in texts(test.markdown))
 
 
 def test_layers_of_different_counts_are_padded_where_the_router_can_rule_experts_out(

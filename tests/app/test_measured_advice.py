@@ -30,7 +30,7 @@ LOSSES = [
     loss("reap", (0.0, 0.0), ("a",)),  # is not recommended
     loss("man", (0.0, 0.0), ("a",), way="8 samples"),
     loss("man", (0.0, 0.0), ("a",), schedule="late"),
-    loss("man", (0.0, 0.0), ("a",), granularity="atomic"),
+    loss("man", (0.0, 0.0), ("a",), granularity="neuron"),
 ]
 
 

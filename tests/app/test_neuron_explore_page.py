@@ -126,9 +126,9 @@ def test_the_command_makes_the_plan_of_the_page(open_page, tmp_path, run):
     test = open_page("explore", sparsity="25%", corpus="demo-math", **NEURONS)
     table = table_of(opened(test, "neurons-kept"), "kept_share", "removed")
     run(next(code for code in texts(test.code) if "moeprune plan" in code))
-    atoms = json.loads((tmp_path / "plan.json").read_text())["kept_atoms"]
+    neurons = json.loads((tmp_path / "plan.json").read_text())["kept_neurons"]
     for row in table.itertuples():
-        kept = atoms.get(str(row.layer), {}).get(str(row.expert))
+        kept = neurons.get(str(row.layer), {}).get(str(row.expert))
         assert row.removed == (0 if kept is None else 64 - len(kept))
 
 
@@ -175,8 +175,8 @@ class TestScoreAndLoss:
 
     def test_a_measurement_is_queued_as_the_command_says(self, open_page, queued_jobs):
         test = open_page("explore", inside="Score and loss", **NEURONS)
-        test.selectbox(key="bins.atomic.criterion").set_value("camera-p")
-        test.selectbox(key="bins.atomic.corpus").set_value("demo-math")
+        test.selectbox(key="bins.neuron.criterion").set_value("camera-p")
+        test.selectbox(key="bins.neuron.corpus").set_value("demo-math")
         next(button for button in test.button if button.label == "Run measurement").click().run()
         assert not test.exception
         (job,) = queued_jobs()

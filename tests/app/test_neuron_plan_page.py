@@ -15,7 +15,7 @@ from analysis.stats.store import stats_store
 from app.parts.plan.neurons import saved_sentence
 from app.session.plan_data import shown_neurons
 from pruning import load_pruned
-from pruning.atoms.kept import count_atoms
+from pruning.neurons.kept import count_neurons
 from pruning.plan import plan_from_json
 from pruning.planning.choice import experts_in
 from pruning.planning.make import plan_from_stats
@@ -66,7 +66,7 @@ def test_page_command_and_recipe_make_one_plan(open_page, address, tmp_path, run
     assert made.plan.digest == by_command.digest
     # What the table says is what the plan holds.
     kept = {**everyone(demo), **by_command.kept}
-    stay, of = count_atoms(by_command.kept_atoms, kept, demo)
+    stay, of = count_neurons(by_command.kept_neurons, kept, demo)
     assert (table_with(test, "least")["stay"].sum(), of) == (stay, ALL)
     assert metrics_of(test)["Neurons kept"] == f"{stay:,}"
     # The recipe sets the controls that made it, on a page that is opened anew.
@@ -97,13 +97,13 @@ def test_the_recipe_of_the_page_runs_to_its_plan(open_page, tmp_path, run):
     ("change", "says"),
     [
         ("budget: {sparsity: 33%}", "a share of 33%"),
-        ("budget: {target_gib: 1}", "a target size or a number of neurons"),
+        ("budget: {target_size: 1}", "a target size or a number of neurons"),
         ("constraints: {floor: 4}\nbudget: {sparsity: 40%}", "constraints.floor"),
     ],
 )
 def test_a_recipe_that_the_page_has_no_controls_for_is_refused(open_page, change, says):
     test = open_page("plan")
-    text = f"model: demo\ncriterion: neuron-norms\ngranularity: atomic\n{change}\n"
+    text = f"model: demo\ncriterion: neuron-norms\ngranularity: neuron\n{change}\n"
     test.file_uploader[0].upload("recipe.yaml", text.encode(), "application/yaml").run()
     (message,) = texts(test.error)
     assert f"The recipe asks for {says}" in message
@@ -112,13 +112,13 @@ def test_a_recipe_that_the_page_has_no_controls_for_is_refused(open_page, change
 def test_the_switch_leads_to_neurons_and_back(open_page):
     test = open_page("plan")
     assert "Experts kept" in metrics_of(test)
-    test.segmented_control(key="granularity").set_value("atomic").run()
+    test.segmented_control(key="granularity").set_value("neuron").run()
     assert not test.exception
     # Half of the neurons of each expert, by HEAPr.
     assert metrics_of(test)["Neurons kept"] == f"{ALL // 2:,}"
     assert "--criterion heapr --corpus demo-code" in command(test, "plan")
-    assert "--granularity atomic" in command(test, "plan")
-    assert "--atom-scope" not in command(test, "plan")  # whose default is each expert too
+    assert "--granularity neuron" in command(test, "plan")
+    assert "--neuron-scope" not in command(test, "plan")  # whose default is each expert too
     test.segmented_control(key="granularity").set_value("expert").run()
     assert not test.exception
     assert "Experts kept" in metrics_of(test)
@@ -147,7 +147,7 @@ def test_values_that_no_control_offers_are_the_first(open_page, address):
         assert "Experts kept" in metrics_of(test)
     else:
         assert "--criterion heapr" in command(test, "plan")
-        assert "--atom-scope" not in command(test, "plan")
+        assert "--neuron-scope" not in command(test, "plan")
         # 25 of the 64 neurons of each of 192 experts go.
         assert metrics_of(test)["Neurons kept"] == f"{192 * 39:,}"
 
@@ -324,7 +324,7 @@ def test_camera_p_has_no_budget_over_all_layers_and_says_why(open_page):
     test = open_page("plan", neurons="CAMERA-P", scope="Global", **NEURONS)
     assert test.segmented_control(key="scope").options == ["Per layer", "Per expert", "Measured"]
     assert any("compares neurons of one layer only" in text for text in texts(test.caption))
-    assert "--atom-scope" not in command(test, "plan")
+    assert "--neuron-scope" not in command(test, "plan")
     series = {trace["name"] for trace in figure_of(test, "neuron-layers")["data"]}
     assert series == {"Per layer", "Per expert"}
 
@@ -335,7 +335,7 @@ def test_weights_that_take_long_are_left_to_the_command(open_page, monkeypatch):
     (message,) = texts(test.error)
     assert "reads 9.0 MiB of weights" in message
     assert "moeprune plan demo --criterion neuron-norms" in message
-    assert "--granularity atomic" in message
+    assert "--granularity neuron" in message
 
 
 def test_experts_in_text():

@@ -142,8 +142,8 @@ def test_every_page_in_every_state(open_page, tmp_path, monkeypatch, view, addre
     assert test.metric or test.dataframe or test.get("plotly_chart") or test.info or test.text_area
     lines = (line for code in texts(test.code) for line in code.splitlines())
     commands = [line for line in lines if line.startswith("moeprune ")]
-    is_atomic = any("--granularity atomic" in line for line in commands)
-    assert is_atomic == (address.get("granularity") == "Neurons") or view == "evaluate"
+    by_neuron = any("--granularity neuron" in line for line in commands)
+    assert by_neuron == (address.get("granularity") == "Neurons") or view == "evaluate"
     for line in commands:
         parsed(line)
     said = set(words_of(test))

@@ -112,7 +112,7 @@ def test_a_page_without_figures_offers_none(open_page):
 @pytest.mark.parametrize(
     ("page_name", "address", "line"),
     [
-        ("explore", {"granularity": "Neurons", "scope": "Per layer"}, "--atom-scope layer"),
+        ("explore", {"granularity": "Neurons", "scope": "Per layer"}, "--neuron-scope layer"),
         ("plan", {"granularity": "Neurons", "protect": "0"}, "--protect 0"),
         ("plan", {"schedule": "Global"}, "--schedule global"),
         ("export", {"protect": "0"}, "--protect 0"),

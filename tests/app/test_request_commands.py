@@ -52,13 +52,13 @@ MORE = [
     ("ask", {"prompt": "two words", "max_new_tokens": 5, "raw": True}),
     ("search", {"out": "elsewhere", "device": "cpu"}),
     ("sensitivity", {"sparsities": ("25%", "50%"), "refine": 2, "levels": 4, "protect": ("0",)}),
-    ("sensitivity", {"criterion": "heapr", "granularity": "atomic", "cost": "kl", "floor": 4}),
+    ("sensitivity", {"criterion": "heapr", "granularity": "neuron", "cost": "kl", "floor": 4}),
     ("plan", {"schedule": "measured", "measured_on": ("a.txt", "demo-math"), "across": "worst"}),
     ("plan", {"schedule": "early", "protect": ("0", "1-2"), "pin": ("0:1",), "lock": ("3",)}),
-    ("plan", {"sparsity": None, "target_gib": "1.5", "target_dtype": "bfloat16", "floor": 2}),
+    ("plan", {"sparsity": None, "target_size": "1.5", "target_dtype": "bfloat16", "floor": 2}),
     ("plan", {"sparsity": None, "shrink": "40%", "uneven": True}),
     ("plan", {"criterion": None, "config_only": True, "multiple_of": 8}),
-    ("plan", {"granularity": "atomic", "atom_scope": "layer", "width_mode": "ragged"}),
+    ("plan", {"granularity": "neuron", "neuron_scope": "layer", "width_mode": "ragged"}),
     ("plan", {"gate": "renormalized", "runs": ("demo-demo-math-5455904a",), "multiple_of": 2}),
 ]
 

@@ -11,7 +11,7 @@ from page_texts import command, decoded, table_with, texts
 from analysis.drain import drain
 from app.charts import neuron_cut
 from app.session.data import settings
-from pruning.atoms.cuts import expert_shares
+from pruning.neurons.cuts import expert_shares
 from pruning.requests.evaluation import SensitivityRequest
 from pruning.tasks.sensitivity import sensitivity_run
 
@@ -151,9 +151,9 @@ def test_measured_neurons_are_one_plan_on_every_page(open_page, go_to):
     go_to(test, "explore")
     context = test.session_state["context"]
     shares = expert_shares(neuron_cut.field(context), neuron_cut.pruned(context))
-    atoms = context.shown.plan.kept_atoms
+    neurons = context.shown.plan.kept_neurons
     for layer, expert, width, gone, _ in shares.itertuples(index=False):
-        assert width - gone == len(atoms.get(layer, {}).get(expert, range(width)))
+        assert width - gone == len(neurons.get(layer, {}).get(expert, range(width)))
 
 
 def test_what_was_not_measured_is_measured_by_a_click(open_page, queued_jobs):
@@ -178,9 +178,9 @@ def test_curves_of_neurons_are_measured_in_the_order_of_the_page(open_page, queu
     test.run()
     test.multiselect(key="sensitivity.on").set_value(["demo-code"]).run()
     line = command(test, "sensitivity")
-    assert "--granularity atomic" in line and "--multiple-of 8 --drop 4:0" in line
+    assert "--granularity neuron" in line and "--multiple-of 8 --drop 4:0" in line
     assert "--protect" not in line  # which changes no order
     test.button(key="sensitivity.start").click().run()
     (job,) = queued_jobs()
-    asked = {"criterion": "camera-p", "granularity": "atomic", "calibrated_on": ["demo-math"]}
+    asked = {"criterion": "camera-p", "granularity": "neuron", "calibrated_on": ["demo-math"]}
     assert {**job.request, **asked, "multiple_of": 8, "drop": ["4:0"]} == job.request

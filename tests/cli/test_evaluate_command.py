@@ -151,12 +151,12 @@ def test_what_is_finished_is_kept_and_parquet_has_the_same(works, words, here, s
 
 def test_neurons_are_swept_too_and_save_flops(works, tiny, corpora, here):
     works(
-        *("sweep", tiny, "--criterion", "neuron-norms", "--granularity", "atomic"),
+        *("sweep", tiny, "--criterion", "neuron-norms", "--granularity", "neuron"),
         *("--sparsity", "25%", "--corpus", corpora[1], "--seq-len", "9", "--stats-dir", here),
     )
     table = pd.read_csv(here / "sweep.csv", keep_default_na=False)
     whole, cut = table[table["measure"] == "esap"].to_dict("records")
-    assert (whole["granularity"], cut["granularity"]) == ("expert", "atomic")
+    assert (whole["granularity"], cut["granularity"]) == ("expert", "neuron")
     # 24 neurons an expert, of which 6 go: a quarter of the FLOPs and of the weights.
     assert cut["expert_flops"] == pytest.approx(0.75 * whole["expert_flops"])
     assert cut["removed"] == pytest.approx(0.25)

@@ -50,7 +50,7 @@ HALF = "demo --criterion reap --corpus demo-code --sparsity 50%"
 # Layers 0, 2, 3 of 6 experts, top-2, with statistics of two corpora and of the weights.
 TINY = "plan {tiny} --stats-dir {stats} --criterion reap --corpus {red}"
 RANKED = "plan {tiny} --stats-dir {stats} --sparsity 0.5 --criterion reap"
-NEURONS = "plan demo --granularity atomic --criterion neuron-norms"
+NEURONS = "plan demo --granularity neuron --criterion neuron-norms"
 LEARN = "calibrate demo --corpus demo-math"
 SWEEP = "sweep {tiny} --corpus {red} --criterion aimer --sparsity 50%"
 CACHE = "--stats-dir {stats}"
@@ -71,7 +71,7 @@ MISTAKES = {
     f"{PLAN} --schedule unifrm": ["'unifrm'", "Did you mean 'uniform'?"],
     f"{PLAN} --schedule Late": ["'Late'", "Did you mean 'late'?"],
     f"{PLAN} --gate strong": ["--gate: choose 'applied' or 'renormalized'", "'strong'"],
-    f"{PLAN} --granularity neurons": ["--granularity: choose 'expert' or 'atomic'"],
+    f"{PLAN} --granularity atomic": ["--granularity: choose 'expert' or 'neuron'"],
     "plan demo --criterion reap --corpus demo-cod --sparsity 50%": [
         *("'demo-cod'", "Did you mean 'demo-code'?"),
     ],
@@ -102,7 +102,7 @@ MISTAKES = {
     "plan demo --config-only": ["Give one budget: "],
     "plan demo --config-only --sparsity 50% --criterion reap": ["--criterion chooses", "leave it"],
     "plan demo --config-only --sparsity 50% --schedule global": ["--schedule global chooses"],
-    "plan demo --config-only --sparsity 50% --granularity atomic": ["--granularity chooses"],
+    "plan demo --config-only --sparsity 50% --granularity neuron": ["--granularity chooses"],
     "plan demo --config-only --sparsity 50% -o x.json": ["x.json", "leave -o out"],
     "plan demo --config-only --sparsity 98%": ["its router picks", "at most"],
     "plan demo --criterion reap --corpus demo-code": ["Give one budget: ", "--sparsity, "],
@@ -112,8 +112,8 @@ MISTAKES = {
     PLAN.replace("50%", "half"): ["'half' is not a number", "0.5, or 50%"],
     PLAN.replace("50%", "99%"): ["keep 1 of 32 experts", "picks 4", "at most 87.5%"],
     PLAN.replace("--sparsity 50%", "--remove 1000"): ["1000 of 192", "from 0 to 191"],
-    PLAN.replace("--sparsity 50%", "--target-gib 1"): ["10.3 MiB", "1 GiB"],
-    PLAN.replace("--sparsity 50%", "--target-gib 0.00001"): ["smallest target that works"],
+    PLAN.replace("--sparsity 50%", "--target-size 1"): ["10.3 MiB", "1 GiB"],
+    PLAN.replace("--sparsity 50%", "--target-size 0.00001"): ["smallest target that works"],
     f"{PLAN} --pin 3:99": ["expert 99 of layer 3", "0..31"],
     f"{PLAN} --pin x": ["'x'", "LAYER:EXPERTS, such as 3:5"],
     f"{PLAN} --pin 3:5 --drop 3:5": ["Expert 5 of layer 3 is both pinned and dropped"],
@@ -130,7 +130,7 @@ MISTAKES = {
     PLAN.replace("--sparsity 50%", "--schedule-file none.csv"): ["none.csv cannot be read"],
     "plan demo --criterion aimer --corpus demo-code --sparsity 50%": ["leave --corpus", "out"],
     PLAN.replace("demo-code", "demo-code:x"): ["'x' in 'demo-code:x'", "CORPUS:2"],
-    f"{PLAN} --granularity atomic": ["REAP does not score neurons", "heapr"],
+    f"{PLAN} --granularity neuron": ["REAP does not score neurons", "heapr"],
     # Numbers
     "calibrate demo --corpus demo-code --tokens many": ["--tokens: give a whole number", "'many'"],
     "calibrate demo --corpus demo-code --tokens 0": ["--tokens: give 2 or more (got 0)"],
@@ -178,7 +178,7 @@ MISTAKES = {
     "run plan-as-recipe.json": ["is a plan, not a recipe", "--plan"],
     "search search.yaml --out prose.txt": ["prose.txt is a file; give a folder"],
     "search recipe.yaml": ["recipe.yaml has no key search", "search: {corpus: CORPUS}"],
-    "run uneven.yaml": ["line 4: budget: uneven goes with shrink, target_gib or params_share"],
+    "run uneven.yaml": ["line 4: budget: uneven goes with shrink, target_size or params_share"],
     "run names.yaml": ["line 2: corpora: red.jsonl and ../red.jsonl have one name", "another name"],
     # What commands need
     "overlap demo --sparsity 50% --corpus demo-code": ["has only demo-code", "another"],
@@ -194,10 +194,10 @@ MISTAKES = {
     f"{TINY} --remove 13": ["at most 12 (66.67%) can go"],
     f"{TINY} --remove 18": ["give a number from 0 to 17"],
     f"{TINY} --remove -1": ["remove: "],
-    f"{TINY} --target-gib 0.00001": ["the smallest target that works is 53.69KiB"],
-    f"{TINY} --target-gib 1": ["Nothing would be removed: "],
+    f"{TINY} --target-size 0.00001": ["the smallest target that works is 53.69KiB"],
+    f"{TINY} --target-size 1": ["Nothing would be removed: "],
     f"{TINY} --target-size 1e9": ["and the target is 1e9 GiB"],
-    f"{TINY} --target-gib much": ["is no number of GiB"],
+    f"{TINY} --target-size much": ["is no number of GiB"],
     f"{TINY} --shrink 95%": ["the largest share that works is 5"],
     f"{TINY} --shrink 40% --pin 0:0-4 --drop 2:0,1": [
         "layer 0 keeps at least 5, layer 2 at most 4"
@@ -219,7 +219,7 @@ MISTAKES = {
     f"{TINY} --remove 7 --floor 4 --schedule global": ["at most 6 (33.34%) can go"],
     f"{TINY} --sparsity 83.4%": ["at most 66.67% of them can go"],
     f"{TINY} --schedule measured --sparsity 50%": ["was not measured yet"],
-    f"{TINY} --remove 3 --target-gib 1": ["Give one budget"],
+    f"{TINY} --remove 3 --target-size 1": ["Give one budget"],
     # Which statistics rank
     f"{RANKED} --corpus far.jsonl": ["Or run `moeprune calibrate MODEL --corpus far.jsonl` first"],
     "paths {tiny} --stats-dir {stats} --corpus far.jsonl --top-m 2": ["--groups routed,dense"],
@@ -242,13 +242,13 @@ MISTAKES = {
     "runs remove demo-weights --yes": ["ships with the program"],
     # Neurons
     NEURONS: ["needs --shrink, --sparsity"],
-    f"{NEURONS} --sparsity 0.5 --atom-scope row": ["row"],
+    f"{NEURONS} --sparsity 0.5 --neuron-scope row": ["row"],
     f"{NEURONS} --sparsity 0.5 --schedule late": ["--schedule is for plans of whole experts"],
     f"{NEURONS} --sparsity 0.5 --corpus demo-math": ["leave --corpus and --run out"],
-    f"{NEURONS} --sparsity 0.5 --atom-scope global --criterion camera-p": [
-        "does not compare neurons of different layers; use --atom-scope layer or expert",
+    f"{NEURONS} --sparsity 0.5 --neuron-scope global --criterion camera-p": [
+        "does not compare neurons of different layers; use --neuron-scope layer or expert",
     ],
-    f"{NEURONS} --kept-atoms no-such-file.json": ["cannot be read"],
+    f"{NEURONS} --kept-neurons no-such-file.json": ["cannot be read"],
     f"{NEURONS} --remove 100000": ["at most 12288 (--remove 12288) can go"],
     f"{NEURONS} --remove 12 --multiple-of 8": ["8 at a time here; nearest: 8 (0.0651042%) or 16"],
     f"{NEURONS} --sparsity 90% --floor 16": ["at most 9216 (75%) can go"],
@@ -256,13 +256,13 @@ MISTAKES = {
     f"{NEURONS} --sparsity 50% --multiple-of 65": ["the largest multiple that works is 64"],
     f"{NEURONS} --sparsity 50% --set 0=4": ["--set is for plans of whole experts"],
     f"{NEURONS} --sparsity 50% --remove 3": ["not several of them"],
-    f"{NEURONS} --target-gib 0.001": ["the smallest target that works is 2."],
+    f"{NEURONS} --target-size 0.001": ["the smallest target that works is 2."],
     f"{NEURONS} --shrink 99%": ["the largest share that works is 7"],
     f"{NEURONS} --shrink 20% --uneven": ["--uneven is for plans of whole experts"],
     f"{NEURONS} --params-share 90%": ["the largest share that works is 87.35%"],
-    f"{NEURONS} --kept-atoms a.json --pin 0:1": ["says all that stays; leave --pin out"],
-    f"{NEURONS} --kept-atoms a.json --sparsity 50%": ["says all that stays; leave a budget out"],
-    f"{PLAN} --atom-scope layer": ["is for plans of neurons"],
+    f"{NEURONS} --kept-neurons a.json --pin 0:1": ["says all that stays; leave --pin out"],
+    f"{NEURONS} --kept-neurons a.json --sparsity 50%": ["says all that stays; leave a budget out"],
+    f"{PLAN} --neuron-scope layer": ["is for plans of neurons"],
     "export demo out --plan nope.json --width-mode wide": ["--width-mode: choose "],
     "export demo out --plan nope.json --max-shard-size much": ["'much' is not understood"],
     # Calibration
@@ -304,16 +304,16 @@ MISTAKES = {
     ],
     "evaluate {tiny} --corpus far.jsonl": ["has the token id 96, but tiny has 96 tokens"],
     f"{SWEEP} --against byte": ["--against: choose 'removed', 'bytes'"],
-    f"{SWEEP} --criterion neuron-norms": ["add --granularity atomic"],
+    f"{SWEEP} --criterion neuron-norms": ["add --granularity neuron"],
     f"{SWEEP} --schedule file": ["cannot be swept"],
     "variance {tiny} --corpus {red} --criterion reap --sparsity 50% --stats-dir {stats}": [
         "choose with --corpus, or with --calibrated-on where --corpus is what is measured",
     ],
     "variance {tiny} --corpus {red} --criterion reap": ["--criterion and --sparsity belong"],
     "bins {tiny} --corpus {red} --criterion random --bins 1": ["--bins: give 2 or more"],
-    "bins {tiny} --corpus {red} --criterion neuron-norms": ["add --granularity atomic"],
+    "bins {tiny} --corpus {red} --criterion neuron-norms": ["add --granularity neuron"],
     "bins {tiny} --corpus {red} --criterion random --order score": ["--order: choose 'saliency'"],
-    "bins {tiny} --corpus {red} --criterion camera-p --granularity atomic --scope global": [
+    "bins {tiny} --corpus {red} --criterion camera-p --granularity neuron --scope global": [
         "camera-p does not compare neurons of different layers; use --scope layer",
     ],
     "bins {tiny} --corpus {red} --criterion random -o bins.txt": ["use .csv or .parquet"],
@@ -321,7 +321,7 @@ MISTAKES = {
     "ask demo --prompt Hello --offload-folder x": ["--offload-folder needs --device-map auto"],
     "sensitivity {tiny} --criterion random --corpus x.txt --refine 2": ["name their --sparsity"],
     "sensitivity {tiny} --criterion random --corpus x.txt --levels 1": ["--levels"],
-    "sensitivity {tiny} --criterion heapr --granularity atomic --corpus x.txt --shrink 40%": [
+    "sensitivity {tiny} --criterion heapr --granularity neuron --corpus x.txt --shrink 40%": [
         "bytes of neurons depend on padding",
         "give --sparsity, --params-share or --remove",
     ],

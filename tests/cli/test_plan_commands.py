@@ -83,7 +83,7 @@ def test_diff_and_show(make, works, moeprune, tiny, other, here):
     "asked",
     [
         {"remove": 4, "schedule": "late", "lock": ("2",), "layer_set": ("0=5",)},
-        {"target_gib": "0.00004", "target_dtype": "bfloat16", "pin": ("0:1", "2:3-4")},
+        {"target_size": "0.00004", "target_dtype": "bfloat16", "pin": ("0:1", "2:3-4")},
         {"shrink": "30%", "multiple_of": 2, "lock": ("0",), "layer_set": ("2=6",)},
         {"params_share": "30%", "uneven": True},
         {"sparsity": "34%", "multiple_of": 2, "protect": ("3",), "drop": ("0,2:5",)},
@@ -171,11 +171,11 @@ def test_a_plan_by_a_share_is_the_same_from_python(make, here, tiny, stats, corp
 
 def test_a_target_size_is_met(make):
     # Sizes of a few thousand parameters in GiB; the printed size is in KiB.
-    plan, output = make("--target-gib 0.00008")
+    plan, output = make("--target-size 0.00008")
     after = float(output.partition("-> ")[2].split()[0])
     assert 0.9 * 0.00008 < after / (1 << 20) <= 0.00008
     assert plan["budget"]["kind"] == "size"
-    half, _ = make("--target-gib 0.00004 --target-dtype bfloat16")
+    half, _ = make("--target-size 0.00004 --target-dtype bfloat16")
     assert half["kept"] == plan["kept"]
 
 

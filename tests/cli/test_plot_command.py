@@ -121,7 +121,7 @@ def test_the_neuron_frontier_has_what_was_evaluated(works, here):
     for path in (ROOT / "cached_stats" / "evaluations").glob("demo-heapr-*.json"):
         raw = json.loads(path.read_text())
         facts = raw["plan"]
-        if facts["granularity"] == "atomic" and facts["corpora"] == ["demo-code"]:
+        if facts["granularity"] == "neuron" and facts["corpora"] == ["demo-code"]:
             scope = {"neurons by layer": "uniform", "neurons by global": "other"}[facts["schedule"]]
             change = raw["metrics"]["nll"]["mean"] - raw["full"]["nll"]["mean"]
             added.setdefault(scope, []).append(change)
@@ -245,9 +245,9 @@ def test_weights_are_measured_where_a_recipe_reads_them(works, here, tiny):
 def test_neurons_are_drawn_of_the_plans_that_the_command_makes(works, here):
     works("plot", "neuron-layers", "demo", *NEURONS, "-o", "layers.csv")
     drawn = pd.read_csv(here / "layers.csv").query("series == 'Global'")
-    plan = ("--granularity", "atomic", "--atom-scope", "global", "-o", "plan.json")
+    plan = ("--granularity", "neuron", "--neuron-scope", "global", "-o", "plan.json")
     works("plan", "demo", *NEURONS, *plan)
-    kept = json.loads((here / "plan.json").read_text())["kept_atoms"]
+    kept = json.loads((here / "plan.json").read_text())["kept_neurons"]
     # 32 experts of 64 neurons a layer; those that are not named keep all of theirs.
     removed = [sum(64 - len(ids) for ids in kept[str(layer)].values()) for layer in range(6)]
     assert drawn["share"].tolist() == pytest.approx([gone / 2048 for gone in removed])

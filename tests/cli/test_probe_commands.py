@@ -64,7 +64,7 @@ def test_bins_of_experts_and_of_neurons(works, tiny, corpora, stats, here):
     assert table["removed"].tolist() == [6, 6, 6]  # 3 layers of 6 experts
     assert table["saliency"].is_monotonic_increasing
     assert "rank correlation of saliency and loss" in printed
-    neurons = ("--criterion", "neuron-norms", "--granularity", "atomic", "--bins", "4")
+    neurons = ("--criterion", "neuron-norms", "--granularity", "neuron", "--bins", "4")
     works("bins", tiny, *text, *neurons, "-o", "neurons.parquet")
     table = pd.read_parquet(here / "neurons.parquet")
     assert table["removed"].tolist() == [3 * 6 * 24 // 4] * 4
@@ -73,7 +73,7 @@ def test_bins_of_experts_and_of_neurons(works, tiny, corpora, stats, here):
 def test_bins_are_kept_and_not_measured_again(works, tiny, corpora, stats, here, monkeypatch):
     words = (
         *("bins", tiny, "--corpus", corpora[1], "--seq-len", "9", "--stats-dir", here / "kept"),
-        *("--criterion", "random", "--granularity", "atomic", "--bins", "3"),
+        *("--criterion", "random", "--granularity", "neuron", "--bins", "3"),
     )
     works(*words)
     (path,) = (here / "kept" / "bins").iterdir()

@@ -174,7 +174,7 @@ def test_weights_and_frequency_read_what_they_need(recipe, works, here):
     [
         ({"search": {"corpus": "demo-math", "elites": 40}}, "room for children"),
         ({"evaluate": {"corpus": "absent.jsonl"}}, "absent.jsonl"),
-        ({"granularity": "atomic"}, "MAN does not score neurons; use one of heapr"),
+        ({"granularity": "neuron"}, "MAN does not score neurons; use one of heapr"),
         ({"calibrate": {"select": "kmeans"}}, "--select kmeans and --clusters K belong together"),
         ({"calibrate": {"offload_folder": "x"}}, "need --device-map auto"),
         ({"constraints": {"pin": {1: [0]}}}, "layer 1, which has no routed experts"),
@@ -272,13 +272,13 @@ def test_the_calibration_is_what_the_recipe_says(recipe, works, tiny, corpora, h
     )
 
 
-NEURONS = {"granularity": "atomic", "criterion": "neuron-norms", "corpora": None}
+NEURONS = {"granularity": "neuron", "criterion": "neuron-norms", "corpora": None}
 
 
 def test_neurons_by_their_weights(recipe, works, tiny, here):
     changes = {
         **NEURONS,
-        "atom_scope": "global",
+        "neuron_scope": "global",
         "width_mode": "ragged",
         "constraints": {"floor": 2, "pin": {2: [1]}, "multiple_of": 2},
         "export": {"out": "pruned"},
@@ -287,8 +287,8 @@ def test_neurons_by_their_weights(recipe, works, tiny, here):
     assert "r.plan.json: keeps 216 of 432 neurons" in output
     assert "level logits" in output
     works(
-        *("plan", tiny, "--granularity", "atomic", "--criterion", "neuron-norms"),
-        *("--sparsity", "50%", "--atom-scope", "global", "--floor", "2", "--pin", "2:1"),
+        *("plan", tiny, "--granularity", "neuron", "--criterion", "neuron-norms"),
+        *("--sparsity", "50%", "--neuron-scope", "global", "--floor", "2", "--pin", "2:1"),
         *("--multiple-of", "2", "-o", "by-hand.json"),
     )
     assert (here / "r.plan.json").read_bytes() == (here / "by-hand.json").read_bytes()
@@ -301,14 +301,14 @@ def test_neurons_by_their_weights(recipe, works, tiny, here):
 
 
 def test_neurons_of_a_file_and_of_a_target_size(recipe, works, here):
-    works("run", recipe(**NEURONS, budget={"target_gib": "0.00008"}, export=None))
+    works("run", recipe(**NEURONS, budget={"target_size": "0.00008"}, export=None))
     plan = json.loads((here / "r.plan.json").read_text())
     assert plan["budget"]["kind"] == "size"
-    (here / "atoms.json").write_text(json.dumps({"kept_atoms": plan["kept_atoms"]}))
-    output = works("run", recipe(**NEURONS, kept_atoms="atoms.json", budget=None, export=None))
+    (here / "neurons.json").write_text(json.dumps({"kept_neurons": plan["kept_neurons"]}))
+    output = works("run", recipe(**NEURONS, kept_neurons="neurons.json", budget=None, export=None))
     assert "calibrate: nothing in the recipe reads a corpus, skipped" in output
     again = json.loads((here / "r.plan.json").read_text())
-    assert again["kept_atoms"] == plan["kept_atoms"]
+    assert again["kept_neurons"] == plan["kept_neurons"]
     assert again["schedule"] == "file"
     works("run", recipe(**NEURONS, budget={"params_share": 0.2}, export=None))
     plan = json.loads((here / "r.plan.json").read_text())
@@ -348,7 +348,7 @@ def test_neurons_by_a_calibration(recipe, works, tiny, corpora, here):
     works("run", recipe(**changes), "--stats-dir", "stats")
     assert {tuple(made["groups"]) for made in manifests(here)} == {("routed", "gradient")}
     works(
-        *("plan", tiny, "--granularity", "atomic", "--criterion", "heapr", "--sparsity", "50%"),
+        *("plan", tiny, "--granularity", "neuron", "--criterion", "heapr", "--sparsity", "50%"),
         *(f"--corpus={corpora[0]}", f"--corpus={corpora[1]}:3", "--stats-dir", "stats"),
         *("-o", "by-hand.json"),
     )

@@ -279,7 +279,7 @@ def test_run_searches_where_the_recipe_asks_and_exports_what_it_found(recipe, wo
         ({"fitness": "bleu"}, {}, "search.fitness: choose 'esap', 'sap', 'kl' or 'nll'"),
         ({"corpus": "absent.jsonl"}, {}, "absent.jsonl"),
         (None, {"budget": {"remove": 13}}, "at most 12 (66.67%) can go"),
-        (None, {"granularity": "atomic"}, "does not score neurons"),
+        (None, {"granularity": "neuron"}, "does not score neurons"),
     ],
 )
 def test_what_cannot_be_searched_is_refused_and_leaves_nothing(

@@ -16,7 +16,7 @@ from pruning.sensitivity.record import SensitivityStore
 from pruning.sizes import weight_bytes
 from pruning.tasks.evaluation import evaluate_run
 
-NEURONS = ("--granularity", "atomic", "--criterion", "neuron-norms")
+NEURONS = ("--granularity", "neuron", "--criterion", "neuron-norms")
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_one_measurement_serves_every_budget_and_constraint(measure, plan, tiny,
     free = counts(plan("--criterion", "random", "--remove", "6"))
     held = ("--lock", "0", "--set", f"3={free[3]}")
     assert counts(plan("--criterion", "random", "--remove", "6", *held)) == free
-    size = plan("--criterion", "random", "--target-gib", "0.00006")
+    size = plan("--criterion", "random", "--target-size", "0.00006")
     assert sum(counts(size).values()) < 18
 
 
@@ -105,7 +105,7 @@ def test_neurons_lose_by_layer_what_their_curves_say(measure, plan, tiny, corpor
     model = load_model_index(str(tiny))
     neurons = 18 * 24
     kept = sum(
-        len(made.kept_atoms.get(layer.index, {}).get(expert, range(24)))
+        len(made.kept_neurons.get(layer.index, {}).get(expert, range(24)))
         for layer in model.layers
         for expert in range(6)
     )
@@ -114,7 +114,7 @@ def test_neurons_lose_by_layer_what_their_curves_say(measure, plan, tiny, corpor
     (record,) = [
         each
         for each in SensitivityStore([stats]).records()
-        if each.order["granularity"] == "atomic"
+        if each.order["granularity"] == "neuron"
     ]
     curves = curves_of(SensitivityStore([stats]).points(record), 3, "esap")
     best = min(cost for removed, cost in curves.measured.items() if sum(removed) == neurons // 2)

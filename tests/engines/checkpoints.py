@@ -22,9 +22,9 @@ from analysis.errors import UserError
 from analysis.model import MoEModel, load_model_index
 from families.configs import BY_NAME, HIDDEN, VOCAB, WIDTH, Case, tiny_model
 from families.published import PUBLISHED, TURNED, as_published
-from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.engine_results import CUTS
-from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, model_ref
+from pruning.neurons.widths import WidthChoice, WidthMode
+from pruning.plan import NEURON_GRANULARITY, PruningPlan, model_ref
 
 PROMPTS: Final = ((5, 9, 33, 21), (7, 40, 41, 12, 50, 3, 9))
 TOKENS: Final = 32
@@ -193,7 +193,7 @@ def _tokenizer() -> PreTrainedTokenizerFast:
 
 def plan_of(model: MoEModel, cut: str) -> PruningPlan:
     """What a cut keeps of a model: expert 0 always goes, so ids move up."""
-    kept, atoms = {}, {}
+    kept, neurons = {}, {}
     for place, layer in enumerate(model.layers):
         size = layer.num_experts // layer.num_groups
         keep = max(2, size // 2)
@@ -205,9 +205,11 @@ def plan_of(model: MoEModel, cut: str) -> PruningPlan:
             for each in range(size - keep, size)
         )
         narrow = 2 * WIDTH + 16 * (place % 2)
-        atoms[layer.index] = dict.fromkeys(range(layer.num_experts), tuple(range(8, 8 + narrow)))
+        neurons[layer.index] = dict.fromkeys(range(layer.num_experts), tuple(range(8, 8 + narrow)))
     if "neurons" in cut:
-        return PruningPlan(model_ref(model), {}, granularity=ATOMIC_GRANULARITY, kept_atoms=atoms)
+        return PruningPlan(
+            model_ref(model), {}, granularity=NEURON_GRANULARITY, kept_neurons=neurons
+        )
     return PruningPlan(model_ref(model), kept)
 
 

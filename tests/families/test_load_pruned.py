@@ -8,8 +8,8 @@ from families.built import stock_load
 from families.configs import DISTINCT, KINDS, WIDTH, Case
 from families.physical import logits_of
 from pruning import load_pruned
-from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.masking import masked
+from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.plan import PruningPlan, model_ref
 
 MODES = tuple(WidthMode)
@@ -101,9 +101,9 @@ def test_experts_and_neurons_in_float64(built, tmp_path, case, layout, kind):
     source = built(case)
     described = source.described(layout)
     kept = kept_experts(case, "mixed")
-    atoms = kept_neurons(case, kept)
-    assert max(max(ids, default=0) for held in atoms.values() for ids in held.values()) < WIDTH
-    plan = PruningPlan(model_ref(described), kept, granularity="atomic", kept_atoms=atoms)
+    neurons = kept_neurons(case, kept)
+    assert max(max(ids, default=0) for held in neurons.values() for ids in held.values()) < WIDTH
+    plan = PruningPlan(model_ref(described), kept, granularity="neuron", kept_neurons=neurons)
     export(described, plan, tmp_path / "out", widths=WidthChoice(kind))
     exact = {"dtype": torch.float64, "experts_implementation": "eager"}
     model, info = load_pruned(tmp_path / "out", output_loading_info=True, **exact)

@@ -224,7 +224,7 @@ def test_neurons_of_packed_experts_are_counted_but_neither_measured_nor_cut(quan
     assert len(table) == len(case.sparse) * case.experts * WIDTH
     with pytest.raises(UnsupportedModelError, match=r"[Dd]equanti"):
         drain(read_neurons(get_criterion("neuron-norms"), store, described))
-    asked = {"model": str(path), "criterion": "random", "granularity": "atomic", "sparsity": "50%"}
+    asked = {"model": str(path), "criterion": "random", "granularity": "neuron", "sparsity": "50%"}
     request = PlanRequest(**asked)
     ranking = drain(select_measured(request, described, store))
     with pytest.raises(PlanError, match="neurons cannot be cut out of that"):

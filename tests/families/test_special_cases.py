@@ -20,8 +20,8 @@ from families.configs import BY_NAME, cases_where, tiny_model
 from families.physical import logits_of, physically_pruned
 from families.published import as_published
 from pruning import load_pruned
-from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.masking import masked
+from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.plan import PruningPlan, model_ref
 
 GROUPED = cases_where(lambda case: case.groups > 1)
@@ -99,11 +99,11 @@ def test_published_experts_of_qwen3_vl_lie_the_other_way_round(built, tmp_path):
     assert (own.family.is_transposed, published.family.is_transposed) == (False, True)
     tables = [drain(measure_weights(model)) for model in (own, published)]
     pd.testing.assert_frame_equal(*tables, rtol=1e-6)
-    atoms = {
+    neurons = {
         layer.index: {expert: tuple(range(9 - expert)) for expert in range(layer.num_experts)}
         for layer in published.layers
     }
-    plan = keeping_neurons(published, atoms)
+    plan = keeping_neurons(published, neurons)
     for mode in (WidthMode.PER_LAYER, WidthMode.UNIFORM):
         with pytest.raises(PlanError, match="16 neurons would make square matrices"):
             export(published, plan, tmp_path / "out", widths=WidthChoice(mode))

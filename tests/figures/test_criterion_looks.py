@@ -106,7 +106,7 @@ def figures_of(label, name, dark):
     quality = pareto.Quality("loss", "loss", higher_is_better=False)
     yield pareto.drawing(points, quality, "").figure(dark=dark)
     same = pd.DataFrame({"candidate": [f"{each}, neurons global" for each in both]})
-    same = same.assign(corpus="code", granularity="atomic", removed=0.5, bytes=1, loss=1.0)
+    same = same.assign(corpus="code", granularity="neuron", removed=0.5, bytes=1, loss=1.0)
     yield same_bytes.same_bytes(same.assign(full=0.5, change=[0.5, 0.4]), dark=dark)
     found = pd.DataFrame({"search": [f"{each}, ab12" for each in both], "layer": 3})
     yield search.density_schedules(found.assign(density=0.5, kept=1, experts=2), dark=dark)

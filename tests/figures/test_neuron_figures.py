@@ -139,7 +139,7 @@ def test_bins_stand_beside_their_share():
     rows = [(0, 3, 1.0, 0.25, 0.1, 0.05, 0.2, 0.1), (1, 3, 3.0, 0.75, 0.3, 0.1, 0.4, 0.3)]
     table = pd.DataFrame(rows, columns=list(BIN_COLUMNS))
     drawn = partial(loss_bins.loss_bins, criterion="heapr", order="saliency")
-    bars, shares = drawn(table, granularity="atomic").data
+    bars, shares = drawn(table, granularity="neuron").data
     assert list(bars.x) == ["1", "2"]
     np.testing.assert_allclose(bars.error_y.array, [0.1, 0.1])
     np.testing.assert_allclose(bars.error_y.arrayminus, [0.05, 0.2])
@@ -189,9 +189,9 @@ def candidate(corpus, granularity, name, change, esap=(0.4, 0.6)):
 def candidates():
     columns = ["corpus", "granularity", "candidate", "removed", "bytes", "loss", "full", "change"]
     rows = [
-        candidate("a", "atomic", "HEAPr, neurons global", 0.1),
+        candidate("a", "neuron", "HEAPr, neurons global", 0.1),
         candidate("a", "expert", "REAP, experts uniform", 0.3, (0.1, 0.2)),
-        candidate("b", "atomic", "HEAPr, neurons global", 0.5),
+        candidate("b", "neuron", "HEAPr, neurons global", 0.5),
         candidate("b", "expert", "REAP, experts uniform", 0.2),
     ]
     return pd.DataFrame(rows, columns=[*columns, "esap", "esap_low", "esap_high"])

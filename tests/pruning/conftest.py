@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from atom_cases import Exported, Source, export_widths, make_source
+from neuron_cases import Exported, Source, export_widths, make_source
 from nonuniform_cases import NAMED, Pruned, make_pruned
 from threads import one_thread  # noqa: F401
 
@@ -44,8 +44,8 @@ def pruned_case(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Pr
 
 
 @pytest.fixture(scope="session")
-def atom_source(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Source]:
-    """`atom_source(case)`: the checkpoint of a family and a plan of neurons; each is made once."""
+def neuron_source(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Source]:
+    """`neuron_source(case)`: the checkpoint of a family, a plan of neurons; each is made once."""
     made: dict[str, Source] = {}
 
     def get(case: Case) -> Source:
@@ -58,7 +58,7 @@ def atom_source(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], So
 
 @pytest.fixture(scope="session")
 def width_export(
-    tmp_path_factory: pytest.TempPathFactory, atom_source: Callable[[Case], Source]
+    tmp_path_factory: pytest.TempPathFactory, neuron_source: Callable[[Case], Source]
 ) -> Callable[[Case, str], Exported]:
     """`width_export(case, mode)`: the plan of a family's neurons, exported; each is made once."""
     made: dict[tuple[str, str], Exported] = {}
@@ -66,7 +66,7 @@ def width_export(
     def get(case: Case, mode: str) -> Exported:
         if (case.name, mode) not in made:
             path = tmp_path_factory.mktemp(f"{case.name}-{mode}") / "out"
-            made[case.name, mode] = export_widths(atom_source(case), path, mode)
+            made[case.name, mode] = export_widths(neuron_source(case), path, mode)
         return made[case.name, mode]
 
     return get

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from atom_cases import allowed
 from exports import export, keeping
+from neuron_cases import allowed
 from safetensors.numpy import load_file, save_file
 
 from analysis.checkpoint import INDEX_NAME, open_checkpoint

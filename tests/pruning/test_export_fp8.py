@@ -4,8 +4,8 @@ import json
 
 import pytest
 import torch
-from atom_cases import zeroed
 from exports import edit_tensors, export, failed, keeping_neurons, shards_of, tensors_of, verified
+from neuron_cases import zeroed
 from nonuniform_cases import config_of
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -17,8 +17,8 @@ from families.built import stock_load
 from families.configs import BY_NAME, WIDTH, tiny_model
 from families.physical import logits_of
 from pruning import load_pruned
-from pruning.atoms.sizes import atom_sizes
-from pruning.atoms.widths import WidthChoice, WidthMode
+from pruning.neurons.sizes import neuron_plan_sizes
+from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.surgery.width_sizes import width_options
 
 BLOCK = 8  # an expert of 24 neurons has three blocks, the 16 numbers of a token two
@@ -72,11 +72,11 @@ def neurons(blocks):
 
 
 def plan_of(source, blocks=BLOCKS):
-    atoms = {
+    kept = {
         layer: {expert: neurons(held) for expert, held in experts.items()}
         for layer, experts in blocks.items()
     }
-    return keeping_neurons(source, atoms)
+    return keeping_neurons(source, kept)
 
 
 def export_widths(source, plan, out, mode="per-layer", multiple=BLOCK):
@@ -90,7 +90,7 @@ def test_every_number_has_the_scale_that_it_had(source, tmp_path, mode):
     before, after = tensors_of(source.checkpoint.path), tensors_of(tmp_path / "out")
     for layer in CASE.sparse:
         for expert in range(CASE.experts):
-            kept = plan.kept_atoms[layer].get(expert, tuple(range(WIDTH)))
+            kept = plan.kept_neurons[layer].get(expert, tuple(range(WIDTH)))
             for part in ("gate", "up", "down"):
                 name = f"model.layers.{layer}.mlp.experts.{expert}.{part}_proj.weight"
                 old = plain(before[name], before[f"{name}_scale_inv"])
@@ -178,7 +178,7 @@ def test_what_scales_do_not_fit_is_refused(source, tmp_path, options, match):
 
 def test_sizes_count_the_scales_of_the_neurons_that_stay(source, tmp_path):
     plan = plan_of(source)
-    table = atom_sizes(source, plan, BLOCK).set_index("mode")
+    table = neuron_plan_sizes(source, plan, BLOCK).set_index("mode")
     for mode in ("uniform", "per-layer"):
         export_widths(source, plan, tmp_path / mode, mode)
         assert table.loc[mode, "disk"] == sum(

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from analysis.errors import ExportError
 from analysis.heads import prediction_heads
 from analysis.model import load_model_index
-from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.heads import HeadChoice, HeadPlan, heads_in_words
+from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.plan import PruningPlan, keep_all, model_ref
 from pruning.sizes import Part, size_report
 from pruning.surgery.heads import plan_heads
@@ -181,9 +181,9 @@ def test_whatever_a_refusal_recommends_works(model, tmp_path, name):
     plan, widths = keeping(model, KEPT), None
     if removes != "experts":
         held = KEPT if removes == "both" else range(7)
-        atoms = {layer.index: dict.fromkeys(held, (0, 5)) for layer in model.layers}
+        neurons = {layer.index: dict.fromkeys(held, (0, 5)) for layer in model.layers}
         experts = plan.kept if removes == "both" else {}
-        plan = PruningPlan(model_ref(model), experts, granularity="atomic", kept_atoms=atoms)
+        plan = PruningPlan(model_ref(model), experts, granularity="neuron", kept_neurons=neurons)
         widths = WidthChoice(WidthMode.UNIFORM, 4)
     with pytest.raises(ExportError) as refused:
         export(model, plan, tmp_path / "out", heads=HeadChoice(choice), widths=widths)
@@ -217,10 +217,10 @@ class TestBesideNeurons:
     """Heads beside a trunk whose experts lose neurons."""
 
     def export(self, model, out, mode, choice=None):
-        atoms = {layer.index: {0: (1, 2, 3), 1: ()} for layer in model.layers}
+        neurons = {layer.index: {0: (1, 2, 3), 1: ()} for layer in model.layers}
         for layer in model.layers:
-            atoms[layer.index] |= dict.fromkeys(range(2, layer.num_experts), (0, 5))
-        plan = keeping_neurons(model, atoms)
+            neurons[layer.index] |= dict.fromkeys(range(2, layer.num_experts), (0, 5))
+        plan = keeping_neurons(model, neurons)
         export(model, plan, out, heads=choice, widths=WidthChoice(WidthMode(mode), 4))
         verified(out, level="bytes", source=model.checkpoint.path)
         return load_file(out / "model.safetensors")

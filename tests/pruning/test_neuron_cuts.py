@@ -6,14 +6,15 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from atom_cases import select_atoms
+from neuron_cases import select_neurons
 
 from analysis.errors import StatsError
 from analysis.stats.store import SHIPPED_STATS, StatsStore, load_expert_stats
 from analysis.widths import expert_widths
 from pruning.active import active_experts, measured_routing, ranked_by
-from pruning.atoms.budget import atom_rooms, atom_sparsity_budget, kept_experts
-from pruning.atoms.cuts import (
+from pruning.constraints import Constraints
+from pruning.neurons.budget import kept_experts, neuron_rooms, neuron_sparsity_budget
+from pruning.neurons.cuts import (
     expert_shares,
     field_of,
     layer_cuts,
@@ -23,8 +24,7 @@ from pruning.atoms.cuts import (
     pruned_neurons,
     saliency_histogram,
 )
-from pruning.atoms.selection import AtomScope, Contest
-from pruning.constraints import Constraints
+from pruning.neurons.selection import Contest, NeuronScope
 from pruning.plan import Provenance, PruningPlan, fit_plan, keep_all, model_ref
 from pruning.plan_tables import neuron_summary
 from pruning.planning.side_by_side import flops_saved, layer_shares
@@ -44,7 +44,7 @@ def pruned(scores, scope, sparsity=HALF):
 
 def gone_by_plan(scores, sparsity, scope):
     """(layer, expert, neuron) that a plan removes."""
-    kept = select_atoms(scores, sparsity, scope)
+    kept = select_neurons(scores, sparsity, scope)
     return {
         (layer, expert, neuron)
         for layer, experts in kept.items()
@@ -63,7 +63,7 @@ def gone_here(field, mask):
     }
 
 
-@pytest.mark.parametrize("scope", list(AtomScope))
+@pytest.mark.parametrize("scope", list(NeuronScope))
 @pytest.mark.parametrize("seed", range(6))
 def test_the_same_neurons_go_as_in_a_plan_ties_included(scope, seed):
     generator = np.random.default_rng(seed)
@@ -81,7 +81,7 @@ def test_the_same_neurons_go_as_in_a_plan_ties_included(scope, seed):
 
 def test_shares_and_cuts_by_hand():
     # In order 3 1 | 2 5 0.5 | 4 0 100; of all eight the lowest four go: 0, 0.5, 1 and 2.
-    field, mask = pruned(SCORES, AtomScope.GLOBAL)
+    field, mask = pruned(SCORES, NeuronScope.GLOBAL)
     assert mask.tolist() == [False, True, True, False, True, False, True, False]
     shares = expert_shares(field, mask)
     assert list(zip(shares["layer"], shares["expert"], strict=True)) == [(2, 0), (2, 1), (5, 0)]
@@ -90,31 +90,31 @@ def test_shares_and_cuts_by_hand():
     cuts = layer_cuts(field, mask).set_index("layer")
     assert cuts["cut"].to_dict() == {2: 2.0, 5: 0.0}
     assert cuts["zeros"].to_dict() == {2: 0, 5: 1}
-    none = layer_cuts(*pruned(SCORES, AtomScope.GLOBAL, Fraction(0)))
+    none = layer_cuts(*pruned(SCORES, NeuronScope.GLOBAL, Fraction(0)))
     assert none["cut"].isna().all()
 
 
 def test_an_expert_without_neurons_keeps_all_of_them():
-    field, mask = pruned({0: (np.array([]), np.array([1.0, 2.0]))}, AtomScope.LAYER)
+    field, mask = pruned({0: (np.array([]), np.array([1.0, 2.0]))}, NeuronScope.LAYER)
     assert expert_shares(field, mask)["kept_share"].tolist() == [1.0, 0.5]
-    field, mask = pruned({0: (np.array([]), np.array([1.0, 2.0]))}, AtomScope.GLOBAL, Fraction(1))
+    field, mask = pruned({0: (np.array([]), np.array([1.0, 2.0]))}, NeuronScope.GLOBAL, Fraction(1))
     assert expert_shares(field, mask)["kept_share"].tolist() == [1.0, 0.0]
 
 
 def test_every_neuron_above_zero_is_counted_once():
-    field, mask = pruned(SCORES, AtomScope.GLOBAL)
+    field, mask = pruned(SCORES, NeuronScope.GLOBAL)
     table = saliency_histogram(field, mask, bins=4)
     # From 0.5 to 100 in four steps of a factor 3.76: 0.5, 1.88, 7.07, 26.6, 100.
     assert table["low"].tolist()[:4] == pytest.approx([0.5 * 200 ** (n / 4) for n in range(4)])
     assert table["kept"].tolist() == [0, 2, 0, 0, 0, 1, 0, 1]
     assert table["pruned"].tolist() == [2, 1, 0, 0, 0, 0, 0, 0]
-    assert saliency_histogram(*pruned({0: (np.zeros(3),)}, AtomScope.GLOBAL)).empty
-    alike = saliency_histogram(*pruned({0: (np.full(4, 2.0),)}, AtomScope.GLOBAL), bins=3)
+    assert saliency_histogram(*pruned({0: (np.zeros(3),)}, NeuronScope.GLOBAL)).empty
+    alike = saliency_histogram(*pruned({0: (np.full(4, 2.0),)}, NeuronScope.GLOBAL), bins=3)
     assert alike["kept"].sum() == alike["pruned"].sum() == 2
 
 
 def test_neurons_of_an_expert_are_in_order():
-    field, mask = pruned(SCORES, AtomScope.GLOBAL)
+    field, mask = pruned(SCORES, NeuronScope.GLOBAL)
     table = neurons_of(field, mask, 2, 1)
     assert table["neuron"].tolist() == [1, 0, 2]
     assert table["saliency"].tolist() == [5.0, 2.0, 0.5]
@@ -143,13 +143,13 @@ def demo_scores(demo):
 
 
 def contest_of(demo, scope):
-    return Contest(demo_scores(demo), atom_rooms(expert_widths(demo), Constraints()), scope)
+    return Contest(demo_scores(demo), neuron_rooms(expert_widths(demo), Constraints()), scope)
 
 
 def test_flops_follow_how_often_experts_are_chosen(demo):
     # A quarter of the neurons: experts 0 to 7 of 32, which get 4 of 100 tokens in every layer.
     routing = {layer.index: (1,) * 8 + (8,) * 24 for layer in demo.layers}
-    contest = contest_of(demo, AtomScope.LAYER)
+    contest = contest_of(demo, NeuronScope.LAYER)
     saved = flops_saved(demo, contest, ["0%", "25%"], routing)
     assert saved["removed"].tolist() == [0.0, 0.25]
     assert saved["reduction"].tolist() == pytest.approx([0.0, 8 / 200], abs=1e-6)  # whole FLOPs
@@ -159,7 +159,7 @@ def test_flops_follow_how_often_experts_are_chosen(demo):
     assert even["flops"].tolist() == [active_experts(demo, whole).flops * 3 // 4]
 
 
-@pytest.mark.parametrize("scope", list(AtomScope), ids=str)
+@pytest.mark.parametrize("scope", list(NeuronScope), ids=str)
 def test_flops_are_those_of_the_plan(demo, scope):
     generator = np.random.default_rng(3)
     scores = {
@@ -168,14 +168,14 @@ def test_flops_are_those_of_the_plan(demo, scope):
     }
     routing = {layer.index: generator.integers(1, 99, 32).tolist() for layer in demo.layers}
     limits = Constraints(protected=frozenset({1}), dropped={4: frozenset({0, 9})})
-    contest = Contest(scores, atom_rooms(expert_widths(demo), limits), scope)
+    contest = Contest(scores, neuron_rooms(expert_widths(demo), limits), scope)
     experts = kept_experts(demo.layers, limits)
     # 12,288 neurons, of which layer 1 keeps its 2,048: more than five sixths cannot go.
     table = flops_saved(demo, contest, ["40%", "90%"], routing, experts)
     assert table["sparsity"].tolist() == ["40%"]
-    removed = contest.removed(atom_sparsity_budget(contest.pools, "40%"))
-    atoms = contest.kept(removed, experts)
-    plan = PruningPlan(model_ref(demo), experts, granularity="atomic", kept_atoms=atoms)
+    removed = contest.removed(neuron_sparsity_budget(contest.pools, "40%"))
+    neurons = contest.kept(removed, experts)
+    plan = PruningPlan(model_ref(demo), experts, granularity="neuron", kept_neurons=neurons)
     flops = active_experts(demo, fit_plan(plan, demo), routing).flops
     assert table["flops"].tolist() == [flops]
     shares = layer_shares({"x": removed}, expert_widths(demo)).set_index("layer")["share"]
@@ -206,8 +206,8 @@ def plan_of(demo, runs, *corpora):
     """Experts of different widths, ranked by corpora as a plan names them."""
     names = [corpus.partition(":")[0] for corpus in corpora]
     made = Provenance(corpora=corpora, runs=tuple(runs[name].manifest.run_id for name in names))
-    atoms = {0: {3: tuple(range(10)), 7: (), 20: (1, 5)}, 4: {0: tuple(range(40))}}
-    plan = PruningPlan(model_ref(demo), {}, made, "atomic", atoms)
+    neurons = {0: {3: tuple(range(10)), 7: (), 20: (1, 5)}, 4: {0: tuple(range(40))}}
+    plan = PruningPlan(model_ref(demo), {}, made, "neuron", neurons)
     return fit_plan(plan, demo)
 
 

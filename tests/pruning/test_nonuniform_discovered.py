@@ -21,9 +21,9 @@ from builders import tiny_checkpoint
 from families.configs import redraw
 from families.physical import logits_of
 from pruning import load_pruned
-from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.engines import contents_of, verdicts
 from pruning.masking import masked
+from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.plan import PruningPlan, model_ref
 
 COMMON = {
@@ -94,22 +94,22 @@ def counts_plan(described):
     return PruningPlan(model_ref(described), {x.index: keeps[n % 2] for n, x in layers})
 
 
-def atoms_plan(described):
+def neuron_plan(described):
     """Expert 0 keeps no neuron, the others different ones; fewer in every other layer."""
-    atoms = {
+    neurons = {
         layer.index: {
             expert: tuple(range(expert, expert + 9 - 2 * (number % 2))) if expert else ()
             for expert in range(layer.num_experts)
         }
         for number, layer in enumerate(described.layers)
     }
-    return keeping_neurons(described, atoms)
+    return keeping_neurons(described, neurons)
 
 
 def export_novel(path, out, mode):
     described = load_model_index(str(path))
     assert described.family.discovered
-    plan = atoms_plan(described) if mode else counts_plan(described)
+    plan = neuron_plan(described) if mode else counts_plan(described)
     export(described, plan, out, widths=WidthChoice(WidthMode(mode)) if mode else None)
     return described, plan
 

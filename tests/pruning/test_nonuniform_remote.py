@@ -6,8 +6,8 @@ from functools import partial
 import pytest
 import torch
 import transformers
-from atom_cases import with_fewer_experts
 from exports import export
+from neuron_cases import with_fewer_experts
 from nonuniform_cases import NAMED, config_of
 from remote_reader import read_by_others
 
@@ -15,7 +15,7 @@ from analysis.families import FAMILIES
 from analysis.nonuniform.modeling_file import auto_map, modeling_file
 from families.physical import logits_of
 from pruning import load_pruned
-from pruning.atoms.widths import WidthChoice, WidthMode
+from pruning.neurons.widths import WidthChoice, WidthMode
 
 CLOSE = 1e-5  # of logits in float32, with products in another order
 # Cases with different numbers of experts, and with different widths; the others are slow.
@@ -45,7 +45,7 @@ MANY = (
     ids=["few", "many"],
 )
 def test_plain_transformers_reads_runs_and_saves_it(
-    pruned_case, width_export, atom_source, tmp_path, counts, widths
+    pruned_case, width_export, neuron_source, tmp_path, counts, widths
 ):
     cases = {name: pruned_case(NAMED[name]) for name in counts}
     exports = {name: (pruned.path, pruned.logits) for name, pruned in cases.items()}
@@ -53,7 +53,7 @@ def test_plain_transformers_reads_runs_and_saves_it(
         path = width_export(NAMED[name], mode).path
         exports[f"{name}-{mode}"] = path, logits_of(load_pruned(path))
     # Numbers and widths differ; and once more, as it is after it was loaded and saved here.
-    source = atom_source(NAMED["flex_olmo"])
+    source = neuron_source(NAMED["flex_olmo"])
     plan = with_fewer_experts(source, {0: (0, 2, 3, 5), 1: (1, 2, 6)})
     export(source.described, plan, tmp_path / "both", widths=WidthChoice(WidthMode.RAGGED))
     model = load_pruned(tmp_path / "both")
@@ -80,8 +80,8 @@ def test_plain_transformers_reads_runs_and_saves_it(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_widths_that_grouped_products_cannot_take(atom_source, tmp_path, dtype):
-    source = atom_source(NAMED["olmoe"])
+def test_widths_that_grouped_products_cannot_take(neuron_source, tmp_path, dtype):
+    source = neuron_source(NAMED["olmoe"])
     # Widths of 13 and 7: 52 and 28 bytes in float32, 26 and 14 in bfloat16; 16 are asked for.
     export(source.described, source.plan, tmp_path / "out", widths=WidthChoice(WidthMode.RAGGED, 1))
     auto = transformers.AutoModelForCausalLM

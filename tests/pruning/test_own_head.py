@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM
 from analysis.model import load_model_index
 from builders import as_gib, tiny_model
 from pruning import load_pruned
-from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.budget import SizeTarget, size_budget
 from pruning.engines import Reads, contents_of, verdicts
+from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.plan import keep_all
 from pruning.sizes import size_report, weight_bytes
 from pruning.surgery.width_sizes import width_options
@@ -88,8 +88,8 @@ def test_sizes_of_a_plan_count_the_head(tied, tmp_path):
 
 
 def test_neurons_go_and_the_head_is_written(tied, tmp_path):
-    atoms = {layer.index: dict.fromkeys(range(7), tuple(range(8))) for layer in tied.layers}
-    plan, choice = keeping_neurons(tied, atoms), WidthChoice(WidthMode.UNIFORM)
+    neurons = {layer.index: dict.fromkeys(range(7), tuple(range(8))) for layer in tied.layers}
+    plan, choice = keeping_neurons(tied, neurons), WidthChoice(WidthMode.UNIFORM)
     export(tied, plan, tmp_path / "out", widths=choice)
     assert HEAD in tensors_of(tmp_path / "out")
     assert verified(tmp_path / "out", source=tied.checkpoint.path).level == "logits"

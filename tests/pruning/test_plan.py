@@ -145,7 +145,7 @@ def test_bad_plans_get_one_clear_line(tmp_path, olmoe, kept, message):
         (
             '{"schema_version": 1, "model": {"name": "m", "identity": "i"}, '
             '"granularity": "row", "kept": {}}',
-            "'row'; this version handles 'expert' and 'atomic'",
+            "'row'; this version handles 'expert' and 'neuron'",
         ),
         (
             '{"schema_version": 1, "model": {"name": "m", "identity": "i"}, "kept": {}, '
@@ -237,15 +237,17 @@ def test_summary_by_hand(checkpoint):
     ]
 
 
-def atomic(model, atoms, kept=None, **rest):
-    return PruningPlan(model_ref(model), kept or {}, granularity="atomic", kept_atoms=atoms, **rest)
+def neuron_plan(model, neurons, kept=None, **rest):
+    return PruningPlan(
+        model_ref(model), kept or {}, granularity="neuron", kept_neurons=neurons, **rest
+    )
 
 
 @pytest.fixture
 def pair(olmoe):
-    first = atomic(olmoe, {0: {1: (0, 1, 2), 4: ()}, 2: {6: tuple(range(20))}})
+    first = neuron_plan(olmoe, {0: {1: (0, 1, 2), 4: ()}, 2: {6: tuple(range(20))}})
     # Expert 0 of layer 0 goes as a whole; its expert 1 keeps one neuron of A's three and one more.
-    second = atomic(olmoe, {0: {1: (2, 5), 4: ()}}, kept={0: (1, 2, 3, 4, 5, 6)})
+    second = neuron_plan(olmoe, {0: {1: (2, 5), 4: ()}}, kept={0: (1, 2, 3, 4, 5, 6)})
     return first, second
 
 
@@ -270,7 +272,7 @@ def test_neurons_by_hand(olmoe, pair):
 
 def test_a_plan_of_experts_compares_with_one_of_neurons(olmoe):
     experts = PruningPlan(model_ref(olmoe), {1: (0, 1, 2)})
-    neurons = atomic(olmoe, {1: {2: tuple(range(12)), 3: (7,)}})
+    neurons = neuron_plan(olmoe, {1: {2: tuple(range(12)), 3: (7,)}})
     row = neuron_diff(experts, neurons, olmoe).iloc[1]
     # Expert 2 loses 12; experts 3 to 6 are gone in A and keep 1, 24, 24, 24 in B.
     assert row[["differ", "both", "only_a", "only_b", "neither"]].tolist() == [5, 60, 12, 73, 23]
@@ -278,8 +280,11 @@ def test_a_plan_of_experts_compares_with_one_of_neurons(olmoe):
 
 def test_summary_of_neurons_by_hand(olmoe, pair):
     limits = Constraints(protected=frozenset({1}), pinned={0: frozenset({2, 3})})
-    plan = atomic(
-        olmoe, pair[1].kept_atoms, pair[1].kept, provenance=Provenance(constraints=limits.to_dict())
+    plan = neuron_plan(
+        olmoe,
+        pair[1].kept_neurons,
+        pair[1].kept,
+        provenance=Provenance(constraints=limits.to_dict()),
     )
     table = neuron_summary(plan, olmoe)
     assert tuple(table.columns) == NEURON_SUMMARY_COLUMNS
@@ -291,8 +296,8 @@ def test_summary_of_neurons_by_hand(olmoe, pair):
 
 
 def test_what_the_plans_alone_can_say(olmoe, pair):
-    named = atomic(olmoe, {0: {1: (1, 2), 4: (3,)}})
-    other = atomic(olmoe, {0: {1: (2, 3, 4), 4: (3,)}})
+    named = neuron_plan(olmoe, {0: {1: (1, 2), 4: (3,)}})
+    other = neuron_plan(olmoe, {0: {1: (2, 3, 4), 4: (3,)}})
     table = neuron_diff(named, other)
     row = table.iloc[0]
     assert row[["experts", "differ", "both", "only_a", "only_b"]].tolist() == [2, 1, 2, 1, 2]
@@ -302,12 +307,12 @@ def test_what_the_plans_alone_can_say(olmoe, pair):
     with pytest.raises(PlanError, match=r"cuts expert 6 of layer 2; the other keeps it whole"):
         neuron_diff(*pair)
     # Removed as a whole, an expert keeps no neuron, which needs no model.
-    gone = atomic(olmoe, {}, kept={0: (0, 2, 3, 5, 6)})
+    gone = neuron_plan(olmoe, {}, kept={0: (0, 2, 3, 5, 6)})
     assert neuron_diff(named, gone)["only_a"].tolist() == [3]
 
 
 def test_two_plans_without_a_neuron_are_alike(olmoe):
-    nothing = atomic(olmoe, {1: dict.fromkeys(range(7), ())})
+    nothing = neuron_plan(olmoe, {1: dict.fromkeys(range(7), ())})
     assert neuron_diff(nothing, nothing, olmoe)["jaccard"].tolist() == [1.0, 1.0, 1.0]
 
 

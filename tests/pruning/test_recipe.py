@@ -21,7 +21,7 @@ export: out
 NEURONS = {
     "criterion": "neuron-norms",
     "corpora": [],
-    "granularity": "atomic",
+    "granularity": "neuron",
     "schedule": None,
     "constraints": {},
 }
@@ -85,10 +85,10 @@ def test_every_problem_is_reported_at_once_with_its_place():
             "give more than 0",
         ),
         ({"budget": None}, "schedule", "a budget is missing"),
-        ({"budget": {}}, "budget", "give one of shrink, sparsity, remove, target_gib and p"),
+        ({"budget": {}}, "budget", "give one of shrink, sparsity, remove, target_size and p"),
         ({"budget": {"sparsity": "50%", "remove": 3}}, "budget", "give one of"),
         ({"budget": {"sparsity": True}}, "budget.sparsity", "give a text"),
-        ({"budget": {"target_gib": "x"}}, "budget.target_gib", "is no number of GiB"),
+        ({"budget": {"target_size": "x"}}, "budget.target_size", "is no number of GiB"),
         ({"schedule": "file"}, "schedule", "belong together"),
         ({"schedule": {"name": "late", "cost": "kl"}}, "schedule", "are for the schedule measured"),
         ({"sensitivity": {"corpus": "demo-math"}}, "sensitivity", "nothing reads it"),
@@ -125,20 +125,20 @@ def test_every_problem_is_reported_at_once_with_its_place():
         ({"calibrate": {"packing": "tight"}}, "calibrate.packing", "choose"),
         ({"calibrate": {"groups": "routed,rooted"}}, "calibrate.groups", "routed"),
         ({"calibrate": {"trust_remote_code": True}}, "calibrate.trust_remote_code", "unknown key"),
-        ({"criterion": "neuron-norms"}, "granularity", "say granularity: atomic"),
-        ({"granularity": "atomic"}, "granularity", "does not score neurons; use one of heapr"),
+        ({"criterion": "neuron-norms"}, "granularity", "say granularity: neuron"),
+        ({"granularity": "neuron"}, "granularity", "does not score neurons; use one of heapr"),
         (
-            {"granularity": "atomic", "criterion": "heapr"},
+            {"granularity": "neuron", "criterion": "heapr"},
             "schedule",
-            "have atom_scope, or the schedule",
+            "have neuron_scope, or the schedule",
         ),
-        ({"granularity": "atomic", "criterion": "heapr"}, "constraints", "set or locked by hand"),
-        ({"atom_scope": "layer"}, "atom_scope", "say granularity: atomic"),
-        ({"width_mode": "ragged"}, "width_mode", "say granularity: atomic"),
-        ({"kept_atoms": "a.json"}, "granularity", "kept_atoms names neurons"),
-        ({**NEURONS, "atom_scope": "row"}, "atom_scope", "Known: expert, global, layer"),
+        ({"granularity": "neuron", "criterion": "heapr"}, "constraints", "set or locked by hand"),
+        ({"neuron_scope": "layer"}, "neuron_scope", "say granularity: neuron"),
+        ({"width_mode": "ragged"}, "width_mode", "say granularity: neuron"),
+        ({"kept_neurons": "a.json"}, "granularity", "kept_neurons names neurons"),
+        ({**NEURONS, "neuron_scope": "row"}, "neuron_scope", "Known: expert, global, layer"),
         ({**NEURONS, "search": {"corpus": "demo-math"}}, "search", "spreads whole experts"),
-        ({**NEURONS, "kept_atoms": "a.json"}, "schedule", "leave budget out"),
+        ({**NEURONS, "kept_neurons": "a.json"}, "schedule", "leave budget out"),
         ({**NEURONS, "budget": None}, "schedule", "a budget is missing"),
         ({**NEURONS, "budget": {"params_share": "150%"}}, "budget.params_share", "150%"),
         ({**NEURONS, "budget": {"shrink": "20%", "uneven": True}}, "budget", "whole experts"),
@@ -191,8 +191,8 @@ model: demo
 corpora: [demo-math]
 calibrate: {select: kmeans, clusters: 8, groups: "router,damage", max_memory: [0=20GiB]}
 criterion: heapr
-granularity: atomic
-atom_scope: layer
+granularity: neuron
+neuron_scope: layer
 width_mode: ragged
 width_multiple_of: 4
 budget: {remove: 800}

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from atom_cases import allowed
 from exports import export, keeping_neurons
+from neuron_cases import allowed
 from published_models import DEEPSEEK, ERNIE, MIXTRAL, OLMOE, QWEN3
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -22,18 +22,18 @@ from builders import MODEL_TYPES, as_gib
 from families.configs import BY_NAME, SOURCES
 from pruning import load_pruned
 from pruning.active import active_experts, counted_routing, expert_shapes, token_shares
-from pruning.atoms.budget import atom_count_budget, atom_rooms, reachable_totals
-from pruning.atoms.selection import AtomScope, Contest
-from pruning.atoms.sizes import (
-    ATOM_SIZE_COLUMNS,
-    PLAN_ALONE,
-    AtomSizer,
-    atom_size_budget,
-    atom_sizes,
-)
-from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.budget import SizeTarget
 from pruning.constraints import Constraints
+from pruning.neurons.budget import neuron_count_budget, neuron_rooms, reachable_totals
+from pruning.neurons.selection import Contest, NeuronScope
+from pruning.neurons.sizes import (
+    NEURON_SIZE_COLUMNS,
+    PLAN_ALONE,
+    NeuronSizer,
+    neuron_plan_sizes,
+    neuron_size_budget,
+)
+from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.outline import outline_model
 from pruning.plan import PruningPlan, fit_plan, keep_all, model_ref
 from pruning.schedules import uniform
@@ -218,9 +218,9 @@ def model(checkpoint):
 @pytest.fixture
 def plan(model):
     """Layer 0: widths 24, 8, 0 and four times 24; layer 1 loses two experts; layer 2 is whole."""
-    atoms = {0: {1: tuple(range(3, 11)), 2: ()}}
+    neurons = {0: {1: tuple(range(3, 11)), 2: ()}}
     kept = {1: (0, 2, 3, 5, 6)}
-    return PruningPlan(model_ref(model), kept, granularity="atomic", kept_atoms=atoms)
+    return PruningPlan(model_ref(model), kept, granularity="neuron", kept_neurons=neurons)
 
 
 def test_shapes_by_hand(model):
@@ -265,8 +265,8 @@ def test_active_and_flops_by_hand(model, plan):
 
 
 def test_modes_by_hand(model, plan):
-    table = atom_sizes(model, plan, 8).set_index("mode")
-    assert tuple(table.reset_index().columns) == ATOM_SIZE_COLUMNS
+    table = neuron_plan_sizes(model, plan, 8).set_index("mode")
+    assert tuple(table.reset_index().columns) == NEURON_SIZE_COLUMNS
     routers, rest = (7 + 5 + 7) * 16, size_report(model).params_before - 21 * (24 * NEURON + 16)
     wide = (7 + 5 + 7) * 24 * NEURON
     cut = wide - (16 + 24) * NEURON
@@ -292,10 +292,10 @@ def test_measured_routing_comes_from_statistics(make_expert_stats):
 
 
 @pytest.mark.parametrize("case", SOURCES)
-def test_arithmetic_is_what_the_exporter_plans(atom_source, case):
-    source = atom_source(case)
+def test_arithmetic_is_what_the_exporter_plans(neuron_source, case):
+    source = neuron_source(case)
     model, plan = source.described, source.plan
-    table = atom_sizes(model, plan).set_index("mode")
+    table = neuron_plan_sizes(model, plan).set_index("mode")
     for option in width_options(model, plan):
         row = table.loc[str(option.mode)]
         assert row["refused"] == option.refused
@@ -318,7 +318,11 @@ def test_arithmetic_is_what_exports_hold(width_export, name, mode):
     if not allowed(case, str(mode)):
         return
     export = width_export(case, str(mode))
-    row = atom_sizes(export.source.described, export.source.plan).set_index("mode").loc[str(mode)]
+    row = (
+        neuron_plan_sizes(export.source.described, export.source.plan)
+        .set_index("mode")
+        .loc[str(mode)]
+    )
     written = load_model_index(str(export.path))
     assert row["disk"] == written.checkpoint.nbytes
     assert row["params"] == written.checkpoint.num_params
@@ -330,36 +334,36 @@ class TestTarget:
     """The smallest budget that meets a target, found by trying every one."""
 
     @pytest.mark.parametrize("mode", list(WidthMode), ids=str)
-    @pytest.mark.parametrize("scope", list(AtomScope), ids=str)
+    @pytest.mark.parametrize("scope", list(NeuronScope), ids=str)
     def test_against_every_budget(self, model, mode, scope):
-        dtype = "bfloat16" if scope is AtomScope.LAYER else "own"
+        dtype = "bfloat16" if scope is NeuronScope.LAYER else "own"
         limits = Constraints(multiple_of=6, pinned={1: frozenset({3})}, floor=6)
-        contest, sizer = self.contest(model, scope, limits), AtomSizer(model)
+        contest, sizer = self.contest(model, scope, limits), NeuronSizer(model)
         choice = WidthChoice(mode, 8)
         sizes = {}
         for total in reachable_totals(contest.pools):
-            plan = self.plan(model, contest, atom_count_budget(contest.pools, total))
-            row = atom_sizes(model, plan, 8).set_index("mode").loc[str(mode)]
+            plan = self.plan(model, contest, neuron_count_budget(contest.pools, total))
+            row = neuron_plan_sizes(model, plan, 8).set_index("mode").loc[str(mode)]
             sizes[total] = int(row["disk"] if dtype == "own" else 2 * row["params"])
         for wanted in sorted(set(sizes.values()))[::7]:
             target = SizeTarget("size", as_gib(wanted), dtype)
             if wanted == max(sizes.values()):
                 with pytest.raises(PlanError, match="Nothing would be removed"):
-                    atom_size_budget(contest, sizer, target, choice)
+                    neuron_size_budget(contest, sizer, target, choice)
                 continue
-            budget = atom_size_budget(contest, sizer, target, choice)
+            budget = neuron_size_budget(contest, sizer, target, choice)
             assert budget.total == min(total for total, size in sizes.items() if size <= wanted)
         least = min(sizes.values())
         saves = least < max(sizes.values())
         message = "smallest target that works is" if saves else "can go, which saves nothing"
         with pytest.raises(PlanError, match=message) as caught:
             target = SizeTarget("size", as_gib(least - 1), dtype)
-            atom_size_budget(contest, sizer, target, choice)
+            neuron_size_budget(contest, sizer, target, choice)
         if not saves:
             return
         works = str(caught.value).rpartition(" is ")[2].rstrip(".")
         target = SizeTarget("size", works, dtype)
-        budget = atom_size_budget(contest, sizer, target, choice)
+        budget = neuron_size_budget(contest, sizer, target, choice)
         assert sizes[budget.total] == least
 
     def contest(self, model, scope, limits):
@@ -369,16 +373,16 @@ class TestTarget:
             layer: tuple(generator.normal(size=width) for width in held)
             for layer, held in widths.items()
         }
-        return Contest(saliency, atom_rooms(widths, limits), scope)
+        return Contest(saliency, neuron_rooms(widths, limits), scope)
 
     def plan(self, model, contest, budget):
-        atoms = contest.kept(contest.removed(budget))
-        return keeping_neurons(model, atoms)
+        neurons = contest.kept(contest.removed(budget))
+        return keeping_neurons(model, neurons)
 
     def test_no_number_is_one_line(self, model):
-        contest = self.contest(model, AtomScope.GLOBAL, Constraints())
+        contest = self.contest(model, NeuronScope.GLOBAL, Constraints())
         with pytest.raises(PlanError, match="is no number of GiB"):
-            atom_size_budget(contest, AtomSizer(model), SizeTarget("size", "much"))
+            neuron_size_budget(contest, NeuronSizer(model), SizeTarget("size", "much"))
 
 
 def params(share):
@@ -396,45 +400,47 @@ class TestParamsShare:
         shapes = [entry.shape for entry in model.checkpoint.tensors.values()]
         return sum(int(np.prod(shape)) for shape in shapes)
 
-    @pytest.mark.parametrize("scope", list(AtomScope), ids=str)
+    @pytest.mark.parametrize("scope", list(NeuronScope), ids=str)
     @pytest.mark.parametrize("step", [1, 4])
     def test_the_share_is_reached_and_one_step_less_does_not(self, model, scope, step):
         contest = TestTarget().contest(model, scope, Constraints(multiple_of=step))
-        sizer, whole = AtomSizer(model), self.whole(model)
+        sizer, whole = NeuronSizer(model), self.whole(model)
         for percent in (0, 1, 20, 37, 60):
-            budget = atom_size_budget(contest, sizer, params(f"{percent}%"))
+            budget = neuron_size_budget(contest, sizer, params(f"{percent}%"))
             assert (budget.kind, budget.asked) == ("params", f"{percent}%")
             # A neuron takes NEURON numbers with it and nothing else.
             exact = Fraction(percent, 100) * whole / NEURON
             assert budget.total == -(-exact // step) * step
 
     def test_what_cannot_go_is_one_line(self, model):
-        contest = TestTarget().contest(model, AtomScope.GLOBAL, Constraints())
+        contest = TestTarget().contest(model, NeuronScope.GLOBAL, Constraints())
         # 24,192 of 30,088 numbers are neurons: 80.404%.
         assert (self.neurons * NEURON, self.whole(model)) == (24192, 30088)
         with pytest.raises(PlanError, match=r"the largest share that works is 80\.4%"):
-            atom_size_budget(contest, AtomSizer(model), params("99%"))
-        assert atom_size_budget(contest, AtomSizer(model), params("80.4%")).total == 504
+            neuron_size_budget(contest, NeuronSizer(model), params("99%"))
+        assert neuron_size_budget(contest, NeuronSizer(model), params("80.4%")).total == 504
         with pytest.raises(PlanError, match="'lots'"):
-            atom_size_budget(contest, AtomSizer(model), params("lots"))
+            neuron_size_budget(contest, NeuronSizer(model), params("lots"))
 
     @pytest.mark.parametrize("case", SOURCES)
-    def test_of_every_family_the_numbers_that_stay_are_those_of_the_budget(self, atom_source, case):
-        model = atom_source(case).described
-        contest, whole = TestTarget().contest(model, AtomScope.GLOBAL, Constraints()), 0
+    def test_of_every_family_the_numbers_that_stay_are_those_of_the_budget(
+        self, neuron_source, case
+    ):
+        model = neuron_source(case).described
+        contest, whole = TestTarget().contest(model, NeuronScope.GLOBAL, Constraints()), 0
         for entry in model.checkpoint.tensors.values():
             if entry.dtype != "I64":  # ids of experts are no parameters
                 whole += int(np.prod(entry.shape))
-        budget = atom_size_budget(contest, AtomSizer(model), params("5%"))
+        budget = neuron_size_budget(contest, NeuronSizer(model), params("5%"))
         left = {}
         for total in (budget.total, budget.total - 1):
-            plan = TestTarget().plan(model, contest, atom_count_budget(contest.pools, total))
+            plan = TestTarget().plan(model, contest, neuron_count_budget(contest.pools, total))
             left[total] = size_report(model, plan).params_after
         assert left[budget.total] <= 0.95 * whole < left[budget.total - 1]
 
     def test_an_export_holds_that_many_numbers(self, model, tmp_path):
-        contest = TestTarget().contest(model, AtomScope.LAYER, Constraints())
-        budget = atom_size_budget(contest, AtomSizer(model), params("0.3"))
+        contest = TestTarget().contest(model, NeuronScope.LAYER, Constraints())
+        budget = neuron_size_budget(contest, NeuronSizer(model), params("0.3"))
         plan = TestTarget().plan(model, contest, budget)
         options = ExportOptions(widths=WidthChoice(WidthMode.RAGGED))
         for _ in export_checkpoint(model, plan, tmp_path / "out", options):
@@ -449,6 +455,6 @@ class TestParamsShare:
 
 def test_another_model_is_refused(model, checkpoint):
     other = keep_all(load_model_index(str(checkpoint("mixtral").path)))
-    for sizes in (atom_sizes, size_report):
+    for sizes in (neuron_plan_sizes, size_report):
         with pytest.raises(PlanError, match="was made for"):
             sizes(model, other)

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from atom_cases import Exported
 from exports import (
     accept_changes,
     edit_json,
@@ -17,6 +16,7 @@ from exports import (
     shards_of,
     verified,
 )
+from neuron_cases import Exported
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
@@ -26,7 +26,7 @@ from analysis.errors import ExportError
 from analysis.model import load_model_index
 from builders import tiny_checkpoint
 from families.configs import BY_NAME, redraw, tiny_config
-from pruning.atoms.widths import WidthChoice, WidthMode
+from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.plan import PruningPlan, fit_plan, model_ref
 from pruning.surgery.checks import check_against_source
 from pruning.surgery.forward_checks import check_logits, random_tokens
@@ -96,11 +96,11 @@ def test_a_tensor_that_no_class_knows_fails_at_load(out):
 
 
 @pytest.fixture
-def grown(atom_source, tmp_path):
+def grown(neuron_source, tmp_path):
     """An export whose experts have 20 neurons, so shared ones of 48 are filled up to 60."""
-    source = atom_source(GLM)
-    atoms = {layer: {e: tuple(range(20)) for e in range(7)} for layer in (1, 2)}
-    plan = keeping_neurons(source.described, atoms)
+    source = neuron_source(GLM)
+    neurons = {layer: {e: tuple(range(20)) for e in range(7)} for layer in (1, 2)}
+    plan = keeping_neurons(source.described, neurons)
     widths = WidthChoice(WidthMode.UNIFORM, 4)
     export(source.described, plan, tmp_path / "out", widths=widths)
     return Exported(source, tmp_path / "out", "uniform")
@@ -132,8 +132,8 @@ OLMOE = BY_NAME["olmoe"]
 
 
 @pytest.mark.parametrize("mode", ["uniform", "per-layer"])
-def test_neurons_are_compared_in_float64(atom_source, width_export, mode):
-    source = atom_source(OLMOE)
+def test_neurons_are_compared_in_float64(neuron_source, width_export, mode):
+    source = neuron_source(OLMOE)
     exported = load_model_index(str(width_export(OLMOE, mode).path))
     ids = random_tokens(source.described, 32)
     plan = fit_plan(source.plan, source.described)
@@ -142,14 +142,14 @@ def test_neurons_are_compared_in_float64(atom_source, width_export, mode):
     assert check.ok and difference < 1e-12
     assert "on 32 random tokens in float64," in check.detail
     first = OLMOE.sparse[0]
-    others = plan.kept_atoms | {first: plan.kept_atoms[first] | {1: (0,)}}
-    plan = replace(plan, kept_atoms=others)
+    others = plan.kept_neurons | {first: plan.kept_neurons[first] | {1: (0,)}}
+    plan = replace(plan, kept_neurons=others)
     check, difference = check_logits(exported, source.described, plan, ids)
     assert not check.ok and difference > 1e-5
 
 
-def test_whole_experts_are_compared_in_float32(atom_source, tmp_path):
-    source = atom_source(OLMOE).described
+def test_whole_experts_are_compared_in_float32(neuron_source, tmp_path):
+    source = neuron_source(OLMOE).described
     plan = PruningPlan(model_ref(source), dict.fromkeys(OLMOE.sparse, (0, 2, 5)))
     export(source, plan, tmp_path / "out")
     ids = random_tokens(source, 32)

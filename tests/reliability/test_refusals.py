@@ -100,7 +100,7 @@ def test_a_plan_that_names_a_layer_twice():
         plan_from_json('{"schema_version": 1, "kept": {"0": [1, 2], "0": [3, 4]}}')
 
 
-@pytest.mark.parametrize("where", ["kept", "kept_atoms"])
+@pytest.mark.parametrize("where", ["kept", "kept_neurons"])
 def test_a_plan_that_names_a_layer_by_more_digits_than_are_read(where):
     raw = {"schema_version": 1, "model": {"name": "m", "identity": "0"}, "kept": {"0": [0]}}
     raw |= {where: {"1" * 5001: [0] if where == "kept" else {}}}

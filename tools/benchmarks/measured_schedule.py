@@ -88,7 +88,7 @@ class Trial:
         """The order of the criterion on demo-code."""
         asked = {"criterion": self.criterion, "corpora": ("demo-code",), "sparsity": "0"}
         if self.criterion == "heapr":
-            asked |= {"granularity": "atomic", "schedule": "measured"}
+            asked |= {"granularity": "neuron", "schedule": "measured"}
         request = PlanRequest(model="demo", **asked)
         return order_of(drain(select_measured(request, self.model, stats_store())), request)
 

@@ -26,12 +26,12 @@ from analysis.ranking.norms import NeuronScores, neuron_norms
 from analysis.stats.choose import CorpusWeight, choose_stats
 from analysis.stats.store import SHIPPED_STATS, StatsStore
 from analysis.widths import expert_widths
-from pruning.atoms.budget import atom_rooms, atom_sparsity_budget
-from pruning.atoms.kept import KeptAtoms
-from pruning.atoms.selection import AtomScope, Contest
 from pruning.constraints import Constraints
 from pruning.masking import masked
-from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan, model_ref
+from pruning.neurons.budget import neuron_rooms, neuron_sparsity_budget
+from pruning.neurons.kept import KeptNeurons
+from pruning.neurons.selection import Contest, NeuronScope
+from pruning.plan import NEURON_GRANULARITY, PruningPlan, fit_plan, model_ref
 from pruning.planning.side_by_side import flops_saved
 from tools.demo.build import held_out_loss
 
@@ -49,8 +49,8 @@ def held_out(model: MoEModel, corpus: str, sequences: int) -> np.ndarray:
     return np.stack(tokenize(documents, tokenizer, sampling, corpus=corpus).rows)
 
 
-def atomic(model: MoEModel, atoms: KeptAtoms) -> PruningPlan:
-    plan = PruningPlan(model_ref(model), {}, granularity=ATOMIC_GRANULARITY, kept_atoms=atoms)
+def neuron_plan(model: MoEModel, neurons: KeptNeurons) -> PruningPlan:
+    plan = PruningPlan(model_ref(model), {}, granularity=NEURON_GRANULARITY, kept_neurons=neurons)
     return fit_plan(plan, model)
 
 
@@ -84,19 +84,19 @@ def plans_of(model: MoEModel, corpus: str) -> dict[str, PruningPlan]:
     heapr, camera = (scores_of(model, name, corpus) for name in ("heapr", "camera-p"))
     norms = drain(neuron_norms(model))
 
-    def neurons(scores: NeuronScores, scope: AtomScope) -> PruningPlan:
-        contest = Contest(scores, atom_rooms(expert_widths(model), Constraints()), scope)
-        budget = atom_sparsity_budget(contest.pools, SHARE)
-        return atomic(model, contest.kept(contest.removed(budget)))
+    def neurons(scores: NeuronScores, scope: NeuronScope) -> PruningPlan:
+        contest = Contest(scores, neuron_rooms(expert_widths(model), Constraints()), scope)
+        budget = neuron_sparsity_budget(contest.pools, SHARE)
+        return neuron_plan(model, contest.kept(contest.removed(budget)))
 
     return {
-        "HEAPr-G": neurons(heapr, AtomScope.GLOBAL),
-        "HEAPr-L": neurons(heapr, AtomScope.LAYER),
-        "HEAPr, per expert": neurons(heapr, AtomScope.EXPERT),
-        "CAMERA-P": neurons(camera, AtomScope.LAYER),
-        "neuron-norms, global": neurons(norms, AtomScope.GLOBAL),
+        "HEAPr-G": neurons(heapr, NeuronScope.GLOBAL),
+        "HEAPr-L": neurons(heapr, NeuronScope.LAYER),
+        "HEAPr, per expert": neurons(heapr, NeuronScope.EXPERT),
+        "CAMERA-P": neurons(camera, NeuronScope.LAYER),
+        "neuron-norms, global": neurons(norms, NeuronScope.GLOBAL),
         **{
-            f"random neurons, seed {seed}": neurons(random_scores(heapr, seed), AtomScope.GLOBAL)
+            f"random neurons, seed {seed}": neurons(random_scores(heapr, seed), NeuronScope.GLOBAL)
             for seed in (0, 1)
         },
         "whole experts, HEAPr, global": whole_experts(model, "heapr", corpus, spread=False),
@@ -121,7 +121,7 @@ def main() -> None:
     chosen = choose_stats(get_criterion("reap"), STORE, model, [CorpusWeight("demo-code")])
     counts = chosen.stats.table.groupby("layer")["num_tokens"]
     routing = {layer: tuple(each.tolist()) for layer, each in counts}
-    contest = Contest(scores, atom_rooms(expert_widths(model), Constraints()), AtomScope.GLOBAL)
+    contest = Contest(scores, neuron_rooms(expert_widths(model), Constraints()), NeuronScope.GLOBAL)
     saved = flops_saved(model, contest, ("20%", "40%", "60%"), routing)
     print(saved.to_string(index=False), flush=True)
 

@@ -62,7 +62,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "plan": "digest of the plan",
     "calibrated_on": "corpora that the criterion ranked by",
     "schedule": "name of the schedule",
-    "granularity": "expert or atomic",
+    "granularity": "expert or neuron",
     "sparsity": "fraction to remove, as requested",
     "removed": "fraction of the routed experts' weights removed",
     "bytes": "of the remaining weights",

@@ -37,7 +37,7 @@ with atheris.instrument_imports(
 # of models that run and of SQLite are others' C++, and too slow for this.
 NAMES = (
     *("config.json", "config.json, aria", "config.json, jamba", "safetensors", "shard index"),
-    *("manifest, routed", "plan.json", "plan.json, neurons", "kept_atoms", "recipe.yaml"),
+    *("manifest, routed", "plan.json", "plan.json, neurons", "kept_neurons", "recipe.yaml"),
     *("schedule, CSV", "schedule, JSON", "schedule, YAML", "evaluation", "benchmark"),
     *("lm-eval.json", "evalscope.json", "search.json", "search.jsonl", "benchmark task"),
     *("corpus .txt", "corpus .jsonl, rows", "corpus .jsonl, messages", "export manifest"),

@@ -151,8 +151,8 @@ def _files(root: Path) -> None:
     made = Provenance("reap", "applied", ("red",), ("run",), "uniform", "42%", "0.1.0")
     plan = PruningPlan(model_ref(model), kept, made)
     plan.save(files / "plan.json")
-    atoms = {layer: {experts[0]: (0, 2, 3)} for layer, experts in kept.items()}
-    PruningPlan(model_ref(model), kept, made, "atomic", atoms).save(files / "atoms.json")
+    neurons = {layer: {experts[0]: (0, 2, 3)} for layer, experts in kept.items()}
+    PruningPlan(model_ref(model), kept, made, "neuron", neurons).save(files / "neurons.json")
     (files / "recipe.yaml").write_text(RECIPE)
     (files / "counts.csv").write_text("layer,kept\n0,4\n1,5\n2,7\n")
     (files / "counts.json").write_text(json.dumps({"kept": {"0": 4, "1": 5}}))
@@ -168,7 +168,7 @@ def _files(root: Path) -> None:
     for name in ("search.json", "known.json"):
         shutil.copy(SHIPPED_STATS / "searches" / "demo-reap.json", files / name)
     shutil.copy(PUBLISHED / "unified-table-1.csv", files / "published.csv")
-    (files / "kept_atoms.json").write_text(json.dumps({"kept_atoms": {"1": {"0": [0, 2, 5]}}}))
+    (files / "kept_neurons.json").write_text(json.dumps({"kept_neurons": {"1": {"0": [0, 2, 5]}}}))
     rows = [{"question": n, "prompt": f"How {n}?", "document_digest": f"{n:064x}"} for n in (1, 2)]
     task = files / "benchmark-tasks" / "demo-math-exact-0" / "demo-math-exact.jsonl"
     task.parent.mkdir(parents=True)

@@ -28,7 +28,7 @@ _KINDS = ("selectbox", "segmented_control", "select_slider", "slider", "number_i
 _KINDS += ("multiselect", "toggle", "checkbox", "text_area", "radio")
 _STRANGE = (
     *("", " ", "0", "1", "2", "-1", "50", "1e3", "nan", "inf", "9" * 40, "1.5", "true", "null"),
-    *("demo", "reap", "aimer", "unified", "(blend)", "atomic", "expert", "demo-code", "kl", "esap"),
+    *("demo", "reap", "aimer", "unified", "(blend)", "neuron", "expert", "demo-code", "kl", "esap"),
     *("16.16.12", "1-5,7", "0:1,2", "5-1", "0..9", "1" * 3000, "x" * 5000, "../../etc/passwd"),
     *("<script>alert(1)</script>", "$\\frac{1}{0}$", ":red[x]", "[a](javascript:1)", "\0", "\n"),
     *("\u202e", "\U0001f600", "\ud7ff", "%00", "{}", "[]", "[[1,2],[3]]", '{"a":1}', "=1+1"),

@@ -244,10 +244,10 @@ def _published(root: Path) -> None:
     assert table["score"].dropna().between(0, 1).all()
 
 
-def _kept_atoms(root: Path) -> None:
+def _kept_neurons(root: Path) -> None:
     model = load_model_index(str(root / examples.MODEL))
-    path = root / examples.FILES / "kept_atoms.json"
-    asked = {"granularity": "atomic", "criterion": "heapr", "kept_atoms": path}
+    path = root / examples.FILES / "kept_neurons.json"
+    asked = {"granularity": "neuron", "criterion": "heapr", "kept_neurons": path}
     request = PlanRequest(model=str(root / examples.MODEL), **asked)
     size_report(model, plan_of_file(request, model))
 
@@ -348,7 +348,7 @@ def _readers() -> Iterator[Reader]:
 def _reader_of_files() -> Iterator[Reader]:
     files = examples.FILES
     yield Reader("plan.json", f"{files}/plan.json", JSON, _plan("plan.json"))
-    yield Reader("plan.json, neurons", f"{files}/atoms.json", JSON, _plan("atoms.json"))
+    yield Reader("plan.json, neurons", f"{files}/neurons.json", JSON, _plan("neurons.json"))
     yield Reader("recipe.yaml", f"{files}/recipe.yaml", TEXT, _recipe, lists=True)
     yield Reader("schedule, CSV", f"{files}/counts.csv", TEXT, _counts("counts.csv"))
     yield Reader("schedule, JSON", f"{files}/counts.json", JSON, _counts("counts.json"))
@@ -361,7 +361,7 @@ def _reader_of_files() -> Iterator[Reader]:
     task = f"{files}/benchmark-tasks/demo-math-exact-0/demo-math-exact.jsonl"
     yield Reader("benchmark task", task, LINES, _tasks)
     yield Reader("published table", f"{files}/published.csv", TEXT, _published)
-    yield Reader("kept_atoms", f"{files}/kept_atoms.json", JSON, _kept_atoms)
+    yield Reader("kept_neurons", f"{files}/kept_neurons.json", JSON, _kept_neurons)
     for name in ("lm-eval.json", "evalscope.json"):
         yield Reader(name, f"{files}/{name}", JSON, _results(name))
     yield Reader("search.json", f"{files}/search.json", JSON, _search)

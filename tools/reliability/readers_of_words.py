@@ -106,7 +106,7 @@ REQUESTS_READ: Mapping[str, tuple[type[Request], Mapping[str, Any]]] = {
     ),
     "neurons": (
         PlanRequest,
-        {**_MODEL, "granularity": "atomic", "criterion": "heapr", "sparsity": "25%"},
+        {**_MODEL, "granularity": "neuron", "criterion": "heapr", "sparsity": "25%"},
     ),
     "export": (ExportRequest, {**_MODEL, "plan": {"kept": {"0": [1]}}, "out": "out"}),
     "evaluate": (EvaluateRequest, {**_MODEL, **_TEXT, "plans": [{"kept": {}}]}),

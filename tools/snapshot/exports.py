@@ -9,7 +9,7 @@ from snapshot.masks import masked
 from snapshot.running import places, run_line
 
 _CODE = "--corpus demo-code"
-_NEURONS = f"--granularity atomic --criterion heapr {_CODE} --sparsity 50% --atom-scope layer"
+_NEURONS = f"--granularity neuron --criterion heapr {_CODE} --sparsity 50% --neuron-scope layer"
 # Name -> plan, options of the export.
 _EXPORTS = {
     "uniform": (f"--criterion reap {_CODE} --sparsity 50%", "--keep-list --hash-source"),

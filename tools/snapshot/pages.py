@@ -16,7 +16,7 @@ FILES = {
     for name in ("start", "explore", "compare", "plan", "evaluate", "export")
 }
 _SECONDS = 120
-_ATOMIC = {"granularity": "Neurons"}
+_CUT = {"granularity": "Neurons"}
 _BLEND = {
     "corpus": "(blend)",
     "share.demo-code": "100",
@@ -38,8 +38,8 @@ ADDRESSES: dict[str, tuple[str, dict[str, str]]] = {
     "explore-aimer": ("explore", {"criterion": "AIMER", "baseline": "Magnitude", "tab": "Cut"}),
     "explore-blend": ("explore", {**_BLEND, "tab": "Blend"}),
     "explore-expert": ("explore", {"tab": "Experts", "expert": "3.7", "sparsity": "25%"}),
-    "explore-neurons": ("explore", _ATOMIC),
-    "explore-neurons-camera-p": ("explore", {**_ATOMIC, "neurons": "CAMERA-P"}),
+    "explore-neurons": ("explore", _CUT),
+    "explore-neurons-camera-p": ("explore", {**_CUT, "neurons": "CAMERA-P"}),
     "explore-nonsense": ("explore", {"sparsity": "x", "b": "7", "corpus": "no", "model": "none"}),
     "compare": ("compare", {}),
     "compare-other": ("compare", {"a_criterion": "AIMER", "b_sparsity": "25%", "expert": "2.5"}),
@@ -47,10 +47,10 @@ ADDRESSES: dict[str, tuple[str, dict[str, str]]] = {
     "plan-global": ("plan", {"schedule": "Global", "sparsity": "40%", "protect": "1"}),
     "plan-aimer-late": ("plan", {"criterion": "AIMER", "schedule": "Late"}),
     "plan-blend": ("plan", _BLEND),
-    "plan-neurons": ("plan", {**_ATOMIC, "scope": "Per layer"}),
+    "plan-neurons": ("plan", {**_CUT, "scope": "Per layer"}),
     "plan-neurons-norms": (
         "plan",
-        {**_ATOMIC, "neurons": "Neuron norms", "scope": "Per expert", "neuron_multiple": "8"},
+        {**_CUT, "neurons": "Neuron norms", "scope": "Per expert", "neuron_multiple": "8"},
     ),
     "evaluate": ("evaluate", {}),
     "evaluate-papers": ("evaluate", {"results": "The papers"}),
@@ -60,7 +60,7 @@ ADDRESSES: dict[str, tuple[str, dict[str, str]]] = {
     "evaluate-benchmarks": ("evaluate", {"results": "Benchmarks"}),
     "export": ("export", {}),
     "export-other": ("export", {**_OTHER, "gate": "Renormalized"}),
-    "export-neurons": ("export", {**_ATOMIC, "scope": "Per layer", "width": "per-layer"}),
+    "export-neurons": ("export", {**_CUT, "scope": "Per layer", "width": "per-layer"}),
 }
 # What an element says besides its value, where it says it.
 _SAID = ("label", "help", "placeholder", "options", "disabled", "delta", "url", "icon")

@@ -10,7 +10,7 @@ from snapshot.running import run_line
 
 _CODE = "--corpus demo-code"
 _HALF = f"{_CODE} --sparsity 50%"
-_ATOMIC = "--granularity atomic"
+_CUT = "--granularity neuron"
 CRITERIA = (
     *("reap", "frequency", "seer", "ean", "man", "msan", "gate-ean", "squared-gate-energy"),
     *("mone", "damage", "heapr", "camera-p", "camera-p:0.5", "pathfinder", "pathfinder:50"),
@@ -26,9 +26,9 @@ _EXPERTS = (
     f"reap {_CODE} --sparsity 12.5%",
     f"reap {_CODE} --sparsity 0%",
     f"reap {_CODE} --remove 77",
-    f"reap {_CODE} --target-gib 0.006",
-    f"reap {_CODE} --target-gib 0.006 --target-dtype bfloat16",
-    f"reap {_CODE} --target-gib 0.007 --schedule global",
+    f"reap {_CODE} --target-size 0.006",
+    f"reap {_CODE} --target-size 0.006 --target-dtype bfloat16",
+    f"reap {_CODE} --target-size 0.007 --schedule global",
     *(
         f"reap {_HALF} --schedule {name}"
         for name in ("global", "global-rescaled", "frequency", "early", "middle", "late")
@@ -46,20 +46,20 @@ _EXPERTS = (
 )
 _NEURONS = (
     *(
-        f"{name} {_ATOMIC} {_HALF} --atom-scope {scope}"
+        f"{name} {_CUT} {_HALF} --neuron-scope {scope}"
         for name in ("heapr", "camera-p")
         for scope in ("expert", "layer", "global")
     ),
-    f"neuron-norms {_ATOMIC} --sparsity 50%",
-    f"neuron-norms {_ATOMIC} --sparsity 25% --atom-scope layer",
-    f"neuron-norms {_ATOMIC} --sparsity 40% --atom-scope global",
-    f"random {_ATOMIC} --sparsity 25% --atom-scope global",
-    f"heapr {_ATOMIC} {_CODE} --params-share 20%",
-    f"heapr {_ATOMIC} {_CODE} --target-gib 0.008 --width-mode per-layer",
-    f"heapr {_ATOMIC} {_CODE} --target-gib 0.008 --width-mode ragged --width-multiple-of 4",
-    f"heapr {_ATOMIC} {_CODE} --remove 4000 --multiple-of 8 --atom-scope layer",
-    f"heapr {_ATOMIC} --corpus demo-code:1 --corpus demo-math:2 --sparsity 30% --floor 8",
-    f"heapr {_ATOMIC} {_HALF} --protect 1 --pin 0:3 --drop 4:0,9",
+    f"neuron-norms {_CUT} --sparsity 50%",
+    f"neuron-norms {_CUT} --sparsity 25% --neuron-scope layer",
+    f"neuron-norms {_CUT} --sparsity 40% --neuron-scope global",
+    f"random {_CUT} --sparsity 25% --neuron-scope global",
+    f"heapr {_CUT} {_CODE} --params-share 20%",
+    f"heapr {_CUT} {_CODE} --target-size 0.008 --width-mode per-layer",
+    f"heapr {_CUT} {_CODE} --target-size 0.008 --width-mode ragged --width-multiple-of 4",
+    f"heapr {_CUT} {_CODE} --remove 4000 --multiple-of 8 --neuron-scope layer",
+    f"heapr {_CUT} --corpus demo-code:1 --corpus demo-math:2 --sparsity 30% --floor 8",
+    f"heapr {_CUT} {_HALF} --protect 1 --pin 0:3 --drop 4:0,9",
 )
 _PATHS = (
     f"{_CODE} --sparsity 50%",
@@ -103,14 +103,14 @@ def _plan(line: str) -> str:
 
 def plan_text(plan: dict[str, Any]) -> str:
     """A plan with counts and digests in place of ids."""
-    rest = {key: value for key, value in plan.items() if key not in ("kept", "kept_atoms")}
+    rest = {key: value for key, value in plan.items() if key not in ("kept", "kept_neurons")}
     lines = [f"{key}: {json.dumps(value, sort_keys=True)}" for key, value in rest.items()]
     lines += [f"kept {layer}: {len(ids)}" for layer, ids in plan["kept"].items()]
     lines.append(f"kept: {_digest(plan['kept'])}")
-    atoms = plan.get("kept_atoms")
-    if atoms:
-        lines += [f"neurons {layer}: {_neurons(experts)}" for layer, experts in atoms.items()]
-        lines.append(f"neurons: {_digest(atoms)}")
+    neurons = plan.get("kept_neurons")
+    if neurons:
+        lines += [f"neurons {layer}: {_neurons(experts)}" for layer, experts in neurons.items()]
+        lines.append(f"neurons: {_digest(neurons)}")
     return "\n".join(lines) + "\n"
 
 

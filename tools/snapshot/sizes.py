@@ -5,18 +5,18 @@ from collections.abc import Iterator
 from snapshot.running import run_line
 
 _CODE = "--corpus demo-code"
-_ATOMIC = "--granularity atomic --criterion heapr"
+_CUT = "--granularity neuron --criterion heapr"
 _PLANS = (
     f"--criterion reap {_CODE} --sparsity 50%",
     f"--criterion reap {_CODE} --sparsity 25% --schedule global",
     "--criterion aimer --sparsity 50%",
-    f"--criterion reap {_CODE} --target-gib 0.006",
+    f"--criterion reap {_CODE} --target-size 0.006",
     f"--criterion ean {_CODE} --remove 40 --set 4=20 --floor 8",
     f"--criterion reap {_CODE} --corpus demo-math:2 --sparsity 34% --protect 0",
-    f"{_ATOMIC} {_CODE} --sparsity 50% --atom-scope expert",
-    f"{_ATOMIC} {_CODE} --sparsity 50% --atom-scope layer",
-    f"{_ATOMIC} {_CODE} --sparsity 40% --atom-scope global",
-    "--granularity atomic --criterion neuron-norms --sparsity 25% --atom-scope layer",
+    f"{_CUT} {_CODE} --sparsity 50% --neuron-scope expert",
+    f"{_CUT} {_CODE} --sparsity 50% --neuron-scope layer",
+    f"{_CUT} {_CODE} --sparsity 40% --neuron-scope global",
+    "--granularity neuron --criterion neuron-norms --sparsity 25% --neuron-scope layer",
 )
 _MODES = ("uniform", "per-layer", "ragged")
 

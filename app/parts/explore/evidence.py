@@ -29,7 +29,7 @@ from app.session import data
 from app.session.data import held_out_corpora, records_of
 from app.session.job_queue import own_model
 from pruning.evaluate.bins import BinsRecord, BinsStore
-from pruning.plan import ATOMIC_GRANULARITY
+from pruning.plan import NEURON_GRANULARITY
 from pruning.requests.base import command_line, validated
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.evaluation import BinsRequest
@@ -199,8 +199,8 @@ def _charts(context: Context, records: list[BinsRecord], granularity: str) -> No
     record = next(each for each in records if each.record_id == names[score])
     # Only for the criterion in use is there a command that draws the same.
     if record is loss_bins.record_of(records, granularity, own, context.corpora):
-        is_atomic = granularity == ATOMIC_GRANULARITY
-        show("neuron-loss-bins" if is_atomic else "loss-bins", context, said=True)
+        by_neuron = granularity == NEURON_GRANULARITY
+        show("neuron-loss-bins" if by_neuron else "loss-bins", context, said=True)
     else:
         name = f"{WORDS[granularity]}-against-loss-{record.record_id}"
         show_chart(loss_bins.drawing(record, name=name), said=True)
@@ -267,11 +267,11 @@ def _form(context: Context, granularity: str) -> None:
 
 def _values(context: Context, granularity: str) -> dict[str, Any]:
     """Values of the form's fields."""
-    is_atomic = granularity == ATOMIC_GRANULARITY
+    by_neuron = granularity == NEURON_GRANULARITY
     first, second, third = st.columns(3)
     criterion = first.selectbox(
         "Score",
-        list(NEURON_CRITERIA if is_atomic else CRITERIA),
+        list(NEURON_CRITERIA if by_neuron else CRITERIA),
         format_func=criterion_label,
         key=f"bins.{granularity}.criterion",
     )

@@ -30,9 +30,9 @@ from app.session.chosen_expert import pin_or_unpin
 from app.session.data import calibration_corpora, corpus_label, records_of
 from app.session.job_queue import own_model
 from app.session.plan_data import check_page_reads, lacks_statistics
-from pruning.atoms.selection import AtomScope
 from pruning.evaluate.record import EvaluationStore
-from pruning.plan import ATOMIC_GRANULARITY
+from pruning.neurons.selection import NeuronScope
+from pruning.plan import NEURON_GRANULARITY
 from pruning.planning.choice import SCOPES
 from pruning.requests.base import command_line, repeated, validated
 from pruning.requests.calibration import CalibrateRequest
@@ -115,10 +115,10 @@ def _commands(context: Context) -> None:
     neurons = experts * sum(widths) // len(widths)
     model, corpus = data.shown_model(context.model), next(iter(context.runs), "CORPUS")
     shared = ("--criterion", "heapr", "--corpus", corpus)
-    atoms = ("--granularity", ATOMIC_GRANULARITY, "--atom-scope", str(AtomScope.GLOBAL))
+    cut = ("--granularity", NEURON_GRANULARITY, "--neuron-scope", str(NeuronScope.GLOBAL))
     plans = ("--plan", "neurons.json", "--plan", "experts.json")
     lines = (
-        ("plan", model, *shared, *atoms, "--remove", f"{neurons}", "-o", "neurons.json"),
+        ("plan", model, *shared, *cut, "--remove", f"{neurons}", "-o", "neurons.json"),
         ("plan", model, *shared, "--remove", f"{experts}", "-o", "experts.json"),
         ("evaluate", model, *plans, "--corpus", corpus),
     )
@@ -240,7 +240,7 @@ def _saliency_part(context: Context) -> None:
         + (
             " Neurons compete within their expert, so some left of the line are kept: the line is "
             "the highest pruned saliency of the layer."
-            if neuron_cut.neuron_choice(context).scope is AtomScope.EXPERT
+            if neuron_cut.neuron_choice(context).scope is NeuronScope.EXPERT
             else ""
         )
     )
@@ -261,7 +261,7 @@ def _expert_part(context: Context) -> None:
     asked = neuron_cut.neuron_request(context)
     if asked.corpora:
         stats = ["--stats-dir", str(asked.stats_dir)] if asked.stats_dir else []
-        words = ("--criterion", asked.criterion, "--granularity", ATOMIC_GRANULARITY)
+        words = ("--criterion", asked.criterion, "--granularity", NEURON_GRANULARITY)
         corpora = repeated("--corpus", asked.corpora)
         line = command_line("score", asked.model, *words, *corpora, *stats, "-o", "scores.csv")
         show_command(line, heading="The score of every neuron from the command line")
@@ -288,6 +288,6 @@ PARTS: Final[dict[str, tuple[str, Callable[[Context], None]]]] = {
     "expert": ("One expert", _expert_part),
     "texts": ("Corpora", partial(_said, _TEXTS, "neuron-overlap")),
     "experts": ("Whole experts", partial(_said, _EXPERTS, "neurons-beside-experts")),
-    "loss": ("Score and loss", partial(bins_part, granularity=ATOMIC_GRANULARITY)),
+    "loss": ("Score and loss", partial(bins_part, granularity=NEURON_GRANULARITY)),
     "bytes": ("Same bytes", same_bytes_part),
 }

@@ -32,8 +32,8 @@ from app.session.plan_state import (
 from app.session.search_data import ordered_for, searches_of
 from app.session.state import CRITERION_OPTIONS, apply_exponents, apply_preset, share_key
 from app.session.uploads import MEGABYTES, uploaded_text
-from pruning.atoms.widths import DEFAULT_MULTIPLE
-from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY, fit_plan, plan_from_json
+from pruning.neurons.widths import DEFAULT_MULTIPLE
+from pruning.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY, fit_plan, plan_from_json
 from pruning.planning.choice import (
     MOST_TEXT,
     MULTIPLES,
@@ -116,7 +116,7 @@ def _chosen_neurons() -> PlanChoice:
         return one_of(st.session_state.get(key), options, usual)
 
     return PlanChoice(
-        granularity=ATOMIC_GRANULARITY,
+        granularity=NEURON_GRANULARITY,
         schedule=MEASURED if is_spread_as_measured() else "uniform",
         scope=chosen_scope(chosen_neuron_criterion()),
         unit=said("unit", list(UNITS)),

@@ -30,7 +30,7 @@ from app.session.plan_state import (
 from pruning.budget import count_budget
 from pruning.engines import contents_of, summary, verdicts
 from pruning.evaluate.quality import loss_of
-from pruning.plan import ATOMIC_GRANULARITY
+from pruning.plan import NEURON_GRANULARITY
 from pruning.planning.choice import schedule_label
 from pruning.planning.make import CurrentPlan
 from pruning.planning.recipes import recipe_of
@@ -97,7 +97,7 @@ def editor_part(context: Context, shown: CurrentPlan, beside: Sides | None) -> N
         "**Experts kept per layer**: drag a bar or use the arrow keys; the other layers adjust to "
         "keep the budget."
     )
-    if shown.plan.granularity == ATOMIC_GRANULARITY:
+    if shown.plan.granularity == NEURON_GRANULARITY:
         st.info(
             "This plan prunes neurons inside experts, which have no bars here. The Export page "
             "writes it and shows what each width mode saves.",
@@ -247,7 +247,7 @@ def table_part(context: Context, shown: CurrentPlan, beside: Sides | None) -> No
             "top_k": [layer.top_k for layer in layers],
         }
     )
-    if shown.plan.granularity == ATOMIC_GRANULARITY:
+    if shown.plan.granularity == NEURON_GRANULARITY:
         st.dataframe(table, hide_index=True, key="plan.layers")
         return
     differs = len(set(table["top_k"])) > 1

@@ -20,8 +20,8 @@ from app.parts.plan.experts import (
 from app.parts.plan.sensitivity import sensitivity_form, sensitivity_part
 from app.session.plan_data import NeuronSizes, export_option, lacks_statistics, neuron_sizes
 from app.session.plan_state import imported_plan
-from pruning.atoms.selection import AtomScope
-from pruning.atoms.sizes import PLAN_ALONE
+from pruning.neurons.selection import NeuronScope
+from pruning.neurons.sizes import PLAN_ALONE
 from pruning.planning.choice import WIDTH_MODES
 from pruning.planning.make import CurrentPlan
 from pruning.sizes import format_bytes, format_count
@@ -152,7 +152,7 @@ def _widths_part(context: Context, sizes: NeuronSizes) -> None:
 def saved_sentence(table: pd.DataFrame, before: int) -> str:
     """One line: which width modes save nothing, and what the others save.
 
-    `table` is of `atom_sizes`, `before` are bytes of the source.
+    `table` is of `neuron_plan_sizes`, `before` are bytes of the source.
     """
     alone = table[table["mode"] == PLAN_ALONE]
     if int(alone["disk"].iloc[0]) >= before:
@@ -189,7 +189,7 @@ def _listed(modes: list[str]) -> str:
 def _ways_to_save(context: Context, table: pd.DataFrame) -> list[tuple[str, str, str]]:
     """Label, control and value of changes that save bytes, if the current mode saves none.
 
-    `table` is of `atom_sizes`.
+    `table` is of `neuron_plan_sizes`.
     """
     choice, before = context.plan, context.model.checkpoint.nbytes
     rows = table[table["refused"] == ""]
@@ -202,10 +202,10 @@ def _ways_to_save(context: Context, table: pd.DataFrame) -> list[tuple[str, str,
         if disks.get(mode, before) < before
     ]
     # A plan from a file cannot change its scope.
-    if choice.scope == AtomScope.EXPERT or imported_plan(context.model) is not None:
+    if choice.scope == NeuronScope.EXPERT or imported_plan(context.model) is not None:
         return narrower
     label = "Narrow all experts equally: neurons compete within each expert"
-    return [(label, "scope", AtomScope.EXPERT), *narrower]
+    return [(label, "scope", NeuronScope.EXPERT), *narrower]
 
 
 def _widths_table(sizes: NeuronSizes, before: int) -> pd.DataFrame:

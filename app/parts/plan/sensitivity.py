@@ -11,7 +11,7 @@ from app.frame.job_form import offer_job
 from app.literal import literal
 from app.session.data import corpus_label, held_out_corpora, usual_dtype
 from app.session.job_queue import own_model
-from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
+from pruning.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
 from pruning.planning.searches import duration_text, estimate_sensitivity
 from pruning.requests.base import validated
 from pruning.requests.evaluation import SENSITIVITY_SAMPLES, SensitivityRequest
@@ -19,7 +19,7 @@ from pruning.requests.evaluation import SENSITIVITY_SAMPLES, SensitivityRequest
 _SAMPLES: Final = (8, 16, 32, 64, 128)
 _CHARTS: Final = {
     EXPERT_GRANULARITY: ("layer-sensitivity", "layer-sensitivity-map", "predicted-frontier"),
-    ATOMIC_GRANULARITY: ("neuron-sensitivity", "neuron-sensitivity-map", "neuron-frontier"),
+    NEURON_GRANULARITY: ("neuron-sensitivity", "neuron-sensitivity-map", "neuron-frontier"),
 }
 # Fields of a plan's request that decide the order; multiples and floors do for neurons only.
 _OF_ORDER: Final = ("granularity", "criterion", "gate", "pin", "drop")
@@ -71,7 +71,7 @@ def sensitivity_form(context: Context) -> None:
     if not corpora:
         st.text("Choose a corpus; text files in the models folder are offered.")
         return
-    names = (*_OF_ORDER, *_OF_NEURONS) if asked.is_atomic else _OF_ORDER
+    names = (*_OF_ORDER, *_OF_NEURONS) if asked.by_neuron else _OF_ORDER
     values = {
         **own_model(context),
         **{name: getattr(asked, name) for name in names},

@@ -13,7 +13,7 @@ from analysis.model import ModelRef, MoEModel
 from pruning.active import Routing
 from pruning.evaluate.record import MADE_BY, PlanFacts, made_facts, plan_facts
 from pruning.evaluate.store import Record, RecordStore
-from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan, model_ref
+from pruning.plan import NEURON_GRANULARITY, PruningPlan, fit_plan, model_ref
 from pruning.surgery.manifest import Manifest
 
 FULL = "full"
@@ -122,7 +122,7 @@ def candidate_label(facts: PlanFacts) -> str:
         "+".join(facts.corpora),
         facts.sparsity if removed is None else f"{removed:.0%}",
         facts.schedule if facts.schedule not in ("", "uniform") else "",
-        "neurons" if facts.granularity == ATOMIC_GRANULARITY else "",
+        "neurons" if facts.granularity == NEURON_GRANULARITY else "",
     ]
     return ", ".join(filter(None, words))
 
@@ -205,7 +205,7 @@ def candidate_of_export(
     if source is None:
         after = sum(map(len, plan.kept.values()))
         gone = plan.provenance.budget.get("removed")
-        removed = None if plan.kept_atoms or not isinstance(gone, int) else gone / (after + gone)
+        removed = None if plan.kept_neurons or not isinstance(gone, int) else gone / (after + gone)
         known = {"granularity": plan.granularity, "experts_after": after, "removed": removed}
         known["bytes_after"] = model.checkpoint.nbytes
         facts = made_facts(plan.provenance).model_copy(update=known)

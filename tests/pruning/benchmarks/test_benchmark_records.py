@@ -109,7 +109,7 @@ def test_a_candidate_s_label_says_what_is_not_usual():
 
     assert label(removed=0.0) == FULL
     assert label() == "reap, code+math, 50%"
-    unusual = label(schedule="global", granularity="atomic", removed=0.251)
+    unusual = label(schedule="global", granularity="neuron", removed=0.251)
     assert unusual == "reap, code+math, 25%, global, neurons"
     assert label(criterion="", corpora=[]) == "plan, 50%"
 

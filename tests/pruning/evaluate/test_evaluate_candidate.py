@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 from accelerate import cpu_offload
-from atom_cases import atomic_plan, zeroed
 from exports import export
+from neuron_cases import neuron_plan, zeroed
 from nonuniform_cases import keeps_of, plan_of
 
 from analysis.drain import drain
@@ -179,7 +179,7 @@ def test_a_plan_of_neurons_is_measured_as_zeroed_weights(name, make_sequences):
     case = BY_NAME[name]
     model, sequences = tiny_model(case), make_sequences()
     described = SimpleNamespace(name="tiny", identity="00" * 32)
-    plan = atomic_plan(described, case)
+    plan = neuron_plan(described, case)
     full = drain(run_full(model, make_samples(sequences)))
     result = drain(run_candidate(model, FAMILIES[case.model_type], plan, full, ALL))
     wanted = plain_scores(model, zeroed(model, case, plan), sequences)

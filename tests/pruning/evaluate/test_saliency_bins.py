@@ -91,7 +91,7 @@ def test_every_neuron_is_removed_once(described, scope):
     gone = [
         (layer, expert, neuron)
         for each in bins
-        for layer, experts in each.plan.kept_atoms.items()
+        for layer, experts in each.plan.kept_neurons.items()
         for expert, ids in experts.items()
         for neuron in set(range(24)) - set(ids)
     ]

@@ -4,7 +4,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from atom_cases import atomic_plan
+from neuron_cases import neuron_plan
 from nonuniform_cases import keeps_of, plan_of
 
 from analysis.calibration.skeleton import StoredTensor
@@ -38,7 +38,7 @@ def plans_for(described, case):
     """The original model, experts of all layers, of the last one alone, and neurons."""
     plan = plan_of(described, case, keeps_of(case))
     last = replace(plan, kept={case.sparse[-1]: plan.kept[case.sparse[-1]]})
-    return [keep_all(described), plan, last, atomic_plan(described, case)]
+    return [keep_all(described), plan, last, neuron_plan(described, case)]
 
 
 def outcomes(records):

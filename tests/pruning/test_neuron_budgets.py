@@ -8,24 +8,24 @@ from math import floor, fsum
 
 import numpy as np
 import pytest
-from atom_cases import contest_of, select_atoms
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from neuron_cases import contest_of, select_neurons
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
-from pruning.atoms.budget import (
-    atom_count_budget,
-    atom_rooms,
-    atom_sparsity_budget,
+from pruning.constraints import Constraints, Room
+from pruning.neurons.budget import (
     budget_note,
     kept_experts,
+    neuron_count_budget,
+    neuron_rooms,
+    neuron_sparsity_budget,
     reachable_totals,
 )
-from pruning.atoms.selection import AtomScope, pools_of
-from pruning.constraints import Constraints, Room
+from pruning.neurons.selection import NeuronScope, pools_of
 
-SCOPES = list(AtomScope)
+SCOPES = list(NeuronScope)
 
 
 def scores_of(widths, seed, levels=None):
@@ -40,16 +40,16 @@ def scores_of(widths, seed, levels=None):
     return {1 + 3 * row: tuple(map(draw, held)) for row, held in enumerate(widths)}
 
 
-def kept_sets(scores, atoms):
+def kept_sets(scores, neurons):
     return {
-        (layer, expert): set(atoms.get(layer, {}).get(expert, range(len(values))))
+        (layer, expert): set(neurons.get(layer, {}).get(expert, range(len(values))))
         for layer, held in scores.items()
         for expert, values in enumerate(held)
     }
 
 
-def spent(scores, atoms):
-    kept = kept_sets(scores, atoms)
+def spent(scores, neurons):
+    kept = kept_sets(scores, neurons)
     return sum(
         len(v) - len(kept[layer, e]) for layer, held in scores.items() for e, v in enumerate(held)
     )
@@ -106,20 +106,20 @@ def test_global_keeps_the_best_set_of_every_size(limits, seed, levels, widths):
             scores[k[0]][k[1]][n] for k, kept in zip(keys, choice, strict=True) for n in kept
         )
         best[gone] = max(best.get(gone, -np.inf), value)
-    contest = contest_of(scores, AtomScope.GLOBAL, limits)
+    contest = contest_of(scores, NeuronScope.GLOBAL, limits)
     # Exactly those totals are possible of which a set exists.
     assert sorted(best) == list(reachable_totals(contest.pools))
     for total, wanted in best.items():
-        budget = atom_count_budget(contest.pools, total)
-        atoms = contest.kept(contest.removed(budget))
-        kept = kept_sets(scores, atoms)
-        assert spent(scores, atoms) == total
+        budget = neuron_count_budget(contest.pools, total)
+        neurons = contest.kept(contest.removed(budget))
+        kept = kept_sets(scores, neurons)
+        assert spent(scores, neurons) == total
         assert all(kept[key] in subsets(scores, limits, *key) for key in keys)
         found = fsum(scores[layer][e][n] for (layer, e), ids in kept.items() for n in ids)
         assert found == pytest.approx(wanted, abs=1e-12)
     for total in set(range(sum(map(sum, widths)) + 1)) - set(best):
         with pytest.raises(PlanError):
-            atom_count_budget(contest.pools, total)
+            neuron_count_budget(contest.pools, total)
 
 
 @settings(max_examples=60, deadline=None)
@@ -144,18 +144,18 @@ def test_a_sparsity_is_spent_to_the_nearest_multiple(data, scope, step, rho, see
         min(range(0, size + 1, step), key=lambda m: (abs(m - n), m))
         for n, size in zip(exact, groups, strict=True)
     ]
-    budget = atom_sparsity_budget(contest.pools, rho)
+    budget = neuron_sparsity_budget(contest.pools, rho)
     assert budget.total == sum(nearest)
-    atoms = contest.kept(contest.removed(budget))
-    assert spent(scores, atoms) == budget.total
-    for key, ids in kept_sets(scores, atoms).items():
+    neurons = contest.kept(contest.removed(budget))
+    assert spent(scores, neurons) == budget.total
+    for key, ids in kept_sets(scores, neurons).items():
         assert len(ids) % step == 0
         values = scores[key[0]][key[1]]
         gone = set(range(len(values))) - ids
         # Within an expert nothing that goes is above, or as high and before, what stays.
         assert all((values[i], -i) > (values[j], -j) for i, j in itertools.product(ids, gone))
-    if scope is AtomScope.EXPERT:
-        assert len({len(ids) for ids in kept_sets(scores, atoms).values()}) == 1
+    if scope is NeuronScope.EXPERT:
+        assert len({len(ids) for ids in kept_sets(scores, neurons).values()}) == 1
     if step == 1:
         assert budget.total == sum(exact)
 
@@ -172,7 +172,7 @@ def test_more_sparsity_keeps_a_subset(data, scope, step, rhos, seed):
     scores = scores_of(same_widths(data, step), seed, 3)
     limits = Constraints(multiple_of=step)
     less, more = (
-        kept_sets(scores, select_atoms(scores, rho, scope, limits)) for rho in sorted(rhos)
+        kept_sets(scores, select_neurons(scores, rho, scope, limits)) for rho in sorted(rhos)
     )
     assert all(more[key] <= less[key] for key in less)
 
@@ -182,40 +182,40 @@ def test_what_a_protected_layer_keeps_others_lose():
     scores = scores_of([[8, 8], [8, 8]], 0)
     half = Constraints(protected=frozenset({1}))
     for scope in SCOPES:
-        atoms = select_atoms(scores, "50%", scope, half)
-        assert spent(scores, atoms) == 16
-        assert 1 not in atoms
+        neurons = select_neurons(scores, "50%", scope, half)
+        assert spent(scores, neurons) == 16
+        assert 1 not in neurons
     with pytest.raises(PlanError, match=r"removes 20 \(62.5%\) of 32 neurons, but at most 16 "):
-        select_atoms(scores, "62.5%", AtomScope.GLOBAL, half)
+        select_neurons(scores, "62.5%", NeuronScope.GLOBAL, half)
 
 
 def test_a_count_that_does_not_divide_differs_by_one_step():
     scores = scores_of([[8, 8], [8, 8]], 0)
-    contest = contest_of(scores, AtomScope.EXPERT, Constraints(multiple_of=2))
-    removed = contest.removed(atom_count_budget(contest.pools, 14))
+    contest = contest_of(scores, NeuronScope.EXPERT, Constraints(multiple_of=2))
+    removed = contest.removed(neuron_count_budget(contest.pools, 14))
     # 3.5 each, in pairs: one pair each, and three experts lose a second.
     assert list(removed.values()) == [4, 4, 4, 2]
     with pytest.raises(PlanError, match=r"go 2 at a time here; nearest: 14 \(43.75%\) or 16 \(50%"):
-        atom_count_budget(contest.pools, 15)
+        neuron_count_budget(contest.pools, 15)
 
 
 def test_a_sparsity_that_is_no_multiple_says_what_went():
-    contest = contest_of(scores_of([[64] * 3], 0), AtomScope.EXPERT, Constraints(multiple_of=8))
+    contest = contest_of(scores_of([[64] * 3], 0), NeuronScope.EXPERT, Constraints(multiple_of=8))
     # floor(.33 * 64) = 21, between 16 and 24.
-    budget = atom_sparsity_budget(contest.pools, "33%")
+    budget = neuron_sparsity_budget(contest.pools, "33%")
     assert (budget.total, budget.floors) == (72, (24, 24, 24))
     note = budget_note(contest.pools, budget)
     assert note is not None
     assert "33% is 63 of 192 neurons" in note
     assert "72 (37.5%)" in note
-    assert budget_note(contest.pools, atom_sparsity_budget(contest.pools, "25%")) is None
-    assert budget_note(contest.pools, atom_count_budget(contest.pools, 8)) is None
+    assert budget_note(contest.pools, neuron_sparsity_budget(contest.pools, "25%")) is None
+    assert budget_note(contest.pools, neuron_count_budget(contest.pools, 8)) is None
 
 
 def test_widths_that_are_no_multiple_lose_the_rest_first():
-    contest = contest_of(scores_of([[10, 9]], 0), AtomScope.GLOBAL, Constraints(multiple_of=4))
+    contest = contest_of(scores_of([[10, 9]], 0), NeuronScope.GLOBAL, Constraints(multiple_of=4))
     assert list(reachable_totals(contest.pools)) == [3, 7, 11, 15, 19]
-    assert atom_sparsity_budget(contest.pools, "0").total == 3
+    assert neuron_sparsity_budget(contest.pools, "0").total == 3
 
 
 def test_the_nearest_number_and_the_smaller_of_two():
@@ -243,7 +243,7 @@ LAYERS = (MoELayer(1, 4, 2), MoELayer(4, 4, 1))
 def test_constraints_that_cannot_be_met_are_one_line(limits, message):
     with pytest.raises(PlanError, match=message) as caught:
         kept_experts(LAYERS, limits)
-        atom_rooms({1: [12] * 4, 4: [12] * 4}, limits)
+        neuron_rooms({1: [12] * 4, 4: [12] * 4}, limits)
     assert "\n" not in str(caught.value)
 
 
@@ -254,8 +254,8 @@ def test_dropped_experts_leave_the_plan_whole():
     with pytest.raises(PlanError, match="groups"):
         kept_experts(grouped, Constraints(dropped={0: frozenset({0})}))
     scores = scores_of([[3] * 4, [3] * 4], 0)
-    contest = contest_of(scores, AtomScope.GLOBAL, limits)
-    removed = contest.removed(atom_count_budget(contest.pools, 5))
+    contest = contest_of(scores, NeuronScope.GLOBAL, limits)
+    removed = contest.removed(neuron_count_budget(contest.pools, 5))
     assert removed[1, 2] == 3
     assert 2 not in contest.kept(removed, kept_experts(LAYERS, limits)).get(1, {})
 
@@ -284,7 +284,7 @@ def test_what_an_error_names_works(widths, scope, step, least, protected, asked)
 
     def spend(limits, asked):
         contest = contest_of(scores, scope, limits)
-        made = atom_sparsity_budget if isinstance(asked, str) else atom_count_budget
+        made = neuron_sparsity_budget if isinstance(asked, str) else neuron_count_budget
         budget = made(contest.pools, asked)
         assert sum(contest.removed(budget).values()) == budget.total
         return budget
@@ -298,7 +298,7 @@ def test_what_an_error_names_works(widths, scope, step, least, protected, asked)
             limits = replace(limits, **changes)
             for number, percent in budgets:
                 assert spend(limits, number).total == number
-                if scope is AtomScope.GLOBAL and percent != f"--remove {number}":
+                if scope is NeuronScope.GLOBAL and percent != f"--remove {number}":
                     assert spend(limits, percent).total == number
             if budgets:
                 return
@@ -328,7 +328,7 @@ def test_a_count_is_spent_exactly_under_constraints(data, scope, step, seed):
     )
     contest = contest_of(scores, scope, limits)
     totals = reachable_totals(contest.pools)
-    budget = atom_count_budget(contest.pools, data.draw(st.sampled_from(totals)))
+    budget = neuron_count_budget(contest.pools, data.draw(st.sampled_from(totals)))
     removed = contest.removed(budget)
     assert sum(removed.values()) == budget.total
     kept = kept_sets(scores, contest.kept(removed))
@@ -347,10 +347,10 @@ def test_increasing_maps_change_nothing_and_ties_are_stable(data, scope, seed):
     scores = scores_of(same_widths(data, 1), seed, 2)
     rho = Fraction(data.draw(st.integers(0, 19)), 20)
     mapped = {layer: tuple(np.exp(v) + 7 for v in held) for layer, held in scores.items()}
-    found = select_atoms(scores, rho, scope)
-    assert select_atoms(mapped, rho, scope) == found
+    found = select_neurons(scores, rho, scope)
+    assert select_neurons(mapped, rho, scope) == found
     same = {layer: tuple(np.zeros_like(v) for v in held) for layer, held in scores.items()}
-    kept = kept_sets(same, select_atoms(same, rho, scope))
+    kept = kept_sets(same, select_neurons(same, rho, scope))
     # Of equals the first stay, in each expert and in the order of those who compete.
     assert all(ids == set(range(len(ids))) for ids in kept.values())
     for members in pools_of(contest_of(same, scope).rooms, scope):

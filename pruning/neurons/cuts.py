@@ -16,7 +16,7 @@ from analysis.arrays import BoolArray, FloatArray, IntArray
 from analysis.lazy import pd
 from analysis.ranking.norms import NeuronScores
 from analysis.sparsity import num_removed
-from pruning.atoms.selection import AtomScope
+from pruning.neurons.selection import NeuronScope
 
 SHARE_COLUMNS = ("layer", "expert", "neurons", "removed", "kept_share")
 HISTOGRAM_COLUMNS = ("layer", "low", "high", "kept", "pruned")
@@ -38,15 +38,15 @@ class NeuronField:
         """(neurons,) position of each neuron's expert."""
         return np.repeat(np.arange(len(self.widths)), self.widths)
 
-    def pools(self, scope: AtomScope) -> IntArray:
+    def pools(self, scope: NeuronScope) -> IntArray:
         """Sizes of the consecutive groups whose neurons compete with each other."""
-        if scope is AtomScope.EXPERT:
+        if scope is NeuronScope.EXPERT:
             return self.widths
-        if scope is AtomScope.GLOBAL:
+        if scope is NeuronScope.GLOBAL:
             return np.array([len(self.saliency)], dtype=np.int64)
         return np.array([self.widths[self.layers == n].sum() for n in np.unique(self.layers)])
 
-    def ranks(self, scope: AtomScope) -> NDArray[np.int32]:
+    def ranks(self, scope: NeuronScope) -> NDArray[np.int32]:
         """(neurons,) rank within the pool, 0 = first to keep; ties keep the earlier neuron."""
         ranks = np.empty(len(self.saliency), dtype=np.int32)
         start = 0
@@ -96,7 +96,7 @@ def layer_cuts(field: NeuronField, pruned: BoolArray) -> pd.DataFrame:
     neurons of saliency 0, which a logarithmic scale cannot show.
     """
     rows = []
-    ends = np.cumsum(field.pools(AtomScope.LAYER))
+    ends = np.cumsum(field.pools(NeuronScope.LAYER))
     parts = zip(np.split(field.saliency, ends[:-1]), np.split(pruned, ends[:-1]), strict=True)
     for layer, (values, gone) in zip(np.unique(field.layers).tolist(), parts, strict=True):
         cut = float(values[gone].max()) if gone.any() else float("nan")

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from analysis.errors import PlanError, unknown_name
 from analysis.ranking.norms import NeuronScores
-from pruning.atoms.budget import ExpertKey, Pool, pool_of, shares_of
-from pruning.atoms.kept import KeptAtoms, ordered_atoms
 from pruning.budget import Budget
 from pruning.constraints import Room
+from pruning.neurons.budget import ExpertKey, Pool, pool_of, shares_of
+from pruning.neurons.kept import KeptNeurons, ordered_neurons
 
 
-class AtomScope(StrEnum):
+class NeuronScope(StrEnum):
     """Which neurons compete for a budget."""
 
     EXPERT = "expert"  # the same number in every expert: one width, no zeros
@@ -25,20 +25,20 @@ class AtomScope(StrEnum):
     GLOBAL = "global"  # HEAPr-G
 
 
-def parse_scope(text: str) -> AtomScope:
+def parse_scope(text: str) -> NeuronScope:
     """The scope of this name."""
-    known = [str(scope) for scope in AtomScope]
+    known = [str(scope) for scope in NeuronScope]
     if text not in known:
         raise PlanError(unknown_name("scope of a budget of neurons", text, known))
-    return AtomScope(text)
+    return NeuronScope(text)
 
 
-def pools_of(rooms: Mapping[ExpertKey, Room], scope: AtomScope) -> list[tuple[ExpertKey, ...]]:
+def pools_of(rooms: Mapping[ExpertKey, Room], scope: NeuronScope) -> list[tuple[ExpertKey, ...]]:
     """Groups of experts whose neurons compete with each other, by layer and id."""
     keys = list(rooms)
-    if scope is AtomScope.GLOBAL:
+    if scope is NeuronScope.GLOBAL:
         return [tuple(keys)]
-    if scope is AtomScope.EXPERT:
+    if scope is NeuronScope.EXPERT:
         return [(key,) for key in keys]
     layers = dict.fromkeys(layer for layer, _ in keys)
     return [tuple(key for key in keys if key[0] == layer) for layer in layers]
@@ -53,8 +53,8 @@ class Contest:
     """
 
     saliency: NeuronScores  # layer -> expert -> (neurons,) higher = keep
-    rooms: Mapping[ExpertKey, Room] = field(repr=False)  # see `atom_rooms`
-    scope: AtomScope  # which neurons compete
+    rooms: Mapping[ExpertKey, Room] = field(repr=False)  # see `neuron_rooms`
+    scope: NeuronScope  # which neurons compete
     # How many neurons of a budget each pool loses.
     spread: Callable[[Sequence[Pool], Budget], Sequence[int]] = shares_of
 
@@ -116,7 +116,7 @@ class Contest:
 
     def kept(
         self, removed: Mapping[ExpertKey, int], experts: Mapping[int, Sequence[int]] | None = None
-    ) -> KeptAtoms:
+    ) -> KeptNeurons:
         """The neurons that stay in every expert that loses some.
 
         `experts` are those that stay in layers that lose whole experts; the others are left out.
@@ -129,7 +129,7 @@ class Contest:
             values = self.saliency[layer][expert]
             best = np.argsort(-values, kind="stable")[: len(values) - gone]
             kept.setdefault(layer, {})[expert] = tuple(np.sort(best).tolist())
-        return ordered_atoms(kept)
+        return ordered_neurons(kept)
 
 
 def _step_costs(values: NDArray[np.float64], room: Room) -> NDArray[np.float64]:

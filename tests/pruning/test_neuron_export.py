@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 import torch
-from atom_cases import TIED, Exported, allowed, with_fewer_experts, zeroed
 from exports import edit_json, export, failed, keeping_neurons, tensors_of, verified
+from neuron_cases import TIED, Exported, allowed, with_fewer_experts, zeroed
 from safetensors.torch import load_file, save_file
 
 from analysis.drain import drain
@@ -16,9 +16,9 @@ from families.built import stock_load
 from families.configs import BY_NAME, CASES, KINDS, tiny_model
 from families.physical import block_of, logits_of, physically_pruned
 from pruning import load_pruned
-from pruning.atoms.widths import WidthChoice, WidthMode, plan_widths
 from pruning.engines import contents_of, verdicts
 from pruning.heads import HeadPlan
+from pruning.neurons.widths import WidthChoice, WidthMode, plan_widths
 from pruning.plan import PruningPlan, fit_plan, model_ref
 from pruning.surgery.config import pruned_config
 from pruning.surgery.export import ExportOptions, export_checkpoint
@@ -77,9 +77,9 @@ class TestFamilies:
                 stock_load(exported.case, exported.path)
 
     @pytest.mark.parametrize("case", KINDS, ids=str)
-    def test_a_plan_that_keeps_everything_changes_no_byte(self, atom_source, case, tmp_path):
-        source = atom_source(case)
-        plan = PruningPlan(model_ref(source.described), {}, granularity="atomic")
+    def test_a_plan_that_keeps_everything_changes_no_byte(self, neuron_source, case, tmp_path):
+        source = neuron_source(case)
+        plan = PruningPlan(model_ref(source.described), {}, granularity="neuron")
         export(source.described, plan, tmp_path / "out")
         for file in source.path.glob("*"):
             if file.suffix in (".safetensors", ".json"):
@@ -88,8 +88,10 @@ class TestFamilies:
     @pytest.mark.parametrize(
         ("case", "mode"), [each for each in ALL if not allowed(*each)], ids=str
     )
-    def test_what_is_not_possible_is_refused_with_what_is(self, atom_source, case, mode, tmp_path):
-        source = atom_source(case)
+    def test_what_is_not_possible_is_refused_with_what_is(
+        self, neuron_source, case, mode, tmp_path
+    ):
+        source = neuron_source(case)
         options = ExportOptions(widths=WidthChoice(WidthMode(mode)))
         why = "is also the width of" if case.fused_too else "stacked"
         assert case.model_type in TIED or not case.fused_too
@@ -117,17 +119,17 @@ class TestBytes:
         assert all(torch.equal(before[each], after[each]) for each in shared)
 
     @pytest.mark.parametrize("mode", ["uniform", "per-layer"])
-    def test_stacked_layout(self, atom_source, mode, tmp_path):
-        source = atom_source(BY_NAME["qwen2_moe"])
+    def test_stacked_layout(self, neuron_source, mode, tmp_path):
+        source = neuron_source(BY_NAME["qwen2_moe"])
         source.model.save_pretrained(tmp_path / "source", save_original_format=False)
         described = load_model_index(str(tmp_path / "source"))
-        atoms = source.plan.kept_atoms
-        plan = keeping_neurons(described, atoms)
+        neurons = source.plan.kept_neurons
+        plan = keeping_neurons(described, neurons)
         export(described, plan, tmp_path / "out", widths=WidthChoice(WidthMode(mode)))
         assert (logits_of(load_pruned(tmp_path / "out")) - source.logits).abs().max() <= CLOSE
 
-    def test_shared_experts_are_filled_up_to_whole_ones(self, atom_source, tmp_path):
-        source = atom_source(BY_NAME["glm4_moe"])
+    def test_shared_experts_are_filled_up_to_whole_ones(self, neuron_source, tmp_path):
+        source = neuron_source(BY_NAME["glm4_moe"])
         plan = keeping_neurons(
             source.described, {layer: {e: tuple(range(20)) for e in range(7)} for layer in (1, 2)}
         )
@@ -142,12 +144,12 @@ class TestBytes:
         _, info = stock_load(source.case, tmp_path / "out")
         assert not any(info.values())
 
-    def test_bfloat16(self, atom_source, tmp_path):
+    def test_bfloat16(self, neuron_source, tmp_path):
         case = BY_NAME["olmoe"]
         tiny_model(case).to(torch.bfloat16).save_pretrained(tmp_path / "source")
         described = load_model_index(str(tmp_path / "source"))
-        atoms = atom_source(case).plan.kept_atoms
-        plan = keeping_neurons(described, atoms)
+        neurons = neuron_source(case).plan.kept_neurons
+        plan = keeping_neurons(described, neurons)
         export(described, plan, tmp_path / "out", widths=WidthChoice(WidthMode.RAGGED))
         pruned = load_pruned(tmp_path / "out")
         assert {p.dtype for p in pruned.parameters()} == {torch.bfloat16}
@@ -169,9 +171,9 @@ class TestVerify:
         assert found.keys() == {"source"}
         assert "experts.0.down_proj.weight should be" in found["source"]
 
-    def test_a_width_that_does_not_run_is_said(self, atom_source, tmp_path):
+    def test_a_width_that_does_not_run_is_said(self, neuron_source, tmp_path):
         # 13 and 7 float32 are no multiples of 16 bytes, which the stock class needs by default.
-        source = atom_source(BY_NAME["olmoe"])
+        source = neuron_source(BY_NAME["olmoe"])
         export(
             source.described,
             source.plan,
@@ -211,8 +213,8 @@ class TestUse:
         assert (logits_of(model) - exported.source.logits).abs().max() <= CLOSE
 
     @pytest.mark.parametrize("mode", ["uniform", "ragged"])
-    def test_whole_experts_go_as_well(self, atom_source, mode, tmp_path):
-        source = atom_source(BY_NAME["flex_olmo"])
+    def test_whole_experts_go_as_well(self, neuron_source, mode, tmp_path):
+        source = neuron_source(BY_NAME["flex_olmo"])
         kept = {0: (0, 2, 3, 5), 1: (1, 2, 6)}
         plan = with_fewer_experts(source, kept)
         export(source.described, plan, tmp_path / "out", widths=WidthChoice(WidthMode(mode)))
@@ -227,7 +229,7 @@ class TestUse:
     def test_a_ragged_export_is_pruned_again(self, width_export, tmp_path):
         exported = width_export(BY_NAME["olmoe"], "ragged")
         described = load_model_index(str(exported.path))
-        plan = PruningPlan(model_ref(described), {}, granularity="atomic")
+        plan = PruningPlan(model_ref(described), {}, granularity="neuron")
         export(described, plan, tmp_path / "out", widths=WidthChoice(WidthMode.UNIFORM))
         model, info = stock_load(exported.case, tmp_path / "out")
         assert not any(info.values()), info
@@ -251,8 +253,8 @@ class TestUse:
         with pytest.raises(CheckpointError, match=message):
             load_pruned(tmp_path / "out")
 
-    def test_a_width_mode_is_for_neurons(self, atom_source, tmp_path):
-        source = atom_source(BY_NAME["olmoe"])
+    def test_a_width_mode_is_for_neurons(self, neuron_source, tmp_path):
+        source = neuron_source(BY_NAME["olmoe"])
         plan = PruningPlan(model_ref(source.described), {0: (0, 1)})
         options = ExportOptions(widths=WidthChoice())
         with pytest.raises(PlanError, match="removes whole experts only"):
@@ -263,7 +265,9 @@ class TestWhatIsSaid:
     def test_the_card_of_an_export_that_stock_classes_do_not_read(self, width_export):
         exported = width_export(BY_NAME["olmoe"], "ragged")
         card = (exported.path / "README.md").read_text()
-        kept = sum(len(ids) for e in exported.source.plan.kept_atoms.values() for ids in e.values())
+        kept = sum(
+            len(ids) for e in exported.source.plan.kept_neurons.values() for ids in e.values()
+        )
         assert f"Neurons removed: {2 * 7 * 24 - kept} of {2 * 7 * 24}" in card
         assert "Widths: ragged, 8 to 16 when loaded" in card
         assert "AutoModelForCausalLM.from_pretrained(name, trust_remote_code=True)" in card
@@ -293,13 +297,13 @@ class TestQuantised:
         return load_model_index(str(tmp_path / "source"))
 
     def test_are_refused(self, quantised, tmp_path):
-        atoms = {1: {0: (1, 2)}}
-        plan = keeping_neurons(quantised, atoms)
+        neurons = {1: {0: (1, 2)}}
+        plan = keeping_neurons(quantised, neurons)
         with pytest.raises(PlanError, match=r"quantised .*weight_scale_inv.*dequantise"):
             export(quantised, plan, tmp_path / "out")
 
-    def test_an_atomic_plan_that_removes_whole_experts_is_not(self, quantised, tmp_path):
-        plan = PruningPlan(model_ref(quantised), {1: (0, 2), 3: (1, 4)}, granularity="atomic")
+    def test_a_plan_of_neurons_that_removes_whole_experts_is_not(self, quantised, tmp_path):
+        plan = PruningPlan(model_ref(quantised), {1: (0, 2), 3: (1, 4)}, granularity="neuron")
         export(quantised, plan, tmp_path / "out")
         assert load_model_index(str(tmp_path / "out")).num_experts == 4
 
@@ -308,8 +312,8 @@ OLMOE = BY_NAME["olmoe"]
 
 
 @pytest.mark.parametrize("asked", [True, False, None])
-def test_the_balancing_loss_is_off_beside_other_widths(atom_source, tmp_path, asked):
-    source = atom_source(OLMOE)
+def test_the_balancing_loss_is_off_beside_other_widths(neuron_source, tmp_path, asked):
+    source = neuron_source(OLMOE)
     plan = fit_plan(source.plan, source.described)
     config = json.loads((source.path / "config.json").read_text())
     config["output_router_logits"] = asked
@@ -324,8 +328,8 @@ def test_the_balancing_loss_is_off_beside_other_widths(atom_source, tmp_path, as
     assert unchanged == (path / "config.json").read_bytes()
 
 
-def test_a_plan_of_whole_experts_has_no_widths(atom_source):
-    model = atom_source(OLMOE).described
+def test_a_plan_of_whole_experts_has_no_widths(neuron_source):
+    model = neuron_source(OLMOE).described
     plan = fit_plan(PruningPlan(model_ref(model), {OLMOE.sparse[0]: (0, 1, 4)}), model)
     with pytest.raises(PlanError, match=r"removes whole experts only, so no width changes"):
         width_options(model, plan)
@@ -334,11 +338,11 @@ def test_a_plan_of_whole_experts_has_no_widths(atom_source):
 
 
 @pytest.mark.parametrize(("second", "stock"), [((0, 1, 4), True), ((0, 1, 2, 4), False)])
-def test_plain_transformers_reads_one_number_of_experts(atom_source, tmp_path, second, stock):
-    model = atom_source(OLMOE).described
-    atoms = {0: {1: (0, 2, 3)}}
+def test_plain_transformers_reads_one_number_of_experts(neuron_source, tmp_path, second, stock):
+    model = neuron_source(OLMOE).described
+    neurons = {0: {1: (0, 2, 3)}}
     kept = {0: (0, 1, 4), 1: second}
-    plan = PruningPlan(model_ref(model), kept, granularity="atomic", kept_atoms=atoms)
+    plan = PruningPlan(model_ref(model), kept, granularity="neuron", kept_neurons=neurons)
     option = width_option(model, fit_plan(plan, model), WidthChoice(WidthMode.UNIFORM))
     assert option.stock is stock
     export(model, plan, tmp_path / "out", widths=WidthChoice(WidthMode.UNIFORM))
@@ -348,8 +352,8 @@ def test_plain_transformers_reads_one_number_of_experts(atom_source, tmp_path, s
 
 
 @pytest.mark.parametrize("name", ["gpt_oss", "olmoe"])
-def test_zeros_in_place_of_neurons_where_the_width_stays(atom_source, tmp_path, name):
-    source = atom_source(BY_NAME[name])
+def test_zeros_in_place_of_neurons_where_the_width_stays(neuron_source, tmp_path, name):
+    source = neuron_source(BY_NAME[name])
     layer = BY_NAME[name].sparse[0]
     # One expert loses all but five neurons; the others keep all 24, and so does the width.
     plan = keeping_neurons(source.described, {layer: {1: (0, 2, 3, 9, 23)}})

@@ -16,11 +16,11 @@ from analysis.ranking.norms import NeuronScores
 from families.configs import WIDTH, Case, tiny_model
 from families.physical import block_of, logits_of
 from families.plain import matrices_of
-from pruning.atoms.budget import atom_rooms, atom_sparsity_budget
-from pruning.atoms.kept import KeptAtoms
-from pruning.atoms.selection import AtomScope, Contest
-from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.constraints import Constraints
+from pruning.neurons.budget import neuron_rooms, neuron_sparsity_budget
+from pruning.neurons.kept import KeptNeurons
+from pruning.neurons.selection import Contest, NeuronScope
+from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.plan import PruningPlan, model_ref
 
 
@@ -40,7 +40,7 @@ class Source:
     @cached_property
     def plan(self) -> PruningPlan:
         """Different numbers of neurons everywhere: of one expert all stay, of one none."""
-        return atomic_plan(self.described, self.case)
+        return neuron_plan(self.described, self.case)
 
     @cached_property
     def logits(self) -> torch.Tensor:
@@ -55,54 +55,56 @@ def make_source(case: Case, path: Path) -> Source:
     return Source(case, path, model)
 
 
-def random_atoms(number: int, keep: int) -> tuple[int, ...]:
+def random_neurons(number: int, keep: int) -> tuple[int, ...]:
     """Seeded neurons of an expert."""
     order = torch.randperm(WIDTH, generator=torch.Generator().manual_seed(number))
     return tuple(sorted(order[:keep].tolist()))
 
 
-def atomic_plan(model: MoEModel, case: Case) -> PruningPlan:
+def neuron_plan(model: MoEModel, case: Case) -> PruningPlan:
     """Seeded: expert 0 keeps nothing, expert 1 the most: 13 in the first layer, 7 in the others."""
-    atoms = {}
+    neurons = {}
     for layer in case.sparse:
         most = 13 if layer == case.sparse[0] else 7
         keeps = [0, most, *(1 + (layer + 5 * e) % 6 for e in range(2, case.experts))]
-        atoms[layer] = {e: random_atoms(100 * layer + e, keep) for e, keep in enumerate(keeps)}
-    return PruningPlan(model_ref(model), {}, granularity="atomic", kept_atoms=atoms)
+        neurons[layer] = {e: random_neurons(100 * layer + e, keep) for e, keep in enumerate(keeps)}
+    return PruningPlan(model_ref(model), {}, granularity="neuron", kept_neurons=neurons)
 
 
 def contest_of(
-    scores: NeuronScores, scope: AtomScope, limits: Constraints | None = None
+    scores: NeuronScores, scope: NeuronScope, limits: Constraints | None = None
 ) -> Contest:
     """Neurons with these saliencies, competing under constraints."""
     widths = {layer: [len(each) for each in held] for layer, held in scores.items()}
-    return Contest(scores, atom_rooms(widths, limits or Constraints()), scope)
+    return Contest(scores, neuron_rooms(widths, limits or Constraints()), scope)
 
 
-def select_atoms(
+def select_neurons(
     scores: NeuronScores,
     sparsity: Fraction | str,
-    scope: AtomScope,
+    scope: NeuronScope,
     limits: Constraints | None = None,
-) -> KeptAtoms:
+) -> KeptNeurons:
     """The neurons that stay when a sparsity is spent, of every expert that loses some."""
     contest = contest_of(scores, scope, limits)
-    return contest.kept(contest.removed(atom_sparsity_budget(contest.pools, sparsity)))
+    return contest.kept(contest.removed(neuron_sparsity_budget(contest.pools, sparsity)))
 
 
 def with_fewer_experts(source: Source, kept: Mapping[int, tuple[int, ...]]) -> PruningPlan:
     """A source's plan of neurons that removes whole experts as well."""
-    atoms = {
+    neurons = {
         layer: {expert: ids for expert, ids in experts.items() if expert in kept[layer]}
-        for layer, experts in source.plan.kept_atoms.items()
+        for layer, experts in source.plan.kept_neurons.items()
     }
-    return PruningPlan(model_ref(source.described), kept, granularity="atomic", kept_atoms=atoms)
+    return PruningPlan(
+        model_ref(source.described), kept, granularity="neuron", kept_neurons=neurons
+    )
 
 
 def zeroed(model: PreTrainedModel, case: Case, plan: PruningPlan) -> PreTrainedModel:
     """A copy in which every weight and bias of the removed neurons is zero."""
     result = copy.deepcopy(model)
-    for layer, experts in plan.kept_atoms.items():
+    for layer, experts in plan.kept_neurons.items():
         module = block_of(result, case, layer).experts
         for expert, kept in experts.items():
             gone = sorted(set(range(WIDTH)) - set(kept))

@@ -16,8 +16,8 @@ from analysis.families.base import WIDTHS_KEY
 from analysis.families.rules import whole_number
 from analysis.model import MoEModel
 from analysis.widths import expert_widths, is_stacked, loaded_widths, quantised_role, shared_tensors
-from pruning.atoms.kept import KeptAtoms, atoms_of
-from pruning.plan import ATOMIC_GRANULARITY, PruningPlan
+from pruning.neurons.kept import KeptNeurons, kept_ids
+from pruning.plan import NEURON_GRANULARITY, PruningPlan
 
 DEFAULT_MULTIPLE = 8  # 16 bytes of bfloat16, which grouped matrix products need
 
@@ -57,7 +57,7 @@ class WidthPlan:
     """The widths of an export."""
 
     choice: WidthChoice
-    atoms: KeptAtoms = field(hash=False)  # neurons that stay in experts that lose some
+    neurons: KeptNeurons = field(hash=False)  # neurons that stay in experts that lose some
     source: Mapping[int, tuple[int, ...]] = field(hash=False)  # layer -> width of every expert
     loaded: Mapping[int, int] = field(hash=False)  # sparse layer -> width it is built with
     scalar: int  # the configuration's one width; only mode `uniform` changes it
@@ -66,7 +66,7 @@ class WidthPlan:
 
     def kept(self, layer: int, expert: int) -> tuple[int, ...] | range:
         """Neurons that an expert keeps."""
-        return atoms_of(self.atoms, layer, expert, self.source[layer][expert])
+        return kept_ids(self.neurons, layer, expert, self.source[layer][expert])
 
     def written(self, layer: int, expert: int) -> int:
         """Width of an expert on disk."""
@@ -82,23 +82,23 @@ def plan_widths(
 
     The plan is complete, see `fit_plan`; the default is one width for the whole model.
     """
-    if plan.granularity != ATOMIC_GRANULARITY:
+    if plan.granularity != NEURON_GRANULARITY:
         if choice is not None:
             raise PlanError(
                 "A width mode is for plans that remove neurons, but this plan removes whole "
                 "experts only; leave it out."
             )
         return None
-    if not plan.kept_atoms and quantised_role(model):
+    if not plan.kept_neurons and quantised_role(model):
         return None  # quantised shapes do not give the width
     choice = choice or WidthChoice()
     source = expert_widths(model)
     needed = {
-        layer: max(len(atoms_of(plan.kept_atoms, layer, e, source[layer][e])) for e in ids)
+        layer: max(len(kept_ids(plan.kept_neurons, layer, e, source[layer][e])) for e in ids)
         for layer, ids in plan.kept.items()
     }
     loaded = loaded_as(model, needed, choice)
-    return WidthPlan(choice, plan.kept_atoms, source, loaded.widths, loaded.scalar, loaded.shared)
+    return WidthPlan(choice, plan.kept_neurons, source, loaded.widths, loaded.scalar, loaded.shared)
 
 
 @dataclass(frozen=True)

@@ -12,22 +12,22 @@ from analysis.errors import PlanError
 from analysis.lazy import pd
 from analysis.model import MoEModel
 from pruning.active import Routing, active_experts, expert_shapes
-from pruning.atoms.budget import ExpertKey, reachable_totals
-from pruning.atoms.kept import kept_widths
-from pruning.atoms.selection import Contest
-from pruning.atoms.widths import DEFAULT_MULTIPLE, LoadedWidths, WidthChoice, WidthMode, loaded_as
 from pruning.budget import Budget, SizeTarget
+from pruning.neurons.budget import ExpertKey, reachable_totals
+from pruning.neurons.kept import kept_widths
+from pruning.neurons.selection import Contest
+from pruning.neurons.widths import DEFAULT_MULTIPLE, LoadedWidths, WidthChoice, WidthMode, loaded_as
 from pruning.plan import PruningPlan, fit_plan
 from pruning.sizes import tensors_of
 
 KeptWidths = Mapping[int, Mapping[int, int]]  # layer -> expert that stays -> neurons it keeps
-ATOM_SIZE_COLUMNS = (
+NEURON_SIZE_COLUMNS = (
     *("mode", "refused", "params", "disk", "loaded_params", "loaded", "active", "expert_flops"),
 )
 PLAN_ALONE = "plan"
 
 
-class AtomSizer:
+class NeuronSizer:
     """Sizes of plans of neurons for a model whose experts are not quantised.
 
     A size is (2,): bytes in the dtypes on disk without headers, and parameters.
@@ -53,7 +53,7 @@ class AtomSizer:
         return size
 
     def row(self, kept: KeptWidths, choice: WidthChoice) -> tuple[object, ...]:
-        """A width mode as a row of ATOM_SIZE_COLUMNS."""
+        """A width mode as a row of NEURON_SIZE_COLUMNS."""
         try:
             stored, built = self.stored(kept, choice), self._built(kept, choice)
         except PlanError as error:
@@ -104,37 +104,37 @@ def _filled(kept: KeptWidths, built: LoadedWidths) -> KeptWidths:
     return {layer: dict.fromkeys(experts, built.widths[layer]) for layer, experts in kept.items()}
 
 
-def atom_sizes(
+def neuron_plan_sizes(
     model: MoEModel,
     plan: PruningPlan,
     multiple_of: int = DEFAULT_MULTIPLE,
     routing: Routing | None = None,
 ) -> pd.DataFrame:
-    """Table of ATOM_SIZE_COLUMNS: the plan alone, then one row per width mode.
+    """Table of NEURON_SIZE_COLUMNS: the plan alone, then one row per width mode.
 
     `params` and `disk` (bytes without file headers) are on disk, `loaded_params` and `loaded` in
     memory. `active` parameters and `expert_flops` are per token: of the plan alone by how often
     experts are chosen (see `active_experts`), of a mode as computed, zeros included. `refused` says
     why a mode is impossible; all else is then missing.
     """
-    complete, sizer = fit_plan(plan, model), AtomSizer(model)
-    widths = kept_widths(complete.kept_atoms, complete.kept, model)
+    complete, sizer = fit_plan(plan, model), NeuronSizer(model)
+    widths = kept_widths(complete.kept_neurons, complete.kept, model)
     active = active_experts(model, complete, routing)
     alone = sizer.stored(widths)
     used = int(sizer.used(widths)[1]) + active.params
     rows: list[tuple[object, ...]] = [(PLAN_ALONE, "", *_numbers(alone), used, active.flops)]
     rows += [sizer.row(widths, WidthChoice(mode, multiple_of)) for mode in WidthMode]
-    table = pd.DataFrame(rows, columns=list(ATOM_SIZE_COLUMNS))
-    return table.astype(dict.fromkeys(ATOM_SIZE_COLUMNS[2:], "Int64"))
+    table = pd.DataFrame(rows, columns=list(NEURON_SIZE_COLUMNS))
+    return table.astype(dict.fromkeys(NEURON_SIZE_COLUMNS[2:], "Int64"))
 
 
 def _numbers(stored: IntArray) -> list[int]:
     return [int(number) for number in stored[:, ::-1].ravel()]
 
 
-def atom_size_budget(
+def neuron_size_budget(
     contest: Contest,
-    sizer: AtomSizer,
+    sizer: NeuronSizer,
     target: SizeTarget,
     choice: WidthChoice | None = None,
     experts: Mapping[int, Sequence[int]] | None = None,

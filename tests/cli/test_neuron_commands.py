@@ -11,7 +11,7 @@ from analysis.stats.store import NEURONS, StatsStore, load_expert_stats, read_ta
 from families.configs import BY_NAME, tiny_model
 from pruning.sizes import format_bytes
 
-PLAN = ("plan", "demo", "--granularity", "atomic", "--criterion", "neuron-norms")
+PLAN = ("plan", "demo", "--granularity", "neuron", "--criterion", "neuron-norms")
 
 
 @pytest.fixture
@@ -25,26 +25,26 @@ def read(here, name):
     return (here / name).read_text()
 
 
-def atoms_of(plan):
+def kept_ids(plan):
     """(layer, expert) -> neurons that stay, of the experts that lose some."""
     return {
         (int(layer), int(expert)): ids
-        for layer, experts in plan["kept_atoms"].items()
+        for layer, experts in plan["kept_neurons"].items()
         for expert, ids in experts.items()
     }
 
 
 def test_a_plan_is_exported_and_proved(plan, works, here):
-    assert plan["granularity"] == "atomic"
+    assert plan["granularity"] == "neuron"
     # 64 neurons an expert in the demo model.
-    assert {len(ids) for e in plan["kept_atoms"].values() for ids in e.values()} == {48}
+    assert {len(ids) for e in plan["kept_neurons"].values() for ids in e.values()} == {48}
     said = works("export", "demo", "out", "--plan", "plan.json", "--verify")
     assert "level logits" in said
     assert json.loads((here / "out" / "config.json").read_text())["intermediate_size"] == 48
 
 
 def test_a_width_mode_whose_padding_takes_what_is_saved_is_named(works, here):
-    works(*PLAN, "--sparsity", "50%", "--atom-scope", "global", "-o", "wide.json")
+    works(*PLAN, "--sparsity", "50%", "--neuron-scope", "global", "-o", "wide.json")
     said = works("export", "demo", "out", "--plan", "wide.json", "--dry-run")
     assert "10.4 MiB -> 10.9 MiB (+4.8%) in --width-mode uniform" in said
     assert "10.4 MiB -> 6.4 MiB (-38.6%) with --width-mode ragged" in said
@@ -80,7 +80,7 @@ def test_a_dry_run_shows_every_mode_and_writes_nothing(plan, works, here):
 
 
 def test_plans_are_shown_and_compared(plan, works, here):
-    works(*PLAN, "--sparsity", "0.5", "--atom-scope", "global", "-o", "other.json")
+    works(*PLAN, "--sparsity", "0.5", "--neuron-scope", "global", "-o", "other.json")
     shown = works("plans", "show", "plan.json")  # the demo model is found by its name
     assert "12,288" in shown
     assert "9,216" in shown  # 192 experts of 48 neurons
@@ -89,8 +89,8 @@ def test_plans_are_shown_and_compared(plan, works, here):
     table = pd.read_csv(here / "d.csv")
     assert list(table.columns) == ["layer", "expert", "both", "only_a", "only_b", "neither"]
     assert (table["only_a"] + table["only_b"] > 0).all()
-    both = {key: set(ids) for key, ids in atoms_of(plan).items()}
-    other = {key: set(ids) for key, ids in atoms_of(json.loads(read(here, "other.json"))).items()}
+    both = {key: set(ids) for key, ids in kept_ids(plan).items()}
+    other = {key: set(ids) for key, ids in kept_ids(json.loads(read(here, "other.json"))).items()}
     for row in table.itertuples():
         first, second = (
             kept.get((row.layer, row.expert), set(range(64))) for kept in (both, other)
@@ -116,10 +116,10 @@ def test_a_plan_of_a_model_that_is_not_here(plan, works, moeprune, here):
 @pytest.mark.parametrize(
     ("words", "most"),
     [
-        ("--target-gib 0.0065", 0.0065),
+        ("--target-size 0.0065", 0.0065),
         ("--shrink 35.4%", 0.0065),
-        ("--target-gib 0.0075 --width-mode ragged --atom-scope global", 0.0075),
-        ("--target-gib 0.009 --target-dtype bfloat16 --width-mode per-layer", 0.009),
+        ("--target-size 0.0075 --width-mode ragged --neuron-scope global", 0.0075),
+        ("--target-size 0.009 --target-dtype bfloat16 --width-mode per-layer", 0.009),
     ],
 )  # fmt: skip
 def test_a_target_size_is_what_the_export_has(works, here, words, most):
@@ -131,7 +131,7 @@ def test_a_target_size_is_what_the_export_has(works, here, words, most):
 
 
 def test_an_export_says_the_flops_that_its_plan_said(works, here):
-    words = ("--granularity", "atomic", "--criterion", "heapr")
+    words = ("--granularity", "neuron", "--criterion", "heapr")
     words += ("--corpus=demo-code", "--corpus=demo-math:3")
     planned = works("plan", "demo", *words, "--sparsity", "40%", "-o", "p.json")
     (line,) = [each for each in planned.splitlines() if "FLOPs of experts" in each]
@@ -143,11 +143,11 @@ def test_an_export_says_the_flops_that_its_plan_said(works, here):
     assert "if each is chosen equally often" in works(*export)
 
 
-HEAPR = ("--granularity", "atomic", "--criterion", "heapr")
+HEAPR = ("--granularity", "neuron", "--criterion", "heapr")
 
 
 def test_an_export_of_the_demo_computes_what_the_masked_model_does(works, here):
-    words = ("--corpus", "demo-math", "--sparsity", "40%", "--atom-scope", "global")
+    words = ("--corpus", "demo-math", "--sparsity", "40%", "--neuron-scope", "global")
     works("plan", "demo", *HEAPR, *words, "-o", "plan.json")
     plan = json.loads((here / "plan.json").read_text())
     assert (plan["criterion"], plan["corpora"]) == ("heapr", ["demo-math"])
@@ -175,7 +175,7 @@ def test_neurons_are_measured_cut_in_every_width_and_measured_again_where_they_s
     np.testing.assert_allclose(experts, sums, rtol=1e-12)
 
     # Of experts that lost different numbers only the neurons that are there are measured.
-    budget = ("--sparsity", "40%", "--atom-scope", "global", "--stats-dir", "fresh")
+    budget = ("--sparsity", "40%", "--neuron-scope", "global", "--stats-dir", "fresh")
     works("plan", tiny, *HEAPR, *budget, "-o", "plan.json")
     for mode in ("uniform", "per-layer", "ragged"):
         words = ("--plan", "plan.json", "--width-mode", mode, "--verify")
@@ -183,18 +183,18 @@ def test_neurons_are_measured_cut_in_every_width_and_measured_again_where_they_s
     works("calibrate", "ragged", *options[:4], "--stats-dir", "again", "--groups", "gradient")
     (run,) = StatsStore(here / "again").runs()
     left = read_table(run, NEURONS).groupby(["layer", "expert"]).size()
-    atoms = json.loads((here / "plan.json").read_text())["kept_atoms"]
+    stays = json.loads((here / "plan.json").read_text())["kept_neurons"]
     for (layer, expert), rows in neurons.groupby(["layer", "expert"]):
-        kept = atoms.get(str(layer), {}).get(str(expert))
+        kept = stays.get(str(layer), {}).get(str(expert))
         assert left.get((layer, expert), 0) == (len(rows) if kept is None else len(kept))
     assert len(set(left)) > 1
 
 
 def test_neurons_from_a_file(works, here):
-    (here / "atoms.json").write_text('{"2": {"5": [0, 7, 9], "6": []}}')
-    works(*PLAN, "--kept-atoms", "atoms.json", "-o", "plan.json")
+    (here / "neurons.json").write_text('{"2": {"5": [0, 7, 9], "6": []}}')
+    works(*PLAN, "--kept-neurons", "neurons.json", "-o", "plan.json")
     made = json.loads((here / "plan.json").read_text())
-    assert made["kept_atoms"] == {"2": {"5": [0, 7, 9], "6": []}}
+    assert made["kept_neurons"] == {"2": {"5": [0, 7, 9], "6": []}}
     works("export", "demo", "out", "--plan", "plan.json", "--width-mode", "ragged")
     manifest = json.loads((here / "out" / "moeprune_manifest.json").read_text())
     assert manifest["widths"] == {"mode": "ragged", "multiple_of": 8}
@@ -205,19 +205,19 @@ def test_neurons_from_a_file(works, here):
 
 def test_constraints_hold_and_the_budget_is_spent_exactly(works, here):
     said = works(
-        *(*PLAN, "--remove", "6000", "--atom-scope", "layer", "--multiple-of", "8"),
+        *(*PLAN, "--remove", "6000", "--neuron-scope", "layer", "--multiple-of", "8"),
         *("--floor", "16", "--protect", "0", "--pin", "3:2", "--drop", "1:4-5", "-o", "p.json"),
     )
     assert "keeps 6288 of 12288 neurons" in said
     made = json.loads(read(here, "p.json"))
-    atoms = atoms_of(made)
-    assert "0" not in made["kept_atoms"]
-    assert (3, 2) not in atoms
+    neurons = kept_ids(made)
+    assert "0" not in made["kept_neurons"]
+    assert (3, 2) not in neurons
     assert {4, 5}.isdisjoint(made["kept"]["1"])
     assert len(made["kept"]["1"]) == 30
-    assert all(len(ids) % 8 == 0 and len(ids) >= 16 for ids in atoms.values())
+    assert all(len(ids) % 8 == 0 and len(ids) >= 16 for ids in neurons.values())
     # Two whole experts of 64 besides what the others lose.
-    assert 2 * 64 + sum(64 - len(ids) for ids in atoms.values()) == 6000
+    assert 2 * 64 + sum(64 - len(ids) for ids in neurons.values()) == 6000
     assert made["budget"] == {"kind": "count", "asked": "6000", "removed": 6000}
     assert made["constraints"] == {
         "multiple_of": 8, "protected": [0], "pinned": {"3": [2]}, "dropped": {"1": [4, 5]},
@@ -226,14 +226,14 @@ def test_constraints_hold_and_the_budget_is_spent_exactly(works, here):
     shown = works("plans", "show", "p.json")
     assert "protected" in shown
     # The plan is whole as a file, too.
-    works(*PLAN, "--kept-atoms", "p.json", "-o", "again.json")
+    works(*PLAN, "--kept-neurons", "p.json", "-o", "again.json")
     again = json.loads(read(here, "again.json"))
-    assert again["kept_atoms"] == made["kept_atoms"]
+    assert again["kept_neurons"] == made["kept_neurons"]
     assert again["kept"]["1"] == made["kept"]["1"]
 
 
 def test_flops_follow_the_routing_of_a_corpus(works, here):
-    works(*PLAN, "--sparsity", "50%", "--atom-scope", "global", "-o", "p.json")
+    works(*PLAN, "--sparsity", "50%", "--neuron-scope", "global", "-o", "p.json")
     made = json.loads(read(here, "p.json"))
     even = works("plans", "show", "p.json")
     assert "(50.00% fewer), if each is chosen equally often" in even
@@ -244,13 +244,13 @@ def test_flops_follow_the_routing_of_a_corpus(works, here):
         if run.manifest.corpus == "demo-math" and run.manifest.model.name == "demo"
     ]
     tokens = load_expert_stats(run).table.set_index(["layer", "expert"])["num_tokens"]
-    atoms = atoms_of(made)
+    neurons = kept_ids(made)
     flops = sum(
         # Four experts a token; a neuron has three rows of 128 weights, two operations each.
         4
         * count
         / tokens.loc[layer].sum()
-        * len(atoms.get((layer, expert), range(64)))
+        * len(neurons.get((layer, expert), range(64)))
         * 3
         * 128
         * 2

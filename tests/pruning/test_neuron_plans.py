@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate import cpu_offload
-from atom_cases import Source, select_atoms, with_fewer_experts, zeroed
+from neuron_cases import Source, select_neurons, with_fewer_experts, zeroed
 
 from analysis.drain import drain
 from analysis.errors import PlanError
@@ -19,43 +19,43 @@ from analysis.widths import expert_widths
 from families.configs import BY_NAME, EVERY, SOURCES, WIDTH, tiny_model
 from families.physical import block_of, logits_of, physically_pruned
 from families.plain import matrices_of
-from pruning.atoms.selection import AtomScope
 from pruning.constraints import Constraints
 from pruning.masking import masked
-from pruning.plan import PruningPlan, fit_plan, load_plan, model_ref, plan_from_json
+from pruning.neurons.selection import NeuronScope
+from pruning.plan import PruningPlan, fit_plan, load_plan, model_ref, plan_from_dict, plan_from_json
 from pruning.sizes import size_report
 
 OLMOE = BY_NAME["olmoe"]
 
 
 @pytest.fixture(params=SOURCES)
-def source(request, atom_source) -> Source:
-    return atom_source(request.param)
+def source(request, neuron_source) -> Source:
+    return neuron_source(request.param)
 
 
 @pytest.fixture
-def olmoe(atom_source) -> Source:
-    return atom_source(OLMOE)
+def olmoe(neuron_source) -> Source:
+    return neuron_source(OLMOE)
 
 
-def plan_with(model, atoms, kept=None):
-    return PruningPlan(model_ref(model), kept or {}, granularity="atomic", kept_atoms=atoms)
+def plan_with(model, neurons, kept=None):
+    return PruningPlan(model_ref(model), kept or {}, granularity="neuron", kept_neurons=neurons)
 
 
 class TestFile:
     def test_comes_back_as_it_was(self, olmoe, tmp_path):
-        plan = plan_with(olmoe.described, olmoe.plan.kept_atoms, {0: (0, 1, 3)})
+        plan = plan_with(olmoe.described, olmoe.plan.kept_neurons, {0: (0, 1, 3)})
         plan.save(tmp_path / "plan.json")
         again = load_plan(tmp_path / "plan.json")
         assert again == plan
-        assert again.kept_atoms == plan.kept_atoms
+        assert again.kept_neurons == plan.kept_neurons
         assert again.digest == plan.digest
         assert again.to_json() == plan.to_json()
         raw = json.loads((tmp_path / "plan.json").read_text())
-        assert raw["granularity"] == "atomic"
-        assert raw["kept_atoms"]["1"]["0"] == []
+        assert raw["granularity"] == "neuron"
+        assert raw["kept_neurons"]["1"]["0"] == []
 
-    def test_atoms_decide_the_digest(self, olmoe):
+    def test_neurons_decide_the_digest(self, olmoe):
         one = plan_with(olmoe.described, {0: {1: (2, 3)}})
         assert one.digest == plan_with(olmoe.described, {0: {1: (2, 3)}}).digest
         assert one.digest != plan_with(olmoe.described, {0: {1: (2, 4)}}).digest
@@ -68,20 +68,30 @@ class TestFile:
         # sha256 of {"granularity": "expert", "kept": {"0": [1]}, "model": "i"}
         assert plan.digest.startswith("0ee94c1e263a2e78")
 
+    def test_older_plans_say_atomic_and_are_the_same_plan(self):
+        facts = {"schema_version": 1, "model": {"name": "m", "identity": "i"}}
+        stays = {"0": {"1": [2]}}
+        plan = plan_from_dict(facts | {"granularity": "neuron", "kept_neurons": stays})
+        older = plan_from_dict(facts | {"granularity": "atomic", "kept_atoms": stays})
+        assert older == plan and older.kept_neurons == {0: {1: (2,)}}
+        # sha256 of {"granularity": "atomic", "kept": {}, "kept_atoms": {"0": {"1": [2]}},
+        # "model": "i"}
+        assert plan.digest.startswith("06d403e1c740cf1c")
+
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"kept_atoms": None}, "has no 'kept_atoms'"),
-            ({"kept_atoms": [1]}, "has no 'kept_atoms'"),
-            ({"kept_atoms": {"x": {}}}, "name layer 'x'"),
-            ({"kept_atoms": {"0": [1]}}, "no object of experts"),
-            ({"kept_atoms": {"0": {"-1": [1]}}}, "name expert '-1'"),
-            ({"kept_atoms": {"0": {"1": 3}}}, "expert 1 in layer 0 are not a list"),
-            ({"kept_atoms": {"0": {"1": [True]}}}, "expert 1 in layer 0 are not a list"),
-            ({"kept_atoms": {"0": {"1": [2, 2]}}}, "neuron 2 of expert 1 of layer 0 twice"),
-            ({"kept_atoms": {"0": {"1": [-2]}}}, "keeps neuron -2"),
-            ({"granularity": "expert"}, "granularity is 'expert'; make it 'atomic'"),
-            ({"granularity": "row"}, "'row'; this version handles 'expert' and 'atomic'"),
+            ({"kept_neurons": None}, "has no 'kept_neurons'"),
+            ({"kept_neurons": [1]}, "has no 'kept_neurons'"),
+            ({"kept_neurons": {"x": {}}}, "name layer 'x'"),
+            ({"kept_neurons": {"0": [1]}}, "no object of experts"),
+            ({"kept_neurons": {"0": {"-1": [1]}}}, "name expert '-1'"),
+            ({"kept_neurons": {"0": {"1": 3}}}, "expert 1 in layer 0 are not a list"),
+            ({"kept_neurons": {"0": {"1": [True]}}}, "expert 1 in layer 0 are not a list"),
+            ({"kept_neurons": {"0": {"1": [2, 2]}}}, "neuron 2 of expert 1 of layer 0 twice"),
+            ({"kept_neurons": {"0": {"1": [-2]}}}, "keeps neuron -2"),
+            ({"granularity": "expert"}, "granularity is 'expert'; make it 'neuron'"),
+            ({"granularity": "row"}, "'row'; this version handles 'expert' and 'neuron'"),
         ],
     )
     def test_bad_files_get_one_clear_line(self, olmoe, change, message):
@@ -93,7 +103,7 @@ class TestFile:
 
 class TestFit:
     @pytest.mark.parametrize(
-        ("atoms", "kept", "message"),
+        ("neurons", "kept", "message"),
         [
             ({5: {0: (1,)}}, None, "layer 5, which has no routed experts"),
             ({0: {7: (1,)}}, None, r"expert 7 in layer 0, which has 7 experts \(0\.\.6\)"),
@@ -101,14 +111,14 @@ class TestFit:
             ({0: {2: (1,)}}, {0: (0, 1)}, "expert 2 in layer 0, but removes that expert"),
         ],
     )
-    def test_what_the_model_lacks_is_named(self, olmoe, atoms, kept, message):
+    def test_what_the_model_lacks_is_named(self, olmoe, neurons, kept, message):
         with pytest.raises(PlanError, match=message):
-            fit_plan(plan_with(olmoe.described, atoms, kept), olmoe.described)
+            fit_plan(plan_with(olmoe.described, neurons, kept), olmoe.described)
 
     def test_experts_that_lose_nothing_are_left_out(self, olmoe):
-        atoms = {0: {0: tuple(range(WIDTH)), 1: (1,)}, 1: {3: tuple(range(WIDTH))}}
-        fitted = fit_plan(plan_with(olmoe.described, atoms), olmoe.described)
-        assert fitted.kept_atoms == {0: {1: (1,)}}
+        neurons = {0: {0: tuple(range(WIDTH)), 1: (1,)}, 1: {3: tuple(range(WIDTH))}}
+        fitted = fit_plan(plan_with(olmoe.described, neurons), olmoe.described)
+        assert fitted.kept_neurons == {0: {1: (1,)}}
 
     def test_widths_are_those_of_the_configuration(self, source):
         widths = expert_widths(source.described)
@@ -157,7 +167,7 @@ class TestMask:
             model(
                 input_ids=torch.arange(12)[None], use_cache=False
             ).logits.square().sum().backward()
-        for layer, experts in olmoe.plan.kept_atoms.items():
+        for layer, experts in olmoe.plan.kept_neurons.items():
             grad = block_of(model, OLMOE, layer).experts.down_proj.grad
             for expert, kept in experts.items():
                 gone = sorted(set(range(WIDTH)) - set(kept))
@@ -166,11 +176,11 @@ class TestMask:
 
 
 @pytest.mark.parametrize(
-    ("atoms", "message"),
+    ("neurons", "message"),
     [({0: {1: (99,)}}, "7 experts of 24 neurons"), ({9: {1: (1,)}}, "layer 9")],
 )
-def test_what_the_loaded_model_lacks_is_refused(olmoe, atoms, message):
-    plan = plan_with(olmoe.described, atoms)
+def test_what_the_loaded_model_lacks_is_refused(olmoe, neurons, message):
+    plan = plan_with(olmoe.described, neurons)
     with pytest.raises(PlanError, match=message):
         masked(olmoe.model, olmoe.described.family, plan).__enter__()
 
@@ -181,10 +191,10 @@ SCORES = {
 }
 
 
-def kept_of(atoms, scores=SCORES):
+def kept_of(neurons, scores=SCORES):
     """Every expert's neurons that stay."""
     return {
-        (layer, e): atoms.get(layer, {}).get(e, tuple(range(len(values))))
+        (layer, e): neurons.get(layer, {}).get(e, tuple(range(len(values))))
         for layer, experts in scores.items()
         for e, values in enumerate(experts)
     }
@@ -201,27 +211,29 @@ class TestSelection:
         ],
     )
     def test_by_hand(self, scope, expected):
-        assert kept_of(select_atoms(SCORES, Fraction(1, 2), AtomScope(scope))) == expected
+        assert kept_of(select_neurons(SCORES, Fraction(1, 2), NeuronScope(scope))) == expected
 
     def test_blocks_by_hand(self):
         # Pairs, ascending. Layer 1: (1 + 2, 4 + 5) and (.5 + 9, 9 + 9), so expert 0 loses all.
         # Layer 3: (.1 + 3, 7 + 8) and (.2 + .3, .4 + 6), so each loses its first pair.
-        found = select_atoms(SCORES, Fraction(1, 2), AtomScope.LAYER, Constraints(multiple_of=2))
+        found = select_neurons(
+            SCORES, Fraction(1, 2), NeuronScope.LAYER, Constraints(multiple_of=2)
+        )
         expected = {(1, 0): (), (1, 1): (0, 1, 2, 3), (3, 0): (2, 3), (3, 1): (2, 3)}
         assert kept_of(found) == expected
         assert 1 not in found[1]  # keeps all, so the plan does not name it
 
     def test_nothing_but_numbers(self):
         with pytest.raises(PlanError, match="layer 4 is no finite number"):
-            select_atoms({4: (np.array([1.0, math.nan]),)}, Fraction(1, 2), AtomScope.GLOBAL)
+            select_neurons({4: (np.array([1.0, math.nan]),)}, Fraction(1, 2), NeuronScope.GLOBAL)
         with pytest.raises(PlanError, match="Multiples of 0"):
             Constraints(multiple_of=0)
 
 
 class TestNorms:
     @pytest.mark.parametrize("case", EVERY)
-    def test_against_the_matrices_of_the_model(self, atom_source, case):
-        source = atom_source(case)
+    def test_against_the_matrices_of_the_model(self, neuron_source, case):
+        source = neuron_source(case)
         found = drain(neuron_norms(source.described))
         assert sorted(found) == list(case.sparse)
         for layer in case.sparse:
@@ -245,9 +257,9 @@ class TestNorms:
 
 
 class TestSizes:
-    def test_the_report_counts_what_stays_of_each_expert(self, atom_source):
-        source = atom_source(BY_NAME["olmoe"])
-        kept = sum(len(ids) for e in source.plan.kept_atoms.values() for ids in e.values())
+    def test_the_report_counts_what_stays_of_each_expert(self, neuron_source):
+        source = neuron_source(BY_NAME["olmoe"])
+        kept = sum(len(ids) for e in source.plan.kept_neurons.values() for ids in e.values())
         report = size_report(source.described, source.plan)
         experts = report.table.set_index("part").loc["routed experts"]
         assert experts["params_before"] == 2 * 7 * 24 * 48  # 3 matrices of 16 a neuron
@@ -255,6 +267,6 @@ class TestSizes:
         assert report.experts_removed == 0
         assert report.params_before - report.params_after == (2 * 7 * 24 - kept) * 48
         # On average a token's 2 of 7 experts hold 2/7 of what is left.
-        per_layer = [sum(map(len, e.values())) * 48 for e in source.plan.kept_atoms.values()]
+        per_layer = [sum(map(len, e.values())) * 48 for e in source.plan.kept_neurons.values()]
         idle = sum(round(each * 5 / 7) for each in per_layer)
         assert report.active_after == pytest.approx(report.params_after - idle, abs=1)

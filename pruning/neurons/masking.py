@@ -18,18 +18,18 @@ _DOWN = "down_proj"
 
 
 def neuron_mask(
-    experts: nn.Module, layer: int, atoms: Mapping[int, Sequence[int]], *, is_transposed: bool
+    experts: nn.Module, layer: int, neurons: Mapping[int, Sequence[int]], *, is_transposed: bool
 ) -> torch.Tensor:
     """Booleans that broadcast to the module's stacked down projection, True where pruned.
 
-    The weights may be on the meta device. `layer` is the decoder index, for messages; `atoms` maps
-    an expert to the neurons that stay, all where it is absent. `is_transposed`: down is (experts,
-    width, hidden) instead of (experts, hidden, width).
+    The weights may be on the meta device. `layer` is the decoder index, for messages; `neurons`
+    maps an expert to the neurons that stay, all where it is absent. `is_transposed`: down is
+    (experts, width, hidden) instead of (experts, hidden, width).
     """
     shape = experts.get_parameter(_DOWN).shape
     count, width = shape[0], shape[1 if is_transposed else 2]
     gone = torch.zeros(count, width, dtype=torch.bool)
-    for expert, ids in atoms.items():
+    for expert, ids in neurons.items():
         if expert >= count or (len(ids) and ids[-1] >= width):
             raise PlanError(
                 f"The plan keeps neurons of expert {expert} in layer {layer} that the loaded model "
@@ -41,7 +41,7 @@ def neuron_mask(
 
 
 @contextmanager
-def atoms_masked(experts: nn.Module, gone: torch.Tensor) -> Iterator[None]:
+def neurons_masked(experts: nn.Module, gone: torch.Tensor) -> Iterator[None]:
     """Inside the block, the module's down projection has zeros where `gone` is true."""
     held: dict[str, Any] = experts._parameters
     down = held[_DOWN]

@@ -33,7 +33,7 @@ def kept_experts(
     return kept
 
 
-def atom_rooms(
+def neuron_rooms(
     widths: Mapping[int, Sequence[int]], constraints: Constraints
 ) -> dict[ExpertKey, Room]:
     """How many neurons each expert may lose; `widths` are layer -> neurons of each expert.
@@ -83,7 +83,7 @@ def pool_of(rooms: Sequence[Room]) -> Pool:
     return Pool(Room(size, least, most, step), sum(room.size % step for room in rooms))
 
 
-def atom_sparsity_budget(pools: Sequence[Pool], sparsity: str | Fraction) -> Budget:
+def neuron_sparsity_budget(pools: Sequence[Pool], sparsity: str | Fraction) -> Budget:
     """B = the sum over pools of floor(rho * n), rounded to what can be removed.
 
     Each pool's share is rounded to the nearest number that leaves multiples in every expert, of two
@@ -108,7 +108,7 @@ def _whole(pools: Sequence[Pool]) -> Room:
     return pool_of([pool.room for pool in pools]).room
 
 
-def atom_count_budget(pools: Sequence[Pool], count: int) -> Budget:
+def neuron_count_budget(pools: Sequence[Pool], count: int) -> Budget:
     """A budget of exactly this many neurons."""
     check_total(count, [_whole(pools)], NEURONS)
     return Budget(count, "count", str(count))

@@ -12,14 +12,14 @@ from analysis.widths import expert_widths, quantised_role
 from pruning.constraints import MOST_DIGITS
 
 # Decoder index -> expert -> ids of the neurons that stay, ascending.
-KeptAtoms = Mapping[int, Mapping[int, tuple[int, ...]]]
+KeptNeurons = Mapping[int, Mapping[int, tuple[int, ...]]]
 
 
-def ordered_atoms(atoms: Mapping[int, Mapping[int, Sequence[int]]]) -> KeptAtoms:
+def ordered_neurons(neurons: Mapping[int, Mapping[int, Sequence[int]]]) -> KeptNeurons:
     """A validated read-only copy, ordered by layer and expert."""
     result = {}
-    for layer in sorted(atoms):
-        for expert, ids in atoms[layer].items():
+    for layer in sorted(neurons):
+        for expert, ids in neurons[layer].items():
             where = f"expert {expert} of layer {layer}"
             if layer < 0 or expert < 0:
                 raise PlanError(f"The plan names {where}; both count from 0.")
@@ -32,47 +32,47 @@ def ordered_atoms(atoms: Mapping[int, Mapping[int, Sequence[int]]]) -> KeptAtoms
                     raise PlanError(f"The plan lists neuron {after} of {where} twice.")
                 if before > after:
                     raise PlanError(f"The plan lists the neurons of {where} out of order.")
-        in_order = {expert: tuple(atoms[layer][expert]) for expert in sorted(atoms[layer])}
+        in_order = {expert: tuple(neurons[layer][expert]) for expert in sorted(neurons[layer])}
         result[layer] = MappingProxyType(in_order)
     return MappingProxyType(result)
 
 
-def atoms_from_json(raw: object) -> KeptAtoms:
-    """Parse `kept_atoms` of a plan: `{"<layer>": {"<expert>": [ids]}}`."""
+def neurons_from_json(raw: object) -> KeptNeurons:
+    """Parse `kept_neurons` of a plan: `{"<layer>": {"<expert>": [ids]}}`."""
     if not isinstance(raw, Mapping):
-        raise PlanError("The plan has no 'kept_atoms': layer -> expert -> ids of its neurons.")
-    atoms: dict[int, dict[int, tuple[int, ...]]] = {}
+        raise PlanError("The plan has no 'kept_neurons': layer -> expert -> ids of its neurons.")
+    neurons: dict[int, dict[int, tuple[int, ...]]] = {}
     for layer, experts in raw.items():
         if not isinstance(experts, Mapping):
-            raise PlanError(f"The plan's 'kept_atoms' of layer {layer} are no object of experts.")
-        held = atoms[_number(layer, "layer")] = {}
+            raise PlanError(f"The plan's 'kept_neurons' of layer {layer} are no object of experts.")
+        held = neurons[_number(layer, "layer")] = {}
         for expert, ids in experts.items():
             number = _number(expert, "expert")
-            if not isinstance(ids, list) or any(type(atom) is not int for atom in ids):
+            if not isinstance(ids, list) or any(type(neuron) is not int for neuron in ids):
                 raise PlanError(
                     f"The plan's neurons of expert {expert} in layer {layer} are not a list of "
                     "integers."
                 )
             held[number] = tuple(sorted(ids))
-    return ordered_atoms(atoms)
+    return ordered_neurons(neurons)
 
 
 def _number(key: Any, what: str) -> int:
     if not (isinstance(key, str) and key.isascii() and key.isdigit() and len(key) <= MOST_DIGITS):
-        raise PlanError(f"The plan's 'kept_atoms' name {what} {key!r}, which is no number.")
+        raise PlanError(f"The plan's 'kept_neurons' name {what} {key!r}, which is no number.")
     return int(key)
 
 
-def atoms_to_json(atoms: KeptAtoms) -> dict[str, dict[str, list[int]]]:
-    """Inverse of `atoms_from_json`."""
+def neurons_to_json(neurons: KeptNeurons) -> dict[str, dict[str, list[int]]]:
+    """Inverse of `neurons_from_json`."""
     return {
         str(layer): {str(expert): list(ids) for expert, ids in experts.items()}
-        for layer, experts in atoms.items()
+        for layer, experts in neurons.items()
     }
 
 
-def atoms_text(raw: Mapping[str, Mapping[str, Sequence[int]]]) -> str:
-    """`kept_atoms` as a JSON object with one line per expert."""
+def neurons_text(raw: Mapping[str, Mapping[str, Sequence[int]]]) -> str:
+    """`kept_neurons` as a JSON object with one line per expert."""
     layers = []
     for layer, experts in raw.items():
         lines = ",\n".join(
@@ -92,16 +92,18 @@ def check_cuttable(model: MoEModel) -> None:
         )
 
 
-def fit_atoms(atoms: KeptAtoms, kept: Mapping[int, Sequence[int]], model: MoEModel) -> KeptAtoms:
-    """The atoms, checked against a model, without experts that keep all of theirs.
+def fit_neurons(
+    neurons: KeptNeurons, kept: Mapping[int, Sequence[int]], model: MoEModel
+) -> KeptNeurons:
+    """The neurons, checked against a model, without experts that keep all of theirs.
 
     `kept` are the experts that stay in every layer.
     """
-    if atoms:
+    if neurons:
         check_cuttable(model)
-    widths = expert_widths(model) if atoms else {}
+    widths = expert_widths(model) if neurons else {}
     result: dict[int, dict[int, tuple[int, ...]]] = {}
-    for layer, experts in atoms.items():
+    for layer, experts in neurons.items():
         if layer not in widths:
             raise PlanError(
                 f"The plan names neurons of layer {layer}, which has no routed experts in "
@@ -126,28 +128,28 @@ def fit_atoms(atoms: KeptAtoms, kept: Mapping[int, Sequence[int]], model: MoEMod
                 )
             if len(ids) < held[expert]:
                 result.setdefault(layer, {})[expert] = ids
-    return ordered_atoms(result)
+    return ordered_neurons(result)
 
 
-def atoms_of(atoms: KeptAtoms, layer: int, expert: int, width: int) -> tuple[int, ...] | range:
+def kept_ids(neurons: KeptNeurons, layer: int, expert: int, width: int) -> tuple[int, ...] | range:
     """The neurons that an expert keeps; all if the plan does not name it."""
-    return atoms.get(layer, {}).get(expert, range(width))
+    return neurons.get(layer, {}).get(expert, range(width))
 
 
 def kept_widths(
-    atoms: KeptAtoms, kept: Mapping[int, Sequence[int]], model: MoEModel
+    neurons: KeptNeurons, kept: Mapping[int, Sequence[int]], model: MoEModel
 ) -> dict[int, dict[int, int]]:
     """Layer -> expert that stays -> neurons it keeps; `kept` are the experts of every layer."""
     widths = expert_widths(model)
     return {
-        layer: {e: len(atoms_of(atoms, layer, e, widths[layer][e])) for e in ids}
+        layer: {e: len(kept_ids(neurons, layer, e, widths[layer][e])) for e in ids}
         for layer, ids in kept.items()
     }
 
 
-def count_atoms(
-    atoms: KeptAtoms, kept: Mapping[int, Sequence[int]], model: MoEModel
+def count_neurons(
+    neurons: KeptNeurons, kept: Mapping[int, Sequence[int]], model: MoEModel
 ) -> tuple[int, int]:
     """Neurons that stay, and neurons there are, in all experts; arguments as in `kept_widths`."""
-    stay = sum(sum(experts.values()) for experts in kept_widths(atoms, kept, model).values())
+    stay = sum(sum(experts.values()) for experts in kept_widths(neurons, kept, model).values())
     return stay, sum(map(sum, expert_widths(model).values()))

@@ -1,1 +1,0 @@
-"""Plans that remove neurons inside experts (atomic experts of HEAPr): choice, mask and widths."""

@@ -1,0 +1,1 @@
+"""Plans that remove neurons inside experts: choice, mask and widths."""
