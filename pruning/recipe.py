@@ -293,6 +293,10 @@ class Recipe(Request):
         by_neuron = info.data.get("granularity") == NEURON_GRANULARITY
         if by_neuron and value.name not in ("uniform", MEASURED):
             raise ValueError(f"plans of neurons have neuron_scope, or the schedule {MEASURED}")
+        if value.is_measured and info.data.get("neuron_scope"):
+            raise ValueError(
+                f"with {MEASURED} neurons compete within layers; leave neuron_scope out"
+            )
         if not value.is_measured and value != ScheduleSection(name=value.name, file=value.file):
             raise ValueError(f"measured_on, cost and across are for the schedule {MEASURED}")
         says_all = value.file or info.data.get("kept_neurons")

@@ -51,7 +51,7 @@ def recipe_of(selection: Selection, widths: Mapping[str, Any] | None = None) -> 
         key: {layer: tuple(sorted(ids)) for layer, ids in sorted(experts.items())}
         for key, experts in (("pin", limits.pinned), ("drop", limits.dropped))
     }
-    only_neurons = {"neuron_scope": request.neuron_scope, **(widths or {})}
+    scope = {} if request.is_measured else {"neuron_scope": request.neuron_scope}
     return Recipe.model_validate(
         {
             "model": request.model,
@@ -59,7 +59,7 @@ def recipe_of(selection: Selection, widths: Mapping[str, Any] | None = None) -> 
             **(_sampling(selection) if request.corpora else {}),
             "criterion": request.criterion,
             "granularity": request.granularity,
-            **(only_neurons if request.by_neuron else {}),
+            **({**scope, **(widths or {})} if request.by_neuron else {}),
             "gate": request.gate,
             "budget": request.model_dump(
                 include=set(BudgetSection.model_fields), exclude_defaults=True

@@ -165,6 +165,11 @@ class PlanRequest(ConstrainedRequest, RankRequest):
                 f"--neuron-scope, --schedule {MEASURED}, --protect, --pin, --drop, --floor and "
                 "--multiple-of, or --kept-neurons."
             )
+        if self.is_measured and self._given(("neuron_scope",)):
+            raise PlanError(
+                f"With --schedule {MEASURED} neurons compete within layers; leave --neuron-scope "
+                "out."
+            )
         if self.kept_neurons is not None:
             if unfit := self._given(_OF_FILE):
                 named = "a budget" if self.budget else unfit[0]

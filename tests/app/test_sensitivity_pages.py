@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from page_texts import command, decoded, table_with, texts
+from page_texts import command, decoded, recipe_on, table_with, texts
 
 from analysis.drain import drain
 from app.charts import neuron_cut
@@ -145,6 +145,7 @@ def test_neurons_are_predicted_and_drawn_as_experts_are(open_page):
 def test_measured_neurons_are_one_plan_on_every_page(open_page, go_to):
     test = open_page("plan", granularity="Neurons", scope="Measured", corpus="demo-code")
     assert command(test, "plan").endswith("--schedule measured -o plan.json")
+    assert "name: measured" in recipe_on(test) and "neuron_scope" not in recipe_on(test)
     kept = table_with(test, "least").set_index("layer")["stay"]
     assert kept.sum() == 6 * 1024 and len(set(kept)) > 1
     assert traces(test, "Global")  # the scopes of this budget stay comparable

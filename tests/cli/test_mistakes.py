@@ -244,6 +244,9 @@ MISTAKES = {
     NEURONS: ["needs --shrink, --sparsity"],
     f"{NEURONS} --sparsity 0.5 --neuron-scope row": ["row"],
     f"{NEURONS} --sparsity 0.5 --schedule late": ["--schedule is for plans of whole experts"],
+    f"{NEURONS} --sparsity 0.5 --schedule measured --neuron-scope global": [
+        "With --schedule measured neurons compete within layers; leave --neuron-scope out",
+    ],
     f"{NEURONS} --sparsity 0.5 --corpus demo-math": ["leave --corpus and --run out"],
     f"{NEURONS} --sparsity 0.5 --neuron-scope global --criterion camera-p": [
         "does not compare neurons of different layers; use --neuron-scope layer or expert",

@@ -137,6 +137,11 @@ def test_every_problem_is_reported_at_once_with_its_place():
         ({"width_mode": "ragged"}, "width_mode", "say granularity: neuron"),
         ({"kept_neurons": "a.json"}, "granularity", "kept_neurons names neurons"),
         ({**NEURONS, "neuron_scope": "row"}, "neuron_scope", "Known: expert, global, layer"),
+        (
+            {**NEURONS, "neuron_scope": "layer", "schedule": "measured"},
+            "schedule",
+            "leave neuron_scope out",
+        ),
         ({**NEURONS, "search": {"corpus": "demo-math"}}, "search", "spreads whole experts"),
         ({**NEURONS, "kept_neurons": "a.json"}, "schedule", "leave budget out"),
         ({**NEURONS, "budget": None}, "schedule", "a budget is missing"),
