@@ -253,14 +253,14 @@ class Context:
 
     @cached_property
     def sensitivity(self) -> Sensitivity | None:
-        """Curves of the added loss in the plan's order, on every measured corpus."""
+        """Curves of the loss increase in the plan's order, on every measured corpus."""
         try:
             return self.added_losses(self.ranking) if self.has_sensitivity else None
         except UserError:  # beside a plan from a file, the recipe may lack statistics
             return None
 
     def added_losses(self, ranking: Selection) -> Sensitivity | None:
-        """Curves of the added loss in the order of a recipe, on every measured corpus."""
+        """Curves of the loss increase in the order of a recipe, on every measured corpus."""
         if not self.has_sensitivity:
             return None
         known, free = SensitivityStore(self.store.directories), without_budget(ranking)
@@ -269,7 +269,7 @@ class Context:
 
     @cached_property
     def predicted(self) -> PredictedLoss | None:
-        """Predicted added loss of the plan, if its order was measured."""
+        """Predicted loss increase of the plan, if its order was measured."""
         if self.shown is None or self.sensitivity is None:
             return None
         plan, found = self.shown.plan, self.sensitivity

@@ -161,7 +161,7 @@ def loss_bins(
         traces,
         dark,
         x={"type": "category", "title": f"bin of {what}, {place}", "showgrid": False},
-        y={"title": "loss change, nats per token", "zeroline": True},
+        y={"title": "loss increase, nats per token", "zeroline": True},
         height=380,
     )
 
@@ -179,7 +179,7 @@ def describe(table: pd.DataFrame, agreement: float, name: str, num_samples: int)
     place = int(np.searchsorted([-0.3, 0.5, 0.9], agreement, side="right"))
     judged = (*words, "orders them right")[place]
     return (
-        f"{name} {judged}: rank correlation with the true loss change "
+        f"{name} {judged}: rank correlation with the true loss increase "
         f"{agreement:.2f} over {len(table)} bins, on {num_samples} samples (19 of 20 random orders "
         f"stay below {chance_agreement(len(table)):.2f}); {ends}."
     )

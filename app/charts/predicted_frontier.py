@@ -52,7 +52,7 @@ def draw_neurons(context: Context) -> Drawing:
 def frontier_figure(
     table: pd.DataFrame, *, by_neuron: bool = False, dark: bool = False
 ) -> go.Figure:
-    """Figure of a table of `frontier_table`: added loss over bytes, the best with its interval."""
+    """Figure of a table of `frontier_table`: loss increase over bytes, best with its interval."""
     unit, name = byte_unit(float(table["bytes"].max()))
     title = f"weights, {name}{' without padding' if by_neuron else ''}"
     drawn = table.assign(x=table["bytes"] / unit)
@@ -101,7 +101,7 @@ def frontier_figure(
             "showgrid": False,
             "tickformat": ".3~g",
         },
-        y={"title": "added loss, nats per token", "rangemode": "tozero"},
+        y={"title": "loss increase, nats per token", "rangemode": "tozero"},
         height=420,
     )
 

@@ -127,7 +127,7 @@ def same_bytes(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     return apply_theme(
         fig,
         dark,
-        x={"title": "loss change, nats", "rangemode": "tozero"},
+        x={"title": "loss increase, nats per token", "rangemode": "tozero"},
         y={
             "type": "category",
             "categoryorder": "array",

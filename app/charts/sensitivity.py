@@ -111,7 +111,7 @@ class _Row(NamedTuple):
     added: FloatArray  # (levels,)
 
     def at(self, share: float) -> float:
-        """The added loss at a sparsity."""
+        """The loss increase at a sparsity."""
         return float(np.interp(share, self.share, self.added))
 
 
@@ -154,7 +154,7 @@ def _top(table: pd.DataFrame) -> float:
 
 
 def sensitivity_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
-    """Figure of a table of COLUMNS: a small line of added loss over sparsity per layer.
+    """Figure of a table of COLUMNS: a small line of loss increase over sparsity per layer.
 
     All in one plot, in cells of 1 x 1: layers from left to right and from the top.
     """
@@ -176,7 +176,7 @@ def sensitivity_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         "hovertemplate": "layer %{customdata[0]} without %{customdata[1]:.0f} of %{customdata[2]}: "
         "%{customdata[3]:+.3f}<extra></extra>"
     }
-    line = stroke(line_x, line_y, primary(dark), 2, name=f"added loss, up to {top:.2g}", **hover)
+    line = stroke(line_x, line_y, primary(dark), 2, name=f"loss increase, up to {top:.2g}", **hover)
     line.update(customdata=said, hoverinfo=None, showlegend=True)
     cut_y = [min(max(row.added_at_cut / top, 0), 1) * _HIGH for row in rows]
     marks = go.Scatter(
@@ -222,7 +222,7 @@ def _names(rows: list[_Row], corners: list[tuple[int, int]], dark: bool) -> go.S
 
 
 def sensitivity_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
-    """Figure of a table of COLUMNS: a row per layer, a column per level, coloured by added loss.
+    """Figure of a table of COLUMNS: a row per layer, a column per level, colour the loss increase.
 
     The plan's cut is a line across each row.
     """
@@ -233,7 +233,7 @@ def sensitivity_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     layers = [row.layer for row in rows]
     cells_shown = heat(
         as_float32(cells),
-        "added loss",
+        "loss increase",
         dark,
         {"tickformat": "+.2~f"},
         x=as_float32(shares),

@@ -27,7 +27,7 @@ from app.cli.say import (
 )
 from app.console import counted, finish, follow, out, show_frame, show_table, small
 from pruning.evaluate.bins import rank_agreement
-from pruning.evaluate.quality import AddedLoss, is_random
+from pruning.evaluate.quality import LossIncrease, is_random
 from pruning.evaluate.record import EvaluationRecord, evaluation_table, results_of, variance_table
 from pruning.evaluate.result import MEASURES
 from pruning.plan import load_plan
@@ -88,7 +88,7 @@ def _least_loss(records: Sequence[EvaluationRecord], names: Sequence[str]) -> st
         mine = zip(corpora, records[number :: len(names)], strict=True)
         added = {each: more for each, one in mine if (more := loss_increase(one)) is not None}
         if len(added) == len(corpora):
-            found[name] = AddedLoss(added)
+            found[name] = LossIncrease(added)
     if not found:
         return ""
     best = min(found, key=lambda name: found[name].mean)

@@ -118,13 +118,13 @@ def prediction_error(context: Context) -> str:
     said, found = (fmean(each.change[name] for name in shared) for each in (predicted, measured))
     where = literal(" and ".join(sorted(shared)))
     return (
-        f"Layer sensitivity predicts an added loss of {said:+.2f} on {where}; measured: "
+        f"Layer sensitivity predicts a loss increase of {said:+.2f} on {where}; measured: "
         f"{found:+.2f}."
     )
 
 
 def losses_table(full: Mapping[str, float], added: Mapping[str, Mapping[str, float]]) -> None:
-    """Draw one row per corpus: loss of the original, and added losses; nats per token."""
+    """Draw one row per corpus: loss of the original, and loss increases; nats per token."""
     columns = {"original model": [f"{value:.2f}" for value in full.values()]} | {
         name: [f"{change[corpus]:+.2f}" if corpus in change else "-" for corpus in full]
         for name, change in added.items()

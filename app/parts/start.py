@@ -197,7 +197,7 @@ def one_corpus_or_blend(losses: tuple[PlanLoss, ...], loss: PlanLoss) -> str:
 
 
 def _lost_part(loss: PlanLoss | None, chance: RandomLoss | None) -> None:
-    st.markdown("**Added loss** in nats per token")
+    st.markdown("**Loss increase** in nats per token")
     if loss is None:
         st.text("Not measured.")
         return

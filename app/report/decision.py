@@ -31,8 +31,8 @@ class LossRow:
 
     name: str  # corpus, or an aggregate over all
     full: float | None  # loss of the original model
-    plan: float | None  # added loss of the plan
-    random: float | None  # added loss of Random, mean over draws
+    plan: float | None  # loss increase of the plan
+    random: float | None  # loss increase of Random, mean over draws
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class Decision:
 
     @property
     def most(self) -> float:
-        """The largest added loss of the table, to scale bars by."""
+        """The largest loss increase of the table, to scale bars by."""
         return max((x for row in self.rows for x in (row.plan, row.random) if x), default=1.0)
 
 

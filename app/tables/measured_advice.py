@@ -15,12 +15,12 @@ _SAME_SHARE = 5e-5
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPlan:
-    """A measured plan by a recommended criterion; added loss in nats per token, lower is better."""
+    """A measured plan by a recommended criterion, with its loss increase in nats per token."""
 
     criterion: str
     corpora: str  # calibration corpora, display names
     loss: float
-    random: float  # added loss of Random, mean over draws
+    random: float  # loss increase of Random, mean over draws
 
 
 @dataclass(frozen=True, slots=True)

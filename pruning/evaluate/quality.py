@@ -32,13 +32,13 @@ CANDIDATE_COLUMNS: Final = (
 
 
 @dataclass(frozen=True, eq=False)
-class AddedLoss:
+class LossIncrease:
     """Loss increase of a plan over the original model on the same samples, in nats per token.
 
     Lower is better; below 0 the pruned model is better.
     """
 
-    change: Mapping[str, float]  # corpus -> added loss
+    change: Mapping[str, float]  # corpus -> loss increase
 
     @property
     def mean(self) -> float:
@@ -64,7 +64,7 @@ class AddedLoss:
 
 
 @dataclass(frozen=True, eq=False)
-class PlanLoss(AddedLoss):
+class PlanLoss(LossIncrease):
     """The measured loss of a plan.
 
     `change` is on `corpora`, or on others if it was measured on none of them.

@@ -1,4 +1,4 @@
-"""The frontier that curves predict: bytes and added loss of the best plan for every budget.
+"""The frontier that curves predict: bytes and loss increase of the best plan for every budget.
 
 With uniform plans for comparison, and measured plans to judge the predictions by.
 """
@@ -38,7 +38,7 @@ def frontier_table(
     evaluations: EvaluationStore,
     searches: tuple[KnownSearch, ...],
 ) -> pd.DataFrame:
-    """Table of FRONTIER_COLUMNS of an order; `found` are curves of the added loss.
+    """Table of FRONTIER_COLUMNS of an order; `found` are curves of the loss increase.
 
     `predicted` is the mean over their corpora, `low` and `high` its 95% interval by bootstrap over
     the samples of each corpus; `measured` is NaN for plans that were not measured. `series` is
@@ -86,7 +86,7 @@ def with_plan(
 def _losses(
     selection: Selection, order: Order, found: Sensitivity, evaluations: EvaluationStore
 ) -> Mapping[str, tuple[int, float]]:
-    """Digest of an evaluated plan -> number removed, and added loss on the curves' corpora."""
+    """Digest of an evaluated plan -> number removed, and loss increase on the curves' corpora."""
     corpora, known, size = [n.corpus for n in found.curves], {}, sum(order.sizes.values())
     for loss in stored_losses(evaluations, selection.model.identity):
         facts = loss.facts

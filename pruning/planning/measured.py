@@ -11,7 +11,7 @@ from analysis.stats.store import StatsStore, digest_of
 from pruning.allocation import Removed
 from pruning.budget import Budget
 from pruning.constraints import Constraints, Room, rooms_of
-from pruning.evaluate.quality import AddedLoss
+from pruning.evaluate.quality import LossIncrease
 from pruning.neurons.kept import kept_widths
 from pruning.neurons.selection import NeuronScope
 from pruning.neurons.sizes import NeuronSizer
@@ -177,8 +177,8 @@ def _curves(
 
 
 @dataclass(frozen=True, eq=False)
-class PredictedLoss(AddedLoss):
-    """The added loss that curves predict for a plan."""
+class PredictedLoss(LossIncrease):
+    """The loss increase that curves predict for a plan."""
 
     samples: int  # the fewest of any corpus
 

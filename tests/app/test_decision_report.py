@@ -90,6 +90,7 @@ def test_the_page_runs_and_fetches_nothing_and_names_are_text(model, shown):
     written = decision_html(page)
     assert "&lt;b&gt;2 + 2?&lt;/b&gt;" in written
     assert "default-src 'none'" in written
+    assert "A nat is the unit of loss" in written
     assert not re.search(r"<script|src=|href=", written)
     assert "five " * 200 not in written
 

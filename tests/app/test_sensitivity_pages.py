@@ -80,7 +80,9 @@ def test_where_both_are_known_plan_says_how_wrong_the_prediction_was(open_measur
     test = open_measured("plan", sparsity="50%")
     assert "predicted" not in bar(test)
     added = added_losses(measured, dict.fromkeys(range(6), 16))
-    said = f"predicts an added loss of {np.mean(list(added.values())):+.2f} on demo-code and demo-"
+    said = (
+        f"predicts a loss increase of {np.mean(list(added.values())):+.2f} on demo-code and demo-"
+    )
     (line,) = (text for text in texts(test.markdown) if said in text)
     assert "; measured: +" in line
 

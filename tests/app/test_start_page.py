@@ -14,7 +14,7 @@ SHIPPED = Path(__file__).parents[2] / "cached_stats"
 
 
 def losses_by_hand(**facts):
-    """Corpus -> added loss of the shipped plans with these facts, read without the program."""
+    """Corpus -> loss increase of the shipped plans with these facts, read without the program."""
     found = {}
     for file in sorted((SHIPPED / "evaluations").glob("*.json")):
         raw = json.loads(file.read_text())

@@ -184,7 +184,7 @@ def test_what_is_lost_at_half_is_one_click_away(open_tab, dashboard):
     expect(tab.locator(".st-key-plan-bar")).to_contain_text(
         re.compile(r"\(-39%\) · loss \+\d\.\d\d mean, \+\d\.\d\d worst \(demo-\w+\), Random \+\d")
     )
-    expect(tab.get_by_text("Added loss at 50% sparsity")).to_be_in_viewport()
+    expect(tab.get_by_text("Loss increase at 50% sparsity")).to_be_in_viewport()
     expect(tab.get_by_test_id("stTable")).to_contain_text("Random (5 draws)")
     expect(tab.get_by_text("Quality against memory")).to_be_visible()
     the_bar_stands_above_the_legend(tab.locator(".js-plotly-plot").first)

@@ -155,7 +155,7 @@ def test_bins_stand_beside_their_share():
     [
         (
             1.0,
-            "orders them right: rank correlation with the true loss change 1.00 over 2 bins, on ",
+            "orders them right: rank correlation with the true loss increase 1.00 over 2 bins, on ",
         ),
         (0.9, "orders them right"),
         (0.7, "orders them roughly right"),

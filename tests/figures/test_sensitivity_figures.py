@@ -48,7 +48,7 @@ def test_the_table_has_the_mean_over_corpora_at_every_level(table):
 
 def test_small_lines_stay_in_their_cells_and_mark_the_cut(table):
     fig = sensitivity_lines(table)
-    line = next(trace for trace in fig.data if str(trace.name).startswith("added loss"))
+    line = next(trace for trace in fig.data if str(trace.name).startswith("loss increase"))
     marks = next(trace for trace in fig.data if trace.name == "the plan's cut")
     assert [tuple(each) for each in marks.customdata] == [
         pytest.approx((3, 3, 12, 0.2)),

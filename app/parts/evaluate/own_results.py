@@ -163,8 +163,8 @@ def candidates_part(context: Context) -> None:
     if best is not None and best is not mine:
         added["the best"] = best.change
     st.markdown(
-        f"**Added loss at {share:.0%} sparsity**, in nats per token on held-out corpora; lower is "
-        "better."
+        f"**Loss increase at {share:.0%} sparsity**, in nats per token on held-out corpora; lower "
+        "is better."
     )
     losses_table(full_losses(losses), added)
     table = table.assign(
@@ -189,7 +189,7 @@ def _table(table: pd.DataFrame, own: str) -> None:
     show_table(
         table,
         f"candidates{way and '-other'}",
-        f"{len(table)} candidates by mean added loss, lowest first",
+        f"{len(table)} candidates by mean loss increase, lowest first",
         shown=table.assign(candidate=names.mask(table["plan"] == own, "yours: " + names)),
         # Key numbers come first, so that a phone shows them.
         column_order=_ORDER,

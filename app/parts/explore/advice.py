@@ -88,7 +88,7 @@ def _quality(reading: QualityReading) -> None:
         f"(Random {row.random:+.2f})"
         for row in reading.rows
     ]
-    st.markdown(f"Added loss, {reading.over}: {literal('; '.join(words))}.")
+    st.markdown(f"Loss increase, {reading.over}: {literal('; '.join(words))}.")
 
 
 def _needs(context: Context) -> None:

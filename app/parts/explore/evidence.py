@@ -161,7 +161,7 @@ def _command(context: Context, *words: str) -> None:
 
 
 def bins_part(context: Context, granularity: str) -> None:
-    """Records of bin-wise loss changes, and the form to measure more."""
+    """Records of bin-wise loss increases, and the form to measure more."""
     what = WORDS[granularity]
     st.markdown(
         f"**Does the score order {what} as the loss does?** The {what} are split into bins, and "
@@ -220,7 +220,7 @@ def _overview(overview: pd.DataFrame) -> None:
     show_table(
         overview,
         "loss-bins-of-all-scores",
-        f"Rank correlation of {len(table)} scores with the true loss change",
+        f"Rank correlation of {len(table)} scores with the true loss increase",
         shown=table[list(_SHOWN)],
         placeholder="-",
         column_config={

@@ -185,7 +185,7 @@ def sides_part(context: Context, beside: Sides) -> None:
 
 
 def _with_losses(context: Context, beside: Sides) -> pd.DataFrame:
-    """The summary of all schedules with the added loss: measured, and predicted."""
+    """The summary of all schedules with the loss increase: measured, and predicted."""
     losses = losses_of(context.model)
     found = [loss_of(losses, plan) for plan in beside.table["plan"]]
     measured = [each if each and not (each.way or each.missing) else None for each in found]

@@ -114,7 +114,7 @@ def _found(context: Context, searches: Sequence[KnownSearch]) -> pd.DataFrame:
             "fitness": [each.fitness for each in searches],
             "uniform": [each.uniform for each in searches],
             "best": [each.result.best_entry.fitness for each in searches],
-            "added loss, other samples": [loss.mean if loss else None for loss in unseen],
+            "loss increase, other samples": [loss.mean if loss else None for loss in unseen],
             "worst, other samples": [loss.worst if loss else None for loss in unseen],
             "candidates": [len(each.result.entries) for each in searches],
             "seed": [each.settings.get("seed") for each in searches],

@@ -19,7 +19,7 @@ from pruning.evaluate.result import Metric
 FACTS = {"seed": 42, "drawn": "some", "skipped": 0, "seq_len": 8, "packing": "pad", "count": "all"}
 TOKENS = {"a": (4, 2, 4, 2), "b": (1, 1, 2, 2)}
 FULL = {"a": (4.0, 2.0, 4.0, 2.0), "b": (2.0, 2.0, 4.0, 4.0)}  # 1 and 2 nats per token
-# Added loss of each sample, per token.
+# Loss increase of each sample, per token.
 EARLY = {"a": (0.0, 4.0, 0.0, 4.0), "b": (0.0, 2.0, 0.0, 2.0)}  # best on the even samples
 LATE = {"a": (1.0, 0.0, 1.0, 0.0), "b": (1.0, 0.0, 1.0, 0.0)}  # best on the odd ones
 

@@ -158,7 +158,7 @@ def test_the_demos_story_is_what_its_files_say(demo):
     rows = table.set_index(["criterion", "calibrated_on", "schedule"])
     chance, alone = rows.loc["random", "", "uniform"], rows.loc["reap", "demo-code", "uniform"]
     blend = "demo-code+demo-math+demo-prose"
-    # Added loss per corpus by numpy, from the files alone.
+    # Loss increase per corpus by numpy, from the files alone.
     by_hand = {}
     for path in (SHIPPED_STATS / "evaluations").glob("*.json"):
         raw = json.loads(path.read_text())
