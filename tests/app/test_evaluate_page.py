@@ -98,6 +98,9 @@ def test_own_numbers_are_those_of_the_records(open_page, swept):
         assert table.loc[label, "bytes"] == record.plan.bytes_after
     # Loss: the lower, the better.
     assert table["mean"].is_monotonic_increasing
+    # These are of experts.
+    test = open_page("evaluate", model="once", granularity="Neurons")
+    assert any("No evaluations of plans that remove neurons" in info.value for info in test.info)
 
 
 @pytest.mark.parametrize(

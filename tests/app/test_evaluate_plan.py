@@ -88,6 +88,13 @@ def test_a_plan_that_was_not_measured_says_so_and_is_measured_by_a_click(
     assert job.request["dtype"] == "float32"
 
 
+def test_candidates_are_of_the_granularity_on_screen(open_page):
+    # The demo's plans of neurons were measured without 4,928 of 12,288.
+    test = open_page("evaluate", granularity="Neurons", sparsity="40%", removed="25%")
+    assert any("**Loss increase at 40% sparsity**" in text.value for text in test.markdown)
+    assert set(test.dataframe[0].value["granularity"]) == {"neuron"}
+
+
 def test_plans_of_one_name_and_share_are_told_apart(open_page, go_to, stats_dir, queued_jobs):
     by_hand = HAND | {"counts": "2.3.4"}
     for address in ({"model": "once", "sparsity": "50%"}, by_hand):

@@ -140,16 +140,18 @@ def _curves(context: Context, results: pd.DataFrame, measure: str) -> None:
 
 def candidates_part(context: Context) -> None:
     """Loss per corpus of the plan, the original, Random and the best; then all candidates."""
-    losses = losses_of(context.model)
-    shares = sorted({round(each.facts.removed or 0.0, 4) for each in losses} - {0.0})
+    losses, granularity = losses_of(context.model), context.plan.granularity
+    own_kind = [each for each in losses if each.facts.granularity == granularity]
+    shares = sorted({round(each.facts.removed or 0.0, 4) for each in own_kind} - {0.0})
     if not shares:
+        what = "neurons" if context.plan.by_neuron else "experts"
+        inform(f"No evaluations of plans that remove {what}; run one below.")
         return
     mine, _ = loss_of_plan(context)
     words = {f"{100 * share:.4g}%": share for share in shares}
     own = "" if mine is None else f"{100 * round(mine.facts.removed or 0.0, 4):.4g}%"
     with st.container(width=400):
         share = share_control(words, "removed", own)
-    granularity = context.plan.granularity
     table = candidates_at(losses, share, granularity)
     if table.empty:
         inform(f"No evaluations at a sparsity of {share:.0%} of the expert weights.")
