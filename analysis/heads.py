@@ -16,7 +16,7 @@ from analysis.model import LocatedTensor, MoEModel
 # Parts of composite models that text tokens do not use.
 _TOWER = re.compile(
     r"(?:.+\.)?(visual|vision_\w+|audio_\w+|image_\w+|embed_(vision|audio)|sam_model"
-    r"|(multi_modal|mm)_projector|patch_merge_mlp)\."
+    r"|(multi_modal|mm)_projector|patch_merge_mlp|talker|code2wav)\."
 )
 _OWN_TRUNK = re.compile(r"((?:\w+\.)?mtp)(?:[._])")
 

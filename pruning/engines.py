@@ -53,6 +53,7 @@ class Contents:
     counts: tuple[int, ...]  # routed experts of each sparse layer
     model_type: str  # of its configuration
     in_transformers: bool = True  # transformers has classes for this model type
+    loads_part: bool = False  # see `MoEFamily.loads_part`
     quantisation: str = ""  # transformers' name of the method; empty for none
     unloadable: str = ""  # why quantised weights cannot be loaded here; empty if they can
     has_own_widths: bool = False  # some experts are narrower than the configuration's width
@@ -99,6 +100,7 @@ def contents_of(
         counts=(max(counts),) * len(counts) if padded else tuple(counts),
         model_type=model.family.model_type,
         in_transformers=not is_registered_here(model.family.model_type),
+        loads_part=model.family.loads_part,
         quantisation=model.quantisation,
         unloadable=model.unloadable,
         has_own_widths=bool(said[WIDTHS_KEY]),
@@ -180,7 +182,7 @@ def load_code(model: MoEModel, contents: Contents, name: str) -> str:
     # A reader without the flag stops with an error.
     flag = "" if contents.is_uniform else ", trust_remote_code=True"
     load = f"{auto_class}.from_pretrained(name{flag})"
-    if not contents.in_transformers:
+    if not contents.in_transformers or (contents.loads_part and not contents.is_uniform):
         imports = "from pruning import load_pruned  # MoE Prune Studio\n"
         imports += "from transformers import AutoTokenizer"
         load = "load_pruned(name)"
@@ -277,6 +279,8 @@ def _transformers(contents: Contents) -> Sequence[Verdict]:
     if contents.has_own_widths:
         alike = "every expert with one width, some have fewer neurons"
     stops = f"its classes build {alike}: it stops with a RuntimeError over sizes"
+    if contents.loads_part:
+        return (Verdict(plain, Reads.FAILS, f"{stops}; use load_pruned"),)
     runs = "runs modeling_pruned.py, which comes with the checkpoint"
     trusting = Verdict(_TRUSTING, Reads.TRIED, runs)
     return (Verdict(plain, Reads.FAILS, stops), trusting)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForMultimodalLM, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
 from analysis.calibration.loading import LOADING_ERRORS
@@ -52,7 +52,8 @@ def outline_model(
 
 def _tensors(bare: MoEModel, dtype: torch.dtype) -> Shapes:
     """The model's tensors by their names on disk, from a model on the meta device."""
-    auto = auto_class_of(bare)  # before the configuration, whose class it may have to register
+    # Before the configuration, whose class it may have to register. Of a part the whole is built.
+    auto = AutoModelForMultimodalLM if bare.family.loads_part else auto_class_of(bare)
     try:
         config = AutoConfig.from_pretrained(
             bare.checkpoint.path, local_files_only=True, trust_remote_code=False

@@ -202,6 +202,9 @@ class MoEFamily:
     # it saves a model again: how the router scores, or how wide an attention head is.
     engine_keys: tuple[str, ...] = ()
     auto_class: str = "AutoModelForCausalLM"  # the auto class of transformers that loads it
+    # That is the class of the language part alone, as the whole has no forward of its own. It loads
+    # the part out of a checkpoint of the whole.
+    loads_part: bool = False
     discovered: bool = False  # the table was made from the checkpoint itself
     assumptions: tuple[str, ...] = ()  # what was assumed of a discovered one
 

@@ -53,6 +53,26 @@ QWEN3_VL_MOE = replace(
     config_path=("text_config",),
     auto_class="AutoModelForImageTextToText",
 )
+# Speech comes from a talker with experts of its own, which are no part of the text model.
+QWEN3_OMNI_MOE = replace(
+    QWEN3_MOE,
+    model_type="qwen3_omni_moe",
+    label="Qwen3-Omni-MoE",
+    trunks=("thinker.model.layers", "thinker.model.language_model.layers"),
+    module_trunks=("model.language_model.layers",),
+    config_path=("thinker_config", "text_config"),
+    auto_class="Qwen3OmniMoeThinkerForConditionalGeneration",
+    loads_part=True,
+)
+QWEN3_OMNI_MOE_THINKER = replace(
+    QWEN3_OMNI_MOE,
+    model_type="qwen3_omni_moe_thinker",
+    label="Qwen3-Omni-MoE (thinker)",
+    trunks=(*QWEN3_OMNI_MOE.trunks, "model.layers", "model.language_model.layers"),
+    config_path=("text_config",),
+    auto_class="AutoModelForImageTextToText",
+    loads_part=False,
+)
 QWEN4_EXP_TEXT = replace(
     QWEN3_5_MOE_TEXT,
     model_type="qwen4_exp_text",

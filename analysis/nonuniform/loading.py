@@ -1,14 +1,14 @@
 """Load a checkpoint whose layers differ in number or width of experts, without remote code."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import torch
 import transformers
-from transformers import CONFIG_MAPPING
+from transformers import CONFIG_MAPPING, AutoConfig
 
 from analysis.aligned import align_weights
 from analysis.checkpoint import Config
@@ -65,16 +65,44 @@ def auto_class_of(model: MoEModel, name: str | None = None) -> Any:
     """The class whose `from_pretrained` loads a checkpoint.
 
     It is an auto class of transformers, by default that of the family, or a subclass of it if
-    layers differ in number or width of experts.
+    layers differ in number or width of experts; see also `_PartLoader`.
     """
     family = model.family
     register_native(family.model_type)
     stock = getattr(transformers, name or family.auto_class)
-    if loaded_widths(model) is None and PER_LAYER_KEY not in model.config:
+    is_uniform = loaded_widths(model) is None and PER_LAYER_KEY not in model.config
+    if family.loads_part and not name:
+        return _PartLoader(stock if is_uniform else per_layer_class(stock, family))
+    if is_uniform:
         return stock
     # A new class with its own table, so that other loads use the stock one.
     table = _PerLayerTable(stock._model_mapping, family)
     return type(f"PerLayer{stock.__name__}", (stock,), {"_model_mapping": table})
+
+
+@dataclass(frozen=True)
+class _PartLoader:
+    """The class of a part of a model in place of an auto class; checkpoints are of the whole."""
+
+    part: Any  # the class
+
+    def from_pretrained(self, path: str | Path, **options: Any) -> Any:
+        """The part out of a checkpoint of the whole."""
+        options.pop("trust_remote_code", None)  # transformers has the class
+        config = self._config(AutoConfig.from_pretrained(path))
+        return self.part.from_pretrained(path, config=config, **options)
+
+    def from_config(self, config: Any, **options: Any) -> Any:
+        """The part of the model that a configuration describes, with random weights."""
+        options.pop("trust_remote_code", None)
+        return self.part._from_config(self._config(config), **options)
+
+    def _config(self, whole: Any) -> Any:
+        inner = (each for each in vars(whole).values() if isinstance(each, self.part.config_class))
+        own = next(inner)
+        if (quantised := getattr(whole, "quantization_config", None)) is not None:
+            own.quantization_config = quantised
+        return own
 
 
 class _PerLayerTable(Mapping[type, Any]):

@@ -142,9 +142,10 @@ def _class_name(auto_class: str) -> str:
 def auto_map(family: MoEFamily) -> dict[str, str]:
     """`auto_map` of `config.json` for the classes in the file; empty if there is no file.
 
-    There is none for families that transformers has no class for and that this program defines.
+    There is none for families that transformers has no class for and that this program defines,
+    and none where a part is loaded by a class that is no auto class.
     """
-    if is_registered_here(family.model_type):
+    if is_registered_here(family.model_type) or family.loads_part:
         return {}
     module = MODELING_NAME.removesuffix(".py")
     return {name: f"{module}.{_class_name(name)}" for name in _auto_classes(family)}

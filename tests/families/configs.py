@@ -43,6 +43,7 @@ from families.settings import (
     QWEN_SHARED,
     ROPE,
     SIGHT,
+    THINKER,
     TWINS,
     V4_ATTENTION,
     V4_RATES,
@@ -326,6 +327,10 @@ CASES = (
             | {"deepstack_visual_indexes": []},
         },
         **{"fused_too": False, "composite": True},
+    ),
+    _case(
+        *("qwen3_omni_moe_thinker", (0, 2), 7, THINKER),
+        **{"composite": True, "like": "qwen3_vl_moe"},
     ),
     _case(
         *("ernie4_5_moe", (1, 3), 7),

@@ -58,6 +58,7 @@ TREES = {
     **dict.fromkeys(("glm_moe_dsa", "glm4_moe_lite", "glm4v_moe", "glm5_next"), _CORRECTED),
     **dict.fromkeys(("solar_open", "exaone_moe", "mimo_v2_flash"), _CORRECTED),
     **dict.fromkeys(("cohere2_moe", "mellum", "flint", "qwen4_exp_text", "qwen3_vl_moe"), _GATE),
+    **dict.fromkeys(("qwen3_omni_moe", "qwen3_omni_moe_thinker"), _GATE),
     "deepseek_v4": replace(_CORRECTED, table="gate.tid2eid"),
     **dict.fromkeys(("minimax_m3_vl", "minimax_m3_vl_text"), _CORRECTED),
     **dict.fromkeys(("mistral3", "mistral4"), _GATE),

@@ -68,6 +68,20 @@ MISTRAL4 = {
     "rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0}
     | {"original_max_position_embeddings": 8, "llama_4_scaling_beta": 0.1},
 }
+# The same text model; vision and audio parts of one layer each.
+THINKER = {
+    "text_config": {"vocab_size": VOCAB, "hidden_size": HIDDEN, "num_hidden_layers": 3}
+    | {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}
+    | {"max_position_embeddings": 64, "num_experts": 7, "num_experts_per_tok": 2}
+    | {**QWEN, "mlp_only_layers": [1], "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    | {"rope_parameters": {**ROPE, "mrope_section": [2, 1, 1]}},
+    "vision_config": {**SIGHT, "depth": 1, "out_hidden_size": HIDDEN, "num_heads": 1}
+    | {"deepstack_visual_indexes": []},
+    "audio_config": {"num_mel_bins": 8, "encoder_layers": 1, "encoder_attention_heads": 1}
+    | {"encoder_ffn_dim": 8, "d_model": 8, "output_dim": HIDDEN, "downsample_hidden_size": 4},
+    # transformers asks for them without a default, as published ones have them.
+    **{"vision_start_token_id": 151652, "audio_end_token_id": 151648},
+}
 V4_ATTENTION = [
     *("sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"),
     "sliding_attention",
@@ -76,7 +90,7 @@ V4_RATES = {"compressed_sparse_attention": 2, "heavily_compressed_attention": 4}
 # Their auto class builds the whole model, or is the only one that knows the text model.
 IMAGE_TEXT = (
     *("aria", "kimi_k25", "minimax_m3_vl", "mistral3", "mistral4"),
-    *("glm4v_moe", "glm5_next", "qwen3_vl_moe"),
+    *("glm4v_moe", "glm5_next", "qwen3_vl_moe", "qwen3_omni_moe_thinker"),
 )
 # Case -> the case that stands for it, besides those that are `like` another, in slow tests of what
 # no family does in its own way. transformers' modular files make its experts and layers of those
