@@ -8,6 +8,10 @@ _NO_INTERFACE = (
     "outputs that statistics need cannot be seen"
 )
 
+_STEP = (
+    _NO_INTERFACE + "; its checkpoints stack gate and up apart, which no table of a family can say"
+)
+
 REFUSED = {
     **dict.fromkeys(
         ("llama4", "llama4_text"),
@@ -17,7 +21,10 @@ REFUSED = {
     "jetmoe": "its attention has experts too, and " + _NO_INTERFACE,
     "longcat_flash": "some of its experts are the identity and have no weights, and "
     + _NO_INTERFACE,
-    **dict.fromkeys(("step3p7", "step3p5"), _NO_INTERFACE),
+    "step3p7": _STEP,
+    "step3p5": "transformers has it only as the text part of 'step3p7', and " + _STEP,
+    "ernie4_5_vl_moe": "each of its layers has two kinds of experts, for text and for images, of "
+    "different widths and with a router each",
     "dbrx": "all its experts lie in one matrix each, and " + _NO_INTERFACE,
     **dict.fromkeys(
         ("nllb-moe", "switch_transformers"),
