@@ -162,6 +162,8 @@ def read_shard(path: Path) -> Shard:
 
 def read_config(path: Path) -> dict[str, Any]:
     """`config.json` of a checkpoint directory as raw JSON."""
+    if path.is_file():
+        raise CheckpointError(f"{path} is a file; give the checkpoint's folder, {path.parent}.")
     if not path.is_dir():
         raise CheckpointError(f"{path} is not a directory; give the folder of a checkpoint.")
     file = path / CONFIG_NAME

@@ -17,6 +17,7 @@ from analysis.errors import PlanError
 from analysis.json_text import parse_json_once
 from analysis.lazy import pd
 from analysis.model import ModelRef, MoEModel
+from analysis.text_file import read_text_file
 from pruning.allocation import Allocation, check_kept
 from pruning.constraints import MOST_DIGITS, Constraints, order_within, spans
 from pruning.neurons.kept import (
@@ -297,10 +298,7 @@ def plan_from_json(text: str | bytes) -> PruningPlan:
 
 def load_plan(path: Path, *, model: MoEModel | None = None) -> PruningPlan:
     """Read plan.json; with `model`, apply `fit_plan`."""
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise PlanError(f"The plan {path} cannot be read: {error.strerror}.") from error
+    text = read_text_file("plan", path)
     try:
         plan = plan_from_json(text)
         return plan if model is None else fit_plan(plan, model)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from analysis.durable import write_durably
 from analysis.errors import PlanError, nearest_name, sentence
+from analysis.text_file import read_text_file
 from pruning.recipe import Recipe
 from pruning.requests.base import plain_problem
 
@@ -20,13 +21,7 @@ _Key = tuple[str, ...]
 
 def load_recipe(path: Path) -> Recipe:
     """The recipe in a file; a PlanError has one line per problem."""
-    try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise PlanError(f"{path} is larger than a recipe can be.")
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-        raise PlanError(f"The recipe {path} cannot be read: {reason}.") from error
+    text = read_text_file("recipe", path, most_bytes=_MOST_BYTES)
     return recipe_from_yaml(text, name=str(path))
 
 

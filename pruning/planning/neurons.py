@@ -10,6 +10,7 @@ from analysis.errors import PlanError
 from analysis.json_text import parse_json_once
 from analysis.model import MoEModel
 from analysis.ranking.norms import NeuronScores
+from analysis.text_file import read_text_file
 from analysis.widths import expert_widths
 from pruning.budget import Budget
 from pruning.neurons.budget import (
@@ -152,9 +153,7 @@ def plan_of_file(request: PlanRequest, model: MoEModel) -> PruningPlan:
         schedule_parameters={"file": path.name},
     )
     try:
-        raw = parse_json_once(path.read_bytes())
-    except OSError as error:
-        raise PlanError(f"The file {path} cannot be read: {error.strerror}.") from error
+        raw = parse_json_once(read_text_file("file", path))
     except ValueError as error:
         raise PlanError(f"{path} is not valid JSON: {error}.") from error
     if isinstance(raw, dict) and "schema_version" in raw:

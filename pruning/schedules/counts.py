@@ -10,6 +10,7 @@ import yaml
 from analysis.errors import PlanError
 from analysis.families import MoELayer
 from analysis.json_text import parse_json_once
+from analysis.text_file import read_text_file
 from pruning.allocation import Allocation, apportion, count_problem
 from pruning.budget import Budget
 from pruning.constraints import Constraints, Room, check_total, rooms_of, spans
@@ -100,13 +101,7 @@ def read_counts(path: Path, layers: Sequence[MoELayer]) -> dict[int, int]:
     CSV with columns layer and kept or removed; or JSON or YAML with `kept` or `removed`: layer ->
     number (or list of experts, as in plan.json), also below `allocation` or `best`.
     """
-    try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise PlanError(f"{path} is too large to hold a number for each layer.")
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-        raise PlanError(f"The schedule {path} cannot be read: {reason}.") from error
+    text = read_text_file("schedule", path, most_bytes=_MOST_BYTES)
     return counts_from_text(text, path, layers)
 
 

@@ -15,6 +15,7 @@ from analysis.json_text import parse_json
 from analysis.lazy import pd
 from analysis.model import MoEModel
 from analysis.stats.store import digest_of
+from analysis.text_file import read_text_file
 from pruning.allocation import Removed
 from pruning.evaluate.store import Count, first_problem
 from pruning.search.run import Outcome
@@ -208,11 +209,7 @@ def result_from_json(text: str | bytes, name: str = "search.json") -> SearchResu
 
 def load_search(path: Path) -> SearchResult:
     """The result in a file; a PlanError if it cannot be read."""
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise PlanError(f"The search {path} cannot be read: {error.strerror}.") from error
-    return result_from_json(text, str(path))
+    return result_from_json(read_text_file("search", path), str(path))
 
 
 FOLDER: Final = "searches"

@@ -193,6 +193,8 @@ def _partial_directory(prepared: PreparedExport) -> Iterator[Path]:
     try:
         lock.acquire()
     except Timeout as error:
+        if not Path(lock.lock_file).exists():
+            raise ExportError(f"{lock.lock_file} cannot be made; choose another place.") from error
         raise ExportError(
             f"Another export to {out} is running; wait for its end or choose another directory."
         ) from error

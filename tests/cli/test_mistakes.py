@@ -91,7 +91,7 @@ MISTAKES = {
     "verify . --level logit": ["is not a finished export"],
     # Models
     "inspect nowhere": ["nowhere is not a directory", "hub id", "'demo'"],
-    "inspect text.json": ["text.json is not a directory", "folder of a checkpoint"],
+    "inspect text.json": ["text.json is a file; give the checkpoint's folder, ."],
     "inspect .": ["has no config.json"],
     "inspect demo --revision main": ["demo is a local folder", "--revision main", "leave it out"],
     "inspect demo --config-only --revision main": ["--revision main is for hub ids"],
@@ -128,6 +128,7 @@ MISTAKES = {
     PLAN.replace("--sparsity 50%", "--schedule-file counts.csv"): ["counts.csv", "'99'", "32"],
     PLAN.replace("--sparsity 50%", "--schedule-file columns.csv"): ["columns.csv lacks", "layer"],
     PLAN.replace("--sparsity 50%", "--schedule-file none.csv"): ["none.csv cannot be read"],
+    PLAN.replace("--sparsity 50%", "--schedule-file ."): ["The schedule . cannot be read: it is a"],
     "plan demo --criterion aimer --corpus demo-code --sparsity 50%": ["leave --corpus", "out"],
     PLAN.replace("demo-code", "demo-code:x"): ["'x' in 'demo-code:x'", "CORPUS:2"],
     f"{PLAN} --granularity neuron": ["REAP does not score neurons", "heapr"],
@@ -141,6 +142,7 @@ MISTAKES = {
     "calibrate demo --corpus": ["--corpus needs a value"],
     # Plans as files
     "export demo out --plan nope.json": ["nope.json cannot be read"],
+    "export demo out --plan .": ["The plan . cannot be read: it is a folder"],
     "export demo out --plan text.json": ["text.json: ", "not valid JSON", "`moeprune plan`"],
     "export demo out --plan recipe.yaml": ["recipe.yaml: ", "not valid JSON"],
     "evaluate demo --corpus demo-code --plan list.json": ["list.json: ", "not a JSON object"],
@@ -166,6 +168,7 @@ MISTAKES = {
     "calibrate demo --corpus hub:owner/name": ["owner/name cannot be reached", "a local file"],
     # Recipes
     "run nothing.yaml": ["nothing.yaml cannot be read"],
+    "run .": ["The recipe . cannot be read: it is a folder"],
     "run key.yaml": ["key.yaml, line 4: budgt: unknown key; did you mean 'budget'?"],
     "run criterion.yaml": ["criterion.yaml, line 3: criterion: ", "Did you mean 'reap'?"],
     "run corpus.yaml": ["corpus.yaml, line 2: corpora.0.corpus: ", "Did you mean 'demo-code'?"],

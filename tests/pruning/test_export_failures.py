@@ -7,6 +7,7 @@ import resource
 import shutil
 import subprocess
 from collections import namedtuple
+from pathlib import Path
 
 import pytest
 import torch
@@ -99,6 +100,12 @@ def test_a_place_that_cannot_be_written_to_is_one_line(model, plan, read_only):
     match = "Read-only file system|Permission denied"
     refuse(model, plan, read_only / "out", match)
     refuse(model, plan, read_only / "deeper" / "out", match)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="this system has no /proc")
+def test_a_place_where_nothing_can_be_made_is_not_called_taken(model, plan):
+    with pytest.raises(ExportError, match=r"^/proc/out\.partial\.lock cannot be made; choose"):
+        drain(export_checkpoint(model, plan, Path("/proc/out")))
 
 
 def test_an_empty_directory_and_missing_parents_are_fine(model, plan, tmp_path):

@@ -218,6 +218,13 @@ def test_notes_compare_with_what_the_evidence_asks_for():
     assert allocation_notes("global", spending, made, evidence) == (moved, readers)
 
 
+def test_a_budget_below_one_expert_is_said():
+    # 5% of eight experts is 0.4: rounded down in each layer, nothing is left to remove.
+    spending = Spending(TWO, sparsity_budget(TWO, "5%"))
+    (note,) = allocation_notes("uniform", spending, allocate("uniform", spending))
+    assert "so nothing is removed" in note
+
+
 def test_counts_have_a_budget_of_their_own():
     assert counts_budget(TWO, {1: 8, 3: 3}, "by hand") == Budget(5, "file", "by hand")
 
@@ -247,9 +254,7 @@ def test_files_that_are_too_large_or_no_text(tmp_path):
     binary.write_bytes(b"layer,kept\n1,\xff\n")
     column = "," + " " * 99_999
     padded.write_text(("layer,kept\n1,5" + column * (1 << 8))[: 1 << 24])
-    assert said(read_counts, large, TWO) == (
-        f"{large} is too large to hold a number for each layer."
-    )
+    assert said(read_counts, large, TWO) == (f"{large} is too large for a schedule.")
     assert said(read_counts, binary, TWO) == (
         f"The schedule {binary} cannot be read: it is no UTF-8 text."
     )
