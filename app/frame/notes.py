@@ -5,12 +5,25 @@ from typing import Any, Final
 
 import streamlit as st
 
+from analysis.model import MoEModel
+from app.literal import literal
+
 NO_CALIBRATION: Final = "No calibration yet: start one on the **Start** page."
 
 
 def inform(text: str) -> None:
     """Show why there is nothing to draw, or what to do; `text` is Markdown."""
     st.info(text, icon=":material/info:")
+
+
+def cannot_run(model: MoEModel) -> bool:
+    """Whether a model cannot be run here, which is then said."""
+    if why := model.unloadable:
+        inform(
+            f"{literal(model.name)} can be planned and exported, but neither calibrated nor "
+            f"evaluated: {literal(why)}."
+        )
+    return bool(why)
 
 
 def show_command(*lines: str, heading: str = "") -> None:

@@ -3,6 +3,7 @@
 from app.charts.context import Context
 from app.frame.controls import switch
 from app.frame.job_panel import job_panel
+from app.frame.notes import cannot_run
 from app.parts.context import draw_page
 from app.parts.evaluate.ask import ask_part
 from app.parts.evaluate.benchmarks import benchmark_part
@@ -33,7 +34,7 @@ def evaluate(context: Context) -> Context:
     )
     if source == "papers":
         published_part()
-    else:
+    elif source == "benchmarks" or not cannot_run(context.model):  # results may come from elsewhere
         _PARTS[source](context)
         job_panel(f"evaluate.{source}")
     return context

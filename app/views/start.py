@@ -4,6 +4,7 @@ import streamlit as st
 
 from app.charts.context import Context
 from app.frame.job_panel import job_panel
+from app.frame.notes import cannot_run
 from app.jobs.model import ACTIVE
 from app.parts.context import draw_page
 from app.parts.outline import outline_form
@@ -22,11 +23,12 @@ def start(context: Context) -> Context:
     with st.expander("Data and jobs", expanded=context.shown is None or has_jobs):
         runs_table(context)
         checks(context)
-        left, right = st.columns([3, 2])
-        with left, st.container(border=True):
-            calibrate_form(context)
-        with right, st.container(border=True):
-            weights_button(context)
+        if not cannot_run(context.model):
+            left, right = st.columns([3, 2])
+            with left, st.container(border=True):
+                calibrate_form(context)
+            with right, st.container(border=True):
+                weights_button(context)
         with st.container(border=True):
             outline_form()
         job_panel()
