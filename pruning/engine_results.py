@@ -15,6 +15,9 @@ from typing import Any, Final
 from analysis.durable import write_durably
 
 RESULTS: Final = Path(__file__).with_name("engine_results.json")
+# Why engines compute something else on originals, which is not the export's doing: read in their
+# sources, and tried. Unlike the rows these are written by hand.
+CAUSES: Final = Path(__file__).with_name("engine_causes.json")
 CUTS: Final = ("original", "experts", "experts per layer", "neurons", "neurons per layer", "padded")
 # Engine -> its name for people.
 ENGINES: Final[Mapping[str, str]] = {"vllm": "vLLM", "llama.cpp": "llama.cpp", "mlx": "MLX"}
@@ -63,16 +66,31 @@ class Row:
         """What happened, for people; empty where it works."""
         if not self.differs:
             return self.reason
+        because = f"; {self.cause}" if self.cause else ""
         return (
             "the engine loads it and silently computes wrong results: "
             f"{self.equal} of {self.tokens} greedy tokens equal, log-probabilities differ by "
-            f"{self.distance}"
+            f"{self.distance}{because}"
         )
+
+    @property
+    def cause(self) -> str:
+        """What the engine does that makes results differ; empty where it is not known."""
+        if not self.differs or "per layer" in self.cut:
+            return ""
+        return causes().get((self.engine, self.case), "")
 
     @property
     def id(self) -> str:
         """The name of its test."""
         return f"{self.engine}-{self.case}-{self.cut}".replace(" ", "-")
+
+
+@cache
+def causes() -> Mapping[tuple[str, str], str]:
+    """(engine, case) -> what the engine does that transformers does not."""
+    found = json.loads(CAUSES.read_text("utf-8"))
+    return {(each["engine"], each["case"]): each["cause"] for each in found}
 
 
 def seal(rows: Iterable[Mapping[str, Any]]) -> str:

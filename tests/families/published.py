@@ -13,6 +13,25 @@ PUBLISHED = {
         ("model.hc_head.hc_", "hc_head_"),
         ("model.", ""),
     ),
+    # transformers loads both and saves all as `dense`.
+    "bailing_hybrid": tuple(
+        (f"model.layers.{n}.attention.dense.", f"model.layers.{n}.attention.o_proj.")
+        for n in range(2)
+    ),
+    # transformers saves a part of the name in another place, and gates of all kinds as attention's.
+    "hy_v4": (
+        *(
+            (f"model.layers.{n}.mlp.{part}linear_gate.", f"model.layers.{n}.mlp.{part}gate_proj.")
+            for n in range(3)
+            for part in ("", "shared_experts.")
+        ),
+        ("model.hc_pre.hc_head.", "model.hc_head."),
+        *(
+            (f"model.layers.{n}.hc_pre.{part}.", f"model.layers.{n}.{part}.hc_pre.")
+            for n in range(3)
+            for part in ("hc_attn_layer", "hc_mlp_layer")
+        ),
+    ),
     "kimi_k25": (
         ("language_model.model.blocks.", "language_model.model.layers."),
         ("vision_tower.encoder.patch_embed.", "vision_tower.patch_embed."),

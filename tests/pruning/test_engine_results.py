@@ -5,7 +5,7 @@ import json
 from engines.asking import question_of
 from engines.checkpoints import ENGINE_CASES, engine_case
 
-from pruning.engine_results import CUTS, ENGINES, RESULTS, read_results, seal
+from pruning.engine_results import CUTS, ENGINES, RESULTS, causes, read_results, seal
 from pruning.engines import Contents, Reads, summary, verdicts
 
 
@@ -68,6 +68,13 @@ def test_a_silent_difference_is_called_so_and_no_number_is_not_printed_as_zero()
     broken = rows["mlx-olmoe-experts-per-layer"]
     assert not broken.differs
     assert broken.why == broken.reason
+
+
+def test_a_known_cause_is_of_rows_that_differ_and_is_said():
+    caused = {(row.engine, row.case): row for row in read_results() if row.cause}
+    assert set(causes()) == set(caused)
+    for pair, row in caused.items():
+        assert row.why.endswith(causes()[pair])
 
 
 def test_the_summary_says_which_way_of_transformers_fails():

@@ -50,8 +50,10 @@ ENGINES: Final[Mapping[str, Engine]] = {
     "mlx": Engine("MLX", ("mlx==0.32.4", "mlx-cpu==0.32.4", "mlx-lm==0.32.2"), ("mlx", "mlx-lm")),
     "llama.cpp": Engine(
         "llama.cpp",
-        ("xllamacpp==2026.10.11549", "torch", "transformers", "sentencepiece"),
-        ("xllamacpp",),
+        # The version that the converter's own requirements name: it reads keys of configurations
+        # that transformers 5 renames.
+        ("xllamacpp==2026.10.11549", "torch", "transformers==4.57.6", "sentencepiece"),
+        ("xllamacpp", "transformers"),
         source=_CONVERTER,
     ),
     "vllm": Engine(

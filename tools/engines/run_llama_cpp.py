@@ -93,4 +93,4 @@ def answer(asked):
         ]
 
 
-answer_all(("xllamacpp",), check, answer, telling="error loading model:|GGML_ASSERT")
+answer_all(("xllamacpp", "transformers"), check, answer, telling="error loading model:|GGML_ASSERT")

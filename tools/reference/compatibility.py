@@ -28,8 +28,8 @@ def _engine(name: str, rows: Sequence[Row]) -> str:
     known = [row for row in rows if row.case not in unknown]
     reasons: dict[str, str] = {}  # without sizes and layers -> the first of them
     for row in known:
-        if row.reason and not row.differs:
-            reasons.setdefault(_alike(row.reason), row.reason)
+        if said := _said(row):
+            reasons.setdefault(_alike(said), said)
     lines = []
     for case in dict.fromkeys(row.case for row in known):
         by_cut = {row.cut: row for row in known if row.case == case}
@@ -46,6 +46,11 @@ def _engine(name: str, rows: Sequence[Row]) -> str:
     return "\n\n".join(filter(None, parts))
 
 
+def _said(row: Row) -> str:
+    """What its note says."""
+    return row.cause if row.differs else row.reason
+
+
 def _alike(reason: str) -> str:
     return re.sub(r"\d+", "N", reason)[:100]
 
@@ -55,6 +60,8 @@ def _cell(row: Row | None, reasons: Mapping[str, str]) -> str:
         return "-"
     if row.works:
         return row.distance
+    said = _said(row)
+    note = f" ({list(reasons).index(_alike(said)) + 1})" if said else ""
     if row.differs:
-        return f"differs: {row.equal} of {row.tokens} tokens, {row.distance}"
-    return f"fails ({list(reasons).index(_alike(row.reason)) + 1})"
+        return f"differs: {row.equal} of {row.tokens} tokens, {row.distance}{note}"
+    return f"fails{note}"
