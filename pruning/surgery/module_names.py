@@ -24,11 +24,13 @@ _TENSOR = re.compile(r"(?P<stack>(?:.*\.)?experts\.)(?P<expert>\d+)\.(?P<part>.+
 # A name, whole or from some module on, perhaps with the marks of a pattern around it.
 _NAME = re.compile(
     r"(?P<before>(?:(?:re|[+-]):)?\^?(?:\.?\*)?(?:\\?\.)?)"
-    r"(?P<stack>(?:(?:\w|\\?\.)*\\?\.)?experts\\?\.)(?P<expert>\d+)"
-    r"(?P<after>(?:\w|\\?\.)*(?:\.?\*)?\$?)"
+    r"(?P<stack>(?:(?:[\w.]|\\\.)*\\?\.)?experts\\?\.)(?P<expert>\d+)"
+    r"(?P<after>(?:[\w.]|\\\.)*(?:\.?\*)?\$?)"
 )
 _MARK = re.compile(r"(?:re|[+-]):")
 _SPECIAL = re.compile(r"[\\\[\](){}|*+?^$]")
+# Patterns of words alone, in which a number is met by `.*` or `.+` if at all: any number is.
+_OF_WORDS = re.compile(r"(?:[A-Za-z_()|^$:]|\\\.|\.[*+](?![.*+])|(?<=[A-Za-z_])\.(?=[A-Za-z_(]))*")
 _FROM_LAYERS = re.compile(r"(?:^|\.)(\w+\.\d+\..*)")
 _ABSENT = object()  # what is said of an expert that is not named
 Said = Mapping[int, Any]  # expert -> what the settings say of it
@@ -99,8 +101,9 @@ def _renumbered(value: Any, kept: KeptExperts, path: str) -> Any:
 def _named(said: Mapping[str, Any], kept: KeptExperts, path: str) -> dict[str, Any]:
     """The same with names of experts in the export, each where the source has one like it."""
     alike: defaultdict[tuple[str, str, str], dict[int, Any]] = defaultdict(dict)
+    matches = {name: _NAME.fullmatch(name) for name in said}
     for name, value in said.items():
-        if match := _NAME.fullmatch(name):
+        if match := matches[name]:
             alike[match["before"], match["stack"], match["after"]][int(match["expert"])] = value
         else:
             _check_pattern(name, kept, path)
@@ -117,7 +120,7 @@ def _named(said: Mapping[str, Any], kept: KeptExperts, path: str) -> dict[str, A
     made: dict[str, Any] = {}
     left = {words: len(of_experts) for words, of_experts in alike.items()}
     for name, value in said.items():
-        match = _NAME.fullmatch(name)
+        match = matches[name]
         if match is None:
             made[name] = value
             continue
@@ -149,10 +152,11 @@ def _merged(origins: Iterable[Mapping[int, int]], said: Said) -> dict[int, Any] 
 
 def _check_pattern(name: str, kept: KeptExperts, path: str) -> None:
     """Refuse a pattern that matches an expert by its number, and another one by the new number."""
-    if not _SPECIAL.search(name):
+    words = _MARK.sub("", name, count=1)
+    if not _SPECIAL.search(words) or _OF_WORDS.fullmatch(words):
         return
     try:
-        pattern = re.compile(_MARK.sub("", name, count=1))
+        pattern = re.compile(words)
     except re.error:  # such as `*gate*`, in which no number is
         return
     for stack, origin in kept.origin.items():

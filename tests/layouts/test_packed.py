@@ -91,6 +91,10 @@ FOLLOWING = {
         ["re:.*mlp.gate$", r"re:model\.layers\.0\.mlp\.experts\.4\..*", "re:.*lm_head.*"],
         ["re:.*mlp.gate$", r"re:model\.layers\.0\.mlp\.experts\.2\..*", "re:.*lm_head.*"],
     ),
+    "patterns that no number can be told by": (
+        [r"re:.*mlp\.(gate|up)_proj.*", "re:.*shared_.*", r".*experts\..+\.up_proj", "*gate*"],
+        [r"re:.*mlp\.(gate|up)_proj.*", "re:.*shared_.*", r".*experts\..+\.up_proj", "*gate*"],
+    ),
     "objects": (
         {"+:.*self_attn.*": {"bits": 8}, "-:model.layers.0.mlp.experts.1.up_proj": {},
          "model.layers.1.mlp.experts.2": {"bits": 2}, "model.layers.1.mlp.experts.1": {"bits": 8}},
@@ -147,12 +151,13 @@ def test_what_is_kept_whole_is_not_written_again(tmp_path):
             {"modules_in_block_to_quantize": [["mlp.experts.1.up_proj"]]},
             r"in_block_to_quantize\) say 'mlp\.experts\.1\.up_proj', which are others in each",
         ),
+        ({"ignore": [r"re:.*experts\.[^1]\..*"]}, r"say 're:\.\*experts.*', which tells"),
         (
             {"dynamic": {r"+:.*\.2\..*gate.*": {"bits": 8}}},
             r"tells model\.layers\.0\.mlp\.experts\.2\.gate_proj from .*\.experts\.1\.gate_proj",
         ),
     ],
-    ids=["layers differ", "a pattern meant for a layer"],
+    ids=["layers differ", "a pattern of numbers", "a pattern meant for a layer"],
 )
 def test_what_cannot_be_renumbered_is_refused(tmp_path, settings, message):
     source = small_packed(tmp_path / "in", "gptq", **settings)
