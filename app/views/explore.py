@@ -56,7 +56,6 @@ PARTS: Mapping[str, tuple[str, Mapping[str, tuple[str, Part]]]] = {
     "expert": ("Expert", {"experts": ("One expert", expert_part), "paths": ("Paths", paths_part)}),
     "advice": ("Advice", {"advice": ("Advice", advice_part)}),
 }
-_OLD_WORDS = {"experts": "experts", "which criterion?": "advice", "score and loss": "loss"}
 
 
 def metrics(context: Context, shown: Ranked, beside: Ranked) -> None:
@@ -146,7 +145,6 @@ def _counts(context: Context, grid: Grid) -> IntArray:
 
 def _part(context: Context) -> None:
     """One part and one view; the others would be sent with every toggle."""
-    _follow_old_address()
     # Not `st.tabs`: its content is slower to lay out.
     with st.container(horizontal=True, gap="medium"):
         part = switch("Part", "tab", {name: words for name, (words, _) in PARTS.items()})
@@ -155,18 +153,6 @@ def _part(context: Context) -> None:
         if len(views) > 1:
             view = switch("View", f"{part}.view", {name: said for name, (said, _) in views.items()})
     views[view][1](context)
-
-
-def _follow_old_address() -> None:
-    """Redirect old URLs, in which each view was a part of its own."""
-    said = st.query_params.get("tab", "").lower()
-    for part, (words, views) in PARTS.items():
-        view = _OLD_WORDS.get(said, said)
-        if view in views and said != words.lower():
-            st.query_params["tab"] = words
-            if len(views) > 1:
-                st.query_params[f"{part}.view"] = views[view][0]
-            st.rerun()
 
 
 def explore(context: Context) -> Context:

@@ -8,6 +8,9 @@ import pandas as pd
 import pytest
 from page_texts import SCORES, gone, opened, texts
 
+DAMAGE = {"tab": "Evidence", "evidence.view": "Damage"}
+EXPONENTS = {"corpora.view": "Exponents"}
+
 
 @pytest.fixture(scope="session")
 def demo_shards(demo_moments):
@@ -28,7 +31,7 @@ def written_by(test, run, tmp_path):
 
 
 def test_parts_of_the_tokens_against_all(open_page, demo_moments, demo_shards, run, tmp_path):
-    test = open_page("explore", tab="Tokens", sparsity="25%")
+    test = open_page("explore", tab="Evidence", sparsity="25%")
     table = opened(test, "overlap-by-tokens").dataframe[-1].value
     assert set(table["criterion"]) == {"REAP", "Frequency", "MAN"}
     for corpus, shards in demo_shards.items():
@@ -48,7 +51,7 @@ def test_parts_of_the_tokens_against_all(open_page, demo_moments, demo_shards, r
 
 
 def test_several_criteria_at_once_are_in_the_address(open_page):
-    test = open_page("explore", tab="Tokens", b="0", alpha="2")
+    test = open_page("explore", tab="Evidence", b="0", alpha="2")
     test.pills(key="beside").set_value(["seer", "ean"]).run()
     table = opened(test, "overlap-by-tokens").dataframe[-1].value
     assert list(dict.fromkeys(table["criterion"])) == ["S(0,2,1)", "SEER", "EAN"]
@@ -61,7 +64,7 @@ def test_several_criteria_at_once_are_in_the_address(open_page):
 
 
 def test_damage_against_its_proxy(open_page, demo_moments, run, tmp_path):
-    test = open_page("explore", tab="Damage", sparsity="25%", corpus="demo-math")
+    test = open_page("explore", **DAMAGE, sparsity="25%", corpus="demo-math")
     table = demo_moments["demo-math"]
     by_damage = gone(table, table["damage"], 25)
     by_reap = gone(table, SCORES["reap"](table), 25)
@@ -91,7 +94,7 @@ class TestWithoutDamage:
         return shutil.copytree(folders[1], tmp_path / "stats")
 
     def test_the_page_says_so_with_the_command_that_measures_it(self, open_page, run, models_root):
-        test = open_page("explore", "once", tab="Damage")
+        test = open_page("explore", "once", **DAMAGE)
         assert any("lack the exact damage" in text for text in texts(test.info))
         assert not test.get("plotly_chart")
         command = next(code.value for code in test.code if "calibrate" in code.value)
@@ -103,7 +106,7 @@ class TestWithoutDamage:
 
 
 def test_maps_at_several_sparsities_and_a_click_takes_both(open_page):
-    test = open_page("explore", tab="Exponents", sparsity="30%")
+    test = open_page("explore", **EXPONENTS, sparsity="30%")
     table = opened(test, "overlap-maps").dataframe[-1].value
     assert sorted(table["sparsity"].unique()) == [0.25, 0.3, 0.5, 0.75]
     assert len(table) == 4 * 17
@@ -131,7 +134,7 @@ def test_a_click_on_the_maps(monkeypatch):
 
 
 def test_needs_and_costs_of_the_demo(open_page):
-    test = open_page("explore", tab="Which criterion?", corpus="demo-math")
+    test = open_page("explore", tab="Advice", corpus="demo-math")
     table = next(f.value for f in test.dataframe if "gate weights" in f.value)
     table = table.set_index("criterion")
     from analysis.stats.store import SHIPPED_STATS
@@ -166,7 +169,7 @@ class TestSeveralModels:
         return stats
 
     def test_effects_and_maps_over_all_of_them(self, open_page):
-        test = open_page("explore", tab="Exponents")
+        test = open_page("explore", **EXPONENTS)
         assert test.segmented_control(key="models").options == [
             "Only demo",
             "All 2 calibrated models",

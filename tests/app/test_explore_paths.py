@@ -12,6 +12,8 @@ from analysis.ranking.trajectory import Weighing, follow, representative_samples
 from analysis.stats.grid import Grid
 from analysis.stats.store import SHIPPED_STATS, StatsStore, load_sample_stats
 
+PATHS = {"tab": "Expert", "expert.view": "Paths"}
+
 CORPORA = ("demo-code", "demo-math", "demo-prose")
 
 
@@ -24,7 +26,7 @@ def samples():
 
 
 def test_the_table_is_that_of_the_followed_paths(open_page, samples):
-    table = numbers(open_page("explore", tab="Paths"), "paths")
+    table = numbers(open_page("explore", **PATHS), "paths")
     assert list(dict.fromkeys(table["corpus"])) == list(CORPORA)
     for corpus, stats in samples.items():
         wanted = follow(stats, 100).table(100)
@@ -36,7 +38,7 @@ def test_the_table_is_that_of_the_followed_paths(open_page, samples):
 
 def test_choices_in_the_address_are_those_of_the_command(open_page, samples, tmp_path):
     chosen = {"m": "7", "k": "4", "transitions": "As measured"}
-    test = open_page("explore", tab="Paths", corpus="demo-math", **chosen)
+    test = open_page("explore", **PATHS, corpus="demo-math", **chosen)
     table = numbers(test, "paths")
     wanted = follow(representative_samples(samples["demo-math"], 4), 7, Weighing(steps="measured"))
     rows = table[table["corpus"] == "demo-math"]
@@ -55,7 +57,7 @@ def test_choices_in_the_address_are_those_of_the_command(open_page, samples, tmp
 
 
 def test_numbers_out_of_range_fall_back(open_page):
-    test = open_page("explore", tab="Paths", m="100000", k="-3")
+    test = open_page("explore", **PATHS, m="100000", k="-3")
     assert test.number_input(key="m").value == 100
     assert test.number_input(key="k").value == 0
     assert not test.exception
@@ -63,7 +65,7 @@ def test_numbers_out_of_range_fall_back(open_page):
 
 def test_what_would_take_minutes_is_refused(open_page):
     """256 samples x 5 squares of 32 x m 206 are more than 2^28 steps."""
-    test = open_page("explore", tab="Paths", m="206", transitions="As measured")
+    test = open_page("explore", **PATHS, m="206", transitions="As measured")
     assert "K = 10" in test.warning[0].value
     # Without importance's partner there are no steps, so nothing takes long.
     test.segmented_control(key="path-weights").set_value("importance").run()
@@ -80,7 +82,7 @@ def test_the_criterion_ranks_as_the_paths_do(open_page, samples):
 
 
 def test_a_model_without_samples_says_what_to_collect(open_page):
-    test = open_page("explore", "once", tab="Paths")
+    test = open_page("explore", "once", **PATHS)
     assert "samples" in test.info[0].value
     assert any("--groups routed,dense" in each.value for each in test.code)
     test = open_page("explore", "once", criterion="MoE Pathfinder")

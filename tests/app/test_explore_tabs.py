@@ -12,6 +12,8 @@ from analysis.families import MoELayer
 from app.session.chosen_expert import choose_on_map, read_place
 from app.tables.experts import rank_summary
 
+BLEND = {"corpora.view": "Blend"}
+
 
 def blend_of(moments, weights):
     """Sums per token, weighted; every corpus has as many tokens, so the scale does not matter."""
@@ -47,7 +49,7 @@ def test_coverage_of_a_blend(open_page, demo_moments):
     shares = {"demo-code": 10, "demo-math": 70, "demo-prose": 20}
     address = {f"share.{corpus}": str(share) for corpus, share in shares.items()}
     address |= {"corpus": "(blend)", "sparsity": f"{percent}%", "alpha": "0"}
-    test = open_page("explore", tab="Blend", **address)
+    test = open_page("explore", **BLEND, **address)
     expected = coverage(demo_moments, blend_of(demo_moments, shares), percent, name)
     table = coverage_table(test)
     assert table["coverage"].to_dict() == pytest.approx(expected)
@@ -59,7 +61,7 @@ def test_coverage_of_a_blend(open_page, demo_moments):
 
 
 def test_fair_blend_is_no_worse_and_goes_into_the_plan(open_page):
-    test = open_page("explore", tab="Blend")
+    test = open_page("explore", **BLEND)
     before = coverage_table(test)
     test.button(key="fair").click().run()
     assert not test.exception
@@ -76,28 +78,9 @@ def test_fair_blend_is_no_worse_and_goes_into_the_plan(open_page):
 
 def test_a_blend_without_any_share_is_an_equal_one(open_page, demo_moments):
     zeros = {f"share.{corpus}": "0" for corpus in demo_moments}
-    test = open_page("explore", tab="Blend", corpus="(blend)", **zeros)
+    test = open_page("explore", **BLEND, corpus="(blend)", **zeros)
     assert not test.exception
     assert coverage_table(test)["share"].tolist() == pytest.approx([1 / 3] * 3)
-
-
-@pytest.mark.parametrize(
-    ("old", "part", "view"),
-    [
-        ("exponents", "corpora", "exponents"),
-        ("Score and loss", "evidence", "loss"),
-        ("Experts", "expert", "experts"),
-        ("Which criterion?", "advice", None),
-    ],
-)
-def test_addresses_of_the_time_when_each_view_was_a_part_lead_there(open_page, old, part, view):
-    test = open_page("explore", tab=old)
-    for _ in range(2):  # the address says it in its own words now, which a reload reads
-        tabs = test.segmented_control(key="tab")
-        assert (tabs.value, len(tabs.options)) == (part, 4)
-        views = [each.value for each in test.segmented_control if each.key.endswith(".view")]
-        assert views == ([view] if view else [])
-        test = open_page("explore", **dict(test.query_params))
 
 
 def test_exponents_that_rank_nothing_leave_the_map_of_the_other_criterion(open_page):
@@ -122,7 +105,7 @@ def test_advice_has_a_verdict_of_quality_and_one_of_stability(open_page):
 
 
 def test_which_criterion_takes_a_recommendation(open_page):
-    test = open_page("explore", tab="Which criterion?")
+    test = open_page("explore", tab="Advice")
     test.button(key="advice.msan").click().run()
     assert not test.exception
     assert test.session_state["context"].criterion.name == "msan"
@@ -214,7 +197,7 @@ def never(demo_moments):
 
 
 def test_the_numbers_of_an_expert_are_those_of_the_shipped_sums(open_page, demo_moments, never):
-    test = open_page("explore", tab="Experts", expert="3.7", sparsity="25%")
+    test = open_page("explore", tab="Expert", expert="3.7", sparsity="25%")
     assert test.button(key="expert.numbers").label == "All numbers of 3.7"
     listed = test.dataframe[-1].value
     places = set(zip(listed["layer"], listed["expert"], strict=True))
@@ -252,7 +235,7 @@ def test_the_numbers_of_an_expert_are_those_of_the_shipped_sums(open_page, demo_
 
 def test_an_expert_without_tokens_has_no_means(open_page, never):
     corpus, (layer, expert) = next((corpus, found[0]) for corpus, found in never.items() if found)
-    test = open_page("explore", tab="Experts", expert=f"{layer}.{expert}")
+    test = open_page("explore", tab="Expert", expert=f"{layer}.{expert}")
     means = test.dataframe[0].value.set_index("number")[corpus]
     assert means["routed tokens"] == 0
     assert means.filter(like="mean").isna().all()
@@ -280,6 +263,6 @@ def test_ranks_by_hand():
 
 
 def test_coverage_of_one_text(open_page, demo_moments):
-    test = open_page("explore", tab="Blend", corpus="demo-math")
+    test = open_page("explore", **BLEND, corpus="demo-math")
     expected = coverage(demo_moments, demo_moments["demo-math"], 50, "reap")
     assert coverage_table(test)["coverage"].to_dict() == pytest.approx(expected)

@@ -167,7 +167,7 @@ class TestScoreAndLoss:
         assert table["removed"].sum() == 12_288
         said = texts(neurons.text)
         assert any("HEAPr follows the true loss best" in text for text in said)
-        experts = open_page("explore", tab="Score and loss")
+        experts = open_page("explore", **{"tab": "Evidence", "evidence.view": "Score and loss"})
         overview = table_of(experts, "calibration", "agreement")
         assert set(overview["score"]) == {"REAP", "Frequency", "AIMER", "MAN", "HEAPr", "Random"}
         assert overview["agreement"].is_monotonic_decreasing

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.e2e
 PAGES = {
     "": 0,
     "explore": 1,
-    "explore?criterion=AIMER&baseline=Magnitude&tab=Cut&show=Kept": 1,
+    "explore?criterion=AIMER&baseline=Magnitude&tab=Evidence&evidence.view=Cut&show=Kept": 1,
     "compare": 4,
     "plan": 2,
     "plan?counts=20.20.20.12.12.12&schedule=By+hand&locked=1": 2,

@@ -192,8 +192,6 @@ def test_files_of_plan_export_and_the_report_have_one_digest(open_tab, dashboard
     hand = "schedule=By+hand&counts=6.5.5.7.5.20&locked=0,5&sparsity=75%25&corpus=demo-prose&b=0"
     for address in (hand, "granularity=Neurons&scope=Global&sparsity=30%25&drop=2:7"):
         visit(tab, dashboard, f"evaluate?{address}")
-        tab.reload()
-        settled(tab)
         digests = set()
         for page, title, button in (
             ("Plan", "Where should the budget go?", "Save plan.json"),
@@ -227,7 +225,7 @@ def test_back_from_a_bare_start_leads_to_where_one_came_from(open_tab, dashboard
 
 def test_a_page_adds_nothing_to_the_history_by_itself(open_tab):
     """Only what a person does may: else Back would lead to where the page goes on by itself."""
-    tab = open_tab("explore?beta=2&tab=Cut")
+    tab = open_tab("explore?beta=2&tab=Evidence&evidence.view=Cut")
     tab.wait_for_function("window.moepruneHistory")
     tab.locator(".js-plotly-plot").first.wait_for()
     before = settled(tab).evaluate("history.length")

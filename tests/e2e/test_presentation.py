@@ -115,6 +115,8 @@ def test_presentation_hides_the_bars_and_is_part_of_the_address(open_tab):
     expect(sidebar).to_be_visible()
     size = "getComputedStyle(document.documentElement).fontSize"
     usual = float(tab.evaluate(size).removesuffix("px"))
+    of_map = "canvas => canvas.getBoundingClientRect().height"
+    height = settled(tab).locator("canvas.base").first.evaluate(of_map)
     tab.get_by_text("Presentation mode").click()
     expect(sidebar).to_be_hidden()
     expect(tab.get_by_role("link", name="Compare", exact=True)).to_have_count(0)
@@ -124,12 +126,8 @@ def test_presentation_hides_the_bars_and_is_part_of_the_address(open_tab):
     other = open_tab(tab.url.split("/", 3)[3])
     expect(other.get_by_test_id("stSidebar")).to_be_hidden()
     # The map is larger, also its words, and is clicked where it is seen.
-    heights = [
-        page.locator("canvas.base").first.bounding_box()["height"]
-        for page in (settled(open_tab("explore?b=0")), settled(other))
-    ]
-    assert heights[1] == pytest.approx(1.5 * heights[0], abs=2)
-    canvas = other.locator("canvas.base").first
+    canvas = settled(other).locator("canvas.base").first
+    assert canvas.evaluate(of_map) == pytest.approx(1.5 * height, abs=2)
     canvas.hover(position={"x": 60, "y": 1.5 * (20 + 2.5 * 28)})
     readout = other.locator(".expert-map").get_by_role("status")
     expect(readout).to_contain_text(re.compile("^layer 2 "))
