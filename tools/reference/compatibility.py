@@ -21,11 +21,11 @@ def compatibility(_root: Path) -> str:
 def _engine(name: str, rows: Sequence[Row]) -> str:
     if not rows:
         return f"## {ENGINES[name]}\n\nNot tried."
-    versions = "; ".join(sorted({row.versions for row in rows}))
-    days = sorted({row.date for row in rows})
-    ran = f"{versions}, {' to '.join(dict.fromkeys((days[0], days[-1])))}"
     unknown = dict.fromkeys(row.case for row in rows if row.no_class)
     known = [row for row in rows if row.case not in unknown]
+    versions = "; ".join(sorted({row.versions for row in known}))
+    days = sorted({row.date for row in rows})
+    ran = f"{versions}, {' to '.join(dict.fromkeys((days[0], days[-1])))}"
     reasons: dict[str, str] = {}  # without sizes and layers -> the first of them
     for row in known:
         if said := _said(row):
