@@ -19,14 +19,7 @@ _SEPARATE = frozenset(
         *("ernie4_5_moe", "hunyuan_v1_moe", "jamba", "lfm2_moe", "nemotron_h", "aria_text"),
         *("hy_v3", "laguna", "glm4_moe_lite", "solar_open", "exaone_moe", "axk1", "mimo_v2_flash"),
         *("beam", "cohere2_moe", "mellum", "flint", "granitemoe_swa"),
-        *(
-            "qwen3_vl_moe_text",
-            "qwen3_omni_moe_text",
-            "deepseek_v32",
-            "glm_moe_dsa",
-            "axk2",
-            "hy_v4",
-        ),
+        *("qwen3_vl_moe_text", "deepseek_v32", "glm_moe_dsa", "axk2", "hy_v4"),
         *("gemma4_text", "mistral4", "qwen3_omni_moe_text"),
     }
 )
