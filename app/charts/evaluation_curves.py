@@ -30,19 +30,23 @@ AXES: Final[Mapping[str, tuple[str, str, str]]] = {
 _AGAINST, _REMOVED, _MEAN, _LOW, _HIGH = _COLUMNS = range(5)
 
 
-def leading_series(results: pd.DataFrame, measure: str) -> list[str]:
-    """Random, and the series that are best at some sparsity, over all corpora if known.
+def leading_series(results: pd.DataFrame, measure: str, granularity: str) -> list[str]:
+    """Random, and the two series that are best at most sparsities, over all corpora if known.
 
-    On fewer samples a candidate may win by chance, so only the usual setup competes.
+    Those of a granularity, if it has any. On fewer samples a candidate may win by chance, so only
+    the usual setup competes.
     """
     rows = results[(results["measure"] == measure) & (results["series"] != "")]
     rows = rows[rows["way"] == ""]
+    if (of_kind := rows["granularity"] == granularity).any():
+        rows = rows[of_kind]
     if not MEASURES[measure].higher_is_better:
         rows = rows.assign(mean=-rows["mean"])
     is_chance = rows["criterion"] == RANDOM.name
     over = rows[(rows["corpus"] == ALL_CORPORA) & ~is_chance]
     best = (rows if over.empty else over).groupby(["corpus", "removed"])["mean"].idxmax()
-    return sorted({*rows.loc[best, "series"], *rows.loc[is_chance, "series"]})
+    leaders = rows.loc[best, "series"].value_counts().index[:2]
+    return sorted({*leaders, *rows.loc[is_chance, "series"]})
 
 
 @chart("evaluation-curves", "evaluate")
@@ -55,7 +59,9 @@ def draw(context: Context) -> Drawing:
     usual = usual_measure(results)
     measure = choice.measure or usual
     # A page that has read the table sets which lines are highlighted.
-    lit = leading_series(results, measure) if choice.table is None else choice.lit
+    lit = choice.lit
+    if choice.table is None:
+        lit = leading_series(results, measure, context.plan.granularity)
     rows = results[results["measure"] == measure].reset_index(drop=True)
     known, against = MEASURES[measure], choice.against
     figure = partial(curves_figure, rows, label=known.axis, against=against, lit=lit)

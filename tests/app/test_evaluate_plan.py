@@ -71,7 +71,13 @@ def test_the_sidebars_plan_is_told_with_its_loss_on_every_text(open_page):
     assert table.loc[yours, "mean"] == pytest.approx(1.201, abs=1e-3)
     assert table["mean"].is_monotonic_increasing
     assert [name for name in table.index if name.startswith("Random")] == ["Random (5 draws)"]
-    assert "REAP, on demo-code" in test.multiselect(key="lines.nll").value
+    lines = test.multiselect(key="lines.nll.expert").value
+    assert {"REAP, on demo-code", "Random"} < set(lines)
+    assert len(lines) <= 4
+    assert not [name for name in lines if "neurons" in name]  # which are another page's question
+    of_neurons = open_page("evaluate", granularity="Neurons").multiselect(key="lines.nll.neuron")
+    assert all("neurons" in name for name in of_neurons.value)
+    assert of_neurons.value
 
 
 def test_a_plan_that_was_not_measured_says_so_and_is_measured_by_a_click(

@@ -125,13 +125,15 @@ def _curves(context: Context, results: pd.DataFrame, measure: str) -> None:
     if len(names) > 6:  # one per colour
         own = context.shown.plan.digest if context.shown else ""
         mine = set(results.loc[results["plan"] == own, "series"]) if own else set()
+        granularity = context.plan.granularity
+        leading = evaluation_curves.leading_series(results, measure, granularity)
         chosen = st.multiselect(
             "Highlighted lines",
             names,
-            default=sorted({*evaluation_curves.leading_series(results, measure), *mine} - {""}),
-            key=f"lines.{measure}",
-            help="Default: your plan, Random, and the best over all corpora at any sparsity. "
-            "Others are grey.",
+            default=sorted({*leading, *mine} - {""}),
+            key=f"lines.{measure}.{granularity}",
+            help="Default: your plan, Random, and the two that are best over all corpora at most "
+            "sparsities. Others are grey.",
         )
         lit = [name for name in chosen if name in names]
     choice = replace(context.results, against=against, lit=lit)
