@@ -163,7 +163,8 @@ def candidates_part(context: Context) -> None:
     chance = random_at(losses, share, granularity)
     added = {} if mine is None else {"your plan": mine.change}
     if chance is not None:
-        added[f"Random ({chance.draws} draws)"] = chance.change
+        several = f" ({chance.draws} draws)" if chance.draws > 1 else ""
+        added[f"Random{several}"] = chance.change
     if best is not None and best is not mine:
         added["the best"] = best.change
     st.markdown(
