@@ -16,7 +16,7 @@ from analysis.durable import write_durably
 
 RESULTS: Final = Path(__file__).with_name("engine_results.json")
 # Why engines compute something else on originals, which is not the export's doing: read in their
-# sources, and tried. Unlike the rows these are written by hand.
+# sources, and tried for gpt-oss and ERNIE. Unlike the rows these are written by hand.
 CAUSES: Final = Path(__file__).with_name("engine_causes.json")
 CUTS: Final = ("original", "experts", "experts per layer", "neurons", "neurons per layer", "padded")
 # Engine -> its name for people.
