@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import struct
 
@@ -209,10 +210,9 @@ def test_a_bad_directory_gives_one_clear_line(source, damage, message):
 def test_a_path_that_is_no_directory_gives_one_clear_line(tmp_path):
     file = tmp_path / "model.safetensors"
     file.write_bytes(b"x")
-    for path in (file, tmp_path / "nowhere"):
-        with pytest.raises(CheckpointError, match=r"is not a directory; give the folder") as caught:
+    for path, says in ((file, "is a file; give"), (tmp_path / "nowhere", "is not a directory;")):
+        with pytest.raises(CheckpointError, match=f"^{re.escape(str(path))} {says}"):
             open_checkpoint(path)
-        assert str(path) in str(caught.value)
 
 
 def test_tied_weights_count_once(tmp_path):

@@ -122,8 +122,10 @@ class TestFamilies:
     def test_a_new_count_is_written_to_every_key_that_is_present(self, family):
         counts = dict.fromkeys(family.count_keys, 7)
         config = {"model_type": family.model_type, **counts}
-        for key in family.config_path:
-            config = {"model_type": family.model_type, "hidden_size": 8, key: counts}
+        inner = counts
+        for key in reversed(family.config_path):
+            config = {"model_type": family.model_type, "hidden_size": 8, key: inner}
+            inner = config
         changed = family.config_with_count(config, 5)
         assert family.num_experts(family.text_config(changed)) == 5
         assert "7" not in json.dumps(changed)

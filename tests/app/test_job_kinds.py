@@ -15,7 +15,7 @@ LISTED = {
     ("evaluate", "Benchmarks"): {"benchmark"},
     ("evaluate", "Hidden states"): {"variance"},
     ("evaluate", "Ask both models"): {"ask"},
-    ("explore", "Score and loss"): {"bins"},
+    ("explore", "Evidence"): {"bins"},
     ("export", ""): {"export"},
     ("start", ""): set(KINDS),
 }
@@ -93,7 +93,8 @@ def jobs(tmp_path):
 @pytest.mark.usefixtures("jobs")
 def test_a_page_lists_the_jobs_that_it_is_about(open_page, place):
     view, part = place
-    address = {"evaluate": {"results": part}, "explore": {"tab": part}}.get(view, {})
+    bins = {"tab": part, "evidence.view": "Score and loss"}
+    address = {"evaluate": {"results": part}, "explore": bins}.get(view, {})
     test = open_page(view, **address)
     texts = [text.value for text in test.text]
     assert {text.partition("  ")[0] for text in texts if "  a title" in text} == LISTED[place]

@@ -16,7 +16,7 @@ FILES = {
     for name in ("start", "explore", "compare", "plan", "evaluate", "export")
 }
 _SECONDS = 120
-_CUT = {"granularity": "Neurons"}
+_NEURONS = {"granularity": "Neurons"}
 _BLEND = {
     "corpus": "(blend)",
     "share.demo-code": "100",
@@ -24,22 +24,37 @@ _BLEND = {
     "share.demo-prose": "0",
 }
 _OTHER = {"corpus": "demo-math", "sparsity": "25%", "b": "0", "alpha": "2", "beta": "2"}
-_TABS = (
-    *("Overlap", "Exponents", "Cut", "Blend", "Tokens", "Damage", "Paths"),
-    *("Score and loss", "Experts"),
-)
+# Parts of Explore and their views; Advice has one.
+_VIEWS = {
+    "Corpora": ("Overlap", "Pairs", "Sparsity", "Exponents", "Blend"),
+    "Evidence": ("Tokens", "Damage", "Cut", "Score and loss"),
+    "Expert": ("One expert", "Paths"),
+    "Advice": ("Advice",),
+}
+
+
+def _view(part: str, view: str) -> dict[str, str]:
+    return {"tab": part, f"{part.lower()}.view": view}
+
+
 # Name of the file -> page, address.
 ADDRESSES: dict[str, tuple[str, dict[str, str]]] = {
     "start": ("start", {}),
     "explore": ("explore", {}),
-    **{f"explore-{tab.lower().replace(' ', '-')}": ("explore", {"tab": tab}) for tab in _TABS},
-    "explore-which-criterion": ("explore", {"tab": "Which criterion?"}),
-    "explore-other": ("explore", {**_OTHER, "gate": "Renormalized", "tab": "Cut"}),
-    "explore-aimer": ("explore", {"criterion": "AIMER", "baseline": "Magnitude", "tab": "Cut"}),
-    "explore-blend": ("explore", {**_BLEND, "tab": "Blend"}),
-    "explore-expert": ("explore", {"tab": "Experts", "expert": "3.7", "sparsity": "25%"}),
-    "explore-neurons": ("explore", _CUT),
-    "explore-neurons-camera-p": ("explore", {**_CUT, "neurons": "CAMERA-P"}),
+    **{
+        f"explore-{view.lower().replace(' ', '-')}": ("explore", _view(part, view))
+        for part, views in _VIEWS.items()
+        for view in views
+    },
+    "explore-other": ("explore", {**_OTHER, "gate": "Renormalized", **_view("Evidence", "Cut")}),
+    "explore-aimer": (
+        "explore",
+        {"criterion": "AIMER", "baseline": "Magnitude", **_view("Evidence", "Cut")},
+    ),
+    "explore-of-blend": ("explore", {**_BLEND, **_view("Corpora", "Blend")}),
+    "explore-expert": ("explore", {"tab": "Expert", "expert": "3.7", "sparsity": "25%"}),
+    "explore-neurons": ("explore", _NEURONS),
+    "explore-neurons-camera-p": ("explore", {**_NEURONS, "neurons": "CAMERA-P"}),
     "explore-nonsense": ("explore", {"sparsity": "x", "b": "7", "corpus": "no", "model": "none"}),
     "compare": ("compare", {}),
     "compare-other": ("compare", {"a_criterion": "AIMER", "b_sparsity": "25%", "expert": "2.5"}),
@@ -47,10 +62,10 @@ ADDRESSES: dict[str, tuple[str, dict[str, str]]] = {
     "plan-global": ("plan", {"schedule": "Global", "sparsity": "40%", "protect": "1"}),
     "plan-aimer-late": ("plan", {"criterion": "AIMER", "schedule": "Late"}),
     "plan-blend": ("plan", _BLEND),
-    "plan-neurons": ("plan", {**_CUT, "scope": "Per layer"}),
+    "plan-neurons": ("plan", {**_NEURONS, "scope": "Per layer"}),
     "plan-neurons-norms": (
         "plan",
-        {**_CUT, "neurons": "Neuron norms", "scope": "Per expert", "neuron_multiple": "8"},
+        {**_NEURONS, "neurons": "Neuron norms", "scope": "Per expert", "neuron_multiple": "8"},
     ),
     "evaluate": ("evaluate", {}),
     "evaluate-papers": ("evaluate", {"results": "The papers"}),
@@ -60,7 +75,7 @@ ADDRESSES: dict[str, tuple[str, dict[str, str]]] = {
     "evaluate-benchmarks": ("evaluate", {"results": "Benchmarks"}),
     "export": ("export", {}),
     "export-other": ("export", {**_OTHER, "gate": "Renormalized"}),
-    "export-neurons": ("export", {**_CUT, "scope": "Per layer", "width": "per-layer"}),
+    "export-neurons": ("export", {**_NEURONS, "scope": "Per layer", "width": "per-layer"}),
 }
 # What an element says besides its value, where it says it.
 _SAID = ("label", "help", "placeholder", "options", "disabled", "delta", "url", "icon")
