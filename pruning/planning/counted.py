@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analysis.errors import PlanError
-from analysis.lazy import pd
 from analysis.model import MoEModel
 from analysis.outline import without_weights
 from analysis.widths import expert_widths
 from pruning.allocation import Allocation
 from pruning.budget import smaller_cut
-from pruning.plan import model_ref, select_experts
+from pruning.plan import PruningPlan, model_ref
 from pruning.planning.make import spending_of
 from pruning.requests.plan import PlanRequest
 from pruning.schedules import Evidence, allocate, allocation_notes, read_counts
@@ -35,12 +34,15 @@ def count_plan(request: PlanRequest, model: MoEModel) -> Counted:
     spending = spending_of(request, model, seen)
     allocation = allocate(request.schedule, spending, seen)
     # Experts of a layer are alike in size, so any will do: the first of each group.
-    ids = [(layer.index, expert) for layer in model.layers for expert in range(layer.num_experts)]
-    order = pd.DataFrame(ids, columns=["layer", "expert"])
-    order["rank"] = order["expert"]
-    plan = select_experts(
-        order, allocation, model=model_ref(model), constraints=spending.constraints
-    )
+    kept = {
+        layer.index: tuple(
+            group * (layer.num_experts // layer.num_groups) + number
+            for group in range(layer.num_groups)
+            for number in range(keep // layer.num_groups)
+        )
+        for layer, keep in zip(allocation.layers, allocation.keep, strict=True)
+    }
+    plan = PruningPlan(model_ref(model), kept)
     notes = [*_caveats(model), *allocation_notes(request.schedule, spending, allocation, seen)]
     if (target := request.size_target) and request.is_even:
         notes.append(smaller_cut(model, target, spending.constraints, allocation.removed))

@@ -110,7 +110,7 @@ STARTS = {
     "calibrate demo --corpus demo-math --dtype int8": TABLES,
     "plan demo --criterion reap --sparsity 150%": TABLES,
     "export demo out --plan absent.json": TABLES,
-    "inspect demo": NEVER,
+    "inspect demo": TABLES,
     "plan demo --criterion reap --corpus demo-math --sparsity 50%": NEVER,
 }
 
