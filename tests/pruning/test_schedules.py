@@ -98,6 +98,14 @@ def test_a_count_that_does_not_divide_says_which_sizes_do():
     )
 
 
+def test_sizes_that_divide_are_no_advice_where_a_layer_is_held():
+    # With layer 1 protected, ten go from three layers: no count in all four is near.
+    spending = Spending(FOUR, count_budget(FOUR, 10), Constraints(protected=frozenset({1})))
+    made = allocate("uniform", spending)
+    assert made.removed[[layer.index for layer in FOUR].index(1)] == 0
+    assert not [note for note in allocation_notes("uniform", spending, made) if "divide" in note]
+
+
 def test_a_sparsity_needs_no_advice_on_sizes():
     # floor(.45 * 8) + floor(.45 * 5) = 5, which no multiple of 1/8 gives.
     layers = (MoELayer(0, 8, 2), MoELayer(1, 5, 2))
