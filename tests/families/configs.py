@@ -56,13 +56,8 @@ from families.settings import (
 COMMON = {
     "vocab_size": VOCAB,
     "hidden_size": HIDDEN,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
+    **{"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1},
+    **{"max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
 }
 
 
@@ -328,10 +323,7 @@ CASES = (
         },
         **{"fused_too": False, "composite": True},
     ),
-    _case(
-        *("qwen3_omni_moe_thinker", (0, 2), 7, THINKER),
-        **{"composite": True, "like": "qwen3_vl_moe"},
-    ),
+    _case("qwen3_omni_moe_thinker", (0, 2), 7, THINKER, composite=True, like="qwen3_vl_moe"),
     _case(
         *("ernie4_5_moe", (1, 3), 7),
         {**QWEN, "moe_num_experts": 7, "moe_k": 2, "num_hidden_layers": 4}

@@ -176,17 +176,15 @@ def _packs(name: str, shape: tuple[int, ...]) -> bool:
 def _in_gptq(header: Header) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Eight inputs in an integer, scales, zeros, the group of each input; the rest in float16."""
     found: dict[str, tuple[str, tuple[int, ...]]] = {}
-    for name, (_, shape) in header.items():
-        if not _packs(name, shape):
-            found[name] = ("F16", shape)
-            continue
-        (rows, columns), stem = shape, name.removesuffix("weight")
-        found |= {
-            f"{stem}qweight": ("I32", (columns // 8, rows)),
-            f"{stem}qzeros": ("I32", (columns // GROUP, rows // 8)),
-            f"{stem}scales": ("F16", (columns // GROUP, rows)),
-            f"{stem}g_idx": ("I32", (columns,)),
-        }
+    for name, (dtype, shape) in _in_awq(header).items():
+        if name.endswith("qweight"):
+            columns, rows = shape[0], shape[1] * 8
+            found |= {
+                name: (dtype, (columns // 8, rows)),
+                f"{name.removesuffix('qweight')}g_idx": ("I32", (columns,)),
+            }
+        else:
+            found[name] = (dtype, shape)
     return found
 
 
