@@ -98,7 +98,7 @@ def family_of(config: Config, shapes: Mapping[str, tuple[int, ...]] | None = Non
     # Composite models keep their text part in a configuration of its own.
     inner = config.get("text_config")
     inner = inner if isinstance(inner, dict) else {}
-    is_counted = any(part.get(key) is not None for part in (config, inner) for key in COUNT_KEYS)
+    is_counted = any(part.get(key) for part in (config, inner) for key in COUNT_KEYS)
     if not is_counted and (where := _uncounted(config, shapes or {})):
         raise UnsupportedModelError(
             f"This {model_type or 'unnamed'} model has experts ({where}), but its config.json does "

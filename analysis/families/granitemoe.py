@@ -2,7 +2,13 @@
 
 from dataclasses import replace
 
+from analysis.checkpoint import Config
 from analysis.families.base import MoEFamily, RouterTensor, SharedExperts
+
+
+def _is_sparse(config: Config, layer: int) -> bool:
+    return config.get("num_local_experts") != 0  # as in Granite 4.0 Micro, which is dense
+
 
 GRANITEMOE = MoEFamily(
     model_type="granitemoe",
@@ -24,7 +30,10 @@ GRANITEMOESHARED = replace(
     shared=SharedExperts("shared_intermediate_size"),
 )
 GRANITEMOEHYBRID = replace(
-    GRANITEMOESHARED, model_type="granitemoehybrid", label="GraniteMoE hybrid"
+    GRANITEMOESHARED,
+    model_type="granitemoehybrid",
+    label="GraniteMoE hybrid",
+    is_sparse=_is_sparse,
 )
 GRANITEMOE_SWA = replace(
     GRANITEMOESHARED,

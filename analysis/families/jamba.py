@@ -1,7 +1,16 @@
 """Jamba: Mamba and attention layers, of which every so many-th has experts."""
 
+from analysis.checkpoint import Config
 from analysis.families.base import MoEFamily, RouterTensor
 from analysis.families.rules import index_of, whole_number
+
+
+def _is_sparse(config: Config, layer: int) -> bool:
+    if config.get("num_experts") == 1:  # as in Jamba Reasoning 3B: all layers have a plain MLP
+        return False
+    period = whole_number(config, "expert_layer_period")
+    return layer % period == index_of(config, "expert_layer_offset")
+
 
 JAMBA = MoEFamily(
     model_type="jamba",
@@ -14,8 +23,5 @@ JAMBA = MoEFamily(
     width_key="intermediate_size",
     width_shared_with="the dense MLPs",
     defaults={"expert_layer_period": 2, "expert_layer_offset": 1},
-    is_sparse=lambda config, layer: (
-        layer % whole_number(config, "expert_layer_period")
-        == index_of(config, "expert_layer_offset")
-    ),
+    is_sparse=_is_sparse,
 )

@@ -16,7 +16,7 @@ from analysis.heads import beside_text
 from analysis.model import load_model_index
 from analysis.stats.weights import measure_weights
 from families.built import stock_load
-from families.configs import BY_NAME, cases_where, tiny_model
+from families.configs import BY_NAME, cases_where, tiny_config, tiny_model
 from families.physical import logits_of, physically_pruned
 from families.published import as_published
 from pruning import load_pruned
@@ -124,6 +124,23 @@ def test_a_dense_model_of_a_family_with_experts(tmp_path):
     )
     with pytest.raises(UnsupportedModelError, match="Every layer of this Gemma 4"):
         load_model_index(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [  # the published sizes: Granite 4.0 Micro, Jamba Reasoning 3B
+        ("granitemoehybrid", {"num_local_experts": 0, "num_experts_per_tok": 0}),
+        ("jamba", {"num_experts": 1, "num_experts_per_tok": 1}),
+    ],
+)
+def test_a_dense_size_of_a_family_counts_no_experts_to_choose_among(tmp_path, name, changes):
+    config = {**tiny_config(BY_NAME[name]).to_dict(), **changes}
+    assert not FAMILIES[name].layers(config)
+
+
+def test_a_type_that_counts_0_experts_is_dense():
+    with pytest.raises(UnsupportedModelError, match="This new_lm model is dense"):
+        family_of({"model_type": "new_lm", "num_experts": 0}, {"model.norm.weight": (4,)})
 
 
 def test_a_wrapper_of_vision_around_a_dense_model_is_dense():
