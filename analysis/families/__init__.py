@@ -112,7 +112,9 @@ def family_of(config: Config, shapes: Mapping[str, tuple[int, ...]] | None = Non
         )
     if shapes is None:
         raise UnsupportedModelError(
-            f"The model type {model_type!r} is not in the table of families: {supported}."
+            f"The model type {model_type!r} is not in the table of families, so its config.json "
+            "does not tell how its tensors are named; leave out --config-only, as the names in a "
+            "checkpoint may be understood."
         )
     return discover(config, shapes)
 
@@ -130,4 +132,6 @@ def _uncounted(config: Config, shapes: Mapping[str, tuple[int, ...]]) -> str:
     parts = (key for key, part in config.items() if isinstance(part, dict))
     counting = (key for key in parts if any(config[key].get(each) for each in COUNT_KEYS))
     named = (name for name in shapes if "experts" in name and "shared" not in name)
-    return next(counting, next(named, ""))
+    # Keys alone say little where tensors are known: leftovers stand in dense configurations too.
+    keys = (key for key in config if "expert" in key and config[key] and not shapes)
+    return next(counting, next(named, next(keys, "")))

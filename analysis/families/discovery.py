@@ -105,6 +105,7 @@ def _discover(config: Config, shapes: Shapes) -> MoEFamily:
     router = _router(place, counts_of)
     _check_outside(place, shapes, counts_of)
     has_groups = _whole(text, "n_group") > 1
+    depth = _whole(text, "num_hidden_layers")
     trunks = (place.trunk, *(f"{p}.layers" for p in ("model.language_model", "model") if path))
     return MoEFamily(
         model_type=str(config.get("model_type", "")),
@@ -128,7 +129,7 @@ def _discover(config: Config, shapes: Shapes) -> MoEFamily:
         shared=_shared(place, text),
         auto_class="AutoModelForImageTextToText" if path else "AutoModelForCausalLM",
         discovered=True,
-        assumptions=_assumptions(place, router, projections, has_groups=has_groups),
+        assumptions=_assumptions(place, depth, router, projections, has_groups=has_groups),
     )
 
 
@@ -215,7 +216,8 @@ def _router(place: _Place, counts: Mapping[int, int]) -> tuple[RouterTensor, ...
         known = name == matrix or name in names or _SHARED.match(name)
         if known or _EXPERT.fullmatch(name) or _STACK.fullmatch(name):
             continue
-        if count in shape or name.startswith((f"{module}.", "experts.")):
+        # GroveMoE has `chunk_experts`, one for every two experts.
+        if count in shape or name.startswith(f"{module}.") or "experts" in name:
             raise _NotCommonError(f"{where} may depend on the experts, in a way that is not known")
     found = {name.rpartition(".")[2] for name in place.names & names}
     extra = [RouterTensor(name) for name in sorted(names) if name.rpartition(".")[2] in found]
@@ -249,12 +251,18 @@ def _shared(place: _Place, config: Config) -> SharedExperts | None:
 
 
 def _assumptions(
-    place: _Place, router: Sequence[RouterTensor], projections: object, *, has_groups: bool
+    place: _Place,
+    depth: int,
+    router: Sequence[RouterTensor],
+    projections: object,
+    *,
+    has_groups: bool,
 ) -> tuple[str, ...]:
     experts = "one tensor per projection of an expert" if projections else "stacked"
     said = [
         f"experts are {place.trunk}.N.{place.block}.experts, {experts}",
-        f"layers with experts are those that hold some ({len(place.layers)})",
+        # Others beyond the depth are prediction heads.
+        f"layers with experts are those that hold some ({sum(n < depth for n in place.layers)})",
         f"the router is {place.block}.{router[0].name}; its forward returns the ids last",
         "the loaded model has the checkpoint's names for block and router",
     ]

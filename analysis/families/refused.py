@@ -23,8 +23,11 @@ REFUSED = {
     + _NO_INTERFACE,
     "step3p7": _STEP,
     "step3p5": "transformers has it only as the text part of 'step3p7', and " + _STEP,
-    "ernie4_5_vl_moe": "each of its layers has two kinds of experts, for text and for images, of "
-    "different widths and with a router each",
+    **dict.fromkeys(
+        ("ernie4_5_vl_moe", "ernie4_5_moe_vl"),  # in transformers, and as it was published
+        "each of its layers has two kinds of experts, for text and for images, of different widths "
+        "and with a router each",
+    ),
     "dbrx": "all its experts lie in one matrix each, and " + _NO_INTERFACE,
     **dict.fromkeys(
         ("nllb-moe", "switch_transformers"),

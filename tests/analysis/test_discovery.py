@@ -89,6 +89,13 @@ def test_the_usual_biases_and_shared_experts_are_understood():
     assert [layer.index for layer in family.layers(CONFIG)] == [1]
 
 
+def test_layers_beyond_the_depth_are_not_counted_as_layers_with_experts():
+    # As Ling-flash-2.0, whose prediction head is such a layer.
+    head = {n.replace("layers.1", "layers.2"): s for n, s in tensors().items() if "layers.1" in n}
+    said = discover(CONFIG, tensors(**head)).assumptions
+    assert "layers with experts are those that hold some (1)" in said
+
+
 def test_a_composite_is_understood_by_its_text_part():
     text = {key: value for key, value in CONFIG.items() if key != "model_type"}
     config = {"model_type": "new_vl", "text_config": text, "vision_config": {}}
@@ -117,6 +124,7 @@ REFUSALS = {
     f"{BLOCK}.per_expert_scale": ((5,), r"mlp\.per_expert_scale may depend on the experts"),
     f"{BLOCK}.gate.temperature": ((1,), r"mlp\.gate\.temperature may depend"),
     f"{BLOCK}.experts.scale": ((1,), r"mlp\.experts\.scale may depend"),
+    f"{BLOCK}.chunk_{UP[4:]}": ((8, 16), r"mlp\.chunk_experts\.0\.up_proj\.weight may depend"),
     "model.layers.1.moe.router.expert_bias": ((5,), "expert_bias has an entry for each of 5"),
     f"model.layers.1.vision_{UP}": ((8, 16), "one block .* has 2: mlp, vision_mlp"),
     f"vision.layers.0.{UP}": ((8, 16), "one stack .* has 2: model.layers, vision.layers"),

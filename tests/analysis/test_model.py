@@ -357,6 +357,15 @@ def test_a_count_in_the_text_part_of_a_composite_model_is_seen():
         family_of(config)
 
 
+def test_a_configuration_that_counts_experts_by_a_key_of_its_own_is_not_called_dense():
+    # As SmallThinker's: of the configuration alone nothing else is known.
+    config = {"model_type": "smallthinker", "moe_num_primary_experts": 64}
+    with pytest.raises(UnsupportedModelError, match=r"has experts \(moe_num_primary"):
+        family_of(config)
+    with pytest.raises(UnsupportedModelError, match="This smallthinker model is dense"):
+        family_of(config, {"model.norm.weight": (4,)})
+
+
 def test_a_qwen3_moe_model_without_a_sparse_layer_is_dense(tmp_path):
     tiny_checkpoint(tmp_path, "qwen3_moe")
     edit_json(tmp_path / "config.json", mlp_only_layers=[0, 1, 2, 3])
