@@ -11,27 +11,34 @@ from pathlib import Path
 from analysis.checkpoint import CONFIG_NAME, Checkpoint, Config, TensorEntry, open_checkpoint
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.families import MoEFamily, MoELayer, Slot, SlotKind, family_of
+from analysis.families.base import PER_LAYER_KEY
 from analysis.families.rules import whole_number
 from analysis.hub import fetched
 
 # Quantised weights have other names: MXFP4, GPTQ and AWQ, compressed-tensors.
 _WEIGHT_ROLES = ("weight", "blocks", "qweight", "weight_packed")
-# Parts of quantised weights: scales and the like hold no weights, a byte of MXFP4 holds two, an
-# integer of GPTQ, AWQ or compressed-tensors as many as fit.
-_SCALES = re.compile(r".+[._](scales?|scale_inv|qzeros|zero_point|g_idx|weight_shape)")
-_PAIRS = re.compile(r".+_blocks")
+# Parts of quantised weights: scales and the like hold no weights, a byte of MXFP4, NVFP4 or
+# bitsandbytes' nf4 holds two, an integer of GPTQ, AWQ or compressed-tensors as many as fit.
+_SCALES = re.compile(
+    r".+[._](scales?|scale_inv|scale_2|qzeros|zero_point|g_idx|weight_shape|absmax|quant_map"
+    r"|quant_state\.\w+)"
+)
 _PACKED = re.compile(r".+\.(qweight|weight_packed)")
 _PACKED_BITS = 4
 # Quantisations that are undone on loading; checkpoints with others cannot be loaded.
 DEQUANTISED = ("fp8", "mxfp4")
 # Why not, of those that transformers puts in place of linear layers.
 _UNREAD = dict.fromkeys(("awq", "gptq"), "transformers packs linear layers, and it stacks experts")
+_MLX = ".switch_mlp."
 DEMO_MODEL = "demo"
 DEMO_CHECKPOINT = Path(__file__).parent / "demo" / "checkpoint"
 # The embedding and the head, which may be tied to it.
 EMBEDDING, OUTPUT_HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _QUANTISED = "quantization_config"
 _HUB_FILES = ["*.safetensors", "*.json", "*.txt", "*.jinja", "*.model", "LICENSE*", "NOTICE*"]
+# The same weights once more in the publisher's own format, as gpt-oss and Mistral have them: shards
+# are never read from folders, and `*` also stands for one.
+_HUB_COPIES = ["*/*.safetensors", "consolidated*.safetensors"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +164,8 @@ class MoEModel:
             return entry.numel
         if _SCALES.fullmatch(entry.name):
             return 0
-        in_pairs = entry.dtype == "U8" and _PAIRS.fullmatch(entry.name)
-        return entry.numel * (2 if in_pairs or (entry.dtype == "I8" and self.has_fp4) else 1)
+        in_pairs = entry.dtype == "U8" or (entry.dtype == "I8" and self.has_fp4)
+        return entry.numel * (2 if in_pairs else 1)
 
     @cached_property
     def has_fp4(self) -> bool:
@@ -246,7 +253,14 @@ def check_layers(model: MoEModel) -> None:
         else:
             wanted = set(product(range(layer.num_experts), family.projections))
         missing = sorted(wanted - {(slot.expert, slot.projection) for slot in weights}, key=str)
+        routers = [item for item in found if item.slot.kind is SlotKind.ROUTER]
         if missing:
+            _check_count(layer, weights, routers)
+            if name := next((name for name in model.checkpoint.tensors if _MLX in name), ""):
+                raise UnsupportedModelError(
+                    f"This is a checkpoint of MLX, which names experts as in {name}; prune the "
+                    "model that it was made from, and convert the export."
+                )
             strange = (
                 entry.name
                 for entry in model.unlocated
@@ -263,10 +277,26 @@ def check_layers(model: MoEModel) -> None:
                 f"Layer {layer.index} lacks the {owner} {projection} projection ({len(missing)} "
                 "such tensors missing); is a shard missing or an index out of date?"
             )
-        routers = [item for item in found if item.slot.kind is SlotKind.ROUTER]
         if not any(item.slot.role == family.router_tensors[0].name for item in routers):
             raise _without_router(model, layer.index)
+        # bitsandbytes leaves the name and flattens the matrix.
+        if packed := [item.entry.name for item in routers if item.entry.dtype == "U8"]:
+            raise _quantised_router(layer.index, packed[0])
         _check_extents(layer, routers)
+
+
+def _check_count(
+    layer: MoELayer, weights: Sequence[Slot], routers: Sequence[LocatedTensor]
+) -> None:
+    """Refuse a layer whose experts and router agree on another number than config.json's."""
+    ids = {slot.expert for slot in weights}
+    rows = {item.entry.shape[0] for item in routers if item.slot.role.endswith(".weight")}
+    if len(ids) != layer.num_experts and rows == {len(ids)} and ids == set(range(len(ids))):
+        raise CheckpointError(
+            f"Layer {layer.index} holds {len(ids)} experts and its router a row for each, but "
+            f"config.json says {layer.num_experts}; correct that number, or, where layers differ, "
+            f"add {PER_LAYER_KEY}, a list of every layer's (0 for a dense one)."
+        )
 
 
 def _without_router(model: MoEModel, layer: int) -> CheckpointError | UnsupportedModelError:
@@ -276,11 +306,15 @@ def _without_router(model: MoEModel, layer: int) -> CheckpointError | Unsupporte
         if ".experts." not in entry.name and model.family.routed_layer(entry.name) == layer
     )
     if model.quantisation and (name := next(strange, "")):
-        return UnsupportedModelError(
-            f"The router of layer {layer} is quantised ({name}), and no expert's part can be cut "
-            "out of packed rows; use a checkpoint that leaves routers out of the quantisation."
-        )
+        return _quantised_router(layer, name)
     return CheckpointError(f"Layer {layer} has no router tensor.")
+
+
+def _quantised_router(layer: int, name: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"The router of layer {layer} is quantised ({name}), and no expert's part can be cut out "
+        "of packed rows; use a checkpoint that leaves routers out of the quantisation."
+    )
 
 
 def resolve_model(model: str, *, revision: str | None = None) -> Path:
@@ -296,7 +330,13 @@ def resolve_model(model: str, *, revision: str | None = None) -> Path:
         )
     from huggingface_hub import snapshot_download
 
-    fetch = partial(snapshot_download, model, revision=revision, allow_patterns=_HUB_FILES)
+    fetch = partial(
+        snapshot_download,
+        model,
+        revision=revision,
+        allow_patterns=_HUB_FILES,
+        ignore_patterns=_HUB_COPIES,
+    )
     return fetched(model, fetch)
 
 

@@ -400,7 +400,8 @@ class MoEFamily:
         modules = any_of({name.partition(".")[0] for name in (*self._stacks, *self._router_names)})
         patterns = {
             # Groups: head, layer, expert, tail, projection's name, role.
-            "expert": rf"({block}experts\.)(\d+)(\.({projections})\.(\w+))",
+            # Names of bitsandbytes go on behind `weight`.
+            "expert": rf"({block}experts\.)(\d+)(\.({projections})\.([\w.]+))",
             # Groups: layer, name of the stack, role (None for the weight itself).
             "stacked": rf"{block}({any_of(self._stacks)})(?:[_.](\w+))?",
             # Groups: layer, name inside the block.

@@ -95,6 +95,16 @@ def test_what_was_fetched_is_found_without_a_network(ask):
     assert ask("someone/cats", HF_HUB_OFFLINE="1") == found
 
 
+def test_the_same_weights_in_another_format_are_not_fetched(ask):
+    # gpt-oss has `original`, Mistral's models `consolidated`: as large as what is read.
+    copies = ("original/model.safetensors", "consolidated.safetensors")
+    shards = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+    files = {**FILES, **dict.fromkeys((*copies, *shards), b"weights")}
+    with hub(files) as place:
+        (folder,) = set(ask("someone/cats", HF_ENDPOINT=place))
+    assert {path.name for path in Path(folder).rglob("*.safetensors")} == set(shards)
+
+
 OUTLINE = (
     "import sys\n"
     "from analysis.outline import hub_outline\n"

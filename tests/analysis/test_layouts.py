@@ -1,6 +1,7 @@
 """Layouts of published checkpoints: what is counted of them, and what is said."""
 
 import json
+import math
 
 import pytest
 from calibrations import make_sequences, make_settings
@@ -10,6 +11,7 @@ from hollow import experts, hollow
 from analysis.calibration.memory import active_params, estimate
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.model import load_model_index
+from analysis.widths import computed_widths
 from pruning.engines import Reads, contents_of, verdicts
 from pruning.heads import HeadChoice
 from pruning.sizes import size_report
@@ -90,7 +92,40 @@ def compressed(stem, shape):
     }
 
 
+def fp4(weight, group, *scales):
+    """Two floats of 4 bits in a byte, a scale for each group, and more scales."""
+
+    def split(stem, shape):
+        rows, columns = shape
+        return {
+            f"{stem}.{weight}": ("U8", (rows, columns // 2)),
+            f"{stem}.weight_scale": ("U8", (rows, columns // group)),
+            **{f"{stem}.{name}": ("F32", (1,)) for name in scales},
+        }
+
+    return split
+
+
+def nf4(stem, shape):
+    """bitsandbytes: a matrix in one column of bytes, and what undoes it under longer names."""
+    count = math.prod(shape)
+    parts = {"absmax": count // 64, "nested_absmax": 1, "nested_quant_map": 256, "quant_map": 16}
+    return {
+        f"{stem}.weight": ("U8", (count // 2, 1)),
+        f"{stem}.weight.quant_state.bitsandbytes__nf4": ("U8", (190,)),
+        **{f"{stem}.weight.{part}": ("F32", (size,)) for part, size in parts.items()},
+    }
+
+
 PACKED = {
+    # NVFP4 of NVIDIA and of llm-compressor, MXFP4 of AMD
+    "modelopt": (fp4("weight", 16, "weight_scale_2", "input_scale"), {"quant_method": "modelopt"}),
+    "compressed-tensors-fp4": (
+        fp4("weight_packed", 16, "weight_global_scale", "input_global_scale"),
+        {"quant_method": "compressed-tensors"},
+    ),
+    "quark": (fp4("weight", 32), {"quant_method": "quark"}),
+    "bitsandbytes": (nf4, {"quant_method": "bitsandbytes", "load_in_4bit": True}),
     "awq": (awq, {"quant_method": "awq", "bits": 4}),
     "compressed-tensors": (
         compressed,
@@ -107,7 +142,8 @@ def test_packed_integers_count_as_the_weights_in_them(tmp_path, method):
     split, quantised = PACKED[method]
     model = glm(tmp_path / "packed", split, quantization_config=quantised)
     plain = glm(tmp_path / "plain")
-    assert model.quantisation == method
+    assert model.quantisation == quantised["quant_method"]
+    assert set(computed_widths(model)[1]) == {WIDTH}
     assert model.num_params == plain.num_params == plain.checkpoint.num_params
     assert active_params(model) == USED
     report, whole = size_report(model), size_report(plain)
@@ -119,13 +155,31 @@ def test_packed_integers_count_as_the_weights_in_them(tmp_path, method):
 
 
 @pytest.mark.parametrize("method", PACKED)
+def test_every_part_of_a_packed_expert_goes_and_stays_with_it(tmp_path, method):
+    split, quantised = PACKED[method]
+    model = glm(tmp_path / "packed", split, quantization_config=quantised)
+    export(model, (0, 2, 5), tmp_path / "out", heads=HeadChoice.DROP)
+    old, new = (
+        {name: entry.shape for name, entry in each.checkpoint.tensors.items()}
+        for each in (model, load_model_index(str(tmp_path / "out")))
+    )
+    block = "model.layers.1.mlp.experts."
+    for place, expert in enumerate((0, 2, 5)):
+        parts = {n.removeprefix(f"{block}{expert}."): s for n, s in old.items()}
+        found = {n.removeprefix(f"{block}{place}."): s for n, s in new.items()}
+        assert all(found[n] == s for n, s in parts.items() if not n.startswith("model."))
+    assert not any(name.startswith(f"{block}3.") for name in new)
+
+
+@pytest.mark.parametrize("method", PACKED)
 def test_what_cannot_be_loaded_is_said_before_anything_is_estimated(tmp_path, method):
     split, quantised = PACKED[method]
     model = glm(tmp_path, split, quantization_config=quantised)
     (own,) = (each for each in verdicts(contents_of(model)) if "load_pruned" in each.engine)
     assert own.reads is Reads.FAILS
-    assert own.reason.startswith(f"checkpoints quantised with {method} cannot be loaded: ")
-    with pytest.raises(UnsupportedModelError, match=f"quantised with {method} cannot be loaded"):
+    said = f"checkpoints quantised with {quantised['quant_method']} cannot be loaded"
+    assert own.reason.startswith(f"{said}: ")
+    with pytest.raises(UnsupportedModelError, match=said):
         estimate(model, make_sequences(), make_settings())
 
 
@@ -207,7 +261,30 @@ REFUSALS = {
         {**GLM, "num_nextn_predict_layers": 0}, renamed("_proj", "_projection"),
         r"layer 1 are not named as in .* such as .*\.0\.gate_projection\.weight",
     ),
+    "as MLX saves it": (
+        {**GLM, "num_nextn_predict_layers": 0},
+        {"model.layers.1.mlp.switch_mlp.up_proj.weight": ("I32", (COUNT, WIDTH, HIDDEN // 8))},
+        r"a checkpoint of MLX, .* model\.layers\.1\.mlp\.switch_mlp\.up_proj\.weight; prune",
+    ),
+    "a packed router": (
+        {**GLM, "num_nextn_predict_layers": 0, "quantization_config": {"load_in_4bit": True}},
+        renamed("", "") | {"model.layers.1.mlp.gate.weight": ("U8", (COUNT * HIDDEN // 2, 1))},
+        r"The router of layer 1 is quantised \(model\.layers\.1\.mlp\.gate\.weight\)",
+    ),
 }  # fmt: skip
+
+
+def test_a_layer_pruned_alone_needs_its_own_count(tmp_path):
+    # As checkpoints that peers pruned layer by layer.
+    config = {**GLM, "num_nextn_predict_layers": 0}
+    tensors = TRUNK | experts("model.layers.1.mlp", COUNT - 2, HIDDEN, WIDTH)
+    says = "holds 6 experts and its router a row for each, but .* says 8.* add per_layer_num_exp"
+    with pytest.raises(CheckpointError, match=says):
+        load_model_index(str(hollow(tmp_path, config, tensors)))
+    config |= {"num_hidden_layers": 3, "per_layer_num_experts": [0, 6, 8]}
+    tensors |= experts("model.layers.2.mlp", COUNT, HIDDEN, WIDTH)
+    model = load_model_index(str(hollow(tmp_path, config, tensors)))
+    assert [layer.num_experts for layer in model.layers] == [6, 8]
 
 
 @pytest.mark.parametrize("name", REFUSALS)
