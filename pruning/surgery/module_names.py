@@ -8,10 +8,13 @@ that names some has to follow, or readers expect packed tensors where there are 
 
 import json
 import re
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+import regex  # type: ignore[import-untyped]
 
 from analysis.errors import ExportError
 from pruning.surgery.config import json_file
@@ -32,6 +35,11 @@ _SPECIAL = re.compile(r"[\\\[\](){}|*+?^$]")
 # Patterns of words alone, in which a number is met by `.*` or `.+` if at all: any number is.
 _OF_WORDS = re.compile(r"(?:[A-Za-z_()|^$:]|\\\.|\.[*+](?![.*+])|(?<=[A-Za-z_])\.(?=[A-Za-z_(]))*")
 _FROM_LAYERS = re.compile(r"(?:^|\.)(\w+\.\d+\..*)")
+# A pattern can be written so that a search takes longer than a life, and what makes it so (nested
+# repetitions, alternatives that overlap) cannot be told from it with certainty. So patterns of a
+# checkpoint run in `regex`, which transformers needs too and which unlike `re` can be stopped.
+_MOST_SECONDS = 60.0  # for all patterns of an export; thousands of real ones take two
+_MOST_LETTERS = 2000
 _ABSENT = object()  # what is said of an expert that is not named
 Said = Mapping[int, Any]  # expert -> what the settings say of it
 
@@ -44,6 +52,8 @@ class KeptExperts:
     # whose tensors it resembles.
     origin: Mapping[str, Mapping[int, int]]
     parts: frozenset[str]  # names of the modules of an expert
+    # When the search for patterns is given up, on the monotonic clock.
+    until: float = field(default_factory=lambda: time.monotonic() + _MOST_SECONDS)
 
     def stacks(self, named: str) -> Sequence[str]:
         """The prefixes that a name's own stands for: that of one layer, or those of all."""
@@ -101,6 +111,8 @@ def _renumbered(value: Any, kept: KeptExperts, path: str) -> Any:
 def _named(said: Mapping[str, Any], kept: KeptExperts, path: str) -> dict[str, Any]:
     """The same with names of experts in the export, each where the source has one like it."""
     alike: defaultdict[tuple[str, str, str], dict[int, Any]] = defaultdict(dict)
+    if long := next((name for name in said if len(name) > _MOST_LETTERS), ""):
+        raise _cannot(path, f"{long[:40]}...", f"which has {len(long)} letters")
     matches = {name: _NAME.fullmatch(name) for name in said}
     for name, value in said.items():
         if match := matches[name]:
@@ -156,14 +168,22 @@ def _check_pattern(name: str, kept: KeptExperts, path: str) -> None:
     if not _SPECIAL.search(words) or _OF_WORDS.fullmatch(words):
         return
     try:
-        pattern = re.compile(words)
-    except re.error:  # such as `*gate*`, in which no number is
+        pattern = regex.compile(words)
+    except regex.error:  # such as `*gate*`, in which no number is
         return
     for stack, origin in kept.origin.items():
         for new, old in origin.items():
             for part in sorted(kept.parts) if new != old else ():
                 before, after = (f"{stack}{number}.{part}" for number in (old, new))
-                if bool(pattern.search(before)) != bool(pattern.search(after)):
+                try:
+                    met = {
+                        bool(pattern.search(each, timeout=max(0.0, kept.until - time.monotonic())))
+                        for each in (before, after)
+                    }
+                except TimeoutError:
+                    why = f"which takes longer than {_MOST_SECONDS:g} s to search for"
+                    raise _cannot(path, name, why) from None
+                if len(met) > 1:
                     raise _cannot(path, name, f"which tells {before} from {after}")
 
 

@@ -15,6 +15,7 @@ from layouts.small_packed import EXPERTS, ROLES, small_packed
 from layouts.test_cuts import same_bytes
 from pruning.engines import Reads, contents_of, verdicts
 from pruning.plan import PruningPlan, keep_all, model_ref
+from pruning.surgery import module_names
 
 KEPT = {0: (1, 2, 4), 1: (0, 2, 5)}
 EXPERT = re.compile(r"model\.layers\.(\d+)\.mlp\.experts\.(\d+)\.(\w+)\.(\w+)")
@@ -164,6 +165,22 @@ def test_what_cannot_be_renumbered_is_refused(tmp_path, settings, message):
     with pytest.raises(ExportError, match=message) as caught:
         exported(source, tmp_path / "out")
     assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "says"),
+    [
+        (r"re:([\w.]|[\w.][\w.])+[!?]$", "which takes longer than 0.5 s to search for"),
+        (r"re:.*experts\.(" + "7|" * 2000 + r"8)\..*", "has 4021 letters, so they cannot be ren"),
+    ],
+    ids=["without end", "long"],
+)
+def test_a_pattern_that_would_take_for_ever_is_given_up(tmp_path, monkeypatch, pattern, says):
+    monkeypatch.setattr(module_names, "_MOST_SECONDS", 0.5)
+    source = small_packed(tmp_path / "in", "gptq", ignore=[pattern])
+    with pytest.raises(ExportError, match=says):
+        exported(source, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
