@@ -91,6 +91,7 @@ SCOPES: Mapping[NeuronScope, str] = {
     NeuronScope.EXPERT: "Per expert",
 }
 _LONGEST_NAME, _OWN_DIGITS = 16, 8
+_MOST_LISTED = 12  # counts of an example
 _COUNTS = re.compile(r"\d{1,5}(\.\d{1,5})*")
 _EXPERTS = re.compile(r"[\d:,\-\s;]*")
 _MOST_SAID = 60  # characters of counts in a message
@@ -237,6 +238,14 @@ def counts_text(kept: Mapping[int, int]) -> str:
     return ".".join(str(kept[layer]) for layer in sorted(kept))
 
 
+def counts_example(layers: Sequence[MoELayer]) -> str:
+    """Half of the experts of each layer as counts are typed; of many layers the ends alone."""
+    half = [str(max(layer.least_kept, -(-layer.num_experts // 2))) for layer in layers]
+    if len(half) <= _MOST_LISTED:
+        return ".".join(half)
+    return f"{half[0]}.{half[1]}. ... .{half[-1]} with {len(half)} numbers"
+
+
 def counts_in(text: str, layers: Iterable[MoELayer]) -> dict[int, int]:
     """Layer -> experts kept, from `counts_text`: one number per sparse layer."""
     layers = tuple(layers)
@@ -244,7 +253,7 @@ def counts_in(text: str, layers: Iterable[MoELayer]) -> dict[int, int]:
     if not _COUNTS.fullmatch(text.strip()) or len(numbers) != len(layers):
         raise PlanError(
             f"The counts {text[:80]!r} are not one number for each of {len(layers)} sparse layers, "
-            "such as 16.16.12."
+            f"such as {counts_example(layers)}."
         )
     return {layer.index: int(number) for layer, number in zip(layers, numbers, strict=True)}
 

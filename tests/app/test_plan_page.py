@@ -1,6 +1,7 @@
 """Plan: every schedule, edits held against every rule, files in and out, one plan on two pages."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from pruning.constraints import Constraints
 from pruning.plan import keep_all, plan_from_json
 from pruning.planning.choice import (
     SCHEDULE_NAMES,
+    counts_example,
     counts_in,
     counts_text,
     layer_settings,
@@ -393,6 +395,9 @@ def test_words_of_the_address_and_the_command_line():
     layers = load_model_index("demo").layers
     kept = {0: 16, 1: 4, 2: 32, 3: 8, 4: 9, 5: 10}
     assert counts_in(counts_text(kept), layers) == kept
+    with pytest.raises(PlanError, match=rf"each of 6 sparse layers, such as {re.escape(EVEN)}\.$"):
+        counts_in("16.16", layers)
+    assert counts_example(layers * 8) == "16.16. ... .16 with 48 numbers"
 
 
 def test_schedules_that_were_measured_say_their_loss(open_page):

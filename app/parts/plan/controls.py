@@ -42,6 +42,7 @@ from pruning.planning.choice import (
     WIDTH_MODES,
     WIDTH_MULTIPLES,
     PlanChoice,
+    counts_example,
     percent_removing,
     schedule_label,
 )
@@ -102,7 +103,8 @@ def _expert_limits(context: Context) -> None:
     # missing from the URL.
     note = "Experts kept per sparse layer, separated by dots as in the URL."
     said: dict[str, Any] = {"rest": "", "width": 230, "on_change": counts_typed}
-    _text("Manual counts", "counts", "e.g. 16.16.12", note, **said)
+    example = f"e.g. {counts_example(context.model.layers)}"
+    _text("Manual counts", "counts", example, note, **said)
     note = "Layers that stay unchanged when another layer is edited."
     said = {"rest": "", "width": 120, "on_change": None}
     _text("Locked layers", "locked", "none", note, **said)
