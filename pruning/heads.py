@@ -1,20 +1,32 @@
 """Prediction heads (MTP) of an export: an explicit choice with a safe default.
 
 One key of config.json counts the experts of head and trunk. A whole head beside a pruned trunk
-makes engines fail or read past the end, so a head with experts is dropped by default. transformers
-does not run heads, so no calibration sees their experts: they can only be pruned by weights.
+makes engines fail or read past the end, so a head with experts is dropped by default. If it is
+pruned, its experts are ranked by what a calibration with the group `heads` measured, else by their
+weights.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from analysis.criteria import CRITERIA, Criterion, get_criterion
+from analysis.errors import CriterionError
+from analysis.head_parts import head_experts
 from analysis.heads import prediction_heads
 from analysis.model import MoEModel
+from analysis.ranking.experts import has_columns
+from analysis.stats.blend import blended_heads
+from analysis.stats.store import HEADS, StatsStore
+from analysis.stats.tables import ExpertStats, Gate
+from pruning.active import ranked_by
 from pruning.plan import PruningPlan
 
-CRITERION = "aimer"  # the better of the paper's two calibration-free criteria
+# Without statistics of heads: the better of the paper's two calibration-free criteria.
+WEIGHT_CRITERION = "aimer"
+# With them, if they lack what the plan's own criterion reads.
+_ROUTED_CRITERION = "reap"
 
 
 class HeadChoice(StrEnum):
@@ -32,6 +44,8 @@ class HeadPlan:
     choice: HeadChoice = HeadChoice.KEEP
     # If pruned: name of a head -> layer index in its names -> kept experts, ascending.
     kept: Mapping[str, Mapping[int, tuple[int, ...]]] = field(default_factory=dict, hash=False)
+    criterion: str = WEIGHT_CRITERION  # that ranked them
+    runs: tuple[str, ...] = ()  # ids of the calibrations that it read; none for weights
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -39,7 +53,8 @@ class HeadPlan:
             head: {str(layer): list(ids) for layer, ids in layers.items()}
             for head, layers in self.kept.items()
         }
-        return {"choice": str(self.choice), "kept": kept}
+        ranked = {"criterion": self.criterion, "runs": list(self.runs)} if kept else {}
+        return {"choice": str(self.choice), "kept": kept, **ranked}
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> "HeadPlan":
@@ -48,7 +63,37 @@ class HeadPlan:
             str(head): {int(layer): tuple(map(int, ids)) for layer, ids in layers.items()}
             for head, layers in raw["kept"].items()
         }
-        return cls(HeadChoice(raw["choice"]), kept)
+        criterion = str(raw.get("criterion", WEIGHT_CRITERION))
+        return cls(HeadChoice(raw["choice"]), kept, criterion, tuple(raw.get("runs", ())))
+
+
+@dataclass(frozen=True, eq=False)
+class HeadRanking:
+    """What ranks the experts of heads, measured by the calibrations behind a plan."""
+
+    criterion: Criterion
+    gate: Gate
+    stats: ExpertStats  # layers as in `head_experts`
+    runs: tuple[str, ...]  # ids
+
+
+def head_ranking(model: MoEModel, plan: PruningPlan, store: StatsStore) -> HeadRanking | None:
+    """The ranking of heads by the plan's own runs; None if those did not measure heads.
+
+    By the plan's criterion, or by REAP if that reads more than the routed tokens of a head.
+    """
+    parts = ranked_by(plan, store)
+    if not parts or any(HEADS not in part.run.manifest.files for part in parts):
+        return None
+    stats = blended_heads(parts, tuple(layer for _, _, layer in head_experts(model)))
+    try:
+        own = get_criterion(plan.provenance.criterion)
+    except CriterionError:
+        own = CRITERIA[_ROUTED_CRITERION]
+    is_measured = own.source == "routed" and own.score and has_columns(own, stats)
+    criterion = own if is_measured and not own.is_constant else CRITERIA[_ROUTED_CRITERION]
+    gate: Gate = "renormalized" if plan.provenance.gate == "renormalized" else "applied"
+    return HeadRanking(criterion, gate, stats, tuple(part.run.manifest.run_id for part in parts))
 
 
 def heads_depend_on(model: MoEModel, plan: PruningPlan) -> bool:
@@ -68,5 +113,12 @@ def heads_in_words(model: MoEModel, heads: HeadPlan) -> str:
     return {
         HeadChoice.KEEP: "kept as they are",
         HeadChoice.DROP: "left out",
-        HeadChoice.PRUNE: f"their experts pruned by {CRITERION} of their own weights",
+        HeadChoice.PRUNE: f"their experts pruned by {ranked_in_words(heads.criterion, heads.runs)}",
     }[heads.choice]
+
+
+def ranked_in_words(criterion: str, runs: Sequence[str]) -> str:
+    """By what the experts of heads are ranked: a criterion's name, and the runs that it reads."""
+    if not runs:
+        return f"{criterion} of their own weights"
+    return f"{criterion}, measured in {' and '.join(runs)}"

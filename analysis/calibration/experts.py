@@ -5,10 +5,11 @@ model applies, and every (token, expert) pair is computed once. Shape suffixes: 
 per token, S = T*K routed pairs, E experts, D model width, M neurons of an expert.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -214,16 +215,25 @@ def _heard(layer: MoELayer, family: MoEFamily, inner: Forward) -> Forward:
 
 
 @contextmanager
-def collecting(model: PreTrainedModel, described: MoEModel, sums: GroupSums) -> Iterator[None]:
+def collecting(
+    model: PreTrainedModel,
+    described: MoEModel,
+    sums: GroupSums,
+    numbers: Mapping[int, int] = MappingProxyType({}),
+) -> Iterator[None]:
     """While open, every forward of `model` adds to `sums`; use `batch_mask` for padded batches.
 
-    The model may hold only some of the described layers, which may run one at a time.
+    The model may hold only some of the described layers, which may run one at a time. `numbers`
+    are those of layers that have other numbers in the sums, as the layers of heads have.
     """
     if IMPLEMENTATION not in ALL_EXPERTS_FUNCTIONS:
         ALL_EXPERTS_FUNCTIONS.register(IMPLEMENTATION, _collecting_experts)
     # Of each part: the text part of some models has another than the whole.
     previous = model.get_experts_implementation()
-    modules = _experts_modules(model, described)
+    modules = {
+        module: numbers.get(layer, layer)
+        for module, layer in _experts_modules(model, described).items()
+    }
     with ExitStack() as restore:
         _listen_to_routers(model, described, sums, restore)
         token = _ACTIVE.set(Collection(modules, sums))

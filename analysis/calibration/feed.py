@@ -50,6 +50,14 @@ def feed(model: PreTrainedModel, batch: TokenBatch) -> None:
         model.base_model(**prepare(model, batch), use_cache=False)
 
 
+def run_trunk(model: PreTrainedModel, batch: TokenBatch) -> Tensor:
+    """(B, L, D) hidden states after the last norm; collects nothing."""
+    with one_dtype(model):
+        output = model.base_model(**model_inputs(batch, input_device(model)), use_cache=False)
+    hidden_BLD: Tensor = output.last_hidden_state
+    return hidden_BLD
+
+
 @contextmanager
 def one_dtype(model: PreTrainedModel) -> Iterator[None]:
     """Says it in one line where transformers' own code mixes dtypes, as some does in float16."""

@@ -123,8 +123,9 @@ def resolve_device(name: str) -> torch.device:
 def resolve_dtype(name: str, model: MoEModel) -> str:
     """The dtype of the computation, by name."""
     stored = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
-    own = DEQUANTISED_TYPE if model.quantisation else stored.get(model.dtype, model.dtype)
-    resolved = own if name == "auto" else name
+    resolved = name
+    if name == "auto":
+        resolved = DEQUANTISED_TYPE if model.quantisation else stored.get(model.dtype, model.dtype)
     if resolved not in DTYPES:
         raise CheckpointError(
             f"Cannot compute in {resolved!r}; use one of auto, {', '.join(DTYPES)}."

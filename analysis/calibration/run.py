@@ -14,6 +14,7 @@ from analysis.calibration.distributed import Processes, join
 from analysis.calibration.expert_parallel import block_sums, check_divides
 from analysis.calibration.experts import collecting
 from analysis.calibration.feed import checkpointed, feed, feed_backward
+from analysis.calibration.heads import Feed, Heads
 from analysis.calibration.loading import (
     DTYPES,
     CalibrationSettings,
@@ -88,11 +89,17 @@ def plan_run(
 
 
 def _accumulate(
-    model: PreTrainedModel, sequences: TokenSequences, work: Work, batch_size: int
+    model: PreTrainedModel,
+    sequences: TokenSequences,
+    work: Work,
+    batch_size: int,
+    heads: Heads | None,
 ) -> Generator[Progress, None, None]:
     """Run this process's batches; the state counts those of all processes."""
     state, total, rank = work.state, sequences.num_tokens, work.processes.rank
-    run = feed_backward if "gradient" in work.sums.groups else feed
+    run: Feed = feed_backward if "gradient" in work.sums.groups else feed
+    if heads:
+        run = heads.fed_after(run)
     if state.done:
         note = f"resumed after {state.tokens} of {total} tokens"
         yield Progress("calibrating", state.tokens, total, "tokens", note)
@@ -234,12 +241,14 @@ def _calibrate(
                 check_fits(model, sequences, settings)
             with work.processes.together():
                 loaded = load_model(model, settings, offload)
+                has_heads = "heads" in work.sums.groups
+                heads = Heads(model, settings, work.sums) if has_heads else None
             note_model(work.state, loaded, settings)
             with ExitStack() as stack:
                 if settings.placement.checkpoint_activations:
                     stack.enter_context(checkpointed(loaded, model.family))
                 stack.enter_context(collecting(loaded, model, work.sums))
-                yield from _accumulate(loaded, sequences, work, settings.batch_size)
+                yield from _accumulate(loaded, sequences, work, settings.batch_size, heads)
     work.collect()
     with work.processes.together():
         bad = [name for name, sums in work.sums.tensors().items() if not sums.isfinite().all()]

@@ -6,6 +6,7 @@ One of them, `peaks`, holds maxima instead.
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from copy import copy
 from itertools import pairwise
 from types import MappingProxyType
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from analysis.corpora import TOKEN_SHARDS
 from analysis.errors import CheckpointError
 from analysis.families import MoELayer
+from analysis.head_parts import head_experts
 from analysis.model import MoEModel
 from analysis.stats.groups import Group, ordered
 from analysis.stats.tables import MOMENT_COLUMNS
@@ -68,6 +70,7 @@ def _shapes(
             "dense_loss": of_samples,
             "dense_tokens": ((num_samples,), torch.int64),
         },
+        "heads": {},  # their layers have the sums of `routed`
     }
     return {name: shape for group in groups for name, shape in shapes[group].items()}
 
@@ -108,6 +111,7 @@ class GroupSums:
         self.widths = widths
         self.chosen: dict[int, Tensor] = {}
         self.order = tuple(layer.index for layer in layers)
+        self.heads: tuple[int, ...] = ()  # layers of prediction heads
         self._tensors: dict[tuple[str, int], Tensor] = {
             (name, layer.index): _zeros(shape, dtype)
             for layer in layers
@@ -126,6 +130,19 @@ class GroupSums:
         if device is not None and tensor.device != device:
             tensor = self._tensors[name, layer] = tensor.to(device)
         return tensor
+
+    def add_heads(self, layers: Sequence[MoELayer], output_size: int) -> None:
+        """Add the sums of `routed` for layers of prediction heads."""
+        self.heads = tuple(layer.index for layer in layers)
+        for layer in layers:
+            for name, (shape, dtype) in _shapes(layer, output_size, ("routed",), 0, 0).items():
+                self._tensors[name, layer.index] = _zeros(shape, dtype)
+
+    def of_routed(self) -> "GroupSums":
+        """The same sums, for layers of which only the group `routed` is collected."""
+        view = copy(self)
+        view.groups = ("routed",)
+        return view
 
     def tensors(self) -> dict[str, Tensor]:
         """All sums as `name.layer`, on the CPU, for saving and for other processes."""
@@ -148,9 +165,12 @@ def sums_of(model: MoEModel, groups: Sequence[str] = (), num_samples: int = 0) -
     widths = computed_widths(model) if "gradient" in groups else {}
     size = model.expert_output_size
     try:
-        return GroupSums(model.layers, size, groups, widths, num_samples)
+        sums = GroupSums(model.layers, size, groups, widths, num_samples)
+        if "heads" in groups:
+            sums.add_heads([layer for _, _, layer in head_experts(model)], size)
     except MemoryError as error:
         raise CheckpointError(
             f"The statistics of {model.name} do not fit into memory: {len(model.layers)} layers "
             f"whose experts output vectors of {size} numbers; is its config.json correct?"
         ) from error
+    return sums

@@ -16,6 +16,7 @@ from analysis.stats.samples import SampleStats, transition_table
 from analysis.stats.shards import add_shards
 from analysis.stats.store import (
     COACTIVATION,
+    HEADS,
     NEURONS,
     ROUTER,
     SAMPLES,
@@ -24,7 +25,7 @@ from analysis.stats.store import (
     Run,
     save_expert_stats,
 )
-from analysis.stats.tables import MOMENT_COLUMNS, RunManifest
+from analysis.stats.tables import EXPERT_COLUMNS, MOMENT_COLUMNS, RunManifest
 
 Array = NDArray[Any]
 Get = Callable[..., Array]
@@ -57,6 +58,8 @@ def finish(parent: Path, manifest: RunManifest, sums: GroupSums) -> Run:
         counts = get("coactivation", lambda square: square[np.triu_indices(len(square))])
         tables[COACTIVATION] = coactivation.assign(num_tokens=counts)
     experts = add_shards(tables[SHARDS])
+    if "heads" in sums.groups:
+        tables[HEADS] = _heads(sums)
     if "gradient" in sums.groups:
         tables[NEURONS] = _neurons(get, sums.widths)
         experts = experts.join(expert_columns(tables[NEURONS], grid))
@@ -82,6 +85,20 @@ def _shards(manifest: RunManifest, get: Get) -> pd.DataFrame:
     if "damage" in manifest.groups:
         table["damage"] = get("damage", lambda se: se.T.reshape(-1))
     return table
+
+
+def _heads(sums: GroupSums) -> pd.DataFrame:
+    """The experts of prediction heads, as those of the trunk."""
+    parts = []
+    for number in sums.heads:
+        moments_EC = sums.of("moments", number).sum(dim=0).cpu().numpy()
+        vectors_ED = sums.of("vectors", number).cpu().numpy()
+        table = pd.DataFrame(moments_EC, columns=list(MOMENT_COLUMNS))
+        table.insert(0, "layer", number)
+        table.insert(1, "expert", range(len(table)))
+        parts.append(table.assign(vector_sum_sq=(vectors_ED**2).sum(axis=1)))
+    frame = pd.concat(parts, ignore_index=True)
+    return frame.astype(dict(EXPERT_COLUMNS))[list(EXPERT_COLUMNS)]
 
 
 def _neurons(get: Get, widths: Widths) -> pd.DataFrame:

@@ -6,7 +6,7 @@ tokens, weighted, and added.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -14,10 +14,18 @@ import numpy as np
 
 from analysis.arrays import FloatArray
 from analysis.errors import StatsError
+from analysis.families import MoELayer
 from analysis.lazy import pd
 from analysis.stats.merging import check_addable
 from analysis.stats.neurons import neuron_table, sum_by_expert
-from analysis.stats.store import NEURONS, Run, digest_of, load_expert_stats, read_vectors
+from analysis.stats.store import (
+    NEURONS,
+    Run,
+    digest_of,
+    load_expert_stats,
+    load_head_stats,
+    read_vectors,
+)
 from analysis.stats.tables import ExpertStats
 
 # Columns made from the maxima of neurons, which do not mix.
@@ -35,14 +43,19 @@ class Part:
 
 
 class Mixture:
-    """The sums of several runs of one model and dtype on different tokens, ready to mix."""
+    """The sums of several runs of one model and dtype on different tokens, ready to mix.
 
-    def __init__(self, runs: Sequence[Run]) -> None:
+    `load` gives a run's statistics; by default those of the trunk.
+    """
+
+    def __init__(
+        self, runs: Sequence[Run], load: Callable[[Run], ExpertStats] = load_expert_stats
+    ) -> None:
         if not runs:
             raise StatsError("There is nothing to blend; name at least one corpus.")
         check_addable(runs)
         self.runs = tuple(runs)
-        self.stats = tuple(load_expert_stats(run) for run in runs)
+        self.stats = tuple(load(run) for run in runs)
         shared = set.intersection(*(set(each.table.columns) for each in self.stats))
         self._columns = [
             name
@@ -141,3 +154,15 @@ def blend(parts: Sequence[Part]) -> ExpertStats:
     if len(parts) == 1:
         return mixture.stats[0]  # a common factor changes no ranking and no mean
     return mixture.mixed([part.weight for part in parts])
+
+
+def blended_heads(parts: Sequence[Part], layers: tuple[MoELayer, ...]) -> ExpertStats:
+    """As `blend`, of the experts of prediction heads, whose layers are given.
+
+    A mix of several runs lacks `vector_sum_sq`: the vectors of heads are not stored.
+    """
+    mixture = Mixture([part.run for part in parts], lambda run: load_head_stats(run, layers))
+    first = mixture.stats[0]
+    if len(parts) == 1:
+        return first
+    return ExpertStats(first.manifest, mixture.sums_table([part.weight for part in parts]))

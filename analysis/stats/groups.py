@@ -5,7 +5,7 @@ from typing import Literal, get_args
 
 from analysis.errors import StatsError, unknown_name
 
-Group = Literal["routed", "router", "damage", "gradient", "dense"]
+Group = Literal["routed", "router", "damage", "gradient", "dense", "heads"]
 GROUPS: tuple[Group, ...] = get_args(Group)
 # Columns that a group adds to the table of experts; those of `dense` are made from samples.parquet.
 GROUP_COLUMNS: Mapping[Group, tuple[str, ...]] = {

@@ -19,6 +19,7 @@ from analysis.stats.samples import TRANSITION_COLUMNS
 from analysis.stats.shards import add_shards
 from analysis.stats.store import (
     COACTIVATION,
+    HEADS,
     NEURONS,
     ROUTER,
     SAMPLES,
@@ -41,6 +42,7 @@ from analysis.stats.tables import MOMENT_COLUMNS, RunManifest
 _TABLES: Final[Mapping[Group, tuple[str, ...]]] = {
     "router": (ROUTER, COACTIVATION),
     "dense": (SAMPLES, TRANSITIONS),
+    "heads": (HEADS,),
 }
 # Other batch sizes, devices and libraries add the same terms in another order.
 _TOLERANCE = 1e-5
@@ -78,7 +80,7 @@ def merge_runs(runs: Sequence[Run], parent: Path) -> Run:
     )
     tables = {
         name: [neuron_table(run) if name == NEURONS else read_table(run, name) for run in runs]
-        for name in (SHARDS, ROUTER, COACTIVATION, NEURONS, SAMPLES, TRANSITIONS)
+        for name in (SHARDS, ROUTER, COACTIVATION, NEURONS, SAMPLES, TRANSITIONS, HEADS)
         if all(name in run.manifest.files for run in runs)
     }
     samples, transitions = tables.pop(SAMPLES, None), tables.pop(TRANSITIONS, None)
@@ -141,7 +143,7 @@ def check_addable(runs: Sequence[Run]) -> None:
 
 
 def extend_run(run: Run, other: Run) -> Run:
-    """Add to a run the groups `router` and `dense` that another run of the same tokens has.
+    """Add to a run the groups `router`, `dense` and `heads` that another run of its tokens has.
 
     Its id, digest and other files stay, so references to it stay valid. The other run is unchanged.
     """
@@ -169,7 +171,7 @@ def extend_run(run: Run, other: Run) -> Run:
     if not gained:
         raise StatsError(
             f"{other.manifest.run_id} has nothing to add to {run.manifest.run_id}: only the groups "
-            "router and dense are added, if the first has them and the second lacks them."
+            "router, dense and heads are added, if the first has them and the second lacks them."
         )
     StatsStore(other.path.parent).verify(other)
     names = [name for group in gained for name in _TABLES[group]]

@@ -20,6 +20,7 @@ from filelock import FileLock
 from analysis.arrays import FloatArray
 from analysis.durable import PARTIAL, partial_of, sync_file, sync_folder, write_durably
 from analysis.errors import StatsError, did_you_mean
+from analysis.families import MoELayer
 from analysis.json_text import parse_json_once
 from analysis.lazy import pd
 from analysis.stats import stored_tables
@@ -53,7 +54,7 @@ MANIFEST = "manifest.json"
 _SETTLED_NS = 2 * 10**9
 EXPERTS, VECTORS, WEIGHTS = "experts.parquet", "vectors.parquet", "weights.parquet"
 SHARDS, ROUTER, COACTIVATION = "shards.parquet", "router.parquet", "coactivation.parquet"
-NEURONS = "neurons.parquet"
+NEURONS, HEADS = "neurons.parquet", "heads.parquet"
 SAMPLES, TRANSITIONS = "samples.parquet", "transitions.parquet"
 
 
@@ -189,6 +190,19 @@ def load_expert_stats(run: Run) -> ExpertStats:
     has_samples = SAMPLES in run.manifest.files
     samples = (SamplePart(lambda: load_sample_stats(run)),) if has_samples else ()
     return ExpertStats(run.manifest, table, samples)
+
+
+def load_head_stats(run: Run, layers: tuple[MoELayer, ...]) -> ExpertStats:
+    """Statistics of the experts of prediction heads; `layers` are theirs in the model."""
+    if HEADS not in run.manifest.files:
+        raise StatsError(
+            f"The run {run.manifest.run_id} has no statistics of prediction heads; calibrate with "
+            "--groups routed,heads."
+        )
+    needed = {name: kind for name, kind in EXPERT_COLUMNS.items() if name not in OPTIONAL_COLUMNS}
+    table = read_table(run, HEADS, needed, dict.fromkeys(OPTIONAL_COLUMNS, "number"))
+    model = replace(run.manifest.model, layers=layers)
+    return ExpertStats(replace(run.manifest, model=model), table)
 
 
 def load_sample_stats(run: Run) -> SampleStats:

@@ -69,7 +69,7 @@ def run(machine: Machine, *, path: RecipeFile) -> None:
         folder = search_folder(path)
         say_search(follow(search_run(search_of_file(path, folder, machine))), folder)
         plan = load_plan(folder / PLAN_NAME, model=model)
-    request = export_request(recipe, path.read_text(encoding="utf-8-sig"), plan)
+    request = export_request(recipe, machine, path.read_text(encoding="utf-8-sig"), plan)
     # Before anything is written: the files of an older recipe stay with its export.
     is_finished = request is not None and _is_finished(request, plan, model)
     place = path.with_name(f"{path.stem}.plan.json")

@@ -16,7 +16,7 @@ from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.plan import NEURON_GRANULARITY, load_plan
 from pruning.requests.base import Option
 from pruning.requests.model import ExportRequest, PrunedRequest
-from pruning.requests.options import StatsDir, Text
+from pruning.requests.options import Text
 from pruning.tasks.export import export_run, prepared, verify_result
 
 _SOURCE = Option(
@@ -32,7 +32,6 @@ def export(
     dry_run: Annotated[
         options.DryRun, Option("Show the sizes, by width mode; write nothing.")
     ] = False,
-    stats_dir: StatsDir | None = None,
 ) -> None:
     """Write the pruned checkpoint; the model is never loaded.
 
@@ -42,7 +41,7 @@ def export(
     chosen = load_plan(plan, model=model)
     by_neuron = chosen.granularity == NEURON_GRANULARITY
     if by_neuron:
-        routing = plan_routing(chosen, model, stats_store(stats_dir))
+        routing = plan_routing(chosen, model, stats_store(request.stats_dir))
         choice = WidthChoice(WidthMode(request.width_mode or "uniform"), request.width_multiple_of)
         show_width_options(model, chosen, choice, routing)
     mode = request.width_mode or ("uniform" if by_neuron else None)

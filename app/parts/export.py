@@ -31,7 +31,12 @@ from pruning.engines import (
     summary,
     verdicts,
 )
-from pruning.heads import heads_depend_on
+from pruning.heads import (
+    WEIGHT_CRITERION,
+    head_ranking,
+    heads_depend_on,
+    ranked_in_words,
+)
 from pruning.neurons.widths import WidthChoice, WidthPlan, plan_widths
 from pruning.plan import NEURON_GRANULARITY, PruningPlan, fit_plan
 from pruning.planning.choice import corpora_words, schedule_label
@@ -53,7 +58,7 @@ _MOST_NUMBERED = 1000  # numbered names to try before giving up
 Mtp = Literal["keep", "drop", "prune"]
 MTP_WORDS: Final[Mapping[Mtp, str]] = {
     "drop": "Leave out",
-    "prune": "Prune by their weights",
+    "prune": "Prune their experts",
     "keep": "Keep as they are",
 }
 
@@ -258,6 +263,7 @@ def _request(context: Context, plan: PruningPlan, out: Path, choice: ExportChoic
         "plan": plan.to_dict(),
         "out": out,
         "mtp": choice.mtp,
+        "stats_dir": settings().stats_dir,
         "width_mode": choice.width,
         "width_multiple_of": choice.width_multiple,
         "keep_list": choice.keep_list,
@@ -333,7 +339,8 @@ def _heads_choice(model: MoEModel, plan: PruningPlan) -> Mtp | None:
     depend = heads_depend_on(model, plan)
     # Heads kept whole with a pruned trunk would have a wrong expert count.
     options: list[Mtp] = ["drop", "prune"] if depend else ["keep", "drop"]
-    if depend and why_not_pruned(model):
+    ranking = head_ranking(model, plan, settings().store) if depend else None
+    if depend and why_not_pruned(model, ranking):
         options = ["drop"]
     if st.session_state.get("mtp", options[0]) not in options:
         st.session_state["mtp"] = options[0]
@@ -350,6 +357,11 @@ def _heads_choice(model: MoEModel, plan: PruningPlan) -> Mtp | None:
         if depend
         else "Expert counts do not change, so the heads can stay.",
     )
+    if chosen == "prune":
+        name, runs = (ranking.criterion.name, ranking.runs) if ranking else (WEIGHT_CRITERION, ())
+        more = " Calibrate with --groups routed,heads to rank them by what they do."
+        by = f"Their experts are ranked by {ranked_in_words(name, runs)}."
+        st.caption(literal(by + ("" if ranking else more)))
     return one_of(chosen, options)
 
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from analysis.calibration.feed import check_config, input_device, model_inputs, one_dtype
+from analysis.calibration.feed import check_config, input_device, one_dtype, run_trunk
 from analysis.calibration.hidden import are_too_large
 from analysis.forwards import Forward, Wrapper, wrap_forward
 from analysis.progress import Progress
@@ -120,9 +120,7 @@ class FullSide:
 def final_hidden(model: PreTrainedModel, batch: SampleBatch) -> Tensor:
     """(scored positions, width) output of the model's trunk, row after row, on its device."""
     with torch.no_grad():
-        inputs = model_inputs(batch.tokens, input_device(model))
-        with one_dtype(model):
-            hidden_BTD = model.base_model(**inputs, use_cache=False).last_hidden_state
+        hidden_BTD = run_trunk(model, batch.tokens)
     hidden_ND: Tensor = hidden_BTD[torch.from_numpy(batch.scored).to(hidden_BTD.device)]
     return hidden_ND
 

@@ -21,12 +21,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from analysis.calibration.distributed import Processes
-from analysis.calibration.feed import input_device, model_inputs, one_dtype
+from analysis.calibration.feed import run_trunk
 from analysis.calibration.free import give_back_memory
 from analysis.calibration.hidden import HiddenStates, are_too_large
 from analysis.calibration.loading import CalibrationSettings
+from analysis.calibration.relay import Relay
 from analysis.calibration.skeleton import EMBEDDINGS, HEAD, Skeleton
-from analysis.calibration.streamed import Relay, hidden_bytes
+from analysis.calibration.streamed import hidden_bytes
 from analysis.corpora import TokenBatch
 from analysis.durable import PARTIAL, write_durably
 from analysis.errors import CheckpointError, StatsError
@@ -84,7 +85,7 @@ class Pass:
     @cached_property
     def relay(self) -> Relay:
         """Runs one layer at a time."""
-        return Relay(self.skeleton.model, self.skeleton.layers, self.model.family.label, _feed)
+        return Relay(self.skeleton.model, self.skeleton.layers, self.model.family.label, run_trunk)
 
     @cached_property
     def _batches(self) -> list[TokenBatch]:
@@ -232,11 +233,6 @@ class Ends:
         self.through.hidden.clear()
         if self.states != self.through.folder and self.states.is_dir():
             self.states.rmdir()
-
-
-def _feed(model: PreTrainedModel, batch: TokenBatch) -> None:
-    with one_dtype(model):
-        model.base_model(**model_inputs(batch, input_device(model)), use_cache=False)
 
 
 @dataclass(frozen=True, slots=True)

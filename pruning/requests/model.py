@@ -56,6 +56,7 @@ class PrunedRequest(ExportOptions, ModelRequest):
         ),
     ] = None
     width_multiple_of: options.WidthMultipleOf = 8
+    stats_dir: options.StatsDir | None = None
 
 
 class ExportRequest(PrunedRequest):

@@ -201,7 +201,8 @@ Groups = Annotated[
     Option(
         "Statistics, joined by commas: routed (always), router (entropy, co-activation), "
         "damage (exact, of removing each expert), gradient (per neuron; runs a backward pass), "
-        "dense (every expert on every token, for each sample)."
+        "dense (every expert on every token, for each sample), heads (experts of prediction "
+        "heads, MTP)."
     ),
 ]
 Resume = Annotated[Switch, Option("Resume an interrupted run with the same settings.")]
@@ -319,8 +320,9 @@ ScoredTokens = Annotated[
 HeadsKept = Annotated[
     Literal["keep", "drop", "prune"],
     Option(
-        "Prediction heads with experts: drop, keep, or prune by their weights. "
-        "Default: drop where the number of experts changes.",
+        "Prediction heads with experts: drop, keep, or prune: by the plan's runs if those "
+        "measured heads (--groups routed,heads), else by their weights. Default: drop where the "
+        "number of experts changes.",
         ("--mtp",),
     ),
 ]

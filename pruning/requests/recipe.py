@@ -191,7 +191,9 @@ def by_layer(experts: Mapping[Any, Iterable[int]]) -> tuple[str, ...]:
     return tuple(f"{layer}:{','.join(map(str, ids))}" for layer, ids in experts.items() if ids)
 
 
-def export_request(recipe: Recipe, text: str, plan: PruningPlan) -> ExportRequest | None:
+def export_request(
+    recipe: Recipe, machine: Machine, text: str, plan: PruningPlan
+) -> ExportRequest | None:
     """The export, with the recipe's text; None if the recipe asks for none."""
     if recipe.export is None:
         return None
@@ -202,6 +204,7 @@ def export_request(recipe: Recipe, text: str, plan: PruningPlan) -> ExportReques
             "revision": recipe.revision,
             "plan": plan.to_dict(),
             "recipe": text,
+            "stats_dir": machine.stats_dir,
             **recipe.export.model_dump(),
             **(_widths(recipe) if by_neuron(recipe) else {}),
         },

@@ -23,7 +23,7 @@ from analysis.families.base import WIDTHS_KEY
 from analysis.model import MoEModel
 from analysis.nonuniform.modeling_file import MODELING_NAME, auto_map, modeling_file
 from analysis.progress import Progress
-from pruning.heads import HeadChoice, HeadPlan
+from pruning.heads import HeadChoice, HeadPlan, HeadRanking
 from pruning.neurons.widths import WidthChoice, WidthPlan, plan_widths
 from pruning.plan import PruningPlan, fit_plan, tool_version
 from pruning.sizes import format_bytes
@@ -53,6 +53,7 @@ class ExportOptions:
     """Choices besides the plan."""
 
     heads: HeadChoice | None = None  # prediction heads; None for the safe default of `plan_heads`
+    head_ranking: HeadRanking | None = None  # of their experts, if they are pruned; None: weights
     hash_source: bool = False  # also record the SHA-256 of the whole source in the manifest
     recipe: bytes = b""  # content of the export's recipe file, which is copied into it
     # How widths of experts are stored if neurons are removed; None for one width for all.
@@ -106,7 +107,7 @@ def planned_export(
     plan = fit_plan(plan, model)
     target = Path(os.path.realpath(out.expanduser()))
     widths = plan_widths(model, plan, options.widths)
-    heads = plan_heads(model, plan, options.heads, widths)
+    heads = plan_heads(model, plan, options.heads, widths, options.head_ranking)
     padding = plan_padding(model, plan) if options.pad else None
     if padding and not padding.experts:
         padding = None  # every layer keeps as many

@@ -1,5 +1,6 @@
 """Prediction heads (MTP) of an export, tensor by tensor; the choice is made in `pruning.heads`."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -7,13 +8,20 @@ from analysis.criteria import get_criterion
 from analysis.drain import drain
 from analysis.errors import CheckpointError, ExportError, PlanError, UnsupportedModelError
 from analysis.families import Slot
+from analysis.head_parts import head_experts
 from analysis.heads import Head, prediction_heads
 from analysis.model import MoEModel, check_layers
 from analysis.ranking.experts import rank_experts
 from analysis.stats.tables import RunManifest, WeightStats, measured_model
 from analysis.stats.weights import check_measurable, measure_weights
 from pruning.allocation import Allocation
-from pruning.heads import CRITERION, HeadChoice, HeadPlan, heads_depend_on
+from pruning.heads import (
+    WEIGHT_CRITERION,
+    HeadChoice,
+    HeadPlan,
+    HeadRanking,
+    heads_depend_on,
+)
 from pruning.neurons.widths import WidthMode, WidthPlan, plan_widths, widths_config
 from pruning.plan import PruningPlan, model_ref, select_experts
 
@@ -23,24 +31,34 @@ def plan_heads(
     plan: PruningPlan,
     choice: HeadChoice | None = None,
     widths: WidthPlan | None = None,
+    ranking: HeadRanking | None = None,
 ) -> HeadPlan:
     """What to do with prediction heads under a complete plan, see `fit_plan`.
 
     By default they are kept if no count or width changes or no head has experts, else dropped.
-    `widths` are for plans that remove neurons.
+    `widths` are for plans that remove neurons; without `ranking` experts are ranked by weights.
     """
-    decided = _decided(model, plan, choice, widths)
+    decided = _decided(model, plan, choice, widths, ranking)
     if not isinstance(decided, HeadChoice):
-        raise ExportError(f"{decided}; use {' or '.join(_instead(model, plan, choice, widths))}.")
+        instead = " or ".join(_instead(model, plan, choice, widths, ranking))
+        raise ExportError(f"{decided}; use {instead}.")
     if decided is not HeadChoice.PRUNE:
         return HeadPlan(decided)
     count = max(map(len, plan.kept.values()))
+    if ranking:
+        return HeadPlan(
+            decided, _prune_measured(model, ranking, count), ranking.criterion.name, ranking.runs
+        )
     heads = (head for head in prediction_heads(model) if head.has_experts)
     return HeadPlan(decided, {head.name: _prune(head, model, count) for head in heads})
 
 
 def _decided(
-    model: MoEModel, plan: PruningPlan, choice: HeadChoice | None, widths: WidthPlan | None
+    model: MoEModel,
+    plan: PruningPlan,
+    choice: HeadChoice | None,
+    widths: WidthPlan | None,
+    ranking: HeadRanking | None,
 ) -> HeadChoice | str:
     """What happens to the heads, or why the choice is impossible."""
     heads = prediction_heads(model)
@@ -62,39 +80,44 @@ def _decided(
             f"{max(map(len, plan.kept.values()))} are kept"
         )
     if choice is HeadChoice.PRUNE:
-        return why_not_pruned(model) or choice
+        return why_not_pruned(model, ranking) or choice
     return HeadChoice.DROP
 
 
 def _instead(
-    model: MoEModel, plan: PruningPlan, refused: HeadChoice | None, widths: WidthPlan | None
+    model: MoEModel,
+    plan: PruningPlan,
+    refused: HeadChoice | None,
+    widths: WidthPlan | None,
+    ranking: HeadRanking | None,
 ) -> Iterator[str]:
     """What works in place of a choice that is impossible."""
     yield "--mtp drop"
     if (
         refused is HeadChoice.KEEP
-        and _decided(model, plan, HeadChoice.PRUNE, widths) is HeadChoice.PRUNE
+        and _decided(model, plan, HeadChoice.PRUNE, widths, ranking) is HeadChoice.PRUNE
     ):
-        count = max(map(len, plan.kept.values()))
-        yield f"--mtp prune, which keeps {count} of its experts by {CRITERION}"
+        count, by = max(map(len, plan.kept.values())), WEIGHT_CRITERION
+        by = ranking.criterion.name if ranking else by
+        yield f"--mtp prune, which keeps {count} of its experts by {by}"
     if widths is None or widths.choice.mode is not WidthMode.UNIFORM:
         return
     try:
         other = plan_widths(model, plan, replace(widths.choice, mode=WidthMode.PER_LAYER))
     except PlanError:
         return
-    if isinstance(_decided(model, plan, refused, other), HeadChoice):
+    if isinstance(_decided(model, plan, refused, other, ranking), HeadChoice):
         yield "--width-mode per-layer"
 
 
-def why_not_pruned(model: MoEModel) -> str:
-    """Why prediction heads cannot be pruned by their weights; empty if they can."""
+def why_not_pruned(model: MoEModel, ranking: HeadRanking | None = None) -> str:
+    """Why prediction heads cannot be pruned; empty if they can."""
     heads = (head for head in prediction_heads(model) if head.has_experts)
-    return next(filter(None, (_unprunable(head, model) for head in heads)), "")
+    return next(filter(None, (_unprunable(head, model, ranking) for head in heads)), "")
 
 
-def _unprunable(head: Head, model: MoEModel) -> str:
-    """Why the experts of a head cannot be pruned by their weights; empty if they can."""
+def _unprunable(head: Head, model: MoEModel, ranking: HeadRanking | None) -> str:
+    """Why the experts of a head cannot be pruned; empty if they can."""
     alone = head.as_model(model)
     if not alone.layers:
         return (
@@ -105,20 +128,36 @@ def _unprunable(head: Head, model: MoEModel) -> str:
         return f"The head {head.name} looks experts up by token id, so they cannot be pruned"
     try:
         check_layers(alone)
-        check_measurable(alone)
+        if ranking is None:
+            check_measurable(alone)
     except (CheckpointError, UnsupportedModelError) as error:
         return (
-            f"The experts of the head {head.name} can only be ranked by their weights, and those "
-            f"cannot be measured: {str(error).rstrip('.')}"
+            f"The experts of the head {head.name} cannot be ranked: the plan's runs measured no "
+            f"heads (--groups routed,heads), and of its weights: {str(error).rstrip('.')}"
+            if ranking is None
+            else f"The head {head.name} cannot be pruned: {str(error).rstrip('.')}"
         )
     return ""
+
+
+def _prune_measured(
+    model: MoEModel, ranking: HeadRanking, count: int
+) -> dict[str, dict[int, tuple[int, ...]]]:
+    """The kept experts of each head: the first `count` of each layer."""
+    table = rank_experts(ranking.criterion, ranking.stats, ranking.gate)
+    allocation = Allocation(ranking.stats.layers, (count,) * len(ranking.stats.layers))
+    kept = select_experts(table, allocation, model=model_ref(model)).kept
+    found: defaultdict[str, dict[int, tuple[int, ...]]] = defaultdict(dict)
+    for head, index, layer in head_experts(model):
+        found[head][index] = kept[layer.index]
+    return dict(found)
 
 
 def _prune(head: Head, model: MoEModel, count: int) -> dict[int, tuple[int, ...]]:
     """The kept experts of a head: the first `count` of each layer by its own weights."""
     alone = head.as_model(model)
     table = drain(measure_weights(alone))
-    criterion = get_criterion(CRITERION)
+    criterion = get_criterion(WEIGHT_CRITERION)
     manifest = RunManifest("weights", head.name, "", measured_model(alone), (), {}, {})
     ranking = rank_experts(criterion, WeightStats(manifest, table), "applied")
     allocation = Allocation(alone.layers, (count,) * len(alone.layers))

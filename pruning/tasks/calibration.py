@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from analysis.corpora import Source, TokenSequences, corpus_name, peek, tokenize
 from analysis.corpora.encoding import check_token_ids, largest_token_id
+from analysis.head_parts import runnable_heads
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.groups import parse_groups
@@ -31,7 +32,10 @@ def _check_model(request: CalibrateRequest, model: MoEModel) -> None:
     check_loadable(model, trusted=request.trust_remote_code)
     if request.packing == "pack":
         check_model_packs(model, request.attention)
-    if "damage" in parse_groups(request.groups):
+    groups = parse_groups(request.groups)
+    if "heads" in groups:
+        runnable_heads(model)
+    if "damage" in groups:
         for layer in model.layers:
             check_removable(model.family, layer)
 

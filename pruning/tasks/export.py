@@ -6,7 +6,8 @@ from typing import Any
 
 from analysis.errors import ExportError
 from analysis.model import MoEModel, load_model_index
-from pruning.heads import HeadChoice, heads_in_words
+from analysis.stats.store import stats_store
+from pruning.heads import HeadChoice, head_ranking, heads_in_words
 from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.plan import plan_from_dict
 from pruning.requests.model import ExportRequest
@@ -32,7 +33,7 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
     """
     model = load_model_index(request.model, revision=request.revision)
     plan = plan_from_dict(request.plan)
-    manifest = yield from export_checkpoint(model, plan, request.out, _options(request))
+    manifest = yield from export_checkpoint(model, plan, request.out, _options(request, model))
     result: dict[str, Any] = {
         "out": str(request.out),
         "plan_digest": manifest.plan.digest,
@@ -45,12 +46,14 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
 
 def prepared(request: ExportRequest, model: MoEModel) -> PreparedExport:
     """The export as `export_run` would write it, checked as far as that needs no writing."""
-    return prepare_export(model, plan_from_dict(request.plan), request.out, _options(request))
+    return prepare_export(
+        model, plan_from_dict(request.plan), request.out, _options(request, model)
+    )
 
 
 def other_option(request: ExportRequest, model: MoEModel, there: Manifest) -> str:
     """The first option of a request that a finished export of its plan does not have; or empty."""
-    options = _options(request)
+    options = _options(request, model)
     made = planned_export(model, plan_from_dict(request.plan), request.out, options)
     sizes = {shard.name: shard.nbytes for shard in made.shards}
     agree = {
@@ -64,10 +67,14 @@ def other_option(request: ExportRequest, model: MoEModel, there: Manifest) -> st
     return next((name for name, is_alike in agree.items() if not is_alike), "")
 
 
-def _options(request: ExportRequest) -> ExportOptions:
+def _options(request: ExportRequest, model: MoEModel) -> ExportOptions:
     mode, largest = request.width_mode, request.max_shard_size
+    plan, store = plan_from_dict(request.plan), stats_store(request.stats_dir)
+    heads = HeadChoice(request.mtp) if request.mtp else None
+    ranked = heads in (HeadChoice.KEEP, HeadChoice.PRUNE)  # if refused, keep recommends prune
     return ExportOptions(
-        HeadChoice(request.mtp) if request.mtp else None,
+        heads,
+        head_ranking(model, plan, store) if ranked else None,
         request.hash_source,
         request.recipe.encode(),
         WidthChoice(WidthMode(mode), request.width_multiple_of) if mode else None,

@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from analysis.calibration import hidden, partial
 from analysis.calibration.experts import collecting
 from analysis.calibration.loading import Placement
+from analysis.calibration.relay import Relay
 from analysis.calibration.skeleton import EMBEDDINGS, Skeleton
-from analysis.calibration.streamed import Relay
 from analysis.calibration.sums import sums_of
 from analysis.drain import drain
 from analysis.errors import CheckpointError, StatsError, UnsupportedModelError

@@ -93,7 +93,7 @@ def test_heads_stay_where_no_count_changes_and_are_else_left_out_or_pruned(open_
     heads = test.segmented_control(key="mtp")
     assert "mtp" in heads.label
     # Their experts are counted with the others, so they cannot stay whole.
-    assert heads.options == ["Leave out", "Prune by their weights"]
+    assert heads.options == ["Leave out", "Prune their experts"]
     assert "--mtp drop" in export_line(test)
     assert any("heads (MTP) are left out" in text for text in texts(test.markdown))
     test.segmented_control(key="mtp").set_value("prune").run()

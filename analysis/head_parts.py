@@ -1,0 +1,216 @@
+"""What a prediction head (MTP) computes, as its tensors tell: how it is entered, and its layers.
+
+A head gets a hidden state of the trunk, after its last norm, and the embedding of the next token.
+Each has a norm of its own; a projection of both, the embedding first, enters decoder layers like
+those of the trunk. DeepSeek-V3's, GLM's and Hunyuan's tensors have one set of names (`enorm`,
+`hnorm`, `eh_proj`), those of Qwen3-Next and EXAONE-MoE another. A second head gets what the first
+one gives in place of the trunk's hidden state.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from analysis.checkpoint import TensorEntry
+from analysis.errors import UnsupportedModelError
+from analysis.families import MoELayer
+from analysis.families.base import any_of
+from analysis.heads import Head, prediction_heads
+from analysis.model import MoEModel
+
+_ENTRIES = {
+    "embedding_norm": ("enorm", "pre_fc_norm_embedding"),
+    "hidden_norm": ("hnorm", "pre_fc_norm_hidden"),
+    "projection": ("eh_proj", "fc"),
+}
+# What comes after the layers, or repeats the trunk's embedding; the statistics do not need it.
+_BEHIND = re.compile(r"(shared_head\.(norm|head)|final_layernorm|norm|embed_tokens)\.weight")
+# A projection of one layer, after which further layers of the head follow.
+_LAYERS_ENTRY = re.compile(rf"\.\d+\.(?:{any_of(_ENTRIES['projection'])})\.weight")
+_PLAIN = ("BF16", "F16", "F32", "F64")
+
+# Name within a layer -> tensor.
+_Layer = Mapping[str, TensorEntry]
+
+
+@dataclass(frozen=True, eq=False)
+class HeadLayer:
+    """A decoder layer of a head."""
+
+    number: int  # in statistics: numbered on from the trunk's last layer
+    like: int  # the trunk's layer that computes as this one does, with other weights
+    tensors: tuple[TensorEntry, ...]  # named as those of that layer
+    experts: MoELayer | None  # under its number; None for a dense layer
+
+
+@dataclass(frozen=True, eq=False)
+class HeadParts:
+    """A head that can be run."""
+
+    name: str
+    embedding_norm: TensorEntry
+    hidden_norm: TensorEntry
+    projection: TensorEntry  # (width, 2 * width); its first columns take the embedding
+    layers: tuple[HeadLayer, ...]
+
+
+def head_experts(model: MoEModel) -> tuple[tuple[str, int, MoELayer], ...]:
+    """Layers with experts in heads: the head's name, the index in its names, the layer numbered on.
+
+    Needs no more than that their experts are found; `runnable_heads` says whether they can be run.
+    """
+    numbers = _numbers(model)
+    return tuple(
+        (head.name, index, replace(model.layers[-1], index=numbers[head.name, index]))
+        for head in _in_order(model)
+        for index in sorted(head.located)
+    )
+
+
+def runnable_heads(model: MoEModel) -> tuple[HeadParts, ...]:
+    """The heads in the order in which they run, up to the last one with experts.
+
+    Raises an UnsupportedModelError if there is none, or one cannot be run.
+    """
+    heads = _in_order(model)
+    with_experts = [place for place, head in enumerate(heads) if head.has_experts]
+    if not with_experts:
+        raise UnsupportedModelError(
+            f"{model.name} has no prediction head with experts; leave out the group heads."
+        )
+    if model.streams_size != model.hidden_size:
+        raise _refusal(heads[0].name, "it gets several streams of hidden states")
+    numbers, trunk = _numbers(model), _trunk_layers(model)
+    return tuple(_parts(model, head, numbers, trunk) for head in heads[: with_experts[-1] + 1])
+
+
+def _refusal(head: str, reason: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"The prediction head {head} cannot be run: {reason}. Leave out the group heads."
+    )
+
+
+def _in_order(model: MoEModel) -> list[Head]:
+    """The heads in the order of the numbers in their names."""
+    return sorted(
+        prediction_heads(model),
+        key=lambda head: [int(word) for word in head.name.split(".") if word.isdigit()],
+    )
+
+
+def _layers_of(names: Iterable[str], trunks: tuple[str, ...], model: MoEModel) -> dict[int, _Layer]:
+    """Tensors by layer, by their names within it."""
+    pattern = re.compile(rf"(?:{any_of(trunks)})\.(\d+)\.(.+)")
+    found: defaultdict[int, dict[str, TensorEntry]] = defaultdict(dict)
+    for name in names:
+        if match := pattern.fullmatch(name):
+            found[int(match[1])][match[2]] = model.checkpoint.tensors[name]
+    return dict(found)
+
+
+def _trunk_layers(model: MoEModel) -> dict[int, _Layer]:
+    found = _layers_of(model.checkpoint.tensors, model.family.trunks, model)
+    return {layer: tensors for layer, tensors in found.items() if layer < model.depth}
+
+
+def _numbers(model: MoEModel) -> dict[tuple[str, int], int]:
+    """(head's name, index in its names) -> number of the layer, counted on from the trunk's."""
+    places = [
+        (head.name, index)
+        for head in _in_order(model)
+        for index in sorted(_layers_of(head.tensors, (head.trunk,), model))
+    ]
+    return {place: model.depth + number for number, place in enumerate(places)}
+
+
+def _parts(
+    model: MoEModel,
+    head: Head,
+    numbers: Mapping[tuple[str, int], int],
+    trunk: Mapping[int, _Layer],
+) -> HeadParts:
+    own = _layers_of(head.tensors, (head.trunk,), model)
+    inside: set[str] = set()  # names of the tensors of its decoder layers
+    layers = []
+    for index, tensors in sorted(own.items()):
+        like = _alike(model, head, index, tensors, trunk)
+        named = {name: trunk[like][name].name for name in trunk[like]}
+        inside.update(tensors[name].name for name in named)
+        number = numbers[head.name, index]
+        layers.append(
+            HeadLayer(
+                number,
+                like,
+                tuple(replace(tensors[name], name=new) for name, new in named.items()),
+                replace(model.layers[-1], index=number) if index in head.located else None,
+            )
+        )
+    if len(own) > 1 and not any(
+        _LAYERS_ENTRY.fullmatch(name.removeprefix(head.trunk)) for name in head.tensors
+    ):
+        raise _refusal(head.name, "several layers share one projection")
+    beside = [model.checkpoint.tensors[name] for name in head.tensors if name not in inside]
+    return HeadParts(head.name, **_entries(head, beside), layers=tuple(layers))
+
+
+def _alike(
+    model: MoEModel,
+    head: Head,
+    index: int,
+    tensors: _Layer,
+    trunk: Mapping[int, _Layer],
+) -> int:
+    """The last layer of the trunk that computes as a head's layer: kind, names and shapes agree."""
+    sparse = {layer.index for layer in model.layers}
+    alike = [
+        like
+        for like in sorted(trunk)
+        if (like in sparse) == (index in head.located)
+        and all(
+            name in tensors and tensors[name].shape == entry.shape
+            for name, entry in trunk[like].items()
+        )
+    ]
+    if not alike:
+        raise _refusal(head.name, f"no layer of {model.name} is built like its layer {index}")
+    most = max(len(trunk[like]) for like in alike)  # of two, the one that leaves less unexplained
+    alike = [like for like in alike if len(trunk[like]) == most]
+    kinds = model.config.get("layer_types") or ()
+    if len({kinds[like] for like in alike if like < len(kinds)}) < 2:
+        return alike[-1]
+    # Attention that slides and attention that does not have the same tensors. A head's is that of
+    # the trunk's layer of the same number where config.json does not say it, as vLLM reads EXAONE.
+    of_heads = model.config.get("mtp_layer_types") or kinds
+    wanted = of_heads[index] if index < len(of_heads) else None
+    if found := [like for like in alike if kinds[like] == wanted]:
+        return found[-1]
+    raise _refusal(head.name, f"its layer {index} is like several layers of different attention")
+
+
+def _entries(head: Head, beside: list[TensorEntry]) -> dict[str, TensorEntry]:
+    """The norms and the projection among the tensors outside of a head's layers."""
+    found: dict[str, TensorEntry] = {}
+    for entry in beside:
+        stem, _, role = entry.name.rpartition(".")
+        part = stem.rpartition(".")[2]
+        kinds = [kind for kind, names in _ENTRIES.items() if part in names and role == "weight"]
+        if kinds and kinds[0] not in found:
+            found[kinds[0]] = entry
+        elif kinds or not _BEHIND.fullmatch(_within(head, entry.name)):
+            raise _refusal(head.name, f"what {entry.name} does in it is not known")
+    for kind, names in _ENTRIES.items():
+        if kind not in found:
+            raise _refusal(head.name, f"it has no tensor {' or '.join(names)}")
+    width = found["hidden_norm"].numel
+    if found["projection"].shape != (width, 2 * width) or found["embedding_norm"].numel != width:
+        raise _refusal(head.name, "its norms and its projection do not fit each other")
+    if quantised := [entry.name for entry in found.values() if entry.dtype not in _PLAIN]:
+        raise _refusal(head.name, f"{quantised[0]} is quantised")
+    return found
+
+
+def _within(head: Head, name: str) -> str:
+    """A tensor's name within its head, or within its layer of the head."""
+    name = re.sub(rf"{re.escape(head.trunk)}\.\d+\.", "", name, count=1)
+    return name.removeprefix(f"{head.name}.")
