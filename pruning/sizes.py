@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from itertools import chain
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from analysis.lazy import pd
 from analysis.model import MoEModel
 from analysis.widths import shared_tensors
 from pruning.active import Routing, active_experts, expert_shapes
-from pruning.heads import heads_depend_on
+from pruning.heads import HeadChoice, heads_depend_on
 from pruning.neurons.kept import kept_widths
 from pruning.plan import PruningPlan, fit_plan, keep_all
 
@@ -241,6 +242,22 @@ def _parts(model: MoEModel, plan: PruningPlan) -> dict[Part, IntArray]:
     if prediction_heads(model):
         sums[Part.HEADS] = np.outer((1, not heads_depend_on(model, plan)), tensors.heads)
     return sums
+
+
+def heads_bytes(model: MoEModel, plan: PruningPlan, choice: HeadChoice | None) -> int:
+    """Bytes that prediction heads take in an export beyond what `size_report` counts for them.
+
+    The plan is complete, see `fit_plan`; `choice` is possible, or None for the default.
+    """
+    if choice is None or not prediction_heads(model):
+        return 0
+    whole, default = _parts(model, plan)[Part.HEADS][:, 0].tolist()
+    if choice is not HeadChoice.PRUNE:
+        return (whole if choice is HeadChoice.KEEP else 0) - default
+    cut = model.layers[-1].num_experts - max(map(len, plan.kept.values()))
+    located = (item for head in prediction_heads(model) for item in chain(*head.located.values()))
+    each = sum(item.entry.nbytes for item in located) // model.layers[-1].num_experts
+    return whole - cut * each - default
 
 
 def weight_bytes(model: MoEModel, plan: PruningPlan) -> int:

@@ -33,6 +33,7 @@ from pruning.engines import (
 )
 from pruning.heads import (
     WEIGHT_CRITERION,
+    HeadChoice,
     head_ranking,
     heads_depend_on,
     ranked_in_words,
@@ -45,7 +46,7 @@ from pruning.planning.ranking import criterion_badge
 from pruning.requests.base import validated
 from pruning.requests.model import ExportRequest
 from pruning.requests.options import ModeName
-from pruning.sizes import SizeReport, format_bytes
+from pruning.sizes import SizeReport, format_bytes, heads_bytes
 from pruning.surgery.heads import why_not_pruned
 from pruning.surgery.padding import Padding, plan_padding
 from pruning.surgery.verify import logits_memory
@@ -302,6 +303,8 @@ def options_part(
         widths = plan_widths(context.model, fit_plan(shown.plan, context.model), choice)
     if padding := _padding_choice(context.model, shown.plan):
         num_bytes += padding.nbytes
+    heads = HeadChoice(mtp) if mtp else None
+    num_bytes += heads_bytes(context.model, fit_plan(shown.plan, context.model), heads)
     keep_list = st.toggle(
         "Also write kept_experts.json",
         key="keep_list",

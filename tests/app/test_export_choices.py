@@ -96,8 +96,10 @@ def test_heads_stay_where_no_count_changes_and_are_else_left_out_or_pruned(open_
     assert heads.options == ["Leave out", "Prune their experts"]
     assert "--mtp drop" in export_line(test)
     assert any("heads (MTP) are left out" in text for text in texts(test.markdown))
+    (left_out,) = [each.value for each in test.metric if each.label == "On disk"]
     test.segmented_control(key="mtp").set_value("prune").run()
     assert "--mtp prune" in export_line(test)
+    assert left_out not in [each.value for each in test.metric if each.label == "On disk"]
     test.select_slider(key="sparsity").set_value(0).run()
     assert test.segmented_control(key="mtp").options == ["Keep as they are", "Leave out"]
     assert "--mtp keep" in export_line(test)

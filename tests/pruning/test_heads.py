@@ -16,7 +16,8 @@ from analysis.model import load_model_index
 from pruning.heads import HeadChoice, HeadPlan, heads_in_words
 from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.plan import PruningPlan, keep_all, model_ref
-from pruning.sizes import Part, size_report
+from pruning.sizes import Part, heads_bytes, size_report
+from pruning.surgery.export import ExportOptions, prepare_export
 from pruning.surgery.heads import plan_heads
 from pruning.surgery.manifest import read_manifest
 
@@ -55,6 +56,19 @@ def model(checkpoint, tmp_path, place):
 def export_heads(model, out, choice=None, plan=KEPT):
     manifest = export(model, plan, out, heads=choice)
     return manifest, tensors_of(out)
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("choice", [None, *HeadChoice])
+def test_the_size_of_an_export_counts_what_becomes_of_heads(model, tmp_path, choice):
+    # Without a change of counts heads cannot be pruned, with one they cannot stay whole.
+    impossible = {True: HeadChoice.KEEP, False: HeadChoice.PRUNE}
+    for depend, plan in ((False, keep_all(model)), (True, keeping(model, KEPT))):
+        if choice is impossible[depend]:
+            continue
+        made = prepare_export(model, plan, tmp_path / "out", ExportOptions(choice))
+        counted = size_report(model, plan).bytes_after + heads_bytes(model, made.plan, choice)
+        assert made.tensor_bytes == counted
 
 
 def heads_of(tensors, place):
