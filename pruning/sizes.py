@@ -251,7 +251,7 @@ def heads_bytes(model: MoEModel, plan: PruningPlan, choice: HeadChoice | None) -
     """
     if choice is None or not prediction_heads(model):
         return 0
-    whole, default = _parts(model, plan)[Part.HEADS][:, 0].tolist()
+    whole, default = map(int, _parts(model, plan)[Part.HEADS][:, 0])
     if choice is not HeadChoice.PRUNE:
         return (whole if choice is HeadChoice.KEEP else 0) - default
     cut = model.layers[-1].num_experts - max(map(len, plan.kept.values()))

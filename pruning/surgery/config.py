@@ -11,6 +11,7 @@ from typing import Any
 from analysis.checkpoint import CONFIG_NAME
 from analysis.families import MoEFamily
 from analysis.families.base import HEAD_KEYS, PER_LAYER_KEY, WIDTHS_KEY
+from analysis.heads import prediction_heads
 from analysis.model import MoEModel
 from analysis.nonuniform.modeling_file import auto_map
 from pruning.heads import HeadChoice, HeadPlan
@@ -58,7 +59,10 @@ def pruned_config(
     if changes := widths_config(widths, model) if widths else {}:
         # The balancing loss is meant for training the full set of experts.
         config = family.edited(config, **changes, output_router_logits=False)
-    if heads.choice is HeadChoice.DROP:
+    # A source may count heads that it does not hold, as checkpoints that transformers pruned or
+    # saved; llama.cpp then looks for their layers.
+    only_counted = config is not source and not prediction_heads(model)
+    if heads.choice is HeadChoice.DROP or only_counted:
         inner: Any = config
         for key in family.config_path:
             inner = inner[key]

@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from exports import edit_json, export, keeping, keeping_neurons, tensors_of, verified
+from exports import edit_json, export, failed, keeping, keeping_neurons, tensors_of, verified
 from safetensors.torch import load_file, save_file
 
 from analysis.errors import ExportError
@@ -69,6 +69,17 @@ def test_the_size_of_an_export_counts_what_becomes_of_heads(model, tmp_path, cho
         made = prepare_export(model, plan, tmp_path / "out", ExportOptions(choice))
         counted = size_report(model, plan).bytes_after + heads_bytes(model, made.plan, choice)
         assert made.tensor_bytes == counted
+
+
+def test_heads_that_a_source_only_counts_are_not_counted_by_its_export(checkpoint, tmp_path):
+    # As the GLM-4.5-Air that Cerebras pruned: transformers reads no heads, so it saved none.
+    source = tmp_path / "source"
+    shutil.copytree(checkpoint("olmoe", shards=1).path, source)
+    edit_json(source / "config.json", num_nextn_predict_layers=1)
+    export(source, KEPT, tmp_path / "out")
+    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert written["num_nextn_predict_layers"] == 0
+    assert not failed(tmp_path / "out", source=source, level="logits")
 
 
 def heads_of(tensors, place):
