@@ -143,6 +143,13 @@ class MoEModel:
         if self.quantisation and self.quantisation not in DEQUANTISED:
             why = _UNREAD.get(self.quantisation, f"only {' and '.join(DEQUANTISED)} are tried")
             return f"checkpoints quantised with {self.quantisation} cannot be loaded: {why}"
+        for name, slot in self.slots.items() if self.quantisation == "fp8" else ():
+            if slot.kind is SlotKind.STACKED and slot.role.endswith("scale_inv"):
+                # Its dequantisation looks for scales of `weight`; others it leaves out in silence.
+                return (
+                    f"transformers would take the stacked experts of FP8 without their scales "
+                    f"({name}); use the model in bfloat16"
+                )
         for name, entry in self.checkpoint.tensors.items():
             grid = self.checkpoint.tensors.get(f"{name}_scale_inv")
             if grid is None or len(grid.shape) != len(entry.shape) or 0 in grid.shape:

@@ -197,6 +197,12 @@ def load_model(
         raise load_error(model, error) from error
     if info["missing_keys"]:
         raise CheckpointError(f"{model.name} lacks the tensor {sorted(info['missing_keys'])[0]}.")
+    located = ((name, model.family.locate(name)) for name in sorted(info["unexpected_keys"]))
+    if unread := [name for name, slot in located if slot and slot.layer < model.depth]:
+        raise UnsupportedModelError(
+            f"{model.name} cannot be loaded: transformers leaves out {unread[0]}, which belongs to "
+            f"experts or a router ({len(unread)} such tensors)."
+        )
     if info["mismatched_keys"]:
         raise wrong_shape(model.name, *sorted(info["mismatched_keys"])[0])
     if model.quantisation:

@@ -198,6 +198,21 @@ def test_scales_that_do_not_divide_their_matrix_are_named(tmp_path):
         estimate(model, make_sequences(), make_settings())
 
 
+def test_stacked_experts_in_fp8_are_not_loaded_without_their_scales(tmp_path):
+    # As Qwen3-VL-30B-A3B-Instruct-FP8: transformers 5.23 finds scales of `weight` alone.
+    block, (rows, columns) = "model.layers.1.mlp", (2 * WIDTH, HIDDEN)
+    shapes = {"gate_up_proj": (COUNT, rows, columns), "down_proj": (COUNT, HIDDEN, WIDTH)}
+    stacked = {f"{block}.experts.{name}": ("F8_E4M3", shape) for name, shape in shapes.items()}
+    scales = {f"{name}_scale_inv": ("F32", (COUNT, 1, 1)) for name in stacked}
+    tensors = TRUNK | stacked | scales | {f"{block}.gate.weight": (COUNT, HIDDEN)}
+    quantised = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    config = {**GLM, "num_nextn_predict_layers": 0, "quantization_config": quantised}
+    model = load_model_index(str(hollow(tmp_path, config, tensors)))
+    says = r"without their scales \(.*experts\.gate_up_proj_scale_inv\); use the model in bfloat16"
+    with pytest.raises(UnsupportedModelError, match=says):
+        estimate(model, make_sequences(), make_settings())
+
+
 @pytest.mark.parametrize(
     ("keys", "warns"),
     [

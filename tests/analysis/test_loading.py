@@ -249,6 +249,17 @@ def test_wide_matrices_beside_fp8_are_cast(placement, tmp_path):
     assert found.manifest.files == wanted.manifest.files
 
 
+def test_tensors_of_experts_that_transformers_leaves_out_are_no_detail(tmp_path):
+    tiny_checkpoint(tmp_path, "olmoe", shards=1)
+    (shard,) = tmp_path.glob("*.safetensors")
+    name = "model.layers.{}.mlp.experts.1.up_proj.weight_scale_inv"
+    extra = {name.format(layer): torch.ones(1) for layer in (0, 99)}  # the second is of a head
+    save_file(load_file(shard) | extra, shard, {"format": "pt"})
+    says = r"leaves out model\.layers\.0\.mlp\.experts\.1\.up_proj\.weight_scale_inv, .*\(1 such"
+    with pytest.raises(UnsupportedModelError, match=says):
+        load_model(load_model_index(str(tmp_path)), make_settings())
+
+
 def test_a_quantisation_that_cannot_be_undone_is_refused(tmp_path):
     model = tiny_model("olmoe")
     model.save_pretrained(tmp_path / "model")
