@@ -15,8 +15,9 @@ _ROUTED = re.compile(
     r".+\.(?:experts\.|router\.|gate\.|moe_statics\.|(?:in|out)put_linear\.|expert_bias$"
     r"|e_score_correction_bias$).*|.+\.(?:expert_bias|e_score_correction_bias)"
 )
+_OTHER_TRUNK = "talker."  # its layers have experts of their own
 _LAYER = re.compile(r".*?layers\.(\d+)\.")
-_HEADS = {"": r"(?!)", "mtp": r"mtp\.", "beyond": r"model\.layers\.{depth}\."}
+_HEADS = {"": r"(?!)", "counted": r"(?!)", "mtp": r"mtp\.", "beyond": r"model\.layers\.{depth}\."}
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def wanted_of(
 
     Kept ids are those of a layer's index in its names; heads under `mtp` are layer 0 of their own.
     """
-    depth = layout.config.get("text_config", layout.config)["num_hidden_layers"]
+    depth = layout.text["num_hidden_layers"]
     of_heads = re.compile(_HEADS[layout.heads].replace("{depth}", str(depth)))
     wanted = {}
     for name, (dtype, shape) in header.items():
@@ -51,7 +52,7 @@ def wanted_of(
         layer = _LAYER.match(name)
         index = int(layer[1]) if layer else -1
         ids = kept.get(-1 if is_head else index, ())
-        if not ids or "shared_" in name:
+        if not ids or "shared_" in name or name.startswith(_OTHER_TRUNK):
             wanted[name] = Wanted(name, dtype, shape)
         elif own := _EXPERT.fullmatch(name):
             if int(own[2]) in ids:
@@ -93,7 +94,8 @@ def with_count(config: dict[str, Any], before: int, after: int) -> dict[str, Any
     made: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, dict):
-            made[key] = with_count(value, before, after)
+            is_other = key.startswith(_OTHER_TRUNK.rstrip("."))
+            made[key] = value if is_other else with_count(value, before, after)
         elif isinstance(value, list):
             made[key] = _of_first(value, after)
         elif key in COUNTS and value == before:

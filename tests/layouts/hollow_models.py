@@ -8,7 +8,7 @@ FP8, blocks of MXFP4, packed integers.
 import json
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ import transformers
 from safetensors.torch import save_file
 from transformers.core_model_loading import revert_weight_conversion
 
-from layouts.packed import AWQ_SETTINGS, GROUP, gptq_settings
+from analysis.families.native import register_native
+from layouts.packed import AWQ_SETTINGS, FLOAT_SETTINGS, GROUP, SPLITS, gptq_settings
 from layouts.published import Layout
 
 BYTES = {"BF16": 2, "F16": 2, "F32": 4, "F8_E4M3": 1, "U8": 1, "I64": 8, "I32": 4}
@@ -69,10 +70,12 @@ _QUANTISED: dict[str, dict[str, Any]] = {
         }
     },
     "awq": {"quantization_config": AWQ_SETTINGS},
+    **{stored: {"quantization_config": each} for stored, each in FLOAT_SETTINGS.items()},
 }
 
 
 def _named(layout: Layout, folder: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
+    register_native(layout.config["model_type"])
     config = transformers.AutoConfig.from_pretrained(folder)
     auto = getattr(transformers, layout.auto_class)
     with torch.device("meta"):
@@ -116,7 +119,7 @@ def _heads_beyond(layout: Layout, header: Header) -> Header:
 
 def _heads_mtp(layout: Layout, header: Header) -> Header:
     """As Qwen3-Next and Qwen3.5: a trunk of its own, whose layer has full attention."""
-    text = layout.config.get("text_config", layout.config)
+    text = layout.text
     depth, hidden = text["num_hidden_layers"], text["hidden_size"]
     trunk = "model.language_model.layers" if "text_config" in layout.config else "model.layers"
     return _copied(header, f"{trunk}.{depth - 1}", "mtp.layers.0") | {
@@ -204,7 +207,24 @@ def _in_awq(header: Header) -> dict[str, tuple[str, tuple[int, ...]]]:
     return found
 
 
+def _split(stored: str) -> Callable[[Header], dict[str, tuple[str, tuple[int, ...]]]]:
+    """Matrices of layers as their parts; the rest as it is."""
+
+    def split(header: Header) -> dict[str, tuple[str, tuple[int, ...]]]:
+        found: dict[str, tuple[str, tuple[int, ...]]] = {}
+        for name, (dtype, shape) in header.items():
+            beside = name.endswith((*_WIDE, *_BESIDE_LAYER))
+            if _packs(name, shape) and not beside:
+                found |= SPLITS[stored](name.removesuffix(".weight"), *shape)
+            else:
+                found[name] = (dtype, shape)
+        return found
+
+    return split
+
+
 _STORING = {
+    **{stored: _split(stored) for stored in SPLITS},
     "fp8": _in_fp8,
     "mxfp4": _in_mxfp4,
     "int4": _in_int4,

@@ -9,7 +9,8 @@ from pruning.sizes import size_report
 
 PAGE = Path(__file__).parents[2] / "docs" / "dev" / "layouts.md"
 _STORED = {"": "bfloat16", "fp8": "FP8", "mxfp4": "MXFP4", "int4": "packed int4"}
-_STORED |= {"gptq": "GPTQ int4", "awq": "AWQ int4"}
+_STORED |= {"gptq": "GPTQ int4", "awq": "AWQ int4", "fp8-channel": "FP8 by channel"}
+_STORED |= {"nvfp4": "NVFP4", "nf4": "bitsandbytes nf4"}
 
 
 def row_of(layout: Layout, model: MoEModel) -> str:
@@ -22,7 +23,7 @@ def row_of(layout: Layout, model: MoEModel) -> str:
     cells = (
         str(layout),
         experts,
-        _STORED[layout.stored] + (", heads" if layout.heads else ""),
+        _STORED[layout.stored] + (", heads" if layout.heads in ("mtp", "beyond") else ""),
         layout.total,
         f"{trunk:,.2f}" + (f" + {aside / 1e9:.2f}" if aside else ""),
         layout.active or "-",

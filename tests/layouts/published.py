@@ -23,7 +23,8 @@ class Layout:
     config: dict[str, Any] = field(hash=False)
     shared: int = 0  # shared experts of a layer, as the configuration counts them
     groups: int = 1
-    heads: str = ""  # prediction heads: "beyond" the depth, or under "mtp"
+    # Prediction heads: "beyond" the depth, under "mtp", or only "counted" by config.json.
+    heads: str = ""
     stored: str = ""  # quantisation
     nbytes: int | None = None  # of all tensors
     tensors: int | None = None  # number of them
@@ -35,8 +36,16 @@ class Layout:
     def __str__(self) -> str:
         return self.name.partition("/")[2]
 
+    @property
+    def text(self) -> dict[str, Any]:
+        """The text model's part of the configuration."""
+        part = self.config
+        for key in ("thinker_config", "text_config"):
+            part = part.get(key, part)
+        return part
 
-def _every(depth: int, step: int, last: str, other: str) -> list[str]:
+
+def every(depth: int, step: int, last: str, other: str) -> list[str]:
     """Kinds of layers: every step-th is `last`."""
     return [last if (layer + 1) % step == 0 else other for layer in range(depth)]
 
@@ -45,7 +54,7 @@ def _kinds(depth: int, at: Sequence[int], there: str, other: str) -> list[str]:
     return [there if layer in at else other for layer in range(depth)]
 
 
-def _sizes(
+def sized(
     hidden: int, layers: int, heads: tuple[int, int], vocab: int, **more: Any
 ) -> dict[str, Any]:
     """Keys that nearly all have; `heads` are those of queries and of keys and values."""
@@ -57,34 +66,34 @@ def _sizes(
 
 def _mixtral(*sizes: Any, inner: int, **more: Any) -> dict[str, Any]:
     local = {"num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": inner}
-    return {"model_type": "mixtral", **local, **_sizes(*sizes), **more}
+    return {"model_type": "mixtral", **local, **sized(*sizes), **more}
 
 
-def _qwen(kind: str, *sizes: Any, experts: tuple[int, int, int], **more: Any) -> dict[str, Any]:
+def qwen(kind: str, *sizes: Any, experts: tuple[int, int, int], **more: Any) -> dict[str, Any]:
     """`experts` are their number, those of a token, and their width."""
     count, top_k, width = experts
     own = {"num_experts": count, "num_experts_per_tok": top_k, "moe_intermediate_size": width}
-    return {"model_type": kind, **own, **_sizes(*sizes), **more}
+    return {"model_type": kind, **own, **sized(*sizes), **more}
 
 
 _LINEAR = {
     "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
     "linear_num_key_heads": 16, "full_attention_interval": 4, "head_dim": 256,
 }  # fmt: skip
-_QWEN_VISION = {
+QWEN_VISION = {
     "depth": 27, "hidden_size": 1152, "intermediate_size": 4304, "num_heads": 16, "patch_size": 16,
     "spatial_merge_size": 2, "temporal_patch_size": 2, "num_position_embeddings": 2304,
 }  # fmt: skip
 
 
 def _qwen3_5(hidden: int, layers: int, heads: int, values: int, experts: Any) -> dict[str, Any]:
-    text = _qwen(
+    text = qwen(
         "qwen3_5_moe_text", hidden, layers, (heads, 2), 248_320, experts=experts, **_LINEAR,
         shared_expert_intermediate_size=experts[2], linear_num_value_heads=values,
-        layer_types=_every(layers, 4, "full_attention", "linear_attention"),
+        layer_types=every(layers, 4, "full_attention", "linear_attention"),
         mtp_num_hidden_layers=1,
     )  # fmt: skip
-    vision = {**_QWEN_VISION, "model_type": "qwen3_5_moe", "out_hidden_size": hidden}
+    vision = {**QWEN_VISION, "model_type": "qwen3_5_moe", "out_hidden_size": hidden}
     vision |= {"deepstack_visual_indexes": []}
     own = {"model_type": "qwen3_5_moe", "tie_word_embeddings": False}
     return {**own, "text_config": text, "vision_config": vision}
@@ -98,14 +107,14 @@ def _mla(rank: int | None, nope: int = 128, values: int = 128) -> dict[str, Any]
     }  # fmt: skip
 
 
-def _deepseek(
+def deepseek(
     kind: str, *sizes: Any, experts: tuple[int, int, int], inner: int, shared: int, **more: Any
 ) -> dict[str, Any]:
     count, top_k, width = experts
     return {
         "model_type": kind, "n_routed_experts": count, "num_experts_per_tok": top_k,
         "moe_intermediate_size": width, "intermediate_size": inner, "n_shared_experts": shared,
-        "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, **_sizes(*sizes), **more,
+        "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, **sized(*sizes), **more,
     }  # fmt: skip
 
 
@@ -127,19 +136,19 @@ _LFM_ATTENTION = (2, 6, 10, 14, 18, 21)
 
 def _granite(count: int, top_k: int, width: int, *sizes: Any, **more: Any) -> dict[str, Any]:
     own = {"num_local_experts": count, "num_experts_per_tok": top_k, "intermediate_size": width}
-    return {**own, **_sizes(*sizes), **more}
+    return {**own, **sized(*sizes), **more}
 
 
 def _ernie(count: int, top_k: int, width: int, *sizes: Any, **more: Any) -> dict[str, Any]:
     own = {"moe_num_experts": count, "moe_k": top_k, "moe_intermediate_size": width}
     kind = {"model_type": "ernie4_5_moe", "moe_layer_interval": 1, "use_bias": False}
-    return {**kind, **own, **_sizes(*sizes), **more}
+    return {**kind, **own, **sized(*sizes), **more}
 
 
 def _gpt_oss(layers: int, experts: int) -> dict[str, Any]:
     return {
         "model_type": "gpt_oss", "num_local_experts": experts, "num_experts_per_tok": 4,
-        "intermediate_size": 2880, "head_dim": 64, **_sizes(2880, layers, (64, 8), 201_088),
+        "intermediate_size": 2880, "head_dim": 64, **sized(2880, layers, (64, 8), 201_088),
     }  # fmt: skip
 
 
@@ -157,47 +166,47 @@ _LAYOUTS = (
     Layout(
         "allenai/OLMoE-1B-7B-0924", "6.9B", "1.3B", range(16), 64, 8,
         {"model_type": "olmoe", "intermediate_size": 1024, "num_experts": 64,
-         "num_experts_per_tok": 8, **_sizes(2048, 16, (16, 16), 50_304)},
+         "num_experts_per_tok": 8, **sized(2048, 16, (16, 16), 50_304)},
         nbytes=13_838_323_712,
     ),
     Layout(
         "allenai/FlexOlmo-7x7B-1T", "33B", "", range(32), 7, 5,
         {"model_type": "flex_olmo", "intermediate_size": 11_008, "num_experts": 7,
-         "num_experts_per_tok": 5, **_sizes(4096, 32, (32, 32), 100_352)},
+         "num_experts_per_tok": 5, **sized(4096, 32, (32, 32), 100_352)},
     ),
     Layout(
         "Qwen/Qwen1.5-MoE-A2.7B", "14.3B", "2.7B", range(24), 60, 4,
-        _qwen("qwen2_moe", 2048, 24, (16, 16), 151_936, experts=(60, 4, 1408),
+        qwen("qwen2_moe", 2048, 24, (16, 16), 151_936, experts=(60, 4, 1408),
               intermediate_size=5632, shared_expert_intermediate_size=5632, decoder_sparse_step=1),
         shared=1, nbytes=28_631_568_384, tensors=4659,
     ),
     Layout(
         "Qwen/Qwen2-57B-A14B", "57B", "14B", range(28), 64, 8,
-        _qwen("qwen2_moe", 3584, 28, (28, 4), 151_936, experts=(64, 8, 2560),
+        qwen("qwen2_moe", 3584, 28, (28, 4), 151_936, experts=(64, 8, 2560),
               intermediate_size=18_944, shared_expert_intermediate_size=20_480,
               decoder_sparse_step=1),
         shared=1,
     ),
     Layout(
         "Qwen/Qwen3-30B-A3B", "30.5B", "3.3B", range(48), 128, 8,
-        _qwen("qwen3_moe", 2048, 48, (32, 4), 151_936, experts=(128, 8, 768),
+        qwen("qwen3_moe", 2048, 48, (32, 4), 151_936, experts=(128, 8, 768),
               intermediate_size=6144, head_dim=128, decoder_sparse_step=1, mlp_only_layers=[]),
         nbytes=61_064_245_248,
     ),
     Layout(
         "Qwen/Qwen3-235B-A22B", "235B", "22B", range(94), 128, 8,
-        _qwen("qwen3_moe", 4096, 94, (64, 4), 151_936, experts=(128, 8, 1536),
+        qwen("qwen3_moe", 4096, 94, (64, 4), 151_936, experts=(128, 8, 1536),
               intermediate_size=12_288, head_dim=128, decoder_sparse_step=1, mlp_only_layers=[]),
         nbytes=470_187_269_120, tensors=36_945,
     ),
     Layout(
         "Qwen/Qwen3-Coder-480B-A35B-Instruct", "480B", "35B", range(62), 160, 8,
-        _qwen("qwen3_moe", 6144, 62, (96, 8), 151_936, experts=(160, 8, 2560),
+        qwen("qwen3_moe", 6144, 62, (96, 8), 151_936, experts=(160, 8, 2560),
               intermediate_size=8192, head_dim=128, decoder_sparse_step=1, mlp_only_layers=[]),
     ),
     Layout(
         "Qwen/Qwen3-Next-80B-A3B-Instruct", "80B", "3B", range(48), 512, 10,
-        _qwen("qwen3_next", 2048, 48, (16, 2), 151_936, experts=(512, 10, 512), **_LINEAR,
+        qwen("qwen3_next", 2048, 48, (16, 2), 151_936, experts=(512, 10, 512), **_LINEAR,
               intermediate_size=5120, shared_expert_intermediate_size=512, decoder_sparse_step=1,
               mlp_only_layers=[], linear_num_value_heads=32),
         shared=1, heads="mtp",
@@ -218,81 +227,84 @@ _LAYOUTS = (
         shared=1, heads="mtp", fused=True, auto_class="AutoModelForImageTextToText",
     ),
     Layout(
-        "Qwen/Qwen3-VL-30B-A3B-Instruct", "31B", "3B", range(48), 128, 8,
-        {"model_type": "qwen3_vl_moe", "tie_word_embeddings": False,
-         "text_config": _qwen(
-             "qwen3_vl_moe_text", 2048, 48, (32, 4), 151_936, experts=(128, 8, 768),
-             intermediate_size=6144, head_dim=128, decoder_sparse_step=1, mlp_only_layers=[]),
-         "vision_config": {**_QWEN_VISION, "model_type": "qwen3_vl_moe", "out_hidden_size": 2048,
-                           "deepstack_visual_indexes": [8, 16, 24]}},
-        fused=True, auto_class="AutoModelForImageTextToText",
+        "deepseek-ai/deepseek-moe-16b-base", "16.4B", "2.8B", range(1, 28), 64, 6,
+        deepseek("deepseek", 2048, 28, (16, 16), 102_400, experts=(64, 6, 1408), inner=10_944,
+                  shared=2, moe_layer_freq=1, norm_topk_prob=False, scoring_func="softmax"),
+        shared=2,
     ),
     Layout(
         "deepseek-ai/DeepSeek-V2", "236B", "21B", range(1, 60), 160, 6,
-        _deepseek("deepseek_v2", 5120, 60, (128, 128), 102_400, experts=(160, 6, 1536),
+        deepseek("deepseek_v2", 5120, 60, (128, 128), 102_400, experts=(160, 6, 1536),
                   inner=12_288, shared=2, **_mla(1536), topk_method="group_limited_greedy")
         | {"n_group": 8, "topk_group": 3},
         shared=2, groups=8,
     ),
     Layout(
         "deepseek-ai/DeepSeek-V2-Lite", "15.7B", "2.4B", range(1, 27), 64, 6,
-        _deepseek("deepseek_v2", 2048, 27, (16, 16), 102_400, experts=(64, 6, 1408), inner=10_944,
+        deepseek("deepseek_v2", 2048, 27, (16, 16), 102_400, experts=(64, 6, 1408), inner=10_944,
                   shared=2, **_mla(None), topk_method="greedy"),
         shared=2, nbytes=31_412_968_448,
     ),
     Layout(
         "moonshotai/Moonlight-16B-A3B", "16B", "3B", range(1, 27), 64, 6,
-        _deepseek("deepseek_v3", 2048, 27, (16, 16), 163_840, experts=(64, 6, 1408), inner=11_264,
+        deepseek("deepseek_v3", 2048, 27, (16, 16), 163_840, experts=(64, 6, 1408), inner=11_264,
                   shared=2, **_mla(None), num_nextn_predict_layers=0),
         shared=2,
     ),
     Layout(
         "deepseek-ai/DeepSeek-V3", "671B", "37B", range(3, 61), 256, 8,
-        _deepseek("deepseek_v3", *_V3_SIZES, experts=(256, 8, 2048), inner=18_432, shared=1,
+        deepseek("deepseek_v3", *_V3_SIZES, experts=(256, 8, 2048), inner=18_432, shared=1,
                   **_mla(1536)) | _V3,
         shared=1, groups=8, heads="beyond", stored="fp8", nbytes=688_574_839_360,
     ),
     Layout(
         "deepseek-ai/DeepSeek-V3.2", "671B", "37B", range(3, 61), 256, 8,
-        _deepseek("deepseek_v32", *_V3_SIZES, experts=(256, 8, 2048), inner=18_432, shared=1,
+        deepseek("deepseek_v32", *_V3_SIZES, experts=(256, 8, 2048), inner=18_432, shared=1,
                   **_mla(1536), index_head_dim=128, index_n_heads=64, index_topk=2048) | _V3,
         shared=1, groups=8, heads="beyond", stored="fp8",
     ),
     Layout(
         "moonshotai/Kimi-K2-Instruct", "1T", "32B", range(1, 61), 384, 8,
-        _deepseek("kimi_k2", 7168, 61, (64, 64), 163_840, experts=(384, 8, 2048), inner=18_432,
+        deepseek("kimi_k2", 7168, 61, (64, 64), 163_840, experts=(384, 8, 2048), inner=18_432,
                   shared=1, **_mla(1536), num_nextn_predict_layers=0),
         shared=1, stored="fp8", built_as="deepseek_v3",
     ),
     Layout(
         "moonshotai/Kimi-K2-Thinking", "1T", "32B", range(1, 61), 384, 8,
-        _deepseek("kimi_k2", 7168, 61, (64, 64), 163_840, experts=(384, 8, 2048), inner=18_432,
+        deepseek("kimi_k2", 7168, 61, (64, 64), 163_840, experts=(384, 8, 2048), inner=18_432,
                   shared=1, **_mla(1536), num_nextn_predict_layers=0),
         shared=1, stored="int4", built_as="deepseek_v3",
     ),
     Layout(
         "zai-org/GLM-4.5", "355B", "32B", range(3, 92), 160, 8,
-        _deepseek("glm4_moe", 5120, 92, (96, 8), 151_552, experts=(160, 8, 1536), inner=12_288,
+        deepseek("glm4_moe", 5120, 92, (96, 8), 151_552, experts=(160, 8, 1536), inner=12_288,
                   shared=1, head_dim=128, use_qk_norm=True, attention_bias=True,
                   num_nextn_predict_layers=1) | {"first_k_dense_replace": 3},
         shared=1, heads="beyond",
     ),
     Layout(
         "zai-org/GLM-4.5-Air", "106B", "12B", range(1, 46), 128, 8,
-        _deepseek("glm4_moe", 4096, 46, (96, 8), 151_552, experts=(128, 8, 1408), inner=10_944,
+        deepseek("glm4_moe", 4096, 46, (96, 8), 151_552, experts=(128, 8, 1408), inner=10_944,
                   shared=1, head_dim=128, use_qk_norm=False, attention_bias=True,
                   num_nextn_predict_layers=1),
         shared=1, heads="beyond",
     ),
+    Layout(  # pruned by its publisher: the heads went, and config.json counts them still
+        "cerebras/GLM-4.5-Air-REAP-82B-A12B", "82B", "12B", range(1, 46), 96, 8,
+        deepseek("glm4_moe", 4096, 46, (96, 8), 151_552, experts=(96, 8, 1408), inner=10_944,
+                  shared=1, head_dim=128, use_qk_norm=False, attention_bias=True,
+                  num_nextn_predict_layers=1),
+        shared=1, heads="counted",
+    ),
     Layout(
         "zai-org/GLM-4.7-Flash", "30B", "3B", range(1, 47), 64, 4,
-        _deepseek("glm4_moe_lite", 2048, 47, (20, 20), 154_880, experts=(64, 4, 1536),
+        deepseek("glm4_moe_lite", 2048, 47, (20, 20), 154_880, experts=(64, 4, 1536),
                   inner=10_240, shared=1, **_mla(768, 192, 256), num_nextn_predict_layers=1),
         shared=1, heads="beyond",
     ),
     Layout(
         "zai-org/GLM-5", "744B", "40B", range(3, 78), 256, 8,
-        _deepseek("glm_moe_dsa", 6144, 78, (64, 64), 154_880, experts=(256, 8, 2048),
+        deepseek("glm_moe_dsa", 6144, 78, (64, 64), 154_880, experts=(256, 8, 2048),
                   inner=12_288, shared=1, **_mla(2048, 192, 256), index_head_dim=128,
                   index_n_heads=32, index_topk=2048, num_nextn_predict_layers=1)
         | {"first_k_dense_replace": 3},
@@ -344,43 +356,43 @@ _LAYOUTS = (
         "tencent/Hunyuan-A13B-Instruct", "80B", "13B", range(32), 64, 8,
         {"model_type": "hunyuan_v1_moe", "intermediate_size": 3072, "head_dim": 128,
          "num_experts": 64, "moe_topk": [8] * 32, "num_shared_expert": [1] * 32,
-         "moe_intermediate_size": [3072] * 32, **_sizes(4096, 32, (32, 8), 128_167),
+         "moe_intermediate_size": [3072] * 32, **sized(4096, 32, (32, 8), 128_167),
          "tie_word_embeddings": True},
         shared=1,
     ),
     Layout(
         "ai21labs/AI21-Jamba-1.5-Mini", "52B", "12B", range(1, 32, 2), 16, 2,
-        {**_JAMBA, **_sizes(4096, 32, (32, 8), 65_536), "intermediate_size": 14_336,
+        {**_JAMBA, **sized(4096, 32, (32, 8), 65_536), "intermediate_size": 14_336,
          "mamba_dt_rank": 256},
         nbytes=103_140_646_656,
     ),
     Layout(
         "ai21labs/AI21-Jamba-1.5-Large", "398B", "94B", range(1, 72, 2), 16, 2,
-        {**_JAMBA, **_sizes(8192, 72, (64, 8), 65_536), "intermediate_size": 24_576,
+        {**_JAMBA, **sized(8192, 72, (64, 8), 65_536), "intermediate_size": 24_576,
          "mamba_dt_rank": 512},
     ),
     Layout(
         "LiquidAI/LFM2-8B-A1B", "8.3B", "1.5B", range(2, 24), 32, 4,
         {"model_type": "lfm2_moe", "intermediate_size": 7168, "moe_intermediate_size": 1792,
          "num_experts": 32, "num_experts_per_tok": 4, "num_dense_layers": 2, "conv_L_cache": 3,
-         "use_expert_bias": True, **_sizes(2048, 24, (32, 8), 65_536), "tie_word_embeddings": True,
+         "use_expert_bias": True, **sized(2048, 24, (32, 8), 65_536), "tie_word_embeddings": True,
          "layer_types": _kinds(24, _LFM_ATTENTION, "full_attention", "conv")},
     ),
     Layout(
         "MiniMaxAI/MiniMax-M2", "230B", "10B", range(62), 256, 8,
         {"model_type": "minimax_m2", "num_local_experts": 256, "num_experts_per_tok": 8,
-         "intermediate_size": 1536, "head_dim": 128, **_sizes(3072, 62, (48, 8), 200_064)},
+         "intermediate_size": 1536, "head_dim": 128, **sized(3072, 62, (48, 8), 200_064)},
         stored="fp8",
     ),
     Layout(
         "microsoft/Phi-3.5-MoE-instruct", "41.9B", "6.6B", range(32), 16, 2,
         {"model_type": "phimoe", "num_local_experts": 16, "num_experts_per_tok": 2,
          "intermediate_size": 6400, "attention_bias": True, "lm_head_bias": True,
-         **_sizes(4096, 32, (32, 8), 32_064)},
+         **sized(4096, 32, (32, 8), 32_064)},
     ),
     Layout(
         "rednote-hilab/dots.llm1.base", "142B", "14B", range(1, 62), 128, 6,
-        _deepseek("dots1", 4096, 62, (32, 32), 152_064, experts=(128, 6, 1408), inner=10_944,
+        deepseek("dots1", 4096, 62, (32, 32), 152_064, experts=(128, 6, 1408), inner=10_944,
                   shared=2),
         shared=2,
     ),
@@ -392,20 +404,8 @@ _LAYOUTS = (
          "n_shared_experts": 1, "num_experts_per_tok": 6, "n_group": 1, "topk_group": 1,
          "mamba_num_heads": 64, "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8,
          "conv_kernel": 4, "expand": 2, "head_dim": 128, "hybrid_override_pattern": _NANO,
-         **_sizes(2688, 52, (32, 2), 131_072)},
+         **sized(2688, 52, (32, 2), 131_072)},
         shared=1,
-    ),
-    Layout(
-        "rhymes-ai/Aria", "25.3B", "3.9B", range(28), 64, 6,
-        {"model_type": "aria",
-         "text_config": {
-             "model_type": "aria_text", "intermediate_size": 1664, "moe_num_experts": 64,
-             "moe_topk": 6, "moe_num_shared_experts": 2, **_sizes(2560, 28, (20, 20), 100_352)},
-         "vision_config": {
-             "model_type": "idefics3_vision", "hidden_size": 1152, "intermediate_size": 4304,
-             "num_hidden_layers": 27, "num_attention_heads": 16, "image_size": 980,
-             "patch_size": 14}},
-        shared=2, auto_class="AutoModelForImageTextToText",
     ),
     Layout(
         "LGAI-EXAONE/K-EXAONE-236B-A23B", "236B", "23B", range(1, 48), 128, 8,
@@ -413,13 +413,13 @@ _LAYOUTS = (
          "num_shared_experts": 1, "moe_intermediate_size": 2048, "intermediate_size": 18_432,
          "first_k_dense_replace": 1, "head_dim": 128, "n_group": 1, "topk_group": 1,
          "mlp_layer_types": ["dense", *["sparse"] * 47],
-         "layer_types": _every(48, 4, "full_attention", "sliding_attention"),
-         **_sizes(6144, 48, (64, 8), 153_600)},
+         "layer_types": every(48, 4, "full_attention", "sliding_attention"),
+         **sized(6144, 48, (64, 8), 153_600)},
         shared=1,
     ),
     Layout(
         "upstage/Solar-Open-100B", "102.6B", "12B", range(48), 128, 8,
-        _deepseek("solar_open", 4096, 48, (64, 8), 196_608, experts=(128, 8, 1280), inner=10_240,
+        deepseek("solar_open", 4096, 48, (64, 8), 196_608, experts=(128, 8, 1280), inner=10_240,
                   shared=1, head_dim=128) | {"first_k_dense_replace": 0},
         shared=1,
     ),
@@ -429,15 +429,15 @@ _LAYOUTS = (
          "num_shared_experts": 1, "num_dense_layers": 2, "moe_intermediate_size": 1024,
          "intermediate_size": 6144, "head_dim": 128, "n_group": 1, "topk_group": 1,
          "global_attn_every_n_layers": 4,
-         "layer_types": _every(32, 4, "full_attention", "sliding_attention"),
-         **_sizes(2048, 32, (32, 4), 200_192)},
+         "layer_types": every(32, 4, "full_attention", "sliding_attention"),
+         **sized(2048, 32, (32, 4), 200_192)},
         shared=1,
     ),
     Layout(
         "tencent/Hy3", "295B", "21B", range(1, 80), 192, 8,
         {"model_type": "hy_v3", "num_experts": 192, "num_experts_per_tok": 8,
          "num_shared_experts": 1, "moe_intermediate_size": 1536, "intermediate_size": 13_312,
-         "head_dim": 128, "first_k_dense_replace": 1, **_sizes(4096, 80, (64, 8), 120_832)},
+         "head_dim": 128, "first_k_dense_replace": 1, **sized(4096, 80, (64, 8), 120_832)},
         shared=1,
     ),
     Layout(
@@ -445,7 +445,7 @@ _LAYOUTS = (
         {"model_type": "laguna", "num_experts": 256, "num_experts_per_tok": 8,
          "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
          "intermediate_size": 8192, "head_dim": 128, "gating": True,
-         "mlp_layer_types": ["dense", *["sparse"] * 39], **_sizes(2048, 40, (48, 8), 100_352)},
+         "mlp_layer_types": ["dense", *["sparse"] * 39], **sized(2048, 40, (48, 8), 100_352)},
         shared=1,
     ),
     Layout(
@@ -457,29 +457,14 @@ _LAYOUTS = (
              "full_attn_layers": [4, 8, 12, 16, 20, 24, 27], "head_dim": 128, "num_heads": 32,
              "kda_layers": [n for n in range(1, 28) if n % 4 and n != 27],
              "short_conv_kernel_size": 4},
-         **_sizes(2304, 27, (32, 32), 163_840)},
+         **sized(2304, 27, (32, 32), 163_840)},
         shared=1,
-    ),
-    Layout(
-        "google/gemma-4-26B-A4B", "25.2B", "3.8B", range(30), 128, 8,
-        {"model_type": "gemma4", "tie_word_embeddings": True,
-         "text_config": {
-             "model_type": "gemma4_text", "num_experts": 128, "top_k_experts": 8,
-             "moe_intermediate_size": 704, "intermediate_size": 2112, "enable_moe_block": True,
-             "head_dim": 256, "global_head_dim": 512, "num_global_key_value_heads": 2,
-             "attention_k_eq_v": True, "hidden_size_per_layer_input": 0,
-             "layer_types": _every(30, 6, "full_attention", "sliding_attention"),
-             **_sizes(2816, 30, (16, 8), 262_144), "tie_word_embeddings": True},
-         "vision_config": {
-             "model_type": "gemma4_vision", "hidden_size": 1152, "intermediate_size": 4304,
-             "num_hidden_layers": 27, "num_attention_heads": 16, "num_key_value_heads": 16}},
-        shared=1, auto_class="AutoModelForImageTextToText",
     ),
     Layout(
         "XiaomiMiMo/MiMo-V2-Flash", "309B", "15B", range(1, 48), 256, 8,
         {"model_type": "mimo_v2_flash", "n_routed_experts": 256, "num_experts_per_tok": 8,
          "moe_intermediate_size": 2048, "intermediate_size": 16_384, "head_dim": 192,
-         "v_head_dim": 128, "n_group": 1, "topk_group": 1, **_sizes(4096, 48, (64, 4), 152_576)},
+         "v_head_dim": 128, "n_group": 1, "topk_group": 1, **sized(4096, 48, (64, 4), 152_576)},
     ),
     Layout(
         "deepseek-ai/DeepSeek-V4-Flash", "284B", "13B", range(43), 256, 6,
@@ -487,7 +472,7 @@ _LAYOUTS = (
          "n_shared_experts": 1, "moe_intermediate_size": 2048, "head_dim": 512,
          "q_lora_rank": 1024, "o_groups": 8, "o_lora_rank": 1024, "index_n_heads": 64,
          "index_head_dim": 128, "index_topk": 512, "hc_mult": 4,
-         **_sizes(4096, 43, (64, 1), 129_280)},
+         **sized(4096, 43, (64, 1), 129_280)},
         shared=1,
     ),
 )  # fmt: skip

@@ -13,6 +13,7 @@ import torch
 from exports import export, failed, tensors_of, verified
 
 from analysis.model import load_model_index
+from layouts.composites import COMPOSITES
 from layouts.expectations import half_of, wanted_of, with_count, without_added
 from layouts.hollow_models import header_of, write_random
 from layouts.packed import PACKED
@@ -27,7 +28,10 @@ THIN = {
     "head_dim": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8,
     "v_head_dim": 16, "index_head_dim": 16, "index_n_heads": 2, "index_topk": 8,
     "linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4, "first_k_dense_replace": 1,
+    "linear_num_value_heads": 4, "first_k_dense_replace": 1, "mrope_section": [1, 1, 2],
+    # of speech
+    "d_model": 32, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 32,
+    "output_dim": 64, "downsample_hidden_size": 8, "decoder_dim": 32, "codebook_size": 32,
 }  # fmt: skip
 # FP8 has scales for blocks of 128 x 128, and transformers wants matrices that divide into them.
 BLOCKS = THIN | {
@@ -37,7 +41,8 @@ BLOCKS = THIN | {
 }  # fmt: skip
 VISION = {
     "depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 64,
-    "patch_size": 4, "num_position_embeddings": 16,
+    "patch_size": 4, "num_position_embeddings": 16, "image_size": 16, "num_hidden_layers": 1,
+    "num_attention_heads": 2,
 }  # fmt: skip
 # Layout -> layers, and the level of verification: bytes where transformers has no class.
 CUTS = {
@@ -51,6 +56,14 @@ CUTS = {
     "MiniMax-M2": (2, "logits"),
     "gpt-oss-20b": (2, "logits"),
     "K-EXAONE-236B-A23B": (4, "logits"),
+    "GLM-4.5-Air-REAP-82B-A12B": (2, "logits"),
+    "deepseek-moe-16b-base": (2, "logits"),
+    "Qwen3-Omni-30B-A3B-Instruct": (2, "logits"),
+    "InternVL3_5-30B-A3B-HF": (2, "logits"),
+    "GLM-4.5V": (2, "logits"),
+    "GLM-4.5-Air-FP8": (2, "bytes"),
+    "Qwen3-30B-A3B-NVFP4": (2, "bytes"),
+    "Qwen3-30B-A3B-bnb-4bit": (2, "bytes"),
     "Kimi-K2-Instruct": (2, "bytes"),
     "Kimi-K2-Thinking": (2, "bytes"),
     "Qwen1.5-MoE-A2.7B-Chat-GPTQ-Int4": (2, "bytes"),
@@ -66,7 +79,10 @@ def thin(config, layers, sizes):
     made = {}
     for key, value in config.items():
         if key == "vision_config":
-            made[key] = value | {name: VISION[name] for name in VISION if name in value}
+            same = value.keys() & VISION.keys()
+            pairs = {name for name in same if isinstance(value[name], list)}
+            made[key] = value | {name: VISION[name] for name in same}
+            made[key] |= {name: [VISION[name]] * 2 for name in pairs}
             if value.get("deepstack_visual_indexes"):
                 made[key]["deepstack_visual_indexes"] = [0]
         elif isinstance(value, dict):
@@ -90,11 +106,10 @@ def thin(config, layers, sizes):
 )
 def cut(request, tmp_path_factory):
     """A thin layout, its header and folder, and the level of verification."""
-    layout, (layers, level) = (LAYOUTS | PACKED)[request.param], CUTS[request.param]
+    layout, (layers, level) = (LAYOUTS | COMPOSITES | PACKED)[request.param], CUTS[request.param]
     config = thin(layout.config, layers, BLOCKS if layout.stored else THIN)
-    text = config.get("text_config", config)
-    dense = text.get("first_k_dense_replace", 0)
-    layout = replace(layout, config=config, sparse=range(dense, layers))
+    layout = replace(layout, config=config)
+    layout = replace(layout, sparse=range(layout.text.get("first_k_dense_replace", 0), layers))
     folder = tmp_path_factory.mktemp("cut") / request.param
     header = header_of(layout, folder)
     write_random(header, folder)
@@ -102,9 +117,8 @@ def cut(request, tmp_path_factory):
 
 
 def same_bytes(first, second):
-    return first.dtype == second.dtype and torch.equal(
-        first.contiguous().view(torch.uint8), second.contiguous().view(torch.uint8)
-    )
+    flat = (each.contiguous().reshape(-1).view(torch.uint8) for each in (first, second))
+    return (first.dtype, first.shape) == (second.dtype, second.shape) and torch.equal(*flat)
 
 
 def check_tensors(wanted, source, out):
