@@ -165,7 +165,8 @@ def fit_plan(plan: PruningPlan, model: MoEModel) -> PruningPlan:
     if plan.model.identity != model.identity:
         raise PlanError(
             f"The plan was made for {plan.model.name} (identity {plan.model.identity[:8]}), not "
-            f"for {model.name} (identity {model.identity[:8]}); make a plan for this model."
+            f"for {model.name} (identity {model.identity[:8]}); make a plan for this model, or "
+            "give the plan's as --plan-model to export if this is a quantised copy of it."
         )
     layers = {layer.index: layer for layer in model.layers}
     for index, ids in plan.kept.items():

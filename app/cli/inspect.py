@@ -74,7 +74,7 @@ def inspect(
     if model.unloadable:
         said += (
             f" It cannot be calibrated, as {model.unloadable}; moeprune export prunes it by a plan "
-            "in a file."
+            "made for the model that was quantised (--plan-model)."
         )
     else:
         words = ("--corpus", corpus_at_hand(request, model), "--dry-run")

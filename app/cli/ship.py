@@ -1,6 +1,7 @@
 """Commands that write and prove checkpoints: export, verify."""
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 from pydantic import Field
@@ -10,8 +11,9 @@ from analysis.stats.store import stats_store
 from app.cli import options
 from app.cli.derive import command
 from app.cli.say import less_in_words, report_checks, say_export, show_width_options
-from app.console import finish, follow
+from app.console import finish, follow, note
 from pruning.active import plan_routing
+from pruning.copies import plan_for_copy
 from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.plan import NEURON_GRANULARITY, load_plan
 from pruning.requests.base import Option
@@ -19,6 +21,10 @@ from pruning.requests.model import ExportRequest, PrunedRequest
 from pruning.requests.options import Text
 from pruning.tasks.export import export_run, prepared, verify_result
 
+_COPIED = Option(
+    "The model that the plan was made for, if MODEL is a quantised copy of it that cannot be "
+    "calibrated."
+)
 _SOURCE = Option(
     "The model that it was made from: every byte is compared, then logits.", ("--source",)
 )
@@ -32,13 +38,19 @@ def export(
     dry_run: Annotated[
         options.DryRun, Option("Show the sizes, by width mode; write nothing.")
     ] = False,
+    plan_model: Annotated[Text | None, _COPIED] = None,
 ) -> None:
     """Write the pruned checkpoint; the model is never loaded.
 
     FLOPs of neurons follow how often the plan's own runs chose each expert, where they are known.
     """
     model = load_model_index(request.model, revision=request.revision)
-    chosen = load_plan(plan, model=model)
+    if plan_model is None:
+        chosen = load_plan(plan, model=model)
+    else:
+        original = load_model_index(plan_model)
+        chosen = plan_for_copy(load_plan(plan), original, model)
+        note(f"The plan was made for {original.name}; its layers, sizes and routers are equal.")
     by_neuron = chosen.granularity == NEURON_GRANULARITY
     if by_neuron:
         routing = plan_routing(chosen, model, stats_store(request.stats_dir))
@@ -53,7 +65,8 @@ def export(
         finish(
             f"{words}nothing was written",
             {"bytes_before": before, "bytes_after": after},
-            again.command((str(plan),)),
+            again.command((str(plan),))
+            + (f" --plan-model {quote(plan_model)}" if plan_model else ""),
         )
         return
     result = follow(export_run(asked))

@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM
 from analysis.model import load_model_index
 from builders import edit_json
 from families.configs import BY_NAME, tiny_model
+from layouts.small_packed import original_of, small_packed
 from pruning.plan import PruningPlan, model_ref
 
 
@@ -50,6 +51,18 @@ def test_export_into_shards_of_a_size_with_a_list_of_kept_ids(works, tiny, expor
     assert json.loads((here / "small" / "kept_experts.json").read_text()) == plan["kept"]
     said = works("verify", "small", "--source", tiny, "--tokens", "40")
     assert "on 64 random tokens" in " ".join(said.split())
+
+
+def test_export_prunes_a_quantised_copy_by_the_plan_of_its_original(works, refused, here):
+    source = small_packed(here / "packed", "awq")
+    model = load_model_index(str(original_of(source, here / "original")))
+    PruningPlan(model_ref(model), {0: (1, 2, 4), 1: (0, 2, 5)}).save(here / "plan.json")
+    words = ("export", "packed", "out", "--plan", "plan.json")
+    assert "give the plan's as --plan-model to export if this is a quantised" in refused(*words)
+    assert "--plan-model original" in works(*words, "--plan-model", "original", "--dry-run")
+    said = " ".join(works(*words, "--plan-model", "original").split())
+    assert "The plan was made for original; its layers, sizes and routers are equal." in said
+    works("verify", "out", "--source", "packed", "--level", "bytes")
 
 
 def test_a_dry_run_counts_what_the_export_would_write(works, refused, here):

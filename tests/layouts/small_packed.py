@@ -3,7 +3,7 @@
 import json
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 EXPERTS, TOP_K, HIDDEN, WIDTH, GROUP = 6, 2, 64, 32, 32
 QWEN = {
@@ -71,5 +71,24 @@ def small_packed(folder, method, *, packs_router=False, **settings):
     folder.mkdir(parents=True)
     config = QWEN | {"quantization_config": SETTINGS[method] | settings}
     (folder / "config.json").write_text(json.dumps(config))
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def original_of(packed, folder):
+    """The checkpoint in bfloat16 that a packed one could have been made of."""
+    folder.mkdir()
+    config = json.loads((packed / "config.json").read_text())
+    method = config.pop("quantization_config")["quant_method"]
+    (folder / "config.json").write_text(json.dumps(config))
+    tensors = {}
+    for name, tensor in load_file(packed / "model.safetensors").items():
+        stem, _, role = name.rpartition(".")
+        if role == "qweight":
+            first, last = tensor.shape
+            shape = (last, first * 8) if method == "gptq" else (last * 8, first)
+            tensors[f"{stem}.weight"] = torch.zeros(shape, dtype=torch.bfloat16)
+        elif role == "weight":
+            tensors[name] = tensor.bfloat16()
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     return folder
