@@ -143,12 +143,15 @@ def shared_tensors(model: MoEModel) -> Mapping[str, tuple[TensorEntry, int]]:
     pattern = re.compile(
         rf"(?:{any_of(family.trunks)})\.(\d+)\.(?:{blocks})\.(?:{modules})"
         # transformers also renames the gates of MLPs where it renames one of attention (Hy4).
-        r"\.(gate_proj|linear_gate|up_proj|down_proj)\.(?:weight|bias)"
+        r"\.(gate_proj|linear_gate|up_proj|gate_up_proj|down_proj)\.(?:weight|bias)"
     )
     found: dict[str, tuple[TensorEntry, int]] = {}
     for name, entry in model.checkpoint.tensors.items():
         match = pattern.fullmatch(name)
         if match and int(match[1]) in sparse:
+            # As transformers saves those of MiniMax-M3, which builds them from a key of their own.
+            if match[2] == "gate_up_proj":
+                return {}
             is_last = match[2] == "down_proj" and len(entry.shape) > 1
             if match[2] != "down_proj" or is_last:  # the bias of an output has no such axis
                 found[name] = (entry, int(is_last))

@@ -107,6 +107,9 @@ class SharedExperts:
     width_key: str  # configuration key of their width
     count_key: str = ""  # configuration key of their number; empty where there is exactly one
     width_is_each: bool = False  # whether the width is that of one of them, not of all together
+    # More keys of the width, of each and of all together: some read them where others multiply.
+    each_key: str = ""
+    total_key: str = ""
     note: str = ""  # what else is to say of them
     on_disk: str = "shared_experts"  # their module inside the block, in the original layout
 

@@ -5,7 +5,7 @@ Both come with keys of their own and with names that only their checkpoints have
 
 from dataclasses import replace
 
-from analysis.families.base import RouterTensor
+from analysis.families.base import RouterTensor, SharedExperts
 from analysis.families.deepseek_v3 import DEEPSEEK_V3
 from analysis.families.rules import by_mlp_types
 
@@ -37,4 +37,10 @@ BAILING_HYBRID = replace(
         RouterTensor("gate.e_score_correction_bias", on_disk="gate.expert_bias"),
     ),
     defaults={"first_k_dense_replace": 2, "n_group": 8, "topk_group": 4},
+    shared=SharedExperts(
+        *("moe_intermediate_size", "n_shared_experts"),
+        width_is_each=True,
+        # vLLM and MLX multiply it by the number; llama.cpp takes it for the width of all together.
+        each_key="moe_shared_expert_intermediate_size",
+    ),
 )

@@ -21,7 +21,13 @@ MINIMAX_M3_TEXT = MoEFamily(
     width_key="intermediate_size",
     # Published configurations have a list of 0 and 1.
     is_sparse=by_kinds("mlp_layer_types", by_kinds("moe_layer_freq", every_layer)),
-    shared=SharedExperts("shared_intermediate_size"),
+    # transformers and MLX take their width from the last key alone, vLLM and llama.cpp multiply.
+    shared=SharedExperts(
+        *("intermediate_size", "n_shared_experts"),
+        width_is_each=True,
+        total_key="shared_intermediate_size",
+    ),
+    defaults={"n_shared_experts": 1, "shared_intermediate_size": 3072},
 )
 MINIMAX_M3 = replace(
     MINIMAX_M3_TEXT,

@@ -177,6 +177,10 @@ def widths_config(widths: WidthPlan, model: MoEModel) -> dict[str, Any]:
             changes[family.width_key] = widths.scalar
         if widths.shared is not None and family.shared is not None:
             changes[family.shared.count_key] = widths.shared
+            if config.get(family.shared.each_key) is not None:
+                changes[family.shared.each_key] = widths.scalar
+            if config.get(family.shared.total_key) is not None:
+                changes[family.shared.total_key] = widths.shared * widths.scalar
         return changes
     alike = all(
         widths.written(layer, expert) == widths.scalar

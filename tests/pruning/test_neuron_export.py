@@ -118,6 +118,39 @@ class TestBytes:
         assert shared
         assert all(torch.equal(before[each], after[each]) for each in shared)
 
+    @pytest.mark.parametrize(
+        ("name", "said", "expected"),
+        [
+            # vLLM and MLX read only this key and their number, transformers only the next.
+            (
+                "bailing_hybrid-groups",
+                {"moe_shared_expert_intermediate_size": 24, "moe_intermediate_size": 24},
+                {"moe_shared_expert_intermediate_size": 20, "moe_intermediate_size": 20}
+                | {"num_shared_experts": 3},
+            ),
+            # transformers and MLX read the last key, vLLM and llama.cpp the others.
+            (
+                "minimax_m3_vl",
+                {},
+                {"intermediate_size": 20, "n_shared_experts": 2, "shared_intermediate_size": 40},
+            ),
+        ],
+    )
+    def test_every_key_of_the_width_of_shared_experts_follows(
+        self, neuron_source, tmp_path, name, said, expected
+    ):
+        source = neuron_source(BY_NAME[name])
+        shutil.copytree(source.path, tmp_path / "source")
+        edit_json(tmp_path / "source" / "config.json", **said)
+        described = load_model_index(str(tmp_path / "source"))
+        held = dict.fromkeys(range(described.layers[0].num_experts), tuple(range(20)))
+        plan = keeping_neurons(described, {layer.index: held for layer in described.layers})
+        export(described, plan, tmp_path / "out", widths=WidthChoice(WidthMode.UNIFORM, 4))
+        part = text_part(tmp_path / "out")
+        assert {key: part[key] for key in expected} == expected
+        _, info = load_pruned(tmp_path / "out", output_loading_info=True)
+        assert not any(info.values()), info
+
     @pytest.mark.parametrize("mode", ["uniform", "per-layer"])
     def test_stacked_layout(self, neuron_source, mode, tmp_path):
         source = neuron_source(BY_NAME["qwen2_moe"])
