@@ -16,7 +16,8 @@ from analysis.durable import write_durably
 
 RESULTS: Final = Path(__file__).with_name("engine_results.json")
 # Why engines compute something else on originals, which is not the export's doing: read in their
-# sources, and tried for gpt-oss and ERNIE. Unlike the rows these are written by hand.
+# sources, and tried for gpt-oss, ERNIE (MLX), Hy4, and Phi-MoE and Cohere's (vLLM). Unlike the rows
+# these are written by hand.
 CAUSES: Final = Path(__file__).with_name("engine_causes.json")
 CUTS: Final = ("original", "experts", "experts per layer", "neurons", "neurons per layer", "padded")
 # Engine -> its name for people.
@@ -62,8 +63,19 @@ class Row:
         return f"{self.difference:.0e}"
 
     @property
+    def is_of_cpu(self) -> bool:
+        """Whether only the engine's kernels for a CPU are why, so that nothing is said of GPUs."""
+        return not self.works and "per layer" not in self.cut and self._pair in of_cpu()
+
+    @property
+    def _pair(self) -> tuple[str, str]:
+        return self.engine, self.case
+
+    @property
     def why(self) -> str:
         """What happened, for people; empty where it works."""
+        if self.is_of_cpu:
+            return f"it cannot be tried on a CPU: {self.cause}"
         if not self.differs:
             return self.reason
         because = f"; {self.cause}" if self.cause else ""
@@ -76,9 +88,9 @@ class Row:
     @property
     def cause(self) -> str:
         """What the engine does that makes results differ; empty where it is not known."""
-        if not self.differs or "per layer" in self.cut:
+        if "per layer" in self.cut or not (self.differs or self.is_of_cpu):
             return ""
-        return causes().get((self.engine, self.case), "")
+        return causes().get(self._pair, "")
 
     @property
     def id(self) -> str:
@@ -91,6 +103,13 @@ def causes() -> Mapping[tuple[str, str], str]:
     """(engine, case) -> what the engine does that transformers does not."""
     found = json.loads(CAUSES.read_text("utf-8"))
     return {(each["engine"], each["case"]): each["cause"] for each in found}
+
+
+@cache
+def of_cpu() -> frozenset[tuple[str, str]]:
+    """(engine, case) of those causes that lie in the engine's kernels for a CPU."""
+    found = json.loads(CAUSES.read_text("utf-8"))
+    return frozenset((each["engine"], each["case"]) for each in found if each.get("cpu"))
 
 
 def seal(rows: Iterable[Mapping[str, Any]]) -> str:

@@ -222,6 +222,8 @@ def _engine(name: str, contents: Contents) -> Verdict:
         return Verdict(label, Reads.NOT_TRIED, f"{what}{_missed(contents)}")
     ran = f"{rows[0].versions}, {max(row.date for row in rows)}{_missed(contents)}"
     if failed := [row for row in rows if not row.works]:
+        if all(row.is_of_cpu for row in failed):
+            return Verdict(label, Reads.NOT_TRIED, f"{failed[0].why}; {ran}")
         own = contents.cut != "original" and all(map(_fails_whole, failed))
         unpruned = " (so does the original)" if own else ""
         return Verdict(label, Reads.FAILS, f"{failed[0].why}{unpruned}; {ran}")

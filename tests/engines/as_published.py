@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from families.configs import VOCAB, WIDTH
+from families.settings import THINKER
 
 # Sizes of the conformance suite times this suit the kernels of engines: heads of 32, rows of 64.
 LARGER: Final = 4
@@ -17,6 +18,8 @@ _NEMOTRON: Final = {
     **{"ssm_state_size": 8, "conv_kernel": 2, "chunk_size": 8, "use_mamba_kernels": False},
 }
 _DEFAULT_ROPE: Final = {"rope_type": "default", "rope_theta": 500000.0}
+# The latent rows that vLLM's kernel for CPUs takes, 512 + 64, as published.
+_MLA: Final = {"kv_lora_rank": 128, "qk_rope_head_dim": 16}
 _WINDOWED: Final = ["full_attention", "sliding_attention", "sliding_attention"]
 
 # Model type -> settings in place of those of the conformance suite, of `text_config` in it.
@@ -34,6 +37,12 @@ SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
             | {"mrope_interleaved": True}
         }
     },
+    # llama.cpp's gate of linear attention is the published one, whatever the configuration says.
+    "qwen4_exp_text": {"output_gate_type": "sigmoid"}
+    | {
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e7}
+        | {"partial_rotary_factor": 0.25, "mrope_section": [2, 1, 1], "mrope_interleaved": True}
+    },
     "qwen3_vl_moe": {
         # Wider, so that no cut leaves experts square; layers are all sparse.
         "text_config": {"mlp_only_layers": [], "hidden_size": 40}
@@ -41,6 +50,14 @@ SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
             "rope_parameters": {**_DEFAULT_ROPE, "mrope_section": [6, 5, 5]}
             | {"mrope_interleaved": True}
         }
+    },
+    "qwen3_omni_moe": {
+        "vision_config": {**THINKER["vision_config"], "apply_vit_abs_pos_embed": True},
+        "text_config": {"mlp_only_layers": []}
+        | {
+            "rope_parameters": {**_DEFAULT_ROPE, "mrope_section": [6, 5, 5]}
+            | {"mrope_interleaved": True}
+        },
     },
     "dots1": {"num_key_value_heads": 2},
     "gpt_oss": {"swiglu_limit": 7.0},
@@ -58,7 +75,8 @@ SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "laguna": {"mlp_layer_types": ["dense", "sparse", "sparse"], "layer_types": _WINDOWED}
     | {"num_attention_heads_per_layer": [2, 4, 4], "moe_router_logit_softcapping": 0.0},
     "mimo_v2_flash": {"routed_scaling_factor": 1.0},
-    "glm4_moe_lite": {"mlp_layer_types": ["dense", "sparse", "sparse"]},
+    "hy_v3": {"mlp_layer_types": ["dense", "sparse", "sparse", "sparse"]},
+    "glm4_moe_lite": {"mlp_layer_types": ["dense", "sparse", "sparse"], **_MLA},
     "glm_moe_dsa": {"indexer_types": ["full"] * 3},
     # llama.cpp takes four streams only.
     "glm5_next": {"text_config": {"hc_mult": 4}},
@@ -69,9 +87,11 @@ SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
         }
     },
     "phimoe": {"attention_bias": True, "lm_head_bias": True},
+    **dict.fromkeys(("deepseek_v3", "kimi_k2"), _MLA),
     "deepseek_v2": {
+        **_MLA,
         "rope_scaling": {"type": "yarn", "factor": 40, "beta_fast": 32, "beta_slow": 1}
-        | {"mscale": 0.707, "mscale_all_dim": 0.707, "original_max_position_embeddings": 4096}
+        | {"mscale": 0.707, "mscale_all_dim": 0.707, "original_max_position_embeddings": 4096},
     },
     # The hashed layers lead; compression of 4 and 128 tokens.
     "deepseek_v4": {"mlp_layer_types": ["hash_moe", "hash_moe", "moe", "moe"]}
@@ -117,6 +137,11 @@ KEYS: Final[Mapping[str, Mapping[str, Any]]] = {
     "solar_open": {"intermediate_size": 160, "first_k_dense_replace": 0}
     | {"partial_rotary_factor": 1.0},
     "qwen3_vl_moe": {"norm_topk_prob": True, "tie_word_embeddings": False},
+    "hy_v3": {"first_k_dense_replace": 1, "expert_hidden_dim": WIDTH * LARGER}
+    | {"route_norm": True, "qk_norm": True},
+    # transformers 5 saves None.
+    "mellum": {"num_nextn_predict_layers": 0},
+    "qwen3_omni_moe": {"norm_topk_prob": True, "tie_word_embeddings": False},
     "kimi_linear": {"rope_theta": 10000.0, "mla_use_nope": True, "moe_layer_freq": 1}
     | {"first_k_dense_replace": 1, "moe_router_activation_func": "sigmoid"}
     | {
@@ -137,6 +162,8 @@ KEYS: Final[Mapping[str, Mapping[str, Any]]] = {
     | {"moe_topk": [2] * 2, "use_mixed_mlp_moe": True, "use_qk_norm": True},
     "qwen3_next": {"full_attention_interval": 2},
     "qwen3_5_moe": {"full_attention_interval": 2},
+    # transformers 5 renames the attention that indexes.
+    "qwen4_exp_text": {"layer_types": ["linear_attention", "full_attention", "linear_attention"]},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"]}
     | {"position_embedding_type": "nope"},
     "nemotron_h": {"hybrid_override_pattern": "ME*EM"},

@@ -11,7 +11,11 @@ from typing import Any
 
 import torch
 from engines.checkpoints import PROMPTS, TOKENS, published_keys
-from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    Qwen3OmniMoeThinkerForConditionalGeneration,
+)
 
 from analysis.families.native import is_registered_here
 from families.configs import IMAGE_TEXT, VOCAB, Case
@@ -49,9 +53,12 @@ def compare(case: Case, folder: Path, cut: str, said: Sequence[Answer]) -> tuple
     tokens the likeliest after those before it, its own greedy continuation is the same.
     """
     whole = case.composite or case.model_type in IMAGE_TEXT
-    auto = AutoModelForImageTextToText if whole else AutoModelForCausalLM
+    auto: Any = AutoModelForImageTextToText if whole else AutoModelForCausalLM
+    named: str | None = auto.__name__
+    if case.model_type == "qwen3_omni_moe":  # its auto class builds what also speaks
+        auto, named = Qwen3OmniMoeThinkerForConditionalGeneration, None
     stock = "per layer" not in cut and not is_registered_here(case.model_type)
-    model = auto.from_pretrained(folder) if stock else load_pruned(folder, auto_class=auto.__name__)
+    model = auto.from_pretrained(folder) if stock else load_pruned(folder, auto_class=named)
     equal, largest = 0, 0.0
     for prompt, answer in zip(PROMPTS, said, strict=True):
         tokens, rows = answer["tokens"], torch.tensor(answer["log_probabilities"]).double()

@@ -16,12 +16,17 @@ from engines.as_published import KEYS, LARGER, SETTINGS
 from exports import export
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen3OmniMoeForConditionalGeneration,
+)
 
 from analysis.checkpoint import INDEX_NAME
 from analysis.errors import UserError
 from analysis.model import MoEModel, load_model_index
-from families.configs import BY_NAME, HIDDEN, VOCAB, WIDTH, Case, tiny_model
+from families.configs import BY_NAME, HIDDEN, VOCAB, WIDTH, Case, redraw, tiny_model
 from families.published import PUBLISHED, TURNED, as_published
 from pruning.engine_results import CUTS
 from pruning.neurons.widths import WidthChoice, WidthMode
@@ -47,7 +52,13 @@ _TIED: Final = replace(
     name="olmoe-tied",
     settings={**BY_NAME["olmoe"].settings, "tie_word_embeddings": True},
 )
-ENGINE_CASES: Final = {**BY_NAME, _TIED.name: _TIED}
+# Published ones are the whole, of which the conformance suite loads the part with the experts.
+_THINKER: Final = BY_NAME["qwen3_omni_moe_thinker"]
+_OMNI: Final = replace(_THINKER, name="qwen3_omni_moe", model_type="qwen3_omni_moe")
+ENGINE_CASES: Final = {
+    **{name: case for name, case in BY_NAME.items() if case is not _THINKER},
+    **{case.name: case for case in (_TIED, _OMNI)},
+}
 
 
 def engine_case(name: str) -> Case:
@@ -76,9 +87,9 @@ def _enlarged(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def save(case: Case, folder: Path) -> MoEModel:
     """The original: weights, a tokenizer that converters take, and the published keys."""
-    model = tiny_model(case)
+    model = _whole_omni(case) if case.model_type == _OMNI.model_type else tiny_model(case)
     with torch.no_grad():  # logits of 0 for special tokens, which are never the largest
-        head = model.get_output_embeddings()
+        head = getattr(model, "thinker", model).get_output_embeddings()
         head.weight[:_SPECIAL] = 0
         if head.bias is not None:
             head.bias[:_SPECIAL] = 0
@@ -95,7 +106,7 @@ def save(case: Case, folder: Path) -> MoEModel:
     config = json.loads(file.read_text())
     part, said = config, case.settings
     if case.composite:
-        part, said = config["text_config"], said["text_config"]
+        part, said = config.get("thinker_config", config)["text_config"], said["text_config"]
     rope = part.get("rope_parameters") or {}
     missing = {**({"rope_scaling": None} if "rope_theta" in rope else {}), **said}
     missing |= {key: rope[key] for key in ("rope_theta", "partial_rotary_factor") if key in rope}
@@ -105,6 +116,19 @@ def save(case: Case, folder: Path) -> MoEModel:
     part |= keys
     file.write_text(json.dumps(config, indent=2))
     return load_model_index(str(folder))
+
+
+def _whole_omni(case: Case) -> PreTrainedModel:
+    """Qwen3-Omni without its talker, as Qwen3-Omni-30B-A3B-Thinking is published."""
+    thinker = {**case.settings, "model_type": _THINKER.model_type}
+    config = AutoConfig.for_model(
+        case.model_type, thinker_config=thinker, enable_audio_output=False
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Qwen3OmniMoeForConditionalGeneration._from_config(config, dtype=torch.float32)
+        redraw(model)
+    return model.eval()
 
 
 def published_keys(case: Case) -> Mapping[str, Any]:

@@ -142,7 +142,7 @@ CASES = (
         *("deepseek-normalised", (2,), 7),
         {**DEEPSEEK, "norm_topk_prob": True, "moe_layer_freq": 2},
     ),
-    _case("deepseek_v2", (1, 2), 7, {**DEEPSEEK, **MLA}),
+    _case("deepseek_v2", (1, 2), 7, {**DEEPSEEK, **MLA, **ONE_GROUP}),
     _case(
         *("deepseek_v2-groups", (1, 2), 12),
         {**GROUPS, "topk_method": "group_limited_greedy", "routed_scaling_factor": 1.5},

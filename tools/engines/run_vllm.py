@@ -10,9 +10,24 @@ os.environ |= {
     "HF_HUB_OFFLINE": "1",
 }
 
-import transformers
-from answering import UnknownArchitecture, answer_all
-from vllm import LLM, ModelRegistry, SamplingParams
+import torch
+
+# The operators of torchvision are compiled for CUDA alone. Processors of composites need the rest
+# of it, whose import asks for these two.
+for operator in ("nms", "qnms"):
+    torch.library.define(f"torchvision::{operator}", "(Tensor a, Tensor b, float c) -> Tensor")
+
+import transformers  # noqa: E402
+from answering import UnknownArchitecture, answer_all  # noqa: E402
+from vllm import LLM, ModelRegistry, SamplingParams  # noqa: E402
+from vllm.model_executor.models import registry  # noqa: E402
+
+# It looks at a model's class in a new process, which would not have them. Each question has a
+# process of its own already.
+registry._run_in_subprocess = lambda look: look()
+# Fills what no tensor of the checkpoint fills with NaN, in place of whatever lay there: zeros would
+# be right by chance.
+torch.use_deterministic_algorithms(True, warn_only=True)
 
 
 def check(config):
@@ -33,6 +48,10 @@ def answer(asked):
         max_num_seqs=2,
         max_logprobs=-1,
         disable_log_stats=True,
+        language_model_only=True,
+        # PyTorch's in place of kernels for CPUs: that of positions steps wrongly through queries of
+        # multi-head latent attention.
+        compilation_config={"custom_ops": ["none"]},
     )
     greedy = SamplingParams(
         temperature=0,

@@ -48,7 +48,7 @@ def _engine(name: str, rows: Sequence[Row]) -> str:
 
 def _said(row: Row) -> str:
     """What its note says."""
-    return row.cause if row.differs else row.reason
+    return row.cause if row.differs or row.is_of_cpu else row.reason
 
 
 def _alike(reason: str) -> str:
@@ -62,6 +62,8 @@ def _cell(row: Row | None, reasons: Mapping[str, str]) -> str:
         return row.distance
     said = _said(row)
     note = f" ({list(reasons).index(_alike(said)) + 1})" if said else ""
+    if row.is_of_cpu:
+        return f"not on a CPU{note}"
     if row.differs:
         return f"differs: {row.equal} of {row.tokens} tokens, {row.distance}{note}"
     return f"fails{note}"
