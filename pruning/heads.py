@@ -119,6 +119,5 @@ def heads_in_words(model: MoEModel, heads: HeadPlan) -> str:
 
 def ranked_in_words(criterion: str, runs: Sequence[str]) -> str:
     """By what the experts of heads are ranked: a criterion's name, and the runs that it reads."""
-    if not runs:
-        return f"{criterion} of their own weights"
-    return f"{criterion}, measured in {' and '.join(runs)}"
+    label = get_criterion(criterion).label
+    return f"{label}, measured in {' and '.join(runs)}" if runs else f"{label} of their weights"

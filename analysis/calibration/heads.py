@@ -104,19 +104,23 @@ class Heads:
         self._heads = [_load(model, parts, settings) for parts in runnable_heads(model)]
 
     @torch.no_grad()
-    def feed(self, batch: TokenBatch, hidden_BTD: Tensor, embed: nn.Module) -> None:
+    def feed(self, batch: TokenBatch, hidden_BTD: Tensor, embed: nn.Module) -> list[Tensor]:
         """Run a batch through the heads; `hidden_BTD` is the trunk's output, after its last norm.
 
-        `embed` are the model's embeddings. The last token of a document has no next one.
+        `embed` are the model's embeddings. Returns what the layers of each head give, one token
+        shorter than what it gets: the last token has no next one.
         """
-        device = next(embed.parameters()).device
+        device, given = next(embed.parameters()).device, []
         for head in self._heads:
             batch = _following(batch)
             if not batch.input_ids.size:
-                return
+                break
             ids_BT = torch.from_numpy(batch.input_ids)
+            # Offloaded weights are on no device; accelerate brings the ids to where they go.
             embedding_BTD = embed(ids_BT if device.type == "meta" else ids_BT.to(device))
             hidden_BTD = head.run(batch, embedding_BTD, hidden_BTD[:, :-1], self._sums)
+            given.append(hidden_BTD)
+        return given
 
     def fed_after(self, run: Feed) -> Feed:
         """`run`, after which the heads get what the trunk gave."""

@@ -32,7 +32,7 @@ SERIES_DARK: Final = ("#56b4e9", "#f08a3c", "#35c99b", "#e3a1c6", "#aab4bb", "#b
 # One more than there are colours: the pairs repeat after 42 series, not after six.
 SYMBOLS: Final = ("circle", "square", "diamond", "triangle-up", "x", "star", "triangle-down")
 DASHES: Final = ("solid", "longdash", "dashdot", "dash", "longdashdot")  # "dot" is chance
-PATTERNS: Final = ("", "/", ".", "x", "-", "\\")
+PATTERNS: Final = ("", "/", ".", "x", "-", "\\", "+", "|")
 
 CLEAR: Final = "rgba(0,0,0,0)"
 _GRID: Final = {False: "#d8e0e5", True: "#2b383f"}

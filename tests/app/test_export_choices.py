@@ -99,6 +99,8 @@ def test_heads_stay_where_no_count_changes_and_are_else_left_out_or_pruned(open_
     (left_out,) = [each.value for each in test.metric if each.label == "On disk"]
     test.segmented_control(key="mtp").set_value("prune").run()
     assert "--mtp prune" in export_line(test)
+    # No run measured them, so their weights rank them; what would measure them is said.
+    assert any("Ranked by AIMER" in text and "heads" in text for text in texts(test.caption))
     assert left_out not in [each.value for each in test.metric if each.label == "On disk"]
     test.select_slider(key="sparsity").set_value(0).run()
     assert test.segmented_control(key="mtp").options == ["Keep as they are", "Leave out"]

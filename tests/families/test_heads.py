@@ -16,6 +16,7 @@ from exports import verified
 from safetensors.torch import load_file, save_file
 
 from analysis.calibration.loading import Placement
+from analysis.criteria import get_criterion
 from analysis.drain import drain
 from analysis.errors import ExportError, UnsupportedModelError
 from analysis.head_parts import head_experts, runnable_heads
@@ -382,7 +383,7 @@ def test_heads_are_pruned_by_what_the_plan_was_ranked_by(glm, tmp_path, criterio
     runs = () if criterion == "aimer" else (run.manifest.run_id,)
     said = {"damage": "reap"}.get(criterion, criterion)
     assert (heads.criterion, heads.runs) == (said, runs)
-    assert f"pruned by {said}" in (out / "README.md").read_text()
+    assert f"pruned by {get_criterion(said).label}" in (out / "README.md").read_text()
     verified(out, level="logits", source=glm.path)
     (again,) = runnable_heads(load_model_index(str(out)))  # a head still, of fewer experts
     assert again.layers[0].experts.num_experts == len(layers[3])

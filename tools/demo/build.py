@@ -74,9 +74,10 @@ def _documents(corpus: str, *, held_out: bool) -> list[Document]:
     return [demo_document(text.prompt, text.response) for text in texts]
 
 
-def _sequences(
+def sequences_of(
     corpus: str, tokenizer: PreTrainedTokenizerFast, training: Training, *, held_out: bool
 ) -> NDArray[np.int32]:
+    """(sequences, seq_len) ids of a corpus, all of its text."""
     sampling = Sampling(_EVERYTHING, training.seq_len, training.seed)
     documents = _documents(corpus, held_out=held_out)
     return np.stack(tokenize(documents, tokenizer, sampling, corpus=corpus).rows)
@@ -92,7 +93,7 @@ def _tokenizer_texts() -> Iterator[str]:
             yield text.prompt + text.response
 
 
-def _batches(
+def mixed_batches(
     corpora: dict[str, NDArray[np.int32]], training: Training
 ) -> Iterator[NDArray[np.int32]]:
     """Batches with an equal share of each corpus, without end; every epoch is reshuffled."""
@@ -194,17 +195,17 @@ def build(out: Path, training: Training) -> dict[str, object]:
     torch.manual_seed(training.seed)
     started = time.monotonic()
     tokenizer = train_tokenizer(_tokenizer_texts())
-    corpora = {name: _sequences(name, tokenizer, training, held_out=False) for name in TEXTS}
+    corpora = {name: sequences_of(name, tokenizer, training, held_out=False) for name in TEXTS}
     for name, rows in corpora.items():
         logger.info("%s: %d training tokens", name, rows.size)
     model = OlmoeForCausalLM(demo_config(training, tokenizer))
     model.to("cuda" if torch.cuda.is_available() else "cpu")
-    train(model, _batches(corpora, training), training)
+    train(model, mixed_batches(corpora, training), training)
     # The losses are those of the weights that ship.
     model.to(dtype=torch.bfloat16)
     model.config.output_router_logits = False
     losses = {
-        name: held_out_loss(model, _sequences(name, tokenizer, training, held_out=True))
+        name: held_out_loss(model, sequences_of(name, tokenizer, training, held_out=True))
         for name in TEXTS
     }
     partial = partial_of(out)
