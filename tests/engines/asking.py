@@ -33,9 +33,14 @@ _SECONDS = 1500
 Answer = Mapping[str, Any]
 
 
-def ask_engine(engine: str, folders: Sequence[Path], scratch: Path) -> tuple[str, list[Answer]]:
-    """The engine's versions, and its answer on every checkpoint."""
-    question = {"prompts": PROMPTS, "tokens": TOKENS, "vocabulary": VOCAB}
+def ask_engine(
+    engine: str, folders: Sequence[Path], scratch: Path, *, drafts: bool = False
+) -> tuple[str, list[Answer]]:
+    """The engine's versions, and its answer on every checkpoint.
+
+    With `drafts` vLLM drafts by the prediction head, and says how many tokens it accepts.
+    """
+    question = {"prompts": PROMPTS, "tokens": TOKENS, "vocabulary": VOCAB, "drafts": drafts}
     asked, answered = scratch / "asked.json", scratch / "answers.json"
     asked.write_text(json.dumps([{"checkpoint": str(each), **question} for each in folders]))
     script = HERE / f"run_{engine.replace('.', '_')}.py"

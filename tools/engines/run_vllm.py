@@ -38,7 +38,11 @@ def check(config):
 
 
 def answer(asked):
-    """Tokens of each prompt's continuation, and log-probabilities over the vocabulary."""
+    """Tokens of each prompt's continuation, and log-probabilities over the vocabulary.
+
+    If asked for drafts: how many tokens the prediction head drafts, and how many are accepted.
+    """
+    drafting = {"method": "mtp", "num_speculative_tokens": 1} if asked["drafts"] else None
     model = LLM(
         asked["checkpoint"],
         dtype="float32",
@@ -47,7 +51,8 @@ def answer(asked):
         max_model_len=64,
         max_num_seqs=2,
         max_logprobs=-1,
-        disable_log_stats=True,
+        disable_log_stats=drafting is None,
+        speculative_config=drafting,
         language_model_only=True,
         # PyTorch's in place of kernels for CPUs: that of positions steps wrongly through queries of
         # multi-head latent attention.
@@ -56,13 +61,16 @@ def answer(asked):
     greedy = SamplingParams(
         temperature=0,
         max_tokens=asked["tokens"],
-        logprobs=asked["vocabulary"],
+        logprobs=None if drafting else asked["vocabulary"],
         ignore_eos=True,
         detokenize=False,
     )
     prompts = [{"prompt_token_ids": prompt} for prompt in asked["prompts"]]
-    found = []
-    for output in model.generate(prompts, greedy, use_tqdm=False):
+    outputs, found = model.generate(prompts, greedy, use_tqdm=False), []
+    if drafting:
+        counts = {each.name.rpartition("_num_")[2]: each for each in model.get_metrics()}
+        return [{"drafts": counts["drafts"].value, "accepted": counts["accepted_tokens"].value}]
+    for output in outputs:
         rows = [
             [place[token].logprob for token in range(asked["vocabulary"])]
             for place in output.outputs[0].logprobs
