@@ -101,6 +101,8 @@ def _discover(config: Config, shapes: Shapes) -> MoEFamily:
     given = text.get(PER_LAYER_KEY)
     own = dict(enumerate(given)) if isinstance(given, list) else {}
     count = _whole(text, counts[0])
+    if not count:
+        raise _NotCommonError(f"{counts[0]} = {text[counts[0]]!r} is no number of experts")
     counts_of = {layer: own.get(layer, count) for layer in place.layers}
     router = _router(place, counts_of)
     _check_outside(place, shapes, counts_of)

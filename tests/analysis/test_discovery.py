@@ -164,6 +164,12 @@ def test_one_key_of_experts_per_token_is_needed(changes, message):
         discover({**CONFIG, **changes}, tensors())
 
 
+def test_a_count_that_is_no_number_is_not_taken_for_0():
+    # As Skywork-MoE and ERNIE-4.5-VL: a list.
+    with pytest.raises(UnsupportedModelError, match=r"num_experts = \[5\] is no number of experts"):
+        discover({**CONFIG, "num_experts": [5]}, tensors())
+
+
 @pytest.mark.parametrize("model_type", REFUSED)
 def test_refused_families_are_refused_by_name(model_type):
     assert model_type not in FAMILIES
