@@ -57,10 +57,8 @@ class Row:
 
     @property
     def distance(self) -> str:
-        """`difference` in words. Where no token is equal, 0 was NaN before NaN was recorded."""
-        if self.difference is None or (self.difference == 0 and not self.works):
-            return "NaN"
-        return f"{self.difference:.0e}"
+        """`difference` in words."""
+        return "NaN" if self.difference is None else f"{self.difference:.0e}"
 
     @property
     def is_of_cpu(self) -> bool:

@@ -38,7 +38,8 @@ SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
         }
     },
     # llama.cpp's gate of linear attention is the published one, whatever the configuration says.
-    "qwen4_exp_text": {"output_gate_type": "sigmoid"}
+    # So many heads that blocks of keys hardly ever tie at a score of 0.
+    "qwen4_exp_text": {"output_gate_type": "sigmoid", "indexer_n_heads": 8}
     | {
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e7}
         | {"partial_rotary_factor": 0.25, "mrope_section": [2, 1, 1], "mrope_interleaved": True}
@@ -160,6 +161,7 @@ KEYS: Final[Mapping[str, Mapping[str, Any]]] = {
     },
     "hunyuan_v1_moe": {"moe_intermediate_size": [WIDTH * LARGER] * 2, "num_shared_expert": [1] * 2}
     | {"moe_topk": [2] * 2, "use_mixed_mlp_moe": True, "use_qk_norm": True},
+    "glm4v_moe": {"use_qk_norm": False},
     "qwen3_next": {"full_attention_interval": 2},
     "qwen3_5_moe": {"full_attention_interval": 2},
     # transformers 5 renames the attention that indexes.
