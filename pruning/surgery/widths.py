@@ -104,7 +104,7 @@ def check_scales(model: MoEModel, widths: WidthPlan | None) -> None:
             "Experts with FP8 scales cannot have widths of their own on disk, because scales are "
             "not filled up while they are read; use the width mode per-layer or uniform."
         )
-    if widths.shared is not None:
+    if resized_shared(model, widths):
         raise ExportError(
             "Shared experts with FP8 scales are as wide as the routed ones, and cannot be filled "
             "up; use the width mode per-layer."

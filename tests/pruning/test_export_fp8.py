@@ -1,6 +1,7 @@
 """Neurons of FP8 experts: their scales go along block by block, or the plan is refused."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -50,10 +51,9 @@ def plain(numbers, scales):
     ).reshape(numbers.shape)
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory):
-    path = tmp_path_factory.mktemp("fp8")
-    model = tiny_model(CASE)
+def saved_in_fp8(case, path):
+    """A checkpoint of a case, its routed experts in FP8."""
+    model = tiny_model(case)
     model.save_pretrained(path)
     tensors = load_file(path / "model.safetensors")
     for name in [name for name in tensors if ".experts." in name]:
@@ -65,6 +65,11 @@ def source(tmp_path_factory):
     config = {**config_of(path), "quantization_config": settings}
     (path / "config.json").write_text(json.dumps(config))
     return load_model_index(str(path))
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    return saved_in_fp8(CASE, tmp_path_factory.mktemp("fp8"))
 
 
 def neurons(blocks):
@@ -174,6 +179,26 @@ def test_the_nearest_blocks_are_named(source, tmp_path, kept, odd, nearest):
 def test_what_scales_do_not_fit_is_refused(source, tmp_path, options, match):
     plan = plan_of(source, {1: {}, 3: dict.fromkeys(range(CASE.experts), (1,))})
     refuse(source, plan, tmp_path / "out", match, **options)
+
+
+@pytest.mark.parametrize("shared", [1, 2])
+def test_shared_experts_are_counted_anew_but_not_filled_up(tmp_path, shared):
+    case = BY_NAME["deepseek_v3"]
+    case = replace(case, settings={**case.settings, "n_shared_experts": shared})
+    for name in ("source", "refused"):
+        (tmp_path / name).mkdir()
+    source = saved_in_fp8(case, tmp_path / "source")
+    plan = plan_of(source, {layer: dict.fromkeys(range(7), (0, 2)) for layer in (1, 2)})
+    if shared == 1:  # of 24 neurons, which two of 16 do not make
+        refuse(source, plan, tmp_path / "refused" / "out", "cannot be filled up", mode="uniform")
+        return
+    export_widths(source, plan, tmp_path / "out", "uniform")
+    config = config_of(tmp_path / "out")
+    assert (config["moe_intermediate_size"], config["n_shared_experts"]) == (16, 3)
+    before, after = tensors_of(source.checkpoint.path), tensors_of(tmp_path / "out")
+    same = [name for name in before if "shared_experts" in name]
+    assert same
+    assert all(torch.equal(before[name], after[name]) for name in same)
 
 
 def test_sizes_count_the_scales_of_the_neurons_that_stay(source, tmp_path):
