@@ -17,7 +17,7 @@ from analysis.errors import UnsupportedModelError
 from analysis.families import MoELayer
 from analysis.families.base import any_of
 from analysis.heads import Head, prediction_heads
-from analysis.model import MoEModel
+from analysis.model import MoEModel, check_layers
 
 _ENTRIES = {
     "embedding_norm": ("enorm", "pre_fc_norm_embedding"),
@@ -26,6 +26,8 @@ _ENTRIES = {
 }
 # What comes after the layers, or repeats the trunk's embedding; the statistics do not need it.
 _BEHIND = re.compile(r"(shared_head\.(norm|head)|final_layernorm|norm|embed_tokens)\.weight")
+# Qwen3.5 stacks the experts of its trunk, not those of its head; loading stacks them all.
+_EXPERTS = re.compile(r"(?:^|\.)experts\.")
 # A projection of one layer, after which further layers of the head follow.
 _LAYERS_ENTRY = re.compile(rf"\.\d+\.(?:{any_of(_ENTRIES['projection'])})\.weight")
 _PLAIN = ("BF16", "F16", "F32", "F64")
@@ -135,14 +137,16 @@ def _parts(
     layers = []
     for index, tensors in sorted(own.items()):
         like = _alike(model, head, index, tensors, trunk)
-        named = {name: trunk[like][name].name for name in trunk[like]}
-        inside.update(tensors[name].name for name in named)
+        place, first = next(iter(trunk[like].items()))
+        prefix = first.name.removesuffix(place)
+        held = [name for name in tensors if name in trunk[like] or _EXPERTS.search(name)]
+        inside.update(tensors[name].name for name in held)
         number = numbers[head.name, index]
         layers.append(
             HeadLayer(
                 number,
                 like,
-                tuple(replace(tensors[name], name=new) for name, new in named.items()),
+                tuple(replace(tensors[name], name=f"{prefix}{name}") for name in held),
                 replace(model.layers[-1], index=number) if index in head.located else None,
             )
         )
@@ -170,12 +174,16 @@ def _alike(
         and all(
             name in tensors and tensors[name].shape == entry.shape
             for name, entry in trunk[like].items()
+            if not _EXPERTS.search(name)
         )
     ]
+    if index in head.located:
+        check_layers(head.as_model(model))  # of the experts, which may be stacked in one of the two
     if not alike:
         raise _refusal(head.name, f"no layer of {model.name} is built like its layer {index}")
-    most = max(len(trunk[like]) for like in alike)  # of two, the one that leaves less unexplained
-    alike = [like for like in alike if len(trunk[like]) == most]
+    sizes = {like: len(trunk[like]) for like in alike}
+    most = max(sizes.values())  # of two, the one that leaves less unexplained
+    alike = [like for like in alike if sizes[like] == most]
     kinds = model.config.get("layer_types") or ()
     if len({kinds[like] for like in alike if like < len(kinds)}) < 2:
         return alike[-1]

@@ -89,10 +89,10 @@ def layer_of(tensors, layer):
 class Made:
     """A checkpoint with heads, and a model of each head's layers alone."""
 
-    def __init__(self, built, headed, path, heads=1):
+    def __init__(self, built, headed, path, heads=1, layout="experts"):
         self.headed, self.case = headed, BY_NAME[headed.case]
         self.path = path / "source"
-        shutil.copytree(built(self.case).paths["experts"], self.path)
+        shutil.copytree(built(self.case).paths[layout], self.path)
         if self.case.model_type == "exaone_moe":
             edit_json(
                 self.path / "config.json",
@@ -225,6 +225,23 @@ def test_a_second_head_gets_what_the_first_gives(built, tmp_path):
         made.described, tmp_path, SEQUENCES, seq_len=7, dtype="float64", groups=WITH_HEADS
     )
     assert_sums(heads_of(run, made.described), made.wanted(SEQUENCES.rows))
+
+
+def test_a_head_of_single_experts_beside_a_stacked_trunk(built, tmp_path):
+    """As Qwen3.5 is published."""
+    made = Made(
+        built, next(h for h in HEADED if h.case == "qwen3_5_moe"), tmp_path, layout="stacked"
+    )
+    names = made.described.checkpoint.tensors
+    assert any(name.endswith("layers.2.mlp.experts.gate_up_proj") for name in names)
+    assert "mtp.layers.0.mlp.experts.0.gate_proj.weight" in names
+    model = Model(made.path, stats_dir=tmp_path)
+    run = calibrated(
+        made.described, tmp_path, SEQUENCES, seq_len=7, dtype="float64", groups=WITH_HEADS
+    )
+    assert_sums(heads_of(run, made.described), made.wanted(SEQUENCES.rows))
+    model.export(model.plan("reap", "letters.jsonl", sparsity="40%"), tmp_path / "out", mtp="prune")
+    verified(tmp_path / "out", level="bytes", source=made.path)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

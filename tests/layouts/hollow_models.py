@@ -118,11 +118,26 @@ def _heads_beyond(layout: Layout, header: Header) -> Header:
 
 
 def _heads_mtp(layout: Layout, header: Header) -> Header:
-    """As Qwen3-Next and Qwen3.5: a trunk of its own, whose layer has full attention."""
+    """As Qwen3-Next and Qwen3.5: a trunk of its own, whose layer has full attention.
+
+    Experts of Qwen3.5 are stacked in the trunk and apart in the head.
+    """
     text = layout.text
     depth, hidden = text["num_hidden_layers"], text["hidden_size"]
     trunk = "model.language_model.layers" if "text_config" in layout.config else "model.layers"
-    return _copied(header, f"{trunk}.{depth - 1}", "mtp.layers.0") | {
+    layer = _copied(header, f"{trunk}.{depth - 1}", "mtp.layers.0")
+    for stack, parts in (("gate_up_proj", ("gate_proj", "up_proj")), ("down_proj", ("down_proj",))):
+        if held := layer.pop(f"mtp.layers.0.mlp.experts.{stack}", None):
+            dtype, (count, rows, columns) = held
+            layer |= {
+                f"mtp.layers.0.mlp.experts.{n}.{part}.weight": (
+                    dtype,
+                    (rows // len(parts), columns),
+                )
+                for n in range(count)
+                for part in parts
+            }
+    return layer | {
         "mtp.fc.weight": ("BF16", (hidden, 2 * hidden)),
         "mtp.norm.weight": ("BF16", (hidden,)),
         "mtp.pre_fc_norm_embedding.weight": ("BF16", (hidden,)),

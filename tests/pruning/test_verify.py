@@ -149,7 +149,11 @@ DAMAGES = [
 ]
 # The same where the manifest was made to agree.
 COVERED_UP = [
-    (lambda out: edit_json(out / "config.json", num_experts=4), "experts", "lacks the expert 3's"),
+    (
+        lambda out: edit_json(out / "config.json", num_experts=4),
+        "experts",
+        "Layer 0 holds 3 experts",
+    ),
     (forget_the_norm, "headers", f"does not list {NORM}"),
     (not_finite, "load", "are not all finite"),
     (lambda out: edit_json(out / "config.json", vocab_size=90), "load", "cannot load the export"),
