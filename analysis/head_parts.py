@@ -28,6 +28,7 @@ _ENTRIES = {
 _BEHIND = re.compile(r"(shared_head\.(norm|head)|final_layernorm|norm|embed_tokens)\.weight")
 # Qwen3.5 stacks the experts of its trunk, not those of its head; loading stacks them all.
 _EXPERTS = re.compile(r"(?:^|\.)experts\.")
+_SCALE = re.compile(r"[._]scale(_inv)?$")
 # A projection of one layer, after which further layers of the head follow.
 _LAYERS_ENTRY = re.compile(rf"\.\d+\.(?:{any_of(_ENTRIES['projection'])})\.weight")
 _PLAIN = ("BF16", "F16", "F32", "F64")
@@ -180,7 +181,7 @@ def _alike(
     if index in head.located:
         check_layers(head.as_model(model))  # of the experts, which may be stacked in one of the two
     if not alike:
-        raise _refusal(head.name, f"no layer of {model.name} is built like its layer {index}")
+        raise _refusal(head.name, _unlike(model, index, tensors, trunk))
     sizes = {like: len(trunk[like]) for like in alike}
     most = max(sizes.values())  # of two, the one that leaves less unexplained
     alike = [like for like in alike if sizes[like] == most]
@@ -196,11 +197,23 @@ def _alike(
     raise _refusal(head.name, f"its layer {index} is like several layers of different attention")
 
 
+def _unlike(model: MoEModel, index: int, tensors: _Layer, trunk: Mapping[int, _Layer]) -> str:
+    """Why no layer of the trunk is like a head's layer."""
+    scales = set(filter(_SCALE.search, tensors))
+    for held in trunk.values():
+        own = set(filter(_SCALE.search, held))
+        if own != scales and set(held) - own <= set(tensors):
+            return f"its layer {index} is quantised otherwise than those of {model.name}"
+    return f"no layer of {model.name} is built like its layer {index}"
+
+
 def _entries(head: Head, beside: list[TensorEntry]) -> dict[str, TensorEntry]:
     """The norms and the projection among the tensors outside of a head's layers."""
     found: dict[str, TensorEntry] = {}
     for entry in beside:
         stem, _, role = entry.name.rpartition(".")
+        if _SCALE.search(entry.name):
+            raise _refusal(head.name, f"{stem}.weight is quantised")
         part = stem.rpartition(".")[2]
         kinds = [kind for kind, names in _ENTRIES.items() if part in names and role == "weight"]
         if kinds and kinds[0] not in found:

@@ -1,7 +1,7 @@
 """Prediction heads beyond the trunk (multi-token prediction, MTP) and their experts.
 
-transformers does not run them, so their experts have no statistics; other engines build them with
-the same number of experts as the trunk.
+transformers does not run them; `analysis.calibration.heads` does, for the statistics of their
+experts. Other engines build them with the same number of experts as the trunk.
 """
 
 import re

@@ -140,10 +140,19 @@ def blended_routing(parts: Sequence[Part]) -> Routing:
 
 
 def ranked_by(plan: PruningPlan, store: StatsStore) -> list[Part]:
-    """The calibration runs behind a plan with their weights, as far as the store still has them."""
-    known = {run.manifest.run_id: run for run in store.of_model(plan.model.identity, "routed")}
+    """The calibration runs behind a plan with their weights, as far as the store still has them.
+
+    Found by their ids: of a plan for a quantised copy, they are of the model that it was made for.
+    """
+    known = {run.manifest.run_id: run for run in store.runs() if run.manifest.kind == "routed"}
     found = [known[run_id] for run_id in plan.provenance.runs if run_id in known]
-    return [Part(run, _weight(run, plan.provenance.corpora)) for run in found]
+    return [Part(run, _weight(run, plan.provenance.corpora)) for run in found if _fits(run, plan)]
+
+
+def _fits(run: Run, plan: PruningPlan) -> bool:
+    """Whether a run measured the experts that a plan names."""
+    counts = {layer.index: layer.num_experts for layer in run.manifest.model.layers}
+    return all(max(ids) < counts.get(layer, 0) for layer, ids in plan.kept.items() if ids)
 
 
 def _weight(run: Run, corpora: Sequence[str]) -> float:

@@ -78,14 +78,15 @@ class HeadRanking:
 
 
 def head_ranking(model: MoEModel, plan: PruningPlan, store: StatsStore) -> HeadRanking | None:
-    """The ranking of heads by the plan's own runs; None if those did not measure heads.
+    """The ranking of heads by the plan's own runs; None unless the store has all, with heads.
 
     By the plan's criterion, or by REAP if that reads more than the routed tokens of a head.
     """
     parts = ranked_by(plan, store)
-    if not parts or any(HEADS not in part.run.manifest.files for part in parts):
+    measured = [part for part in parts if HEADS in part.run.manifest.files]
+    if not measured or len(measured) < len(plan.provenance.runs):
         return None
-    stats = blended_heads(parts, tuple(layer for _, _, layer in head_experts(model)))
+    stats = blended_heads(measured, tuple(layer for _, _, layer in head_experts(model)))
     try:
         own = get_criterion(plan.provenance.criterion)
     except CriterionError:
@@ -93,7 +94,7 @@ def head_ranking(model: MoEModel, plan: PruningPlan, store: StatsStore) -> HeadR
     is_measured = own.source == "routed" and own.score and has_columns(own, stats)
     criterion = own if is_measured and not own.is_constant else CRITERIA[_ROUTED_CRITERION]
     gate: Gate = "renormalized" if plan.provenance.gate == "renormalized" else "applied"
-    return HeadRanking(criterion, gate, stats, tuple(part.run.manifest.run_id for part in parts))
+    return HeadRanking(criterion, gate, stats, tuple(part.run.manifest.run_id for part in measured))
 
 
 def heads_depend_on(model: MoEModel, plan: PruningPlan) -> bool:

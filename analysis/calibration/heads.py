@@ -18,7 +18,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from analysis.calibration.experts import collecting
-from analysis.calibration.feed import feed, predicted, run_trunk
+from analysis.calibration.feed import feed, one_dtype, predicted, run_trunk
 from analysis.calibration.loading import CalibrationSettings, resolve_dtype
 from analysis.calibration.relay import Relay
 from analysis.calibration.skeleton import Skeleton, StoredTensor
@@ -118,7 +118,8 @@ class Heads:
             ids_BT = torch.from_numpy(batch.input_ids)
             # Offloaded weights are on no device; accelerate brings the ids to where they go.
             embedding_BTD = embed(ids_BT if device.type == "meta" else ids_BT.to(device))
-            hidden_BTD = head.run(batch, embedding_BTD, hidden_BTD[:, :-1], self._sums)
+            with one_dtype(head.layers[0].skeleton.model):
+                hidden_BTD = head.run(batch, embedding_BTD, hidden_BTD[:, :-1], self._sums)
             given.append(hidden_BTD)
         return given
 

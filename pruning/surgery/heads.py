@@ -132,8 +132,9 @@ def _unprunable(head: Head, model: MoEModel, ranking: HeadRanking | None) -> str
             check_measurable(alone)
     except (CheckpointError, UnsupportedModelError) as error:
         return (
-            f"The experts of the head {head.name} cannot be ranked: the plan's runs measured no "
-            f"heads (--groups routed,heads), and of its weights: {str(error).rstrip('.')}"
+            f"The experts of the head {head.name} cannot be ranked: no statistics of heads are at "
+            "hand from the plan's runs (calibrate --groups routed,heads), and of its weights: "
+            f"{str(error).rstrip('.')}"
             if ranking is None
             else f"The head {head.name} cannot be pruned: {str(error).rstrip('.')}"
         )

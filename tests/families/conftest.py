@@ -1,12 +1,14 @@
 """The tiny model of each family, built and saved once for all tests of this folder."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from threads import one_thread  # noqa: F401
 
 from families.built import Built
 from families.configs import Case, tiny_model
+from families.headed import HEADED, Made
 
 
 @pytest.fixture(scope="session")
@@ -27,3 +29,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Built]:
         return made[case.name]
 
     return get
+
+
+@pytest.fixture
+def glm(built: Callable[[Case], Built], tmp_path: Path) -> Made:
+    """GLM-4.5 with a prediction head."""
+    return Made(built, HEADED[0], tmp_path)
