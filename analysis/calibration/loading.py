@@ -197,12 +197,7 @@ def load_model(
         raise load_error(model, error) from error
     if info["missing_keys"]:
         raise CheckpointError(f"{model.name} lacks the tensor {sorted(info['missing_keys'])[0]}.")
-    located = ((name, model.family.locate(name)) for name in sorted(info["unexpected_keys"]))
-    if unread := [name for name, slot in located if slot and slot.layer < model.depth]:
-        raise UnsupportedModelError(
-            f"{model.name} cannot be loaded: transformers leaves out {unread[0]}, which belongs to "
-            f"experts or a router ({len(unread)} such tensors)."
-        )
+    check_left_out(model, info["unexpected_keys"])
     if info["mismatched_keys"]:
         raise wrong_shape(model.name, *sorted(info["mismatched_keys"])[0])
     if model.quantisation:
@@ -211,6 +206,19 @@ def load_model(
     loaded.requires_grad_(False)
     ready: PreTrainedModel = loaded.eval()
     return ready
+
+
+def check_left_out(model: MoEModel, names: Iterable[str]) -> None:
+    """Refuse a model whose experts or routers have tensors among those that transformers left out.
+
+    It may leave out others, and those of prediction heads.
+    """
+    located = ((name, model.family.locate(name)) for name in sorted(names))
+    if unread := [name for name, slot in located if slot and slot.layer < model.depth]:
+        raise UnsupportedModelError(
+            f"{model.name} cannot be loaded: transformers leaves out {unread[0]}, which belongs to "
+            f"experts or a router ({len(unread)} such tensors)."
+        )
 
 
 def parameter_dtypes(made: PreTrainedModel, dtype: torch.dtype) -> dict[str, torch.dtype]:

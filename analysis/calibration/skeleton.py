@@ -36,6 +36,7 @@ from analysis.calibration.loading import (
     CalibrationSettings,
     attention_option,
     cast_parameters,
+    check_left_out,
     dequantising_config,
     load_error,
     parameter_dtypes,
@@ -171,6 +172,8 @@ class Skeleton:
         if info.conversion_errors:
             first = sorted(str(problem) for problem in info.conversion_errors)[0]
             raise CheckpointError(f"{self._name}: {first} cannot be loaded.")
+        self.model._adjust_missing_and_unexpected_keys(info)
+        check_left_out(self._described, info.unexpected_keys)
         if info.mismatched_keys:
             raise wrong_shape(self._name, *sorted(info.mismatched_keys)[0])
         for target, parts in self._stacks[layer].items():

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from analysis.calibration import free, memory
 from analysis.calibration.loading import Placement, load_model, resolve_device, resolve_dtype
+from analysis.calibration.skeleton import EMBEDDINGS, HEAD, Skeleton
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.model import load_model_index
 from builders import tiny_checkpoint, tiny_model
@@ -249,15 +250,26 @@ def test_wide_matrices_beside_fp8_are_cast(placement, tmp_path):
     assert found.manifest.files == wanted.manifest.files
 
 
-def test_tensors_of_experts_that_transformers_leaves_out_are_no_detail(tmp_path):
+def load_streamed(described, settings):
+    skeleton = Skeleton(described, settings)
+    for layer in (EMBEDDINGS, 1, HEAD, 0):
+        skeleton.load(layer)
+
+
+@pytest.mark.parametrize("load", [load_model, load_streamed], ids=["whole", "streamed"])
+def test_tensors_of_experts_that_transformers_leaves_out_are_no_detail(load, tmp_path):
     tiny_checkpoint(tmp_path, "olmoe", shards=1)
     (shard,) = tmp_path.glob("*.safetensors")
     name = "model.layers.{}.mlp.experts.1.up_proj.weight_scale_inv"
-    extra = {name.format(layer): torch.ones(1) for layer in (0, 99)}  # the second is of a head
+    # Of a prediction head, and one that older versions of transformers saved.
+    allowed = (name.format(99), "model.layers.0.self_attn.rotary_emb.inv_freq")
+    extra = {each: torch.ones(1) for each in allowed}
     save_file(load_file(shard) | extra, shard, {"format": "pt"})
+    load(load_model_index(str(tmp_path)), make_settings())
+    save_file({**load_file(shard), name.format(0): torch.ones(1)}, shard, {"format": "pt"})
     says = r"leaves out model\.layers\.0\.mlp\.experts\.1\.up_proj\.weight_scale_inv, .*\(1 such"
     with pytest.raises(UnsupportedModelError, match=says):
-        load_model(load_model_index(str(tmp_path)), make_settings())
+        load(load_model_index(str(tmp_path)), make_settings())
 
 
 def test_a_quantisation_that_cannot_be_undone_is_refused(tmp_path):
