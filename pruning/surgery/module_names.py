@@ -12,6 +12,8 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from math import prod
 from typing import Any
 
 import regex  # type: ignore[import-untyped]
@@ -40,6 +42,13 @@ _FROM_LAYERS = re.compile(r"(?:^|\.)(\w+\.\d+\..*)")
 # checkpoint run in `regex`, which transformers needs too and which unlike `re` can be stopped.
 _MOST_SECONDS = 60.0  # for all patterns of an export; thousands of real ones take two
 _MOST_LETTERS = 2000
+# Others take gigabytes before a search begins, or in it: counts, which multiply where they are
+# nested; groups in groups; and groups that call themselves.
+_MOST_REPEATS = 1000
+_MOST_NESTED = 20
+_COUNTS = re.compile(r"\{[^{}]*\}")
+_CALL = re.compile(r"\(\?(?:R|[+-]?\d|&|P>)")
+_LITERAL = re.compile(r"\\.|\[\^?\]?[^\]]*\]")  # where brackets open and close no group
 _ABSENT = object()  # what is said of an expert that is not named
 Said = Mapping[int, Any]  # expert -> what the settings say of it
 
@@ -168,23 +177,44 @@ def _check_pattern(name: str, kept: KeptExperts, path: str) -> None:
     if not _SPECIAL.search(words) or _OF_WORDS.fullmatch(words):
         return
     try:
-        pattern = regex.compile(words)
+        why = _too_large(words) or _tells_apart(regex.compile(words), kept)
     except regex.error:  # such as `*gate*`, in which no number is
         return
+    except TimeoutError:
+        why = f"which takes longer than {_MOST_SECONDS:g} s to search for"
+    except (MemoryError, RecursionError):
+        why = "which takes too much memory"
+    if why:
+        raise _cannot(path, name, why)
+
+
+def _tells_apart(pattern: Any, kept: KeptExperts) -> str:
+    """Names of the same expert, before and after, of which a pattern meets one; empty if none."""
     for stack, origin in kept.origin.items():
         for new, old in origin.items():
             for part in sorted(kept.parts) if new != old else ():
                 before, after = (f"{stack}{number}.{part}" for number in (old, new))
-                try:
-                    met = {
-                        bool(pattern.search(each, timeout=max(0.0, kept.until - time.monotonic())))
-                        for each in (before, after)
-                    }
-                except TimeoutError:
-                    why = f"which takes longer than {_MOST_SECONDS:g} s to search for"
-                    raise _cannot(path, name, why) from None
+                met = {
+                    bool(pattern.search(each, timeout=max(0.0, kept.until - time.monotonic())))
+                    for each in (before, after)
+                }
                 if len(met) > 1:
-                    raise _cannot(path, name, f"which tells {before} from {after}")
+                    return f"which tells {before} from {after}"
+    return ""
+
+
+def _too_large(pattern: str) -> str:
+    """Why a pattern is not even compiled; empty if it is."""
+    repeats = prod(
+        max([1, *map(int, re.findall(r"[0-9]+", count))]) for count in _COUNTS.findall(pattern)
+    )
+    if repeats > _MOST_REPEATS:
+        return f"whose counts repeat parts more than {_MOST_REPEATS} times"
+    if _CALL.search(pattern):
+        return "in which a group is called"
+    brackets = re.findall(r"[()]", _LITERAL.sub("", pattern))
+    depth = max(accumulate(1 if each == "(" else -1 for each in brackets), default=0)
+    return f"whose groups are nested {depth} deep" if depth > _MOST_NESTED else ""
 
 
 def _cannot(path: str, name: str, why: str) -> ExportError:

@@ -104,6 +104,10 @@ FOLLOWING = {
     ),
     "one that has the same number in all layers": (["mlp.experts.2.up_proj"],
                                                    ["mlp.experts.1.up_proj"]),
+    "counts and groups": (
+        [r"re:.*layers\.\d{1,2}\..*self_attn\.((q|k|v|o)_proj)"],
+        [r"re:.*layers\.\d{1,2}\..*self_attn\.((q|k|v|o)_proj)"],
+    ),
     "shared ones": (["mlp.shared_experts.4.up_proj"], ["mlp.shared_experts.4.up_proj"]),
 }  # fmt: skip
 
@@ -168,13 +172,26 @@ def test_what_cannot_be_renumbered_is_refused(tmp_path, settings, message):
     assert not (tmp_path / "out").exists()
 
 
+CALLS = ("(?R)x", "(?0)x", "(?1)(x?)", "(?P<a>x?)(?&a)", "(?P<a>x?)(?P>a)")
+
+
 @pytest.mark.parametrize(
     ("pattern", "says"),
     [
         (r"re:([\w.]|[\w.][\w.])+[!?]$", "which takes longer than 0.5 s to search for"),
         (r"re:.*experts\.(" + "7|" * 2000 + r"8)\..*", "has 4021 letters, so they cannot be ren"),
+        (r"re:(?:a{9999}){9999}", "whose counts repeat parts more than 1000 times, so"),
+        (r"re:(?:a{32}){32}", "whose counts repeat parts more than 1000 times, so"),
+        (r"re:(?x)a{1, 9999 }", "whose counts repeat parts more than 1000 times, so"),
+        (r"re:" + "(" * 900 + "2" + ")" * 900, "whose groups are nested 900 deep, so"),
+        (r"re:" + r"([)]\)" * 21 + ")" * 21, "whose groups are nested 21 deep, so"),
+        (r"re:(?V1)" + "[" * 900 + "2" + "]" * 900, "which takes too much memory, so"),
+        *((f"re:{each}", "in which a group is called, so") for each in CALLS),
     ],
-    ids=["without end", "long"],
+    ids=[
+        *("without end", "long", "counted", "nested counts", "spaced count"),
+        *("groups", "brackets", "sets", *CALLS),
+    ],
 )
 def test_a_pattern_that_would_take_for_ever_is_given_up(tmp_path, monkeypatch, pattern, says):
     monkeypatch.setattr(module_names, "_MOST_SECONDS", 0.5)
