@@ -86,9 +86,12 @@ def memory_needs(
     hidden = hidden_bytes(model, sequences, settings)
     kept = 0 if are_too_large(hidden) or settings.placement.hidden_states_dir else hidden
     device = resolve_device(settings.device)
+    # Prediction heads run with embeddings and output head in memory.
+    ends = sum(size for part, size in parts.items() if not part.isdigit())
+    beside = ends if "heads" in settings.groups else 0
     return MemoryNeeds(
         whole=sum(parts.values()) + sums + running + graph,
-        streamed=max(parts.values()) + sums + running + kept,
+        streamed=max(parts.values()) + beside + sums + running + kept,
         free=torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory(),
         graph=graph,
     )

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from calibrations import calibrated, calibration
+from calibrations import calibrated, calibration, make_settings
 from exports import verified
 
 from analysis.calibration.loading import Placement
+from analysis.calibration.memory import memory_needs
 from analysis.drain import drain
 from analysis.errors import UnsupportedModelError
 from analysis.head_parts import runnable_heads
@@ -15,6 +16,7 @@ from analysis.model import load_model_index
 from analysis.stats.merging import extend_run, merge_runs
 from analysis.stats.store import load_expert_stats
 from builders import edit_json
+from families.configs import HIDDEN
 from families.headed import HEADED, ROUTED, SEQUENCES, WITH_HEADS, Made, assert_sums, heads_of
 from pruning import Model
 
@@ -156,3 +158,16 @@ def test_merges_blends_and_extended_runs_have_heads(glm, tmp_path):
     extended = extend_run(plain, runs[0])
     assert extended.manifest.groups == WITH_HEADS
     assert heads_of(extended, glm.described).equals(heads_of(runs[0], glm.described))
+
+
+def test_streamed_heads_need_memory_for_both_ends(glm):
+    needs = [
+        memory_needs(glm.described, SEQUENCES, make_settings(groups=groups)).streamed
+        for groups in (ROUTED, WITH_HEADS)
+    ]
+    tensors = glm.described.checkpoint.tensors
+    ends = sum(tensors[name].nbytes for name in ("model.embed_tokens.weight", "lm_head.weight"))
+    # The sums of the head's layer, 7 experts: 8 shards of 15 sums, and a vector.
+    assert needs[1] - needs[0] == ends + tensors["model.norm.weight"].nbytes + 7 * 8 * (
+        120 + HIDDEN
+    )
