@@ -21,7 +21,7 @@ _WEIGHT_ROLES = ("weight", "blocks", "qweight", "weight_packed")
 # bitsandbytes' nf4 holds two, an integer of GPTQ, AWQ or compressed-tensors as many as fit.
 _SCALES = re.compile(
     r".+[._](scales?|scale_inv|scale_2|qzeros|zero_point|g_idx|weight_shape|absmax|quant_map"
-    r"|quant_state\.\w+)"
+    r"|quant_state\.\w+|SCB|weight_format)"
 )
 _PACKED = re.compile(r".+\.(qweight|weight_packed)")
 _PACKED_BITS = 4

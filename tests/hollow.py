@@ -4,7 +4,7 @@ import json
 import math
 import struct
 
-BYTES = {"BF16": 2, "F16": 2, "F32": 4, "I32": 4, "U8": 1, "F8_E4M3": 1}
+BYTES = {"BF16": 2, "F16": 2, "F32": 4, "I32": 4, "U8": 1, "I8": 1, "F8_E4M3": 1}
 
 
 def hollow(folder, config, tensors):

@@ -117,6 +117,15 @@ def nf4(stem, shape):
     }
 
 
+def int8(stem, shape):
+    """bitsandbytes in 8 bits: a scale for each row, and a number that stands for the layout."""
+    return {
+        f"{stem}.weight": ("I8", shape),
+        f"{stem}.SCB": ("F32", shape[:1]),
+        f"{stem}.weight_format": ("U8", ()),
+    }
+
+
 PACKED = {
     # NVFP4 of NVIDIA and of llm-compressor, MXFP4 of AMD
     "modelopt": (fp4("weight", 16, "weight_scale_2", "input_scale"), {"quant_method": "modelopt"}),
@@ -126,6 +135,7 @@ PACKED = {
     ),
     "quark": (fp4("weight", 32), {"quant_method": "quark"}),
     "bitsandbytes": (nf4, {"quant_method": "bitsandbytes", "load_in_4bit": True}),
+    "bitsandbytes-int8": (int8, {"quant_method": "bitsandbytes", "load_in_8bit": True}),
     "awq": (awq, {"quant_method": "awq", "bits": 4}),
     "compressed-tensors": (
         compressed,
