@@ -185,14 +185,14 @@ def _alike(
     sizes = {like: len(trunk[like]) for like in alike}
     most = max(sizes.values())  # of two, the one that leaves less unexplained
     alike = [like for like in alike if sizes[like] == most]
-    kinds = model.config.get("layer_types") or ()
-    if len({kinds[like] for like in alike if like < len(kinds)}) < 2:
+    kinds = dict(enumerate(model.config.get("layer_types") or ()))
+    if len({kinds.get(like) for like in alike}) < 2:
         return alike[-1]
     # Attention that slides and attention that does not have the same tensors. A head's is that of
     # the trunk's layer of the same number where config.json does not say it, as vLLM reads EXAONE.
-    of_heads = model.config.get("mtp_layer_types") or kinds
-    wanted = of_heads[index] if index < len(of_heads) else None
-    if found := [like for like in alike if kinds[like] == wanted]:
+    of_heads = dict(enumerate(model.config.get("mtp_layer_types") or ())) or kinds
+    found = [like for like in alike if index in of_heads and kinds.get(like) == of_heads[index]]
+    if found:
         return found[-1]
     raise _refusal(head.name, f"its layer {index} is like several layers of different attention")
 
