@@ -47,6 +47,19 @@ def wrap_forward(module: nn.Module, make: Wrapper, restore: ExitStack) -> None:
         restore.callback(delattr, module, attribute)
 
 
+def recording(outputs: list[Any]) -> Wrapper:
+    """Keeps what each call of a forward returns in `outputs`."""
+
+    def wrapper(inner: Forward) -> Forward:
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            outputs.append(inner(*args, **kwargs))
+            return outputs[-1]
+
+        return forward
+
+    return wrapper
+
+
 @contextmanager
 def other_forwards(modules: Sequence[nn.Module], forwards: Sequence[Forward]) -> Iterator[None]:
     """Other forwards while open; modules keep their attributes, which their model may read.

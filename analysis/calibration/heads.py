@@ -26,7 +26,7 @@ from analysis.calibration.sums import GroupSums
 from analysis.checkpoint import TensorEntry
 from analysis.corpora import TokenBatch
 from analysis.errors import UnsupportedModelError
-from analysis.forwards import Forward, wrap_forward
+from analysis.forwards import recording, wrap_forward
 from analysis.head_parts import HeadLayer, HeadParts, runnable_heads
 from analysis.model import MoEModel
 
@@ -128,16 +128,8 @@ class Heads:
 
         def both(model: PreTrainedModel, batch: TokenBatch) -> None:
             outputs: list[Any] = []
-
-            def keeping(inner: Forward) -> Forward:
-                def forward(*args: Any, **kwargs: Any) -> Any:
-                    outputs.append(inner(*args, **kwargs))
-                    return outputs[-1]
-
-                return forward
-
             with ExitStack() as restore:
-                wrap_forward(model.base_model, keeping, restore)
+                wrap_forward(model.base_model, recording(outputs), restore)
                 run(model, batch)
             hidden_BTD = outputs[0].last_hidden_state.detach()
             self.feed(batch, hidden_BTD, model.get_input_embeddings())
