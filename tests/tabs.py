@@ -103,11 +103,15 @@ def job(tab: Page, title: str) -> Locator:
 
 
 def wide_elements(tab: Page) -> list[str]:
-    """What is wider than the window; a table that is wider scrolls within itself."""
+    """What is seen wider than the window; a table that is wider scrolls within itself.
+
+    What is folded is left out: it gets its width when it is unfolded.
+    """
     return settled(tab).evaluate(
         """() => [...document.querySelectorAll('[data-testid="stMain"] *')]
             .filter(e => e.getBoundingClientRect().right > window.innerWidth + 1
                 && getComputedStyle(e).position !== 'absolute' && !e.closest('svg')
+                && e.checkVisibility()
                 && !e.parentElement.closest('[data-testid="stDataFrame"]'))
             .map(e => e.outerHTML.slice(0, 120))"""
     )

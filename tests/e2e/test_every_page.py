@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 from playwright.sync_api import Page, expect
-from tabs import faint_words, settled, violations, visit, wide_elements
+from tabs import faint_words, settled, unfold, violations, visit, wide_elements
 
 pytestmark = pytest.mark.e2e
 
@@ -127,9 +127,11 @@ def fits_a_phone(tab: Page, page: str, count: int) -> None:
 
 
 def fits_wider_windows(tab: Page, page: str) -> None:
+    if not page:
+        unfold(tab, "Data and jobs")
     for width in WIDER:
         tab.set_viewport_size({"width": width, "height": 1000})
-        for _ in range(20):  # charts follow the window a moment later
+        for _ in range(200):  # charts and tables follow the window a moment later
             if not (wide_now := wide_elements(tab)):
                 break
             tab.wait_for_timeout(250)
