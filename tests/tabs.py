@@ -14,6 +14,15 @@ from playwright.sync_api import Locator, Page, TimeoutError, expect
 JOB_MS = 300_000
 OPENINGS = 5
 OPEN_MS = 6_000
+LOOKS = 200
+_WIDE = """
+() => [...document.querySelectorAll('[data-testid="stMain"] *')]
+    .filter(e => e.getBoundingClientRect().right > window.innerWidth + 1
+        && getComputedStyle(e).position !== 'absolute' && !e.closest('svg')
+        && e.checkVisibility()
+        && !e.parentElement.closest('[data-testid="stDataFrame"]'))
+    .map(e => e.outerHTML.slice(0, 120))
+"""
 _CONTRAST = (Path(__file__).parent / "e2e" / "contrast.js").read_text("utf-8")
 
 
@@ -102,19 +111,22 @@ def job(tab: Page, title: str) -> Locator:
     return tab.locator('[class*="st-key-job-"]').filter(has_text=title).first
 
 
+def remains(tab: Page, script: str) -> list[str]:
+    """What a script finds at fault once the page has had its time: all follows a window later."""
+    for _ in range(LOOKS):
+        found: list[str] = settled(tab).evaluate(script)
+        if not found:
+            break
+        tab.wait_for_timeout(250)
+    return found
+
+
 def wide_elements(tab: Page) -> list[str]:
     """What is seen wider than the window; a table that is wider scrolls within itself.
 
     What is folded is left out: it gets its width when it is unfolded.
     """
-    return settled(tab).evaluate(
-        """() => [...document.querySelectorAll('[data-testid="stMain"] *')]
-            .filter(e => e.getBoundingClientRect().right > window.innerWidth + 1
-                && getComputedStyle(e).position !== 'absolute' && !e.closest('svg')
-                && e.checkVisibility()
-                && !e.parentElement.closest('[data-testid="stDataFrame"]'))
-            .map(e => e.outerHTML.slice(0, 120))"""
-    )
+    return remains(tab, _WIDE)
 
 
 def faint_words(tab: Page) -> list[str]:

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 from playwright.sync_api import Page, expect
-from tabs import faint_words, settled, unfold, violations, visit, wide_elements
+from tabs import faint_words, remains, settled, unfold, violations, visit, wide_elements
 
 pytestmark = pytest.mark.e2e
 
@@ -77,8 +77,12 @@ def charts_of(tab: Page, count: int) -> list[dict[str, float]]:
     expect(charts).to_have_count(count)
     for chart in charts.all():
         expect(chart.locator(".main-svg").first).to_be_attached()
-    tab.wait_for_timeout(1000)  # until their widths are those of the window
-    return [box for chart in charts.all() if (box := chart.bounding_box())]
+    boxes: list[dict[str, float]] = []
+    while True:  # until they rest: their widths follow the window
+        tab.wait_for_timeout(500)
+        before, boxes = boxes, [box for chart in charts.all() if (box := chart.bounding_box())]
+        if boxes == before:
+            return boxes
 
 
 def presses_of_tab(tab: Page, main: str) -> int:
@@ -107,11 +111,12 @@ def is_readable(tab: Page, page: str) -> None:
 
 
 def fits_a_phone(tab: Page, page: str, count: int) -> None:
-    boxes = charts_of(tab, count)
+    charts_of(tab, count)
+    assert remains(tab, OVER_THE_EDGE) == [], page
+    assert remains(tab, OVER_EACH_OTHER) == [], page
     sideways = "document.scrollingElement.scrollWidth - document.scrollingElement.clientWidth"
     assert tab.evaluate(sideways) <= 0, page
-    assert tab.evaluate(OVER_THE_EDGE) == [], page
-    assert tab.evaluate(OVER_EACH_OTHER) == [], page
+    boxes = charts_of(tab, count)
     wide = tab.locator(":is([class*=winner-map], [class*=pareto]) .js-plotly-plot").count()
     assert sum(box["x"] + box["width"] > 390 for box in boxes) == wide, page
     for above, below in pairwise(boxes):
@@ -131,12 +136,8 @@ def fits_wider_windows(tab: Page, page: str) -> None:
         unfold(tab, "Data and jobs")
     for width in WIDER:
         tab.set_viewport_size({"width": width, "height": 1000})
-        for _ in range(200):  # charts and tables follow the window a moment later
-            if not (wide_now := wide_elements(tab)):
-                break
-            tab.wait_for_timeout(250)
-        assert wide_now == [], (page, width)
-        assert tab.evaluate(CUT_OFF) == [], (page, width)
+        assert wide_elements(tab) == [], (page, width)
+        assert remains(tab, CUT_OFF) == [], (page, width)
         if page == "compare" and width == 1000:
             charts = tab.locator('[data-testid="stMain"]').get_by_test_id("stPlotlyChart")
             expect(charts.nth(1)).to_be_attached()
