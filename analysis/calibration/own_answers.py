@@ -5,6 +5,7 @@ prompt, stay.
 """
 
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -32,14 +33,26 @@ class Answering:
     batch_size: int = 8  # prompts answered at once
 
 
-def own_answers(
-    model: PreTrainedModel, source: Source, wanted: Answering
-) -> Generator[Progress, None, Source]:
-    """Documents as token ids with the model's answers, as many as the sampling needs."""
+def check_answerable(source: Source, first: Document | None, wanted: Answering) -> None:
+    """Refuse a corpus without answers by its first document, before a model is loaded."""
     if source.join is not None:
         raise CorpusError(
             f"The corpus {wanted.corpus} is one text without prompts; use --answers given."
         )
+    if first is not None:
+        with _needing_answers():
+            tokens = encode(first, wanted.tokenizer, "response", wanted.corpus)
+        if wanted.selection is None:  # a selection may leave this document out
+            _prompt(tokens, wanted.corpus)
+
+
+def own_answers(
+    model: PreTrainedModel, source: Source, wanted: Answering
+) -> Generator[Progress, None, Source]:
+    """Documents as token ids with the model's answers, as many as the sampling needs.
+
+    For corpora that `check_answerable` accepts.
+    """
     if model.dtype is torch.float64:
         model.set_experts_implementation("eager")  # grouped products do not support float64
     sampling, remaining = wanted.sampling, _prompts(source, wanted)
@@ -78,21 +91,28 @@ def _prompts(source: Source, wanted: Answering) -> Iterator[tuple[int, ...]]:
     )
     if wanted.selection is not None:
         encoded = wanted.selection.choose(encoded, wanted.sampling.seed)
-    try:
+    with _needing_answers():
         for document in encoded:
-            counted = document.counted
-            answers = np.array([]) if counted is None else np.flatnonzero(counted)
-            if not len(answers):
-                raise CorpusError(
-                    f"A document of the corpus {corpus} has no answer to be replaced."
-                )
-            breaks = np.flatnonzero(np.diff(answers) > 1)
-            start = int(answers[breaks[-1] + 1] if len(breaks) else answers[0])
-            if start == 0:
-                raise CorpusError(
-                    f"A document of the corpus {corpus} is an answer without a prompt."
-                )
-            yield tuple(document.ids[:start].tolist())
+            yield _prompt(document, corpus)
+
+
+def _prompt(document: Tokens, corpus: str) -> tuple[int, ...]:
+    """The tokens before the last answer."""
+    counted = document.counted
+    answers = np.array([]) if counted is None else np.flatnonzero(counted)
+    if not len(answers):
+        raise CorpusError(f"A document of the corpus {corpus} has no answer to be replaced.")
+    breaks = np.flatnonzero(np.diff(answers) > 1)
+    start = int(answers[breaks[-1] + 1] if len(breaks) else answers[0])
+    if start == 0:
+        raise CorpusError(f"A document of the corpus {corpus} is an answer without a prompt.")
+    return tuple(document.ids[:start].tolist())
+
+
+@contextmanager
+def _needing_answers() -> Iterator[None]:
+    try:
+        yield
     except NoResponseError as error:
         raise CorpusError(
             f"{error.reason}; --answers own needs a corpus of prompts and answers. Use --answers "

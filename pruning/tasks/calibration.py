@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from analysis.corpora import Source, TokenSequences, corpus_name, peek, tokenize
+from analysis.corpora import Document, Source, TokenSequences, corpus_name, peek, tokenize
 from analysis.corpora.encoding import check_token_ids, largest_token_id
 from analysis.head_parts import runnable_heads
 from analysis.model import MoEModel, load_model_index
@@ -21,6 +21,7 @@ from pruning.tasks.loading import loaded_model, quiet_transformers, run_settings
 if TYPE_CHECKING:
     from analysis.calibration.loading import CalibrationSettings
     from analysis.calibration.memory import Estimate
+    from analysis.calibration.own_answers import Answering
 
 
 def _check_model(request: CalibrateRequest, model: MoEModel) -> None:
@@ -44,40 +45,54 @@ def _prepare(
     request: CalibrateRequest,
 ) -> "Steps[tuple[MoEModel, TokenSequences, CalibrationSettings]]":
     """The model, the token sequences and the settings to run."""
-    from analysis.calibration.loading import load_tokenizer
-    from analysis.calibration.own_answers import Answering, answered_sampling, own_answers
+    from analysis.calibration.own_answers import answered_sampling, own_answers
 
     quiet_transformers()
     model = load_model_index(request.model, revision=request.revision)
-    sampling, selection = request.sampling(), None
+    sampling = request.sampling()
     _check_model(request, model)
     yield Progress("reading the corpus", 0, sampling.tokens, "tokens")
     first, source = peek(_opened(request), sampling.seed)
-    # Token ids need no tokenizer, and a checkpoint may lack one.
-    tokenizer = (
-        load_tokenizer(model, trust_remote_code=request.trust_remote_code)
-        if first is None or first.input_ids is None
-        else None
-    )
+    answering = _answering(request, model, source, first)
+    tokenizer, selection = answering.tokenizer, answering.selection
     groups = parse_groups(request.groups)
     settings = run_settings(request, sampling.seq_len, seed=sampling.seed, groups=groups)
-    corpus = corpus_name(request.corpus)
+    if request.answers == "own":
+        with loaded_model(model, settings) as loaded:  # only for the answers
+            source = yield from own_answers(loaded, source, answering)
+        sampling = answered_sampling(sampling, was_text=tokenizer is not None)
+        selection = None  # the answered documents were selected already
+    sequences = tokenize(source, tokenizer, sampling, corpus=answering.corpus, selection=selection)
+    longest = max(sampling.seq_len, sequences.longest)
+    return model, sequences, replace(settings, seq_len=longest)
+
+
+def _answering(
+    request: CalibrateRequest, model: MoEModel, source: Source, first: Document | None
+) -> "Answering":
+    """How documents are read and answered; refuses a corpus without the answers to replace."""
+    from analysis.calibration.loading import load_tokenizer
+    from analysis.calibration.own_answers import Answering, check_answerable
+
+    answering = Answering(
+        corpus_name(request.corpus),
+        request.sampling(),
+        # Token ids need no tokenizer, and a checkpoint may lack one.
+        load_tokenizer(model, trust_remote_code=request.trust_remote_code)
+        if first is None or first.input_ids is None
+        else None,
+        max_new_tokens=request.most_answer_tokens,
+        batch_size=request.batch_size,
+    )
     if request.clusters is not None:
         # scikit-learn takes a second to import.
         from analysis.corpora.representatives import CheckpointEmbedding, kmeans_selection
 
         selection = kmeans_selection(CheckpointEmbedding(model.checkpoint), request.clusters)
+        answering = replace(answering, selection=selection)
     if request.answers == "own":
-        answering = Answering(
-            corpus, sampling, tokenizer, selection, request.most_answer_tokens, request.batch_size
-        )
-        with loaded_model(model, settings) as loaded:  # only for the answers
-            source = yield from own_answers(loaded, source, answering)
-        sampling = answered_sampling(sampling, was_text=tokenizer is not None)
-        selection = None  # the answered documents were selected already
-    sequences = tokenize(source, tokenizer, sampling, corpus=corpus, selection=selection)
-    longest = max(sampling.seq_len, sequences.longest)
-    return model, sequences, replace(settings, seq_len=longest)
+        check_answerable(source, first, answering)
+    return answering
 
 
 def _opened(request: CalibrateRequest) -> Source:
@@ -86,15 +101,20 @@ def _opened(request: CalibrateRequest) -> Source:
 
 
 def check_corpora(requests: Sequence[CalibrateRequest]) -> Steps[None]:
-    """Open every corpus, read its first document and check all token ids, before any runs."""
+    """Open every corpus, read its first document and check all token ids, before any runs.
+
+    Where the model is to write the answers, the first document must have one.
+    """
     from analysis.calibration.distributed import join
 
     with join().together():
         for number, request in enumerate(requests):
             yield Progress("checking the corpora", number, len(requests))
             sampling = request.sampling()
-            _, source = peek(_opened(request), sampling.seed)
+            first, source = peek(_opened(request), sampling.seed)
             model = load_model_index(request.model, revision=request.revision)
+            if request.answers == "own":
+                _answering(request, model, source, first)
             largest = largest_token_id(source.drawn(sampling.seed), sampling.tokens)
             check_token_ids(corpus_name(request.corpus), largest, model)
 
@@ -114,6 +134,8 @@ def estimate_run(request: CalibrateRequest) -> "Steps[tuple[CorpusRef, Estimate]
     from analysis.calibration.memory import estimate
     from analysis.calibration.run import corpus_ref
 
+    if request.answers == "own":
+        yield from check_corpora([request])
     ready = yield from _prepare(request.model_copy(update={"answers": "given"}))
     return corpus_ref(ready[1], request.batch_size), estimate(*ready)
 

@@ -9,7 +9,12 @@ from calibrations import describe, make_settings
 from letters import LetterTokenizer
 
 from analysis.calibration.loading import load_model
-from analysis.calibration.own_answers import Answering, answered_sampling, own_answers
+from analysis.calibration.own_answers import (
+    Answering,
+    answered_sampling,
+    check_answerable,
+    own_answers,
+)
 from analysis.corpora import Document, Sampling, Selection, Source, tokenize
 from analysis.drain import drain
 from analysis.errors import CorpusError
@@ -164,6 +169,6 @@ def test_documents_without_an_answer_are_refused(model, document, message):
         drain(own_answers(model, source_of([document]), wanted(tokenizer=LetterTokenizer())))
 
 
-def test_one_text_is_refused(model):
+def test_one_text_is_refused():
     with pytest.raises(CorpusError, match="--answers given"):
-        drain(own_answers(model, replace(source_of([]), join="\n"), wanted()))
+        check_answerable(replace(source_of([]), join="\n"), None, wanted())

@@ -7,8 +7,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from analysis.drain import drain
+from analysis.errors import CorpusError
 from builders import tiny_checkpoint
 from pruning.recipe import Recipe
+from pruning.requests.calibration import CalibrateRequest
+from pruning.tasks.calibration import calibrate_run
 
 
 @pytest.fixture(autouse=True)
@@ -132,6 +136,31 @@ def test_a_dry_run_writes_no_answers(works, model, here):
     said = works("calibrate", model, *COMMON, *OWN, "--dry-run")
     assert "Nothing was run." in said
     assert not (here / "stats").exists()
+
+
+NO_ANSWERS = "has token ids without labels, so its responses are unknown; --answers own needs"
+
+
+@pytest.mark.parametrize("more", [("--dry-run",), ("--corpus", "rows.jsonl")])
+def test_a_corpus_without_answers_is_refused_before_any_work(moeprune, model, here, more):
+    (here / "bare.jsonl").write_text(json.dumps({"input_ids": [5, 6, 7, 8]}) + "\n")
+    common = ("--tokens", "64", "--stats-dir", "stats")
+    ended = moeprune("calibrate", model, *more, "--corpus", "bare.jsonl", *common, *OWN)
+    assert ended.code == 1
+    assert NO_ANSWERS in ended.err
+    assert ended.out == ""
+    assert not (here / "stats").exists()
+
+
+def test_a_corpus_without_answers_is_refused_before_the_model_is_loaded(model, here):
+    (here / "bare.jsonl").write_text(json.dumps({"input_ids": [5, 6, 7, 8]}) + "\n")
+    request = CalibrateRequest(model=model, corpus="bare.jsonl", answers="own", stats_dir="stats")
+    task = calibrate_run(request)
+    assert next(task).phase == "reading the corpus"
+    for weights in (here / model).glob("*.safetensors"):
+        weights.unlink()  # its index is read, so whoever loads the model now fails
+    with pytest.raises(CorpusError, match=NO_ANSWERS):
+        drain(task)
 
 
 def test_recipes_have_the_key_and_keep_their_digests():
