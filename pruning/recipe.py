@@ -186,7 +186,16 @@ class EvaluateSection(Request):
 class ExportSection(ExportOptions):
     """Where the checkpoint goes."""
 
+    model: options.Model | None = None  # a quantised copy of the recipe's, to prune instead
+    revision: options.Revision | None = None
     verify: options.Verify = True
+
+    @field_validator("revision")
+    @classmethod
+    def _has_its_model(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value and info.data.get("model") is None:
+            raise ValueError("it is of the copy; name that under export, as model")
+        return value
 
 
 class Recipe(Request):

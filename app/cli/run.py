@@ -20,8 +20,10 @@ from app.cli.say import (
     show_records,
 )
 from app.console import finish, follow, out
+from pruning.copies import plan_for_copy
 from pruning.evaluate.record import results_of
-from pruning.plan import PruningPlan, load_plan
+from pruning.neurons.kept import check_cuttable
+from pruning.plan import PruningPlan, keep_all, load_plan
 from pruning.planning.make import check_request, plan_from_stats
 from pruning.recipe import Recipe
 from pruning.recipe_file import load_recipe
@@ -30,6 +32,7 @@ from pruning.requests.model import ExportRequest
 from pruning.requests.options import SearchFolder
 from pruning.requests.recipe import (
     Machine,
+    by_neuron,
     calibrate_requests,
     evaluate_request,
     export_request,
@@ -54,7 +57,10 @@ def run(machine: Machine, *, path: RecipeFile) -> None:
     """Calibrate, plan or search, evaluate, export as a recipe says; finished steps are skipped."""
     recipe = load_recipe(path)
     model = load_model_index(recipe.model, revision=recipe.revision)
-    _check(recipe, machine, model)
+    pruned = model
+    if recipe.export and recipe.export.model:
+        pruned = load_model_index(recipe.export.model, revision=recipe.export.revision)
+    _check(recipe, machine, model, pruned)
     out.print(f"{path}: recipe {recipe.digest[:8]} for {model.name}")
     parts = _measured(recipe, machine)
     notes: tuple[str, ...] = ()
@@ -69,9 +75,10 @@ def run(machine: Machine, *, path: RecipeFile) -> None:
         folder = search_folder(path)
         say_search(follow(search_run(search_of_file(path, folder, machine))), folder)
         plan = load_plan(folder / PLAN_NAME, model=model)
-    request = export_request(recipe, machine, path.read_text(encoding="utf-8-sig"), plan)
+    own = plan if pruned is model else plan_for_copy(plan, model, pruned)
+    request = export_request(recipe, machine, path.read_text(encoding="utf-8-sig"), own)
     # Before anything is written: the files of an older recipe stay with its export.
-    is_finished = request is not None and _is_finished(request, plan, model)
+    is_finished = request is not None and _is_finished(request, own, pruned)
     place = path.with_name(f"{path.stem}.plan.json")
     if place.is_file() and place.read_bytes() == plan.to_json().encode():
         out.print(f"plan: {place} is the same, skipped")
@@ -89,10 +96,10 @@ def run(machine: Machine, *, path: RecipeFile) -> None:
         words = ("--plan", str(place), *option_words(recipe, only=("revision",)))
         finish("export: the recipe asks for none", {}, export_command(recipe.model, *words))
     else:
-        _exported(request, model, is_finished=is_finished)
+        _exported(request, pruned, is_finished=is_finished)
 
 
-def _check(recipe: Recipe, machine: Machine, model: MoEModel) -> None:
+def _check(recipe: Recipe, machine: Machine, model: MoEModel, pruned: MoEModel) -> None:
     """Refuse what cannot be done before any work, all of it at once."""
     folder = recipe.export.out if recipe.export else None
     checks: list[Callable[[], object]] = [
@@ -102,8 +109,12 @@ def _check(recipe: Recipe, machine: Machine, model: MoEModel) -> None:
         lambda: evaluate_request(recipe, machine),
         lambda: check_measured(recipe, model, stats_store(machine.stats_dir)),
     ]
+    if pruned is not model:
+        checks.append(lambda: plan_for_copy(keep_all(model), model, pruned))
+        if by_neuron(recipe):
+            checks.append(lambda: check_cuttable(pruned))
     if folder and not (folder / MANIFEST_NAME).is_file():  # one that is there is looked at later
-        checks.append(lambda: check_place(folder, model.checkpoint.path))
+        checks.append(lambda: check_place(folder, pruned.checkpoint.path))
     problems = []
     for check in checks:
         try:

@@ -1,7 +1,6 @@
 """Commands that write and prove checkpoints: export, verify."""
 
 from pathlib import Path
-from shlex import quote
 from typing import Annotated
 
 from pydantic import Field
@@ -21,10 +20,6 @@ from pruning.requests.model import ExportRequest, PrunedRequest
 from pruning.requests.options import Text
 from pruning.tasks.export import export_run, prepared, verify_result
 
-_COPIED = Option(
-    "The model that the plan was made for, if MODEL is a quantised copy of it that cannot be "
-    "calibrated."
-)
 _SOURCE = Option(
     "The model that it was made from: every byte is compared, then logits.", ("--source",)
 )
@@ -38,17 +33,16 @@ def export(
     dry_run: Annotated[
         options.DryRun, Option("Show the sizes, by width mode; write nothing.")
     ] = False,
-    plan_model: Annotated[Text | None, _COPIED] = None,
 ) -> None:
     """Write the pruned checkpoint; the model is never loaded.
 
     FLOPs of neurons follow how often the plan's own runs chose each expert, where they are known.
     """
     model = load_model_index(request.model, revision=request.revision)
-    if plan_model is None:
+    if request.plan_model is None:
         chosen = load_plan(plan, model=model)
     else:
-        original = load_model_index(plan_model)
+        original = load_model_index(request.plan_model, revision=request.plan_model_revision)
         chosen = plan_for_copy(load_plan(plan), original, model)
         note(f"The plan was made for {original.name}; its layers, sizes and routers are equal.")
     by_neuron = chosen.granularity == NEURON_GRANULARITY
@@ -65,8 +59,7 @@ def export(
         finish(
             f"{words}nothing was written",
             {"bytes_before": before, "bytes_after": after},
-            again.command((str(plan),))
-            + (f" --plan-model {quote(plan_model)}" if plan_model else ""),
+            again.command((str(plan),)),
         )
         return
     result = follow(export_run(asked))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from pruning.requests import options
 from pruning.requests.base import Option, Request, command_line, option_words, repeated
@@ -57,10 +57,30 @@ class PrunedRequest(ExportOptions, ModelRequest):
     ] = None
     width_multiple_of: options.WidthMultipleOf = 8
     stats_dir: options.StatsDir | None = None
+    plan_model: Annotated[
+        options.Text | None,
+        Option(
+            "The model that the plan was made for, if MODEL is a quantised copy of it that cannot "
+            "be calibrated."
+        ),
+    ] = None
+    plan_model_revision: Annotated[
+        options.Revision | None, Option("Revision of --plan-model, if that is a hub model.")
+    ] = None
+
+    @field_validator("plan_model_revision")
+    @classmethod
+    def _has_its_model(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value and info.data.get("plan_model") is None:
+            raise ValueError("it goes with --plan-model")
+        return value
 
 
 class ExportRequest(PrunedRequest):
-    """An export of a plan; `plan` is the content of plan.json, `recipe` the text of a recipe."""
+    """An export of a plan; `plan` is the content of plan.json, `recipe` the text of a recipe.
+
+    The plan is one of `model`, see `plan_for_copy`, whatever `plan_model` it was made for.
+    """
 
     plan: dict[str, Any]
     recipe: str = Field(default="", max_length=1 << 20)

@@ -194,18 +194,24 @@ def by_layer(experts: Mapping[Any, Iterable[int]]) -> tuple[str, ...]:
 def export_request(
     recipe: Recipe, machine: Machine, text: str, plan: PruningPlan
 ) -> ExportRequest | None:
-    """The export, with the recipe's text; None if the recipe asks for none."""
+    """The export, with the recipe's text; None if the recipe asks for none.
+
+    `plan` is one of the model that is exported.
+    """
     if recipe.export is None:
         return None
+    given = recipe.export.model_dump()
+    if recipe.export.model:
+        given |= {"plan_model": recipe.model, "plan_model_revision": recipe.revision}
+    else:
+        given |= {"model": recipe.model, "revision": recipe.revision}
     return validated(
         ExportRequest,
         {
-            "model": recipe.model,
-            "revision": recipe.revision,
             "plan": plan.to_dict(),
             "recipe": text,
             "stats_dir": machine.stats_dir,
-            **recipe.export.model_dump(),
+            **given,
             **(_widths(recipe) if by_neuron(recipe) else {}),
         },
     )

@@ -54,6 +54,8 @@ class ExportOptions:
 
     heads: HeadChoice | None = None  # prediction heads; None for the safe default of `plan_heads`
     head_ranking: HeadRanking | None = None  # of their experts, if they are pruned; None: weights
+    revision: str = ""  # of the source, for the manifest
+    plan_source: SourceRecord | None = None  # see `Manifest`
     hash_source: bool = False  # also record the SHA-256 of the whole source in the manifest
     recipe: bytes = b""  # content of the export's recipe file, which is copied into it
     # How widths of experts are stored if neurons are removed; None for one width for all.
@@ -268,7 +270,10 @@ def _write_export(
     files = {name: write_file(partial / name, content) for name, content in prepared.files.items()}
     kept = {tensor.source.shard for shard in prepared.shards for tensor in shard.tensors}
     manifest = Manifest(
-        source=SourceRecord(prepared.model.name, prepared.model.identity, content),
+        source=SourceRecord(
+            prepared.model.name, prepared.model.identity, options.revision, content
+        ),
+        plan_source=options.plan_source,
         plan=prepared.plan,
         heads=prepared.heads,
         widths=prepared.widths.choice if prepared.widths else None,

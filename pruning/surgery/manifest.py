@@ -57,8 +57,13 @@ class SourceRecord:
 
     name: str  # the directory's name, or the hub id
     identity: str  # see `Checkpoint.identity`
+    revision: str = ""  # of the hub id, as it was asked for; empty for the newest
     # Of all bytes of all shards, in the order of their names; empty unless asked for.
     content_sha256: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        """Its values without the empty ones."""
+        return {key: value for key, value in asdict(self).items() if value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,8 @@ class Manifest:
     tool_version: str
     libraries: Mapping[str, str]  # name -> version
     widths: WidthChoice | None = None  # how widths are stored, if the plan removes neurons
+    # The model that the plan was made for, if the source is a quantised copy of it.
+    plan_source: SourceRecord | None = None
     padded: bool = False  # layers that keep fewer experts are filled up, see `padding`
 
     @property
@@ -92,7 +99,8 @@ class Manifest:
         raw = {
             "schema_version": SCHEMA_VERSION,
             "tool_version": self.tool_version,
-            "source": {key: value for key, value in asdict(self.source).items() if value},
+            "source": self.source.to_json(),
+            **({"plan_source": self.plan_source.to_json()} if self.plan_source else {}),
             "plan_digest": self.plan.digest,
             "uniform_counts": self.has_uniform_counts,
             "plan": self.plan.to_dict(),
@@ -140,6 +148,7 @@ def read_manifest(path: Path) -> Manifest:
     try:
         manifest = Manifest(
             source=SourceRecord(**raw["source"]),
+            plan_source=SourceRecord(**raw["plan_source"]) if "plan_source" in raw else None,
             plan=plan_from_dict(raw["plan"]),
             heads=HeadPlan.from_json(raw["heads"]),
             widths=WidthChoice.from_json(raw["widths"]) if "widths" in raw else None,

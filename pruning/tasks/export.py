@@ -20,7 +20,7 @@ from pruning.surgery.export import (
     planned_export,
     prepare_export,
 )
-from pruning.surgery.manifest import Manifest
+from pruning.surgery.manifest import Manifest, SourceRecord
 from pruning.tasks import Steps
 from pruning.tasks.loading import quiet_transformers
 
@@ -75,13 +75,23 @@ def _options(request: ExportRequest, model: MoEModel) -> ExportOptions:
     return ExportOptions(
         heads,
         head_ranking(model, plan, store) if ranked else None,
-        request.hash_source,
-        request.recipe.encode(),
-        WidthChoice(WidthMode(mode), request.width_multiple_of) if mode else None,
+        revision=request.revision or "",
+        plan_source=_plan_source(request),
+        hash_source=request.hash_source,
+        recipe=request.recipe.encode(),
+        widths=WidthChoice(WidthMode(mode), request.width_multiple_of) if mode else None,
         max_shard_bytes=parse_size(largest) if largest else None,
         pad=request.pad,
         keep_list=request.keep_list,
     )
+
+
+def _plan_source(request: ExportRequest) -> SourceRecord | None:
+    if request.plan_model is None:
+        return None
+    revision = request.plan_model_revision
+    made_for = load_model_index(request.plan_model, revision=revision)
+    return SourceRecord(made_for.name, made_for.identity, revision or "")
 
 
 def verify_result(

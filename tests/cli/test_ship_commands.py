@@ -4,13 +4,16 @@ import json
 import shutil
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from analysis.model import load_model_index
 from builders import edit_json
 from families.configs import BY_NAME, tiny_model
 from layouts.small_packed import original_of, small_packed
-from pruning.plan import PruningPlan, model_ref
+from pruning.plan import PruningPlan, load_plan, model_ref
+from pruning.surgery.manifest import SourceRecord, read_manifest
 
 
 @pytest.fixture
@@ -63,6 +66,80 @@ def test_export_prunes_a_quantised_copy_by_the_plan_of_its_original(works, refus
     said = " ".join(works(*words, "--plan-model", "original").split())
     assert "The plan was made for original; its layers, sizes and routers are equal." in said
     works("verify", "out", "--source", "packed", "--level", "bytes")
+
+
+@pytest.fixture
+def on_the_hub(here, monkeypatch):
+    """An AWQ copy in `packed`, and a hub's cache: `v1` of me/original is the model, `main` not."""
+    cache = here.parent / "hub" / "models--me--original"
+    copy = small_packed(here / "packed", "awq")
+    (cache / "refs").mkdir(parents=True)
+    (cache / "snapshots").mkdir()
+    for name, commit in {"v1": "1" * 40, "main": "2" * 40}.items():
+        (cache / "refs" / name).write_text(commit)
+        original_of(copy, cache / "snapshots" / commit)
+    tuned = cache / "snapshots" / ("2" * 40) / "model.safetensors"
+    tensors = load_file(tuned)
+    tensors["model.layers.1.mlp.gate.weight"] *= 1 + torch.rand(6, 64)
+    save_file(tensors, tuned, {"format": "pt"})
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache.parent))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    return cache
+
+
+MADE_FOR = ("--plan-model", "me/original", "--plan-model-revision", "v1")
+
+
+def test_the_model_of_a_plan_has_a_revision(works, refused, on_the_hub, here):
+    model = load_model_index("me/original", revision="v1")
+    PruningPlan(model_ref(model), {0: (1, 2, 4), 1: (0, 2, 5)}).save(here / "plan.json")
+    words = ("export", "packed", "out", "--plan", "plan.json")
+    assert "not for me/original" in refused(*words, *MADE_FOR[:2])  # the newest is another model
+    assert "--plan-model-revision: it goes with --plan-model" in refused(*words, *MADE_FOR[2:])
+    assert " ".join(MADE_FOR) in works(*words, *MADE_FOR, "--dry-run")
+    works(*words, *MADE_FOR)
+    written = read_manifest(here / "out")
+    assert written.plan_source == SourceRecord("me/original", model.identity, "v1")
+    assert written.source.name == "packed"
+
+
+def test_the_revision_of_a_source_is_recorded(works, on_the_hub, here):
+    model = load_model_index("me/original", revision="v1")
+    PruningPlan(model_ref(model), {0: (1, 2, 4), 1: (0, 2, 5)}).save(here / "plan.json")
+    works("export", "me/original", "out", "--plan", "plan.json", "--revision", "v1")
+    written = read_manifest(here / "out")
+    assert written.source == SourceRecord("me/original", model.identity, "v1")
+    assert written.plan_source is None
+
+
+def test_a_recipe_exports_a_quantised_copy(works, moeprune, on_the_hub, here):
+    """Planned for the original; its statistics and plan are those without a copy."""
+    keys = {"model": "me/original", "criterion": "random", "budget": {"sparsity": "50%"}}
+    export = {"out": "pruned", "model": "packed"}
+    (here / "newest.yaml").write_text(json.dumps(keys | {"export": export}))
+    said = moeprune("run", "newest.yaml")
+    assert (said.code, "the routers of layer 1 differ" in said.err) == (1, True)
+    assert not (here / "newest.plan.json").exists()
+    keys |= {"revision": "v1"}
+    by_neuron = {"criterion": "magnitude", "granularity": "neuron", "export": export}
+    (here / "neurons.yaml").write_text(json.dumps(keys | by_neuron))
+    assert "The experts of packed are quantised" in moeprune("run", "neurons.yaml").err
+    (here / "r.yaml").write_text(json.dumps(keys | {"export": export}))
+    works("run", "r.yaml")
+    written, plan = read_manifest(here / "pruned"), load_plan(here / "r.plan.json")
+    assert written.plan.kept == plan.kept
+    assert written.source.name == "packed"
+    assert (written.plan_source.identity, written.plan_source.revision) == (
+        plan.model.identity,
+        "v1",
+    )
+    words = ("--plan", "r.plan.json", *MADE_FOR)
+    works("export", "packed", "by-hand", *words)
+    shard = "model.safetensors"
+    assert (here / "pruned" / shard).read_bytes() == (here / "by-hand" / shard).read_bytes()
+    assert "pruned is finished, skipped" in works("run", "r.yaml")
+    (here / "r.yaml").write_text(json.dumps(keys | {"export": {"out": "p", "revision": "v1"}}))
+    assert "name that under export" in moeprune("run", "r.yaml").err
 
 
 def test_a_dry_run_counts_what_the_export_would_write(works, refused, here):
