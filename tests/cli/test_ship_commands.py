@@ -121,7 +121,7 @@ def test_a_recipe_exports_a_quantised_copy(works, moeprune, on_the_hub, here):
     assert (said.code, "the routers of layer 1 differ" in said.err) == (1, True)
     assert not (here / "newest.plan.json").exists()
     keys |= {"revision": "v1"}
-    by_neuron = {"criterion": "magnitude", "granularity": "neuron", "export": export}
+    by_neuron = {"granularity": "neuron", "export": export}
     (here / "neurons.yaml").write_text(json.dumps(keys | by_neuron))
     assert "The experts of packed are quantised" in moeprune("run", "neurons.yaml").err
     (here / "r.yaml").write_text(json.dumps(keys | {"export": export}))
