@@ -248,7 +248,7 @@ def describe_model(checkpoint: Checkpoint, *, name: str = "") -> MoEModel:
 
 def check_layers(model: MoEModel) -> None:
     """Refuse a model that does not hold every expert that it should."""
-    family = model.family
+    family, scales = model.family, _scales_of_weights(model)
     for layer in model.layers:
         found = model.located.get(layer.index, ())
         experts = [item for item in found if item.slot.kind is not SlotKind.ROUTER]
@@ -286,9 +286,11 @@ def check_layers(model: MoEModel) -> None:
             )
         if not any(item.slot.role == family.router_tensors[0].name for item in routers):
             raise _without_router(model, layer.index)
-        # bitsandbytes leaves the name and flattens the matrix.
-        if packed := [item.entry.name for item in routers if item.entry.dtype == "U8"]:
-            raise _quantised_router(layer.index, packed[0])
+        # bitsandbytes leaves the name, and flattens the matrix if it packs 4 bits.
+        for name, dtype in ((item.entry.name, item.entry.dtype) for item in routers):
+            is_packed = dtype in ("U8", "I8")
+            if is_packed or name in scales:
+                raise _quantised_router(layer.index, name if is_packed else scales[name])
         _check_extents(layer, routers)
 
 
@@ -315,6 +317,12 @@ def _without_router(model: MoEModel, layer: int) -> CheckpointError | Unsupporte
     if model.quantisation and (name := next(strange, "")):
         return _quantised_router(layer, name)
     return CheckpointError(f"Layer {layer} has no router tensor.")
+
+
+def _scales_of_weights(model: MoEModel) -> dict[str, str]:
+    """Name of a quantised matrix -> that of its scales, of those outside of the experts."""
+    names = (entry.name for entry in model.unlocated if model.quantisation)
+    return {f"{name.rpartition('.')[0]}.weight": name for name in names if _SCALES.fullmatch(name)}
 
 
 def _quantised_router(layer: int, name: str) -> UnsupportedModelError:

@@ -296,6 +296,17 @@ REFUSALS = {
         renamed("", "") | {"model.layers.1.mlp.gate.weight": ("U8", (COUNT * HIDDEN // 2, 1))},
         r"The router of layer 1 is quantised \(model\.layers\.1\.mlp\.gate\.weight\)",
     ),
+    "a router in 8 bits": (
+        {**GLM, "num_nextn_predict_layers": 0, "quantization_config": {"load_in_8bit": True}},
+        renamed("", "") | int8("model.layers.1.mlp.gate", (COUNT, HIDDEN)),
+        r"The router of layer 1 is quantised \(model\.layers\.1\.mlp\.gate\.weight\), .* leaves",
+    ),
+    "a router in FP8": (
+        {**GLM, "num_nextn_predict_layers": 0, "quantization_config": {"quant_method": "fp8"}},
+        renamed("", "") | {"model.layers.1.mlp.gate.weight": ("F8_E4M3", (COUNT, HIDDEN)),
+                           "model.layers.1.mlp.gate.weight_scale_inv": ("F32", (1, 1))},
+        r"The router of layer 1 is quantised \(model\.layers\.1\.mlp\.gate\.weight_scale_inv\)",
+    ),
 }  # fmt: skip
 
 
