@@ -23,7 +23,7 @@ from analysis.corpora import TokenSequences
 from analysis.errors import CheckpointError
 from analysis.families import SlotKind
 from analysis.heads import beside_text
-from analysis.model import MoEModel
+from analysis.model import OUTPUT_HEAD, MoEModel
 from analysis.widths import computed_widths
 
 _GIB = 1 << 30
@@ -86,8 +86,8 @@ def memory_needs(
     hidden = hidden_bytes(model, sequences, settings)
     kept = 0 if are_too_large(hidden) or settings.placement.hidden_states_dir else hidden
     device = resolve_device(settings.device)
-    # Prediction heads run with embeddings and output head in memory.
-    ends = sum(size for part, size in parts.items() if not part.isdigit())
+    # Prediction heads run with the embeddings and the last norm in memory.
+    ends = sum(n for part, n in parts.items() if not (part.isdigit() or part.endswith(OUTPUT_HEAD)))
     beside = ends if "heads" in settings.groups else 0
     return MemoryNeeds(
         whole=sum(parts.values()) + sums + running + graph,

@@ -51,7 +51,8 @@ from analysis.model import MoEModel
 from analysis.nonuniform.loading import auto_class_of
 
 EMBEDDINGS = -1  # what runs before the first layer
-HEAD = -2  # what runs after the last layer: its norm, the output embeddings, and all else
+HEAD = -2  # what runs after the last layer: its norm, and all else
+OUTPUT = -3  # the output embeddings, which only logits need
 
 _TORCH_TYPES: dict[str, torch.dtype] = {**str_to_torch_dtype, "F8_E8M0": torch.float8_e8m0fnu}
 
@@ -147,10 +148,9 @@ class Skeleton:
         )
         self.model._initialize_missing_keys(self._quantizer is not None)
         self.trunk, self.layers = decoder_stack(self.model, described.family)
-        embeddings = self.model.get_input_embeddings()
-        self._embeddings = next(
-            name for name, module in self.model.named_modules() if module is embeddings
-        )
+        paths = {module: name for name, module in self.model.named_modules()}
+        self._embeddings = paths[self.model.get_input_embeddings()]
+        self._output = paths.get(self.model.get_output_embeddings())
         self._name = described.name
         # By layer: tensors for transformers' loader, by name; and parameters stacked from one
         # tensor per expert: parameter -> part (gate and up, or down) -> tensors in expert order.
@@ -160,9 +160,9 @@ class Skeleton:
         self._sort_by_layer()
 
     def load(self, layer: int) -> None:
-        """Read the weights of one layer, of the embeddings, or of the head.
+        """Read the weights of one layer, or of what runs before or after the layers.
 
-        A head tied to the embeddings reads them again.
+        Output embeddings tied to the others read them again.
         """
         # Each of the loader's threads would hold a tensor and reserve address space.
         with _environment("HF_DEACTIVATE_ASYNC_LOAD", "1"):
@@ -178,7 +178,8 @@ class Skeleton:
             raise wrong_shape(self._name, *sorted(info.mismatched_keys)[0])
         for target, parts in self._stacks[layer].items():
             self._load_stack(target, list(parts.values()))
-        if layer == HEAD and any(parameter.is_meta for _, parameter in self._parameters(HEAD)):
+        ends = layer in (HEAD, OUTPUT)
+        if ends and any(each.is_meta for _, each in self._parameters(layer)):
             self.load(EMBEDDINGS)
             self.model.tie_weights()
         parameters = dict(self._parameters(layer))
@@ -224,10 +225,12 @@ class Skeleton:
         return [(name, parameter) for name, parameter in every if self._part_of(name) == layer]
 
     def _part_of(self, name: str) -> int:
-        """The layer of a parameter, EMBEDDINGS or HEAD."""
+        """The layer of a parameter, EMBEDDINGS, HEAD or OUTPUT."""
         if name.startswith(f"{self.trunk}."):
             return int(name.removeprefix(f"{self.trunk}.").partition(".")[0])
-        return EMBEDDINGS if name.startswith(f"{self._embeddings}.") else HEAD
+        if name.startswith(f"{self._embeddings}."):
+            return EMBEDDINGS
+        return OUTPUT if self._output and name.startswith(f"{self._output}.") else HEAD
 
     def _sort_by_layer(self) -> None:
         """Sort the tensors on disk by the layer that they belong to once converted."""

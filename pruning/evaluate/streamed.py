@@ -26,7 +26,7 @@ from analysis.calibration.free import give_back_memory
 from analysis.calibration.hidden import HiddenStates, are_too_large
 from analysis.calibration.loading import CalibrationSettings
 from analysis.calibration.relay import Relay
-from analysis.calibration.skeleton import EMBEDDINGS, HEAD, Skeleton
+from analysis.calibration.skeleton import EMBEDDINGS, HEAD, OUTPUT, Skeleton
 from analysis.calibration.streamed import hidden_bytes
 from analysis.corpora import TokenBatch
 from analysis.durable import PARTIAL, write_durably
@@ -290,6 +290,7 @@ def run_plans(
     through = Pass(model, distinct, tuple(corpora), hidden, skeleton, folder)
     branches = yield from through.run(on_disk=on_disk)
     skeleton.load(HEAD)
+    skeleton.load(OUTPUT)
     return Ends(through, branches, states)
 
 

@@ -9,6 +9,7 @@ from exports import verified
 
 from analysis.calibration.loading import Placement
 from analysis.calibration.memory import memory_needs
+from analysis.calibration.skeleton import StoredTensor
 from analysis.drain import drain
 from analysis.errors import UnsupportedModelError
 from analysis.head_parts import runnable_heads
@@ -160,14 +161,26 @@ def test_merges_blends_and_extended_runs_have_heads(glm, tmp_path):
     assert heads_of(extended, glm.described).equals(heads_of(runs[0], glm.described))
 
 
-def test_streamed_heads_need_memory_for_both_ends(glm):
+def test_streamed_heads_load_no_output_head(glm, tmp_path, monkeypatch):
+    read, read_into = [], StoredTensor.read_into
+
+    def noting(stored, target):
+        read.append(stored.entry.name)
+        read_into(stored, target)
+
+    monkeypatch.setattr(StoredTensor, "read_into", noting)
+    asked = {"groups": WITH_HEADS, "placement": Placement(stream_layers=True)}
+    drain(calibration(glm.described, tmp_path / "stats", SEQUENCES, **asked))
+    assert "model.norm.weight" in read
+    assert "lm_head.weight" not in read
+
+
+def test_streamed_heads_need_memory_for_embeddings(glm):
     needs = [
         memory_needs(glm.described, SEQUENCES, make_settings(groups=groups)).streamed
         for groups in (ROUTED, WITH_HEADS)
     ]
     tensors = glm.described.checkpoint.tensors
-    ends = sum(tensors[name].nbytes for name in ("model.embed_tokens.weight", "lm_head.weight"))
+    ends = sum(tensors[name].nbytes for name in ("model.embed_tokens.weight", "model.norm.weight"))
     # The sums of the head's layer, 7 experts: 8 shards of 15 sums, and a vector.
-    assert needs[1] - needs[0] == ends + tensors["model.norm.weight"].nbytes + 7 * 8 * (
-        120 + HIDDEN
-    )
+    assert needs[1] - needs[0] == ends + 7 * 8 * (120 + HIDDEN)
