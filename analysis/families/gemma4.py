@@ -9,6 +9,7 @@ and added to the dense MLP's; statistics are of what comes before that norm.
 from dataclasses import replace
 
 from analysis.families.base import MoEFamily, RouterTensor, SharedExperts
+from analysis.families.rules import AllOrNone
 
 GEMMA4_TEXT = MoEFamily(
     model_type="gemma4_text",
@@ -27,7 +28,7 @@ GEMMA4_TEXT = MoEFamily(
     count_keys=("num_experts",),
     top_k_key="top_k_experts",
     shares_top_k=True,
-    is_sparse=lambda config, layer: bool(config.get("enable_moe_block")),
+    is_sparse=AllOrNone(lambda config: bool(config.get("enable_moe_block"))),
     shared=SharedExperts("intermediate_size", note="a dense MLP beside the experts"),
 )
 GEMMA4 = replace(

@@ -2,13 +2,8 @@
 
 from dataclasses import replace
 
-from analysis.checkpoint import Config
 from analysis.families.base import MoEFamily, RouterTensor, SharedExperts
-
-
-def _is_sparse(config: Config, layer: int) -> bool:
-    return config.get("num_local_experts") != 0  # as in Granite 4.0 Micro, which is dense
-
+from analysis.families.rules import AllOrNone
 
 GRANITEMOE = MoEFamily(
     model_type="granitemoe",
@@ -33,7 +28,7 @@ GRANITEMOEHYBRID = replace(
     GRANITEMOESHARED,
     model_type="granitemoehybrid",
     label="GraniteMoE hybrid",
-    is_sparse=_is_sparse,
+    is_sparse=AllOrNone(lambda config: config.get("num_local_experts") != 0),  # 0 in 4.0 Micro
 )
 GRANITEMOE_SWA = replace(
     GRANITEMOESHARED,

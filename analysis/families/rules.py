@@ -1,6 +1,7 @@
 """Rules that families share: how configurations say what is counted and which layers are sparse."""
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 
 from analysis.checkpoint import Config
 from analysis.errors import CheckpointError
@@ -79,6 +80,17 @@ def per_layer_counts(
 def every_layer(config: Config, layer: int) -> bool:
     """No dense layers."""
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class AllOrNone:
+    """Every layer has experts where `holds` says so of the configuration, else none."""
+
+    holds: Callable[[Config], bool]
+
+    def __call__(self, config: Config, layer: int) -> bool:
+        """Whether the layer has experts."""
+        return self.holds(config)
 
 
 def after_first(key: str) -> Callable[[Config, int], bool]:

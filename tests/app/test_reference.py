@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from app.cli import cli
 from tools.reference.commands import all_commands, commands, options_of
+from tools.reference.families import families
 from tools.reference.pages import PARTS, stale, write
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +31,15 @@ def test_the_reference_names_the_options_that_help_names(monkeypatch, words, fun
         for name in re.findall(r"(?<=[\s,])--?[a-z][a-z-]*", row.partition("<")[0])
     }
     assert options_of(function) == named - {"--help"}
+
+
+def test_families_that_are_dense_as_a_whole_have_no_single_dense_layers():
+    rows = families(ROOT).splitlines()
+    whole = {row.split("`")[1] for row in rows if "in all layers or none" in row}
+    assert whole == {"granitemoehybrid", "gemma4", "gemma4_text"}
+    some = {row.split("`")[1] for row in rows if "some layers may be dense" in row}
+    assert {"qwen3_moe", "jamba"} <= some
+    assert not whole & some
 
 
 def test_the_groups_that_help_names_are_the_ones_listed():

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from analysis.families import FAMILIES, MoEFamily
 from analysis.families.refused import REFUSED
-from analysis.families.rules import every_layer
+from analysis.families.rules import AllOrNone, every_layer
 from tools.reference.markdown import cell, table
 
 __all__ = ["families", "refused"]
@@ -42,7 +42,10 @@ def _layout(family: MoEFamily) -> list[str]:
         "gate and up interleaved": family.is_interleaved,
         "biases": family.has_bias,
         "no gate projection": "gate" not in family.parts,
-        "some layers may be dense": family.is_sparse is not every_layer,
+        "in all layers or none": isinstance(family.is_sparse, AllOrNone),
+        "some layers may be dense": not (
+            family.is_sparse is every_layer or isinstance(family.is_sparse, AllOrNone)
+        ),
         f"always {family.fixed_top_k} per token": family.fixed_top_k > 0,
         "groups": family.groups is not None,
         "correction bias": bool(family.correction_biases),
