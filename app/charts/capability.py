@@ -70,7 +70,7 @@ def capability_radar(scores: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         dark,
         height=580,
         margin={"t": 30, "l": 110, "r": 110, "b": 40},
-        legend={"y": 1.0, "yanchor": "top"},
+        legend={"yref": "paper", "y": 1.0},
         polar={
             "domain": {"y": [0, 0.82]},
             "bgcolor": CLEAR,

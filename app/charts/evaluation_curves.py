@@ -15,7 +15,7 @@ from app.charts.context import Context
 from app.charts.criterion_looks import looks
 from app.charts.evaluations import ALL_CORPORA, evaluations, usual_measure
 from app.charts.sizes import byte_unit
-from app.charts.theme import Look, muted, plain, side_by_side
+from app.charts.theme import OVER_TITLES, Look, muted, plain, side_by_side
 from pruning.evaluate.result import MEASURES
 
 # Column of the horizontal axis -> display name, axis title, number format; bytes are drawn in MiB
@@ -132,7 +132,7 @@ def curves_figure(  # noqa: PLR0913  (each is a choice of the page)
         height=300 + 20 * len(bright) if has_legend else 240,
         margin={"t": 24},
         showlegend=has_legend,
-        legend={"y": 1.12},
+        legend=OVER_TITLES,
     )
 
 

@@ -17,7 +17,7 @@ from analysis.stats.tables import ExpertStats, Gate
 from app.charts.chart import Drawing, chart
 from app.charts.context import CURVE_BESIDE, Context
 from app.charts.criterion_looks import looks
-from app.charts.theme import apply_theme, plain
+from app.charts.theme import OVER_TITLES, apply_theme, plain
 from app.charts.traces import OVERLAP_AXIS, chance, series
 
 
@@ -107,7 +107,7 @@ def parts_curve(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         y=OVERLAP_AXIS,
         height=300 * rows + 20,
         margin={"t": 24},
-        legend={"y": 1.12},
+        legend=OVER_TITLES,
     )
     return fig.update_yaxes(title_text="overlap with all tokens", col=1)
 

@@ -15,7 +15,7 @@ from app.charts.context import Context
 from app.charts.criterion_looks import looks
 from app.charts.evaluations import pool_draws
 from app.charts.names import criterion_label
-from app.charts.theme import Look, apply_theme, ink, muted, plain
+from app.charts.theme import OVER_TITLES, Look, apply_theme, ink, muted, plain
 from app.charts.traces import series
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore, evaluation_table
 from pruning.plan import NEURON_GRANULARITY
@@ -135,7 +135,7 @@ def same_bytes(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
             "range": [len(order) - 0.5, -0.5],
         },
         height=140 + 26 * len(order),
-        legend={"y": 1.1},
+        legend=OVER_TITLES,
         margin={"t": 24},
     )
 

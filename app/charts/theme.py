@@ -47,6 +47,11 @@ primary: Final = {False: "#0f6d7e", True: "#3fb3c9"}.__getitem__
 # The pinned expert, as on the expert map.
 pinned: Final = {False: "#d6246e", True: "#ff5fa8"}.__getitem__
 _AXIS_MARGIN: Final = 56
+# Of the figure, not of the plot: when a chart gets another width and its legend other lines, plotly
+# would leave a legend that is placed by the plot where it was, over the plot or below a gap.
+_ON_TOP: Final = {"yref": "container", "y": 1, "yanchor": "top"}
+# A border without colour keeps such a legend clear of the titles of panels.
+OVER_TITLES: Final = {"borderwidth": 12, "bordercolor": CLEAR}
 _GAP: Final = 0.2  # between panels side by side, of a panel's share
 _FOOTER_LINE: Final = 15
 _FOOTER_CHARACTERS: Final = 100  # about 500 px, within the 700 px of plotly's static images
@@ -188,7 +193,7 @@ def _layout(dark: bool) -> dict[str, Any]:
         # Touch scrolls the page; the bar has zoom and pan.
         "dragmode": False,
         "hoverlabel": {"bgcolor": paper(dark), "bordercolor": muted(dark), "font": text},
-        "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"},
+        "legend": {"orientation": "h", "x": 0, "xanchor": "left", **_ON_TOP},
         "modebar": {"bgcolor": CLEAR, "color": muted(dark), "activecolor": primary(dark)},
     }
 

@@ -63,6 +63,20 @@ OVER_EACH_OTHER = """
         ? [`${words[i].textContent} | ${words[i + 1 + j].textContent}`] : []));
 })
 """
+# Words of legends that lie over a plot or the title of a panel, or below an empty band.
+MISPLACED = """
+() => [...document.querySelectorAll(".js-plotly-plot")].flatMap(chart => {
+    const {_size: size, polar} = chart._fullLayout, top = chart.getBoundingClientRect().top;
+    const box = each => each.getBoundingClientRect();
+    const words = [...chart.querySelectorAll(".legendtext")].filter(each => box(each).height);
+    const titles = [...chart.querySelectorAll(".annotation-text")].map(box);
+    const first = Math.min(...words.map(each => box(each).top)) - top;
+    const wrong = polar ? [] : words.filter(each => box(each).bottom > top + size.t || titles.some(
+        title => Math.min(box(each).right, title.right) > Math.max(box(each).left, title.left) + 2
+            && Math.min(box(each).bottom, title.bottom) > Math.max(box(each).top, title.top) + 2));
+    return [...wrong.map(each => each.textContent), ...(words.length && first > 20 ? [first] : [])];
+})
+"""
 CUT_OFF = """
 () => [...document.querySelectorAll("[data-testid=stMetric] *")]
     .filter(each => getComputedStyle(each).textOverflow === "ellipsis"
@@ -114,6 +128,7 @@ def fits_a_phone(tab: Page, page: str, count: int) -> None:
     charts_of(tab, count)
     assert remains(tab, OVER_THE_EDGE) == [], page
     assert remains(tab, OVER_EACH_OTHER) == [], page
+    assert remains(tab, MISPLACED) == [], page
     sideways = "document.scrollingElement.scrollWidth - document.scrollingElement.clientWidth"
     assert tab.evaluate(sideways) <= 0, page
     boxes = charts_of(tab, count)
@@ -138,6 +153,7 @@ def fits_wider_windows(tab: Page, page: str) -> None:
         tab.set_viewport_size({"width": width, "height": 1000})
         assert wide_elements(tab) == [], (page, width)
         assert remains(tab, CUT_OFF) == [], (page, width)
+        assert remains(tab, MISPLACED) == [], (page, width)
         if page == "compare" and width == 1000:
             charts = tab.locator('[data-testid="stMain"]').get_by_test_id("stPlotlyChart")
             expect(charts.nth(1)).to_be_attached()
