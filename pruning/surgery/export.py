@@ -34,6 +34,7 @@ from pruning.surgery.manifest import MANIFEST_NAME, Manifest, SourceRecord, libr
 from pruning.surgery.module_names import SETTINGS_FILES, kept_experts, renumbered_file
 from pruning.surgery.padding import Padding, plan_padding
 from pruning.surgery.shards import PlannedShard, new_index, plan_shards, pruned_index, reshard
+from pruning.surgery.tokenizer_settings import TOKENIZER_SETTINGS, for_older_readers
 from pruning.surgery.writing import write_file, write_shards
 
 # What a reader needs besides weights, configuration and index.
@@ -157,6 +158,8 @@ def _companions(model: MoEModel, plan: PruningPlan, options: ExportOptions) -> d
     files = {name: (source / name).read_bytes() for name in names}
     # The modeling file of an already pruned source does not fit these counts.
     files.pop(MODELING_NAME, None)
+    if TOKENIZER_SETTINGS in files:
+        files[TOKENIZER_SETTINGS] = for_older_readers(files[TOKENIZER_SETTINGS])
     if options.keep_list:
         kept = (f'"{layer}": {json.dumps(ids)}' for layer, ids in plan.kept.items())
         files[KEEP_LIST_NAME] = ("{\n" + ",\n".join(kept) + "\n}\n").encode()

@@ -97,3 +97,15 @@ def test_mlx_serves_an_export_as_transformers_runs_it(tmp_path, pruned):
     question = json.loads(body)
     wanted = continued(pruned, question["prompt"], question["max_tokens"])
     assert answer["choices"][0]["text"] == wanted
+
+
+@pytest.mark.engines
+def test_the_converter_of_llama_cpp_reads_the_tokenizer_of_an_export(pruned):
+    # It runs transformers 4, which stops at the names in the demo's own tokenizer_config.json.
+    if (python := python_of("llama.cpp")) is None:
+        pytest.skip("no environment of llama.cpp: python -m tools.engines llama.cpp")
+    text = "<|user|>def add(a, b):<|end|>"
+    asked = f"from transformers import AutoTokenizer as A; print(A.from_pretrained('.')({text!r}))"
+    done = subprocess.run([python, "-c", asked], cwd=pruned, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert str(AutoTokenizer.from_pretrained(pruned)(text)["input_ids"]) in done.stdout

@@ -8,6 +8,7 @@ import pytest
 import yaml
 from exports import export, keeping
 from safetensors.torch import load_file, save_file
+from transformers import AutoTokenizer
 
 from analysis.checkpoint import open_checkpoint
 from analysis.families import FAMILIES
@@ -18,6 +19,7 @@ from pruning.sizes import format_bytes, size_report
 from pruning.surgery.card import CARD_NAME, model_card, source_metadata
 from pruning.surgery.config import with_model_classes
 from pruning.surgery.manifest import MANIFEST_NAME
+from pruning.surgery.tokenizer_settings import for_older_readers
 
 COPIED = (
     *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json"),
@@ -58,6 +60,34 @@ def test_readers_find_what_they_need_and_nothing_else(checkpoint, tmp_path, kept
         *("schema_version", "tool_version", "source", "plan_digest", "uniform_counts", "plan"),
         *("heads", "shards", "dropped_shards", "files", "libraries"),
     }
+
+
+def test_the_tokenizer_of_the_demo_has_the_names_that_transformers_4_reads(tmp_path):
+    # llama.cpp's converter runs transformers 4, which stops at what transformers 5 has saved.
+    model = load_model_index("demo")
+    out = tmp_path / "out"
+    export(model, keep_all(model), out)
+    name = "tokenizer_config.json"
+    before, after = (json.loads((each / name).read_text()) for each in (model.checkpoint.path, out))
+    special = before.pop("extra_special_tokens")
+    assert before["tokenizer_class"] == "TokenizersBackend"
+    assert after == before | {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "additional_special_tokens": special,
+    }
+    ours, theirs = (AutoTokenizer.from_pretrained(each) for each in (out, model.checkpoint.path))
+    text = "".join((*special, "def add(a, b):", theirs.eos_token))
+    assert ours.encode(text) == theirs.encode(text)
+    assert ours.all_special_tokens == theirs.all_special_tokens
+    assert type(ours) is type(theirs)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ['{"tokenizer_class": "Qwen2Tokenizer"}', '{"extra_special_tokens": {"a": "<a>"}}', "[]", "{"],
+)
+def test_other_settings_of_tokenizers_stay_byte_for_byte(content):
+    assert for_older_readers(content.encode()) == content.encode()
 
 
 MADE = Provenance(
