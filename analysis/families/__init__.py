@@ -108,7 +108,7 @@ def family_of(config: Config, shapes: Mapping[str, tuple[int, ...]] | None = Non
     if not is_counted:
         raise UnsupportedModelError(
             f"This {model_type or 'unnamed'} model is dense: its config.json names no experts, "
-            f"so there is nothing to prune. Supported MoE model types: {supported}."
+            "so there is nothing to prune."
         )
     if shapes is None:
         raise UnsupportedModelError(

@@ -9,7 +9,14 @@ from analysis.model import MoEModel, config_folder, load_model_index
 from analysis.outline import hub_outline, without_weights
 from analysis.widths import expert_widths, loaded_widths
 from app.cli.derive import command
-from app.cli.say import corpus_at_hand, cut_numbers, experts_in_words
+from app.cli.say import (
+    WEIGHTS_ELSEWHERE,
+    corpus_at_hand,
+    cut_numbers,
+    experts_in_words,
+    usual_budget,
+    with_weights,
+)
 from app.console import finish, out, show_facts, show_table
 from pruning.constraints import spans
 from pruning.engines import contents_of, verdicts
@@ -76,6 +83,9 @@ def inspect(
             f" It cannot be calibrated, as {model.unloadable}; moeprune export prunes it by a plan "
             "made for the model that was quantised (--plan-model)."
         )
+    elif outline and with_weights(request.model) == WEIGHTS_ELSEWHERE:
+        budget = usual_budget(model)
+        following.append(command_line("plan", request.model, "--config-only", *budget))
     else:
         words = ("--corpus", corpus_at_hand(request, model), "--dry-run")
         given = option_words(request, only=("revision",))

@@ -36,6 +36,7 @@ from pruning.surgery.padding import plan_padding
 from pruning.surgery.width_sizes import width_options
 
 PLAN_FILE = "plan.json"
+WEIGHTS_ELSEWHERE = "MODEL"  # stands for a model whose weights are not here
 _ADDED = ("experts", "kept", "removed", "neurons", "stay", "empty", "pinned", "dropped")
 _WIDTH_COLUMNS = (
     *("width mode", "parameters", "on disk", "loaded", "active", "expert FLOPs", "width"),
@@ -242,7 +243,9 @@ def with_weights(model: str) -> str:
     """The model as commands take it that read weights; MODEL if they are not here."""
     folder = Path(folder_of(model)).expanduser()
     is_elsewhere = not folder.exists()  # on the hub, or the demo
-    return folder_of(model) if is_elsewhere or any(folder.glob("*.safetensors")) else "MODEL"
+    return (
+        folder_of(model) if is_elsewhere or any(folder.glob("*.safetensors")) else WEIGHTS_ELSEWHERE
+    )
 
 
 def usual_budget(model: MoEModel) -> tuple[str, str]:

@@ -167,7 +167,8 @@ def allocation_notes(
     return (
         *notes,
         f"Layers keep from {min(allocation.keep)} to {max(allocation.keep)} experts: only "
-        "moeprune's loader, and readers with trust_remote_code, will read the export.",
+        "moeprune's loader, and transformers with trust_remote_code, will load the export. Serving "
+        "engines need equal numbers, or `moeprune export --pad` if the router allows it.",
     )
 
 

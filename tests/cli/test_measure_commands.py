@@ -180,6 +180,10 @@ def test_a_folder_without_weights_is_told_what_its_configuration_can_show(moepru
     outcome = moeprune("inspect", "bare")
     assert outcome.code == 1
     assert "`moeprune inspect bare --config-only`" in outcome.err
+    said = moeprune("inspect", "bare", "--config-only").out
+    (following,) = re.findall("next: moeprune (.+)", said)
+    assert following.startswith("plan bare --config-only --shrink ")
+    assert moeprune(*following.split()).code == 0
 
 
 def test_inspect_adds_up_to_the_bytes_of_all_tensors(works, tiny):

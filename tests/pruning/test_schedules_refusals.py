@@ -211,8 +211,9 @@ def test_notes_compare_with_what_the_evidence_asks_for():
         "from layer 3."
     )
     readers = (
-        "Layers keep from 2 to 7 experts: only moeprune's loader, and readers with "
-        "trust_remote_code, will read the export."
+        "Layers keep from 2 to 7 experts: only moeprune's loader, and transformers with "
+        "trust_remote_code, will load the export. Serving engines need equal numbers, or `moeprune "
+        "export --pad` if the router allows it."
     )
     assert budget_notes("global", spending, made, evidence) == (moved,)
     assert allocation_notes("global", spending, made, evidence) == (moved, readers)
