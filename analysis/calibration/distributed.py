@@ -6,11 +6,11 @@ sent as float64 over the CPU: exact, cheap next to the forwards, and the same on
 
 import atexit
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import safetensors.torch
 import torch
@@ -20,7 +20,9 @@ from torch import Tensor
 from analysis.calibration.sums import join_into
 from analysis.errors import LostProcessError, StatsError
 from analysis.launcher import launched_world
+from analysis.progress import Progress
 
+Result = TypeVar("Result")
 Sums = Mapping[str, Tensor]
 # Longer than the slowest process needs to read its weights; a dead process is noticed at once.
 PATIENCE = timedelta(minutes=30)
@@ -77,6 +79,32 @@ class Processes:
             return value
         with _noticing_loss():
             return json.loads(self._broadcast(json.dumps(value).encode(), 0))
+
+    def first_alone(
+        self, task: Generator[Progress, None, Result]
+    ) -> Generator[Progress, None, Result | None]:
+        """Run a task in the first process while the others wait, step by step; None in those.
+
+        Raises:
+            OtherProcessError: it failed in the first process.
+            LostProcessError: a process is gone or does not answer.
+        """
+        result = None
+        with self.together():
+            if self.is_first:
+                try:
+                    while True:
+                        step = next(task)
+                        self.share(True)  # no task is so long that the others give up
+                        yield step
+                except StopIteration as finished:
+                    result = finished.value
+                finally:
+                    self.share(False)
+            else:
+                while self.share(None):
+                    pass
+        return result
 
     def gather(self, sums: Sums) -> list[dict[str, Tensor]]:
         """The sums of all processes by rank, in the first process; empty in the others."""

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from analysis.elements import FLOAT_BYTES
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.families import PROJECTIONS, MoEFamily
+from analysis.launcher import launched_world
 from analysis.lazy import pd
 from analysis.model import LocatedTensor, MoEModel, is_expert_weight
 from analysis.progress import Progress
@@ -270,7 +271,20 @@ def measure_weights(model: MoEModel) -> Generator[Progress, None, pd.DataFrame]:
 
 
 def weight_statistics(model: MoEModel, store: StatsStore) -> Generator[Progress, None, Run]:
-    """The model's weight statistics: from the cache, else measured and stored."""
+    """The model's weight statistics: from the cache, else measured and stored.
+
+    Under a launcher the first process measures and the others wait, then read its result; one whose
+    statistics directory lacks it, as on another machine, measures too.
+    """
+    if launched_world() > 1:
+        from analysis.calibration.distributed import join  # imports torch
+
+        if run := (yield from join().first_alone(_weight_statistics(model, store))):
+            return run
+    return (yield from _weight_statistics(model, store))
+
+
+def _weight_statistics(model: MoEModel, store: StatsStore) -> Generator[Progress, None, Run]:
     if cached := store.of_model(model.identity, "weights"):
         run = cached[0]
         yield Progress("cached", 1, 1, "", f"{run.manifest.run_id} is in the cache")

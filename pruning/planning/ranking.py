@@ -9,6 +9,7 @@ from typing import Any
 
 from analysis.criteria import CRITERIA, Criterion, get_criterion
 from analysis.errors import PlanError
+from analysis.launcher import launched_world
 from analysis.lazy import pd
 from analysis.model import MoEModel
 from analysis.progress import Progress
@@ -146,7 +147,10 @@ def weights_measured(
     # safetensors and numba take a second to import.
     from analysis.stats.weights import weight_statistics
 
-    if criterion.source == "weights" and not store.of_model(model.identity, "weights"):
+    # The processes of a launcher must all take part, also where only some see the statistics.
+    if criterion.source == "weights" and (
+        launched_world() > 1 or not store.of_model(model.identity, "weights")
+    ):
         yield from weight_statistics(model, store)
 
 

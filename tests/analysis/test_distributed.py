@@ -121,6 +121,13 @@ def test_a_failure_in_one_process_reaches_the_other(both):
     assert seen_by(both, 1)["failure"] == [told.format(0), own]
 
 
+def test_one_process_measures_the_weights_and_the_others_wait(both):
+    assert seen_by(both, 0)["weights"] == [["reading weights"], 1]
+    assert seen_by(both, 1)["weights"] == [["cached"], 1]
+    assert seen_by(both, 0)["alone"] == "UserError: no weights here"
+    assert seen_by(both, 1)["alone"] == "OtherProcessError: Process 0 of 2 failed: no weights here"
+
+
 def test_experts_split_between_processes_give_the_numbers_of_one(both, tmp_path):
     alone = run_alone(both, "qwen3_moe", tmp_path)
     split = StatsStore(both / "split").get(alone.manifest.run_id)

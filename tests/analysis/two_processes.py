@@ -16,7 +16,9 @@ from analysis.corpora import TokenSequences
 from analysis.drain import drain
 from analysis.errors import UserError
 from analysis.model import load_model_index
+from analysis.progress import Progress
 from analysis.stats.store import StatsStore
+from analysis.stats.weights import weight_statistics
 
 torch.set_num_threads(1)
 partial._SAVE_EVERY_SECONDS = partial._TIMES_THE_SAVE = 0.0
@@ -45,6 +47,11 @@ def fail_in(processes, rank):
     with processes.together():
         if processes.rank == rank:
             raise UserError("no room here")
+
+
+def failing():
+    yield Progress("reading weights", 0, 1)
+    raise UserError("no weights here")
 
 
 def stop_after(steps, stats):
@@ -76,6 +83,11 @@ def main():
     steps = []
     drain(task("olmoe", ROOT / "both"), steps.append)
     seen["again"] = [step.phase for step in steps]
+    steps = []
+    weights = StatsStore(ROOT / "weights")
+    drain(weight_statistics(load_model_index(str(ROOT / "olmoe")), weights), steps.append)
+    seen["weights"] = sorted({step.phase for step in steps}), len(weights.runs())
+    seen["alone"] = refused(lambda: drain(processes.first_alone(failing())))
     stop_after(4, ROOT / "stopped")
     stop_after(4, ROOT / "continued")
     steps = []
