@@ -176,7 +176,10 @@ def load_code(model: MoEModel, contents: Contents, name: str) -> str:
     """
     if contents.unloadable:
         reader = f"an engine that reads {contents.quantisation}"
-        return f"# Not by transformers: {contents.unloadable}.\n# By {reader}; none was tried."
+        where = " on a CPU" if contents.quantisation == "fp8" else ""
+        return (
+            f"# Not by transformers{where}: {contents.unloadable}.\n# By {reader}; none was tried."
+        )
     auto_class = model.family.auto_class
     imports = f"from transformers import {auto_class}, AutoTokenizer"
     # A reader without the flag stops with an error.
@@ -268,6 +271,10 @@ def _load_pruned(contents: Contents) -> Verdict:
 def _transformers(contents: Contents) -> Sequence[Verdict]:
     plain, kind = "transformers", repr(contents.model_type)
     if contents.unloadable:
+        # What stops it is done where no GPU computes in FP8.
+        if contents.quantisation == "fp8" and contents.is_uniform:
+            reason = f"on a GPU that computes in FP8; on a CPU {contents.unloadable}"
+            return (Verdict(plain, Reads.NOT_TRIED, reason),)
         return (Verdict(plain, Reads.FAILS, contents.unloadable),)
     if not contents.in_transformers:
         reason = f"transformers 5 has no class for {kind}; use load_pruned"
