@@ -55,6 +55,7 @@ def _facts(model: MoEModel, plan: PruningPlan, heads: HeadPlan, sizes: SizeRepor
     made = plan.provenance
     share = sizes.experts_removed / sizes.experts_before
     assumed = "; ".join(model.family.assumptions)
+    copied = f"a copy of the embedding, {sizes.copied:,} parameters"
     facts = {
         "Criterion": made.criterion,
         "Gate weights": made.gate,
@@ -71,6 +72,7 @@ def _facts(model: MoEModel, plan: PruningPlan, heads: HeadPlan, sizes: SizeRepor
         "Program": f"MoE Prune Studio {tool_version()}",
         "Prediction heads (MTP)": heads_in_words(model, heads),
         "Tables of token ids": _tables(model, plan),
+        "Output head": sizes.copied and f"{copied}, counted once below and twice in bytes",
         "Architecture": assumed and f"discovered from the checkpoint, assuming that {assumed}",
     }
     return "\n".join(f"- {name}: {value}" for name, value in facts.items() if value)

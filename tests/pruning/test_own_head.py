@@ -75,6 +75,8 @@ def test_sizes_of_a_plan_count_the_head(tied, tmp_path):
     assert report.bytes_after == made.checkpoint.nbytes
     assert report.params_after + head == there.params_before
     assert report.active_after + head == there.active_before
+    card = (made.checkpoint.path / "README.md").read_text()
+    assert f"a copy of the embedding, {head:,} parameters" in card
     assert report.loaded("bfloat16")[1] == there.loaded("bfloat16")[0]
     assert weight_bytes(tied, plan) == report.bytes_after
     assert size_report(tied).bytes_after == tied.checkpoint.nbytes
