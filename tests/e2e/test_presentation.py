@@ -171,6 +171,7 @@ def test_the_tour_stays_while_the_page_is_used_and_scrolls_to_what_it_names(open
             choose(tab, "beta", "2")
             expect(tab.locator(".st-key-plan-bar")).to_contain_text("S(0,1,2)")
             settled(tab).locator(f"{step.target} canvas").first.click(position={"x": 90, "y": 60})
+            expect(tab).to_have_url(re.compile(r"[?&]expert="))
             expect(panel).to_contain_text(step.title)
         if place < len(STEPS):
             entries = settled(tab).evaluate("history.length")
