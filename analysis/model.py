@@ -135,7 +135,13 @@ class MoEModel:
     def quantisation_settings(self) -> Config:
         """What config.json says of the quantisation; empty if there is none."""
         given = (each.get(_QUANTISED) for each in (self.checkpoint.config, self.config))
-        return next(filter(None, given), {})
+        settings = next(filter(None, given), {})
+        if not isinstance(settings, Mapping):
+            raise CheckpointError(
+                f"{_QUANTISED} in config.json is {settings!r}; it needs an object, such as "
+                '{"quant_method": "fp8"}.'
+            )
+        return settings
 
     @cached_property
     def unloadable(self) -> str:

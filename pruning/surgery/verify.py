@@ -101,12 +101,14 @@ def verify_export(
         return VerifyReport(Level.BYTES, "no manifest", (Check("manifest", False, str(error)),))
     goal, reason = _choose(level, manifest, original)
     made_by = f"plan {manifest.plan.digest[:8]}, written by version {manifest.tool_version}"
-    found = Check("manifest", True, made_by)
-    checks = (found, *(yield from check_bytes(path, manifest)))
+    checks = (Check("manifest", True, made_by), *(yield from check_bytes(path, manifest)))
+    own = all(check.ok for check in checks)
     if original:
         checks = (*checks, *(yield from check_against_source(path, manifest, original)))
-    if not all(check.ok for check in checks):
+    if not own:
         return VerifyReport(Level.BYTES, "the bytes are not those of the export", checks)
+    if not all(check.ok for check in checks):
+        return VerifyReport(Level.BYTES, "the source given does not lead to this export", checks)
     report = VerifyReport(goal, reason, checks)
     if goal is Level.BYTES:
         return report

@@ -264,6 +264,7 @@ BAD_CONFIG = {
     "fewer tensors": ({"num_experts": 9}, "Layer 0 holds 7 experts and its router .* says 9;"),
     "more tensors": ({"num_experts": 5}, r"0 holds an expert 6, .* says 5 experts \(0\.\.4\)"),
     "fewer layers": ({"num_hidden_layers": 4}, "Layer 3 lacks"),
+    "a quantisation in words": ({"quantization_config": "x"}, "config.json is 'x'; it needs an"),
 }
 
 

@@ -238,6 +238,15 @@ def test_an_export_of_another_plan_fails(exported, tmp_path):
     )
 
 
+def test_another_source_is_not_called_changed_bytes(exported, checkpoint):
+    other = checkpoint("olmoe", seed=1).path
+    report = drain(verify_export(exported[1], source=other))
+    assert not report.ok
+    assert report.reason == "the source given does not lead to this export"
+    shards_of(exported[1])[0].write_bytes(b"")
+    assert drain(verify_export(exported[1], source=other)).reason.startswith("the bytes are not")
+
+
 def swap_experts(out):
     """Exchange experts 0 and 1 of layer 2; all bytes add up and the manifest is adjusted."""
     head = "model.layers.2.mlp.experts."

@@ -1,0 +1,32 @@
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from analysis.errors import PlanError
+from analysis.text_file import read_text_file
+
+
+def test_a_pipe_and_a_device_are_refused_without_being_opened(tmp_path):
+    pipe = tmp_path / "plan.json"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/zero")):
+        assert not stat.S_ISREG(path.stat().st_mode)
+        with pytest.raises(PlanError, match="no regular file"):
+            read_text_file("plan", path)
+
+
+def test_a_file_is_read_up_to_its_bound(tmp_path):
+    path = tmp_path / "plan.json"
+    path.write_bytes(b"\xef\xbb\xbf12\r\n4")  # a byte order mark, as Windows writes
+    assert read_text_file("plan", path, most_bytes=8) == "12\n4"
+    with pytest.raises(PlanError, match="too large"):
+        read_text_file("plan", path, most_bytes=7)
+
+
+def test_a_folder_and_a_missing_file_say_what_they_are(tmp_path):
+    with pytest.raises(PlanError, match="folder"):
+        read_text_file("recipe", tmp_path)
+    with pytest.raises(PlanError, match="No such file"):
+        read_text_file("recipe", tmp_path / "absent.yaml")
