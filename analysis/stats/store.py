@@ -6,7 +6,6 @@ import functools
 import hashlib
 import json
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -18,6 +17,7 @@ from typing import Any
 from filelock import FileLock
 
 from analysis.arrays import FloatArray
+from analysis.content import file_sha256, known_sha256, settled_state
 from analysis.durable import PARTIAL, partial_of, sync_file, sync_folder, write_durably
 from analysis.errors import StatsError, did_you_mean
 from analysis.families import MoELayer
@@ -37,6 +37,7 @@ from analysis.stats.samples import (
 )
 from analysis.stats.tables import (
     EXPERT_COLUMNS,
+    MOMENT_COLUMNS,
     OPTIONAL_COLUMNS,
     SCHEMA_VERSION,
     WEIGHT_COLUMNS,
@@ -50,8 +51,6 @@ from analysis.stats.tables import (
 # The demo's runs, next to the packages in a clone and in an installation.
 SHIPPED_STATS = Path(__file__).parents[2] / "cached_stats"
 MANIFEST = "manifest.json"
-# A file may change twice within a clock tick; only older ones may be cached by their time.
-_SETTLED_NS = 2 * 10**9
 EXPERTS, VECTORS, WEIGHTS = "experts.parquet", "vectors.parquet", "weights.parquet"
 SHARDS, ROUTER, COACTIVATION = "shards.parquet", "router.parquet", "coactivation.parquet"
 NEURONS, HEADS = "neurons.parquet", "heads.parquet"
@@ -79,12 +78,6 @@ def run_name(*words: str, digest: str) -> str:
     return f"{safe.strip('.-')[:80]}-{digest[:8]}"
 
 
-def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def now() -> str:
     """The time in UTC, to the millisecond."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -100,13 +93,11 @@ def read_run(path: Path) -> Run:
     file = path / MANIFEST
     if not file.is_file():
         raise StatsError(f"{path} has no {MANIFEST}; it is not a finished run.")
-    state = file.stat()
     try:
-        if time.time_ns() - state.st_mtime_ns < _SETTLED_NS:
-            return Run(path, _read_manifest.__wrapped__(path))
         # Cached, because pages list all runs at every click.
-        key = (state.st_mtime_ns, state.st_size, state.st_ino)
-        return Run(path, _read_manifest(path, key))
+        state = settled_state(file)
+        read = _read_manifest if state else _read_manifest.__wrapped__
+        return Run(path, read(path, state))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StatsError(
             f"The manifest of {path.name} cannot be read ({error!r}); delete {path} and make the "
@@ -115,7 +106,7 @@ def read_run(path: Path) -> Run:
 
 
 @functools.lru_cache(maxsize=4096)
-def _read_manifest(path: Path, state: tuple[int, ...] = ()) -> RunManifest:
+def _read_manifest(path: Path, state: tuple[int, ...] | None) -> RunManifest:
     """The manifest of a run; `state` is only part of the cache key."""
     raw = parse_json_once((path / MANIFEST).read_bytes())
     version = raw["schema_version"]
@@ -154,11 +145,18 @@ def _damaged(run: Run, name: str, reason: object) -> StatsError:
     )
 
 
+def _check_unchanged(path: Path, expected: str | None) -> None:
+    if known_sha256(path) != expected:
+        raise ValueError("it has changed since it was written")
+
+
 @contextmanager
 def _reading(run: Run, name: str) -> Iterator[Path]:
-    """The path of a data file; errors of reading it become one line that names the run."""
+    """The path of a data file as the run wrote it; what is wrong with it names the run."""
+    path = run.path / name
     try:
-        yield run.path / name
+        _check_unchanged(path, run.manifest.files.get(name))
+        yield path
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise _damaged(run, name, reason) from error
@@ -179,14 +177,28 @@ def read_table(
     return table
 
 
+def _check_possible(run: Run, name: str, table: pd.DataFrame) -> None:
+    """Refuse sums that no calibration gives: negative ones, or more tokens than were counted."""
+    for column in (*MOMENT_COLUMNS, "vector_sum_sq"):
+        if column in table and (table[column] < 0).any():
+            raise _damaged(run, name, f"{column} holds a negative sum")
+    counted = sum(corpus.num_counted for corpus in run.manifest.corpora)
+    if (most := int(table["num_tokens"].max())) > counted:
+        reason = f"num_tokens says {most:,} for an expert, but {counted:,} tokens were counted"
+        raise _damaged(run, name, reason)
+    # By Cauchy and Schwarz: (sum of n norms)^2 <= n * (sum of their squares).
+    most_sums = table["num_tokens"] * table["g0_f2"] * (1 + 1e-6)
+    if (table["g0_f1"] ** 2 > most_sums).any():
+        raise _damaged(run, name, "g0_f1 holds a sum that its squares in g0_f2 rule out")
+
+
 def load_expert_stats(run: Run) -> ExpertStats:
     """Routed statistics of a run."""
     needed = {name: kind for name, kind in EXPERT_COLUMNS.items() if name not in OPTIONAL_COLUMNS}
     of_groups = (name for columns in GROUP_COLUMNS.values() for name in columns)
     optional = dict.fromkeys((*OPTIONAL_COLUMNS, *of_groups), "number")
     table = read_table(run, EXPERTS, needed, optional)
-    if (table["num_tokens"] < 0).any():
-        raise _damaged(run, EXPERTS, "a number of tokens is negative")
+    _check_possible(run, EXPERTS, table)
     has_samples = SAMPLES in run.manifest.files
     samples = (SamplePart(lambda: load_sample_stats(run)),) if has_samples else ()
     return ExpertStats(run.manifest, table, samples)
@@ -201,6 +213,7 @@ def load_head_stats(run: Run, layers: tuple[MoELayer, ...]) -> ExpertStats:
         )
     needed = {name: kind for name, kind in EXPERT_COLUMNS.items() if name not in OPTIONAL_COLUMNS}
     table = read_table(run, HEADS, needed, dict.fromkeys(OPTIONAL_COLUMNS, "number"))
+    _check_possible(run, HEADS, table)
     model = replace(run.manifest.model, layers=layers)
     return ExpertStats(replace(run.manifest, model=model), table)
 
@@ -221,7 +234,11 @@ def load_sample_stats(run: Run) -> SampleStats:
 
 def load_weight_stats(run: Run) -> WeightStats:
     """Weight statistics of a run."""
-    return WeightStats(run.manifest, read_table(run, WEIGHTS, WEIGHT_COLUMNS))
+    table = read_table(run, WEIGHTS, WEIGHT_COLUMNS)
+    for column in ("l1", "l2_squared", "numel"):
+        if (table[column] < 0).any():
+            raise _damaged(run, WEIGHTS, f"{column} holds a negative number")
+    return WeightStats(run.manifest, table)
 
 
 @contextmanager

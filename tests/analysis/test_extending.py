@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from calibrations import calibrated, describe, make_sequences
 
+from analysis.content import file_sha256
 from analysis.durable import write_durably
 from analysis.errors import StatsError
 from analysis.stats.merging import extend_run
@@ -15,7 +16,6 @@ from analysis.stats.store import (
     TRANSITIONS,
     Run,
     StatsStore,
-    file_sha256,
     load_sample_stats,
     read_run,
 )

@@ -12,6 +12,7 @@ import pytest
 from safetensors.numpy import save_file as save_safetensors
 
 from analysis.checkpoint import open_checkpoint
+from analysis.content import file_sha256
 from analysis.criteria import CRITERIA
 from analysis.errors import StatsError
 from analysis.model import DEMO_CHECKPOINT
@@ -21,7 +22,6 @@ from analysis.stats.merging import merge_runs
 from analysis.stats.store import (
     StatsStore,
     digest_of,
-    file_sha256,
     load_expert_stats,
     load_weight_stats,
     read_run,
@@ -209,6 +209,48 @@ DAMAGE = {
     "no column": (replaced(lambda table: table.drop_columns(["g0_f2"])), "lacks the columns g0_f2"),
     "no expert": (replaced(lambda table: table.slice(1)), "do not cover every expert"),
 }
+
+
+def of_first(column, value):
+    """A change of a column's first number."""
+
+    def change(table):
+        frame = table.to_pandas()
+        frame.loc[0, column] = value(frame.loc[0, column])
+        return type(table).from_pandas(frame, preserve_index=False)
+
+    return change
+
+
+@pytest.mark.parametrize("name", ["experts.parquet", "vectors.parquet"])
+def test_no_number_is_read_from_a_file_that_changed(save_run, name):
+    run = save_run(4)
+    stats, vectors = load_expert_stats(run), read_vectors(run)
+    file = run.path / name
+    pq.write_table(pq.read_table(file), file, compression="none")  # equal numbers, other bytes
+    read = {"experts.parquet": load_expert_stats, "vectors.parquet": read_vectors}
+    with pytest.raises(StatsError, match=rf"{name} of the run .* has changed since it was written"):
+        read.pop(name)(run)
+    (other,) = read.values()
+    other(run)
+    assert len(stats.table) == len(vectors)
+
+
+IMPOSSIBLE = {
+    "a negative count": ("num_tokens", lambda _: -1, "num_tokens holds a negative sum"),
+    "a count beyond all tokens": ("num_tokens", lambda _: 2**62, "num_tokens says 4,611,686,"),
+    "a negative norm": ("g0_f1", lambda _: -5.0, "g0_f1 holds a negative sum"),
+    "a negative gate": ("renormalized_g1_f0", lambda _: -0.5, "renormalized_g1_f0 holds a neg"),
+    "a norm a thousand times": ("g0_f1", lambda value: 1000 * value, "its squares in g0_f2 rule"),
+}
+
+
+@pytest.mark.parametrize(("column", "value", "message"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_sums_that_cannot_be_are_named(save_run, column, value, message):
+    run = save_run(4)
+    replaced(of_first(column, value))(run)
+    with pytest.raises(StatsError, match=rf"{run.manifest.run_id} is damaged.*{message}"):
+        load_expert_stats(read_run(run.path))
 
 
 @pytest.mark.parametrize(("damage", "message"), DAMAGE.values(), ids=DAMAGE)

@@ -77,12 +77,12 @@ def work(number):
     for each in range(number // 2, count, processes // 2):
         generator = np.random.default_rng(each)
         model = MeasuredModel("tiny", "0" * 64, "olmoe", (MoELayer(1, 5, 2), MoELayer(3, 5, 2)))
-        corpus = CorpusRef(f"text{each}", f"{each:064d}", 1, 1, 9, 0, 0, 9)
+        corpus = CorpusRef(f"text{each}", f"{each:064d}", 1, 1, 99, 0, 0, 99)
         digest = digest_of({"run": each})
         manifest = RunManifest("routed", f"tiny-{each}", digest, model, (corpus,), {}, {})
         table = Grid(model.layers).index()
         names = [name for name in EXPERT_COLUMNS if name not in ("layer", "expert")]
-        table = table.assign(**{name: generator.integers(1, 99, len(table)) for name in names})
+        table = table.assign(**dict.fromkeys(names, generator.integers(1, 99, len(table))))
         saved.append(save_expert_stats(root, manifest, table, generator.random((len(table), 4))))
         for run in StatsStore(root).runs():
             StatsStore(root).verify(run)  # whatever others have saved is whole

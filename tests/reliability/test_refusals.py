@@ -10,6 +10,7 @@ import pytest
 from exports import export
 
 from analysis.checkpoint import CONFIG_NAME, INDEX_NAME, open_checkpoint, read_config
+from analysis.content import file_sha256
 from analysis.corpora.documents import DEFAULT_FIELDS
 from analysis.corpora.files import open_documents
 from analysis.errors import (
@@ -56,7 +57,11 @@ def edit_json(path, change):
 
 
 def edit_table(path, change):
+    """Change a table of a run, and its hash in the manifest."""
     change(pd.read_parquet(path)).to_parquet(path)
+    edit_json(
+        path.with_name(MANIFEST), lambda raw: raw["files"].update({path.name: file_sha256(path)})
+    )
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,9 @@ import pandas as pd
 import torch
 
 from analysis.calibration import partial
+from analysis.content import file_sha256
 from analysis.durable import PARTIAL
-from analysis.stats.store import MANIFEST, file_sha256
+from analysis.stats.store import MANIFEST
 from app.cli import main as moeprune
 from builders import VOCAB, tiny_checkpoint
 from pruning.surgery.manifest import MANIFEST_NAME

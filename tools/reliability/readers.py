@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from analysis.checkpoint import CONFIG_NAME, INDEX_NAME
+from analysis.content import file_sha256
 from analysis.corpora.apart import task_documents
 from analysis.corpora.documents import DEFAULT_FIELDS
 from analysis.corpora.files import open_documents
@@ -40,6 +41,7 @@ from analysis.stats.store import (
     TRANSITIONS,
     VECTORS,
     WEIGHTS,
+    Run,
     StatsStore,
     load_expert_stats,
     load_sample_stats,
@@ -101,14 +103,21 @@ def _rank(stats: ExpertStats, criterion: Criterion) -> None:
     )
 
 
+def _run(root: Path, name: str) -> Run:
+    """A run whose manifest agrees with its files, so that what they hold is read."""
+    run = read_run(root / examples.STATS / name)
+    files = {each: file_sha256(run.path / each) for each in run.manifest.files}
+    return Run(run.path, replace(run.manifest, files=files))
+
+
 def _experts(root: Path) -> None:
-    stats = load_expert_stats(read_run(root / examples.STATS / "routed"))
+    stats = load_expert_stats(_run(root, "routed"))
     for name in ("reap", "frequency", "mone", "damage", "heapr"):
         _rank(stats, get_criterion(name))
 
 
 def _weights(root: Path) -> None:
-    stats = load_weight_stats(read_run(root / examples.STATS / "weights"))
+    stats = load_weight_stats(_run(root, "weights"))
     for name in ("aimer", "magnitude", "hoyer"):
         _rank(stats, get_criterion(name))
 
@@ -125,34 +134,35 @@ def _runs(root: Path) -> None:
 
 
 def _shards(root: Path) -> None:
-    _rank(stats_at(read_run(root / examples.STATS / "routed"), 2), get_criterion("reap"))
+    _rank(stats_at(_run(root, "routed"), 2), get_criterion("reap"))
 
 
 def _vectors(root: Path) -> None:
-    runs = [read_run(root / examples.STATS / name) for name in ("routed", "dense")]
+    runs = [_run(root, name) for name in ("routed", "dense")]
     # Mixed as if they were of different texts.
-    other = replace(runs[1].manifest, corpora=())
+    (corpus,) = runs[1].manifest.corpora
+    other = replace(runs[1].manifest, corpora=(replace(corpus, digest="other"),))
     mixed = Mixture([runs[0], replace(runs[1], manifest=other)]).mixed([1.0, 2.0])
     _rank(mixed, get_criterion("mone"))
 
 
 def _neurons(root: Path) -> None:
-    stats = load_neuron_stats(read_run(root / examples.STATS / "routed"))
+    stats = load_neuron_stats(_run(root, "routed"))
     rank_neurons(get_criterion("heapr"), stats.table)
 
 
 def _samples(root: Path) -> None:
-    stats = load_sample_stats(read_run(root / examples.STATS / "dense"))
+    stats = load_sample_stats(_run(root, "dense"))
     assert np.isfinite(stats.activation).all()
 
 
 def _transitions(root: Path) -> None:
-    stats = load_sample_stats(read_run(root / examples.STATS / "dense"))
+    stats = load_sample_stats(_run(root, "dense"))
     assert sum(int(square.sum()) for square in stats.transitions) >= 0
 
 
 def _other_table(name: str) -> Callable[[Path], object]:
-    return lambda root: read_table(read_run(root / examples.STATS / "routed"), name)
+    return lambda root: read_table(_run(root, "routed"), name)
 
 
 def _documents(name: str) -> Callable[[Path], object]:

@@ -1,0 +1,35 @@
+"""What files hold: digests of their bytes, remembered while a file stays as it is."""
+
+import functools
+import hashlib
+import time
+from pathlib import Path
+
+# A file may change twice within a clock tick; only older ones may be known by their time.
+_SETTLED_NS = 2 * 10**9
+
+
+def settled_state(path: Path) -> tuple[int, ...] | None:
+    """Numbers that change whenever the file does; None while it is too new for that."""
+    state = path.stat()
+    if time.time_ns() - state.st_mtime_ns < _SETTLED_NS:
+        return None
+    return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def known_sha256(path: Path) -> str:
+    """As `file_sha256`, but a file that did not change is read once in a process."""
+    state = settled_state(path)
+    return file_sha256(path) if state is None else _remembered(path, state)
+
+
+@functools.lru_cache(maxsize=4096)
+def _remembered(path: Path, state: tuple[int, ...]) -> str:
+    """`state` is only part of the cache key."""
+    return file_sha256(path)
