@@ -5,14 +5,13 @@ from pathlib import Path
 
 import streamlit as st
 
-from analysis.errors import UserError
 from app.components.history import keep_history
 from app.frame.login import log_out_part, require_login
 from app.frame.page_style import apply_page_style
 from app.frame.presentation import go_to, is_presented, presentation_control, stage
+from app.frame.refusals import in_a_sentence
 from app.frame.sidebar import copy_link
 from app.frame.tour import show_tour, tour_button
-from app.literal import literal
 from app.parts.context import chosen_context
 from app.parts.explore.expert import expert_drawer
 from app.parts.report import report_part
@@ -51,25 +50,24 @@ page = st.navigation(pages, position="hidden" if is_presented() else "top")
 wanted = stage(pages, page)
 st.title(PAGES[page.url_path or "start"][1])
 keep_in_address(page.url_path)
-try:
+context = None
+with in_a_sentence():
     context, no_plan = chosen_context(page.url_path)
     with st.sidebar:
         wants_numbers = expert_control(context.model.layers)
     # After its control is drawn: only then is it set from the URL.
     context = replace(context, expert=chosen_expert(context.model.layers))
-except UserError as error:
-    st.error(literal(error), icon=":material/error:")
+if context is None:
     st.stop()
 st.session_state["context"] = context
 try:
-    page.run()
-    if wants_numbers:
-        expert_drawer(context)
-except UserError as error:
-    if str(error) != no_plan:
-        st.error(literal(error), icon=":material/error:")
+    with in_a_sentence(no_plan):
+        page.run()
+        if wants_numbers:
+            expert_drawer(context)
 finally:  # also where a page stops early
-    report_part(st.session_state["context"], page.url_path)
+    with in_a_sentence():
+        report_part(st.session_state["context"], page.url_path)
     copy_link()
     with st.sidebar:
         tour_button()

@@ -1,5 +1,6 @@
 """How corpora are named: on the command line, in manifests, and as presets of the papers."""
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -109,7 +110,7 @@ def parse_corpus(corpus: str) -> CorpusSpec:
         mirror = corpus[len(name) + 1 :]
         if corpus != name and not mirror:
             raise CorpusError(f"{corpus} names no file; write {name}=PATH or {name}.")
-        path = Path(mirror).expanduser() if mirror else None
+        path = _path(mirror) if mirror else None
         return CorpusSpec(name, preset.dataset, path, preset.dataset.fields, preset)
     if corpus.startswith(HUB):
         repo, _, rest = corpus.removeprefix(HUB).partition(",")
@@ -129,7 +130,7 @@ def parse_corpus(corpus: str) -> CorpusSpec:
         return CorpusSpec(name, dataset, fields=dataset.fields)
     if found := _FILE.fullmatch(corpus):
         options = _options(found["rest"].removeprefix(","), corpus, _FIELDS)
-        path = Path(found["path"]).expanduser()
+        path = _path(found["path"])
         return CorpusSpec(name, path=path, fields=_fields(options, corpus))
     base, colon, weight = corpus.rpartition(":")
     if colon and base in (*TEXTS, *PRESETS):
@@ -141,6 +142,11 @@ def parse_corpus(corpus: str) -> CorpusSpec:
         unknown_name("corpus", corpus, (*TEXTS, *PRESETS))
         + f" A local file ends in {', '.join(SUFFIXES)}; a dataset of the hub is {HUB}owner/name."
     )
+
+
+def _path(text: str) -> Path:
+    """A path from the home folder, or of a file whose name begins with ~."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111  (Path raises if there is no such user)
 
 
 def _options(text: str, corpus: str, known: tuple[str, ...]) -> dict[str, str]:

@@ -1,9 +1,11 @@
 """Choose the statistics that a criterion ranks by: runs of a model, by corpus or by id."""
 
+from __future__ import annotations
+
 import math
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from analysis.corpora import corpus_name, parse_corpus
@@ -25,22 +27,47 @@ class CorpusWeight:
 
     corpus: str
     weight: float = 1.0
+    text: str = field(default="", compare=False)  # as written, if it has a weight
+
+    def among(self, known: Container[str]) -> CorpusWeight:
+        """Itself, or the corpus of `known` whose name is the whole text."""
+        return CorpusWeight(self.text) if self.text in known else self
 
 
 def parse_corpus_weight(text: str) -> CorpusWeight:
-    """`NAME` or `NAME:WEIGHT`; text with a slash, as in `hub:owner/name`, is not a weight."""
+    """`NAME` or `NAME:WEIGHT`; `run:2.jsonl` and `hub:owner/name` have no weight."""
     name, colon, weight = text.rpartition(":")
     if not colon or "/" in weight:
         return CorpusWeight(text)
     try:
         value = float(weight)
     except ValueError as error:
+        if names_corpus(text):
+            return CorpusWeight(text)
         raise StatsError(
             f"{weight!r} in {text!r} is not a weight; write CORPUS:2 or CORPUS."
         ) from error
     if not 0 < value < math.inf:
         raise StatsError(f"The weight in {text!r} must be greater than 0.")
-    return CorpusWeight(name, value)
+    return CorpusWeight(name, value, text)
+
+
+def corpus_weight_text(name: str, weight: float = 1.0) -> str:
+    """Text from which `parse_corpus_weight` reads this name and weight, whatever the name."""
+    try:
+        needs_weight = weight != 1 or parse_corpus_weight(name).corpus != name
+    except StatsError:
+        needs_weight = True
+    return f"{name}:{weight:g}" if needs_weight else name
+
+
+def names_corpus(text: str) -> bool:
+    """Whether `calibrate` takes this text as a corpus."""
+    try:
+        parse_corpus(text)
+    except CorpusError:
+        return False
+    return True
 
 
 def weight_run(store: StatsStore, model: MoEModel) -> Run:
@@ -204,6 +231,7 @@ def routed_runs(
     if named := _named_runs(store, model, corpora, run_ids):
         return [Part(run) for run in named]
     by_corpus = run_by_corpus(store.of_model(model.identity, "routed"), criterion)
+    corpora = [wanted.among(by_corpus) for wanted in corpora]
     asked = [wanted.corpus for wanted in corpora]
     names = _pick(
         by_corpus,
@@ -240,10 +268,7 @@ def name_among(known: Container[str], corpus: str) -> str:
 
 def corpus_names(parts: Sequence[Part]) -> tuple[str, ...]:
     """The corpora of these runs as `--corpus` takes them, with weights other than 1."""
-    return tuple(
-        part.run.manifest.corpus + (f":{part.weight:g}" if part.weight != 1 else "")
-        for part in parts
-    )
+    return tuple(corpus_weight_text(part.run.manifest.corpus, part.weight) for part in parts)
 
 
 def choose_stats(

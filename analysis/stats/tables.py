@@ -15,6 +15,7 @@ from analysis.stats.samples import SamplePart
 
 SCHEMA_VERSION = 1
 _MOST_EXPERTS = 1 << 16  # of a layer; a manifest that says more is damaged
+_LONGEST_NAME = 4096  # of a corpus, as an option takes it
 Gate = Literal["applied", "renormalized"]
 GATES: tuple[Gate, ...] = get_args(Gate)
 EXPONENTS = (0, 1, 2)
@@ -121,6 +122,8 @@ def corpus_from_json(raw: Mapping[str, Any]) -> CorpusRef:
             dict(value)
         elif type(value) is not (str if name in ("name", "digest") else int):
             raise ValueError(f"{value!r} is not a {name} of a corpus")
+    if not 0 < len(corpus.name) <= _LONGEST_NAME:
+        raise ValueError(f"a corpus has a name of {len(corpus.name)} characters")
     return corpus
 
 

@@ -14,6 +14,7 @@ from analysis.ranking.compare import Comparison
 from analysis.sparsity import num_removed, parse_sparsity
 from analysis.stats.choose import (
     choose_stats,
+    corpus_weight_text,
     name_among,
     notes_on_others,
     parse_corpus_weight,
@@ -144,7 +145,8 @@ class Context:
         """The calibration corpus, or BLEND; empty if there is none."""
         if not self.corpora:
             return ""
-        return self.corpora[0] if self.corpora[0] in self.runs else BLEND
+        names = {corpus_weight_text(name): name for name in self.runs}
+        return names.get(self.corpora[0], BLEND)
 
     @property
     def weights(self) -> dict[str, float]:

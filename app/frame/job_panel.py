@@ -11,6 +11,7 @@ import streamlit as st
 from analysis.errors import UserError
 from app.charts.search import measure_label
 from app.frame.notes import show_command
+from app.frame.refusals import in_a_sentence
 from app.jobs.kinds import KINDS
 from app.jobs.model import ACTIVE, Job, JobState
 from app.session.job_queue import change_job, job_store, runner, user
@@ -40,7 +41,7 @@ def job_panel(place: str = "") -> None:
     st.header("Jobs")
     active = _is_active(job_store().counts(kinds))
     # Poll only while something can change.
-    st.fragment(_jobs, run_every=1.0 if active else None)(kinds)
+    st.fragment(in_a_sentence()(_jobs), run_every=1.0 if active else None)(kinds)
     if kinds:
         st.page_link("views/start.py", label="All jobs of this server", icon=":material/list:")
 

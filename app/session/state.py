@@ -8,6 +8,7 @@ import streamlit as st
 from analysis.criteria import CRITERIA, RANKABLE, VARIANTS, Criterion, get_criterion, unified
 from analysis.errors import CriterionError
 from analysis.model import MoEModel
+from analysis.stats.choose import corpus_weight_text
 from analysis.stats.tables import GATES, Gate
 from app.charts.context import BLEND, Context
 from app.session.data import settings, shown_model, shown_stats_dir
@@ -47,7 +48,7 @@ _LAST: Final = "page.last"
 def corpora_of(corpus: str, weights: Mapping[str, float]) -> tuple[str, ...]:
     """`corpus` in the form of --corpus; a blend as CORPUS:WEIGHT, without zero weights."""
     if corpus != BLEND:
-        return (corpus,) if corpus else ()
+        return (corpus_weight_text(corpus),) if corpus else ()
     return tuple(f"{name}:{weight:g}" for name, weight in weights.items() if weight > 0)
 
 

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any, Final, Literal
 
 from analysis.criteria import get_criterion
-from analysis.errors import PlanError
+from analysis.errors import PlanError, StatsError
 from analysis.families import MoELayer
 from analysis.model import MoEModel
 from analysis.sparsity import as_percent, num_removed
@@ -326,10 +326,16 @@ def corpora_words(corpora: Sequence[str]) -> str:
     """
     if len(corpora) < 2:
         return "".join(corpora)
-    weights = {parse_corpus_weight(corpus).weight for corpus in corpora}
-    if len(weights) == 1 and len(corpora) > 2:
+    if len(set(map(_weight, corpora))) == 1 and len(corpora) > 2:
         return f"blend of {len(corpora)} corpora"
     return f"blend of {', '.join(corpora)}"
+
+
+def _weight(corpus: str) -> float:
+    try:
+        return parse_corpus_weight(corpus).weight
+    except StatsError:  # the name alone, in a record of another program
+        return 1.0
 
 
 def schedule_words(schedule: str) -> str:

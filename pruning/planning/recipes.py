@@ -27,6 +27,7 @@ from pruning.planning.choice import (
 from pruning.planning.ranking import Selection
 from pruning.recipe import BudgetSection, Recipe, ScheduleSection
 from pruning.recipe_file import recipe_from_yaml
+from pruning.requests.base import validated
 from pruning.requests.plan import PlanRequest
 from pruning.schedules import MEASURED
 from pruning.search.store import search_in
@@ -52,7 +53,8 @@ def recipe_of(selection: Selection, widths: Mapping[str, Any] | None = None) -> 
         for key, experts in (("pin", limits.pinned), ("drop", limits.dropped))
     }
     scope = {} if request.is_measured else {"neuron_scope": request.neuron_scope}
-    return Recipe.model_validate(
+    return validated(
+        Recipe,
         {
             "model": request.model,
             "corpora": request.corpora,
@@ -73,7 +75,7 @@ def recipe_of(selection: Selection, widths: Mapping[str, Any] | None = None) -> 
                 "set": dict(sorted(limits.fixed.items())),
             },
             "search": search,
-        }
+        },
     )
 
 

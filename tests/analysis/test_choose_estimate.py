@@ -72,6 +72,8 @@ def calibrated(model, store, make_manifest, random_stats):
         ("prose:0.5", CorpusWeight("prose", 0.5)),
         ("a:b:3", CorpusWeight("a:b", 3.0)),
         ("hub:owner/name", CorpusWeight("hub:owner/name", 1.0)),
+        ("run:2.jsonl", CorpusWeight("run:2.jsonl", 1.0)),
+        ("run:2.jsonl:0.5", CorpusWeight("run:2.jsonl", 0.5)),
         ("[a](http://b.c)", CorpusWeight("[a](http://b.c)", 1.0)),
     ],
 )

@@ -13,6 +13,7 @@ from app.charts.schedules import Sides, spending_of
 from app.components.schedule_editor import Bars, schedule_editor
 from app.frame.charts import csv_button, download_button, show, show_table
 from app.frame.notes import card
+from app.frame.refusals import in_a_sentence
 from app.literal import literal
 from app.parts.export import reasons_table
 from app.parts.plan_bar import loss_of_plan, prediction_error
@@ -283,12 +284,14 @@ def files_part(
 ) -> None:
     """Recipe, command line, files and the link to Export; see `recipe_of`."""
     left, right = st.columns(2)
-    recipe = recipe_of(shown.selection, widths).to_yaml() if shown.selection else ""
+    recipe = ""
     with left:
         st.markdown("**Recipe**: all settings, for `moeprune run recipe.yaml`.")
-        if recipe:
-            long = recipe.count("\n") > _RECIPE_LINES
-            st.code(recipe, language="yaml", height=_RECIPE_PX if long else "content")
+        if shown.selection:
+            with in_a_sentence():  # a corpus of another machine may be none that a recipe can name
+                recipe = recipe_of(shown.selection, widths).to_yaml()
+                long = recipe.count("\n") > _RECIPE_LINES
+                st.code(recipe, language="yaml", height=_RECIPE_PX if long else "content")
         else:
             st.text("A plan from a file has no recipe here; the file records how it was made.")
     with right:

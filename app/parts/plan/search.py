@@ -17,6 +17,7 @@ from app.frame.charts import show, show_table
 from app.frame.job_form import offer_job
 from app.frame.job_panel import progress_text
 from app.frame.notes import card
+from app.frame.refusals import in_a_sentence
 from app.jobs.model import Job
 from app.literal import literal
 from app.session import data
@@ -71,13 +72,13 @@ def search_part(context: Context, ready: Selection | None) -> None:
         st.warning(literal(problem), icon=":material/warning:")
     if job is not None and not job.is_finished:
         st.session_state[_WATCHED] = job.id
-        st.fragment(_live, run_every=_POLL_SECONDS)(context, job.id)
+        st.fragment(in_a_sentence()(_live), run_every=_POLL_SECONDS)(context, job.id)
     else:
         _at_rest(context, found, job)
     form = st.expander("Run a search", key="search.form", on_change="rerun")
     if form.open and ready is not None:
         with form:
-            st.fragment(search_form)(context, ready)
+            st.fragment(in_a_sentence()(search_form))(context, ready)
     _side_by_side(context, found)
 
 
@@ -243,12 +244,8 @@ def _pictures(context: Context, search: KnownSearch) -> None:
 def search_form(context: Context, ready: Selection) -> None:
     """Settings, estimate and recipe of a new search, and the run button."""
     asked = _fields(context)
-    try:
-        recipe = searching_recipe(ready, context.plan, asked)
-        search_id = new_search_id(recipe, context.model, context.keep(order_of, ready))
-    except UserError as error:
-        st.error(literal(error), icon=":material/error:")
-        return
+    recipe = searching_recipe(ready, context.plan, asked)
+    search_id = new_search_id(recipe, context.model, context.keep(order_of, ready))
     section = recipe.search
     if section is None:
         raise ValueError("the recipe does not search")
