@@ -117,16 +117,27 @@ def _read_manifest(path: Path, state: tuple[int, ...] | None) -> RunManifest:
         )
     if raw["kind"] not in ("routed", "weights"):
         raise ValueError(f"{raw['kind']!r} is not a kind of run")
+    model = MeasuredModel.from_json(raw["model"])
+    settings, files = raw["settings"], raw["files"]
+    texts = {"run_id": raw["run_id"], "digest": raw["digest"], "dtype": settings["dtype"]}
+    texts |= {"name": model.name, "identity": model.identity, "model_type": model.model_type}
+    texts |= {f"digest of {name}": digest for name, digest in files.items()}
+    texts |= {f"group {each!r}": each for each in raw["groups"]}
+    numbers = {key: settings[key] for key in ("seq_len", "seed") if key in settings}
+    for kind, values in ((str, texts), (int, numbers)):
+        for name, value in values.items():
+            if type(value) is not kind:
+                raise ValueError(f"{value!r} is not a {name}")
     return RunManifest(
         kind=raw["kind"],
-        run_id=str(raw["run_id"]),
-        digest=str(raw["digest"]),
-        model=MeasuredModel.from_json(raw["model"]),
+        run_id=raw["run_id"],
+        digest=raw["digest"],
+        model=model,
         corpora=tuple(map(corpus_from_json, raw["corpora"])),
-        settings=dict(raw["settings"]),
-        made=dict(raw["made"]),
-        files={str(name): str(digest) for name, digest in dict(raw["files"]).items()},
-        groups=tuple(map(str, raw["groups"])),
+        settings=dict(settings.items()),
+        made=dict(raw["made"].items()),
+        files=files,
+        groups=tuple(raw["groups"]),
     )
 
 

@@ -90,7 +90,7 @@ class MeasuredModel(ModelRef):
         indices = [layer.index for layer in layers]
         if not layers or indices != sorted(set(indices)):
             raise ValueError("the layers are not in ascending order")
-        return cls(str(raw["name"]), str(raw["identity"]), str(raw["model_type"]), layers)
+        return cls(raw["name"], raw["identity"], raw["model_type"], layers)
 
 
 def measured_model(model: MoEModel) -> MeasuredModel:

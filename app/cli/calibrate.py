@@ -109,7 +109,7 @@ def weights(request: WeightsRequest) -> None:
     name, layers = run.manifest.run_id, run.manifest.model.layers
     experts = sum(layer.num_experts for layer in layers)
     own = option_words(request, only=("revision", "stats_dir"))
-    words = "from the cache" if name in known else f"{run.manifest.made['seconds']} s"
+    words = "from the cache" if name in known else f"{run.manifest.made.get('seconds')} s"
     finish(
         f"{name}: weights of {experts:,} experts, {words}\n{run.path}",
         {"run": name, "path": str(run.path), "experts": experts, "zero_experts": empty},

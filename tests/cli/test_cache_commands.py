@@ -11,6 +11,7 @@ import pytest
 
 from analysis.stats.store import SHIPPED_STATS
 from app.jobs.store import JobStore
+from builders import edit_json
 
 
 @pytest.fixture
@@ -35,6 +36,32 @@ def test_list_names_a_run_that_cannot_be_read(moeprune, own_stats, run_ids):
     assert run_ids["tiny", "red"] in outcome.err
     assert run_ids["tiny", "red"] not in outcome.out
     assert run_ids["tiny", "blue"] in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("settings", value) for value in ({}, [], 1, {"dtype": 1})),
+        ("settings", {"dtype": "float32", "seq_len": "9", "seed": 0}),
+        *(("made", value) for value in (None, [["seconds", 1]])),
+        *(("files", value) for value in ({"experts.parquet": 3}, [["a", "b"]])),
+        *(("groups", value) for value in ([1], [["routed"]])),
+        *((key, 7) for key in ("run_id", "digest", "model", "corpora")),
+        ("model", {"name": ["x"], "identity": "", "model_type": "", "layers": [[0, 4, 2]]}),
+    ],
+)
+def test_a_manifest_with_a_wrong_field_is_named_and_costs_no_other_run(
+    works, moeprune, own_stats, run_ids, tiny, corpora, key, value
+):
+    good, bad = run_ids["tiny", "red"], "tiny-red-bad"
+    shutil.copytree(own_stats / good, own_stats / bad)
+    edit_json(own_stats / bad / "manifest.json", **{"run_id": bad, key: value})
+    ranks = ("plan", tiny, "--criterion", "reap", "--corpus", corpora[0], "--sparsity", "50%")
+    works(*ranks, "--stats-dir", own_stats)
+    listed = moeprune("runs", "list", "--stats-dir", own_stats)
+    assert listed.code == 0
+    assert listed.err.startswith("left out: ")
+    assert bad in listed.err
 
 
 def test_show_prints_the_manifest_of_a_run_named_by_its_beginning(works, stats, run_ids):
