@@ -177,7 +177,7 @@ class EvaluateSection(Request):
     """What to measure of the plan, on which corpus."""
 
     corpus: options.Corpus
-    fitness: Fitness = ("esap",)
+    fitness: Fitness = ("esap", "nll")  # the loss is what results are ranked by
     samples: options.Samples | None = None
     seq_len: options.SeqLen | None = None
     seed: options.Seed | None = None

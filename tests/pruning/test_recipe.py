@@ -4,6 +4,8 @@ import pytest
 import yaml
 
 from analysis.errors import PlanError
+from analysis.model import load_model_index
+from pruning.planning.recipes import recipe_template
 from pruning.recipe_file import load_recipe, recipe_from_yaml, save_recipe
 
 GOOD = """\
@@ -209,6 +211,14 @@ evaluate: {corpus: demo-code, fitness: [esap, kl], samples: 4}
     assert load_recipe(tmp_path / "r.yaml") == recipe
     assert recipe.calibrate.groups == ("router", "damage")
     assert (str(recipe.scope), recipe.width_multiple, recipe.reads_text) == ("layer", 4, True)
+
+
+def test_what_init_writes_and_what_is_left_out_measure_the_same():
+    """A recipe by hand measures the loss that results are ranked by."""
+    by_hand = recipe_from_yaml(f"{GOOD}evaluate: {{corpus: demo-code}}\n")
+    model = load_model_index("demo")
+    written = recipe_from_yaml(recipe_template(model, "demo", "out"))
+    assert by_hand.evaluate.fitness == written.evaluate.fitness
 
 
 def test_a_file_that_cannot_be_read_or_written_is_one_line(tmp_path):
