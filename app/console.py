@@ -8,21 +8,17 @@ import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from textwrap import wrap
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
+from rich.text import Text
 
 from analysis.progress import Progress
 
@@ -137,17 +133,26 @@ def _interruption() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, previous)
 
 
+class TimeColumn(ProgressColumn):
+    """The time left where it can be estimated, else the time passed; each says which it is."""
+
+    def render(self, task: Task) -> Text:
+        """The time of a task, to the second."""
+        left = None if task.finished else task.time_remaining
+        seconds, label = (task.elapsed or 0, "elapsed") if left is None else (left, "left")
+        return Text(f"{timedelta(seconds=int(seconds))} {label}")
+
+
 def follow(task: Generator[Progress, None, Result]) -> Result:
     """Run a task with a progress bar; return its result.
 
     Ctrl-C closes the task after its current step, so that it can save its state or clean up.
     """
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=12))
-    counts = (TextColumn("{task.fields[counted]}"), TimeElapsedColumn())
-    left = (TimeRemainingColumn(), TextColumn("left"))
+    counts = (TextColumn("{task.fields[counted]}"), TimeColumn())
     # In a file or pipe, a bar would leave only an empty line.
     unseen = _speech.quiet or not err.is_terminal
-    bar = Bar(*columns, *counts, *left, console=err, transient=True, disable=unseen)
+    bar = Bar(*columns, *counts, console=err, transient=True, disable=unseen)
     with _interruption() as stop, bar:
         try:
             while not stop:

@@ -202,3 +202,18 @@ def test_lists_fit_the_window_and_keep_ids_whole(works, monkeypatch, words, widt
     if words.startswith("plans"):
         # Layer 0 is whole, and the others are alike.
         assert [line.split()[0] for line in rows] == ["0", "1-5", "all"]
+
+
+def test_the_time_beside_a_bar_is_called_what_it_is():
+    seconds = [0.0]
+    bar = console.Bar(console.TimeColumn(), get_time=lambda: seconds[0], disable=True)
+    counting, waiting = bar.add_task("counting", total=40), bar.add_task("waiting", total=None)
+
+    def times():
+        return [console.TimeColumn().render(bar.tasks[each]).plain for each in (counting, waiting)]
+
+    assert times() == ["0:00:00 elapsed", "0:00:00 elapsed"]
+    for done in (10, 20):
+        seconds[0] += 5
+        bar.update(counting, completed=done)
+    assert times() == ["0:00:10 left", "0:00:10 elapsed"]
