@@ -135,7 +135,7 @@ class MoEModel:
     def quantisation_settings(self) -> Config:
         """What config.json says of the quantisation; empty if there is none."""
         given = (each.get(_QUANTISED) for each in (self.checkpoint.config, self.config))
-        settings = next(filter(None, given), {})
+        settings: object = next(filter(None, given), {})
         if not isinstance(settings, Mapping):
             raise CheckpointError(
                 f"{_QUANTISED} in config.json is {settings!r}; it needs an object, such as "

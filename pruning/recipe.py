@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -235,9 +236,9 @@ class Recipe(Request):
     @classmethod
     def _named_once(cls, value: Sequence[CorpusPart]) -> Sequence[CorpusPart]:
         names = [part.corpus for part in value]
-        if repeated := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"{repeated[0]} is listed twice; give it one weight")
-        options.each_once(names)
+        distinct = options.each_once(names)
+        if repeated := next((a for a, b in zip_longest(names, distinct) if a != b), None):
+            raise ValueError(f"{repeated} is listed twice, by name or content")
         return value
 
     @field_validator("criterion")

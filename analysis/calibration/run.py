@@ -1,7 +1,7 @@
 """The calibration run, resumable: load the model, feed every sequence once, save the sums."""
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
@@ -50,6 +50,7 @@ def corpus_ref(sequences: TokenSequences, batch_size: int) -> CorpusRef:
         num_counted=sequences.num_counted,
         num_dropped_documents=sequences.num_dropped_documents,
         prepared=sequences.prepared,
+        path=sequences.path,
     )
 
 
@@ -207,9 +208,14 @@ def calibrate(
         work = Work(manifest, processes, partial, sums, state, settings.placement.expert_parallel)
         manifest = yield from _calibrate(model, sequences, settings, work)
         with processes.together():
-            if partial:
-                return finish(store.target, manifest, sums)
-    return Run(store.target / manifest.run_id, manifest)  # its files may be on another machine
+            run = finish(store.target, manifest, sums) if partial else None
+    files = processes.share(run and dict(run.manifest.files))
+    return run or _elsewhere(store, manifest, files)
+
+
+def _elsewhere(store: StatsStore, manifest: RunManifest, files: Mapping[str, str]) -> Run:
+    """The run that the first process wrote, maybe on another machine, with its hashes."""
+    return Run(store.target / manifest.run_id, replace(manifest, files=files))
 
 
 def _from_cache(
@@ -220,10 +226,11 @@ def _from_cache(
         unreadable = store.target / manifest.run_id
         if processes.is_first and not run and unreadable.exists():
             read_run(unreadable)  # reports what is wrong before the work, not after it
-    if not processes.share(bool(run)):
+    files = processes.share(run and dict(run.manifest.files))
+    if files is None:
         return None
     total = sum(corpus.num_tokens for corpus in manifest.corpora)
-    run = run or Run(unreadable, manifest)
+    run = run or _elsewhere(store, manifest, files)
     yield Progress("cached", total, total, "tokens", f"{run.manifest.run_id} is in the cache")
     return run
 

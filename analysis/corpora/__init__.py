@@ -9,7 +9,15 @@ from analysis.corpora.encoding import Count, Tokenizer, Tokens
 from analysis.corpora.sampling import Packing, Sampling, Selection, Truncate, tokenize
 from analysis.corpora.sequences import TOKEN_SHARDS, TokenBatch, TokenSequences
 from analysis.corpora.sources import Source, peek
-from analysis.corpora.spec import PRESETS, corpus_name, parse_corpus
+from analysis.corpora.spec import (
+    PRESETS,
+    bare_name,
+    content_of,
+    corpus_name,
+    is_same_corpus,
+    name_among,
+    parse_corpus,
+)
 
 __all__ = [
     "PRESETS",
@@ -26,8 +34,12 @@ __all__ = [
     "Tokenizer",
     "Tokens",
     "Truncate",
+    "bare_name",
+    "content_of",
     "corpus_name",
     "demo_document",
+    "is_same_corpus",
+    "name_among",
     "parse_corpus",
     "peek",
     "tokenize",

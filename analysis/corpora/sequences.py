@@ -31,7 +31,7 @@ class TokenBatch:
 class TokenSequences:
     """The token sequences of one corpus, as they are fed to the model."""
 
-    corpus: str  # the name or file that the user gave
+    corpus: str  # its name, see `analysis.corpora.corpus_name`
     rows: tuple[TokenIds, ...]  # one int32 array per sequence, without padding
     num_documents: int  # documents that contributed at least one token
     num_dropped: int  # tokens read but left out: cut off, or too many for the last sequence
@@ -40,6 +40,7 @@ class TokenSequences:
     positions: tuple[TokenIds, ...] | None = None
     num_dropped_documents: int = 0  # documents read but not fed at all
     prepared: Mapping[str, Any] = field(default_factory=dict)  # for the manifest; plain JSON
+    path: str = ""  # folder and name of its file, for the manifest
 
     @property
     def num_tokens(self) -> int:

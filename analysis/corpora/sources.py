@@ -75,6 +75,7 @@ def seeded_order(count: int, seed: int) -> Iterator[int]:
 
 def local_source(spec: CorpusSpec) -> Source:
     """A built-in corpus or a local file."""
+    spec.check_content()
     if spec.path is not None:
         return from_file(open_documents(spec.path, spec.fields))
     return in_memory([demo_document(text.prompt, text.response) for text in demo_texts(spec.name)])

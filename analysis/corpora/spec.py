@@ -1,12 +1,14 @@
 """How corpora are named: on the command line, in manifests, and as presets of the papers."""
 
+import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from unicodedata import category
 
+from analysis.content import known_digest
 from analysis.corpora.documents import DEFAULT_FIELDS, Fields
 from analysis.corpora.files import SUFFIXES
 from analysis.demo.texts import TEXTS
@@ -17,9 +19,13 @@ _UNSHOWN = ("Cc", "Cs", "Zl", "Zp")  # control characters, lone surrogates, line
 _OPTIONS = ("config", "split", "revision")
 _FIELDS = tuple(Fields.__dataclass_fields__)
 _REPO = re.compile(r"[\w.-]+/[\w.-]+")
+# The first digits of a digest of what the files hold; they tell files of one name apart.
+_CONTENT = r"@(?P<content>[0-9a-f]{8})"
+_BARE = re.compile(rf"(?P<bare>.+?){_CONTENT}")
 # FILE.jsonl,text=content: options follow a known ending, so a path may hold commas.
 _FILE = re.compile(
-    rf"(?P<path>.+?(?:{'|'.join(map(re.escape, SUFFIXES))}))(?P<rest>(?:,\w+=[^,]*)*)"
+    rf"(?P<path>.+?(?:{'|'.join(map(re.escape, SUFFIXES))}))(?:{_CONTENT})?"
+    r"(?P<rest>(?:,\w+=[^,]*)*)"
 )
 _UNIFIED = "arXiv:2606.15716"
 _HALF_A_MILLION = 256 * 2048
@@ -78,22 +84,94 @@ PRESETS: Mapping[str, Preset] = {
 class CorpusSpec:
     """A corpus as the user named it."""
 
-    name: str  # in manifests and plans; never a file's location
+    name: str  # without digits of its content; never a file's location
     dataset: HubDataset | None = None  # a dataset of the hub, or what `path` is a copy of
     path: Path | None = None  # a local file; with `dataset`, a file or folder with a copy
     fields: Fields = DEFAULT_FIELDS
     preset: Preset | None = None
+    content: str = ""  # the first digits of the digest that the files must have, if given
+
+    def own_content(self) -> str:
+        """The first digits of the digest of the files' bytes and of the fields that are read.
+
+        Of one file with the usual fields those of its SHA-256, if it has at most 1 GiB. Empty
+        without files.
+        """
+        if self.path is None or not self.path.exists():
+            return self.content
+        digest = known_digest(self.path)
+        if self.fields != (self.dataset.fields if self.dataset else DEFAULT_FIELDS):
+            digest = hashlib.sha256(f"{digest} {self.fields}".encode()).hexdigest()
+        return digest[:8]
+
+    def check_content(self) -> None:
+        """Refuse files that hold something else than the name says."""
+        if self.content and self.path is None:
+            raise CorpusError(
+                f"{self.name}@{self.content} is a copy of {self.name}; name it by its path: "
+                f"{self.name}=PATH."
+            )
+        if self.content and (own := self.own_content()) != self.content:
+            raise CorpusError(
+                f"{self.path} holds another text than {self.name}@{self.content}: it is "
+                f"{self.name}@{own}. It has changed, or is another file of this name; name the "
+                "right one by its path."
+            )
 
 
-def corpus_name(corpus: str) -> str:
-    """The name of a corpus in manifests and plans; of a file its name, never its location."""
+def bare_name(corpus: str) -> str:
+    """The name of a corpus without the digits of its content, and without a location."""
+    named = _BARE.fullmatch(corpus)
+    corpus = named["bare"] if named else corpus
     preset, equals, _ = corpus.partition("=")
     if equals and preset in PRESETS:
         return preset
     if corpus in TEXTS or corpus in PRESETS or corpus.startswith(HUB):
         return corpus
-    found = _FILE.fullmatch(corpus)
-    return Path(found["path"] if found else corpus).name
+    file = _FILE.fullmatch(corpus)
+    return Path(file["path"] if file else corpus).name
+
+
+def corpus_name(corpus: str) -> str:
+    """The name of a corpus in runs, plans and records, `run.jsonl@1a2b3c4d` for a file.
+
+    A file is known by its content and by its name, never by its location. A file that is not there
+    has the bare name.
+    """
+    name = bare_name(corpus)
+    try:
+        content = parse_corpus(corpus).own_content()
+    except CorpusError:  # merged runs, or a file of another kind
+        return name
+    except OSError as error:
+        raise CorpusError(f"{corpus} cannot be read: {error.strerror or error}.") from error
+    return f"{name}@{content}" if content else name
+
+
+def content_of(name: str) -> str:
+    """The digits in a corpus' name that tell what its files hold; empty without."""
+    named = _BARE.fullmatch(name)
+    return named["content"] if named else ""
+
+
+def is_same_corpus(name: str, other: str) -> bool:
+    """Whether two names are of one text."""
+    return name == other or (content_of(name) == content_of(other) != "")
+
+
+def name_among(known: Collection[str], corpus: str) -> str:
+    """The one of the known names that a corpus has, else its own name.
+
+    A file that is there is known by its content. A bare name is enough where only one has it.
+    """
+    if corpus in known:
+        return corpus
+    name = corpus_name(corpus)
+    same = [each for each in known if is_same_corpus(each, name)]
+    if not same and name == corpus:
+        same = [each for each in known if bare_name(each) == name]
+        same = same if len(same) == 1 else []
+    return same[0] if same else name
 
 
 def parse_corpus(corpus: str) -> CorpusSpec:
@@ -102,9 +180,13 @@ def parse_corpus(corpus: str) -> CorpusSpec:
         raise CorpusError(
             f"{corpus!r} is not a corpus: it contains a line break or a control character."
         )
-    name = corpus_name(corpus)
+    name = bare_name(corpus)
     if corpus in TEXTS:
         return CorpusSpec(name)
+    if content_of(corpus) and name in PRESETS:
+        preset = PRESETS[name]
+        fields = preset.dataset.fields
+        return CorpusSpec(name, preset.dataset, None, fields, preset, content_of(corpus))
     if name in PRESETS and corpus.partition("=")[0] == name:
         preset = PRESETS[name]
         mirror = corpus[len(name) + 1 :]
@@ -131,7 +213,9 @@ def parse_corpus(corpus: str) -> CorpusSpec:
     if found := _FILE.fullmatch(corpus):
         options = _options(found["rest"].removeprefix(","), corpus, _FIELDS)
         path = _path(found["path"])
-        return CorpusSpec(name, path=path, fields=_fields(options, corpus))
+        return CorpusSpec(
+            name, path=path, fields=_fields(options, corpus), content=found["content"] or ""
+        )
     base, colon, weight = corpus.rpartition(":")
     if colon and base in (*TEXTS, *PRESETS):
         raise CorpusError(

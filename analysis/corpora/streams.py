@@ -38,6 +38,7 @@ def open_corpus(corpus: str) -> Source:
     spec = parse_corpus(corpus)
     if spec.dataset is None:
         return local_source(spec)
+    spec.check_content()
     # Problems are raised, so `datasets` need not log them too.
     datasets.logging.set_verbosity(logging.CRITICAL)
     datasets.disable_progress_bars()

@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
-from analysis.corpora import corpus_name, parse_corpus
+from analysis.corpora import bare_name, content_of, name_among, parse_corpus
 from analysis.criteria import Criterion
 from analysis.errors import CorpusError, StatsError, unknown_name
 from analysis.model import MoEModel
@@ -128,19 +128,46 @@ def _check_known(
     """Refuse corpora without a run; `groups` are the options that make a run with what is read."""
     for corpus in corpora:
         if (name := name_among(by_corpus, corpus)) not in by_corpus:
-            said = unknown_name(kind, name, by_corpus)
+            problem = _unknown(by_corpus, corpus, name, kind)
             if is_at_hand(corpus):
-                said += f" Or run `moeprune calibrate MODEL --corpus {corpus}{groups}` first."
-            raise StatsError(said)
+                problem += f" Or run `moeprune calibrate MODEL --corpus {corpus}{groups}` first."
+            raise StatsError(problem)
+
+
+def _unknown(by_corpus: Mapping[str, Run], corpus: str, name: str, kind: str) -> str:
+    """Why no run is that of a corpus: other files of its name, or none."""
+    namesakes = [each for each in by_corpus if bare_name(each) == bare_name(name)]
+    if not namesakes:
+        return unknown_name(kind, name, by_corpus)
+    known = " and ".join(
+        f"{each} (read from {path})" if (path := path_hint(by_corpus[each])) else each
+        for each in namesakes
+    )
+    if content_of(name):
+        return (
+            f"The content of {corpus} is {name}, which is no {kind}. It has changed, or is another "
+            f"file than {known}; choose by that name."
+        )
+    if name != corpus:
+        return f"The file of {corpus} does not exist. Of this name there is {known}; choose it so."
+    return f"{name} is the name of {len(namesakes)} corpora: {known}; choose by the longer name."
+
+
+def path_hint(run: Run) -> str:
+    """Where the corpus of a run was when it was read; empty if it has no file, or several have."""
+    paths = [corpus.path for corpus in run.manifest.corpora]
+    return paths[0] if len(paths) == 1 else ""
 
 
 def is_at_hand(corpus: str) -> bool:
     """Whether a corpus is named as `calibrate` takes it, and a file that it names is there."""
     try:
-        path = parse_corpus(corpus).path
+        spec = parse_corpus(corpus)
     except CorpusError:
         return False  # merged runs, or the name of a file of another kind
-    return path is None or path.exists()
+    if spec.path is None:
+        return not spec.content
+    return spec.path.exists() and spec.content in ("", spec.own_content())
 
 
 def sample_runs(
@@ -259,11 +286,6 @@ class Choice(Generic[Chosen]):
 def routed_choice(parts: Sequence[Part]) -> Choice[Stats]:
     """The statistics of calibration runs, blended."""
     return Choice(blend(parts), tuple(part.run for part in parts), corpus_names(parts))
-
-
-def name_among(known: Container[str], corpus: str) -> str:
-    """The name of a corpus in runs; a file is known by its name, not its location."""
-    return corpus if corpus in known else corpus_name(corpus)
 
 
 def corpus_names(parts: Sequence[Part]) -> tuple[str, ...]:

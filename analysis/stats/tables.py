@@ -102,7 +102,7 @@ def measured_model(model: MoEModel) -> MeasuredModel:
 class CorpusRef:
     """The tokens that a run saw."""
 
-    name: str  # as the user gave it
+    name: str  # see `analysis.corpora.corpus_name`
     digest: str  # see `TokenSequences.digest`
     num_documents: int  # fed, like sequences and tokens
     num_sequences: int
@@ -112,6 +112,7 @@ class CorpusRef:
     num_counted: int  # tokens that entered the sums
     num_dropped_documents: int = 0  # documents read but not fed at all
     prepared: Mapping[str, Any] = field(default_factory=dict)  # packing, truncation, source, ...
+    path: str = ""  # folder and name of its file; a hint for people, since files move
 
 
 def corpus_from_json(raw: Mapping[str, Any]) -> CorpusRef:
@@ -120,7 +121,7 @@ def corpus_from_json(raw: Mapping[str, Any]) -> CorpusRef:
     for name, value in raw.items():
         if name == "prepared":
             dict(value)
-        elif type(value) is not (str if name in ("name", "digest") else int):
+        elif type(value) is not (str if name in ("name", "digest", "path") else int):
             raise ValueError(f"{value!r} is not a {name} of a corpus")
     if not 0 < len(corpus.name) <= _LONGEST_NAME:
         raise ValueError(f"a corpus has a name of {len(corpus.name)} characters")

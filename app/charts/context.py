@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, ParamSpec, Protocol, TypeVar
 
+from analysis.corpora import name_among
 from analysis.criteria import Criterion, get_criterion
 from analysis.errors import PlanError, StatsError, UserError
 from analysis.model import MoEModel
@@ -15,7 +16,6 @@ from analysis.sparsity import num_removed, parse_sparsity
 from analysis.stats.choose import (
     choose_stats,
     corpus_weight_text,
-    name_among,
     notes_on_others,
     parse_corpus_weight,
     run_by_corpus,

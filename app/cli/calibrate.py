@@ -2,9 +2,8 @@
 
 from typing import Annotated
 
-from analysis.corpora import corpus_name
+from analysis.corpora import corpus_name, is_same_corpus
 from analysis.criteria.weight_based import zero_experts
-from analysis.errors import CorpusError, sentence
 from analysis.model import MoEModel, load_model_index
 from analysis.stats.store import Run, load_weight_stats, stats_store
 from app.cli.derive import command
@@ -28,10 +27,8 @@ def calibrate(
     """Run the model once over each corpus and cache its expert statistics."""
     request = requests[0]  # what is wrong with the model is said before torch is imported
     model = load_model_index(request.model, revision=request.revision)
-    try:
-        each_once(each.corpus for each in requests)
-    except ValueError as error:
-        raise CorpusError(sentence(str(error))) from error
+    first = set(each_once(each.corpus for each in requests))
+    requests = [each for each in requests if each.corpus in first]
     if len(requests) > 1:  # a single one is opened at once anyway
         follow(check_corpora(requests))
     if dry_run:
@@ -41,7 +38,7 @@ def calibrate(
         known = {each.manifest.run_id for each in stats_store(request.stats_dir).runs()}
         run = follow(calibrate_run(request))
         stored, wanted = run.manifest.corpus, corpus_name(request.corpus)
-        if wanted != stored:
+        if not is_same_corpus(wanted, stored):
             note(
                 f"{wanted} has the same tokens as {stored}, under which the run is kept: choose "
                 f"it with --corpus {stored} or --run {run.manifest.run_id}"

@@ -10,7 +10,7 @@ from analysis.errors import ExportError, PlanError
 from analysis.lazy import pd
 from analysis.model import DEMO_MODEL, MoEModel, load_model_index
 from analysis.outline import without_weights
-from analysis.stats.choose import Choice, is_at_hand, parse_corpus_weight
+from analysis.stats.choose import Choice, is_at_hand, parse_corpus_weight, path_hint
 from analysis.stats.store import Run, stats_store
 from app.console import finish, note, out, plain_rows, ranges_of_rows, show_table, small
 from pruning.active import Routing
@@ -186,7 +186,7 @@ def corpus_at_hand(request: ModelRequest, model: MoEModel, asked: Iterable[str] 
     runs = stats_store(getattr(request, "stats_dir", None)).of_model(model.identity, "routed")
     known = sorted(runs, key=lambda run: -run.manifest.num_tokens)
     names = [parse_corpus_weight(text).corpus for text in asked]
-    names += [run.manifest.corpus for run in known]
+    names += [name for run in known for name in (run.manifest.corpus, path_hint(run)) if name]
     names += ["demo-prose"] if request.model == DEMO_MODEL else []
     return next(filter(is_at_hand, names), "CORPUS")
 

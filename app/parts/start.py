@@ -1,7 +1,6 @@
 """Start: savings and measured loss of the plan on screen; below, its data."""
 
 from collections import defaultdict
-from pathlib import Path
 from statistics import median
 from typing import Final
 
@@ -9,7 +8,7 @@ import pandas as pd
 import streamlit as st
 from streamlit.column_config import NumberColumn
 
-from analysis.corpora import Count, Packing
+from analysis.corpora import Count, Packing, corpus_name, is_same_corpus
 from analysis.errors import UserError
 from analysis.model import DEMO_MODEL
 from app.charts.context import Context
@@ -324,10 +323,11 @@ def calibrate_form(context: Context) -> None:
 def known_words(context: Context, request: CalibrateRequest) -> str:
     """Time estimate from existing runs, and whether one of them is the same."""
     runs, _ = data.all_runs()
-    asked, tokens, words = Path(request.corpus).name, request.tokens or 0, []
+    asked, tokens, words = corpus_name(request.corpus), request.tokens or 0, []
     for run in runs:
         made = run.manifest
-        is_same = made.model.identity == context.model.identity and made.corpus == asked
+        is_same = is_same_corpus(made.corpus, asked)
+        is_same = is_same and made.model.identity == context.model.identity
         if is_same and made.num_tokens >= tokens:
             words.append(f"You have this already: {made.num_tokens:,} tokens of {literal(asked)}.")
             break

@@ -17,7 +17,9 @@ from analysis.corpora import (
     Source,
     Tokenizer,
     TokenSequences,
-    parse_corpus,
+    bare_name,
+    corpus_name,
+    is_same_corpus,
     peek,
     tokenize,
 )
@@ -82,7 +84,7 @@ def draw(
 
     `runs` are calibrations of the model. The tokenizer is not loaded if rows are token ids.
     """
-    name = parse_corpus(corpus).name
+    name = corpus_name(corpus)
     unread = _unread(name, source, runs, settings.seed)
     first, documents = peek(unread.source, unread.seed)
     if first is None and unread.skipped:
@@ -117,8 +119,12 @@ def _unread(name: str, source: Source, runs: Iterable[RunManifest], seed: int | 
     default = DEFAULT_SEED if seed is None else seed
     if name in TEXTS:
         return _Unread(fitness_source(name), default, 0, HELD_OUT)
+    runs = list(runs)
     if not (read := _documents_read(name, runs)):
-        return _Unread(source, default, 0, UNREAD)
+        corpora = (corpus for manifest in runs for corpus in manifest.corpora)
+        # Such a file may be an earlier state of this one.
+        has_namesake = any(bare_name(corpus.name) == bare_name(name) for corpus in corpora)
+        return _Unread(source, default, 0, UNSURE if has_namesake else UNREAD)
     if seed is None:
         seed = max(read, key=lambda each: (read[each] or 0, each))
     skipped = read.get(seed)
@@ -138,7 +144,7 @@ def _documents_read(name: str, runs: Iterable[RunManifest]) -> dict[int, int | N
     read: dict[int, int | None] = {}
     for manifest in runs:
         for corpus in manifest.corpora:
-            if corpus.name != name:
+            if not is_same_corpus(corpus.name, name):
                 continue
             seed = int(manifest.settings.get("seed", DEFAULT_SEED))
             count = corpus.num_documents + corpus.num_dropped_documents

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from analysis.corpora import parse_corpus
+from analysis.corpora import name_among
 from analysis.errors import PlanError
 from analysis.model import MoEModel
 from analysis.stats.store import StatsStore, digest_of
@@ -143,7 +143,7 @@ def find_sensitivity(
     """The sensitivity of an order on the corpora asked for, else on all measured ones."""
     every = order_sensitivity(ranking, request, known)
     found = {each.corpus: each for each in every.curves} if every else {}
-    named = tuple(parse_corpus(corpus).name for corpus in request.measured_on)
+    named = tuple(name_among(found, corpus) for corpus in request.measured_on)
     wanted = named or tuple(sorted(found))
     if not wanted or any(corpus not in found for corpus in wanted):
         return None

@@ -19,7 +19,7 @@ from analysis.attention import Attention as AttentionName
 from analysis.corpora import Count as CountName
 from analysis.corpora import Packing as PackingName
 from analysis.corpora import Truncate as TruncateName
-from analysis.corpora import corpus_name, parse_corpus
+from analysis.corpora import content_of, corpus_name, parse_corpus
 from analysis.criteria import get_criterion
 from analysis.sparsity import parse_sparsity
 from analysis.stats.choose import parse_corpus_weight
@@ -51,19 +51,12 @@ def _as_decimal(value: Any) -> Any:
 
 
 def each_once(corpora: Iterable[str]) -> tuple[str, ...]:
-    """The corpora without repetitions; refuses, by a ValueError, two of one name.
-
-    Results are kept and found by the name of a corpus, which says nothing of a file's folder.
-    """
-    found: dict[str, str] = {}
+    """The corpora without repetitions; files of equal content are one corpus."""
+    distinct: dict[str, str] = {}
     for corpus in corpora:
-        other = found.setdefault(corpus_name(corpus), corpus)
-        if other != corpus and Path(other).resolve() != Path(corpus).resolve():
-            raise ValueError(
-                f"{other} and {corpus} have one name, {corpus_name(corpus)}, by which results are "
-                "kept; give one of the files another name"
-            )
-    return tuple(found.values())
+        name = corpus_name(corpus)
+        distinct.setdefault(name if content_of(name) else corpus, corpus)
+    return tuple(distinct.values())
 
 
 def _device_size(value: str) -> str:

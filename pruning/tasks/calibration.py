@@ -4,7 +4,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from analysis.corpora import Document, Source, TokenSequences, corpus_name, peek, tokenize
+from analysis.corpora import (
+    Document,
+    Source,
+    TokenSequences,
+    corpus_name,
+    parse_corpus,
+    peek,
+    tokenize,
+)
 from analysis.corpora.encoding import check_token_ids, largest_token_id
 from analysis.head_parts import runnable_heads
 from analysis.model import MoEModel, load_model_index
@@ -64,6 +72,8 @@ def _prepare(
         selection = None  # the answered documents were selected already
     sequences = tokenize(source, tokenizer, sampling, corpus=answering.corpus, selection=selection)
     longest = max(sampling.seq_len, sequences.longest)
+    path = parse_corpus(request.corpus).path
+    sequences = replace(sequences, path="/".join(path.resolve().parts[-2:]) if path else "")
     return model, sequences, replace(settings, seq_len=longest)
 
 

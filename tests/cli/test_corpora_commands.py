@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from analysis.corpora import corpus_name
 from analysis.drain import drain
 from analysis.errors import CorpusError
 from builders import tiny_checkpoint
@@ -52,7 +53,7 @@ def test_answers_of_representative_documents_of_a_copy(works, pairs, here):
     works(*command, "--stats-dir", "kept")
     manifest = manifest_of(here / "kept")
     (corpus,) = manifest["corpora"]
-    assert corpus["name"] == manifest["run_id"].split("-", 1)[1][: len("evol-codealpaca")]
+    assert corpus["name"] == corpus_name(f"evol-codealpaca={pairs}")
     assert corpus["num_documents"] == 5
     assert 0 < corpus["num_counted"] < corpus["num_tokens"] < 512
     prepared = corpus["prepared"]
@@ -87,15 +88,15 @@ def test_a_corpus_named_twice_is_one_run(works, here):
 def test_rows_of_token_ids_are_cut_only_where_it_was_asked_for(works, here):
     rows = [{"input_ids": [row + 3] * 300} for row in range(3)]
     (here / "ids.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    command = ("calibrate", "demo", "--corpus", "ids.jsonl")
+    command, name = ("calibrate", "demo", "--corpus", "ids.jsonl"), corpus_name("ids.jsonl")
     said = works(*command, "--stats-dir", "whole")
-    assert ": 900 tokens of ids.jsonl, " in said
+    assert f": 900 tokens of {name}, " in said
     manifest = manifest_of(here / "whole")
     assert manifest["settings"]["seq_len"] == 300
     assert manifest["corpora"][0]["prepared"]["truncate"] == "none"
     for options, tokens in ((("--truncate", "tail"), 3 * 256), (("--seq-len", 100), 300)):
         said = works(*command, *options, "--stats-dir", options[0])
-        assert f": {tokens} tokens of ids.jsonl ({900 - tokens} read and dropped), " in said
+        assert f": {tokens} tokens of {name} ({900 - tokens} read and dropped), " in said
 
 
 ROWS = [

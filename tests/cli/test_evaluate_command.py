@@ -6,6 +6,7 @@ import shutil
 import pandas as pd
 import pytest
 
+from analysis.corpora import corpus_name
 from pruning.evaluate.record import TABLE_COLUMNS
 
 
@@ -26,12 +27,12 @@ def test_it_writes_one_result_and_keeps_it(works, tiny, corpora, plan, here):
     assert set(result["metrics"]) == {"esap", "nll"}
     assert set(result["metrics"]["esap"]) == {"mean", "pooled", "low", "high"}
     assert result["schema_version"] == 1
-    assert (result["num_samples"], result["corpus"]["name"]) == (4, "blue.jsonl")
+    assert (result["num_samples"], result["corpus"]["name"]) == (4, corpus_name(str(corpora[1])))
     assert result["plan"]["criterion"] == "reap"
     assert f"{result['metrics']['esap']['mean']:.4f}" in printed
     increase = result["metrics"]["nll"]["mean"] - result["full"]["nll"]["mean"]
     assert f"{increase:+.4f}" in printed
-    assert f"result.json: 1 evaluation, loss {increase:+.2f} (blue.jsonl)" in printed
+    assert f"result.json: 1 evaluation, loss {increase:+.2f} ({result['corpus']['name']})" in printed
     assert "no calibration of this model is known" in printed
     (kept,) = (here / "own" / "evaluations").iterdir()
     assert json.loads(kept.read_text()) == result
@@ -47,7 +48,9 @@ def test_several_plans_and_corpora_stand_in_one_file(works, tiny, corpora, plan,
         *("--stats-dir", here / "own"),
     )
     results = json.loads((here / "all.json").read_text())["evaluations"]
-    assert [each["corpus"]["name"] for each in results] == ["red.jsonl"] * 2 + ["blue.jsonl"] * 2
+    assert [each["corpus"]["name"] for each in results] == [
+        corpus_name(str(each)) for each in corpora for _ in range(2)
+    ]
 
 
 def test_alike_names_are_told_apart_and_a_corpus_counts_once(works, tiny, corpora, plan, here):
@@ -89,7 +92,7 @@ def words(tiny, corpora, stats):
     )
 
 
-def test_every_criterion_at_every_sparsity_and_the_unpruned_model(works, words, here):
+def test_every_criterion_at_every_sparsity_and_the_unpruned_model(works, words, corpora, here):
     printed = works(*words, "--plot", "fig.html")
     table = pd.read_csv(here / "sweep.csv", keep_default_na=False)
     assert tuple(table.columns) == TABLE_COLUMNS
@@ -111,7 +114,8 @@ def test_every_criterion_at_every_sparsity_and_the_unpruned_model(works, words, 
     per_expert = 4 * (3 * 16 * 24 + 16)
     sizes = [int(esap["bytes"].iloc[0]) - per_expert * gone for gone in rows]
     assert esap["bytes"].tolist() == sizes
-    assert esap["calibrated_on"].tolist() == ["", "red.jsonl", "red.jsonl", "", ""]
+    red = corpus_name(str(corpora[0]))
+    assert esap["calibrated_on"].tolist() == ["", red, red, "", ""]
     assert "original" in printed
     assert (here / "fig.html").stat().st_size > 1000
 

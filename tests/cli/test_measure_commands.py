@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, DeepseekV3Config, GptOssConfig
 
+from analysis.corpora import corpus_name
 from builders import tiny_checkpoint
 
 
@@ -52,7 +53,7 @@ def test_dry_run_says_tokens_memory_and_time_and_writes_nothing(works, tiny, cor
         assert column in said
     # The first batch holds all six rows, padded to 9: 6 * 9 - 48.
     facts = dict(re.findall(r"^(\w+) {2,}(.+?) *$", said, flags=re.M))
-    assert facts["corpus"] == "red.jsonl"
+    assert facts["corpus"] == corpus_name(str(corpora[0]))
     assert (facts["sequences"], facts["tokens"], facts["padded"]) == ("6", "48", "6")
     assert re.fullmatch(r"[\d.]+ [KM]iB", facts["memory"])
     assert re.fullmatch(r"about \d+ s", facts["time"])

@@ -5,6 +5,7 @@ import json
 import pandas as pd
 import pytest
 
+from analysis.corpora import corpus_name
 from analysis.model import load_model_index
 from builders import tiny_checkpoint
 from pruning.plan import PruningPlan, load_plan, model_ref
@@ -29,7 +30,7 @@ def test_the_union_of_the_paths(works, calibrated):
     assert "first 3 paths of 3 samples" in said
     plan = json.loads((calibrated / "plan.json").read_text())
     assert plan["criterion"] == "pathfinder"
-    assert plan["corpora"] == ["rows.jsonl"]
+    assert plan["corpora"] == [corpus_name("rows.jsonl")]
     table = pd.read_csv(calibrated / "paths.csv")
     for layer, rows in table[table["num_samples"] > 0].groupby("layer"):
         assert set(rows["expert"]) <= set(plan["kept"][str(layer)])

@@ -7,6 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.corpora import corpus_name
+
 
 @pytest.fixture
 def command(works, tiny, stats, corpora, here):
@@ -80,7 +82,9 @@ def test_overlap_columns_and_rows(command, corpora):
     assert len(table) == 17
     assert set(table["sparsity"]) == {0.5}
     assert set(table["chance"]) == {0.5}
-    assert set(table["corpus_a"]) | set(table["corpus_b"]) == {corpus.name for corpus in corpora}
+    assert set(table["corpus_a"]) | set(table["corpus_b"]) == {
+        corpus_name(str(corpus)) for corpus in corpora
+    }
 
 
 def test_overlap_equals_that_of_the_two_scores(command):
@@ -111,7 +115,7 @@ def test_a_smaller_run_of_a_corpus_takes_over_only_if_it_is_named(
     settings = ("--tokens", 24, "--seq-len", 16, "--stats-dir", kept)
     works("calibrate", tiny, "--corpus", corpora[0], *settings)
     (small,) = {path.name for path in kept.iterdir()} - {path.name for path in stats.iterdir()}
-    note = f"red.jsonl has 2 runs; using {large}, the largest"
+    note = f"{corpus_name(str(corpora[0]))} has 2 runs; using {large}, the largest"
     assert note in works("overlap", tiny, *words)
     assert (here / "o.csv").read_text() == before
     ranked = ("--criterion", "reap", "--corpus", "red.jsonl", "--stats-dir", kept)
@@ -164,18 +168,52 @@ def test_blend_says_its_runs_and_takes_them_by_id(works, tiny, stats, corpora, r
     assert works(*words, *(f"--run={run_id}" for run_id in used)) == by_name
 
 
-def test_a_copy_of_a_calibrated_corpus_is_said_to_be_kept_under_its_first_name(
-    works, tiny, stats, corpora, run_ids, here
-):
-    (here / "copy.jsonl").write_bytes(corpora[0].read_bytes())
-    words = ("calibrate", tiny, "--tokens", 64, "--seq-len", 16, "--stats-dir", stats)
-    run_id = run_ids["tiny", "red"]
-    said = f"choose it with --corpus red.jsonl or --run {run_id}"
-    assert said in works(*words, "--corpus", "copy.jsonl")
-    assert "choose it with" not in works(*words, "--corpus", corpora[0])
-    # What is named there works.
+def test_a_file_is_known_by_its_content(works, refused, tiny, stats, corpora, run_ids, here):
+    run_id, name = run_ids["tiny", "red"], corpus_name(str(corpora[0]))
     score = ("score", tiny, "--criterion", "ean", "--stats-dir", stats)
-    assert run_id in works(*score, "--corpus", "red.jsonl")
+    (here / "copy.jsonl").write_bytes(corpora[0].read_bytes())
+    for known in (corpora[0], "copy.jsonl", name, "red.jsonl"):
+        assert run_id in works(*score, "--corpus", known)
+    # The same tokens in other bytes: the run is kept under the first name.
+    (here / "lines.jsonl").write_bytes(corpora[0].read_bytes() + b"\n")
+    words = ("calibrate", tiny, "--tokens", 64, "--seq-len", 16, "--stats-dir", stats)
+    kept = f"choose it with --corpus {name} or --run {run_id}"
+    assert kept in works(*words, "--corpus", "lines.jsonl")
+    assert "choose it with" not in works(*words, "--corpus", "copy.jsonl")
+
+
+def test_two_files_of_one_name_are_two_corpora(works, refused, tiny, corpora, here):
+    for folder, source in zip("ab", corpora, strict=True):
+        (here / folder).mkdir()
+        (here / folder / "x.jsonl").write_bytes(source.read_bytes())
+    words = ("--tokens", 48, "--seq-len", 16, "--stats-dir", "kept")
+    score = ("score", tiny, "--criterion", "ean", "--stats-dir", "kept", "-o", "s.csv")
+    first, second = (corpus_name(f"{folder}/x.jsonl") for folder in "ab")
+    works("calibrate", tiny, "--corpus", "a/x.jsonl", *words)
+    only = refused(*score, "--corpus", "b/x.jsonl")
+    assert f"The content of b/x.jsonl is {second}" in only
+    assert f"{first} (read from a/x.jsonl)" in only
+    assert "The file of c/x.jsonl does not exist." in refused(*score, "--corpus", "c/x.jsonl")
+    works("calibrate", tiny, "--corpus", "a/x.jsonl", "--corpus", "b/x.jsonl", *words)
+    scores = {}
+    for number, corpus in enumerate(("a/x.jsonl", "b/x.jsonl", first, second)):
+        works(*score[:-1], f"{number}.csv", "--corpus", corpus)
+        scores[corpus] = (here / f"{number}.csv").read_text()
+    assert scores["a/x.jsonl"] == scores[first] != scores[second] == scores["b/x.jsonl"]
+    both = refused(*score, "--corpus", "x.jsonl")
+    assert "is the name of 2 corpora" in both
+    assert first in both
+    assert second in both
+    works("overlap", tiny, "--sparsity", "50%", "--stats-dir", "kept", "-o", "o.csv")
+    table = pd.read_csv(here / "o.csv")
+    assert set(table["corpus_a"]) | set(table["corpus_b"]) == {first, second}
+    # A file that changed is another corpus, for all that reads it.
+    (here / "a" / "x.jsonl").write_bytes(corpora[0].read_bytes() * 2)
+    changed = refused(*score, "--corpus", "a/x.jsonl")
+    assert f"The content of a/x.jsonl is {corpus_name('a/x.jsonl')}" in changed
+    assert "has changed" in changed
+    again = ("--tokens", 48, "--seq-len", 16, "--stats-dir", "kept")
+    assert "holds another text" in refused("calibrate", tiny, "--corpus", f"a/{first}", *again)
 
 
 def test_ranks_are_those_of_the_two_scores(works, here):
@@ -241,7 +279,7 @@ def test_overlap_of_parts_of_the_tokens_by_the_first_half_of_the_shards(
 ):
     table = pd.read_csv(command("overlap", "p.csv", "--sparsity", "34%", "--parts"))
     assert list(table) == ["corpus", "tokens", "overlap", "chance"]
-    red = table[table["corpus"] == corpora[0].name].set_index("tokens")
+    red = table[table["corpus"] == corpus_name(str(corpora[0]))].set_index("tokens")
     assert list(red.index) == [6, 12, 24, 48]
     # REAP by hand of the shards 0 to 3, and of all: two of six experts go.
     shards = pd.read_parquet(stats / run_ids["tiny", "red"] / "shards.parquet")

@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
+from analysis.corpora import corpus_name
 from analysis.drain import drain
 from analysis.model import load_model_index
 from pruning.plan import load_plan
@@ -55,7 +56,7 @@ def test_the_measured_plan_has_the_best_of_what_was_measured(measure, plan, tiny
     assert sum(counts(made).values()) == 9
     parameters = made.provenance.schedule_parameters
     assert made.provenance.schedule == "measured"
-    assert parameters["corpora"] == [corpora[0].name]
+    assert parameters["corpora"] == [corpus_name(str(corpora[0]))]
     assert (parameters["cost"], parameters["samples"]) == ("esap", [5])
     (record,) = SensitivityStore([stats]).records()
     assert {file.suffix for file in (stats / "sensitivity").iterdir()} == {".json", ".parquet"}
@@ -130,7 +131,9 @@ def test_several_corpora_are_spared_in_the_mean_or_the_worst(measure, plan, corp
         made = plan(*asked, *both)
         assert made.digest == plan(*asked).digest  # all that were measured, by default
         assert made.provenance.schedule_parameters["across"] == across
-        assert made.provenance.schedule_parameters["corpora"] == [each.name for each in corpora]
+        assert made.provenance.schedule_parameters["corpora"] == [
+            corpus_name(str(each)) for each in corpora
+        ]
 
 
 @pytest.mark.parametrize(("across", "over"), [("mean", np.mean), ("worst", max)])
@@ -189,10 +192,10 @@ def recipe(tiny, corpora, here):
 
 def test_a_recipe_measures_before_it_plans(recipe, works, here, corpora):
     said = works("run", recipe(schedule="measured"), "--stats-dir", "stats")
-    assert "sensitivity blue.jsonl: sensitivity-frequency-blue" in said
+    assert f"sensitivity {corpus_name(str(corpora[1]))}: sensitivity-frequency-blue" in said
     made = load_plan(here / "r.plan.json")
     assert made.provenance.schedule == "measured"
-    assert made.provenance.schedule_parameters["corpora"] == [corpora[1].name]
+    assert made.provenance.schedule_parameters["corpora"] == [corpus_name(str(corpora[1]))]
     assert "is the same, skipped" in works("run", here / "r.yaml", "--stats-dir", "stats")
 
 
@@ -202,7 +205,10 @@ def test_a_recipe_refines_one_plan_for_all_its_corpora(recipe, works, here, corp
     path = recipe(schedule=worst, budget={"shrink": "20%"}, sensitivity=own)
     works("run", path, "--stats-dir", "stats")
     made = load_plan(here / "r.plan.json").provenance.schedule_parameters
-    assert (made["corpora"], made["across"]) == ([each.name for each in corpora], "worst")
+    assert (made["corpora"], made["across"]) == (
+        [corpus_name(str(each)) for each in corpora],
+        "worst",
+    )
     store, total = SensitivityStore([here / "stats"]), 0
     for record in store.records():
         measured = curves_of(store.points(record), 3, "esap").measured

@@ -79,7 +79,8 @@ def work(number):
         model = MeasuredModel("tiny", "0" * 64, "olmoe", (MoELayer(1, 5, 2), MoELayer(3, 5, 2)))
         corpus = CorpusRef(f"text{each}", f"{each:064d}", 1, 1, 99, 0, 0, 99)
         digest = digest_of({"run": each})
-        manifest = RunManifest("routed", f"tiny-{each}", digest, model, (corpus,), {}, {})
+        settings = {"dtype": "float32"}
+        manifest = RunManifest("routed", f"tiny-{each}", digest, model, (corpus,), settings, {})
         table = Grid(model.layers).index()
         names = [name for name in EXPERT_COLUMNS if name not in ("layer", "expert")]
         table = table.assign(**dict.fromkeys(names, generator.integers(1, 99, len(table))))

@@ -123,7 +123,8 @@ def how_to_collect(context: Context, run: Run, lacking: str, groups: str) -> Non
     inform(f"The statistics of {literal(name)} lack {lacking}. Collect it with:")
     source = name
     if name not in TEXTS and name not in PRESETS:  # a file name: --corpus takes its path
-        source = next((path for path in data.corpus_files() if corpus_name(path) == name), name)
+        source = next((path for path in data.corpus_files() if corpus_name(path) == name), "")
+        source = source or name
     request = CalibrateRequest(
         model=data.shown_model(context.model),
         corpus=source,

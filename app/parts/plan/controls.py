@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from analysis.corpora import name_among
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError, UserError
 from app.charts.context import BLEND, Context
@@ -317,7 +318,7 @@ def _apply_recipe(context: Context, recipe: Recipe) -> None:
 
 
 def _apply_corpora(context: Context, recipe: Recipe) -> None:
-    parts = {part.corpus: part.weight for part in recipe.corpora}
+    parts = {name_among(context.runs, part.corpus): part.weight for part in recipe.corpora}
     if missing := sorted(set(parts) - set(context.runs)):
         raise PlanError(
             f"{context.model.name} has not been calibrated on {missing[0]}; start that on the "

@@ -9,6 +9,7 @@ from typing import Any, Final
 import pandas as pd
 import streamlit as st
 
+from analysis.corpora import corpus_name, is_same_corpus
 from analysis.errors import UserError
 from app.charts.context import Context
 from app.charts.schedules import order_of
@@ -315,7 +316,7 @@ def _fields(context: Context) -> dict[str, Any]:
         help="Drop a schedule early once a t-test on the samples so far is this sure that it is "
         "worse than the last elite. Faster, but not in the paper, and may drop a good one.",
     )
-    if any(each.corpus == asked["corpus"] for each in _curves(context)):
+    if any(is_same_corpus(each.corpus, corpus_name(asked["corpus"])) for each in _curves(context)):
         is_seeded = st.toggle(
             "Start from the measured plans",
             key="search.from_curves",

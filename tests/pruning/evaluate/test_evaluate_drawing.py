@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from analysis.calibration.distributed import Processes
-from analysis.corpora import Sampling, TokenSequences, tokenize
+from analysis.corpora import Sampling, TokenSequences, corpus_name, tokenize
 from analysis.corpora.streams import open_corpus
 from analysis.demo.texts import demo_texts
 from analysis.errors import CorpusError
@@ -44,9 +44,9 @@ def rows_file(path, count=40, length=6):
 def calibrated(corpus, tokens, seed=42, **prepared):
     """The sequences of a calibration, and the manifest that it would have."""
     sampling = Sampling(tokens, 6, seed)
-    sequences = tokenize(open_corpus(corpus), None, sampling, corpus="rows.jsonl")
+    sequences = tokenize(open_corpus(corpus), None, sampling, corpus=corpus_name(corpus))
     ref = CorpusRef(
-        "rows.jsonl",
+        sequences.corpus,
         sequences.digest,
         sequences.num_documents,
         len(sequences.rows),
@@ -79,6 +79,15 @@ def test_documents_follow_those_that_calibration_read(tmp_path):
     assert not documents_in(drawn.sequences) & documents_in(sequences)
     # The document that did not fit any more was read and dropped; it is left out too.
     assert (drawn.facts["drawn"], drawn.facts["skipped"]) == (drawing.BEYOND, 16)
+
+
+def test_a_file_that_grew_may_have_been_read(tmp_path):
+    corpus = rows_file(tmp_path / "rows.jsonl")
+    manifest = calibrated(corpus, tokens=15 * 6)[1]
+    rows_file(tmp_path / "rows.jsonl", count=41)
+    assert drawn_from(corpus, [manifest], samples=20).facts["drawn"] == drawing.UNSURE
+    copy = rows_file(tmp_path / "copy.jsonl")
+    assert drawn_from(copy, [manifest], samples=20).facts["drawn"] == drawing.BEYOND
 
 
 def test_the_longest_calibration_decides(tmp_path):
