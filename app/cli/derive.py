@@ -11,7 +11,7 @@ from pydantic import create_model
 from pydantic.fields import FieldInfo
 from typer.models import ParameterInfo
 
-from app.cli.files import check_new_file
+from app.cli.files import REPLACES, check_new_file
 from pruning.requests.base import PANELS, Request, flags_of, option_of, validated
 
 Handler = Callable[..., None]
@@ -32,6 +32,9 @@ def command(kind: type[Request] | None = None, each: str = "") -> Callable[[Hand
 
     def derive(handler: Handler) -> Handler:
         own, passed = _own_options(handler)
+        takes_force = "force" in own.model_fields
+        if not takes_force and any(_is_new_file(field) for field in own.model_fields.values()):
+            own = create_model(own.__name__, __base__=own, force=(Annotated[bool, REPLACES], False))
         fields = kind.model_fields if kind else {}
         declared = {**own.model_fields, **fields}
         panels = PANELS if len(declared) > MOST_UNGROUPED else {}
@@ -47,11 +50,14 @@ def command(kind: type[Request] | None = None, each: str = "") -> Callable[[Hand
                 for name, value in values.items()
                 if (source := ctx.get_parameter_source(name)) and source.name == "COMMANDLINE"
             }
-            for name, field in [*own.model_fields.items(), *fields.items()]:
-                check_new_file(given.get(name), option_of(field))
             asked = {name: value for name, value in given.items() if name in fields}
             said = validated(own, {name: given[name] for name in own.model_fields if name in given})
             rest = {name: getattr(said, name) for name in own.model_fields}
+            force = rest["force"] if takes_force else rest.pop("force", False)
+            for name, field in own.model_fields.items():
+                # A handler that takes `force` looks at what is there itself.
+                spares = force or (takes_force and name == "out_file")
+                check_new_file(rest.get(name), option_of(field), force=spares)
             rest |= {parameter.name: values[parameter.name] for parameter in passed}
             if kind is None:
                 handler(**rest)
@@ -94,6 +100,11 @@ def _own_options(handler: Handler) -> tuple[type[Request], list[inspect.Paramete
             own[parameter.name] = (parameter.annotation, ... if is_required else parameter.default)
     model: type[Request] = create_model(handler.__name__, __base__=Request, **own)
     return model, passed
+
+
+def _is_new_file(field: FieldInfo) -> bool:
+    option = option_of(field)
+    return option is not None and option.file == "new"
 
 
 def _parameter(

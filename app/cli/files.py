@@ -16,8 +16,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def check_new_file(value: object, option: Option | None) -> None:
-    """Refuse a new file that could not be written, before any work."""
+REPLACES = Option("Replace a file that is there.")
+
+
+def check_new_file(value: object, option: Option | None, *, force: bool = False) -> None:
+    """Refuse a new file that could not be written, before any work.
+
+    What is there already is replaced only with `force`.
+    """
     if option is None or option.file != "new" or not isinstance(value, Path):
         return
     if not value.absolute().parent.is_dir():
@@ -26,13 +32,20 @@ def check_new_file(value: object, option: Option | None) -> None:
     if value.suffix not in (*others, last):
         use = f"{', '.join(others)} or {last}"
         raise StatsError(f"{value.name} has no known ending; use {use}.")
+    check_free(value, "is there already", force=force)
+
+
+def check_free(path: Path, held: str, *, force: bool) -> None:
+    """Refuse to replace a file; `held` says what it holds."""
+    if path.exists() and not force:
+        raise PlanError(f"{path} {held}; name another file with -o, or replace it with --force.")
 
 
 def save_plan(plan: PruningPlan, path: Path, *, force: bool) -> None:
     """Write a plan; another one that is there is replaced only with `force`."""
-    if path.exists() and not force and (digest := _digest(path)) != plan.digest:
+    if path.exists() and (digest := _digest(path)) != plan.digest:
         held = f"holds another plan ({digest[:8]})" if digest else "is there and holds no plan"
-        raise PlanError(f"{path} {held}; name another file with -o, or replace it with --force.")
+        check_free(path, held, force=force)
     content = plan.to_json().encode()
     if path.is_file() and path.read_bytes() == content:
         note(f"{path} is unchanged")

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
+from app.cli.files import REPLACES
 from pruning.requests.base import Option
 from pruning.requests.options import Switch
 
@@ -11,5 +12,5 @@ OutTable = Annotated[Out, Option("File to write: .csv or .parquet.", endings=(".
 OutFigure = Annotated[Path, Option(file="new", endings=(".html", ".svg", ".png", ".pdf"))]
 Plan = Annotated[Path, Option("plan.json.", ("--plan",))]
 Recipe = Annotated[Path, Option("recipe.yaml.", place="RECIPE")]
-Force = Annotated[Switch, Option("Replace another plan that is there.")]
+Force = Annotated[Switch, REPLACES]
 DryRun = Annotated[Switch, Option("Show what it would take; write nothing.")]

@@ -15,7 +15,7 @@ from analysis.ranking.trajectory import Weighing
 from analysis.stats.store import stats_store
 from app.cli import options
 from app.cli.derive import command
-from app.cli.files import write_csv
+from app.cli.files import check_free, write_csv
 from app.cli.say import export_command, less_in_words, say_notes
 from app.console import counted, finish, follow, note, show_table
 from pruning.evaluate.quality import stored_losses
@@ -61,6 +61,7 @@ def plot(
             endings=(".html", ".svg", ".png", ".pdf", ".csv"),
         ),
     ] = None,
+    force: options.Force = False,
     list_views: Annotated[
         bool, typer.Option("--list", help="List the views.", is_eager=True, callback=_list_views)
     ] = False,
@@ -73,6 +74,7 @@ def plot(
 
     del list_views  # its callback has done it
     wanted, path = get_chart(view), out_file or Path(f"{view}.html")
+    check_free(path, "is there already", force=force)
     if is_of_paper := isinstance(wanted, PaperChart):
         chart = wanted.draw(block_of(request.model, request.block))
     else:

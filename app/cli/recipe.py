@@ -5,7 +5,6 @@ from pathlib import Path
 import typer
 
 from analysis.durable import write_durably
-from analysis.errors import PlanError
 from app.cli import options
 from app.cli.derive import command
 from app.cli.inspect import asked_model
@@ -34,8 +33,6 @@ def init(
     config_only: ConfigOnly = False,
 ) -> None:
     """Write a commented recipe for a model; `moeprune run` takes it as it is."""
-    if out_file.exists():
-        raise PlanError(f"{out_file} is there already; give another file with -o.")
     model = asked_model(request, config_only=config_only)
     named = folder_of(request.model)
     text = recipe_template(model, named, pruned_name(named))

@@ -35,7 +35,7 @@ from pruning.surgery.manifest import read_manifest
 from pruning.surgery.padding import plan_padding
 from pruning.surgery.width_sizes import width_options
 
-PLAN_FILE = "plan.json"
+PLAN_FILE, RESULT_FILE = "plan.json", "result.json"
 WEIGHTS_ELSEWHERE = "MODEL"  # stands for a model whose weights are not here
 _ADDED = ("experts", "kept", "removed", "neurons", "stay", "empty", "pinned", "dropped")
 _WIDTH_COLUMNS = (
@@ -178,7 +178,10 @@ def evaluate_command(
     """The command that evaluates plans, on one of these corpora or on one that is at hand."""
     stats_dir = option_words(request, only=("stats_dir",))
     corpus = corpus_at_hand(request, model, corpora)
-    return command_line("evaluate", request.model, *words, *stats_dir, "--corpus", corpus)
+    name = free_name(RESULT_FILE)
+    written = () if name == RESULT_FILE else ("-o", name)
+    corpus_words = ("--corpus", corpus, *written)
+    return command_line("evaluate", request.model, *words, *stats_dir, *corpus_words)
 
 
 def corpus_at_hand(request: ModelRequest, model: MoEModel, asked: Iterable[str] = ()) -> str:

@@ -196,7 +196,7 @@ def test_a_quick_look_does_not_replace_a_careful_measurement(works, here):
     assert "over 10 bins, on 64 samples" in said
     # Of more samples it would be the one that counts.
     path.write_text(json.dumps(quick | {"record_id": path.stem, "num_samples": 128}))
-    works("plot", "loss-bins", "demo", *RECIPES, "--stats-dir", "own", "-o", "bins.csv")
+    works("plot", "loss-bins", "demo", *RECIPES, "--stats-dir", "own", "-o", "bins.csv", "--force")
     assert not pd.read_csv(here / "bins.csv")["loss_change"].any()
 
 

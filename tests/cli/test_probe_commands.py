@@ -50,7 +50,7 @@ def test_variance_of_criteria_is_kept_and_not_measured_again(
     for name, criterion in (("full", ""), ("reap 50%", "reap"), ("random 50%", "random")):
         own = table.loc[table["model"] == name, "variance"].tolist()
         assert own == pytest.approx(list(by_criterion[criterion].variances), rel=1e-12)
-    again = moeprune(*words)
+    again = moeprune(*words, "--force")
     assert (again.code, "all of it is measured already" in again.err) == (0, True)
     assert VarianceStore([stats]).records() == kept
 

@@ -16,7 +16,7 @@ def command(works, tiny, stats, corpora, here):
 
     def run(name, out, *options, corpus=None):
         wanted = ("--corpus", corpora[corpus]) if corpus is not None else ()
-        again = ("--force",) if name == "plan" else ()
+        again = ("--force",) if name in ("plan", "score") else ()
         works(name, tiny, *options, *wanted, *again, "--stats-dir", stats, "-o", out)
         return here / out
 
@@ -108,7 +108,7 @@ def test_a_smaller_run_of_a_corpus_takes_over_only_if_it_is_named(
     kept = shutil.copytree(stats, here / "kept")
     large, blue = run_ids["tiny", "red"], run_ids["tiny", "blue"]
     words = ("--sparsity", "50%", "--stats-dir", kept, "-o", "o.csv")
-    said = works("overlap", tiny, *words)
+    said = works("overlap", tiny, *words, "--force")
     before = (here / "o.csv").read_text()
     assert f"from {large}, 48 tokens" in said
     assert "2 runs" not in said
@@ -117,16 +117,17 @@ def test_a_smaller_run_of_a_corpus_takes_over_only_if_it_is_named(
     (small,) = {path.name for path in kept.iterdir()} - {path.name for path in stats.iterdir()}
     note = f"{corpus_name(str(corpora[0]))} has 2 runs; using {large}, the largest"
     assert note in works("overlap", tiny, *words)
+    assert note in works("overlap", tiny, *words, "--force")
     assert (here / "o.csv").read_text() == before
     ranked = ("--criterion", "reap", "--corpus", "red.jsonl", "--stats-dir", kept)
     assert note in works("score", tiny, *ranked)
     assert note in works("plan", tiny, *ranked, "--sparsity", "50%")
-    said = works("overlap", tiny, *words, "--run", small, "--run", blue)
+    said = works("overlap", tiny, *words, "--force", "--run", small, "--run", blue)
     assert f"from {small}, 23 tokens" in said
     assert "2 runs" not in said
     assert (here / "o.csv").read_text() != before
     # Two runs of one corpus have the names of the runs.
-    works("overlap", tiny, *words, "--run", small, "--run", large)
+    works("overlap", tiny, *words, "--force", "--run", small, "--run", large)
     pairs = pd.read_csv(here / "o.csv")
     assert set(pairs["corpus_a"]) | set(pairs["corpus_b"]) == {small, large}
 
@@ -307,7 +308,8 @@ def test_overlap_of_damage_and_its_proxy(works, moeprune, tiny, stats, here):
     # What the criteria themselves prune, pair by pair.
     scores = []
     for criterion in ("damage", "0,1,1"):
-        works("score", "demo", "--criterion", criterion, "--corpus", "demo-math", "-o", "s.csv")
+        ranked = ("score", "demo", "--criterion", criterion, "--corpus", "demo-math")
+        works(*ranked, "-o", "s.csv", "--force")
         scores.append(pd.read_csv(here / "s.csv"))
     half = scores[0].groupby("layer")["rank"].transform("size") / 2
     gone = [scored["rank"] >= half for scored in scores]

@@ -226,8 +226,8 @@ def test_two_processes_find_what_one_finds(recipe, works, tiny, corpora, here):
         ("whole", (), ("--measures", "esap,nll,spec-dec")),
         ("streamed", ("--stream-layers",), ()),
     ):
-        works(*ours, *more, *own, "--stats-dir", f"alone-{way}")
-        commands.append((*ours, *more, *own, "--stats-dir", f"together-{way}"))
+        works(*ours, *more, *own, "--force", "--stats-dir", f"alone-{way}")
+        commands.append((*ours, *more, *own, "--force", "--stats-dir", f"together-{way}"))
         commands.append((*search, *more, "--out", f"search-{way}"))
         works(*curves, *more, "--stats-dir", f"alone-{way}")
         commands.append((*curves, *more, "--stats-dir", f"together-{way}"))
