@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from analysis.errors import ExportError, PlanError, UserError
+from analysis.errors import PlanError, UserError
 from analysis.model import MoEModel, load_model_index
 from analysis.stats.blend import Part
 from analysis.stats.store import Run, stats_store
@@ -12,23 +12,21 @@ from app.cli.options import Recipe as RecipeFile
 from app.cli.say import (
     commands_after_plan,
     export_command,
-    report_checks,
-    say_export,
     say_notes,
     say_plan,
     say_search,
     show_records,
 )
+from app.cli.ship import write_export
 from app.console import finish, follow, out
 from pruning.copies import plan_for_copy
 from pruning.evaluate.record import results_of
 from pruning.neurons.kept import check_cuttable
-from pruning.plan import PruningPlan, keep_all, load_plan
+from pruning.plan import keep_all, load_plan
 from pruning.planning.make import check_request, plan_from_stats
 from pruning.recipe import Recipe
 from pruning.recipe_file import load_recipe
 from pruning.requests.base import option_words
-from pruning.requests.model import ExportRequest
 from pruning.requests.options import SearchFolder
 from pruning.requests.recipe import (
     Machine,
@@ -44,10 +42,10 @@ from pruning.requests.recipe import (
 )
 from pruning.search.store import PLAN_NAME
 from pruning.surgery.export import check_place
-from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
+from pruning.surgery.manifest import MANIFEST_NAME
 from pruning.tasks.calibration import calibrate_run, check_corpora, weights_run
 from pruning.tasks.evaluation import evaluate_run
-from pruning.tasks.export import export_run, other_option, verify_result
+from pruning.tasks.export import is_finished_export
 from pruning.tasks.search import check_measured, search_folder, search_run
 from pruning.tasks.sensitivity import sensitivity_run
 
@@ -78,7 +76,7 @@ def run(machine: Machine, *, path: RecipeFile) -> None:
     own = plan if pruned is model else plan_for_copy(plan, model, pruned)
     request = export_request(recipe, machine, path.read_text(encoding="utf-8-sig"), own)
     # Before anything is written: the files of an older recipe stay with its export.
-    is_finished = request is not None and _is_finished(request, own, pruned)
+    is_finished = request is not None and is_finished_export(request, pruned)
     place = path.with_name(f"{path.stem}.plan.json")
     if place.is_file() and place.read_bytes() == plan.to_json().encode():
         out.print(f"plan: {place} is the same, skipped")
@@ -96,7 +94,7 @@ def run(machine: Machine, *, path: RecipeFile) -> None:
         words = ("--plan", str(place), *option_words(recipe, only=("revision",)))
         finish("export: the recipe asks for none", {}, export_command(recipe.model, *words))
     else:
-        _exported(request, pruned, is_finished=is_finished)
+        write_export(request, pruned, is_finished=is_finished)
 
 
 def _check(recipe: Recipe, machine: Machine, model: MoEModel, pruned: MoEModel) -> None:
@@ -147,35 +145,6 @@ def _measured(recipe: Recipe, machine: Machine) -> list[Part]:
     if weights := weights_request(recipe, machine):
         say("weights", follow(weights_run(weights)))
     return parts
-
-
-def _exported(request: ExportRequest, model: MoEModel, *, is_finished: bool) -> None:
-    if is_finished:
-        out.print(f"export: {request.out} is finished, skipped")
-        if request.verify:
-            # Whether an earlier run came to its end is not known, so the proof is made again.
-            report_checks(request.out, follow(verify_result(request.out, None, model)))
-        return
-    say_export(model, request.out, follow(export_run(request)))
-
-
-def _is_finished(request: ExportRequest, plan: PruningPlan, model: MoEModel) -> bool:
-    """Whether this export is there; one of another plan or with other options is refused."""
-    folder = request.out
-    if not (folder / MANIFEST_NAME).is_file():
-        return False
-    there, instead = read_manifest(folder), "remove it, or give export another folder."
-    if there.plan.digest != plan.digest:
-        raise ExportError(
-            f"{folder} holds an export of another plan ({there.plan.digest[:8]}, the recipe's is "
-            f"{plan.digest[:8]}); {instead}"
-        )
-    if option := other_option(request, model, there):
-        raise ExportError(
-            f"{folder} holds an export of this plan with another {option} than the recipe asks "
-            f"for; {instead}"
-        )
-    return True
 
 
 @command(Machine)

@@ -5,12 +5,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from analysis.model import load_model_index
+from analysis.model import MoEModel, load_model_index
 from analysis.stats.store import stats_store
 from app.cli import options
 from app.cli.derive import command
 from app.cli.say import less_in_words, report_checks, say_export, show_width_options
-from app.console import finish, follow, note
+from app.console import finish, follow, note, out
 from pruning.active import plan_routing
 from pruning.copies import plan_for_copy
 from pruning.neurons.widths import WidthChoice, WidthMode
@@ -18,7 +18,7 @@ from pruning.plan import NEURON_GRANULARITY, load_plan
 from pruning.requests.base import Option
 from pruning.requests.model import ExportRequest, PrunedRequest
 from pruning.requests.options import Text
-from pruning.tasks.export import export_run, prepared, verify_result
+from pruning.tasks.export import export_run, is_finished_export, prepared, verify_result
 
 _SOURCE = Option(
     "The model that it was made from: every byte is compared, then logits.", ("--source",)
@@ -62,8 +62,18 @@ def export(
             again.command((str(plan),)),
         )
         return
-    result = follow(export_run(asked))
-    say_export(model, request.out, result)
+    write_export(asked, model, is_finished=is_finished_export(asked, model))
+
+
+def write_export(request: ExportRequest, model: MoEModel, *, is_finished: bool) -> None:
+    """Write an export; one that is finished stays, and is verified again if that is asked for."""
+    if is_finished:
+        out.print(f"export: {request.out} is finished, skipped")
+        if request.verify or model.family.discovered:
+            # Whether an earlier run came to its end is not known, so the proof is made again.
+            report_checks(request.out, follow(verify_result(request.out, None, model)))
+        return
+    say_export(model, request.out, follow(export_run(request)))
 
 
 @command()

@@ -9,7 +9,7 @@ from analysis.model import MoEModel, load_model_index
 from analysis.stats.store import stats_store
 from pruning.heads import HeadChoice, head_ranking, heads_in_words
 from pruning.neurons.widths import WidthChoice, WidthMode
-from pruning.plan import plan_from_dict
+from pruning.plan import fit_plan, plan_from_dict
 from pruning.requests.model import ExportRequest
 from pruning.sizes import parse_size
 from pruning.surgery.export import (
@@ -20,7 +20,7 @@ from pruning.surgery.export import (
     planned_export,
     prepare_export,
 )
-from pruning.surgery.manifest import Manifest, SourceRecord
+from pruning.surgery.manifest import MANIFEST_NAME, Manifest, SourceRecord, read_manifest
 from pruning.tasks import Steps
 from pruning.tasks.loading import quiet_transformers
 
@@ -51,7 +51,26 @@ def prepared(request: ExportRequest, model: MoEModel) -> PreparedExport:
     )
 
 
-def other_option(request: ExportRequest, model: MoEModel, there: Manifest) -> str:
+def is_finished_export(request: ExportRequest, model: MoEModel) -> bool:
+    """Whether this export is there; one of another plan or with other options is refused."""
+    folder, plan = request.out, fit_plan(plan_from_dict(request.plan), model)
+    if not (folder / MANIFEST_NAME).is_file():
+        return False
+    there, instead = read_manifest(folder), "remove it, or give export another folder."
+    if there.plan.digest != plan.digest:
+        raise ExportError(
+            f"{folder} holds an export of another plan ({there.plan.digest[:8]}, "
+            f"this one is {plan.digest[:8]}); {instead}"
+        )
+    if option := _other_option(request, model, there):
+        raise ExportError(
+            f"{folder} holds an export of this plan with another {option} than "
+            f"is asked for; {instead}"
+        )
+    return True
+
+
+def _other_option(request: ExportRequest, model: MoEModel, there: Manifest) -> str:
     """The first option of a request that a finished export of its plan does not have; or empty."""
     options = _options(request, model)
     made = planned_export(model, plan_from_dict(request.plan), request.out, options)

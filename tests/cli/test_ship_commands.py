@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+from folder_tree import tree
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
@@ -162,3 +163,17 @@ def test_an_export_of_a_discovered_architecture_is_always_verified(works, tiny, 
     said = " ".join(works("export", "new", "half", "--plan", "plan.json").split())
     assert "level bytes" in said
     assert "transformers has no class for 'new_moe'" in said
+
+
+def test_an_export_that_is_there_finished_is_not_written_again(works, refused, tiny, here):
+    """What was killed after its rename is rerun with the same command."""
+    works("plan", tiny, "--criterion", "aimer", "--sparsity", "0.5")
+    words = ("export", tiny, "out", "--plan", "plan.json")
+    works(*words)
+    before = tree(here / "out")
+    assert "out is finished" in works(*words, "--verify")
+    assert tree(here / "out") == before
+    assert "holds an export of this plan with another keep_list" in refused(*words, "--keep-list")
+    works("plan", tiny, "--criterion", "random", "--sparsity", "0.5", "-o", "other.json")
+    other = refused("export", tiny, "out", "--plan", "other.json")
+    assert "holds an export of another plan" in other
