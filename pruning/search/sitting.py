@@ -45,6 +45,7 @@ from pruning.search.store import (
     PLAN_NAME,
     RECIPE_NAME,
     RESULT_NAME,
+    UNFINISHED_PLAN_NAME,
     SearchResult,
     load_search,
     order_digest,
@@ -108,8 +109,8 @@ def run_search(
     """Run the search in a folder to its end, resumed if it was interrupted.
 
     The folder gets the log, and after every generation the recipe, the result and the plan of the
-    best candidate so far. Under a launcher, processes share the samples. For `max_bytes` see
-    `MaskedRuns`.
+    best candidate so far, named as unfinished until the end. Under a launcher, processes share the
+    samples. For `max_bytes` see `MaskedRuns`.
     """
     processes, header = join(), problem.header()
     published: list[SearchResult] = []
@@ -119,7 +120,9 @@ def run_search(
         if not processes.is_first:
             return
         # The result last, since it states the counts of the plan next to it.
-        problem.plan(published[-1].best_entry.removed).save(folder / PLAN_NAME)
+        best, is_last = problem.plan(published[-1].best_entry.removed), outcome.is_finished
+        best.save(folder / (PLAN_NAME if is_last else UNFINISHED_PLAN_NAME))
+        (folder / (UNFINISHED_PLAN_NAME if is_last else PLAN_NAME)).unlink(missing_ok=True)
         save_recipe(problem.recipe, folder / RECIPE_NAME)
         path = folder / RESULT_NAME
         try:

@@ -23,6 +23,7 @@ from pruning.search.run import Outcome
 SCHEMA_VERSION = 1
 RESULT_NAME = "search.json"
 PLAN_NAME = "plan.json"
+UNFINISHED_PLAN_NAME = "unfinished.plan.json"  # of the best so far, until the search ends
 HISTORY_COLUMNS = {
     **{"generation": "int64", "candidate": "int64", "fitness": "float64", "parent": "Int64"},
     **{"origin": "object", "is_new": "bool"},

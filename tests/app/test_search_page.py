@@ -273,7 +273,7 @@ def test_a_search_is_started_stopped_kept_and_shown(open_page, go_to, jobs, stat
         go_to(test, "plan")
         # All four files stand, whole, and say the same.
         kept = read_known(folder / "search.json")
-        plan = load_plan(folder / "plan.json", model=load_model_index("demo"))
+        plan = load_plan(folder / "unfinished.plan.json", model=load_model_index("demo"))
         assert not kept.result.is_finished
         assert {layer: len(ids) for layer, ids in plan.kept.items()} == kept.kept
         assert sum(kept.kept.values()) == 96

@@ -25,6 +25,7 @@ from pruning.tasks.search import search_run
 ROOT = Path(__file__).parents[2]
 COMMANDS = Path(__file__).parent / "commands_in_turn.py"
 FILES = {"plan.json", "recipe.yaml", "search.json", "search.jsonl"}
+UNFINISHED = FILES - {"plan.json"} | {"unfinished.plan.json"}
 
 
 @pytest.fixture
@@ -150,9 +151,12 @@ def test_ctrl_c_keeps_the_best_and_the_same_command_goes_on(recipe, tiny, here):
     so_far = load_search(here / "kept" / "search.json")
     assert not so_far.is_finished
     assert 0 < len(so_far.entries) < len(whole.entries)
-    plan = load_plan(here / "kept" / "plan.json", model=load_model_index(str(tiny)))
+    assert not (here / "kept" / "plan.json").exists()
+    unfinished = here / "kept" / "unfinished.plan.json"
+    plan = load_plan(unfinished, model=load_model_index(str(tiny)))
     assert sum(len(ids) for ids in plan.kept.values()) == 9
     drain(search_run(request(path, here / "kept")))
+    assert not unfinished.exists()
     assert essence(here / "kept") == essence(here / "whole")
 
 
@@ -182,12 +186,15 @@ def test_a_job_that_is_stopped_keeps_the_best_and_goes_on(recipe, tiny, here, af
         signal.signal(signal.SIGTERM, before)
     assert outcome.state is JobState.CANCELED
     so_far = load_search(here / "kept" / "search.json")
-    assert {path.name for path in (here / "kept").iterdir()} == FILES
+    assert {path.name for path in (here / "kept").iterdir()} == UNFINISHED
     assert 0 < len(so_far.entries) < len(whole.entries)
-    plan = load_plan(here / "kept" / "plan.json", model=load_model_index(str(tiny)))
+    assert not (here / "kept" / "plan.json").exists()
+    unfinished = here / "kept" / "unfinished.plan.json"
+    plan = load_plan(unfinished, model=load_model_index(str(tiny)))
     kept = dict(zip(so_far.schedule()["layer"], so_far.schedule()["kept"], strict=True))
     assert {layer: len(ids) for layer, ids in plan.kept.items()} == kept
     drain(search_run(request(path, here / "kept")))
+    assert not unfinished.exists()
     assert essence(here / "kept") == essence(here / "whole")
     assert (here / "kept/plan.json").read_bytes() == (here / "whole/plan.json").read_bytes()
 

@@ -49,14 +49,12 @@ class Command:
         name: of it.
         words: its command line; MODEL and TEXT stand for those files.
         before: command lines that run undisturbed first.
-        refuses_again: once it has come to an end, the same command is refused.
         processes: how many run it, as ranks of one launcher.
     """
 
     name: str
     words: str
     before: tuple[str, ...] = ()
-    refuses_again: bool = False
     processes: int = 1
 
 
@@ -65,7 +63,7 @@ _PLAN = "plan MODEL --criterion reap --corpus TEXT --sparsity 40% --stats-dir s 
 _DENSE = f"{_CALIBRATE} --groups routed,dense"
 _MEASURE = "--corpus TEXT --samples 12 --seq-len 9 --stats-dir s"
 _OTHER_PLAN = "plan MODEL --criterion aimer --sparsity 40% --stats-dir s -o other.json"
-_EVALUATE = f"evaluate MODEL --plan plan.json --plan other.json {_MEASURE} --batch-size 2"
+_EVALUATE = f"evaluate MODEL --force --plan plan.json --plan other.json {_MEASURE} --batch-size 2"
 _SEARCH = "search recipe.yaml --stats-dir s --batch-size 2"
 _SENSITIVITY = (
     "sensitivity MODEL --criterion reap --calibrated-on TEXT --corpus TEXT --samples 12 "
@@ -88,11 +86,12 @@ COMMANDS = (
     Command("weights", "weights MODEL --stats-dir s"),
     Command(
         "evaluate",
-        "evaluate MODEL --plan plan.json --corpus TEXT --samples 12 --seq-len 9 --stats-dir s",
+        "evaluate MODEL --plan plan.json --corpus TEXT --samples 12 --seq-len 9 --stats-dir s "
+        "--force",
         (_CALIBRATE, _PLAN),
     ),
     Command("search", _SEARCH, (_CALIBRATE,)),
-    Command("export", "export MODEL --plan plan.json out", (_CALIBRATE, _PLAN), refuses_again=True),
+    Command("export", "export MODEL --plan plan.json out", (_CALIBRATE, _PLAN)),
     Command("run", "run recipe.yaml --stats-dir s --batch-size 2"),
     Command("sensitivity", _SENSITIVITY, (_CALIBRATE,)),
     Command("sensitivity, streamed", f"{_SENSITIVITY} --stream-layers", (_CALIBRATE,)),
@@ -111,16 +110,19 @@ COMMANDS = (
     Command("sensitivity, 2 processes", _SENSITIVITY, (_CALIBRATE,), processes=2),
     Command("paths", "paths MODEL --sparsity 40% --table t.csv --stats-dir s", (_DENSE,)),
     Command(
-        "variance", f"variance MODEL --plan plan.json {_MEASURE} -o v.csv", (_CALIBRATE, _PLAN)
+        "variance",
+        f"variance MODEL --plan plan.json {_MEASURE} -o v.csv",
+        (_CALIBRATE, _PLAN),
     ),
     Command(
         "bins",
-        f"bins MODEL --criterion frequency --bins 3 {_MEASURE} -o bins.parquet",
+        f"bins MODEL --force --criterion frequency --bins 3 {_MEASURE} -o bins.parquet",
         (_CALIBRATE,),
     ),
     Command(
         "sweep",
-        f"sweep MODEL --criterion reap --sparsity 20% --sparsity 40% {_MEASURE} -o sweep.csv",
+        f"sweep MODEL --criterion reap --sparsity 20% --sparsity 40% {_MEASURE} --force "
+        "-o sweep.csv",
         (_CALIBRATE,),
     ),
     Command(
@@ -347,11 +349,8 @@ class Attempts:
         in_time = 0
         for _ in range(self._random.randint(1, _MOST_KILLS)):
             in_time += self._kill_once()
-        # Killed after its last step, or not in time.
-        is_done = artifacts(self._folder) == self._wanted
-        if not (is_done and self._command.refuses_again):
-            run(self._words, self._folder, self._command.processes)
-            self.tally.reruns += 1
+        run(self._words, self._folder, self._command.processes)
+        self.tally.reruns += 1
         self._compare("after the rerun", artifacts(self._folder), is_whole=True)
         left = [str(path) for path in self._folder.rglob(f"*{PARTIAL}")]
         if left:
