@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
+from analysis.foreign_text import in_terminal
+
 
 class UserError(Exception):
     """A problem that the user can fix; shown as one line, without a traceback.
@@ -12,7 +14,7 @@ class UserError(Exception):
     """
 
     def __init__(self, message: object = "", listed: Iterable[str] = ()) -> None:
-        lines = [_printable(str(message)), *(f"  {_printable(each)}" for each in listed)]
+        lines = [in_terminal(message), *(f"  {in_terminal(each)}" for each in listed)]
         super().__init__("\n".join(lines))
 
 
@@ -50,10 +52,6 @@ class ExportError(UserError):
 
 class JobError(UserError):
     """A job that is unknown, or whose state does not allow the action."""
-
-
-def _printable(text: str) -> str:
-    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def first_line(error: BaseException) -> str:

@@ -1,6 +1,5 @@
 """Output of commands: results on standard output, progress on standard error."""
 
-import json
 import os
 import signal
 import sys
@@ -20,6 +19,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
+from analysis.foreign_text import in_json, in_terminal
 from analysis.progress import Progress
 
 if TYPE_CHECKING:
@@ -47,7 +47,20 @@ class Speech:
 _speech = Speech()
 
 
-class _Out(Console):
+class _Lines(Console):
+    """A terminal, which obeys nothing in the text that is printed."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        super().print(
+            *(_shown(each) if isinstance(each, str) else each for each in objects), **options
+        )
+
+
+def _shown(text: str) -> str:
+    return "\n".join(map(in_terminal, text.split("\n")))
+
+
+class _Out(_Lines):
     """Standard output: what commands print, or with --json collect."""
 
     def print(self, *objects: Any, **options: Any) -> None:
@@ -59,7 +72,7 @@ class _Out(Console):
 
 # Names of models and corpora are not markup.
 out = _Out(soft_wrap=True, highlight=False, markup=False, emoji=False, width=_WIDE)
-err = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
+err = _Lines(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
 def speak(*, quiet: bool = False, as_json: bool = False) -> None:
@@ -80,13 +93,13 @@ def print_collected(command: str, error: str = "") -> None:
     }
     if error:
         collected["error"] = error
-    sys.stdout.write(json.dumps(collected, indent=2, ensure_ascii=False, default=_plain) + "\n")
+    sys.stdout.write(in_json(collected, default=_plain) + "\n")
 
 
 def note(words: str) -> None:
     """Print a note besides the result; not with --quiet."""
     if not _speech.quiet:
-        out.print(words)
+        out.print(in_terminal(words))
 
 
 def finish(words: str, result: Mapping[str, object], *following: str) -> None:
@@ -108,7 +121,7 @@ def show_object(result: Mapping[str, object]) -> None:
     if _speech.as_json:
         _speech.result.update(result)
     else:
-        out.print_json(json.dumps(result, default=str))
+        out.print(in_json(result, default=str))
 
 
 @contextmanager
@@ -148,7 +161,11 @@ def follow(task: Generator[Progress, None, Result]) -> Result:
 
     Ctrl-C closes the task after its current step, so that it can save its state or clean up.
     """
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=12))
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=12),
+    )
     counts = (TextColumn("{task.fields[counted]}"), TimeColumn())
     # In a file or pipe, a bar would leave only an empty line.
     unseen = _speech.quiet or not err.is_terminal
@@ -158,11 +175,11 @@ def follow(task: Generator[Progress, None, Result]) -> Result:
             while not stop:
                 step = next(task)
                 if step.note and not _speech.quiet:
-                    err.print(step.note)
-                if not bar.tasks or bar.tasks[0].description != step.phase:
+                    err.print(in_terminal(step.note))
+                if not bar.tasks or bar.tasks[0].description != in_terminal(step.phase):
                     for shown in bar.task_ids:
                         bar.remove_task(shown)
-                    bar.add_task(step.phase, total=None, counted="")
+                    bar.add_task(in_terminal(step.phase), total=None, counted="")
                 # What has not begun to count, such as reading a corpus, may never do so.
                 total = step.total if step.done else None
                 counted = count_of_step(step) if total else ""
@@ -204,7 +221,7 @@ def show_table(
     if widths is None:
         _show_blocks(title, columns, cells)
         return
-    table = Table(title=title, title_justify="left", show_edge=False, pad_edge=False)
+    table = Table(title=in_terminal(title), title_justify="left", show_edge=False, pad_edge=False)
     for index, width in widths.items():
         numeric = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
         table.add_column(columns[index], justify="right" if numeric else "left", width=width)
@@ -307,7 +324,7 @@ def _cell(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.4g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) else in_terminal(value)
 
 
 def _plain(value: object) -> object:

@@ -6,10 +6,11 @@ from typing import Final
 import pandas as pd
 import plotly.graph_objects as go
 
+from analysis.foreign_text import in_html
 from app.charts.chart import Drawing
 from app.charts.criterion_looks import looks
 from app.charts.names import FULL
-from app.charts.theme import CLEAR, apply_theme, ink, plain, themed
+from app.charts.theme import CLEAR, apply_theme, ink, themed
 
 _RADAR_GRID: Final = "rgba(128, 140, 150, 0.4)"
 _BETWEEN_SPOKES: Final = 78  # degrees, so that axis numbers hide no name
@@ -25,12 +26,12 @@ def drawing(scores: pd.DataFrame, about: str, *, radar: bool, name: str = "") ->
 
 def capability_dots(scores: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Figure of a table for `drawing`: a line per benchmark; the original model is a bar."""
-    benchmarks = [plain(str(name)) for name in scores.columns]
+    benchmarks = [in_html(str(name)) for name in scores.columns]
     dots, drawn = [], looks(scores.index, dark)
     for name in sorted(scores.index, key=lambda each: each == FULL):
         mark: dict[str, object] = {"symbol": drawn[name].symbol, "color": drawn[name].color}
         mark |= {"size": 18, "line": {"width": 3}} if name == FULL else {"size": 11}
-        label = plain(str(name))
+        label = in_html(str(name))
         hover = f"%{{y}}: %{{x:.3f}}<extra>{label}</extra>"
         scatter = go.Scatter(x=scores.loc[name], y=benchmarks, name=label, mode="markers")
         dots.append(scatter.update(marker=mark, hovertemplate=hover))
@@ -48,12 +49,12 @@ def capability_radar(scores: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 
     Its area depends on that order: compare shapes. The legend shows candidates beyond the first.
     """
-    spokes = [plain(str(name)) for name in scores.columns]
+    spokes = [in_html(str(name)) for name in scores.columns]
     fig = go.Figure()
     # The original model comes first and does not count as a line.
     rows, drawn = sorted(scores.index, key=lambda each: each != FULL), looks(scores.index, dark)
     for index, name in enumerate(rows, -1 if FULL in rows else 0):
-        values, label = [float(value) for value in scores.loc[name]], plain(str(name))
+        values, label = [float(value) for value in scores.loc[name]], in_html(str(name))
         fig.add_scatterpolar(
             r=[*values, values[0]],
             theta=[*spokes, spokes[0]],

@@ -7,12 +7,13 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.errors import StatsError
+from analysis.foreign_text import in_html
 from analysis.ranking.coverage import Blender
 from analysis.stats.blend import Mixture
 from analysis.stats.store import Run
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
-from app.charts.theme import ink, paper, plain, primary, text_on, themed
+from app.charts.theme import ink, paper, primary, text_on, themed
 from pruning.planning.choice import corpora_words
 
 
@@ -58,7 +59,7 @@ def coverage_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 
     Coverage (0..1) is under the current weights; `equal` is that under equal weights.
     """
-    corpora = [plain(str(name)) for name in table["corpus"]]
+    corpora = [in_html(str(name)) for name in table["corpus"]]
     is_worst = table["coverage"] == table["coverage"].min()
     edge = {"color": ink(dark), "width": [3 if worst else 0 for worst in is_worst]}
     bars = go.Bar(

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 
 from analysis.criteria import CRITERIA, Criterion, get_criterion
 from analysis.errors import StatsError
+from analysis.foreign_text import in_html
 from analysis.ranking.experts import saliency_grid
 from analysis.ranking.overlap import pruned_mask
 from analysis.ranking.proxy import damage_table
@@ -17,7 +18,7 @@ from analysis.stats.choose import choose_stats, parse_corpus_weight
 from analysis.stats.tables import ExpertStats, Gate
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
-from app.charts.theme import nth_look, paper, plain, series_color, themed
+from app.charts.theme import nth_look, paper, series_color, themed
 from app.charts.traces import Place, pin_point, series
 
 # Codes of `fate`: 2 * pruned by the damage + pruned by the proxy.
@@ -73,7 +74,7 @@ def damage_proxy(
                 f"{fate}: {int((table['fate'] == fate).sum()):,}",
                 (rows["proxy"].to_numpy(np.float32), rows["damage"].to_numpy(np.float32)),
                 "layer %{customdata[0]}, expert %{customdata[1]}<br>"
-                f"{plain(proxy)} %{{x:.4g}}, damage %{{y:.4g}}",
+                f"{in_html(proxy)} %{{x:.4g}}, damage %{{y:.4g}}",
                 customdata=rows[["layer", "expert"]].to_numpy(np.uint16),
                 mode="markers",
                 marker={
@@ -92,7 +93,7 @@ def damage_proxy(
     return themed(
         dots,
         dark,
-        x={"title": f"saliency by {plain(proxy)}{lacking}"} | _log_ticks(shown["proxy"]),
+        x={"title": f"saliency by {in_html(proxy)}{lacking}"} | _log_ticks(shown["proxy"]),
         y={"title": "exact damage, summed over tokens"} | _log_ticks(shown["damage"]),
         height=420,
     )

@@ -10,12 +10,13 @@ import plotly.graph_objects as go
 
 from analysis.arrays import FloatArray
 from analysis.criteria.weight_based import RANDOM
+from analysis.foreign_text import in_html
 from app.charts.chart import Drawing, chart, made_by
 from app.charts.context import Context
 from app.charts.criterion_looks import looks
 from app.charts.evaluations import ALL_CORPORA, evaluations, usual_measure
 from app.charts.sizes import byte_unit
-from app.charts.theme import OVER_TITLES, Look, muted, plain, side_by_side
+from app.charts.theme import OVER_TITLES, Look, muted, side_by_side
 from pruning.evaluate.result import MEASURES
 
 # Column of the horizontal axis -> display name, axis title, number format; bytes are drawn in MiB
@@ -123,7 +124,7 @@ def curves_figure(  # noqa: PLR0913  (each is a choice of the page)
         ]
     return side_by_side(
         traces,
-        [plain(name) for name in corpora],
+        [in_html(name) for name in corpora],
         dark,
         x={"title": title, "tickformat": form, "showgrid": False},
         y={"title": label},
@@ -164,7 +165,7 @@ def _panel(
         parts = np.concatenate([part for _, points in dim for part in (points, gap)])
         others = "1 other" if len(dim) == 1 else f"{len(dim)} others"
         yield _line(parts, others, "%{text}") | {
-            "text": [plain(name) for name, points in dim for _ in range(len(points) + 1)],
+            "text": [in_html(name) for name, points in dim for _ in range(len(points) + 1)],
             "mode": "lines",
             "line": {"color": muted(dark), "width": 1},
             "opacity": 0.45,
@@ -177,7 +178,7 @@ def _panel(
             "type": "scatter",
             "x": np.concatenate([there, there[::-1]]),
             "y": np.concatenate([high, low[::-1]]),
-            "name": plain(name),
+            "name": in_html(name),
             "legendgroup": name,
             "fill": "toself",
             "fillcolor": look.color,
@@ -185,7 +186,7 @@ def _panel(
             "mode": "none",
             "hoverinfo": "skip",
         }
-        yield _line(points, name, plain(name)) | {
+        yield _line(points, name, in_html(name)) | {
             "mode": "lines+markers",
             "line": {"color": look.color, "dash": look.dash, "width": 2},
             "marker": {"symbol": look.symbol, "color": look.color, "size": 8},
@@ -197,7 +198,7 @@ def _line(points: FloatArray, name: str, said: str) -> dict[str, Any]:
         "type": "scatter",
         "x": points[:, _AGAINST],
         "y": points[:, _MEAN],
-        "name": plain(name),
+        "name": in_html(name),
         "legendgroup": name,
         "showlegend": True,
         "customdata": points[:, [_LOW, _HIGH, _REMOVED]],

@@ -9,12 +9,13 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.errors import StatsError
+from analysis.foreign_text import in_html
 from app.charts.chart import Drawing, chart, made_by
 from app.charts.context import Context
 from app.charts.criterion_looks import looks
 from app.charts.evaluations import pool_means, series_name
 from app.charts.names import FULL
-from app.charts.theme import plain, themed
+from app.charts.theme import themed
 from app.charts.traces import series
 from pruning.evaluate.record import VarianceRecord, VarianceStore, variance_overview
 
@@ -95,7 +96,7 @@ def variance_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     lines, drawn = [], looks(map(str, table["candidate"].unique()), dark)
     # The original model comes last: it lies on top.
     for name, look in sorted(drawn.items(), key=lambda pair: pair[0] == FULL):
-        rows, label = table[table["candidate"] == name], plain(name)
+        rows, label = table[table["candidate"] == name], in_html(name)
         line = series(
             look,
             name,

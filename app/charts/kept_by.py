@@ -9,11 +9,12 @@ import pandas as pd
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
+from analysis.foreign_text import in_html
 from analysis.ranking.compare import FATES
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.criterion_looks import side_colors
-from app.charts.theme import ink, paper, plain, themed
+from app.charts.theme import ink, paper, themed
 from app.charts.traces import (
     STILL_LEGEND,
     Names,
@@ -92,7 +93,7 @@ def describe(table: pd.DataFrame, names: Names) -> str:
 def _cells(
     codes: NDArray[np.uint8], ranks: NDArray[np.uint16], names: Names, colors: Sequence[str]
 ) -> go.Heatmap:
-    a, b = (plain(name) for name in names)
+    a, b = (in_html(name) for name in names)
     return go.Heatmap(
         z=codes,
         zmin=-0.5,

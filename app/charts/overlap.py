@@ -8,12 +8,13 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from analysis.foreign_text import in_html
 from analysis.ranking import overlap as overlaps
 from app.charts import neuron_cut
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.overlap_map import number_color
-from app.charts.theme import ink, plain, themed
+from app.charts.theme import ink, themed
 from app.charts.traces import ABOVE_CHANCE, heat, note
 from pruning.plan import NEURON_GRANULARITY
 
@@ -63,7 +64,7 @@ def overlap_matrix(table: pd.DataFrame, *, chance: float, dark: bool = False) ->
         row, column = names.index(str(first)), names.index(str(second))
         matrix[row, column] = matrix[column, row] = overlap
     np.fill_diagonal(matrix, 1.0)
-    corpora = [plain(name) for name in names]
+    corpora = [in_html(name) for name in names]
     notes = [
         note(
             second,

@@ -11,13 +11,14 @@ from plotly.subplots import make_subplots
 
 from analysis.criteria import Criterion, get_criterion
 from analysis.errors import PlanError, StatsError
+from analysis.foreign_text import in_html
 from analysis.stats.shards import TOKEN_PARTS, can_rank, overlap_of_parts, stats_at
 from analysis.stats.store import SHARDS, Run
 from analysis.stats.tables import ExpertStats, Gate
 from app.charts.chart import Drawing, chart
 from app.charts.context import CURVE_BESIDE, Context
 from app.charts.criterion_looks import looks
-from app.charts.theme import OVER_TITLES, apply_theme, plain
+from app.charts.theme import OVER_TITLES, apply_theme
 from app.charts.traces import OVERLAP_AXIS, chance, series
 
 
@@ -84,7 +85,7 @@ def parts_curve(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         shared_yaxes=True,
         horizontal_spacing=0.03,
         vertical_spacing=0.3 / rows,
-        subplot_titles=[plain(corpus) for corpus in corpora],
+        subplot_titles=[in_html(corpus) for corpus in corpora],
     )
     drawn = looks(table["criterion"].unique(), dark)
     for place, corpus in enumerate(corpora):
@@ -95,7 +96,7 @@ def parts_curve(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         hover, group = "chance %{y:.3f}", {"legendgroup": "chance"}
         fig.add_trace(chance(_tokens(line), line["chance"], dark, hover, **group, **shows), **where)
         for name, line in own.sort_values("tokens").groupby("criterion", sort=False):
-            hover, group = f"{plain(str(name))}, %{{x}} tokens: %{{y:.3f}}", {"legendgroup": name}
+            hover, group = f"{in_html(str(name))}, %{{x}} tokens: %{{y:.3f}}", {"legendgroup": name}
             points = _tokens(line), line["overlap"]
             trace = series(drawn[str(name)], str(name), points, hover, **group, **shows)
             fig.add_trace(trace, **where)

@@ -9,12 +9,13 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.criteria import Criterion, get_criterion
+from analysis.foreign_text import in_html
 from analysis.ranking.overlap import chance_overlap, corpora_overlap, criterion_overlap
 from analysis.stats.tables import ExpertStats, Gate
 from app.charts.chart import Drawing, chart
 from app.charts.context import CURVE_BESIDE, Context
 from app.charts.criterion_looks import looks
-from app.charts.theme import ink, paper, plain, themed
+from app.charts.theme import ink, paper, themed
 from app.charts.traces import OVERLAP_AXIS, chance, note, series
 
 CURVE_PERCENTS = tuple(range(5, 100, 5))
@@ -76,7 +77,7 @@ def overlap_curve(table: pd.DataFrame, *, sparsity: float, dark: bool = False) -
             "size": [13 if now else 7 for now in is_now],
             "line": {"color": ink(dark), "width": [2 if now else 0 for now in is_now]},
         }
-        hover = f"{plain(str(name))} %{{y:.3f}}"
+        hover = f"{in_html(str(name))} %{{y:.3f}}"
         points = rows["sparsity"], rows["overlap"]
         lines.append(series(drawn[str(name)], str(name), points, hover, marker=mark))
     fig = themed(

@@ -12,6 +12,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from analysis.foreign_text import in_html
 from analysis.ranking.overlap import above_chance, too_near, variant_means
 from analysis.stats.tables import ExpertStats, Gate
 from app.charts.chart import Drawing, chart
@@ -25,7 +26,6 @@ from app.charts.theme import (
     ink,
     muted,
     paper,
-    plain,
     text_on,
     themed,
 )
@@ -295,7 +295,7 @@ def variant_grid(
         horizontal_spacing=0.02,
         vertical_spacing=0.22 / len(models),
         subplot_titles=[
-            f"{plain(model) + ', ' if len(models) > 1 else ''}{sparsity:.0%} pruned, "
+            f"{in_html(model) + ', ' if len(models) > 1 else ''}{sparsity:.0%} pruned, "
             f"chance {by_chance[model, sparsity]:.2f}"
             for model, sparsity in panels
         ],

@@ -10,6 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.errors import StatsError
+from analysis.foreign_text import in_html
 from analysis.ranking.leaderboard import pareto_front
 from app.charts.chart import Drawing, chart, made_by
 from app.charts.context import Context
@@ -17,7 +18,7 @@ from app.charts.criterion_looks import looks
 from app.charts.evaluations import evaluations, usual_measure
 from app.charts.names import FULL
 from app.charts.sizes import byte_unit, size_text
-from app.charts.theme import ink, muted, plain, primary, themed
+from app.charts.theme import ink, muted, primary, themed
 from app.charts.traces import note, spread, stroke
 from pruning.evaluate.result import MEASURES
 
@@ -110,7 +111,7 @@ def pareto_scatter(table: pd.DataFrame, quality: Quality, *, dark: bool = False)
 
 
 def _points(points: pd.DataFrame, name: str, marker: dict[str, object]) -> go.Scatter:
-    names = [plain(str(each)) for each in points["candidate"]]
+    names = [in_html(str(each)) for each in points["candidate"]]
     sizes = [size_text(float(each)) for each in points["bytes"]]
     known = points["low"].notna() & points["high"].notna()
     value = points["value"]
@@ -143,7 +144,7 @@ def _names(front: pd.DataFrame, higher_is_better: bool, dark: bool) -> list[dict
         note(
             row["x"],
             row["value"],
-            "<br>".join(plain(part) for part in wrap(str(row["candidate"]), _NAME_WIDTH)),
+            "<br>".join(in_html(part) for part in wrap(str(row["candidate"]), _NAME_WIDTH)),
             align="left",
             xanchor="left",
             yanchor="bottom" if higher_is_better else "top",

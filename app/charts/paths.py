@@ -11,13 +11,14 @@ from plotly.subplots import make_subplots
 
 from analysis.criteria.pathfinder import PATHFINDER
 from analysis.errors import StatsError
+from analysis.foreign_text import in_html
 from analysis.ranking.trajectory import follow, representative_samples
 from analysis.stats.choose import run_by_corpus
 from analysis.stats.store import Run, load_sample_stats
 from app.charts.chart import Drawing, chart
 from app.charts.choices import USUAL_PATHS, PathChoice
 from app.charts.context import Context
-from app.charts.theme import apply_theme, plain
+from app.charts.theme import apply_theme
 from app.charts.traces import Place, cells_of, heat, layer_axis, pin
 
 _ROW, _LEAST, _MOST = 17, 110, 420
@@ -82,7 +83,7 @@ def path_frequency(
         shared_xaxes=True,
         vertical_spacing=_HEAD / drawn if len(num_samples) > 1 else 0,
         subplot_titles=[
-            f"{plain(corpus)}: {count} samples" for corpus, count in num_samples.items()
+            f"{in_html(corpus)}: {count} samples" for corpus, count in num_samples.items()
         ],
     )
     pins: list[dict[str, Any]] = []

@@ -8,11 +8,12 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from analysis.foreign_text import in_html
 from analysis.ranking.compare import Comparison
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.criterion_looks import side_colors
-from app.charts.theme import ink, muted, pinned, plain, themed
+from app.charts.theme import ink, muted, pinned, themed
 from app.charts.traces import STILL_LEGEND, Names, halo, stroke
 
 _LETTERS: Final = 16
@@ -86,7 +87,7 @@ def bump(
     lines += [stroke(*cut, *look, cliponaxis=False) for look in halo(dark)]
     # On lines of their own, else a phone has room for one of the two.
     heads = [
-        "<br>".join(plain(part) for part in wrap(f"{side}: {name}", _LETTERS))
+        "<br>".join(in_html(part) for part in wrap(f"{side}: {name}", _LETTERS))
         for side, name in zip("AB", names, strict=True)
     ]
     ranks_title = "rank (1 = first to keep)"

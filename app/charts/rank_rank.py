@@ -10,9 +10,10 @@ import pandas as pd
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
+from analysis.foreign_text import in_html
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
-from app.charts.theme import CIVIDIS, colorbar, colorscale, ink, paper, plain, themed
+from app.charts.theme import CIVIDIS, colorbar, colorscale, ink, paper, themed
 from app.charts.traces import Names, Place, as_float32, halo, note, pin_point, targets
 
 
@@ -63,7 +64,7 @@ def rank_rank(
         size = int((table["layer"] == marked[0]).sum())
         ends = ((table.loc[is_it, rank] + 0.5) / size for rank in ("rank_a", "rank_b"))
         traces.append(pin_point(ends, marked, dark))
-    a, b = (f"rank in {side}: {plain(name)}" for side, name in zip("AB", names, strict=True))
+    a, b = (f"rank in {side}: {in_html(name)}" for side, name in zip("AB", names, strict=True))
     fates = table["kept_by"]
     cut_a, cut_b = (float(fates.isin(("both", f"only {side}")).mean()) for side in "AB")
     fig = themed(

@@ -10,12 +10,13 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from analysis.errors import StatsError
+from analysis.foreign_text import in_html
 from app.charts.chart import Drawing, chart, made_by
 from app.charts.context import Context
 from app.charts.criterion_looks import looks
 from app.charts.evaluations import pool_draws
 from app.charts.names import criterion_label
-from app.charts.theme import OVER_TITLES, Look, apply_theme, ink, muted, plain
+from app.charts.theme import OVER_TITLES, Look, apply_theme, ink, muted
 from app.charts.traces import series
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore, evaluation_table
 from pruning.plan import NEURON_GRANULARITY
@@ -100,7 +101,7 @@ def same_bytes(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         len(corpora),
         shared_yaxes=True,
         horizontal_spacing=0.03,
-        subplot_titles=[plain(str(corpus)) for corpus in corpora],
+        subplot_titles=[in_html(str(corpus)) for corpus in corpora],
     )
     colors = {name: look.color for name, look in looks(order, dark).items()}
     for granularity, symbol in _SYMBOLS.items():
@@ -113,7 +114,7 @@ def same_bytes(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
             points = series(
                 Look(ink(dark), symbol, "solid"),
                 WORDS[granularity],
-                (part["change"], [plain(name) for name in part["candidate"]]),
+                (part["change"], [in_html(name) for name in part["candidate"]]),
                 "%{y}<br>loss %{customdata[0]:.4f}, original model %{customdata[1]:.4f}: "
                 "%{x:+.4f}<br>%{customdata[2]:,} bytes",
                 mode="markers",
@@ -131,7 +132,7 @@ def same_bytes(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         y={
             "type": "category",
             "categoryorder": "array",
-            "categoryarray": [plain(name) for name in order],
+            "categoryarray": [in_html(name) for name in order],
             "range": [len(order) - 0.5, -0.5],
         },
         height=140 + 26 * len(order),

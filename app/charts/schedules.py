@@ -8,9 +8,10 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from analysis.foreign_text import in_html
 from app.charts.chart import Drawing, chart, made_by
 from app.charts.context import Context, itself
-from app.charts.theme import SMALL_SIZE, color_at, ink, paper, plain, primary, text_on, themed
+from app.charts.theme import SMALL_SIZE, color_at, ink, paper, primary, text_on, themed
 from app.charts.traces import box, heat, note
 from pruning.budget import sparsity_budget
 from pruning.planning.choice import PlanChoice, schedule_label
@@ -126,7 +127,7 @@ def schedules_figure(table: pd.DataFrame, *, shown: str = "", dark: bool = False
     if shown in names:
         row = names.index(shown)
         edge = [box((-0.5, len(layers) - 0.5), (row - 0.5, row + 0.5), primary(dark), 3)]
-    labels = [f"<b>{plain(name)}</b>" if name == shown else plain(name) for name in names]
+    labels = [f"<b>{in_html(name)}</b>" if name == shown else in_html(name) for name in names]
     labelled = layers[:: -(-len(layers) // _LABELLED_LAYERS)]
     return themed(
         [cells],

@@ -8,11 +8,12 @@ import plotly.graph_objects as go
 
 from analysis.criteria import get_criterion
 from analysis.errors import StatsError, UserError
+from analysis.foreign_text import in_html
 from app.charts.chart import Drawing, chart, made_by
 from app.charts.context import Context
 from app.charts.criterion_looks import looks
 from app.charts.names import criterion_label
-from app.charts.theme import ink, muted, paper, plain, primary, series_color, themed
+from app.charts.theme import ink, muted, paper, primary, series_color, themed
 from app.charts.traces import note, series
 from pruning.budget import sparsity_budget
 from pruning.evaluate.quality import PlanLoss, loss_of, stored_losses, unseen
@@ -189,7 +190,7 @@ def search_progress(
             # Of few generations Plotly would also tick halves.
             "dtick": 1 if last <= 8 else None,
         },
-        y={"title": plain(measure)},
+        y={"title": in_html(measure)},
         height=320,
     )
     # Every search starts with uniform, if that is feasible.
@@ -281,7 +282,7 @@ def density_schedules(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
             drawn[str(name)],
             str(name),
             ([str(layer) for layer in rows["layer"]], rows["density"]),
-            f"{plain(str(name))} %{{y:.0%}} (%{{customdata[0]}} of %{{customdata[1]}})",
+            f"{in_html(str(name))} %{{y:.0%}} (%{{customdata[0]}} of %{{customdata[1]}})",
             customdata=rows[["kept", "experts"]],
             marker={"size": 7},
         )

@@ -6,9 +6,10 @@ from typing import Final
 import pandas as pd
 import plotly.graph_objects as go
 
+from analysis.foreign_text import in_html
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
-from app.charts.theme import PATTERNS, contrast, ink, paper, plain, series_color, text_on, themed
+from app.charts.theme import PATTERNS, contrast, ink, paper, series_color, text_on, themed
 from app.charts.traces import note
 from pruning.planning.make import make_plan
 from pruning.sizes import size_report
@@ -90,7 +91,7 @@ def _segment(
         x=[size / unit for size in sizes],
         y=list(totals),
         orientation="h",
-        name=plain(part),
+        name=in_html(part),
         marker={
             "color": color,
             "line": {"color": paper(dark), "width": 1},
@@ -110,5 +111,5 @@ def _segment(
         textangle=0,
         textfont={"color": text_on(color)},
         customdata=[size_text(size) for size in sizes],
-        hovertemplate=f"{plain(part)}, %{{y}}: %{{customdata}}<extra></extra>",
+        hovertemplate=f"{in_html(part)}, %{{y}}: %{{customdata}}<extra></extra>",
     )

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from plotly.colors import hex_to_rgb
 from plotly.subplots import make_subplots
 
+from analysis.foreign_text import in_html
 from analysis.ranking.overlap import kept_counts
 from analysis.ranking.stratification import rescale, separation
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.criterion_looks import looks
-from app.charts.theme import CLEAR, apply_theme, muted, paper, plain
+from app.charts.theme import CLEAR, apply_theme, muted, paper
 from app.charts.traces import Place, halo, heat, layer_axis, pin, series, stroke
 from app.tables.ranked import Ranked
 
@@ -105,7 +106,7 @@ def separation_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
                 panels[str(panel)],
                 str(panel),
                 (rows[measure], rows["layer"].astype(str)),
-                f"layer %{{y}}, {plain(str(panel))}: %{{x}}",
+                f"layer %{{y}}, {in_html(str(panel))}: %{{x}}",
                 cliponaxis=False,
                 legendgroup=panel,
                 mode="markers",
@@ -150,7 +151,7 @@ def stratification_figure(
         len(names),
         shared_yaxes=True,
         horizontal_spacing=0.04,
-        subplot_titles=[plain(str(name)) for name in names],
+        subplot_titles=[in_html(str(name)) for name in names],
     )
     pins: list[dict[str, Any]] = []
     for column, name in enumerate(names, start=1):

@@ -1,6 +1,5 @@
 """Colours and layout of all figures, light and dark."""
 
-import html
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,6 +7,8 @@ from typing import Any, Final
 
 import plotly.graph_objects as go
 from plotly.colors import hex_to_rgb
+
+from analysis.foreign_text import in_html
 
 PLOTLY_CONFIG: Final[dict[str, Any]] = {
     "displaylogo": False,
@@ -102,11 +103,6 @@ def text_on(background: str) -> str:
     """Black or white, whichever reads better on a cell of this colour."""
     # Pure black: black and white are the only pair with 4.5:1 on every grey.
     return max(("#000000", "#ffffff"), key=lambda text: contrast(text, background))
-
-
-def plain(text: str) -> str:
-    """Text escaped for plotly, which would interpret tags and links in a model's name."""
-    return html.escape(text, quote=False)
 
 
 def themed(
@@ -238,7 +234,7 @@ def add_provenance(fig: go.Figure, text: str) -> go.Figure:
         fig.update_layout(height=fig.layout.height + _FOOTER_LINE * (len(lines) + 1))
     fig.update_layout(margin={"b": bottom})
     fig.add_annotation(
-        text="<br>".join(plain(line) for line in lines),
+        text="<br>".join(map(in_html, lines)),
         x=0,
         xref="paper",
         xanchor="left",

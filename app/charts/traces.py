@@ -8,7 +8,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from app.charts.theme import Look, colorbar, colorscale, ink, muted, paper, pinned, plain
+from analysis.foreign_text import in_html
+from app.charts.theme import Look, colorbar, colorscale, ink, muted, paper, pinned
 
 Place = tuple[int, int]  # a layer and an expert
 Names = tuple[str, str]  # of the compared recipes A and B
@@ -27,7 +28,7 @@ def series(look: Look, name: str, points: tuple[Any, Any], hover: str, **more: A
     return go.Scatter(
         x=points[0],
         y=points[1],
-        name=plain(name),
+        name=in_html(name),
         mode=mode,
         line=line if "lines" in mode else None,
         marker={"symbol": look.symbol, "color": look.color, "size": 9} | mark,

@@ -10,12 +10,13 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.errors import StatsError
+from analysis.foreign_text import in_html
 from analysis.ranking.leaderboard import WINNER_COLUMNS, score_table, winners
 from app.charts.chart import Drawing, chart, made_by
 from app.charts.context import Context
 from app.charts.criterion_looks import looks
 from app.charts.evaluations import evaluations
-from app.charts.theme import SMALL_SIZE, muted, plain, text_on, themed
+from app.charts.theme import SMALL_SIZE, muted, text_on, themed
 from app.charts.traces import note
 
 _NOBODY = "#e9eef1"
@@ -60,7 +61,7 @@ def winner_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     A cell without a winner says why; `+n` after a name counts ties for first place.
     """
     counts = table.groupby("setting")["candidates"].transform("max").astype(int).map(_counted)
-    table = table.assign(setting=table["setting"].astype(str).map(plain) + "<br>" + counts)
+    table = table.assign(setting=table["setting"].astype(str).map(in_html) + "<br>" + counts)
     settings = list(dict.fromkeys(table["setting"]))
     benchmarks = list(dict.fromkeys(table["benchmark"]))
     names = list(dict.fromkeys(name for name in table["winner"] if name))
@@ -72,7 +73,7 @@ def winner_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     steps = [_NOBODY, *colors.values()]
     last = max(len(steps) - 1, 1)
     heatmap = go.Heatmap(
-        x=[plain(name) for name in benchmarks],
+        x=[in_html(name) for name in benchmarks],
         y=settings,
         z=cells["winner"].map(codes).to_numpy(dtype="float32").reshape(shape),
         zmin=0,
@@ -116,7 +117,7 @@ def _hover(row: Mapping[Hashable, Any]) -> str:
         return ""  # a missing cell
     if not row["winner"]:
         return f"{_nobody(row)}: no winner"
-    return f"{plain(row['winner'])}: {row['score']:.3f}, {row['margin']:.3f} before the next"
+    return f"{in_html(row['winner'])}: {row['score']:.3f}, {row['margin']:.3f} before the next"
 
 
 def _nobody(row: Mapping[Hashable, Any]) -> str:
@@ -130,9 +131,9 @@ def _cell_text(row: Mapping[Hashable, Any], colors: dict[str, str], room: int) -
     shared = f"<br>+{tied - 1}" if tied > 1 else ""
     lines = _lines(winner, room, most=1 if shared or room < _ROOMY else 2)
     return note(
-        plain(str(row["benchmark"])),
+        in_html(str(row["benchmark"])),
         row["setting"],
-        "<br>".join(map(plain, lines or [_nobody(row)])) + shared,
+        "<br>".join(map(in_html, lines or [_nobody(row)])) + shared,
         font={
             "size": SMALL_SIZE if room >= _ROOMY else 10,
             "color": text_on(colors[winner]) if winner else muted(False),

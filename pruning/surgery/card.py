@@ -11,6 +11,7 @@ from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub.repocard import metadata_load
 
 from analysis.errors import ExportError, first_line
+from analysis.foreign_text import fenced, in_markdown
 from analysis.model import MoEModel
 from pruning.constraints import spans
 from pruning.engines import contents_of, load_code, verdicts
@@ -66,16 +67,16 @@ def _facts(model: MoEModel, plan: PruningPlan, heads: HeadPlan, sizes: SizeRepor
         "Schedule's parameters": _in_words(made.schedule_parameters),
         "Constraints": _in_words(made.constraints),
         "Experts removed": f"{sizes.experts_removed} of {sizes.experts_before} ({share:.1%})",
-        "Source identity": f"`{model.identity}`",
-        "Calibration runs": ", ".join(f"`{run}`" for run in made.runs),
-        "Plan digest": f"`{plan.digest}`",
+        "Source identity": model.identity,
+        "Calibration runs": ", ".join(made.runs),
+        "Plan digest": plan.digest,
         "Program": f"MoE Prune Studio {tool_version()}",
         "Prediction heads (MTP)": heads_in_words(model, heads),
         "Tables of token ids": _tables(model, plan),
         "Output head": sizes.copied and f"{copied}, counted once below and twice in bytes",
         "Architecture": assumed and f"discovered from the checkpoint, assuming that {assumed}",
     }
-    return "\n".join(f"- {name}: {value}" for name, value in facts.items() if value)
+    return "\n".join(f"- {name}: {in_markdown(value)}" for name, value in facts.items() if value)
 
 
 def _tables(model: MoEModel, plan: PruningPlan) -> str:
@@ -114,7 +115,7 @@ def _pad_facts(padding: Padding | None) -> list[str]:
 
 def _in_words(values: Mapping[str, Any]) -> str:
     """JSON on one line; empty for nothing."""
-    return f"`{json.dumps(values, sort_keys=True)}`" if values else ""
+    return json.dumps(values, sort_keys=True) if values else ""
 
 
 _CARD = """---
@@ -143,9 +144,7 @@ The ids of the kept experts and the SHA-256 of every file are in `moeprune_manif
 
 ## How to load it
 
-```python
 {code}
-```
 
 | program | status | why |
 |---|---|---|
@@ -154,10 +153,9 @@ The ids of the kept experts and the SHA-256 of every file are in `moeprune_manif
 _RECIPE = """
 ## Recipe
 
-```yaml
 {recipe}
-```
 """
+_FOLDER = '"path/to/this/folder"  # or its id on the hub'
 _NO_LICENCE = """
 The source's card names no licence; look it up before you share this model.
 """
@@ -177,7 +175,10 @@ def model_card(  # noqa: PLR0913
     """
     source, sizes = source_metadata(model.checkpoint.path), size_report(model, plan)
     contents = contents_of(model, plan, widths, padded=padding is not None)
-    readers = (f"| {each.engine} | {each.reads} | {each.reason} |" for each in verdicts(contents))
+    readers = (
+        f"| {each.engine} | {each.reads} | {in_markdown(each.reason)} |"
+        for each in verdicts(contents)
+    )
     is_hub_id = model.name.count("/") == 1
     metadata = ModelCardData(
         base_model=source.get("base_model") or (model.name if is_hub_id else None),
@@ -192,11 +193,11 @@ def model_card(  # noqa: PLR0913
     )
     text = _CARD.format(
         metadata=metadata.to_yaml(),
-        model=model.name,
-        family=model.family.label,
+        model=in_markdown(model.name),
+        family=in_markdown(model.family.label),
         licence="" if source.get("license") else _NO_LICENCE,
         kept=_kept_table(model, plan),
-        code=load_code(model, contents, '"path/to/this/folder"  # or its id on the hub'),
+        code=fenced(load_code(model, contents, _FOLDER), "python"),
         readers="\n".join(readers),
         what="neurons of its routed experts" if plan.kept_neurons else "its routed experts",
         facts="\n".join(
@@ -209,6 +210,6 @@ def model_card(  # noqa: PLR0913
         sizes=sizes,
         on_disk=" | ".join(map(format_bytes, sizes.loaded())),
         loaded=" | ".join(map(format_bytes, sizes.loaded("bfloat16"))),
-        recipe=_RECIPE.format(recipe=recipe.rstrip()) if recipe else "",
+        recipe=_RECIPE.format(recipe=fenced(recipe, "yaml")) if recipe else "",
     )
     return str(ModelCard(text).content).encode()

@@ -1,12 +1,12 @@
 """Evaluate, ask both models: a prompt, and the answers side by side."""
 
-import html
 from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any, Final
 
 import streamlit as st
 
+from analysis.foreign_text import in_html
 from analysis.model import DEMO_MODEL
 from app.charts.context import Context
 from app.charts.evaluations import series_name
@@ -123,5 +123,5 @@ def marked(text: str, full: str, *, mark: bool = True) -> str:
     if not text.strip():
         return "<pre class='answer'>(nothing)</pre>"
     rest = text[len(shared) :]
-    tail = f"<mark>{html.escape(rest)}</mark>" if rest else ""
-    return f"<pre class='answer'>{html.escape(shared)}{tail}</pre>"
+    tail = f"<mark>{in_html(rest)}</mark>" if rest else ""
+    return f"<pre class='answer'>{in_html(shared)}{tail}</pre>"
