@@ -63,6 +63,19 @@ def first_line(error: BaseException) -> str:
     return f"{first} {more[0]}" if more and first.endswith(":") else first
 
 
+def yaml_problem(error: Exception, name: object) -> str:
+    """Why a text is no YAML, on one line; the parser does not know the file's name."""
+    words = str(error).replace('"<unicode string>"', str(name))
+    return " ".join(words.split()).rstrip(".")
+
+
+def wrong_schema(name: str, version: object, reads: int, again: str) -> str:
+    """Message for a file of another schema, or of none; `again` says how to make the right one."""
+    if version is None:
+        return f"{name} states no schema_version, so it is no such file; {again}."
+    return f"{name} has schema_version {version!r}, but this version reads {reads}; {again}."
+
+
 def not_finite(source: str, dtype: object) -> StatsError:
     """The error for infinities and NaN: where they came from, and what to do.
 

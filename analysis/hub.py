@@ -77,11 +77,11 @@ def _no_answer(model: str, error: Exception) -> str:
             f"{model} is not a local directory nor in the hub's cache, and HF_HUB_OFFLINE is set; "
             "unset it, or give the folder of a checkpoint."
         )
-    return (
-        f"{model} is not a local directory, and {constants.ENDPOINT} does not answer within "
-        f"{hub_seconds()} s ({first_line(error).rstrip('.')}); give the folder of a checkpoint, "
-        f"or set {_WAITS} to wait longer."
-    )
+    reason, works = first_line(error).rstrip("."), "give the folder of a checkpoint, or"
+    absent = f"{model} is not a local directory, and {constants.ENDPOINT} does not answer"
+    if "Timeout" in type(error).__name__:
+        return f"{absent} within {hub_seconds()} s ({reason}); {works} set {_WAITS} to wait longer."
+    return f"{absent} ({reason}); {works} check the network."
 
 
 def hub_headers(model: str, revision: str | None = None) -> Mapping[str, Mapping[str, Any]] | None:

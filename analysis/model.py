@@ -9,10 +9,11 @@ from itertools import product
 from pathlib import Path
 
 from analysis.checkpoint import CONFIG_NAME, Checkpoint, Config, TensorEntry, open_checkpoint
-from analysis.errors import CheckpointError, UnsupportedModelError
+from analysis.errors import CheckpointError, UnsupportedModelError, did_you_mean
 from analysis.families import MoEFamily, MoELayer, Slot, SlotKind, family_of
 from analysis.families.base import PER_LAYER_KEY
 from analysis.families.rules import whole_number
+from analysis.home import from_home
 from analysis.hub import fetched
 
 # Quantised weights have other names: MXFP4, GPTQ and AWQ, compressed-tensors.
@@ -340,14 +341,14 @@ def _quantised_router(layer: int, name: str) -> UnsupportedModelError:
 
 def resolve_model(model: str, *, revision: str | None = None) -> Path:
     """Local directory of MODEL: a directory, `demo`, or a hub id (fetched into the hub's cache)."""
-    path = Path(model).expanduser()
+    path = from_home(model)
     if path.exists() or model == DEMO_MODEL:
         _check_revision(model, revision)
         return path if path.exists() else DEMO_CHECKPOINT
     if path.is_absolute() or model.startswith(".") or model.count("/") != 1:
         raise CheckpointError(
             f"{model} is not a directory; give the folder of a checkpoint, a hub id such as "
-            f"allenai/OLMoE-1B-7B-0125-Instruct, or {DEMO_MODEL!r}."
+            f"allenai/OLMoE-1B-7B-0125-Instruct, or {DEMO_MODEL!r}.{_nearest(path)}"
         )
     from huggingface_hub import snapshot_download
 
@@ -361,6 +362,13 @@ def resolve_model(model: str, *, revision: str | None = None) -> Path:
     return fetched(model, fetch)
 
 
+def _nearest(path: Path) -> str:
+    """A question that names the demo or a folder beside the absent one."""
+    beside = path.parent.iterdir() if path.parent.is_dir() else ()
+    folders = {str(each) for each in beside if each.is_dir()}
+    return did_you_mean(str(path), {*folders, DEMO_MODEL})
+
+
 def _check_revision(model: str, revision: str | None) -> None:
     if revision:
         raise CheckpointError(
@@ -370,13 +378,13 @@ def _check_revision(model: str, revision: str | None) -> None:
 
 def is_hub_id(source: str) -> bool:
     """Whether a source of models is the id of one on the hub, and no folder or file here."""
-    is_local = source.startswith((".", "/")) or Path(source).expanduser().exists()
+    is_local = source.startswith((".", "/")) or from_home(source).exists()
     return source.count("/") == 1 and not is_local
 
 
 def config_folder(source: str, revision: str | None = None) -> Path:
     """The folder of a config.json, given by its path, its folder, `demo` or a hub id."""
-    path = Path(source).expanduser()
+    path = from_home(source)
     if path.exists() or source == DEMO_MODEL:
         _check_revision(source, revision)
     if path.is_file() and path.name == CONFIG_NAME:
@@ -396,5 +404,5 @@ def load_model_index(model: str, *, revision: str | None = None) -> MoEModel:
     if path.resolve() == DEMO_CHECKPOINT.resolve():
         name = DEMO_MODEL  # also if it is given by its path, as in jobs
     else:
-        name = path.name if Path(model).expanduser().exists() else model
+        name = path.name if from_home(model).exists() else model
     return describe_model(open_checkpoint(path), name=name or path.resolve().name)

@@ -96,17 +96,21 @@ def rooms_of(layers: Sequence[MoELayer], constraints: Constraints) -> tuple[Room
 
 
 def check_multiple(layers: Sequence[MoELayer], constraints: Constraints) -> None:
-    """Refuse a multiple that lets no expert go, and name one that does."""
+    """Refuse a floor or a multiple that no layer can keep, and name what works."""
 
     def lets_go(number: int) -> bool:
         steps = [math.lcm(number, layer.num_groups) for layer in layers]
         pairs = zip(layers, steps, strict=True)
         return any(-(-layer.least_kept // step) * step < layer.num_experts for layer, step in pairs)
 
-    asked = constraints.multiple_of
+    asked, most = constraints.multiple_of, max(layer.num_experts for layer in layers)
+    if constraints.floor > most:
+        raise PlanError(
+            f"The floor {constraints.floor} exceeds the {most} experts that a layer has at most; "
+            f"give less than {most}."
+        )
     if asked == 1 or lets_go(asked):
         return
-    most = max(layer.num_experts for layer in layers)
     works = [number for number in range(2, asked) if most % number == 0 and lets_go(number)]
     hint = f"give --multiple-of {works[-1]}" if works else "leave it out"
     raise PlanError(

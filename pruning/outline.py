@@ -6,7 +6,6 @@ family that it loads is exact. What it does not build is added as far as it is k
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -17,6 +16,7 @@ from analysis.calibration.loading import LOADING_ERRORS
 from analysis.checkpoint import CONFIG_NAME, Checkpoint, read_config
 from analysis.errors import CheckpointError, first_line, unknown_name
 from analysis.families import family_of
+from analysis.home import from_home
 from analysis.model import MoEModel, config_folder, describe_model
 from analysis.nonuniform.loading import auto_class_of
 from analysis.outline import Shapes, as_published, outline_of
@@ -43,7 +43,7 @@ def outline_model(
     family = family_of(config)
     named = dtype or config.get("dtype") or config.get("torch_dtype") or "bfloat16"
     # Never a path, as for a checkpoint.
-    name = folder.resolve().name if Path(source).expanduser().exists() else source
+    name = folder.resolve().name if from_home(source).exists() else source
     bare = MoEModel(name, Checkpoint(folder, config, ()), family, family.layers(config))
     tensors = _tensors(bare, _DTYPES.get(str(named), torch.bfloat16))
     tensors, caveats = (tensors, ()) if dtype else as_published(tensors, bare)

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from analysis.durable import write_durably
-from analysis.errors import PlanError
+from analysis.errors import PlanError, wrong_schema
 from analysis.json_text import parse_json_once
 from analysis.lazy import pd
 from analysis.model import ModelRef, MoEModel
@@ -247,8 +247,9 @@ def plan_from_dict(raw: object) -> PruningPlan:
     schema = raw.get("schema_version")
     if schema != SCHEMA_VERSION:
         raise PlanError(
-            f"The plan has schema_version {schema!r}, but this version reads {SCHEMA_VERSION}; "
-            "make the plan again with `moeprune plan`."
+            wrong_schema(
+                "The plan", schema, SCHEMA_VERSION, "make the plan again with `moeprune plan`"
+            )
         )
     if raw.get("granularity") == _ATOMIC:
         raw = {**raw, "granularity": NEURON_GRANULARITY, "kept_neurons": raw.get("kept_atoms")}

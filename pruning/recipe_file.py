@@ -9,7 +9,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from analysis.durable import write_durably
-from analysis.errors import PlanError, nearest_name, sentence
+from analysis.errors import PlanError, nearest_name, sentence, yaml_problem
 from analysis.text_file import read_text_file
 from pruning.recipe import Recipe
 from pruning.requests.base import plain_problem
@@ -41,8 +41,9 @@ def recipe_from_yaml(text: str, *, name: str = "recipe") -> Recipe:
         problems = list(_walk(root, (), lines)) if root else []
         raw = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise PlanError(f"The recipe {name} is not valid YAML: {reason}.") from error
+        raise PlanError(
+            sentence(f"The recipe {name} is not valid YAML: {yaml_problem(error, name)}")
+        ) from error
     if not isinstance(raw, dict):
         raise PlanError(f"The recipe {name} is no list of keys; it begins with model: MODEL.")
     if isinstance(raw.get("model"), dict):

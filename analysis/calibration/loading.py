@@ -26,6 +26,7 @@ from analysis.checkpoint import CONFIG_NAME
 from analysis.corpora import Tokenizer
 from analysis.errors import CheckpointError, StatsError, UnsupportedModelError, first_line
 from analysis.families.native import register_native
+from analysis.home import from_home
 from analysis.launcher import launched_world, local_rank
 from analysis.model import MoEModel
 from analysis.nonuniform.loading import auto_class_of
@@ -158,7 +159,7 @@ def offload_space(placement: Placement) -> Iterator[Path | None]:
     if placement.offload_folder is None:
         yield None
         return
-    folder = placement.offload_folder.expanduser()
+    folder = from_home(placement.offload_folder)
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix="moeprune-offload-", dir=folder) as own:
         yield Path(own)

@@ -22,6 +22,7 @@ from analysis.calibration.relay import Relay
 from analysis.calibration.skeleton import EMBEDDINGS, HEAD, Skeleton
 from analysis.corpora import TokenSequences
 from analysis.errors import StatsError, not_finite
+from analysis.home import from_home
 from analysis.model import MoEModel
 from analysis.progress import Progress
 
@@ -55,7 +56,7 @@ def stream(
     place = settings.placement
     folder = work.partial.path
     if place.hidden_states_dir:
-        folder = place.hidden_states_dir.expanduser() / folder.name
+        folder = from_home(place.hidden_states_dir) / folder.name
     on_disk = bool(place.hidden_states_dir)
     on_disk = on_disk or are_too_large(hidden_bytes(model, sequences, settings))
     hidden = HiddenStates(folder, on_disk=on_disk)

@@ -1,7 +1,6 @@
 """How corpora are named: on the command line, in manifests, and as presets of the papers."""
 
 import hashlib
-import os
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from analysis.corpora.documents import DEFAULT_FIELDS, Fields
 from analysis.corpora.files import SUFFIXES
 from analysis.demo.texts import TEXTS
 from analysis.errors import CorpusError, unknown_name
+from analysis.home import from_home
 
 HUB = "hub:"
 _UNSHOWN = ("Cc", "Cs", "Zl", "Zp")  # control characters, lone surrogates, line breaks
@@ -192,7 +192,7 @@ def parse_corpus(corpus: str) -> CorpusSpec:
         mirror = corpus[len(name) + 1 :]
         if corpus != name and not mirror:
             raise CorpusError(f"{corpus} names no file; write {name}=PATH or {name}.")
-        path = _path(mirror) if mirror else None
+        path = from_home(mirror) if mirror else None
         return CorpusSpec(name, preset.dataset, path, preset.dataset.fields, preset)
     if corpus.startswith(HUB):
         repo, _, rest = corpus.removeprefix(HUB).partition(",")
@@ -212,7 +212,7 @@ def parse_corpus(corpus: str) -> CorpusSpec:
         return CorpusSpec(name, dataset, fields=dataset.fields)
     if found := _FILE.fullmatch(corpus):
         options = _options(found["rest"].removeprefix(","), corpus, _FIELDS)
-        path = _path(found["path"])
+        path = from_home(found["path"])
         return CorpusSpec(
             name, path=path, fields=_fields(options, corpus), content=found["content"] or ""
         )
@@ -226,11 +226,6 @@ def parse_corpus(corpus: str) -> CorpusSpec:
         unknown_name("corpus", corpus, (*TEXTS, *PRESETS))
         + f" A local file ends in {', '.join(SUFFIXES)}; a dataset of the hub is {HUB}owner/name."
     )
-
-
-def _path(text: str) -> Path:
-    """A path from the home folder, or of a file whose name begins with ~."""
-    return Path(os.path.expanduser(text))  # noqa: PTH111  (Path raises if there is no such user)
 
 
 def _options(text: str, corpus: str, known: tuple[str, ...]) -> dict[str, str]:

@@ -21,6 +21,7 @@ from analysis.content import file_sha256, known_sha256, settled_state
 from analysis.durable import PARTIAL, partial_of, sync_file, sync_folder, write_durably
 from analysis.errors import StatsError, did_you_mean
 from analysis.families import MoELayer
+from analysis.home import from_home
 from analysis.json_text import parse_json_once
 from analysis.lazy import pd
 from analysis.stats import stored_tables
@@ -337,7 +338,7 @@ class StatsStore:
     """Runs of one or more statistics directories; new runs go to the first."""
 
     def __init__(self, *directories: Path) -> None:
-        self.directories = tuple(dict.fromkeys(path.expanduser() for path in directories))
+        self.directories = tuple(dict.fromkeys(from_home(path) for path in directories))
 
     @property
     def target(self) -> Path:

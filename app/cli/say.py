@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.errors import ExportError, PlanError
+from analysis.home import from_home
 from analysis.lazy import pd
 from analysis.model import DEMO_MODEL, MoEModel, load_model_index
 from analysis.outline import without_weights
@@ -238,13 +239,13 @@ def free_name(name: str) -> str:
 
 def folder_of(model: str) -> str:
     """The model, by its folder where its config.json is named."""
-    path = Path(model).expanduser()
+    path = from_home(model)
     return str(path.parent) if path.is_file() else model
 
 
 def with_weights(model: str) -> str:
     """The model as commands take it that read weights; MODEL if they are not here."""
-    folder = Path(folder_of(model)).expanduser()
+    folder = from_home(folder_of(model))
     is_elsewhere = not folder.exists()  # on the hub, or the demo
     return (
         folder_of(model) if is_elsewhere or any(folder.glob("*.safetensors")) else WEIGHTS_ELSEWHERE

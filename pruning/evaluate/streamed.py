@@ -31,6 +31,7 @@ from analysis.calibration.streamed import hidden_bytes
 from analysis.corpora import TokenBatch
 from analysis.durable import PARTIAL, write_durably
 from analysis.errors import CheckpointError, StatsError
+from analysis.home import from_home
 from analysis.json_text import parse_json
 from analysis.model import MoEModel
 from analysis.progress import Progress
@@ -284,7 +285,7 @@ def run_plans(
     place = settings.placement.hidden_states_dir
     nbytes = sum(hidden_bytes(model, samples.sequences, settings) for samples in corpora)
     on_disk = bool(place) or are_too_large(nbytes * (len(distinct) + 1))
-    states = place.expanduser() / folder.name if place else folder
+    states = from_home(place) / folder.name if place else folder
     hidden = HiddenStates(states, on_disk=on_disk)
     skeleton = Skeleton(model, settings)
     through = Pass(model, distinct, tuple(corpora), hidden, skeleton, folder)

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from analysis.errors import PlanError
+from analysis.errors import PlanError, yaml_problem
 from analysis.families import MoELayer
 from analysis.json_text import parse_json_once
 from analysis.text_file import read_text_file
@@ -131,8 +131,9 @@ def _from_tree(text: str, path: Path) -> tuple[str, dict[str, Any]]:
         # YAML nearly includes JSON, but the JSON reader is stricter and faster.
         raw = parse_json_once(text) if path.suffix == ".json" else yaml.safe_load(text)
     except (ValueError, yaml.YAMLError, RecursionError) as error:
-        reason = " ".join(str(error).split())
-        raise PlanError(f"The schedule {path} cannot be read: {reason}.") from error
+        raise PlanError(
+            f"The schedule {path} cannot be read: {yaml_problem(error, path)}."
+        ) from error
     for key in ("allocation", "best"):
         if isinstance(raw, dict) and isinstance(raw.get(key), dict):
             raw = raw[key]

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from pydantic import AliasPath, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from analysis.errors import PlanError
+from analysis.errors import PlanError, wrong_schema
 from analysis.families import MoELayer
 from analysis.json_text import parse_json
 from analysis.lazy import pd
@@ -200,8 +200,7 @@ def result_from_json(text: str | bytes, name: str = "search.json") -> SearchResu
         version = raw.get("schema_version") if isinstance(raw, dict) else None
         if isinstance(raw, dict) and version != SCHEMA_VERSION:
             raise PlanError(
-                f"{name} has schema_version {version!r}, but this version reads {SCHEMA_VERSION}; "
-                "search again."
+                wrong_schema(name, version, SCHEMA_VERSION, "make it with `moeprune search`")
             )
         return SearchResult.model_validate_json(text, strict=True)
     except ValueError as error:

@@ -20,6 +20,7 @@ from analysis.checkpoint import CONFIG_NAME, INDEX_NAME
 from analysis.durable import PARTIAL, partial_of, sync_folder
 from analysis.errors import ExportError, UnsupportedModelError
 from analysis.families.base import WIDTHS_KEY
+from analysis.home import from_home
 from analysis.model import MoEModel
 from analysis.nonuniform.modeling_file import MODELING_NAME, auto_map, modeling_file
 from analysis.progress import Progress
@@ -99,7 +100,7 @@ def prepare_export(
     model: MoEModel, plan: PruningPlan, out: Path, options: ExportOptions | None = None
 ) -> PreparedExport:
     """Check everything that can be checked without writing."""
-    check_place(Path(os.path.realpath(out.expanduser())), model.checkpoint.path)
+    check_place(Path(os.path.realpath(from_home(out))), model.checkpoint.path)
     return planned_export(model, plan, out, options or ExportOptions())
 
 
@@ -108,7 +109,7 @@ def planned_export(
 ) -> PreparedExport:
     """The same wherever `out` is, and even if it is taken."""
     plan = fit_plan(plan, model)
-    target = Path(os.path.realpath(out.expanduser()))
+    target = Path(os.path.realpath(from_home(out)))
     widths = plan_widths(model, plan, options.widths)
     heads = plan_heads(model, plan, options.heads, widths, options.head_ranking)
     padding = plan_padding(model, plan) if options.pad else None

@@ -14,7 +14,7 @@ from typing import Any
 
 from analysis.checkpoint import LONGEST_NAME
 from analysis.durable import PARTIAL
-from analysis.errors import ExportError, PlanError
+from analysis.errors import ExportError, PlanError, wrong_schema
 from analysis.json_text import parse_json_once
 from pruning.heads import HeadPlan
 from pruning.neurons.widths import WidthChoice
@@ -140,11 +140,10 @@ def read_manifest(path: Path) -> Manifest:
         ) from error
     except (OSError, ValueError) as error:
         raise ExportError(f"{path / MANIFEST_NAME} cannot be read: {error}.") from error
-    if not isinstance(raw, dict) or raw.get("schema_version") != SCHEMA_VERSION:
-        raise ExportError(
-            f"{path / MANIFEST_NAME} is not of schema_version {SCHEMA_VERSION}, which this "
-            "version reads; export again."
-        )
+    version = raw.get("schema_version") if isinstance(raw, dict) else None
+    if version != SCHEMA_VERSION:
+        name = str(path / MANIFEST_NAME)
+        raise ExportError(wrong_schema(name, version, SCHEMA_VERSION, "export again"))
     try:
         manifest = Manifest(
             source=SourceRecord(**raw["source"]),

@@ -91,7 +91,7 @@ MISTAKES = {
     "verify . --level logit": ["is not a finished export"],
     # Models
     "inspect nowhere": ["nowhere is not a directory", "hub id", "'demo'"],
-    "inspect text.json": ["text.json is a file; give the checkpoint's folder, ."],
+    "inspect text.json": ["text.json is a file; give the folder of a checkpoint"],
     "inspect .": ["has no config.json"],
     "inspect demo --revision main": ["demo is a local folder", "--revision main", "leave it out"],
     "inspect demo --config-only --revision main": ["--revision main is for hub ids"],
@@ -424,3 +424,23 @@ def test_one_reason_that_keeps_several_figures_out_of_a_report_is_said_once(work
     views = ("--view", "kept-by", "--view", "damage-proxy", "--view", "overlap-map")
     said = works("report", "demo", *views)
     assert said.count("choose with --corpus") == 1
+
+
+WRONG_FILES = {
+    "inspect dmeo": "Did you mean 'demo'?",
+    "inspect empty.json": "empty.json is a file; give the folder of a checkpoint",
+    "inspect model/model.safetensors.index.json": "is a file; give the checkpoint's folder, /",
+    "inspect ~nobody-here": "is not a directory",
+    "plan demo --criterion aimer --sparsity 50% --floor 99": "exceeds the 32 experts",
+    "plans show empty.json": "states no schema_version",
+    "run open.yaml": "in open.yaml, line 1",
+    "plan demo --criterion aimer --schedule file --schedule-file open.yaml": "in open.yaml, line 1",
+}
+
+
+@pytest.mark.parametrize("line", WRONG_FILES)
+def test_a_wrong_file_or_name_is_called_what_it_is(refused, here, tiny, line):
+    (here / "empty.json").write_text("{}")
+    (here / "open.yaml").write_text("model: [x")
+    (here / "model").symlink_to(tiny)
+    assert WRONG_FILES[line] in refused(*line.split())
