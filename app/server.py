@@ -1,7 +1,10 @@
 """The dashboard's server: Streamlit behind security headers, on the loopback interface."""
 
+import re
 import socket
 import tomllib
+from base64 import b64encode
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +22,26 @@ from app.frame.login import Login, check_address, is_loopback, publish, read_log
 HERE = Path(__file__).parent
 FIRST_PORT, LAST_PORT = 8501, 8600
 LOOPBACK = "127.0.0.1"
-# Streamlit's own pages need inline styles and, for components, modules from blob: addresses.
-CONTENT_POLICY = (
-    "frame-ancestors 'none'; img-src 'self' data: blob:; connect-src 'self' ws: wss:; "
-    "object-src 'none'; base-uri 'self'"
+# Streamlit's page has one script inline, which `_inline_scripts` admits by its hash; components are
+# modules from blob: addresses, as are workers. Its tables compile WebAssembly.
+_POLICY = (
+    "default-src 'self'; script-src 'self' blob: 'wasm-unsafe-eval'{hashes}; worker-src 'self' "
+    "blob:; style-src 'self' 'unsafe-inline'; font-src 'self' data:; img-src 'self' data: blob:; "
+    "media-src 'self' data: blob:; connect-src 'self'; frame-src 'self' blob:; form-action 'self'; "
+    "frame-ancestors 'none'; object-src 'none'; base-uri 'self'"
 )
+
+
+def _inline_scripts() -> str:
+    """The hashes of the scripts inline in Streamlit's page, as sources of a policy."""
+    page = (Path(st.__file__).parent / "static" / "index.html").read_text(encoding="utf-8")
+    scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    digests = (b64encode(sha256(script.encode()).digest()).decode() for script in scripts)
+    return "".join(f" 'sha256-{digest}'" for digest in digests)
+
+
 HEADERS = {
-    "Content-Security-Policy": CONTENT_POLICY,
+    "Content-Security-Policy": _POLICY.format(hashes=_inline_scripts()),
     "X-Frame-Options": "DENY",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",

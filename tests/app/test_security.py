@@ -110,6 +110,11 @@ def test_every_answer_has_the_headers(server, path):
     _, headers = ask(server, path)
     assert {name: headers[name] for name in HEADERS} == HEADERS
     policy = headers["content-security-policy"]
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == rules["connect-src"] == "'self'"
+    # Scripts of this server, and those inline in Streamlit's page by their hash.
+    for source in rules["script-src"].split():
+        assert source in ("'self'", "blob:", "'wasm-unsafe-eval'") or source.startswith("'sha256-")
     for rule in ("frame-ancestors 'none'", "img-src 'self' data: blob:", "object-src 'none'"):
         assert rule in policy
     assert "http:" not in policy
