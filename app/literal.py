@@ -2,9 +2,12 @@
 
 import re
 
-from analysis.foreign_text import in_markdown as literal
+from analysis.foreign_text import in_markdown
 
-__all__ = ["literal", "literal_in_badge"]
+
+def literal(text: object) -> str:
+    """`text` as Streamlit's Markdown; it shows tags as text, and a backslash before one too."""
+    return in_markdown(text).replace(r"\<", "<")
 
 
 def literal_in_badge(text: object) -> str:

@@ -234,7 +234,7 @@ def test_what_a_spreadsheet_would_run_is_text():
         ("plain-name_v1.2", "plain-name_v1.2"),
         ("_emphasis_ __strong__", r"\_emphasis\_ \_\_strong\_\_"),
         ("![x](http://h/p)", r"\!\[x\](http://h/p)"),
-        ("<b>$x$</b> `c` *e* ~s~ a|b \\", r"\<b>\$x\$\</b> \`c\` \*e\* \~s\~ a\|b \\"),
+        ("<b>$x$</b> `c` *e* ~s~ a|b \\", r"<b>\$x\$</b> \`c\` \*e\* \~s\~ a\|b \\"),
         ("two\n# lines", "two # lines"),
         ("# one &lt; 1. -", r"\# one \&lt; 1. -"),
         ("1. - & 2", r"1\. - & 2"),
