@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from analysis.durable import write_durably
+from pruning.engine_traits import MLA, Traits
 
 RESULTS: Final = Path(__file__).with_name("engine_results.json")
 # Why engines compute something else on originals, which is not the export's doing: read in their
@@ -22,6 +23,9 @@ CAUSES: Final = Path(__file__).with_name("engine_causes.json")
 CUTS: Final = ("original", "experts", "experts per layer", "neurons", "neurons per layer", "padded")
 # Engine -> its name for people.
 ENGINES: Final[Mapping[str, str]] = {"vllm": "vLLM", "llama.cpp": "llama.cpp", "mlx": "MLX"}
+# Engine -> a trait, and the option that such checkpoints need. All rows of vLLM ran with it: its
+# own CPU kernel for positions is wrong for MLA. Without it the others are computed alike.
+_CONDITIONS: Final = {"vllm": (MLA, """--compilation-config '{"custom_ops": ["none"]}'""")}
 # The rows are sealed, so their reasons are reworded where they are shown.
 SILENT: Final = "it loads and computes something else"
 
@@ -44,11 +48,8 @@ class Row:
     versions: str
     date: str  # of the run, UTC
     question: str  # digest of the configuration, the plan and the prompts
-
-    @property
-    def variant(self) -> str:
-        """What sets the case apart in its family; `tied`: a head that engines need written."""
-        return self.case.removeprefix(self.model_type).removeprefix("-")
+    traits: Traits  # of the checkpoint that was loaded, see `engine_traits`
+    condition: str  # the engine's option without which results are wrong; empty for none
 
     @property
     def differs(self) -> bool:
@@ -110,6 +111,12 @@ def of_cpu() -> frozenset[tuple[str, str]]:
     return frozenset((each["engine"], each["case"]) for each in found if each.get("cpu"))
 
 
+def condition_of(engine: str, traits: Traits) -> str:
+    """The option that an engine needs for checkpoints of these traits; empty for none."""
+    trait, option = _CONDITIONS.get(engine, ("", ""))
+    return option if trait in traits else ""
+
+
 def seal(rows: Iterable[Mapping[str, Any]]) -> str:
     """SHA-256 over all rows."""
     return hashlib.sha256(json.dumps(list(rows), sort_keys=True).encode()).hexdigest()
@@ -119,7 +126,8 @@ def read_results(path: Path = RESULTS) -> tuple[Row, ...]:
     """All rows, in order."""
     if not path.is_file():
         return ()
-    return tuple(Row(**row) for row in json.loads(path.read_text())["rows"])
+    rows = json.loads(path.read_text())["rows"]
+    return tuple(Row(**row | {"traits": tuple(row["traits"])}) for row in rows)
 
 
 @cache

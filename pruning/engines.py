@@ -4,8 +4,7 @@ Of transformers and `load_pruned` the tests of every family tell; of serving eng
 `tests/engines` measured (`engine_results`). Nothing is loaded.
 """
 
-import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -15,6 +14,7 @@ from analysis.families.base import WIDTHS_KEY
 from analysis.families.native import is_registered_here
 from analysis.model import MoEModel
 from pruning.engine_results import ENGINES, Row, results
+from pruning.engine_traits import Traits, differences, traits_of
 from pruning.neurons.widths import WidthPlan, widths_config
 from pruning.plan import NEURON_GRANULARITY, PruningPlan
 
@@ -26,12 +26,14 @@ class Reads(StrEnum):
     """What came of giving a program a checkpoint of this kind."""
 
     TRIED = "tried"  # it loads and computes the same
+    WRONG = "wrong results"  # it loads and silently computes something else
     FAILS = "fails"
     NOT_TRIED = "not tried"
 
 
 _LABELS: Final = {
     Reads.TRIED: "loads in",
+    Reads.WRONG: "wrong results in",
     Reads.FAILS: "fails in",
     Reads.NOT_TRIED: "not tried",
 }
@@ -44,6 +46,12 @@ class Verdict:
     engine: str  # the program and its options
     reads: Reads
     reason: str  # why, in one line; says so where it was not tried
+    condition: str = ""  # an option without which results are wrong on a CPU; empty for none
+
+    @property
+    def option(self) -> str:
+        """The condition in words; empty for none."""
+        return f"on a CPU only with {self.condition}" if self.condition else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +66,11 @@ class Contents:
     unloadable: str = ""  # why quantised weights cannot be loaded here; empty if they can
     has_own_widths: bool = False  # some experts are narrower than the configuration's width
     is_discovered: bool = False  # the architecture is not in the table of families: untested
-    # The head is tied to the embedding, but the family's engines need a separate one.
-    lacks_head: bool = False
     # The rotary base is only in `rope_parameters`, which readers older than transformers 5 ignore,
     # and differs from the 10,000 that they assume.
     hides_rope: bool = False
     lacks_keys: tuple[str, ...] = ()  # of `MoEFamily.engine_keys`, those that config.json lacks
-    # Which variants of its family it is, as the cases of `tests/engines` are named.
-    variants: frozenset[str] = frozenset()
+    traits: Traits = ()  # which variant of its family it is
     # What a plan removes, where every layer and every expert stays alike.
     removes: str = "original"
 
@@ -88,10 +93,12 @@ def contents_of(
     widths: WidthPlan | None = None,
     *,
     padded: bool = False,
+    keeps_heads: bool = False,
 ) -> Contents:
     """The contents of a checkpoint, or of its export by a complete plan, see `fit_plan`.
 
-    `padded`: layers that keep fewer experts are filled up, see `surgery.padding`.
+    `padded`: layers that keep fewer experts are filled up, see `surgery.padding`; `keeps_heads`:
+    the export has prediction heads, if the checkpoint has.
     """
     said = {WIDTHS_KEY: model.config.get(WIDTHS_KEY)}
     said |= widths_config(widths, model) if widths else {}
@@ -107,21 +114,9 @@ def contents_of(
         is_discovered=model.family.discovered,
         hides_rope=_hides_rope(model.config),
         lacks_keys=tuple(key for key in model.family.engine_keys if model.config.get(key) is None),
-        lacks_head=plan is None and model.tied_embedding is not None,
-        variants=_variants(model),
+        traits=traits_of(model, is_pruned=plan is not None, keeps_heads=keeps_heads),
         removes=removed_by(plan, padded=padded) if plan else "original",
     )
-
-
-def _variants(model: MoEModel) -> frozenset[str]:
-    config = model.config
-    is_so = {
-        "groups": model.layers[0].num_groups > 1,
-        "normalised": bool(config.get("norm_topk_prob")),
-        "unbiased": config.get("use_expert_bias") is False,
-        "latent": bool(config.get("moe_latent_size")),
-    }
-    return frozenset(name for name, applies in is_so.items() if applies)
 
 
 def removed_by(plan: PruningPlan, *, padded: bool = False) -> str:
@@ -137,25 +132,6 @@ def _hides_rope(config: Config) -> bool:
     return config.get("rope_theta") is None and base not in (None, DEFAULT_ROPE_BASE)
 
 
-# Server or converter -> its command line for a checkpoint folder.
-_SERVES: Final[Mapping[str, str]] = {
-    "vLLM": "vllm serve {}",
-    "SGLang": "python -m sglang.launch_server --model-path {}",
-    "llama.cpp": "python convert_hf_to_gguf.py {} --outfile model.gguf",
-    "MLX": "mlx_lm.server --model {}",
-}
-
-
-def serve_commands(found: Iterable[Verdict], path: str) -> list[str]:
-    """Commands that serve or convert the folder, but of engines that fail."""
-    place = shlex.quote(path)
-    return [
-        f"{_SERVES[each.engine].format(place)}  # {each.engine}, {each.reads}"
-        for each in found
-        if each.engine in _SERVES and each.reads is not Reads.FAILS
-    ]
-
-
 def summary(found: Iterable[Verdict]) -> str:
     """The programs by what came of trying them, on one line."""
     named: dict[str, list[str]] = {label: [] for label in _LABELS.values()}
@@ -165,6 +141,7 @@ def summary(found: Iterable[Verdict]) -> str:
         name, _, option = each.engine.partition(", ")
         if trusting and each.engine == "transformers":
             option = "without trust_remote_code"
+        option = option or each.option
         named[_LABELS[each.reads]].append(f"{name} ({option})" if option else name)
     return "; ".join(f"{label}: {', '.join(names)}" for label, names in named.items() if names)
 
@@ -217,32 +194,51 @@ def _missed(contents: Contents) -> str:
 
 
 def _engine(name: str, contents: Contents) -> Verdict:
-    """What the engine's rows on this family and cut say."""
-    label = ENGINES[name]
-    rows = _rows_like(name, contents)
-    if contents.quantisation or not rows:
+    """What the engine's rows on this family, cut and traits say."""
+    label, asked = ENGINES[name], (name, contents.model_type, contents.cut)
+    rows = [row for row in results() if (row.engine, row.model_type, row.cut) == asked]
+    if not rows:
         what = "quantised experts" if contents.quantisation else f"{contents.model_type}, this cut"
         return Verdict(label, Reads.NOT_TRIED, f"{what}{_missed(contents)}")
-    ran = f"{rows[0].versions}, {max(row.date for row in rows)}{_missed(contents)}"
-    if failed := [row for row in rows if not row.works]:
-        if all(row.is_of_cpu for row in failed):
-            return Verdict(label, Reads.NOT_TRIED, f"{failed[0].why}; {ran}")
-        own = contents.cut != "original" and all(map(_fails_whole, failed))
-        unpruned = " (so does the original)" if own else ""
-        return Verdict(label, Reads.FAILS, f"{failed[0].why}{unpruned}; {ran}")
-    differs = max(row.difference or 0 for row in rows)
-    said = f"a tiny random model: {min(row.tokens for row in rows)} greedy tokens equal"
-    return Verdict(label, Reads.TRIED, f"{said}, log-probabilities to {differs:.0e}; {ran}")
+    nearest = min(rows, key=lambda row: _distance(row, contents))
+    reads, why = _row_verdict(nearest, contents)
+    if nearest.condition:
+        why += f"; on a CPU only with {nearest.condition}: without it, it gives wrong tokens there"
+    ran = f"{nearest.versions}, {nearest.date}{_missed(contents)}"
+    return Verdict(label, reads, f"{why}; {ran}", nearest.condition)
 
 
-def _rows_like(engine: str, contents: Contents) -> list[Row]:
-    """Rows of the same family and cut: of the same variant, else of the plain case."""
-    asked = (engine, contents.model_type, contents.cut)
-    rows = {row.variant: row for row in results() if (row.engine, row.model_type, row.cut) == asked}
-    if contents.lacks_head:
-        return [rows["tied"]] if "tied" in rows else []
-    alike = [row for variant, row in rows.items() if variant in contents.variants]
-    return alike or [row for variant, row in rows.items() if not variant]
+def _distance(row: Row, contents: Contents) -> tuple[bool, int]:
+    return not _decides(row, contents), len({*row.traits} ^ {*contents.traits})
+
+
+def _row_verdict(row: Row, contents: Contents) -> tuple[Reads, str]:
+    """What the row of the nearest traits says of a checkpoint, and why."""
+    if contents.quantisation:
+        return Reads.NOT_TRIED, "quantised experts"
+    if not _decides(row, contents):
+        outcome = "loaded" if row.works else "gave wrong results" if row.differs else "failed"
+        what = differences(contents.traits, row.traits)
+        family = f"a tiny model of this family {outcome}"
+        return Reads.NOT_TRIED, f"{family}; this variant was not tried ({what})"
+    if row.works:
+        equal = f"a tiny random model: {row.tokens} greedy tokens equal"
+        return Reads.TRIED, f"{equal}, log-probabilities to {row.difference or 0:.0e}"
+    if row.is_of_cpu:
+        return Reads.NOT_TRIED, row.why
+    unpruned = " (so does the original)" if row.cut != "original" and _fails_whole(row) else ""
+    return Reads.WRONG if row.differs else Reads.FAILS, f"{row.why}{unpruned}"
+
+
+def _decides(row: Row, contents: Contents) -> bool:
+    """Whether the row tells of this checkpoint: it has the same traits, or fails whatever they are.
+
+    Engines without a class, or with one size for all layers, and what goes wrong without a trait
+    goes wrong with it.
+    """
+    if row.works:
+        return row.traits == contents.traits
+    return row.no_class or "per layer" in row.cut or {*row.traits} <= {*contents.traits}
 
 
 def _fails_whole(row: Row) -> bool:

@@ -27,7 +27,6 @@ from pruning.engines import (
     contents_of,
     load_code,
     removed_by,
-    serve_commands,
     summary,
     verdicts,
 )
@@ -46,6 +45,7 @@ from pruning.planning.ranking import criterion_badge
 from pruning.requests.base import validated
 from pruning.requests.model import ExportRequest
 from pruning.requests.options import ModeName
+from pruning.serving import serve_commands
 from pruning.sizes import SizeReport, format_bytes, heads_bytes
 from pruning.surgery.heads import why_not_pruned
 from pruning.surgery.padding import Padding, plan_padding
@@ -80,7 +80,8 @@ class ExportChoice:
 
     def verdicts(self, model: MoEModel, plan: PruningPlan) -> tuple[Verdict, ...]:
         """Compatibility of each program."""
-        contents = contents_of(model, plan, self.widths, padded=self.padding is not None)
+        padded, heads = self.padding is not None, self.mtp in ("keep", "prune")
+        contents = contents_of(model, plan, self.widths, padded=padded, keeps_heads=heads)
         return verdicts(contents)
 
 
@@ -436,8 +437,8 @@ def _use_part(written: MoEModel, removes: str, out: str) -> None:
     show_command(out)
     st.markdown("**Load it**")
     st.code(load_code(written, contents, json.dumps(out)), language="python", wrap_lines=True)
-    if commands := serve_commands(verdicts(contents), out):
-        show_command(*commands, heading="Serve or convert it")
+    if commands := serve_commands(verdicts(contents), contents, out):
+        show_command(*commands, heading="Serve it")
 
 
 def _proof_part(result: Mapping[str, Any]) -> None:

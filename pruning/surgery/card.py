@@ -15,7 +15,7 @@ from analysis.foreign_text import fenced, in_markdown
 from analysis.model import MoEModel
 from pruning.constraints import spans
 from pruning.engines import contents_of, load_code, verdicts
-from pruning.heads import HeadPlan, heads_in_words
+from pruning.heads import HeadChoice, HeadPlan, heads_in_words
 from pruning.neurons.kept import count_neurons
 from pruning.neurons.widths import WidthPlan
 from pruning.plan import PruningPlan, tool_version
@@ -174,7 +174,8 @@ def model_card(  # noqa: PLR0913
     The plan is complete, see `fit_plan`; `recipe` is the text of the export's recipe.
     """
     source, sizes = source_metadata(model.checkpoint.path), size_report(model, plan)
-    contents = contents_of(model, plan, widths, padded=padding is not None)
+    keeps = heads.choice is not HeadChoice.DROP
+    contents = contents_of(model, plan, widths, padded=padding is not None, keeps_heads=keeps)
     readers = (
         f"| {each.engine} | {each.reads} | {in_markdown(each.reason)} |"
         for each in verdicts(contents)

@@ -32,7 +32,8 @@ def test_it_writes_one_result_and_keeps_it(works, tiny, corpora, plan, here):
     assert f"{result['metrics']['esap']['mean']:.4f}" in printed
     increase = result["metrics"]["nll"]["mean"] - result["full"]["nll"]["mean"]
     assert f"{increase:+.4f}" in printed
-    assert f"result.json: 1 evaluation, loss {increase:+.2f} ({result['corpus']['name']})" in printed
+    name = result["corpus"]["name"]
+    assert f"result.json: 1 evaluation, loss {increase:+.2f} ({name})" in printed
     assert "no calibration of this model is known" in printed
     (kept,) = (here / "own" / "evaluations").iterdir()
     assert json.loads(kept.read_text()) == result

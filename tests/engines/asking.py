@@ -18,9 +18,11 @@ from transformers import (
 )
 
 from analysis.families.native import is_registered_here
+from analysis.model import MoEModel
 from families.configs import IMAGE_TEXT, VOCAB, Case
 from pruning import load_pruned
-from pruning.engine_results import SILENT, Row
+from pruning.engine_results import SILENT, Row, condition_of
+from pruning.engine_traits import traits_of
 from tools.engines.environments import HERE, python_of
 
 # Float32 in both; other orders of the same sums differ by 1e-5 where logits are near 10.
@@ -88,12 +90,19 @@ def question_of(case: Case) -> str:
 
 
 def row(
-    engine: str, versions: str, case: Case, cut: str, answer: Answer, folder: Path | None
+    engine: str,
+    versions: str,
+    case: Case,
+    original: MoEModel,
+    cut: str,
+    answer: Answer,
+    folder: Path | None,
 ) -> Row:
     """What came out of one comparison."""
     equal, difference = 0, None
     reason = answer.get("failed", "")
     total = len(PROMPTS) * TOKENS
+    traits = traits_of(original, is_pruned=cut != "original")
     if not reason and folder is not None:
         equal, difference = compare(case, folder, cut, answer["continuations"])
         if equal < total or not difference <= _CLOSE.get((engine, case.model_type), CLOSE):
@@ -115,4 +124,6 @@ def row(
         versions=versions,
         date=datetime.now(UTC).date().isoformat(),
         question=question_of(case),
+        traits=traits,
+        condition=condition_of(engine, traits),
     )

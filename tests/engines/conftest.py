@@ -48,4 +48,6 @@ def _measure(engine, name, folder, cuts) -> Rows:
     versions, answers = ask_engine(engine, list(there.values()), folder)
     said = dict(zip(there, answers, strict=True))
     said |= {cut: {"failed": why} for cut, why in written.items() if cut not in there}
-    return {cut: row(engine, versions, case, cut, said[cut], there.get(cut)) for cut in written}
+    return {
+        cut: row(engine, versions, case, model, cut, said[cut], there.get(cut)) for cut in written
+    }

@@ -92,7 +92,7 @@ def test_mlx_serves_an_export_as_transformers_runs_it(tmp_path, pruned):
     _, url, *options = command_of("Ask it", "curl ")
     body = options[options.index("-d") + 1]
     line = [str(python.with_name(program)), *words]
-    with served(line, f"{pruned}-float32", tmp_path / "log") as (server, port):
+    with served(line, pruned, tmp_path / "log") as (server, port):
         answer = asked(url.replace("8080", port), body, server)
     question = json.loads(body)
     wanted = continued(pruned, question["prompt"], question["max_tokens"])

@@ -1,12 +1,22 @@
 """The rows that came out of the engines, and what is said of them."""
 
 import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
 
+import pytest
 from engines.asking import question_of
-from engines.checkpoints import ENGINE_CASES, engine_case
+from engines.checkpoints import ENGINE_CASES, engine_case, save
+from safetensors.torch import load_file, save_file
 
+from analysis.model import load_model_index
 from pruning.engine_results import CUTS, ENGINES, RESULTS, causes, read_results, seal
-from pruning.engines import Contents, Reads, summary, verdicts
+from pruning.engine_traits import MLA, traits_of
+from pruning.engines import Contents, Reads, contents_of, summary, verdicts
+from pruning.serving import COMMANDS, serve_commands
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "serving.md"
 
 
 def test_the_rows_are_those_that_were_written_for_the_questions_as_they_are():
@@ -22,6 +32,102 @@ def test_the_rows_are_those_that_were_written_for_the_questions_as_they_are():
     assert old == [], "run them again: python -m pytest -m engines --write-engine-results"
 
 
+def test_traits_of_rows_are_those_of_the_checkpoints_as_they_are_made_today(tmp_path):
+    rows = read_results()
+    made = {name: save(engine_case(name), tmp_path / name) for name in {row.case for row in rows}}
+    for row in rows:
+        assert row.traits == traits_of(made[row.case], is_pruned=row.cut != "original"), row
+        assert bool(row.condition) is (row.engine == "vllm" and MLA in row.traits), row
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "trait"),
+    [
+        ("qwen3_moe", {"mlp_only_layers": [1], "num_hidden_layers": 3}, "dense layers between"),
+        ("qwen3_moe", {"mlp_only_layers": [0]}, "dense layers first"),
+        ("qwen3_moe", {"tie_word_embeddings": True}, "tied embeddings"),
+        ("qwen3_moe", {"attention_bias": True}, "attention biases"),
+        ("mixtral", {"sliding_window": 4}, "sliding windows"),
+    ],
+    ids=str,
+)
+def test_a_variant_that_was_not_tried_is_not_said_to_load(tmp_path, name, keys, trait):
+    case = engine_case(name)
+    plain = contents_of(save(case, tmp_path / "plain"))
+    model = save(replace(case, settings={**case.settings, **keys}), tmp_path / "variant")
+    for contents, reads in ((plain, Reads.TRIED), (contents_of(model), Reads.NOT_TRIED)):
+        found = {each.engine: each for each in verdicts(contents)}
+        assert {found[engine].reads for engine in ENGINES.values()} == {reads}
+    assert found["llama.cpp"].reason.startswith(
+        "a tiny model of this family loaded; this variant was not tried (it has "
+    )
+    assert trait in found["llama.cpp"].reason
+
+
+def test_prediction_heads_are_a_variant_that_an_export_drops(tmp_path):
+    folder = save(engine_case("deepseek_v3"), tmp_path / "model").checkpoint.path
+    index = folder / "model.safetensors"
+    tensors = load_file(index)
+    last = max(int(name.split(".")[2]) for name in tensors if name.startswith("model.layers."))
+    prefix, head = f"model.layers.{last}.", f"model.layers.{last + 1}."
+    copied = {head + n.removeprefix(prefix): t.clone() for n, t in tensors.items() if prefix in n}
+    save_file({**tensors, **copied}, index, {"format": "pt"})
+    model = load_model_index(str(folder))
+    assert "prediction heads" in traits_of(model)
+    assert "prediction heads" not in traits_of(model, is_pruned=True)
+    assert "prediction heads" in traits_of(model, is_pruned=True, keeps_heads=True)
+
+
+@pytest.mark.parametrize("name", ["deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite"])
+def test_the_condition_of_a_row_travels_with_it(name):
+    for more in ((), ("attention biases",)):
+        rows = {row.id: row for row in read_results()}
+        traits = (*rows[f"vllm-{name}-experts"].traits, *more)
+        contents = Contents((3, 3), name, removes="experts", traits=traits)
+        found = verdicts(contents)
+        (vllm,) = (each for each in found if each.engine == "vLLM")
+        assert vllm.reads is (Reads.NOT_TRIED if more else Reads.TRIED)
+        assert vllm.condition in vllm.reason
+        assert vllm.condition in summary(found)
+        line = next(each for each in serve_commands(found, contents, "out") if "vllm." in each)
+        words = shlex.split(line, comments=True)
+        assert json.loads(words[words.index("--compilation-config") + 1]) == {
+            "custom_ops": ["none"]
+        }
+
+
+def test_what_gives_other_tokens_is_called_wrong_and_has_no_command():
+    for row in read_results():
+        contents = Contents((3, 3), row.model_type, removes=row.cut, traits=row.traits)
+        if row.works or row.is_of_cpu or "per layer" in row.cut:
+            continue
+        label = ENGINES[row.engine]
+        found = {each.engine: each for each in verdicts(contents)}
+        assert found[label].reads is (Reads.WRONG if row.differs else Reads.FAILS), row
+        named = summary(found.values()).partition(
+            "wrong results in: " if row.differs else "fails in: "
+        )
+        assert label in named[2].partition(";")[0]
+        begins = COMMANDS[label][0].partition("{")[0]
+        assert not any(
+            line.startswith(begins) for line in serve_commands(found.values(), contents, "out")
+        )
+
+
+def test_the_commands_are_those_of_the_guide():
+    guide = GUIDE.read_text("utf-8").splitlines()
+    for lines in COMMANDS.values():
+        for line in lines:
+            assert line.format(out="OUT", copy="OUT-float32", options="") in guide
+    option = next(row.condition for row in read_results() if row.condition)
+    (vllm,) = COMMANDS["vLLM"]
+    assert vllm.format(out="OUT", options=f" {option}") in guide
+    for kind, is_told in (("qwen3_next", True), ("qwen3_moe", False)):
+        contents = Contents((3, 3), kind, removes="experts")
+        commands = serve_commands(verdicts(contents), contents, "out")
+        assert any("--no-mtp" in line for line in commands) is is_told
+
+
 def test_each_row_works_or_says_why_not():
     for row in read_results():
         assert row.works == (not row.reason), row
@@ -31,7 +137,11 @@ def test_each_row_works_or_says_why_not():
 
 
 def said(engine, **contents):
-    found = verdicts(Contents(**{"counts": (3, 3), "removes": "experts", **contents}))
+    """The verdict on a checkpoint; by default one with the traits of the family's first row."""
+    rows = (row for row in read_results() if row.model_type == contents["model_type"])
+    traits = next((row.traits for row in rows), ())
+    given = {"counts": (3, 3), "removes": "experts", "traits": traits, **contents}
+    found = verdicts(Contents(**given))
     return {each.engine: each for each in found}[engine]
 
 

@@ -1,7 +1,7 @@
 """The reference of compatibility: what engines did with exports of every family."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pruning.engine_results import CUTS, ENGINES, Row, read_results
@@ -33,17 +33,29 @@ def _engine(name: str, rows: Sequence[Row]) -> str:
     lines = []
     for case in dict.fromkeys(row.case for row in known):
         by_cut = {row.cut: row for row in known if row.case == case}
-        lines.append((f"`{case}`", *(_cell(by_cut.get(cut), reasons) for cut in CUTS)))
+        traits = ", ".join(next(iter(by_cut.values())).traits)
+        lines.append(
+            (f"`{case}`", traits or "-", *(_cell(by_cut.get(cut), reasons) for cut in CUTS))
+        )
     parts = [
         f"## {ENGINES[name]}",
         f"{ran}: {sum(row.works for row in known)} of {len(known)} rows match. "
         f"`python -m tools.engines {name}`, then `python -m pytest -m engines -k {name}` "
         "runs them.",
-        table(("family", *CUTS), lines),
+        table(("family", "traits", *CUTS), lines),
         "\n".join(f"{n}. {cell(text[:_LONGEST])}" for n, text in enumerate(reasons.values(), 1)),
+        *_conditions(known),
         f"It has no class for {', '.join(f'`{case}`' for case in unknown)}." if unknown else "",
     ]
     return "\n\n".join(filter(None, parts))
+
+
+def _conditions(rows: Sequence[Row]) -> Iterator[str]:
+    """Options without which some rows are wrong, and the families that need them."""
+    for condition in sorted({row.condition for row in rows} - {""}):
+        cases = dict.fromkeys(row.case for row in rows if row.condition == condition)
+        named = ", ".join(f"`{case}`" for case in cases)
+        yield f"Only with `{condition}` on a CPU, without which it gives wrong tokens: {named}."
 
 
 def _said(row: Row) -> str:
@@ -65,5 +77,5 @@ def _cell(row: Row | None, reasons: Mapping[str, str]) -> str:
     if row.is_of_cpu:
         return f"not on a CPU{note}"
     if row.differs:
-        return f"differs: {row.equal} of {row.tokens} tokens, {row.distance}{note}"
+        return f"wrong results: {row.equal} of {row.tokens} tokens, {row.distance}{note}"
     return f"fails{note}"

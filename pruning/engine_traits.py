@@ -1,0 +1,106 @@
+"""What sets a checkpoint apart within its family, as far as serving engines are known to care.
+
+One function for both sides: the rows of `engine_results` are recorded with these traits, and a
+checkpoint is matched to rows by them. Read from the configuration and the tensors' names.
+"""
+
+import re
+from collections.abc import Collection, Iterator
+from functools import lru_cache
+from typing import Any, Final
+
+from analysis.families import SlotKind
+from analysis.heads import prediction_heads
+from analysis.model import MoEModel
+
+Traits = tuple[str, ...]  # sorted
+
+TIED: Final = "tied embeddings"
+HEADS: Final = "prediction heads"
+MLA: Final = "multi-head latent attention"
+_HEAD_TENSOR: Final = re.compile(r"(\w+\.)*(lm_)?head\.weight")
+# Trait -> a tensor that only such checkpoints have.
+_TENSORS: Final = {
+    "shared experts": re.compile(r".+shared_(experts?|mlp)\b.+"),
+    # Those of towers for images and sound are no concern of engines' language models.
+    "attention biases": re.compile(
+        r"(?!.*(vis|audio)).+attn\.(\w+\.)*\w*(proj|qkv|query_key_value|dense)\.bias"
+    ),
+    "head bias": re.compile(r"(\w+\.)*lm_head\.bias"),
+}
+# Trait -> a key of the configuration that is set in such checkpoints.
+_KEYS: Final = {
+    MLA: "kv_lora_rank",
+    "low-rank queries": "q_lora_rank",
+    "normalised gates": "norm_topk_prob",
+    "latent experts": "moe_latent_size",
+}
+
+
+def traits_of(model: MoEModel, *, is_pruned: bool = False, keeps_heads: bool = False) -> Traits:
+    """The traits of a checkpoint, or of its export.
+
+    An export stores a head that engines need untied, and drops prediction heads unless
+    `keeps_heads`.
+    """
+    traits = set(_traits(model))
+    if is_pruned and model.tied_embedding is not None:
+        traits.discard(TIED)
+    if is_pruned and not keeps_heads:
+        traits.discard(HEADS)
+    return tuple(sorted(traits))
+
+
+# Asked again at every change of a plan.
+@lru_cache(maxsize=8)
+def _traits(model: MoEModel) -> frozenset[str]:
+    names, config = model.checkpoint.tensors, model.config
+    slots = list(model.slots.values())
+    sparse = [layer.index for layer in model.layers]
+    is_so = {
+        "dense layers first": sparse[0] > 0,
+        "dense layers between": len(sparse) <= sparse[-1] - sparse[0],
+        "dense layers last": sparse[-1] < model.depth - 1,
+        "router groups": any(layer.num_groups > 1 for layer in model.layers),
+        "router biases": any(
+            slot.kind is SlotKind.ROUTER and "bias" in slot.role for slot in slots
+        ),
+        "expert biases": any(
+            slot.kind is not SlotKind.ROUTER and slot.role == "bias" for slot in slots
+        ),
+        "sliding windows": _slides(config),
+        TIED: not any(map(_HEAD_TENSOR.fullmatch, names)),
+        HEADS: bool(prediction_heads(model)),
+        **{trait: any(map(tensor.fullmatch, names)) for trait, tensor in _TENSORS.items()},
+        **{trait: bool(config.get(key)) for trait, key in _KEYS.items()},
+    }
+    scaled = {f"{kind} positions" for kind in _rope_types(config)}
+    return frozenset(trait for trait, applies in is_so.items() if applies) | scaled
+
+
+def _slides(config: Any) -> bool:
+    if "sliding_attention" in (config.get("layer_types") or ()):
+        return True
+    is_used = config.get("use_sliding_window", not config.get("layer_types"))
+    return bool(config.get("sliding_window") and is_used)
+
+
+def _rope_types(config: Any) -> Iterator[str]:
+    """How positions are scaled, where they are; layers of each type may have their own way."""
+    for key in ("rope_scaling", "rope_parameters"):
+        given = config.get(key)
+        if not isinstance(given, dict):
+            continue
+        for each in (given, *(inner for inner in given.values() if isinstance(inner, dict))):
+            kind = each.get("rope_type") or each.get("type")
+            if isinstance(kind, str) and kind not in ("default", "mrope", "proportional"):
+                yield kind
+
+
+def differences(own: Collection[str], tried: Collection[str]) -> str:
+    """How a checkpoint differs from the model that was tried, in words."""
+    more, fewer = sorted({*own} - {*tried}), sorted({*tried} - {*own})
+    parts = [
+        f"{word} {', '.join(each)}" for word, each in (("it has", more), ("no", fewer)) if each
+    ]
+    return " and ".join(parts)
