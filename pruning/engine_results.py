@@ -50,6 +50,8 @@ class Row:
     question: str  # digest of the configuration, the plan and the prompts
     traits: Traits  # of the checkpoint that was loaded, see `engine_traits`
     condition: str  # the engine's option without which results are wrong; empty for none
+    # llama.cpp's converter looks for prediction heads there, unless told `--no-mtp`, as it was.
+    no_mtp: bool
 
     @property
     def differs(self) -> bool:

@@ -14,7 +14,7 @@ from analysis.families.base import WIDTHS_KEY
 from analysis.families.native import is_registered_here
 from analysis.model import MoEModel
 from pruning.engine_results import ENGINES, Row, results
-from pruning.engine_traits import Traits, differences, traits_of
+from pruning.engine_traits import HEADS, Traits, differences, traits_of
 from pruning.neurons.widths import WidthPlan, widths_config
 from pruning.plan import NEURON_GRANULARITY, PruningPlan
 
@@ -47,6 +47,7 @@ class Verdict:
     reads: Reads
     reason: str  # why, in one line; says so where it was not tried
     condition: str = ""  # an option without which results are wrong on a CPU; empty for none
+    options: str = ""  # of its first command for this checkpoint
 
     @property
     def option(self) -> str:
@@ -205,7 +206,10 @@ def _engine(name: str, contents: Contents) -> Verdict:
     if nearest.condition:
         why += f"; on a CPU only with {nearest.condition}: without it, it gives wrong tokens there"
     ran = f"{nearest.versions}, {nearest.date}{_missed(contents)}"
-    return Verdict(label, reads, f"{why}; {ran}", nearest.condition)
+    options = nearest.condition
+    if nearest.no_mtp and HEADS not in contents.traits:
+        options = "--no-mtp"
+    return Verdict(label, reads, f"{why}; {ran}", nearest.condition, options)
 
 
 def _distance(row: Row, contents: Contents) -> tuple[bool, int]:

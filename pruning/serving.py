@@ -4,8 +4,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from pruning.engine_traits import HEADS
-from pruning.engines import Contents, Reads, Verdict
+from pruning.engines import Reads, Verdict
 
 # Engine -> its commands. `{out}`: the folder; `{copy}`: one beside it, in float32; `{options}`:
 # what this checkpoint needs besides.
@@ -22,27 +21,19 @@ COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "SGLang": ("python -m sglang.launch_server --model-path {out} --port 30000",),
 }
-# Families whose prediction heads llama.cpp's converter looks for, unless told not to.
-_CONVERTS_HEADS: Final = ("qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text")
 
 
-def serve_commands(found: Iterable[Verdict], contents: Contents, path: str) -> list[str]:
+def serve_commands(found: Iterable[Verdict], path: str) -> list[str]:
     """Commands that serve the folder, but of engines that fail or compute wrong results."""
     names = {"out": shlex.quote(path), "copy": shlex.quote(f"{path}-float32")}
     lines = []
     for each in found:
         if each.engine not in COMMANDS or each.reads in (Reads.FAILS, Reads.WRONG):
             continue
-        options = f" {each.condition}" if each.condition else ""
-        if each.engine == "llama.cpp" and _hides_heads(contents):
-            options = " --no-mtp"
+        options = f" {each.options}" if each.options else ""
         first, *others = COMMANDS[each.engine]
         note = f"  # {each.engine}, {each.reads}"
         note += f"; {each.option}" if each.condition else ""
         lines.append(first.format(**names, options=options) + note)
         lines += [line.format(**names) for line in others]
     return lines
-
-
-def _hides_heads(contents: Contents) -> bool:
-    return contents.model_type in _CONVERTS_HEADS and HEADS not in contents.traits

@@ -437,7 +437,7 @@ def _use_part(written: MoEModel, removes: str, out: str) -> None:
     show_command(out)
     st.markdown("**Load it**")
     st.code(load_code(written, contents, json.dumps(out)), language="python", wrap_lines=True)
-    if commands := serve_commands(verdicts(contents), contents, out):
+    if commands := serve_commands(verdicts(contents), out):
         show_command(*commands, heading="Serve it")
 
 

@@ -126,4 +126,5 @@ def row(
         question=question_of(case),
         traits=traits,
         condition=condition_of(engine, traits),
+        no_mtp=bool(answer.get("no_mtp")),
     )

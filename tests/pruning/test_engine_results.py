@@ -89,7 +89,7 @@ def test_the_condition_of_a_row_travels_with_it(name):
         assert vllm.reads is (Reads.NOT_TRIED if more else Reads.TRIED)
         assert vllm.condition in vllm.reason
         assert vllm.condition in summary(found)
-        line = next(each for each in serve_commands(found, contents, "out") if "vllm." in each)
+        line = next(each for each in serve_commands(found, "out") if "vllm." in each)
         words = shlex.split(line, comments=True)
         assert json.loads(words[words.index("--compilation-config") + 1]) == {
             "custom_ops": ["none"]
@@ -109,9 +109,7 @@ def test_what_gives_other_tokens_is_called_wrong_and_has_no_command():
         )
         assert label in named[2].partition(";")[0]
         begins = COMMANDS[label][0].partition("{")[0]
-        assert not any(
-            line.startswith(begins) for line in serve_commands(found.values(), contents, "out")
-        )
+        assert not any(line.startswith(begins) for line in serve_commands(found.values(), "out"))
 
 
 def test_the_commands_are_those_of_the_guide():
@@ -122,10 +120,18 @@ def test_the_commands_are_those_of_the_guide():
     option = next(row.condition for row in read_results() if row.condition)
     (vllm,) = COMMANDS["vLLM"]
     assert vllm.format(out="OUT", options=f" {option}") in guide
-    for kind, is_told in (("qwen3_next", True), ("qwen3_moe", False)):
-        contents = Contents((3, 3), kind, removes="experts")
-        commands = serve_commands(verdicts(contents), contents, "out")
-        assert any("--no-mtp" in line for line in commands) is is_told
+
+
+def test_the_converter_is_told_of_no_prediction_heads_where_it_would_look_for_them():
+    rows = {row.id: row for row in read_results()}
+    for kind, is_told in (("qwen3_next", True), ("glm4_moe", True), ("qwen3_moe", False)):
+        traits = rows[f"llama.cpp-{kind}-experts"].traits
+        for heads in ((), ("prediction heads",)):
+            contents = Contents((3, 3), kind, removes="experts", traits=(*traits, *heads))
+            (line,) = (
+                each for each in serve_commands(verdicts(contents), "out") if "convert_hf" in each
+            )
+            assert ("--no-mtp" in line) is (is_told and not heads)
 
 
 def test_each_row_works_or_says_why_not():

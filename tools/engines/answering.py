@@ -6,7 +6,7 @@ ASKED.json is a list of {"checkpoint": folder, "prompts": lists of token ids, "t
 continue with, "vocabulary": size}. ANSWERS.json is {"versions": {package: version}, "answers":
 [...]}, in the same order: {"continuations": [{"tokens": ids, "log_probabilities": rows over the
 vocabulary, one for each token}]}, or {"failed": why}, with "unknown": true where the engine has no
-class for the architecture.
+class for the architecture. With "no_mtp": true its converter was told of no prediction heads.
 """
 
 import json
@@ -29,25 +29,25 @@ class UnknownArchitecture(Exception):
 
 def answer_all(
     named: tuple[str, ...],
-    check: Callable[[dict], None],
+    check: Callable[[dict], dict | None],
     answer: Callable[[dict], list],
     telling: str = "",
 ) -> None:
     """Answer every question in a process of its own: engines abort instead of raising.
 
-    `check` takes config.json and raises UnknownArchitecture. `telling` is a pattern of the line of
-    the log that says why, where errors do not.
+    `check` takes config.json, raises UnknownArchitecture, and may return what the answer tells too.
+    `telling` is a pattern of the line of the log that says why, where errors do not.
     """
     asked_file, answers_file = map(Path, sys.argv[1:])
     answers = []
     for asked in json.loads(asked_file.read_text()):
         config = json.loads((Path(asked["checkpoint"]) / "config.json").read_text())
         try:
-            check(config)
+            told = check(config) or {}
         except UnknownArchitecture as error:
             answers.append({"failed": str(error), "unknown": True})
         else:
-            answers.append(_alone(answer, asked, answers_file, telling))
+            answers.append(_alone(answer, asked, answers_file, telling) | told)
     versions = {name: version(name) for name in named}
     answers_file.write_text(json.dumps({"versions": versions, "answers": answers}))
 

@@ -24,9 +24,9 @@ from transformers import AutoConfig, AutoTokenizer  # noqa: E402, F401
 
 
 def check(config):
-    """Whether the converter has a class for the architecture."""
+    """Whether the converter has a class for the architecture, and looks for prediction heads."""
     try:
-        get_model_class(config["architectures"][0])
+        return {"no_mtp": get_model_class(config["architectures"][0]).supports_mtp_export}
     except NotImplementedError as error:
         raise UnknownArchitecture(
             f"convert_hf_to_gguf.py has no class for {config['architectures'][0]}"

@@ -33,7 +33,7 @@ def _engine(name: str, rows: Sequence[Row]) -> str:
     lines = []
     for case in dict.fromkeys(row.case for row in known):
         by_cut = {row.cut: row for row in known if row.case == case}
-        traits = ", ".join(next(iter(by_cut.values())).traits)
+        traits = ", ".join(by_cut["original"].traits)
         lines.append(
             (f"`{case}`", traits or "-", *(_cell(by_cut.get(cut), reasons) for cut in CUTS))
         )
@@ -45,6 +45,7 @@ def _engine(name: str, rows: Sequence[Row]) -> str:
         table(("family", "traits", *CUTS), lines),
         "\n".join(f"{n}. {cell(text[:_LONGEST])}" for n, text in enumerate(reasons.values(), 1)),
         *_conditions(known),
+        _headless(known),
         f"It has no class for {', '.join(f'`{case}`' for case in unknown)}." if unknown else "",
     ]
     return "\n\n".join(filter(None, parts))
@@ -56,6 +57,11 @@ def _conditions(rows: Sequence[Row]) -> Iterator[str]:
         cases = dict.fromkeys(row.case for row in rows if row.condition == condition)
         named = ", ".join(f"`{case}`" for case in cases)
         yield f"Only with `{condition}` on a CPU, without which it gives wrong tokens: {named}."
+
+
+def _headless(rows: Sequence[Row]) -> str:
+    cases = dict.fromkeys(f"`{row.case}`" for row in rows if row.no_mtp)
+    return f"Converted with `--no-mtp`: {', '.join(cases)}." if cases else ""
 
 
 def _said(row: Row) -> str:
