@@ -33,7 +33,7 @@ def serve_commands(found: Iterable[Verdict], path: str) -> list[str]:
         options = f" {each.options}" if each.options else ""
         first, *others = COMMANDS[each.engine]
         note = f"  # {each.engine}, {each.reads}"
-        note += f"; {each.option}" if each.condition else ""
+        note += f"; {each.condition.split()[0]} for a CPU only" if each.condition else ""
         lines.append(first.format(**names, options=options) + note)
         lines += [line.format(**names) for line in others]
     return lines

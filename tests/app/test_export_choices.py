@@ -77,6 +77,7 @@ def headed(tmp_path_factory):
     shutil.copytree(root / "headed", root / "narrow")
     narrow_head(root / "narrow")
     tiny_model(BY_NAME["minimax_m2"]).save_pretrained(root / "biased")
+    tiny_model(BY_NAME["deepseek_v3"]).save_pretrained(root / "latent")
     return root
 
 
@@ -227,26 +228,35 @@ def jobs_of(tmp_path):
     return JobStore(tmp_path / "state" / "jobs.sqlite")
 
 
-def written_export(tmp_path, headed):
+def written_export(tmp_path, headed, name="plain"):
     """A small export of the plan that the page proposes, as the job table and the disk have it."""
-    plan = plan_of(headed)
+    plan = plan_of(headed, name)
     out = tmp_path / "small 1"
-    drain(export_checkpoint(load_model_index(str(headed / "plain")), plan, out))
+    drain(export_checkpoint(load_model_index(str(headed / name)), plan, out))
     checks = [
         {"name": "hashes", "ok": True, "detail": "3 files"},
         {"name": "logits", "ok": True, "detail": "equal"},
     ]
     verify = {"level": "logits", "reason": "as asked for", "checks": checks}
     result = {"out": str(out), "plan_digest": plan.digest, "verify": verify}
-    finish_export(jobs_of(tmp_path), headed / "plain", result)
+    finish_export(jobs_of(tmp_path), headed / name, result)
     return out
 
 
-def plan_of(headed):
+def plan_of(headed, name="plain"):
     """The plan that the page shows at first."""
-    request = PlanRequest(model=str(headed / "plain"), criterion="random", sparsity="50%")
+    request = PlanRequest(model=str(headed / name), criterion="random", sparsity="50%")
     model = load_model_index(request.model)
     return make_plan(select(request, model, StatsStore()), request).plan
+
+
+def test_the_option_without_which_an_engine_is_wrong_is_shown(open_page, tmp_path, headed):
+    out = written_export(tmp_path, headed, "latent")
+    test = open_page("export", "latent", criterion="Random")
+    assert texts(test.error) == []
+    option = """--compilation-config '{"custom_ops": ["none"]}'"""
+    assert f"--model '{out}' --port 8000 {option}" in texts(test.code)[2]
+    assert any(f"vLLM (on a CPU only with {option})" in text for text in texts(test.markdown))
 
 
 def test_success_leads_with_place_code_servers_and_all_checks(open_page, tmp_path, headed):
