@@ -13,7 +13,7 @@ from analysis.checkpoint import Config
 from analysis.families.base import WIDTHS_KEY
 from analysis.families.native import is_registered_here
 from analysis.model import MoEModel
-from pruning.engine_results import ENGINES, Row, results
+from pruning.engine_results import ENGINES, Row, condition_of, results
 from pruning.engine_traits import HEADS, Traits, differences, traits_of
 from pruning.neurons.widths import WidthPlan, widths_config
 from pruning.plan import NEURON_GRANULARITY, PruningPlan
@@ -198,18 +198,19 @@ def _engine(name: str, contents: Contents) -> Verdict:
     """What the engine's rows on this family, cut and traits say."""
     label, asked = ENGINES[name], (name, contents.model_type, contents.cut)
     rows = [row for row in results() if (row.engine, row.model_type, row.cut) == asked]
+    # Also of families that were not tried: the engine's fault goes with the trait.
+    options = condition = condition_of(name, contents.traits)
+    needs = f"; on a CPU only with {condition}: without it, it gives wrong tokens there"
+    needs = (needs if condition else "") + _missed(contents)
     if not rows:
         what = "quantised experts" if contents.quantisation else f"{contents.model_type}, this cut"
-        return Verdict(label, Reads.NOT_TRIED, f"{what}{_missed(contents)}")
+        return Verdict(label, Reads.NOT_TRIED, f"{what}{needs}", condition, options)
     nearest = min(rows, key=lambda row: _distance(row, contents))
     reads, why = _row_verdict(nearest, contents)
-    if nearest.condition:
-        why += f"; on a CPU only with {nearest.condition}: without it, it gives wrong tokens there"
-    ran = f"{nearest.versions}, {nearest.date}{_missed(contents)}"
-    options = nearest.condition
     if nearest.no_mtp and HEADS not in contents.traits:
         options = "--no-mtp"
-    return Verdict(label, reads, f"{why}; {ran}", nearest.condition, options)
+    ran = f"{nearest.versions}, {nearest.date}"
+    return Verdict(label, reads, f"{why}; {ran}{needs}", condition, options)
 
 
 def _distance(row: Row, contents: Contents) -> tuple[bool, int]:
