@@ -11,6 +11,7 @@ from pydantic import create_model
 from pydantic.fields import FieldInfo
 from typer.models import ParameterInfo
 
+from analysis.devices import check_device
 from app.cli.files import REPLACES, check_new_file
 from pruning.requests.base import PANELS, Request, flags_of, option_of, validated
 
@@ -51,6 +52,8 @@ def command(kind: type[Request] | None = None, each: str = "") -> Callable[[Hand
                 if (source := ctx.get_parameter_source(name)) and source.name == "COMMANDLINE"
             }
             asked = {name: value for name, value in given.items() if name in fields}
+            if "device" in asked:  # not by the request, which may be queued for another machine
+                check_device(asked["device"])
             said = validated(own, {name: given[name] for name in own.model_fields if name in given})
             rest = {name: getattr(said, name) for name in own.model_fields}
             force = rest["force"] if takes_force else rest.pop("force", False)

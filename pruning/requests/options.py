@@ -21,6 +21,7 @@ from analysis.corpora import Packing as PackingName
 from analysis.corpora import Truncate as TruncateName
 from analysis.corpora import content_of, corpus_name, parse_corpus
 from analysis.criteria import get_criterion
+from analysis.devices import parse_device
 from analysis.sparsity import parse_sparsity
 from analysis.stats.choose import parse_corpus_weight
 from analysis.stats.groups import GROUPS, parse_groups
@@ -99,7 +100,7 @@ Dtype = Annotated[
     Literal["auto", "float32", "bfloat16", "float16", "float64"],
     Option("Dtype of the computation: auto, float32, bfloat16 ...", ("--dtype",)),
 ]
-Device = Annotated[Text, Option("Device: auto, cpu, cuda ...")]
+Device = Annotated[Text, checked_by(parse_device), Option("Device: auto, cpu, cuda ...")]
 BatchSize = Annotated[Whole, Field(ge=1, le=4096), Option("Sequences in one forward.")]
 Attention = Annotated[AttentionName, Option("Attention: auto, eager, sdpa, flash_attention_2 ...")]
 DeviceMap = Annotated[
