@@ -15,7 +15,9 @@ _GPU_FILES = ("nvidia[0-9]*", "nvidiactl", "nvmap", "kfd", "dxg")
 def parse_device(name: str) -> str:
     """The name of a device that runs may use, here or on another machine."""
     if not _NAMES.fullmatch(name):
-        raise CheckpointError(f"No run can use the device {name!r}; use auto, cpu, cuda or cuda:N.")
+        raise CheckpointError(
+            f"No run can use the device {name!r}; try cpu, or auto, cuda, cuda:N."
+        )
     return name
 
 

@@ -9,7 +9,7 @@ from analysis.errors import CheckpointError
 
 @pytest.mark.parametrize("name", ["meta", "mps", "", "cuda:", "cuda:-1", "cpu\n", "CUDA", "cuda:٣"])
 def test_a_device_that_no_run_can_use_is_refused(name):
-    with pytest.raises(CheckpointError, match="use auto, cpu, cuda or cuda:N"):
+    with pytest.raises(CheckpointError, match="try cpu, or auto, cuda, cuda:N"):
         parse_device(name)
 
 
