@@ -53,7 +53,7 @@ def command(kind: type[Request] | None = None, each: str = "") -> Callable[[Hand
             }
             asked = {name: value for name, value in given.items() if name in fields}
             if "device" in asked:  # not by the request, which may be queued for another machine
-                check_device(asked["device"])
+                check_device(str(asked["device"]))
             said = validated(own, {name: given[name] for name in own.model_fields if name in given})
             rest = {name: getattr(said, name) for name in own.model_fields}
             force = rest["force"] if takes_force else rest.pop("force", False)
