@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from analysis.content import read_whole
 from analysis.errors import CheckpointError
 from analysis.json_text import parse_json, parse_json_once
 
@@ -173,7 +174,7 @@ def read_config(path: Path) -> dict[str, Any]:
     if not file.is_file():
         raise CheckpointError(f"{path} has no {CONFIG_NAME}; is it the folder of a checkpoint?")
     try:
-        config = parse_json(file.read_bytes())
+        config = parse_json(read_whole(file))
     except ValueError as error:
         raise CheckpointError(f"{file} is not valid JSON: {error}.") from error
     if not isinstance(config, dict):
@@ -235,7 +236,7 @@ def _read_index(path: Path) -> dict[str, str]:
             f"its config.json says, `moeprune plan {path} --config-only` the sizes of plans."
         )
     try:
-        weight_map: dict[str, str] = parse_json(index.read_bytes())["weight_map"]
+        weight_map: dict[str, str] = parse_json(read_whole(index))["weight_map"]
         shards = sorted(set(weight_map.values()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{index} is not a readable shard index.") from error

@@ -1,19 +1,47 @@
-"""What files hold: digests of their bytes, remembered while a file stays as it is."""
+"""What files hold: their bytes, in bounds, and digests, remembered while a file stays as it is."""
 
 import functools
 import hashlib
+import os
+import stat
 import time
 from pathlib import Path
 
+MOST_BYTES = 1 << 28  # of a file that is read whole; a plan of a large model has a few MiB
 _WHOLE = 1 << 30  # bytes; of larger files pieces are read
 _PIECES, _PIECE = 256, 1 << 20
 # A file may change twice within a clock tick; only older ones may be known by their time.
 _SETTLED_NS = 2 * 10**9
 
 
+def read_whole(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
+    """The bytes of a regular file; no more than `most_bytes` are read of one that grows.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file: a pipe or a device may never end.
+        ValueError: it is larger.
+    """
+    check_regular(path)
+    with path.open("rb") as file:
+        data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise ValueError(f"it is larger than {most_bytes:,} bytes")
+    return data
+
+
+def check_regular(path: Path) -> os.stat_result:
+    """The state of a regular file; an OSError says what else it is."""
+    state = path.stat()
+    if stat.S_ISDIR(state.st_mode):
+        raise IsADirectoryError(0, "it is a folder; name the file in it")
+    if not stat.S_ISREG(state.st_mode):
+        raise OSError(0, "it is no regular file")
+    return state
+
+
 def settled_state(path: Path) -> tuple[int, ...] | None:
     """Numbers that change whenever the file does; None while it is too new for that."""
-    state = path.stat()
+    state = check_regular(path)
     if time.time_ns() - state.st_mtime_ns < _SETTLED_NS:
         return None
     return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
@@ -58,7 +86,7 @@ def _remembered_digest(path: Path, state: tuple[int, ...]) -> str:
 
 
 def _digest(path: Path) -> str:
-    size = path.stat().st_size
+    size = check_regular(path).st_size
     if size <= _WHOLE:
         return file_sha256(path)
     sha = hashlib.sha256(size.to_bytes(8, "little"))

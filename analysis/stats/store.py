@@ -17,7 +17,7 @@ from typing import Any
 from filelock import FileLock
 
 from analysis.arrays import FloatArray
-from analysis.content import file_sha256, known_sha256, settled_state
+from analysis.content import file_sha256, known_sha256, read_whole, settled_state
 from analysis.durable import PARTIAL, partial_of, sync_file, sync_folder, write_durably
 from analysis.errors import StatsError, did_you_mean
 from analysis.families import MoELayer
@@ -109,7 +109,7 @@ def read_run(path: Path) -> Run:
 @functools.lru_cache(maxsize=4096)
 def _read_manifest(path: Path, state: tuple[int, ...] | None) -> RunManifest:
     """The manifest of a run; `state` is only part of the cache key."""
-    raw = parse_json_once((path / MANIFEST).read_bytes())
+    raw = parse_json_once(read_whole(path / MANIFEST))
     version = raw["schema_version"]
     if version != SCHEMA_VERSION:
         raise StatsError(

@@ -9,6 +9,7 @@ from types import MappingProxyType
 import numpy as np
 
 from analysis.arrays import FloatArray
+from analysis.content import check_regular
 from analysis.lazy import pa, pc, pd, pq
 
 # Real sums compress to about half, ids of layers and experts to almost nothing.
@@ -64,9 +65,9 @@ def read_parquet(
         OSError: it cannot be read.
     """
     try:
+        size = check_regular(path).st_size
         with pq.ParquetFile(path) as file:
             # Checked before it is unpacked, which might fill the memory.
-            size = path.stat().st_size
             widths = (getattr(kind, "list_size", 1) for kind in file.schema_arrow.types)
             unpacked = 8 * file.metadata.num_rows * sum(widths)
             if unpacked > max(_MOST_UNPACKED, _MOST_GROWTH * size):

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from analysis.content import read_whole
 from analysis.durable import write_durably
 from analysis.errors import StatsError
 from analysis.json_text import parse_json_once
@@ -117,9 +118,10 @@ class Record(RecordPart):
     def read(cls, path: Path) -> Self:
         """The record in a file; a StatsError if it cannot be read."""
         try:
-            text = path.read_bytes()
-        except OSError as error:
-            raise StatsError(f"The {cls.word} {path.name} cannot be read ({error}).") from error
+            text = read_whole(path)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise StatsError(f"The {cls.word} {path.name} cannot be read ({reason}).") from error
         return cls.from_json(text, path.name)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from pydantic import AliasPath, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from analysis.content import read_whole
 from analysis.errors import PlanError, wrong_schema
 from analysis.families import MoELayer
 from analysis.json_text import parse_json
@@ -298,7 +299,7 @@ def search_in(path: Path) -> KnownSearch | None:
     if path.suffix != ".json":
         return None
     try:
-        raw = parse_json(path.read_bytes())
+        raw = parse_json(read_whole(path))
     except (OSError, ValueError):
         return None  # the reader of its numbers reports the error
     is_search = isinstance(raw, dict) and {"search", "candidates"} <= raw.keys()

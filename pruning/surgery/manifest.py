@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from analysis.checkpoint import LONGEST_NAME
+from analysis.content import read_whole
 from analysis.durable import PARTIAL
 from analysis.errors import ExportError, PlanError, wrong_schema
 from analysis.json_text import parse_json_once
@@ -132,7 +133,7 @@ def read_manifest(path: Path) -> Manifest:
     if path.name.endswith(PARTIAL):
         raise ExportError(f"{path} is an unfinished export, by its name; export again.")
     try:
-        raw = parse_json_once((path / MANIFEST_NAME).read_bytes())
+        raw = parse_json_once(read_whole(path / MANIFEST_NAME))
     except FileNotFoundError as error:
         raise ExportError(
             f"{path} has no {MANIFEST_NAME}, so it is not a finished export of this program; "

@@ -21,7 +21,7 @@ def test_a_file_is_read_up_to_its_bound(tmp_path):
     path = tmp_path / "plan.json"
     path.write_bytes(b"\xef\xbb\xbf12\r\n4")  # a byte order mark, as Windows writes
     assert read_text_file("plan", path, most_bytes=8) == "12\n4"
-    with pytest.raises(PlanError, match="too large"):
+    with pytest.raises(PlanError, match="larger than 7 bytes"):
         read_text_file("plan", path, most_bytes=7)
 
 

@@ -255,7 +255,9 @@ def test_files_that_are_too_large_or_no_text(tmp_path):
     binary.write_bytes(b"layer,kept\n1,\xff\n")
     column = "," + " " * 99_999
     padded.write_text(("layer,kept\n1,5" + column * (1 << 8))[: 1 << 24])
-    assert said(read_counts, large, TWO) == (f"{large} is too large for a schedule.")
+    assert said(read_counts, large, TWO) == (
+        f"The schedule {large} cannot be read: it is larger than {1 << 24:,} bytes."
+    )
     assert said(read_counts, binary, TWO) == (
         f"The schedule {binary} cannot be read: it is no UTF-8 text."
     )
