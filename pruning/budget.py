@@ -78,6 +78,11 @@ class SizeTarget:
     dtype: TargetDtype = "own"
 
     @property
+    def is_nothing(self) -> bool:
+        """Whether nothing at all is asked for."""
+        return self.kind != "size" and parse_sparsity(self.asked) == 0
+
+    @property
     def named(self) -> str:
         """What was asked, with its unit."""
         asked = self.asked.strip()
@@ -148,6 +153,9 @@ def size_budget(
     least, largest = sum(room.least for room in rooms), sum(room.most for room in rooms)
     reachable = range(least, largest + 1, rooms[0].step)
 
+    if target.is_nothing:  # not to make up for a head that is copied
+        return target.budget(least)
+
     def evenly(total: int) -> Sequence[int]:
         return apportion(total, [layer.num_experts for layer in model.layers], rooms)
 
@@ -175,7 +183,8 @@ def even_budget(
     """
     sizes, ways = _LinearSize.of(model, target), _even_ways(model, target, constraints)
     most = target.most(sizes.whole, model.name)
-    removed = next((way for way in ways if sizes.after(way) <= most), None)
+    fits = (way for way in ways if target.is_nothing or sizes.after(way) <= most)
+    removed = next(fits, None)
     if removed is None:
         can_go = f"{sum(ways[-1])} of {model.num_experts} experts"
         raise target.refusal(model.name, sizes.after(ways[-1]), sizes.whole, can_go)

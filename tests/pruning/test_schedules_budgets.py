@@ -350,3 +350,10 @@ def test_the_largest_equal_count_that_meets_a_target(request, kind, limits, meas
             made = uniform(model.layers, budget, limits).counts
             assert {keep for layer, keep in made.items() if layer not in held} == {max(fitting)}
             assert budget.kind == target.kind
+
+
+@pytest.mark.parametrize("kind", ["shrink", "params"])
+def test_a_share_of_nothing_removes_nothing(kind):
+    # The demo's head is copied, and the copy is as large as twelve experts.
+    demo, nothing = load_model_index("demo"), SizeTarget(kind, "0%")
+    assert even_budget(demo, nothing).total == size_budget(demo, nothing).total == 0
