@@ -221,7 +221,9 @@ def show_table(
     if widths is None:
         _show_blocks(title, columns, cells)
         return
-    table = Table(title=in_terminal(title), title_justify="left", show_edge=False, pad_edge=False)
+    lead = "\n" if title.startswith("\n") else ""  # a blank line before the table
+    words = f"{lead}{in_terminal(title.strip())}"
+    table = Table(title=words, title_justify="left", show_edge=False, pad_edge=False)
     for index, width in widths.items():
         numeric = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
         table.add_column(columns[index], justify="right" if numeric else "left", width=width)

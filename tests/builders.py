@@ -15,6 +15,8 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
+# The corpus that the pages are tested with, whose content is seeded.
+ROWS = "rows.jsonl@d2bddf0a"
 MODEL_TYPES = ("olmoe", "qwen3_moe", "mixtral")
 NUM_EXPERTS = {"olmoe": 7, "qwen3_moe": 6, "mixtral": 6}
 # Layer 1 of the Qwen3-MoE model is dense, so its sparse layers are not 0..n-1.

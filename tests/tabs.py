@@ -5,6 +5,7 @@ list that opened in between is closed. So everything here waits until the script
 """
 
 import re
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -121,6 +122,17 @@ def remains(tab: Page, script: str) -> list[str]:
     return found
 
 
+def wait_until(tab: Page, condition: str, arg: object = None) -> None:
+    """Wait until a condition in JavaScript holds.
+
+    Playwright's own wait runs in the page, whose content security policy forbids it to evaluate.
+    """
+    deadline = time.monotonic() + 30
+    while not tab.evaluate(condition, arg):
+        assert time.monotonic() < deadline, condition
+        tab.wait_for_timeout(100)
+
+
 def wide_elements(tab: Page) -> list[str]:
     """What is seen wider than the window; a table that is wider scrolls within itself.
 
@@ -131,7 +143,7 @@ def wide_elements(tab: Page) -> list[str]:
 
 def faint_words(tab: Page) -> list[str]:
     """Words whose contrast is below 4.5:1, by arithmetic on rendered colours."""
-    tab.wait_for_function("document.getAnimations().every(a => a.playState !== 'running')")
+    wait_until(tab, "document.getAnimations().every(a => a.playState !== 'running')")
     found: list[str] = tab.evaluate(_CONTRAST)
     return found
 

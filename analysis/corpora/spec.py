@@ -121,8 +121,8 @@ class CorpusSpec:
 
 def bare_name(corpus: str) -> str:
     """The name of a corpus without the digits of its content, and without a location."""
-    named = _BARE.fullmatch(corpus)
-    corpus = named["bare"] if named else corpus
+    if named := _BARE.fullmatch(corpus):
+        return Path(named["bare"]).name
     preset, equals, _ = corpus.partition("=")
     if equals and preset in PRESETS:
         return preset
@@ -168,9 +168,9 @@ def name_among(known: Collection[str], corpus: str) -> str:
         return corpus
     name = corpus_name(corpus)
     same = [each for each in known if is_same_corpus(each, name)]
-    if not same and name == corpus:
-        same = [each for each in known if bare_name(each) == name]
-        same = same if len(same) == 1 else []
+    if not same and not content_of(name):
+        namesakes = [each for each in known if bare_name(each) == corpus]
+        same = namesakes if len(namesakes) == 1 else []
     return same[0] if same else name
 
 

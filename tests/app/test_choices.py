@@ -8,6 +8,7 @@ from permanent_names import EXPONENTS
 from analysis.drain import drain
 from app.session.data import settings
 from app.session.state import PAIR
+from builders import ROWS
 from pruning.requests.calibration import CalibrateRequest
 from pruning.tasks.calibration import calibrate_run
 
@@ -146,4 +147,4 @@ def test_the_sidebar_says_which_of_several_runs_of_a_corpus_is_used(
     monkeypatch.setenv("MOEPRUNE_STATS_DIR", str(kept))
     settings.clear()
     (said,) = open_page("explore", model="once").sidebar.caption
-    assert f"rows.jsonl has 2 runs; using {large}, the largest" in said.value.replace("\\", "")
+    assert f"{ROWS} has 2 runs; using {large}, the largest" in said.value.replace("\\", "")

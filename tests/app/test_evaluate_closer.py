@@ -11,6 +11,7 @@ from analysis.drain import drain
 from analysis.errors import UserError
 from analysis.model import load_model_index
 from app.parts.evaluate.ask import marked
+from builders import ROWS
 from pruning.evaluate.answers import Answer
 from pruning.evaluate.record import AnswerRecord, AnswerStore
 from pruning.plan import keep_all
@@ -43,7 +44,7 @@ def test_hidden_states_are_those_of_the_records(open_page, measured):
     test = open_page("evaluate", model="once", results=HIDDEN)
     (chart,) = (json.loads(each.proto.spec) for each in test.get("plotly_chart"))
     full = measured["full"].variances
-    labels = {"REAP, on rows.jsonl, 33%": "reap 34%", "Random, 33%": "random 34%"}
+    labels = {f"REAP, on {ROWS}, 33%": "reap 34%", "Random, 33%": "random 34%"}
     assert {trace["name"] for trace in chart["data"]} == {*labels, "Original model"}
     table = test.dataframe[0].value.set_index("candidate")
     for label, name in labels.items():

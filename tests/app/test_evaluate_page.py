@@ -14,6 +14,7 @@ from analysis.published import published_table
 from app.charts.evaluation_curves import leading_series
 from app.charts.evaluations import ALL_CORPORA, pool_draws, results_of
 from app.charts.published import TABLES, settings_of
+from builders import ROWS
 from pruning.evaluate.result import Metric
 from pruning.requests.evaluation import SweepRequest
 from pruning.tasks.evaluation import sweep_run
@@ -90,7 +91,7 @@ def test_own_numbers_are_those_of_the_records(open_page, swept):
     table = test.dataframe[0].value.set_index("candidate")
     pruned = {r.plan.criterion: r for r in swept if r.plan.removed}
     assert len(table) == 2
-    for criterion, label in (("reap", "REAP, on rows.jsonl"), ("random", "Random")):
+    for criterion, label in (("reap", f"REAP, on {ROWS}"), ("random", "Random")):
         record = pruned[criterion]
         assert table.loc[label, "mean"] == pytest.approx(
             record.metrics["nll"].mean - record.full["nll"].mean
@@ -121,9 +122,9 @@ def test_quality_against_memory_is_of_what_competes(swept):
     record = next(record for record in swept if record.plan.criterion == "reap")
     fewer = record.model_copy(update={"record_id": "fewer", "num_samples": 2})
     results = results_of([*swept, fewer])
-    chart = drawn("pareto", results, measure="nll", corpus="rows.jsonl")
+    chart = drawn("pareto", results, measure="nll", corpus=ROWS)
     found = chart.table.set_index("candidate")
-    assert sorted(found.index) == ["Original model", "REAP, on rows.jsonl, 33%", "Random, 33%"]
+    assert sorted(found.index) == ["Original model", f"REAP, on {ROWS}, 33%", "Random, 33%"]
     for each in swept:
         rows = found[(found["value"] == each.metrics["nll"].mean)]
         assert each.plan.bytes_after in rows["bytes"].tolist()
@@ -270,5 +271,5 @@ def test_draws_of_random_are_one_series_with_their_mean(swept):
     assert (row["criterion"], row["plan"]) == ("random", "")
     assert (row["mean"], row["low"], row["high"]) == pytest.approx((mean + 0.5, mean, mean + 1))
     assert set(drawn("pareto", pooled, measure="nll").table["candidate"]) == {
-        *("Original model", "REAP, on rows.jsonl, 33%", "Random, 33%")
+        *("Original model", f"REAP, on {ROWS}, 33%", "Random, 33%")
     }

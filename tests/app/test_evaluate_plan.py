@@ -7,6 +7,7 @@ from page_texts import command_lines, press
 
 from analysis.drain import drain
 from app.jobs.kinds import KINDS
+from builders import ROWS
 from pruning.plan import plan_from_dict
 
 HAND = {"model": "once", "sparsity": "50%", "schedule": "By hand", "counts": "4.3.2"}
@@ -117,8 +118,8 @@ def test_plans_of_one_name_and_share_are_told_apart(open_page, go_to, stats_dir,
         names = set(test.dataframe[0].value["candidate"])
         digest = plan_from_dict(jobs[1].request["plans"][0]).digest[:8]
         assert names == {
-            "REAP, on rows.jsonl",
-            f"yours: REAP, on rows.jsonl, plan {digest}",
+            f"REAP, on {ROWS}",
+            f"yours: REAP, on {ROWS}, plan {digest}",
         }
     finally:
         shutil.rmtree(stats_dir / "evaluations")

@@ -25,7 +25,7 @@ HARMFUL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 def hostile_stats(stats, tiny, tmp_path):
     """Statistics of `tiny` under every one of the names."""
     folder = shutil.copytree(stats, tmp_path / "hostile")
-    runs = [path for path in sorted(folder.iterdir()) if path.is_dir()]
+    runs = [path for path in sorted(folder.iterdir()) if (path / "manifest.json").is_file()]
     run = next(path for path in runs if read_run(path).manifest.corpora and "tiny" in path.name)
     for number, name in enumerate(NAMES):
         renamed_run(run, name, number)

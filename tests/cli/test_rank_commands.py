@@ -170,7 +170,7 @@ def test_blend_says_its_runs_and_takes_them_by_id(works, tiny, stats, corpora, r
 
 def test_a_file_is_known_by_its_content(works, refused, tiny, stats, corpora, run_ids, here):
     run_id, name = run_ids["tiny", "red"], corpus_name(str(corpora[0]))
-    score = ("score", tiny, "--criterion", "ean", "--stats-dir", stats)
+    score = ("score", tiny, "--criterion", "ean", "--stats-dir", stats, "--force")
     (here / "copy.jsonl").write_bytes(corpora[0].read_bytes())
     for known in (corpora[0], "copy.jsonl", name, "red.jsonl"):
         assert run_id in works(*score, "--corpus", known)

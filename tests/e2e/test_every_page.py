@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 from playwright.sync_api import Page, expect
-from tabs import faint_words, remains, settled, unfold, violations, visit, wide_elements
+from tabs import faint_words, remains, settled, unfold, violations, visit, wait_until, wide_elements
 
 pytestmark = pytest.mark.e2e
 
@@ -102,7 +102,7 @@ def charts_of(tab: Page, count: int) -> list[dict[str, float]]:
 def presses_of_tab(tab: Page, main: str) -> int:
     """How many lead from the top of the page by the skip link into its main part."""
     tab.locator(main).wait_for()
-    tab.wait_for_function("window.moepruneSkip")
+    wait_until(tab, "window.moepruneSkip")
     tab.keyboard.press("Tab")
     expect(tab.get_by_role("link", name="Skip to main content")).to_be_focused()
     tab.keyboard.press("Enter")
@@ -194,9 +194,10 @@ def test_every_page_opened_in_the_dark_is_readable_and_has_no_empty_bands(open_t
         if page in ("compare", "plan", "evaluate", "export"):
             assert max(tab.evaluate(FIRST_MARKS)) <= 20, f"an empty band above a chart: {page}"
         # The theme is known from the second run on, and colours fade in.
-        tab.wait_for_function(
+        wait_until(
+            tab,
             """() => [...document.querySelectorAll("style")]
-                .some(style => style.textContent.includes("stBaseButton-primary"))"""
+                .some(style => style.textContent.includes("stBaseButton-primary"))""",
         )
         is_readable(tab, page)
 

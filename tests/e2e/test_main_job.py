@@ -18,6 +18,7 @@ from tabs import (
     slide,
     unfold,
     visit,
+    wait_until,
 )
 from transformers import AutoModelForCausalLM
 
@@ -43,7 +44,8 @@ def paint(tab: Page) -> str:
 
 def repainted(tab: Page, before: str) -> str:
     # A handle, for the canvas is in a shadow root, where no selector of the page's own reaches.
-    tab.wait_for_function(
+    wait_until(
+        tab,
         "([canvas, before]) => canvas.toDataURL() !== before",
         arg=[right_canvas(tab).element_handle(), before],
     )
@@ -51,7 +53,8 @@ def repainted(tab: Page, before: str) -> str:
 
 
 def painted_as(tab: Page, wanted: str) -> None:
-    tab.wait_for_function(
+    wait_until(
+        tab,
         "([canvas, wanted]) => canvas.toDataURL() === wanted",
         arg=[right_canvas(tab).element_handle(), wanted],
     )
@@ -109,7 +112,7 @@ def test_the_address_opens_the_same_view_elsewhere(open_tab):
 
 def test_back_undoes_one_choice_after_the_other(open_tab):
     tab = open_tab("explore")
-    tab.wait_for_function("window.moepruneHistory")
+    wait_until(tab, "window.moepruneHistory")
     choose(tab, "beta", "2")
     is_ranked_by(tab, "S(1,1,2)")
     choose(tab, "alpha", "0")
@@ -141,7 +144,7 @@ def test_back_undoes_one_choice_after_the_other(open_tab):
 
 def test_one_plan_is_in_every_address_and_a_preset_is_one_entry(open_tab):
     tab = open_tab()
-    tab.wait_for_function("window.moepruneHistory")
+    wait_until(tab, "window.moepruneHistory")
     # The best measured plan, of the blend, under a schedule: in the address of Start already.
     expect(tab).to_have_url(re.compile("corpus=%28blend%29"))
     plan = tab.locator(".st-key-plan-bar strong").first
@@ -161,8 +164,10 @@ def test_one_plan_is_in_every_address_and_a_preset_is_one_entry(open_tab):
     for page, title in (("Evaluate", "What is lost, what is saved?"), ("Start", START)):
         go(tab, page, title)
         entries = tab.evaluate("history.length")
-        tab.wait_for_function(
-            "said => location.search.slice(1).split('&').sort().join() === said", arg=",".join(said)
+        wait_until(
+            tab,
+            "said => location.search.slice(1).split('&').sort().join() === said",
+            arg=",".join(said),
         )
         tab.reload()
         expect(plan).to_contain_text("late")
@@ -173,7 +178,7 @@ def test_one_plan_is_in_every_address_and_a_preset_is_one_entry(open_tab):
 
 def test_a_plan_of_defaults_stays_on_start_where_a_bare_address_opens_on_another(open_tab):
     tab = open_tab("explore")
-    tab.wait_for_function("window.moepruneHistory")
+    wait_until(tab, "window.moepruneHistory")
     is_ranked_by(tab, "REAP")
     go(tab, "Start", START)
     expect(tab).to_have_url(re.compile(r"/\?opened=1$"))
@@ -206,7 +211,7 @@ def test_files_of_plan_export_and_the_report_have_one_digest(open_tab, dashboard
 
 def test_back_from_a_bare_start_leads_to_where_one_came_from(open_tab, dashboard):
     tab = open_tab()
-    tab.wait_for_function("window.moepruneHistory")
+    wait_until(tab, "window.moepruneHistory")
     expect(tab).to_have_url(re.compile("corpus=%28blend%29"))
     settled(tab).go_back()
     expect(tab).to_have_url("about:blank")
@@ -214,7 +219,7 @@ def test_back_from_a_bare_start_leads_to_where_one_came_from(open_tab, dashboard
     first = tab.context.new_page()
     first.evaluate(f"location.replace('{dashboard.url}')")
     expect(first).to_have_url(re.compile("corpus=%28blend%29"))
-    first.wait_for_function("window.moepruneHistory")
+    wait_until(first, "window.moepruneHistory")
     plan = settled(first).locator(".st-key-plan-bar strong").first
     best = plan.inner_text()
     first.evaluate("history.back()")
@@ -226,7 +231,7 @@ def test_back_from_a_bare_start_leads_to_where_one_came_from(open_tab, dashboard
 def test_a_page_adds_nothing_to_the_history_by_itself(open_tab):
     """Only what a person does may: else Back would lead to where the page goes on by itself."""
     tab = open_tab("explore?beta=2&tab=Evidence&evidence.view=Cut")
-    tab.wait_for_function("window.moepruneHistory")
+    wait_until(tab, "window.moepruneHistory")
     tab.locator(".js-plotly-plot").first.wait_for()
     before = settled(tab).evaluate("history.length")
     # What a script does to the address without a person is no choice, and stays a replacement.

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
-from tabs import JOB_MS, choose, go, is_ranked_by, job, metric, preset, settled, visit
+from tabs import JOB_MS, choose, go, is_ranked_by, job, metric, preset, settled, visit, wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -131,14 +131,14 @@ def test_a_toggle_moves_the_frame_of_the_overlap_map_and_mounts_no_chart(open_ta
     expect(chart).to_have_attribute("data-seen", "before")
     cells = product((0, 1), *[range(3)] * 2)
     opacities = ["1" if each == (1, 1, 2) else "0" for each in cells]
-    tab.wait_for_function(
+    wait_until(
+        tab,
         """([maps, expected]) => {
             const words = [...document.querySelectorAll(maps)].slice(0, expected.length);
             const found = words.map(each => getComputedStyle(each).strokeOpacity);
             return JSON.stringify(found) === JSON.stringify(expected);
         }""",
         arg=[".st-key-chart-overlap-map .js-plotly-plot .annotation .bg", opacities],
-        polling=100,
     )
 
 

@@ -123,7 +123,7 @@ def not_finite(out):
 DAMAGES = [
     (lambda out: (out / MANIFEST_NAME).unlink(), "manifest", "not a finished export"),
     (write_manifest("{"), "manifest", "cannot be read"),
-    (write_manifest("[]"), "manifest", "schema_version 1"),
+    (write_manifest("[]"), "manifest", "states no schema_version"),
     (write_manifest('{"schema_version": 1}'), "manifest", "is damaged"),
     (
         lambda out: edit_manifest(out, lambda raw: raw["plan"]["kept"].update({"1": [0, 1, 2]})),
