@@ -113,6 +113,11 @@ def as_published(tensors: Shapes, model: MoEModel) -> tuple[Shapes, tuple[str, .
         )
     elif key:
         caveats.append(f"Prediction heads ({key} = {model.config[key]}) are not counted.")
+    elif model.family.has_uncounted_head:
+        caveats.append(
+            f"Published {model.family.label} models have a prediction head that config.json does "
+            "not name; it is not counted."
+        )
     if method := model.quantisation:
         ways = {"fp8": _in_fp8, "mxfp4": _in_mxfp4}
         stored = ways[method](tensors, model) if method in ways else None

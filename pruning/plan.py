@@ -14,6 +14,7 @@ from typing import Any
 
 from analysis.durable import write_durably
 from analysis.errors import PlanError, wrong_schema
+from analysis.families.base import MOST_LAYERS
 from analysis.json_text import parse_json_once
 from analysis.lazy import pd
 from analysis.model import ModelRef, MoEModel
@@ -260,6 +261,8 @@ def plan_from_dict(raw: object) -> PruningPlan:
     try:
         model = ModelRef(str(raw["model"]["name"]), str(raw["model"]["identity"]))
         kept = {}
+        if (depth := len(raw.get("kept", {}))) > MOST_LAYERS:
+            raise PlanError(f"The plan names {depth} layers; no model has more than {MOST_LAYERS}.")
         for key, ids in raw.get("kept", {}).items():
             if not (key.isascii() and key.isdigit() and len(key) <= MOST_DIGITS):
                 raise PlanError(f"The plan names layer {key!r}, which is not a decoder index.")

@@ -107,8 +107,8 @@ def family_of(config: Config, shapes: Mapping[str, tuple[int, ...]] | None = Non
         )
     if not is_counted:
         raise UnsupportedModelError(
-            f"This {model_type or 'unnamed'} model is dense: its config.json names no experts, "
-            "so there is nothing to prune."
+            f"This {model_type or 'unnamed'} model is dense as far as its config.json tells: "
+            "it names no experts, so there is nothing to prune."
         )
     if shapes is None:
         raise UnsupportedModelError(

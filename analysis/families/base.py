@@ -15,7 +15,7 @@ PROJECTIONS = ("gate", "up", "down")
 # Number of routed experts of each layer, 0 for a dense one; the scalar count is then the maximum.
 PER_LAYER_KEY = "per_layer_num_experts"
 # Far beyond every model; lists are made of so many before tensors are looked for.
-_MOST_LAYERS, _MOST_EXPERTS = 10_000, 65_536
+MOST_LAYERS, _MOST_EXPERTS = 10_000, 65_536
 # Neurons of each layer's experts, 0 for a dense one. The scalar width is then what it was before
 # pruning, because dense and shared layers may be built from it too.
 WIDTHS_KEY = "per_layer_expert_width"
@@ -201,6 +201,7 @@ class MoEFamily:
     # Configuration key of the number of prediction heads, where these follow the trunk as layers
     # like its last, each with `eh_proj`, norms, an embedding and a head of its own; else empty.
     appended_heads_key: str = ""
+    has_uncounted_head: bool = False  # published with a head that config.json does not name
     # Keys of published configurations that engines read, and that transformers 5 may leave out when
     # it saves a model again: how the router scores, or how wide an attention head is.
     engine_keys: tuple[str, ...] = ()
@@ -253,9 +254,9 @@ class MoEFamily:
         repeated = self._repeated(config)
         config = self.text_config(config)
         depth = self.depth(config)
-        if depth > _MOST_LAYERS:
+        if depth > MOST_LAYERS:
             raise CheckpointError(
-                f"config.json gives {depth} layers; no model has more than {_MOST_LAYERS}."
+                f"config.json gives {depth} layers; no model has more than {MOST_LAYERS}."
             )
         indices = [i for i in range(depth) if self.is_sparse(config, i)]
         if not indices:  # a dense model of the family need not count experts

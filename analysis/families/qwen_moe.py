@@ -23,7 +23,9 @@ QWEN3_MOE = replace(
     engine_keys=("head_dim",),
     shared=None,
 )
-QWEN3_NEXT = replace(QWEN2_MOE, model_type="qwen3_next", label="Qwen3-Next")
+QWEN3_NEXT = replace(
+    QWEN2_MOE, model_type="qwen3_next", label="Qwen3-Next", has_uncounted_head=True
+)
 QWEN3_5_MOE_TEXT = replace(
     QWEN2_MOE,
     model_type="qwen3_5_moe_text",

@@ -144,7 +144,8 @@ def _facts(model: MoEModel) -> dict[str, object]:
         "expert width": _width(model),
         "dtype": model.dtype,
         "shards": len(model.checkpoint.shards),
-        "identity": model.identity[:16],
+        # An outline's is of its configuration alone, and no checkpoint has it.
+        **({} if without_weights(model) else {"identity": model.identity[:16]}),
     }
 
 

@@ -170,6 +170,7 @@ def test_inspect_of_a_configuration_alone_says_the_same(works, moeprune, tiny, h
         {k: v for k, v in facts_of(said).items() if k not in differ} for said in (alone, whole)
     )
     assert first == second
+    assert "identity" not in facts_of(alone)  # of a configuration: no checkpoint has it
     sizes = [re.split("\nSize on disk|\nnext:", said)[1] for said in (alone, whole)]
     assert sizes[0] == sizes[1]
     assert "no safetensors file" in moeprune("inspect", here).err

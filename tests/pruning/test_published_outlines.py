@@ -9,6 +9,7 @@ from collections import Counter
 
 import pytest
 from published_models import DEEPSEEK_R1, GLM_AIR, GPT_OSS, QWEN3
+from transformers import Qwen3NextConfig
 
 from analysis.errors import CheckpointError
 from analysis.heads import prediction_heads
@@ -106,6 +107,12 @@ def test_a_quantisation_that_is_not_told_is_counted_as_none_and_said(outlined, q
     assert elements(found) == elements(plain)
     (caveat,) = without_weights(found).caveats
     assert f"as if the model were not quantised: config.json says {found.quantisation}" in caveat
+
+
+def test_a_head_that_no_configuration_names_is_said(outlined):
+    next_ = Qwen3NextConfig(num_hidden_layers=4, num_experts=8, num_experts_per_tok=2).to_dict()
+    (caveat,) = without_weights(outlined(next_)).caveats
+    assert "have a prediction head that config.json does not name" in caveat
 
 
 def test_heads_that_a_configuration_only_counts_are_said(outlined):

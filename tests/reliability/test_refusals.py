@@ -100,6 +100,13 @@ def test_json_that_is_nested_too_deeply(run, tmp_path):
         list(open_documents(tmp_path / "rows.jsonl", DEFAULT_FIELDS).read([0]))
 
 
+def test_a_plan_of_more_layers_than_any_model():
+    raw = {"schema_version": 1, "model": {"name": "m", "identity": "0"}}
+    raw |= {"kept": {str(layer): [0] for layer in range(10_001)}}
+    with pytest.raises(PlanError, match="names 10001 layers; no model has more than 10000"):
+        plan_from_json(json.dumps(raw))
+
+
 def test_a_plan_that_names_a_layer_twice():
     with pytest.raises(PlanError, match="holds 0 twice"):
         plan_from_json('{"schema_version": 1, "kept": {"0": [1, 2], "0": [3, 4]}}')
