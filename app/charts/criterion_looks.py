@@ -1,6 +1,6 @@
 """One colour and marker per criterion on every chart; dashes distinguish its series.
 
-Any two of the 17 colours differ in normal sight, and two with the same marker also in simulated
+Any two of the colours differ in normal sight, and two with the same marker also in simulated
 protanopia and deuteranopia. Random is grey; the original model has the colour of text.
 """
 

@@ -23,6 +23,7 @@ def _engine(name: str, rows: Sequence[Row]) -> str:
         return f"## {ENGINES[name]}\n\nNot tried."
     unknown = dict.fromkeys(row.case for row in rows if row.no_class)
     known = [row for row in rows if row.case not in unknown]
+    able = [row for row in known if "per layer" not in row.cut and not row.is_of_cpu]
     versions = "; ".join(sorted({row.versions for row in known}))
     days = sorted({row.date for row in rows})
     ran = f"{versions}, {' to '.join(dict.fromkeys((days[0], days[-1])))}"
@@ -39,7 +40,8 @@ def _engine(name: str, rows: Sequence[Row]) -> str:
         )
     parts = [
         f"## {ENGINES[name]}",
-        f"{ran}: {sum(row.works for row in known)} of {len(known)} rows match. "
+        f"{ran}: {sum(row.works for row in able)} of {len(able)} rows match; not counted are "
+        f"{len(known) - len(able)} of layers that differ, or that cannot be tried on a CPU. "
         f"`python -m tools.engines {name}`, then `python -m pytest -m engines -k {name}` "
         "runs them.",
         table(("family", "traits", *CUTS), lines),
