@@ -58,9 +58,19 @@ _Scan = Callable[[BinaryIO, int, str], Iterator[_Record]]  # (file, first line, 
 _Make = Callable[[_Record, str, Fields], Document]
 
 
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file; of one that is too long only the beginning, then the rest."""
+    return iter(lambda: file.readline(_LONGEST_DOCUMENT + 1), b"")
+
+
 def _json_lines(file: BinaryIO, line: int, name: str) -> Iterator[_Record]:
     start = file.tell()
-    for number, data in enumerate(file, line):
+    for number, data in enumerate(_lines(file), line):
+        if len(data) > _LONGEST_DOCUMENT:
+            raise CorpusError(
+                f"{name}, line {number}, has more than {_LONGEST_DOCUMENT >> 20} MiB; a line is a "
+                "document, so split it."
+            )
         if data.strip():
             yield _Record(start, number, data)
         start += len(data)
@@ -85,7 +95,7 @@ def _paragraphs(file: BinaryIO, line: int, name: str) -> Iterator[_Record]:
     start = offset = file.tell()
     parts = bytearray()
     begun = line
-    for number, data in enumerate(file, line):
+    for number, data in enumerate(_lines(file), line):
         offset += len(data)
         if data in (b"\n", b"\r\n") and parts.endswith(b"\n"):
             if _has_text(parts, start, name):

@@ -146,6 +146,16 @@ def test_a_text_without_blank_lines_is_refused_early(tmp_path, monkeypatch):
         open_documents(path, Fields())
 
 
+def test_a_line_that_is_too_long_is_refused_after_its_beginning(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus_files, "_LONGEST_DOCUMENT", 1 << 20)
+    path = tmp_path / "one.jsonl"
+    with path.open("wb") as file:
+        file.write(b'{"text": "a"}\n{"text": "')
+        file.truncate(1 << 40)  # a hole: a line of a TiB, which no machine can hold
+    with pytest.raises(CorpusError, match=r"one\.jsonl, line 2, has more than 1 MiB"):
+        open_documents(path, Fields())
+
+
 def test_fields_of_other_names(tmp_path):
     path = write_jsonl(tmp_path / "a.jsonl", [{"content": "abc", "text": "zzz"}])
     (document,) = read_documents(f"{path},text=content")
