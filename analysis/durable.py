@@ -55,7 +55,7 @@ def written_durably(path: Path) -> Iterator[Path]:
             name may not survive a power loss.
     """
     _remove_abandoned(path)
-    with _own_draft(path) as held:
+    with named_errors(path), _own_draft(path) as held:
         draft = Path(held.name)
         try:
             yield draft
@@ -66,6 +66,17 @@ def written_durably(path: Path) -> Iterator[Path]:
                 draft.unlink(missing_ok=True)
             raise
     sync_folder(path.parent)
+
+
+@contextmanager
+def named_errors(path: Path) -> Iterator[None]:
+    """Give errors of the system that name no file, as of a full disk, this path."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def write_durably(path: Path, data: bytes) -> None:

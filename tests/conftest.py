@@ -127,7 +127,10 @@ def make_expert_stats() -> Callable[..., ExpertStats]:
             for name in EXPERT_COLUMNS
             if name not in ("layer", "expert")
         }
-        corpora = (CorpusRef(corpus, f"{seed:064d}", 1, 1, 100, 0, 0, 100),)
+        # What sums can be: (sum of n norms)^2 is at most n times the sum of their squares.
+        least = columns["g0_f1"] ** 2 / np.floor(columns["num_tokens"])
+        columns["g0_f2"] = np.maximum(columns["g0_f2"], least)
+        corpora = (CorpusRef(corpus, f"{seed:064d}", 1, 1, 101, 0, 0, 101),)
         manifest = RunManifest(
             "routed",
             f"{model.name}-{corpus}",

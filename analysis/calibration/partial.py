@@ -19,6 +19,7 @@ import safetensors.torch
 import torch
 import transformers
 from filelock import FileLock, Timeout
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -28,7 +29,7 @@ from analysis.calibration.hidden import content_sum
 from analysis.calibration.loading import CalibrationSettings, resolve_device
 from analysis.calibration.sums import GroupSums
 from analysis.durable import PARTIAL, partial_of, written_durably
-from analysis.errors import StatsError
+from analysis.errors import StatsError, first_line
 from analysis.stats.store import now
 from analysis.stats.tables import RunManifest
 
@@ -105,7 +106,10 @@ class PartialRun:
             "sum": content_sum(tensors, said),
         }
         with written_durably(self.path / _STATE) as draft:
-            safetensors.torch.save_file(tensors, draft, metadata=metadata)
+            try:
+                safetensors.torch.save_file(tensors, draft, metadata=metadata)
+            except SafetensorError as error:  # as of a full disk
+                raise OSError(0, first_line(error), str(self.path)) from error
         self._saved_at = time.monotonic()
         self._save_took = self._saved_at - started
 

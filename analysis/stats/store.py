@@ -18,7 +18,14 @@ from filelock import FileLock
 
 from analysis.arrays import FloatArray
 from analysis.content import file_sha256, known_sha256, read_whole, settled_state
-from analysis.durable import PARTIAL, partial_of, sync_file, sync_folder, write_durably
+from analysis.durable import (
+    PARTIAL,
+    named_errors,
+    partial_of,
+    sync_file,
+    sync_folder,
+    write_durably,
+)
 from analysis.errors import StatsError, did_you_mean
 from analysis.families import MoELayer
 from analysis.home import from_home
@@ -272,7 +279,7 @@ def _save(
     parent.mkdir(parents=True, exist_ok=True)
     target = parent / manifest.run_id
     partial = partial_of(target)
-    with _writing(parent, manifest.run_id):
+    with _writing(parent, manifest.run_id), named_errors(target):
         partial.mkdir(exist_ok=True)
         for name, table in tables.items():
             stored_tables.write_parquet(partial / name, table)

@@ -86,7 +86,7 @@ def test_a_file_that_cannot_grow_is_one_line_and_leaves_no_run(process, tiny, co
     words = ("calibrate", tiny, "--corpus", corpora[0], "--seq-len", 16, "--stats-dir", here)
     ended = process(*words, before=small_files_only)
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert re.fullmatch(r"error: .*[Ff]ile too large.*\n", ended.stderr)
+    assert re.fullmatch(rf"error: {re.escape(str(here))}.*: .*[Ff]ile too large.*\n", ended.stderr)
     assert all(".partial" in path.name for path in here.iterdir())
     # The next run of the same command goes through, and tidies up.
     ended = process(*words)
