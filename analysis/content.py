@@ -5,6 +5,7 @@ import hashlib
 import os
 import stat
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 MOST_BYTES = 1 << 28  # of a file that is read whole; a plan of a large model has a few MiB
@@ -55,14 +56,18 @@ def file_sha256(path: Path) -> str:
 
 def known_sha256(path: Path) -> str:
     """As `file_sha256`, but a file that did not change is read once in a process."""
+    return _once(file_sha256, path)
+
+
+def _once(digest: Callable[[Path], str], path: Path) -> str:
     state = settled_state(path)
-    return file_sha256(path) if state is None else _remembered(path, state)
+    return digest(path) if state is None else _remembered(digest, path, state)
 
 
 @functools.lru_cache(maxsize=4096)
-def _remembered(path: Path, state: tuple[int, ...]) -> str:
+def _remembered(digest: Callable[[Path], str], path: Path, state: tuple[int, ...]) -> str:
     """`state` is only part of the cache key."""
-    return file_sha256(path)
+    return digest(path)
 
 
 def known_digest(path: Path) -> str:
@@ -71,18 +76,11 @@ def known_digest(path: Path) -> str:
     Of a file of more than 1 GiB its size and 256 evenly spread MiB are read.
     """
     if not path.is_dir():
-        state = settled_state(path)
-        return _digest(path) if state is None else _remembered_digest(path, state)
+        return _once(_digest, path)
     sha = hashlib.sha256()
     for file in sorted(each for each in path.rglob("*") if each.is_file()):
         sha.update(f"{file.relative_to(path)} {known_digest(file)}\n".encode())
     return sha.hexdigest()
-
-
-@functools.lru_cache(maxsize=4096)
-def _remembered_digest(path: Path, state: tuple[int, ...]) -> str:
-    """`state` is only part of the cache key."""
-    return _digest(path)
 
 
 def _digest(path: Path) -> str:
