@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from analysis.calibration.removal import Without
-from analysis.errors import UnsupportedModelError
 
 _CHUNK = 64  # tokens whose differences are in memory at once
 
@@ -49,11 +48,6 @@ def reroute(
         counts_S = mask_T[order_S // places]
         expert_S, order_S = expert_S[counts_S], order_S[counts_S]
     counts = torch.bincount(expert_S, minlength=num_experts).tolist()
-    if len(counts) > num_experts:
-        raise UnsupportedModelError(
-            "The group damage needs all experts of a layer in one process; calibrate without "
-            "expert parallelism."
-        )
     token_P = order_S // places
     answers, start = [], 0
     for expert, count in enumerate(counts):

@@ -20,8 +20,6 @@ from transformers import (
 from transformers.core_model_loading import build_glob_alternation
 
 from analysis.aligned import align_weights
-from analysis.calibration.distributed import join
-from analysis.calibration.expert_parallel import loading_options
 from analysis.checkpoint import CONFIG_NAME
 from analysis.corpora import Tokenizer
 from analysis.errors import CheckpointError, StatsError, UnsupportedModelError, first_line
@@ -68,7 +66,6 @@ class Placement:
     offload_folder: Path | None = None  # for weights that fit nowhere else
     stream_layers: bool = False  # load one layer at a time and run all tokens through it
     hidden_states_dir: Path | None = None  # of a streamed run; None: in memory while small
-    expert_parallel: bool = False  # each process holds a part of the experts
     checkpoint_activations: bool = False  # for gradients: keep only each layer's input, recompute
 
 
@@ -172,9 +169,7 @@ def load_model(
     place, device = settings.placement, resolve_device(settings.device)
     dtype = DTYPES[resolve_dtype(settings.dtype, model)]
     placed: dict[str, Any] = {"device_map": None if device.type == "cpu" else {"": device}}
-    if place.expert_parallel:
-        placed = loading_options(model, join(), trust=settings.trust_remote_code)
-    elif place.device_map:
+    if place.device_map:
         # accelerate counts devices by number and knows "cpu" and "disk" by name.
         limits = {int(key) if key.isdigit() else key: size for key, size in place.max_memory}
         placed = {

@@ -119,7 +119,7 @@ def _graph_bytes(model: MoEModel, settings: CalibrationSettings, tokens: int) ->
 def check_fits(model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings) -> None:
     """Refuse a model that does not fit into memory, before it is loaded."""
     place = settings.placement
-    if place.stream_layers or place.device_map or place.expert_parallel:
+    if place.stream_layers or place.device_map:
         return
     needs = memory_needs(model, sequences, settings)
     if needs.whole <= needs.free:

@@ -24,7 +24,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from analysis.calibration.distributed import Processes, Sums, folded
-from analysis.calibration.expert_parallel import joined
 from analysis.calibration.hidden import content_sum
 from analysis.calibration.loading import CalibrationSettings, resolve_device
 from analysis.calibration.sums import GroupSums
@@ -151,12 +150,6 @@ class Work:
     partial: PartialRun | None  # where the first process saves; None in the others
     sums: GroupSums  # this process's share
     state: RunState
-    shares_batches: bool = False  # every process runs all batches, with a part of the experts
-
-    @property
-    def turn(self) -> int:
-        """Batches that all processes together run at a time."""
-        return 1 if self.shares_batches else self.processes.world
 
     def save(self) -> None:
         """Save the progress; all processes must call this."""
@@ -171,8 +164,7 @@ class Work:
     def collect(self) -> None:
         """Combine all sums in the first process."""
         parts = self.processes.incoming(self.sums.tensors())
-        # Blocks of experts together are as large as the whole, so they may all be held at once.
-        if total := joined(list(parts)) if self.shares_batches else folded(parts):
+        if total := folded(parts):
             self.sums.load(total)
 
 
@@ -218,13 +210,12 @@ def note_model(state: RunState, loaded: PreTrainedModel, settings: CalibrationSe
 def made(work: Work, settings: CalibrationSettings) -> dict[str, Any]:
     """The manifest's `made`: host, time, memory and versions; not part of the digest."""
     state, device = work.state, resolve_device(settings.device)
-    by_layers, by_experts = settings.placement.stream_layers, settings.placement.expert_parallel
     return {
         "created_at": now(),
         "batch_size": settings.batch_size,
         "device": state.devices,
         "processes": work.processes.world,
-        "way": "layers" if by_layers else "experts" if by_experts else "batches",
+        "way": "layers" if settings.placement.stream_layers else "batches",
         "attention": state.attention,
         "system": f"{platform.system()} {platform.machine()}",
         "seconds": round(state.seconds, 2),

@@ -1,7 +1,6 @@
 """Adds what one layer computes in one batch to the sums."""
 
 from collections.abc import Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 import torch
@@ -31,14 +30,10 @@ class Collection:
     squares: dict[tuple[int, int], Tensor] = field(default_factory=dict)  # see `LayerNeurons`
 
 
-# (T, K) gate weights of all experts, if a process holds only a part of the experts.
-WHOLE_WEIGHTS: ContextVar[Tensor | None] = ContextVar("moeprune_whole_weights", default=None)
-
-
 def _moments(weights_TK: Tensor, order_S: Tensor, norms_S: Tensor) -> Tensor:
     """(S, M) float64: the terms of MOMENT_COLUMNS for each routed pair, in sorted order."""
-    weights, whole_TK = weights_TK.double(), WHOLE_WEIGHTS.get()
-    total = (weights if whole_TK is None else whole_TK.double()).sum(dim=-1, keepdim=True)
+    weights = weights_TK.double()
+    total = weights.sum(dim=-1, keepdim=True)
     gates = {"applied": weights, "renormalized": torch.where(total == 0, 0.0, weights / total)}
     powers = {beta: norms_S**beta for beta in EXPONENTS}
     terms: dict[str, Tensor] = {}
@@ -61,18 +56,16 @@ class RoutedPairs:
 
 
 def route(index_TK: Tensor, num_experts: int) -> RoutedPairs:
-    """Sort the (T, K) selected ids by expert, without those of other processes.
+    """Sort the (T, K) selected ids by expert.
 
     Within an expert, pairs are sorted by top-k place, then by token, as in transformers' loop: some
     kernels round a row differently by its place in the matrix.
     """
     tokens, places = index_TK.shape
     expert_S, order_S = torch.sort(index_TK.T.reshape(-1), stable=True)
-    # Ids beyond the last expert belong to another process; they sort to the end.
-    counts = torch.bincount(expert_S, minlength=num_experts)[:num_experts].tolist()
-    routed = slice(sum(counts))
-    token_S, place_S = order_S[routed] % tokens, order_S[routed] // tokens
-    return RoutedPairs(expert_S[routed], token_S, token_S * places + place_S, counts)
+    counts = torch.bincount(expert_S, minlength=num_experts).tolist()
+    token_S, place_S = order_S % tokens, order_S // tokens
+    return RoutedPairs(expert_S, token_S, token_S * places + place_S, counts)
 
 
 def layer_dense(collection: Collection, layer: int, device: torch.device) -> LayerDense:

@@ -11,7 +11,6 @@ import torch
 from transformers import PreTrainedModel
 
 from analysis.calibration.distributed import Processes, join
-from analysis.calibration.expert_parallel import block_sums, check_divides
 from analysis.calibration.experts import collecting
 from analysis.calibration.feed import checkpointed, feed, feed_backward
 from analysis.calibration.heads import Feed, Heads
@@ -27,9 +26,9 @@ from analysis.calibration.partial import PartialRun, Work, made, note_model, res
 from analysis.calibration.streamed import stream
 from analysis.calibration.sums import sums_of
 from analysis.calibration.tables import finish, measured
-from analysis.corpora import TokenBatch, TokenSequences
+from analysis.corpora import TokenSequences
 from analysis.corpora.encoding import check_token_ids
-from analysis.errors import LostProcessError, StatsError, UserError, first_line, not_finite
+from analysis.errors import StatsError, not_finite
 from analysis.model import MoEModel
 from analysis.progress import Progress
 from analysis.stats.groups import ordered
@@ -107,15 +106,11 @@ def _accumulate(
     try:
         batches = sequences.batches(batch_size, start=state.done)
         # One batch for each process; in the last turn some may have none.
-        while turn := tuple(islice(batches, work.turn)):
+        while turn := tuple(islice(batches, work.processes.world)):
             started = time.monotonic()
-            with torch.no_grad():
-                if work.shares_batches:
-                    _feed_shared(model, turn[0], rank)
-                else:
-                    with work.processes.together():
-                        if rank < len(turn):
-                            run(model, turn[rank])
+            with torch.no_grad(), work.processes.together():
+                if rank < len(turn):
+                    run(model, turn[rank])
             state.done += sum(len(batch.mask) for batch in turn)
             state.tokens += sum(int(batch.mask.sum()) for batch in turn)
             state.seconds += time.monotonic() - started
@@ -129,14 +124,6 @@ def _accumulate(
         if work.processes.world == 1:
             work.save()
         raise
-
-
-def _feed_shared(model: PreTrainedModel, batch: TokenBatch, rank: int) -> None:
-    try:
-        feed(model, batch)
-    except (RuntimeError, UserError) as error:
-        # The others wait inside their forward, where no message reaches them.
-        raise LostProcessError(f"Process {rank} ended: {first_line(error)}") from error
 
 
 def finished_run(store: StatsStore, manifest: RunManifest) -> Run | None:
@@ -194,18 +181,14 @@ def calibrate(
             return cached
         if partial and not resume:
             partial.forget()
-        if settings.placement.expert_parallel:
-            check_divides(model, processes, settings.groups)
-            sums, way = block_sums(model, processes), f"experts in {processes.world} processes"
-        else:
-            sums = sums_of(model, settings.groups, len(sequences.rows))
-            # Saved hidden states depend on the batch size.
-            layers = f"layers of batches of {settings.batch_size}"
-            way = layers if settings.placement.stream_layers else "batches"
+        sums = sums_of(model, settings.groups, len(sequences.rows))
+        # Saved hidden states depend on the batch size.
+        layers = f"layers of batches of {settings.batch_size}"
+        way = layers if settings.placement.stream_layers else "batches"
         state, before = resumed(processes, partial, way)
         if before:
             sums.load(before)
-        work = Work(manifest, processes, partial, sums, state, settings.placement.expert_parallel)
+        work = Work(manifest, processes, partial, sums, state)
         manifest = yield from _calibrate(model, sequences, settings, work)
         with processes.together():
             run = finish(store.target, manifest, sums) if partial else None

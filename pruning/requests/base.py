@@ -44,7 +44,7 @@ PANELS = {
         "Corpora": "corpus corpora runs tokens seq_len seed packing truncate count answers "
         "answer_tokens select clusters samples allow_test_set with_corpora",
         "Machine": "dtype device batch_size attention device_map max_memory offload_folder "
-        "stream_layers hidden_states_dir expert_parallel checkpoint_activations trust_remote_code "
+        "stream_layers hidden_states_dir checkpoint_activations trust_remote_code "
         "stats_dir revision",
     }.items()
     for field in fields.split()

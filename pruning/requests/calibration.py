@@ -58,7 +58,6 @@ class CalibrateOptions(Request):
     hidden_states_dir: Annotated[
         Path | None, Option("With --stream-layers, keep hidden states in this folder.")
     ] = None
-    expert_parallel: options.ExpertParallel = False
     checkpoint_activations: options.CheckpointActivations = False
 
 
@@ -93,23 +92,14 @@ class CalibrateRequest(CalibrateOptions, SampledRequest):
     def _answers_need_the_whole_model(self) -> "CalibrateRequest":
         if self.answer_tokens and self.answers != "own":
             raise ValueError("--answer-tokens belongs to --answers own")
-        for option, value in (
-            ("--stream-layers", self.stream_layers),
-            ("--expert-parallel", self.expert_parallel),
-        ):
-            if value and self.answers == "own":
-                raise ValueError(f"--answers own writes with the whole model; leave {option} out")
+        if self.stream_layers and self.answers == "own":
+            raise ValueError("--answers own writes with the whole model; leave --stream-layers out")
         return self
 
     @model_validator(mode="after")
     def _placement_is_one(self) -> "CalibrateRequest":
-        ways = {
-            "--device-map": self.device_map,
-            "--stream-layers": self.stream_layers,
-            "--expert-parallel": self.expert_parallel,
-        }
-        if len(chosen := [option for option, value in ways.items() if value]) > 1:
-            raise ValueError(f"choose one of {', '.join(chosen)}")
+        if self.device_map and self.stream_layers:
+            raise ValueError("choose one of --device-map, --stream-layers")
         check_spread(self.device_map, self.max_memory, self.offload_folder)
         if self.hidden_states_dir and not self.stream_layers:
             raise ValueError("--hidden-states-dir needs --stream-layers")

@@ -117,7 +117,6 @@ StreamLayers = Annotated[Switch, Option("Load one layer at a time: for models la
 HiddenStatesDir = Annotated[
     Path, Option("Keep the original model's hidden states here; default: in memory if small.")
 ]
-ExpertParallel = Annotated[Switch, Option("Under torchrun, each process holds some experts.")]
 CheckpointActivations = Annotated[
     Switch, Option("With the group gradient, recompute layers instead of keeping activations.")
 ]

@@ -62,19 +62,6 @@ def test_padding_that_overflows_leaves_no_trace(tmp_path):
     assert sums.of("moments", 0).sum(0)[:, 0].tolist() == [1, 1, 0, 0, 2, 0, 0]
 
 
-def test_experts_of_another_process_are_left_to_it(tmp_path):
-    # Under expert parallelism an id beyond the last local expert marks a pair of another rank.
-    described, model = tiny(tmp_path)
-    experts = model.get_submodule("model.layers.1.mlp.experts")
-    hidden, weights = torch.ones(2, 16), torch.tensor([[0.5, 0.0], [0.25, 0.125]])
-    sums = sums_of(described)
-    with torch.no_grad(), collecting(model, described, sums):
-        output = experts(hidden, torch.tensor([[2, 7], [2, 5]]), weights)
-        expected = experts(hidden[:1], torch.tensor([[2]]), torch.tensor([[0.5]]))
-    torch.testing.assert_close(output[:1], expected)
-    assert sums.of("moments", 1).sum(0)[:, 0].tolist() == [0, 0, 3, 0, 0, 1, 0]
-
-
 def test_gates_that_sum_to_zero_renormalise_to_zero(tmp_path):
     described, model = tiny(tmp_path)
     experts = model.get_submodule("model.layers.0.mlp.experts")

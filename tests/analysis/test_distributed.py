@@ -128,23 +128,6 @@ def test_one_process_measures_the_weights_and_the_others_wait(both):
     assert seen_by(both, 1)["alone"] == "OtherProcessError: Process 0 of 2 failed: no weights here"
 
 
-def test_experts_split_between_processes_give_the_numbers_of_one(both, tmp_path):
-    alone = run_alone(both, "qwen3_moe", tmp_path)
-    split = StatsStore(both / "split").get(alone.manifest.run_id)
-    assert (split.manifest.made["way"], split.manifest.made["processes"]) == ("experts", 2)
-    assert split.manifest.digest == alone.manifest.digest
-    mine, theirs = load_expert_stats(split).table, load_expert_stats(alone).table
-    # The blocks' outputs are added in float32 in another order than the experts'.
-    pd.testing.assert_frame_equal(mine, theirs, rtol=1e-5, atol=1e-7)
-    assert mine["num_tokens"].equals(theirs["num_tokens"])
-    np.testing.assert_allclose(read_vectors(split), read_vectors(alone), rtol=1e-4, atol=1e-5)
-
-
-def test_experts_that_cannot_be_dealt_out_evenly_are_refused(both):
-    reason = "7 experts cannot be split evenly between 2 processes; values of"
-    assert reason in seen_by(both, 0)["odd"]
-
-
 def test_processes_that_read_different_tokens_are_stopped(both):
     assert "another run than the first process" in seen_by(both, 1)["differ"]
     assert seen_by(both, 0)["differ"].startswith("OtherProcessError: Process 1 of 2")

@@ -10,7 +10,7 @@ import torch
 
 from analysis.calibration import partial
 from analysis.calibration.distributed import folded, join
-from analysis.calibration.loading import CalibrationSettings, Placement
+from analysis.calibration.loading import CalibrationSettings
 from analysis.calibration.run import calibrate
 from analysis.corpora import TokenSequences
 from analysis.drain import drain
@@ -95,9 +95,6 @@ def main():
     seen["continued"] = steps[1].note
     other = sequences("other" if processes.rank else "rows")
     model, store = load_model_index(str(ROOT / "olmoe")), StatsStore(ROOT / "differ")
-    split = replace(SETTINGS, placement=Placement(expert_parallel=True))
-    drain(task("qwen3_moe", ROOT / "split", split))
-    seen["odd"] = refused(lambda: drain(task("olmoe", ROOT / "odd", split)))
     seen["differ"] = refused(lambda: drain(calibrate(model, other, SETTINGS, store)))
     (ROOT / f"seen-{processes.rank}.json").write_text(json.dumps(seen))
 
