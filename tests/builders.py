@@ -15,6 +15,8 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
+from pruning.evaluate.store import SEAL, seal_of
+
 # The corpus that the pages are tested with, whose content is seeded.
 ROWS = "rows.jsonl@d2bddf0a"
 MODEL_TYPES = ("olmoe", "qwen3_moe", "mixtral")
@@ -23,6 +25,12 @@ NUM_EXPERTS = {"olmoe": 7, "qwen3_moe": 6, "mixtral": 6}
 SPARSE_LAYERS = {"olmoe": (0, 1, 2), "qwen3_moe": (0, 2, 3), "mixtral": (0, 1, 2)}
 TOP_K = 2
 VOCAB = 96
+
+
+def resealed(content: dict[str, Any]) -> str:
+    """The text of a record with this content, as this program would write it."""
+    content.pop(SEAL, None)
+    return json.dumps({**content, SEAL: seal_of(content)})
 
 
 def edit_json(file: Path, **changes: Any) -> None:

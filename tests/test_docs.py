@@ -117,6 +117,7 @@ def test_the_columns_of_the_reference_are_those_of_the_statistics_that_ship():
 
 def test_the_python_snippet_of_the_readme_prunes_the_demo(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (snippet,) = snippets(ROOT / "README.md")
     exec(compile(snippet, "README.md", "exec"), {})  # noqa: S102
     assert (tmp_path / "pruned-demo" / "config.json").is_file()

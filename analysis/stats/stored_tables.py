@@ -82,7 +82,7 @@ def read_parquet(
             _checked(name, table.column(name).combine_chunks(), dtypes.get(name, ""))
             for name in names
         ]
-        return pa.table(columns, names=names)
+        return pa.table(columns, names=names, metadata=table.schema.metadata)
     except pa.ArrowException as error:
         raise ValueError(str(error)) from error
 

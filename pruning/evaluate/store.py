@@ -17,8 +17,22 @@ from analysis.model import ModelRef
 from analysis.stats.store import digest_of, now, run_name
 
 SCHEMA_VERSION = 1
+SEAL = "sha256"  # the last field of a file: `seal_of` the others
 _NUMBERS = re.compile(r"\[(\n[-+\d.eE,\s]+)\]")  # a list of numbers; it goes on one line
 Count = Annotated[int, Field(ge=0, lt=1 << 62)]
+
+
+def seal_of(content: Mapping[str, Any]) -> str:
+    """SHA-256 of the content of a JSON file, as 64 hex digits, however the file is laid out."""
+    return digest_of(json.loads(json.dumps(content, allow_nan=False)))
+
+
+def check_seal(seal: object, content: Mapping[str, Any]) -> None:
+    """Refuse content that is not what was written, with a ValueError."""
+    if seal is None:
+        raise ValueError(f"it lacks {SEAL}")
+    if seal != digest_of(content):
+        raise ValueError(f"its values are not those that were written; its {SEAL} differs")
 
 
 def facts_with(*words: str) -> Any:
@@ -81,10 +95,11 @@ class Record(RecordPart):
         return self.model_copy(update={**results, "made": {"created_at": now(), **made}})
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Plain JSON, sealed."""
         facts = self.model_dump(by_alias=True, exclude_unset=True)
         last = {name: facts.pop(name) for name in ("settings", "made")}
-        return {"schema_version": self.schema_version, **facts, **last}
+        content = {"schema_version": self.schema_version, **facts, **last}
+        return {**content, SEAL: seal_of(content)}
 
     def to_json(self) -> str:
         """The content of the file."""
@@ -102,12 +117,15 @@ class Record(RecordPart):
                 raise StatsError(
                     f"The {cls.word} {name} has another schema than {SCHEMA_VERSION}; {again}"
                 )
+            seal = raw.pop(SEAL, None)
             # This program writes nothing that it could not write again, such as NaN.
             plain = json.dumps(raw, ensure_ascii=False, allow_nan=False)
             record = cls.model_validate_json(plain, strict=True)
             problem = "" if record.is_measured else "it has no results"
             if missing := sorted(cls.model_fields.keys() - record.model_fields_set - cls.optional):
                 problem = f"it lacks {', '.join(missing)}"
+            if not problem:
+                check_seal(seal, raw)
         except (ValueError, RecursionError) as error:
             record, problem = None, first_problem(error)
         if record is None or problem:

@@ -18,7 +18,7 @@ from analysis.model import MoEModel
 from analysis.stats.store import digest_of
 from analysis.text_file import read_text_file
 from pruning.allocation import Removed
-from pruning.evaluate.store import Count, first_problem
+from pruning.evaluate.store import SEAL, Count, check_seal, first_problem, seal_of
 from pruning.search.run import Outcome
 
 SCHEMA_VERSION = 1
@@ -126,6 +126,8 @@ class SearchResult(BaseModel):
             "generations": _array(self.generations),
             "candidates": _array(self.entries),
         }
+        content = {key: json.loads(text) for key, text in parts.items()}
+        parts[SEAL] = json.dumps(seal_of(content))
         lines = (f"  {json.dumps(key)}: {text}" for key, text in parts.items())
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
@@ -203,9 +205,11 @@ def result_from_json(text: str | bytes, name: str = "search.json") -> SearchResu
             raise PlanError(
                 wrong_schema(name, version, SCHEMA_VERSION, "make it with `moeprune search`")
             )
-        return SearchResult.model_validate_json(text, strict=True)
+        result = SearchResult.model_validate_json(text, strict=True)
+        check_seal(raw.pop(SEAL, None), raw)
     except ValueError as error:
         raise PlanError(f"{name} is no result of a search: {first_problem(error)}.") from error
+    return result
 
 
 def load_search(path: Path) -> SearchResult:

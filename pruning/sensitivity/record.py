@@ -1,5 +1,7 @@
 """Records of sensitivity: the order and corpus, next to a parquet file of the points."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -11,9 +13,10 @@ from filelock import FileLock, Timeout
 from analysis.durable import PARTIAL, written_durably
 from analysis.errors import StatsError
 from analysis.json_text import parse_json
+from analysis.lazy import pa, pd
 from analysis.model import ModelRef, MoEModel
 from analysis.stats.store import digest_of
-from analysis.stats.stored_tables import read_parquet, write_parquet
+from analysis.stats.stored_tables import read_parquet, write_arrow
 from pruning.append_log import (
     AppendLog,
     appending,
@@ -24,7 +27,14 @@ from pruning.append_log import (
     whole_lines,
 )
 from pruning.evaluate.drawing import DrawnSamples
-from pruning.evaluate.store import Count, Record, RecordStore
+from pruning.evaluate.store import (
+    SEAL,
+    Count,
+    Record,
+    RecordStore,
+    check_seal,
+    seal_of,
+)
 from pruning.plan import digest_word
 from pruning.sensitivity.points import COLUMNS, Points
 
@@ -59,7 +69,7 @@ class SensitivityRecord(Record):
         sizes: Mapping[int, int],
         drawn: DrawnSamples,
         dtype: str,
-    ) -> "SensitivityRecord":
+    ) -> SensitivityRecord:
         """A record without points; `sizes` are experts or neurons of each layer."""
         said = {"name": drawn.sequences.corpus, **plain_json(drawn.facts)}
         deciding = {
@@ -109,7 +119,10 @@ class SensitivityStore(RecordStore[SensitivityRecord]):
     def _read(self, path: Path, found: Points) -> None:
         needed = {name: kind if kind != "object" else "" for name, kind in COLUMNS.items()}
         try:
-            found.add_table(read_parquet(path, needed).to_pandas())
+            table = read_parquet(path, needed)
+            seal = (table.schema.metadata or {}).get(SEAL.encode())
+            check_seal(seal and seal.decode("ascii"), table.to_pydict())
+            found.add_table(table.to_pandas())
         except (OSError, ValueError) as error:
             raise StatsError(
                 f"{path} is damaged ({' '.join(str(error).split())}); remove it and measure again "
@@ -158,7 +171,7 @@ class SensitivityStore(RecordStore[SensitivityRecord]):
             if not len(found):  # refused or stopped before the first point
                 return record
             with written_durably(folder / f"{record.record_id}.parquet") as draft:
-                write_parquet(draft, found.table())
+                write_arrow(draft, sealed(found.table()))
             done = record.finished(made, points=len(found))
             self.save(done)
             for log in gathered:
@@ -167,6 +180,13 @@ class SensitivityStore(RecordStore[SensitivityRecord]):
         with suppress(OSError):  # another process writes there, or nothing was measured
             self._blocks(record).rmdir()
         return done
+
+
+def sealed(table: pd.DataFrame) -> pa.Table:
+    """A table of points with the seal of its content in the metadata of the schema."""
+    content = pa.Table.from_pandas(table, preserve_index=False)
+    seal = seal_of(content.to_pydict())
+    return content.replace_schema_metadata({**content.schema.metadata, SEAL: seal})
 
 
 def _read_log(path: Path, found: Points) -> list[bytes]:

@@ -13,6 +13,7 @@ from analysis.stats.store import SHIPPED_STATS
 from app.charts.chart import Chart
 from app.charts.listing import CHARTS
 from app.charts.published import PAPER_CHARTS
+from builders import resealed
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ("--criterion", "reap", "--corpus", "demo-code", "--sparsity", "50%")
@@ -189,13 +190,13 @@ def test_a_quick_look_does_not_replace_a_careful_measurement(works, here):
     quick["made"] = careful["made"] | {"created_at": "2999-01-01T00:00:00.000+00:00"}
     (here / "own" / "bins").mkdir(parents=True)
     path = here / "own" / "bins" / "demo-reap-expert-demo-code-ffffffff.json"
-    path.write_text(json.dumps(quick | {"record_id": path.stem}))
+    path.write_text(resealed(quick | {"record_id": path.stem}))
     said = works("plot", "loss-bins", "demo", *RECIPES, "--stats-dir", "own", "-o", "bins.csv")
     drawn = pd.read_csv(here / "bins.csv")["loss_change"]
     assert drawn.tolist() == pytest.approx([row["loss_change"] for row in careful["rows"]])
     assert "over 10 bins, on 64 samples" in said
     # Of more samples it would be the one that counts.
-    path.write_text(json.dumps(quick | {"record_id": path.stem, "num_samples": 128}))
+    path.write_text(resealed(quick | {"record_id": path.stem, "num_samples": 128}))
     works("plot", "loss-bins", "demo", *RECIPES, "--stats-dir", "own", "-o", "bins.csv", "--force")
     assert not pd.read_csv(here / "bins.csv")["loss_change"].any()
 

@@ -10,6 +10,7 @@ from analysis.drain import drain
 from analysis.errors import StatsError
 from analysis.model import load_model_index
 from analysis.stats.store import SHIPPED_STATS
+from builders import resealed
 from families.configs import BY_NAME, tiny_model
 from pruning.evaluate import run as run_module
 from pruning.evaluate.benchmarks.record import BenchmarkRecord, BenchmarkStore
@@ -87,7 +88,7 @@ def test_the_loss_of_every_sample_is_kept(work):
     assert record.samples == losses
     raw = json.loads(text)
     del raw["samples"]
-    assert EvaluationRecord.from_json(json.dumps(raw), "old").samples is None
+    assert EvaluationRecord.from_json(resealed(raw), "old").samples is None
     for tokens, problem in (([6, 2], "another number of samples"), ([6, 0, 9], "samples.tokens.1")):
         raw["samples"] = {"tokens": tokens, "nll": [1, 1, 1], "full_nll": [1, 1, 1]}
         with pytest.raises(StatsError, match=problem):
@@ -216,6 +217,16 @@ def test_damage_is_named_in_one_line(kind, change, message):
     assert said.startswith(f"The {kind.word} x.json ")
     assert said.endswith(f"; delete it and make it again with `moeprune {kind.command}`.")
     assert "\n" not in said
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_changed_value_is_named_in_every_kind(kind):
+    raw = json.loads(shipped(kind)[0].read_text())
+    raw["made"] = {**raw["made"], "device": "another"}
+    changed = json.dumps(raw)
+    with pytest.raises(StatsError, match="not those that were written; its sha256 differs"):
+        kind.from_json(changed, "x.json")
+    assert kind.from_json(resealed(raw), "x.json").made["device"] == "another"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 from analysis.errors import PlanError
 from analysis.stats.store import SHIPPED_STATS
+from builders import resealed
 from pruning.planning.searches import duration_text, most_candidates, start_seconds
 from pruning.recipe import SearchSection
 from pruning.schedules import read_counts
@@ -28,7 +29,7 @@ def folder(tmp_path):
 def changed(path, change):
     raw = json.loads(path.read_text())
     change(raw)
-    path.write_text(json.dumps(raw))
+    path.write_text(resealed(raw))
     return path
 
 
@@ -97,6 +98,19 @@ def test_a_file_that_is_no_search_is_only_numbers(tmp_path):
     )
     with pytest.raises(PlanError, match="candidate 7000 is named"):
         search_in(damaged)
+
+
+def test_a_changed_number_is_named(folder):
+    path = folder / "searches" / "made-1234abcd" / "search.json"
+    raw = json.loads(path.read_text())
+    raw["candidates"][0][4] += 0.5
+    path.write_text(json.dumps(raw))
+    with pytest.raises(PlanError, match=r"search.json is no result .* its sha256 differs"):
+        load_search(path)
+    raw.pop("sha256")
+    path.write_text(json.dumps(raw))
+    with pytest.raises(PlanError, match="it lacks sha256"):
+        load_search(path)
 
 
 def test_the_search_that_looked_longest_is_the_one_meant(folder):

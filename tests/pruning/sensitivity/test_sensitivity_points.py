@@ -9,6 +9,8 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from filelock import Timeout
 from masked_cases import DEEP, plans_of, sequences, subject_of
@@ -240,7 +242,13 @@ def test_damage_is_named(tmp_path):
         measuring(tmp_path)
     log.unlink()
     work.finish({})
-    (tmp_path / "sensitivity" / f"{work.record.record_id}.parquet").write_bytes(b"no parquet")
+    curves = tmp_path / "sensitivity" / f"{work.record.record_id}.parquet"
+    table = pq.read_table(curves)
+    halves = pc.divide(table["kl"], 2.0)
+    pq.write_table(table.set_column(table.column_names.index("kl"), "kl", halves), curves)
+    with pytest.raises(StatsError, match="its sha256 differs"):
+        measuring(tmp_path)
+    curves.write_bytes(b"no parquet")
     with pytest.raises(StatsError, match="measure again"):
         measuring(tmp_path)
 
