@@ -11,7 +11,7 @@ from analysis.arrays import IntArray
 from analysis.errors import PlanError
 from analysis.families import MoELayer
 from analysis.model import MoEModel
-from analysis.sparsity import num_removed, parse_sparsity
+from analysis.sparsity import as_percent, num_removed, parse_sparsity
 from pruning.allocation import apportion, count_problem
 from pruning.constraints import Constraints, check_names, rooms_of
 from pruning.sizes import SIZE_UNITS, format_bytes, tensors_of
@@ -50,6 +50,21 @@ def sparsity_budget(
     rho = parse_sparsity(sparsity if isinstance(sparsity, Fraction) else str(sparsity))
     floors = tuple(num_removed(layer.num_experts, rho) for layer in layers)
     return Budget(sum(floors), "sparsity", str(sparsity).strip(), floors)
+
+
+def check_removes(budget: Budget, largest: int, things: str = "experts") -> Budget:
+    """The budget; a sparsity that removes nothing is refused, unless it is 0.
+
+    `largest` is the number of `things` in the largest group of which a sparsity is a share; of it
+    the first one goes.
+    """
+    if budget.total or budget.kind != "sparsity" or not parse_sparsity(budget.asked):
+        return budget
+    raise PlanError(
+        f"A sparsity of {budget.asked} removes nothing: shares are rounded down, and there are "
+        f"at most {largest} {things} to take one from. Give {as_percent(1, largest)} or more, or "
+        "0 to keep everything."
+    )
 
 
 def count_budget(layers: Sequence[MoELayer], count: int) -> Budget:

@@ -35,7 +35,14 @@ from app.cli.say import (
 from app.console import counted, finish, follow, note, out, show_frame
 from app.settings import Settings
 from pruning.active import plan_routing
-from pruning.budget import Budget, SizeTarget, even_budget, size_budget, sparsity_budget
+from pruning.budget import (
+    Budget,
+    SizeTarget,
+    check_removes,
+    even_budget,
+    size_budget,
+    sparsity_budget,
+)
 from pruning.neurons.widths import WidthChoice
 from pruning.plan import NEURON_GRANULARITY, PruningPlan, load_plan
 from pruning.plan_tables import (
@@ -263,7 +270,8 @@ def paths(
 def _budget(request: PathsRequest, model: MoEModel) -> Budget | None:
     """How many experts go; None where all that lie on the paths stay."""
     if request.sparsity is not None:
-        return sparsity_budget(model.layers, request.sparsity)
+        largest = max(layer.num_experts for layer in model.layers)
+        return check_removes(sparsity_budget(model.layers, request.sparsity), largest)
     if request.shrink is None:
         return None
     target = SizeTarget("shrink", request.shrink)

@@ -39,10 +39,13 @@ def possible_percents(model: MoEModel) -> list[int]:
         removed = num_removed(layer.num_experts, share)
         return count_problem(layer, layer.num_experts - removed) is None
 
+    # Less than one expert of every layer is refused, except 0.
+    least = Fraction(1, max(layer.num_experts for layer in model.layers))
     return [
         percent
         for percent in range(0, int(most * 100) + 1, SPARSITY_STEP)
-        if all(is_possible(layer, Fraction(percent, 100)) for layer in kinds)
+        if (percent == 0 or Fraction(percent, 100) >= least)
+        and all(is_possible(layer, Fraction(percent, 100)) for layer in kinds)
     ]
 
 

@@ -11,6 +11,7 @@ from analysis.stats.blend import Part
 from analysis.stats.store import StatsStore
 from pruning.budget import (
     Budget,
+    check_removes,
     count_budget,
     even_budget,
     size_budget,
@@ -167,7 +168,8 @@ def spending_of(request: PlanRequest, model: MoEModel, evidence: Evidence) -> Sp
     if request.remove != 0 and not (request.sparsity and request.fraction == 0):
         check_multiple(layers, limits)
     if request.sparsity:
-        budget = sparsity_budget(layers, request.sparsity)
+        largest = max(layer.num_experts for layer in layers)
+        budget = check_removes(sparsity_budget(layers, request.sparsity), largest)
     elif request.remove is not None:
         budget = count_budget(layers, request.remove)
     elif (target := request.size_target) and request.is_even:

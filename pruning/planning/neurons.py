@@ -12,7 +12,7 @@ from analysis.model import MoEModel
 from analysis.ranking.norms import NeuronScores
 from analysis.text_file import read_text_file
 from analysis.widths import expert_widths
-from pruning.budget import Budget
+from pruning.budget import Budget, check_removes
 from pruning.neurons.budget import (
     ExpertKey,
     budget_note,
@@ -50,7 +50,11 @@ class Arena:
     def budget(self, request: PlanRequest, model: MoEModel) -> Budget:
         """How many neurons to remove."""
         if request.sparsity:
-            return neuron_sparsity_budget(self.contest.pools, request.sparsity)
+            pools = self.contest.pools
+            step, largest = pools[0].room.step, max(pool.room.size for pool in pools)
+            blocks = "neurons" if step == 1 else f"blocks of {step} neurons"
+            budget = neuron_sparsity_budget(pools, request.sparsity)
+            return check_removes(budget, largest // step, blocks)
         if request.remove is not None:
             return neuron_count_budget(self.contest.pools, request.remove)
         if (target := request.size_target) is None:

@@ -178,8 +178,6 @@ def budget_notes(
     """A line each on bounds that took effect and on a budget that does not divide evenly."""
     wanted = unbounded(name, spending, evidence or Evidence())
     removed, budget, notes = allocation.removed, spending.budget, []
-    if not budget.total:
-        notes.append("The budget is less than one expert per layer, so nothing is removed.")
     if wanted != removed:
         rows = list(zip(allocation.layers, wanted, removed, strict=True))
         fewer = [layer.index for layer, want, got in rows if got < want]

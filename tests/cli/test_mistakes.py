@@ -186,6 +186,15 @@ MISTAKES = {
     # What commands need
     "overlap demo --sparsity 50% --corpus demo-code": ["has only demo-code", "another"],
     "overlap demo --sparsity 0": ["removes no expert", "0.03125"],
+    # Nothing to remove, though something is asked for: one rule for each way to plan.
+    "plan demo --criterion aimer --sparsity 1%": ["A sparsity of 1% removes nothing", "3.125%"],
+    "plan demo --config-only --sparsity 3%": ["A sparsity of 3% removes nothing", "3.125%"],
+    "plan demo --granularity neuron --criterion neuron-norms --sparsity 1% --multiple-of 32": [
+        "A sparsity of 1% removes nothing",
+        "blocks of 32 neurons",
+    ],
+    "paths demo --corpus demo-code --sparsity 2%": ["A sparsity of 2% removes nothing", "3.125%"],
+    "sweep demo --criterion aimer --sparsity 2% --corpus demo-math": ["A sparsity of 2% removes"],
     f"blend {HALF}": ["at least two corpora", "--corpus or --run"],
     "paths demo --corpus demo-code": ["give --top-m or --sparsity"],
     "verify nowhere": ["nowhere is not a directory"],

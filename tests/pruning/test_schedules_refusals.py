@@ -13,7 +13,7 @@ from allocations import ranked_globally
 from analysis.errors import PlanError
 from analysis.families import MoELayer
 from pruning.allocation import Allocation, apportion, check_kept, count_reason
-from pruning.budget import Budget, count_budget, sparsity_budget
+from pruning.budget import Budget, check_removes, count_budget, sparsity_budget
 from pruning.constraints import Constraints, Room
 from pruning.schedules import (
     Evidence,
@@ -219,11 +219,13 @@ def test_notes_compare_with_what_the_evidence_asks_for():
     assert allocation_notes("global", spending, made, evidence) == (moved, readers)
 
 
-def test_a_budget_below_one_expert_is_said():
+def test_a_share_below_one_expert_is_refused_and_zero_is_not():
     # 5% of eight experts is 0.4: rounded down in each layer, nothing is left to remove.
-    spending = Spending(TWO, sparsity_budget(TWO, "5%"))
-    (note,) = allocation_notes("uniform", spending, allocate("uniform", spending))
-    assert "so nothing is removed" in note
+    with pytest.raises(PlanError, match=r"^A sparsity of 5% removes nothing: .* Give 12\.5% or"):
+        check_removes(sparsity_budget(TWO, "5%"), 8)
+    for nothing in ("0", "0%", "0.000"):
+        assert check_removes(sparsity_budget(TWO, nothing), 8).total == 0
+    assert check_removes(sparsity_budget(TWO, "12.5%"), 8).total == 2
 
 
 def test_counts_have_a_budget_of_their_own():
