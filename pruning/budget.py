@@ -331,7 +331,7 @@ class _LinearSize:
         gone = sum(n * size for n, size in zip(removed, self.each, strict=True))
         most = max(count - n for count, n in zip(self.counts, removed, strict=True))
         heads = self.heads if any(count != most for count in self.counts) else 0
-        return self.whole + self.copied - gone - heads
+        return self.whole + (self.copied if any(removed) else 0) - gone - heads
 
 
 def uniform_neighbours(layers: Sequence[MoELayer], total: int) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from analysis.model import MoEModel
 from pruning.engine_results import ENGINES, Row, condition_of, results
 from pruning.engine_traits import HEADS, Traits, differences, traits_of
 from pruning.neurons.widths import WidthPlan, widths_config
-from pruning.plan import NEURON_GRANULARITY, PruningPlan
+from pruning.plan import NEURON_GRANULARITY, PruningPlan, removes_nothing
 
 _TRUSTING: Final = "transformers, trust_remote_code=True"
 DEFAULT_ROPE_BASE = 10_000  # of readers, if the configuration gives none
@@ -103,6 +103,7 @@ def contents_of(
     """
     said = {WIDTHS_KEY: model.config.get(WIDTHS_KEY)}
     said |= widths_config(widths, model) if widths else {}
+    is_cut = plan is not None and not removes_nothing(plan, model)
     counts = [len(plan.kept[each.index]) if plan else each.num_experts for each in model.layers]
     return Contents(
         counts=(max(counts),) * len(counts) if padded else tuple(counts),
@@ -115,8 +116,8 @@ def contents_of(
         is_discovered=model.family.discovered,
         hides_rope=_hides_rope(model.config),
         lacks_keys=tuple(key for key in model.family.engine_keys if model.config.get(key) is None),
-        traits=traits_of(model, is_pruned=plan is not None, keeps_heads=keeps_heads),
-        removes=removed_by(plan, padded=padded) if plan else "original",
+        traits=traits_of(model, is_pruned=is_cut, keeps_heads=keeps_heads),
+        removes=removed_by(plan, padded=padded) if plan and is_cut else "original",
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from analysis.checkpoint import TensorEntry
 from analysis.durable import write_durably
 from analysis.errors import PlanError, wrong_schema
 from analysis.families.base import MOST_LAYERS
@@ -191,6 +192,17 @@ def fit_plan(plan: PruningPlan, model: MoEModel) -> PruningPlan:
 def model_ref(model: MoEModel) -> ModelRef:
     """How plans refer to this model."""
     return ModelRef(model.name, model.identity)
+
+
+def removes_nothing(plan: PruningPlan, model: MoEModel) -> bool:
+    """Whether a complete plan of experts keeps them all; its export is the source's bytes."""
+    experts = sum(map(len, plan.kept.values()))
+    return plan.granularity == EXPERT_GRANULARITY and experts == model.num_experts
+
+
+def untied_embedding(model: MoEModel, plan: PruningPlan) -> TensorEntry | None:
+    """The embedding that an export writes again as the head, as engines cannot tie the two."""
+    return None if removes_nothing(plan, model) else model.tied_embedding
 
 
 def keep_all(model: MoEModel) -> PruningPlan:

@@ -22,7 +22,7 @@ from analysis.widths import shared_tensors
 from pruning.active import Routing, active_experts, expert_shapes
 from pruning.heads import HeadChoice, heads_depend_on
 from pruning.neurons.kept import kept_widths
-from pruning.plan import PruningPlan, fit_plan, keep_all
+from pruning.plan import PruningPlan, fit_plan, keep_all, untied_embedding
 
 SIZE_COLUMNS = ("part", "before", "after", "params_before", "params_after")
 LOADED_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
@@ -229,7 +229,8 @@ def _parts(model: MoEModel, plan: PruningPlan) -> dict[Part, IntArray]:
     """`SizeReport.parts`, in the order of `Part`."""
     tensors = tensors_of(model)
     sums = {part: np.stack((held, held)) for part, held in tensors.outside.items()}
-    sums[Part.EMBEDDINGS][1, 0] += tensors.own_head[0]
+    if untied_embedding(model, plan):
+        sums[Part.EMBEDDINGS][1, 0] += tensors.own_head[0]
     shapes = expert_shapes(model) if plan.kept_neurons else {}
     widths = kept_widths(plan.kept_neurons, plan.kept, model) if plan.kept_neurons else {}
     for layer, experts in tensors.experts.items():
@@ -278,8 +279,6 @@ def size_report(
     whole = keep_all(model)
     after_plan = fit_plan(plan or whole, model)
     parts = _parts(model, after_plan)
-    if plan is None:  # no export, so no head is written either
-        parts = {part: each[[0, 0]] for part, each in parts.items()}
     before, after = (active_experts(model, each, routing) for each in (whole, after_plan))
     unused = parts.get(Part.HEADS, 0) + tensors_of(model).towers
     outside = (_sum(parts.values()) - parts[Part.EXPERTS] - unused)[:, 1].tolist()
@@ -292,5 +291,5 @@ def size_report(
         expert_flops=before.flops,
         expert_flops_after=after.flops,
         is_measured=routing is not None,
-        copied=0 if plan is None else int(tensors_of(model).own_head[1]),
+        copied=int(tensors_of(model).own_head[1]) if untied_embedding(model, after_plan) else 0,
     )

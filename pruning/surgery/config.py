@@ -16,7 +16,7 @@ from analysis.model import MoEModel
 from analysis.nonuniform.modeling_file import auto_map
 from pruning.heads import HeadChoice, HeadPlan
 from pruning.neurons.widths import WidthPlan, widths_config
-from pruning.plan import PruningPlan
+from pruning.plan import PruningPlan, untied_embedding
 
 # Entries of auto_map that choose the model class.
 MODEL_CLASSES = ("AutoConfig", "AutoModel")
@@ -68,7 +68,7 @@ def pruned_config(
             inner = inner[key]
         config = {**config, **{key: 0 for key in HEAD_KEYS if config.get(key)}}
         config = family.edited(config, **{key: 0 for key in HEAD_KEYS if inner.get(key)})
-    if model.tied_embedding:
+    if untied_embedding(model, plan):
         config = family.edited(config, tie_word_embeddings=False)
     config = with_model_classes(config, family)
     return raw if config == source else json_file(config)

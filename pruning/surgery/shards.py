@@ -20,7 +20,7 @@ from analysis.model import OUTPUT_HEAD, MoEModel
 from analysis.widths import SCALE_ROLE, scale_blocks
 from pruning.heads import HeadPlan
 from pruning.neurons.widths import WidthPlan
-from pruning.plan import PruningPlan
+from pruning.plan import PruningPlan, untied_embedding
 from pruning.surgery.config import json_file
 from pruning.surgery.heads import head_slots
 from pruning.surgery.padding import EMPTY, Ids, Padding, is_matrix, never
@@ -223,7 +223,7 @@ def plan_shards(
     ids_of = padding.ids if padding else plan.kept
     kept = {layer.index: ids_of[layer.index] for layer in model.layers}
     counts = {layer.index: layer.num_experts for layer in model.layers}
-    tied = model.tied_embedding
+    tied = untied_embedding(model, plan)
 
     def target(entry: TensorEntry) -> PlannedTensor | None:
         if entry.name in slots.dropped:

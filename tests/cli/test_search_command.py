@@ -54,7 +54,7 @@ def recipe(tiny, corpora, here):
 def essence(folder):
     """The result without what depends on the machine and on interruptions."""
     raw = json.loads((folder / "search.json").read_text())
-    return {key: value for key, value in raw.items() if key != "cost"}
+    return {key: value for key, value in raw.items() if key not in ("cost", "sha256")}
 
 
 def request(path, out, **more):

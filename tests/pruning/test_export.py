@@ -21,6 +21,7 @@ from analysis.families import FAMILIES
 from analysis.model import load_model_index
 from pruning.masking import masked
 from pruning.plan import PruningPlan, keep_all, model_ref
+from pruning.sizes import size_report
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
 from pruning.surgery.verify import Level
 
@@ -33,6 +34,18 @@ def plan_of(model, keep):
         ids = torch.randperm(layer.num_experts, generator=seeded)[:keep]
         kept[layer.index] = tuple(sorted(ids.tolist()))
     return PruningPlan(model_ref(model), kept)
+
+
+def test_a_plan_that_removes_nothing_exports_the_bytes_of_its_source(tmp_path):
+    model = load_model_index("demo")
+    assert model.tied_embedding  # which any other export writes again
+    sizes = size_report(model, keep_all(model))
+    assert (sizes.bytes_after, sizes.copied) == (sizes.bytes_before, 0)
+    export(model, keep_all(model), tmp_path / "out")
+    for name in ("model.safetensors", "config.json"):
+        written = (tmp_path / "out" / name).read_bytes()
+        assert written == (model.checkpoint.path / name).read_bytes()
+    assert verified(tmp_path / "out", source=model.checkpoint.path).ok
 
 
 def pruned(path, out, keep, **options):

@@ -294,7 +294,9 @@ def _export_manifest(path: Path) -> Any:
 def _search(path: Path) -> Any:
     raw = json.loads(path.read_bytes())
     # One that says of itself that it is not finished is no complete artifact.
-    return {k: v for k, v in raw.items() if k != "cost"} if raw["finished"] else None
+    return (
+        {k: v for k, v in raw.items() if k not in ("cost", "sha256")} if raw["finished"] else None
+    )
 
 
 def _plan(path: Path) -> Any:
