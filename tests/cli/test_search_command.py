@@ -202,7 +202,7 @@ def test_a_job_that_is_stopped_keeps_the_best_and_goes_on(recipe, tiny, here, af
 def evaluations(folder):
     """Records of evaluations, without how they were made."""
     found = [json.loads(each.read_text()) for each in (folder / "evaluations").iterdir()]
-    return [each | {"made": {}} for each in found]
+    return [each | {"made": {}, "sha256": ""} for each in found]
 
 
 def measured(folder):

@@ -58,6 +58,7 @@ class Command:
     processes: int = 1
 
 
+_MADE = ("made", "sha256")  # how a record was made, and its seal, which covers that
 _CALIBRATE = "calibrate MODEL --corpus TEXT --tokens 600 --seq-len 16 --batch-size 1 --stats-dir s"
 _PLAN = "plan MODEL --criterion reap --corpus TEXT --sparsity 40% --stats-dir s -o plan.json"
 _DENSE = f"{_CALIBRATE} --groups routed,dense"
@@ -273,7 +274,7 @@ def _without_made(raw: Any) -> Any:
     if isinstance(raw, list):
         return [_without_made(each) for each in raw]
     if isinstance(raw, dict):
-        return {key: _without_made(value) for key, value in raw.items() if key != "made"}
+        return {key: _without_made(value) for key, value in raw.items() if key not in _MADE}
     return raw
 
 
