@@ -104,6 +104,14 @@ class CorpusSpec:
             digest = hashlib.sha256(f"{digest} {self.fields}".encode()).hexdigest()
         return digest[:8]
 
+    def check_present(self) -> None:
+        """Refuse a file that is not there, before what reads it is imported."""
+        if self.path is not None and not self.path.exists():
+            what = (
+                f"copy {self.path} of {self.name}" if self.dataset else f"corpus file {self.path}"
+            )
+            raise CorpusError(f"The {what} does not exist.")
+
     def check_content(self) -> None:
         """Refuse files that hold something else than the name says."""
         if self.content and self.path is None:

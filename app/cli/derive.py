@@ -67,9 +67,9 @@ def command(kind: type[Request] | None = None, each: str = "") -> Callable[[Hand
             elif each:
                 # Named twice, a value is still asked for once.
                 one_by_one = [{**asked, each: value} for value in dict.fromkeys(asked[each])]
-                handler([validated(kind, values) for values in one_by_one], **rest)
+                handler([_checked(validated(kind, values)) for values in one_by_one], **rest)
             else:
-                handler(validated(kind, asked), **rest)
+                handler(_checked(validated(kind, asked)), **rest)
 
         for name in ("__name__", "__doc__", "__module__"):
             setattr(run, name, getattr(handler, name))
@@ -103,6 +103,19 @@ def _own_options(handler: Handler) -> tuple[type[Request], list[inspect.Paramete
             own[parameter.name] = (parameter.annotation, ... if is_required else parameter.default)
     model: type[Request] = create_model(handler.__name__, __base__=Request, **own)
     return model, passed
+
+
+def _checked(request: Request) -> Request:
+    """The request; a corpus whose file is absent is refused before libraries are imported."""
+    for name, field in type(request).model_fields.items():
+        option = option_of(field)
+        if option is not None and option.file == "corpus":
+            from analysis.corpora import parse_corpus  # numpy, which most commands start without
+
+            value = getattr(request, name)
+            for corpus in (value,) if isinstance(value, str) else value:
+                parse_corpus(corpus).check_present()
+    return request
 
 
 def _is_new_file(field: FieldInfo) -> bool:

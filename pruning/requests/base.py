@@ -22,8 +22,8 @@ class Option:
     flags: tuple[str, ...] = ()  # such as `("--out", "-o")`; default: the field's name with dashes
     place: str = ""  # the name of a positional argument, such as MODEL
     # What a path must be: a "new" file in a folder that exists, an "existing" file, or a "folder",
-    # which may be absent.
-    file: Literal["", "new", "existing", "folder"] = ""
+    # which may be absent. A "corpus" may be a path, whose file must exist.
+    file: Literal["", "new", "existing", "folder", "corpus"] = ""
     endings: tuple[str, ...] = ()  # allowed for a new file, such as `(".csv", ".parquet")`; or any
 
     def said(self) -> dict[str, Any]:

@@ -129,7 +129,8 @@ Corpus = Annotated[
     Option(
         "Corpus: demo-code, demo-prose, demo-math; c4, evol-codealpaca, tulu-math, "
         "wikitext2 (or =PATH behind it: a copy); hub:owner/name; or a file. Repeatable: each "
-        "makes a run of its own."
+        "makes a run of its own.",
+        file="corpus",
     ),
 ]
 MeasuredCorpus = Annotated[Corpus, Option("Corpus to evaluate on, as for calibrate; repeatable.")]

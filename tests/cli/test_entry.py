@@ -110,6 +110,9 @@ STARTS = {
     "calibrate demo --corpus demo-math --dtype int8": TABLES,
     "plan demo --criterion reap --sparsity 150%": TABLES,
     "export demo out --plan absent.json": TABLES,
+    "calibrate demo --corpus absent.jsonl": TABLES,
+    "evaluate demo --corpus c4=absent": TABLES,
+    "sensitivity demo --criterion aimer --corpus demo-code --corpus absent.txt": TABLES,
     "inspect demo": TABLES,
     "plan demo --criterion reap --corpus demo-math --sparsity 50%": NEVER,
 }
