@@ -1,15 +1,14 @@
-"""Charts of a model's own benchmark results: leaderboard, profile, winners, memory."""
+"""A model's own benchmark results: the leaderboard, and the chart of its candidates."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-import numpy as np
 import pandas as pd
 
 from analysis.errors import StatsError
 from analysis.ranking.leaderboard import average_rank, score_table, weighted_average
-from app.charts import capability, pareto, winner_map
+from app.charts import capability
 from app.charts.chart import Drawing, chart, made_by
 from app.charts.choices import ALL_SHARES
 from app.charts.context import Context
@@ -23,7 +22,7 @@ from pruning.evaluate.benchmarks.record import (
 )
 
 # Of several metrics of a task the first available; the others stay in the records.
-_METRICS: Final = ("acc_norm", "exact_match", "pass@1", "f1", "acc", "mean_acc")
+_METRICS: Final = ("acc_norm", "exact_match", "pass@1", "f1", "acc")
 _Z_95: Final = 1.96  # standard errors on each side of 95% of a normal distribution
 LEADERBOARD_COLUMNS = ("candidate", "average_rank", "average", "stderr", "bytes", "memory_saved")
 
@@ -70,7 +69,7 @@ def benchmark_results(records: Sequence[BenchmarkRecord]) -> pd.DataFrame:
     tool's; Wilson's interval gives it where all or no answers are right.
     """
     table = benchmark_table(records)
-    ways = {record.record_id: way_of(record.source, record.settings) for record in records}
+    ways = {record.record_id: way_of(record.settings) for record in records}
     types = {record.record_id: str(record.settings.get("dtype") or "") for record in records}
     # A tool's error is 0 if all questions have the same score, which is too certain. For 0 or n
     # right answers of n, Wilson's 95% interval has the length z^2 / (n + z^2), here z standard
@@ -174,8 +173,12 @@ def results_of(context: Context) -> tuple[pd.DataFrame, str]:
     return results, context.results.way or ways_of(results)[0]
 
 
-def _profile(context: Context, *, radar: bool) -> Drawing:
-    """The profile at a sparsity (default: the nearest to 50%), best average rank first."""
+@chart("own-capability", "evaluate")
+def dots(context: Context) -> Drawing:
+    """What own candidates keep of each benchmark, best average rank first.
+
+    By default at the sparsity nearest to 50%.
+    """
     results, way = results_of(context)
     usual = min(shares_of(results, way), key=lambda each: abs(each - 0.5), default=None)
     given = context.results.removed
@@ -184,63 +187,5 @@ def _profile(context: Context, *, radar: bool) -> Drawing:
     scores = board.scores()
     order = [name for name in own_leaderboard(board, {})["candidate"] if name != FULL]
     scores = scores.loc[[*scores.index.intersection([FULL]), *order]]
-    chart = capability.drawing(scores, made_by(board.model, board.about), radar=radar)
+    chart = capability.drawing(scores, made_by(board.model, board.about))
     return replace(chart, is_usual=way == ways_of(results)[0] and share == usual)
-
-
-@chart("benchmark-winner-map", "evaluate")
-def winners(context: Context) -> Drawing:
-    """Which candidate wins which benchmark."""
-    (results, way), model = results_of(context), context.model.name
-    tables = {}
-    for share in shares_of(results, way):
-        scores = board_of(results, way, share, model).scores().drop(index=FULL, errors="ignore")
-        # The row has the sparsity; a candidate has one colour in all rows.
-        plain = scores.index.str.removesuffix(f", {share:.0%}")
-        tables[f"{percent(share)} sparsity"] = scores.set_axis(plain)
-    chart = winner_map.drawing(tables, made_by(model, way)) if tables else None
-    return _of_pruned(chart, model, is_usual=way == ways_of(results)[0])
-
-
-@chart("benchmark-pareto", "evaluate")
-def memory(context: Context) -> Drawing:
-    """What benchmark average each amount of memory buys.
-
-    Intervals are the middle 95% of a normal distribution.
-    """
-    (results, way), model = results_of(context), context.model.name
-    board, weights = board_of(results, way, None, model), context.results.weights
-    table = own_leaderboard(board, weights)
-    removed = board.rows.drop_duplicates("series").set_index("series")["removed"]
-    error = _Z_95 * table["stderr"].astype(np.float64)
-    points = table.assign(
-        value=table["average"],
-        low=table["average"] - error,
-        high=table["average"] + error,
-        is_full=table["candidate"] == FULL,
-        removed=table["candidate"].map(removed),
-    )
-    quality = pareto.Quality("Average", "average score", higher_is_better=True)
-    chart = pareto.drawing(points, quality, made_by(model, board.about))
-    is_even = len({weights.get(task, 1.0) for task in board.tasks}) == 1
-    return _of_pruned(chart, model, is_usual=is_even and way == ways_of(results)[0])
-
-
-def _of_pruned(chart: Drawing | None, model: str, *, is_usual: bool) -> Drawing:
-    if chart is None:
-        raise StatsError(
-            f"No pruned candidate of {model} was benchmarked; see `moeprune benchmark`."
-        )
-    return replace(chart, is_usual=is_usual)
-
-
-@chart("own-capability", "evaluate")
-def dots(context: Context) -> Drawing:
-    """What own candidates keep of each benchmark."""
-    return _profile(context, radar=False)
-
-
-@chart("own-capability-radar", "evaluate")
-def radar(context: Context) -> Drawing:
-    """The same of own candidates as a radar."""
-    return _profile(context, radar=True)

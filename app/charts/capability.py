@@ -1,7 +1,6 @@
-"""Capability profile: what each candidate keeps of each benchmark, as dots or as a radar."""
+"""Capability profile: what each candidate keeps of each benchmark, as dots."""
 
 from functools import partial
-from typing import Final
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -10,18 +9,13 @@ from analysis.foreign_text import in_html
 from app.charts.chart import Drawing
 from app.charts.criterion_looks import looks
 from app.charts.names import FULL
-from app.charts.theme import CLEAR, apply_theme, ink, themed
-
-_RADAR_GRID: Final = "rgba(128, 140, 150, 0.4)"
-_BETWEEN_SPOKES: Final = 78  # degrees, so that axis numbers hide no name
-_RADAR_LINES: Final = 4  # more lines hide each other; the legend shows the others
+from app.charts.theme import themed
 
 
-def drawing(scores: pd.DataFrame, about: str, *, radar: bool, name: str = "") -> Drawing:
+def drawing(scores: pd.DataFrame, about: str, name: str = "") -> Drawing:
     """The profile of scores 0..1: a row per candidate, best first, and FULL; a column per task."""
-    figure = partial(capability_radar if radar else capability_dots, scores)
     table = scores.rename_axis("candidate").reset_index()
-    return Drawing(figure, table, describe(scores), about, name)
+    return Drawing(partial(capability_dots, scores), table, describe(scores), about, name)
 
 
 def capability_dots(scores: pd.DataFrame, *, dark: bool = False) -> go.Figure:
@@ -41,43 +35,6 @@ def capability_dots(scores: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         x={"title": "score", "rangemode": "tozero", "tickformat": ".1f"},
         y={"type": "category", "autorange": "reversed"},
         height=110 + 30 * len(benchmarks),
-    )
-
-
-def capability_radar(scores: pd.DataFrame, *, dark: bool = False) -> go.Figure:
-    """The same as a radar (arXiv:2603.18492, Figure 3), with axes in the order of the columns.
-
-    Its area depends on that order: compare shapes. The legend shows candidates beyond the first.
-    """
-    spokes = [in_html(str(name)) for name in scores.columns]
-    fig = go.Figure()
-    # The original model comes first and does not count as a line.
-    rows, drawn = sorted(scores.index, key=lambda each: each != FULL), looks(scores.index, dark)
-    for index, name in enumerate(rows, -1 if FULL in rows else 0):
-        values, label = [float(value) for value in scores.loc[name]], in_html(str(name))
-        fig.add_scatterpolar(
-            r=[*values, values[0]],
-            theta=[*spokes, spokes[0]],
-            name=label,
-            mode="lines",
-            line={"color": drawn[name].color, "dash": drawn[name].dash, "width": 2},
-            hovertemplate=f"%{{theta}}: %{{r:.3f}}<extra>{label}</extra>",
-            visible=True if index < _RADAR_LINES else "legendonly",
-        )
-    axis = {"gridcolor": _RADAR_GRID, "linecolor": _RADAR_GRID, "tickfont": {"color": ink(dark)}}
-    radial = {"rangemode": "tozero", "tickformat": ".1f", "nticks": 6, "angle": _BETWEEN_SPOKES}
-    return apply_theme(
-        fig,
-        dark,
-        height=580,
-        margin={"t": 30, "l": 110, "r": 110, "b": 40},
-        legend={"yref": "paper", "y": 1.0},
-        polar={
-            "domain": {"y": [0, 0.82]},
-            "bgcolor": CLEAR,
-            "radialaxis": axis | radial,
-            "angularaxis": axis | {"direction": "clockwise", "rotation": 90},
-        },
     )
 
 

@@ -1,7 +1,7 @@
 """Options of single charts besides the recipe: paths and results."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from analysis.criteria.pathfinder import DEFAULT_PATHS
@@ -43,7 +43,6 @@ class ResultChoice:
     draw: str = ""  # of hidden states; see `draws_of`
     way: str = ""  # benchmark tool and settings
     removed: float | None = None  # sparsity of benchmarked candidates; ALL_SHARES: any
-    weights: Mapping[str, float] = field(default_factory=dict)  # benchmark -> weight, default 1
 
 
 ALL_SHARES: Final = -1.0

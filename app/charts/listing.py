@@ -27,7 +27,6 @@ from app.charts import (
     sensitivity,
     sizes,
     stratification,
-    winner_map,
 )
 from app.charts.chart import Chart
 from app.charts.published import PAPER_CHARTS, PaperChart
@@ -59,10 +58,6 @@ _EACH: tuple[Chart, ...] = (
     evaluation_curves.draw,
     hidden_states.draw,
     benchmarks.dots,
-    benchmarks.radar,
-    benchmarks.winners,
-    benchmarks.memory,
-    winner_map.draw,
     neurons.draw_layers,
     neurons.draw_flops,
     sensitivity.draw_neuron_lines,

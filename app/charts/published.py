@@ -127,13 +127,11 @@ def _draw(name: str, setting: Setting) -> Drawing:
     scores = scores_of(setting)
     order = average_rank(scores.drop(index=FULL)).sort_values(kind="stable").index
     about = made_by(source_of(setting.table), setting.model, f"sparsity {setting.sparsity:.0%}")
-    radar = name.endswith("radar")
-    return capability.drawing(scores.loc[[FULL, *order]], about, radar=radar, name=name)
+    return capability.drawing(scores.loc[[FULL, *order]], about, name)
 
 
 _TITLES: Final = {
     "capability": "What each candidate keeps of each benchmark",
-    "capability-radar": "The same as a radar",
     "winner-map": "Which candidate wins which benchmark, in every block of a table",
 }
 PAPER_CHARTS: Final = {

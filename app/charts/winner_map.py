@@ -9,13 +9,10 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.errors import StatsError
 from analysis.foreign_text import in_html
-from analysis.ranking.leaderboard import WINNER_COLUMNS, score_table, winners
-from app.charts.chart import Drawing, chart, made_by
-from app.charts.context import Context
+from analysis.ranking.leaderboard import WINNER_COLUMNS, winners
+from app.charts.chart import Drawing
 from app.charts.criterion_looks import looks
-from app.charts.evaluations import evaluations
 from app.charts.theme import SMALL_SIZE, muted, text_on, themed
 from app.charts.traces import note
 
@@ -25,34 +22,11 @@ _ROOMY = 16  # letters that fit a cell at the default font size
 _LETTERS_OF_A_ROW, _NARROW_LETTERS_OF_A_ROW = 78, 92
 
 
-def drawing(scores: Mapping[str, pd.DataFrame], about: str, name: str = "") -> Drawing:
+def drawing(scores: Mapping[str, pd.DataFrame], about: str, name: str) -> Drawing:
     """The winner map of settings, each with a `score_table`: candidates x benchmarks."""
     blocks = [winners(table).assign(setting=setting) for setting, table in scores.items()]
     rows = pd.concat(blocks, ignore_index=True)[["setting", *WINNER_COLUMNS]]
     return Drawing(partial(winner_map, rows), rows, describe(rows), about, name)
-
-
-@chart("own-winner-map", "evaluate")
-def draw(context: Context) -> Drawing:
-    """Which candidate stays closest.
-
-    The highest ESAP for each sparsity and corpus, in the usual setup: on fewer samples a candidate
-    may win by chance.
-    """
-    results = evaluations(context)
-    rows = results[(results["measure"] == "esap") & (results["way"] == "")]
-    rows = rows[rows["removed"] > 0].sort_values("created_at")
-    rows = rows.rename(columns={"corpus": "benchmark", "mean": "score"})
-    rows = rows.assign(setting=[f"{share:.0%} sparsity" for share in rows["removed"]])
-    # The newest of repeated evaluations.
-    rows = rows.drop_duplicates(["setting", "series", "benchmark"], keep="last").sort_index()
-    scores = {
-        setting: score_table(rows[rows["setting"] == setting], by="series")
-        for setting in rows.sort_values("removed", kind="stable")["setting"].unique()
-    }
-    if not scores:
-        raise StatsError(f"No evaluation of {context.model.name} measured ESAP; see `--fitness`.")
-    return drawing(scores, made_by(context.model.name, "highest ESAP on the held-out corpus"))
 
 
 def winner_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:

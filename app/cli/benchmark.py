@@ -20,7 +20,7 @@ from pruning.tasks.benchmark import benchmark_results, benchmark_run, import_res
 _OF_RUNS = ("tasks", "limit", "num_fewshot", "chat_template")
 _PLAN_HELP = "plan.json that is masked in the model; repeatable. Default: none."
 _IMPORT = Option(
-    "Import a results file of lm-eval or a report of EvalScope; repeatable.",
+    "Import a results file of lm-eval; repeatable.",
     ("--import",),
     file="existing",
 )

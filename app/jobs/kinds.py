@@ -65,7 +65,7 @@ def _evaluations(result: Result) -> str:
 
 def _benchmarks(result: Result) -> str:
     found = result["benchmarks"]
-    ways = {way_of(each["source"], each["settings"]) for each in found}
+    ways = {way_of(each["settings"]) for each in found}
     candidates = f"{len(found)} candidate{'s' if len(found) > 1 else ''}"
     return f"Scores of {candidates} are under Evaluate, Benchmarks: {'; '.join(ways)}."
 

@@ -133,7 +133,7 @@ def import_results(request: ImportRequest) -> list[BenchmarkRecord]:
     tasks: defaultdict[str, set[str]] = defaultdict(set)
     for path in request.files:
         found = read_results(path)
-        record = kept.find(new_record(candidate, found.source, found.settings)).with_scores(
+        record = kept.find(new_record(candidate, found.settings)).with_scores(
             found.scores, found.tool_version, {**found.made, "imported_from": path.name}
         )
         kept.save(record)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from result_charts import drawn
 
-from analysis.errors import StatsError
 from analysis.model import ModelRef
 from analysis.stats.store import SHIPPED_STATS
 from app.charts.benchmarks import benchmark_results, board_of, own_leaderboard, shares_of, ways_of
@@ -42,7 +41,7 @@ def record_of(plan, scores, **settings):
     label = candidate_label(plan)
     candidate = Candidate(MODEL, MODEL, label, label, plan)
     made = [BenchmarkScore(task, metric, *numbers) for task, metric, *numbers in scores]
-    return new_record(candidate, "lm-eval", settings_of(**settings)).with_scores(made, "0", {})
+    return new_record(candidate, settings_of(**settings)).with_scores(made, "0", {})
 
 
 @pytest.fixture
@@ -140,7 +139,7 @@ def test_a_metric_that_is_not_usual_is_named(records):
 
 def test_results_without_a_plan_are_called_what_they_were_called(records):
     words = Candidate(MODEL, MODEL, "their pruned model", "", PlanFacts())
-    taken = new_record(words, "lm-eval", settings_of()).with_scores(
+    taken = new_record(words, settings_of()).with_scores(
         [BenchmarkScore("mc", "acc_norm", 0.65), BenchmarkScore("math", "exact_match", 0.5)],
         "0",
         {},
@@ -149,40 +148,15 @@ def test_results_without_a_plan_are_called_what_they_were_called(records):
     table = own_leaderboard(board, {}).set_index("candidate")
     assert math.isnan(table.loc["their pruned model", "memory_saved"])
     assert math.isnan(table.loc["their pruned model", "stderr"])
-    # Without a size it is no point of the figure of memory.
-    points = drawn("benchmark-pareto", benchmark_results([*records, taken])).table
-    assert "their pruned model" not in points["candidate"].tolist()
 
 
-def test_charts_are_of_the_same_numbers(records):
+def test_the_chart_is_of_the_same_numbers(records):
     results = benchmark_results(records)
     dots = drawn("own-capability", results).table
     assert dots["candidate"].tolist() == [FULL, "REAP, on code, 50%", "Random, 50%"]
-    radar = drawn("own-capability-radar", results, removed=0.25)
-    assert radar.figure(dark=True).data[0].type == "scatterpolar"
     # Commands draw what is nearest to half removed.
     assert drawn("own-capability", results, removed=0.5).is_usual
-    assert not radar.is_usual
-    winners = drawn("benchmark-winner-map", results).table
-    cells = {(row.setting, row.benchmark): row.winner for row in winners.itertuples()}
-    assert cells == {
-        ("25% sparsity", "mc"): "REAP, on code",
-        ("25% sparsity", "math"): "Random",
-        ("50% sparsity", "mc"): "REAP, on code",
-        ("50% sparsity", "math"): "REAP, on code",
-    }
-    sizes = drawn("benchmark-pareto", benchmark_results(records)).table.set_index("candidate")
-    # 600 bytes: 0.5 beats 0.15. 800 bytes: 0.6 beats 0.55. 1000 bytes: 0.85.
-    front = sizes[sizes["on_front"]]
-    assert front.index.tolist() == ["REAP, on code, 50%", "REAP, on code, 25%", FULL]
-    low = sizes.loc["REAP, on code, 50%", "low"]
-    assert low == pytest.approx(0.5 - 1.96 * 0.025)
-    with pytest.raises(StatsError):
-        drawn("benchmark-winner-map", benchmark_results(records[:1]))
-    # Without a rival there is no winner, whatever it scores.
-    alone = drawn("benchmark-winner-map", benchmark_results(records[:2])).table
-    assert set(alone["winner"]) == {""}
-    assert set(alone["candidates"]) == {1}
+    assert not drawn("own-capability", results, removed=0.25).is_usual
 
 
 def test_without_records_there_is_nothing_to_show():

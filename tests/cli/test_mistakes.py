@@ -358,7 +358,6 @@ MISTAKES = {
     f"plot evaluation-curves {{other}} {CACHE}": [
         "other has no evaluations yet; make some with `moeprune evaluate`.",
     ],
-    f"plot own-winner-map {{other}} {CACHE}": ["other has no evaluations yet"],
     "report demo --view overlap --sparsity 1%": ["Nothing can be drawn.", "removes no expert"],
     "app --models-root nowhere": ["nowhere is not a directory"],
 }

@@ -95,7 +95,6 @@ def figures_of(label, name, dark):
     yield stratification.separation_figure(cuts, dark=dark)
     scores = pd.DataFrame({"ARC": [0.6, 0.5]}, index=[f"{each} on code, 50%" for each in both])
     yield capability.capability_dots(scores, dark=dark)
-    yield capability.capability_radar(scores, dark=dark)
     states = pd.DataFrame({"candidate": scores.index, "layer": 3, "variance": 1.0})
     yield hidden_states.variance_lines(states, dark=dark)
     measured = curve.assign(corpus="code", series=curve["series"] + " on math", removed=0.5)

@@ -219,7 +219,7 @@ def scores():
     )
 
 
-def test_the_profile_has_dots_at_the_scores_and_closed_loops(scores):
+def test_the_profile_has_dots_at_the_scores(scores):
     fig = capability.capability_dots(scores, dark=True)
     found = {trace.name: list(trace.x) for trace in fig.data}
     assert found["REAP"] == [0.4, 0.5]
@@ -227,9 +227,6 @@ def test_the_profile_has_dots_at_the_scores_and_closed_loops(scores):
     # A name is shown as written, never read as markup.
     assert found["&lt;b&gt;MAN&lt;/b&gt;"] == [0.2, 0.3]
     assert len({trace.marker.symbol for trace in fig.data}) == 3
-    loops = {trace.name: trace for trace in capability.capability_radar(scores).data}
-    assert list(loops["REAP"].r) == [0.4, 0.5, 0.4]
-    assert list(loops["REAP"].theta) == ["x", "y", "x"]
     # Means: REAP 0.45, MAN 0.25, the whole 0.7.
     assert capability.describe(scores.rename(index={"<b>MAN</b>": "MAN"})) == (
         "Mean of 2 benchmarks: most REAP 0.450, least MAN 0.250; Original model 0.700."

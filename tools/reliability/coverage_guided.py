@@ -39,7 +39,7 @@ NAMES = (
     *("config.json", "config.json, aria", "config.json, jamba", "safetensors", "shard index"),
     *("manifest, routed", "plan.json", "plan.json, neurons", "kept_neurons", "recipe.yaml"),
     *("schedule, CSV", "schedule, JSON", "schedule, YAML", "evaluation", "benchmark"),
-    *("lm-eval.json", "evalscope.json", "search.json", "search.jsonl", "benchmark task"),
+    *("lm-eval.json", "search.json", "search.jsonl", "benchmark task"),
     *("corpus .txt", "corpus .jsonl, rows", "corpus .jsonl, messages", "export manifest"),
     *("corpus", "corpus file", "corpus with weight", "criterion", "sparsity", "target size"),
     *("experts", "counts", "SLURM options", "request, select", "secrets.toml"),

@@ -72,13 +72,6 @@ LM_EVAL = {
     "date": 1750000000.0,
     "lm_eval_version": "0.4.13",
 }
-EVALSCOPE = {
-    "name": "model@gsm8k",
-    "dataset_name": "gsm8k",
-    "model_name": "model",
-    "score": 0.5,
-    "metrics": [{"name": "acc", "num": 10, "score": 0.5, "categories": []}],
-}
 
 
 def make_examples(root: Path) -> None:
@@ -164,7 +157,6 @@ def _files(root: Path) -> None:
         (files / kind).mkdir()
         shutil.copy(min((SHIPPED_STATS / kind).glob("*.json")), files / kind / "record.json")
     (files / "lm-eval.json").write_text(json.dumps(LM_EVAL))
-    (files / "evalscope.json").write_text(json.dumps(EVALSCOPE))
     for name in ("search.json", "known.json"):
         shutil.copy(SHIPPED_STATS / "searches" / "demo-reap.json", files / name)
     shutil.copy(PUBLISHED / "unified-table-1.csv", files / "published.csv")

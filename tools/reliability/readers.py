@@ -232,8 +232,8 @@ def _variances(root: Path) -> None:
         raise problems[0]
 
 
-def _results(name: str) -> Callable[[Path], object]:
-    return lambda root: read_results(root / examples.FILES / name)
+def _results(root: Path) -> object:
+    return read_results(root / examples.FILES / "lm-eval.json")
 
 
 def _benchmarks(root: Path) -> None:
@@ -372,8 +372,7 @@ def _reader_of_files() -> Iterator[Reader]:
     yield Reader("benchmark task", task, LINES, _tasks)
     yield Reader("published table", f"{files}/published.csv", TEXT, _published)
     yield Reader("kept_neurons", f"{files}/kept_neurons.json", JSON, _kept_neurons)
-    for name in ("lm-eval.json", "evalscope.json"):
-        yield Reader(name, f"{files}/{name}", JSON, _results(name))
+    yield Reader("lm-eval.json", f"{files}/lm-eval.json", JSON, _results)
     yield Reader("search.json", f"{files}/search.json", JSON, _search)
     yield Reader("search.json, as a schedule", f"{files}/known.json", JSON, _known_search)
     yield Reader("search.jsonl", f"{files}/search.jsonl", LINES, _search_log)

@@ -35,7 +35,7 @@ _OWN: dict[str, tuple[str, ...]] = {
     "component-effects": (_EXPERTS, "--gate renormalized"),
 }
 _SHOWS_RECORDS = ("evaluate",)
-_PAPERS = ("capability", "capability-radar", "winner-map")
+_PAPERS = ("capability", "winner-map")
 _TABLES = ("unified-table-5", "evoesap-table-1", "evoesap-table-9", "unified-table-1")
 
 

@@ -26,12 +26,12 @@ from app.charts.benchmarks import (
 from app.charts.choices import ALL_SHARES, ResultChoice
 from app.charts.context import Context
 from app.charts.names import FULL
-from app.frame.charts import chart_card, show, show_table
+from app.frame.charts import chart_card, show_table
 from app.frame.controls import choose, one_of
 from app.frame.job_form import DTYPES, dtype_field, offer_job, share_control
 from app.frame.notes import inform, show_command
 from app.literal import literal
-from app.parts.evaluate.published import profile_part, weight_controls
+from app.parts.evaluate.published import PROFILE, weight_controls
 from app.session import data
 from app.session.data import records_of
 from app.session.job_queue import job_store, own_model, queued_key
@@ -64,13 +64,13 @@ _NO_HARNESS: Final = (
 
 
 def benchmark_part(context: Context) -> None:
-    """Leaderboard, profile, winner map and memory chart, with the forms below."""
+    """Leaderboard and profile, with the forms below."""
     results = benchmark_results(records_of(context, BenchmarkStore))
     dtype = ""
     if results.empty:
         inform(
             "No benchmark results for this model yet. Run some below, or import a results file of "
-            "lm-evaluation-harness or EvalScope."
+            "lm-evaluation-harness."
         )
     else:
         _show_new(results)
@@ -123,22 +123,10 @@ def _boards(context: Context, results: pd.DataFrame) -> str:
     with st.container(border=True):
         _leaderboard(board, weights)
     removed = ALL_SHARES if share is None else share
-    choice = ResultChoice(results, way=way, removed=removed, weights=weights)
+    choice = ResultChoice(results, way=way, removed=removed)
     context = replace(context, results=choice)
-    chart_card(
-        "benchmark-pareto",
-        context,
-        "**Quality against memory**: weighted benchmark average; steps mark the best at each "
-        "memory size, bars are 95% intervals.",
-    )
     if board.has_pruned:
-        with st.container(border=True), profile_part() as shape:
-            show(f"own-capability{shape}", context)
-    chart_card(
-        "benchmark-winner-map",
-        context,
-        "**Winner map**: the best candidate per benchmark and sparsity.",
-    )
+        chart_card("own-capability", context, PROFILE)
     st.text(_SCREENING)
     return way
 
@@ -297,8 +285,8 @@ def exports_of(context: Context) -> dict[str, Path]:
 
 
 def import_form(context: Context) -> None:
-    """Import a results file of lm-evaluation-harness or EvalScope."""
-    st.markdown("**Import** a results file of lm-evaluation-harness or EvalScope.")
+    """Import a results file of lm-evaluation-harness."""
+    st.markdown("**Import** a results file of lm-evaluation-harness.")
     what, shown = _candidate(context, "bench.import", _TO_IMPORT)
     words = ""
     if what == _WORDS:

@@ -106,11 +106,6 @@ def _charts(context: Context, results: pd.DataFrame) -> None:
         f"**Quality against memory** on {literal(corpus)}: steps mark the best at each memory "
         "size; bars are 95% intervals.",
     )
-    chart_card(
-        "own-winner-map",
-        context,
-        "**Winner map**: which candidate stays closest to the original model (ESAP).",
-    )
     st.text(_SCREENING)
     if context.model.name == DEMO_MODEL:
         st.text("A small model trained for this demo; its rankings are its own.")

@@ -1,7 +1,6 @@
 """Evaluate: results published in papers, with user-defined weights."""
 
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import streamlit as st
@@ -19,9 +18,10 @@ from app.charts.published import (
     source_of,
 )
 from app.frame.charts import show_chart, show_table
-from app.frame.controls import choose, switch
+from app.frame.controls import choose
 from app.literal import literal
 
+PROFILE: Final = "**Capability profile**: score kept per candidate and benchmark."
 _WEIGHTS: Final = (0.0, 0.5, 1.0, 2.0, 4.0)
 
 
@@ -47,8 +47,9 @@ def published_part() -> None:
         weights = weight_controls(dict.fromkeys(ABILITIES.values()), abilities, what="ability")
     with st.container(border=True):
         _leaderboard(setting, weights)
-    with st.container(border=True), profile_part() as shape:
-        show_chart(PAPER_CHARTS[f"capability{shape}"].draw(setting))
+    with st.container(border=True):
+        st.markdown(PROFILE)
+        show_chart(PAPER_CHARTS["capability"].draw(setting))
     with st.container(border=True):
         st.markdown("**Winner map**: the best candidate per benchmark, in every block.")
         show_chart(PAPER_CHARTS["winner-map"].draw(setting))
@@ -75,16 +76,6 @@ def weight_controls(names: Iterable[str], shown: Collection[str], *, what: str) 
         st.warning(f"All {plural} of this table weigh 0, so equal weights are used.")
         return {}
     return weights
-
-
-@contextmanager
-def profile_part() -> Iterator[str]:
-    """Draw the heading of a capability profile; return the suffix of its chart's name."""
-    st.markdown("**Capability profile**: score kept per candidate and benchmark.")
-    shape = switch("Shape", "profile", {"dots": "Dots", "radar": "Radar"})
-    yield "" if shape == "dots" else f"-{shape}"
-    if shape == "radar":
-        st.text("The area of a radar chart depends on the order of its axes; compare shapes.")
 
 
 def _leaderboard(setting: Setting, weights: dict[str, float]) -> None:

@@ -1,9 +1,4 @@
-"""Scores from result files of other tools.
-
-lm-evaluation-harness 0.4.x writes one file with all tasks. EvalScope writes one report per dataset,
-read in both of its forms: a metric has a `name` (versions 0.15 to 1.x), or an `identity` and
-`semantics` that state its direction (schema_version 2, since 1.11).
-"""
+"""Scores from results files of lm-evaluation-harness 0.4.x, which hold all tasks of a run."""
 
 import json
 import math
@@ -14,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.errors import StatsError
-from pruning.evaluate.benchmarks.record import BenchmarkScore, BenchmarkSource, settings_of
+from pruning.evaluate.benchmarks.record import BenchmarkScore, settings_of
 
 _STDERR = "_stderr"
 # For files before 0.4.4, which lack `higher_is_better`.
@@ -124,17 +119,13 @@ def _dtype(config: Mapping[str, Any]) -> str:
 
 # lm-evaluation-harness writes 0.3 MB for all of MMLU, and answers to other files.
 MOST_BYTES = 16 << 20
-_KNOWN = (
-    "the results file of lm-evaluation-harness 0.4 (results_*.json), or a report of EvalScope "
-    "(reports/<model>/<data set>.json)"
-)
+_KNOWN = "the results file of lm-evaluation-harness 0.4 (results_*.json)"
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedResults:
     """The content of a results file."""
 
-    source: BenchmarkSource  # the tool that wrote it
     tool_version: str  # empty if the file does not say
     scores: tuple[BenchmarkScore, ...]  # by task and metric; at least one
     settings: Mapping[str, Any]  # see `settings_of`
@@ -172,15 +163,15 @@ def parse_results(raw: object, where: str) -> ImportedResults:
 
 
 def _parsed(raw: object) -> ImportedResults:
-    if isinstance(raw, dict) and "results" in raw:
-        version = raw.get("lm_eval_version")
-        version = version if isinstance(version, str) else ""
-        made = _date(raw.get("date"))
-        scores = harness_scores(raw)
-        return ImportedResults("lm-eval", version, scores, harness_settings(raw), made)
-    if isinstance(raw, dict) and "metrics" in raw and "dataset_name" in raw:
-        return ImportedResults("evalscope", "", evalscope_scores(raw), settings_of(), {})
-    raise StatsError("its format is unknown")
+    if not (isinstance(raw, dict) and "results" in raw):
+        raise StatsError("its format is unknown")
+    version = raw.get("lm_eval_version")
+    return ImportedResults(
+        tool_version=version if isinstance(version, str) else "",
+        scores=harness_scores(raw),
+        settings=harness_settings(raw),
+        made=_date(raw.get("date")),
+    )
 
 
 def _date(seconds: object) -> dict[str, str]:
@@ -192,65 +183,3 @@ def _date(seconds: object) -> dict[str, str]:
     except (ValueError, OverflowError, OSError):
         return {}
     return {"created_at": when.isoformat(timespec="milliseconds")}
-
-
-def evalscope_scores(raw: Mapping[str, Any]) -> tuple[BenchmarkScore, ...]:
-    """The scores of a report of EvalScope: of the dataset, and of its subsets if it has several.
-
-    A report gives no standard errors and rounds to four digits. A StatsError if it is not of this
-    form or incomplete, a ValueError for an impossible number.
-    """
-    dataset = raw.get("dataset_name")
-    if not isinstance(dataset, str) or not dataset:
-        raise StatsError("its 'dataset_name' is no name")
-    if part(raw, "execution_summary").get("incomplete"):
-        raise StatsError("it says that the evaluation is incomplete; evaluate again")
-    scores = [
-        score for metric in _objects(raw, "metrics") for score in _metric_scores(dataset, metric)
-    ]
-    return tuple(sorted(scores, key=lambda score: (score.task, score.metric)))
-
-
-def _metric_scores(dataset: str, metric: Mapping[str, Any]) -> Iterator[BenchmarkScore]:
-    name = _name(metric)
-    is_better = part(metric, "semantics").get("direction") != "lower_is_better"
-    value = number(metric.get("score"))
-    if value is not None:
-        yield BenchmarkScore(
-            dataset, name, value, higher_is_better=is_better, num_samples=count(metric.get("num"))
-        )
-    subsets = [
-        subset
-        for category in _objects(metric, "categories")
-        for subset in _objects(category, "subsets")
-        if not subset.get("is_aggregate")
-    ]
-    for subset in subsets if len(subsets) > 1 else ():
-        value = number(subset.get("score"))
-        if value is not None and subset.get("name"):
-            yield BenchmarkScore(
-                f"{dataset}/{subset['name']}",
-                name,
-                value,
-                higher_is_better=is_better,
-                num_samples=count(subset.get("num")),
-                group=dataset,
-            )
-
-
-def _name(metric: Mapping[str, Any]) -> str:
-    identity = part(metric, "identity")
-    name = identity.get("name") or metric.get("name")
-    if not isinstance(name, str) or not name:
-        raise StatsError("a metric has no name")
-    aggregation = identity.get("aggregation")
-    how = [str(aggregation)] if aggregation not in (None, "mean") else []
-    how += [f"{key}={value}" for key, value in sorted(part(identity, "dimensions").items())]
-    return ",".join([name, *how])
-
-
-def _objects(raw: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-    found = raw.get(key)
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        raise StatsError(f"its {key!r} is no list of objects")
-    return found

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple, Self
 
 from analysis.lazy import pd
 from analysis.model import ModelRef, MoEModel
@@ -17,7 +17,7 @@ from pruning.plan import NEURON_GRANULARITY, PruningPlan, fit_plan, model_ref
 from pruning.surgery.manifest import Manifest
 
 FULL = "full"
-BenchmarkSource = Literal["lm-eval", "evalscope"]
+_TOOL: Final = "lm-eval"
 # Metrics that are shares of the questions, by the name before "@" and ",", as are those in _acc.
 # f1 and exact are not: for SQuAD, lm-evaluation-harness gives percentages.
 _SHARES = (
@@ -78,7 +78,7 @@ class BenchmarkRecord(Record):
     plan_digest: str  # see `RecordOfPlan`; empty if results were imported without a plan
     plan: PlanFacts  # empty if results were imported without a plan
     scores: tuple[BenchmarkScore, ...] = ()  # by task and metric
-    source: BenchmarkSource  # the tool
+    source: Literal["lm-eval"]  # the tool
     tool_version: str = ""  # empty if a file does not say
 
     @property
@@ -141,9 +141,9 @@ def settings_of(
     return how | {"dtype": dtype, "chat_template": chat_template}
 
 
-def way_of(source: str, settings: Mapping[str, Any]) -> str:
+def way_of(settings: Mapping[str, Any]) -> str:
     """How a benchmark was run, in words: the tool, and its unusual settings."""
-    words = [source]
+    words: list[str] = [_TOOL]
     limit, shots = settings.get("limit"), settings.get("num_fewshot")
     if limit:
         words.append(f"{limit:.0%} of the questions" if limit < 1 else f"{limit:g} questions")
@@ -154,9 +154,7 @@ def way_of(source: str, settings: Mapping[str, Any]) -> str:
     return ", ".join(words)
 
 
-def new_record(
-    candidate: Candidate, source: BenchmarkSource, settings: Mapping[str, Any]
-) -> BenchmarkRecord:
+def new_record(candidate: Candidate, settings: Mapping[str, Any]) -> BenchmarkRecord:
     """A record without scores."""
     # Facts are missing if results were imported without a plan.
     made = candidate.plan.model_dump(include=set(MADE_BY), exclude_unset=True)
@@ -165,15 +163,15 @@ def new_record(
         "ran": candidate.ran.identity,
         "candidate": candidate.candidate,
         "plan": candidate.plan_digest,
-        "tool": source,
+        "tool": _TOOL,
         "settings": dict(settings),
         "made": dict.fromkeys(MADE_BY) | made,
     }
     return BenchmarkRecord.begun(
-        (candidate.ran.name, candidate.candidate.replace(", ", "-").rstrip("%"), source),
+        (candidate.ran.name, candidate.candidate.replace(", ", "-").rstrip("%"), _TOOL),
         deciding,
         **candidate._asdict(),
-        source=source,
+        source=_TOOL,
         settings=dict(settings),
     )
 
@@ -226,8 +224,8 @@ _NUMBERS = ("removed", "bytes", "value", "stderr", "num_samples", "full", "full_
 
 
 def _comparable(record: BenchmarkRecord, score: BenchmarkScore) -> str:
-    """A key that comparable scores share: model, tool, settings, task and its version, counts."""
-    same = (record.model.identity, record.source, dict(record.settings))
+    """A key that comparable scores share: model, settings, task and its version, counts."""
+    same = (record.model.identity, dict(record.settings))
     what = (score.task, score.metric, score.version, score.num_samples, score.num_fewshot)
     return json.dumps([*same, *what], sort_keys=True)
 

@@ -249,7 +249,7 @@ def run_benchmarks(work: Benchmarks) -> Generator[Progress, None, list[Benchmark
         dtype=dtype,
         chat_template=asked.chat_template,
     )
-    records = [work.store.find(new_record(n, "lm-eval", settings)) for n, _ in work.candidates]
+    records = [work.store.find(new_record(n, settings)) for n, _ in work.candidates]
     total = len(records)
     if not any(map(work.missing, records)):
         yield Progress("cached", total, total, "candidates", "all benchmarks are known already")

@@ -1,4 +1,4 @@
-"""Results of lm-eval and EvalScope are read as they stand; whatever else is one clear line."""
+"""Results of lm-eval are read as they stand; whatever else is one clear line."""
 
 import json
 
@@ -38,40 +38,6 @@ HARNESS = {
     "chat_template": None,
     "date": 1700000000.5,
 }  # fmt: skip
-SUBSETS = [
-    {"name": "algebra", "score": 0.5, "num": 100},
-    {"name": "logic", "score": 0.75, "num": 100},
-    {"name": "OVERALL", "score": 0.625, "num": 200, "is_aggregate": True},
-]
-CATEGORY = {"name": ["default"], "num": 200, "score": 0.625, "subsets": SUBSETS}
-# The form of versions 0.15 to 1.x.
-EVALSCOPE = {
-    "name": "model@mmlu",
-    "dataset_name": "mmlu",
-    "model_name": "model",
-    "score": 0.625,
-    "metrics": [
-        {"name": "mean_acc", "num": 200, "score": 0.625, "macro_score": 0.625,
-         "categories": [CATEGORY]}
-    ],
-    "analysis": "N/A",
-}  # fmt: skip
-# That of schema_version 2, as 1.11 writes it.
-EVALSCOPE_2 = {
-    **EVALSCOPE,
-    "schema_version": 2,
-    "metrics": [
-        {
-            "identity": {"name": "latency", "aggregation": "p90", "dimensions": {"k": 2}},
-            "legacy_name": None,
-            "num": 200,
-            "score": 1.5,
-            "categories": [{**CATEGORY, "subsets": SUBSETS[:1]}],
-            "semantics": {"direction": "lower_is_better"},
-        }
-    ],
-    "execution_summary": {"requested": 200, "succeeded": 200, "incomplete": False},
-}
 
 
 def by_name(found):
@@ -95,7 +61,7 @@ def test_a_results_file_of_the_harness_is_read_as_it_is():
     assert not scores["wikitext", "word_perplexity"].higher_is_better
     assert (scores["mmlu_anatomy", "acc"].group, scores["mmlu", "acc"].group) == ("mmlu", "")
     assert found.settings == settings_of(limit=100.0, dtype="bfloat16")
-    assert (found.source, found.tool_version) == ("lm-eval", "0.4.13")
+    assert found.tool_version == "0.4.13"
     # 1,700,000,000 s is 2023-11-14 22:13:20 in UTC.
     assert found.made == {"created_at": "2023-11-14T22:13:20.500+00:00"}
 
@@ -126,24 +92,6 @@ def test_the_element_type_is_read_wherever_a_file_says_it(config, dtype):
     assert parse_results(raw, "x.json").settings["dtype"] == dtype
 
 
-def test_a_report_of_evalscope_has_its_subsets_as_parts():
-    found = parse_results(EVALSCOPE, "mmlu.json")
-    scores = by_name(found)
-    assert {name: (score.value, score.num_samples) for name, score in scores.items()} == {
-        ("mmlu", "mean_acc"): (0.625, 200),
-        ("mmlu/algebra", "mean_acc"): (0.5, 100),
-        ("mmlu/logic", "mean_acc"): (0.75, 100),
-    }
-    assert {score.group for score in found.scores} == {"", "mmlu"}
-    assert found.source == "evalscope"
-    assert all(score.stderr is None and score.higher_is_better for score in found.scores)
-
-
-def test_the_newer_form_says_its_direction():
-    (score,) = parse_results(EVALSCOPE_2, "mmlu.json").scores
-    assert (score.metric, score.value, score.higher_is_better) == ("latency,p90,k=2", 1.5, False)
-
-
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
@@ -154,10 +102,6 @@ def test_the_newer_form_says_its_direction():
         ({"results": {"arc": {"acc": 0.5}}}, "no number for any task"),
         ({"results": {"arc": {"acc,none": "much"}}}, "no number for any task"),
         ({"results": {"arc": {"acc,none": 1}}, "versions": []}, "its 'versions' is no object"),
-        ({**EVALSCOPE, "dataset_name": 3}, "'dataset_name' is no name"),
-        ({**EVALSCOPE, "metrics": {}}, "'metrics' is no list"),
-        ({**EVALSCOPE, "metrics": [{"score": 1}]}, "a metric has no name"),
-        ({**EVALSCOPE_2, "execution_summary": {"incomplete": True}}, "is incomplete"),
     ],
 )
 def test_what_is_not_known_is_one_line(raw, message):

@@ -51,7 +51,7 @@ def candidate(label="reap, code+math, 50%", facts=FACTS, source="a" * 64):
 def record(label="reap, code+math, 50%", value=0.5, settings=SETTINGS, at="", **of_score):
     of_candidate = candidate(label, {**FACTS, "removed": 0.0} if label == FULL else FACTS)
     score = BenchmarkScore("arc", "acc", value, 0.02, True, 100, **of_score)
-    made = new_record(of_candidate, "lm-eval", settings).with_scores([score], "0.4.13", {})
+    made = new_record(of_candidate, settings).with_scores([score], "0.4.13", {})
     return made.model_copy(update={"made": {"created_at": at}}) if at else made
 
 
@@ -60,10 +60,9 @@ def test_other_settings_or_another_candidate_are_another_record():
         record().record_id,
         record(settings={**SETTINGS, "limit": 10}).record_id,
         record(FULL).record_id,
-        new_record(candidate(source="d" * 64), "lm-eval", SETTINGS).record_id,
-        new_record(candidate(), "evalscope", SETTINGS).record_id,
+        new_record(candidate(source="d" * 64), SETTINGS).record_id,
     }
-    assert len(names) == 5
+    assert len(names) == 4
 
 
 def test_a_limit_is_the_same_however_it_is_written():
@@ -186,7 +185,7 @@ def test_the_full_model_s_can_be_made_again(shipped, demo, tmp_path):
 
 
 def test_results_without_a_plan_have_gaps_in_the_table():
-    bare = new_record(candidate("theirs", {}), "evalscope", {}).with_scores(
+    bare = new_record(candidate("theirs", {}), {}).with_scores(
         [BenchmarkScore("arc", "acc", 1, higher_is_better=False)], "", {}
     )
     table = benchmark_table([bare])
