@@ -150,9 +150,9 @@ def search_progress(
     """Figure of a search: every new candidate, the median of each generation, the best so far.
 
     The tables are `generation, candidate, fitness, origin, is_new` and `generation, best, median`;
-    higher fitness is better, NaN if given up.
+    higher fitness is better.
     """
-    new = history[history["is_new"]].dropna(subset=["fitness"])
+    new = history[history["is_new"]]
     candidates = go.Scatter(
         x=new["generation"],
         y=new["fitness"],
@@ -203,7 +203,7 @@ def search_progress(
 
 
 def _uniform(history: pd.DataFrame) -> float | None:
-    rows = history.loc[history["origin"] == "uniform", "fitness"].dropna()
+    rows = history.loc[history["origin"] == "uniform", "fitness"]
     return None if rows.empty else float(rows.iloc[0])
 
 

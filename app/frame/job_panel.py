@@ -93,7 +93,7 @@ def _job(job: Job) -> None:
         elif job.state is JobState.DONE:
             st.text(_ended_text(job))
         if kept is not None:
-            best, tried = kept.result.best_entry.fitness or 0.0, len(kept.result.entries)
+            best, tried = kept.result.best_entry.fitness, len(kept.result.entries)
             st.text(
                 f"Stopped, best kept: {measure_label(kept.fitness)} {best:.3f}, of {tried:,} "
                 f"candidates. Plan, Searched shows {kept.search_id}."

@@ -66,19 +66,13 @@ class Fitness(Protocol):
 class Score:
     """The measured fitness of a candidate."""
 
-    samples: FloatArray  # (n,) fitness on each sample; not all if racing dropped the candidate
-    is_complete: bool  # whether it saw all samples
+    samples: FloatArray  # (n,) fitness on each sample
     layers: int  # layer evaluations, each on one block
     seconds: float
 
     @property
     def fitness(self) -> float:
-        """Mean over the samples; minus infinity if racing dropped it."""
-        return self.mean if self.is_complete else -math.inf
-
-    @property
-    def mean(self) -> float:
-        """Mean over the samples that it saw."""
+        """Mean over the samples."""
         return float(self.samples.mean())
 
 
@@ -103,7 +97,7 @@ class SearchLog:
                 "parent": candidate.parent,
                 "origin": candidate.origin,
                 "removed": list(candidate.removed),
-                "fitness": score.mean if score.is_complete else None,
+                "fitness": score.fitness,
                 "samples": score.samples.tolist(),
                 "layers": score.layers,
                 "seconds": round(score.seconds, 4),
@@ -162,11 +156,7 @@ def _score(raw: Mapping[str, Any]) -> Score:
     # An infinite sum has no mean.
     if samples.ndim != 1 or not len(samples) or not math.isfinite(math.fsum(samples)):
         raise ValueError("a fitness is no finite number")
-    is_complete = raw["fitness"] is not None
-    return Score(samples, is_complete, int(raw["layers"]), float(raw["seconds"]))
-
-
-_LEAST_SAMPLES = 8  # racing drops no candidate before
+    return Score(samples, int(raw["layers"]), float(raw["seconds"]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,9 +242,6 @@ class _Search:
     def score(self) -> Generator[Progress, None, None]:
         """Score every new candidate of the population."""
         state, parents = self._state, self._best(self._generations[-1] if self._generations else ())
-        # The last elite: a candidate must beat it to become one.
-        has_rival = self._settings.racing is not None and len(parents) == self._settings.elites
-        rival = self.scores[parents[-1]].samples if has_rival else None
         # Sorted, so that candidates with equal first layers share one run of these.
         new = [each for each in state.found if each.number not in self.scores]
         new.sort(key=lambda each: each.removed)
@@ -264,7 +251,7 @@ class _Search:
             yield self._progress()
             score = self._log.scores.get(candidate.removed)
             if score is None:
-                score = self._measured(candidate.removed, rival, seconds)
+                score = self._measured(candidate.removed, seconds)
                 self._log.score(candidate, score)
             self.scores[candidate.number] = score
             # The next parents as far as known, and the parents of candidates still to be scored.
@@ -275,27 +262,23 @@ class _Search:
         self._log.generation(self._summary())
 
     def _best(self, numbers: tuple[int, ...]) -> list[int]:
-        """The elites among candidates, best first, without those that racing dropped."""
-        alive = [number for number in numbers if self.scores[number].is_complete]
-        alive.sort(key=lambda number: (-self.scores[number].fitness, number))
-        return alive[: self._settings.elites]
+        """The elites among candidates, best first."""
+        ordered = sorted(numbers, key=lambda number: (-self.scores[number].fitness, number))
+        return ordered[: self._settings.elites]
 
-    def _measured(self, removed: Removed, rival: FloatArray | None, before: float) -> Score:
-        started, layers, confidence = time.monotonic(), 0, self._settings.racing
-        values, is_complete = np.zeros(0), True
-        for number in range(self._fitness.num_blocks):
-            if confidence and rival is not None and is_behind(values, rival, confidence):
-                is_complete = False
-                break
-            measured = self._fitness.block(removed, number)
-            values = np.concatenate([values, measured.values])
-            layers += measured.layers
+    def _measured(self, removed: Removed, before: float) -> Score:
+        started = time.monotonic()
+        blocks = [
+            self._fitness.block(removed, number) for number in range(self._fitness.num_blocks)
+        ]
+        values = np.concatenate([block.values for block in blocks])
         if not np.isfinite(values).all():
             raise PlanError(
                 f"The model gives no finite fitness when its layers lose {list(removed)} experts; "
                 "try --dtype float32, or another corpus."
             )
-        return Score(values, is_complete, layers, before + time.monotonic() - started)
+        layers = sum(block.layers for block in blocks)
+        return Score(values, layers, before + time.monotonic() - started)
 
     def outcome(self) -> Outcome:
         """The state of the search."""
@@ -321,7 +304,7 @@ class _Search:
         return {
             "generation": self._state.generation,
             "best": outcome.scores[outcome.best.number].fitness,
-            "median": statistics.median(each.fitness for each in members if each.is_complete),
+            "median": statistics.median(each.fitness for each in members),
             "candidates": len(self.scores),
             "layers": outcome.layers,
             "seconds": round(outcome.seconds, 3),
@@ -335,20 +318,3 @@ class _Search:
             f"generation {now['generation']}: best {now['best']:.5f}, median {now['median']:.5f}, "
             f"{now['candidates']} candidates, {whole / max(1, now['layers']):.2f}x fewer layers"
         )
-
-
-def is_behind(values: FloatArray, rival: FloatArray, confidence: float) -> bool:
-    """Whether a candidate is very likely worse than a rival, by the samples so far.
-
-    Not in the paper. One-sided paired t-test: the upper bound of the mean difference is below zero.
-    It is repeated after every block, so a search may drop more good candidates than 1 - confidence.
-    `values` (n,) and `rival` (at least n,) are in sample order; 0.5 < confidence < 1.
-    """
-    count = len(values)
-    if count < _LEAST_SAMPLES:
-        return False
-    from scipy.special import stdtrit  # slow to import
-
-    difference = values - rival[:count]
-    spread = float(difference.std(ddof=1)) / math.sqrt(count)
-    return float(difference.mean()) + float(stdtrit(count - 1, confidence)) * spread < 0

@@ -21,9 +21,6 @@ class SearchSettings(Request):
     # tau_max, the most switches between parent and child.
     max_steps: int = Field(default=3, ge=1, le=10**3, strict=True)
     seed: options.Seed = options.DEFAULT_SEED  # of all draws
-    # Drop a candidate that is worse than the last elite with this confidence, by the samples so
-    # far; None: every candidate sees all samples, as in the paper.
-    racing: float | None = Field(default=None, gt=0.5, lt=1)
     # The initial population: from schedules, as in the paper, or also from measured sensitivity.
     # Stated, not chosen by what is stored, so that a resumed search starts as it did.
     start: Literal["schedules", "measured"] = "schedules"

@@ -185,7 +185,7 @@ def _log(folder: Path, header: Mapping[str, Any], processes: Processes) -> Itera
         with processes.together():
             log = stack.enter_context(opened)
         plain = [
-            [list(removed), score.samples.tolist(), score.is_complete, score.layers, score.seconds]
+            [list(removed), score.samples.tolist(), score.layers, score.seconds]
             for removed, score in log.scores.items()
         ]
         for removed, samples, *others in processes.share(plain):

@@ -39,7 +39,7 @@ class Entry(NamedTuple):
     generation: Count
     parent: Count | None
     origin: str
-    fitness: float | None  # mean over samples, higher is better; None if racing dropped it
+    fitness: float  # mean over samples, higher is better
     samples: Count  # how many it saw
     removed: Removed  # experts that each layer loses
 
@@ -71,8 +71,6 @@ class SearchResult(BaseModel):
             pairs = zip(entry.removed, self.experts.values(), strict=True)
             if not all(0 <= gone <= every for gone, every in pairs):
                 raise ValueError(f"candidate {entry.number} removes what layers do not have")
-        if self.best_entry.fitness is None:
-            raise ValueError("the best candidate has no fitness")
         if missing_costs := {"candidates", "layers", "whole_layers", "seconds"} - set(self.cost):
             raise ValueError(f"its cost lacks {min(missing_costs)}")
         return self
@@ -83,10 +81,7 @@ class SearchResult(BaseModel):
         return next(entry for entry in self.entries if entry.number == self.best)
 
     def history(self) -> pd.DataFrame:
-        """Table of HISTORY_COLUMNS, one row per member of a generation.
-
-        Fitness is missing where racing dropped the candidate.
-        """
+        """Table of HISTORY_COLUMNS, one row per member of a generation."""
         by_number = {entry.number: entry for entry in self.entries}
         rows = [
             (number, each.number, each.fitness, each.parent, each.origin, each.generation == number)
@@ -172,7 +167,7 @@ def result_of(
     entries = [
         Entry(
             *(each.number, each.generation, each.parent, each.origin),
-            score.mean if score.is_complete else None,
+            score.fitness,
             len(score.samples),
             each.removed,
         )

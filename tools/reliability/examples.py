@@ -57,7 +57,7 @@ constraints:
   pin: {2: [0, 5]}
   drop: {1: [3]}
   set: {0: 4}
-search: {corpus: rows.jsonl, samples: 4, population: 8, elites: 2, generations: 3, racing: 0.9}
+search: {corpus: rows.jsonl, samples: 4, population: 8, elites: 2, generations: 3}
 evaluate: {corpus: rows.jsonl, fitness: [esap, kl], samples: 8}
 export: {out: pruned, verify: true, max_shard_size: 2GB}
 """

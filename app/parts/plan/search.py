@@ -59,7 +59,6 @@ _WHAT: Final = (
     "**Search**: schedules of this budget are tried on the model itself and judged on a separate "
     "corpus; the best ones breed (EvoESAP, arXiv:2603.06003)."
 )
-_RACING: Final = {0.0: "off", 0.99: "99% sure", 0.95: "95% sure", 0.9: "90% sure"}
 _FITNESS: Final = choices(SearchSection, "fitness")
 _SAMPLES: Final = (4, 8, 16, 32, 64, 128, 256)
 _MOST: Final = 10_000
@@ -221,7 +220,7 @@ def _continue_button(search: KnownSearch, recipe: Path) -> None:
 
 def _numbers(search: KnownSearch, left: float | None) -> None:
     first, second, third, fourth = st.columns(4)
-    best, cost = search.result.best_entry.fitness or 0.0, search.result.cost
+    best, cost = search.result.best_entry.fitness, search.result.cost
     gained = "" if search.uniform is None else f"{best - search.uniform:+.3f} vs uniform"
     label = f"Best {measure_label(search.fitness)}"
     first.metric(label, f"{best:.3f}", gained, border=True, height="stretch")
@@ -296,7 +295,7 @@ def _fields(context: Context) -> dict[str, Any]:
         ("generations", "Generations", "After the initial one; can be extended later."),
         ("seed", "Seed", "The same seed gives the same result."),
     )
-    *columns, last = st.columns(len(numbers) + 1)
+    columns = st.columns(len(numbers))
     for place, (key, label, about) in zip(columns, numbers, strict=True):
         least, most = bounds(SearchSection, key)
         number = place.number_input(
@@ -308,14 +307,6 @@ def _fields(context: Context) -> dict[str, Any]:
             help=about,
         )
         asked[key] = int(number)
-    racing = last.selectbox(
-        "Racing",
-        list(_RACING),
-        format_func=_RACING.__getitem__,
-        key="search.racing",
-        help="Drop a schedule early once a t-test on the samples so far is this sure that it is "
-        "worse than the last elite. Faster, but not in the paper, and may drop a good one.",
-    )
     if any(is_same_corpus(each.corpus, corpus_name(asked["corpus"])) for each in _curves(context)):
         is_seeded = st.toggle(
             "Start from the measured plans",
@@ -323,7 +314,7 @@ def _fields(context: Context) -> dict[str, Any]:
             help="Add the plans from layer sensitivity to the schedules of the first generation.",
         )
         asked["start"] = MEASURED if is_seeded else "schedules"
-    return asked | {"racing": racing or None}
+    return asked
 
 
 def _curves(context: Context) -> tuple[Curves, ...]:
@@ -340,8 +331,6 @@ def _say_estimate(context: Context, asked: SearchSection, known: tuple[KnownSear
         text += f"**{duration_text(low)} to {duration_text(high)}**, of which "
     text += f"{before} to load libraries, samples and weights"
     st.markdown(f":material/timer: {text}. {literal(estimate.how)}")
-    if asked.racing:
-        st.text("Racing shortens this: by a third to more than a half in searches of the demo.")
 
 
 def _is_known(search: KnownSearch | None, asked: SearchSection) -> bool:

@@ -17,7 +17,7 @@ from pruning.budget import count_budget, sparsity_budget
 from pruning.constraints import Constraints
 from pruning.schedules import Spending, allocate, read_counts
 from pruning.search.evolution import initial_state
-from pruning.search.run import BlockFitness, is_behind, open_log, search
+from pruning.search.run import BlockFitness, open_log, search
 from pruning.search.settings import SearchSettings
 from pruning.search.space import seeds_of, space_of
 from pruning.search.store import load_search, result_from_json, result_of
@@ -179,32 +179,6 @@ def test_parents_are_held_until_their_children_are_scored(tmp_path):
     numbers = {each.number: each.removed for each in first.found}
     fitness.parent_of = {each.removed: numbers.get(each.parent) for each in first.found}
     assert essence(searched(tmp_path / "b", wide(), fitness)) == essence(first)
-
-
-def test_racing_gives_up_who_is_behind_and_keeps_the_elites_here(tmp_path):
-    plain = searched(tmp_path / "plain", wide(), Distance(HIDDEN))
-    raced = Distance(HIDDEN)
-    outcome = searched(tmp_path / "raced", wide(changed(racing=0.999)), raced)
-    stopped = [number for number, score in outcome.scores.items() if not score.is_complete]
-    assert stopped
-    assert len(raced.measured) < 3 * len(outcome.scores)
-    # The noise is far smaller than the distances, so no elite is lost and nothing else changes.
-    assert [each.removed for each in outcome.found] == [each.removed for each in plain.found]
-    assert outcome.best == plain.best
-    resumed = searched(tmp_path / "raced", wide(changed(racing=0.999)), raced)
-    assert essence(resumed) == essence(outcome)
-
-
-def test_racing_by_hand():
-    # Differences -1, ..., -1, -2 over eight samples: mean -1.125, standard error 0.125; the upper
-    # bound with t(7; 0.99) = 2.998 is -0.750. With one difference of +8: mean 0, so not behind.
-    rival = np.zeros(10)
-    behind = np.array([-1.0] * 7 + [-2.0])
-    assert is_behind(behind, rival, 0.99)
-    assert not is_behind(np.array([-1.0] * 7 + [7.0]), rival, 0.99)
-    assert not is_behind(behind[:7], rival, 0.99)  # too few samples to say
-    # Mean -0.25, standard error 0.25: the bound is -0.25 + 2.998 * 0.25 > 0.
-    assert not is_behind(np.array([0.0] * 7 + [-2.0]), rival, 0.99)
 
 
 def test_the_result_survives_its_file_and_gives_a_schedule(tmp_path):

@@ -71,12 +71,9 @@ def test_each_layer_runs_once_for_all_candidates_that_are_alike_so_far(tmp_path)
     assert [fitness.block(removed, 0).layers for removed in single] == [5, 4, 3, 2, 1]
 
 
-@pytest.mark.parametrize("racing", [None, 0.9])
-def test_a_search_is_the_same_and_reads_each_weight_once_a_generation(
-    tmp_path, racing, monkeypatch
-):
+def test_a_search_is_the_same_and_reads_each_weight_once_a_generation(tmp_path, monkeypatch):
     fitness, loaded = streamed(tmp_path, CASE, "kl")
-    settings = SearchSettings(population=4, elites=2, generations=3, seed=3, racing=racing)
+    settings = SearchSettings(population=4, elites=2, generations=3, seed=3)
     wanted = task(5, settings, layers=fitness.runs.model.layers)
     read = []
     whole = StoredTensor.read_into
