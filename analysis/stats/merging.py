@@ -1,19 +1,17 @@
-"""Merge runs by adding their sums, or extend a run by statistic groups of another."""
+"""Merge runs by adding their sums."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 
 from analysis.errors import StatsError
 from analysis.lazy import pd
 from analysis.stats.grid import Grid
-from analysis.stats.groups import GROUP_COLUMNS, Group, ordered
+from analysis.stats.groups import GROUP_COLUMNS, ordered
 from analysis.stats.neurons import MAXIMA, expert_columns, neuron_table
 from analysis.stats.samples import TRANSITION_COLUMNS
 from analysis.stats.shards import add_shards
@@ -26,8 +24,6 @@ from analysis.stats.store import (
     SHARDS,
     TRANSITIONS,
     Run,
-    StatsStore,
-    add_files,
     digest_of,
     load_expert_stats,
     now,
@@ -36,16 +32,8 @@ from analysis.stats.store import (
     run_name,
     save_expert_stats,
 )
-from analysis.stats.tables import MOMENT_COLUMNS, RunManifest
+from analysis.stats.tables import RunManifest
 
-# Groups with tables of their own; the others add columns to tables that a run has already.
-_TABLES: Final[Mapping[Group, tuple[str, ...]]] = {
-    "router": (ROUTER, COACTIVATION),
-    "dense": (SAMPLES, TRANSITIONS),
-    "heads": (HEADS,),
-}
-# Other batch sizes, devices and libraries add the same terms in another order.
-_TOLERANCE = 1e-5
 # Index columns; all others add up, except maxima.
 _INDEX = frozenset(("layer", "expert", "shard", "other", "neuron"))
 # Norms and products of sums do not add up; they are recomputed from the sums.
@@ -140,52 +128,3 @@ def check_addable(runs: Sequence[Run]) -> None:
                     f"The tokens of {corpus.name} are in two of the runs; use them once."
                 )
             seen.add(corpus.digest)
-
-
-def extend_run(run: Run, other: Run) -> Run:
-    """Add to a run the groups `router`, `dense` and `heads` that another run of its tokens has.
-
-    Its id, digest and other files stay, so references to it stay valid. The other run is unchanged.
-    """
-    new = set(other.manifest.groups) - set(run.manifest.groups)
-    gained = [group for group in _TABLES if group in new]
-    mine, theirs = run.manifest, other.manifest
-    facts = {
-        "kind": (mine.kind, theirs.kind),
-        "model": (mine.model.identity, theirs.model.identity),
-        "corpus": tuple([each.digest for each in side.corpora] for side in (mine, theirs)),
-        "settings": (dict(mine.settings), dict(theirs.settings)),
-    }
-    for name, (one, another) in facts.items():
-        if one != another:
-            raise StatsError(
-                f"{theirs.run_id} has another {name} than {mine.run_id}; calibrate with the same "
-                "model, corpus and settings."
-            )
-    sums, others = (load_expert_stats(each).table[list(MOMENT_COLUMNS)] for each in (run, other))
-    if not np.allclose(sums, others, rtol=_TOLERANCE, atol=0.0):
-        raise StatsError(
-            f"{theirs.run_id} has other routed sums than {mine.run_id} for the same tokens; "
-            "calibrate all groups together instead."
-        )
-    if not gained:
-        raise StatsError(
-            f"{other.manifest.run_id} has nothing to add to {run.manifest.run_id}: only the groups "
-            "router, dense and heads are added, if the first has them and the second lacks them."
-        )
-    StatsStore(other.path.parent).verify(other)
-    names = [name for group in gained for name in _TABLES[group]]
-    made = run.manifest.made
-    added = {
-        "groups": gained,
-        "run": other.manifest.run_id,
-        "made": dict(other.manifest.made),
-        "added_at": now(),
-    }
-    manifest = replace(
-        run.manifest,
-        groups=ordered([*run.manifest.groups, *gained]),
-        files={**run.manifest.files, **{name: other.manifest.files[name] for name in names}},
-        made={**made, "added": [*made.get("added", ()), added]},
-    )
-    return add_files(run, [other.path / name for name in names], manifest)

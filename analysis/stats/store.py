@@ -6,7 +6,7 @@ import functools
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -300,21 +300,6 @@ def _save(
             if leftover.name not in (*names, MANIFEST):
                 leftover.unlink()
     return Run(target, finished)
-
-
-def add_files(run: Run, files: Sequence[Path], manifest: RunManifest) -> Run:
-    """Copy further data files into a run, then replace its manifest by one that names them.
-
-    Until the last step the run is unchanged; files of an interrupted attempt are in no manifest
-    and are overwritten by the next.
-    """
-    with _writing(run.path.parent, run.manifest.run_id):
-        if read_run(run.path).manifest != run.manifest:
-            raise StatsError(f"The run {run.manifest.run_id} changed meanwhile; try again.")
-        for file in files:
-            write_durably(run.path / file.name, file.read_bytes())
-        write_durably(run.path / MANIFEST, _manifest_bytes(manifest))
-    return Run(run.path, manifest)
 
 
 def save_expert_stats(

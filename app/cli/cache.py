@@ -1,4 +1,4 @@
-"""Commands on the cache: runs list, show, merge, extend, verify, remove."""
+"""Commands on the cache: runs list, show, merge, verify, remove."""
 
 import json
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from analysis.errors import StatsError
-from analysis.stats.merging import extend_run, merge_runs
+from analysis.stats.merging import merge_runs
 from analysis.stats.store import MANIFEST, SHIPPED_STATS, Run, stats_store
 from app.cli.derive import command
 from app.console import err, finish, out, show_object, show_table
@@ -57,19 +57,6 @@ def merge(
     store = stats_store(stats_dir)
     merged = merge_runs([store.get(name) for name in run], store.target)
     _say_run(merged, f"{merged.manifest.num_tokens:,} tokens")
-
-
-@_of_runs
-def extend(
-    *,
-    run: RunId,
-    other: Annotated[str, Option("A run of the same tokens with more groups.", place="OTHER")],
-    stats_dir: StatsDir | None = None,
-) -> None:
-    """Add to a run the groups router and dense of another run of the same tokens."""
-    store = stats_store(stats_dir)
-    found = extend_run(store.get(run), store.get(other))
-    _say_run(found, f"groups {', '.join(found.manifest.groups)}")
 
 
 def _say_run(run: Run, words: str) -> None:

@@ -14,7 +14,7 @@ from analysis.drain import drain
 from analysis.errors import UnsupportedModelError
 from analysis.head_parts import runnable_heads
 from analysis.model import load_model_index
-from analysis.stats.merging import extend_run, merge_runs
+from analysis.stats.merging import merge_runs
 from analysis.stats.store import load_expert_stats
 from builders import edit_json
 from families.configs import HIDDEN
@@ -145,7 +145,7 @@ def test_heads_beside_other_groups(glm, tmp_path, groups):
     assert load_expert_stats(beside).table.equals(load_expert_stats(without).table)
 
 
-def test_merges_blends_and_extended_runs_have_heads(glm, tmp_path):
+def test_merges_have_heads(glm, tmp_path):
     parts = [replace(SEQUENCES, corpus=f"{at}.jsonl", rows=SEQUENCES.rows[at::2]) for at in (0, 1)]
     asked = {"dtype": "float64", "groups": WITH_HEADS}
     runs = [calibrated(glm.described, tmp_path, part, **asked) for part in parts]
@@ -154,11 +154,6 @@ def test_merges_blends_and_extended_runs_have_heads(glm, tmp_path):
     sums = whole.drop(columns="vector_sum_sq")
     assert list(merged) == list(sums)  # the norm of a sum of vectors does not add up
     np.testing.assert_allclose(merged.to_numpy(), sums.to_numpy(), rtol=1e-12)
-
-    plain = calibrated(glm.described, tmp_path / "plain", parts[0], dtype="float64", groups=ROUTED)
-    extended = extend_run(plain, runs[0])
-    assert extended.manifest.groups == WITH_HEADS
-    assert heads_of(extended, glm.described).equals(heads_of(runs[0], glm.described))
 
 
 def test_streamed_heads_load_no_output_head(glm, tmp_path, monkeypatch):

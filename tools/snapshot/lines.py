@@ -10,7 +10,7 @@ HELP = (
     "--help",
     *(f"{name} --help" for name in _OF.split()),
     *("runs --help", "plans --help", "jobs --help"),
-    *(f"runs {name} --help" for name in ("list", "show", "merge", "extend", "verify", "remove")),
+    *(f"runs {name} --help" for name in ("list", "show", "merge", "verify", "remove")),
     *(f"plans {name} --help" for name in ("show", "diff")),
     *(f"jobs {name} --help" for name in ("list", "show", "logs", "cancel")),
 )
