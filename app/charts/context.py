@@ -88,7 +88,6 @@ class Context:
     plan: PlanChoice = NO_PLAN  # granularity and schedule
     shown: CurrentPlan | None = None  # the plan on screen: of a file, a search or the controls
     search: KnownSearch | None = None  # the search on screen; None: that of the recipe
-    searches: tuple[KnownSearch, ...] = ()  # compared searches; empty: all on the budget
     keep: Keep = call  # calls functions; that of the dashboard caches
     expert: tuple[int, int] | None = None  # the pinned layer and expert
     layer: int | None = None  # layer of the rank flow; None: the expert's, or the most changed

@@ -54,7 +54,6 @@ _EACH: tuple[Chart, ...] = (
     predicted_frontier.draw,
     search.draw_progress,
     search.draw_best,
-    search.draw_schedules,
     evaluation_curves.draw,
     hidden_states.draw,
     benchmarks.dots,

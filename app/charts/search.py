@@ -11,10 +11,8 @@ from analysis.errors import StatsError, UserError
 from analysis.foreign_text import in_html
 from app.charts.chart import Drawing, chart, made_by
 from app.charts.context import Context
-from app.charts.criterion_looks import looks
-from app.charts.names import criterion_label
 from app.charts.theme import ink, muted, paper, primary, series_color, themed
-from app.charts.traces import note, series
+from app.charts.traces import note
 from pruning.budget import sparsity_budget
 from pruning.evaluate.quality import PlanLoss, loss_of, stored_losses, unseen
 from pruning.evaluate.record import EvaluationStore
@@ -24,16 +22,14 @@ from pruning.planning.make import make_plan
 from pruning.planning.ranking import Selection
 from pruning.planning.searches import readings_of, searched_selection
 from pruning.recipe_file import load_recipe
-from pruning.search.store import KnownSearch, best_fitting, densities_of, progress_of
+from pruning.search.store import KnownSearch, best_fitting, progress_of
 
 _MOST_TICKS: Final = 24
 _LAYERS: Final = {"title": "layer", "type": "category", "nticks": _MOST_TICKS, "showgrid": False}
 
 
 def searches(context: Context) -> tuple[KnownSearch, ...]:
-    """The chosen searches, else those of the model on this budget, of any criterion."""
-    if context.searches:
-        return context.searches
+    """The searches of the model on this budget, of any criterion."""
     removed = sparsity_budget(context.model.layers, context.sparsity).total
     known = context.known_searches
     if found := tuple(each for each in known if each.removed == removed):
@@ -115,17 +111,6 @@ def draw_best(context: Context) -> Drawing:
     table = search.result.schedule()
     figure = partial(schedule_bars, table)
     return Drawing(figure, table, describe_bars(table), about_search(search), name)
-
-
-@chart("search-schedules", "plan")
-def draw_schedules(context: Context) -> Drawing:
-    """Where several searches put the budget, layer by layer."""
-    found = searches(context)
-    table = densities_of({each.search_id: each.result for each in found})
-    labels = {each.search_id: criterion_label(each.criterion) for each in found}
-    named = table.assign(search=table["search"].map(lambda name: f"{labels[name]}, {name}"))
-    about = made_by(f"searches {', '.join(each.search_id for each in found)}")
-    return Drawing(partial(density_schedules, named), table, describe_schedules(named), about)
 
 
 def measure_label(fitness: str) -> str:
@@ -269,45 +254,3 @@ def describe_bars(table: pd.DataFrame) -> str:
         f"experts: most in layer {most['layer']:.0f} ({most['kept']:.0f} of "
         f"{most['experts']:.0f}), least in layer {least['layer']:.0f} ({least['kept']:.0f})."
     )
-
-
-def density_schedules(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
-    """Figure of a table `search, layer, density, kept, experts`: one line per search.
-
-    Density is the share of experts that a layer keeps (arXiv:2603.06003, Figures 1 and 3).
-    """
-    drawn = looks(table["search"].unique(), dark)
-    lines = [
-        series(
-            drawn[str(name)],
-            str(name),
-            ([str(layer) for layer in rows["layer"]], rows["density"]),
-            f"{in_html(str(name))} %{{y:.0%}} (%{{customdata[0]}} of %{{customdata[1]}})",
-            customdata=rows[["kept", "experts"]],
-            marker={"size": 7},
-        )
-        for name, rows in table.groupby("search", sort=False)
-    ]
-    return themed(
-        lines,
-        dark,
-        x=_LAYERS,
-        y={"title": "share kept", "range": [0, 1.05], "tickformat": ".0%"},
-        # In a narrow column each legend entry takes a line.
-        height=300 + 18 * max(0, len(lines) - 3),
-        hovermode="x unified",
-    )
-
-
-def describe_schedules(table: pd.DataFrame) -> str:
-    """One sentence: the layers of largest and smallest density per schedule."""
-    parts = []
-    for name, rows in table.groupby("search", sort=False):
-        # The first layer among equals.
-        most = rows.sort_values("density", ascending=False, kind="stable").iloc[0]
-        least = rows.sort_values("density", kind="stable").iloc[0]
-        parts.append(
-            f"{name} keeps most in layer {most['layer']} ({most['density']:.0%}) and least in "
-            f"layer {least['layer']} ({least['density']:.0%})"
-        )
-    return "; ".join(parts) + "." if parts else "No search is shown."

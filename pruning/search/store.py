@@ -153,13 +153,6 @@ def progress_of(history: pd.DataFrame) -> pd.DataFrame:
     return found.assign(best=found["best"].cummax()).reset_index()
 
 
-def densities_of(results: Mapping[str, SearchResult]) -> pd.DataFrame:
-    """Table `search, layer, density, kept, experts` of the best schedule of each search."""
-    tables = [result.schedule().assign(search=name) for name, result in results.items()]
-    found = pd.concat(tables, ignore_index=True)
-    return found[["search", "layer", "density", "kept", "experts"]]
-
-
 def result_of(
     outcome: Outcome, layers: Sequence[MoELayer], header: Mapping[str, Any]
 ) -> SearchResult:

@@ -16,7 +16,6 @@ from app.charts import (
     overlap_curve,
     pareto,
     same_bytes,
-    search,
     stratification,
     theme,
     winner_map,
@@ -107,8 +106,6 @@ def figures_of(label, name, dark):
     same = pd.DataFrame({"candidate": [f"{each}, neurons global" for each in both]})
     same = same.assign(corpus="code", granularity="neuron", removed=0.5, bytes=1, loss=1.0)
     yield same_bytes.same_bytes(same.assign(full=0.5, change=[0.5, 0.4]), dark=dark)
-    found = pd.DataFrame({"search": [f"{each}, ab12" for each in both], "layer": 3})
-    yield search.density_schedules(found.assign(density=0.5, kept=1, experts=2), dark=dark)
     won = pd.DataFrame({"setting": "50%", "benchmark": ["a", "b"], "winner": scores.index})
     won = won.assign(score=0.5, margin=0.1, tied=1, candidates=2)
     yield winner_map.winner_map(won, dark=dark)

@@ -7,15 +7,13 @@ from app.charts import schedules as schedules_chart
 from app.charts import sizes as sizes_chart
 from app.charts.schedules import schedules_figure
 from app.charts.search import (
-    density_schedules,
     describe_bars,
     describe_progress,
-    describe_schedules,
     schedule_bars,
     search_progress,
 )
 from app.charts.sizes import size_text, sizes_figure
-from pruning.search.store import Entry, SearchResult, densities_of, progress_of
+from pruning.search.store import Entry, SearchResult, progress_of
 
 
 @pytest.mark.parametrize(
@@ -153,20 +151,6 @@ def test_progress_in_words(history):
     )
 
 
-def test_schedules_side_by_side_are_shares_kept():
-    # 1 of 5 and 3 of 6 removed; 2 of 5 and 0 of 6.
-    table = densities_of({"one": result(), "<i>two": result((2, 0))})
-    fig = density_schedules(table)
-    assert [trace.name for trace in fig.data] == ["one", "&lt;i&gt;two"]
-    assert [list(trace.y) for trace in fig.data] == [[0.8, 0.5], [0.6, 1.0]]
-    assert [list(trace.x) for trace in fig.data] == [["1", "3"], ["1", "3"]]
-    assert fig.data[0].line.dash != fig.data[1].line.dash
-    assert describe_schedules(table) == (
-        "one keeps most in layer 1 (80%) and least in layer 3 (50%); "
-        "<i>two keeps most in layer 3 (100%) and least in layer 1 (60%)."
-    )
-
-
 def test_bars_are_what_the_layers_keep_beside_an_even_share():
     # 5 and 6 experts lose 4 together, so an even share keeps 7/11 of each layer.
     table = result().schedule()
@@ -202,9 +186,3 @@ def test_generations_are_whole_numbers_and_one_alone_is_no_sliver(history):
 def test_without_uniform_nothing_is_marked(history):
     others = history[history["origin"] != "uniform"]
     assert not search_progress(others, progress_of(others)).layout.shapes
-
-
-def test_no_search_is_no_line():
-    empty = densities_of({"one": result()})[:0]
-    assert not density_schedules(empty).data
-    assert describe_schedules(empty) == "No search is shown."

@@ -1,20 +1,18 @@
-"""The Plan page: the search form, running searches, their results, and several side by side."""
+"""The Plan page: the search form, running searches, and their results."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-import pandas as pd
 import streamlit as st
 
 from analysis.corpora import corpus_name, is_same_corpus
 from analysis.errors import UserError
 from app.charts.context import Context
 from app.charts.schedules import order_of
-from app.charts.search import measure_label, unseen_loss, unseen_words
-from app.frame.charts import show, show_table
+from app.charts.search import measure_label, unseen_words
+from app.frame.charts import show
 from app.frame.job_form import offer_job
 from app.frame.job_panel import progress_text
 from app.frame.notes import card
@@ -28,7 +26,6 @@ from app.session.plan_state import forget_import
 from app.session.search_data import (
     Searches,
     chosen_search,
-    ordered_for,
     read_cached,
     removed_on_screen,
     search_label,
@@ -53,7 +50,6 @@ from pruning.search.store import RESULT_NAME, SEARCH, KnownSearch
 from pruning.sensitivity.curves import Curves
 
 _POLL_SECONDS: Final = 2.0
-_SIDE_BY_SIDE: Final = 6
 _WATCHED: Final = queued_key(SEARCH)
 _WHAT: Final = (
     "**Search**: schedules of this budget are tried on the model itself and judged on a separate "
@@ -65,7 +61,7 @@ _MOST: Final = 10_000
 
 
 def search_part(context: Context, ready: Selection | None) -> None:
-    """The running or chosen search, the form, and several searches side by side."""
+    """The running or chosen search, and the form."""
     found, job = searches_of(context.model), newest_job(context)
     st.markdown(_WHAT)
     for problem in found.problems:
@@ -79,49 +75,6 @@ def search_part(context: Context, ready: Selection | None) -> None:
     if form.open and ready is not None:
         with form:
             st.fragment(in_a_sentence()(search_form))(context, ready)
-    _side_by_side(context, found)
-
-
-def _side_by_side(context: Context, found: Searches) -> None:
-    """Schedules of several searches as density per layer."""
-    if not found.known:
-        return
-    part = st.expander("Searches side by side", key="search.sides", on_change="rerun")
-    if not part.open:
-        return
-    known = {each.search_id: each for each in ordered_for(context, found.known)}
-    alike = [name for name, each in known.items() if each.removed == removed_on_screen(context)]
-    with part:
-        st.text(
-            "Share of experts kept per layer in the best schedule of each search. Where lines "
-            "agree, a layer's need hardly depends on the ranking of its experts."
-        )
-        chosen = st.multiselect(
-            "Searches", list(known), default=alike[:_SIDE_BY_SIDE], key="search.beside"
-        )
-        if chosen:
-            compared = tuple(known[name] for name in chosen if name in known)
-            show("search-schedules", replace(context, searches=compared))
-            show_table(_found(context, compared), "searches", "Best result of each search.")
-
-
-def _found(context: Context, searches: Sequence[KnownSearch]) -> pd.DataFrame:
-    unseen = [unseen_loss(context, each) for each in searches]
-    return pd.DataFrame(
-        {
-            "search": [each.search_id for each in searches],
-            "order": [each.criterion for each in searches],
-            "judged on": [f"{each.samples} of {each.corpus}" for each in searches],
-            "fitness": [each.fitness for each in searches],
-            "uniform": [each.uniform for each in searches],
-            "best": [each.result.best_entry.fitness for each in searches],
-            "loss increase, other samples": [loss.mean if loss else None for loss in unseen],
-            "worst, other samples": [loss.worst if loss else None for loss in unseen],
-            "candidates": [len(each.result.entries) for each in searches],
-            "seed": [each.settings.get("seed") for each in searches],
-            "finished": [each.result.is_finished for each in searches],
-        }
-    )
 
 
 def newest_job(context: Context) -> Job | None:
