@@ -98,7 +98,7 @@ def test_the_sentence_names_the_schedule_that_differs_most(schedules):
     )
 
 
-def result(removed=(1, 3), fitness=(0.3, 0.5, 0.4, None)):
+def result(removed=(1, 3), fitness=(0.3, 0.5, 0.4, 0.48)):
     origins = ("uniform", "random", "mutation", "mutation")
     entries = tuple(
         Entry(n, 0 if n < 2 else 1, None if n < 2 else 1, origin, value, 4, removed)
@@ -122,9 +122,9 @@ def history():
 
 
 def test_progress_is_best_so_far_and_median_of_members(history):
-    # Members of generation 1: 0.5, 0.4 and one that was given up.
+    # Members of generation 1: 0.5, 0.4 and 0.48.
     expected = pd.DataFrame(
-        {"generation": [0, 1], "best": [0.5, 0.5], "median": [0.4, 0.45], "num_new": [2, 2]}
+        {"generation": [0, 1], "best": [0.5, 0.5], "median": [0.4, 0.48], "num_new": [2, 2]}
     )
     pd.testing.assert_frame_equal(progress_of(history), expected)
 
@@ -132,9 +132,9 @@ def test_progress_is_best_so_far_and_median_of_members(history):
 def test_the_figure_holds_every_new_candidate_the_median_and_the_best(history):
     fig = search_progress(history, progress_of(history), measure="<b>esap", dark=True)
     candidates, median, best = fig.data
-    assert list(candidates.x) == [0, 0, 1]
-    assert list(candidates.y) == [0.3, 0.5, 0.4]
-    assert list(median.y) == [0.4, 0.45]
+    assert list(candidates.x) == [0, 0, 1, 1]
+    assert list(candidates.y) == [0.3, 0.5, 0.4, 0.48]
+    assert list(median.y) == [0.4, 0.48]
     assert list(best.y) == [0.5, 0.5]
     assert fig.layout.yaxis.title.text == "&lt;b&gt;esap"
     assert fig.layout.shapes[0].y0 == 0.3
@@ -143,7 +143,7 @@ def test_the_figure_holds_every_new_candidate_the_median_and_the_best(history):
 
 def test_progress_in_words(history):
     assert describe_progress(history, progress_of(history), measure="esap") == (
-        "After generation 1 the best esap is 0.500, the median 0.450; the initial population's "
+        "After generation 1 the best esap is 0.500, the median 0.480; the initial population's "
         "best was 0.500; uniform has 0.300."
     )
     assert describe_progress(history[:0], progress_of(history[:0])) == (
