@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import re
+import shlex
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -231,9 +232,10 @@ def _read_index(path: Path) -> dict[str, str]:
                 f"{path} has only pickled weights, which are not read because loading them can run "
                 "code; convert them to safetensors first."
             )
+        word = shlex.quote(str(path))
         raise CheckpointError(
-            f"{path} has no safetensors file; `moeprune inspect {path} --config-only` shows what "
-            f"its config.json says, `moeprune plan {path} --config-only` the sizes of plans."
+            f"{path} has no safetensors file; `moeprune inspect {word} --config-only` shows what "
+            f"its config.json says, `moeprune plan {word} --config-only` the sizes of plans."
         )
     try:
         weight_map: dict[str, str] = parse_json(read_whole(index))["weight_map"]

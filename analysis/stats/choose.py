@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -130,7 +131,8 @@ def _check_known(
         if (name := name_among(by_corpus, corpus)) not in by_corpus:
             problem = _unknown(by_corpus, corpus, name, kind)
             if is_at_hand(corpus):
-                problem += f" Or run `moeprune calibrate MODEL --corpus {corpus}{groups}` first."
+                words = f"{shlex.quote(corpus)}{groups}"
+                problem += f" Or run `moeprune calibrate MODEL --corpus {words}` first."
             raise StatsError(problem)
 
 

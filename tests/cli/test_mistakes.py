@@ -37,6 +37,7 @@ FILES = {
     "number.yaml": RECIPE + "tokens: many\n",
     "no-token.jsonl": '{"input_ids": []}\n',
     "far.jsonl": '{"input_ids": [4, 96]}\n',
+    "one two.jsonl": '{"input_ids": [4, 5]}\n',
     "prose.txt": "Some text.\n",
     # As a corpus of other statistics is called, in another folder.
     "red.jsonl": '{"input_ids": [4, 5, 6]}\n',
@@ -234,6 +235,9 @@ MISTAKES = {
     f"{TINY} --remove 3 --target-size 1": ["Give one budget"],
     # Which statistics rank
     f"{RANKED} --corpus far.jsonl": ["Or run `moeprune calibrate MODEL --corpus far.jsonl` first"],
+    f"{RANKED} --corpus 'one two.jsonl'": [
+        "Or run `moeprune calibrate MODEL --corpus 'one two.jsonl'` first"
+    ],
     "paths {tiny} --stats-dir {stats} --corpus far.jsonl --top-m 2": ["--groups routed,dense"],
     f"{RANKED.replace('plan', 'score').replace(' --sparsity 0.5', '')} -o scores.txt": [
         "scores.txt has no known ending; use .csv or .parquet",
