@@ -36,7 +36,7 @@ _IMPLEMENTATION = re.compile(r"_?(attn|experts)_implementation(_internal)?")
 # Implementations in Python or torch; transformers fetches others from the hub (deepgemm, sonicmoe;
 # flash_attention_2 if its package is missing).
 _PLAIN = frozenset(("eager", "paged|eager", "sdpa", "flex_attention", "batched_mm", "grouped_mm"))
-_PICKLED_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+_PICKLED_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pdparams")
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,13 @@ _PACKED_BITS = 4
 DEQUANTISED = ("fp8", "mxfp4")
 # Why not, of those that transformers puts in place of linear layers.
 _UNREAD = dict.fromkeys(("awq", "gptq"), "transformers packs linear layers, and it stacks experts")
-_MLX = ".switch_mlp."
+# What names of experts have in common, in whatever layout.
+_EXPERTS = re.compile(r".*((?<!shared_)experts?\b|switch_mlp).*")
+# A part of such a name -> whose layout it is of, and what works instead.
+_LAYOUTS = {
+    ".switch_mlp.": ("MLX's", "prune the model that it was made from, and convert the export"),
+    ".up_gate_proj.": ("Paddle's", "ERNIE is published for transformers under names with -PT"),
+}
 DEMO_MODEL = "demo"
 DEMO_CHECKPOINT = Path(__file__).parent / "demo" / "checkpoint"
 # The embedding and the head, which may be tied to it.
@@ -270,21 +276,8 @@ def check_layers(model: MoEModel) -> None:
         routers = [item for item in found if item.slot.kind is SlotKind.ROUTER]
         if missing:
             _check_count(layer, weights, routers)
-            if name := next((name for name in model.checkpoint.tensors if _MLX in name), ""):
-                raise UnsupportedModelError(
-                    f"This is a checkpoint of MLX, which names experts as in {name}; prune the "
-                    "model that it was made from, and convert the export."
-                )
-            strange = (
-                entry.name
-                for entry in model.unlocated
-                if ".experts." in entry.name and family.routed_layer(entry.name) == layer.index
-            )
-            if not weights and (name := next(strange, "")):
-                raise UnsupportedModelError(
-                    f"The experts of layer {layer.index} are not named as in transformers' "
-                    f"{family.label}, such as {name}; convert the checkpoint."
-                )
+            if not weights and (name := _foreign_name(model, layer)):
+                raise _of_another_layout(model, layer, name)
             expert, projection = missing[0]
             owner = "stacked" if expert is None else f"expert {expert}'s"
             raise CheckpointError(
@@ -313,6 +306,28 @@ def _check_count(
             f"config.json says {layer.num_experts}; correct that number, or, where layers differ, "
             f"add {PER_LAYER_KEY}, a list of every layer's (0 for a dense one)."
         )
+
+
+def _foreign_name(model: MoEModel, layer: MoELayer) -> str:
+    """A tensor that shows that the layer's experts have other names; empty if they are not there.
+
+    One of the layer that is of experts by its name, or any if there is no layer as in transformers.
+    """
+    trunks, names = model.family.trunks, [entry.name for entry in model.unlocated]
+    has_trunk = any(name.startswith(tuple(f"{trunk}." for trunk in trunks)) for name in names)
+    prefixes = tuple(f"{trunk}.{layer.index}." for trunk in trunks) if has_trunk else ("",)
+    of_experts = (name for name in names if name.startswith(prefixes) and _EXPERTS.match(name))
+    return next(of_experts, "" if has_trunk else next(iter(names), ""))
+
+
+def _of_another_layout(model: MoEModel, layer: MoELayer, name: str) -> UnsupportedModelError:
+    hints = (hint for part, hint in _LAYOUTS.items() if part in name)
+    owner, works = next(hints, ("another", "use the checkpoint published for transformers"))
+    return UnsupportedModelError(
+        f"The experts of layer {layer.index} are not named as in transformers' "
+        f"{model.family.label}: the checkpoint has {name}, which is {owner} layout; {works}, or "
+        "convert the checkpoint to the names and shapes of transformers."
+    )
 
 
 def _without_router(model: MoEModel, layer: int) -> CheckpointError | UnsupportedModelError:

@@ -289,12 +289,12 @@ REFUSALS = {
     ),
     "other projections": (
         {**GLM, "num_nextn_predict_layers": 0}, renamed("_proj", "_projection"),
-        r"layer 1 are not named as in .* such as .*\.0\.gate_projection\.weight",
+        r"layer 1 are not named as in .* has .*\.0\.gate_projection\.weight, which is another",
     ),
     "as MLX saves it": (
         {**GLM, "num_nextn_predict_layers": 0},
         {"model.layers.1.mlp.switch_mlp.up_proj.weight": ("I32", (COUNT, WIDTH, HIDDEN // 8))},
-        r"a checkpoint of MLX, .* model\.layers\.1\.mlp\.switch_mlp\.up_proj\.weight; prune",
+        r"has model\.layers\.1\.mlp\.switch_mlp\.up_proj\.weight, which is MLX's layout; prune",
     ),
     "a packed router": (
         {**GLM, "num_nextn_predict_layers": 0, "quantization_config": {"load_in_4bit": True}},
@@ -313,6 +313,62 @@ REFUSALS = {
         r"The router of layer 1 is quantised \(model\.layers\.1\.mlp\.gate\.weight_scale_inv\)",
     ),
 }  # fmt: skip
+
+
+ERNIE = {
+    "model_type": "ernie4_5_moe", "num_hidden_layers": 2, "hidden_size": HIDDEN, "moe_k": TOP_K,
+    "moe_num_experts": COUNT, "moe_intermediate_size": WIDTH, "moe_layer_start_index": 1,
+    "moe_layer_end_index": 1, "moe_layer_interval": 1, "moe_num_shared_experts": 1,
+}  # fmt: skip
+MIXTRAL = {"num_local_experts": COUNT, "num_experts_per_tok": TOP_K, "num_hidden_layers": 1}
+# Configuration, tensors and what is said of names: complete checkpoints of other programs, and one
+# of transformers of which a shard is missing, which holds shared experts and a head's.
+ELSEWHERE = {
+    "Paddle's": (
+        ERNIE,
+        {
+            "ernie.embed_tokens.weight": (VOCAB, HIDDEN),
+            "ernie.layers.1.mlp.shared_experts.up_gate_proj.weight": (HIDDEN, 2 * WIDTH),
+            "ernie.layers.1.mlp.gate.weight": ("F32", (HIDDEN, COUNT)),
+            "ernie.layers.1.mlp.moe_statics.e_score_correction_bias": ("F32", (1, COUNT)),
+        }
+        | {
+            f"ernie.layers.1.mlp.experts.{n}.up_gate_proj.weight": (HIDDEN, 64)
+            for n in range(COUNT)
+        }
+        | {
+            f"ernie.layers.1.mlp.experts.{n}.down_proj.weight": (WIDTH, HIDDEN)
+            for n in range(COUNT)
+        },
+        r"ernie\.layers\.1\.mlp\.experts\.0\.up_gate_proj\.weight, .* Paddle's layout.* -PT, or",
+    ),
+    "Mistral's": (
+        {"model_type": "mixtral", **MIXTRAL},
+        {"norm.weight": (HIDDEN,), "layers.0.feed_forward.experts.0.w1.weight": (WIDTH, HIDDEN)},
+        r"has layers\.0\.feed_forward\.experts\.0\.w1\.weight, which is another layout; use the",
+    ),
+    "OpenAI's": (
+        {"model_type": "gpt_oss", **MIXTRAL},
+        {"block.0.mlp.mlp1_weight": (COUNT, 2 * WIDTH, HIDDEN)},
+        r"has block\.0\.mlp\.mlp1_weight, which is another layout; use the checkpoint published",
+    ),
+    "a shard's": (
+        {**GLM, "num_nextn_predict_layers": 0},
+        {
+            "model.layers.1.mlp.shared_experts.up_proj.weight": (WIDTH, HIDDEN),
+            "mtp.layers.0.mlp.experts.0.up_proj.weight": (WIDTH, HIDDEN),
+            "model.layers.1.mlp.gate.weight": (COUNT, HIDDEN),
+        },
+        r"lacks the expert 0's down projection \(24 such tensors missing\); is a shard missing",
+    ),
+}
+
+
+@pytest.mark.parametrize("whose", ELSEWHERE)
+def test_names_of_another_program_are_told_from_a_missing_shard(tmp_path, whose):
+    config, tensors, message = ELSEWHERE[whose]
+    with pytest.raises((CheckpointError, UnsupportedModelError), match=message):
+        load_model_index(str(hollow(tmp_path, config, tensors)))
 
 
 def test_a_layer_pruned_alone_needs_its_own_count(tmp_path):
