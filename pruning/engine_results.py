@@ -1,18 +1,16 @@
 """What serving engines were seen to do with exports: rows that `tests/engines` measures.
 
 Each is a tiny random model of a family, cut in one way, loaded in one engine, and compared with
-transformers on the same files. Nobody writes them by hand: `seal` covers them.
+transformers on the same files. They are written by that run alone.
 """
 
-import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from analysis.durable import write_durably
 from pruning.engine_traits import MLA, Traits
 
 RESULTS: Final = Path(__file__).with_name("engine_results.json")
@@ -26,7 +24,7 @@ ENGINES: Final[Mapping[str, str]] = {"vllm": "vLLM", "llama.cpp": "llama.cpp", "
 # Engine -> a trait, and the option that such checkpoints need. All rows of vLLM ran with it: its
 # own CPU kernel for positions is wrong for MLA. Without it the others are computed alike.
 _CONDITIONS: Final = {"vllm": (MLA, """--compilation-config '{"custom_ops": ["none"]}'""")}
-# The rows are sealed, so their reasons are reworded where they are shown.
+# As rows begin that say so; they are reworded where they are shown.
 SILENT: Final = "it loads and computes something else"
 
 
@@ -94,6 +92,12 @@ class Row:
         return causes().get(self._pair, "")
 
     @property
+    def fault(self) -> str:
+        """What makes other cuts of this model wrong, so that equal results are luck; or empty."""
+        alike = (row for row in results() if (row._pair, row.traits) == (self._pair, self.traits))
+        return next(filter(None, (row.cause for row in alike if row.differs)), "")
+
+    @property
     def id(self) -> str:
         """The name of its test."""
         return f"{self.engine}-{self.case}-{self.cut}".replace(" ", "-")
@@ -119,29 +123,8 @@ def condition_of(engine: str, traits: Traits) -> str:
     return option if trait in traits else ""
 
 
-def seal(rows: Iterable[Mapping[str, Any]]) -> str:
-    """SHA-256 over all rows."""
-    return hashlib.sha256(json.dumps(list(rows), sort_keys=True).encode()).hexdigest()
-
-
-def read_results(path: Path = RESULTS) -> tuple[Row, ...]:
-    """All rows, in order."""
-    if not path.is_file():
-        return ()
-    rows = json.loads(path.read_text())["rows"]
-    return tuple(Row(**row | {"traits": tuple(row["traits"])}) for row in rows)
-
-
 @cache
 def results() -> tuple[Row, ...]:
-    """The rows that come with this version."""
-    return read_results()
-
-
-def write_results(new: Iterable[Row], path: Path = RESULTS) -> None:
-    """Put rows in place of those of the same engine, case and cut."""
-    rows = {row.id: row for row in (*read_results(path), *new)}
-    plain = [asdict(rows[name]) for name in sorted(rows)]
-    lines = ",\n".join(json.dumps(row) for row in plain)
-    text = f'{{"seal": "{seal(plain)}", "rows": [\n{lines}\n]}}\n'
-    write_durably(path, text.encode())
+    """All rows, in order."""
+    rows = json.loads(RESULTS.read_text("utf-8"))
+    return tuple(Row(**row | {"traits": tuple(row["traits"])}) for row in rows)

@@ -27,6 +27,9 @@ _TENSORS: Final = {
         r"(?!.*(vis|audio)).+attn\.(\w+\.)*\w*(proj|qkv|query_key_value|dense)\.bias"
     ),
     "head bias": re.compile(r"(\w+\.)*lm_head\.bias"),
+    "query and key norms": re.compile(
+        r"(?!.*(vis|audio)).+attn\.(q|k|query|key)_(layer)?norm\.weight"
+    ),
 }
 # Trait -> a key of the configuration that is set in such checkpoints.
 _KEYS: Final = {
@@ -34,7 +37,21 @@ _KEYS: Final = {
     "low-rank queries": "q_lora_rank",
     "normalised gates": "norm_topk_prob",
     "latent experts": "moe_latent_size",
+    "clipped attention": "clip_qkv",
+    "MLP biases": "mlp_bias",
 }
+# Trait -> keys of factors, one of which is not 1 in such checkpoints.
+_FACTORS: Final = {
+    "scaled gates": (
+        *("routed_scaling_factor", "moe_routed_scaling_factor", "router_scaling_factor"),
+        "route_scale",
+    ),
+    "multipliers": (
+        *("embedding_multiplier", "residual_multiplier", "attention_multiplier"),
+        *("logits_scaling", "logit_scale"),
+    ),
+}
+_ACTIVATIONS: Final = ("hidden_act", "hidden_activation", "mlp_hidden_act")
 
 
 def traits_of(model: MoEModel, *, is_pruned: bool = False, keeps_heads: bool = False) -> Traits:
@@ -72,16 +89,24 @@ def _traits(model: MoEModel) -> frozenset[str]:
         TIED: not any(map(_HEAD_TENSOR.fullmatch, names)),
         HEADS: bool(prediction_heads(model)),
         **{trait: any(map(tensor.fullmatch, names)) for trait, tensor in _TENSORS.items()},
+        "soft caps": any("softcapping" in key and config[key] for key in config),
         **{trait: bool(config.get(key)) for trait, key in _KEYS.items()},
+        **{
+            trait: any(config.get(key) not in (None, 1) for key in keys)
+            for trait, keys in _FACTORS.items()
+        },
     }
     scaled = {f"{kind} positions" for kind in _rope_types(config)}
-    return frozenset(trait for trait, applies in is_so.items() if applies) | scaled
+    activations = {str(config[key]) for key in _ACTIVATIONS if config.get(key)} - {"silu", "swish"}
+    named = scaled | {f"{kind} activation" for kind in activations}
+    return frozenset(trait for trait, applies in is_so.items() if applies) | named
 
 
 def _slides(config: Any) -> bool:
-    if "sliding_attention" in (config.get("layer_types") or ()):
+    kinds = config.get("layer_types")
+    if isinstance(kinds, list) and "sliding_attention" in kinds:
         return True
-    is_used = config.get("use_sliding_window", not config.get("layer_types"))
+    is_used = config.get("use_sliding_window", not kinds)
     return bool(config.get("sliding_window") and is_used)
 
 

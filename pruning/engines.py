@@ -206,27 +206,27 @@ def _engine(name: str, contents: Contents) -> Verdict:
     if not rows:
         what = "quantised experts" if contents.quantisation else f"{contents.model_type}, this cut"
         return Verdict(label, Reads.NOT_TRIED, f"{what}{needs}", condition, options)
-    nearest = min(rows, key=lambda row: _distance(row, contents))
-    reads, why = _row_verdict(nearest, contents)
+    deciding = [row for row in rows if _decides(row, rows, contents)]
+    traits = {*contents.traits}
+    nearest = min(deciding or rows, key=lambda row: len({*row.traits} ^ traits))
+    reads, why = _row_verdict(nearest, contents, decides=bool(deciding))
     if nearest.no_mtp and HEADS not in contents.traits:
         options = "--no-mtp"
     ran = f"{nearest.versions}, {nearest.date}"
     return Verdict(label, reads, f"{why}; {ran}{needs}", condition, options)
 
 
-def _distance(row: Row, contents: Contents) -> tuple[bool, int]:
-    return not _decides(row, contents), len({*row.traits} ^ {*contents.traits})
-
-
-def _row_verdict(row: Row, contents: Contents) -> tuple[Reads, str]:
+def _row_verdict(row: Row, contents: Contents, *, decides: bool) -> tuple[Reads, str]:
     """What the row of the nearest traits says of a checkpoint, and why."""
     if contents.quantisation:
         return Reads.NOT_TRIED, "quantised experts"
-    if not _decides(row, contents):
+    if not decides:
         outcome = "loaded" if row.works else "gave wrong results" if row.differs else "failed"
         what = differences(contents.traits, row.traits)
         family = f"a tiny model of this family {outcome}"
         return Reads.NOT_TRIED, f"{family}; this variant was not tried ({what})"
+    if row.works and row.fault:
+        return Reads.WRONG, f"equal tokens of this cut of a tiny model, not of others: {row.fault}"
     if row.works:
         equal = f"a tiny random model: {row.tokens} greedy tokens equal"
         return Reads.TRIED, f"{equal}, log-probabilities to {row.difference or 0:.0e}"
@@ -236,15 +236,18 @@ def _row_verdict(row: Row, contents: Contents) -> tuple[Reads, str]:
     return Reads.WRONG if row.differs else Reads.FAILS, f"{row.why}{unpruned}"
 
 
-def _decides(row: Row, contents: Contents) -> bool:
+def _decides(row: Row, rows: Iterable[Row], contents: Contents) -> bool:
     """Whether the row tells of this checkpoint: it has the same traits, or fails whatever they are.
 
-    Engines without a class, or with one size for all layers, and what goes wrong without a trait
-    goes wrong with it.
+    Engines without a class, or with one size for all layers; and what goes wrong without a trait
+    goes wrong with it, unless another of the rows works that has more of them.
     """
-    if row.works:
+    if row.works or row.traits == contents.traits:
         return row.traits == contents.traits
-    return row.no_class or "per layer" in row.cut or {*row.traits} <= {*contents.traits}
+    if row.no_class or "per layer" in row.cut:
+        return True
+    is_mended = any(other.works and {*row.traits} < {*other.traits} for other in rows)
+    return {*row.traits} <= {*contents.traits} and not is_mended
 
 
 def _fails_whole(row: Row) -> bool:

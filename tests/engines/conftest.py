@@ -1,7 +1,9 @@
 """Exports of each family and the engines' answers to them, once for all rows."""
 
+import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -11,7 +13,8 @@ from engines.checkpoints import engine_case, save, write_cuts
 from filelock import FileLock
 from threads import one_thread  # noqa: F401
 
-from pruning.engine_results import Row, write_results
+from analysis.durable import write_durably
+from pruning.engine_results import RESULTS, Row, results
 from tools.engines.environments import python_of
 
 Rows = Mapping[str, Row]
@@ -34,7 +37,7 @@ def rows_of(tmp_path_factory, request) -> Callable[[str, str], Rows]:
             shutil.rmtree(folder)
             if request.config.getoption("--write-engine-results"):
                 with FileLock(Path(gettempdir()) / "moeprune-engine-results.lock"):
-                    write_results(made[engine, name].values())
+                    _write(made[engine, name].values())
         return made[engine, name]
 
     return get
@@ -51,3 +54,11 @@ def _measure(engine, name, folder, cuts) -> Rows:
     return {
         cut: row(engine, versions, case, model, cut, said[cut], there.get(cut)) for cut in written
     }
+
+
+def _write(new: Iterable[Row]) -> None:
+    """Put rows in place of those of the same engine, case and cut."""
+    results.cache_clear()  # another process may have written
+    rows = {row.id: row for row in (*results(), *new)}
+    lines = ",\n".join(json.dumps(asdict(rows[name])) for name in sorted(rows))
+    write_durably(RESULTS, f"[\n{lines}\n]\n".encode())

@@ -7,7 +7,7 @@ With `--write-engine-results` the rows go into `pruning/engine_results.json`.
 import pytest
 from engines.checkpoints import ENGINE_CASES
 
-from pruning.engine_results import CUTS, ENGINES, read_results
+from pruning.engine_results import CUTS, ENGINES, results
 
 
 @pytest.mark.engines
@@ -18,7 +18,7 @@ def test_row(rows_of, engine, case, cut):
     found = rows_of(engine, case).get(cut)
     if found is None:
         pytest.skip(f"{case} has no such cut")
-    known = {row.id: row for row in read_results()}[found.id]
+    known = {row.id: row for row in results()}[found.id]
     assert (found.works, found.question) == (known.works, known.question), found
     if found.works:
         assert found.equal == found.tokens

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pruning.engine_results import CUTS, ENGINES, Row, read_results
+from pruning.engine_results import CUTS, ENGINES, Row, results
 from tools.reference.markdown import cell, table
 
 __all__ = ["compatibility"]
@@ -14,7 +14,7 @@ _LONGEST = 160  # characters of a reason
 
 def compatibility(_root: Path) -> str:
     """One section for each engine: a table of families and cuts, then why some fail."""
-    rows = read_results()
+    rows = results()
     return "\n\n".join(_engine(name, [r for r in rows if r.engine == name]) for name in ENGINES)
 
 
