@@ -9,17 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
 from analysis.criteria.base import Granularity
 from analysis.errors import StatsError
 from analysis.lazy import pd
 from analysis.model import MoEModel
 from analysis.ranking.norms import NeuronScores
-from pruning.evaluate.result import Evaluation, bootstrap_interval
+from pruning.evaluate.result import (
+    Evaluation,
+    bootstrap_interval,
+    check_interval,
+    check_possible,
+)
 from pruning.evaluate.store import Count, Record, RecordStore, RunFacts, SampleFacts
 from pruning.neurons.cuts import field_of
 from pruning.plan import (
@@ -36,6 +42,7 @@ SCOPES: tuple[Scope, ...] = get_args(Scope)
 Order = Literal["saliency", "index"]
 ORDERS: tuple[Order, ...] = get_args(Order)
 DEFAULT_BINS = 10
+_ROUNDING = 1e-6
 BIN_COLUMNS = ("bin", "removed", "saliency", "share", "loss_change", "low", "high", "pooled")
 
 
@@ -177,7 +184,7 @@ class BinRow:
     """A bin of a record, with BIN_COLUMNS; None if undefined."""
 
     bin: int
-    removed: int
+    removed: Annotated[int, Field(ge=1)]
     saliency: float | None
     share: float | None
     loss_change: float
@@ -206,6 +213,20 @@ class BinsRecord(Record):
     num_samples: Count = 0
     num_tokens: Count = 0  # scored positions of all samples
     settings: RunFacts  # `dtype`, `seed` (of the bootstrap)
+
+    @model_validator(mode="after")
+    def _can_be(self) -> Self:
+        numbers = [row.bin for row in self.rows]
+        if numbers != sorted({*numbers} & {*range(self.ranked.how.bins)}):
+            raise ValueError(f"it has bins {numbers} of {self.ranked.how.bins}")
+        for row in self.rows:
+            check_interval(row.low, row.high)
+        losses = (row.loss_change + self.full_loss for row in self.rows)
+        check_possible("nll", self.full_loss, *losses)
+        shares = [row.share for row in self.rows if row.share is not None]
+        if shares and abs(sum(shares) - 1) > _ROUNDING * max(1, *map(abs, shares)):
+            raise ValueError(f"its shares of saliency sum to {sum(shares):g}, not 1")
+        return self
 
     @classmethod
     def new(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from analysis.arrays import FloatArray
 from analysis.criteria.base import Granularity
@@ -17,7 +17,13 @@ from analysis.errors import StatsError
 from analysis.lazy import pd
 from analysis.model import MoEModel
 from pruning.active import Routing
-from pruning.evaluate.result import Evaluation, Metric, SampleSums
+from pruning.evaluate.result import (
+    Evaluation,
+    Metric,
+    SampleSums,
+    check_metrics,
+    check_possible,
+)
 from pruning.evaluate.store import (
     SCHEMA_VERSION,
     Count,
@@ -58,7 +64,9 @@ class PlanFacts(RecordPart):
     granularity: Granularity | Literal[""] = ""
     experts_before: Count | None = None  # routed experts of all layers
     experts_after: Count | None = None
-    removed: Annotated[float, Field(ge=0)] | None = None  # fraction of the routed experts' weights
+    removed: Annotated[float, Field(ge=0, le=1)] | None = (
+        None  # fraction of the routed experts' weights
+    )
     bytes_before: Count | None = None  # of all weights of the checkpoint
     bytes_after: Count | None = None
     active_before: Count | None = None  # parameters that a token uses
@@ -184,11 +192,12 @@ class SampleLosses(RecordPart):
         """The losses of a slice of the samples."""
         return self.model_copy(update={name: values[part] for name, values in self})
 
-
-def _as_many(losses: SampleLosses | None) -> SampleLosses | None:
-    if losses and len({len(values) for _, values in losses}) > 1:
-        raise ValueError("it has another number of samples than of their losses")
-    return losses
+    @model_validator(mode="after")
+    def _can_be(self) -> Self:
+        if len({len(values) for _, values in self}) > 1:
+            raise ValueError("it has another number of samples than of their losses")
+        check_possible("nll", *self.nll, *self.full_nll)
+        return self
 
 
 class EvaluationRecord(PlanRecord):
@@ -209,7 +218,19 @@ class EvaluationRecord(PlanRecord):
     metrics: Mapping[str, Metric] = {}  # by measure
     full: Mapping[str, Metric] = {}  # `nll` and `ppl` of the original model on the same samples
     # None if the loss was not measured; files of older versions lack it.
-    samples: Annotated[SampleLosses | None, AfterValidator(_as_many)] = None
+    samples: SampleLosses | None = None
+
+    @model_validator(mode="after")
+    def _can_be(self) -> Self:
+        check_metrics(self.metrics)
+        check_metrics(self.full)
+        counts = self.samples.tokens if self.samples else ()
+        if counts and (len(counts), sum(counts)) != (self.num_samples, self.num_tokens):
+            raise ValueError(
+                f"it has {self.num_tokens} tokens of {self.num_samples} samples, but losses of "
+                f"{sum(counts)} of {len(counts)}"
+            )
+        return self
 
     def with_results(self, result: Evaluation, made: Mapping[str, Any]) -> Self:
         """The record with the measures of an evaluation added."""
@@ -306,6 +327,12 @@ class KeptAnswer(RecordPart):
     agreed: Count  # leading tokens that equal those of the original model
     seconds: Annotated[float, Field(ge=0)]
 
+    @model_validator(mode="after")
+    def _can_be(self) -> Self:
+        if self.agreed > self.num_tokens:
+            raise ValueError(f"{self.agreed} of {self.num_tokens} tokens cannot agree")
+        return self
+
 
 class AnswerRecord(RecordOfPlan):
     """The answers of the original and of the pruned model to one prompt.
@@ -372,6 +399,11 @@ class VarianceRecord(PlanRecord):
 
     variances: tuple[float, ...] = ()  # after each decoder layer, including dense ones
     num_tokens: Count = 0  # whose mean it is
+
+    @model_validator(mode="after")
+    def _can_be(self) -> Self:
+        check_possible("variance", *self.variances)
+        return self
 
     @property
     def draw(self) -> str:

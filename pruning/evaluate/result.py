@@ -13,6 +13,7 @@ from analysis.errors import UserError, unknown_name
 DEFAULT_MEASURES = ("esap", "kl", "nll", "ppl")
 RESAMPLES = 1000
 MIDDLE = (2.5, 97.5)  # percentiles between which 95% lie
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,11 @@ class Measure:
     def axis(self) -> str:
         """Label of an axis, with the unit."""
         return f"{self.label}, {self.unit}" if self.unit else self.label
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the most that it can be."""
+        return float(self.is_log), 1.0 if self.higher_is_better else math.inf
 
 
 _EVOESAP = "arXiv:2603.06003"
@@ -124,6 +130,34 @@ class Metric:
     pooled: float  # over the positions of all samples
     low: float | None  # low, high: 95% bootstrap interval of `mean`; None for a single sample
     high: float | None
+
+
+def check_possible(name: str, *values: float, sign: int = 1) -> None:
+    """Refuse values that a measure cannot have, with a ValueError: what any file holds of it.
+
+    Other names, such as variances, are of numbers from 0. `sign`: values are measures times it.
+    """
+    bounds = MEASURES[name].bounds if name in MEASURES else (0.0, math.inf)
+    least, most = sorted(each * sign + 0.0 for each in bounds)
+    for value in values:
+        if not least - _ROUNDING <= value <= most + _ROUNDING or math.isinf(value):
+            raise ValueError(f"its {name} is {value:g}, which is not in [{least:g}, {most:g}]")
+
+
+def check_interval(low: float | None, high: float | None) -> None:
+    """Refuse an interval of one end, or with its ends in the wrong order, with a ValueError."""
+    if (low is None) != (high is None) or (low is not None and high is not None and low > high):
+        raise ValueError(f"it has an interval from {low} to {high}")
+
+
+def check_metrics(metrics: Mapping[str, Metric]) -> None:
+    """Refuse metrics, by measure, that cannot be."""
+    for name, metric in metrics.items():
+        if name not in MEASURES:
+            raise ValueError(unknown_name("measure", name, MEASURES))
+        ends = (each for each in (metric.low, metric.high) if each is not None)
+        check_possible(name, metric.mean, metric.pooled, *ends)
+        check_interval(metric.low, metric.high)
 
 
 def summarise(sums: SampleSums, *, is_log: bool = False, seed: int = 42) -> Metric:

@@ -18,6 +18,7 @@ from analysis.model import MoEModel
 from analysis.stats.store import digest_of
 from analysis.text_file import read_text_file
 from pruning.allocation import Removed
+from pruning.evaluate.result import MEASURES, check_possible
 from pruning.evaluate.store import SEAL, Count, check_seal, first_problem, seal_of
 from pruning.search.run import Outcome
 
@@ -73,6 +74,11 @@ class SearchResult(BaseModel):
                 raise ValueError(f"candidate {entry.number} removes what layers do not have")
         if missing_costs := {"candidates", "layers", "whole_layers", "seconds"} - set(self.cost):
             raise ValueError(f"its cost lacks {min(missing_costs)}")
+        check_possible("cost", *self.cost.values())
+        measure = MEASURES.get(str(self.header.get("fitness")))
+        known = [entry.fitness for entry in self.entries if entry.fitness is not None]
+        if measure:
+            check_possible(measure.name, *known, sign=1 if measure.higher_is_better else -1)
         return self
 
     @property

@@ -18,6 +18,7 @@ from analysis.corpora import TokenSequences
 from analysis.lazy import pd
 from pruning.allocation import Removed
 from pruning.constraints import Room
+from pruning.evaluate.result import check_possible
 
 MEASURES = ("esap", "kl", "nll")
 COLUMNS: Mapping[str, str] = {
@@ -66,8 +67,9 @@ def sample_ids(sequences: TokenSequences) -> tuple[str, ...]:
 class Points:
     """Measured values: allocation and sample -> MEASURES."""
 
-    def __init__(self, layers: Sequence[int]) -> None:
-        self._layers = tuple(layers)  # decoder indices of the layers with experts
+    def __init__(self, sizes: Mapping[int, int]) -> None:
+        """`sizes` are experts or neurons of each layer with experts, by decoder index."""
+        self._layers, self._sizes = tuple(sizes), tuple(sizes.values())
         self._named: dict[Removed, Point] = {}
         self._values: dict[Removed, dict[str, tuple[float, ...]]] = {}
 
@@ -75,10 +77,19 @@ class Points:
         return len(self._values)
 
     def add(self, point: Point, samples: Iterable[str], values: Iterable[Sequence[float]]) -> None:
-        """Add values of a point, one tuple per sample; known values stay."""
+        """Add values of a point, one tuple per sample; known values stay.
+
+        Raises:
+            ValueError: a value or a number cannot be.
+        """
+        for gone, size in zip(point.removed, self._sizes, strict=True):
+            if not 0 <= gone <= size:
+                raise ValueError(f"it removes {gone} of {size} in a layer")
         self._named.setdefault(point.removed, point)
         held = self._values.setdefault(point.removed, {})
         for sample, each in zip(samples, values, strict=True):
+            for name, value in zip(MEASURES, each, strict=True):
+                check_possible(name, value)
             held.setdefault(sample, tuple(each))
 
     def knows(self, removed: Removed, samples: Iterable[str]) -> bool:
@@ -129,8 +140,6 @@ class Points:
         """
         point = Point(tuple(map(int, raw["base"])), int(raw["position"]), int(raw["removed"]))
         values = np.array([raw[name] for name in MEASURES], dtype=np.float64).T
-        if len(point.base) != len(self._layers) or not np.isfinite(values).all():
-            raise ValueError("it is of other layers, or no finite number")
         self.add(point, samples, values.tolist())
 
 

@@ -106,7 +106,7 @@ class SensitivityStore(RecordStore[SensitivityRecord]):
 
     def points(self, record: SensitivityRecord, *, in_progress: bool = False) -> Points:
         """All points of a record from every folder; with `in_progress`, also of its logs."""
-        found = Points([layer for layer, _ in record.layers])
+        found = Points(dict(record.layers))
         for folder in self._folders:
             path = folder / f"{record.record_id}.parquet"
             if path.is_file():

@@ -251,7 +251,7 @@ def test_the_first_directory_decides_and_others_are_read(tmp_path):
     one, two = map(EvaluationRecord.read, shipped(EvaluationRecord)[:2])
     mine = EvaluationStore([tmp_path / "a", tmp_path / "b"])
     theirs = EvaluationStore([tmp_path / "b"])
-    newer = one.model_copy(update={"num_samples": 1})
+    newer = one.model_copy(update={"made": {**one.made, "device": "another"}})
     assert mine.save(newer) == tmp_path / "a" / "evaluations" / f"{one.record_id}.json"
     theirs.save(one)
     theirs.save(two)

@@ -139,7 +139,7 @@ def table(changes=(0.1, 0.3, 0.2)):
             "share": math.nan,
             "loss_change": changes,
             "low": math.nan,
-            "high": [0.2, 0.4, 0.3],
+            "high": math.nan,
             "pooled": changes,
         }
     )

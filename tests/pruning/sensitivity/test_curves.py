@@ -20,7 +20,7 @@ SAMPLES = ("a", "b")
 
 def points_of(values, measured=()):
     """Points of single layers, (position, gone) -> ESAP of both samples; KL and loss follow."""
-    found = Points([1, 4, 5])
+    found = Points({1: 8, 4: 8, 5: 8})
 
     def add(point, esaps):
         found.add(point, SAMPLES, [(esap, 2 - 2 * esap, 3 - esap) for esap in esaps])
@@ -52,7 +52,7 @@ def test_points_that_lack_samples_are_left_out():
     points.add(Point((0, 0, 0), 1, 3), ["a"], [(0.9, 0, 0)])
     assert curves_of(points, 3, "esap").layers[1].removed.tolist() == [0, 6]
     assert curves_of(points, 3, "esap", ["a"]).layers[1].removed.tolist() == [0, 3, 6]
-    assert curves_of(Points([1, 4, 5]), 3, "esap") is None
+    assert curves_of(Points({1: 8, 4: 8, 5: 8}), 3, "esap") is None
 
 
 def test_moves_cost_what_they_add_to_the_plan():
@@ -128,7 +128,7 @@ class Computed:
     """Stands where a model would: ESAP by a function of what layers lose, on one corpus."""
 
     def __init__(self, cost_of=costly):
-        self.points = Points([1, 4, 5])
+        self.points = Points({1: 32, 4: 32, 5: 32})
         self.samples = SAMPLES
         self.layers = 0
         self.cost_of = cost_of

@@ -1,0 +1,123 @@
+"""Values that no measurement gives are refused by name, also where the digest is right."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from analysis.errors import UserError
+from builders import resealed
+from pruning.evaluate.benchmarks.record import BenchmarkRecord
+from pruning.evaluate.bins import BinsRecord
+from pruning.evaluate.record import AnswerRecord, EvaluationRecord, VarianceRecord
+from pruning.search.store import result_from_json
+from pruning.sensitivity.points import Point, Points
+
+SHIPPED = Path(__file__).parents[3] / "cached_stats"
+ESAP, LOSS = "esap", "nll"
+
+
+def metric(name, **values):
+    def change(raw):
+        raw["metrics"][name] |= values
+
+    return change
+
+
+def put(*path, to):
+    """Set what lies at the end of a path of keys and positions."""
+
+    def change(raw):
+        *where, last = path
+        for key in where:
+            raw = raw[key]
+        raw[last] = to
+
+    return change
+
+
+IMPOSSIBLE = [
+    (EvaluationRecord, metric(ESAP, mean=1.5), "its esap is 1.5, which is not in .0, 1."),
+    (EvaluationRecord, metric(ESAP, low=0.9, high=0.1), "an interval from 0.9 to 0.1"),
+    (EvaluationRecord, metric(ESAP, low=None), "an interval from None to"),
+    (EvaluationRecord, metric("kl", pooled=-0.5), "its kl is -0.5"),
+    (EvaluationRecord, metric(LOSS, mean=-1.0), "its nll is -1, which"),
+    (EvaluationRecord, metric("ppl", mean=0.0), "its ppl is 0, which is not in .1, inf."),
+    (EvaluationRecord, put("full", LOSS, "mean", to=-1.0), "its nll is -1, which"),
+    (EvaluationRecord, put("metrics", "magic", to={"mean": 1.0, "pooled": 1.0, "low": None,
+                                                   "high": None}), "measure 'magic'"),
+    (EvaluationRecord, put("samples", "nll", 0, to=-3.0), "its nll is -3, which"),
+    (EvaluationRecord, put("num_tokens", to=-1), "num_tokens: "),
+    (EvaluationRecord, put("num_tokens", to=2**61), "2305843009213693952 tokens of"),
+    (EvaluationRecord, put("num_samples", to=1), "tokens of 1 samples, but losses of"),
+    (EvaluationRecord, put("plan", "removed", to=1.5), r"plan\.removed: "),
+    (AnswerRecord, put("answers", 0, "agreed", to=10**6), "1000000 of .* tokens cannot agree"),
+    (VarianceRecord, put("variances", 0, to=-1e-3), "its variance is -0.001"),
+    (BinsRecord, put("rows", 0, "low", to=1e9), "an interval from 1e9|an interval from 1000000000"),
+    (BinsRecord, put("rows", 0, "share", to=0.9), "shares of saliency sum to"),
+    (BinsRecord, put("rows", 1, "bin", to=0), "has bins .0, 0, 2"),
+    (BinsRecord, put("rows", 0, "removed", to=-4), "removed: "),
+    (BinsRecord, put("rows", 0, "loss_change", to=-99.0), "its nll is -9"),
+    (BinsRecord, put("full_loss", to=-1.0), "its nll is -1, which"),
+    (BenchmarkRecord, put("scores", 0, "value", to=1.5), "1.5, but a share of questions"),
+    (BenchmarkRecord, put("scores", 0, "stderr", to=-0.1), "standard error"),
+]  # fmt: skip
+
+
+def named(case):
+    kind, _, message = case
+    return f"{kind.folder}: {message}"
+
+
+@pytest.mark.parametrize(("kind", "change", "message"), IMPOSSIBLE, ids=map(named, IMPOSSIBLE))
+def test_a_record_that_cannot_be_is_refused(kind, change, message):
+    first = sorted((SHIPPED / kind.folder).glob("*.json"))[0]
+    raw = json.loads(first.read_text())
+    kind.from_json(resealed(raw), first.name)
+    change(raw)
+    with pytest.raises(UserError, match=message) as refusal:
+        kind.from_json(resealed(raw), first.name)
+    assert first.name in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (put("candidates", 0, 4, to=7.0), "its esap is 7, which is not in .0, 1."),
+        (put("candidates", 0, 4, to=-0.5), "its esap is -0.5"),
+        (put("cost", "seconds", to=-1.0), "its cost is -1, which"),
+        (put("candidates", 0, 6, 0, to=99), "removes what layers do not have"),
+    ],
+)
+def test_a_search_that_cannot_be_is_refused(change, message):
+    raw = json.loads((SHIPPED / "searches" / "demo-ean.json").read_text())
+    change(raw)
+    with pytest.raises(UserError, match=message):
+        result_from_json(resealed(raw))
+
+
+def test_the_fitness_of_a_loss_is_negative():
+    raw = json.loads((SHIPPED / "searches" / "demo-ean.json").read_text())
+    raw["search"]["fitness"] = LOSS
+    with pytest.raises(UserError, match=r"its nll is 0\.\d+, which is not in .-inf, 0."):
+        result_from_json(resealed(raw))
+    for candidate in raw["candidates"]:
+        candidate[4] *= -1
+    raw["best"]["fitness"] *= -1
+    assert result_from_json(resealed(raw)).best_entry.fitness < 0
+
+
+@pytest.mark.parametrize(
+    ("point", "values", "message"),
+    [
+        (Point((0, 0), 1, -1), (0.5, 0.5, 0.5), "removes -1 of 8 in a layer"),
+        (Point((0, 0), 1, 9), (0.5, 0.5, 0.5), "removes 9 of 8 in a layer"),
+        (Point((0, 0), 1, 2), (float("nan"), 0.5, 0.5), "its esap is nan"),
+        (Point((0, 0), 1, 2), (0.5, -0.5, 0.5), "its kl is -0.5"),
+        (Point((0, 0), 1, 2), (0.5, 0.5, float("inf")), "its nll is inf"),
+    ],
+)
+def test_a_point_of_a_curve_that_cannot_be_is_refused(point, values, message):
+    with pytest.raises(ValueError, match=message):
+        Points({0: 8, 3: 8}).add(point, ["a"], [values])
