@@ -17,6 +17,7 @@ from analysis.corpora.documents import Document, Fields, row_document
 from analysis.errors import CorpusError, first_line
 from analysis.json_text import parse_json
 from analysis.lazy import pa, pq
+from analysis.stats.stored_tables import arrow_file
 
 _STRIDE = 16  # one position in the file is kept per so many documents, in 16 bytes
 _LONGEST_DOCUMENT = 1 << 26  # characters
@@ -173,7 +174,7 @@ class _ParquetFile(DocumentFile):
 
     def _opened(self) -> pq.ParquetFile:
         try:
-            return pq.ParquetFile(self._path)
+            return pq.ParquetFile(arrow_file(self._path))
         except (OSError, ValueError, pa.ArrowException) as error:
             what = f"is not a readable parquet file: {first_line(error)}."
             raise CorpusError(f"{self._path.name} {what}") from error

@@ -202,9 +202,9 @@ def _check_possible(run: Run, name: str, table: pd.DataFrame) -> None:
         if column in table and (table[column] < 0).any():
             raise _damaged(run, name, f"{column} holds a negative sum")
     counted = sum(corpus.num_counted for corpus in run.manifest.corpora)
-    if (most := int(table["num_tokens"].max())) > counted:
-        reason = f"num_tokens says {most:,} for an expert, but {counted:,} tokens were counted"
-        raise _damaged(run, name, reason)
+    if len(most := table["num_tokens"][table["num_tokens"] > counted]):
+        most_said = f"num_tokens says {most.max():,} for an expert"
+        raise _damaged(run, name, f"{most_said}, but {counted:,} tokens were counted")
     # By Cauchy and Schwarz: (sum of n norms)^2 <= n * (sum of their squares).
     most_sums = table["num_tokens"] * table["g0_f2"] * (1 + 1e-6)
     if (table["g0_f1"] ** 2 > most_sums).any():

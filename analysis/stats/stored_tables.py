@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +19,11 @@ _MOST_GROWTH = 1000
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
+def arrow_file(path: Path, mode: str = "rb") -> pa.NativeFile:
+    """A local file of any name; pyarrow takes a path with a colon for an address."""
+    return pa.OSFile(os.fsencode(path), mode)
+
+
 def write_parquet(path: Path, table: pd.DataFrame) -> None:
     """Write a table without its index."""
     write_arrow(path, pa.Table.from_pandas(table, preserve_index=False))
@@ -26,13 +32,14 @@ def write_parquet(path: Path, table: pd.DataFrame) -> None:
 def write_arrow(path: Path, table: pa.Table) -> None:
     """Write a table; floats as byte streams, which takes a quarter less disk space."""
     floats = [field.name for field in table.schema if pa.types.is_floating(field.type)]
-    pq.write_table(
-        table,
-        path,
-        compression="zstd",
-        use_dictionary=[name for name in table.column_names if name not in floats],
-        column_encoding=dict.fromkeys(floats, "BYTE_STREAM_SPLIT"),
-    )
+    with arrow_file(path, "wb") as file:
+        pq.write_table(
+            table,
+            file,
+            compression="zstd",
+            use_dictionary=[name for name in table.column_names if name not in floats],
+            column_encoding=dict.fromkeys(floats, "BYTE_STREAM_SPLIT"),
+        )
 
 
 def write_vectors(path: Path, index: pd.DataFrame, vectors: FloatArray) -> None:
@@ -40,7 +47,8 @@ def write_vectors(path: Path, index: pd.DataFrame, vectors: FloatArray) -> None:
     columns = {name: pa.array(index[name].to_numpy()) for name in ("layer", "expert")}
     flat = pa.array(np.ascontiguousarray(vectors).reshape(-1))
     columns["vector_sum"] = pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
-    pq.write_table(pa.table(columns), path, compression="zstd")
+    with arrow_file(path, "wb") as file:
+        pq.write_table(pa.table(columns), file, compression="zstd")
 
 
 def read_vectors(path: Path, rows: int) -> FloatArray:
@@ -66,7 +74,7 @@ def read_parquet(
     """
     try:
         size = check_regular(path).st_size
-        with pq.ParquetFile(path) as file:
+        with arrow_file(path) as source, pq.ParquetFile(source) as file:
             # Checked before it is unpacked, which might fill the memory.
             widths = (getattr(kind, "list_size", 1) for kind in file.schema_arrow.types)
             unpacked = 8 * file.metadata.num_rows * sum(widths)

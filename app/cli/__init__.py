@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module, metadata
@@ -177,7 +178,12 @@ def _named(words: Sequence[str]) -> str:
     return " ".join(words[:count])
 
 
+# What a person or a file says is repeated in messages, as far as one can read it.
+_LONG_WORD = re.compile(r"(\S{1000})\S{1000,}")
+
+
 def _end(command: str, message: str, error: Exception, code: int = 1) -> NoReturn:
+    message = _LONG_WORD.sub(r"\1...", message)
     speak_up(error)
     print_collected(command, message)
     if message:

@@ -73,8 +73,8 @@ def write_table(table: "pd.DataFrame", path: Path) -> None:
     if path.suffix != ".parquet":
         write_csv(table, path)
         return
-    with _told(path, "table"), written_durably(path) as draft:
-        table.to_parquet(draft, index=False)
+    with _told(path, "table"), written_durably(path) as draft, draft.open("wb") as file:
+        table.to_parquet(file, index=False)
 
 
 def write_csv(table: "pd.DataFrame", path: Path) -> None:

@@ -97,7 +97,8 @@ class FullSide:
         if self.folder is None:
             return self.in_memory[batch.number]
         file = Path(self.folder.name) / f"{batch.number}.safetensors"
-        held: Tensor = safetensors.torch.load_file(file)[_NAME]
+        # Not by its name, which for safetensors must be UTF-8.
+        held: Tensor = safetensors.torch.load(file.read_bytes())[_NAME]
         return held
 
     def keep(self, batch: SampleBatch, hidden_ND: Tensor) -> None:
@@ -106,7 +107,7 @@ class FullSide:
             self.in_memory[batch.number] = hidden_ND
             return
         file = Path(self.folder.name) / f"{batch.number}.safetensors"
-        safetensors.torch.save_file({_NAME: hidden_ND}, file)
+        file.write_bytes(safetensors.torch.save({_NAME: hidden_ND}))
 
 
 def final_hidden(model: PreTrainedModel, batch: SampleBatch) -> Tensor:

@@ -1,6 +1,7 @@
 """Tasks that probe what pruning changes: answers, bins, hidden states."""
 
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, cast
 
 from analysis.drain import drain
@@ -93,10 +94,11 @@ def bins_run(request: BinsRequest) -> Steps[BinsRecord]:
     yield Progress("loading the model", 0, len(bins), "bins")
     with loaded_model(model, settings) as loaded:
         full = yield from run_full(loaded, samples, folder=request.hidden_states_dir)
-        for each in bins:
-            yield Progress("removing bins", len(found), len(bins), "bins")
-            task = run_candidate(loaded, model.family, each.plan, full, measured)
-            found[each.number] = drain(task)
+        with closing(full):
+            for each in bins:
+                yield Progress("removing bins", len(found), len(bins), "bins")
+                task = run_candidate(loaded, model.family, each.plan, full, measured)
+                found[each.number] = drain(task)
     first = found[bins[0].number]
     record = record.with_results(
         bin_table(bins, found, seed=settings.seed),

@@ -207,6 +207,7 @@ DAMAGE = {
         r"vectors\.parquet is missing",
     ),
     "no column": (replaced(lambda table: table.drop_columns(["g0_f2"])), "lacks the columns g0_f2"),
+    "no row": (replaced(lambda table: table.slice(len(table))), "do not cover every expert"),
     "no expert": (replaced(lambda table: table.slice(1)), "do not cover every expert"),
 }
 

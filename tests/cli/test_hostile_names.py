@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import shutil
 from html.parser import HTMLParser
@@ -41,6 +42,29 @@ def test_a_corpus_of_any_name_is_calibrated_and_named_afterwards(works, here, ti
     for number, corpus in enumerate((name, f"{name}:2")):
         works("plan", tiny, "--corpus", corpus, *budget, "-o", f"{number}.json")
         assert name in json.loads((here / f"{number}.json").read_text())["corpora"][0]
+
+
+@pytest.mark.parametrize("name", ["s3:x", "con:w", "file:x", os.fsdecode(b"\xff")], ids=ascii)
+def test_a_folder_may_have_a_name_that_pyarrow_or_safetensors_take_for_another(
+    works, here, tiny, corpora, name
+):
+    # An address, or bytes that are no UTF-8. Names are relative: a slash before them would help.
+    shared = ("--seq-len", 16, "--stats-dir", name)
+    documents = pd.DataFrame({"input_ids": [[*range(5, 30)]] * 20})
+    with (here / f"{name}.parquet").open("wb") as file:
+        documents.to_parquet(file)
+    corpus = f"./{name}.parquet" if name.isascii() else corpora[0]  # which must be text
+    works("calibrate", tiny, "--corpus", corpus, "--tokens", 64, *shared)
+    works("score", tiny, "--criterion", "reap", *shared[2:], "-o", f"{name}/scores.parquet")
+    works("weights", tiny, *shared[2:])
+    ranked = ("--criterion", "aimer", "--bins", 2, "--samples", 2)
+    works("bins", tiny, *ranked, "--corpus", corpora[0], "--hidden-states-dir", name, *shared)
+
+
+def test_a_long_word_is_cut_in_an_error(moeprune, tiny, here):
+    said = moeprune("score", tiny, "--criterion", "x" * 100_000).err
+    assert said.startswith("error: ")
+    assert len(said) < 5000
 
 
 def test_a_terminal_obeys_no_name(moeprune, hostile_stats, tiny, here):
