@@ -13,7 +13,7 @@ from analysis.families import MoELayer
 from analysis.model import MoEModel
 from analysis.sparsity import as_percent, num_removed, parse_sparsity
 from pruning.allocation import apportion, count_problem
-from pruning.constraints import Constraints, check_names, rooms_of
+from pruning.constraints import Constraints, Room, check_names, rooms_of, sum_of
 from pruning.sizes import SIZE_UNITS, format_bytes, tensors_of
 
 BudgetKind = Literal["sparsity", "count", "size", "shrink", "params", "file"]
@@ -40,30 +40,66 @@ class Budget:
 
 
 def sparsity_budget(
-    layers: Sequence[MoELayer], sparsity: str | Fraction | Decimal | float
+    layers: Sequence[MoELayer],
+    sparsity: str | Fraction | Decimal | float,
+    constraints: Constraints | None = None,
+    *,
+    even: bool = True,
 ) -> Budget:
-    """B = sum over layers of floor(rho * n).
+    """B = sum over layers of floor(rho * n), rounded down to what can go, see `rounded_shares`.
 
     rho is "0.5", "50%" or a number. A float counts as its shortest decimal form: 0.55 is 55/100,
-    not the nearest binary number.
+    not the nearest binary number. `even`: each layer is to lose its own share; else the schedule
+    spreads the sum, and so it does if layers are set by hand.
     """
-    rho = parse_sparsity(sparsity if isinstance(sparsity, Fraction) else str(sparsity))
-    floors = tuple(num_removed(layer.num_experts, rho) for layer in layers)
-    return Budget(sum(floors), "sparsity", str(sparsity).strip(), floors)
+    limits, asked = constraints or Constraints(), str(sparsity).strip()
+    rho = parse_sparsity(sparsity if isinstance(sparsity, Fraction) else asked)
+    rooms = rooms_of(layers, replace(limits, fixed={}))  # set layers are whole steps apart
+    exact = [num_removed(layer.num_experts, rho) for layer in layers]
+    total, shares = rounded_shares(exact, rooms, sum_of(rooms), even=even and not limits.fixed)
+    return Budget(total, "sparsity", asked, shares)
 
 
-def check_removes(budget: Budget, largest: int, things: str = "experts") -> Budget:
+def rounded_shares(
+    exact: Sequence[int], rooms: Sequence[Room], whole: Room, *, even: bool = True
+) -> tuple[int, tuple[int, ...]]:
+    """A sparsity's total and shares, rounded down to what can go; never more than was asked for.
+
+    Each share is, or the sum alone if a share is out of bounds or the sum is spread anyway (not
+    `even`). What is out of bounds is left to be refused.
+    """
+    shares = tuple(room.rounded_down(gone) for room, gone in zip(rooms, exact, strict=True))
+    if even and all(map(Room.allows, rooms, shares)):
+        return whole.rounded_down(sum(shares)), shares
+    return whole.rounded_down(sum(exact)), tuple(exact)
+
+
+def check_removes(budget: Budget, rooms: Sequence[Room], things: str = "experts") -> Budget:
     """The budget; a sparsity that removes nothing is refused, unless it is 0.
 
-    `largest` is the number of `things` in the largest group of which a sparsity is a share; of it
-    the first one goes.
+    `rooms` are those of the groups of `things` of which the sparsity is a share.
     """
     if budget.total or budget.kind != "sparsity" or not parse_sparsity(budget.asked):
         return budget
+    step, largest = rooms[0].step, max(room.size for room in rooms) // rooms[0].step
+    blocks = things if step == 1 else f"blocks of {step} {things}"
     raise PlanError(
         f"A sparsity of {budget.asked} removes nothing: shares are rounded down, and there are "
-        f"at most {largest} {things} to take one from. Give {as_percent(1, largest)} or more, or "
+        f"at most {largest} {blocks} to take one from. Give {as_percent(1, largest)} or more, or "
         "0 to keep everything."
+    )
+
+
+def rounding_note(budget: Budget, sizes: Sequence[int], things: str = "experts") -> str | None:
+    """A note on a sparsity that was rounded to what can go; `sizes` are those it is a share of."""
+    if budget.kind != "sparsity":
+        return None
+    rho, size = parse_sparsity(budget.asked), sum(sizes)
+    if (exact := sum(num_removed(each, rho) for each in sizes)) == budget.total:
+        return None
+    return (
+        f"{budget.asked} is {exact} of {size} {things}, which cannot go exactly; rounded down, "
+        f"{budget.total} went ({as_percent(budget.total, size)})."
     )
 
 

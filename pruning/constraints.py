@@ -79,12 +79,23 @@ class Room:
         """Whether exactly this many can go."""
         return self.least <= removed <= self.most and (removed - self.least) % self.step == 0
 
+    def rounded_down(self, removed: int) -> int:
+        """The nearest number at or below that can go; out of bounds as it is."""
+        within = self.least <= removed <= self.most
+        return removed - (removed - self.least) % self.step if within else removed
+
     def nearest(self, removed: int) -> int:
         """The nearest number that can go; of a tie the smaller, which keeps more."""
         within = min(max(removed, self.least), self.most)
         below = within - (within - self.least) % self.step
         above = below + self.step
         return above if above <= self.most and above - within < within - below else below
+
+
+def sum_of(rooms: Sequence[Room]) -> Room:
+    """What all of them together can lose: they have one step."""
+    size, least, most = map(sum, zip(*((r.size, r.least, r.most) for r in rooms), strict=True))
+    return Room(size, least, most, rooms[0].step)
 
 
 def rooms_of(layers: Sequence[MoELayer], constraints: Constraints) -> tuple[Room, ...]:

@@ -18,7 +18,7 @@ from pruning.planning.choice import PlanChoice, schedule_label
 from pruning.planning.ranking import FREQUENCY, Selection
 from pruning.planning.side_by_side import schedules_table, searched_rows
 from pruning.schedules import MEASURED, Spending
-from pruning.search.store import order_digest
+from pruning.search.store import SEARCH, order_digest
 
 _LABELLED_LAYERS: Final = 8  # in half of a narrow page
 _NUMBERED_LAYERS: Final = 24  # more would leave no room for the numbers
@@ -59,8 +59,9 @@ def order_of(selection: Selection) -> str:
 
 def spending_of(context: Context, choice: PlanChoice) -> Spending:
     """Budget and constraints, without manual counts."""
-    layers = context.model.layers
-    return Spending(layers, sparsity_budget(layers, context.sparsity), choice.constraints())
+    layers, limits = context.model.layers, choice.constraints()
+    even = choice.schedule in ("uniform", SEARCH)  # a search's recipe begins with uniform
+    return Spending(layers, sparsity_budget(layers, context.sparsity, limits, even=even), limits)
 
 
 def sides_of(selection: Selection, spending: Spending, searched: pd.DataFrame) -> Sides:

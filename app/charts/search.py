@@ -11,9 +11,9 @@ from analysis.errors import StatsError, UserError
 from analysis.foreign_text import in_html
 from app.charts.chart import Drawing, chart, made_by
 from app.charts.context import Context
+from app.charts.schedules import spending_of
 from app.charts.theme import ink, muted, paper, primary, series_color, themed
 from app.charts.traces import note
-from pruning.budget import sparsity_budget
 from pruning.evaluate.quality import PlanLoss, loss_of, stored_losses, unseen
 from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.result import MEASURES
@@ -30,7 +30,7 @@ _LAYERS: Final = {"title": "layer", "type": "category", "nticks": _MOST_TICKS, "
 
 def searches(context: Context) -> tuple[KnownSearch, ...]:
     """The searches of the model on this budget, of any criterion."""
-    removed = sparsity_budget(context.model.layers, context.sparsity).total
+    removed = spending_of(context, context.plan).budget.total
     known = context.known_searches
     if found := tuple(each for each in known if each.removed == removed):
         return found

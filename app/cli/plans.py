@@ -43,6 +43,7 @@ from pruning.budget import (
     size_budget,
     sparsity_budget,
 )
+from pruning.constraints import Constraints, rooms_of
 from pruning.neurons.widths import WidthChoice
 from pruning.plan import NEURON_GRANULARITY, PruningPlan, load_plan
 from pruning.plan_tables import (
@@ -270,8 +271,9 @@ def paths(
 def _budget(request: PathsRequest, model: MoEModel) -> Budget | None:
     """How many experts go; None where all that lie on the paths stay."""
     if request.sparsity is not None:
-        largest = max(layer.num_experts for layer in model.layers)
-        return check_removes(sparsity_budget(model.layers, request.sparsity), largest)
+        even, rooms = request.schedule == "uniform", rooms_of(model.layers, Constraints())
+        budget = sparsity_budget(model.layers, request.sparsity, even=even)
+        return check_removes(budget, rooms)
     if request.shrink is None:
         return None
     target = SizeTarget("shrink", request.shrink)

@@ -23,7 +23,7 @@ from pruning.copies import plan_for_copy
 from pruning.evaluate.record import results_of
 from pruning.neurons.kept import check_cuttable
 from pruning.plan import keep_all, load_plan
-from pruning.planning.make import check_request, plan_from_stats
+from pruning.planning.make import check_request, plan_from_stats, plan_rounding
 from pruning.recipe import Recipe
 from pruning.recipe_file import load_recipe
 from pruning.requests.base import option_words
@@ -73,6 +73,7 @@ def run(machine: Machine, *, path: RecipeFile) -> None:
         folder = search_folder(path)
         say_search(follow(search_run(search_of_file(path, folder, machine))), folder)
         plan = load_plan(folder / PLAN_NAME, model=model)
+        notes = tuple(filter(None, [plan_rounding(plan, model)]))
     own = plan if pruned is model else plan_for_copy(plan, model, pruned)
     request = export_request(recipe, machine, path.read_text(encoding="utf-8-sig"), own)
     # Before anything is written: the files of an older recipe stay with its export.
@@ -160,4 +161,6 @@ def search(request: Machine, *, path: RecipeFile, out_dir: SearchFolder | None =
     model = load_model_index(recipe.model, revision=recipe.revision)
     say_search(result, folder)
     after = commands_after_plan(plan_request(recipe, request), model, folder / PLAN_NAME)
-    say_plan(model, load_plan(folder / PLAN_NAME, model=model), folder / PLAN_NAME, *after)
+    plan = load_plan(folder / PLAN_NAME, model=model)
+    say_notes(filter(None, [plan_rounding(plan, model)]))
+    say_plan(model, plan, folder / PLAN_NAME, *after)

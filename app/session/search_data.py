@@ -9,12 +9,12 @@ from analysis.errors import PlanError
 from analysis.model import MoEModel
 from app.charts import search as search_charts
 from app.charts.context import Context
+from app.charts.schedules import spending_of
 from app.literal import literal
 from app.session.data import settings
 from app.session.keeping import remembered
 from app.session.plan_state import NoPlan, sparsity_controls
 from app.settings import shown_path
-from pruning.budget import sparsity_budget
 from pruning.planning.choice import percent_removing
 from pruning.planning.make import CurrentPlan, make_plan
 from pruning.planning.ranking import Selection
@@ -52,7 +52,7 @@ def read_cached(path: Path) -> KnownSearch:
 
 def removed_on_screen(context: Context) -> int:
     """Number of experts pruned at the sparsity of a context."""
-    return sparsity_budget(context.model.layers, context.sparsity).total
+    return spending_of(context, context.plan).budget.total
 
 
 def ordered_for(context: Context, known: Sequence[KnownSearch]) -> list[KnownSearch]:

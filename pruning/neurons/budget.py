@@ -1,15 +1,15 @@
 """Budgets of neurons: how many each expert may lose, how many go in all, and from which pool."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
-from analysis.sparsity import as_percent, num_removed, parse_sparsity
+from analysis.sparsity import num_removed, parse_sparsity
 from pruning.allocation import apportion, check_kept
-from pruning.budget import Budget
-from pruning.constraints import Constraints, Room, check_total, rooms_of
+from pruning.budget import Budget, rounded_shares
+from pruning.constraints import Constraints, Room, check_total, rooms_of, sum_of
 
 ExpertKey = tuple[int, int]  # decoder index and id of an expert
 
@@ -68,80 +68,41 @@ def neuron_rooms(
 NEURONS = "neurons"
 
 
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """A group of experts whose neurons compete with each other."""
+def neuron_sparsity_budget(pools: Sequence[Room], sparsity: str | Fraction) -> Budget:
+    """B = the sum over pools of floor(rho * n), rounded down to what can go.
 
-    room: Room  # neurons of the pool, and how many of them it may lose
-    slack: int = 0  # neurons by which its experts exceed the multiple they must keep
-
-
-def pool_of(rooms: Sequence[Room]) -> Pool:
-    """The pool of these experts, by sums: all move in the same steps."""
-    step = rooms[0].step
-    size, least, most = map(sum, zip(*((r.size, r.least, r.most) for r in rooms), strict=True))
-    return Pool(Room(size, least, most, step), sum(room.size % step for room in rooms))
-
-
-def neuron_sparsity_budget(pools: Sequence[Pool], sparsity: str | Fraction) -> Budget:
-    """B = the sum over pools of floor(rho * n), rounded to what can be removed.
-
-    Each pool's share is rounded to the nearest number that leaves multiples in every expert, of two
-    the smaller, and so is the sum where constraints require it. `floors` are the shares.
+    A pool is the room of experts whose neurons compete. See `rounded_shares`.
     """
-    rho = parse_sparsity(sparsity)
-    exact, whole = [num_removed(pool.room.size, rho) for pool in pools], _whole(pools)
+    rho, whole = parse_sparsity(sparsity), sum_of(pools)
+    exact = [num_removed(pool.size, rho) for pool in pools]
     # Multiples are all that restricts a single share; the other constraints restrict the sum.
-    shares = [
-        Room(pool.room.size, pool.slack, pool.room.size, pool.room.step).nearest(gone)
-        for pool, gone in zip(pools, exact, strict=True)
-    ]
-    if not any(whole.least <= wanted <= whole.most for wanted in (sum(exact), sum(shares))):
-        check_total(sum(exact), [whole], NEURONS)
-    if len(pools) == 1:  # no other pool can compensate
-        shares = [whole.nearest(exact[0])]
-    total = whole.nearest(sum(shares))
-    return Budget(total, "sparsity", str(sparsity).strip(), tuple(shares))
+    rooms = [Room(pool.size, pool.least % pool.step, pool.size, pool.step) for pool in pools]
+    total, shares = rounded_shares(exact, rooms, whole)
+    check_total(total, [whole], NEURONS)
+    return Budget(total, "sparsity", str(sparsity).strip(), shares)
 
 
-def _whole(pools: Sequence[Pool]) -> Room:
-    return pool_of([pool.room for pool in pools]).room
-
-
-def neuron_count_budget(pools: Sequence[Pool], count: int) -> Budget:
+def neuron_count_budget(pools: Sequence[Room], count: int) -> Budget:
     """A budget of exactly this many neurons."""
-    check_total(count, [_whole(pools)], NEURONS)
+    check_total(count, [sum_of(pools)], NEURONS)
     return Budget(count, "count", str(count))
 
 
-def reachable_totals(pools: Sequence[Pool]) -> range:
+def reachable_totals(pools: Sequence[Room]) -> range:
     """Every B that can be spent exactly."""
-    whole = _whole(pools)
+    whole = sum_of(pools)
     return range(whole.least, whole.most + 1, whole.step)
 
 
-def shares_of(pools: Sequence[Pool], budget: Budget) -> tuple[int, ...]:
+def shares_of(pools: Sequence[Room], budget: Budget) -> tuple[int, ...]:
     """How many neurons each pool loses; they sum to B.
 
     These are the shares of a sparsity if every pool has room for its own. Otherwise B is spread in
     proportion to the pools' neurons, by largest remainder; other pools make up for a full one.
     """
-    rooms, floors = [pool.room for pool in pools], budget.floors
-    fits = len(floors) == len(rooms) and sum(floors) == budget.total
-    if fits and all(map(Room.allows, rooms, floors)):
+    floors = budget.floors
+    fits = len(floors) == len(pools) and sum(floors) == budget.total
+    if fits and all(map(Room.allows, pools, floors)):
         return floors
     # A pool without neurons, as an export may leave, has no room either.
-    return apportion(budget.total, [max(room.size, 1) for room in rooms], rooms, NEURONS)
-
-
-def budget_note(pools: Sequence[Pool], budget: Budget) -> str | None:
-    """A note on a sparsity that could not be met to the neuron."""
-    if budget.kind != "sparsity":
-        return None
-    size, rho = sum(pool.room.size for pool in pools), parse_sparsity(budget.asked)
-    if (exact := sum(num_removed(pool.room.size, rho) for pool in pools)) == budget.total:
-        return None
-    return (
-        f"{budget.asked} is {exact} of {size} neurons, which cannot go exactly; the nearest that "
-        f"can went: {budget.total} ({as_percent(budget.total, size)})."
-    )
+    return apportion(budget.total, [max(pool.size, 1) for pool in pools], pools, NEURONS)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from analysis.errors import PlanError, unknown_name
 from analysis.ranking.norms import NeuronScores
 from pruning.budget import Budget
-from pruning.constraints import Room
-from pruning.neurons.budget import ExpertKey, Pool, pool_of, shares_of
+from pruning.constraints import Room, sum_of
+from pruning.neurons.budget import ExpertKey, shares_of
 from pruning.neurons.kept import KeptNeurons, ordered_neurons
 
 
@@ -56,7 +56,7 @@ class Contest:
     rooms: Mapping[ExpertKey, Room] = field(repr=False)  # see `neuron_rooms`
     scope: NeuronScope  # which neurons compete
     # How many neurons of a budget each pool loses.
-    spread: Callable[[Sequence[Pool], Budget], Sequence[int]] = shares_of
+    spread: Callable[[Sequence[Room], Budget], Sequence[int]] = shares_of
 
     def __post_init__(self) -> None:
         for layer, held in self.saliency.items():
@@ -68,9 +68,9 @@ class Contest:
         return pools_of(self.rooms, self.scope)
 
     @cached_property
-    def pools(self) -> list[Pool]:
+    def pools(self) -> list[Room]:
         """The groups that compete, and what each may lose."""
-        return [pool_of([self.rooms[key] for key in keys]) for keys in self._members]
+        return [sum_of([self.rooms[key] for key in keys]) for keys in self._members]
 
     @property
     def size(self) -> int:

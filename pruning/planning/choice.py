@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import lru_cache
 from itertools import groupby
 from typing import Any, Final, Literal
@@ -12,11 +11,10 @@ from analysis.criteria import get_criterion
 from analysis.errors import PlanError, StatsError
 from analysis.families import MoELayer
 from analysis.model import MoEModel
-from analysis.sparsity import as_percent, num_removed
+from analysis.sparsity import as_percent
 from analysis.stats.choose import parse_corpus_weight
-from pruning.allocation import count_problem
-from pruning.budget import SizeTarget, even_budget
-from pruning.constraints import Constraints, parse_numbers, rooms_of
+from pruning.budget import SizeTarget, even_budget, sparsity_budget
+from pruning.constraints import Constraints, Room, parse_numbers, rooms_of
 from pruning.neurons.selection import NeuronScope
 from pruning.neurons.widths import DEFAULT_MULTIPLE
 from pruning.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
@@ -30,23 +28,20 @@ SPARSITY_STEP = 5
 
 
 def possible_percents(model: MoEModel) -> list[int]:
-    """Slider steps: the sparsities in percent that leave every router enough experts."""
+    """Slider steps: the sparsities in percent that leave every router enough experts.
+
+    One that removes nothing is refused, except 0.
+    """
     most = min((layer.num_experts - layer.least_kept) / layer.num_experts for layer in model.layers)
-    kinds = {replace(layer, index=0) for layer in model.layers}  # most layers are alike
+    kinds = tuple({replace(layer, index=0): layer for layer in model.layers}.values())
+    rooms = rooms_of(kinds, Constraints())
 
-    def is_possible(layer: MoELayer, share: Fraction) -> bool:
-        # A router needs top_k experts; one that chooses among groups, the same number in each.
-        removed = num_removed(layer.num_experts, share)
-        return count_problem(layer, layer.num_experts - removed) is None
+    def is_possible(percent: int) -> bool:
+        budget = sparsity_budget(kinds, f"{percent}%")
+        fits = all(map(Room.allows, rooms, budget.floors))
+        return percent == 0 or (fits and budget.total > 0)
 
-    # Less than one expert of every layer is refused, except 0.
-    least = Fraction(1, max(layer.num_experts for layer in model.layers))
-    return [
-        percent
-        for percent in range(0, int(most * 100) + 1, SPARSITY_STEP)
-        if (percent == 0 or Fraction(percent, 100) >= least)
-        and all(is_possible(layer, Fraction(percent, 100)) for layer in kinds)
-    ]
+    return list(filter(is_possible, range(0, int(most * 100) + 1, SPARSITY_STEP)))
 
 
 @lru_cache(maxsize=32)
@@ -70,7 +65,7 @@ def shrink_sparsities(model: MoEModel, multiple_of: int = 1) -> dict[int, str]:
 def percent_removing(model: MoEModel, removed: int) -> int | None:
     """The slider step that removes this many experts in all; None if there is none."""
     for percent in possible_percents(model):
-        if removed == sum(layer.num_experts * percent // 100 for layer in model.layers):
+        if removed == sparsity_budget(model.layers, f"{percent}%").total:
             return percent
     return None
 

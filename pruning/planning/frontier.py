@@ -18,7 +18,7 @@ from pruning.budget import Budget, count_budget
 from pruning.constraints import Room
 from pruning.evaluate.quality import interval_of, stored_losses
 from pruning.evaluate.record import EvaluationStore
-from pruning.neurons.budget import Pool, shares_of
+from pruning.neurons.budget import shares_of
 from pruning.neurons.selection import NeuronScope
 from pruning.planning.measured import Order, order_of
 from pruning.planning.neurons import arena_of
@@ -104,7 +104,7 @@ def _even(selection: Selection, order: Order, total: int) -> Removed:
     """The same share of every layer."""
     if not selection.by_neuron:
         return allocate(UNIFORM, _spending(selection, total)).removed
-    return shares_of(list(map(Pool, order.rooms)), Budget(total, "count", str(total)))
+    return shares_of(order.rooms, Budget(total, "count", str(total)))
 
 
 def _listed(

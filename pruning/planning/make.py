@@ -14,6 +14,7 @@ from pruning.budget import (
     check_removes,
     count_budget,
     even_budget,
+    rounding_note,
     size_budget,
     smaller_cut,
     sparsity_budget,
@@ -119,6 +120,13 @@ def plan_from_stats(
     return make_plan(selection, request), selection
 
 
+def plan_rounding(plan: PruningPlan, model: MoEModel) -> str | None:
+    """The note on a rounded sparsity of a plan of experts."""
+    made = plan.provenance.budget
+    budget = Budget(made["removed"], made["kind"], made["asked"])
+    return rounding_note(budget, [layer.num_experts for layer in model.layers])
+
+
 def evidence_of(ranking: Ranking, request: PlanRequest) -> Evidence:
     """What the schedule of a request may look at, with the counts of its file."""
     if request.is_measured:
@@ -168,8 +176,8 @@ def spending_of(request: PlanRequest, model: MoEModel, evidence: Evidence) -> Sp
     if request.remove != 0 and not (request.sparsity and request.fraction == 0):
         check_multiple(layers, limits)
     if request.sparsity:
-        largest = max(layer.num_experts for layer in layers)
-        budget = check_removes(sparsity_budget(layers, request.sparsity), largest)
+        budget = sparsity_budget(layers, request.sparsity, limits, even=request.is_even)
+        check_removes(budget, rooms_of(layers, limits))
     elif request.remove is not None:
         budget = count_budget(layers, request.remove)
     elif (target := request.size_target) and request.is_even:

@@ -97,7 +97,7 @@ def _neurons(ranking: Ranking, request: PlanRequest) -> Order:
     free = request.model_copy(update={"protect": (), "schedule": MEASURED})
     arena = arena_of(ranking, free)
     contest = arena.contest
-    rooms = {layer: pool.room for layer, pool in zip(contest.saliency, contest.pools, strict=True)}
+    rooms = dict(zip(contest.saliency, contest.pools, strict=True))
 
     def spent(removed: Removed) -> tuple[Budget, set[int]]:
         floors = tuple(max(*each) for each in zip(removed, least, strict=True))

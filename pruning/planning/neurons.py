@@ -12,10 +12,10 @@ from analysis.model import MoEModel
 from analysis.ranking.norms import NeuronScores
 from analysis.text_file import read_text_file
 from analysis.widths import expert_widths
-from pruning.budget import Budget, check_removes
+from pruning.budget import Budget, check_removes, rounding_note
 from pruning.neurons.budget import (
+    NEURONS,
     ExpertKey,
-    budget_note,
     kept_experts,
     neuron_count_budget,
     neuron_rooms,
@@ -51,10 +51,7 @@ class Arena:
         """How many neurons to remove."""
         if request.sparsity:
             pools = self.contest.pools
-            step, largest = pools[0].room.step, max(pool.room.size for pool in pools)
-            blocks = "neurons" if step == 1 else f"blocks of {step} neurons"
-            budget = neuron_sparsity_budget(pools, request.sparsity)
-            return check_removes(budget, largest // step, blocks)
+            return check_removes(neuron_sparsity_budget(pools, request.sparsity), pools, NEURONS)
         if request.remove is not None:
             return neuron_count_budget(self.contest.pools, request.remove)
         if (target := request.size_target) is None:
@@ -140,7 +137,8 @@ def plan_neurons(
         constraints=request.constraints.to_dict(),
     )
     measured = sensitivity.note(sensitivity.shares(contest.pools, budget)) if sensitivity else None
-    notes = (*choice.notes, measured, budget_note(contest.pools, budget))
+    rounded = rounding_note(budget, [pool.size for pool in contest.pools], NEURONS)
+    notes = (*choice.notes, measured, rounded)
     plan = _plan(ranking.model, experts, neurons, provenance)
     return plan, tuple(filter(None, notes))
 

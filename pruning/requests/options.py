@@ -277,7 +277,11 @@ Refine = Annotated[
 ScheduleFile = Annotated[
     Path, Option("CSV, JSON or YAML: layer -> experts kept or removed; a search result.")
 ]
-MultipleOf = Annotated[Whole, Field(ge=1, le=4096), Option("Layers keep a multiple of this many.")]
+MultipleOf = Annotated[
+    Whole,
+    Field(ge=1, le=4096),
+    Option("Layers keep a multiple of this many; a sparsity is rounded down to fit."),
+]
 Floor = Annotated[Whole, Field(ge=0, le=10**6), Option("Layers keep at least this many.")]
 Protect = Annotated[Text, Option("Layers that lose nothing: 0,5-7; repeatable.")]
 Pin = Annotated[Text, Option("Experts that stay: LAYER:EXPERTS, 3:5,7-9; repeatable.")]

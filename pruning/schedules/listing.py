@@ -11,7 +11,7 @@ from analysis.arrays import FloatArray
 from analysis.errors import PlanError, unknown_name
 from analysis.lazy import pd
 from pruning.allocation import Allocation
-from pruning.budget import uniform_neighbours
+from pruning.budget import rounding_note, uniform_neighbours
 from pruning.constraints import check_names, open_rooms, rooms_of, spans
 from pruning.schedules.base import Evidence, Schedule, Spending, Turn, allocation_of
 from pruning.schedules.counts import spread_counts
@@ -175,9 +175,11 @@ def allocation_notes(
 def budget_notes(
     name: str, spending: Spending, allocation: Allocation, evidence: Evidence | None = None
 ) -> tuple[str, ...]:
-    """A line each on bounds that took effect and on a budget that does not divide evenly."""
+    """A line each on a rounded sparsity, bounds that took effect, and an uneven division."""
     wanted = unbounded(name, spending, evidence or Evidence())
     removed, budget, notes = allocation.removed, spending.budget, []
+    if rounded := rounding_note(budget, [layer.num_experts for layer in spending.layers]):
+        notes.append(rounded)
     if wanted != removed:
         rows = list(zip(allocation.layers, wanted, removed, strict=True))
         fewer = [layer.index for layer, want, got in rows if got < want]

@@ -8,9 +8,9 @@ from typing import Literal, get_args
 from analysis.errors import PlanError
 from analysis.families import MoELayer
 from analysis.sparsity import as_percent, parse_sparsity
-from pruning.allocation import Allocation, apportion, count_problem, count_reason
+from pruning.allocation import Allocation, apportion, count_reason
 from pruning.budget import Budget, sparsity_budget
-from pruning.constraints import Constraints, Room, rooms_of
+from pruning.constraints import Constraints, Room, rooms_of, sum_of
 from pruning.schedules.base import Evidence, Spending, Turn, allocation_of
 
 
@@ -24,8 +24,8 @@ def uniform(
     A budget without rho (a number, a target size) is spread in proportion to n, by largest
     remainder, and so is every budget if constraints keep a layer from its share.
     """
-    given = budget if isinstance(budget, Budget) else sparsity_budget(layers, budget)
     limits = constraints or Constraints()
+    given = budget if isinstance(budget, Budget) else sparsity_budget(layers, budget, limits)
     turn = Turn(Spending(tuple(layers), given, limits), rooms_of(layers, limits), Evidence())
     return allocation_of(layers, spread_evenly(turn))
 
@@ -41,78 +41,47 @@ def spread_evenly(turn: Turn) -> tuple[int, ...]:
 
 
 def _check_shares(turn: Turn, floors: Sequence[int]) -> None:
-    """Refuse a share that some layer cannot lose, unless a constraint on that layer is why."""
-    for layer, room, gone in zip(turn.spending.layers, turn.rooms, floors, strict=True):
-        if layer.index not in turn.spending.constraints.held and not room.allows(gone):
-            keep = layer.num_experts - gone
-            alike = {(each.num_experts, room) for each, room in _free(turn)}
-            if len(alike) == 1 and len(turn.rooms) == len(_free(turn)):
-                if problem := count_problem(layer, keep):
-                    raise PlanError(problem)
-                numbers = _numbers(room)
-                near = [n for n in numbers if n < keep][-1:] + [n for n in numbers if n > keep][:1]
-                shares = [f"{n} ({as_percent(room.size - n, room.size)} sparsity)" for n in near]
-                reason = _step_reason(layer, room, keep)
-                raise PlanError(f"{reason}; nearest: {' or '.join(shares)}.")
-            why = count_reason(layer, keep) or _step_reason(layer, room, keep)
-            raise PlanError(f"{why}; {_what_works(turn)}.")
+    """Refuse a share out of a layer's bounds, unless a constraint on that layer is why."""
+    if unfit := _out_of_bounds(turn, floors):
+        layer, room, gone = unfit[0]
+        keep, low, high = room.size - gone, room.size - room.most, room.size - room.least
+        would = f"Layer {layer.index} would keep {keep} of {room.size} experts"
+        why = count_reason(layer, keep) if keep < layer.least_kept else None
+        bounds = f"{would}, but layers are to keep {low} to {high}"
+        raise PlanError(f"{why or bounds}; {_what_works(turn)}.")
 
 
-def _free(turn: Turn) -> list[tuple[MoELayer, Room]]:
-    """Layers without fixed counts, and their rooms."""
-    pairs = zip(turn.spending.layers, turn.rooms, strict=True)
+def _out_of_bounds(turn: Turn, floors: Sequence[int]) -> list[tuple[MoELayer, Room, int]]:
+    """Layers that cannot lose their share, if no constraint on them is why."""
     held = turn.spending.constraints.held
-    return [(layer, room) for layer, room in pairs if layer.index not in held]
+    return [
+        (layer, room, gone)
+        for layer, room, gone in zip(turn.spending.layers, turn.rooms, floors, strict=True)
+        if layer.index not in held and not room.least <= gone <= room.most
+    ]
 
 
 def _what_works(turn: Turn) -> str:
     """The nearest sparsities that suit every layer; without any, the nearest number of experts."""
     wanted, layers = turn.spending.budget.total, turn.spending.layers
     named = {as_percent(gone, n) for n in turn.sizes for gone in range(n)}
-    totals = {
-        sparsity_budget(layers, text).total: text
+    budgets = [
+        sparsity_budget(layers, text, turn.spending.constraints)
         for text in sorted(named, key=parse_sparsity, reverse=True)
-        if _suits(turn, sparsity_budget(layers, text))
+    ]
+    whole = sum_of(turn.rooms)
+    totals = {
+        each.total: each.asked
+        for each in budgets
+        if whole.allows(each.total) and not _out_of_bounds(turn, each.floors)
     }
     below = [totals[total] for total in sorted(totals) if total <= wanted][-1:]
     above = [totals[total] for total in sorted(totals) if total > wanted][:1]
     if below or above:
         return f"nearest sparsity that suits every layer: {' or '.join(below + above)}"
-    least, most = _range(turn)
-    step = turn.rooms[0].step
-    near = least + round((min(max(wanted, least), most) - least) / step) * step
+    near = whole.nearest(wanted)
     experts = "1 expert" if near == 1 else f"{near} experts"
     return f"no sparsity suits every layer, but {experts} can go in all (--remove {near})"
-
-
-def _range(turn: Turn) -> tuple[int, int]:
-    """The fewest and most experts that all layers together can lose."""
-    return sum(room.least for room in turn.rooms), sum(room.most for room in turn.rooms)
-
-
-def _suits(turn: Turn, budget: Budget) -> bool:
-    """Whether every layer, fixed ones aside, can lose its share of a sparsity."""
-    shares = dict(zip((layer.index for layer in turn.spending.layers), budget.floors, strict=True))
-    least, most = _range(turn)
-    step = turn.rooms[0].step
-    return (
-        all(room.allows(shares[layer.index]) for layer, room in _free(turn))
-        and least <= budget.total <= most
-        and (budget.total - least) % step == 0
-    )
-
-
-def _step_reason(layer: MoELayer, room: Room, keep: int) -> str:
-    numbers = _numbers(room)
-    is_between = numbers[0] < keep < numbers[-1]
-    rule = f"a multiple of {room.step}" if is_between else f"{numbers[0]} to {numbers[-1]}"
-    would = f"Layer {layer.index} would keep {keep} of {room.size} experts"
-    return f"{would}, but layers are to keep {rule}"
-
-
-def _numbers(room: Room) -> range:
-    """Numbers of experts that a layer can keep."""
-    return range(room.size - room.most, room.size - room.least + 1, room.step)
 
 
 Pattern = Literal["early", "middle", "late"]

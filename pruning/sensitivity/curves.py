@@ -17,7 +17,6 @@ from analysis.errors import PlanError
 from pruning.allocation import Removed
 from pruning.budget import Budget
 from pruning.constraints import Room, check_total
-from pruning.neurons.budget import Pool
 from pruning.sensitivity.allocator import (
     LayerChoices,
     Solution,
@@ -215,9 +214,9 @@ class Sensitivity:
             and all(room.allows(gone) for room, gone in zip(rooms, removed, strict=True))
         }
 
-    def shares(self, pools: Sequence[Pool], budget: Budget) -> Removed:
+    def shares(self, pools: Sequence[Room], budget: Budget) -> Removed:
         """`spend` on pools of neurons, one per layer."""
-        return self.spend([pool.room for pool in pools], budget.total)
+        return self.spend(pools, budget.total)
 
     def to_dict(self) -> dict[str, Any]:
         """What plans record of it, as plain JSON."""

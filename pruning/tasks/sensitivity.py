@@ -175,7 +175,6 @@ def _budget(
     """What a plan can remove from each layer, and its budget, which the spread may decide."""
     if planned.by_neuron:
         arena = arena_of(selection, planned).measured(spread)
-        rooms = tuple(pool.room for pool in arena.contest.pools)
-        return rooms, arena.budget(planned, selection.model).total
+        return tuple(arena.contest.pools), arena.budget(planned, selection.model).total
     spending = spending_of(planned, selection.model, Evidence(sensitivity=spread))
     return rooms_of(spending.layers, spending.constraints), spending.budget.total

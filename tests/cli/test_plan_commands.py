@@ -163,6 +163,19 @@ def test_a_cut_far_beyond_the_target_names_the_nearest_smaller_one(make):
     assert counts(make(named)[0]) == [3, 3, 3]
 
 
+@pytest.mark.parametrize(
+    ("schedule", "removed", "percent"), [("uniform", 6, "33.34%"), ("late", 8, "44.45%")]
+)
+def test_a_sparsity_is_rounded_down_to_a_multiple_and_says_so(make, schedule, removed, percent):
+    words = f"--multiple-of 2 --schedule {schedule}"
+    plan, output = make(f"--sparsity 50% {words}")
+    assert (
+        f"50% is 9 of 18 experts, which cannot go exactly; rounded down, {removed} went" in output
+    )
+    assert plan["kept"] == make(f"--remove {removed} {words}")[0]["kept"]
+    assert f"({percent})" in output
+
+
 def test_a_plan_by_a_share_is_the_same_from_python(make, here, tiny, stats, corpora):
     make("--shrink 20% --multiple-of 2")
     plan = Model(tiny, stats_dir=stats).plan("reap", str(corpora[0]), shrink="20%", multiple_of=2)

@@ -180,7 +180,7 @@ def test_weights_and_frequency_read_what_they_need(recipe, works, here):
         ({"constraints": {"pin": {1: [0]}}}, "layer 1, which has no routed experts"),
         ({"constraints": {"set": {0: 1}}}, "nearest: 2"),
         ({"budget": {"remove": 13}, "schedule": "global"}, "at most 12 (66.67%) can go"),
-        ({"budget": {"sparsity": "84%"}}, "at most 66.67% of them can go"),
+        ({"budget": {"sparsity": "84%"}}, "suits every layer: 66.67%"),
         ({"budget": None, "schedule": {"name": "file", "file": "no.csv"}}, "No such file"),
         ({"corpora": ["absent.jsonl"]}, "absent.jsonl"),
         ({"export": {"out": "r.yaml/pruned"}}, "r.yaml/pruned cannot be made, as r.yaml is a file"),
@@ -233,7 +233,7 @@ def test_all_that_cannot_be_done_is_said_at_once(recipe, moeprune, here):
     assert outcome.code == 1
     first, *rest = outcome.err.strip().splitlines()
     assert first == "error: The recipe asks for 4 things that cannot be done:"
-    said = ["at most 66.67%", "belong together", "absent.jsonl", "not empty"]
+    said = ["every layer: 66.67%", "belong together", "absent.jsonl", "not empty"]
     for line, message in zip(rest, said, strict=True):
         assert message in line
     assert sorted(path.name for path in here.iterdir()) == ["full", "r.yaml"]

@@ -22,11 +22,11 @@ from analysis.sparsity import as_percent, num_removed, parse_sparsity
 from analysis.stats.grid import Grid
 from analysis.stats.tables import MeasuredModel
 from pruning.allocation import Allocation, apportion, check_kept
-from pruning.budget import count_budget
+from pruning.budget import count_budget, sparsity_budget
 from pruning.constraints import Constraints, Room, rooms_of
 from pruning.masking import masked
 from pruning.plan import PruningPlan, select_experts
-from pruning.schedules import Spending, fit_counts, uniform
+from pruning.schedules import Spending, allocate, fit_counts, uniform
 
 
 def test_numbers_by_layer_and_the_exact_fractions_removed():
@@ -79,7 +79,7 @@ def test_a_floor_is_kept_or_names_itself():
     layers = (MoELayer(0, 8, 2), MoELayer(1, 8, 2))
     limits = Constraints(floor=5)
     assert uniform(layers, "37.5%", limits).keep == (5, 5)
-    with pytest.raises(PlanError, match=r"keep 4 of 8 .* keep 5 to 8; nearest: 5 \(37.5% sparsity"):
+    with pytest.raises(PlanError, match=r"keep 4 of 8 .* keep 5 to 8; nearest .*: 37.5%\.$"):
         uniform(layers, "50%", limits)
     with pytest.raises(PlanError, match=r"at most 6 \(37.5%\) can go"):
         uniform(layers, count_budget(layers, 7), limits)
@@ -162,6 +162,49 @@ def test_a_layer_moves_to_the_nearest_number_that_it_can_lose(case):
         assert room.nearest(gone) == min(possible, key=lambda n: (abs(n - gone), n))
 
 
+@given(
+    sizes=st.lists(st.integers(1, 5), min_size=1, max_size=3),
+    groups=st.integers(1, 3),
+    multiple=st.integers(1, 5),
+    least=st.integers(0, 6),
+    percent=st.integers(0, 99),
+)
+def test_a_sparsity_removes_the_most_that_can_go_at_or_below_it(
+    sizes, groups, multiple, least, percent
+):
+    layers = tuple(MoELayer(n, size * groups, 1, groups, 1) for n, size in enumerate(sizes))
+    # By definition: counts that the router, the groups, the multiple and the floor allow.
+    possible = [
+        {
+            each.num_experts - keep
+            for keep in range(max(1, min(least, each.num_experts)), each.num_experts + 1)
+            if keep % groups == 0 and keep % multiple == 0
+        }
+        for each in layers
+    ]
+    assume(all(possible))
+    exact = [each.num_experts * percent // 100 for each in layers]
+    sums = set(map(sum, product(*possible)))
+
+    def removed(schedule, limits):
+        budget = sparsity_budget(layers, f"{percent}%", limits, even=schedule == "uniform")
+        try:
+            return allocate(schedule, Spending(layers, budget, limits)).removed
+        except PlanError:
+            return None
+
+    limits = Constraints(multiple_of=multiple, floor=least)
+    within = all(min(each) <= gone <= max(each) for each, gone in zip(possible, exact, strict=True))
+    shares = (max(n for n in each if n <= gone) for each, gone in zip(possible, exact, strict=True))
+    assert removed("uniform", limits) == (tuple(shares) if within else None)
+    late = removed("late", limits)
+    if min(sums) <= sum(exact) <= max(sums):
+        assert late is not None
+        assert sum(late) == max(each for each in sums if each <= sum(exact))
+    else:
+        assert late is None
+
+
 def test_all_layers_give_in_proportion_to_their_experts():
     layers = (layer(0, 8), layer(1, 12), layer(2, 12))
     # By hand: nothing is removed yet and 16 must go; of 32 experts that is half of each layer.
@@ -223,10 +266,8 @@ def test_a_number_that_the_groups_cannot_share_names_the_nearest(keep, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_uniform_schedule_that_does_not_fit_the_groups_is_refused():
-    assert uniform((LAYER,), "25%").keep == (9,)
-    with pytest.raises(PlanError, match="nearest"):
-        uniform((LAYER,), "20%")
+def test_a_sparsity_is_rounded_down_to_what_the_groups_can_share():
+    assert uniform((LAYER,), "49%").keep == uniform((LAYER,), "25%").keep == (9,)
 
 
 def test_unequal_groups_are_refused_with_the_number_that_works():

@@ -14,9 +14,9 @@ from neuron_cases import contest_of, select_neurons
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
+from pruning.budget import rounding_note
 from pruning.constraints import Constraints, Room
 from pruning.neurons.budget import (
-    budget_note,
     kept_experts,
     neuron_count_budget,
     neuron_rooms,
@@ -130,7 +130,7 @@ def test_global_keeps_the_best_set_of_every_size(limits, seed, levels, widths):
     rho=st.fractions(0, 1, max_denominator=40).filter(lambda rho: rho < 1),
     seed=st.integers(0, 99),
 )
-def test_a_sparsity_is_spent_to_the_nearest_multiple(data, scope, step, rho, seed):
+def test_a_sparsity_is_rounded_down_to_a_multiple(data, scope, step, rho, seed):
     widths = same_widths(data, step)
     scores = scores_of(widths, seed, 3)
     contest = contest_of(scores, scope, Constraints(multiple_of=step))
@@ -140,12 +140,9 @@ def test_a_sparsity_is_spent_to_the_nearest_multiple(data, scope, step, rho, see
         "global": [sum(map(sum, widths))],
     }[scope]
     exact = [floor(rho * size) for size in groups]
-    nearest = [
-        min(range(0, size + 1, step), key=lambda m: (abs(m - n), m))
-        for n, size in zip(exact, groups, strict=True)
-    ]
+    below = [max(range(0, n + 1, step)) for n in exact]
     budget = neuron_sparsity_budget(contest.pools, rho)
-    assert budget.total == sum(nearest)
+    assert budget.total == sum(below)
     neurons = contest.kept(contest.removed(budget))
     assert spent(scores, neurons) == budget.total
     for key, ids in kept_sets(scores, neurons).items():
@@ -201,21 +198,22 @@ def test_a_count_that_does_not_divide_differs_by_one_step():
 
 def test_a_sparsity_that_is_no_multiple_says_what_went():
     contest = contest_of(scores_of([[64] * 3], 0), NeuronScope.EXPERT, Constraints(multiple_of=8))
-    # floor(.33 * 64) = 21, between 16 and 24.
-    budget = neuron_sparsity_budget(contest.pools, "33%")
-    assert (budget.total, budget.floors) == (72, (24, 24, 24))
-    note = budget_note(contest.pools, budget)
-    assert note is not None
-    assert "33% is 63 of 192 neurons" in note
-    assert "72 (37.5%)" in note
-    assert budget_note(contest.pools, neuron_sparsity_budget(contest.pools, "25%")) is None
-    assert budget_note(contest.pools, neuron_count_budget(contest.pools, 8)) is None
+    # floor(.36 * 64) = 23, below 24.
+    budget = neuron_sparsity_budget(contest.pools, "36%")
+    assert (budget.total, budget.floors) == (48, (16, 16, 16))
+    sizes = [pool.size for pool in contest.pools]
+    assert rounding_note(budget, sizes, "neurons") == (
+        "36% is 69 of 192 neurons, which cannot go exactly; rounded down, 48 went (25%)."
+    )
+    assert rounding_note(neuron_sparsity_budget(contest.pools, "25%"), sizes) is None
+    assert rounding_note(neuron_count_budget(contest.pools, 8), sizes) is None
 
 
 def test_widths_that_are_no_multiple_lose_the_rest_first():
     contest = contest_of(scores_of([[10, 9]], 0), NeuronScope.GLOBAL, Constraints(multiple_of=4))
     assert list(reachable_totals(contest.pools)) == [3, 7, 11, 15, 19]
-    assert neuron_sparsity_budget(contest.pools, "0").total == 3
+    with pytest.raises(PlanError, match=r"removes 0 .* but at least 3 "):
+        neuron_sparsity_budget(contest.pools, "0")
 
 
 def test_the_nearest_number_and_the_smaller_of_two():

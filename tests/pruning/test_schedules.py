@@ -332,8 +332,9 @@ def test_side_by_side_is_every_schedule_that_can():
     assert (table["kept"] + table["removed"]).eq(8).all()
     for name, rows in table.groupby("schedule"):
         assert tuple(rows["kept"]) == allocate(str(name), spending, Evidence(grid)).keep
-    limited = Spending(FOUR, sparsity_budget(FOUR, "30%"), Constraints(multiple_of=4))
+    limits = Constraints(multiple_of=4)
+    limited = Spending(FOUR, sparsity_budget(FOUR, "60%", limits), limits)
     table, refused = side_by_side(limited, Evidence(saliency=grid))
-    assert list(refused) == ["uniform"]
-    assert "multiple of 4" in refused["uniform"]
+    assert refused == {}
+    assert set(table.groupby("schedule")["removed"].sum()) == {16}
     assert set(table.loc[table["schedule"] == "late", "removed"]) <= {0, 4}

@@ -14,7 +14,7 @@ from analysis.errors import PlanError
 from analysis.families import MoELayer
 from pruning.allocation import Allocation, apportion, check_kept, count_reason
 from pruning.budget import Budget, check_removes, count_budget, sparsity_budget
-from pruning.constraints import Constraints, Room
+from pruning.constraints import Constraints, Room, rooms_of
 from pruning.schedules import (
     Evidence,
     Spending,
@@ -58,9 +58,7 @@ def test_why_a_layer_cannot_keep_a_number():
 
 ROUTER = "its router picks 2 per token"
 SUITS, NONE = "nearest sparsity that suits every layer", "no sparsity suits every layer, but"
-ONE = f"{NONE} 1 expert can go in all (--remove 1)"
-FIVE = f"{NONE} 5 experts can go in all (--remove 5)"
-TWOS, FOURS = (f"layers are to keep a multiple of {number}" for number in (2, 4))
+FOUR = f"{NONE} 4 experts can go in all (--remove 4)"
 
 
 @pytest.mark.parametrize(
@@ -69,33 +67,14 @@ TWOS, FOURS = (f"layers are to keep a multiple of {number}" for number in (2, 4)
         # Shares 6 and 3, but the smaller layer has room for 2: it has 2 up to 62.5%, which is 5 of
         # the larger one.
         ((8, 4), 1, "75%", (3, 1, 4), ROUTER, f"{SUITS}: 62.5%"),
-        # Shares (2, 1) of 25%. By multiples of two: 0 is (0, 0), a third (2, 2), 75% (6, 4).
-        ((8, 6), 2, "25%", (3, 5, 6), TWOS, f"{SUITS}: 0% or 33.34%"),
-        ((8, 6), 2, "50%", (3, 3, 6), TWOS, f"{SUITS}: 33.34% or 75%"),
-        # Five experts keep 4, eight keep 4 or 8: 1 or 5 in all. Below 20% the first loses none,
-        # between 20% and 40% the second loses 1 to 3, above the first loses 2.
-        ((5, 8), 4, "10%", (1, 5, 5), "layers are to keep 4 to 4", ONE),
-        ((5, 8), 4, "25%", (3, 6, 8), FOURS, ONE),
-        ((5, 8), 4, "38%", (3, 5, 8), FOURS, FIVE),
-        ((5, 8), 4, "60%", (1, 2, 5), "layers are to keep 4 to 4", FIVE),
-        # Layers that are alike: numbers of experts on both sides, with the share that is one.
-        (
-            (12, 12),
-            4,
-            "17%",
-            (1, 10, 12),
-            FOURS,
-            "nearest: 8 (33.34% sparsity) or 12 (0% sparsity)",
-        ),
-        (
-            (12, 12),
-            4,
-            "50%",
-            (1, 6, 12),
-            FOURS,
-            "nearest: 4 (66.67% sparsity) or 8 (33.34% sparsity)",
-        ),
-        ((7, 7), 2, "0", (1, 7, 7), "layers are to keep 2 to 6", "nearest: 6 (14.29% sparsity)"),
+        # Five experts keep 4, eight keep 4 or 8. Below 20% the first loses none, from 40% on 2.
+        ((5, 8), 4, "10%", (1, 5, 5), "layers are to keep 4 to 4", f"{SUITS}: 20%"),
+        ((5, 8), 4, "60%", (1, 2, 5), "layers are to keep 4 to 4", f"{SUITS}: 20%"),
+        # Of 1 of 5 and 3 of 7 none is the share of both: 20% to 40%, and from 42.86% on.
+        ((5, 7), 4, "30%", (3, 5, 7), "layers are to keep 4 to 4", FOUR),
+        # Layers that are alike.
+        ((12, 12), 4, "90%", (1, 2, 12), "layers are to keep 4 to 12", f"{SUITS}: 66.67%"),
+        ((7, 7), 2, "0", (1, 7, 7), "layers are to keep 2 to 6", f"{SUITS}: 14.29%"),
     ],
 )
 def test_a_share_that_does_not_suit_names_those_that_do(
@@ -119,29 +98,22 @@ def test_a_share_beside_a_fixed_layer_counts_what_it_keeps():
 
 
 @pytest.mark.parametrize(
-    ("sizes", "kept", "multiple", "sparsity", "refused", "named"),
+    ("sizes", "kept", "sparsity", "refused", "named"),
     [
         # At most 0 + 6 + 3 can go. 60% is 4 + 4 + 3, 50% is 4 + 4 + 2: too many; 40% 3 + 3 + 2.
-        ((8, 8, 5), 8, 1, "80%", (4, 1, 5), "40%"),
+        ((8, 8, 5), 8, "80%", (4, 1, 5), "40%"),
         # 87.5% is 7 of each; the two that are free lose 12 at most, as they do at 50%.
-        ((8, 8, 8), 8, 1, "87.5%", (3, 1, 8), "50%"),
+        ((8, 8, 8), 8, "87.5%", (3, 1, 8), "50%"),
         # Now 1 + 6 + 3, which 50% fills.
-        ((8, 8, 5), 7, 1, "80%", (4, 1, 5), "50%"),
-        # Layer 1 loses 1, the others in pairs: 1 + 0 + 0 of 1/21, but not 2 + 0 + 0 of 2/21, whose
-        # total is even; then 7 + 2 + 2 of a third, which is 11 as 1 + 6 + 4 are.
-        ((21, 8, 6), 20, 2, "20%", (3, 7, 8), "4.762% or 33.34%"),
-        # Layer 1 loses 1, the others three at a time: 1/22 is 1 + 0 + 0, 2/22 is 2 + 0 + 0.
-        ((22, 9, 6), 21, 3, "20%", (3, 8, 9), "4.546%"),
+        ((8, 8, 5), 7, "80%", (4, 1, 5), "50%"),
     ],
 )
-def test_what_is_named_beside_a_fixed_layer_fits(sizes, kept, multiple, sparsity, refused, named):
+def test_what_is_named_beside_a_fixed_layer_fits(sizes, kept, sparsity, refused, named):
     layers = tuple(MoELayer(index, size, 2) for index, size in zip((1, 3, 4), sizes, strict=True))
-    limits = Constraints(multiple_of=multiple, fixed={1: kept})
-    why = f"layers are to keep a multiple of {multiple}" if multiple > 1 else ROUTER
+    limits = Constraints(fixed={1: kept})
     index, keep, size = refused
     assert said(uniform, layers, sparsity, limits) == (
-        f"Layer {index} would keep {keep} of {size} experts, but {why}; nearest sparsity that "
-        f"suits every layer: {named}."
+        f"Layer {index} would keep {keep} of {size} experts, but {ROUTER}; {SUITS}: {named}."
     )
     for each in named.split(" or "):
         assert uniform(layers, each, limits).keep[0] == kept
@@ -222,10 +194,14 @@ def test_notes_compare_with_what_the_evidence_asks_for():
 def test_a_share_below_one_expert_is_refused_and_zero_is_not():
     # 5% of eight experts is 0.4: rounded down in each layer, nothing is left to remove.
     with pytest.raises(PlanError, match=r"^A sparsity of 5% removes nothing: .* Give 12\.5% or"):
-        check_removes(sparsity_budget(TWO, "5%"), 8)
+        check_removes(sparsity_budget(TWO, "5%"), rooms_of(TWO, Constraints()))
+    limits = Constraints(multiple_of=4)
+    rooms = rooms_of(TWO, limits)
+    with pytest.raises(PlanError, match=r"at most 2 blocks of 4 experts .* Give 50% or more"):
+        check_removes(sparsity_budget(TWO, "49%", limits), rooms)
     for nothing in ("0", "0%", "0.000"):
-        assert check_removes(sparsity_budget(TWO, nothing), 8).total == 0
-    assert check_removes(sparsity_budget(TWO, "12.5%"), 8).total == 2
+        assert check_removes(sparsity_budget(TWO, nothing, limits), rooms).total == 0
+    assert check_removes(sparsity_budget(TWO, "50%", limits), rooms).total == 8
 
 
 def test_counts_have_a_budget_of_their_own():

@@ -30,8 +30,12 @@ class Asked:
     limits: Constraints
 
     def allocation(self) -> Allocation:
-        made = sparsity_budget if isinstance(self.budget, str) else count_budget
-        spending = Spending(self.layers, made(self.layers, self.budget), self.limits)
+        even, asked = self.schedule == "uniform", self.budget
+        if isinstance(asked, str):
+            budget = sparsity_budget(self.layers, asked, self.limits, even=even)
+        else:
+            budget = count_budget(self.layers, asked)
+        spending = Spending(self.layers, budget, self.limits)
         widest = max(layer.num_experts for layer in self.layers)
         grid = np.full((len(self.layers), widest), np.nan)
         for row, layer in enumerate(self.layers):
