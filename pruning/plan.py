@@ -195,9 +195,8 @@ def model_ref(model: MoEModel) -> ModelRef:
 
 
 def removes_nothing(plan: PruningPlan, model: MoEModel) -> bool:
-    """Whether a complete plan of experts keeps them all; its export is the source's bytes."""
-    experts = sum(map(len, plan.kept.values()))
-    return plan.granularity == EXPERT_GRANULARITY and experts == model.num_experts
+    """Whether a complete plan keeps all experts and neurons; its export is the source's bytes."""
+    return sum(map(len, plan.kept.values())) == model.num_experts and not plan.kept_neurons
 
 
 def untied_embedding(model: MoEModel, plan: PruningPlan) -> TensorEntry | None:

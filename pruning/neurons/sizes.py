@@ -11,6 +11,7 @@ from analysis.arrays import IntArray
 from analysis.errors import PlanError
 from analysis.lazy import pd
 from analysis.model import MoEModel
+from analysis.widths import expert_widths
 from pruning.active import Routing, active_experts, expert_shapes
 from pruning.budget import Budget, SizeTarget
 from pruning.neurons.budget import ExpertKey, reachable_totals
@@ -35,6 +36,7 @@ class NeuronSizer:
 
     def __init__(self, model: MoEModel) -> None:
         self.model, self.shapes, self.tensors = model, expert_shapes(model), tensors_of(model)
+        self.whole = {n: dict(enumerate(widths)) for n, widths in expert_widths(model).items()}
 
     def stored(self, kept: KeptWidths, choice: WidthChoice | None = None) -> IntArray:
         """(2, 2): size on disk and in memory; without a choice, of the kept neurons alone."""
@@ -75,6 +77,10 @@ class NeuronSizer:
         """Size of what a text token uses besides the experts, which have these widths."""
         return self._trunk(widths, built) - self.experts(widths) - self.tensors.towers
 
+    def copied(self, widths: KeptWidths) -> IntArray:
+        """Size of the head that an export writes beside its embedding; none if nothing goes."""
+        return self.tensors.own_head * (widths != self.whole)
+
     def _built(self, kept: KeptWidths, choice: WidthChoice) -> LoadedWidths:
         needed = {layer: max(experts.values()) for layer, experts in kept.items()}
         return loaded_as(self.model, needed, choice)
@@ -91,7 +97,7 @@ class NeuronSizer:
     def _trunk(self, widths: KeptWidths, built: LoadedWidths | None) -> IntArray:
         tensors = self.tensors
         size = sum(tensors.outside.values(), self.experts(widths))
-        size += tensors.own_head * (1, 0)
+        size += self.copied(widths) * (1, 0)
         for layer, experts in widths.items():
             size += len(experts) * tensors.routers[layer]
         if built is not None and built.shared is not None:
@@ -147,13 +153,13 @@ def neuron_size_budget(
     Removed neurons take their rows, columns and bias entries, dropped experts their router rows.
     """
     stored = None if target.kind == "params" else choice or WidthChoice()
-    # The bytes of a head that an export copies are among those stored.
-    copied = sizer.tensors.own_head * (0, 1) if stored else 0
     totals = reachable_totals(contest.pools)
 
     def size_after(total: int) -> int:
         removed = contest.removed(Budget(total, "size", ""))
         left = widths_left(contest, removed, experts or {})
+        # The bytes of a head that an export copies are among those stored.
+        copied = sizer.copied(left) * (0, 1) if stored else 0
         return target.measure(sizer.stored(left, stored)[0] + copied)
 
     whole, smallest = target.measure(sizer.tensors.whole), size_after(totals[-1])

@@ -19,7 +19,7 @@ from analysis.model import MoEModel
 from analysis.widths import SCALE_ROLE, NeuronAxis, neuron_axis, scale_blocks, shared_tensors
 from pruning.heads import HeadPlan
 from pruning.neurons.widths import WidthPlan
-from pruning.plan import EXPERT_GRANULARITY, PruningPlan
+from pruning.plan import PruningPlan
 from pruning.surgery.heads import HeadSlots, head_slots
 from pruning.surgery.pieces import item_bytes
 
@@ -171,8 +171,7 @@ def expected_tensors(
             found[made.name] = made
             found |= {each.name: each for each in maker.empty(entry)}
     keeps_all = all(len(plan.kept[layer]) == number for layer, number in counts.items())
-    is_copy = keeps_all and plan.granularity == EXPERT_GRANULARITY
-    return found if is_copy else found | _own_head(model)
+    return found if keeps_all and not plan.kept_neurons else found | _own_head(model)
 
 
 def _own_head(model: MoEModel) -> dict[str, ExpectedTensor]:

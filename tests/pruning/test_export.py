@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ from analysis.checkpoint import open_checkpoint
 from analysis.families import FAMILIES
 from analysis.model import load_model_index
 from pruning.masking import masked
+from pruning.neurons.sizes import neuron_plan_sizes
+from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.plan import PruningPlan, keep_all, model_ref
 from pruning.sizes import size_report
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
@@ -36,12 +39,16 @@ def plan_of(model, keep):
     return PruningPlan(model_ref(model), kept)
 
 
-def test_a_plan_that_removes_nothing_exports_the_bytes_of_its_source(tmp_path):
+@pytest.mark.parametrize("widths", [None, *map(WidthChoice, WidthMode)], ids=str)
+def test_a_plan_that_removes_nothing_exports_the_bytes_of_its_source(tmp_path, widths):
     model = load_model_index("demo")
     assert model.tied_embedding  # which any other export writes again
-    sizes = size_report(model, keep_all(model))
+    plan = replace(keep_all(model), granularity="neuron" if widths else "expert")
+    sizes = size_report(model, plan)
     assert (sizes.bytes_after, sizes.copied) == (sizes.bytes_before, 0)
-    export(model, keep_all(model), tmp_path / "out")
+    if widths:
+        assert set(neuron_plan_sizes(model, plan)["disk"]) == {sizes.bytes_before}
+    export(model, plan, tmp_path / "out", widths=widths)
     for name in ("model.safetensors", "config.json"):
         written = (tmp_path / "out" / name).read_bytes()
         assert written == (model.checkpoint.path / name).read_bytes()
