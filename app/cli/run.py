@@ -76,8 +76,9 @@ def run(machine: Machine, *, path: RecipeFile) -> None:
         notes = tuple(filter(None, [plan_rounding(plan, model)]))
     own = plan if pruned is model else plan_for_copy(plan, model, pruned)
     request = export_request(recipe, machine, path.read_text(encoding="utf-8-sig"), own)
-    # Before anything is written: the files of an older recipe stay with its export.
-    is_finished = request is not None and is_finished_export(request, pruned)
+    if request:
+        # Refuses another export before anything is written: an older recipe's files stay with it.
+        is_finished_export(request, pruned)
     place = path.with_name(f"{path.stem}.plan.json")
     if place.is_file() and place.read_bytes() == plan.to_json().encode():
         out.print(f"plan: {place} is the same, skipped")
@@ -95,7 +96,7 @@ def run(machine: Machine, *, path: RecipeFile) -> None:
         words = ("--plan", str(place), *option_words(recipe, only=("revision",)))
         finish("export: the recipe asks for none", {}, export_command(recipe.model, *words))
     else:
-        write_export(request, pruned, is_finished=is_finished)
+        write_export(request, pruned)
 
 
 def _check(recipe: Recipe, machine: Machine, model: MoEModel, pruned: MoEModel) -> None:

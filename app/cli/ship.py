@@ -56,24 +56,25 @@ def export(
         before, after = model.checkpoint.nbytes, prepared(asked, model).tensor_bytes
         again = ExportRequest(**request.model_dump(exclude_unset=True), plan={})
         words = "" if by_neuron else f"{less_in_words(before, after)}; "  # a table has its sizes
+        words += f"{asked.out} is finished, " if is_finished_export(asked, model) else ""
         finish(
             f"{words}nothing was written",
             {"bytes_before": before, "bytes_after": after},
             again.command((str(plan),)),
         )
         return
-    write_export(asked, model, is_finished=is_finished_export(asked, model))
+    write_export(asked, model)
 
 
-def write_export(request: ExportRequest, model: MoEModel, *, is_finished: bool) -> None:
-    """Write an export; one that is finished stays, and is verified again if that is asked for."""
-    if is_finished:
-        out.print(f"export: {request.out} is finished, skipped")
-        if request.verify or model.family.discovered:
-            # Whether an earlier run came to its end is not known, so the proof is made again.
-            report_checks(request.out, follow(verify_result(request.out, None, model)))
+def write_export(request: ExportRequest, model: MoEModel) -> None:
+    """Write an export, or leave the one that is there finished, and say so."""
+    result = follow(export_run(request))
+    if not result["skipped"]:
+        say_export(model, request.out, result)
         return
-    say_export(model, request.out, follow(export_run(request)))
+    out.print(f"export: {request.out} is finished, skipped")
+    if "verify" in result:
+        report_checks(request.out, result["verify"])
 
 
 @command()

@@ -71,7 +71,7 @@ def _benchmarks(result: Result) -> str:
 
 
 def _export(result: Result) -> str:
-    written = f"Written to {result['out']}"
+    written = f"{'Found finished in' if result.get('skipped') else 'Written to'} {result['out']}"
     if not (verify := result.get("verify")):
         return written
     passed = sum(check["ok"] for check in verify["checks"])

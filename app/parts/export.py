@@ -51,6 +51,7 @@ from pruning.surgery.heads import why_not_pruned
 from pruning.surgery.padding import Padding, plan_padding
 from pruning.surgery.verify import logits_memory
 from pruning.surgery.width_sizes import WidthOption
+from pruning.tasks.export import is_finished_export
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 # Room for headers, the tokenizer and small files besides the weights.
@@ -197,8 +198,8 @@ def form_part(
     except UserError as error:
         st.error(literal(error), icon=":material/error:")
     else:
-        is_ready = _check(context, shown.plan, out, choice)
         asked = _request(context, shown.plan, out, choice)
+        is_ready = _check(context, shown.plan, asked, choice)
         request = asked if is_ready else None
         commands.append(shown_request(asked).command((shown.file or "plan.json",)))
     with place:
@@ -207,9 +208,9 @@ def form_part(
     return choice
 
 
-def _check(context: Context, plan: PruningPlan, out: Path, choice: ExportChoice) -> bool:
+def _check(context: Context, plan: PruningPlan, asked: ExportRequest, choice: ExportChoice) -> bool:
     """Show all checks that need no write, and the compatibility; whether the export can start."""
-    findings = list(_findings(out, context.model, plan, choice))
+    findings = list(_findings(asked, context.model, plan, choice))
     for finding in findings:
         st.markdown(finding.shown())
     with st.expander("Compatibility"):
@@ -219,15 +220,14 @@ def _check(context: Context, plan: PruningPlan, out: Path, choice: ExportChoice)
 
 
 def _findings(
-    out: Path, model: MoEModel, plan: PruningPlan, choice: ExportChoice
+    asked: ExportRequest, model: MoEModel, plan: PruningPlan, choice: ExportChoice
 ) -> Iterator[_Finding]:
     """Check the folder, the plan, the memory and the compatibility."""
+    out = asked.out
     existing = next(path for path in (out, *out.parents) if path.exists())
     free, needs = shutil.disk_usage(existing).free, int(choice.num_bytes * _SPACE_FACTOR)
-    is_new = not out.exists() or (out.is_dir() and not any(out.iterdir()))
-    said = "new" if is_new else "taken; choose another name"
     yield _Finding(free >= needs, f"Free disk {format_bytes(free)}, needs {format_bytes(needs)}")
-    yield _Finding(is_new, f"{settings().export_root.name}/{out.name} is {said}")
+    yield _place_finding(asked, model)
     counts = {layer: len(ids) for layer, ids in plan.kept.items()}
     spare = min(counts[layer.index] - layer.top_k for layer in model.layers)
     picks = _range([layer.top_k for layer in model.layers])
@@ -251,6 +251,20 @@ def _findings(
         f"{differs}Compatibility, {summary(choice.verdicts(model, plan))}",
         warns=not is_even or plan.granularity == NEURON_GRANULARITY,
     )
+
+
+def _place_finding(asked: ExportRequest, model: MoEModel) -> _Finding:
+    """Whether the folder is new, or holds this export already."""
+    out = asked.out
+    place = f"{settings().export_root.name}/{out.name}"
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return _Finding(True, f"{place} is new")
+    try:
+        is_finished = is_finished_export(asked, model)
+    except UserError:  # another export, or what is none
+        is_finished = False
+    said = "holds this export, finished" if is_finished else "is taken; choose another name"
+    return _Finding(is_finished, f"{place} {said}")
 
 
 def _range(numbers: Collection[int]) -> str:

@@ -28,14 +28,19 @@ from pruning.tasks.loading import quiet_transformers
 def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
     """Write the pruned checkpoint, then verify it if asked to: `verify` has the report.
 
-    Exports of discovered architectures are always verified, as nothing else shows that the
+    This export, if it is there already, stays (`skipped`), as after a kill that followed its
+    rename. Exports of discovered architectures are always verified, as nothing else shows that the
     architecture was understood.
     """
     model = load_model_index(request.model, revision=request.revision)
-    plan = plan_from_dict(request.plan)
-    manifest = yield from export_checkpoint(model, plan, request.out, _options(request, model))
+    if skipped := is_finished_export(request, model):
+        manifest = read_manifest(request.out)
+    else:
+        plan, options = plan_from_dict(request.plan), _options(request, model)
+        manifest = yield from export_checkpoint(model, plan, request.out, options)
     result: dict[str, Any] = {
         "out": str(request.out),
+        "skipped": skipped,
         "plan_digest": manifest.plan.digest,
         "heads": heads_in_words(model, manifest.heads),
     }
@@ -46,9 +51,8 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
 
 def prepared(request: ExportRequest, model: MoEModel) -> PreparedExport:
     """The export as `export_run` would write it, checked as far as that needs no writing."""
-    return prepare_export(
-        model, plan_from_dict(request.plan), request.out, _options(request, model)
-    )
+    prepare = planned_export if is_finished_export(request, model) else prepare_export
+    return prepare(model, plan_from_dict(request.plan), request.out, _options(request, model))
 
 
 def is_finished_export(request: ExportRequest, model: MoEModel) -> bool:

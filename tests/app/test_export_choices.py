@@ -26,7 +26,7 @@ from pruning.sizes import format_bytes, weight_bytes
 from pruning.surgery.export import export_checkpoint
 from pruning.surgery.padding import plan_padding
 from pruning.surgery.width_sizes import width_options
-from pruning.tasks.export import export_run
+from pruning.tasks.export import export_run, export_task
 
 
 def export_line(test):
@@ -195,6 +195,17 @@ def test_layers_of_different_counts_are_padded_where_the_router_can_rule_experts
     assert any(f"It is padded with {cost}." in text for text in texts(test.markdown))
     # In stock code: no layer has a size of its own.
     assert any(".from_pretrained(name)" in text for text in texts(test.code))
+    # The same export again, as after a kill that followed its rename: verified, not written.
+    (name,) = (each for each in test.text_input if each.label == "Folder name")
+    name.set_value(request.out.name).run()
+    assert any("holds this export, finished" in text for text in texts(test.markdown))
+    assert not test.button(key="export.start").disabled
+    before = {path: path.stat().st_mtime_ns for path in request.out.iterdir()}
+    again = drain(export_task(request))
+    assert (again["skipped"], again["verify"]["level"]) == (True, "logits")
+    assert {path: path.stat().st_mtime_ns for path in request.out.iterdir()} == before
+    test.toggle(key="pad").set_value(False).run()
+    assert any("taken; choose another name" in text for text in texts(test.markdown))
 
 
 def test_where_padding_is_impossible_the_page_says_why(open_page, headed):

@@ -153,7 +153,10 @@ def test_a_dry_run_counts_what_the_export_would_write(works, refused, here):
     assert not (here / "out").exists()
     works(*words)
     assert foreseen["bytes_after"] == load_model_index("out").checkpoint.nbytes
-    assert "out is not empty; " in refused(*words, "--dry-run")
+    (here / "taken").mkdir()
+    (here / "taken" / "file").touch()
+    words = ("export", "biased", "taken", "--plan", "uneven.json", "--pad")
+    assert "taken is not empty; " in refused(*words, "--dry-run")
 
 
 def test_an_export_of_a_discovered_architecture_is_always_verified(works, tiny, stats, here):
@@ -171,6 +174,7 @@ def test_an_export_that_is_there_finished_is_not_written_again(works, refused, t
     words = ("export", tiny, "out", "--plan", "plan.json")
     works(*words)
     before = tree(here / "out")
+    assert "out is finished, nothing was written" in works(*words, "--dry-run")
     assert "out is finished" in works(*words, "--verify")
     assert tree(here / "out") == before
     assert "holds an export of this plan with another keep_list" in refused(*words, "--keep-list")
