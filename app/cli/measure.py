@@ -174,7 +174,8 @@ def show_sweep(table: "pd.DataFrame") -> None:
             )
             for plan in rows.drop_duplicates("evaluation").to_dict("records")
         ]
-        show_table(str(corpus), ("criterion", "removed", *labels), shown)
+        title = f"{corpus}, {rows['dtype'].iloc[0]}"
+        show_table(title, ("criterion", "removed", *labels), shown)
 
 
 _SHARES = (0.25, 0.5, 0.75)

@@ -345,8 +345,8 @@ def show_records(records: Sequence[EvaluationRecord], names: Sequence[str]) -> N
     labels = [MEASURES[measure].label for measure in measured]
     last = ("loss increase", "original loss", "tokens")
     show_table("", ("plan", "corpus", "sparsity", *labels, *last), rows, spare=last[1:])
-    for corpus in {str(record.corpus["name"]): record.corpus for record in records}.values():
-        note(f"{corpus['name']}: {corpus['drawn']}")
+    for each in {str(record.corpus["name"]): record for record in records}.values():
+        note(f"{each.corpus['name']}: {each.corpus['drawn']}; {each.settings['dtype']}")
 
 
 def _metric(metric: Metric | None) -> str:

@@ -102,8 +102,6 @@ def loss_words(context: Context, loss: PlanLoss | None, chance: RandomLoss | Non
         predicted = context.predicted
         return literal(predicted.words) if predicted else "loss not measured"
     words = literal(loss.words)
-    if loss.way:
-        return f"{words}, {loss.way}"
     if loss.missing:
         return f"{words}, not measured on {literal(', '.join(loss.missing))}"
     return words if chance is None or loss.is_random else f"{words}, Random {chance.mean:+.2f}"

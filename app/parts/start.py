@@ -122,6 +122,9 @@ def sentences(
         f"**{loss.mean:+.2f}** to the loss on average, **{loss.worst:+.2f}** at worst, on "
         f"{literal(loss.worst_on)}."
     ]
+    if loss.way:
+        words.append(f"It was measured in another way than most plans: {loss.way}.")
+        return words
     if chance is not None and not loss.is_random:
         draws = "one draw"
         if chance.mean_spread is not None:
@@ -196,7 +199,8 @@ def one_corpus_or_blend(losses: tuple[PlanLoss, ...], loss: PlanLoss) -> str:
 
 
 def _lost_part(loss: PlanLoss | None, chance: RandomLoss | None) -> None:
-    st.markdown("**Loss increase** in nats per token")
+    way = f", {literal(loss.way)}" if loss and loss.way else ""
+    st.markdown(f"**Loss increase** in nats per token{way}")
     if loss is None:
         st.text("Not measured.")
         return

@@ -102,6 +102,8 @@ def _verdict(loss: PlanLoss | None, chance: RandomLoss | None) -> str:
         f"It adds {loss.mean:+.2f} nats per token on average over {len(loss.change)} corpora, most "
         f"on {loss.worst_on} ({loss.worst:+.2f})."
     )
+    if loss.way:
+        return f"{lost} It was measured in another way than most plans: {loss.way}."
     if loss.missing:
         return f"{lost} It was not measured on {', '.join(loss.missing)}."
     if chance is None:

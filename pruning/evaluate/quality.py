@@ -72,13 +72,18 @@ class PlanLoss(LossIncrease):
 
     plan: str  # digest
     facts: PlanFacts
-    way: str  # how it was measured; empty: as most plans were
+    way: str  # how it was measured, see `ways_of`
     corpora: tuple[str, ...]  # on which plans measured this way are compared
     full: Mapping[str, float]  # corpus -> loss of the original model
     samples: Mapping[str, SampleLosses]  # corpus -> losses by sample, where the files have them
     drawn: Mapping[str, Mapping[str, Any]]  # corpus -> which samples, see `DrawnSamples.corpus`
     num_samples: int  # of the corpus with the fewest
     created_at: str  # of its newest evaluation
+
+    @property
+    def words(self) -> str:
+        """The loss in one line, marked if it was measured in another way than most plans."""
+        return ", ".join(filter(None, (super().words, self.way)))
 
     @cached_property
     def missing(self) -> tuple[str, ...]:
@@ -116,11 +121,10 @@ def plan_losses(records: Iterable[EvaluationRecord]) -> tuple[PlanLoss, ...]:
     single plan does not make the others incomplete. The original model is included, with 0.
     """
     measured = [each for each in records if LOSS in each.metrics and LOSS in each.full]
-    usual = _usual_samples(measured)
+    measured.sort(key=lambda each: each.created_at)
     ways: defaultdict[str, list[EvaluationRecord]] = defaultdict(list)
-    for record in sorted(measured, key=lambda each: each.created_at):
-        is_usual = usual.get(record.corpus["name"]) == _samples(record)
-        ways["" if is_usual else _way(record)].append(record)
+    for record, way in zip(measured, ways_of(measured), strict=True):
+        ways[way].append(record)
     return tuple(loss for way in sorted(ways) for loss in _losses_of_way(way, ways[way]))
 
 
@@ -176,30 +180,43 @@ def random_at(
     return _pooled([n for n in found if not n.missing and n.facts.granularity == granularity])
 
 
-def _samples(record: EvaluationRecord) -> tuple[str, str]:
-    return record.corpus["digest"], record.settings["dtype"]
+def ways_of(records: Sequence[EvaluationRecord]) -> list[str]:
+    """What sets each apart from most of them, for display: other samples, another dtype.
 
-
-def _way(record: EvaluationRecord) -> str:
-    """How a plan was measured, for display."""
-    length, seed = record.corpus.get("seq_len"), record.corpus.get("seed")
-    dtype = record.settings["dtype"]
-    return f"{record.num_samples} samples of {length} tokens, seed {seed}, {dtype}"
-
-
-def _usual_samples(records: Sequence[EvaluationRecord]) -> dict[str, tuple[str, str]]:
-    """Corpus -> digest of the samples and dtype with which most plans were measured."""
+    Empty for those with the samples on which, and the dtype in which, most plans were measured.
+    Only records of one way are comparable.
+    """
     dtypes = Counter(each.settings["dtype"] for each in records)
-    usual = max(dtypes, key=lambda name: (dtypes[name], name), default="")
-    known = [each for each in records if each.settings["dtype"] == usual]
+    dtype = max(dtypes, key=lambda name: (dtypes[name], name), default="")
+    usual = _usual_samples([each for each in records if each.settings["dtype"] == dtype])
+
+    def way(record: EvaluationRecord) -> str:
+        same, words = usual.get(record.corpus["name"], record), []
+        if same.corpus["digest"] != record.corpus["digest"]:
+            samples = _samples(record)
+            words.append(samples if samples != _samples(same) else "other samples")
+        if record.settings["dtype"] != dtype:
+            words.append(record.settings["dtype"])
+        return ", ".join(words)
+
+    return list(map(way, records))
+
+
+def _samples(record: EvaluationRecord) -> str:
+    length, seed = record.corpus.get("seq_len"), record.corpus.get("seed")
+    return f"{record.num_samples} samples of {length} tokens, seed {seed}"
+
+
+def _usual_samples(records: Sequence[EvaluationRecord]) -> dict[str, EvaluationRecord]:
+    """Corpus -> a record of the samples on which most plans were measured."""
     plans: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
-    size: dict[tuple[str, str], int] = {}
-    for record in known:
+    one: dict[tuple[str, str], EvaluationRecord] = {}
+    for record in records:
         key = (record.corpus["name"], record.corpus["digest"])
         plans[key].add(record.plan_digest)
-        size[key] = record.num_samples
-    ordered = sorted(plans, key=lambda key: (len(plans[key]), size[key], key))
-    return {name: (digest, usual) for name, digest in ordered}
+        one[key] = record
+    ordered = sorted(plans, key=lambda key: (len(plans[key]), one[key].num_samples, key))
+    return {key[0]: one[key] for key in ordered}
 
 
 def _losses_of_way(way: str, records: Sequence[EvaluationRecord]) -> list[PlanLoss]:

@@ -43,7 +43,7 @@ TABLE_COLUMNS = (
     *("evaluation", "model", "plan", "criterion", "calibrated_on", "schedule", "granularity"),
     *("sparsity", "removed", "bytes", "active_params", "expert_flops", "corpus"),
     *("measure", "mean", "pooled", "low", "high", "full"),
-    *("num_samples", "num_tokens", "created_at"),
+    *("num_samples", "num_tokens", "dtype", "created_at"),
 )
 # How a plan was made: equal plans made differently have separate records. Runs are not part of it:
 # repeated with more groups they have other ids and equal numbers.
@@ -301,7 +301,7 @@ def evaluation_table(records: Iterable[EvaluationRecord]) -> pd.DataFrame:
             **{"measure": name, **asdict(metric)},
             "full": record.full[name].mean if name in record.full else None,
             **{"num_samples": record.num_samples, "num_tokens": record.num_tokens},
-            "created_at": record.created_at,
+            **{"dtype": record.settings["dtype"], "created_at": record.created_at},
         }
         for record in records
         for name, metric in record.metrics.items()

@@ -129,20 +129,26 @@ def test_quality_against_memory_is_of_what_competes(swept):
     assert pruned.loc[pruned["on_front"], "value"].tolist() in ([pruned["value"].min()], [])
 
 
-def test_what_was_measured_otherwise_is_a_series_of_its_own(swept):
+@pytest.mark.parametrize("way", ["32 samples of 8 tokens, seed 7", "other samples", "bfloat16"])
+def test_what_was_measured_otherwise_is_a_series_of_its_own(swept, way):
     plain = results_of(swept)
     assert plain["series"].str.contains("samples").sum() == 0
     reap = next(record for record in swept if record.plan.criterion == "reap")
     whole = next(record for record in swept if not record.plan.removed)
+    update = {"settings": {**reap.settings, "dtype": way}}
+    if "samples" in way:
+        update = {"corpus": {**reap.corpus, "digest": "other"}}
+    if "seed" in way:
+        update["corpus"] |= {"seq_len": 8, "seed": 7}
+        update["num_samples"] = 32
     other = [
-        record.model_copy(update={"record_id": f"{record.record_id}-32", "num_samples": 32})
+        record.model_copy(update={**update, "record_id": f"{record.record_id}-other"})
         for record in (reap, whole)
     ]
     both = results_of([*other, *swept])
-    dtype = reap.settings["dtype"]
     (name,) = set(plain["series"][plain["evaluation"] == reap.record_id])
     (second,) = set(both["series"][both["evaluation"] == other[0].record_id])
-    assert second == f"{name}, 32 samples, {dtype}"
+    assert second == f"{name}, {way}"
     # One row a measure for each name; the level that is drawn is the usual one, which comes first.
     pruned = both[both["series"] != ""]
     assert not pruned.duplicated(["corpus", "series", "removed", "measure"]).any()
@@ -220,6 +226,7 @@ def test_what_won_on_fewer_samples_leads_nothing(swept):
     record = next(record for record in swept if record.plan.criterion == "reap")
     lucky = {name: replace(metric, mean=0.0) for name, metric in record.metrics.items()}
     fewer = {"record_id": "fewer", "num_samples": 2, "metrics": lucky}
+    fewer |= {"corpus": {**record.corpus, "digest": "of two"}}
     results = pool_draws(results_of([*swept, record.model_copy(update=fewer)]))
     (name,) = set(results.loc[results["num_samples"] == 2, "series"])
     assert name not in leading_series(results, "nll", "expert")

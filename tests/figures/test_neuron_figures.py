@@ -268,6 +268,14 @@ def test_draws_of_random_are_one_candidate_of_the_same_bytes():
     assert len(changes) == len(rows) == 3
 
 
+def test_what_was_computed_in_another_dtype_is_no_candidate_of_the_same_bytes():
+    records = EvaluationStore([SHIPPED_STATS]).records()
+    update = {"record_id": "other", "settings": {**records[0].settings, "dtype": "bfloat16"}}
+    others = [each.model_copy(update=update) for each in records[:100]]
+    before, after = map(same_bytes.same_bytes_table, (records, [*records, *others]))
+    pd.testing.assert_frame_equal(before, after)
+
+
 @pytest.fixture
 def by_layer():
     rows = [("25%", 2, 0.1), ("25%", 5, 0.4), ("50%", 2, 0.7), ("50%", 5, 0.3)]

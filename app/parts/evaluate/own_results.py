@@ -156,7 +156,9 @@ def candidates_part(context: Context) -> None:
     known = {each.plan: each for each in losses_at(losses, share) if not each.way}
     best = known.get(next((plan for plan in table["plan"] if plan in known), ""))
     chance = random_at(losses, share, granularity)
-    added = {} if mine is None else {"your plan": mine.change}
+    added = {}
+    if mine is not None:
+        added[", ".join(filter(None, ("your plan", mine.way)))] = mine.change
     if chance is not None:
         several = f" ({chance.draws} draws)" if chance.draws > 1 else ""
         added[f"Random{several}"] = chance.change

@@ -124,13 +124,21 @@ def test_only_plans_measured_on_the_same_corpora_are_compared(records, measure):
     assert math.isnan(last["mean"]) and math.isnan(last["worst"])
 
 
-@pytest.mark.parametrize("other", [{"samples": 8}, {"dtype": "bfloat16"}])
-def test_what_was_measured_in_another_way_has_a_column_of_its_own(records, measure, other):
+@pytest.mark.parametrize(
+    ("other", "way"),
+    [
+        ({"samples": 8}, "8 samples of None tokens, seed 42"),
+        ({"dtype": "bfloat16"}, "bfloat16"),
+        ({"samples": 8, "dtype": "bfloat16"}, "8 samples of None tokens, seed 42, bfloat16"),
+    ],
+)
+def test_what_was_measured_in_another_way_is_marked(records, measure, other, way):
     lucky = {"a": 2.0, "b": 1.0, "c": 4.0}
     losses = plan_losses([*records, *measure("lucky", lucky, criterion="man", **other)])
     table = candidates_at(losses, 0.5)
     assert table["criterion"].tolist() == ["ean", "reap", "random", "man"]
-    assert table["way"].tolist()[:3] == ["", "", ""] and table["way"].iloc[3]
+    assert table["way"].tolist() == ["", "", "", way]
+    assert loss_of(losses, "lucky").words == f"loss +0.00 mean, +0.00 worst (a), {way}"
     # As most plans were measured goes before.
     both = plan_losses([*records, *measure("one", lucky, **other)])
     assert loss_of(both, "one").mean == 2.75 / 3
