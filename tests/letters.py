@@ -1,5 +1,7 @@
 """Documents of letters, and a tokenizer whose tokens can be read off: a = 1 ... z = 26, end = 0."""
 
+from types import MappingProxyType
+
 from analysis.corpora import Sampling, parse_corpus, tokenize
 from analysis.corpora.files import open_documents
 from analysis.corpora.sources import local_source
@@ -12,20 +14,21 @@ class LetterTokenizer:
     """A conversation is 30, words, 31, words."""
 
     eos_token_id = 0
+    special_tokens_map = MappingProxyType({"answer": ">"})
 
-    def encode(self, text):
-        return [ord(letter) - 96 for letter in text if letter.isalpha()]
+    def encode(self, text, *, add_special_tokens=True):
+        signs = {"<": USER, ">": ASSISTANT}
+        ids = (
+            signs.get(sign) or ord(sign) - 96 for sign in text if sign.isalpha() or sign in signs
+        )
+        return list(ids)
 
     def get_chat_template(self):
-        return "a template without the mark of answers"
-
-    def apply_chat_template(self, conversation, *, add_generation_prompt=False, **options):
-        assert options == {"tokenize": True, "return_dict": True}
-        ids = []
-        for message in conversation:
-            role = {"user": USER, "assistant": ASSISTANT}[message["role"]]
-            ids += [role, *self.encode(message["content"])]
-        return {"input_ids": [*ids, ASSISTANT] if add_generation_prompt else ids}
+        """Without the mark of answers."""
+        return (
+            "{% for turn in messages %}{{ '<' if turn.role == 'user' else answer }}"
+            "{{ turn.content }}{% endfor %}{{ answer if add_generation_prompt }}"
+        )
 
 
 def sequences_of(documents, tokens, seq_len, seed=42, corpus="letters", **options):

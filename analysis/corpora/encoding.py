@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 
 from analysis.arrays import BoolArray
+from analysis.corpora.cutting import WHOLE, Extent, Part, check_length, tokenize_part
 from analysis.corpora.documents import Document
 from analysis.corpora.sequences import TokenIds
+from analysis.corpora.templates import Rendered, render
 from analysis.errors import CorpusError, first_line
 
 if TYPE_CHECKING:
@@ -34,14 +36,21 @@ class Tokenizer(Protocol):
 
     eos_token_id: int | None
 
-    def encode(self, text: str) -> list[int]:
+    @property
+    def special_tokens_map(self) -> Mapping[str, Any]:
+        """Special tokens by name, for the chat template."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids, with the special tokens that the model expects."""
 
-    def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
-        """Token ids of a conversation in the model's own format."""
+    def __call__(self, text: str, *, add_special_tokens: bool) -> Any:
+        """Token ids, and which of them a character belongs to."""
 
     def get_chat_template(self) -> str:
-        """The chat template; a ValueError if there is none."""
+        """The chat template; a ValueError if there is none, NotImplementedError if never."""
+
+    def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
+        """Token ids of a conversation, of tokenizers that have no templates."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,8 +79,17 @@ def reading_by_tokenizer(what: str, instead: str) -> Iterator[None]:
         raise CorpusError(f"The model's tokenizer cannot {what} ({reason}); {instead}.") from error
 
 
-def encode(document: Document, tokenizer: Tokenizer | None, count: Count, corpus: str) -> Tokens:
-    """Token ids of a document; with count "response" only its answers enter the sums."""
+def encode(
+    document: Document,
+    tokenizer: Tokenizer | None,
+    count: Count,
+    corpus: str,
+    extent: Extent | None = WHOLE,
+) -> Tokens:
+    """Token ids of a document; with count "response" only its answers enter the sums.
+
+    Of a long text these are at least the tokens of `extent`, exactly those of the whole text.
+    """
     if document.input_ids is not None:
         answer = document.answer if count == "response" else None
         if count == "response" and answer is None:
@@ -82,67 +100,131 @@ def encode(document: Document, tokenizer: Tokenizer | None, count: Count, corpus
         return Tokens(ids, None if answer is None else np.asarray(answer, dtype=np.bool_))
     if tokenizer is None:
         raise CorpusError(f"The corpus {corpus} is text, which needs a tokenizer.")
+    reader = TextReader(tokenizer, f"A document of the corpus {corpus}")
     if document.messages is not None:
-        return _conversation(document.messages, tokenizer, count)
+        return _conversation(document.messages, reader, count, extent)
     if count == "response":
         raise NoResponseError(f"The corpus {corpus} is plain text, which has no responses")
-    with reading_by_tokenizer("read a text", "give a corpus of input_ids"):
-        tokens = list(tokenizer.encode(document.text or ""))
-    if tokenizer.eos_token_id is not None and tokens and tokens[-1] != tokenizer.eos_token_id:
-        tokens.append(tokenizer.eos_token_id)
+    part = reader.tokenize(document.text or "", extent, add_special_tokens=True)
+    tokens, end = list(part.ids), tokenizer.eos_token_id
+    has_end = part.is_whole or (extent is not None and extent.from_end)
+    if end is not None and has_end and tokens and tokens[-1] != end:
+        tokens.append(end)
     return Tokens(np.asarray(tokens, dtype=np.int32))
 
 
-def _templated(
-    messages: Sequence[Mapping[str, Any]], tokenizer: Tokenizer, **options: Any
-) -> Mapping[str, Any]:
-    with reading_by_tokenizer("format a conversation", "give a corpus of text or of input_ids"):
-        encoding: Mapping[str, Any] = tokenizer.apply_chat_template(
-            list(messages), tokenize=True, return_dict=True, **options
-        )
-    return encoding
+@dataclass(frozen=True, slots=True)
+class TextReader:
+    """A tokenizer, and how its problems are worded."""
+
+    tokenizer: Tokenizer
+    name: str  # of what is read
+    instead_of_text: str = "give a corpus of input_ids"  # what works if it cannot read texts
+    instead_of_chat: str = "give a corpus of text or of input_ids"
+
+    def tokenize(
+        self, text: str, extent: Extent | None = WHOLE, *, add_special_tokens: bool
+    ) -> Part:
+        """The tokens of a text that can be used; all conversations and texts are read so."""
+
+        def ids_of(part: str) -> list[int]:
+            with reading_by_tokenizer("read a text", self.instead_of_text):
+                return self.tokenizer.encode(part, add_special_tokens=add_special_tokens)
+
+        return tokenize_part(text, ids_of, extent, self.name)
+
+    def format(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Rendered:
+        """A conversation in the model's own format, to be read without special tokens."""
+        with reading_by_tokenizer("format a conversation", self.instead_of_chat):
+            template = self.tokenizer.get_chat_template()
+            return render(template, messages, self.tokenizer.special_tokens_map, **options)
 
 
 def _conversation(
-    messages: Sequence[Mapping[str, Any]], tokenizer: Tokenizer, count: Count
+    messages: Sequence[Mapping[str, Any]], reader: TextReader, count: Count, extent: Extent | None
 ) -> Tokens:
-    if count == "all":
-        encoding = _templated(messages, tokenizer)
-        return Tokens(np.asarray(encoding["input_ids"], dtype=np.int32))
-    if all(message.get("role") != "assistant" for message in messages):
-        raise NoResponseError("A conversation has no turn of the assistant to count")
     try:
-        template = tokenizer.get_chat_template()
+        template = reader.tokenizer.get_chat_template()
     except ValueError:
         template = ""  # formatting reports what is wrong
+    except NotImplementedError:
+        return _by_own_code(messages, reader, count)
+    if count == "all":
+        part = reader.tokenize(reader.format(messages).text, extent, add_special_tokens=False)
+        return Tokens(np.asarray(part.ids, dtype=np.int32))
+    if all(message.get("role") != "assistant" for message in messages):
+        raise NoResponseError("A conversation has no turn of the assistant to count")
+    if extent is not None and extent.from_end:  # where answers begin is known by all before them
+        extent = WHOLE
     if isinstance(template, str) and _GENERATION.search(template):  # it may be a number in JSON
-        encoding = _templated(messages, tokenizer, return_assistant_tokens_mask=True)
-        counted = np.asarray(encoding["assistant_masks"], dtype=np.bool_)
-        return Tokens(np.asarray(encoding["input_ids"], dtype=np.int32), counted)
-    return _by_prefixes(messages, tokenizer)
+        return _by_mask(messages, reader, extent)
+    return _by_prefixes(messages, reader, extent)
 
 
-def _by_prefixes(messages: Sequence[Mapping[str, Any]], tokenizer: Tokenizer) -> Tokens:
+def _by_own_code(messages: Sequence[Mapping[str, Any]], reader: TextReader, count: Count) -> Tokens:
+    """Tokens of mistral-common's tokenizers, which format in code of their own."""
+    if count == "response":
+        raise NoResponseError("The model's tokenizer formats conversations without a template")
+    check_length(sum(len(str(message.get("content"))) for message in messages), reader.name)
+    with reading_by_tokenizer("format a conversation", reader.instead_of_chat):
+        encoding = reader.tokenizer.apply_chat_template(
+            list(messages), tokenize=True, return_dict=True
+        )
+    return Tokens(np.asarray(encoding["input_ids"], dtype=np.int32))
+
+
+def _by_mask(
+    messages: Sequence[Mapping[str, Any]], reader: TextReader, extent: Extent | None
+) -> Tokens:
+    """Answers as the tokens of what the template marks, as `apply_chat_template` finds them."""
+    rendered = reader.format(messages, return_assistant_tokens_mask=True)
+    if list(rendered.answers) != sorted(rendered.answers):
+        extent = WHOLE
+    part = reader.tokenize(rendered.text, extent, add_special_tokens=False)
+    counted = np.zeros(len(part.ids), dtype=np.bool_)
+    with reading_by_tokenizer("find the answers of a conversation", reader.instead_of_chat):
+        encoding = reader.tokenizer(part.text, add_special_tokens=False)
+        for start, end in rendered.answers:
+            # None for a character that is in no token, or beyond the part.
+            first = encoding.char_to_token(start)
+            if first is None:
+                break
+            last = encoding.char_to_token(end - 1)
+            counted[first : last + 1 if last else None] = True
+    return Tokens(np.asarray(part.ids, dtype=np.int32), counted)
+
+
+def _by_prefixes(
+    messages: Sequence[Mapping[str, Any]], reader: TextReader, extent: Extent | None
+) -> Tokens:
     """Answers as the tokens that each assistant turn adds to those before it.
 
     Exact, because both must be prefixes of the whole, token by token. That fails if the template
     rewrites earlier turns or a token spans two turns.
     """
-    ids = np.asarray(_templated(messages, tokenizer)["input_ids"], dtype=np.int32)
-    counted = np.zeros(len(ids), dtype=np.bool_)
+
+    def part_of(turns: Sequence[Mapping[str, Any]], **options: Any) -> Part:
+        text = reader.format(turns, **options).text
+        return reader.tokenize(text, extent, add_special_tokens=False)
+
+    whole = part_of(messages)
+    counted = np.zeros(len(whole.ids), dtype=np.bool_)
     for turn, message in enumerate(messages):
         if message.get("role") != "assistant":
             continue
-        before = _templated(messages[:turn], tokenizer, add_generation_prompt=True)["input_ids"]
-        after = _templated(messages[: turn + 1], tokenizer)["input_ids"]
+        before = part_of(messages[:turn], add_generation_prompt=True)
+        after = part_of(messages[: turn + 1])
         for prefix in (before, after):
-            if not np.array_equal(prefix, ids[: len(prefix)]):
+            known = len(prefix.ids) if whole.is_whole else min(len(prefix.ids), len(whole.ids))
+            if list(prefix.ids[:known]) != list(whole.ids[:known]):
                 raise NoResponseError(
                     "The model's chat template has no {% generation %} and formats a turn by what "
                     "follows it, so the tokens of an answer cannot be identified exactly"
                 )
-        counted[len(before) : len(after)] = True
-    return Tokens(ids, counted)
+        if not before.is_whole:  # this answer and all later ones are beyond the usable tokens
+            break
+        counted[len(before.ids) : len(after.ids) if after.is_whole else None] = True
+    return Tokens(np.asarray(whole.ids, dtype=np.int32), counted)
 
 
 def check_token_ids(corpus: str, largest: int, model: "MoEModel") -> None:

@@ -72,7 +72,7 @@ def _json_lines(file: BinaryIO, line: int, name: str) -> Iterator[_Record]:
                 f"{name}, line {number}, has more than {_LONGEST_DOCUMENT >> 20} MiB; a line is a "
                 "document, so split it."
             )
-        if data.strip():
+        if not data.isspace():
             yield _Record(start, number, data)
         start += len(data)
 

@@ -19,6 +19,7 @@ from analysis.errors import CheckpointError, CorpusError
 from analysis.ranking.clusters import nearest_to_centroids
 
 POOL = 4096  # documents, in seeded order, to choose from
+_READ = 1 << 16  # tokens of a document; one of more than two million characters is cut to them
 _ROWS_AT_ONCE = 4096
 # Names of the table of input embeddings in checkpoints, after any prefix.
 _TABLES = ("embed_tokens", "embeddings", "word_embeddings", "tok_embeddings", "wte")
@@ -94,4 +95,5 @@ def kmeans_selection(embedding: CheckpointEmbedding, clusters: int) -> Selection
         for number in nearest_to_centroids(mean_embeddings(pool, embedding), clusters, seed):
             yield pool[number]
 
-    return Selection(choose, f"kmeans, {clusters} clusters of at most {POOL} documents")
+    words = f"kmeans, {clusters} clusters of at most {POOL} documents"
+    return Selection(choose, words, reads=_READ)

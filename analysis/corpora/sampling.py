@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from analysis.arrays import BoolArray
+from analysis.corpora.cutting import Extent
 from analysis.corpora.documents import Document
 from analysis.corpora.encoding import Count, Tokenizer, Tokens, encode
 from analysis.corpora.sequences import TokenIds, TokenSequences
@@ -17,7 +18,7 @@ from analysis.errors import CorpusError
 Packing = Literal["auto", "concatenate", "pack", "pad"]
 Truncate = Literal["head", "tail", "drop"]
 _OPEN_ROWS = 16
-_LONGEST_JOINED = 1 << 28  # characters
+_LONGEST_JOINED = 1 << 24  # characters; tokenised at once, as sequences are drawn from all of it
 Documents = Iterator[Tokens]
 
 
@@ -188,6 +189,7 @@ class Selection:
 
     choose: Callable[[Documents, int], Documents]  # (documents in seeded order, seed) -> chosen
     description: str  # for manifests
+    reads: int = 0  # tokens of a document that the choice is made on, at most
 
 
 def tokenize(
@@ -212,7 +214,11 @@ def tokenize(
         packing = "pad" if ready else "concatenate"
     if packing == "concatenate":
         check_joins(sampling)
-    encoded = _encoded(chain([first], drawn), tokenizer, sampling.count, corpus)
+
+    def extent(num_read: int) -> Extent:
+        return _usable(sampling, packing, selection, num_read)
+
+    encoded = _encoded(chain([first], drawn), tokenizer, sampling.count, corpus, extent)
     if selection is not None:
         encoded = selection.choose(encoded, sampling.seed)
     whole = ready and sampling.whole
@@ -228,15 +234,35 @@ def tokenize(
 
 
 def _encoded(
-    documents: Iterator[Document], tokenizer: Tokenizer | None, count: Count, corpus: str
+    documents: Iterator[Document],
+    tokenizer: Tokenizer | None,
+    count: Count,
+    corpus: str,
+    extent: Callable[[int], Extent],
 ) -> Iterator[Tokens]:
-    ready = None
+    """The tokens of each document; `extent` tells from those before it how many can be used."""
+    ready, num_read = None, 0
     for document in documents:
         is_ready = document.input_ids is not None
         if ready is not None and ready != is_ready:
             raise CorpusError(f"The corpus {corpus} mixes token ids with text; use one of them.")
         ready = is_ready
-        yield encode(document, tokenizer, count, corpus)
+        tokens = encode(document, tokenizer, count, corpus, extent(num_read))
+        num_read += len(tokens.ids)
+        yield tokens
+
+
+def _usable(
+    sampling: Sampling, packing: Packing, selection: Selection | None, num_read: int
+) -> Extent:
+    """The tokens of the next document that can be used, after `num_read` tokens."""
+    if packing == "concatenate":
+        most = sampling.tokens // sampling.seq_len * sampling.seq_len
+        most -= num_read if selection is None else 0  # a selection may leave documents out
+    else:
+        most = sampling.seq_len + 1  # the last one shows that the document is longer
+    most = max(most, selection.reads if selection is not None else 0)
+    return Extent(most, from_end=packing != "concatenate" and sampling.truncate == "tail")
 
 
 def _nothing(packed: TokenRows, sampling: Sampling, packing: Packing, corpus: str) -> str:
@@ -289,7 +315,8 @@ def _one_text(
                 f"The corpus {corpus} is joined to one text, but has more than "
                 f"{_LONGEST_JOINED >> 20} MiB; is it a copy of another dataset?"
             )
-    stream = encode(Document(text=(source.join or "").join(parts)), tokenizer, "all", corpus)
+    text = Document(text=(source.join or "").join(parts))
+    stream = encode(text, tokenizer, "all", corpus, Extent(_LONGEST_JOINED))
     # The joined text holds no end-of-document token.
     if tokenizer is not None and len(stream.ids) and stream.ids[-1] == tokenizer.eos_token_id:
         stream = stream.part(0, len(stream.ids) - 1)

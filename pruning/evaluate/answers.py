@@ -9,7 +9,7 @@ from typing import Protocol
 from transformers import PreTrainedModel
 
 from analysis.corpora import Tokenizer
-from analysis.corpora.encoding import reading_by_tokenizer
+from analysis.corpora.encoding import TextReader
 from analysis.errors import CorpusError
 from analysis.families import MoEFamily
 from analysis.generation import greedy_answers
@@ -48,16 +48,12 @@ class Answer:
 
 def prompt_ids(tokenizer: Tokenizer, prompt: str, *, as_chat: bool) -> list[int]:
     """Token ids of a prompt, as a user's turn in the chat template or as it is."""
+    damaged = "its files are damaged, fetch them again"
+    reader = TextReader(tokenizer, "The prompt", damaged, "ask with --raw")
     if as_chat:
-        turn = [{"role": "user", "content": prompt}]
-        with reading_by_tokenizer("format a conversation", "ask with --raw"):
-            encoding = tokenizer.apply_chat_template(
-                turn, add_generation_prompt=True, tokenize=True, return_dict=True
-            )
-        ids = list(encoding["input_ids"])
-    else:
-        with reading_by_tokenizer("read a text", "its files are damaged, fetch them again"):
-            ids = list(tokenizer.encode(prompt))
+        turn = {"role": "user", "content": prompt}
+        prompt = reader.format([turn], add_generation_prompt=True).text
+    ids = list(reader.tokenize(prompt, add_special_tokens=not as_chat).ids)
     if not ids:
         raise CorpusError("The prompt is empty; write what the model should answer.")
     return ids
@@ -67,7 +63,7 @@ def has_chat_format(tokenizer: Tokenizer) -> bool:
     """Whether the tokenizer has a chat template."""
     try:
         return bool(tokenizer.get_chat_template())
-    except ValueError:
+    except (ValueError, NotImplementedError):  # mistral-common's formats by its own code
         return False
 
 

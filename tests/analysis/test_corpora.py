@@ -127,7 +127,7 @@ def test_documents_are_joined_end_to_end_and_cut():
 
 def test_a_text_that_ends_with_the_end_token_gets_no_second_one():
     class Ending(LetterTokenizer):
-        def encode(self, text):
+        def encode(self, text, *, add_special_tokens):
             return [*super().encode(text), 0]
 
     documents = [Document(text="abc")] * 2

@@ -18,6 +18,7 @@ import lm_eval.api.task
 import lm_eval.evaluator
 from datasets.exceptions import DatasetsError
 from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
+from jinja2 import TemplateError
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
@@ -30,6 +31,7 @@ from analysis.calibration.loading import (
     resolve_dtype,
 )
 from analysis.corpora import Tokenizer
+from analysis.corpora.encoding import TextReader
 from analysis.errors import CorpusError, StatsError, first_line
 from analysis.model import MoEModel
 from analysis.progress import Progress
@@ -109,6 +111,26 @@ class _Reporting(HFLM):  # type: ignore[misc]
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = True) -> Any:
         self._begin("writing answers", requests)
         return super().generate_until(requests, disable_tqdm=disable_tqdm)
+
+    def apply_chat_template(
+        self, chat_history: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True
+    ) -> str:
+        """As the harness does it: if the template refuses a system turn, without that turn."""
+        instead = "leave out --chat-template"
+        reader = TextReader(self.tokenizer, "A question", instead_of_chat=instead)
+        options = {
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": not add_generation_prompt,
+        }
+        try:
+            return reader.format(chat_history, **options).text
+        except CorpusError as error:
+            if isinstance(error.__cause__, NotImplementedError):  # mistral-common has no templates
+                return str(super().apply_chat_template(chat_history, add_generation_prompt))
+            if not isinstance(error.__cause__, TemplateError):
+                raise
+        others = [turn for turn in chat_history if turn["role"] != "system"]
+        return reader.format(others, **options).text
 
     def _model_call(self, inps: Any, *args: Any, **kwargs: Any) -> Any:
         result = super()._model_call(inps, *args, **kwargs)

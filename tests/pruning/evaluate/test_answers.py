@@ -1,5 +1,7 @@
 """Answers of masked models against greedy decoding of physically pruned ones."""
 
+from types import MappingProxyType
+
 import pytest
 import torch
 from nonuniform_cases import NAMED, keeps_of, plan_of
@@ -21,15 +23,13 @@ class Words:
     """Ids as numbers in a text."""
 
     eos_token_id = None
+    special_tokens_map = MappingProxyType({"bos_token": "1"})
 
-    def encode(self, text):
+    def encode(self, text, *, add_special_tokens):
         return [int(word) for word in text.split()]
 
-    def apply_chat_template(self, conversation, **options):
-        return {"input_ids": [1, *self.encode(conversation[0]["content"]), 2]}
-
     def get_chat_template(self):
-        return "a template"
+        return "{{ bos_token }} {{ messages[0].content }}{{ ' 2' if add_generation_prompt }}"
 
     def decode(self, token_ids, *, skip_special_tokens):
         return " ".join(map(str, token_ids))

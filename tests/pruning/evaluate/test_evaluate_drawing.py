@@ -1,6 +1,7 @@
 """Which documents are drawn to evaluate on, and which positions are scored."""
 
 import json
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -20,18 +21,16 @@ class Letters:
     """One token a character; a conversation has its roles as tokens 1 and 2."""
 
     eos_token_id = None
+    special_tokens_map = MappingProxyType({"user": "\1", "assistant": "\2"})
 
-    def encode(self, text):
+    def encode(self, text, *, add_special_tokens):
         return [ord(letter) for letter in text]
 
     def get_chat_template(self):
-        raise ValueError("none")
-
-    def apply_chat_template(self, conversation, **options):
-        ids = []
-        for message in conversation:
-            ids += [1 if message["role"] == "user" else 2, *self.encode(message["content"])]
-        return {"input_ids": ids + ([2] if options.get("add_generation_prompt") else [])}
+        return (
+            "{% for turn in messages %}{{ user if turn.role == 'user' else assistant }}"
+            "{{ turn.content }}{% endfor %}{{ assistant if add_generation_prompt }}"
+        )
 
 
 def rows_file(path, count=40, length=6):
