@@ -6,8 +6,10 @@ are not detected.
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from analysis.corpora.documents import Document
@@ -17,6 +19,7 @@ from analysis.errors import CorpusError
 from analysis.json_text import parse_json
 
 TEST_SETS = "test_sets"
+_WORDS_AT_ONCE = 1 << 16
 # Last part of a dataset's name on the hub -> prefix of its task names in the harness.
 BENCHMARK_DATA: Mapping[str, str] = {
     **{name: name for name in ("boolq", "commonsense_qa", "gpqa", "gsm8k", "hellaswag")},
@@ -36,8 +39,13 @@ _TRAINING = ("train", "auxiliary_train")
 
 
 def document_digest(text: str) -> str:
-    """SHA-256 of a text's words, regardless of whitespace."""
-    return hashlib.sha256(" ".join(text.split()).encode()).hexdigest()
+    """SHA-256 of a text's words, regardless of whitespace; holds few of them at once."""
+    sha, words = hashlib.sha256(), (match.group() for match in re.finditer(r"\S+", text))
+    separator = ""
+    while some := list(islice(words, _WORDS_AT_ONCE)):
+        sha.update((separator + " ".join(some)).encode())
+        separator = " "
+    return sha.hexdigest()
 
 
 def benchmark_of(dataset: HubDataset) -> str | None:

@@ -18,9 +18,9 @@ _LONGEST = 1 << 22
 _LONGEST_PER_TOKEN = 32
 # Where a part ends, its last tokens differ from those of the whole text.
 _MARGIN = 64
-# Tokenizers that group from the end, or choose among equally likely segmentations of a run, give
-# tokens that depend on the length of a text modulo that of a token, so neighbouring lengths must
-# agree too. Of 1,500 random vocabularies on periodic texts, 4 lengths were not enough for 1%.
+# A unigram model chooses among equally likely segmentations of a periodic text by its length modulo
+# that of a piece (by default of at most 16 characters), so neighbouring lengths must agree too. Of
+# 1,000 random vocabularies, one length was wrong for 87, four for 10, sixteen for none.
 _NEIGHBOURS = 16
 
 

@@ -1,6 +1,7 @@
 """Test data of benchmarks is told from data for training, and documents from others."""
 
 import json
+from hashlib import sha256
 
 import pytest
 
@@ -101,3 +102,10 @@ def test_turns_of_a_conversation_are_looked_at(known):
     assert allowed.facts == {TEST_SETS: []}
     assert len(list(allowed.drawn(0))) == 2
     assert json.loads(json.dumps(allowed.facts)) == {TEST_SETS: [TASK.name]}
+
+
+def test_a_digest_is_that_of_the_words_whatever_separates_them():
+    spaces = [" ", "\n", "\t\r\n", "\x1c", "\x85", "\u3000"]
+    text = "".join(f"{spaces[n % 6]}{n % 7}a{spaces[n % 5]}" for n in range(70_000))
+    assert document_digest(text) == sha256(" ".join(text.split()).encode()).hexdigest()
+    assert document_digest(" ") == sha256(b"").hexdigest()

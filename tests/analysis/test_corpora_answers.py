@@ -91,6 +91,25 @@ def test_a_slow_tokenizer_without_offsets_is_refused_in_one_line():
         tokenize([Document(messages=TALK)], Slow(), sampling, corpus="chat")
 
 
+def test_a_tokenizer_that_formats_without_a_template_is_asked_for_ids():
+    class OwnFormat(LetterTokenizer):
+        def get_chat_template(self):
+            raise NotImplementedError("by design")
+
+        def apply_chat_template(self, conversation, *, tokenize, return_dict):
+            return {"input_ids": [9, *self.encode(conversation[0]["content"])]}
+
+    def ids(messages, count="all"):
+        sampling = Sampling(2, 2, packing="pad", count=count)
+        return tokenize([Document(messages=messages)], OwnFormat(), sampling, corpus="chat")
+
+    assert as_lists(ids(TALK)) == [[9, 1]]
+    with pytest.raises(CorpusError, match="without a template; use --count all"):
+        ids(TALK, "response")
+    with pytest.raises(CorpusError, match=r"chat has 5,000,000 characters.*split it"):
+        ids(({"role": "user", "content": "a" * 5_000_000},))
+
+
 def test_all_tokens_counted_is_the_plain_sequence():
     # Where every token counts there is nothing to say, and the digest is that of the tokens.
     document = Document(input_ids=(1, 2), answer=(True, True))

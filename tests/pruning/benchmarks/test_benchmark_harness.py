@@ -2,6 +2,7 @@
 
 import re
 import threading
+from contextlib import contextmanager
 from dataclasses import replace
 
 import lm_eval.api.task
@@ -23,6 +24,7 @@ from analysis.demo.tasks import (
 )
 from analysis.demo.texts import DemoText
 from analysis.drain import drain
+from analysis.errors import CorpusError
 from analysis.model import ModelRef, load_model_index
 from pruning.evaluate.benchmarks.imports import harness_scores
 from pruning.evaluate.benchmarks.record import (
@@ -31,7 +33,13 @@ from pruning.evaluate.benchmarks.record import (
     candidate_of_export,
     candidate_of_plan,
 )
-from pruning.evaluate.benchmarks.run import Benchmarks, HarnessSettings, run_benchmarks, run_harness
+from pruning.evaluate.benchmarks.run import (
+    Benchmarks,
+    HarnessSettings,
+    _Reporting,
+    run_benchmarks,
+    run_harness,
+)
 from pruning.plan import Provenance, PruningPlan, fit_plan, keep_all, model_ref
 from pruning.surgery.manifest import read_manifest
 
@@ -99,6 +107,38 @@ def test_the_numbers_are_those_of_the_harness_alone(loaded, tokenizer, asked):
     # Three questions of four choices, and three answers.
     assert last["weighing choices"][1] == 12
     assert last["writing answers"] == (3, 3)
+
+
+def test_conversations_are_formatted_as_by_the_harness_alone(loaded, tokenizer, asked):
+    few = replace(asked, tasks=(EXACT.name,), limit=2, chat_template=True)
+    manager = TaskManager(
+        include_defaults=False, include_path=[str(folder) for folder in asked.local]
+    )
+    stock = HFLM(pretrained=loaded, tokenizer=tokenizer, batch_size=4)
+    results = simple_evaluate(
+        model=stock, tasks=[EXACT.name], task_manager=manager, limit=2, apply_chat_template=True
+    )
+    assert drain(run_harness(loaded, tokenizer, few))["results"] == results["results"]
+    ours = _Reporting(loaded, tokenizer, 4, print)
+    talk = [{"role": role, "content": role} for role in ("system", "user", "assistant")]
+    refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}"
+    for template in ("", refusing):
+        with changed_template(tokenizer, template + tokenizer.chat_template):
+            for prompts in (True, False):
+                expected = stock.apply_chat_template(talk, prompts)
+                assert ours.apply_chat_template(talk, prompts) == expected
+    endless = changed_template(tokenizer, "{{ 'x' * 10**10 }}")
+    with endless, pytest.raises(CorpusError, match=r"memory\); leave out --chat-template.$"):
+        drain(run_harness(loaded, tokenizer, few))
+
+
+@contextmanager
+def changed_template(tokenizer, template):
+    before, tokenizer.chat_template = tokenizer.chat_template, template
+    try:
+        yield
+    finally:
+        tokenizer.chat_template = before
 
 
 def uneven_plan(demo):

@@ -36,8 +36,14 @@ class Words:
 
 
 class Plain(Words):
+    error = ValueError
+
     def get_chat_template(self):
-        raise ValueError("no template")
+        raise self.error("no template")
+
+
+class OwnFormat(Plain):
+    error = NotImplementedError
 
 
 def greedy(model, ids, count):
@@ -79,6 +85,7 @@ def test_an_answer_may_end_early():
 def test_a_prompt_is_a_turn_where_there_is_a_format():
     assert has_chat_format(Words())
     assert not has_chat_format(Plain())
+    assert not has_chat_format(OwnFormat())
     assert prompt_ids(Words(), "7 8", as_chat=True) == [1, 7, 8, 2]
     assert prompt_ids(Words(), "7 8", as_chat=False) == [7, 8]
     with pytest.raises(CorpusError, match="prompt is empty"):
