@@ -6,8 +6,11 @@ import pytest
 from page_texts import command_lines, press
 
 from analysis.drain import drain
+from analysis.stats.store import SHIPPED_STATS
 from app.jobs.kinds import KINDS
+from app.session.data import settings
 from builders import ROWS
+from pruning.evaluate.record import EvaluationStore
 from pruning.plan import plan_from_dict
 
 HAND = {"model": "once", "sparsity": "50%", "schedule": "By hand", "counts": "4.3.2"}
@@ -93,6 +96,36 @@ def test_a_plan_that_was_not_measured_says_so_and_is_measured_by_a_click(
     (job,) = queued_jobs()
     assert sorted(job.request["corpora"]) == ["demo-code", "demo-math", "demo-prose"]
     assert job.request["dtype"] == "float32"
+
+
+def test_a_plan_measured_in_another_dtype_is_marked_and_compared_with_none(
+    open_page, stats_dir, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("MOEPRUNE_STATS_DIR", str(tmp_path / "stats"))
+    settings.clear()
+    shutil.copytree(stats_dir, tmp_path / "stats")
+    plan = open_page("plan", corpus="demo-prose").session_state["context"].shown.plan
+    records = EvaluationStore([SHIPPED_STATS]).records()
+    dtype = {"settings": {**records[0].settings, "dtype": "bfloat16"}}
+    for record in records:
+        if record.plan_digest == plan.digest:  # the shipped ones are hidden by these
+            EvaluationStore([tmp_path / "stats"]).save(record.model_copy(update=dtype))
+        elif record.plan.criterion == "ean" and record.plan.corpora == ("demo-code",):
+            update = {**dtype, "record_id": f"{record.record_id}-bfloat16"}  # measured both ways
+            EvaluationStore([tmp_path / "stats"]).save(record.model_copy(update=update))
+    test = open_page("evaluate", corpus="demo-prose")
+    (line,) = (text.value for text in test.markdown if "**REAP, demo-prose, 50%**" in text.value)
+    assert ", bfloat16" in line
+    assert "Random" not in line
+    assert "your plan, bfloat16" in test.table[0].value
+    usual, other = (each.value for each in test.dataframe[:2])
+    assert not usual["candidate"].str.contains("yours").any()
+    assert "yours: REAP, on demo-prose" in set(other["candidate"])
+    assert other["candidate"].str.startswith("EAN, on demo-code").any()
+    assert set(other["away"]) == {""}
+    start = open_page("start", corpus="demo-prose").markdown
+    (words,) = (text.value for text in start if "held-out samples" in text.value)
+    assert "in another way than most plans: bfloat16" in words
 
 
 def test_candidates_are_of_the_granularity_on_screen(open_page):

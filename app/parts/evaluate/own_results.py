@@ -171,7 +171,7 @@ def candidates_part(context: Context) -> None:
     losses_table(full_losses(losses), added)
     table = table.assign(
         candidate=_names(table, {each.plan: each.created_at for each in losses}),
-        away=[_away(best, known.get(plan)) for plan in table["plan"]],
+        away=[_away(best, known.get(plan)) for plan in table["plan"].where(table["way"] == "")],
         size=table["bytes"].map(format_bytes),
     )
     own = mine.plan if mine else ""
