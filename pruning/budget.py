@@ -13,7 +13,14 @@ from analysis.families import MoELayer
 from analysis.model import MoEModel
 from analysis.sparsity import as_percent, num_removed, parse_sparsity
 from pruning.allocation import apportion, count_problem
-from pruning.constraints import Constraints, Room, check_names, rooms_of, sum_of
+from pruning.constraints import (
+    Constraints,
+    Room,
+    check_names,
+    check_total,
+    rooms_of,
+    sum_of,
+)
 from pruning.sizes import SIZE_UNITS, format_bytes, tensors_of
 
 BudgetKind = Literal["sparsity", "count", "size", "shrink", "params", "file"]
@@ -129,11 +136,6 @@ class SizeTarget:
     dtype: TargetDtype = "own"
 
     @property
-    def is_nothing(self) -> bool:
-        """Whether nothing at all is asked for."""
-        return self.kind != "size" and parse_sparsity(self.asked) == 0
-
-    @property
     def named(self) -> str:
         """What was asked, with its unit."""
         asked = self.asked.strip()
@@ -176,6 +178,13 @@ class SizeTarget:
         most = 10_000 * (whole - smallest) // whole / 100
         return PlanError(f"{words}: {can_go} can go; the largest share that works is {most:g}%.")
 
+    def nothing(self, rooms: Sequence[Room], things: str = "experts") -> Budget | None:
+        """The budget of 0 if that is asked for, not to make up for a head; refused if some go."""
+        if self.kind == "size" or parse_sparsity(self.asked):
+            return None
+        check_total(0, rooms, things)
+        return self.budget(0, (0,) * len(rooms))
+
     def budget(self, total: int, floors: tuple[int, ...] = (), words: str = "") -> Budget:
         """The budget that meets the target."""
         dtype = "" if self.dtype == "own" else f" {self.dtype}"
@@ -204,8 +213,8 @@ def size_budget(
     least, largest = sum(room.least for room in rooms), sum(room.most for room in rooms)
     reachable = range(least, largest + 1, rooms[0].step)
 
-    if target.is_nothing:  # not to make up for a head that is copied
-        return target.budget(least)
+    if nothing := target.nothing(rooms):
+        return nothing
 
     def evenly(total: int) -> Sequence[int]:
         return apportion(total, [layer.num_experts for layer in model.layers], rooms)
@@ -233,9 +242,10 @@ def even_budget(
     ones the number that all layers would keep if none were set.
     """
     sizes, ways = _LinearSize.of(model, target), _even_ways(model, target, constraints)
+    if nothing := target.nothing(rooms_of(model.layers, constraints or Constraints())):
+        return nothing
     most = target.most(sizes.whole, model.name)
-    fits = (way for way in ways if target.is_nothing or sizes.after(way) <= most)
-    removed = next(fits, None)
+    removed = next((way for way in ways if sizes.after(way) <= most), None)
     if removed is None:
         can_go = f"{sum(ways[-1])} of {model.num_experts} experts"
         raise target.refusal(model.name, sizes.after(ways[-1]), sizes.whole, can_go)

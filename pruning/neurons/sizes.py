@@ -14,7 +14,7 @@ from analysis.model import MoEModel
 from analysis.widths import expert_widths
 from pruning.active import Routing, active_experts, expert_shapes
 from pruning.budget import Budget, SizeTarget
-from pruning.neurons.budget import ExpertKey, reachable_totals
+from pruning.neurons.budget import NEURONS, ExpertKey, reachable_totals
 from pruning.neurons.kept import kept_widths
 from pruning.neurons.selection import Contest
 from pruning.neurons.widths import DEFAULT_MULTIPLE, LoadedWidths, WidthChoice, WidthMode, loaded_as
@@ -152,6 +152,8 @@ def neuron_size_budget(
     including embeddings, attention, dense layers, routers, shared experts and prediction heads.
     Removed neurons take their rows, columns and bias entries, dropped experts their router rows.
     """
+    if nothing := target.nothing(contest.pools, NEURONS):
+        return nothing
     stored = None if target.kind == "params" else choice or WidthChoice()
     totals = reachable_totals(contest.pools)
 

@@ -57,7 +57,7 @@ def shrink_sparsities(model: MoEModel, multiple_of: int = 1) -> dict[int, str]:
         try:
             removed = even_budget(model, SizeTarget("shrink", f"{percent}%"), limits).floors[0]
         except PlanError:
-            break  # more cannot go either
+            continue  # more than can go, or 0 where a multiple lets some go
         found[percent] = as_percent(removed, min(sizes)) if removed else "0%"
     return found
 

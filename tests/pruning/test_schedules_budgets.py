@@ -33,6 +33,7 @@ from pruning.constraints import (
     spans,
 )
 from pruning.plan import Provenance, PruningPlan, model_ref, plan_from_json
+from pruning.planning.choice import shrink_sparsities
 from pruning.schedules import (
     SCHEDULES,
     Evidence,
@@ -357,3 +358,9 @@ def test_a_share_of_nothing_removes_nothing(kind):
     # The demo's head is copied, and the copy is as large as twelve experts.
     demo, nothing = load_model_index("demo"), SizeTarget(kind, "0%")
     assert even_budget(demo, nothing).total == size_budget(demo, nothing).total == 0
+    # What a constraint removes is not nothing: refused, as a sparsity of 0 is.
+    for budget in (even_budget, size_budget):
+        with pytest.raises(PlanError, match=r"removes 0 .* but at least 24 \(12.5%\) must go"):
+            budget(demo, nothing, Constraints(multiple_of=7))
+    assert shrink_sparsities(demo, 7)[5] == "12.5%"
+    assert 0 not in shrink_sparsities(demo, 7)
