@@ -6,7 +6,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["pa", "pc", "pd", "pq"]
+__all__ = ["datasets", "pa", "pc", "pd", "pq"]
 
 
 class _Lazy:
@@ -22,6 +22,7 @@ class _Lazy:
 
 
 if TYPE_CHECKING:
+    import datasets
     import pandas as pd
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -29,3 +30,4 @@ if TYPE_CHECKING:
 else:
     pd, pa = _Lazy("pandas"), _Lazy("pyarrow")
     pc, pq = _Lazy("pyarrow.compute"), _Lazy("pyarrow.parquet")
+    datasets = _Lazy("datasets")  # imports torch

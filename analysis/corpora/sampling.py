@@ -63,6 +63,16 @@ def check_joins(sampling: Sampling) -> None:
         )
 
 
+def packing_of(sampling: Sampling, first: Document) -> Packing:
+    """How documents like the first become sequences."""
+    packing = sampling.packing
+    if packing == "auto":
+        packing = "concatenate" if first.input_ids is None else "pad"
+    if packing == "concatenate":
+        check_joins(sampling)
+    return packing
+
+
 @dataclass(slots=True)
 class TokenRows:
     """Sequences, and an account of every token read: fed or dropped."""
@@ -208,12 +218,7 @@ def tokenize(
     first = next(drawn, None)
     if first is None:
         raise CorpusError(f"The corpus {corpus} is empty.")
-    ready = first.input_ids is not None
-    packing: Packing = sampling.packing
-    if packing == "auto":
-        packing = "pad" if ready else "concatenate"
-    if packing == "concatenate":
-        check_joins(sampling)
+    packing = packing_of(sampling, first)
 
     def extent(num_read: int) -> Extent:
         return _usable(sampling, packing, selection, num_read)
@@ -221,7 +226,7 @@ def tokenize(
     encoded = _encoded(chain([first], drawn), tokenizer, sampling.count, corpus, extent)
     if selection is not None:
         encoded = selection.choose(encoded, sampling.seed)
-    whole = ready and sampling.whole
+    whole = first.input_ids is not None and sampling.whole
     packed = PACKERS[packing](encoded, replace(sampling, whole=whole))
     if not packed.rows:
         raise CorpusError(_nothing(packed, sampling, packing, corpus))

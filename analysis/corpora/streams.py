@@ -1,27 +1,18 @@
 """Datasets of the hub and local copies of them, streamed by `datasets`."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-
-import datasets
-import pyarrow as pa
-from datasets.exceptions import DatasetsError
-from huggingface_hub import HfApi
-from huggingface_hub.errors import (  # type: ignore[attr-defined]
-    GatedRepoError,
-    HTTPError,  # of the library's own HTTP client, whichever it is
-    OfflineModeIsEnabled,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
 
 from analysis.corpora.documents import Document, row_document
 from analysis.corpora.sources import Source, local_source
 from analysis.corpora.spec import HubDataset, parse_corpus
 from analysis.errors import CorpusError, first_line
 from analysis.hub import reach_hub
+from analysis.lazy import datasets, pa
 
 SHUFFLE_BUFFER = 10_000  # documents; the order of files is shuffled as a whole
 _COMPRESSED = ("", ".gz", ".zst", ".bz2", ".xz")
@@ -30,7 +21,13 @@ _BUILDERS: Mapping[str, str] = {
     for suffix, builder in ((".json", "json"), (".jsonl", "json"), (".txt", "text"))
     for compressed in _COMPRESSED
 } | {".parquet": "parquet"}
-_READ_ERRORS = (DatasetsError, OSError, ValueError, RuntimeError, HTTPError, pa.ArrowException)
+
+
+def _read_errors() -> tuple[type[BaseException], ...]:
+    from datasets.exceptions import DatasetsError
+    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
+
+    return (DatasetsError, OSError, ValueError, RuntimeError, HTTPError, pa.ArrowException)
 
 
 def open_corpus(corpus: str) -> Source:
@@ -39,9 +36,6 @@ def open_corpus(corpus: str) -> Source:
     if spec.dataset is None:
         return local_source(spec)
     spec.check_content()
-    # Problems are raised, so `datasets` need not log them too.
-    datasets.logging.set_verbosity(logging.CRITICAL)
-    datasets.disable_progress_bars()
     join = spec.preset.join if spec.preset else None
     if spec.path is None:
         stream, facts = _hub_stream(spec.dataset, corpus)
@@ -56,7 +50,7 @@ def open_corpus(corpus: str) -> Source:
                 number, row = next(numbered)
             except StopIteration:
                 return
-            except _READ_ERRORS as error:
+            except _read_errors() as error:
                 reason = first_line(error).rstrip(".")
                 raise CorpusError(f"Reading the dataset {spec.name} failed: {reason}.") from error
             yield row_document(row, f"{spec.name}, row {number} as drawn", spec.fields)
@@ -69,6 +63,15 @@ def _hub_stream(
     dataset: HubDataset, corpus: str
 ) -> tuple[datasets.IterableDataset, dict[str, Any]]:
     """The rows of a dataset, and its facts, such as the commit of its revision today."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import (  # type: ignore[attr-defined]
+        GatedRepoError,
+        HTTPError,  # of the library's own HTTP client, whichever it is
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
     try:
         reach_hub()
         # First, because it fails at once; streaming would retry five times.
@@ -92,14 +95,8 @@ def _hub_stream(
             f"without a network use {copy}."
         ) from error
     commit = str(found.sha)
-    try:
-        stream = datasets.load_dataset(
-            dataset.repo, dataset.config, split=dataset.split, revision=commit, streaming=True
-        )
-    except _READ_ERRORS as error:
-        raise CorpusError(
-            f"{dataset.repo} cannot be read: {first_line(error).rstrip('.')}."
-        ) from error
+    place, options = (dataset.repo, dataset.config), {"split": dataset.split, "revision": commit}
+    stream = _loaded(f"{dataset.repo} cannot be read", *place, **options)
     facts = {"dataset": dataset.repo, "revision": commit, "split": dataset.split}
     return stream, facts | ({"config": dataset.config} if dataset.config else {})
 
@@ -127,16 +124,17 @@ def _local_stream(
     if builder == "text":
         # One text keeps its line breaks; otherwise blank lines separate documents.
         options = {"keep_linebreaks": True} if joined else {"sample_by": "paragraph"}
-    try:
-        stream = datasets.load_dataset(
-            builder,
-            data_files=[str(file) for file in built],
-            split="train",
-            streaming=True,
-            **options,
-        )
-    except _READ_ERRORS as error:
-        raise CorpusError(
-            f"{path} cannot be read as {name}: {first_line(error).rstrip('.')}."
-        ) from error
+    options |= {"data_files": [str(file) for file in built], "split": "train"}
+    stream = _loaded(f"{path} cannot be read as {name}", builder, **options)
     return stream, {"copy": path.name, "files": len(built)}
+
+
+def _loaded(failure: str, *place: str | None, **options: Any) -> datasets.IterableDataset:
+    """The rows of a dataset; `failure` says what it means if there are none."""
+    # Problems are raised, so `datasets` need not log them too.
+    datasets.logging.set_verbosity(logging.CRITICAL)
+    datasets.disable_progress_bars()
+    try:
+        return datasets.load_dataset(*place, streaming=True, **options)
+    except _read_errors() as error:
+        raise CorpusError(f"{failure}: {first_line(error).rstrip('.')}.") from error

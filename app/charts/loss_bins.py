@@ -8,7 +8,6 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from scipy.stats import t as student_t
 
 from analysis.errors import StatsError
 from app.charts.chart import Drawing, chart, made_by
@@ -192,5 +191,7 @@ def chance_agreement(bins: int) -> float:
     """
     if bins < 4:
         return 1.0
+    from scipy.stats import t as student_t  # slow to import
+
     quantile = float(student_t.ppf(0.95, bins - 2))
     return quantile / math.sqrt(bins - 2 + quantile**2)

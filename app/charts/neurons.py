@@ -6,7 +6,6 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from scipy.stats import spearmanr
 
 from analysis.errors import PlanError, StatsError
 from app.charts import neuron_cut
@@ -169,6 +168,8 @@ def describe_beside(table: pd.DataFrame) -> str:
     share = table["kept_share"].to_numpy()
     if np.ptp(share) < 1e-12 or np.ptp(table["saliency"].to_numpy()) == 0:
         return f"{text}; every expert keeps the same share, so the orders cannot be compared."
+    from scipy.stats import spearmanr  # slow to import
+
     rank = float(spearmanr(table["saliency"], share).statistic)
     return f"{text}; rank correlation of an expert's saliency with the share it keeps: {rank:.2f}."
 

@@ -52,8 +52,8 @@ def command(kind: type[Request] | None = None, each: str = "") -> Callable[[Hand
                 if (source := ctx.get_parameter_source(name)) and source.name == "COMMANDLINE"
             }
             asked = {name: value for name, value in given.items() if name in fields}
-            if "device" in asked:  # not by the request, which may be queued for another machine
-                check_device(str(asked["device"]))
+            for name in {"device", "device_map"} & asked.keys():
+                check_device(str(asked[name]))  # a request may be queued for another machine
             said = validated(own, {name: given[name] for name in own.model_fields if name in given})
             rest = {name: getattr(said, name) for name in own.model_fields}
             force = rest["force"] if takes_force else rest.pop("force", False)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from analysis.devices import check_device
 from analysis.errors import PlanError, UserError
 from analysis.model import MoEModel, load_model_index
 from analysis.stats.blend import Part
@@ -34,6 +35,7 @@ from pruning.requests.recipe import (
     calibrate_requests,
     evaluate_request,
     export_request,
+    machine_of,
     other_corpora,
     plan_request,
     search_of_file,
@@ -103,6 +105,7 @@ def _check(recipe: Recipe, machine: Machine, model: MoEModel, pruned: MoEModel) 
     """Refuse what cannot be done before any work, all of it at once."""
     folder = recipe.export.out if recipe.export else None
     checks: list[Callable[[], object]] = [
+        lambda: check_device(machine_of(recipe, machine).device or ""),
         lambda: check_request(plan_request(recipe, machine), model),
         lambda: follow(check_corpora(calibrate_requests(recipe, machine))),
         lambda: follow(check_corpora(other_corpora(recipe))),
@@ -158,8 +161,9 @@ def search(request: Machine, *, path: RecipeFile, out_dir: SearchFolder | None =
             f"The recipe {path} has no key search; it needs at least search: {{corpus: CORPUS}}."
         )
     folder = out_dir or search_folder(path)
-    result = follow(search_run(search_of_file(path, folder, request)))
     model = load_model_index(recipe.model, revision=recipe.revision)
+    _check(recipe, request, model, model)
+    result = follow(search_run(search_of_file(path, folder, request)))
     say_search(result, folder)
     after = commands_after_plan(plan_request(recipe, request), model, folder / PLAN_NAME)
     plan = load_plan(folder / PLAN_NAME, model=model)

@@ -21,7 +21,7 @@ from analysis.corpora import Packing as PackingName
 from analysis.corpora import Truncate as TruncateName
 from analysis.corpora import content_of, corpus_name, parse_corpus
 from analysis.criteria import get_criterion
-from analysis.devices import parse_device
+from analysis.devices import parse_device, parse_device_map
 from analysis.sparsity import parse_sparsity
 from analysis.stats.choose import parse_corpus_weight
 from analysis.stats.groups import GROUPS, parse_groups
@@ -104,7 +104,9 @@ Device = Annotated[Text, checked_by(parse_device), Option("Device: auto, cpu, cu
 BatchSize = Annotated[Whole, Field(ge=1, le=4096), Option("Sequences in one forward.")]
 Attention = Annotated[AttentionName, Option("Attention: auto, eager, sdpa, flash_attention_2 ...")]
 DeviceMap = Annotated[
-    Text, Option("Spread the weights over devices, memory and disk: auto, balanced ...")
+    Text,
+    checked_by(parse_device_map),
+    Option("Spread the weights over devices, memory and disk: auto, balanced ..."),
 ]
 MaxMemory = Annotated[
     tuple[Annotated[str, AfterValidator(_device_size)], ...],

@@ -13,6 +13,7 @@ from analysis.progress import Progress
 from analysis.stats.store import StatsStore, stats_store
 from pruning.active import measured_routing
 from pruning.evaluate.benchmarks.imports import read_results
+from pruning.evaluate.benchmarks.names import check_tasks
 from pruning.evaluate.benchmarks.record import (
     BenchmarkRecord,
     BenchmarkStore,
@@ -37,9 +38,6 @@ def benchmark_run(request: BenchmarkRequest) -> Steps[list[BenchmarkRecord]]:
             "Benchmarks need lm-evaluation-harness, which is not installed: "
             "pip install 'moe-prune-studio[eval]'."
         )
-    from pruning.evaluate.benchmarks.run import Benchmarks, HarnessSettings, run_benchmarks
-
-    quiet_transformers()
     model = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
     candidates = _candidates(request, model, store)
@@ -52,8 +50,12 @@ def benchmark_run(request: BenchmarkRequest) -> Steps[list[BenchmarkRecord]]:
             "Name the benchmarks, such as --tasks arc_challenge,piqa; `lm_eval ls tasks` lists "
             "them."
         )
+    check_tasks(names)
     if not request.allow_test_set:
         check_unread(names, store, full.identity)
+    from pruning.evaluate.benchmarks.run import Benchmarks, HarnessSettings, run_benchmarks
+
+    quiet_transformers()
     local = []
     for number, name in enumerate(wanted := [name for name in names if name in LOCAL_TASKS]):
         yield Progress("making the local tasks", number, len(wanted), "tasks")

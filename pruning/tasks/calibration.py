@@ -14,6 +14,8 @@ from analysis.corpora import (
     tokenize,
 )
 from analysis.corpora.encoding import check_token_ids, largest_token_id
+from analysis.corpora.sampling import packing_of
+from analysis.demo.texts import TEXTS
 from analysis.head_parts import runnable_heads
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
@@ -24,7 +26,7 @@ from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import WeightsRequest
 from pruning.tasks import Steps
 from pruning.tasks.apart import open_checked
-from pruning.tasks.loading import loaded_model, quiet_transformers, run_settings
+from pruning.tasks.loading import loaded_model, quiet_transformers, run_settings, together
 
 if TYPE_CHECKING:
     from analysis.calibration.loading import CalibrationSettings
@@ -38,13 +40,11 @@ def _check_model(request: CalibrateRequest, model: MoEModel) -> None:
     from analysis.calibration.loading import check_loadable
     from analysis.calibration.removal import check_removable
 
+    quiet_transformers()
     check_loadable(model, trusted=request.trust_remote_code)
     if request.packing == "pack":
         check_model_packs(model, request.attention)
-    groups = parse_groups(request.groups)
-    if "heads" in groups:
-        runnable_heads(model)
-    if "damage" in groups:
+    if "damage" in parse_groups(request.groups):
         for layer in model.layers:
             check_removable(model.family, layer)
 
@@ -53,17 +53,17 @@ def _prepare(
     request: CalibrateRequest,
 ) -> "Steps[tuple[MoEModel, TokenSequences, CalibrationSettings]]":
     """The model, the token sequences and the settings to run."""
+    model = load_model_index(request.model, revision=request.revision)
+    groups, sampling = parse_groups(request.groups), request.sampling()
+    if "heads" in groups:
+        runnable_heads(model)
+    yield Progress("reading the corpus", 0, sampling.tokens, "tokens")
+    first, source = _opened(request, model)
+    _check_model(request, model)  # imports torch
     from analysis.calibration.own_answers import answered_sampling, own_answers
 
-    quiet_transformers()
-    model = load_model_index(request.model, revision=request.revision)
-    sampling = request.sampling()
-    _check_model(request, model)
-    yield Progress("reading the corpus", 0, sampling.tokens, "tokens")
-    first, source = peek(_opened(request), sampling.seed)
     answering = _answering(request, model, source, first)
     tokenizer, selection = answering.tokenizer, answering.selection
-    groups = parse_groups(request.groups)
     settings = run_settings(request, sampling.seq_len, seed=sampling.seed, groups=groups)
     if request.answers == "own":
         with loaded_model(model, settings) as loaded:  # only for the answers
@@ -105,9 +105,17 @@ def _answering(
     return answering
 
 
-def _opened(request: CalibrateRequest) -> Source:
-    store = stats_store(request.stats_dir)
-    return open_checked(request.corpus, store, allowed=request.allow_test_set)
+def _opened(request: CalibrateRequest, model: MoEModel) -> tuple[Document | None, Source]:
+    """The first document of the corpus, and the corpus; refuses token ids the model lacks."""
+    sampling, store = request.sampling(), stats_store(request.stats_dir)
+    corpus = open_checked(request.corpus, store, allowed=request.allow_test_set)
+    first, source = peek(corpus, sampling.seed)
+    if first is not None:
+        packing_of(sampling, first)
+    if first is not None and first.input_ids is not None:
+        largest = largest_token_id(corpus.drawn(sampling.seed), sampling.tokens)
+        check_token_ids(corpus_name(request.corpus), largest, model)
+    return first, source
 
 
 def check_corpora(requests: Sequence[CalibrateRequest]) -> Steps[None]:
@@ -115,27 +123,23 @@ def check_corpora(requests: Sequence[CalibrateRequest]) -> Steps[None]:
 
     Where the model is to write the answers, the first document must have one.
     """
-    from analysis.calibration.distributed import join
-
-    with join().together():
+    with together():
         for number, request in enumerate(requests):
             yield Progress("checking the corpora", number, len(requests))
-            sampling = request.sampling()
-            first, source = peek(_opened(request), sampling.seed)
+            if request.corpus in TEXTS and request.answers == "given":
+                continue  # nothing can be wrong, and demo-code takes seconds to make
             model = load_model_index(request.model, revision=request.revision)
+            first, source = _opened(request, model)
             if request.answers == "own":
                 _answering(request, model, source, first)
-            largest = largest_token_id(source.drawn(sampling.seed), sampling.tokens)
-            check_token_ids(corpus_name(request.corpus), largest, model)
 
 
 def calibrate_run(request: CalibrateRequest) -> Steps[Run]:
     """Tokenise the corpus and run the model over it."""
-    from analysis.calibration.distributed import join
+    with together():
+        ready = yield from _prepare(request)
     from analysis.calibration.run import calibrate
 
-    with join().together():
-        ready = yield from _prepare(request)
     return (yield from calibrate(*ready, stats_store(request.stats_dir), resume=request.resume))
 
 

@@ -1,7 +1,6 @@
 """Tasks of evaluation: plans on held-out corpora, and criteria against sparsities."""
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 
 from analysis.criteria import get_criterion
@@ -28,7 +27,7 @@ from pruning.requests.plan import PlanRequest
 from pruning.schedules import MEASURED
 from pruning.tasks import Steps
 from pruning.tasks.apart import open_checked
-from pruning.tasks.loading import quiet_transformers, run_settings
+from pruning.tasks.loading import run_settings, together, tokenizer_loader
 
 
 def selection_for(request: PlanRequest) -> Steps[Selection]:
@@ -92,13 +91,11 @@ def sweep_run(request: SweepRequest) -> Records:
 
 def _evaluated(request: MeasureRequest, model: MoEModel, plans: Sequence[PruningPlan]) -> Records:
     """Records by corpus and then by plan."""
-    from analysis.calibration.distributed import join
+    store = stats_store(request.stats_dir)
+    with together():
+        drawn = yield from drawn_corpora(request, model, store)
     from pruning.evaluate.run import Evaluations, run_evaluations
 
-    quiet_transformers()
-    store = stats_store(request.stats_dir)
-    with join().together():
-        drawn = yield from drawn_corpora(request, model, store)
     work = Evaluations(
         model,
         plans,
@@ -114,14 +111,13 @@ def _evaluated(request: MeasureRequest, model: MoEModel, plans: Sequence[Pruning
 def drawn_corpora(
     request: HeldOutRequest, model: MoEModel, store: StatsStore
 ) -> Steps[list[DrawnSamples]]:
-    """The samples of every corpus of a request."""
-    from analysis.calibration.loading import load_tokenizer
-
-    tokenizer = cache(lambda: load_tokenizer(model, trust_remote_code=request.trust_remote_code))
+    """The samples of every corpus of a request; all are opened before torch is imported."""
+    tokenizer = tokenizer_loader(model, trusted=request.trust_remote_code)
     runs = [run.manifest for run in store.of_model(model.identity, "routed")]
+    allowed = request.allow_test_set
+    sources = {corpus: open_checked(corpus, store, allowed=allowed) for corpus in request.corpora}
     drawn = []
-    for number, corpus in enumerate(request.corpora):
-        yield Progress("reading the corpora", number, len(request.corpora), "corpora")
-        source = open_checked(corpus, store, allowed=request.allow_test_set)
+    for number, (corpus, source) in enumerate(sources.items()):
+        yield Progress("reading the corpora", number, len(sources), "corpora")
         drawn.append(draw(corpus, source, runs, request.sample_settings(corpus), tokenizer))
     return drawn

@@ -1,10 +1,13 @@
 """Loads models: how they run, and where their weights lie."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from analysis.corpora import Tokenizer
+from analysis.launcher import launched_world
 from analysis.model import MoEModel
 from pruning.requests.base import Request
 
@@ -33,12 +36,37 @@ def run_settings(request: Request, seq_len: int, **more: Any) -> "CalibrationSet
     return CalibrationSettings(seq_len, **{"placement": placement_of(request)} | said | more)
 
 
+@contextmanager
+def together() -> Iterator[None]:
+    """Run a block in every process of a launcher; if it fails in one, all of them stop."""
+    if launched_world() == 1:  # without torch
+        yield
+        return
+    from analysis.calibration.distributed import join
+
+    with join().together():
+        yield
+
+
 def quiet_transformers() -> None:
     """Switch off progress bars and warnings of transformers."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     logging.set_verbosity_error()
+
+
+def tokenizer_loader(model: MoEModel, *, trusted: bool) -> Callable[[], Tokenizer]:
+    """What loads the checkpoint's tokenizer when it is first called; token ids need none."""
+
+    @cache
+    def load() -> Tokenizer:
+        from analysis.calibration.loading import load_tokenizer
+
+        quiet_transformers()
+        return load_tokenizer(model, trust_remote_code=trusted)
+
+    return load
 
 
 @contextmanager

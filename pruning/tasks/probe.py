@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 def ask_run(request: AskRequest) -> "Steps[list[Answer]]":
     """Answers of the original model and of plans; each pair is stored as a record."""
-    from analysis.calibration.loading import load_tokenizer, resolve_dtype
-    from pruning.evaluate.answers import Question, has_chat_format, prompt_ids, run_answers
-
     model = load_model_index(request.model, revision=request.revision)
     plans: dict[str, PruningPlan | None] = {"full": None}
     for name, raw in zip(request.names, request.plans, strict=True):
         plans[name] = fit_plan(plan_from_dict(raw), model)
+    from analysis.calibration.loading import load_tokenizer, resolve_dtype
+    from pruning.evaluate.answers import Question, has_chat_format, prompt_ids, run_answers
+
     loaded = load_tokenizer(
         model,
         trust_remote_code=request.trust_remote_code,
@@ -71,16 +71,16 @@ def bins_run(request: BinsRequest) -> Steps[BinsRecord]:
 
     The record is stored with the statistics; if it exists, no model is loaded.
     """
+    model = load_model_index(request.model, revision=request.revision)
+    store = stats_store(request.stats_dir)
+    ranked, bins = yield from _binned(request, model, store)
+    (drawn, *_) = yield from drawn_corpora(request, model, store)
     from analysis.calibration.loading import resolve_dtype
     from pruning.evaluate.candidate import MeasureSettings, run_candidate
     from pruning.evaluate.full_side import run_full
     from pruning.evaluate.run import how_made
     from pruning.evaluate.samples import make_samples
 
-    model = load_model_index(request.model, revision=request.revision)
-    store = stats_store(request.stats_dir)
-    ranked, bins = yield from _binned(request, model, store)
-    (drawn, *_) = yield from drawn_corpora(request, model, store)
     settings = run_settings(request, drawn.sequences.longest)
     changing = {"dtype": resolve_dtype(settings.dtype, model), "seed": settings.seed}
     kept = BinsStore(store.directories)
@@ -140,15 +140,15 @@ def variance_run(request: VarianceRequest) -> Steps[dict[str, VarianceRecord]]:
     Each record is stored with the statistics as soon as it is measured, and existing ones are
     reused. Returns the name of each plan -> its record, the original model first.
     """
+    model = load_model_index(request.model, revision=request.revision)
+    store = stats_store(request.stats_dir)
+    plans = yield from _plans(request, model, store)
+    (drawn, *_) = yield from drawn_corpora(request, model, store)
     from analysis.calibration.loading import resolve_dtype
     from pruning.evaluate.hidden_states import NUM_TOKENS, draw_tokens, run_variance
     from pruning.evaluate.run import how_made
     from pruning.evaluate.samples import make_samples
 
-    model = load_model_index(request.model, revision=request.revision)
-    store = stats_store(request.stats_dir)
-    plans = yield from _plans(request, model, store)
-    (drawn, *_) = yield from drawn_corpora(request, model, store)
     settings = run_settings(request, drawn.sequences.longest)
     dtype = resolve_dtype(settings.dtype, model)
     changing = {"dtype": dtype, "seed": settings.seed, "tokens": NUM_TOKENS}

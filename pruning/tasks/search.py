@@ -33,7 +33,13 @@ from pruning.sensitivity.record import SensitivityStore
 from pruning.tasks import Steps
 from pruning.tasks.apart import open_checked
 from pruning.tasks.calibration import calibrate_run, weights_run
-from pruning.tasks.loading import placement_of, quiet_transformers, run_settings
+from pruning.tasks.loading import (
+    placement_of,
+    quiet_transformers,
+    run_settings,
+    together,
+    tokenizer_loader,
+)
 from pruning.tasks.sensitivity import sensitivity_run
 
 if TYPE_CHECKING:
@@ -55,20 +61,17 @@ def search_folder(recipe: Path) -> Path:
 
 def search_run(request: SearchRequest) -> "Steps[SearchResult]":
     """Make missing statistics, then search or resume a search."""
-    from pruning.search.sitting import run_search
-
-    quiet_transformers()
     if request.out.is_file():
         raise PlanError(f"{request.out} is a file; give a folder for the search with --out.")
     problem = yield from problem_of(request)
+    from pruning.search.sitting import run_search
+
+    quiet_transformers()
     return (yield from run_search(problem, request.out))
 
 
 def problem_of(request: SearchRequest) -> "Steps[Problem]":
     """Everything that the search needs; refuses what is impossible before any long work."""
-    from analysis.calibration.distributed import join
-    from analysis.calibration.loading import load_tokenizer
-
     recipe, machine = request.parsed(), request.machine
     if (asked := recipe.search) is None:
         raise PlanError("The recipe has no key search; it needs at least search: {corpus: C}.")
@@ -76,7 +79,7 @@ def problem_of(request: SearchRequest) -> "Steps[Problem]":
     check_request(plan_request(recipe, machine), model)
     store = stats_store(machine.stats_dir)
     check_measured(recipe, model, store)
-    with join().together():
+    with together():
         yield Progress("reading the search samples", 0, 0)
         # Documents that no known calibration of the model has read.
         drawn = draw(
@@ -84,7 +87,7 @@ def problem_of(request: SearchRequest) -> "Steps[Problem]":
             open_checked(asked.corpus, store, allowed=recipe.allow_test_set),
             [run.manifest for run in store.of_model(model.identity, "routed")],
             SampleSettings(asked.samples, seq_len_of(asked.corpus, recipe.seq_len)),
-            lambda: load_tokenizer(model, trust_remote_code=machine.trust_remote_code),
+            tokenizer_loader(model, trusted=machine.trust_remote_code),
         )
     parts = []
     requests = calibrate_requests(recipe, machine)

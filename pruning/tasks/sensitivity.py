@@ -10,7 +10,7 @@ from analysis.stats.blend import Part
 from analysis.stats.store import stats_store
 from pruning.constraints import Room, rooms_of
 from pruning.evaluate.drawing import DrawnSamples
-from pruning.planning.make import spending_of
+from pruning.planning.make import check_request, spending_of
 from pruning.planning.measured import Order, order_of
 from pruning.planning.neurons import arena_of
 from pruning.planning.ranking import Selection, select_measured
@@ -62,17 +62,19 @@ def sensitivity_run(request: SensitivityRequest, parts: Sequence[Part] = ()) -> 
 
     `parts` are calibration runs to rank by instead of those that the request names.
     """
-    from analysis.calibration.loading import offload_space
-
-    quiet_transformers()
     model = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
     asked = [
         plan_request(request, request.criterion, each | request.planned)
         for each in request.budgets or [{"sparsity": "0"}]
     ]
+    for each in asked if request.budgets else ():
+        check_request(each, model)
     selection = yield from select_measured(asked[0], model, store, parts)
     drawn = yield from drawn_corpora(request, model, store)
+    from analysis.calibration.loading import offload_space
+
+    quiet_transformers()
     settings = run_settings(request, max(each.sequences.longest for each in drawn))
     with offload_space(settings.placement) as offload:
         sitting = _Sitting(request, model, order_of(selection, asked[0]), settings, offload)

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from analysis.devices import parse_device
+from analysis.devices import check_device, parse_device
 from analysis.errors import CheckpointError
 
 
@@ -25,3 +25,35 @@ def test_a_device_is_refused_before_torch_is_imported():
     assert done.returncode == 1
     assert "No run can use the device 'meta'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems keep no such files")
+@pytest.mark.parametrize(
+    ("files", "chosen", "name", "message"),
+    [
+        ("", None, "cuda", "try cpu"),
+        ("nvidia0", None, "xpu", "try cpu"),
+        ("nvidia0 nvidia3 nvidiactl", None, "cuda:1", None),
+        ("nvidia0 nvidia3 nvidiactl", None, "cuda:2", "GPUs are numbered 0 to 1"),
+        ("nvidia0 nvidia3", "GPU-8932f937-1", "cuda:1", "GPUs are numbered 0 to 0"),
+        ("nvidia0 nvidia3", "3,0", "cuda:1", None),
+        ("nvidia0 nvidia3", "3,-1,0", "cuda:1", "GPUs are numbered 0 to 0"),
+        ("nvidia0", "", "cuda", "CUDA_VISIBLE_DEVICES hides all"),
+        ("kfd", None, "cuda:7", None),
+        ("nvidia0 dxg", None, "cuda:7", None),
+        ("", None, "cpu", None),
+    ],
+)
+def test_a_gpu_that_the_files_of_its_driver_do_not_show(
+    tmp_path, monkeypatch, files, chosen, name, message
+):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+    for file in files.split():
+        (tmp_path / file).touch()
+    if message is None:
+        check_device(name, tmp_path)
+    else:
+        with pytest.raises(CheckpointError, match=message):
+            check_device(name, tmp_path)

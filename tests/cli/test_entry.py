@@ -113,6 +113,19 @@ STARTS = {
     "calibrate demo --corpus absent.jsonl": TABLES,
     "evaluate demo --corpus c4=absent": TABLES,
     "sensitivity demo --criterion aimer --corpus demo-code --corpus absent.txt": TABLES,
+    "calibrate demo --corpus broken.jsonl": TABLES,
+    "calibrate demo --corpus demo-code --device-map atuo": TABLES,
+    "calibrate demo --corpus demo-code --groups heads": TABLES,
+    "evaluate demo --corpus broken.jsonl": TABLES,
+    "evaluate demo --corpus hub:openai/gsm8k,split=test": TABLES,
+    "bins demo --corpus demo-math --criterion reap": TABLES,
+    "variance demo --corpus demo-math --criterion reap --sparsity 50%": TABLES,
+    "sensitivity demo --criterion aimer --corpus demo-math --target-size 1": TABLES,
+    "ask demo --prompt Hello --plan absent.json": TABLES,
+    "benchmark demo --tasks typo": TABLES,
+    "run recipe.yaml": TABLES,
+    "search recipe.yaml": TABLES,
+    "plot nothing demo": NEVER - {"plotly"},
     "inspect demo": TABLES,
     "plan demo --criterion reap --corpus demo-math --sparsity 50%": NEVER,
 }
@@ -120,6 +133,9 @@ STARTS = {
 
 @pytest.mark.parametrize(("words", "heavy"), STARTS.items(), ids=STARTS)
 def test_nothing_heavy_is_imported_before_it_is_needed(here, words, heavy):
+    (here / "broken.jsonl").write_text('{"text": \n')
+    recipe = "model: demo\ncorpora: [demo-code]\ncriterion: reap\nbudget: {sparsity: 50%}\n"
+    (here / "recipe.yaml").write_text(recipe + "search: {corpus: absent.jsonl}\n")
     done = subprocess.run(
         [sys.executable, "-c", RUN, *words.split()],
         capture_output=True,

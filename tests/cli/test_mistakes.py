@@ -297,6 +297,7 @@ MISTAKES = {
         "cannot be packed with the attention flash_attention_2; choose one of eager",
     ],
     f"{LEARN} --tokens 100": ["less than one sequence of 256"],
+    f"{LEARN} --device-map balancd": ["'balancd'", "Did you mean 'balanced'?"],
     f"{LEARN} --batch-size 0": ["--batch-size: "],
     f"{LEARN} --device-map auto --max-memory cpu=lots": [
         "--max-memory: write DEVICE=SIZE, as 0=20GiB or cpu=8GiB (got 'cpu=lots')",
@@ -339,6 +340,7 @@ MISTAKES = {
     "ask demo --prompt Hello --offload-folder x": ["--offload-folder needs --device-map auto"],
     "sensitivity {tiny} --criterion random --corpus x.txt --refine 2": ["name their --sparsity"],
     "sensitivity {tiny} --criterion random --corpus x.txt --levels 1": ["--levels"],
+    "sensitivity demo --criterion aimer --corpus demo-math --target-size 1": ["Nothing would be"],
     "sensitivity {tiny} --criterion heapr --granularity neuron --corpus x.txt --shrink 40%": [
         "bytes of neurons depend on padding",
         "give --sparsity, --params-share or --remove",
@@ -349,6 +351,7 @@ MISTAKES = {
     "benchmark demo --candidate x": ["--candidate goes with --import"],
     "benchmark demo --source demo": ["is no export; --source goes with one"],
     "benchmark demo --tasks arc_easy,humaneval_plus": ["humaneval_plus runs code that the model"],
+    "benchmark demo --tasks arc_esay": ["'arc_esay'", "Did you mean 'arc_easy'?", "lm_eval ls"],
     "benchmark {tiny}": ["Name the benchmarks, such as --tasks"],
     # Figures
     "plot sizes demo": ["choose with --corpus"],
