@@ -55,7 +55,7 @@ NEEDS_TORCH = re.compile(
     r"|pruning\.evaluate\.(candidate|full_side|measures|run|samples|streamed)"
     r"|pruning\.evaluate\.(speculative|hidden_states|answers)"
     r"|pruning\.search\.(fitness|prefix|shared|sitting|streamed)"
-    r"|pruning\.outline|pruning\.surgery\.forward_checks"
+    r"|pruning\.built|pruning\.surgery\.forward_checks"
     r"|pruning\.sensitivity\.(measure|refine)"
     r"|app\.jobs\.worker"
 )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from analysis.families import MoELayer, SlotKind
 from analysis.families.base import HEAD_KEYS
 from analysis.heads import prediction_heads
-from analysis.model import MoEModel, config_folder, load_model_index
+from analysis.model import MoEModel, load_model_index
 from analysis.outline import hub_outline, without_weights
 from analysis.widths import expert_widths, loaded_widths
 from app.cli.derive import command
@@ -20,6 +20,7 @@ from app.cli.say import (
 from app.console import finish, out, show_facts, show_table
 from pruning.constraints import spans
 from pruning.engines import contents_of, verdicts
+from pruning.outline import outline_model
 from pruning.planning.counted import Counted, uniform_cuts
 from pruning.requests.base import command_line, option_words
 from pruning.requests.model import ModelRequest
@@ -36,9 +37,6 @@ def asked_model(request: ModelRequest, *, config_only: bool) -> MoEModel:
         return load_model_index(request.model, revision=request.revision)
     if found := hub_outline(request.model, request.revision):
         return found
-    config_folder(request.model, request.revision)  # fails before transformers is imported
-    from pruning.outline import outline_model
-
     return outline_model(request.model, revision=request.revision)
 
 
