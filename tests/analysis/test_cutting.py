@@ -186,6 +186,12 @@ def test_a_tokenizer_is_given_little_of_a_long_document(demo, huge, mode, is_cha
     assert watched.longest < 20_000
     assert sequences.num_tokens == (512 if mode == "joined" else 64)
     assert sequences.num_dropped > 0
+    if mode == "tail":
+        expected = [*watched.encode(huge[-2000:]), watched.eos_token_id][-64:]
+    else:
+        before = "<|user|>Hi<|assistant|>" if is_chat else ""
+        expected = watched.encode(before + huge[:2000])[:64]
+    assert sequences.rows[0].tolist() == expected
 
 
 @pytest.mark.parametrize("template", ["generation", "prefixes"])
@@ -210,6 +216,8 @@ def test_answers_of_long_conversations_are_those_of_the_whole(demo, template):
         np.testing.assert_array_equal(part.counted, whole.counted[: len(part.ids)])
         assert part.counted.any() or most == 5
     assert watched.longest < 65_537
+    last = encode(document, tokenizer, "response", "chat", Extent(300, from_end=True))
+    np.testing.assert_array_equal(last.counted, whole.counted)
 
 
 def test_the_budget_that_is_left_is_what_can_be_used(demo):
