@@ -35,6 +35,7 @@ from analysis.durable import PARTIAL
 from analysis.stats.store import MANIFEST
 from app.cli import main as moeprune
 from builders import VOCAB, tiny_checkpoint
+from pruning.search.store import UNFINISHED_PLAN_NAME
 from pruning.surgery.manifest import MANIFEST_NAME
 
 _MOST_KILLS = 3  # in a row, before a command may finish
@@ -109,10 +110,10 @@ COMMANDS = (
         "search, streamed, 2 processes", f"{_SEARCH} --stream-layers", (_CALIBRATE,), processes=2
     ),
     Command("sensitivity, 2 processes", _SENSITIVITY, (_CALIBRATE,), processes=2),
-    Command("paths", "paths MODEL --sparsity 40% --table t.csv --stats-dir s", (_DENSE,)),
+    Command("paths", "paths MODEL --force --sparsity 40% --table t.csv --stats-dir s", (_DENSE,)),
     Command(
         "variance",
-        f"variance MODEL --plan plan.json {_MEASURE} -o v.csv",
+        f"variance MODEL --force --plan plan.json {_MEASURE} -o v.csv",
         (_CALIBRATE, _PLAN),
     ),
     Command(
@@ -128,7 +129,7 @@ COMMANDS = (
     ),
     Command(
         "benchmark",
-        "benchmark demo --plan plan.json --tasks demo-code-mc,demo-prose-mc --limit 4 "
+        "benchmark demo --force --plan plan.json --tasks demo-code-mc,demo-prose-mc --limit 4 "
         "--stats-dir s -o result.json",
         (_DEMO_PLAN,),
     ),
@@ -249,11 +250,12 @@ def artifacts(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
         place = str(path.relative_to(folder))
-        # The program's own words for unfinished: names with .partial, and the log of a search.
+        # The program's own words for unfinished: names with .partial, and the log and plan of an
+        # unfinished search.
         # What the library of data sets keeps of local tasks is its own.
         if not path.is_file() or PARTIAL in place or path.suffix in (".jsonl", ".txt"):
             continue
-        if path.name == "lock" or "arrow" in path.parts:
+        if path.name in ("lock", UNFINISHED_PLAN_NAME) or "arrow" in path.parts:
             continue
         value = _READERS.get(path.name, _essence)(path)
         if value is not None:
@@ -355,7 +357,8 @@ class Attempts:
         run(self._words, self._folder, self._command.processes)
         self.tally.reruns += 1
         self._compare("after the rerun", artifacts(self._folder), is_whole=True)
-        left = [str(path) for path in self._folder.rglob(f"*{PARTIAL}")]
+        names = (f"*{PARTIAL}", UNFINISHED_PLAN_NAME)
+        left = [str(path) for name in names for path in self._folder.rglob(name)]
         if left:
             self.tally.problems.append(f"left behind: {left[0]}")
         self._clear()
