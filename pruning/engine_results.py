@@ -98,6 +98,11 @@ class Row:
         return next(filter(None, (row.cause for row in alike if row.differs)), "")
 
     @property
+    def is_right(self) -> bool:
+        """Whether the engine computes what transformers does, and not by luck."""
+        return self.works and not self.fault
+
+    @property
     def id(self) -> str:
         """The name of its test."""
         return f"{self.engine}-{self.case}-{self.cut}".replace(" ", "-")

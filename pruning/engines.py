@@ -221,7 +221,8 @@ def _row_verdict(row: Row, contents: Contents, *, decides: bool) -> tuple[Reads,
     if contents.quantisation:
         return Reads.NOT_TRIED, "quantised experts"
     if not decides:
-        outcome = "loaded" if row.works else "gave wrong results" if row.differs else "failed"
+        is_wrong = row.differs or row.fault
+        outcome = "gave wrong results" if is_wrong else "loaded" if row.works else "failed"
         what = differences(contents.traits, row.traits)
         family = f"a tiny model of this family {outcome}"
         return Reads.NOT_TRIED, f"{family}; this variant was not tried ({what})"
@@ -242,11 +243,11 @@ def _decides(row: Row, rows: Iterable[Row], contents: Contents) -> bool:
     Engines without a class, or with one size for all layers; and what goes wrong without a trait
     goes wrong with it, unless another of the rows works that has more of them.
     """
-    if row.works or row.traits == contents.traits:
+    if row.is_right or row.traits == contents.traits:
         return row.traits == contents.traits
     if row.no_class or "per layer" in row.cut:
         return True
-    is_mended = any(other.works and {*row.traits} < {*other.traits} for other in rows)
+    is_mended = any(other.is_right and {*row.traits} < {*other.traits} for other in rows)
     return {*row.traits} <= {*contents.traits} and not is_mended
 
 

@@ -3,6 +3,7 @@
 import json
 import shlex
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -126,8 +127,9 @@ def test_what_gives_other_tokens_is_called_wrong_and_has_no_command():
 def test_equal_tokens_do_not_hide_a_fault_that_another_cut_shows():
     lucky = [row for row in results() if row.works and row.fault]
     assert {row.case for row in lucky} >= {"deepseek_v3-groups", "deepseek_v32-groups"}
-    for row in lucky:
-        contents = Contents((3, 3), row.model_type, removes=row.cut, traits=row.traits)
+    for row, more in product(lucky, ((), ("prediction heads",))):
+        traits = (*row.traits, *more)
+        contents = Contents((3, 3), row.model_type, removes=row.cut, traits=traits)
         found = next(each for each in verdicts(contents) if each.engine == ENGINES[row.engine])
         assert found.reads is Reads.WRONG
         assert row.fault in found.reason
