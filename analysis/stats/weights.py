@@ -44,8 +44,8 @@ _GROUP_BYTES = 1 << 25  # measured by a thread at once, then its pages are freed
 
 
 @cache
-def _compiled(function: Callable[[Any], Any], *elements: str) -> _Sums:
-    """A function of one array, compiled for arrays of these dtypes.
+def _compiled(function: Callable[[Any], Any], element: str) -> _Sums:
+    """A function of one array, compiled for arrays of this dtype.
 
     Compiled, because the same sums by numpy take four passes over the memory; on first use,
     because importing numba takes longer than most commands.
@@ -53,11 +53,9 @@ def _compiled(function: Callable[[Any], Any], *elements: str) -> _Sums:
     import numba
     from numba import types
 
+    array = types.Array(getattr(types, element), 1, "C", readonly=True)
     pair = types.UniTuple(types.float64, 2)
-    arrays = [types.Array(getattr(types, each), 1, "C", readonly=True) for each in elements]
-    compiler: Callable[[Any], _Sums] = numba.njit(
-        [pair(each) for each in arrays], nogil=True, fastmath=_FASTMATH
-    )
+    compiler: Callable[[Any], _Sums] = numba.njit(pair(array), nogil=True, fastmath=_FASTMATH)
     return compiler(function)
 
 
@@ -67,8 +65,10 @@ def _bfloat16_pair_sums(pairs: Any) -> Any:
     for start in range(0, pairs.size, _BLOCK):
         block_first: Any = np.float32(0)
         block_second: Any = np.float32(0)
-        for position in range(start, min(pairs.size, start + _BLOCK)):
-            word = pairs[position]
+        # Positions from 0 cannot be negative: words are then loaded in vectors, else one by one.
+        block = pairs[start : start + _BLOCK]
+        for position in range(block.size):
+            word = block[position]
             odd = np.uint32(word & _HIGH).view(np.float32)
             even = np.uint32((word << _SHIFT) & _HIGH).view(np.float32)
             block_first += odd + even
@@ -103,10 +103,10 @@ def absolute_and_square_sums(data: NDArray[np.uint8], dtype: str) -> tuple[float
     if dtype == "BF16":
         pair_sums = _compiled(_bfloat16_pair_sums, "uint32")
         return pair_sums(_aligned(data, 4).view(np.uint32))
-    sums = _compiled(_wide_sums, "float32", "float64")
+    wide = np.float64 if dtype == "F64" else np.float32
+    sums = _compiled(_wide_sums, np.dtype(wide).name)
     if dtype == "F16":
-        return sums(_aligned(data, 2).view(np.float16).astype(np.float32))
-    wide = np.float32 if dtype == "F32" else np.float64
+        return sums(_aligned(data, 2).view(np.float16).astype(wide))
     return sums(_aligned(data, np.dtype(wide).itemsize).view(wide))
 
 

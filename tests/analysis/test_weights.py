@@ -1,6 +1,10 @@
 """Weight statistics against float64 sums over tensors that safetensors itself loaded."""
 
 import json
+import os
+import platform
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -201,3 +205,15 @@ def test_weight_statistics_are_cached_by_model(tmp_path):
     assert [step.phase for step in steps] == ["cached"]
     other = write_checkpoint(tmp_path / "other", random_experts(9, 11, torch.bfloat16, seed=1))
     assert drain(weight_statistics(other, store)).path != first.path
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the name of a processor of x86-64")
+def test_sums_load_neighbours_at_once_where_gathers_are_thought_fast():
+    # A position that may be negative is no address of a neighbour: such words were gathered.
+    program = (
+        "from analysis.stats.weights import _bfloat16_pair_sums, _compiled\n"
+        "(code,) = _compiled(_bfloat16_pair_sums, 'uint32').inspect_asm().values()\n"
+        "assert 'ymm' in code and 'gather' not in code\n"
+    )
+    chosen = {"NUMBA_CPU_NAME": "skylake", "NUMBA_CPU_FEATURES": ""}
+    subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, **chosen})
