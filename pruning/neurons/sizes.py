@@ -40,12 +40,13 @@ class NeuronSizer:
 
     def stored(self, kept: KeptWidths, choice: WidthChoice | None = None) -> IntArray:
         """(2, 2): size on disk and in memory; without a choice, of the kept neurons alone."""
+        head = self.copied(kept) * (1, 0)
         if choice is None:
-            return np.stack([self._with(kept, None)] * 2)
+            return np.stack([self._with(kept, None)] * 2) + head
         built = self._built(kept, choice)
         loaded = _filled(kept, built)
         on_disk = kept if choice.mode is WidthMode.RAGGED else loaded
-        return np.stack([self._with(on_disk, built), self._with(loaded, built)])
+        return np.stack([self._with(on_disk, built), self._with(loaded, built)]) + head
 
     def experts(self, widths: KeptWidths) -> IntArray:
         """Size of the routed experts of these widths."""
@@ -77,9 +78,9 @@ class NeuronSizer:
         """Size of what a text token uses besides the experts, which have these widths."""
         return self._trunk(widths, built) - self.experts(widths) - self.tensors.towers
 
-    def copied(self, widths: KeptWidths) -> IntArray:
+    def copied(self, kept: KeptWidths) -> IntArray:
         """Size of the head that an export writes beside its embedding; none if nothing goes."""
-        return self.tensors.own_head * (widths != self.whole)
+        return self.tensors.own_head * (kept != self.whole)
 
     def _built(self, kept: KeptWidths, choice: WidthChoice) -> LoadedWidths:
         needed = {layer: max(experts.values()) for layer, experts in kept.items()}
@@ -97,7 +98,6 @@ class NeuronSizer:
     def _trunk(self, widths: KeptWidths, built: LoadedWidths | None) -> IntArray:
         tensors = self.tensors
         size = sum(tensors.outside.values(), self.experts(widths))
-        size += self.copied(widths) * (1, 0)
         for layer, experts in widths.items():
             size += len(experts) * tensors.routers[layer]
         if built is not None and built.shared is not None:
