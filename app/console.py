@@ -127,21 +127,21 @@ def show_object(result: Mapping[str, object]) -> None:
 @contextmanager
 def _interruption() -> Iterator[list[int]]:
     """Hold the first Ctrl-C back until the task can stop; a second one stops at once."""
-    seen: list[int] = []
+    signals: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield seen
+        yield signals
         return
     previous = signal.getsignal(signal.SIGINT)
 
     def note(number: int, frame: FrameType | None) -> None:
         del frame
-        seen.append(number)
+        signals.append(number)
         err.print("stopping after this step; press Ctrl-C again to stop at once")
         signal.signal(signal.SIGINT, previous)
 
     signal.signal(signal.SIGINT, note)
     try:
-        yield seen
+        yield signals
     finally:
         signal.signal(signal.SIGINT, previous)
 
@@ -151,9 +151,10 @@ class TimeColumn(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         """The time of a task, to the second."""
-        left = None if task.finished else task.time_remaining
-        seconds, label = (task.elapsed or 0, "elapsed") if left is None else (left, "left")
-        return Text(f"{timedelta(seconds=int(seconds))} {label}")
+        remaining = None if task.finished else task.time_remaining
+        if remaining is None:
+            return Text(f"{timedelta(seconds=int(task.elapsed or 0))} elapsed")
+        return Text(f"{timedelta(seconds=int(remaining))} left")
 
 
 def follow(task: Generator[Progress, None, Result]) -> Result:
@@ -177,8 +178,8 @@ def follow(task: Generator[Progress, None, Result]) -> Result:
                 if step.note and not _speech.quiet:
                     err.print(in_terminal(step.note))
                 if not bar.tasks or bar.tasks[0].description != in_terminal(step.phase):
-                    for shown in bar.task_ids:
-                        bar.remove_task(shown)
+                    for task_id in bar.task_ids:
+                        bar.remove_task(task_id)
                     bar.add_task(in_terminal(step.phase), total=None, counted="")
                 # What has not begun to count, such as reading a corpus, may never do so.
                 total = step.total if step.done else None
@@ -280,14 +281,14 @@ def _show_fact(name: str, value: str, width: int) -> None:
 
 def ranges_of_rows(rows: Iterable[Sequence[object]]) -> list[list[object]]:
     """Merge neighbouring rows of layers that differ in the first cell only: 0-5."""
-    found: list[list[object]] = []
+    ranges: list[list[object]] = []
     for first, *rest in rows:
-        if found and found[-1][1:] == rest:
-            start = str(found[-1][0]).partition("-")[0]
-            found[-1][0] = f"{start}-{first}"
+        if ranges and ranges[-1][1:] == rest:
+            start = str(ranges[-1][0]).partition("-")[0]
+            ranges[-1][0] = f"{start}-{first}"
         else:
-            found.append([first, *rest])
-    return found
+            ranges.append([first, *rest])
+    return ranges
 
 
 def show_frame(title: str, table: "pd.DataFrame") -> None:
@@ -297,8 +298,8 @@ def show_frame(title: str, table: "pd.DataFrame") -> None:
 
 def plain_rows(table: "pd.DataFrame") -> list[list[object]]:
     """The rows of a table; absent values are empty."""
-    shown = table.astype(object).where(table.notna(), "")
-    return [list(row) for row in shown.itertuples(index=False, name=None)]
+    cells = table.astype(object).where(table.notna(), "")
+    return [list(row) for row in cells.itertuples(index=False, name=None)]
 
 
 def small(value: float) -> str:

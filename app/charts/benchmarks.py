@@ -98,11 +98,11 @@ def benchmark_results(records: Sequence[BenchmarkRecord]) -> pd.DataFrame:
     table = table.sort_values(["place", "metric", "created_at"], kind="stable")
     table = table.drop_duplicates(["way", "series", "task", "metric"], keep="last")
     table = table.drop_duplicates(["way", "series", "task"], keep="first")
-    named = [
+    benchmarks = [
         task if rank < len(order) else f"{task} ({metric})"
         for task, rank, metric in zip(table["task"], table["place"], table["metric"], strict=True)
     ]
-    table = table.assign(benchmark=named).drop(columns="place")
+    table = table.assign(benchmark=benchmarks).drop(columns="place")
     return table.sort_values(["way", "removed", "series", "benchmark"], ignore_index=True)
 
 
@@ -137,7 +137,7 @@ def own_leaderboard(board: Board, weights: Mapping[str, float]) -> pd.DataFrame:
     scores = board.scores()
     rank = average_rank(scores.drop(index=FULL, errors="ignore"))
     by_name = board.rows.drop_duplicates("series").set_index("series")
-    whole = by_name["bytes"].get(FULL, float("nan"))
+    full_bytes = by_name["bytes"].get(FULL, float("nan"))
     # The standard error of a weighted mean: sqrt(sum of (w / sum of w)^2 stderr^2).
     factors = pd.Series({name: float(weights.get(name, 1.0)) for name in scores.columns})
     factors = factors[factors > 0] / factors.sum()
@@ -146,11 +146,11 @@ def own_leaderboard(board: Board, weights: Mapping[str, float]) -> pd.DataFrame:
         average=weighted_average(scores, weights),
         stderr=((board.errors()[factors.index] ** 2) @ factors**2).pow(0.5),
         bytes=by_name["bytes"],
-        memory_saved=1 - by_name["bytes"] / whole,
+        memory_saved=1 - by_name["bytes"] / full_bytes,
     )
-    # By `whole` first: candidates without a rival have no rank either.
-    table = table.assign(whole=table.index == FULL).sort_values(
-        ["whole", "average_rank", "average"], ascending=[True, True, False], kind="stable"
+    # By `is_full` first: candidates without a rival have no rank either.
+    table = table.assign(is_full=table.index == FULL).sort_values(
+        ["is_full", "average_rank", "average"], ascending=[True, True, False], kind="stable"
     )
     return table.rename_axis("candidate").reset_index()[[*LEADERBOARD_COLUMNS, *scores.columns]]
 
@@ -181,8 +181,8 @@ def dots(context: Context) -> Drawing:
     """
     results, way = results_of(context)
     usual = min(shares_of(results, way), key=lambda each: abs(each - 0.5), default=None)
-    given = context.results.removed
-    share = usual if given is None else None if given == ALL_SHARES else given
+    removed = context.results.removed
+    share = usual if removed is None else None if removed == ALL_SHARES else removed
     board = board_of(results, way, share, context.model.name)
     scores = board.scores()
     order = [name for name in own_leaderboard(board, {})["candidate"] if name != FULL]

@@ -21,9 +21,9 @@ def drawing(scores: pd.DataFrame, about: str, name: str = "") -> Drawing:
 def capability_dots(scores: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Figure of a table for `drawing`: a line per benchmark; the original model is a bar."""
     benchmarks = [in_html(str(name)) for name in scores.columns]
-    dots, drawn = [], looks(scores.index, dark)
-    for name in sorted(scores.index, key=lambda each: each == FULL):
-        mark: dict[str, object] = {"symbol": drawn[name].symbol, "color": drawn[name].color}
+    dots = []
+    for name, look in sorted(looks(scores.index, dark).items(), key=lambda pair: pair[0] == FULL):
+        mark: dict[str, object] = {"symbol": look.symbol, "color": look.color}
         mark |= {"size": 18, "line": {"width": 3}} if name == FULL else {"size": 11}
         label = in_html(str(name))
         hover = f"%{{y}}: %{{x:.3f}}<extra>{label}</extra>"
@@ -44,8 +44,8 @@ def describe(scores: pd.DataFrame) -> str:
     if means.empty:
         return "No candidate has a score on every benchmark."
     best, worst = str(means.idxmax()), str(means.idxmin())
-    whole = f"; {FULL} {scores.loc[FULL].mean():.3f}" if FULL in scores.index else ""
+    original = f"; {FULL} {scores.loc[FULL].mean():.3f}" if FULL in scores.index else ""
     return (
         f"Mean of {scores.shape[1]} benchmarks: most {best} {means[best]:.3f}, least {worst} "
-        f"{means[worst]:.3f}{whole}."
+        f"{means[worst]:.3f}{original}."
     )

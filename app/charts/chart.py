@@ -53,11 +53,13 @@ class Chart:
     def draw(self, context: "Context") -> Drawing:
         """The drawing of a context, with its command; a UserError if data is missing."""
         drawing = self.make(context)
-        named = replace(drawing, name=drawing.name or self.name)
-        if drawing.name or not drawing.is_usual or not self.is_of_command(context):
-            return named
+        if drawing.name:
+            return drawing
+        drawing = replace(drawing, name=self.name)
+        if not drawing.is_usual or not self.is_of_command(context):
+            return drawing
         line = context.both.plot_command(self.name, f"{self.name}.svg", drawing.options)
-        return replace(named, command=line)
+        return replace(drawing, command=line)
 
     def is_of_command(self, context: "Context") -> bool:
         """Whether `moeprune plot`, which takes recipes only, draws the same."""

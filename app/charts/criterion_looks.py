@@ -40,13 +40,13 @@ _RANDOM_SYMBOL, _VARIANT_SYMBOL = 5, 4
 # For plans without a known criterion.
 _OTHER: Final = {False: "#6b4c3b", True: "#c9a995"}
 _FILLS: Final = ("", "-open", "-dot", "-open-dot")
-_KNOWN: Final = CRITERIA | NEURON_CRITERIA
-_CALLED: Final = {
+_CRITERIA: Final = CRITERIA | NEURON_CRITERIA
+_CRITERION_BY_NAME: Final = {
     word: each
-    for each in (*_KNOWN.values(), *(unified(*variant) for variant in RANKABLE))
+    for each in (*_CRITERIA.values(), *(unified(*variant) for variant in RANKABLE))
     for word in (each.label, each.name)
 }
-_LONGEST_FIRST: Final = "|".join(map(re.escape, sorted(_CALLED, key=len, reverse=True)))
+_LONGEST_FIRST: Final = "|".join(map(re.escape, sorted(_CRITERION_BY_NAME, key=len, reverse=True)))
 _SERIES: Final = re.compile(rf"({_LONGEST_FIRST})((?:,| on | \().*)?", re.DOTALL)
 
 
@@ -63,28 +63,28 @@ def looks(names: Iterable[str], dark: bool) -> dict[str, Look]:
     the fill of the marker and shifts the dash, in the same way for every criterion of the figure.
     """
     parsed = {name: _SERIES.fullmatch(name) for name in names}
-    endings = sorted({found[2] or "" for found in parsed.values() if found})
-    others = [name for name, found in parsed.items() if not found and name != FULL]
-    drawn = {}
-    for name, found in parsed.items():
-        if found:
-            own, place = _look(_CALLED[found[1]], dark), endings.index(found[2] or "")
-            symbol = own.symbol + _FILLS[place % len(_FILLS)]
-            dash = DASHES[(DASHES.index(own.dash) + place) % len(DASHES)]
-            drawn[name] = Look(own.color, symbol, dash)
+    endings = sorted({match[2] or "" for match in parsed.values() if match})
+    others = [name for name, match in parsed.items() if not match and name != FULL]
+    look_by_name = {}
+    for name, match in parsed.items():
+        if match:
+            look, place = _look(_CRITERION_BY_NAME[match[1]], dark), endings.index(match[2] or "")
+            symbol = look.symbol + _FILLS[place % len(_FILLS)]
+            dash = DASHES[(DASHES.index(look.dash) + place) % len(DASHES)]
+            look_by_name[name] = Look(look.color, symbol, dash)
         elif name == FULL:
-            drawn[name] = Look(ink(dark), "line-ns-open", "dot")
+            look_by_name[name] = Look(ink(dark), "line-ns-open", "dot")
         else:
             place = others.index(name)
             dash = DASHES[place % len(DASHES)]
-            drawn[name] = Look(_OTHER[dark], SYMBOLS[place % len(SYMBOLS)], dash)
-    return drawn
+            look_by_name[name] = Look(_OTHER[dark], SYMBOLS[place % len(SYMBOLS)], dash)
+    return look_by_name
 
 
 def side_colors(names: tuple[str, str], dark: bool) -> tuple[str, str]:
     """Colours of two compared recipes, named as in `looks`; B differs if the criterion is one."""
-    drawn = looks(names, dark)
-    a, b = (drawn[name].color for name in names)
+    look_by_name = looks(names, dark)
+    a, b = (look_by_name[name].color for name in names)
     return a, b if b != a else series_color(1, dark)
 
 
@@ -114,7 +114,7 @@ def _mixed(exponents: tuple[int, int, int], dark: bool) -> str:
     Weights are 1 / distance^2 of (alpha, beta).
     """
     colors, weights = [], []
-    for each in _KNOWN.values():
+    for each in _CRITERIA.values():
         if each.exponents is not None and each.exponents[0] == exponents[0]:
             color = _in_theme(_CHOSEN[each.name], dark)
             colors.append(hex_to_rgb(color))

@@ -64,10 +64,10 @@ def damage_proxy(
 
     Experts with damage or proxy 0, such as unrouted ones, are counted and not drawn.
     """
-    shown = table[(table["damage"] > 0) & (table["proxy"] > 0)]
+    points = table[(table["damage"] > 0) & (table["proxy"] > 0)]
     dots = []
     for code, (fate, color) in enumerate(zip(FATES, (0, 1, 3, 4), strict=True)):
-        rows = shown[shown["fate"] == fate]
+        rows = points[points["fate"] == fate]
         dots.append(
             series(
                 nth_look(code, dark),
@@ -85,16 +85,16 @@ def damage_proxy(
             )
         )
     if marked is not None:
-        it = shown[(shown["layer"] == marked[0]) & (shown["expert"] == marked[1])]
+        it = points[(points["layer"] == marked[0]) & (points["expert"] == marked[1])]
         dots.append(pin_point((it["proxy"], it["damage"]), marked, dark))
-    missing = len(table) - len(shown)
+    missing = len(table) - len(points)
     experts = "1 expert" if missing == 1 else f"{missing} experts"
     lacking = f" (not drawn: {experts} at 0)" if missing else ""
     return themed(
         dots,
         dark,
-        x={"title": f"saliency by {in_html(proxy)}{lacking}"} | _log_ticks(shown["proxy"]),
-        y={"title": "exact damage, summed over tokens"} | _log_ticks(shown["damage"]),
+        x={"title": f"saliency by {in_html(proxy)}{lacking}"} | _log_ticks(points["proxy"]),
+        y={"title": "exact damage, summed over tokens"} | _log_ticks(points["damage"]),
         height=420,
     )
 

@@ -64,15 +64,17 @@ def draw(context: Context) -> Drawing:
     if choice.table is None:
         lit = leading_series(results, measure, context.plan.granularity)
     rows = results[results["measure"] == measure].reset_index(drop=True)
-    known, against = MEASURES[measure], choice.against
-    figure = partial(curves_figure, rows, label=known.axis, against=against, lit=lit)
+    definition, against = MEASURES[measure], choice.against
+    figure = partial(curves_figure, rows, label=definition.axis, against=against, lit=lit)
     return Drawing(
         figure,
         rows,
         describe(
-            rows[rows["way"] == ""], label=known.label, higher_is_better=known.higher_is_better
+            rows[rows["way"] == ""],
+            label=definition.label,
+            higher_is_better=definition.higher_is_better,
         ),
-        made_by(context.model.name, f"{len(rows)} evaluations", known.label),
+        made_by(context.model.name, f"{len(rows)} evaluations", definition.label),
         panels={name: partial(figure, corpora=[name]) for name in rows["corpus"].unique()},
         is_usual=measure == usual and against == "removed",
     )
@@ -107,7 +109,7 @@ def curves_figure(  # noqa: PLR0913  (each is a choice of the page)
     traces: list[dict[str, Any]] = []
     levels = []
     for place, corpus in enumerate(corpora):
-        whole, lines = _lines(table[table["corpus"] == corpus], every, against)
+        original, lines = _lines(table[table["corpus"] == corpus], every, against)
         axis = str(place + 1) if place else ""
         traces += [
             {
@@ -120,7 +122,8 @@ def curves_figure(  # noqa: PLR0913  (each is a choice of the page)
         line = {"color": muted(dark), "dash": "dot", "width": 1}
         across = {"type": "line", "xref": f"x{axis} domain", "x0": 0, "x1": 1, "yref": f"y{axis}"}
         levels += [
-            across | {"y0": value, "y1": value, "line": line} for value in whole[:, _MEAN].tolist()
+            across | {"y0": value, "y1": value, "line": line}
+            for value in original[:, _MEAN].tolist()
         ]
     return side_by_side(
         traces,
@@ -146,12 +149,12 @@ def _lines(
     """
     numbers = rows[[against, "removed", "mean", "low", "high"]].to_numpy(dtype=np.float64)
     series = rows["series"].to_numpy()
-    whole = numbers[series == ""][:1]
+    original = numbers[series == ""][:1]
     lines = {}
     for name in every:
-        points = np.concatenate([whole, numbers[series == name]])
+        points = np.concatenate([original, numbers[series == name]])
         lines[name] = points[np.argsort(points[:, _REMOVED], kind="stable")]
-    return whole, lines
+    return original, lines
 
 
 def _panel(
@@ -172,8 +175,8 @@ def _panel(
         }
     for name, look in bright.items():
         points = lines[name]
-        known = points[~np.isnan(points[:, [_LOW, _HIGH]]).any(axis=1)]
-        there, low, high = known[:, _AGAINST], known[:, _LOW], known[:, _HIGH]
+        band = points[~np.isnan(points[:, [_LOW, _HIGH]]).any(axis=1)]
+        there, low, high = band[:, _AGAINST], band[:, _LOW], band[:, _HIGH]
         yield {
             "type": "scatter",
             "x": np.concatenate([there, there[::-1]]),
@@ -193,7 +196,7 @@ def _panel(
         }
 
 
-def _line(points: FloatArray, name: str, said: str) -> dict[str, Any]:
+def _line(points: FloatArray, name: str, hover: str) -> dict[str, Any]:
     return {
         "type": "scatter",
         "x": points[:, _AGAINST],
@@ -202,7 +205,7 @@ def _line(points: FloatArray, name: str, said: str) -> dict[str, Any]:
         "legendgroup": name,
         "showlegend": True,
         "customdata": points[:, [_LOW, _HIGH, _REMOVED]],
-        "hovertemplate": f"{said} at %{{customdata[2]:.0%}} sparsity: %{{y:.4f}} "
+        "hovertemplate": f"{hover} at %{{customdata[2]:.0%}} sparsity: %{{y:.4f}} "
         "[%{customdata[0]:.4f}, %{customdata[1]:.4f}]<extra></extra>",
     }
 

@@ -56,11 +56,10 @@ def results_of(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     table["series"] = [series_name(row, row["way"]) if row["removed"] else "" for row in rows]
     in_time = table.sort_values("created_at", kind="stable")
     first = in_time.groupby(["series", in_time["removed"].round(4)])["plan"].transform("first")
-    known = first.reindex(table.index).mask(draws, table["plan"])
-    named = zip(table["series"], table["plan"], known, strict=True)
+    first = first.reindex(table.index).mask(draws, table["plan"])
     table["series"] = [
-        f"{name}, plan {plan[:8]}" if name and plan != known else name
-        for name, plan, known in named
+        f"{name}, plan {plan[:8]}" if name and plan != first_plan else name
+        for name, plan, first_plan in zip(table["series"], table["plan"], first, strict=True)
     ]
     return _ordered(pd.concat([table, _over_corpora(table)], ignore_index=True))
 
@@ -86,15 +85,15 @@ def _over_corpora(results: pd.DataFrame) -> pd.DataFrame:
     rows = rows.assign(above=(rows["high"] - rows["mean"]) ** 2)
     keys = ["plan", "series", "measure"]
     groups = rows.drop_duplicates([*keys, "corpus"], keep="last").groupby(keys, sort=False)
-    found = groups.tail(1).set_index(keys)
+    means = groups.tail(1).set_index(keys)
     for name in ("mean", "pooled", "full"):
-        found[name] = groups[name].mean()
+        means[name] = groups[name].mean()
     for name, side, sign in (("low", "below", -1), ("high", "above", 1)):
         spread = np.sqrt(groups[side].sum(min_count=len(corpora))) / len(corpora)
-        found[name] = found["mean"] + sign * spread
-    complete = (groups.size() == len(corpora)).reindex(found.index)
-    found = found[complete].reset_index().assign(corpus=ALL_CORPORA)
-    return _through(np.exp, found)[list(results.columns)]
+        means[name] = means["mean"] + sign * spread
+    complete = (groups.size() == len(corpora)).reindex(means.index)
+    means = means[complete].reset_index().assign(corpus=ALL_CORPORA)
+    return _through(np.exp, means)[list(results.columns)]
 
 
 def _through(function: Callable[..., Any], rows: pd.DataFrame) -> pd.DataFrame:
@@ -111,27 +110,27 @@ def pool_draws(results: pd.DataFrame) -> pd.DataFrame:
     `mean` and `pooled` are means over draws, `low` and `high` the 95% bootstrap interval of that
     mean; `plan` and `sparsity` are empty, `evaluation` is that of the last draw.
     """
-    drawn = results["criterion"].map(is_random).astype(bool)
-    if not drawn.any():
+    is_draw = results["criterion"].map(is_random).astype(bool)
+    if not is_draw.any():
         return results
     keys = ["corpus", "series", "way", "measure", "share"]
-    rows = results[drawn].assign(share=results["removed"].round(4))
+    rows = results[is_draw].assign(share=results["removed"].round(4))
     # Requests for the same plan, such as a share and a count, are one draw.
     groups = rows.drop_duplicates([*keys, "plan"], keep="last").groupby(keys, sort=False)
-    found = groups.tail(1).set_index(keys)
-    several, means = (groups.size() > 1).reindex(found.index), groups["mean"]
-    bounds = [bootstrap_interval(means.get_group(key).to_numpy()) for key in found.index]
+    pools = groups.tail(1).set_index(keys)
+    several, means = (groups.size() > 1).reindex(pools.index), groups["mean"]
+    bounds = [bootstrap_interval(means.get_group(key).to_numpy()) for key in pools.index]
     low, high = np.array(bounds, dtype=np.float64).T
-    found = found.assign(
+    pools = pools.assign(
         criterion=RANDOM.name,
         mean=groups["mean"].mean(),
         pooled=groups["pooled"].mean(),
-        low=found["low"].mask(several, low),
-        high=found["high"].mask(several, high),
-        plan=found["plan"].mask(several, ""),
-        sparsity=found["sparsity"].mask(several, ""),
+        low=pools["low"].mask(several, low),
+        high=pools["high"].mask(several, high),
+        plan=pools["plan"].mask(several, ""),
+        sparsity=pools["sparsity"].mask(several, ""),
     )
-    return _ordered(pd.concat([results[~drawn], found.reset_index()[list(results.columns)]]))
+    return _ordered(pd.concat([results[~is_draw], pools.reset_index()[list(results.columns)]]))
 
 
 def pool_means(table: pd.DataFrame, keys: Sequence[str], means: Sequence[str]) -> pd.DataFrame:
@@ -139,14 +138,14 @@ def pool_means(table: pd.DataFrame, keys: Sequence[str], means: Sequence[str]) -
 
     Other columns are those of the last draw. `table` names the criterion and the plan.
     """
-    drawn = table["criterion"].map(str).map(is_random).astype(bool)
-    if not drawn.any():
+    is_draw = table["criterion"].map(str).map(is_random).astype(bool)
+    if not is_draw.any():
         return table
-    rows = table[drawn].drop_duplicates([*keys, "plan"], keep="last")
+    rows = table[is_draw].drop_duplicates([*keys, "plan"], keep="last")
     groups = rows.groupby(list(keys), sort=False)
-    found = groups.tail(1).set_index(list(keys))
-    found = found.assign(**{name: groups[name].mean() for name in means}).reset_index()
-    return pd.concat([table[~drawn], found[list(table.columns)]], ignore_index=True)
+    pools = groups.tail(1).set_index(list(keys))
+    pools = pools.assign(**{name: groups[name].mean() for name in means}).reset_index()
+    return pd.concat([table[~is_draw], pools[list(table.columns)]], ignore_index=True)
 
 
 def series_name(row: Mapping[Hashable, object], way: str = "") -> str:
@@ -176,8 +175,8 @@ def measures_of(results: pd.DataFrame) -> list[str]:
 
 def usual_measure(results: pd.DataFrame) -> str:
     """The default measure: the loss, if measured."""
-    taken = measures_of(results)
-    return "nll" if "nll" in taken else taken[0]
+    measures = measures_of(results)
+    return "nll" if "nll" in measures else measures[0]
 
 
 def is_share(removed: "pd.Series[float]", share: float) -> "pd.Series[bool]":

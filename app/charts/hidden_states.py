@@ -42,10 +42,10 @@ def variance_results(records: Sequence[VarianceRecord]) -> pd.DataFrame:
 
 def draws_of(results: pd.DataFrame) -> dict[str, str]:
     """Label -> draw: the measurements on the same tokens in the same setup."""
-    drawn = results.drop_duplicates("draw")
-    once = drawn["corpus"].value_counts()
+    draws = results.drop_duplicates("draw")
+    once = draws["corpus"].value_counts()
     labels = {}
-    for row in drawn.to_dict("records"):
+    for row in draws.to_dict("records"):
         more = "" if once[row["corpus"]] == 1 else f", {row['num_tokens']} tokens, {row['dtype']}"
         # Of draws with equal labels the newest, which comes last.
         labels[f"{row['corpus']}{more}"] = str(row["draw"])
@@ -75,8 +75,8 @@ def draw(context: Context) -> Drawing:
     draw = choice.draw or usual
     first = candidates_of(results, draw)[:MOST_LINES]
     lit = first if choice.lit is None else list(choice.lit)
-    drawn = results[results["draw"] == draw]
-    rows = drawn[drawn["candidate"].isin([FULL, *lit])].reset_index(drop=True)
+    measurements = results[results["draw"] == draw]
+    rows = measurements[measurements["candidate"].isin([FULL, *lit])].reset_index(drop=True)
     rows = rows[["candidate", "layer", "variance", "full", "removed", "num_tokens"]]
     tokens = int(rows["num_tokens"].max()) if len(rows) else 0
     return Drawing(
@@ -85,7 +85,7 @@ def draw(context: Context) -> Drawing:
         describe(rows),
         made_by(
             context.model.name,
-            f"variance of hidden states, {tokens:,} tokens of {drawn['corpus'].iloc[0]}",
+            f"variance of hidden states, {tokens:,} tokens of {measurements['corpus'].iloc[0]}",
         ),
         is_usual=draw == usual and lit == first,
     )
@@ -93,9 +93,9 @@ def draw(context: Context) -> Drawing:
 
 def variance_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Figure of a table `candidate, layer, variance` (arXiv:2603.18492, Figure 6)."""
-    lines, drawn = [], looks(map(str, table["candidate"].unique()), dark)
+    lines, candidates = [], looks(map(str, table["candidate"].unique()), dark)
     # The original model comes last: it lies on top.
-    for name, look in sorted(drawn.items(), key=lambda pair: pair[0] == FULL):
+    for name, look in sorted(candidates.items(), key=lambda pair: pair[0] == FULL):
         rows, label = table[table["candidate"] == name], in_html(name)
         line = series(
             look,
@@ -134,20 +134,22 @@ def deviations(table: pd.DataFrame) -> pd.Series:
     if FULL not in wide:
         return pd.Series(dtype="float64")
     ratios = wide.drop(columns=FULL).div(wide[FULL], axis="index")
-    known = ratios.where((ratios > 0) & (ratios < np.inf))
-    means = known.apply(np.log).abs().mean()
+    ratios = ratios.where((ratios > 0) & (ratios < np.inf))
+    means = ratios.apply(np.log).abs().mean()
     return means.apply(np.exp).sort_values(kind="stable")
 
 
 def describe(table: pd.DataFrame) -> str:
     """One sentence: the candidates closest to and farthest from the original model."""
-    found = deviations(table).dropna()
-    if found.empty:
+    factors = deviations(table).dropna()
+    if factors.empty:
         return "Only the original model was measured."
-    first = f"closest to the original model {found.index[0]}, by a factor of {found.iloc[0]:.2f}"
-    if len(found) == 1:
+    first = (
+        f"closest to the original model {factors.index[0]}, by a factor of {factors.iloc[0]:.2f}"
+    )
+    if len(factors) == 1:
         return f"Variance of hidden states, mean over the layers: {first}."
     return (
-        f"Variance of hidden states, mean over the layers: {first}; farthest {found.index[-1]}, "
-        f"{found.iloc[-1]:.2f}."
+        f"Variance of hidden states, mean over the layers: {first}; farthest {factors.index[-1]}, "
+        f"{factors.iloc[-1]:.2f}."
     )

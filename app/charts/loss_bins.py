@@ -30,17 +30,17 @@ def record_of(
     Preferred are one of these corpora, then more samples, more bins, the newest.
     """
 
-    def care(each: BinsRecord) -> tuple[Any, ...]:
-        known = each.corpus["name"] in corpora
-        return known, each.num_samples, len(each.rows), each.created_at
+    def preference(each: BinsRecord) -> tuple[Any, ...]:
+        is_preferred = each.corpus["name"] in corpora
+        return is_preferred, each.num_samples, len(each.rows), each.created_at
 
-    asked = (granularity, criterion, "saliency")
-    own = [
+    ranking = (granularity, criterion, "saliency")
+    matches = [
         each
         for each in records
-        if (each.ranked.granularity, each.ranked.criterion, each.ranked.how.order) == asked
+        if (each.ranked.granularity, each.ranked.criterion, each.ranked.how.order) == ranking
     ]
-    return max(own, key=care, default=None)
+    return max(matches, key=preference, default=None)
 
 
 def drawing(record: BinsRecord, *, name: str = "") -> Drawing:
@@ -48,13 +48,13 @@ def drawing(record: BinsRecord, *, name: str = "") -> Drawing:
     ranked, table = record.ranked, record.table
     how, score, what = ranked.how, criterion_label(ranked.criterion), WORDS[ranked.granularity]
     place = "in order of their saliency" if how.order == "saliency" else "by place"
-    said: dict[str, Any] = {
+    options: dict[str, Any] = {
         "criterion": ranked.criterion,
         "granularity": ranked.granularity,
         "order": how.order,
     }
     return Drawing(
-        partial(loss_bins, table, **said),
+        partial(loss_bins, table, **options),
         table,
         describe(table, rank_agreement(table), score, record.num_samples),
         made_by(
@@ -70,16 +70,16 @@ def drawing(record: BinsRecord, *, name: str = "") -> Drawing:
 def _draw(context: Context, granularity: str) -> Drawing:
     records = BinsStore(context.store.directories).records(context.model.identity)
     name = context.request.criterion
-    found = record_of(records, granularity, name, context.request.corpora)
-    if found is None:
-        own = [each.ranked for each in records if each.ranked.granularity == granularity]
-        others = sorted({each.criterion for each in own if each.how.order == "saliency"})
+    record = record_of(records, granularity, name, context.request.corpora)
+    if record is None:
+        rankings = [each.ranked for each in records if each.ranked.granularity == granularity]
+        others = sorted({each.criterion for each in rankings if each.how.order == "saliency"})
         advice = f"--criterion takes those that were: {', '.join(others)}" if others else "none was"
         raise StatsError(
             f"{context.ranking_criterion.label} was not measured against the loss of "
             f"{WORDS[granularity]} of {context.model.name}; {advice}. `moeprune bins` measures."
         )
-    return drawing(found)
+    return drawing(record)
 
 
 @chart("loss-bins", "explore")

@@ -114,13 +114,13 @@ def field(context: Context) -> NeuronField:
 
 def pruned(context: Context) -> BoolArray:
     """(neurons,): True if the neuron is pruned."""
-    found, scope = field(context), neuron_choice(context).scope
-    ranks = context.keep(ranks_within, found, scope)
+    neurons, scope = field(context), neuron_choice(context).scope
+    ranks = context.keep(ranks_within, neurons, scope)
     if context.plan.by_neuron and context.plan.is_measured and context.shown:
-        sizes = found.pools(scope)
-        gone = removed_by(context.shown.plan, context.order.sizes, context.model)
-        return np.asarray(ranks >= np.repeat(sizes - np.array(gone), sizes))
-    return pruned_neurons(ranks, found.pools(scope), context.fraction)
+        sizes = neurons.pools(scope)
+        counts = removed_by(context.shown.plan, context.order.sizes, context.model)
+        return np.asarray(ranks >= np.repeat(sizes - np.array(counts), sizes))
+    return pruned_neurons(ranks, neurons.pools(scope), context.fraction)
 
 
 def about(context: Context, *facts: str) -> str:
@@ -166,9 +166,9 @@ def corpora_overlaps(context: Context) -> pd.DataFrame:
 
 def beside_experts(context: Context) -> pd.DataFrame:
     """Table of BESIDE_COLUMNS: pruned share of each expert, with whole-expert HEAPr."""
-    heapr, known = CRITERIA["heapr"], measured(context)
+    heapr, measured_corpora = CRITERIA["heapr"], measured(context)
     used = [corpus for corpus, weight in context.weights.items() if weight > 0]
-    if lacking := [corpus for corpus in used if corpus not in known]:
+    if lacking := [corpus for corpus in used if corpus not in measured_corpora]:
         raise StatsError(
             f"HEAPr of whole experts needs statistics of neurons, which {', '.join(lacking)} "
             "lacks; calibrate with `--groups routed,gradient`."
@@ -190,9 +190,9 @@ def beside_experts(context: Context) -> pd.DataFrame:
 
 def arena(context: Context, request: PlanRequest, scope: NeuronScope) -> Arena:
     """The neurons that compete in a scope, under the constraints of a request."""
-    free = dict.fromkeys(BUDGETS) | {"sparsity": ""}
-    asked = request.model_copy(update={**free, "schedule": "uniform", "neuron_scope": str(scope)})
-    return context.keep(arena_of, ranking_of(context, request), asked)
+    free = dict.fromkeys(BUDGETS) | {"sparsity": "", "schedule": "uniform"}
+    unbudgeted = request.model_copy(update={**free, "neuron_scope": str(scope)})
+    return context.keep(arena_of, ranking_of(context, request), unbudgeted)
 
 
 def scopes(context: Context) -> SideBySide:
@@ -204,10 +204,10 @@ def scopes(context: Context) -> SideBySide:
 
 def measured_ranking(context: Context, request: PlanRequest) -> Selection:
     """The scores of every neuron, with the sensitivity of their order if it was measured."""
-    known = SensitivityStore(context.store.directories)
-    return context.keep(with_curves, ranking_of(context, request), request, known)
+    store = SensitivityStore(context.store.directories)
+    return context.keep(with_curves, ranking_of(context, request), request, store)
 
 
-def with_curves(ranking: Selection, request: PlanRequest, known: SensitivityStore) -> Selection:
+def with_curves(ranking: Selection, request: PlanRequest, store: SensitivityStore) -> Selection:
     """The ranking with the sensitivity that the measured schedule reads."""
-    return replace(ranking, sensitivity=find_sensitivity(ranking, request, known))
+    return replace(ranking, sensitivity=find_sensitivity(ranking, request, store))

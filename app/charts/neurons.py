@@ -116,11 +116,11 @@ def describe_kept(table: pd.DataFrame) -> str:
     """One sentence: the sparsity, and how unevenly it is spread over the experts."""
     removed, total = int(table["removed"].sum()), int(table["neurons"].sum())
     empty = int((table["removed"] == table["neurons"]).sum())
-    whole = int((table["removed"] == 0).sum())
+    unpruned = int((table["removed"] == 0).sum())
     least, most = table["kept_share"].min(), table["kept_share"].max()
     return (
         f"{removed:,} of {total:,} neurons go ({removed / total:.1%}); experts keep {least:.0%} to "
-        f"{most:.0%} of theirs: {whole} of {len(table)} keep all, {empty} keep none."
+        f"{most:.0%} of theirs: {unpruned} of {len(table)} keep all, {empty} keep none."
     )
 
 
@@ -183,8 +183,8 @@ def most_divided(shares: pd.DataFrame) -> tuple[int, int]:
 @chart("neuron-saliency", "explore", granularity=NEURON_GRANULARITY, reads_scope=True)
 def draw_saliency(context: Context) -> Drawing:
     """How salient the neurons of each layer are."""
-    field, gone = neuron_cut.field(context), neuron_cut.pruned(context)
-    histogram, cuts = saliency_histogram(field, gone), layer_cuts(field, gone)
+    field, is_pruned = neuron_cut.field(context), neuron_cut.pruned(context)
+    histogram, cuts = saliency_histogram(field, is_pruned), layer_cuts(field, is_pruned)
     if histogram.empty:
         raise StatsError("No neuron has a saliency above 0, so there is nothing to draw.")
     figure = partial(saliency_by_layer, histogram, cuts)
@@ -194,10 +194,10 @@ def draw_saliency(context: Context) -> Drawing:
 @chart("neurons-of-expert", "explore", granularity=NEURON_GRANULARITY, reads_scope=True)
 def draw_expert(context: Context) -> Drawing:
     """The neurons of the expert that is most nearly halved."""
-    field, gone = neuron_cut.field(context), neuron_cut.pruned(context)
-    halved = most_divided(expert_shares(field, gone))
+    field, is_pruned = neuron_cut.field(context), neuron_cut.pruned(context)
+    halved = most_divided(expert_shares(field, is_pruned))
     layer, expert = context.expert or halved
-    table = neurons_of(field, gone, layer, expert)
+    table = neurons_of(field, is_pruned, layer, expert)
     about = neuron_cut.about(context, f"layer {layer}, expert {expert}")
     # Command lines draw the expert that is most nearly halved.
     name = "" if (layer, expert) == halved else f"neurons-of-expert-{layer}.{expert}"
@@ -215,9 +215,9 @@ def saliency_by_layer(
     layers = histogram["layer"].unique().tolist()
     bins = len(histogram) // len(layers)
     counts = (histogram["kept"] + histogram["pruned"]).to_numpy().reshape(len(layers), bins)
-    gone = histogram["pruned"].to_numpy().reshape(len(layers), bins)
+    pruned_counts = histogram["pruned"].to_numpy().reshape(len(layers), bins)
     middles = np.log10(np.sqrt((histogram["low"] * histogram["high"]).to_numpy())[:bins])
-    said = np.dstack([counts, gone, np.repeat(layers, bins).reshape(-1, bins)])
+    hover_numbers = np.dstack([counts, pruned_counts, np.repeat(layers, bins).reshape(-1, bins)])
     heatmap = heat(
         as_float32(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)),
         "share of the layer's neurons",
@@ -227,7 +227,7 @@ def saliency_by_layer(
         zmin=None,
         zmax=None,
         hoverongaps=None,
-        customdata=said.astype(np.int32),
+        customdata=hover_numbers.astype(np.int32),
         hovertemplate="layer %{customdata[2]}: %{customdata[0]:,} neurons near 10^%{x:.2f}, "
         "%{customdata[1]:,} of them go<extra></extra>",
     )
@@ -336,17 +336,17 @@ def describe_neurons(table: pd.DataFrame) -> str:
     stay, total = int(table["kept"].sum()), float(table["saliency"].sum())
     text = f"{stay} of {len(table)} neurons stay"
     if total > 0:
-        held = float(table.loc[table["kept"], "saliency"].sum()) / total
-        text += f" and hold {held:.1%} of the expert's saliency"
+        share = float(table.loc[table["kept"], "saliency"].sum()) / total
+        text += f" and hold {share:.1%} of the expert's saliency"
     return f"{text}."
 
 
 def _scopes(context: Context) -> SideBySide:
     """Layers and FLOPs of every scope; an error if none can be planned."""
-    found = neuron_cut.scopes(context)
-    if found.layers.empty:
-        raise PlanError(next(iter(found.refused.values())))
-    return found
+    scopes = neuron_cut.scopes(context)
+    if scopes.layers.empty:
+        raise PlanError(next(iter(scopes.refused.values())))
+    return scopes
 
 
 @chart("neuron-layers", "plan", granularity=NEURON_GRANULARITY)

@@ -75,9 +75,9 @@ def overlap_matrix(table: pd.DataFrame, *, chance: float, dark: bool = False) ->
         for row, first in enumerate(corpora)
         for second, overlap in zip(corpora, matrix[row].tolist(), strict=True)
     ]
-    left = {"xref": "paper", "xanchor": "left", "yref": "paper", "yanchor": "bottom"}
-    said = f"two random sets: {chance:.2f}"
-    notes.append(note(0, 1, said, **left, yshift=6, font={"color": ink(dark)}))
+    corner = {"xref": "paper", "xanchor": "left", "yref": "paper", "yanchor": "bottom"}
+    text = f"two random sets: {chance:.2f}"
+    notes.append(note(0, 1, text, **corner, yshift=6, font={"color": ink(dark)}))
     cells = heat(
         overlaps.above_chance(matrix, chance),
         "overlap above chance",

@@ -35,8 +35,8 @@ def parts_table(
 ) -> pd.DataFrame:
     """Table `corpus, criterion, tokens, overlap, chance`; by corpus, `parts` grow in size."""
     tables = {
-        (corpus, criterion.label): overlap_of_parts(seen, criterion, gate, sparsity)
-        for corpus, seen in parts.items()
+        (corpus, criterion.label): overlap_of_parts(corpus_parts, criterion, gate, sparsity)
+        for corpus, corpus_parts in parts.items()
         for criterion in criteria
     }
     table = pd.concat(tables, names=["corpus", "criterion"]).reset_index(level=[0, 1])
@@ -87,18 +87,18 @@ def parts_curve(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         vertical_spacing=0.3 / rows,
         subplot_titles=[in_html(corpus) for corpus in corpora],
     )
-    drawn = looks(table["criterion"].unique(), dark)
+    look_by_name = looks(table["criterion"].unique(), dark)
     for place, corpus in enumerate(corpora):
         where = {"row": place // columns + 1, "col": place % columns + 1}
-        own = table[table["corpus"] == corpus]
+        corpus_rows = table[table["corpus"] == corpus]
         shows: dict[str, Any] = {"showlegend": place == 0}
-        line = own.drop_duplicates("tokens").sort_values("tokens")
+        line = corpus_rows.drop_duplicates("tokens").sort_values("tokens")
         hover, group = "chance %{y:.3f}", {"legendgroup": "chance"}
         fig.add_trace(chance(_tokens(line), line["chance"], dark, hover, **group, **shows), **where)
-        for name, line in own.sort_values("tokens").groupby("criterion", sort=False):
+        for name, line in corpus_rows.sort_values("tokens").groupby("criterion", sort=False):
             hover, group = f"{in_html(str(name))}, %{{x}} tokens: %{{y:.3f}}", {"legendgroup": name}
             points = _tokens(line), line["overlap"]
-            trace = series(drawn[str(name)], str(name), points, hover, **group, **shows)
+            trace = series(look_by_name[str(name)], str(name), points, hover, **group, **shows)
             fig.add_trace(trace, **where)
     fig.update_annotations(font={"size": 14})
     apply_theme(

@@ -64,10 +64,10 @@ def overlap_curve(table: pd.DataFrame, *, sparsity: float, dark: bool = False) -
     lines = []
     for place, (kind, rows) in enumerate(table.groupby("kind", sort=False)):
         line = rows.drop_duplicates("sparsity").sort_values("sparsity")
-        said, width = ("chance", 2) if place == 0 else (f"chance, {kind}", 1)
-        hover = f"{said} %{{y:.3f}}"
-        lines.append(chance(line["sparsity"], line["chance"], dark, hover, name=said, width=width))
-    drawn = looks(table["series"].unique(), dark)
+        label, width = ("chance", 2) if place == 0 else (f"chance, {kind}", 1)
+        hover = f"{label} %{{y:.3f}}"
+        lines.append(chance(line["sparsity"], line["chance"], dark, hover, name=label, width=width))
+    look_by_name = looks(table["series"].unique(), dark)
     for name, rows in table.groupby("series", sort=False):
         rows = rows.sort_values("sparsity")
         is_now = [abs(at - sparsity) < 1e-9 for at in rows["sparsity"]]
@@ -79,7 +79,7 @@ def overlap_curve(table: pd.DataFrame, *, sparsity: float, dark: bool = False) -
         }
         hover = f"{in_html(str(name))} %{{y:.3f}}"
         points = rows["sparsity"], rows["overlap"]
-        lines.append(series(drawn[str(name)], str(name), points, hover, marker=mark))
+        lines.append(series(look_by_name[str(name)], str(name), points, hover, marker=mark))
     fig = themed(
         lines,
         dark,
@@ -99,11 +99,11 @@ def overlap_curve(table: pd.DataFrame, *, sparsity: float, dark: bool = False) -
 
 def describe(table: pd.DataFrame, *, sparsity: float) -> str:
     """One sentence: overlap and chance at the sparsity nearest to the current one."""
-    known = table.dropna(subset=["overlap"])
-    if known.empty:
+    rows = table.dropna(subset=["overlap"])
+    if rows.empty:
         return "No overlap is known at any sparsity."
-    nearest = min(known["sparsity"].tolist(), key=lambda value: abs(value - sparsity))
-    here = known[known["sparsity"] == nearest].sort_values("overlap", ascending=False)
+    nearest = min(rows["sparsity"].tolist(), key=lambda value: abs(value - sparsity))
+    here = rows[rows["sparsity"] == nearest].sort_values("overlap", ascending=False)
     by_chance = here["chance"].max()  # of pairs, if there are several kinds
     shares = ", ".join(
         f"{name} {overlap:.0%}"

@@ -56,8 +56,8 @@ def draw(context: Context) -> Drawing:
     stats, selected = context.corpora_stats, context.ranking_criterion.exponents
     means = context.keep(variant_means, stats, context.gate, context.fraction)
     about = context.about(f"gate {context.gate}")
-    said = describe(means, context.removed_at(context.fraction))
-    return Drawing(partial(variant_map, means, selected=selected), means, said, about)
+    alt = describe(means, context.removed_at(context.fraction))
+    return Drawing(partial(variant_map, means, selected=selected), means, alt, about)
 
 
 def variant_map(
@@ -144,21 +144,22 @@ def clicked_point(event: object, size: int) -> tuple[Variant, list[int]] | None:
 
 def clicked_variant(event: object) -> Variant | None:
     """The variant in a selection on `variant_map`, or None."""
-    found = clicked_point(event, 3)
-    return found and found[0]
+    point = clicked_point(event, 3)
+    return point and point[0]
 
 
 def describe(table: pd.DataFrame, pruned: int) -> str:
     """The variants that depend least and most on the corpus; `pruned` counts experts."""
-    found = {variant: overlap for variant, overlap in overlaps_of(table).items() if overlap >= 0}
-    if not found:
+    overlaps = {variant: overlap for variant, overlap in overlaps_of(table).items() if overlap >= 0}
+    if not overlaps:
         return "No overlap between corpora is known for any variant."
-    best = max(found, key=lambda variant: found[variant])
-    worst = min(found, key=lambda variant: found[variant])
+    best = max(overlaps, key=lambda variant: overlaps[variant])
+    worst = min(overlaps, key=lambda variant: overlaps[variant])
     return (
-        f"Of {len(found)} variants, {variant_label(best)} depends least on the calibration corpus "
-        f"(overlap {found[best]:.2f}{nearest_to(best, found, pruned)}) and {variant_label(worst)} "
-        f"most ({found[worst]:.2f}); two random sets share {table['chance'].mean():.2f}."
+        f"Of {len(overlaps)} variants, {variant_label(best)} depends least on the calibration "
+        f"corpus (overlap {overlaps[best]:.2f}{nearest_to(best, overlaps, pruned)}) and "
+        f"{variant_label(worst)} most ({overlaps[worst]:.2f}); two random sets share "
+        f"{table['chance'].mean():.2f}."
     )
 
 
@@ -174,10 +175,10 @@ def nearest_to(best: Variant, overlaps: Mapping[Variant, float], pruned: int) ->
 
 def overlaps_of(table: pd.DataFrame) -> dict[Variant, float]:
     """The overlap of each variant in a table `b, alpha, beta, overlap`; NaN where none is known."""
-    known = table.set_index(["b", "alpha", "beta"])["overlap"]
+    overlaps = table.set_index(["b", "alpha", "beta"])["overlap"]
     # A constant score ranks nothing; ties broken by id would look like perfect overlap.
     return {
-        variant: math.nan if variant == DEGENERATE else float(known.get(variant, math.nan))
+        variant: math.nan if variant == DEGENERATE else float(overlaps.get(variant, math.nan))
         for variant in product((0, 1), EXPONENTS, EXPONENTS)
     }
 
@@ -220,10 +221,10 @@ def _cells(overlaps: Mapping[Variant, float], by_chance: float, b: int, dark: bo
 def reading(variant: Variant, overlap: float, by_chance: float) -> str:
     """Hover text of a variant's cell."""
     both = f"overlap {overlap:.3f}, by chance {by_chance:.3f}"
-    said = "no data" if math.isnan(overlap) else both
+    text = "no data" if math.isnan(overlap) else both
     if variant == DEGENERATE:
-        said = "the same score for every expert: nothing to rank"
-    return f"{variant_label(variant)}<br>{said}"
+        text = "the same score for every expert: nothing to rank"
+    return f"{variant_label(variant)}<br>{text}"
 
 
 def number_color(overlap: float, by_chance: float, dark: bool) -> str:
@@ -339,8 +340,8 @@ def variant_grid(
 
 def clicked_cell(event: object) -> tuple[Variant, int] | None:
     """The variant and the sparsity in percent in a selection on `variant_grid`, or None."""
-    found = clicked_point(event, 4)
-    return (found[0], found[1][0]) if found and 0 <= found[1][0] <= 100 else None
+    point = clicked_point(event, 4)
+    return (point[0], point[1][0]) if point and 0 <= point[1][0] <= 100 else None
 
 
 def describe_grid(table: pd.DataFrame, pruned: Mapping[float, int]) -> str:

@@ -32,9 +32,9 @@ def pareto_table(points: pd.DataFrame, *, higher_is_better: bool) -> pd.DataFram
 
     The original model competes: candidates larger and worse than it are not on the front.
     """
-    known = points.dropna(subset=["bytes", "value"])
-    front = pareto_front(known["bytes"], known["value"], higher_is_better=higher_is_better)
-    table = known.assign(on_front=front)[list(COLUMNS)]
+    points = points.dropna(subset=["bytes", "value"])
+    front = pareto_front(points["bytes"], points["value"], higher_is_better=higher_is_better)
+    table = points.assign(on_front=front)[list(COLUMNS)]
     order = np.lexsort((table["value"] * (-1 if higher_is_better else 1), table["bytes"]))
     return table.iloc[order].reset_index(drop=True)
 
@@ -75,8 +75,10 @@ def draw(context: Context) -> Drawing:
         is_full=rows["series"] == "",
         value=rows["mean"],
     )
-    known, model = MEASURES[measure], context.model.name
-    quality = Quality(f"{known.label} on {corpus}", known.axis, known.higher_is_better)
+    definition, model = MEASURES[measure], context.model.name
+    quality = Quality(
+        f"{definition.label} on {corpus}", definition.axis, definition.higher_is_better
+    )
     chart = drawing(points, quality, made_by(model, quality.label))
     if chart is None:
         raise StatsError(f"No pruned candidate of {model} was evaluated; see `moeprune sweep`.")
@@ -90,8 +92,8 @@ def pareto_scatter(table: pd.DataFrame, quality: Quality, *, dark: bool = False)
     front = rows[rows["on_front"]]
     steps = stroke(front["x"], front["value"], primary(dark), 2, name="best within the memory")
     steps.update(line_shape="hv", showlegend=None)
-    drawn = looks(map(str, front["candidate"]), dark)
-    colors = [drawn[str(name)].color for name in front[~front["is_full"]]["candidate"]]
+    look_by_name = looks(map(str, front["candidate"]), dark)
+    colors = [look_by_name[str(name)].color for name in front[~front["is_full"]]["candidate"]]
     beaten = {"symbol": "circle-open", "size": 8, "color": muted(dark), "opacity": 0.55}
     best = {"symbol": "diamond", "size": 11, "color": colors}
     full = {"symbol": "star", "size": 14, "color": ink(dark)}
@@ -113,12 +115,12 @@ def pareto_scatter(table: pd.DataFrame, quality: Quality, *, dark: bool = False)
 def _points(points: pd.DataFrame, name: str, marker: dict[str, object]) -> go.Scatter:
     names = [in_html(str(each)) for each in points["candidate"]]
     sizes = [size_text(float(each)) for each in points["bytes"]]
-    known = points["low"].notna() & points["high"].notna()
+    has_interval = points["low"].notna() & points["high"].notna()
     value = points["value"]
-    low, high = (points[each].where(known, value) for each in ("low", "high"))
+    low, high = (points[each].where(has_interval, value) for each in ("low", "high"))
     bounds = [
-        f"<br>95% {start:.4g} to {end:.4g}" if is_known else ""
-        for start, end, is_known in zip(low, high, known, strict=True)
+        f"<br>95% {start:.4g} to {end:.4g}" if has_bounds else ""
+        for start, end, has_bounds in zip(low, high, has_interval, strict=True)
     ]
     return go.Scatter(
         x=points["x"],
@@ -161,17 +163,19 @@ def describe(table: pd.DataFrame, *, label: str) -> str:
     pruned, front = table[~table["is_full"]], table[table["on_front"]]
     if pruned.empty:
         return "No pruned candidate has both a size and a number."
-    held = front[~front["is_full"]].sort_values("bytes")
-    named = [
+    best = front[~front["is_full"]].sort_values("bytes")
+    names = [
         f"{row['candidate']} ({size_text(float(row['bytes']))}, {row['value']:.3g})"
-        for row in held.to_dict("records")
+        for row in best.to_dict("records")
     ]
     many = f"{len(pruned)} pruned candidates" if len(pruned) > 1 else "1 pruned candidate"
-    whole = table[table["is_full"]]["value"]
-    beside = f"; the original model gets {whole.iloc[0]:.3g}" if len(whole) else ""
-    if not named:
-        return f"{label}: the original model beats all of {many} at both size and quality{beside}."
+    original = table[table["is_full"]]["value"]
+    comparison = f"; the original model gets {original.iloc[0]:.3g}" if len(original) else ""
+    if not names:
+        return (
+            f"{label}: the original model beats all of {many} at both size and quality{comparison}."
+        )
     return (
-        f"{label}: of {many} {len(named)} {'is' if len(named) == 1 else 'are'} beaten by no other "
-        f"at both size and quality: {'; '.join(named)}{beside}."
+        f"{label}: of {many} {len(names)} {'is' if len(names) == 1 else 'are'} beaten by no other "
+        f"at both size and quality: {'; '.join(names)}{comparison}."
     )

@@ -76,31 +76,33 @@ def path_frequency(
     layers = sorted(table["layer"].unique())
     panel = int(np.clip(len(layers) * _ROW, _LEAST, _MOST))
     height = len(num_samples) * (panel + _HEAD) + _FOOT
-    drawn = height - _HEAD - _FOOT  # between the margins
+    inner_height = height - _HEAD - _FOOT  # between the margins
     fig = make_subplots(
         rows=len(num_samples),
         cols=1,
         shared_xaxes=True,
-        vertical_spacing=_HEAD / drawn if len(num_samples) > 1 else 0,
+        vertical_spacing=_HEAD / inner_height if len(num_samples) > 1 else 0,
         subplot_titles=[
             f"{in_html(corpus)}: {count} samples" for corpus, count in num_samples.items()
         ],
     )
     pins: list[dict[str, Any]] = []
     for row, (corpus, count) in enumerate(num_samples.items(), start=1):
-        own = table[table["corpus"] == corpus]
-        place, shape = cells_of(own, layers)
+        corpus_rows = table[table["corpus"] == corpus]
+        place, shape = cells_of(corpus_rows, layers)
         # Blank if the expert is on no path or does not exist.
         shares = np.full(shape, np.nan, dtype=np.float32)
-        shares[place] = (own["num_samples"] / count).where(own["num_samples"] > 0)
-        said = np.zeros((*shape, 2), dtype=np.uint32)
-        said[place] = np.column_stack([own["num_samples"], own["rank"] + 1])
+        shares[place] = (corpus_rows["num_samples"] / count).where(corpus_rows["num_samples"] > 0)
+        hover_numbers = np.zeros((*shape, 2), dtype=np.uint32)
+        hover_numbers[place] = np.column_stack(
+            [corpus_rows["num_samples"], corpus_rows["rank"] + 1]
+        )
         cells = heat(
             shares,
             "share of samples",
             dark,
             {"tickformat": ".0%"},
-            customdata=said,
+            customdata=hover_numbers,
             hovertemplate="layer %{y}, expert %{x}<br>on paths of %{customdata[0]} of "
             f"{count} samples<br>rank %{{customdata[1]}} of the model<extra></extra>",
         )
@@ -129,9 +131,9 @@ def describe(table: pd.DataFrame, num_samples: Mapping[str, int]) -> str:
     }
     size = len(table) // len(num_samples)
     counts = [f"{len(on_paths.get(corpus, ()))} on {corpus}" for corpus in num_samples]
-    said = f"Of {size} experts, paths pass through {', '.join(counts)}"
+    text = f"Of {size} experts, paths pass through {', '.join(counts)}"
     if len(num_samples) == 1:
-        return f"{said}."
-    held = [on_paths.get(corpus, set()) for corpus in num_samples]
-    every, none = len(set.intersection(*held)), size - len(set.union(*held))
-    return f"{said}; {every} on every corpus and {none} on none."
+        return f"{text}."
+    expert_sets = [on_paths.get(corpus, set()) for corpus in num_samples]
+    every, none = len(set.intersection(*expert_sets)), size - len(set.union(*expert_sets))
+    return f"{text}; {every} on every corpus and {none} on none."

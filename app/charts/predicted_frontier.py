@@ -31,15 +31,15 @@ _POINTS: Final = {
 @chart("predicted-frontier", "plan")
 def draw(context: Context) -> Drawing:
     """Predicted loss of every size."""
-    found, recipe = sensitivity_of(context), without_budget(context.ranking)
+    sensitivity, recipe = sensitivity_of(context), without_budget(context.ranking)
     store = EvaluationStore(context.store.directories)
-    table = context.keep(frontier_table, recipe, found, store, context.known_searches)
+    table = context.keep(frontier_table, recipe, sensitivity, store, context.known_searches)
     if context.shown and context.predicted:
         removed = removed_by(context.shown.plan, context.order.sizes, context.model)
         table = with_plan(table, context.order, removed, context.predicted.mean)
     by_neuron = recipe.by_neuron
-    alt = describe(table, corpora_said(found), by_neuron=by_neuron)
-    about = context.about(", ".join(each.name for each in found.curves))
+    alt = describe(table, corpora_said(sensitivity), by_neuron=by_neuron)
+    about = context.about(", ".join(each.name for each in sensitivity.curves))
     return Drawing(partial(frontier_figure, table, by_neuron=by_neuron), table, alt, about)
 
 
@@ -55,15 +55,15 @@ def frontier_figure(
     """Figure of a table of `frontier_table`: loss increase over bytes, best with its interval."""
     unit, name = byte_unit(float(table["bytes"].max()))
     title = f"weights, {name}{' without padding' if by_neuron else ''}"
-    drawn = table.assign(x=table["bytes"] / unit)
-    best = drawn[drawn["series"] == BEST]
+    table = table.assign(x=table["bytes"] / unit)
+    best = table[table["series"] == BEST]
     around = pd.concat([best["x"], best["x"][::-1]]), pd.concat([best["low"], best["high"][::-1]])
     band = stroke(*around, CLEAR, 0, name="95% over samples", showlegend=True, fill="toself")
     band.update(fillcolor=primary(dark), opacity=0.22)
     traces = [band]
     colors = {BEST: primary(dark), UNIFORM: muted(dark), OTHER: ink(dark)}
     for kind, words in _NAMES.items():
-        rows = drawn[drawn["series"] == kind]
+        rows = table[table["series"] == kind]
         dash = "solid" if kind == BEST else "dash"
         traces.append(
             series(
@@ -75,9 +75,9 @@ def frontier_figure(
                 customdata=list(zip(rows["removed"], map(size_text, rows["bytes"]), strict=True)),
             )
         )
-    known = drawn[drawn["measured"].notna()]
+    measured = table[table["measured"].notna()]
     for kind, (symbol, words) in _POINTS.items():
-        rows = known[known["series"] == kind]
+        rows = measured[measured["series"] == kind]
         if len(rows):
             traces.append(
                 series(
@@ -89,7 +89,7 @@ def frontier_figure(
                     customdata=rows["predicted"],
                 )
             )
-    if len(rows := drawn[drawn["series"] == SHOWN]):
+    if len(rows := table[table["series"] == SHOWN]):
         words, look = "this plan, predicted", Look(ink(dark), "star", "solid")
         points = rows["x"], rows["predicted"]
         traces.append(series(look, words, points, f"{words}: %{{y:+.3f}}", mode="markers"))
@@ -112,15 +112,15 @@ def describe(table: pd.DataFrame, where: str, *, by_neuron: bool = False) -> str
     at = int((best["removed"] - best["removed"].max() / 2).abs().to_numpy().argmin())
     row = best.iloc[at]
     even = table[(table["series"] == UNIFORM) & (table["removed"] == row["removed"])].iloc[0]
-    known = table[table["measured"].notna()]
+    measured = table[table["measured"].notna()]
     wrong = "no plan of this order was measured as a whole yet"
-    if len(known):
-        apart = float(np.abs(known["predicted"] - known["measured"]).mean())
-        plans = f"{len(known)} measured plans" if len(known) > 1 else "1 measured plan"
+    if len(measured):
+        apart = float(np.abs(measured["predicted"] - measured["measured"]).mean())
+        plans = f"{len(measured)} measured plans" if len(measured) > 1 else "1 measured plan"
         wrong = f"over {plans} predictions are off by {apart:.2f} on average"
-    shown = table[table["series"] == SHOWN]
     padding, what = (" without padding", "neurons") if by_neuron else ("", "experts")
-    this = "".join(f"This plan is predicted to add {loss:+.2f}. " for loss in shown["predicted"])
+    losses = table.loc[table["series"] == SHOWN, "predicted"]
+    this = "".join(f"This plan is predicted to add {loss:+.2f}. " for loss in losses)
     return (
         f"At {size_text(float(row['bytes']))}{padding}, {row['removed']:,} {what} "
         "fewer, the best plan "

@@ -72,8 +72,8 @@ def same_bytes_table(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
                 parts.append(near.assign(removed=round(float(str(removed)), 4)))
     if not parts:
         return pd.DataFrame(columns=list(SAME_BYTES_COLUMNS))
-    found: pd.DataFrame = pd.concat(parts)[list(SAME_BYTES_COLUMNS)]
-    return found.sort_values(["removed", "corpus", "change"], kind="stable", ignore_index=True)
+    sizes: pd.DataFrame = pd.concat(parts)[list(SAME_BYTES_COLUMNS)]
+    return sizes.sort_values(["removed", "corpus", "change"], kind="stable", ignore_index=True)
 
 
 @chart("same-bytes", "explore", granularity=NEURON_GRANULARITY)
@@ -163,18 +163,18 @@ def describe(table: pd.DataFrame) -> str:
 
 def _claim(corpora: Mapping[str, pd.DataFrame]) -> str:
     """On how many corpora global neurons lose less than every plan of whole experts."""
-    held, beaten = 0, 0
+    num_corpora, beaten = 0, 0
     for rows in corpora.values():
-        own = rows.loc[rows["candidate"] == CLAIMED, "change"]
+        changes = rows.loc[rows["candidate"] == CLAIMED, "change"]
         others = rows.loc[rows["granularity"] == "expert", "change"]
-        if len(own) and len(others):
-            held += 1
-            beaten += bool(own.iloc[0] < others.min())
-    if not held:
+        if len(changes) and len(others):
+            num_corpora += 1
+            beaten += bool(changes.iloc[0] < others.min())
+    if not num_corpora:
         return ""
     return (
         f"{CLAIMED} (HEAPr-G) loses less than every plan of whole experts here on {beaten} of "
-        f"{held} {'corpus' if held == 1 else 'corpora'}."
+        f"{num_corpora} {'corpus' if num_corpora == 1 else 'corpora'}."
     )
 
 

@@ -47,8 +47,8 @@ def selection_of(context: Context) -> Selection:
         return context.selection(request.model_copy(update={"schedule": MEASURED}))
     if context.ranking_criterion.source != "routed" and context.corpora:
         # The frequency schedule needs token counts.
-        asked = {"schedule": FREQUENCY, "corpora": context.corpora}
-        request = request.model_copy(update=asked)
+        update = {"schedule": FREQUENCY, "corpora": context.corpora}
+        request = request.model_copy(update=update)
     return context.selection(request)
 
 
@@ -73,9 +73,9 @@ def sides(context: Context) -> Sides:
     """Every schedule on the budget of the context, under its constraints."""
     selection, spending = selection_of(context), spending_of(context, context.plan)
     if context.has_sensitivity and selection.sensitivity is None:
-        asked = context.request.model_copy(update={"schedule": MEASURED})
-        found = context.selection(asked).sensitivity
-        selection = context.keep(itself, replace(selection, sensitivity=found))
+        request = context.request.model_copy(update={"schedule": MEASURED})
+        sensitivity = context.selection(request).sensitivity
+        selection = context.keep(itself, replace(selection, sensitivity=sensitivity))
     order = context.keep(order_of, selection)
     searched = searched_rows(context.known_searches, spending.budget.total, order)
     return context.keep(sides_of, selection, spending, searched)
@@ -85,12 +85,12 @@ def sides(context: Context) -> Sides:
 def draw(context: Context) -> Drawing:
     """How each schedule spreads the budget."""
     counts, label = sides(context).counts, schedule_label(context.plan.row)
-    named = counts.assign(schedule=counts["schedule"].map(schedule_label))
-    figure = partial(context.keep, schedules_figure, named, shown=label)
+    labelled_counts = counts.assign(schedule=counts["schedule"].map(schedule_label))
+    figure = partial(context.keep, schedules_figure, labelled_counts, shown=label)
     first = context.first
     runs = ", ".join(run.manifest.run_id for run in first.choice.runs)
     facts = (runs, first.criterion.label, f"sparsity {context.sparsity}")
-    return Drawing(figure, counts, describe(named), made_by(context.head, *facts))
+    return Drawing(figure, counts, describe(labelled_counts), made_by(context.head, *facts))
 
 
 def schedules_figure(table: pd.DataFrame, *, shown: str = "", dark: bool = False) -> go.Figure:

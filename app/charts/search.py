@@ -31,10 +31,10 @@ _LAYERS: Final = {"title": "layer", "type": "category", "nticks": _MOST_TICKS, "
 def searches(context: Context) -> tuple[KnownSearch, ...]:
     """The searches of the model on this budget, of any criterion."""
     removed = spending_of(context, context.plan).budget.total
-    known = context.known_searches
-    if found := tuple(each for each in known if each.removed == removed):
-        return found
-    others = ", ".join(f"{each.search_id} ({each.removed} experts)" for each in known)
+    known_searches = context.known_searches
+    if matches := tuple(each for each in known_searches if each.removed == removed):
+        return matches
+    others = ", ".join(f"{each.search_id} ({each.removed} experts)" for each in known_searches)
     raise StatsError(
         f"{context.model.name} has no search that removes {removed} experts; make one with "
         f"`moeprune search`. Known: {others or 'none'}."
@@ -43,12 +43,12 @@ def searches(context: Context) -> tuple[KnownSearch, ...]:
 
 def search_of(context: Context) -> KnownSearch:
     """The longest of `searches` by the recipe's criterion."""
-    found, name = searches(context), context.ranking_criterion.name
-    search = best_fitting(found, name, found[0].removed)
+    candidates, name = searches(context), context.ranking_criterion.name
+    search = best_fitting(candidates, name, candidates[0].removed)
     if search is None:
-        known = ", ".join(sorted({each.criterion for each in found}))
+        criteria = ", ".join(sorted({each.criterion for each in candidates}))
         raise StatsError(
-            f"No search of {context.model.name} on this budget is by {name}; known: {known}."
+            f"No search of {context.model.name} on this budget is by {name}; known: {criteria}."
         )
     return search
 
@@ -115,8 +115,8 @@ def draw_best(context: Context) -> Drawing:
 
 def measure_label(fitness: str) -> str:
     """Display name of a search's fitness; measures where lower is better are negated."""
-    known = MEASURES[fitness]
-    return known.label if known.higher_is_better else f"minus {known.label}"
+    measure = MEASURES[fitness]
+    return measure.label if measure.higher_is_better else f"minus {measure.label}"
 
 
 def about_search(search: KnownSearch) -> str:
@@ -200,11 +200,11 @@ def describe_progress(
         return "No generation is complete yet."
     first, last = progress.iloc[0], progress.iloc[-1]
     uniform = _uniform(history)
-    beside = "" if uniform is None else f"; uniform has {uniform:.3f}"
+    comparison = "" if uniform is None else f"; uniform has {uniform:.3f}"
     return (
         f"After generation {int(last['generation'])} the best {measure} is {last['best']:.3f}, the "
         f"median {last['median']:.3f}; the initial population's best was {first['best']:.3f}"
-        f"{beside}."
+        f"{comparison}."
     )
 
 

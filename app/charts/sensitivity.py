@@ -35,37 +35,39 @@ def sensitivity_of(context: Context) -> Sensitivity:
     return context.sensitivity
 
 
-def corpora_said(found: Sensitivity) -> str:
+def corpora_said(sensitivity: Sensitivity) -> str:
     """The corpora and samples of curves, for a sentence."""
-    corpora = ", ".join(sorted(each.corpus for each in found.curves))
-    samples = sorted({each.samples for each in found.curves})
-    each = " each" if len(found.curves) > 1 else ""
+    corpora = ", ".join(sorted(each.corpus for each in sensitivity.curves))
+    samples = sorted({each.samples for each in sensitivity.curves})
+    each = " each" if len(sensitivity.curves) > 1 else ""
     return f"{corpora}, {' to '.join(map(str, samples))} samples{each}"
 
 
-def sensitivity_table(found: Sensitivity, sizes: Mapping[int, int], cut: Removed) -> pd.DataFrame:
+def sensitivity_table(
+    sensitivity: Sensitivity, sizes: Mapping[int, int], cut: Removed
+) -> pd.DataFrame:
     """Table of COLUMNS: loss that each layer alone adds, at every level of its curve.
 
     The mean over corpora. `sizes` are experts or neurons per layer, `cut` how many the plan prunes.
     """
     rows = []
     for place, (layer, size) in enumerate(sizes.items()):
-        curves, pruned = [each.layers[place] for each in found.curves], cut[place]
+        curves, pruned = [each.layers[place] for each in sensitivity.curves], cut[place]
         at_cut = float(np.mean([curve.at(pruned) for curve in curves]))
-        for gone in np.unique(np.concatenate([curve.removed for curve in curves])).tolist():
-            added = float(np.mean([curve.at(gone) for curve in curves]))
-            rows.append((layer, size, gone, gone / size, added, pruned, at_cut))
+        for removed in np.unique(np.concatenate([curve.removed for curve in curves])).tolist():
+            added = float(np.mean([curve.at(removed) for curve in curves]))
+            rows.append((layer, size, removed, removed / size, added, pruned, at_cut))
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
 def _draw(context: Context, figure: Callable[..., go.Figure]) -> Drawing:
-    found = sensitivity_of(context)
+    sensitivity = sensitivity_of(context)
     recipe, sizes = context.ranking, context.order.sizes
     plan = context.shown.plan if context.shown else make_plan(recipe, recipe.request).plan
-    table = sensitivity_table(found, sizes, removed_by(plan, sizes, context.model))
+    table = sensitivity_table(sensitivity, sizes, removed_by(plan, sizes, context.model))
     is_in_order = context.shown is None or context.predicted is not None
-    alt = describe(table, corpora_said(found), is_in_order=is_in_order)
-    about = context.about(context.about_plan(), ", ".join(each.name for each in found.curves))
+    alt = describe(table, corpora_said(sensitivity), is_in_order=is_in_order)
+    about = context.about(context.about_plan(), ", ".join(each.name for each in sensitivity.curves))
     return Drawing(partial(figure, table), table, alt, about)
 
 
@@ -116,13 +118,13 @@ class _Row(NamedTuple):
 
 
 def _rows(table: pd.DataFrame) -> list[_Row]:
-    found = []
+    layers = []
     for _, rows in table.groupby("layer", sort=False):
         first = rows.iloc[0]
-        whole = (int(first["layer"]), int(first["size"]), int(first["cut"]))
+        numbers = (int(first["layer"]), int(first["size"]), int(first["cut"]))
         levels = (rows["share"].to_numpy(), rows["added"].to_numpy())
-        found.append(_Row(*whole, float(first["added_at_cut"]), *levels))
-    return found
+        layers.append(_Row(*numbers, float(first["added_at_cut"]), *levels))
+    return layers
 
 
 def describe(table: pd.DataFrame, where: str, *, is_in_order: bool = True) -> str:
@@ -132,17 +134,17 @@ def describe(table: pd.DataFrame, where: str, *, is_in_order: bool = True) -> st
     """
     rows = _rows(table)
     total, most = sum(row.added_at_cut for row in rows), max(rows, key=lambda row: row.added_at_cut)
-    said = "the plan takes nothing"
+    effect = "the plan takes nothing"
     if any(row.cut for row in rows):
         cuts = "the plan's cuts" if is_in_order else "cuts as deep as the plan's, in this order,"
-        said = (
+        effect = (
             f"{cuts} add {total:+.2f} nats per token in all, most of it in layer "
             f"{most.layer} ({most.added_at_cut:+.2f} for {most.cut} of {most.size})"
         )
     by_half = sorted(rows, key=lambda row: row.at(0.5))
     least, worst = by_half[0], by_half[-1]
     return (
-        f"Predicted layer by layer, {said}; half of layer {least.layer} alone costs "
+        f"Predicted layer by layer, {effect}; half of layer {least.layer} alone costs "
         f"{least.at(0.5):+.2f}, of layer {worst.layer} {worst.at(0.5):+.2f} ({where})."
     )
 
@@ -163,21 +165,21 @@ def sensitivity_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     corners = [(place % wide, -(place // wide)) for place in range(len(rows))]
     line_x: list[float | None] = []
     line_y: list[float | None] = []
-    said: list[tuple[float, ...]] = []
+    hover_numbers: list[tuple[float, ...]] = []
     for row, (x, y) in zip(rows, corners, strict=True):
         line_x += [*(row.share * _WIDE + x).tolist(), None]
         line_y += [*(np.clip(row.added / top, 0, 1) * _HIGH + y).tolist(), None]
-        said += [
+        hover_numbers += [
             (row.layer, share * row.size, row.size, added)
             for share, added in zip(row.share.tolist(), row.added.tolist(), strict=True)
         ]
-        said.append((row.layer, 0, 0, 0))
+        hover_numbers.append((row.layer, 0, 0, 0))
     hover = {
         "hovertemplate": "layer %{customdata[0]} without %{customdata[1]:.0f} of %{customdata[2]}: "
         "%{customdata[3]:+.3f}<extra></extra>"
     }
     line = stroke(line_x, line_y, primary(dark), 2, name=f"loss increase, up to {top:.2g}", **hover)
-    line.update(customdata=said, hoverinfo=None, showlegend=True)
+    line.update(customdata=hover_numbers, hoverinfo=None, showlegend=True)
     cut_y = [min(max(row.added_at_cut / top, 0), 1) * _HIGH for row in rows]
     marks = go.Scatter(
         x=[row.cut / row.size * _WIDE + x for row, (x, _) in zip(rows, corners, strict=True)],
@@ -188,7 +190,7 @@ def sensitivity_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         customdata=[(row.layer, row.cut, row.size, row.added_at_cut) for row in rows],
         **hover,
     )
-    base_x = [value for left, _ in corners for value in (left, left + _WIDE, None)]
+    base_x = [value for start, _ in corners for value in (start, start + _WIDE, None)]
     base_y = [value for _, low in corners for value in (low, low, None)]
     zeros = stroke(base_x, base_y, muted(dark), 1)
     high = -(-len(rows) // wide)

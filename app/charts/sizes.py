@@ -22,8 +22,8 @@ _MIN_LABELLED_SHARE: Final = 0.09  # narrower segments would clip their label; t
 @chart("sizes", "export", reads_plan=True)
 def draw(context: Context) -> Drawing:
     """What pruning saves."""
-    shown = context.shown
-    plan = shown.plan if shown else make_plan(context.first, context.request).plan
+    current = context.shown
+    plan = current.plan if current else make_plan(context.first, context.request).plan
     table = context.keep(size_report, context.model, plan).table
     about = context.about(context.about_plan())
     return Drawing(partial(sizes_figure, table), table, describe(table), about)

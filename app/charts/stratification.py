@@ -228,11 +228,11 @@ def _cut(rows: pd.DataFrame, layers: list[int], dark: bool) -> list[go.Scatter]:
     kept, sizes = counts["sum"].to_numpy(), counts["size"].to_numpy()
     if (kept == sizes).all():
         return []
-    left, right = _staircase(kept), _staircase(sizes)
-    x, y = (np.concatenate([here, there[::-1]]) for here, there in zip(left, right, strict=True))
+    cut, end = _staircase(kept), _staircase(sizes)
+    x, y = (np.concatenate([here, there[::-1]]) for here, there in zip(cut, end, strict=True))
     red, green, blue = hex_to_rgb(paper(dark))
     veil = stroke(x, y, CLEAR, 0, fill="toself", fillcolor=f"rgba({red},{green},{blue},{_VEIL})")
-    return [veil, *(stroke(*left, *look) for look in halo(dark))]
+    return [veil, *(stroke(*cut, *look) for look in halo(dark))]
 
 
 def _staircase(counts: NDArray[np.integer]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -141,9 +141,9 @@ def side_by_side(
     for place, title in enumerate(titles):
         number = str(place + 1) if place else ""
         ends = [place * step, min(place * step + step - _GAP / count, 1.0)]
-        own = y if not place else {name: value for name, value in y.items() if name != "title"}
+        y_axis = y if not place else {name: value for name, value in y.items() if name != "title"}
         axes[f"xaxis{number}"] = _axis(dark, {**x, "domain": ends, "anchor": f"y{number}"})
-        axes[f"yaxis{number}"] = _axis(dark, {**own, "anchor": f"x{number}"})
+        axes[f"yaxis{number}"] = _axis(dark, {**y_axis, "anchor": f"x{number}"})
         words.append(
             {
                 **{"text": title, "font": {"size": 16}, "showarrow": False},
@@ -164,14 +164,15 @@ def apply_theme(
     **layout: Any,
 ) -> go.Figure:
     """Put a figure with any axes into the theme, in place; arguments as for `themed`."""
-    given: dict[str, Any] = fig.layout.to_plotly_json()
+    old_layout: dict[str, Any] = fig.layout.to_plotly_json()
     axes = {"xaxis": x, "yaxis": y} | {
-        name: x if name[0] == "x" else y for name in given if name[1:].startswith("axis")
+        name: x if name[0] == "x" else y for name in old_layout if name[1:].startswith("axis")
     }
-    theme = _merged(_merged(given, _layout(dark)), layout)
+    theme = _merged(_merged(old_layout, _layout(dark)), layout)
     # All at once: each plotly update costs more than the layout of a small figure.
     fig.layout = theme | {
-        name: _merged(given.get(name) or {}, _axis(dark, changes)) for name, changes in axes.items()
+        name: _merged(old_layout.get(name) or {}, _axis(dark, changes))
+        for name, changes in axes.items()
     }
     return fig
 
@@ -204,10 +205,10 @@ def _axis(dark: bool, changes: Mapping[str, Any] | None) -> dict[str, Any]:
         "title": {"font": {"color": ink(dark), "size": FONT_SIZE}, "standoff": 8},
         "zeroline": False,
     }
-    given = dict(changes or {})
-    if "title" in given:
-        given["title"] = {"text": given["title"]}
-    return _merged(theme, given)
+    options = dict(changes or {})
+    if "title" in options:
+        options["title"] = {"text": options["title"]}
+    return _merged(theme, options)
 
 
 def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

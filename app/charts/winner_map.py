@@ -65,7 +65,7 @@ def winner_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         customdata=np.reshape([_hover(row) for row in cells.to_dict("records")], shape),
         hovertemplate="%{y}, %{x}<br>%{customdata}<extra></extra>",
     )
-    known = table[table["winner"].notna()].to_dict("records")
+    records = table[table["winner"].notna()].to_dict("records")
     # Letters that fit a cell, at the default font size or, if few, at the small one.
     room = _LETTERS_OF_A_ROW // len(benchmarks)
     if room < _ROOMY:
@@ -77,7 +77,7 @@ def winner_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         # None: plotly turns the names only if they would overlap.
         x=axis | {"side": "top", "tickangle": None if room >= _ROOMY else -50},
         y=axis | {"autorange": "reversed"},
-        annotations=[_cell_text(row, colors, room) for row in known],
+        annotations=[_cell_text(row, colors, room) for row in records],
         height=70 + 38 * len(settings),
     )
 

@@ -146,9 +146,9 @@ def download_button(
 
 
 def _files(chart: Drawing) -> None:
-    shown = ranks_from_one(chart.table)
-    st.dataframe(shown, hide_index=True, alt=f"Data of the chart: {chart.alt}")
-    if not shown.equals(chart.table):
+    table = ranks_from_one(chart.table)
+    st.dataframe(table, hide_index=True, alt=f"Data of the chart: {chart.alt}")
+    if not table.equals(chart.table):
         st.text("Ranks in the file count from 0, as on the command line.")
     with st.container(horizontal=True):
         csv_button(chart.table, chart.name)

@@ -30,11 +30,11 @@ def offer_job(
 
     `about` goes into the title. A plan that the job needs has its own command line.
     """
-    made: Any = shown_request(request)
-    commands = [made.command()]
+    shell_request: Any = shown_request(request)
+    commands = [shell_request.command()]
     if plan is not None:
         made_by = plan.plan_command(shown_model(context.model))
-        commands = [made_by, made.command((plan.file or "plan.json",))]
+        commands = [made_by, shell_request.command((plan.file or "plan.json",))]
     if sent:
         queue(request, about, commands[-1])
     show_command("\n".join(commands))

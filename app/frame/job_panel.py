@@ -118,11 +118,11 @@ def progress_text(job: Job) -> str:
     """Phase, progress and time left of an unfinished job."""
     if job.state is JobState.QUEUED:
         return f"SLURM job {job.batch}" if job.batch else "waiting for its turn"
-    left = job.eta_seconds(time.time())
+    seconds = job.eta_seconds(time.time())
     amount = f" {job.done:,} of {job.total:,} {job.unit}" if job.total else ""
     if job.unit == "bytes" and job.total:
         amount = f" {format_bytes(job.done)} of {format_bytes(job.total)}"
-    rest = f", {int(left) // 60}:{int(left) % 60:02d} left" if left is not None else ""
+    rest = f", {int(seconds) // 60}:{int(seconds) % 60:02d} left" if seconds is not None else ""
     # A worker reports nothing while it loads libraries.
     return f"{job.phase or 'starting'}{amount}{rest}"
 
@@ -131,8 +131,8 @@ def _ended_text(job: Job) -> str:
     """When a job ended, how long it took, and its result."""
     seconds = (job.finished_at or 0) - (job.started_at or 0)
     when = datetime.fromtimestamp(job.finished_at or 0).astimezone().strftime("%Y-%m-%d %H:%M")
-    said = KINDS[job.kind].sentence(job.result) if job.kind in KINDS and job.result else ""
-    return f"{when}, {seconds:.1f} s. {said}".rstrip()
+    sentence = KINDS[job.kind].sentence(job.result) if job.kind in KINDS and job.result else ""
+    return f"{when}, {seconds:.1f} s. {sentence}".rstrip()
 
 
 def _button(job: Job, *, resumes: bool) -> None:

@@ -54,8 +54,8 @@ class Login:
         address = str(claims.get("email") or "").casefold()
         if str(claims.get("email_verified", True)).casefold() != "true" or "@" not in address:
             return False
-        whole, domain = address, "@" + address.rpartition("@")[2]
-        return any(user.casefold() in (whole, domain) for user in self.users)
+        domain = "@" + address.rpartition("@")[2]
+        return any(user.casefold() in (address, domain) for user in self.users)
 
 
 def login_of(secrets: Mapping[str, Any]) -> Login | None:
@@ -72,16 +72,16 @@ def login_of(secrets: Mapping[str, Any]) -> Login | None:
             "[moeprune] needs users, a list of addresses that may log in, such as "
             f'["one@example.org", "@example.com"], {_WHERE}.'
         )
-    auth = secrets.get("auth")
-    given = auth if isinstance(auth, Mapping) else {}
-    if missing := [key for key in _KEYS if not isinstance(given.get(key), str) or not given[key]]:
+    section = secrets.get("auth")
+    auth = section if isinstance(section, Mapping) else {}
+    if missing := [key for key in _KEYS if not isinstance(auth.get(key), str) or not auth[key]]:
         raise UserError(f"[auth] lacks {', '.join(missing)} {_WHERE}.")
-    if len(given["cookie_secret"]) < _SHORTEST_SECRET:
+    if len(auth["cookie_secret"]) < _SHORTEST_SECRET:
         raise UserError(
             f"The cookie_secret of [auth] has fewer than {_SHORTEST_SECRET} characters; make one "
             'with `python -c "import secrets; print(secrets.token_hex(32))"`.'
         )
-    return Login(tuple(users), _origin_of(given["redirect_uri"]))
+    return Login(tuple(users), _origin_of(auth["redirect_uri"]))
 
 
 def _is_user(user: object) -> bool:
@@ -102,9 +102,9 @@ def _origin_of(redirect_uri: str) -> str:
         raise _no_address(redirect_uri) from error
     if not host or place.path != _CALLBACK:
         raise _no_address(redirect_uri)
-    shown = f"[{host}]" if ":" in host else host
+    host_text = f"[{host}]" if ":" in host else host
     is_default = port is None or port == _DEFAULT_PORTS.get(place.scheme)
-    origin = f"{place.scheme}://{shown}" + ("" if is_default else f":{port}")
+    origin = f"{place.scheme}://{host_text}" + ("" if is_default else f":{port}")
     if origin != f"{place.scheme}://{place.netloc}":
         raise UserError(
             f"The redirect_uri of [auth] is {redirect_uri!r}, which browsers write differently, so "

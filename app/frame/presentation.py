@@ -62,12 +62,12 @@ def stage(pages: Sequence[Page], current: Page) -> Page | None:
         return None
     st.html(f"<style>{_STYLE}</style>")
     place = [page.url_path for page in pages].index(current.url_path)
-    wanted = None
+    target = None
     with st.container(horizontal=True, horizontal_alignment="right", key="stage"):
         if place > 0 and _turn("Previous", pages[place - 1].title, "PageUp"):
-            wanted = pages[place - 1]
+            target = pages[place - 1]
         if place + 1 < len(pages) and _turn("Next", pages[place + 1].title, "PageDown"):
-            wanted = pages[place + 1]
+            target = pages[place + 1]
         st.button(
             "Leave presentation",
             key="stage.leave",
@@ -76,7 +76,7 @@ def stage(pages: Sequence[Page], current: Page) -> Page | None:
             on_click=_leave,
             type="tertiary",
         )
-    return wanted
+    return target
 
 
 def _turn(word: str, title: str, shortcut: str) -> bool:

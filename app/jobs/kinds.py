@@ -64,21 +64,21 @@ def _evaluations(result: Result) -> str:
 
 
 def _benchmarks(result: Result) -> str:
-    found = result["benchmarks"]
-    ways = {way_of(each["settings"]) for each in found}
-    candidates = f"{len(found)} candidate{'s' if len(found) > 1 else ''}"
+    benchmarks = result["benchmarks"]
+    ways = {way_of(each["settings"]) for each in benchmarks}
+    candidates = f"{len(benchmarks)} candidate{'s' if len(benchmarks) > 1 else ''}"
     return f"Scores of {candidates} are under Evaluate, Benchmarks: {'; '.join(ways)}."
 
 
 def _export(result: Result) -> str:
-    written = f"{'Found finished in' if result.get('skipped') else 'Written to'} {result['out']}"
+    location = f"{'Found finished in' if result.get('skipped') else 'Written to'} {result['out']}"
     if not (verify := result.get("verify")):
-        return written
+        return location
     passed = sum(check["ok"] for check in verify["checks"])
-    said = f"Verified at level {verify['level']}: {passed} of {len(verify['checks'])} checks"
+    text = f"Verified at level {verify['level']}: {passed} of {len(verify['checks'])} checks"
     if (largest := verify.get("max_abs_diff")) is not None:
-        said += f", largest logit difference to the masked original {largest:.2g}"
-    return f"{said}. {written}"
+        text += f", largest logit difference to the masked original {largest:.2g}"
+    return f"{text}. {location}"
 
 
 def _run_result(run: Run) -> dict[str, Any]:

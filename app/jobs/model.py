@@ -88,8 +88,8 @@ class Job:
         elapsed = self.progress_at - self.phase_started_at
         if gained <= 0 or elapsed <= 0:
             return None
-        left = elapsed * (self.total - self.done) / gained
-        return max(left - (now - self.progress_at), 0.0)
+        seconds = elapsed * (self.total - self.done) / gained
+        return max(seconds - (now - self.progress_at), 0.0)
 
 
 def is_stale(job: Job, now: float) -> bool:

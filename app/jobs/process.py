@@ -115,8 +115,8 @@ def delete_partials(job: Job, error: str) -> str:
     Only paths whose last part contains ".partial": whatever a request says, finished output is
     never deleted here. Links are removed, not their targets.
     """
-    left = ", ".join(path for path in job.partials if not _delete(Path(path)))
-    return f"{error} Not deleted: {left}.".lstrip() if left else error
+    undeleted = ", ".join(path for path in job.partials if not _delete(Path(path)))
+    return f"{error} Not deleted: {undeleted}.".lstrip() if undeleted else error
 
 
 def _delete(path: Path) -> bool:

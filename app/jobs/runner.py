@@ -121,5 +121,8 @@ def worker_command(store: JobStore, kinds_module: str) -> list[str]:
 
 def passed_variables() -> set[str]:
     """Names of the environment variables that workers get; all others are withheld."""
-    known = _ENVIRONMENT, _ENVIRONMENT_PREFIXES
-    return {name for name in os.environ if name in known[0] or name.startswith(known[1])}
+    return {
+        name
+        for name in os.environ
+        if name in _ENVIRONMENT or name.startswith(_ENVIRONMENT_PREFIXES)
+    }

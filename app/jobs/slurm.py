@@ -144,13 +144,15 @@ class SlurmRunner:
                 "SLURM is not on this machine: no `srun` on the PATH. Start the dashboard on a "
                 "login node, or without --slurm."
             ) from error
-        named = {name: OPTIONS[name] for name in self.options}
-        chosen = {own: form.format(self.options[name]) for name, (own, form) in named.items()}
+        parameters = {}
+        for name, setting in self.options.items():
+            parameter, form = OPTIONS[name]
+            parameters[parameter] = form.format(setting)
         executor.update_parameters(
             job_name=f"moeprune-{job.kind}-{job.id}",
             # By name, so that no values are written to files and other variables are withheld.
             additional_parameters={"export": ",".join(sorted(passed_variables()))},
-            **{"time": 24 * 60, **chosen},  # minutes; submitit's own default is 5
+            **{"time": 24 * 60, **parameters},  # minutes; submitit's own default is 5
         )
         return executor
 

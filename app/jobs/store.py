@@ -164,13 +164,13 @@ class JobStore:
                 text = log.read().decode(errors="replace")
         except (FileNotFoundError, IsADirectoryError):
             return ""
-        kept = text.split("\n")
+        log_lines = text.split("\n")
         if size > _TAIL_BYTES:
             # The first line may be the end of a token, which redaction would miss.
-            kept = kept[1:]
+            log_lines = log_lines[1:]
         # Keep only the last state of a progress bar.
-        shown = [line.rstrip("\r").rpartition("\r")[2] for line in kept if line]
-        return redact("\n".join(shown[-lines:]))
+        visible_lines = [line.rstrip("\r").rpartition("\r")[2] for line in log_lines if line]
+        return redact("\n".join(visible_lines[-lines:]))
 
     def claim(self, job_id: str, batch: str = "") -> Job:
         """The job that this worker was started for; of a SLURM job `batch`, record the worker.
@@ -237,11 +237,11 @@ class JobStore:
 
 
 def _find(jobs: JobTable, job_id: str) -> Job:
-    found = jobs.starting_with(job_id) if re.fullmatch("[0-9a-f]{1,12}", job_id) else ()
-    if len(found) == 1:
-        return found[0]
-    if found:
-        names = ", ".join(job.id for job in found)
+    matches = jobs.starting_with(job_id) if re.fullmatch("[0-9a-f]{1,12}", job_id) else ()
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        names = ", ".join(job.id for job in matches)
         raise JobError(f"Several jobs start with {job_id!r}: {names}. Give more of the id.")
     recent = ", ".join(job.id for job in jobs.newest(5))
     hint = f"The last ones are: {recent}." if recent else "There are no jobs yet."

@@ -76,8 +76,8 @@ class JobTable:
     def counts(self, kinds: Collection[str] = ()) -> dict[JobState, int]:
         """Number of jobs of these kinds per occurring state."""
         query = f"SELECT state, count(*) FROM jobs {_of(kinds)}GROUP BY state"  # noqa: S608
-        found = dict(self._connection.execute(query, tuple(kinds)))
-        return {state: found[state] for state in JobState if state in found}
+        count_by_state = dict(self._connection.execute(query, tuple(kinds)))
+        return {state: count_by_state[state] for state in JobState if state in count_by_state}
 
     def queued(self, limit: int) -> tuple[Job, ...]:
         """The queued jobs that SLURM does not have, oldest first."""

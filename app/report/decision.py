@@ -62,10 +62,10 @@ class Decision:
 
 def pair_of(records: Iterable[AnswerRecord], digest: str) -> AnswerPair | None:
     """The newest answers of the original and the plan with this digest, if any."""
-    found = [each for each in records if each.plan_digest == digest and len(each.answers) > 1]
-    if not found:
+    matches = [each for each in records if each.plan_digest == digest and len(each.answers) > 1]
+    if not matches:
         return None
-    newest = max(found, key=lambda each: each.created_at)
+    newest = max(matches, key=lambda each: each.created_at)
     return AnswerPair(newest.prompt, newest.answers[0].text, newest.answers[1].text)
 
 
@@ -98,24 +98,24 @@ def _verdict(loss: PlanLoss | None, chance: RandomLoss | None) -> str:
     """The loss compared with Random, in words."""
     if loss is None:
         return "Its loss has not been measured: measure it before you decide."
-    lost = (
+    text = (
         f"It adds {loss.mean:+.2f} nats per token on average over {len(loss.change)} corpora, most "
         f"on {loss.worst_on} ({loss.worst:+.2f})."
     )
     if loss.way:
-        return f"{lost} It was measured in another way than most plans: {loss.way}."
+        return f"{text} It was measured in another way than most plans: {loss.way}."
     if loss.missing:
-        return f"{lost} It was not measured on {', '.join(loss.missing)}."
+        return f"{text} It was not measured on {', '.join(loss.missing)}."
     if chance is None:
-        return f"{lost} Random pruning at this sparsity was not measured."
+        return f"{text} Random pruning at this sparsity was not measured."
     away, spread = chance.mean - loss.mean, chance.mean_spread or 0.0
     words = "less than" if away > 0 else "more than"
     if abs(away) <= spread:
         words = "indistinguishable from"
     draws = f"{chance.draws} draws" if chance.draws > 1 else "1 draw"
-    said = f"{lost} That is {words} Random pruning at this sparsity ({chance.mean:+.2f}, {draws})"
+    text += f" That is {words} Random pruning at this sparsity ({chance.mean:+.2f}, {draws})"
     worse = sorted(name for name, change in loss.change.items() if change > chance.change[name])
-    return f"{said}; on {', '.join(worse)} it loses more than Random." if worse else f"{said}."
+    return f"{text}; on {', '.join(worse)} it loses more than Random." if worse else f"{text}."
 
 
 def _rows(
@@ -123,10 +123,12 @@ def _rows(
 ) -> tuple[LossRow, ...]:
     if loss is None:
         return ()
-    drawn = chance.change if chance else {}
+    random_change = chance.change if chance else {}
     corpora = sorted(loss.change, key=loss.change.__getitem__, reverse=True)
     rows = [
-        LossRow(name, loss.full.get(name, full.get(name)), loss.change[name], drawn.get(name))
+        LossRow(
+            name, loss.full.get(name, full.get(name)), loss.change[name], random_change.get(name)
+        )
         for name in corpora[:_MOST_CORPORA]
     ]
     if len(corpora) > 1:
@@ -138,15 +140,15 @@ def _rows(
 def _facts(
     model: MoEModel, plan: PruningPlan, loss: PlanLoss | None, chance: RandomLoss | None
 ) -> dict[str, str]:
-    made = plan.provenance
+    provenance = plan.provenance
     facts = {
         "Model": f"{model.name}, identity {model.identity[:16]}",
         "Plan": f"digest {plan.digest[:16]}",
-        "Criterion": made.criterion,
-        "Calibrated on": corpora_words(made.corpora),
-        "Schedule": made.schedule,
-        "Sparsity": made.sparsity,
-        "Statistics": ", ".join(made.runs),
+        "Criterion": provenance.criterion,
+        "Calibrated on": corpora_words(provenance.corpora),
+        "Schedule": provenance.schedule,
+        "Sparsity": provenance.sparsity,
+        "Statistics": ", ".join(provenance.runs),
         "Measured": "",
         "Random": f"{chance.draws} draws, mean" if chance else "",
     }
@@ -164,5 +166,5 @@ def decision_html(decision: Decision) -> str:
 
 def _short(text: str) -> str:
     text = text.strip()
-    shown = "\n".join(text.splitlines()[:_MOST_LINES])[:_MOST_LETTERS].rstrip()
-    return text if shown == text else f"{shown} ..."
+    excerpt = "\n".join(text.splitlines()[:_MOST_LINES])[:_MOST_LETTERS].rstrip()
+    return text if excerpt == text else f"{excerpt} ..."

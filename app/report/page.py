@@ -111,10 +111,10 @@ def _recipes(context: Context) -> dict[str, str]:
 
 def _in_words(request: PlanRequest, *first: str) -> str:
     """A request in words: `first` in this order, then other non-default fields."""
-    said = request.model_dump(mode="json", exclude={"model", "stats_dir", "revision"})
+    dump = request.model_dump(mode="json", exclude={"model", "stats_dir", "revision"})
     usual = {name: field.default for name, field in type(request).model_fields.items()}
-    names = [*first, *(name for name in said if name not in first and said[name] != usual[name])]
-    return ", ".join(filter(None, (_word(name, said[name]) for name in names)))
+    names = [*first, *(name for name in dump if name not in first and dump[name] != usual[name])]
+    return ", ".join(filter(None, (_word(name, dump[name]) for name in names)))
 
 
 def _word(name: str, value: Any) -> str:

@@ -70,7 +70,7 @@ def needs_and_costs(routed: Run | None, weights: Run | None) -> list[dict[str, A
     As arXiv:2603.18492, Tables 1 and 4. The cost is that of the run, which serves all criteria of
     its kind; None if there is none.
     """
-    made = {
+    costs = {
         "routed": routed.manifest.made if routed else {},
         "weights": weights.manifest.made if weights else {},
         "none": {"seconds": 0.0, "peak_memory_bytes": 0},
@@ -82,7 +82,7 @@ def needs_and_costs(routed: Run | None, weights: Run | None) -> list[dict[str, A
                 words: "yes" if getattr(needs_of(criterion), name) else ""
                 for name, words in _NEEDS.items()
             },
-            **_cost(made.get(criterion.source, {})),
+            **_cost(costs.get(criterion.source, {})),
         }
         for criterion in CRITERIA.values()
     ]

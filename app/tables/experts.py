@@ -49,14 +49,14 @@ def expert_means(stats: Mapping[str, ExpertStats], layer: int, expert: int) -> p
     columns = {}
     for corpus, each in stats.items():
         rows = each.table[each.table["layer"] == layer].set_index("expert")
-        own = rows[rows.index == expert].to_dict("records")[0]
-        tokens = float(own["num_tokens"])
+        sums = rows[rows.index == expert].to_dict("records")[0]
+        tokens = float(sums["num_tokens"])
         divisor = tokens or float("nan")
         columns[corpus] = {
             "routed tokens": tokens,
             "share of routed tokens": tokens / max(float(rows["num_tokens"].sum()), 1.0),
-            **{f"mean gate, {gate}": own[moment_column(1, 0, gate)] / divisor for gate in GATES},
-            "mean norm of the output": own[moment_column(0, 1, "applied")] / divisor,
+            **{f"mean gate, {gate}": sums[moment_column(1, 0, gate)] / divisor for gate in GATES},
+            "mean norm of the output": sums[moment_column(0, 1, "applied")] / divisor,
         }
     return pd.DataFrame(columns).rename_axis("number").reset_index()
 
@@ -79,9 +79,11 @@ def expert_ranks(sources: Sources, gate: Gate, place: tuple[int, int]) -> pd.Dat
         for source, stats in sources.of(criterion).items():
             ranked = rank(criterion, stats, gate)
             row = [each.index for each in ranked.grid.layers].index(layer)
-            found = int(np.flatnonzero(ranked.order[row] == expert)[0]) + 1
+            position = int(np.flatnonzero(ranked.order[row] == expert)[0]) + 1
             count = int(ranked.grid.counts[row])
-            rows.append((criterion.label, source, found, count, float(ranked.score[row, expert])))
+            rows.append(
+                (criterion.label, source, position, count, float(ranked.score[row, expert]))
+            )
     return pd.DataFrame(rows, columns=["criterion", "source", "rank", "of", "score"])
 
 
@@ -95,14 +97,14 @@ def rank_summary(ranks: pd.DataFrame, sparsity: Fraction) -> pd.DataFrame:
     columns = texts or ["rank"]
     least = ranks["of"] - ranks["of"].map(lambda count: num_removed(count, sparsity))
     rows = []
-    for label, own in ranks.assign(kept=ranks["rank"] <= least).groupby("criterion", sort=False):
-        if own["source"].iloc[0] in TEXTLESS:
-            found = dict.fromkeys(columns, own["rank"].iloc[0])
-            kept = "any corpus" if own["kept"].all() else "no corpus"
+    for label, group in ranks.assign(kept=ranks["rank"] <= least).groupby("criterion", sort=False):
+        if group["source"].iloc[0] in TEXTLESS:
+            rank_by_corpus = dict.fromkeys(columns, group["rank"].iloc[0])
+            kept = "any corpus" if group["kept"].all() else "no corpus"
         else:
-            found = dict(zip(own["source"], own["rank"], strict=True))
-            kept = f"{own['kept'].sum()} of {len(own)}"
-        rows.append({"criterion": label, "kept": kept, **found})
+            rank_by_corpus = dict(zip(group["source"], group["rank"], strict=True))
+            kept = f"{group['kept'].sum()} of {len(group)}"
+        rows.append({"criterion": label, "kept": kept, **rank_by_corpus})
     rows.append({"criterion": unified(*CONSTANT).label, "kept": "same score for all"})
     table = pd.DataFrame(rows, columns=["criterion", "kept", *columns])
     table = table.astype(dict.fromkeys(columns, "Int64")).set_index("criterion")

@@ -54,8 +54,8 @@ def read_losses(purpose: Purpose, losses: Sequence[PlanLoss], share: float) -> Q
         is_share = abs((facts.removed or 0) - share) < _SAME_SHARE
         # Without their weights in a blend.
         bare = [name.rpartition(":")[0] or name for name in facts.corpora]
-        own = [name for name in bare if name in each.change]
-        corpora = tuple(each.change) if is_agnostic else own
+        calibration_corpora = [name for name in bare if name in each.change]
+        corpora = tuple(each.change) if is_agnostic else calibration_corpora
         if measured and is_meant and is_share and corpora:
             sides = (fmean(side[name] for name in corpora) for side in (each.change, chance.change))
             rows.append(MeasuredPlan(facts.criterion, corpora_words(facts.corpora), *sides))

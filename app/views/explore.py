@@ -81,8 +81,8 @@ def _stability_metric(context: Context, criterion: Criterion) -> None:
         card(label, "-", "needs two corpora", note=note)
     else:
         means = pair_overlaps(context)[["overlap", "chance"]].mean()
-        said = against_chance(float(means["overlap"]), float(means["chance"]))
-        card(label, *said, note=note, delta_color="normal", delta_arrow="auto")
+        texts = against_chance(float(means["overlap"]), float(means["chance"]))
+        card(label, *texts, note=note, delta_color="normal", delta_arrow="auto")
 
 
 def plan_command(context: Context) -> None:
@@ -137,10 +137,10 @@ def stratification(context: Context, *ranked: Ranked) -> None:
 
 def _counts(context: Context, grid: Grid) -> IntArray:
     """Experts kept per layer, as in the plan, for both criteria."""
-    shown = context.shown
-    if shown is None or shown.plan.granularity != EXPERT_GRANULARITY:
+    current = context.shown
+    if current is None or current.plan.granularity != EXPERT_GRANULARITY:
         return kept_counts(grid, context.fraction)
-    return np.array([shown.kept[layer.index] for layer in grid.layers], dtype=np.int64)
+    return np.array([current.kept[layer.index] for layer in grid.layers], dtype=np.int64)
 
 
 def _part(context: Context) -> None:
@@ -151,7 +151,7 @@ def _part(context: Context) -> None:
         views = PARTS[part][1]
         view = next(iter(views))
         if len(views) > 1:
-            view = switch("View", f"{part}.view", {name: said for name, (said, _) in views.items()})
+            view = switch("View", f"{part}.view", {name: text for name, (text, _) in views.items()})
     views[view][1](context)
 
 
@@ -162,10 +162,10 @@ def explore(context: Context) -> Context:
     elif context.criterion is None:
         baseline_part(context)  # the plan bar shows why
     elif has_statistics(context):
-        shown, baseline = context.ranked(context.first), context.ranked(context.second)
-        metrics(context, shown, baseline)
+        current, baseline = context.ranked(context.first), context.ranked(context.second)
+        metrics(context, current, baseline)
         with st.container(border=True):
-            stratification(context, baseline, shown)
+            stratification(context, baseline, current)
             chart_files("stratification", lambda: CHARTS["stratification"].draw(context))
         _part(context)
         plan_command(context)

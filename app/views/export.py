@@ -19,18 +19,18 @@ def export(context: Context) -> Context:
     counts = job_store().counts(("export",))
     if is_writing := any(state in counts for state in ACTIVE):
         job_panel("export")
-    if (shown := context.shown) is None:
+    if (current := context.shown) is None:
         pass  # the plan bar shows why
     elif context.plan.by_neuron:
-        neuron_export_page(context, shown)
+        neuron_export_page(context, current)
     else:
-        report = sizes_of(context, shown.plan)
-        is_written = finished_part(context, shown.plan)
-        left, right = st.columns(2)
-        with left, form_place(is_written=is_written):
-            choice = form_part(context, shown, report)
-        with right, st.container(border=True):
-            plan_part(context, shown, report, choice)
+        report = sizes_of(context, current.plan)
+        is_written = finished_part(context, current.plan)
+        form_column, plan_column = st.columns(2)
+        with form_column, form_place(is_written=is_written):
+            choice = form_part(context, current, report)
+        with plan_column, st.container(border=True):
+            plan_part(context, current, report, choice)
     if not is_writing:
         job_panel("export")
     return context

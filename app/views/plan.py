@@ -37,8 +37,8 @@ def plan(context: Context) -> Context:
 
 
 def _plan_of_experts(context: Context) -> None:
-    shown, ready = context.shown, _statistics(context)
-    if shown is None:
+    current, ready = context.shown, _statistics(context)
+    if current is None:
         if ready is not None and context.plan.schedule == SEARCH:
             with st.container(border=True):
                 search_part(context, ready)
@@ -46,26 +46,27 @@ def _plan_of_experts(context: Context) -> None:
             with st.container(border=True):
                 sensitivity_form(context)
         return
-    beside = None if ready is None else sides(context)
-    metrics(context, shown, sizes_of(context, shown.plan))
+    schedules = None if ready is None else sides(context)
+    metrics(context, current, sizes_of(context, current.plan))
     with st.container(border=True):
-        editor_part(context, shown, beside)
-        notes_part(context, shown)
-        engines_part(context, shown)
+        editor_part(context, current, schedules)
+        notes_part(context, current)
+        engines_part(context, current)
         sensitivity_part(context)
     if ready is not None:
         with st.container(border=True):
             search_part(context, ready)
-    if beside is not None:
+    if schedules is not None:
         with st.container(border=True):
-            sides_part(context, beside)
-    left, right = st.columns([8, 7])  # all columns of the table, in a window of 1280 px
-    with left, st.container(border=True):
-        table_part(context, shown, beside)
-    with right, st.container(border=True):
+            sides_part(context, schedules)
+    # All columns of the table, in a window of 1280 px.
+    table_column, sizes_column = st.columns([8, 7])
+    with table_column, st.container(border=True):
+        table_part(context, current, schedules)
+    with sizes_column, st.container(border=True):
         sizes_part(context)
     with st.container(border=True):
-        files_part(context, shown)
+        files_part(context, current)
 
 
 def _statistics(context: Context) -> Selection | None:

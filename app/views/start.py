@@ -24,10 +24,10 @@ def start(context: Context) -> Context:
         runs_table(context)
         checks(context)
         if not cannot_run(context.model):
-            left, right = st.columns([3, 2])
-            with left, st.container(border=True):
+            form_column, weights_column = st.columns([3, 2])
+            with form_column, st.container(border=True):
                 calibrate_form(context)
-            with right, st.container(border=True):
+            with weights_column, st.container(border=True):
                 weights_button(context)
         with st.container(border=True):
             outline_form()

@@ -50,17 +50,17 @@ class MapPanel:
     def _check_contents(self) -> None:
         counts, width = self.counts, self.values.shape[1]
         present = np.arange(width) < counts[:, None]
-        wanted = np.where(present, np.arange(width), width)
-        found = np.sort(np.where(self.order == PAD, width, self.order), axis=1)
-        if not np.array_equal(found, wanted) or (self.order[~present] != PAD).any():
+        expected_ids = np.where(present, np.arange(width), width)
+        sorted_ids = np.sort(np.where(self.order == PAD, width, self.order), axis=1)
+        if not np.array_equal(sorted_ids, expected_ids) or (self.order[~present] != PAD).any():
             raise ValueError(
                 f"Panel {self.title!r}: each row of order must hold the ids 0..n-1 once, then -1."
             )
         if (counts == 0).any():
             raise ValueError(f"Panel {self.title!r}: a layer without experts cannot be shown.")
-        shown = self.values[present]
+        values = self.values[present]
         for is_right, rule in (
-            ((shown >= 0) & (shown <= 1), "values must lie in 0..1"),
+            ((values >= 0) & (values <= 1), "values must lie in 0..1"),
             (np.isfinite(self.scores[present]), "scores must be finite"),
             ((self.kept >= 0) & (self.kept <= counts), "kept must lie in 0..number of experts"),
         ):
