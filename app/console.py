@@ -52,11 +52,11 @@ class _Lines(Console):
 
     def print(self, *objects: Any, **options: Any) -> None:
         super().print(
-            *(_shown(each) if isinstance(each, str) else each for each in objects), **options
+            *(_escape(each) if isinstance(each, str) else each for each in objects), **options
         )
 
 
-def _shown(text: str) -> str:
+def _escape(text: str) -> str:
     return "\n".join(map(in_terminal, text.split("\n")))
 
 
@@ -244,8 +244,8 @@ def _column_widths(
         for index, texts in enumerate(lines)
     }
 
-    def room(taken: Mapping[int, int]) -> int:
-        return out.width - sum(taken.values()) - _BETWEEN * (len(taken) - 1)
+    def room(sizes: Mapping[int, int]) -> int:
+        return out.width - sum(sizes.values()) - _BETWEEN * (len(sizes) - 1)
 
     for name in reversed(spare):
         if room(words) < 0:

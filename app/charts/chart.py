@@ -74,11 +74,11 @@ def chart(
 ) -> Callable[[Callable[["Context"], Drawing]], Chart]:
     """Register the decorated function as a chart; its first docstring line is the title."""
 
-    def made(make: Callable[["Context"], Drawing]) -> Chart:
+    def register(make: Callable[["Context"], Drawing]) -> Chart:
         title = (make.__doc__ or name).partition("\n")[0].rstrip(".")
         return Chart(name, page, title, make, **declared)
 
-    return made
+    return register
 
 
 def made_by(*facts: str) -> str:

@@ -19,7 +19,7 @@ class PathChoice:
     weighing: Weighing = PAPER  # what weighs a path
     clusters: int | None = None  # representative samples of each corpus; None: all of them
 
-    def said(self) -> tuple[str, ...]:
+    def options(self) -> tuple[str, ...]:
         """The options of `moeprune paths` and `moeprune plot paths`."""
         words = ["--top-m", str(self.count)]
         if self.weighing.parts != PAPER.parts:

@@ -98,7 +98,7 @@ def _look(criterion: Criterion, dark: bool) -> Look:
     elif chosen is not None:
         color, place = _in_theme(chosen, dark), chosen[2]
     elif criterion.exponents is not None:
-        color, place = _mixed(criterion.exponents, dark), _VARIANT_SYMBOL
+        color, place = _mix_colors(criterion.exponents, dark), _VARIANT_SYMBOL
     else:
         color, place = _OTHER[dark], 0
     return Look(color, SYMBOLS[place], DASHES[place % len(DASHES)])
@@ -108,7 +108,7 @@ def _in_theme(chosen: tuple[str, str, int], dark: bool) -> str:
     return chosen[1] if dark else chosen[0]
 
 
-def _mixed(exponents: tuple[int, int, int], dark: bool) -> str:
+def _mix_colors(exponents: tuple[int, int, int], dark: bool) -> str:
     """Colour of an unnamed variant: mean of the named ones with its b.
 
     Weights are 1 / distance^2 of (alpha, beta).

@@ -61,16 +61,16 @@ def results_of(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
         f"{name}, plan {plan[:8]}" if name and plan != first_plan else name
         for name, plan, first_plan in zip(table["series"], table["plan"], first, strict=True)
     ]
-    return _ordered(pd.concat([table, _over_corpora(table)], ignore_index=True))
+    return _sort(pd.concat([table, _corpus_means(table)], ignore_index=True))
 
 
-def _ordered(table: pd.DataFrame) -> pd.DataFrame:
+def _sort(table: pd.DataFrame) -> pd.DataFrame:
     by = ["over", "corpus", "series", "way", "removed"]
     ordered = table.assign(over=table["corpus"] != ALL_CORPORA).sort_values(by, ignore_index=True)
     return ordered.drop(columns="over")
 
 
-def _over_corpora(results: pd.DataFrame) -> pd.DataFrame:
+def _corpus_means(results: pd.DataFrame) -> pd.DataFrame:
     """Rows of ALL_CORPORA: plans measured in the usual setup on all compared corpora.
 
     Corpora count equally and are independent, so the squares of their intervals add up.
@@ -130,7 +130,7 @@ def pool_draws(results: pd.DataFrame) -> pd.DataFrame:
         plan=pools["plan"].mask(several, ""),
         sparsity=pools["sparsity"].mask(several, ""),
     )
-    return _ordered(pd.concat([results[~is_draw], pools.reset_index()[list(results.columns)]]))
+    return _sort(pd.concat([results[~is_draw], pools.reset_index()[list(results.columns)]]))
 
 
 def pool_means(table: pd.DataFrame, keys: Sequence[str], means: Sequence[str]) -> pd.DataFrame:

@@ -66,7 +66,7 @@ _EACH: tuple[Chart, ...] = (
     neurons.draw_saliency,
     neurons.draw_expert,
     overlap.draw_neurons,
-    neurons.draw_beside,
+    neurons.draw_tenths,
     loss_bins.of_neurons,
     same_bytes.draw,
     loss_bins.of_experts,

@@ -40,7 +40,7 @@ from pruning.sensitivity.record import SensitivityStore
 if TYPE_CHECKING:
     from app.charts.context import Context
 
-BESIDE_COLUMNS: Final = (
+COMPARISON_COLUMNS: Final = (
     *("layer", "expert", "neurons", "removed", "kept_share", "saliency", "gone", "tenth"),
 )
 
@@ -164,8 +164,8 @@ def corpora_overlaps(context: Context) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["corpus_a", "corpus_b", "overlap", "chance"])
 
 
-def beside_experts(context: Context) -> pd.DataFrame:
-    """Table of BESIDE_COLUMNS: pruned share of each expert, with whole-expert HEAPr."""
+def heapr_comparison(context: Context) -> pd.DataFrame:
+    """Table of COMPARISON_COLUMNS: pruned share of each expert, with whole-expert HEAPr."""
     heapr, measured_corpora = CRITERIA["heapr"], measured(context)
     used = [corpus for corpus, weight in context.weights.items() if weight > 0]
     if lacking := [corpus for corpus in used if corpus not in measured_corpora]:
@@ -185,7 +185,7 @@ def beside_experts(context: Context) -> pd.DataFrame:
     # By layer, because whole experts are chosen within each.
     place = table.groupby("layer")["saliency"].rank(method="first") - 1
     counts = table.groupby("layer")["saliency"].transform("size")
-    return table.assign(tenth=(place * 10 // counts).astype("int64"))[list(BESIDE_COLUMNS)]
+    return table.assign(tenth=(place * 10 // counts).astype("int64"))[list(COMPARISON_COLUMNS)]
 
 
 def arena(context: Context, request: PlanRequest, scope: NeuronScope) -> Arena:

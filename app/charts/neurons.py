@@ -48,12 +48,12 @@ def draw_kept(context: Context) -> Drawing:
 
 
 @chart("neurons-beside-experts", "explore", **_DECLARED)
-def draw_beside(context: Context) -> Drawing:
+def draw_tenths(context: Context) -> Drawing:
     """Whether pruned neurons concentrate in low-ranked experts."""
     context = neuron_cut.across_experts(context)
-    table = neuron_cut.beside_experts(context)
+    table = neuron_cut.heapr_comparison(context)
     about = neuron_cut.about(context)
-    return Drawing(partial(removed_by_tenth, table), table, describe_beside(table), about)
+    return Drawing(partial(removed_by_tenth, table), table, describe_tenths(table), about)
 
 
 def kept_share_map(
@@ -125,7 +125,7 @@ def describe_kept(table: pd.DataFrame) -> str:
 
 
 def removed_by_tenth(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
-    """Figure of a table of `neuron_cut.BESIDE_COLUMNS`: sparsity of neurons by tenth of experts.
+    """Figure of a table of `neuron_cut.COMPARISON_COLUMNS`: neuron sparsity by tenth of experts.
 
     Tenths are of each layer's experts by whole-expert saliency, lowest first; the dotted line is
     the overall sparsity.
@@ -154,7 +154,7 @@ def removed_by_tenth(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     return fig.add_hline(y=overall, line={"color": muted(dark), "dash": "dot", "width": 2})
 
 
-def describe_beside(table: pd.DataFrame) -> str:
+def describe_tenths(table: pd.DataFrame) -> str:
     """One sentence: overlap of pruned neurons with pruned experts, agreement of both orders."""
     removed = table["removed"].sum()
     if not removed:

@@ -56,8 +56,8 @@ def draw(context: Context) -> Drawing:
         partial(path_frequency, together, counts, marked=context.expert),
         together,
         describe(together, counts),
-        context.about(" ".join(choice.said())),
-        options=choice.said() if choice != USUAL_PATHS else (),
+        context.about(" ".join(choice.options())),
+        options=choice.options() if choice != USUAL_PATHS else (),
     )
 
 

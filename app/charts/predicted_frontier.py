@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.neuron_cut import of_neurons
-from app.charts.sensitivity import corpora_said, sensitivity_of
+from app.charts.sensitivity import corpora_text, sensitivity_of
 from app.charts.sizes import byte_unit, size_text
 from app.charts.theme import CLEAR, Look, ink, muted, primary, themed
 from app.charts.traces import series, stroke
@@ -38,7 +38,7 @@ def draw(context: Context) -> Drawing:
         removed = removed_by(context.shown.plan, context.order.sizes, context.model)
         table = with_plan(table, context.order, removed, context.predicted.mean)
     by_neuron = recipe.by_neuron
-    alt = describe(table, corpora_said(sensitivity), by_neuron=by_neuron)
+    alt = describe(table, corpora_text(sensitivity), by_neuron=by_neuron)
     about = context.about(", ".join(each.name for each in sensitivity.curves))
     return Drawing(partial(frontier_figure, table, by_neuron=by_neuron), table, alt, about)
 

@@ -109,7 +109,7 @@ def describe(table: pd.DataFrame, tau: float) -> str:
     return f"The two orders {order}; both recipes decide alike on {alike:.0%} of the experts."
 
 
-def brushed(table: pd.DataFrame, event: object) -> pd.DataFrame | None:
+def brushed_rows(table: pd.DataFrame, event: object) -> pd.DataFrame | None:
     """The rows in the brushed region of the figure, or None."""
     try:
         points = event["selection"]["points"]  # type: ignore[index]

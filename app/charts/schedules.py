@@ -86,15 +86,15 @@ def draw(context: Context) -> Drawing:
     """How each schedule spreads the budget."""
     counts, label = sides(context).counts, schedule_label(context.plan.row)
     labelled_counts = counts.assign(schedule=counts["schedule"].map(schedule_label))
-    figure = partial(context.keep, schedules_figure, labelled_counts, shown=label)
+    figure = partial(context.keep, schedules_figure, labelled_counts, marked=label)
     first = context.first
     runs = ", ".join(run.manifest.run_id for run in first.choice.runs)
     facts = (runs, first.criterion.label, f"sparsity {context.sparsity}")
     return Drawing(figure, counts, describe(labelled_counts), made_by(context.head, *facts))
 
 
-def schedules_figure(table: pd.DataFrame, *, shown: str = "", dark: bool = False) -> go.Figure:
-    """Figure of a table `schedule, layer, kept, removed`: a row per schedule; `shown` is marked."""
+def schedules_figure(table: pd.DataFrame, *, marked: str = "", dark: bool = False) -> go.Figure:
+    """Figure of a table `schedule, layer, kept, removed`: a row per schedule, one `marked`."""
     names = [str(name) for name in table["schedule"].unique()]
     layers = [str(layer) for layer in table["layer"].unique()]
     parts = table["kept"], table["kept"] / (table["kept"] + table["removed"])
@@ -125,10 +125,10 @@ def schedules_figure(table: pd.DataFrame, *, shown: str = "", dark: bool = False
         if has_numbers
     ]
     edge = []
-    if shown in names:
-        row = names.index(shown)
+    if marked in names:
+        row = names.index(marked)
         edge = [box((-0.5, len(layers) - 0.5), (row - 0.5, row + 0.5), primary(dark), 3)]
-    labels = [f"<b>{in_html(name)}</b>" if name == shown else in_html(name) for name in names]
+    labels = [f"<b>{in_html(name)}</b>" if name == marked else in_html(name) for name in names]
     labelled = layers[:: -(-len(layers) // _LABELLED_LAYERS)]
     return themed(
         [cells],

@@ -53,15 +53,15 @@ def search_of(context: Context) -> KnownSearch:
     return search
 
 
-def _searched(context: Context, name: str) -> tuple[KnownSearch, str]:
+def _choose_search(context: Context, name: str) -> tuple[KnownSearch, str]:
     """The chosen search or that of the recipe, and the name of the drawing."""
     if context.search is None:
         return search_of(context), ""
     try:
-        is_told = search_of(context).search_id == context.search.search_id
+        is_default = search_of(context).search_id == context.search.search_id
     except StatsError:
-        is_told = False
-    return context.search, "" if is_told else f"{name}-shown"
+        is_default = False
+    return context.search, "" if is_default else f"{name}-shown"
 
 
 def selection_of(context: Context, search: KnownSearch) -> Selection:
@@ -95,7 +95,7 @@ def unseen_words(context: Context, search: KnownSearch) -> str:
 @chart("search", "plan")
 def draw_progress(context: Context) -> Drawing:
     """How the search for a schedule went."""
-    search, name = _searched(context, "search")
+    search, name = _choose_search(context, "search")
     history = search.result.history()
     progress, measure = progress_of(history), measure_label(search.fitness)
     figure = partial(search_progress, history, progress, measure=measure)
@@ -107,7 +107,7 @@ def draw_progress(context: Context) -> Drawing:
 @chart("search-best", "plan")
 def draw_best(context: Context) -> Drawing:
     """What the search's best schedule keeps."""
-    search, name = _searched(context, "search-best")
+    search, name = _choose_search(context, "search-best")
     table = search.result.schedule()
     figure = partial(schedule_bars, table)
     return Drawing(figure, table, describe_bars(table), about_search(search), name)

@@ -35,7 +35,7 @@ def sensitivity_of(context: Context) -> Sensitivity:
     return context.sensitivity
 
 
-def corpora_said(sensitivity: Sensitivity) -> str:
+def corpora_text(sensitivity: Sensitivity) -> str:
     """The corpora and samples of curves, for a sentence."""
     corpora = ", ".join(sorted(each.corpus for each in sensitivity.curves))
     samples = sorted({each.samples for each in sensitivity.curves})
@@ -66,7 +66,7 @@ def _draw(context: Context, figure: Callable[..., go.Figure]) -> Drawing:
     plan = context.shown.plan if context.shown else make_plan(recipe, recipe.request).plan
     table = sensitivity_table(sensitivity, sizes, removed_by(plan, sizes, context.model))
     is_in_order = context.shown is None or context.predicted is not None
-    alt = describe(table, corpora_said(sensitivity), is_in_order=is_in_order)
+    alt = describe(table, corpora_text(sensitivity), is_in_order=is_in_order)
     about = context.about(context.about_plan(), ", ".join(each.name for each in sensitivity.curves))
     return Drawing(partial(figure, table), table, alt, about)
 

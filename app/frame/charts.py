@@ -37,15 +37,15 @@ def show_chart(
     figure: Callable[..., go.Figure] | None = None,
     on_select: Callable[[], None] | None = None,
     brush: bool = False,
-    said: bool = False,
+    with_sentence: bool = False,
 ) -> None:
-    """Draw a chart with its downloads, below its sentence if `said`.
+    """Draw a chart with its downloads, below its sentence if `with_sentence`.
 
     `figure` makes the figure on the page if it differs from that of the downloads. `on_select`
     makes the points clickable; it is called before the script. With `brush`, a region can be
     dragged over the points; see `selection_of`.
     """
-    if said:
+    if with_sentence:
         st.text(chart.alt)
     selectable: dict[str, Any] = {"on_select": on_select, "selection_mode": "points"}
     if brush:
@@ -74,7 +74,7 @@ def _plot(figure: go.Figure, name: str, alt: str, **selectable: Any) -> None:
 
 def show(name: str, context: Context, **options: Any) -> Drawing | None:
     """Draw the named chart, see `show_chart`; None if there is none, with a message."""
-    chart = drawn(name, context)
+    chart = chart_or_message(name, context)
     if chart is not None:
         show_chart(chart, **options)
     return chart
@@ -91,7 +91,7 @@ def chart_card(name: str, context: Context, heading: str) -> None:
         show_chart(chart)
 
 
-def drawn(name: str, context: Context) -> Drawing | None:
+def chart_or_message(name: str, context: Context) -> Drawing | None:
     """The named chart; None if there is none, with a message."""
     try:
         return CHARTS[name].draw(context)

@@ -45,9 +45,9 @@ def dtype_field(usual: str, key: str, note: str) -> str:
     return choose("dtype", DTYPES, usual, key=key, help=note, width=150)
 
 
-def share_control(options: Mapping[str, Share], key: str, own: str = "") -> Share:
-    """Draw the sparsity if there is a choice; default `own` or half."""
-    usual = next((name for name in (own, "50%") if name in options), next(iter(options)))
+def share_control(options: Mapping[str, Share], key: str, default: str = "") -> Share:
+    """Draw the sparsity if there is a choice; without `default` half is chosen."""
+    usual = next((name for name in (default, "50%") if name in options), next(iter(options)))
     if len(options) == 1:
         return options[usual]
     label, names = "Candidates at this sparsity", list(options)

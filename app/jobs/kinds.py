@@ -50,7 +50,7 @@ class JobKind:
         return self.result((yield from task(validated(self.request, values))))
 
 
-def _kept(names: Result | list[Any], what: str, of: str = "") -> str:
+def _count_saved(names: Result | list[Any], what: str, of: str = "") -> str:
     count = len(names)
     return f"1 {what}{of} saved" if count == 1 else f"{count:,} {what}s{of} saved"
 
@@ -60,7 +60,7 @@ def _statistics(result: Result) -> str:
 
 
 def _evaluations(result: Result) -> str:
-    return f"{_kept(result['evaluations'], 'evaluation')} next to the statistics."
+    return f"{_count_saved(result['evaluations'], 'evaluation')} next to the statistics."
 
 
 def _benchmarks(result: Result) -> str:
@@ -134,7 +134,7 @@ KINDS: Final[Mapping[str, JobKind]] = {
         SensitivityRequest,
         "sensitivity.sensitivity_task",
         "sensitivity of {about} by {request.criterion}",
-        lambda result: f"{_kept(result['sensitivity'], 'record', ' of sensitivity')}.",
+        lambda result: f"{_count_saved(result['sensitivity'], 'record', ' of sensitivity')}.",
     ),
     "benchmark": JobKind(
         BenchmarkRequest,
@@ -156,7 +156,7 @@ KINDS: Final[Mapping[str, JobKind]] = {
         VarianceRequest,
         "probe.variance_run",
         "hidden states of {about}",
-        lambda result: f"{_kept(result['variances'], 'record', ' of hidden states')}.",
+        lambda result: f"{_count_saved(result['variances'], 'record', ' of hidden states')}.",
         lambda records: _ids("variances")(records.values()),
         "evaluate.hidden",
     ),

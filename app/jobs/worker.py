@@ -116,7 +116,7 @@ class Reporter:
             progress = self._latest
             if progress is None or progress == self._written:
                 return
-            with _tolerated():
+            with _log_job_errors():
                 self._store.report(self._job.id, progress)
             self._written = progress
             self._written_at = time.monotonic()
@@ -124,14 +124,14 @@ class Reporter:
     def _beat(self) -> None:
         while not self._stop.wait(_HEARTBEAT_SECONDS):
             self._write()
-            with _tolerated():
+            with _log_job_errors():
                 job = self._store.heartbeat(self._job.id, peak_memory())
                 if job.cancel_at is not None or job.is_finished:
                     os.kill(os.getpid(), signal.SIGTERM)
 
 
 @contextlib.contextmanager
-def _tolerated() -> Iterator[None]:
+def _log_job_errors() -> Iterator[None]:
     # A table locked for too long costs one report, not hours of work.
     try:
         yield
@@ -159,18 +159,18 @@ def run_task(
         # Inside the try: a result that is not JSON is the task's failure.
         canonical_json(result)
     except _Canceled:
-        return _stopped(switch)
+        return _stop_outcome(switch)
     except (Exception, SystemExit) as error:
         # The one broad except: any exception of a task ends the job.
         if switch.requested:
             # Happens if the cancel reached a child of the task first.
             logger.info("Stopped while", exc_info=True)
-            return _stopped(switch)
+            return _stop_outcome(switch)
         return _failure(error)
     return Outcome(JobState.DONE, result=result)
 
 
-def _stopped(switch: CancelSwitch) -> Outcome:
+def _stop_outcome(switch: CancelSwitch) -> Outcome:
     if switch.is_out_of_time:
         logger.info("Out of time")
         return Outcome(JobState.FAILED, error=_OUT_OF_TIME)

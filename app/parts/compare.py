@@ -11,7 +11,7 @@ from analysis.ranking.compare import FATES, Comparison
 from analysis.stats.tables import GATES
 from app.charts.context import BLEND, Context
 from app.charts.rank_flow import most_moved
-from app.charts.rank_rank import brushed
+from app.charts.rank_rank import brushed_rows
 from app.frame.charts import ranks_from_one, selection_of, show, show_table
 from app.frame.controls import choose, one_of
 from app.frame.notes import against_chance, card, inform
@@ -173,13 +173,13 @@ def rank_flow(context: Context) -> Context:
         width=260,
     )
     context = replace(context, layer=int(one_of(chosen, options, "") or usual))
-    show("rank-flow", context, said=True)
+    show("rank-flow", context, with_sentence=True)
     return context
 
 
 def listed_experts(comparison: Comparison) -> None:
     """Table of the brushed experts, or of those that only one recipe keeps."""
-    table = brushed(comparison.table(), selection_of(_BRUSHED))
+    table = brushed_rows(comparison.table(), selection_of(_BRUSHED))
     if table is None:
         table = comparison.disagreements()
         st.markdown("**Experts that only one recipe keeps**, largest difference first.")

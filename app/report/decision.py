@@ -71,20 +71,20 @@ def pair_of(records: Iterable[AnswerRecord], digest: str) -> AnswerPair | None:
 
 def decision_of(
     model: MoEModel,
-    shown: CurrentPlan,
+    current: CurrentPlan,
     num_bytes: int,
     losses: Sequence[PlanLoss],
     command: str,
 ) -> Decision:
     """The report of a plan; `num_bytes` are of its export, `losses` of all plans of the model."""
-    plan = fit_plan(shown.plan, model)
+    plan = fit_plan(current.plan, model)
     loss = loss_of(losses, plan.digest)
     chance = None
     if loss and not loss.way and loss.facts.removed:
         chance = random_at(losses, loss.facts.removed, loss.facts.granularity)
     return Decision(
         title=f"Should {model.name} be pruned this way?",
-        name=shown.name,
+        name=current.name,
         before=model.checkpoint.nbytes,
         after=num_bytes,
         verdict=_verdict(loss, chance),

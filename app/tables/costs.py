@@ -88,12 +88,12 @@ def needs_and_costs(routed: Run | None, weights: Run | None) -> list[dict[str, A
     ]
 
 
-def _cost(made: Mapping[str, Any]) -> dict[str, float | None]:
-    size = _number(made, "peak_memory_bytes")
+def _cost(measurements: Mapping[str, Any]) -> dict[str, float | None]:
+    size = _number(measurements, "peak_memory_bytes")
     mib = None if size is None else float(round(size / 2**20))
-    return {"seconds": _number(made, "seconds"), "peak MiB": mib}
+    return {"seconds": _number(measurements, "seconds"), "peak MiB": mib}
 
 
-def _number(made: Mapping[str, Any], name: str) -> float | None:
-    value = made.get(name)
+def _number(measurements: Mapping[str, Any], name: str) -> float | None:
+    value = measurements.get(name)
     return float(value) if isinstance(value, int | float) else None

@@ -58,18 +58,18 @@ PARTS: Mapping[str, tuple[str, Mapping[str, tuple[str, Part]]]] = {
 }
 
 
-def metrics(context: Context, shown: Ranked, beside: Ranked) -> None:
+def metrics(context: Context, ranking: Ranked, baseline: Ranked) -> None:
     """Two numbers: difference from the baseline, and stability."""
     fraction = context.fraction
-    same = set_overlap(shown.pruned(fraction), beside.pruned(fraction))
+    same = set_overlap(ranking.pruned(fraction), baseline.pruned(fraction))
     with st.container(horizontal=True, key="facts"):  # wraps where the window is narrow
         card(
-            f"Pruned by {beside.criterion.label} too",
-            *against_chance(same, chance_overlap(shown.grid, fraction)),
+            f"Pruned by {baseline.criterion.label} too",
+            *against_chance(same, chance_overlap(ranking.grid, fraction)),
             note="Share of these pruned experts that the criterion on the left prunes too.",
             delta_arrow="auto",  # differing from the other criterion is neither good nor bad
         )
-        _stability_metric(context, shown.criterion)
+        _stability_metric(context, ranking.criterion)
 
 
 def _stability_metric(context: Context, criterion: Criterion) -> None:
@@ -162,10 +162,10 @@ def explore(context: Context) -> Context:
     elif context.criterion is None:
         baseline_part(context)  # the plan bar shows why
     elif has_statistics(context):
-        current, baseline = context.ranked(context.first), context.ranked(context.second)
-        metrics(context, current, baseline)
+        ranking, baseline = context.ranked(context.first), context.ranked(context.second)
+        metrics(context, ranking, baseline)
         with st.container(border=True):
-            stratification(context, baseline, current)
+            stratification(context, baseline, ranking)
             chart_files("stratification", lambda: CHARTS["stratification"].draw(context))
         _part(context)
         plan_command(context)

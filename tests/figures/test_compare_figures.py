@@ -92,12 +92,14 @@ def test_a_brushed_region_gives_its_experts(compared):
     # Two by two cells, numbered along the rows, which are ranks in B: see the counts above.
     assert sorted(targets.customdata.tolist()) == [0, 1, 2, 3]
     event = {"selection": {"points": [{"customdata": 1}, {"customdata": 2}]}}
-    found = rank_rank.brushed(compared, event)
+    found = rank_rank.brushed_rows(compared, event)
     assert found["kept_by"].tolist() == ["only A", "only B"]
-    assert len(rank_rank.brushed(compared, {"selection": {"points": [{"customdata": 0}]}})) == 2
+    assert (
+        len(rank_rank.brushed_rows(compared, {"selection": {"points": [{"customdata": 0}]}})) == 2
+    )
     damaged = {"selection": {"points": [{"customdata": "x"}]}}
     for nothing in (None, {}, {"selection": {"points": []}}, damaged, 5):
-        assert rank_rank.brushed(compared, nothing) is None
+        assert rank_rank.brushed_rows(compared, nothing) is None
     # The marker of a cell lies in it.
     place = dict(
         zip(targets.customdata.tolist(), zip(targets.x, targets.y, strict=True), strict=True)
@@ -117,7 +119,7 @@ def test_a_marked_expert_is_framed(compared):
     assert (list(ring.x), list(ring.y)) == ([0.75], [0.75])
     cell = {"customdata": 0}
     alone, with_ring = (
-        rank_rank.brushed(compared, {"selection": {"points": points}})
+        rank_rank.brushed_rows(compared, {"selection": {"points": points}})
         for points in ([cell], [cell, {"x": 0.75}])
     )
     assert alone is not None

@@ -57,13 +57,13 @@ def test_tenths_of_experts_and_what_they_lose(beside):
     assert fig.layout.shapes[0].y0 == 6 / 16
     # Kept shares 0, .75, 1, .75 against saliencies 1, 2, 4, 3: ranks 1, 2.5, 4, 2.5 and 1, 2, 4, 3.
     expected = np.corrcoef([1, 2.5, 4, 2.5], [1, 2, 4, 3])[0, 1]
-    assert charts.describe_beside(beside) == (
+    assert charts.describe_tenths(beside) == (
         "83% of the pruned neurons are in experts that whole-expert HEAPr prunes at the same "
         "sparsity (by chance 50%); rank correlation of an expert's saliency with the share it "
         f"keeps: {expected:.2f}."
     )
-    assert "cannot be compared" in charts.describe_beside(beside.assign(kept_share=0.5))
-    assert "nothing to compare" in charts.describe_beside(beside.assign(removed=0))
+    assert "cannot be compared" in charts.describe_tenths(beside.assign(kept_share=0.5))
+    assert "nothing to compare" in charts.describe_tenths(beside.assign(removed=0))
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ def test_cells_hold_the_share_kept_in_the_order_of_the_table(schedules):
 
 
 def test_numbers_stand_in_their_cells_and_the_shown_row_is_marked(schedules):
-    fig = schedules_figure(schedules, shown="Late", dark=True)
+    fig = schedules_figure(schedules, marked="Late", dark=True)
     written = {(note.y, note.x): note.text for note in fig.layout.annotations}
     assert written == {
         ("Uniform", "3"): "6",
@@ -84,7 +84,7 @@ def test_numbers_stand_in_their_cells_and_the_shown_row_is_marked(schedules):
     assert (frame.y0, frame.y1) == (0.5, 1.5)
     assert list(fig.layout.yaxis.ticktext) == ["Uniform", "<b>Late</b>"]
     # Nothing by hand is beside the schedules, so nothing is marked then.
-    assert schedules_figure(schedules, shown="By hand").layout.shapes == ()
+    assert schedules_figure(schedules, marked="By hand").layout.shapes == ()
 
 
 def test_the_sentence_names_the_schedule_that_differs_most(schedules):

@@ -58,7 +58,7 @@ def _figure(context: Context, results: pd.DataFrame) -> None:
             )
             lit = [name for name in chosen if name in names]
     choice = ResultChoice(results, draw=draw, lit=lit)
-    show("hidden-states", replace(context, results=choice), said=True)
+    show("hidden-states", replace(context, results=choice), with_sentence=True)
     rows = results[results["draw"] == draw]
     # Nearest first, with the ratio after the last layer.
     factors = hidden_states.deviations(rows)

@@ -9,7 +9,7 @@ from streamlit.column_config import CheckboxColumn, NumberColumn
 from analysis.criteria import get_criterion
 from analysis.ranking.advice import ADVICE, Purpose, read_overlaps
 from app.charts.context import BLEND, Context
-from app.frame.charts import drawn, show_table
+from app.frame.charts import chart_or_message, show_table
 from app.frame.controls import switch
 from app.frame.notes import badge
 from app.literal import literal
@@ -58,7 +58,7 @@ def _recommendation(purpose: Purpose) -> None:
 def _own_reading(context: Context, purpose: Purpose) -> None:
     st.markdown("**This model**")
     _quality(read_losses(purpose, losses_of(context.model), float(context.fraction)))
-    if (chart := drawn("overlap-map", context)) is None:
+    if (chart := chart_or_message("overlap-map", context)) is None:
         return
     reading = read_overlaps(purpose, chart.table)
     says = "agrees" if reading.agrees else "disagrees"

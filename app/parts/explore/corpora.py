@@ -15,7 +15,7 @@ from analysis.stats.store import Run
 from app.charts.context import BLEND, Context
 from app.charts.coverage import blender
 from app.charts.overlap_map import clicked_cell, clicked_variant, frame_style, variant_map
-from app.frame.charts import drawn, selection_of, show, show_chart
+from app.frame.charts import chart_or_message, selection_of, show, show_chart
 from app.frame.controls import switch
 from app.frame.notes import show_command
 from app.literal import literal
@@ -34,11 +34,11 @@ def overlap_map_part(context: Context) -> None:
         f"**Overlap map**: pruned experts that the calibration corpora agree on, at "
         f"{context.sparsity} sparsity. Click a cell to apply its exponents."
     )
-    if (chart := drawn("overlap-map", context)) is None:
+    if (chart := chart_or_message("overlap-map", context)) is None:
         return
     clicks = st.session_state.get(_CLICKS, 0)
     figure = partial(context.keep, _map_after, chart.table, clicks)
-    show_chart(chart, figure=figure, said=True, on_select=_apply_clicked_variant)
+    show_chart(chart, figure=figure, with_sentence=True, on_select=_apply_clicked_variant)
     if (exponents := context.ranking_criterion.exponents) is not None:
         st.html(f"<style>{frame_style(exponents, '.st-key-chart-overlap-map')}</style>")
 
@@ -100,7 +100,7 @@ def blend_part(context: Context) -> None:
         "**Coverage**: the share of each corpus' saliency that the kept experts hold, mean over "
         "layers. Choose **(blend)** in the sidebar to mix the corpora by hand."
     )
-    if (chart := drawn("coverage", context)) is None:
+    if (chart := chart_or_message("coverage", context)) is None:
         return
     worst = chart.table.sort_values("coverage").iloc[0]
     with st.container(horizontal=True, vertical_alignment="center"):

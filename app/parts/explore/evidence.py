@@ -201,10 +201,10 @@ def _charts(context: Context, records: list[BinsRecord], granularity: str) -> No
     # Only for the criterion in use is there a command that draws the same.
     if record is loss_bins.record_of(records, granularity, own, context.corpora):
         by_neuron = granularity == NEURON_GRANULARITY
-        show("neuron-loss-bins" if by_neuron else "loss-bins", context, said=True)
+        show("neuron-loss-bins" if by_neuron else "loss-bins", context, with_sentence=True)
     else:
         name = f"{WORDS[granularity]}-against-loss-{record.record_id}"
-        show_chart(loss_bins.drawing(record, name=name), said=True)
+        show_chart(loss_bins.drawing(record, name=name), with_sentence=True)
     _overview(overview)
 
 

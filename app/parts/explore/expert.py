@@ -13,7 +13,7 @@ from analysis.stats.store import Run
 from app.charts.choices import PathChoice
 from app.charts.context import BLEND, Context
 from app.charts.paths import runs_with_samples
-from app.frame.charts import drawn, show_chart, show_table
+from app.frame.charts import chart_or_message, show_chart, show_table
 from app.frame.controls import switch
 from app.frame.notes import NO_CALIBRATION, badge, inform, show_command
 from app.literal import literal, literal_in_badge
@@ -144,9 +144,9 @@ def paths_part(context: Context) -> None:
         st.warning(literal(str(error)), icon=":material/warning:")
         return
     with st.spinner("Following paths ..."):
-        chart = drawn("paths", replace(context, paths=choice))
+        chart = chart_or_message("paths", replace(context, paths=choice))
     if chart is not None:
-        show_chart(chart, said=True)
+        show_chart(chart, with_sentence=True)
         _command(context, list(having), choice)
 
 
@@ -191,7 +191,12 @@ def _command(context: Context, corpora: list[str], choice: PathChoice) -> None:
     wanted = corpora if context.corpus == BLEND else [corpus]
     stats_dir = data.shown_stats_dir()
     line = command_line(
-        *("paths", data.shown_model(context.model), *repeated("--corpus", wanted), *choice.said()),
+        *(
+            "paths",
+            data.shown_model(context.model),
+            *repeated("--corpus", wanted),
+            *choice.options(),
+        ),
         *(("--stats-dir", str(stats_dir)) if stats_dir else ()),
         *("--table", "paths.csv"),
     )

@@ -153,7 +153,10 @@ def neuron_page(context: Context) -> None:
         # same expert registers.
         clicks = st.session_state.get(_CLICKS, 0)
         show_chart(
-            kept, figure=partial(_map_after, kept, clicks), said=True, on_select=_pin_clicked
+            kept,
+            figure=partial(_map_after, kept, clicks),
+            with_sentence=True,
+            on_select=_pin_clicked,
         )
     part = switch("Part", "inside", {name: words for name, (words, _) in PARTS.items()})
     with st.container(border=True):
@@ -223,7 +226,7 @@ def _overlap_of_corpora(context: Context) -> tuple[str, str]:
 
 def _inside_experts(context: Context) -> tuple[str, str]:
     try:
-        table = neuron_cut.beside_experts(neuron_cut.across_experts(context))
+        table = neuron_cut.heapr_comparison(neuron_cut.across_experts(context))
     except UserError:
         return "-", "needs statistics of neurons"
     if not table["removed"].sum():
@@ -244,7 +247,7 @@ def _saliency_part(context: Context) -> None:
             else ""
         )
     )
-    show("neuron-saliency", context, said=True)
+    show("neuron-saliency", context, with_sentence=True)
 
 
 def _expert_part(context: Context) -> None:
@@ -256,7 +259,7 @@ def _expert_part(context: Context) -> None:
     )
     if context.expert is None:
         st.text("No expert is chosen in the sidebar; this one is closest to half pruned.")
-    show("neurons-of-expert", context, said=True)
+    show("neurons-of-expert", context, with_sentence=True)
     # The command that writes the score of every neuron, if there is one.
     asked = neuron_cut.neuron_request(context)
     if asked.corpora:
@@ -270,7 +273,7 @@ def _expert_part(context: Context) -> None:
 def _said(words: str, name: str, context: Context) -> None:
     """Text, then the chart of this name with its sentence."""
     st.markdown(words)
-    show(name, context, said=True)
+    show(name, context, with_sentence=True)
 
 
 _TEXTS: Final = (

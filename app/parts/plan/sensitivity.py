@@ -45,7 +45,7 @@ def sensitivity_part(context: Context) -> None:
         with left:
             show(cells, context)
         with right:
-            show(frontier, context, said=True)
+            show(frontier, context, with_sentence=True)
 
 
 def sensitivity_form(context: Context) -> None:
