@@ -137,7 +137,7 @@ def about(context: Context, *facts: str) -> str:
     )
 
 
-def measured(context: Context) -> list[str]:
+def measured_corpora(context: Context) -> list[str]:
     """The corpora on which every neuron was measured."""
     return [corpus for corpus, run in context.runs.items() if NEURONS in run.manifest.files]
 
@@ -145,7 +145,7 @@ def measured(context: Context) -> list[str]:
 def corpora_overlaps(context: Context) -> pd.DataFrame:
     """Table `corpus_a, corpus_b, overlap, chance`: agreement of pruned neurons by corpus pair."""
     context.routed_criterion()
-    corpora = measured(context)
+    corpora = measured_corpora(context)
     if len(corpora) < 2:
         raise StatsError(
             f"The neurons of {context.model.name} were measured on {len(corpora)} corpus; "
@@ -166,15 +166,15 @@ def corpora_overlaps(context: Context) -> pd.DataFrame:
 
 def heapr_comparison(context: Context) -> pd.DataFrame:
     """Table of COMPARISON_COLUMNS: pruned share of each expert, with whole-expert HEAPr."""
-    heapr, measured_corpora = CRITERIA["heapr"], measured(context)
+    heapr, corpora = CRITERIA["heapr"], measured_corpora(context)
     used = [corpus for corpus, weight in context.weights.items() if weight > 0]
-    if lacking := [corpus for corpus in used if corpus not in measured_corpora]:
+    if lacking := [corpus for corpus in used if corpus not in corpora]:
         raise StatsError(
             f"HEAPr of whole experts needs statistics of neurons, which {', '.join(lacking)} "
             "lacks; calibrate with `--groups routed,gradient`."
         )
-    corpora = [parse_corpus_weight(text) for text in context.corpora]
-    stats = context.keep(choose_stats, heapr, context.store, context.model, corpora).stats
+    weighted = [parse_corpus_weight(text) for text in context.corpora]
+    stats = context.keep(choose_stats, heapr, context.store, context.model, weighted).stats
     ranked = context.keep(rank, heapr, stats, context.gate)
     present = ranked.grid.present
     experts = ranked.grid.index().assign(
