@@ -83,13 +83,13 @@ def _draw(context: Context, granularity: str) -> Drawing:
 
 
 @chart("loss-bins", "explore")
-def of_experts(context: Context) -> Drawing:
+def draw_expert_bins(context: Context) -> Drawing:
     """Whether the score orders experts as the loss does."""
     return _draw(context, EXPERT_GRANULARITY)
 
 
 @chart("neuron-loss-bins", "explore", granularity=NEURON_GRANULARITY)
-def of_neurons(context: Context) -> Drawing:
+def draw_neuron_bins(context: Context) -> Drawing:
     """Whether the score orders neurons as the loss does."""
     return _draw(context, NEURON_GRANULARITY)
 

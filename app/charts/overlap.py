@@ -46,7 +46,7 @@ def matrix_drawing(pairs: pd.DataFrame, corpora: Sequence[str], about: str) -> D
 
 
 @chart("neuron-overlap", "explore", granularity=NEURON_GRANULARITY, reads_scope=True)
-def draw_neurons(context: Context) -> Drawing:
+def draw_neuron_overlap(context: Context) -> Drawing:
     """What two corpora agree on of the neurons that go."""
     corpora, pairs = neuron_cut.measured_corpora(context), neuron_cut.corpora_overlaps(context)
     return matrix_drawing(pairs, corpora, neuron_cut.about(context))

@@ -44,7 +44,7 @@ def draw(context: Context) -> Drawing:
 
 
 @chart("neuron-frontier", "plan", granularity=NEURON_GRANULARITY, reads_plan=True, reads_scope=True)
-def draw_neurons(context: Context) -> Drawing:
+def draw_neuron_frontier(context: Context) -> Drawing:
     """Predicted loss of every size, of neurons."""
     return draw.make(of_neurons(context))
 

@@ -78,7 +78,7 @@ def draw_lines(context: Context) -> Drawing:
 
 
 @chart("layer-sensitivity-map", "plan", reads_plan=True)
-def draw_map(context: Context) -> Drawing:
+def draw_layer_map(context: Context) -> Drawing:
     """What each share of a layer's experts costs, with the plan's cut."""
     return _draw(context, sensitivity_map)
 
