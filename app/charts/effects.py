@@ -24,12 +24,12 @@ def draw(context: Context) -> Drawing:
         for stats in context.models_stats.values()
     ]
     table, by_chance = effects_over_models(means), float(pd.concat(means)["chance"].mean())
-    figure = partial(component_effects, table, chance=by_chance)
+    figure = partial(effects_figure, table, chance=by_chance)
     about = context.about(f"gate {context.gate}", *context.models_said)
     return Drawing(figure, table, describe(table, context.removed_at(context.fraction)), about)
 
 
-def component_effects(table: pd.DataFrame, *, chance: float, dark: bool = False) -> go.Figure:
+def effects_figure(table: pd.DataFrame, *, chance: float, dark: bool = False) -> go.Figure:
     """Figure of a table `component, value, overlap, lowest, highest`: mean and range of a value."""
     ranges: tuple[list[str | None], list[float | None]] = ([], [])
     marks = []

@@ -41,7 +41,7 @@ def draw(context: Context) -> Drawing:
 def matrix_drawing(pairs: pd.DataFrame, corpora: Sequence[str], about: str) -> Drawing:
     """The matrix of a table `corpus_a, corpus_b, overlap, chance` of corpus pairs."""
     table, by_chance = overlaps.overlap_matrix(pairs, list(corpora)), float(pairs["chance"].mean())
-    figure = partial(overlap_matrix, table, chance=by_chance)
+    figure = partial(overlap_heatmap, table, chance=by_chance)
     return Drawing(figure, pairs, describe(table, chance=by_chance), about)
 
 
@@ -52,7 +52,7 @@ def draw_neuron_overlap(context: Context) -> Drawing:
     return matrix_drawing(pairs, corpora, neuron_cut.about(context))
 
 
-def overlap_matrix(table: pd.DataFrame, *, chance: float, dark: bool = False) -> go.Figure:
+def overlap_heatmap(table: pd.DataFrame, *, chance: float, dark: bool = False) -> go.Figure:
     """Figure of a table `corpus_a, corpus_b, overlap`, a row per pair in either order.
 
     A pair without a row, or with NaN, is shown as no data. `chance` is the overlap of two random

@@ -20,7 +20,7 @@ def texts(fig):
 
 
 def test_the_matrix_is_symmetric_with_ones_gaps_and_chance(corpora):
-    fig = overlap.overlap_matrix(corpora, chance=0.25)
+    fig = overlap.overlap_heatmap(corpora, chance=0.25)
     (heatmap,) = fig.data
     assert list(heatmap.x) == list(heatmap.y) == ["code", "math", "prose"]
     wanted = [[1, 0.4, 0.7], [0.4, 1, np.nan], [0.7, np.nan, 1]]
@@ -207,7 +207,7 @@ def test_the_grid_has_a_panel_for_each_model_and_sparsity(grid):
 
 def test_a_range_of_variants_does_not_look_like_an_interval():
     table = pd.DataFrame({"component": ["b", "b"], "value": [0, 1], "overlap": [0.5, 0.6]})
-    fig = effects.component_effects(table.assign(lowest=0.4, highest=0.7), chance=0.2)
+    fig = effects.effects_figure(table.assign(lowest=0.4, highest=0.7), chance=0.2)
     band, marks = fig.data
     assert marks.error_y.array is None
     assert list(band.y) == [0.4, 0.7, None] * 2

@@ -14,7 +14,7 @@ from app.charts.evaluation_curves import curves_figure
 from app.charts.files import enlarged, write_figure
 from app.charts.kept_by import kept_by_map
 from app.charts.neurons import layer_lines
-from app.charts.overlap import overlap_matrix
+from app.charts.overlap import overlap_heatmap
 from app.charts.paths import path_frequency
 from app.charts.rank_flow import bump
 from app.charts.theme import add_provenance, apply_theme, colorbar
@@ -163,7 +163,7 @@ COMPARED = NAMED.assign(kept_by="both", rank_a=0, rank_b=0)
 @pytest.mark.parametrize(
     "figure",
     [
-        overlap_matrix(
+        overlap_heatmap(
             pd.DataFrame({"corpus_a": ["<b>x"], "corpus_b": "y", "overlap": 0.5}), chance=0
         ),
         path_frequency(NAMED.assign(num_samples=1, rank=0), {"<b>x": 4}),
