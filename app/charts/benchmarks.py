@@ -58,7 +58,7 @@ class Board:
         return table.reindex([FULL, *table.index.drop(FULL)]) if FULL in table.index else table
 
 
-def benchmark_results(records: Sequence[BenchmarkRecord]) -> pd.DataFrame:
+def benchmark_scores(records: Sequence[BenchmarkRecord]) -> pd.DataFrame:
     """`benchmark_table` of whole tasks, with one metric each and four more columns.
 
     `series` is the display name of the candidate; `benchmark` the task, with an unusual metric in
@@ -112,7 +112,7 @@ def ways_of(results: pd.DataFrame) -> list[str]:
     return [str(name) for name in counts.index]
 
 
-def shares_of(results: pd.DataFrame, way: str) -> list[float]:
+def sparsities_of(results: pd.DataFrame, way: str) -> list[float]:
     """Sparsities of the candidates, smallest first."""
     rows = results[(results["way"] == way) & (results["removed"] > 0)]
     return sorted({round(float(share), 4) for share in rows["removed"]})
@@ -160,12 +160,12 @@ def percent(share: float) -> str:
     return f"{share:.1%}".replace(".0%", "%")
 
 
-def results_of(context: Context) -> tuple[pd.DataFrame, str]:
+def chosen_scores(context: Context) -> tuple[pd.DataFrame, str]:
     """Benchmark results of the model's candidates, and the setup to show."""
     results = context.results.table
     if results is None:
         store = BenchmarkStore(context.store.directories)
-        results = benchmark_results(store.records(context.model.identity))
+        results = benchmark_scores(store.records(context.model.identity))
     if results.empty:
         raise StatsError(
             f"{context.model.name} has no benchmark results yet; see `moeprune benchmark`."
@@ -179,8 +179,8 @@ def dots(context: Context) -> Drawing:
 
     By default at the sparsity nearest to 50%.
     """
-    results, way = results_of(context)
-    usual = min(shares_of(results, way), key=lambda each: abs(each - 0.5), default=None)
+    results, way = chosen_scores(context)
+    usual = min(sparsities_of(results, way), key=lambda each: abs(each - 0.5), default=None)
     removed = context.results.removed
     share = usual if removed is None else None if removed == ALL_SHARES else removed
     board = board_of(results, way, share, context.model.name)

@@ -8,7 +8,13 @@ from result_charts import drawn
 
 from analysis.model import ModelRef
 from analysis.stats.store import SHIPPED_STATS
-from app.charts.benchmarks import benchmark_results, board_of, own_leaderboard, shares_of, ways_of
+from app.charts.benchmarks import (
+    benchmark_scores,
+    board_of,
+    own_leaderboard,
+    sparsities_of,
+    ways_of,
+)
 from app.charts.hidden_states import variance_results
 from app.charts.names import FULL
 from pruning.evaluate.benchmarks.record import (
@@ -63,7 +69,7 @@ def records():
 
 @pytest.fixture
 def board(records):
-    return board_of(benchmark_results(records), "lm-eval", 0.5, "m")
+    return board_of(benchmark_scores(records), "lm-eval", 0.5, "m")
 
 
 def test_one_metric_of_each_task_and_the_full_model_first(board):
@@ -97,7 +103,7 @@ def test_all_or_no_right_answers_are_not_taken_as_certain():
     counted = [BenchmarkScore(*each, num_samples=8) for each in scores]
     whole = record_of(facts(), []).with_scores(counted, "0", {})
     unknown = record_of(facts("reap", 0.5), [("all", "acc", 1.0, 0.0), ("some", "acc", 0.5, 0.1)])
-    board = board_of(benchmark_results([whole, unknown]), "lm-eval", None, "m")
+    board = board_of(benchmark_scores([whole, unknown]), "lm-eval", None, "m")
     # Wilson's 95% limits of 8 of 8 and 0 of 8 (Newcombe 1998 has the formula): the centre is
     # (p + z^2/2n) / (1 + z^2/n), half the width z sqrt(p (1 - p) / n + z^2/4n^2) / (1 + z^2/n).
     z, n = 1.96, 8
@@ -117,9 +123,9 @@ def test_all_or_no_right_answers_are_not_taken_as_certain():
 
 def test_what_was_run_in_another_way_stands_apart(records):
     few = record_of(facts("reap", 0.5, ["code"]), [("mc", "acc_norm", 1.0, 0.1)], limit=5)
-    results = benchmark_results([*records, few])
+    results = benchmark_scores([*records, few])
     assert ways_of(results) == ["lm-eval", "lm-eval, 5 questions"]
-    assert shares_of(results, "lm-eval") == [0.25, 0.5]
+    assert sparsities_of(results, "lm-eval") == [0.25, 0.5]
     usual = board_of(results, "lm-eval", None, "m").scores()
     assert usual.loc["REAP, on code, 50%", "mc"] == 0.6
     assert len(usual) == 5
@@ -129,12 +135,12 @@ def test_measures_of_which_less_is_better_do_not_enter_an_average(records):
     perplexity = BenchmarkScore("wiki", "word_perplexity", 12.5, higher_is_better=False)
     part = BenchmarkScore("mmlu_law", "acc", 0.25, 0.01, group="mmlu")
     whole = records[0].with_scores([perplexity, part], "0", {})
-    assert set(benchmark_results([whole, *records[1:]])["benchmark"]) == {"mc", "math"}
+    assert set(benchmark_scores([whole, *records[1:]])["benchmark"]) == {"mc", "math"}
 
 
 def test_a_metric_that_is_not_usual_is_named(records):
     odd = records[0].with_scores([BenchmarkScore("sum", "rouge1", 0.3)], "0", {})
-    assert "sum (rouge1)" in set(benchmark_results([odd])["benchmark"])
+    assert "sum (rouge1)" in set(benchmark_scores([odd])["benchmark"])
 
 
 def test_results_without_a_plan_are_called_what_they_were_called(records):
@@ -144,14 +150,14 @@ def test_results_without_a_plan_are_called_what_they_were_called(records):
         "0",
         {},
     )
-    board = board_of(benchmark_results([*records, taken]), "lm-eval", None, "m")
+    board = board_of(benchmark_scores([*records, taken]), "lm-eval", None, "m")
     table = own_leaderboard(board, {}).set_index("candidate")
     assert math.isnan(table.loc["their pruned model", "memory_saved"])
     assert math.isnan(table.loc["their pruned model", "stderr"])
 
 
 def test_the_chart_is_of_the_same_numbers(records):
-    results = benchmark_results(records)
+    results = benchmark_scores(records)
     dots = drawn("own-capability", results).table
     assert dots["candidate"].tolist() == [FULL, "REAP, on code, 50%", "Random, 50%"]
     # Commands draw what is nearest to half removed.
@@ -160,7 +166,7 @@ def test_the_chart_is_of_the_same_numbers(records):
 
 
 def test_without_records_there_is_nothing_to_show():
-    results = benchmark_results([])
+    results = benchmark_scores([])
     assert results.empty
     assert ways_of(results) == []
 
@@ -171,7 +177,7 @@ def test_draws_of_random_are_one_candidate_with_the_means_of_their_scores(record
         facts("random:1", 0.5),
         [("mc", "acc_norm", 0.5, 0.06), ("math", "exact_match,strict", 0.2, 0.02)],
     )
-    board = board_of(benchmark_results([*records, other]), "lm-eval", 0.5, "m")
+    board = board_of(benchmark_scores([*records, other]), "lm-eval", 0.5, "m")
     assert list(board.scores().index) == ["Original model", "REAP, on code, 50%", "Random, 50%"]
     drawn = board.scores().loc["Random, 50%"]
     assert (drawn["mc"], drawn["math"]) == pytest.approx((0.4, 0.1))
@@ -194,6 +200,6 @@ def test_memory_is_saved_of_the_original_and_not_of_its_export(records):
     whole = records[0].model_copy(
         update={"plan": records[0].plan.model_copy(update={"bytes_after": 1200})}
     )
-    board = board_of(benchmark_results([whole, *records[1:]]), "lm-eval", 0.5, "m")
+    board = board_of(benchmark_scores([whole, *records[1:]]), "lm-eval", 0.5, "m")
     saved = own_leaderboard(board, {}).set_index("candidate")["memory_saved"]
     assert saved["Random, 50%"] == pytest.approx(0.4)

@@ -16,11 +16,11 @@ from analysis.errors import UserError
 from analysis.model import DEMO_MODEL
 from app.charts.benchmarks import (
     Board,
-    benchmark_results,
+    benchmark_scores,
     board_of,
     own_leaderboard,
     percent,
-    shares_of,
+    sparsities_of,
     ways_of,
 )
 from app.charts.choices import ALL_SHARES, ResultChoice
@@ -65,7 +65,7 @@ _NO_HARNESS: Final = (
 
 def benchmark_part(context: Context) -> None:
     """Leaderboard and profile, with the forms below."""
-    results = benchmark_results(records_of(context, BenchmarkStore))
+    results = benchmark_scores(records_of(context, BenchmarkStore))
     dtype = ""
     if results.empty:
         inform(
@@ -96,7 +96,7 @@ def _show_new(results: pd.DataFrame) -> None:
     way = rows["way"].iloc[-1]
     st.session_state[_WAY] = way
     lost = rows.loc[rows["removed"] != 0, "removed"].unique()  # without the original model
-    if len(lost) and shares_of(results, way):
+    if len(lost) and sparsities_of(results, way):
         alone = len(lost) == 1 and lost[0] > 0
         st.session_state[_REMOVED] = percent(lost[0]) if alone else _ALL
 
@@ -115,7 +115,7 @@ def _boards(context: Context, results: pd.DataFrame) -> str:
                 width=320,
                 help="Only results with equal settings are compared.",
             )
-        shares = {percent(share): share for share in shares_of(results, way)}
+        shares = {percent(share): share for share in sparsities_of(results, way)}
         share = share_control({**shares, _ALL: None}, _REMOVED) if shares else None
         board = board_of(results, way, share, context.model.name)
         everything = board_of(results, way, None, context.model.name)
