@@ -21,7 +21,7 @@ ALL_CORPORA: Final = "all corpora"  # the mean over corpora; no file has this na
 
 
 def evaluations(context: Context) -> pd.DataFrame:
-    """Table of `results_of` of the model, not empty."""
+    """Table of `evaluation_results` of the model, not empty."""
     if context.results.table is not None:
         return context.results.table
     store = EvaluationStore(context.store.directories)
@@ -34,11 +34,11 @@ def evaluations(context: Context) -> pd.DataFrame:
 
 
 def stored_results(store: EvaluationStore, identity: str) -> pd.DataFrame:
-    """`results_of` the records of a model, with the draws of Random pooled."""
-    return pool_draws(results_of(readable_records(store, identity)[0]))
+    """`evaluation_results` the records of a model, with the draws of Random pooled."""
+    return pool_draws(evaluation_results(readable_records(store, identity)[0]))
 
 
-def results_of(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
+def evaluation_results(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     """`evaluation_table` with the columns `series` and `way`, and rows of ALL_CORPORA.
 
     `series` is the criterion and what ranked; empty for the original model. `way` is that of
@@ -105,7 +105,7 @@ def _through(function: Callable[..., Any], rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def pool_draws(results: pd.DataFrame) -> pd.DataFrame:
-    """`results_of` with one row for all draws of Random at a sparsity.
+    """`evaluation_results` with one row for all draws of Random at a sparsity.
 
     `mean` and `pooled` are means over draws, `low` and `high` the 95% bootstrap interval of that
     mean; `plan` and `sparsity` are empty, `evaluation` is that of the last draw.

@@ -43,7 +43,7 @@ def show_chart(
 
     `figure` makes the figure on the page if it differs from that of the downloads. `on_select`
     makes the points clickable; it is called before the script. With `brush`, a region can be
-    dragged over the points; see `selection_of`.
+    dragged over the points; see `chart_selection`.
     """
     if with_sentence:
         st.text(chart.alt)
@@ -112,7 +112,7 @@ def chart_files(name: str, make: Callable[[], Drawing]) -> None:
                 st.code(chart.command, language=None)
 
 
-def selection_of(name: str) -> object:
+def chart_selection(name: str) -> object:
     """The selection in the named chart, as `st.plotly_chart` returns it; None if empty."""
     return st.session_state.get(f"chart.{name}")
 

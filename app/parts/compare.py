@@ -12,7 +12,7 @@ from analysis.stats.tables import GATES
 from app.charts.context import BLEND, Context
 from app.charts.rank_flow import most_moved
 from app.charts.rank_rank import brushed_rows
-from app.frame.charts import ranks_from_one, selection_of, show, show_table
+from app.frame.charts import chart_selection, ranks_from_one, show, show_table
 from app.frame.controls import choose, one_of
 from app.frame.notes import against_chance, card, inform
 from app.frame.sidebar import blend_sliders, corpus_options
@@ -179,7 +179,7 @@ def rank_flow(context: Context) -> Context:
 
 def listed_experts(comparison: Comparison) -> None:
     """Table of the brushed experts, or of those that only one recipe keeps."""
-    table = brushed_rows(comparison.table(), selection_of(_BRUSHED))
+    table = brushed_rows(comparison.table(), chart_selection(_BRUSHED))
     if table is None:
         table = comparison.disagreements()
         st.markdown("**Experts that only one recipe keeps**, largest difference first.")

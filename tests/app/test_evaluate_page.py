@@ -11,7 +11,7 @@ from result_charts import drawn
 from analysis.drain import drain
 from analysis.published import published_table
 from app.charts.evaluation_curves import leading_series
-from app.charts.evaluations import ALL_CORPORA, pool_draws, results_of
+from app.charts.evaluations import ALL_CORPORA, evaluation_results, pool_draws
 from app.charts.published import TABLES, settings_of
 from builders import ROWS
 from pruning.evaluate.result import Metric
@@ -117,7 +117,7 @@ def test_every_measure_against_every_size(open_page, swept, measure, against):
 def test_quality_against_memory_is_of_what_competes(swept):
     record = next(record for record in swept if record.plan.criterion == "reap")
     fewer = record.model_copy(update={"record_id": "fewer", "num_samples": 2})
-    results = results_of([*swept, fewer])
+    results = evaluation_results([*swept, fewer])
     chart = drawn("pareto", results, measure="nll", corpus=ROWS)
     found = chart.table.set_index("candidate")
     assert sorted(found.index) == ["Original model", f"REAP, on {ROWS}, 33%", "Random, 33%"]
@@ -131,7 +131,7 @@ def test_quality_against_memory_is_of_what_competes(swept):
 
 @pytest.mark.parametrize("way", ["32 samples of 8 tokens, seed 7", "other samples", "bfloat16"])
 def test_what_was_measured_otherwise_is_a_series_of_its_own(swept, way):
-    plain = results_of(swept)
+    plain = evaluation_results(swept)
     assert plain["series"].str.contains("samples").sum() == 0
     reap = next(record for record in swept if record.plan.criterion == "reap")
     whole = next(record for record in swept if not record.plan.removed)
@@ -145,7 +145,7 @@ def test_what_was_measured_otherwise_is_a_series_of_its_own(swept, way):
         record.model_copy(update={**update, "record_id": f"{record.record_id}-other"})
         for record in (reap, whole)
     ]
-    both = results_of([*other, *swept])
+    both = evaluation_results([*other, *swept])
     (name,) = set(plain["series"][plain["evaluation"] == reap.record_id])
     (second,) = set(both["series"][both["evaluation"] == other[0].record_id])
     assert second == f"{name}, {way}"
@@ -168,7 +168,7 @@ def test_all_corpora_is_the_mean_over_them_of_what_was_measured_on_all(swept):
     reap = next(record for record in swept if record.plan.criterion == "reap")
     whole = next(record for record in swept if not record.plan.removed)
     alone = reap.model_copy(update={"record_id": "alone", "plan_digest": "alone"})
-    results = results_of([*swept, alone, moved(reap, 9.0), moved(whole, 1.0)])
+    results = evaluation_results([*swept, alone, moved(reap, 9.0), moved(whole, 1.0)])
     rows = results[(results["corpus"] == ALL_CORPORA) & (results["measure"] == "nll")]
     assert results["corpus"].iloc[0] == ALL_CORPORA
     # Random and the plan of one corpus were not measured on both.
@@ -182,7 +182,7 @@ def test_all_corpora_is_the_mean_over_them_of_what_was_measured_on_all(swept):
     titles = [note.text for note in curves.figure(dark=False).layout.annotations]
     assert titles[0] == ALL_CORPORA
     # A corpus of its own is no mean of others.
-    assert ALL_CORPORA not in set(results_of(swept)["corpus"])
+    assert ALL_CORPORA not in set(evaluation_results(swept)["corpus"])
 
 
 def test_each_blend_has_a_name_of_its_own(swept):
@@ -194,11 +194,11 @@ def test_each_blend_has_a_name_of_its_own(swept):
         return reap.model_copy(update={"record_id": digest, "plan": plan, "plan_digest": digest})
 
     blends = on("a", "b"), on("a", "c"), on("a", "b", "c"), on("a:2", "b", "c"), on("a")
-    assert set(results_of(blends)["series"]) == {
+    assert set(evaluation_results(blends)["series"]) == {
         *("REAP, on blend of a, b", "REAP, on blend of a, c", "REAP, on blend of 3 corpora"),
         *("REAP, on blend of a:2, b, c", "REAP, on a"),
     }
-    again = set(results_of([on("a", "b", "c"), on("a", "b", "d")])["series"])
+    again = set(evaluation_results([on("a", "b", "c"), on("a", "b", "d")])["series"])
     assert len(again) == 2
     assert all(name.startswith("REAP, on blend of 3 corpora") for name in again)
 
@@ -216,7 +216,7 @@ def test_perplexities_over_corpora_are_those_of_the_mean_loss(swept):
         )
         for name, value in (("a", 2.0), ("b", 8.0))
     ]
-    rows = results_of(two)
+    rows = evaluation_results(two)
     row = rows[rows["corpus"] == ALL_CORPORA].iloc[0]
     assert (row["mean"], row["full"]) == pytest.approx((4.0, 4.0))
     assert np.isnan(row["low"])
@@ -227,7 +227,7 @@ def test_what_won_on_fewer_samples_leads_nothing(swept):
     lucky = {name: replace(metric, mean=0.0) for name, metric in record.metrics.items()}
     fewer = {"record_id": "fewer", "num_samples": 2, "metrics": lucky}
     fewer |= {"corpus": {**record.corpus, "digest": "of two"}}
-    results = pool_draws(results_of([*swept, record.model_copy(update=fewer)]))
+    results = pool_draws(evaluation_results([*swept, record.model_copy(update=fewer)]))
     (name,) = set(results.loc[results["num_samples"] == 2, "series"])
     assert name not in leading_series(results, "nll", "expert")
     assert name not in drawn("evaluation-curves", results, measure="nll").alt
@@ -258,9 +258,9 @@ def test_draws_of_random_are_one_series_with_their_mean(swept):
             },
         }
     )
-    results = results_of([*swept, other])
+    results = evaluation_results([*swept, other])
     pooled = pool_draws(results)
-    assert sorted(set(pooled["series"])) == sorted(set(results_of(swept)["series"]))
+    assert sorted(set(pooled["series"])) == sorted(set(evaluation_results(swept)["series"]))
     (row,) = pooled[(pooled["series"] == "Random") & (pooled["measure"] == "nll")].to_dict(
         "records"
     )

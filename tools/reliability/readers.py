@@ -50,7 +50,7 @@ from analysis.stats.store import (
     read_table,
 )
 from analysis.stats.tables import ExpertStats
-from app.charts.evaluations import results_of
+from app.charts.evaluations import evaluation_results
 from app.jobs.store import JobStore
 from app.session.uploads import uploaded_text
 from pruning.evaluate.benchmarks.imports import read_results
@@ -208,7 +208,7 @@ def _record(root: Path) -> None:
     records = EvaluationStore([root / examples.FILES]).records(on_problem=problems.append)
     for record in records:
         record.to_json()
-    results_of(records)
+    evaluation_results(records)
     losses = plan_losses(records)
     choose_best(losses)
     for share in {each.facts.removed or 0.0 for each in losses}:

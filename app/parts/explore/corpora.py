@@ -15,7 +15,7 @@ from analysis.stats.store import Run
 from app.charts.context import BLEND, Context
 from app.charts.coverage import blender
 from app.charts.overlap_map import clicked_cell, clicked_variant, frame_style, variant_map
-from app.frame.charts import chart_or_message, selection_of, show, show_chart
+from app.frame.charts import chart_or_message, chart_selection, show, show_chart
 from app.frame.controls import switch
 from app.frame.notes import show_command
 from app.literal import literal
@@ -53,7 +53,7 @@ def _map_after(means: pd.DataFrame, clicks: int, *, dark: bool = False) -> go.Fi
 
 def _apply_clicked_variant() -> None:
     """Apply the exponents of the cell that was clicked."""
-    chosen = clicked_variant(selection_of("overlap-map"))
+    chosen = clicked_variant(chart_selection("overlap-map"))
     if chosen is not None:
         st.session_state[_CLICKS] = st.session_state.get(_CLICKS, 0) + 1
         apply_exponents(chosen)
@@ -85,7 +85,7 @@ def _models_to_show(context: Context) -> Mapping[str, Mapping[str, Run]] | None:
 
 def apply_clicked_cell(model: MoEModel) -> None:
     """Apply the exponents and sparsity of the clicked cell."""
-    chosen = clicked_cell(selection_of("overlap-maps"))
+    chosen = clicked_cell(chart_selection("overlap-maps"))
     if chosen is None:
         return
     exponents, percent = chosen

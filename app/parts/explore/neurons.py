@@ -19,7 +19,7 @@ from app.charts.context import Context
 from app.charts.listing import CHARTS
 from app.charts.neurons import clicked_expert, most_divided
 from app.charts.same_bytes import same_bytes_table
-from app.frame.charts import selection_of, show, show_chart
+from app.frame.charts import chart_selection, show, show_chart
 from app.frame.controls import one_of, switch
 from app.frame.job_form import offer_job
 from app.frame.notes import against_chance, card, inform, show_command
@@ -172,7 +172,7 @@ def _map_after(chart: Drawing, clicks: int, *, dark: bool = False) -> go.Figure:
 def _pin_clicked() -> None:
     """Pin the expert that was clicked on the map, or unpin it."""
     # Ignore the empty selection that the browser sends on drawing.
-    if (place := clicked_expert(selection_of("neurons-kept"))) is not None:
+    if (place := clicked_expert(chart_selection("neurons-kept"))) is not None:
         st.session_state[_CLICKS] = st.session_state.get(_CLICKS, 0) + 1
         pin_or_unpin(place)
 
