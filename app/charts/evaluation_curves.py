@@ -16,7 +16,7 @@ from app.charts.context import Context
 from app.charts.criterion_looks import looks
 from app.charts.evaluations import ALL_CORPORA, evaluations, usual_measure
 from app.charts.sizes import byte_unit
-from app.charts.theme import OVER_TITLES, Look, muted, side_by_side
+from app.charts.theme import OVER_TITLES, Look, muted, themed_panels
 from pruning.evaluate.result import MEASURES
 
 # Column of the horizontal axis -> display name, axis title, number format; bytes are drawn in MiB
@@ -125,7 +125,7 @@ def curves_figure(  # noqa: PLR0913  (each is a choice of the page)
             across | {"y0": value, "y1": value, "line": line}
             for value in original[:, _MEAN].tolist()
         ]
-    return side_by_side(
+    return themed_panels(
         traces,
         [in_html(name) for name in corpora],
         dark,

@@ -53,7 +53,7 @@ class PaperChart:
     draw: Callable[[Setting], Drawing]
 
 
-def settings_of(table: str) -> list[Setting]:
+def published_settings(table: str) -> list[Setting]:
     """The blocks of a table, in its order; each includes its original model."""
     pruned = published_table(table).query("sparsity > 0")
     pairs = pruned[["model", "sparsity"]].drop_duplicates()
@@ -62,7 +62,7 @@ def settings_of(table: str) -> list[Setting]:
 
 def blocks_of(table: str) -> dict[str, Setting]:
     """The blocks of a table by display name: model and sparsity."""
-    return {f"{each.model} {each.sparsity:.0%}": each for each in settings_of(table)}
+    return {f"{each.model} {each.sparsity:.0%}": each for each in published_settings(table)}
 
 
 def block_of(table: str, block: str | None) -> Setting:
@@ -115,7 +115,7 @@ def winners_of(table: str) -> Drawing:
     # The family is enough: no table has two models of one.
     scores = {
         f"{each.model.split('-')[0]} {each.sparsity:.0%}": scores_of(each).drop(index=FULL)
-        for each in settings_of(table)
+        for each in published_settings(table)
     }
     return winner_map.drawing(scores, made_by(source_of(table)), "winner-map")
 

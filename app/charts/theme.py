@@ -122,7 +122,7 @@ def themed(
     return go.Figure(data=list(traces), layout=_merged(_layout(dark) | axes, layout))
 
 
-def side_by_side(
+def themed_panels(
     traces: Sequence[Any],
     titles: Sequence[str],
     dark: bool,

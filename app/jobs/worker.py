@@ -140,7 +140,7 @@ def _log_job_errors() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TaskOutcome:
     """How a task ended."""
 
     state: JobState
@@ -150,7 +150,7 @@ class Outcome:
 
 def run_task(
     job: Job, kinds_module: str, switch: CancelSwitch, report: Callable[[Progress], None]
-) -> Outcome:
+) -> TaskOutcome:
     """Run the job and return how it ended; no exception of the task escapes."""
     try:
         with switch.armed():
@@ -167,15 +167,15 @@ def run_task(
             logger.info("Stopped while", exc_info=True)
             return _stop_outcome(switch)
         return _failure(error)
-    return Outcome(JobState.DONE, result=result)
+    return TaskOutcome(JobState.DONE, result=result)
 
 
-def _stop_outcome(switch: CancelSwitch) -> Outcome:
+def _stop_outcome(switch: CancelSwitch) -> TaskOutcome:
     if switch.is_out_of_time:
         logger.info("Out of time")
-        return Outcome(JobState.FAILED, error=_OUT_OF_TIME)
+        return TaskOutcome(JobState.FAILED, error=_OUT_OF_TIME)
     logger.info("Canceled")
-    return Outcome(JobState.CANCELED)
+    return TaskOutcome(JobState.CANCELED)
 
 
 def _kind(module: str, name: str) -> Any:
@@ -202,7 +202,7 @@ def _drain(
             report(progress)
 
 
-def _failure(error: BaseException) -> Outcome:
+def _failure(error: BaseException) -> TaskOutcome:
     message = str(error)
     if isinstance(error, UserError):
         logger.error("%s", error)
@@ -212,7 +212,7 @@ def _failure(error: BaseException) -> Outcome:
     if isinstance(error, MemoryError):
         peak = format_memory(peak_memory())
         message = f"Out of memory: the worker had reached {peak} and got no more."
-    return Outcome(JobState.FAILED, error=" ".join(message.split())[:500])
+    return TaskOutcome(JobState.FAILED, error=" ".join(message.split())[:500])
 
 
 def main() -> int:

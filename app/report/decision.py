@@ -36,7 +36,7 @@ class LossRow:
 
 
 @dataclass(frozen=True, eq=False)
-class Decision:
+class DecisionReport:
     """Contents of the page."""
 
     title: str
@@ -75,14 +75,14 @@ def decision_of(
     num_bytes: int,
     losses: Sequence[PlanLoss],
     command: str,
-) -> Decision:
+) -> DecisionReport:
     """The report of a plan; `num_bytes` are of its export, `losses` of all plans of the model."""
     plan = fit_plan(current.plan, model)
     loss = loss_of(losses, plan.digest)
     chance = None
     if loss and not loss.way and loss.facts.removed:
         chance = random_at(losses, loss.facts.removed, loss.facts.granularity)
-    return Decision(
+    return DecisionReport(
         title=f"Should {model.name} be pruned this way?",
         name=current.name,
         before=model.checkpoint.nbytes,
@@ -158,7 +158,7 @@ def _facts(
     return {name: value for name, value in facts.items() if value}
 
 
-def decision_html(decision: Decision) -> str:
+def decision_html(decision: DecisionReport) -> str:
     """The page as HTML: values are escaped, nothing is fetched or run."""
     filters = {"size": format_bytes, "short": _short}
     return rendered("decision.html.jinja", filters, page=decision)

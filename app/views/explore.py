@@ -58,7 +58,7 @@ PARTS: Mapping[str, tuple[str, Mapping[str, tuple[str, Part]]]] = {
 }
 
 
-def metrics(context: Context, ranking: Ranked, baseline: Ranked) -> None:
+def ranking_metrics(context: Context, ranking: Ranked, baseline: Ranked) -> None:
     """Two numbers: difference from the baseline, and stability."""
     fraction = context.fraction
     same = set_overlap(ranking.pruned(fraction), baseline.pruned(fraction))
@@ -163,7 +163,7 @@ def explore(context: Context) -> Context:
         baseline_part(context)  # the plan bar shows why
     elif has_statistics(context):
         ranking, baseline = context.ranked(context.first), context.ranked(context.second)
-        metrics(context, ranking, baseline)
+        ranking_metrics(context, ranking, baseline)
         with st.container(border=True):
             stratification(context, baseline, ranking)
             chart_files("stratification", lambda: CHARTS["stratification"].draw(context))

@@ -12,7 +12,7 @@ from analysis.drain import drain
 from analysis.published import published_table
 from app.charts.evaluation_curves import leading_series
 from app.charts.evaluations import ALL_CORPORA, evaluation_results, pool_draws
-from app.charts.published import TABLES, settings_of
+from app.charts.published import TABLES, published_settings
 from builders import ROWS
 from pruning.evaluate.result import Metric
 from pruning.requests.evaluation import SweepRequest
@@ -27,7 +27,7 @@ def table_of(test):
 @pytest.mark.parametrize("table", list(TABLES))
 def test_every_table_has_a_leaderboard(open_page, table):
     test = open_page("evaluate", results="The papers", published=TABLES[table])
-    first = settings_of(table)[0]
+    first = published_settings(table)[0]
     rows = published_table(table)
     rows = rows[(rows["model"] == first.model) & rows["sparsity"].isin([0, first.sparsity])]
     assert len(table_of(test)) == len(rows[["criterion", "schedule"]].drop_duplicates())

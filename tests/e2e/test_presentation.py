@@ -14,7 +14,7 @@ from analysis.model import load_model_index
 from analysis.stats.store import SHIPPED_STATS, StatsStore
 from app.charts.context import context_of
 from app.frame.tour import STEPS
-from app.report.decision import AnswerPair, Decision, LossRow, decision_html
+from app.report.decision import AnswerPair, DecisionReport, LossRow, decision_html
 from app.report.page import report_html, report_of, views_of
 from pruning.planning.comparing import compare_request
 
@@ -73,7 +73,7 @@ def test_a_report_prints_a_figure_a_page(chromium: Browser, report: Path):
 
 def test_the_report_for_decisions_prints_on_one_page(chromium: Browser, tmp_path: Path):
     rows = [LossRow(f"a corpus with a long name {n}", 2.0, 1.0 + n, 1.5) for n in range(10)]
-    page = Decision(
+    page = DecisionReport(
         title="Should a model be pruned this way?",
         name="REAP, blend of 3 corpora, global, 50%",
         before=1 << 36,

@@ -7,7 +7,7 @@ from app.charts import capability, evaluation_curves, pareto, winner_map
 from app.charts.evaluation_curves import curves_figure
 from app.charts.names import FULL
 from app.charts.pareto import Quality, drawing, pareto_table
-from app.charts.published import TABLES, leaderboard, settings_of, winners_of
+from app.charts.published import TABLES, leaderboard, published_settings, winners_of
 
 
 @pytest.fixture
@@ -236,14 +236,16 @@ def test_the_profile_has_dots_at_the_scores(scores):
 def test_every_published_table_draws():
     for table in TABLES:
         chart = winners_of(table)
-        cells = len(settings_of(table)) * chart.table["benchmark"].nunique()
+        cells = len(published_settings(table)) * chart.table["benchmark"].nunique()
         assert len(chart.table) == cells
         assert len(chart.figure(dark=False).layout.annotations) == cells
 
 
 def test_the_leaderboard_is_the_papers():
     """Qwen3 at 25%, Table 1: the order of the paper's own average ranks, best first."""
-    (qwen,) = (each for each in settings_of("unified-table-1") if each.model.startswith("Qwen3"))
+    (qwen,) = (
+        each for each in published_settings("unified-table-1") if each.model.startswith("Qwen3")
+    )
     table = leaderboard(qwen, {})
     assert table["candidate"].tolist() == [
         *("MAN", "MSAN", "SEER", "MoNE", "EAN", "REAP", "Frequency"),
