@@ -15,7 +15,7 @@ from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.overlap_map import number_color
 from app.charts.theme import ink, themed
-from app.charts.traces import ABOVE_CHANCE, heat, note
+from app.charts.traces import ABOVE_CHANCE, annotation, heat
 from pruning.plan import NEURON_GRANULARITY
 
 
@@ -66,7 +66,7 @@ def overlap_heatmap(table: pd.DataFrame, *, chance: float, dark: bool = False) -
     np.fill_diagonal(matrix, 1.0)
     corpora = [in_html(name) for name in names]
     notes = [
-        note(
+        annotation(
             second,
             first,
             "no data" if math.isnan(overlap) else f"{overlap:.2f}",
@@ -77,7 +77,7 @@ def overlap_heatmap(table: pd.DataFrame, *, chance: float, dark: bool = False) -
     ]
     corner = {"xref": "paper", "xanchor": "left", "yref": "paper", "yanchor": "bottom"}
     text = f"two random sets: {chance:.2f}"
-    notes.append(note(0, 1, text, **corner, yshift=6, font={"color": ink(dark)}))
+    notes.append(annotation(0, 1, text, **corner, yshift=6, font={"color": ink(dark)}))
     cells = heat(
         overlaps.above_chance(matrix, chance),
         "overlap above chance",

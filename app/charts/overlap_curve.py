@@ -16,7 +16,7 @@ from app.charts.chart import Drawing, chart
 from app.charts.context import CURVE_BESIDE, Context
 from app.charts.criterion_looks import looks
 from app.charts.theme import ink, paper, themed
-from app.charts.traces import OVERLAP_AXIS, chance, note, series
+from app.charts.traces import OVERLAP_AXIS, annotation, chance, series
 
 CURVE_PERCENTS = tuple(range(5, 100, 5))
 
@@ -94,7 +94,7 @@ def overlap_curve(table: pd.DataFrame, *, sparsity: float, dark: bool = False) -
         side = {"xanchor": "right", "xshift": -4}
     ground = {"yref": "paper", "yanchor": "bottom", "bgcolor": paper(dark)}
     fig.add_vline(x=sparsity, line={"color": ink(dark), "width": 1}, opacity=0.6)
-    return fig.add_annotation(note(sparsity, 0, f"now {sparsity:.0%}", **side, **ground))
+    return fig.add_annotation(annotation(sparsity, 0, f"now {sparsity:.0%}", **side, **ground))
 
 
 def describe(table: pd.DataFrame, *, sparsity: float) -> str:

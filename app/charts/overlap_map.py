@@ -29,7 +29,7 @@ from app.charts.theme import (
     text_on,
     themed,
 )
-from app.charts.traces import ABOVE_CHANCE, around, box, halo, heat, note, stroke, targets
+from app.charts.traces import ABOVE_CHANCE, annotation, around, box, halo, heat, stroke, targets
 
 Variant = tuple[int, int, int]
 
@@ -106,7 +106,7 @@ def variant_map(
         },
         annotations=[
             *(_words(*each, by_chance, dark) for each in overlaps.items()),
-            *(note(0, b * _BLOCK_STEP - 0.5, head, **above) for b, head in enumerate(heads)),
+            *(annotation(0, b * _BLOCK_STEP - 0.5, head, **above) for b, head in enumerate(heads)),
         ],
         shapes=edges,
         # Any click goes to the nearest cell's marker, at any cell size.
@@ -239,7 +239,7 @@ def _words(variant: Variant, overlap: float, by_chance: float, dark: bool) -> di
     color = number_color(overlap, by_chance, dark)
     number = f"{overlap:.2f}" if is_known else "N/A" if variant == DEGENERATE else "no data"
     name = "constant" if variant == DEGENERATE else VARIANT_NAMES.get(variant, "")
-    return note(
+    return annotation(
         x,
         y,
         f"{number}<br><span style='font-size:11px'>{name}</span>" if name else number,
@@ -399,7 +399,7 @@ def _numbers(
 ) -> list[dict[str, Any]]:
     """The numbers in a panel's cells: annotations, because text of traces fades on selection."""
     return [
-        note(
+        annotation(
             *_grid_place(variant),
             "N/A" if math.isnan(overlap) else f"{overlap:.2f}",
             xref=f"x{axis}",

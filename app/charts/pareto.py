@@ -19,7 +19,7 @@ from app.charts.evaluations import evaluations, usual_measure
 from app.charts.names import FULL
 from app.charts.sizes import byte_unit, size_text
 from app.charts.theme import ink, muted, primary, themed
-from app.charts.traces import note, spread, stroke
+from app.charts.traces import annotation, spread, stroke
 from pruning.evaluate.result import MEASURES
 
 COLUMNS: Final = ("candidate", "removed", "bytes", "value", "low", "high", "is_full", "on_front")
@@ -143,7 +143,7 @@ def _names(front: pd.DataFrame, higher_is_better: bool, dark: bool) -> list[dict
     front = front[~front["is_full"] & ~(gap < room)]
     side = 1 if higher_is_better else -1
     return [
-        note(
+        annotation(
             row["x"],
             row["value"],
             "<br>".join(in_html(part) for part in wrap(str(row["candidate"]), _NAME_WIDTH)),

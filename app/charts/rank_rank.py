@@ -14,7 +14,7 @@ from analysis.foreign_text import in_html
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.theme import CIVIDIS, colorbar, colorscale, ink, paper, themed
-from app.charts.traces import Names, Place, as_float32, halo, note, pin_point, targets
+from app.charts.traces import Names, Place, annotation, as_float32, halo, pin_point, targets
 
 
 @chart("rank-rank", "compare")
@@ -98,7 +98,7 @@ def _quadrants(fates: "pd.Series[str]", cut_a: float, dark: bool) -> Iterator[di
     ):
         text = f"{fate}: {int((fates == fate).sum()):,}"
         y = 1 if side is above else 0
-        yield note(x, y, text, yref="paper", **side, **look)
+        yield annotation(x, y, text, yref="paper", **side, **look)
 
 
 def describe(table: pd.DataFrame, tau: float) -> str:

@@ -12,7 +12,7 @@ from analysis.foreign_text import in_html
 from app.charts.chart import Drawing, chart, made_by
 from app.charts.context import Context, itself
 from app.charts.theme import SMALL_SIZE, color_at, ink, paper, primary, text_on, themed
-from app.charts.traces import box, heat, note
+from app.charts.traces import annotation, box, heat
 from pruning.budget import sparsity_budget
 from pruning.planning.choice import PlanChoice, schedule_label
 from pruning.planning.ranking import FREQUENCY, Selection
@@ -115,7 +115,7 @@ def schedules_figure(table: pd.DataFrame, *, marked: str = "", dark: bool = Fals
         hovertemplate="%{y}, layer %{x}: %{customdata} kept, %{z:.0%}<extra></extra>",
     )
     numbers = [
-        note(
+        annotation(
             layers[column],
             names[row],
             str(number),

@@ -13,7 +13,7 @@ from app.charts.chart import Drawing, chart, made_by
 from app.charts.context import Context
 from app.charts.schedules import spending_of
 from app.charts.theme import ink, muted, paper, primary, series_color, themed
-from app.charts.traces import note
+from app.charts.traces import annotation
 from pruning.evaluate.quality import PlanLoss, loss_of, stored_losses, unseen
 from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.result import MEASURES
@@ -183,7 +183,7 @@ def search_progress(
         fig.add_hline(y=uniform, line={"color": ink(dark), "width": 1, "dash": "dot"})
         # The best is never below it.
         place = {"xref": "paper", "xanchor": "right", "yanchor": "top", "bgcolor": paper(dark)}
-        fig.add_annotation(note(1, uniform, f"uniform {uniform:.3f}", **place))
+        fig.add_annotation(annotation(1, uniform, f"uniform {uniform:.3f}", **place))
     return fig
 
 

@@ -10,7 +10,7 @@ from analysis.foreign_text import in_html
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.theme import PATTERNS, contrast, ink, paper, series_color, text_on, themed
-from app.charts.traces import note
+from app.charts.traces import annotation
 from pruning.planning.make import make_plan
 from pruning.sizes import size_report
 
@@ -42,7 +42,7 @@ def sizes_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         x={"title": f"weights, {name}", "range": [0, widest * 1.35 or 1]},
         y={"categoryorder": "array", "categoryarray": ["after", "before"], "showgrid": False},
         annotations=[
-            note(total / unit, row, f"<b>{size_text(total)}</b>", xanchor="left", xshift=6)
+            annotation(total / unit, row, f"<b>{size_text(total)}</b>", xanchor="left", xshift=6)
             for row, total in totals.items()
         ],
         barmode="stack",

@@ -113,7 +113,7 @@ def targets(x: Any, y: Any, customdata: Any, size: int, **more: Any) -> go.Scatt
     )
 
 
-def note(x: Any, y: Any, text: str, **more: Any) -> dict[str, Any]:
+def annotation(x: Any, y: Any, text: str, **more: Any) -> dict[str, Any]:
     """An annotation without an arrow."""
     return {"x": x, "y": y, "text": text, "showarrow": False, **more}
 

@@ -14,7 +14,7 @@ from analysis.ranking.leaderboard import WINNER_COLUMNS, winners
 from app.charts.chart import Drawing
 from app.charts.criterion_looks import looks
 from app.charts.theme import SMALL_SIZE, muted, text_on, themed
-from app.charts.traces import note
+from app.charts.traces import annotation
 
 _NOBODY = "#e9eef1"
 _ROOMY = 16  # letters that fit a cell at the default font size
@@ -104,7 +104,7 @@ def _cell_text(row: Mapping[Hashable, Any], colors: dict[str, str], room: int) -
     # Ties on their own line: cells are narrow.
     shared = f"<br>+{tied - 1}" if tied > 1 else ""
     lines = _lines(winner, room, most=1 if shared or room < _ROOMY else 2)
-    return note(
+    return annotation(
         in_html(str(row["benchmark"])),
         row["setting"],
         "<br>".join(map(in_html, lines or [_nobody(row)])) + shared,
