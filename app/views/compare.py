@@ -15,7 +15,7 @@ from app.parts.compare import (
 from app.parts.context import draw_page
 
 
-def compare(context: Context) -> Context:
+def compare_page(context: Context) -> Context:
     """The page."""
     if context.plan.by_neuron:
         inform("Compare sets whole experts side by side; choose **Experts** in the sidebar.")
@@ -33,4 +33,4 @@ def compare(context: Context) -> Context:
     return context
 
 
-draw_page(compare)
+draw_page(compare_page)

@@ -19,7 +19,7 @@ _PARTS = {
 }
 
 
-def evaluate(context: Context) -> Context:
+def evaluate_page(context: Context) -> Context:
     """The page."""
     source = switch(
         "Source",
@@ -40,4 +40,4 @@ def evaluate(context: Context) -> Context:
     return context
 
 
-draw_page(evaluate)
+draw_page(evaluate_page)

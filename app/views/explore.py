@@ -155,7 +155,7 @@ def _part(context: Context) -> None:
     views[view][1](context)
 
 
-def explore(context: Context) -> Context:
+def explore_page(context: Context) -> Context:
     """The page."""
     if context.plan.by_neuron:
         neuron_page(context)
@@ -172,4 +172,4 @@ def explore(context: Context) -> Context:
     return context
 
 
-draw_page(explore)
+draw_page(explore_page)

@@ -13,7 +13,7 @@ from app.session.job_queue import job_store
 from app.session.plan_data import sizes_of
 
 
-def export(context: Context) -> Context:
+def export_page(context: Context) -> Context:
     """The page."""
     refusal_part()
     counts = job_store().counts(("export",))
@@ -36,4 +36,4 @@ def export(context: Context) -> Context:
     return context
 
 
-draw_page(export)
+draw_page(export_page)

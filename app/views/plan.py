@@ -26,7 +26,7 @@ from pruning.schedules import MEASURED
 from pruning.search.store import SEARCH
 
 
-def plan(context: Context) -> Context:
+def plan_page(context: Context) -> Context:
     """The page."""
     refusal_part()
     if context.plan.by_neuron:
@@ -77,4 +77,4 @@ def _statistics(context: Context) -> Selection | None:
         return None
 
 
-draw_page(plan)
+draw_page(plan_page)

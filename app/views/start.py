@@ -12,7 +12,7 @@ from app.parts.start import calibrate_form, checks, finding_part, runs_table, we
 from app.session.job_queue import job_store
 
 
-def start(context: Context) -> Context:
+def start_page(context: Context) -> Context:
     """The page."""
     if context.shown is not None:
         finding_part(context, context.shown)
@@ -35,4 +35,4 @@ def start(context: Context) -> Context:
     return context
 
 
-draw_page(start)
+draw_page(start_page)
