@@ -169,8 +169,8 @@ def follow(task: Generator[Progress, None, Result]) -> Result:
     )
     counts = (TextColumn("{task.fields[counted]}"), TimeColumn())
     # In a file or pipe, a bar would leave only an empty line.
-    unseen = _speech.quiet or not err.is_terminal
-    bar = Bar(*columns, *counts, console=err, transient=True, disable=unseen)
+    is_silent = _speech.quiet or not err.is_terminal
+    bar = Bar(*columns, *counts, console=err, transient=True, disable=is_silent)
     with _interruption() as stop, bar:
         try:
             while not stop:

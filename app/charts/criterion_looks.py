@@ -17,7 +17,7 @@ from app.charts.names import FULL
 from app.charts.theme import DASHES, SYMBOLS, Look, ink, muted, series_color
 
 # Name -> colour on the light page, on the dark one, and place in SYMBOLS.
-_CHOSEN: Final[dict[str, tuple[str, str, int]]] = {
+_PALETTE: Final[dict[str, tuple[str, str, int]]] = {
     "reap": ("#0a89c8", "#a3d8ff", 2),
     "frequency": ("#772e01", "#cd632d", 1),
     "man": ("#4f950f", "#a5e780", 0),
@@ -92,11 +92,11 @@ def side_colors(names: tuple[str, str], dark: bool) -> tuple[str, str]:
 def _look(criterion: Criterion, dark: bool) -> Look:
     # "camera-p:0.5" looks as "camera-p".
     name = criterion.name.partition(":")[0]
-    chosen = _CHOSEN.get(name)
+    palette = _PALETTE.get(name)
     if name == "random":
         color, place = muted(dark), _RANDOM_SYMBOL
-    elif chosen is not None:
-        color, place = _in_theme(chosen, dark), chosen[2]
+    elif palette is not None:
+        color, place = _in_theme(palette, dark), palette[2]
     elif criterion.exponents is not None:
         color, place = _mix_colors(criterion.exponents, dark), _VARIANT_SYMBOL
     else:
@@ -104,8 +104,8 @@ def _look(criterion: Criterion, dark: bool) -> Look:
     return Look(color, SYMBOLS[place], DASHES[place % len(DASHES)])
 
 
-def _in_theme(chosen: tuple[str, str, int], dark: bool) -> str:
-    return chosen[1] if dark else chosen[0]
+def _in_theme(palette: tuple[str, str, int], dark: bool) -> str:
+    return palette[1] if dark else palette[0]
 
 
 def _mix_colors(exponents: tuple[int, int, int], dark: bool) -> str:
@@ -116,7 +116,7 @@ def _mix_colors(exponents: tuple[int, int, int], dark: bool) -> str:
     colors, weights = [], []
     for each in _CRITERIA.values():
         if each.exponents is not None and each.exponents[0] == exponents[0]:
-            color = _in_theme(_CHOSEN[each.name], dark)
+            color = _in_theme(_PALETTE[each.name], dark)
             colors.append(hex_to_rgb(color))
             weights.append(1 / float(np.square(np.subtract(each.exponents, exponents)).sum()))
     mean = np.average(colors, axis=0, weights=weights).round().astype(int)

@@ -85,15 +85,15 @@ def damage_proxy(
             )
         )
     if marked is not None:
-        it = points[(points["layer"] == marked[0]) & (points["expert"] == marked[1])]
-        dots.append(pin_point((it["proxy"], it["damage"]), marked, dark))
+        marked_points = points[(points["layer"] == marked[0]) & (points["expert"] == marked[1])]
+        dots.append(pin_point((marked_points["proxy"], marked_points["damage"]), marked, dark))
     missing = len(table) - len(points)
     experts = "1 expert" if missing == 1 else f"{missing} experts"
-    lacking = f" (not drawn: {experts} at 0)" if missing else ""
+    omission = f" (not drawn: {experts} at 0)" if missing else ""
     return themed(
         dots,
         dark,
-        x={"title": f"saliency by {in_html(proxy)}{lacking}"} | _log_ticks(points["proxy"]),
+        x={"title": f"saliency by {in_html(proxy)}{omission}"} | _log_ticks(points["proxy"]),
         y={"title": "exact damage, summed over tokens"} | _log_ticks(points["damage"]),
         height=420,
     )

@@ -176,10 +176,10 @@ def _panel(
     for name, look in bright.items():
         points = lines[name]
         band = points[~np.isnan(points[:, [_LOW, _HIGH]]).any(axis=1)]
-        there, low, high = band[:, _AGAINST], band[:, _LOW], band[:, _HIGH]
+        positions, low, high = band[:, _AGAINST], band[:, _LOW], band[:, _HIGH]
         yield {
             "type": "scatter",
-            "x": np.concatenate([there, there[::-1]]),
+            "x": np.concatenate([positions, positions[::-1]]),
             "y": np.concatenate([high, low[::-1]]),
             "name": in_html(name),
             "legendgroup": name,

@@ -64,7 +64,7 @@ def _scaled(node: Any, name: str) -> Any:
     if isinstance(node, list | tuple):
         return [_scaled(item, name) for item in node]
     if name == "text" and isinstance(node, str):
-        return _SMALL.sub(lambda found: f"font-size:{int(found[1]) * SCALE:.0f}px", node)
+        return _SMALL.sub(lambda match: f"font-size:{int(match[1]) * SCALE:.0f}px", node)
     if not isinstance(node, dict):
         return node
     content = {key: _scaled(value, key) for key, value in node.items()}

@@ -103,10 +103,10 @@ def describe(table: pd.DataFrame, *, sparsity: float) -> str:
     if rows.empty:
         return "No overlap is known at any sparsity."
     nearest = min(rows["sparsity"].tolist(), key=lambda value: abs(value - sparsity))
-    here = rows[rows["sparsity"] == nearest].sort_values("overlap", ascending=False)
-    by_chance = here["chance"].max()  # of pairs, if there are several kinds
+    nearest_rows = rows[rows["sparsity"] == nearest].sort_values("overlap", ascending=False)
+    by_chance = nearest_rows["chance"].max()  # of pairs, if there are several kinds
     shares = ", ".join(
         f"{name} {overlap:.0%}"
-        for name, overlap in zip(here["series"], here["overlap"], strict=True)
+        for name, overlap in zip(nearest_rows["series"], nearest_rows["overlap"], strict=True)
     )
     return f"At {nearest:.0%} sparsity the pruned sets share: {shares}; chance {by_chance:.0%}."

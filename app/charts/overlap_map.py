@@ -135,11 +135,11 @@ def clicked_point(event: object, size: int) -> tuple[Variant, list[int]] | None:
     """The variant in a selection of `st.plotly_chart`, and the rest of its customdata, or None."""
     try:
         point = event["selection"]["points"][-1]["customdata"]  # type: ignore[index]
-        b, alpha, beta, *more = (int(point[place]) for place in range(size))
+        b, alpha, beta, *rest = (int(point[place]) for place in range(size))
     except (KeyError, IndexError, TypeError, ValueError):
         return None
     is_whole = len(point) == size and b in (0, 1) and alpha in EXPONENTS and beta in EXPONENTS
-    return ((b, alpha, beta), more) if is_whole else None
+    return ((b, alpha, beta), rest) if is_whole else None
 
 
 def clicked_variant(event: object) -> Variant | None:
@@ -304,8 +304,8 @@ def variant_grid(
     fig.update_annotations(font={"size": 14})
     words = list(fig.layout.annotations)
     for place, (model, sparsity) in enumerate(panels):
-        here = table[(table["model"] == model) & (table["sparsity"] == sparsity)]
-        overlaps = overlaps_of(here)
+        rows = table[(table["model"] == model) & (table["sparsity"] == sparsity)]
+        overlaps = overlaps_of(rows)
         row, column = divmod(place, len(sparsities))
         chance = float(by_chance[model, sparsity])
         for trace in _panel(overlaps, chance, round(100 * sparsity), selected, dark):

@@ -170,8 +170,8 @@ def stratification_figure(
         for trace in _cut(rows, layers, dark):
             fig.add_trace(trace, row=1, col=column)
         if marked is not None:
-            it = rows[(rows["layer"] == marked[0]) & (rows["expert"] == marked[1])]
-            for rank in it["rank"]:
+            marked_rows = rows[(rows["layer"] == marked[0]) & (rows["expert"] == marked[1])]
+            for rank in marked_rows["rank"]:
                 pins += pin(
                     rank + 1, layers.index(marked[0]), dark, "" if column == 1 else str(column)
                 )

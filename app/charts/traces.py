@@ -99,15 +99,15 @@ def heat(z: Any, title: str, dark: bool, bar: Mapping[str, Any], **more: Any) ->
 
 def targets(x: Any, y: Any, customdata: Any, size: int, **more: Any) -> go.Scatter:
     """Invisible marks over cells: Streamlit selects points, not cells."""
-    unseen = {"marker": {"opacity": 0}}
+    invisible = {"marker": {"opacity": 0}}
     return go.Scatter(
         x=x,
         y=y,
         customdata=customdata,
         mode="markers",
         marker={"symbol": "square", "size": size, "opacity": 0},
-        selected=unseen,
-        unselected=unseen,
+        selected=invisible,
+        unselected=invisible,
         showlegend=False,
         **more,
     )

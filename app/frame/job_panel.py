@@ -77,26 +77,26 @@ def _first(counts: Mapping[JobState, int]) -> int:
 
 
 def _job(job: Job) -> None:
-    kept = _kept_search(job)
+    search = _saved_search(job)
     with st.container(border=True, key=f"job-{job.id}"):
         with st.container(horizontal=True, horizontal_alignment="distribute"):
             with st.container(horizontal=True, vertical_alignment="center", width="content"):
-                st.badge("stopped" if kept else str(job.state), color=_COLORS[job.state])
+                st.badge("stopped" if search else str(job.state), color=_COLORS[job.state])
                 owner = f"  ({job.requested_by})" if user() and job.requested_by else ""
                 st.text(f"{job.kind}  {job.title}{owner}")
             with st.container(horizontal=True, width="content"):
-                _button(job, resumes=kept is not None)
+                _button(job, resumes=search is not None)
         if not job.is_finished:
             st.progress(job.fraction, text=progress_text(job))
         elif job.error:
             st.text(job.error)
         elif job.state is JobState.DONE:
             st.text(_ended_text(job))
-        if kept is not None:
-            best, tried = kept.result.best_entry.fitness, len(kept.result.entries)
+        if search is not None:
+            best, tried = search.result.best_entry.fitness, len(search.result.entries)
             st.text(
-                f"Stopped, best kept: {measure_label(kept.fitness)} {best:.3f}, of {tried:,} "
-                f"candidates. Plan, Searched shows {kept.search_id}."
+                f"Stopped, best kept: {measure_label(search.fitness)} {best:.3f}, of {tried:,} "
+                f"candidates. Plan, Searched shows {search.search_id}."
             )
         with st.expander("Log and command"):
             show_command(job.command)
@@ -104,7 +104,7 @@ def _job(job: Job) -> None:
             st.code(log, language=None, height=180, wrap_lines=True)
 
 
-def _kept_search(job: Job) -> KnownSearch | None:
+def _saved_search(job: Job) -> KnownSearch | None:
     """Result of a stopped search; None for other jobs."""
     if job.kind != SEARCH or job.state is not JobState.CANCELED:
         return None

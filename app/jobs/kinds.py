@@ -128,7 +128,9 @@ KINDS: Final[Mapping[str, JobKind]] = {
         SearchRequest,
         "search.search_task",
         "{about}",
-        lambda found: f"The best of {found['candidates']} candidates has {found['fitness']:.4f}.",
+        lambda result: (
+            f"The best of {result['candidates']} candidates has {result['fitness']:.4f}."
+        ),
     ),
     "sensitivity": JobKind(
         SensitivityRequest,

@@ -123,14 +123,14 @@ class SlurmRunner:
 
         try:
             command = [*worker_command(self.store, self.kinds_module), "--batch", job.id]
-            handed = self._executor(job).submit(CommandFunction(command, verbose=False))
+            batch_job = self._executor(job).submit(CommandFunction(command, verbose=False))
         except (FailedJobError, OSError) as error:
             logger.exception("Cannot hand job %s to SLURM", job.id)
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             message = f"SLURM did not take the job: {lines[-1][:300] if lines else error!r}"
             jobs.update(job.id, state=JobState.FAILED, finished_at=now, error=message)
             return
-        jobs.update(job.id, batch=handed.job_id)
+        jobs.update(job.id, batch=batch_job.job_id)
 
     def _executor(self, job: Job) -> "SlurmExecutor":
         from submitit import SlurmExecutor

@@ -85,8 +85,8 @@ class Reporter:
         self._store = store
         self._job = job
         self._latest: Progress | None = None
-        self._written: Progress | None = None
-        self._written_at = 0.0
+        self._last_reported: Progress | None = None
+        self._reported_at = 0.0
         self._lock = threading.Lock()  # both threads write
         self._stop = threading.Event()
         # A daemon, so that the worker exits even if its end cannot be recorded.
@@ -108,18 +108,18 @@ class Reporter:
         if progress.note:
             logger.info("%s: %s", progress.phase, progress.note)
         self._latest = progress
-        if time.monotonic() - self._written_at >= _REPORT_SECONDS:
+        if time.monotonic() - self._reported_at >= _REPORT_SECONDS:
             self._write()
 
     def _write(self) -> None:
         with self._lock:
             progress = self._latest
-            if progress is None or progress == self._written:
+            if progress is None or progress == self._last_reported:
                 return
             with _log_job_errors():
                 self._store.report(self._job.id, progress)
-            self._written = progress
-            self._written_at = time.monotonic()
+            self._last_reported = progress
+            self._reported_at = time.monotonic()
 
     def _beat(self) -> None:
         while not self._stop.wait(_HEARTBEAT_SECONDS):

@@ -46,7 +46,7 @@ class Bars:
         return sum(layer.num_experts for layer in self.spending.layers) - self.spending.budget.total
 
 
-def bars_payload(bars: Bars, seen: int | None) -> dict[str, Any]:
+def bars_payload(bars: Bars, last_stamp: int | None) -> dict[str, Any]:
     """JSON for the browser; lists have one entry per layer, in decoder order."""
     layers = bars.spending.layers
     rooms = rooms_of(layers, bars.spending.constraints)
@@ -64,7 +64,7 @@ def bars_payload(bars: Bars, seen: int | None) -> dict[str, Any]:
         "ghost": bars.ghost and [bars.ghost[layer.index] for layer in layers],
         "locked": sorted(bars.locked),
         "budget": bars.budget,
-        "seen": seen,
+        "seen": last_stamp,
     }
 
 
