@@ -85,7 +85,7 @@ def _stability_metric(context: Context, criterion: Criterion) -> None:
         card(label, *texts, note=note, delta_color="normal", delta_arrow="auto")
 
 
-def plan_command(context: Context) -> None:
+def show_plan_command(context: Context) -> None:
     """The command line for the plan on screen."""
     if context.shown is None:
         return
@@ -168,7 +168,7 @@ def explore_page(context: Context) -> Context:
             stratification(context, baseline, ranking)
             chart_files("stratification", lambda: CHARTS["stratification"].draw(context))
         _part(context)
-        plan_command(context)
+        show_plan_command(context)
     return context
 
 
