@@ -84,7 +84,9 @@ def runnable_heads(model: MoEModel) -> tuple[HeadParts, ...]:
         )
     if model.streams_size != model.hidden_size:
         raise _refusal(heads[0].name, "it gets several streams of hidden states")
-    numbers, trunk = _numbers(model), _trunk_layers(model)
+    layers = _layers_of(model.checkpoint.tensors, model.family.trunks, model)
+    trunk = {layer: tensors for layer, tensors in layers.items() if layer < model.depth}
+    numbers = _numbers(model)
     return tuple(_parts(model, head, numbers, trunk) for head in heads[: with_experts[-1] + 1])
 
 
@@ -105,16 +107,11 @@ def _in_order(model: MoEModel) -> list[Head]:
 def _layers_of(names: Iterable[str], trunks: tuple[str, ...], model: MoEModel) -> dict[int, _Layer]:
     """Tensors by layer, by their names within it."""
     pattern = re.compile(rf"(?:{any_of(trunks)})\.(\d+)\.(.+)")
-    found: defaultdict[int, dict[str, TensorEntry]] = defaultdict(dict)
+    layers: defaultdict[int, dict[str, TensorEntry]] = defaultdict(dict)
     for name in names:
         if match := pattern.fullmatch(name):
-            found[int(match[1])][match[2]] = model.checkpoint.tensors[name]
-    return dict(found)
-
-
-def _trunk_layers(model: MoEModel) -> dict[int, _Layer]:
-    found = _layers_of(model.checkpoint.tensors, model.family.trunks, model)
-    return {layer: tensors for layer, tensors in found.items() if layer < model.depth}
+            layers[int(match[1])][match[2]] = model.checkpoint.tensors[name]
+    return dict(layers)
 
 
 def _numbers(model: MoEModel) -> dict[tuple[str, int], int]:
@@ -133,33 +130,33 @@ def _parts(
     numbers: Mapping[tuple[str, int], int],
     trunk: Mapping[int, _Layer],
 ) -> HeadParts:
-    own = _layers_of(head.tensors, (head.trunk,), model)
+    layer_tensors = _layers_of(head.tensors, (head.trunk,), model)
     inside: set[str] = set()  # names of the tensors of its decoder layers
     layers = []
-    for index, tensors in sorted(own.items()):
-        like = _alike(model, head, index, tensors, trunk)
+    for index, tensors in sorted(layer_tensors.items()):
+        like = _like_layer(model, head, index, tensors, trunk)
         place, first = next(iter(trunk[like].items()))
         prefix = first.name.removesuffix(place)
-        held = [name for name in tensors if name in trunk[like] or _EXPERTS.search(name)]
-        inside.update(tensors[name].name for name in held)
+        inner_names = [name for name in tensors if name in trunk[like] or _EXPERTS.search(name)]
+        inside.update(tensors[name].name for name in inner_names)
         number = numbers[head.name, index]
         layers.append(
             HeadLayer(
                 number,
                 like,
-                tuple(replace(tensors[name], name=f"{prefix}{name}") for name in held),
+                tuple(replace(tensors[name], name=f"{prefix}{name}") for name in inner_names),
                 replace(model.layers[-1], index=number) if index in head.located else None,
             )
         )
-    if len(own) > 1 and not any(
+    if len(layer_tensors) > 1 and not any(
         _LAYERS_ENTRY.fullmatch(name.removeprefix(head.trunk)) for name in head.tensors
     ):
         raise _refusal(head.name, "several layers share one projection")
-    beside = [model.checkpoint.tensors[name] for name in head.tensors if name not in inside]
-    return HeadParts(head.name, **_entries(head, beside), layers=tuple(layers))
+    outer_entries = [model.checkpoint.tensors[name] for name in head.tensors if name not in inside]
+    return HeadParts(head.name, **_entries(head, outer_entries), layers=tuple(layers))
 
 
-def _alike(
+def _like_layer(
     model: MoEModel,
     head: Head,
     index: int,
@@ -181,7 +178,7 @@ def _alike(
     if index in head.located:
         check_layers(head.as_model(model))  # of the experts, which may be stacked in one of the two
     if not alike:
-        raise _refusal(head.name, _unlike(model, index, tensors, trunk))
+        raise _refusal(head.name, _why_unlike(model, index, tensors, trunk))
     sizes = {like: len(trunk[like]) for like in alike}
     most = max(sizes.values())  # of two, the one that leaves less unexplained
     alike = [like for like in alike if sizes[like] == most]
@@ -191,47 +188,47 @@ def _alike(
     # Attention that slides and attention that does not have the same tensors. A head's is that of
     # the trunk's layer of the same number where config.json does not say it, as vLLM reads EXAONE.
     of_heads = dict(enumerate(model.config.get("mtp_layer_types") or ())) or kinds
-    found = [like for like in alike if index in of_heads and kinds.get(like) == of_heads[index]]
-    if found:
-        return found[-1]
+    matches = [like for like in alike if index in of_heads and kinds.get(like) == of_heads[index]]
+    if matches:
+        return matches[-1]
     raise _refusal(head.name, f"its layer {index} is like several layers of different attention")
 
 
-def _unlike(model: MoEModel, index: int, tensors: _Layer, trunk: Mapping[int, _Layer]) -> str:
+def _why_unlike(model: MoEModel, index: int, tensors: _Layer, trunk: Mapping[int, _Layer]) -> str:
     """Why no layer of the trunk is like a head's layer."""
     scales = set(filter(_SCALE.search, tensors))
-    for held in trunk.values():
-        own = set(filter(_SCALE.search, held))
-        if own != scales and set(held) - own <= set(tensors):
+    for layer_tensors in trunk.values():
+        layer_scales = set(filter(_SCALE.search, layer_tensors))
+        if layer_scales != scales and set(layer_tensors) - layer_scales <= set(tensors):
             return f"its layer {index} is quantised otherwise than those of {model.name}"
     return f"no layer of {model.name} is built like its layer {index}"
 
 
-def _entries(head: Head, beside: list[TensorEntry]) -> dict[str, TensorEntry]:
+def _entries(head: Head, entries: list[TensorEntry]) -> dict[str, TensorEntry]:
     """The norms and the projection among the tensors outside of a head's layers."""
-    found: dict[str, TensorEntry] = {}
-    for entry in beside:
+    by_kind: dict[str, TensorEntry] = {}
+    for entry in entries:
         stem, _, role = entry.name.rpartition(".")
         if _SCALE.search(entry.name):
             raise _refusal(head.name, f"{stem}.weight is quantised")
         part = stem.rpartition(".")[2]
         kinds = [kind for kind, names in _ENTRIES.items() if part in names and role == "weight"]
-        if kinds and kinds[0] not in found:
-            found[kinds[0]] = entry
-        elif kinds or not _BEHIND.fullmatch(_within(head, entry.name)):
+        if kinds and kinds[0] not in by_kind:
+            by_kind[kinds[0]] = entry
+        elif kinds or not _BEHIND.fullmatch(_name_within(head, entry.name)):
             raise _refusal(head.name, f"what {entry.name} does in it is not known")
     for kind, names in _ENTRIES.items():
-        if kind not in found:
+        if kind not in by_kind:
             raise _refusal(head.name, f"it has no tensor {' or '.join(names)}")
-    width = found["hidden_norm"].numel
-    if found["projection"].shape != (width, 2 * width) or found["embedding_norm"].numel != width:
+    width, shape = by_kind["hidden_norm"].numel, by_kind["projection"].shape
+    if shape != (width, 2 * width) or by_kind["embedding_norm"].numel != width:
         raise _refusal(head.name, "its norms and its projection do not fit each other")
-    if quantised := [entry.name for entry in found.values() if entry.dtype not in _PLAIN]:
+    if quantised := [entry.name for entry in by_kind.values() if entry.dtype not in _PLAIN]:
         raise _refusal(head.name, f"{quantised[0]} is quantised")
-    return found
+    return by_kind
 
 
-def _within(head: Head, name: str) -> str:
+def _name_within(head: Head, name: str) -> str:
     """A tensor's name within its head, or within its layer of the head."""
     name = re.sub(rf"{re.escape(head.trunk)}\.\d+\.", "", name, count=1)
     return name.removeprefix(f"{head.name}.")

@@ -33,18 +33,18 @@ class Holder:
 
     def renumbered(self, name: str, kept: Sequence[int]) -> Tensor:
         """A table of token ids for the kept experts alone."""
-        table: Tensor = _held(self.module, name)[name]
-        ids, found = self._renumbered.get(name, ([], table))
+        table: Tensor = _storage_of(self.module, name)[name]
+        ids, new_table = self._renumbered.get(name, ([], table))
         if ids != kept:
-            made = token_tables.renumbered(table.cpu().numpy(), kept, self.tables[name])
-            found = torch.from_numpy(made)
-            self._renumbered[name] = list(kept), found
-        return found.to(table.device)
+            rows = token_tables.renumbered(table.cpu().numpy(), kept, self.tables[name])
+            new_table = torch.from_numpy(rows)
+            self._renumbered[name] = list(kept), new_table
+        return new_table.to(table.device)
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Those tensors, as they are now."""
         for name in self.axes:
-            tensor = _held(self.module, name)[name]
+            tensor = _storage_of(self.module, name)[name]
             if tensor is not None:
                 yield name, tensor
 
@@ -83,21 +83,21 @@ def router_parts(block: nn.Module, family: MoEFamily, layer: int) -> RouterParts
     axes: defaultdict[str, dict[str, int]] = defaultdict(dict)
     tables: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for tensor in family.router_tensors:
-        path, _, own = tensor.name.rpartition(".")
-        if own not in _own_tensors(block.get_submodule(path)):  # a bias may be switched off
+        path, _, leaf = tensor.name.rpartition(".")
+        if leaf not in _tensor_names(block.get_submodule(path)):  # a bias may be switched off
             continue
         if tensor.holds_ids:
-            tables[path][own] = rows
+            tables[path][leaf] = rows
         else:
-            axes[path][own] = tensor.axis
+            axes[path][leaf] = tensor.axis
     router = block.get_submodule(family.router)
     pairs = (*router.named_parameters(), *router.named_buffers())
-    held = {f"{family.router}.{name}" for name, _ in pairs}
+    held_names = {f"{family.router}.{name}" for name, _ in pairs}
     if family.module_block:  # not where the block is the layer, which holds other things too
-        held |= _own_tensors(block)
+        held_names |= _tensor_names(block)
     parts = (*axes.items(), *tables.items())
-    named = {f"{path}.{own}".lstrip(".") for path, names in parts for own in names}
-    if unknown := sorted(held - named - set(family.router_others)):
+    covered_names = {f"{path}.{leaf}".lstrip(".") for path, names in parts for leaf in names}
+    if unknown := sorted(held_names - covered_names - set(family.router_others)):
         odd = unknown[0].removeprefix(f"{family.router}.")
         raise UnsupportedModelError(
             f"The router of layer {layer} holds {odd!r}, but the family {family.label} does not "
@@ -110,7 +110,7 @@ def router_parts(block: nn.Module, family: MoEFamily, layer: int) -> RouterParts
     return RouterParts(block, router, (module, name), holders, rows)
 
 
-def _own_tensors(module: nn.Module) -> set[str]:
+def _tensor_names(module: nn.Module) -> set[str]:
     """Names of the parameters and buffers that a module itself holds."""
     pairs = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
     return {name for name, _ in pairs}
@@ -119,10 +119,10 @@ def _own_tensors(module: nn.Module) -> set[str]:
 @contextmanager
 def cut(holder: Holder, kept: Tensor) -> Iterator[None]:
     """The module with its expert-indexed tensors and counts cut to the kept experts."""
-    held = holder.module.__dict__
+    members = holder.module.__dict__
     attributes: dict[str, int] = {"num_experts": len(kept)}
-    if "top_k" in held:
-        attributes["top_k"] = min(held["top_k"], len(kept))
+    if "top_k" in members:
+        attributes["top_k"] = min(members["top_k"], len(kept))
     with ExitStack() as restore:
         for name, tensor in tuple(holder.tensors()):
             # Selecting keeps the graph, so a gradient reaches the kept rows.
@@ -131,19 +131,19 @@ def cut(holder: Holder, kept: Tensor) -> Iterator[None]:
         for name in holder.tables:
             table = holder.renumbered(name, kept.tolist())
             replace_tensor(holder.module, name, table, restore)
-        before = {name: held[name] for name in attributes if name in held}
-        restore.callback(held.update, before)
-        held.update({name: attributes[name] for name in before})
+        before = {name: members[name] for name in attributes if name in members}
+        restore.callback(members.update, before)
+        members.update({name: attributes[name] for name in before})
         yield
 
 
 def replace_tensor(module: nn.Module, name: str, tensor: Tensor, restore: ExitStack) -> None:
     """Replace a parameter or buffer until `restore` closes."""
-    held = _held(module, name)
-    restore.callback(held.__setitem__, name, held[name])
-    held[name] = tensor
+    tensors = _storage_of(module, name)
+    restore.callback(tensors.__setitem__, name, tensors[name])
+    tensors[name] = tensor
 
 
-def _held(module: nn.Module, name: str) -> Any:
+def _storage_of(module: nn.Module, name: str) -> Any:
     """The module's dict that holds this tensor: parameters or buffers."""
     return module._parameters if name in module._parameters else module._buffers

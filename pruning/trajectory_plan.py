@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from analysis.errors import PlanError
 from analysis.lazy import pd
 from analysis.model import MoEModel
-from analysis.ranking.experts import RANKING_COLUMNS, order_of, rank_of
-from analysis.ranking.trajectory import PAPER, Trajectories, Weighing, follow, follow_until
+from analysis.ranking.experts import RANKING_COLUMNS, keeping_order, rank_of
+from analysis.ranking.trajectory import PAPER, Trajectories, Weighing, follow_paths, follow_until
 from analysis.stats.samples import SampleStats
 from pruning.constraints import Constraints, rooms_of
 from pruning.plan import Provenance, PruningPlan, model_ref, select_experts, tool_version
@@ -36,7 +36,7 @@ def path_ranking(trajectories: Trajectories, count: int) -> pd.DataFrame:
     """
     table, grid = trajectories.table(count), trajectories.grid
     saliency = (len(table) - 1 - table["rank"]).astype("float64")
-    ranks = rank_of(order_of(grid.fold(saliency), grid))[grid.present]
+    ranks = rank_of(keeping_order(grid.fold(saliency), grid))[grid.present]
     return table[["layer", "expert"]].assign(
         score=table["num_samples"].astype("float64"),
         saliency=saliency,
@@ -52,7 +52,7 @@ def union_plan(
 
     A layer with fewer of them than its router needs also keeps the next in the order.
     """
-    found = follow(stats, count, weighing)
+    found = follow_paths(stats, count, weighing)
     ranking = path_ranking(found, count)
     kept = ranking.groupby("layer")["score"].agg(lambda scores: int((scores > 0).sum()))
     removed = []
@@ -110,7 +110,7 @@ def budget_plan(
         found = follow_until(stats, num_kept, weighing)
         count = found.smallest_count(num_kept)
     else:
-        found, count = follow(stats, cut.count, weighing), cut.count
+        found, count = follow_paths(stats, cut.count, weighing), cut.count
     ranking = path_ranking(found, count)
     evidence = Evidence(fold_ranking(ranking, model.layers))
     plan = select_experts(

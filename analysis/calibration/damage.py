@@ -106,9 +106,9 @@ class LayerDamage:
 
     def is_of(self, ids_TK: Tensor, gates_TK: Tensor) -> bool:
         """Whether these are the ids and gate weights that the router returned."""
-        own, theirs = self._rerouted.gates_TK.double(), gates_TK.double()
+        own_gates, other_gates = self._rerouted.gates_TK.double(), gates_TK.double()
         # Padding may hold NaN.
-        is_same = torch.allclose(own, theirs, rtol=0.0, atol=0.0, equal_nan=True)
+        is_same = torch.allclose(own_gates, other_gates, rtol=0.0, atol=0.0, equal_nan=True)
         return torch.equal(self._rerouted.ids_TK, ids_TK) and is_same
 
     def entering(self, expert: int) -> Tensor:

@@ -128,8 +128,8 @@ class Processes:
             return dict(parts[0])
         with _noticing_loss():
             if not self.is_first:
-                own: dict[str, Tensor] = safetensors.torch.load(self._receive(0))
-                return own
+                sums: dict[str, Tensor] = safetensors.torch.load(self._receive(0))
+                return sums
             for rank in range(1, self.world):
                 self._send(safetensors.torch.save(dict(parts[rank])), rank)
         return dict(parts[0])

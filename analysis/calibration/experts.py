@@ -142,7 +142,7 @@ def _add_apart(
 
 def _experts_modules(model: PreTrainedModel, described: MoEModel) -> dict[nn.Module, int]:
     """The experts modules of a model, which may be only a part of the described one."""
-    found: dict[nn.Module, int] = {}
+    modules: dict[nn.Module, int] = {}
     for layer in described.layers:
         block = find_block(model, described.family, layer.index)
         if block is None:
@@ -153,15 +153,15 @@ def _experts_modules(model: PreTrainedModel, described: MoEModel) -> dict[nn.Mod
                 f"The experts of {described.family.label} in layer {layer.index} do not use "
                 "transformers' experts interface, so their statistics cannot be collected."
             )
-        found[module] = layer.index
-    if not found:
+        modules[module] = layer.index
+    if not modules:
         raise UnsupportedModelError(
             f"The loaded model has none of the sparse layers of {described.name}."
         )
-    return found
+    return modules
 
 
-def _on_routed(
+def _add_routing(
     layer: MoELayer,
     family: MoEFamily,
     routed: tuple[Tensor, ...],
@@ -200,15 +200,15 @@ def _listen_to_routers(
         if block := find_block(model, family, layer.index):
             parts = router_parts(block, family, layer.index)
             if "damage" in sums.groups:
-                Removal(parts, layer).attach(partial(_on_routed, layer, family), restore)
+                Removal(parts, layer).attach(partial(_add_routing, layer, family), restore)
             else:
-                wrap_forward(parts.router, partial(_heard, layer, family), restore)
+                wrap_forward(parts.router, partial(_wrap_router, layer, family), restore)
 
 
-def _heard(layer: MoELayer, family: MoEFamily, inner: Forward) -> Forward:
+def _wrap_router(layer: MoELayer, family: MoEFamily, inner: Forward) -> Forward:
     def forward(*args: Any, **kwargs: Any) -> Any:
         routed = inner(*args, **kwargs)
-        _on_routed(layer, family, routed)
+        _add_routing(layer, family, routed)
         return routed
 
     return forward

@@ -75,8 +75,8 @@ def one_dtype(model: PreTrainedModel) -> Iterator[None]:
 
 def input_device(model: PreTrainedModel) -> torch.device:
     """The device of a model's input: that of its first weights that are not offloaded."""
-    held = (parameter.device for parameter in model.parameters() if not parameter.is_meta)
-    return next(held, torch.device("cpu"))
+    devices = (parameter.device for parameter in model.parameters() if not parameter.is_meta)
+    return next(devices, torch.device("cpu"))
 
 
 def model_inputs(batch: TokenBatch, device: torch.device) -> dict[str, Tensor | None]:
@@ -99,8 +99,8 @@ def check_config(config: PreTrainedConfig, attention: str = "auto") -> None:
     """Refuse packed documents where a model of this configuration would let them see each other."""
     text = config.get_text_config()
     kinds = getattr(text, "layer_types", None) or ()
-    own = getattr(config, "_attn_implementation", None)
-    check_packing(text.model_type, kinds, own if attention == "auto" else attention)
+    implementation = getattr(config, "_attn_implementation", None)
+    check_packing(text.model_type, kinds, implementation if attention == "auto" else attention)
 
 
 def check_model_packs(model: MoEModel, attention: str = "auto") -> None:
@@ -120,10 +120,10 @@ def predicted(batch: TokenBatch) -> BoolArray:
     That token must count and not be the first of its document: packed documents do not see what
     precedes them.
     """
-    wanted = batch.counted[:, 1:].copy()
+    mask = batch.counted[:, 1:].copy()
     if batch.positions is not None:
-        wanted &= batch.positions[:, 1:] != 0
-    return wanted
+        mask &= batch.positions[:, 1:] != 0
+    return mask
 
 
 def feed_backward(model: PreTrainedModel, batch: TokenBatch) -> None:
@@ -132,11 +132,11 @@ def feed_backward(model: PreTrainedModel, batch: TokenBatch) -> None:
         with torch.enable_grad(), one_dtype(model):
             output = model.base_model(**prepare(model, batch), use_cache=False)
             hidden_BLD: Tensor = output.last_hidden_state
-            wanted = torch.from_numpy(predicted(batch)).to(hidden_BLD.device)
-            if not wanted.any():
+            mask = torch.from_numpy(predicted(batch)).to(hidden_BLD.device)
+            if not mask.any():
                 return  # the activations are summed already, and no loss depends on them
-            hidden_RD = hidden_BLD[:, :-1][wanted]
-            targets_R = torch.from_numpy(batch.input_ids[:, 1:]).to(hidden_BLD.device)[wanted]
+            hidden_RD = hidden_BLD[:, :-1][mask]
+            targets_R = torch.from_numpy(batch.input_ids[:, 1:]).to(hidden_BLD.device)[mask]
             gradient_RD = _loss_gradient(model, output, hidden_RD.detach(), targets_R)
             torch.autograd.backward([hidden_RD], [gradient_RD])
     except RuntimeError as error:  # torch.OutOfMemoryError among them

@@ -43,11 +43,11 @@ def _left_in_groups(groups: Path, own_group: Path) -> Iterator[int]:
         for group in (inner, *(above for above in inner.parents if above.is_relative_to(groups))):
             limit = group / "memory.max"
             if limit.is_file() and (most := limit.read_text().strip()) != "max":
-                # Cached files count as held, but can be dropped at any time.
-                held = int((group / "memory.current").read_text())
+                # Cached files count as used, but can be dropped at any time.
+                used_bytes = int((group / "memory.current").read_text())
                 counts = (group / "memory.stat").read_text().splitlines()
                 cached = dict(line.split() for line in counts).get("inactive_file", 0)
-                yield max(0, int(most) - held + int(cached))
+                yield max(0, int(most) - used_bytes + int(cached))
 
 
 def give_back_memory() -> None:

@@ -44,7 +44,7 @@ class _Layer:
         for entry in layer.tensors:
             by_file.setdefault(entry.shard, []).append(entry)
         shards = tuple(
-            replace(first, name=file, tensors=tuple(held)) for file, held in by_file.items()
+            replace(first, name=file, tensors=tuple(entries)) for file, entries in by_file.items()
         )
         experts = [each for each in model.layers if layer.experts and each.index == layer.like]
         self._described = replace(
@@ -110,9 +110,9 @@ class Heads:
         `embed` are the model's embeddings. Returns what the layers of each head give, one token
         shorter than what it gets: the last token has no next one.
         """
-        device, given = next(embed.parameters()).device, []
+        device, outputs = next(embed.parameters()).device, []
         for head in self._heads:
-            batch = _following(batch)
+            batch = _next_tokens(batch)
             if not batch.input_ids.size:
                 break
             ids_BT = torch.from_numpy(batch.input_ids)
@@ -120,8 +120,8 @@ class Heads:
             embedding_BTD = embed(ids_BT if device.type == "meta" else ids_BT.to(device))
             with one_dtype(head.layers[0].skeleton.model):
                 hidden_BTD = head.run(batch, embedding_BTD, hidden_BTD[:, :-1], self._sums)
-            given.append(hidden_BTD)
-        return given
+            outputs.append(hidden_BTD)
+        return outputs
 
     def fed_after(self, run: Feed) -> Feed:
         """`run`, after which the heads get what the trunk gave."""
@@ -137,7 +137,7 @@ class Heads:
         return both
 
 
-def _following(batch: TokenBatch) -> TokenBatch:
+def _next_tokens(batch: TokenBatch) -> TokenBatch:
     """The batch of next tokens: position t has token t + 1, at the place of token t."""
     return replace(
         batch,
@@ -163,9 +163,9 @@ def _load(model: MoEModel, parts: HeadParts, settings: CalibrationSettings) -> _
         return StoredTensor(model.checkpoint.path, entry)[...].to(skeleton.device)
 
     def norm_with(entry: TensorEntry) -> Any:
-        made: Any = copy.deepcopy(norm)
-        made.weight = nn.Parameter(read(entry).to(made.weight.dtype), requires_grad=False)
-        return made
+        new_norm: Any = copy.deepcopy(norm)
+        new_norm.weight = nn.Parameter(read(entry).to(new_norm.weight.dtype), requires_grad=False)
+        return new_norm
 
     return _Head(
         norm_with(parts.embedding_norm),

@@ -21,12 +21,12 @@ _NAME = "hidden"
 
 def content_sum(tensors: Mapping[str, Tensor], text: str = "") -> str:
     """CRC-32 of the names, shapes and bytes of CPU tensors, and of a text; detects damage."""
-    found = zlib.crc32(text.encode())
+    checksum = zlib.crc32(text.encode())
     for name in sorted(tensors):
         tensor = tensors[name].contiguous()
-        found = zlib.crc32(f"{name} {tensor.dtype} {list(tensor.shape)}".encode(), found)
-        found = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, found)
-    return f"{found:08x}"
+        checksum = zlib.crc32(f"{name} {tensor.dtype} {list(tensor.shape)}".encode(), checksum)
+        checksum = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, checksum)
+    return f"{checksum:08x}"
 
 
 def are_too_large(nbytes: int) -> bool:
@@ -44,13 +44,13 @@ class HiddenStates:
         self._folder = folder
         self._on_disk = on_disk
         self._layer = 0
-        self._held: dict[int, Tensor] = {}
+        self._hidden_by_batch: dict[int, Tensor] = {}
 
     def get(self, batch: int) -> Tensor:
         """(sequences, length, width): the current layer's input for a batch."""
         if self._on_disk:
             return _read(self._file(self._layer, batch))
-        return self._held[batch]
+        return self._hidden_by_batch[batch]
 
     def put(self, layer: int, batch: int, hidden_BTD: Tensor) -> None:
         """Store a layer's input for a batch: of the first layer, or of the one after the current.
@@ -60,7 +60,7 @@ class HiddenStates:
         if self._on_disk:
             _write(self._file(layer, batch), hidden_BTD)
         else:
-            self._held[batch] = hidden_BTD.cpu()
+            self._hidden_by_batch[batch] = hidden_BTD.cpu()
 
     def advance(self) -> None:
         """Continue with the next layer."""
@@ -69,7 +69,7 @@ class HiddenStates:
     def save(self) -> None:
         """Write the current layer's inputs to disk, for a run that resumes later."""
         if not self._on_disk:
-            for batch, hidden_BTD in self._held.items():
+            for batch, hidden_BTD in self._hidden_by_batch.items():
                 _write(self._file(self._layer, batch), hidden_BTD)
 
     def resume(self, layer: int, num_batches: int) -> None:
@@ -82,7 +82,7 @@ class HiddenStates:
                 "again with --no-resume."
             )
         if not self._on_disk:
-            self._held = {batch: _read(file) for batch, file in enumerate(files)}
+            self._hidden_by_batch = {batch: _read(file) for batch, file in enumerate(files)}
 
     def restart(self) -> None:
         """Go back to the first layer."""

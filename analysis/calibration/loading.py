@@ -158,8 +158,8 @@ def offload_space(placement: Placement) -> Iterator[Path | None]:
         return
     folder = from_home(placement.offload_folder)
     folder.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix="moeprune-offload-", dir=folder) as own:
-        yield Path(own)
+    with TemporaryDirectory(prefix="moeprune-offload-", dir=folder) as name:
+        yield Path(name)
 
 
 def load_model(
@@ -217,16 +217,16 @@ def check_left_out(model: MoEModel, names: Iterable[str]) -> None:
         )
 
 
-def parameter_dtypes(made: PreTrainedModel, dtype: torch.dtype) -> dict[str, torch.dtype]:
+def parameter_dtypes(blank: PreTrainedModel, dtype: torch.dtype) -> dict[str, torch.dtype]:
     """Parameter -> dtype in which transformers loads it if nothing is quantised.
 
-    `made` was made in `dtype`, and nothing was loaded into it.
+    `blank` was made in `dtype`, and nothing was loaded into it.
     """
-    plan = made._get_dtype_plan(dtype)
+    plan = blank._get_dtype_plan(dtype)
     single = build_glob_alternation(list(plan))[0] if plan else None  # those kept in float32
     return {
         name: torch.float32 if single and single.search(name) else parameter.dtype
-        for name, parameter in made.named_parameters(remove_duplicate=False)
+        for name, parameter in blank.named_parameters(remove_duplicate=False)
     }
 
 
@@ -237,8 +237,8 @@ def cast_as_plain(loaded: PreTrainedModel, dtype: torch.dtype) -> None:
     dtype on disk.
     """
     with torch.device("meta"):
-        made = type(loaded)._from_config(loaded.config, dtype=dtype)
-    cast_parameters(dict(loaded.named_parameters()), parameter_dtypes(made, dtype))
+        blank = type(loaded)._from_config(loaded.config, dtype=dtype)
+    cast_parameters(dict(loaded.named_parameters()), parameter_dtypes(blank, dtype))
 
 
 def cast_parameters(
@@ -262,12 +262,12 @@ def load_error(model: MoEModel, error: Exception) -> CheckpointError:
 
 
 def wrong_shape(
-    model: str, tensor: str, held: Iterable[int], wanted: Iterable[int]
+    model: str, tensor: str, stored: Iterable[int], expected: Iterable[int]
 ) -> CheckpointError:
     """The error for a tensor of another shape than the configuration asks for."""
     return CheckpointError(
-        f"{model} holds {tensor} in the shape {tuple(held)}, and its {CONFIG_NAME} asks for "
-        f"{tuple(wanted)}; fetch the checkpoint again."
+        f"{model} holds {tensor} in the shape {tuple(stored)}, and its {CONFIG_NAME} asks for "
+        f"{tuple(expected)}; fetch the checkpoint again."
     )
 
 

@@ -40,15 +40,15 @@ _TIMES_WITH_BACKWARD = 2.5
 class MemoryNeeds:
     """Estimated bytes in addition to the Python process."""
 
-    whole: int  # with the whole model on one device; in each process of a data parallel run
+    whole_model: int  # with all layers on one device; in each process of a data parallel run
     streamed: int  # with one layer at a time
     free: int  # available to this process on the device
-    graph: int = 0  # the part of `whole` for the activations that backward needs
+    graph: int = 0  # the part of `whole_model` for the activations that backward needs
 
     @property
     def advice(self) -> str:
         """What fits, as options of the command line."""
-        if self.whole <= self.free:
+        if self.whole_model <= self.free:
             return "fits; each further process (torchrun) needs as much again"
         if self.graph:
             return f"does not fit: {BACKWARD_OPTIONS}; or --device-map auto"
@@ -88,10 +88,10 @@ def memory_needs(
     device = resolve_device(settings.device)
     # Prediction heads run with the embeddings and the last norm in memory.
     ends = sum(n for part, n in parts.items() if not (part.isdigit() or part.endswith(OUTPUT_HEAD)))
-    beside = ends if "heads" in settings.groups else 0
+    head_bytes = ends if "heads" in settings.groups else 0
     return MemoryNeeds(
-        whole=sum(parts.values()) + sums + running + graph,
-        streamed=max(parts.values()) + beside + sums + running + kept,
+        whole_model=sum(parts.values()) + sums + running + graph,
+        streamed=max(parts.values()) + head_bytes + sums + running + kept,
         free=torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory(),
         graph=graph,
     )
@@ -122,17 +122,17 @@ def check_fits(model: MoEModel, sequences: TokenSequences, settings: Calibration
     if place.stream_layers or place.device_map:
         return
     needs = memory_needs(model, sequences, settings)
-    if needs.whole <= needs.free:
+    if needs.whole_model <= needs.free:
         return
-    sizes = (needs.whole, needs.free, needs.graph, needs.streamed)
-    whole, free, graph, streamed = (f"{size / _GIB:.1f} GiB" for size in sizes)
+    sizes = (needs.whole_model, needs.free, needs.graph, needs.streamed)
+    total, free, graph, streamed = (f"{size / _GIB:.1f} GiB" for size in sizes)
     if needs.graph:
         raise CheckpointError(
-            f"{model.name} needs about {whole}, {graph} of it for the activations that backward "
+            f"{model.name} needs about {total}, {graph} of it for the activations that backward "
             f"needs, but {free} is free. Try {BACKWARD_OPTIONS}."
         )
     raise CheckpointError(
-        f"{model.name} needs about {whole}, but {free} is free. With --stream-layers it needs "
+        f"{model.name} needs about {total}, but {free} is free. With --stream-layers it needs "
         f"about {streamed}; or spread it with --device-map auto --offload-folder DIR."
     )
 
@@ -140,11 +140,11 @@ def check_fits(model: MoEModel, sequences: TokenSequences, settings: Calibration
 def active_params(model: MoEModel) -> int:
     """Parameters in the matrix products of one token: top_k experts a layer, no embeddings."""
     layers = {layer.index: layer for layer in model.layers}
-    beside = beside_text(model)
+    non_text = beside_text(model)
     active = 0
     for entry in model.checkpoint.tensors.values():
         is_embedding = "embed" in entry.name or "lm_head" in entry.name
-        if is_embedding or len(entry.shape) < 2 or entry.name in beside:
+        if is_embedding or len(entry.shape) < 2 or entry.name in non_text:
             continue
         slot, weights = model.slots.get(entry.name), model.num_weights(entry)
         if slot and slot.kind is not SlotKind.ROUTER:
@@ -159,14 +159,14 @@ def _matmul_speed(model: MoEModel, settings: CalibrationSettings) -> float:
     """Multiply-adds per second, measured now on this device."""
     device = resolve_device(settings.device)
     dtype = DTYPES[resolve_dtype(settings.dtype, model)]
-    left = torch.ones(512, model.hidden_size, dtype=dtype, device=device)
-    right = torch.ones(512, model.hidden_size, dtype=dtype, device=device)
+    inputs = torch.ones(512, model.hidden_size, dtype=dtype, device=device)
+    weights = torch.ones(512, model.hidden_size, dtype=dtype, device=device)
     best = 0.0
     stop = time.monotonic() + _MEASURE_SECONDS
     while time.monotonic() < stop:
         started = time.perf_counter()
         # Weights are (out, in), as in a model; reading a value waits for the device.
-        float(torch.nn.functional.linear(left, right)[0, 0])
+        float(torch.nn.functional.linear(inputs, weights)[0, 0])
         best = max(best, 512 * 512 * model.hidden_size / (time.perf_counter() - started))
     return best
 
@@ -179,7 +179,7 @@ def estimate(model: MoEModel, sequences: TokenSequences, settings: CalibrationSe
     times = _TIMES_WITH_BACKWARD if "gradient" in settings.groups else 1.0
     work = active_params(model) * (sequences.num_tokens + padded) * times
     return Estimate(
-        memory_bytes=needs.streamed if settings.placement.stream_layers else needs.whole,
+        memory_bytes=needs.streamed if settings.placement.stream_layers else needs.whole_model,
         needs=needs,
         seconds=work / (_matmul_speed(model, settings) * _SHARE_OF_MATMUL_SPEED),
     )

@@ -56,7 +56,7 @@ class LayerNeurons:
             self.squares[key] = column_squares(experts, expert)
         squares_M = self.squares[key]
         outputs_EM, peaks_EM = self._of("outputs"), self._of("peaks")
-        counted_RM = _counted(a_RM.detach(), real_R, outputs_EM)
+        counted_RM = _real_part(a_RM.detach(), real_R, outputs_EM)
         norm_M = squares_M[: counted_RM.shape[1]]
         outputs_EM[expert] += _sum_of_squares(counted_RM) * norm_M
         peaks_M = counted_RM.abs().amax(dim=0).double() * norm_M.sqrt()
@@ -67,13 +67,13 @@ class LayerNeurons:
 
     def _feel(self, expert: int, real_R: Tensor | None, norm_M: Tensor, grad_RM: Tensor) -> None:
         slopes_EM = self._of("slopes")
-        counted_RM = _counted(grad_RM.detach(), real_R, slopes_EM)
+        counted_RM = _real_part(grad_RM.detach(), real_R, slopes_EM)
         squares_M = _sum_of_squares(counted_RM)
         # A neuron with a zero column writes nothing, so the loss does not depend on it.
         slopes_EM[expert] += torch.where(norm_M == 0, 0.0, squares_M / norm_M)
 
 
-def _counted(values_RM: Tensor, real_R: Tensor | None, sums_EM: Tensor) -> Tensor:
+def _real_part(values_RM: Tensor, real_R: Tensor | None, sums_EM: Tensor) -> Tensor:
     """Rows of tokens that count, and columns of neurons that are on disk.
 
     If a layer's experts differ in width, the narrower ones are loaded padded with zeros.

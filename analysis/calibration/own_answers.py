@@ -33,21 +33,21 @@ class Answering:
     batch_size: int = 8  # prompts answered at once
 
 
-def check_answerable(source: Source, first: Document | None, wanted: Answering) -> None:
+def check_answerable(source: Source, first: Document | None, answering: Answering) -> None:
     """Refuse a corpus without answers by its first document, before a model is loaded."""
     if source.join is not None:
         raise CorpusError(
-            f"The corpus {wanted.corpus} is one text without prompts; use --answers given."
+            f"The corpus {answering.corpus} is one text without prompts; use --answers given."
         )
     if first is not None:
         with _needing_answers():
-            tokens = encode(first, wanted.tokenizer, "response", wanted.corpus)
-        if wanted.selection is None:  # a selection may leave this document out
-            _prompt(tokens, wanted.corpus)
+            tokens = encode(first, answering.tokenizer, "response", answering.corpus)
+        if answering.selection is None:  # a selection may leave this document out
+            _prompt(tokens, answering.corpus)
 
 
 def own_answers(
-    model: PreTrainedModel, source: Source, wanted: Answering
+    model: PreTrainedModel, source: Source, answering: Answering
 ) -> Generator[Progress, None, Source]:
     """Documents as token ids with the model's answers, as many as the sampling needs.
 
@@ -55,11 +55,11 @@ def own_answers(
     """
     if model.dtype is torch.float64:
         model.set_experts_implementation("eager")  # grouped products do not support float64
-    sampling, remaining = wanted.sampling, _prompts(source, wanted)
+    sampling, remaining = answering.sampling, _prompts(source, answering)
     documents: list[Document] = []
     tokens = 0
-    while tokens < sampling.tokens and (prompts := list(islice(remaining, wanted.batch_size))):
-        answers = greedy_answers(model, prompts, wanted.max_new_tokens)
+    while tokens < sampling.tokens and (prompts := list(islice(remaining, answering.batch_size))):
+        answers = greedy_answers(model, prompts, answering.max_new_tokens)
         for prompt, answer in zip(prompts, answers, strict=True):
             is_answer = (False,) * len(prompt) + (True,) * len(answer)
             documents.append(Document(input_ids=(*prompt, *answer), answer=is_answer))
@@ -68,10 +68,10 @@ def own_answers(
             tokens += 0 if is_dropped else min(length, sampling.seq_len)
         yield Progress("writing answers", min(tokens, sampling.tokens), sampling.tokens, "tokens")
     facts: dict[str, Any] = {
-        "answers": {"by": "the model, greedy", "max_new_tokens": wanted.max_new_tokens}
+        "answers": {"by": "the model, greedy", "max_new_tokens": answering.max_new_tokens}
     }
-    if wanted.selection is not None:
-        facts["select"] = wanted.selection.description
+    if answering.selection is not None:
+        facts["select"] = answering.selection.description
     return replace(source, drawn=lambda _: iter(documents), facts={**source.facts, **facts})
 
 
@@ -83,14 +83,14 @@ def answered_sampling(sampling: Sampling, *, was_text: bool) -> Sampling:
     return replace(sampling, packing=packing, whole=False)
 
 
-def _prompts(source: Source, wanted: Answering) -> Iterator[tuple[int, ...]]:
+def _prompts(source: Source, answering: Answering) -> Iterator[tuple[int, ...]]:
     """The prompt of each document: its tokens before the last answer."""
-    drawn, corpus = source.drawn(wanted.sampling.seed), wanted.corpus
+    documents, corpus = source.drawn(answering.sampling.seed), answering.corpus
     encoded: Iterator[Tokens] = (
-        encode(each, wanted.tokenizer, "response", corpus) for each in drawn
+        encode(each, answering.tokenizer, "response", corpus) for each in documents
     )
-    if wanted.selection is not None:
-        encoded = wanted.selection.choose(encoded, wanted.sampling.seed)
+    if answering.selection is not None:
+        encoded = answering.selection.choose(encoded, answering.sampling.seed)
     with _needing_answers():
         for document in encoded:
             yield _prompt(document, corpus)

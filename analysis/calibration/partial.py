@@ -98,11 +98,11 @@ class PartialRun:
         tensors = {
             f"{rank}/{name}": t for rank, part in enumerate(parts) for name, t in part.items()
         }
-        said = json.dumps(asdict(state))
+        state_json = json.dumps(asdict(state))
         metadata = {
             "digest": self._manifest.digest,
-            "state": said,
-            "sum": content_sum(tensors, said),
+            "state": state_json,
+            "sum": content_sum(tensors, state_json),
         }
         with written_durably(self.path / _STATE) as draft:
             try:
@@ -137,8 +137,8 @@ class PartialRun:
 
     def forget(self) -> None:
         """Start from scratch next time."""
-        for left in self.path.iterdir():
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
+        for entry in self.path.iterdir():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,9 +90,9 @@ class Recorder:
         self._routing = routing
         self._hidden_TD = hidden_TD
         self._device = routing.token_S.device
-        self._mask_T = _moved(collection.mask_T, self._device)
+        self._mask_T = _to_device(collection.mask_T, self._device)
         self._mask_S = None if self._mask_T is None else self._mask_T[routing.token_S]
-        shard_T = _moved(collection.shard_T, self._device)
+        shard_T = _to_device(collection.shard_T, self._device)
         self._shard_S: Tensor | int = 0 if shard_T is None else shard_T[routing.token_S]
         self._vectors_ED = self._sums.of("vectors", layer, self._device)
         self._norms_S = torch.zeros(len(routing.token_S), dtype=torch.float64, device=self._device)
@@ -144,8 +144,8 @@ class Recorder:
         """Add one term of each pair to its expert's sum in its token's shard."""
         if self._mask_S is not None:
             # Filled, not multiplied: padding may overflow.
-            wanted = self._mask_S.reshape(-1, *(1 for _ in terms.shape[1:]))
-            terms = terms.masked_fill(~wanted, 0.0)
+            counted = self._mask_S.reshape(-1, *(1 for _ in terms.shape[1:]))
+            terms = terms.masked_fill(~counted, 0.0)
         sums = self._sums.of(name, self._layer, self._device)
         row_S = self._routing.expert_S + self._shard_S * sums.shape[1]
         sums.view(-1, *sums.shape[2:]).index_add_(0, row_S, terms)
@@ -164,6 +164,6 @@ class Recorder:
         raise not_finite(source, self._hidden_TD.dtype)
 
 
-def _moved(tensor: Tensor | None, device: torch.device) -> Tensor | None:
+def _to_device(tensor: Tensor | None, device: torch.device) -> Tensor | None:
     """Move a tensor of the batch to a layer's device, which may be another one."""
     return None if tensor is None else tensor.to(device)

@@ -51,40 +51,40 @@ class Relay:
 
     def embed(self, batch: TokenBatch) -> Tensor:
         """Hidden states (sequences, length, width) that the first layer gets."""
-        seen: list[Tensor] = []
+        inputs: list[Tensor] = []
 
         def check(position: int, hidden_BTD: Tensor, others: Any) -> Tensor:
             if not position:
-                seen.append(hidden_BTD)
+                inputs.append(hidden_BTD)
                 hidden_BTD = hidden_BTD.as_subclass(_Alone)
-            elif hidden_BTD is not seen[-1]:
+            elif hidden_BTD is not inputs[-1]:
                 raise self._refusal("the model changes hidden states between its layers")
             for value in tensors_in(others):
                 if value is hidden_BTD or value.shape == hidden_BTD.shape:
                     raise self._refusal("a layer gets hidden states of another one")
-            seen.append(hidden_BTD)
+            inputs.append(hidden_BTD)
             if position == len(self.layers) - 1:
-                raise _Reached(seen[0])
+                raise _Reached(inputs[0])
             return hidden_BTD
 
         forwards = [
-            lambda hidden, *args, _at=at, **named: check(_at, hidden, (args, named))
+            lambda hidden, *args, _at=at, **kwargs: check(_at, hidden, (args, kwargs))
             for at in range(len(self.layers))
         ]
-        with other_forwards(*self._unloaded()):
+        with other_forwards(*self._modules_without_weights()):
             return self._run(batch, forwards)
 
-    def _unloaded(self) -> tuple[list[nn.Module], list[Forward]]:
+    def _modules_without_weights(self) -> tuple[list[nn.Module], list[Forward]]:
         """Modules outside of the layers without weights, and forwards that refuse to run them."""
         inside = {id(module) for module in self.layers.modules()}
-        found = [
+        modules = [
             (name, module)
             for name, module in self.model.named_modules()
             if id(module) not in inside and any(p.is_meta for p in module.parameters(recurse=False))
         ]
-        return [module for _, module in found], [self._refuses(name) for name, _ in found]
+        return [module for _, module in modules], [self._refuse_to_run(name) for name, _ in modules]
 
-    def _refuses(self, name: str) -> Forward:
+    def _refuse_to_run(self, name: str) -> Forward:
         def refuse(*_: Any, **__: Any) -> Tensor:
             raise self._refusal(f"each layer also gets what {name} makes of the tokens")
 
@@ -96,8 +96,8 @@ class Relay:
         def through(hidden: Tensor, *_: Any, **__: Any) -> Tensor:
             return hidden.as_subclass(_Alone)
 
-        def run(_: Tensor, *args: Any, **named: Any) -> Tensor:
-            output = original(hidden_BTD, *args, **named)
+        def run(_: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+            output = original(hidden_BTD, *args, **kwargs)
             raise _Reached(output if isinstance(output, Tensor) else output[0])
 
         original = self.layers[number].forward

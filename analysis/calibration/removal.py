@@ -61,7 +61,7 @@ class Removal:
 
     def _wrap_part(self, holder: Holder, inner: Forward) -> Forward:
         def forward(*args: Any, **kwargs: Any) -> Any:
-            with self._reduced(holder):
+            with self._without_expert(holder):
                 return inner(*args, **kwargs)
 
         return forward
@@ -75,7 +75,7 @@ class Removal:
             def without(expert: int, rows: Tensor) -> tuple[Tensor, Tensor]:
                 self._expert = expert
                 try:
-                    return self._without(inner, args, kwargs, rows)
+                    return self._rerun(inner, args, kwargs, rows)
                 finally:
                     self._expert = None
 
@@ -87,7 +87,7 @@ class Removal:
 
         return forward
 
-    def _without(
+    def _rerun(
         self, inner: Forward, args: Sequence[Any], kwargs: Mapping[str, Any], rows: Tensor
     ) -> tuple[Tensor, Tensor]:
         hidden = args[0].reshape(-1, args[0].shape[-1])
@@ -95,23 +95,23 @@ class Removal:
         # Some routers take (batch, tokens, D), and nothing else.
         hidden = hidden.reshape(*[1] * (args[0].dim() - 2), *hidden.shape)
         others = [self._argument(value, rows, tokens) for value in args[1:]]
-        named = {name: self._argument(value, rows, tokens) for name, value in kwargs.items()}
-        with self._reduced(self._holder_of(self._parts.router)), self._given(rows):
-            *_, gates, ids = inner(hidden, *others, **named)
-        return ids if self._masks else self._kept(ids.device)[ids], gates
+        keywords = {name: self._argument(value, rows, tokens) for name, value in kwargs.items()}
+        with self._without_expert(self._holder_of(self._parts.router)), self._stored_logits(rows):
+            *_, gates, ids = inner(hidden, *others, **keywords)
+        return ids if self._masks else self._kept_ids(ids.device)[ids], gates
 
     @property
     def _masks(self) -> bool:
         return self._layer.num_groups > 1
 
-    def _kept(self, device: torch.device) -> Tensor:
+    def _kept_ids(self, device: torch.device) -> Tensor:
         """Ids of the experts that are left."""
         everyone = torch.arange(self._layer.num_experts, device=device)
         return everyone[everyone != self._expert]
 
     def _holder_of(self, module: nn.Module) -> Holder:
-        found = (each for each in self._parts.holders if each.module is module)
-        return next(found, Holder(module, {}))
+        holders = (each for each in self._parts.holders if each.module is module)
+        return next(holders, Holder(module, {}))
 
     def _argument(self, value: Any, rows: Tensor, tokens: int) -> Any:
         """A further argument of the router; the block's own tensors lose the expert's entry.
@@ -134,17 +134,17 @@ class Removal:
     def _reduced_tensor(self, holder: Holder, name: str, tensor: Tensor) -> Tensor:
         axis = holder.axes[name]
         if not self._masks:
-            return tensor.index_select(axis, self._kept(tensor.device))
-        gone = torch.tensor([self._expert], device=tensor.device)
-        return tensor.index_fill(axis, gone, -torch.inf)
+            return tensor.index_select(axis, self._kept_ids(tensor.device))
+        index = torch.tensor([self._expert], device=tensor.device)
+        return tensor.index_fill(axis, index, -torch.inf)
 
     @contextmanager
-    def _reduced(self, holder: Holder) -> Iterator[None]:
+    def _without_expert(self, holder: Holder) -> Iterator[None]:
         """The module without the currently removed expert, if any."""
         with ExitStack() as restore:
             if self._expert is not None and not self._masks:
                 weight = next(holder.module.parameters(), torch.empty(0))
-                restore.enter_context(cut(holder, self._kept(weight.device)))
+                restore.enter_context(cut(holder, self._kept_ids(weight.device)))
             elif self._expert is not None:
                 for name, tensor in tuple(holder.tensors()):
                     # The matrix stays whole: its product is masked.
@@ -154,7 +154,7 @@ class Removal:
             yield
 
     @contextmanager
-    def _given(self, rows: Tensor) -> Iterator[None]:
+    def _stored_logits(self, rows: Tensor) -> Iterator[None]:
         """The router's logits without the expert, from those already computed.
 
         They equal recomputed ones up to rounding and save the product.
@@ -171,7 +171,7 @@ class Removal:
         if self._masks:
             logits[:, self._expert] = -torch.inf
         else:
-            logits = logits.index_select(1, self._kept(logits.device))
+            logits = logits.index_select(1, self._kept_ids(logits.device))
         with _Logits(logits.shape[-1], logits):
             yield
 

@@ -25,7 +25,7 @@ from analysis.calibration.memory import check_fits
 from analysis.calibration.partial import PartialRun, Work, made, note_model, resumed
 from analysis.calibration.streamed import stream
 from analysis.calibration.sums import sums_of
-from analysis.calibration.tables import finish, measured
+from analysis.calibration.tables import group_facts, store_run
 from analysis.corpora import TokenSequences
 from analysis.corpora.encoding import check_token_ids
 from analysis.errors import StatsError, not_finite
@@ -129,17 +129,17 @@ def _accumulate(
 def finished_run(store: StatsStore, manifest: RunManifest) -> Run | None:
     """The run in the cache with all that is asked for and the fewest further groups."""
 
-    def asked(other: RunManifest) -> tuple[object, ...]:
+    def identity(other: RunManifest) -> tuple[object, ...]:
         corpora = tuple((corpus.digest, corpus.num_tokens) for corpus in other.corpora)
         return other.kind, other.model.identity, corpora, dict(other.settings)
 
-    wanted = asked(manifest)
-    found = [
+    target = identity(manifest)
+    runs = [
         run
         for run in store.runs()
-        if asked(run.manifest) == wanted and set(run.manifest.groups) >= set(manifest.groups)
+        if identity(run.manifest) == target and set(run.manifest.groups) >= set(manifest.groups)
     ]
-    return min(found, key=lambda run: len(run.manifest.groups), default=None)
+    return min(runs, key=lambda run: len(run.manifest.groups), default=None)
 
 
 def calibrate(
@@ -170,11 +170,11 @@ def calibrate(
     cached = yield from _from_cache(processes, store, manifest)
     if cached:
         return cached
-    with ExitStack() as held:
+    with ExitStack() as locks:
         with processes.together():
             partial = PartialRun(store.target, manifest) if processes.is_first else None
             if partial:
-                held.enter_context(partial.locked())
+                locks.enter_context(partial.locked())
         # Another program may have finished it meanwhile.
         cached = yield from _from_cache(processes, store, manifest)
         if cached:
@@ -191,12 +191,12 @@ def calibrate(
         work = Work(manifest, processes, partial, sums, state)
         manifest = yield from _calibrate(model, sequences, settings, work)
         with processes.together():
-            run = finish(store.target, manifest, sums) if partial else None
+            run = store_run(store.target, manifest, sums) if partial else None
     files = processes.share(run and dict(run.manifest.files))
-    return run or _elsewhere(store, manifest, files)
+    return run or _remote_run(store, manifest, files)
 
 
-def _elsewhere(store: StatsStore, manifest: RunManifest, files: Mapping[str, str]) -> Run:
+def _remote_run(store: StatsStore, manifest: RunManifest, files: Mapping[str, str]) -> Run:
     """The run that the first process wrote, maybe on another machine, with its hashes."""
     return Run(store.target / manifest.run_id, replace(manifest, files=files))
 
@@ -213,7 +213,7 @@ def _from_cache(
     if files is None:
         return None
     total = sum(corpus.num_tokens for corpus in manifest.corpora)
-    run = run or _elsewhere(store, manifest, files)
+    run = run or _remote_run(store, manifest, files)
     yield Progress("cached", total, total, "tokens", f"{run.manifest.run_id} is in the cache")
     return run
 
@@ -247,5 +247,5 @@ def _calibrate(
             name, _, layer = bad[0].rpartition(".")
             dtype = DTYPES[work.manifest.settings["dtype"]]
             raise not_finite(f"The sums {name} of layer {layer} hold", dtype)
-    details = made(work, settings) | measured(work.manifest, work.sums)
+    details = made(work, settings) | group_facts(work.manifest, work.sums)
     return replace(work.manifest, made=details)

@@ -128,11 +128,11 @@ class Skeleton:
             is_quantized = self._quantizer is not None
             contexts = PreTrainedModel.get_init_context(dtype, is_quantized, False, False)
             with ContextManagers(contexts):
-                made: PreTrainedModel = auto.from_config(config, **options)
+                model: PreTrainedModel = auto.from_config(config, **options)
                 if is_quantized:
-                    self._quantizer.preprocess_model(model=made, dtype=dtype, device_map=None)
-            self.model = made.eval().requires_grad_(False)
-            self._dtypes = parameter_dtypes(made, dtype) if is_quantized else {}
+                    self._quantizer.preprocess_model(model=model, dtype=dtype, device_map=None)
+            self.model = model.eval().requires_grad_(False)
+            self._dtypes = parameter_dtypes(model, dtype) if is_quantized else {}
         except LOADING_ERRORS as error:
             raise load_error(described, error) from error
         self._load_config = LoadStateDictConfig(
@@ -204,8 +204,8 @@ class Skeleton:
                 if len(experts) != len(stack_ERC):
                     raise CheckpointError(f"{self._name}: {stored.entry.name} does not fit.")
                 if stored.entry.shape != place_RC.shape:
-                    name, held = stored.entry.name, stored.entry.shape
-                    raise wrong_shape(self._name, name, held, place_RC.shape)
+                    entry = stored.entry
+                    raise wrong_shape(self._name, entry.name, entry.shape, place_RC.shape)
                 stored.read_into(place_RC)
             row += height
         if row != stack_ERC.shape[1]:
@@ -243,15 +243,15 @@ class Skeleton:
             if self._quantizer is None and _is_stack(converter)
             for pattern in converter.source_patterns
         }
-        known = self.model.state_dict()
+        targets = self.model.state_dict()
         checkpoint = self._described.checkpoint
         for name in sorted(checkpoint.tensors, key=dot_natural_key):
             target, pattern = rename_source_key(
-                name, renamings, converters, self.model.base_model_prefix, known
+                name, renamings, converters, self.model.base_model_prefix, targets
             )
             layer = self._part_of(target)
             stored = StoredTensor(checkpoint.path, checkpoint.tensors[name])
-            if pattern in stacking and target in known and known[target].dtype == stored.dtype:
+            if pattern in stacking and target in targets and targets[target].dtype == stored.dtype:
                 # Parts in the order in which they are joined, whatever their order on disk.
                 parts = self._stacks[layer].setdefault(
                     target, {part: [] for part in stacking[pattern].source_patterns}

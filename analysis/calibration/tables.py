@@ -31,7 +31,7 @@ Array = NDArray[Any]
 Get = Callable[..., Array]
 
 
-def finish(parent: Path, manifest: RunManifest, sums: GroupSums) -> Run:
+def store_run(parent: Path, manifest: RunManifest, sums: GroupSums) -> Run:
     """Store a finished calibration in the directory `parent`."""
     tensors, grid = sums.tensors(), Grid(manifest.model.layers)
 
@@ -125,7 +125,7 @@ def _neurons(get: Get, widths: Widths) -> pd.DataFrame:
     )
 
 
-def measured(manifest: RunManifest, sums: GroupSums) -> dict[str, Any]:
+def group_facts(manifest: RunManifest, sums: GroupSums) -> dict[str, Any]:
     """What the manifest's `made` says of the groups, in addition to their tables."""
     if "damage" not in sums.groups:
         return {}

@@ -11,7 +11,7 @@ from analysis.arrays import FloatArray
 from analysis.criteria.base import Criterion, always, numbers
 from analysis.errors import CriterionError
 from analysis.lazy import pd
-from analysis.ranking.trajectory import MOST_PATHS, follow, path_order
+from analysis.ranking.trajectory import MOST_PATHS, follow_paths, path_order
 from analysis.stats.samples import SamplePart, SampleStats
 
 DEFAULT_PATHS = 100  # per sample, as in the paper's Figure 2; its plans take 1 to 500
@@ -26,7 +26,7 @@ def _order(table: pd.DataFrame) -> FloatArray:
 
 
 def _of_one_run(stats: SampleStats, count: int) -> pd.DataFrame:
-    found = follow(stats, count).table(count)
+    found = follow_paths(stats, count).table(count)
     columns = (found["num_samples"], found["path_weight"].fillna(-np.inf), found["node_weight"])
     table = found[[]].assign(**dict(zip(_COLUMNS, columns, strict=True)))
     return table.assign(samples=stats.num_samples)

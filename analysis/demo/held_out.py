@@ -24,22 +24,22 @@ def _halves(corpus: str) -> tuple[tuple[DemoText, ...], frozenset[int]]:
 def fitness_source(corpus: str) -> Source:
     """The half that evaluations and searches draw from, in seeded order."""
 
-    def drawn(seed: int) -> Iterator[Document]:
-        texts, own = _halves(corpus)
+    def documents(seed: int) -> Iterator[Document]:
+        texts, numbers = _halves(corpus)
         for number in seeded_order(len(texts), seed):
-            if number in own:
+            if number in numbers:
                 yield demo_document(texts[number].prompt, texts[number].response)
 
-    return Source(drawn)
+    return Source(documents)
 
 
 def benchmark_texts(corpus: str) -> list[DemoText]:
     """The half that benchmarks use, without duplicates and texts that the other half has too."""
-    texts, own = _halves(corpus)
-    seen = {texts[number].prompt for number in own}
-    found = []
+    texts, numbers = _halves(corpus)
+    prompts = {texts[number].prompt for number in numbers}
+    distinct = []
     for number, text in enumerate(texts):
-        if number not in own and text.prompt not in seen:
-            seen.add(text.prompt)
-            found.append(text)
-    return found
+        if number not in numbers and text.prompt not in prompts:
+            prompts.add(text.prompt)
+            distinct.append(text)
+    return distinct

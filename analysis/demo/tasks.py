@@ -151,27 +151,27 @@ def write_task(task: LocalTask, folder: Path) -> WrittenTask:
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
     form = json.dumps(task.form, sort_keys=True).encode()
     version = hashlib.sha256(form + lines).hexdigest()[:12]
-    own = (folder / f"{name}-{version}").absolute()
-    own.mkdir(parents=True, exist_ok=True)
+    task_folder = (folder / f"{name}-{version}").absolute()
+    task_folder.mkdir(parents=True, exist_ok=True)
     content = {
         "task": name,
         "dataset_path": "json",
         "dataset_kwargs": {
-            "data_files": {"test": str(own / f"{name}.jsonl")},
-            "cache_dir": str(own / "arrow"),
+            "data_files": {"test": str(task_folder / f"{name}.jsonl")},
+            "cache_dir": str(task_folder / "arrow"),
         },
         "test_split": "test",
         "num_fewshot": 0,
         **task.form,
         "metadata": {"version": version},
     }
-    with FileLock(own / "lock"):
+    with FileLock(task_folder / "lock"):
         for end, data in (
             (".jsonl", lines),
             (".yaml", yaml.safe_dump(content, sort_keys=False).encode()),
         ):
-            path = own / f"{name}{end}"
+            path = task_folder / f"{name}{end}"
             # Unchanged files are not rewritten: `datasets` caches by their time.
             if not path.is_file() or path.read_bytes() != data:
                 write_durably(path, data)
-    return WrittenTask(name, own, version)
+    return WrittenTask(name, task_folder, version)

@@ -71,8 +71,8 @@ def prose_texts() -> Iterator[DemoText]:
         if len(topics[name]) >= _MIN_CHARS:
             yield DemoText(f"topic {name}", topics[name])
     for name, tree in _modules():
-        found = [ast.get_docstring(owner) or "" for owner in _docstring_owners(tree)]
-        text = "\n\n".join(inspect.cleandoc(part) for part in found if len(part) >= 60)
+        docstrings = [ast.get_docstring(owner) or "" for owner in _docstring_owners(tree)]
+        text = "\n\n".join(inspect.cleandoc(part) for part in docstrings if len(part) >= 60)
         if len(text) >= _MIN_CHARS:
             yield DemoText(name, text)
 
@@ -106,13 +106,13 @@ def _shopping(draw: _Draw) -> tuple[str, str]:
 
 
 def _sharing(draw: _Draw) -> tuple[str, str]:
-    friends, each, left = draw.integer(2, 9), draw.integer(3, 24), draw.integer(0, 1)
-    total, who, what = friends * each + left, draw.pick(_PEOPLE), draw.pick(_THINGS)
+    friends, each, rest = draw.integer(2, 9), draw.integer(3, 24), draw.integer(0, 1)
+    total, who, what = friends * each + rest, draw.pick(_PEOPLE), draw.pick(_THINGS)
     return (
         f"{who} shares {total} {what} equally among {friends} friends. "
         f"How many does each friend get, and how many are left?",
-        f"{friends} * {each} = {friends * each}, and {total} - {friends * each} = {left}. "
-        f"Each friend gets {each} and {left} are left. The answer is {each}.",
+        f"{friends} * {each} = {friends * each}, and {total} - {friends * each} = {rest}. "
+        f"Each friend gets {each} and {rest} are left. The answer is {each}.",
     )
 
 
@@ -190,14 +190,14 @@ def demo_texts(corpus: str, *, held_out: bool = False) -> Iterator[DemoText]:
 
     Held-out documents that also occur among the others are left out: word problems repeat.
     """
-    seen: set[str] = set()
+    prompts: set[str] = set()
     kept_back = []
     for index, text in enumerate(TEXTS[corpus]()):
         if index % _HELD_OUT_EVERY == _HELD_OUT_EVERY - 1:
             kept_back.append(text)
         elif held_out:
-            seen.add(text.prompt)
+            prompts.add(text.prompt)
         else:
             yield text
     if held_out:
-        yield from (text for text in kept_back if text.prompt not in seen)
+        yield from (text for text in kept_back if text.prompt not in prompts)

@@ -99,7 +99,7 @@ def family_of(config: Config, shapes: Mapping[str, tuple[int, ...]] | None = Non
     inner = config.get("text_config")
     inner = inner if isinstance(inner, dict) else {}
     is_counted = any(part.get(key) for part in (config, inner) for key in COUNT_KEYS)
-    if not is_counted and (where := _uncounted(config, shapes or {})):
+    if not is_counted and (where := _sign_of_experts(config, shapes or {})):
         raise UnsupportedModelError(
             f"This {model_type or 'unnamed'} model has experts ({where}), but its config.json does "
             f"not count them where other models do: by {', '.join(COUNT_KEYS)}, at the top or in "
@@ -127,11 +127,11 @@ def _is_sparse(family: MoEFamily, config: Config) -> bool:
     return any(text.get(key) is not None for key in family.count_keys)
 
 
-def _uncounted(config: Config, shapes: Mapping[str, tuple[int, ...]]) -> str:
+def _sign_of_experts(config: Config, shapes: Mapping[str, tuple[int, ...]]) -> str:
     """A sign of experts where nothing is looked for: a part that counts some, or a tensor."""
     parts = (key for key, part in config.items() if isinstance(part, dict))
     counting = (key for key in parts if any(config[key].get(each) for each in COUNT_KEYS))
-    named = (name for name in shapes if "experts" in name and "shared" not in name)
+    tensors = (name for name in shapes if "experts" in name and "shared" not in name)
     # Keys alone say little where tensors are known: leftovers stand in dense configurations too.
     keys = (key for key in config if "expert" in key and config[key] and not shapes)
-    return next(counting, next(named, next(keys, "")))
+    return next(counting, next(tensors, next(keys, "")))

@@ -117,8 +117,8 @@ class SharedExperts:
 def any_of(words: Iterable[str]) -> str:
     """A pattern of one of these words; of nothing without any."""
     # Longest first: one name may begin another.
-    found = sorted(map(re.escape, words), key=len, reverse=True)
-    return "|".join(found) if found else r"(?!)"
+    patterns = sorted(map(re.escape, words), key=len, reverse=True)
+    return "|".join(patterns) if patterns else r"(?!)"
 
 
 @dataclass(frozen=True)
@@ -219,15 +219,15 @@ class MoEFamily:
             part = part.get(key)
             if not isinstance(part, dict):
                 raise CheckpointError(f"config.json of this {self.label} model has no {key}.")
-        given = {key: value for key, value in part.items() if value is not None}
-        for other in self.aliases.keys() & given.keys():
+        text = {key: value for key, value in part.items() if value is not None}
+        for other in self.aliases.keys() & text.keys():
             key = self.aliases[other]
-            if given.setdefault(key, given[other]) != given[other]:
+            if text.setdefault(key, text[other]) != text[other]:
                 raise CheckpointError(
-                    f"config.json gives {key} = {given[key]} and {other} = {given[other]}, which "
+                    f"config.json gives {key} = {text[key]} and {other} = {text[other]}, which "
                     "are one number; keep the one that matches the weights."
                 )
-        return {**self.defaults, **given}
+        return {**self.defaults, **text}
 
     def num_experts(self, config: Config) -> int:
         """Routed experts of a sparse layer, from the text model's part of a configuration."""
@@ -251,7 +251,7 @@ class MoEFamily:
 
     def layers(self, config: Config) -> tuple[MoELayer, ...]:
         """Sparse layers only, in decoder order."""
-        repeated = self._repeated(config)
+        repeated = self._repeating_parts(config)
         config = self.text_config(config)
         depth = self.depth(config)
         if depth > MOST_LAYERS:
@@ -283,15 +283,15 @@ class MoEFamily:
         if config.get(PER_LAYER_KEY) is not None:
             counts = per_layer_counts(config, PER_LAYER_KEY, depth, counts)
         always = self.always_selected(top_k)
-        for index, own in counts.items():
-            if own < always:
+        for index, num in counts.items():
+            if num < always:
                 raise CheckpointError(
-                    f"Layer {index} has {own} experts according to config.json, but the router of "
+                    f"Layer {index} has {num} experts according to config.json, but the router of "
                     f"{self.label} always selects {always}."
                 )
         return tuple(
-            MoELayer(index, own, min(top_k, own), *self._groups(config, own, min(top_k, own)))
-            for index, own in counts.items()
+            MoELayer(index, num, min(top_k, num), *self._groups(config, num, min(top_k, num)))
+            for index, num in counts.items()
         )
 
     def always_selected(self, top_k: int) -> int:
@@ -319,25 +319,28 @@ class MoEFamily:
 
         def edit(part: Config, path: tuple[str, ...]) -> dict[str, Any]:
             if not path:
-                return {**part, **self._as_named(part, values)}
+                return {**part, **self._under_all_names(part, values)}
             return {**part, path[0]: edit(part[path[0]], path[1:])}
 
         again = {
-            key: {**part, **self._as_named(part, values)}
-            for key, part in self._repeated(config).items()
+            key: {**part, **self._under_all_names(part, values)}
+            for key, part in self._repeating_parts(config).items()
         }
         return {**edit(config, self.config_path), **again}
 
-    def _as_named(self, part: Config, values: Mapping[str, Any]) -> dict[str, Any]:
+    def _under_all_names(self, part: Config, values: Mapping[str, Any]) -> dict[str, Any]:
         """`values` under every name that this part of a configuration has for them."""
-        named: dict[str, Any] = {}
+        renamed: dict[str, Any] = {}
         for key, value in values.items():
-            others = [o for o, known in self.aliases.items() if known == key and o in part]
-            own = [key] if key in part or not others else []
-            named |= dict.fromkeys([*own, *others], value)
-        return named
+            names = [
+                name for name, target in self.aliases.items() if target == key and name in part
+            ]
+            if key in part or not names:
+                names = [key, *names]
+            renamed |= dict.fromkeys(names, value)
+        return renamed
 
-    def _repeated(self, config: Config) -> dict[str, Config]:
+    def _repeating_parts(self, config: Config) -> dict[str, Config]:
         """Parts besides the text model's own that describe it once more, by their keys.
 
         They count experts and state its hidden size, and its depth if they state one.
@@ -420,15 +423,15 @@ class MoEFamily:
     @cached_property
     def _router_names(self) -> Mapping[str, RouterTensor]:
         """Every name that a router's tensor may have in a checkpoint."""
-        found: dict[str, RouterTensor] = {}
+        tensors: dict[str, RouterTensor] = {}
         for tensor in self.router_tensors:
             for name in filter(None, (tensor.name, tensor.on_disk)):
-                found[name] = tensor
+                tensors[name] = tensor
                 # The bias of a matrix with a row per expert has an entry per expert.
                 if name.endswith(".weight"):
                     bias = name.removesuffix("weight") + "bias"
-                    found.setdefault(bias, RouterTensor(bias))
-        return found
+                    tensors.setdefault(bias, RouterTensor(bias))
+        return tensors
 
     def locate(self, tensor_name: str) -> Slot | None:
         """The tensor's slot; None for a tensor that pruning leaves alone.

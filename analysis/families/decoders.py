@@ -50,14 +50,15 @@ def _grouped(
     def tensors(config: Config) -> Iterator[tuple[str, Shape]]:
         hidden, heads = config["hidden_size"], config["num_attention_heads"]
         width = config.get("head_dim") or hidden // heads
-        own = {"q": heads * width, "k": config["num_key_value_heads"] * width}
-        shapes = {name: (rows, hidden) for name, rows in (*own.items(), ("v", own["k"]))}
-        for name, shape in {**shapes, "o": (hidden, own["q"])}.items():
+        rows_of = {"q": heads * width, "k": config["num_key_value_heads"] * width}
+        shapes = {name: (rows, hidden) for name, rows in (*rows_of.items(), ("v", rows_of["k"]))}
+        for name, shape in {**shapes, "o": (hidden, rows_of["q"])}.items():
             yield f"{name}_proj.weight", shape
             if name in biased and (not bias_key or config.get(bias_key)):
                 yield f"{name}_proj.bias", shape[:1]
-        for name, rows in own.items() if norms and (not norm_key or config.get(norm_key)) else ():
-            yield f"{name}_norm.weight", (width if norms == "head" else rows,)
+        if norms and (not norm_key or config.get(norm_key)):
+            for name, rows in rows_of.items():
+                yield f"{name}_norm.weight", (width if norms == "head" else rows,)
 
     return tensors
 
@@ -154,13 +155,14 @@ def decoder_tensors(
 
 def _is_known(build: Decoder, family: MoEFamily, config: Config) -> bool:
     """Whether the keys of a configuration are all known, and those that decide shapes given."""
-    shared, given = family.shared, {key for key in family.count_keys if config.get(key) is not None}
-    sizes = {*_SIZES, *build.sizes, family.width_key, family.top_k_key, *given}
+    shared = family.shared
+    counts = {key for key in family.count_keys if config.get(key) is not None}
+    sizes = {*_SIZES, *build.sizes, family.width_key, family.top_k_key, *counts}
     if shared:
         sizes |= {key for key in (shared.width_key, shared.count_key) if key}
-    known = {*_WITHOUT_SHAPE.split(), *sizes, *build.others, *build.fixed, "tie_word_embeddings"}
+    keys = {*_WITHOUT_SHAPE.split(), *sizes, *build.others, *build.fixed, "tie_word_embeddings"}
     return (
-        config.keys() <= known
+        config.keys() <= keys
         and all(type(config.get(key)) is int and config[key] > 0 for key in sizes)
         and all(config.get(key, only) == only for key, only in build.fixed.items())
         and type(config.get("tie_word_embeddings")) is bool

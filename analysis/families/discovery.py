@@ -98,12 +98,12 @@ def _discover(config: Config, shapes: Shapes) -> MoEFamily:
     place = _place(shapes)
     projections, stacked = _layout(place)
     # Of a pruned checkpoint, layers may differ.
-    given = text.get(PER_LAYER_KEY)
-    own = dict(enumerate(given)) if isinstance(given, list) else {}
+    per_layer = text.get(PER_LAYER_KEY)
+    by_layer = dict(enumerate(per_layer)) if isinstance(per_layer, list) else {}
     count = _whole(text, counts[0])
     if not count:
         raise _NotCommonError(f"{counts[0]} = {text[counts[0]]!r} is no number of experts")
-    counts_of = {layer: own.get(layer, count) for layer in place.layers}
+    counts_of = {layer: by_layer.get(layer, count) for layer in place.layers}
     router = _router(place, counts_of)
     _check_outside(place, shapes, counts_of)
     has_groups = _whole(text, "n_group") > 1
@@ -128,7 +128,7 @@ def _discover(config: Config, shapes: Shapes) -> MoEFamily:
         config_path=path,
         is_sparse=lambda config, layer: layer in place.layers,
         groups=GroupRule(2) if has_groups else None,
-        shared=_shared(place, text),
+        shared=_shared_experts(place, text),
         auto_class="AutoModelForImageTextToText" if path else "AutoModelForCausalLM",
         discovered=True,
         assumptions=_assumptions(place, depth, router, projections, has_groups=has_groups),
@@ -144,12 +144,12 @@ def _whole(config: Config, key: str) -> int:
     return value if type(value) is int else 0
 
 
-def _one(found: Sequence[str], what: str) -> str:
+def _one(names: Sequence[str], what: str) -> str:
     """The only one of its kind."""
-    if len(found) != 1:
-        listed = f"it has {len(found)}: {', '.join(sorted(found))}" if found else "it has none"
+    if len(names) != 1:
+        listed = f"it has {len(names)}: {', '.join(sorted(names))}" if names else "it has none"
         raise _NotCommonError(f"one {what} is expected, but {listed}")
-    return found[0]
+    return names[0]
 
 
 def _place(shapes: Shapes) -> _Place:
@@ -180,12 +180,12 @@ def _place(shapes: Shapes) -> _Place:
 
 def _layout(place: _Place) -> tuple[dict[str, str], dict[str, str]]:
     """Names of the projections of one expert, and of stacked ones."""
-    held = {match[1] for name in place.names if (match := _EXPERT.fullmatch(name))}
+    names = {match[1] for name in place.names if (match := _EXPERT.fullmatch(name))}
     for projections in _PROJECTIONS:
-        if held == set(projections.values()):
+        if names == set(projections.values()):
             return projections, _STACKED
-    if held:
-        raise _NotCommonError(f"its experts hold {', '.join(sorted(held))}")
+    if names:
+        raise _NotCommonError(f"its experts hold {', '.join(sorted(names))}")
     stacks = {name for name in place.names if name.startswith("experts.")}
     if set(_STACKED.values()) <= stacks:
         return {}, _STACKED
@@ -215,14 +215,14 @@ def _router(place: _Place, counts: Mapping[int, int]) -> tuple[RouterTensor, ...
         where, count = f"{place.trunk}.{layer}.{place.block}.{name}", counts[layer]
         if name == matrix and shape[:1] != (count,):
             raise _NotCommonError(f"{where} has the shape {shape}, but there are {count} experts")
-        known = name == matrix or name in names or _SHARED.match(name)
-        if known or _EXPERT.fullmatch(name) or _STACK.fullmatch(name):
+        is_known = name == matrix or name in names or _SHARED.match(name)
+        if is_known or _EXPERT.fullmatch(name) or _STACK.fullmatch(name):
             continue
         # GroveMoE has `chunk_experts`, one for every two experts.
         if count in shape or name.startswith(f"{module}.") or "experts" in name:
             raise _NotCommonError(f"{where} may depend on the experts, in a way that is not known")
-    found = {name.rpartition(".")[2] for name in place.names & names}
-    extra = [RouterTensor(name) for name in sorted(names) if name.rpartition(".")[2] in found]
+    suffixes = {name.rpartition(".")[2] for name in place.names & names}
+    extra = [RouterTensor(name) for name in sorted(names) if name.rpartition(".")[2] in suffixes]
     return RouterTensor(matrix), *extra
 
 
@@ -231,9 +231,9 @@ def _check_outside(place: _Place, shapes: Shapes, counts: Mapping[int, int]) -> 
 
     One of them is not enough: a norm of heads may be as long as there are experts.
     """
-    beside = re.compile(rf"{re.escape(place.trunk)}\.(\d+)\.(?!{re.escape(place.block)}\.)(.+)")
+    outside = re.compile(rf"{re.escape(place.trunk)}\.(\d+)\.(?!{re.escape(place.block)}\.)(.+)")
     for name, shape in shapes.items():
-        match = beside.fullmatch(name)
+        match = outside.fullmatch(name)
         sounds_routed = match and _ROUTED.search(match[2]) and "shared" not in match[2]
         if match and sounds_routed and counts.get(int(match[1])) in shape:
             raise _NotCommonError(
@@ -242,7 +242,7 @@ def _check_outside(place: _Place, shapes: Shapes, counts: Mapping[int, int]) -> 
             )
 
 
-def _shared(place: _Place, config: Config) -> SharedExperts | None:
+def _shared_experts(place: _Place, config: Config) -> SharedExperts | None:
     if not any(_SHARED.match(name) for name in place.names):
         return None
     for key in ("shared_expert_intermediate_size", "shared_intermediate_size"):
@@ -261,7 +261,7 @@ def _assumptions(
     has_groups: bool,
 ) -> tuple[str, ...]:
     experts = "one tensor per projection of an expert" if projections else "stacked"
-    said = [
+    assumptions = [
         f"experts are {place.trunk}.N.{place.block}.experts, {experts}",
         # Others beyond the depth are prediction heads.
         f"layers with experts are those that hold some ({sum(n < depth for n in place.layers)})",
@@ -269,7 +269,7 @@ def _assumptions(
         "the loaded model has the checkpoint's names for block and router",
     ]
     if len(router) > 1:
-        said.append("entries per expert: " + ", ".join(tensor.name for tensor in router))
+        assumptions.append("entries per expert: " + ", ".join(tensor.name for tensor in router))
     if has_groups:
-        said.append("a group is judged by its two best experts")
-    return tuple(said)
+        assumptions.append("a group is judged by its two best experts")
+    return tuple(assumptions)

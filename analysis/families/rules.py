@@ -41,17 +41,17 @@ def count_of(config: Config, key: str) -> int:
     return whole_number({key: value[0]}, key)
 
 
-def check_per_layer(given: object, key: str, depth: int, sparse: Collection[int]) -> None:
+def check_per_layer(counts: object, key: str, depth: int, sparse: Collection[int]) -> None:
     """Refuse what is no list with a number for each layer, 0 for those that are not in `sparse`."""
-    if not isinstance(given, list) or not all(type(each) is int and each >= 0 for each in given):
+    if not isinstance(counts, list) or not all(type(each) is int and each >= 0 for each in counts):
         raise CheckpointError(
-            f"config.json gives {key} = {given!r}; it must be a list of whole numbers."
+            f"config.json gives {key} = {counts!r}; it must be a list of whole numbers."
         )
-    if len(given) != depth:
+    if len(counts) != depth:
         raise CheckpointError(
-            f"config.json gives {key} with {len(given)} numbers for {depth} layers."
+            f"config.json gives {key} with {len(counts)} numbers for {depth} layers."
         )
-    for layer, count in enumerate(given):
+    for layer, count in enumerate(counts):
         if (layer in sparse) != (count > 0):
             kind = "has experts" if layer in sparse else "is dense"
             raise CheckpointError(
@@ -66,15 +66,15 @@ def per_layer_counts(
 
     `uniform` gives each sparse layer the scalar count, which is the maximum.
     """
-    given = config[key]
-    check_per_layer(given, key, depth, uniform)
+    counts = config[key]
+    check_per_layer(counts, key, depth, uniform)
     most = max(uniform.values(), default=0)
-    if max(given, default=0) != most:
+    if max(counts, default=0) != most:
         raise CheckpointError(
-            f"config.json gives at most {max(given)} experts in {key}, but {most} as the number "
+            f"config.json gives at most {max(counts)} experts in {key}, but {most} as the number "
             "for all layers, which must be that maximum."
         )
-    return {layer: given[layer] for layer in uniform}
+    return {layer: counts[layer] for layer in uniform}
 
 
 def every_layer(config: Config, layer: int) -> bool:

@@ -97,12 +97,12 @@ class _PartLoader:
         options.pop("trust_remote_code", None)
         return self.part._from_config(self._config(config), **options)
 
-    def _config(self, whole: Any) -> Any:
-        inner = (each for each in vars(whole).values() if isinstance(each, self.part.config_class))
-        own = next(inner)
-        if (quantised := getattr(whole, "quantization_config", None)) is not None:
-            own.quantization_config = quantised
-        return own
+    def _config(self, config: Any) -> Any:
+        inner = (each for each in vars(config).values() if isinstance(each, self.part.config_class))
+        part_config = next(inner)
+        if (quantised := getattr(config, "quantization_config", None)) is not None:
+            part_config.quantization_config = quantised
+        return part_config
 
 
 class _PerLayerTable(Mapping[type, Any]):
@@ -113,10 +113,10 @@ class _PerLayerTable(Mapping[type, Any]):
         self._family = family
 
     def __getitem__(self, config_class: type) -> Any:
-        found = self._stock[config_class]
-        several = found if isinstance(found, (list, tuple)) else (found,)
-        made = tuple(per_layer_class(stock, self._family) for stock in several)
-        return made if isinstance(found, (list, tuple)) else made[0]
+        entry = self._stock[config_class]
+        several = entry if isinstance(entry, (list, tuple)) else (entry,)
+        classes = tuple(per_layer_class(stock, self._family) for stock in several)
+        return classes if isinstance(entry, (list, tuple)) else classes[0]
 
     def __contains__(self, config_class: object) -> bool:
         return config_class in self._stock
@@ -141,10 +141,10 @@ def per_layer_class(stock: Any, family: MoEFamily) -> Any:
         _write_modeling_file(self, family, Path(save_directory))
         stock.save_pretrained(self, save_directory, *args, **kwargs)
 
-    def load(model: Any, state: Any, files: Any, how: Any, **given: Any) -> Any:
+    def load(model: Any, state: Any, files: Any, how: Any, **options: Any) -> Any:
         if _has(model, WIDTHS_KEY):
             how = replace(how, weight_mapping=filling_up(how.weight_mapping or ()))
-        loaded = stock._load_pretrained_model(model, state, files, how, **given)
+        loaded = stock._load_pretrained_model(model, state, files, how, **options)
         forget_filling(model._weight_conversions)
         return loaded
 
@@ -208,13 +208,13 @@ def _problem(family: MoEFamily, config: Config) -> str:
     """Why it cannot be built; empty if it can."""
     if family.model_type not in CONFIG_MAPPING:
         return "transformers has no class for it, and code of a checkpoint is not run"
-    made = CONFIG_MAPPING[family.model_type].from_dict(dict(config))
+    hf_config = CONFIG_MAPPING[family.model_type].from_dict(dict(config))
     table = getattr(transformers, family.auto_class)._model_mapping
-    if type(made) not in table:
+    if type(hf_config) not in table:
         return f"transformers has no {family.auto_class} for it"
     try:
         with torch.device("meta"):
-            model = per_layer_class(table[type(made)], family)._from_config(made)
+            model = per_layer_class(table[type(hf_config)], family)._from_config(hf_config)
         return _odd_layer(model, family, config)
     except _REFUSALS as error:
         first = next(iter(str(error).strip().splitlines()), "")

@@ -181,9 +181,9 @@ def _width_parts() -> list[str]:
     """The classes and functions of `widths`, read and not imported because it needs torch."""
     text = Path(__file__).with_name("widths.py").read_text("utf-8")
     lines = text.splitlines(keepends=True)
-    found = [
+    sources = [
         "".join(lines[node.lineno - 1 : node.end_lineno])
         for node in ast.parse(text).body
         if isinstance(node, (ast.ClassDef, ast.FunctionDef))
     ]
-    return [re.sub(r"  # type: ignore\[.*?\]", "", part) for part in found]
+    return [re.sub(r"  # type: ignore\[.*?\]", "", part) for part in sources]

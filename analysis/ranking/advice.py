@@ -42,7 +42,7 @@ ADVICE: Final[Mapping[Purpose, Advice]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class OverlapReading:
     """What a model's own overlaps say about a recommendation."""
 
     # `criterion, label, overlap, place, recommended`, most overlap first; place 1 is the variant
@@ -52,7 +52,7 @@ class Reading:
     sentence: str  # the same in words
 
 
-def read_overlaps(purpose: Purpose, means: pd.DataFrame) -> Reading:
+def read_overlaps(purpose: Purpose, means: pd.DataFrame) -> OverlapReading:
     """Compare the recommendation with the overlaps of the variants on this model.
 
     Task-agnostic advice is supported if no variant depends on the corpus less than the better of
@@ -69,7 +69,7 @@ def read_overlaps(purpose: Purpose, means: pd.DataFrame) -> Reading:
     ).reset_index(drop=True)
     table = table[["criterion", "label", "overlap", "place", "recommended"]]
     chosen = table[table["recommended"]]
-    said = ", ".join(
+    ranks = ", ".join(
         f"{row['label']} {row['overlap']:.2f} (place {row['place']} of {len(table)})"
         for _, row in chosen.iterrows()
     )
@@ -79,13 +79,13 @@ def read_overlaps(purpose: Purpose, means: pd.DataFrame) -> Reading:
         verdict = "which is the paper's choice" if agrees else "which is not the paper's choice"
         sentence = (
             f"On this model {best['label']} depends on the corpus least, {verdict}: overlap "
-            f"{best['overlap']:.2f}. The paper's: {said}."
+            f"{best['overlap']:.2f}. The paper's: {ranks}."
         )
     else:
         agrees = bool((chosen["overlap"] < median).all())
         verdict = "more than" if agrees else "no more than"
         sentence = (
             f"On this model the paper's choice follows the corpus {verdict} the median variant "
-            f"(overlap {median:.2f}): {said}. Less overlap means that the corpus decides more."
+            f"(overlap {median:.2f}): {ranks}. Less overlap means that the corpus decides more."
         )
-    return Reading(table, agrees, sentence)
+    return OverlapReading(table, agrees, sentence)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from analysis.arrays import BoolArray, FloatArray, IntArray
 from analysis.errors import StatsError
 from analysis.lazy import pd
-from analysis.ranking.experts import order_of, rank_of
+from analysis.ranking.experts import keeping_order, rank_of
 from analysis.ranking.overlap import pruned_mask
 from analysis.stats.grid import Grid
 
@@ -36,7 +36,7 @@ class Decision:
     @cached_property
     def ranks(self) -> IntArray:
         """(layers, experts): 0 = first to keep in its layer."""
-        return rank_of(order_of(self.saliency, self.grid))
+        return rank_of(keeping_order(self.saliency, self.grid))
 
     @cached_property
     def pruned(self) -> BoolArray:

@@ -26,8 +26,8 @@ def coverage(saliency: FloatArray, kept: BoolArray) -> float:
     kept experts. A layer without any saliency counts 1.
     """
     total = np.nansum(saliency, axis=1)
-    held = np.where(kept, np.nan_to_num(saliency), 0.0).sum(axis=1)
-    return float(np.divide(held, total, out=np.ones_like(total), where=total > 0).mean())
+    kept_saliency = np.where(kept, np.nan_to_num(saliency), 0.0).sum(axis=1)
+    return float(np.divide(kept_saliency, total, out=np.ones_like(total), where=total > 0).mean())
 
 
 @dataclass(frozen=True, slots=True)

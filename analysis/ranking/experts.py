@@ -33,8 +33,8 @@ def scored(criterion: Criterion, stats: Stats, gate: Gate) -> tuple[FloatArray, 
         raise CriterionError(f"{criterion.label} needs weight statistics; run `moeprune weights`.")
     table = stats.per_expert() if isinstance(stats, WeightStats) else stats.table
     if criterion.from_samples and isinstance(stats, ExpertStats) and stats.samples:
-        made = criterion.from_samples(stats.samples)
-        table = table.assign(**{str(name): made[name].to_numpy() for name in made})
+        columns = criterion.from_samples(stats.samples)
+        table = table.assign(**{str(name): columns[name].to_numpy() for name in columns})
     for column, hint in OPTIONAL_COLUMNS.items():
         if column in criterion.columns("applied") and column not in table:
             raise CriterionError(f"These statistics lack {column} for {criterion.label}: {hint}.")
@@ -47,7 +47,7 @@ def score_experts(criterion: Criterion, stats: Stats, gate: Gate) -> FloatArray:
     return scored(criterion, stats, gate)[0]
 
 
-def order_of(saliency: FloatArray, grid: Grid | None = None) -> IntArray:
+def keeping_order(saliency: FloatArray, grid: Grid | None = None) -> IntArray:
     """(layers, experts) saliency -> expert ids in the order of keeping, within each layer.
 
     Ties keep the lower id first; absent experts (NaN) come last. With `grid`, the groups of a
@@ -57,17 +57,17 @@ def order_of(saliency: FloatArray, grid: Grid | None = None) -> IntArray:
     for row, layer in enumerate(grid.layers if grid else ()):
         if layer.num_groups > 1:
             # The best of each group, then the second best of each, ...
-            own = order[row, : layer.num_experts]
+            ids = order[row, : layer.num_experts]
             size = layer.num_experts // layer.num_groups
-            turn = np.empty_like(own)
+            turn = np.empty_like(ids)
             for group in range(layer.num_groups):
-                turn[own // size == group] = np.arange(size)
-            order[row, : layer.num_experts] = own[np.argsort(turn, kind="stable")]
+                turn[ids // size == group] = np.arange(size)
+            order[row, : layer.num_experts] = ids[np.argsort(turn, kind="stable")]
     return order
 
 
 def rank_of(order: IntArray) -> IntArray:
-    """Inverse of `order_of`: rank of each expert, 0 = kept first."""
+    """Inverse of `keeping_order`: rank of each expert, 0 = kept first."""
     ranks = np.empty_like(order)
     np.put_along_axis(ranks, order, np.arange(order.shape[1])[None, :], axis=1)
     return ranks
@@ -81,12 +81,12 @@ def saliency_grid(criterion: Criterion, stats: Stats, gate: Gate) -> FloatArray:
 def rank_experts(criterion: Criterion, stats: Stats, gate: Gate) -> pd.DataFrame:
     """Table `layer, expert, score, saliency, rank, num_tokens`, one row per expert.
 
-    rank 0 is kept first within its layer, see `order_of`. num_tokens is empty for criteria that
-    read no routed tokens.
+    rank 0 is kept first within its layer, see `keeping_order`. num_tokens is empty for criteria
+    that read no routed tokens.
     """
     grid: Grid = stats.grid
     score, saliency = scored(criterion, stats, gate)
-    ranks = rank_of(order_of(grid.fold(saliency), grid))[grid.present]
+    ranks = rank_of(keeping_order(grid.fold(saliency), grid))[grid.present]
     routed = criterion.source == "routed"
     # A blend has fractional numbers of tokens.
     num_tokens = (

@@ -66,8 +66,8 @@ def ability_weights(
 
     Benchmarks without an ability get 0; the default weight of an ability is 1.
     """
-    known = [name for name in benchmarks if name in abilities]
-    members = Counter(abilities[name] for name in known)
+    names = [name for name in benchmarks if name in abilities]
+    members = Counter(abilities[name] for name in names)
     return {
         name: weights.get(abilities[name], 1.0) / members[abilities[name]]
         if name in abilities

@@ -28,7 +28,7 @@ _CHUNK_ELEMENTS = 1 << 21  # decoded at once, to float64: 16 MiB
 def neuron_norms(model: MoEModel) -> Generator[Progress, None, NeuronScores]:
     """The product of the norms of every neuron; matrices are read one at a time, in blocks."""
     widths = expert_widths(model)
-    scores = {layer: tuple(np.ones(width) for width in held) for layer, held in widths.items()}
+    scores = {layer: tuple(map(np.ones, sizes)) for layer, sizes in widths.items()}
     items = [item for layer in widths for item in model.located[layer]]
     weights = [item for item in items if is_expert_weight(item.slot)]
     done, total = 0, sum(item.entry.nbytes for item in weights)
@@ -81,8 +81,8 @@ def _parts(
     # Blocks of whole rows, or of entries if there is only one row.
     step = max(1, _CHUNK_ELEMENTS // (size if rows == 1 else count * size))
     for first in range(0, count if rows == 1 else rows, step):
-        taken = min(step, (count if rows == 1 else rows) - first)
-        block = (1, taken, size) if rows == 1 else (taken, count, size)
+        length = min(step, (count if rows == 1 else rows) - first)
+        block = (1, length, size) if rows == 1 else (length, count, size)
         nbytes = math.prod(block) * FLOAT_BYTES[dtype]
         raw = file.read(nbytes)
         if len(raw) < nbytes:

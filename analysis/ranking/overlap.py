@@ -15,7 +15,7 @@ from analysis.arrays import BoolArray, FloatArray, IntArray
 from analysis.criteria import RANKABLE, Criterion, unified
 from analysis.errors import StatsError
 from analysis.lazy import pd
-from analysis.ranking.experts import Stats, order_of, rank_of, saliency_grid
+from analysis.ranking.experts import Stats, keeping_order, rank_of, saliency_grid
 from analysis.sparsity import num_removed
 from analysis.stats.grid import Grid
 from analysis.stats.tables import ExpertStats, Gate
@@ -36,7 +36,7 @@ def kept_counts(grid: Grid, sparsity: Fraction) -> IntArray:
 
 def pruned_mask(saliency: FloatArray, grid: Grid, sparsity: Fraction) -> BoolArray:
     """(layers, experts): True where the expert is pruned at this uniform sparsity."""
-    ranks = rank_of(order_of(saliency, grid))
+    ranks = rank_of(keeping_order(saliency, grid))
     mask: BoolArray = (ranks >= kept_counts(grid, sparsity)[:, None]) & grid.present
     return mask
 
@@ -145,7 +145,7 @@ def variant_means(stats: Mapping[str, ExpertStats], gate: Gate, sparsity: Fracti
     return mean_overlaps(variant_overlaps(stats, gate, sparsity))
 
 
-def overlap_matrix(overlaps: pd.DataFrame, corpora: Sequence[str]) -> pd.DataFrame:
+def symmetric_overlaps(overlaps: pd.DataFrame, corpora: Sequence[str]) -> pd.DataFrame:
     """Table `corpus_a, corpus_b, overlap` with both directions and the diagonal."""
     # A uniform schedule prunes equally many on both sides, so the overlap is symmetric.
     pairs = overlaps[["corpus_a", "corpus_b", "overlap"]]
@@ -154,7 +154,7 @@ def overlap_matrix(overlaps: pd.DataFrame, corpora: Sequence[str]) -> pd.DataFra
     return pd.concat([pairs, swapped[pairs.columns], same], ignore_index=True)
 
 
-def component_effects(means: pd.DataFrame) -> pd.DataFrame:
+def exponent_effects(means: pd.DataFrame) -> pd.DataFrame:
     """Table `component, value, overlap, lowest, highest, variants` (arXiv:2606.15716, Figure 4).
 
     For each value of an exponent, the mean, lowest and highest overlap of the rankable variants
@@ -170,8 +170,8 @@ def component_effects(means: pd.DataFrame) -> pd.DataFrame:
 
 
 def effects_over_models(means: Iterable[pd.DataFrame]) -> pd.DataFrame:
-    """Table of `component_effects` over models, equally weighted."""
-    effects = pd.concat([component_effects(each) for each in means], ignore_index=True)
+    """Table of `exponent_effects` over models, equally weighted."""
+    effects = pd.concat([exponent_effects(each) for each in means], ignore_index=True)
     return effects.groupby(["component", "value"], as_index=False, sort=False).agg(
         {"overlap": "mean", "lowest": "min", "highest": "max", "variants": "sum"}
     )

@@ -51,14 +51,14 @@ def proxy_quality(
     percent, mean over layers. Sorted by overlap at the last sparsity, best first.
     """
     exact = saliency_grid(get_criterion("damage"), stats, "applied")
-    gone = [pruned_mask(exact, stats.grid, sparsity) for sparsity in sparsities]
+    exact_masks = [pruned_mask(exact, stats.grid, sparsity) for sparsity in sparsities]
     names = [f"overlap_{float(100 * sparsity):g}" for sparsity in sparsities]
     rows = []
     for exponents in RANKABLE:
         proxy = unified(*exponents)
         saliency = saliency_grid(proxy, stats, gate)
         masks = [pruned_mask(saliency, stats.grid, sparsity) for sparsity in sparsities]
-        overlaps = [set_overlap(first, second) for first, second in zip(gone, masks, strict=True)]
+        overlaps = [set_overlap(*pair) for pair in zip(exact_masks, masks, strict=True)]
         present = zip(exact, saliency, ~np.isnan(exact), strict=True)
         taus = pd.Series([kendall_tau(one[here], other[here]) for one, other, here in present])
         tau, pearson = float(taus.mean()), _pearson_log(exact, saliency)

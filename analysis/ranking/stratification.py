@@ -6,7 +6,7 @@ import numpy as np
 
 from analysis.arrays import FloatArray, IntArray
 from analysis.lazy import pd
-from analysis.ranking.experts import order_of
+from analysis.ranking.experts import keeping_order
 from analysis.stats.grid import Grid
 
 BAND = 0.05  # half width of the ambiguous band around the boundary, in rescaled saliency
@@ -28,7 +28,7 @@ def separation(saliency: FloatArray, grid: Grid, kept: IntArray) -> pd.DataFrame
     1; a layer that loses no expert has no boundary (NaN) and band 0.
     """
     values = rescale(saliency)
-    ordered = np.take_along_axis(values, order_of(values), axis=1)
+    ordered = np.take_along_axis(values, keeping_order(values), axis=1)
     rows = []
     for layer, row, count in zip(grid.layers, ordered, kept.tolist(), strict=True):
         present = row[: layer.num_experts]

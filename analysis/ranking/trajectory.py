@@ -135,11 +135,11 @@ def top_paths_of_samples(
     size = max(1, _MOST_CANDIDATES // max(candidates, count * len(nodes)))
     for start in range(0, len(nodes[0]), size):
         block = slice(start, start + size)
-        experts, weights = _merged([node[block] for node in nodes], count)
+        experts, weights = _best_of_samples([node[block] for node in nodes], count)
         yield block, experts, weights
 
 
-def _merged(nodes: Sequence[FloatArray], count: int) -> tuple[IntArray, FloatArray]:
+def _best_of_samples(nodes: Sequence[FloatArray], count: int) -> tuple[IntArray, FloatArray]:
     """Experts and weights of the best paths of every sample."""
     samples = len(nodes[0])
     weights = np.zeros((samples, 1))
@@ -198,17 +198,17 @@ def top_paths_through(
         raise ValueError("one step matrix (experts, experts of the next layer) between two layers")
     ends = [Paths(np.array([[e]]), np.array([weight])) for e, weight in enumerate(nodes[0])]
     for node, step in zip(nodes[1:], steps, strict=True):
-        prefixes = _joined(ends)
+        prefixes = _join(ends)
         last, ends = prefixes.experts[:, -1], []
         for expert in range(len(node)):
             weights = prefixes.weights + (step[last, expert] + node[expert])
             best = _best(Paths(prefixes.experts, weights), count)
             column = np.full((len(best), 1), expert)
             ends.append(Paths(np.hstack([best.experts, column]), best.weights))
-    return _best(_joined(ends), count)
+    return _best(_join(ends), count)
 
 
-def _joined(ends: Sequence[Paths]) -> Paths:
+def _join(ends: Sequence[Paths]) -> Paths:
     return Paths(
         np.concatenate([each.experts for each in ends]),
         np.concatenate([each.weights for each in ends]),
@@ -261,9 +261,9 @@ class Trajectories:
         if there is none), `node_weight` its mean u, and `rank` its rank over all layers, 0 = kept
         first.
         """
-        held = self.first < count
-        num_samples = held.sum(axis=0)
-        best = np.where(held, self.weights, -np.inf).max(axis=0)
+        on_path = self.first < count
+        num_samples = on_path.sum(axis=0)
+        best = np.where(on_path, self.weights, -np.inf).max(axis=0)
         return self.grid.index().assign(
             num_samples=num_samples,
             path_weight=np.where(num_samples > 0, best, np.nan),
@@ -286,7 +286,7 @@ def path_order(
     return rank
 
 
-def follow(stats: SampleStats, count: int, weighing: Weighing = PAPER) -> Trajectories:
+def follow_paths(stats: SampleStats, count: int, weighing: Weighing = PAPER) -> Trajectories:
     """The first `count` paths (the paper's m) of every sample that has a token."""
     if count > MOST_PATHS:
         raise UserError(f"{count:,} paths per sample cannot be followed; use 1 to {MOST_PATHS:,}.")
@@ -305,8 +305,8 @@ def follow(stats: SampleStats, count: int, weighing: Weighing = PAPER) -> Trajec
         ids = experts + np.cumsum([0, *stats.grid.counts])[:-1]
         sample, path = np.nonzero(np.isfinite(path_weights))
         np.minimum.at(first[block], (sample[:, None], ids[sample, path]), path[:, None])
-        found = first[block] < path_weights.shape[1]
-        weights[block][found] = path_weights[np.nonzero(found)[0], first[block][found]]
+        on_path = first[block] < path_weights.shape[1]
+        weights[block][on_path] = path_weights[np.nonzero(on_path)[0], first[block][on_path]]
     # A mean of logarithms: -inf for one sample makes it -inf.
     mean = np.mean(np.concatenate(nodes, axis=1), axis=0)
     return Trajectories(stats.grid, first, weights, mean, count)
@@ -334,9 +334,9 @@ def follow_until(
     """Follow ever more paths until their union has `num_kept` experts, at most `limit`."""
     count = 1
     while True:
-        found = follow(stats, count, weighing)
-        if found.union_size(count) >= num_kept or count >= limit:
-            return found
+        trajectories = follow_paths(stats, count, weighing)
+        if trajectories.union_size(count) >= num_kept or count >= limit:
+            return trajectories
         count = min(4 * count, limit)
 
 

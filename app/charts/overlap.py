@@ -40,7 +40,8 @@ def draw(context: Context) -> Drawing:
 
 def matrix_drawing(pairs: pd.DataFrame, corpora: Sequence[str], about: str) -> Drawing:
     """The matrix of a table `corpus_a, corpus_b, overlap, chance` of corpus pairs."""
-    table, by_chance = overlaps.overlap_matrix(pairs, list(corpora)), float(pairs["chance"].mean())
+    table = overlaps.symmetric_overlaps(pairs, list(corpora))
+    by_chance = float(pairs["chance"].mean())
     figure = partial(overlap_heatmap, table, chance=by_chance)
     return Drawing(figure, pairs, describe(table, chance=by_chance), about)
 

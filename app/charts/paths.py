@@ -12,7 +12,7 @@ from plotly.subplots import make_subplots
 from analysis.criteria.pathfinder import PATHFINDER
 from analysis.errors import StatsError
 from analysis.foreign_text import in_html
-from analysis.ranking.trajectory import follow, representative_samples
+from analysis.ranking.trajectory import follow_paths, representative_samples
 from analysis.stats.choose import run_by_corpus
 from analysis.stats.store import Run, load_sample_stats
 from app.charts.chart import Drawing, chart
@@ -30,7 +30,7 @@ def path_table(run: Run, choice: PathChoice) -> pd.DataFrame:
     stats = load_sample_stats(run)
     if choice.clusters is not None:
         stats = representative_samples(stats, choice.clusters)
-    table = follow(stats, choice.count, choice.weighing).table(choice.count)
+    table = follow_paths(stats, choice.count, choice.weighing).table(choice.count)
     return table.assign(samples=stats.num_samples)
 
 

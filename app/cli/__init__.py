@@ -81,13 +81,13 @@ def find(name: str) -> Any:
 
 def load(name: str) -> Any:
     """A command or a group, ready to run."""
-    found = find(name)
-    if not isinstance(found, typer.Typer):
-        function, found = found, typer.Typer(pretty_exceptions_enable=False, add_completion=False)
-        found.command(name)(function)
-    made = typer.main.get_command(found)
-    made.name = name
-    return made
+    app = find(name)
+    if not isinstance(app, typer.Typer):
+        function, app = app, typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+        app.command(name)(function)
+    command = typer.main.get_command(app)
+    command.name = name
+    return command
 
 
 # Words that may stand anywhere on a command line, and groups of commands.
@@ -107,8 +107,8 @@ class _Commands(TyperGroup):
         return name, load(str(name)) if listed else None, rest
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(show_version: bool) -> None:
+    if show_version:
         number = metadata.version("moe-prune-studio")
         finish(f"moeprune {number}", {"version": number})
         raise typer.Exit
@@ -140,12 +140,12 @@ for _name, _help in COMMANDS.items():
 
 def main() -> None:
     """Entry point: usage errors exit 2, problems that a person can fix exit 1 with one line."""
-    said = _ANYWHERE.intersection(sys.argv)
-    debug = "--debug" in said
-    sys.argv = [word for word in sys.argv if word not in said]
-    name = _named(sys.argv[1:])
-    as_json = "--json" in said and "--help" not in sys.argv and name not in ("app", "demo")
-    speak(quiet="--quiet" in said, as_json=as_json)
+    flags = _ANYWHERE.intersection(sys.argv)
+    debug = "--debug" in flags
+    sys.argv = [word for word in sys.argv if word not in flags]
+    name = _command_name(sys.argv[1:])
+    as_json = "--json" in flags and "--help" not in sys.argv and name not in ("app", "demo")
+    speak(quiet="--quiet" in flags, as_json=as_json)
     logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING)
     speak_for_all()
     # Or the hub's client asks it for a list of programs that may run this one, and waits.
@@ -172,7 +172,7 @@ def main() -> None:
     raise SystemExit(code or 0)
 
 
-def _named(words: Sequence[str]) -> str:
+def _command_name(words: Sequence[str]) -> str:
     """The command that words name, such as `runs list`."""
     count = 2 if words[:1] and words[0] in _GROUPS else 1
     return " ".join(words[:count])

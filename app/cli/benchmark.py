@@ -41,7 +41,7 @@ def benchmark(
     model = load_model_index(request.model, revision=request.revision)
     plans = tuple(load_plan(path, model=model).to_dict() for path in plan)
     if import_files:
-        records = _imported(request, plans, {"files": import_files, "candidate": candidate})
+        records = _import(request, plans, {"files": import_files, "candidate": candidate})
     elif candidate:
         raise PlanError("--candidate goes with --import; a plan says itself what it is.")
     else:
@@ -72,13 +72,13 @@ def benchmark(
     )
 
 
-def _imported(
+def _import(
     request: BenchmarkRequest, plans: Sequence[dict[str, Any]], values: dict[str, Any]
 ) -> list[BenchmarkRecord]:
-    if given := [name for name in _OF_RUNS if getattr(request, name)]:
+    if run_options := [name for name in _OF_RUNS if getattr(request, name)]:
         raise PlanError(
-            f"--{given[0].replace('_', '-')} says what is run, and --import runs nothing: all "
-            "results of the file are imported; leave one of the two out."
+            f"--{run_options[0].replace('_', '-')} says what is run, and --import runs nothing: "
+            "all results of the file are imported; leave one of the two out."
         )
     if len(plans) > 1:
         raise PlanError("Imported results are of one plan; give --plan once.")

@@ -29,22 +29,24 @@ def list_runs(*, stats_dir: StatsDir | None = None) -> None:
     """List the finished runs, and what each cost on the machine that made it."""
     from app.tables.costs import LISTED_COSTS, cost_rows
 
-    found = list(stats_store(stats_dir).runs(lambda problem: err.print(f"left out: {problem}")))
-    if not found:
+    finished_runs = list(
+        stats_store(stats_dir).runs(lambda problem: err.print(f"left out: {problem}"))
+    )
+    if not finished_runs:
         out.print("No runs. Make one with: moeprune calibrate MODEL --corpus CORPUS")
         return
-    costs = cost_rows(found, identity="")
+    costs = cost_rows(finished_runs, identity="")
     spaced = [row | {"groups": (row["groups"] or "-").replace(",", ", ")} for row in costs]
     rows = [[row[name] for name in LISTED_COSTS] for row in spaced]
-    shown = [["-" if value is None else value for value in row] for row in rows]
-    show_table("", LISTED_COSTS, shown, spare=("peak MiB", "tokens/s", "answers"))
+    cells = [["-" if value is None else value for value in row] for row in rows]
+    show_table("", LISTED_COSTS, cells, spare=("peak MiB", "tokens/s", "answers"))
 
 
 @_of_runs
 def show_run(*, run: RunId, stats_dir: StatsDir | None = None) -> None:
     """Print the manifest of a run."""
-    found = stats_store(stats_dir).get(run)
-    show_object(json.loads((found.path / MANIFEST).read_text()))
+    cached_run = stats_store(stats_dir).get(run)
+    show_object(json.loads((cached_run.path / MANIFEST).read_text()))
 
 
 @_of_runs
@@ -69,9 +71,9 @@ def _say_run(run: Run, words: str) -> None:
 def verify(*, run: RunId, stats_dir: StatsDir | None = None) -> None:
     """Check the files of a run against its manifest."""
     store = stats_store(stats_dir)
-    found = store.get(run)
-    store.verify(found)
-    _say_run(found, f"{len(found.manifest.files)} files intact")
+    cached_run = store.get(run)
+    store.verify(cached_run)
+    _say_run(cached_run, f"{len(cached_run.manifest.files)} files intact")
 
 
 @_of_runs
@@ -83,10 +85,10 @@ def remove(
 ) -> None:
     """Delete a run for good."""
     store = stats_store(stats_dir)
-    found = store.get(run)
-    if found.path.parent.resolve() == SHIPPED_STATS.resolve():
-        raise StatsError(f"{found.manifest.run_id} ships with the program and is not removed.")
+    cached_run = store.get(run)
+    if cached_run.path.parent.resolve() == SHIPPED_STATS.resolve():
+        raise StatsError(f"{cached_run.manifest.run_id} ships with the program and is not removed.")
     if not yes:
-        typer.confirm(f"Remove {found.manifest.run_id}?", abort=True)
-    store.remove(found)
-    finish(f"removed {found.manifest.run_id}", {"run": found.manifest.run_id})
+        typer.confirm(f"Remove {cached_run.manifest.run_id}?", abort=True)
+    store.remove(cached_run)
+    finish(f"removed {cached_run.manifest.run_id}", {"run": cached_run.manifest.run_id})

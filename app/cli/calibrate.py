@@ -35,22 +35,22 @@ def calibrate(
         _dry_run(requests)
         return
     for request in requests:
-        known = {each.manifest.run_id for each in stats_store(request.stats_dir).runs()}
+        earlier_ids = {each.manifest.run_id for each in stats_store(request.stats_dir).runs()}
         run = follow(calibrate_run(request))
-        stored, wanted = run.manifest.corpus, corpus_name(request.corpus)
-        if not is_same_corpus(wanted, stored):
+        run_corpus, corpus = run.manifest.corpus, corpus_name(request.corpus)
+        if not is_same_corpus(corpus, run_corpus):
             note(
-                f"{wanted} has the same tokens as {stored}, under which the run is kept: choose "
-                f"it with --corpus {stored} or --run {run.manifest.run_id}"
+                f"{corpus} has the same tokens as {run_corpus}, under which the run is kept: "
+                f"choose it with --corpus {run_corpus} or --run {run.manifest.run_id}"
             )
-        _say_run(request, model, run, is_new=run.manifest.run_id not in known)
+        _say_run(request, model, run, is_new=run.manifest.run_id not in earlier_ids)
 
 
 def _say_run(request: CalibrateRequest, model: MoEModel, run: Run, *, is_new: bool) -> None:
     """Print what a calibration counted; its speed only where it was this command that ran it."""
-    manifest, made = run.manifest, run.manifest.made
+    manifest, record = run.manifest, run.manifest.made
     dropped = sum(corpus.num_dropped for corpus in manifest.corpora)
-    speed = f"{made.get('seconds')} s, {made.get('tokens_per_second')} tokens/s"
+    speed = f"{record.get('seconds')} s, {record.get('tokens_per_second')} tokens/s"
     words = (
         f"{manifest.run_id}: {manifest.num_tokens:,} tokens of {manifest.corpus}"
         + (f" ({dropped:,} read and dropped)" if dropped else "")
@@ -58,12 +58,12 @@ def _say_run(request: CalibrateRequest, model: MoEModel, run: Run, *, is_new: bo
         + f"\n{run.path}"
     )
     result = {"run": manifest.run_id, "path": str(run.path), "tokens": manifest.num_tokens}
-    own = option_words(request, only=("revision", "stats_dir"))
+    flags = option_words(request, only=("revision", "stats_dir"))
     by = ("--criterion", "reap", "--corpus", manifest.corpus)
     finish(
         words,
         {**result, "dropped_tokens": dropped, "cached": not is_new},
-        next_plan(request.model, *by, *usual_budget(model), *own),
+        next_plan(request.model, *by, *usual_budget(model), *flags),
     )
 
 
@@ -97,7 +97,7 @@ def _dry_run(requests: list[CalibrateRequest]) -> None:
 @command(WeightsRequest)
 def weights(request: WeightsRequest) -> None:
     """Measure the expert weights (AIMER, Magnitude, Hoyer), streamed from disk, and cache them."""
-    known = {each.manifest.run_id for each in stats_store(request.stats_dir).runs()}
+    earlier_ids = {each.manifest.run_id for each in stats_store(request.stats_dir).runs()}
     run = follow(weights_run(request))
     model = load_model_index(request.model, revision=request.revision)
     empty = int(zero_experts(load_weight_stats(run).per_expert()).sum())
@@ -105,10 +105,10 @@ def weights(request: WeightsRequest) -> None:
         note(f"{empty} experts are all zero: AIMER and Magnitude prune them first")
     name, layers = run.manifest.run_id, run.manifest.model.layers
     experts = sum(layer.num_experts for layer in layers)
-    own = option_words(request, only=("revision", "stats_dir"))
-    words = "from the cache" if name in known else f"{run.manifest.made.get('seconds')} s"
+    flags = option_words(request, only=("revision", "stats_dir"))
+    words = "from the cache" if name in earlier_ids else f"{run.manifest.made.get('seconds')} s"
     finish(
         f"{name}: weights of {experts:,} experts, {words}\n{run.path}",
         {"run": name, "path": str(run.path), "experts": experts, "zero_experts": empty},
-        next_plan(request.model, "--criterion", "aimer", *usual_budget(model), *own),
+        next_plan(request.model, "--criterion", "aimer", *usual_budget(model), *flags),
     )

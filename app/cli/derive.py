@@ -23,21 +23,24 @@ MOST_UNGROUPED = 12
 
 
 def command(kind: type[Request] | None = None, each: str = "") -> Callable[[Handler], Handler]:
-    """Make a command of a function `(request, **own)`, where `own` are options of the command.
+    """Make a command of a function `(request, **options)`; `options` belong to it alone.
 
     The fields of the request that have an `Option`, and the keyword parameters of the function,
-    which are annotated likewise, become its options. Without a request, it has only its own. Of the
+    which are annotated likewise, become its options. Without a request, there are no others. Of the
     field `each`, which takes one value, the option may be repeated: the function gets a list, a
     request for each value.
     """
 
     def derive(handler: Handler) -> Handler:
-        own, passed = _own_options(handler)
-        takes_force = "force" in own.model_fields
-        if not takes_force and any(_is_new_file(field) for field in own.model_fields.values()):
-            own = create_model(own.__name__, __base__=own, force=(Annotated[bool, REPLACES], False))
+        model, passed = _own_options(handler)
+        takes_force = "force" in model.model_fields
+        options = map(option_of, model.model_fields.values())
+        if not takes_force and any(option and option.file == "new" for option in options):
+            model = create_model(
+                model.__name__, __base__=model, force=(Annotated[bool, REPLACES], False)
+            )
         fields = kind.model_fields if kind else {}
-        declared = {**own.model_fields, **fields}
+        declared = {**model.model_fields, **fields}
         panels = PANELS if len(declared) > MOST_UNGROUPED else {}
         parameters = {
             parameter.name: parameter
@@ -46,18 +49,21 @@ def command(kind: type[Request] | None = None, each: str = "") -> Callable[[Hand
         }
 
         def run(ctx: typer.Context, **values: Any) -> None:
-            given = {
+            arguments = {
                 name: tuple(value) if isinstance(value, list) else value
                 for name, value in values.items()
                 if (source := ctx.get_parameter_source(name)) and source.name == "COMMANDLINE"
             }
-            asked = {name: value for name, value in given.items() if name in fields}
-            for name in {"device", "device_map"} & asked.keys():
-                check_device(str(asked[name]))  # a request may be queued for another machine
-            said = validated(own, {name: given[name] for name in own.model_fields if name in given})
-            rest = {name: getattr(said, name) for name in own.model_fields}
+            request_values = {name: value for name, value in arguments.items() if name in fields}
+            for name in {"device", "device_map"} & request_values.keys():
+                # A request may be queued for another machine.
+                check_device(str(request_values[name]))
+            options = validated(
+                model, {name: arguments[name] for name in model.model_fields if name in arguments}
+            )
+            rest = {name: getattr(options, name) for name in model.model_fields}
             force = rest["force"] if takes_force else rest.pop("force", False)
-            for name, field in own.model_fields.items():
+            for name, field in model.model_fields.items():
                 # A handler that takes `force` looks at what is there itself.
                 spares = force or (takes_force and name == "out_file")
                 check_new_file(rest.get(name), option_of(field), force=spares)
@@ -66,24 +72,26 @@ def command(kind: type[Request] | None = None, each: str = "") -> Callable[[Hand
                 handler(**rest)
             elif each:
                 # Named twice, a value is still asked for once.
-                one_by_one = [{**asked, each: value} for value in dict.fromkeys(asked[each])]
-                handler([_checked(validated(kind, values)) for values in one_by_one], **rest)
+                one_by_one = [
+                    {**request_values, each: value} for value in dict.fromkeys(request_values[each])
+                ]
+                handler([_check_corpora(validated(kind, values)) for values in one_by_one], **rest)
             else:
-                handler(_checked(validated(kind, asked)), **rest)
+                handler(_check_corpora(validated(kind, request_values)), **rest)
 
         for name in ("__name__", "__doc__", "__module__"):
             setattr(run, name, getattr(handler, name))
         context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
         order = ["", *dict.fromkeys(panels.values())]
         # By heading; required options stand before the others.
-        taken = sorted(
+        sorted_parameters = sorted(
             [*parameters.values(), *passed],
             key=lambda each: (
                 order.index(panels.get(each.name, "")),
                 each.default is not inspect.Parameter.empty,
             ),
         )
-        run.__signature__ = inspect.Signature([context, *taken])  # type: ignore[attr-defined]
+        run.__signature__ = inspect.Signature([context, *sorted_parameters])  # type: ignore[attr-defined]
         return run
 
     return derive
@@ -91,7 +99,7 @@ def command(kind: type[Request] | None = None, each: str = "") -> Callable[[Hand
 
 def _own_options(handler: Handler) -> tuple[type[Request], list[inspect.Parameter]]:
     """The options that are no fields of a request, as a model; and those in typer's own words."""
-    own: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     passed = []
     for parameter in inspect.signature(handler, eval_str=True).parameters.values():
         if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
@@ -100,12 +108,15 @@ def _own_options(handler: Handler) -> tuple[type[Request], list[inspect.Paramete
             passed.append(parameter)
         else:
             is_required = parameter.default is inspect.Parameter.empty
-            own[parameter.name] = (parameter.annotation, ... if is_required else parameter.default)
-    model: type[Request] = create_model(handler.__name__, __base__=Request, **own)
+            fields[parameter.name] = (
+                parameter.annotation,
+                ... if is_required else parameter.default,
+            )
+    model: type[Request] = create_model(handler.__name__, __base__=Request, **fields)
     return model, passed
 
 
-def _checked(request: Request) -> Request:
+def _check_corpora(request: Request) -> Request:
     """The request; a corpus whose file is absent is refused before libraries are imported."""
     for name, field in type(request).model_fields.items():
         option = option_of(field)
@@ -118,11 +129,6 @@ def _checked(request: Request) -> Request:
     return request
 
 
-def _is_new_file(field: FieldInfo) -> bool:
-    option = option_of(field)
-    return option is not None and option.file == "new"
-
-
 def _parameter(
     name: str, field: FieldInfo, panel: str | None, *, repeated: bool
 ) -> inspect.Parameter | None:
@@ -130,7 +136,8 @@ def _parameter(
     option = option_of(field)
     if option is None:
         return None
-    kind, is_required = _taken(field), field.is_required()
+    kind, is_required = _option_type(field), field.is_required()
+    (item,) = get_args(kind) or (kind,)
     if repeated:
         kind = types.GenericAlias(list, kind)
     if option.place:
@@ -140,7 +147,7 @@ def _parameter(
         info = typer.Option(
             *(["/".join(flags)] if kind is bool else flags),
             help=option.help,
-            metavar=None if kind is bool else _METAVARS.get(_item(kind), "<text>"),
+            metavar=None if kind is bool else _METAVARS.get(item, "<text>"),
             rich_help_panel=panel,
             exists=option.file == "existing",
             dir_okay=option.file in ("", "folder"),
@@ -155,7 +162,7 @@ def _parameter(
     )
 
 
-def _taken(field: FieldInfo) -> Any:
+def _option_type(field: FieldInfo) -> Any:
     """What the command line takes for a field: a word, unless it is a number, path or switch."""
     (kind,) = set(_members(field.annotation)) - {type(None)}
     if get_origin(kind) is not tuple:
@@ -164,11 +171,6 @@ def _taken(field: FieldInfo) -> Any:
     item = item if item in _PLAIN else str
     is_one = any(getattr(rule, "max_length", None) == 1 for rule in field.metadata)
     return item if is_one else types.GenericAlias(list, item)
-
-
-def _item(kind: Any) -> Any:
-    """What one value of an option is."""
-    return get_args(kind)[0] if get_origin(kind) is list else kind
 
 
 def _members(kind: Any) -> Iterator[Any]:

@@ -35,17 +35,17 @@ def check_new_file(value: object, option: Option | None, *, force: bool = False)
     check_free(value, "is there already", force=force)
 
 
-def check_free(path: Path, held: str, *, force: bool) -> None:
-    """Refuse to replace a file; `held` says what it holds."""
+def check_free(path: Path, problem: str, *, force: bool) -> None:
+    """Refuse to replace a file; `problem` says what is in the way."""
     if path.exists() and not force:
-        raise PlanError(f"{path} {held}; name another file with -o, or replace it with --force.")
+        raise PlanError(f"{path} {problem}; name another file with -o, or replace it with --force.")
 
 
 def save_plan(plan: PruningPlan, path: Path, *, force: bool) -> None:
     """Write a plan; another one that is there is replaced only with `force`."""
     if path.exists() and (digest := _digest(path)) != plan.digest:
-        held = f"holds another plan ({digest[:8]})" if digest else "is there and holds no plan"
-        check_free(path, held, force=force)
+        problem = f"holds another plan ({digest[:8]})" if digest else "is there and holds no plan"
+        check_free(path, problem, force=force)
     content = plan.to_json().encode()
     if path.is_file() and path.read_bytes() == content:
         note(f"{path} is unchanged")
@@ -64,7 +64,7 @@ def _digest(path: Path) -> str:
 def write_result(path: Path, content: Mapping[str, Any]) -> None:
     """Write JSON."""
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    with _told(path, "result"):
+    with _writing(path, "result"):
         write_durably(path, text.encode())
 
 
@@ -73,7 +73,7 @@ def write_table(table: "pd.DataFrame", path: Path) -> None:
     if path.suffix != ".parquet":
         write_csv(table, path)
         return
-    with _told(path, "table"), written_durably(path) as draft, draft.open("wb") as file:
+    with _writing(path, "table"), written_durably(path) as draft, draft.open("wb") as file:
         table.to_parquet(file, index=False)
 
 
@@ -81,12 +81,12 @@ def write_csv(table: "pd.DataFrame", path: Path) -> None:
     """Write a table as CSV, whatever its name."""
     from app.tables.spreadsheets import csv_text
 
-    with _told(path, "table"):
+    with _writing(path, "table"):
         write_durably(path, csv_text(table).encode())
 
 
 @contextmanager
-def _told(path: Path, what: str) -> Iterator[None]:
+def _writing(path: Path, what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:

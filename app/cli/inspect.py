@@ -31,12 +31,12 @@ _SHOWN = 6
 _CUT_COLUMNS = ("sparsity", "experts per layer", "on disk", "saved", "parameters", "active")
 
 
-def asked_model(request: ModelRequest, *, config_only: bool) -> MoEModel:
+def headers_or_outline(request: ModelRequest, *, config_only: bool) -> MoEModel:
     """A model by the headers of its weights; without weights by the hub's, or by config.json."""
     if not config_only:
         return load_model_index(request.model, revision=request.revision)
-    if found := hub_outline(request.model, request.revision):
-        return found
+    if model := hub_outline(request.model, request.revision):
+        return model
     return outline_model(request.model, revision=request.revision)
 
 
@@ -50,15 +50,16 @@ def inspect(
 
     A hub model is downloaded whole; --config-only fetches its config.json and headers alone.
     """
-    model = asked_model(request, config_only=config_only)
+    model = headers_or_outline(request, config_only=config_only)
     report = size_report(model)
-    own, bfloat16 = report.loaded()[0], report.loaded("bfloat16")[0]
+    stored_bytes, bfloat16_bytes = report.loaded()[0], report.loaded("bfloat16")[0]
     outline = without_weights(model)
     show_facts(
         {
             **_facts(model),
             "parameters": f"{report.params_before:,}, {report.active_before:,} active per token",
-            "loaded": f"{format_bytes(own)} as stored, {format_bytes(bfloat16)} in bfloat16",
+            "loaded": f"{format_bytes(stored_bytes)} as stored, {format_bytes(bfloat16_bytes)} in "
+            "bfloat16",
             "expert FLOPs per token": f"{report.expert_flops:,} (2 per weight of the chosen "
             "experts)",
             **({"by": f"{outline.basis}; no weights were read"} if outline else {}),
@@ -74,10 +75,10 @@ def inspect(
     show_table("\nSize on disk", ("part", "bytes"), rows)
     readers = [(each.engine, each.reads, each.reason) for each in verdicts(contents_of(model))]
     show_table("\nCompatibility", ("program", "status", "why"), readers)
-    said = f"\n{_what_can_go(model.layers)}"
+    message = f"\n{_what_can_go(model.layers)}"
     following = []
     if model.unloadable:
-        said += (
+        message += (
             f" It cannot be calibrated, as {model.unloadable}; moeprune export prunes it by a plan "
             "made for the model that was quantised (--plan-model)."
         )
@@ -86,10 +87,10 @@ def inspect(
         following.append(command_line("plan", request.model, "--config-only", *budget))
     else:
         words = ("--corpus", corpus_at_hand(request, model), "--dry-run")
-        given = option_words(request, only=("revision",))
-        following.append(command_line("calibrate", request.model, *words, *given))
+        flags = option_words(request, only=("revision",))
+        following.append(command_line("calibrate", request.model, *words, *flags))
     finish(
-        said,
+        message,
         {
             "parameters": report.params_before,
             "active_parameters": report.active_before,
@@ -135,7 +136,7 @@ def _facts(model: MoEModel) -> dict[str, object]:
         # Terms that the router adds before it selects, and does not weight by.
         "correction bias": f"{', '.join(added)}; pruned with the router" if added else "none",
         **_tables(model),
-        "shared experts": _shared(model),
+        "shared experts": _shared_experts(model),
         "layout": _layout(model),
         "prediction heads": _heads(model),
         "hidden size": model.hidden_size,
@@ -150,32 +151,37 @@ def _facts(model: MoEModel) -> dict[str, object]:
 def _tables(model: MoEModel) -> dict[str, object]:
     """Layers whose routers look experts up by token id; nothing without any."""
     pairs = ((layer.index, model.located[layer.index]) for layer in model.layers)
-    hashed = [index for index, held in pairs if any(item.slot.holds_ids for item in held)]
-    said = f"in layers {spans(hashed)}; export renumbers them, and tokens of removed experts go to"
-    return {"tables of token ids": f"{said} others"} if hashed else {}
+    hashed = [index for index, tensors in pairs if any(item.slot.holds_ids for item in tensors)]
+    if not hashed:
+        return {}
+    where = f"in layers {spans(hashed)}"
+    return {
+        "tables of token ids": f"{where}; export renumbers them, and tokens of removed experts go "
+        "to others"
+    }
 
 
 def _layers(model: MoEModel) -> str:
     sparse = {layer.index for layer in model.layers}
     dense = [index for index in range(model.depth) if index not in sparse]
-    shown = ", ".join(map(str, dense[:_SHOWN]))
+    dense_ids = ", ".join(map(str, dense[:_SHOWN]))
     more = f" and {len(dense) - _SHOWN} more" if len(dense) > _SHOWN else ""
-    without = f"; without: {shown}{more}" if dense else ""
+    without = f"; without: {dense_ids}{more}" if dense else ""
     return f"{model.depth}, {len(sparse)} with experts{without}"
 
 
 def _width(model: MoEModel) -> str:
     """Neurons of an expert, on disk, and of the experts of a layer when loaded."""
-    held = {width for widths in expert_widths(model).values() for width in widths}
-    if not held:  # quantised in blocks, whose shapes do not say
+    widths = {width for each in expert_widths(model).values() for width in each}
+    if not widths:  # quantised in blocks, whose shapes do not say
         return str(model.config.get(model.family.width_key, "unknown"))
-    least, most = min(held), max(held)
+    least, most = min(widths), max(widths)
     on_disk = str(most) if least == most else f"{least} to {most} on disk"
-    loaded = set((loaded_widths(model) or {}).values()) - held
+    loaded = set((loaded_widths(model) or {}).values()) - widths
     return on_disk + (f", {min(loaded)} to {max(loaded)} when loaded" if loaded else "")
 
 
-def _shared(model: MoEModel) -> str:
+def _shared_experts(model: MoEModel) -> str:
     shared, config = model.family.shared, model.config
     width = config.get(shared.width_key) if shared else None
     count = config.get(shared.count_key, 0) if shared and shared.count_key else 1
@@ -201,9 +207,11 @@ def _layout(model: MoEModel) -> str:
 def _heads(model: MoEModel) -> str:
     """Heads for multi-token prediction, and what an export does with them."""
     heads = prediction_heads(model)
-    named = [f"{key} = {n}" for key in HEAD_KEYS if (n := model.config.get(key))]
+    entries = [f"{key} = {n}" for key in HEAD_KEYS if (n := model.config.get(key))]
     if not heads:
-        return f"none here, so not counted, but config.json says {named[0]}" if named else "none"
+        return (
+            f"none here, so not counted, but config.json says {entries[0]}" if entries else "none"
+        )
     has_experts = any(head.has_experts for head in heads)
     what = "with experts; export drops" if has_experts else "without experts; export keeps"
     names = ", ".join(head.name for head in heads)
@@ -214,11 +222,13 @@ def _what_can_go(layers: Sequence[MoELayer]) -> str:
     layer = layers[0]
     spare = sum(each.num_experts - each.least_kept for each in layers)
     most = spare / sum(each.num_experts for each in layers)
-    said = f"Whole experts can be pruned up to a sparsity of {most:.4g}: each router "
+    message = f"Whole experts can be pruned up to a sparsity of {most:.4g}: each router "
     if layer.num_groups > 1:
-        return said + (
+        return message + (
             f"chooses among {layer.num_groups} groups and picks {layer.top_k} experts per token, "
             f"so each group must keep {layer.least_per_group} or more and all as many: numbers "
             f"kept are multiples of {layer.num_groups}."
         )
-    return f"{said}picks {layer.top_k} experts per token, so at least {layer.least_kept} must stay."
+    return (
+        f"{message}picks {layer.top_k} experts per token, so at least {layer.least_kept} must stay."
+    )

@@ -17,7 +17,7 @@ def speak_for_all() -> None:
     """Let only the first process print; say what it means when the launcher ends this one."""
     if launched_world() > 1:
         out.quiet = err.quiet = launched_rank() > 0
-        signal.signal(signal.SIGTERM, _stopped)
+        signal.signal(signal.SIGTERM, _exit_stopped)
 
 
 def speak_up(error: Exception) -> None:
@@ -29,7 +29,7 @@ def speak_up(error: Exception) -> None:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _stopped(number: int, frame: FrameType | None) -> NoReturn:
+def _exit_stopped(number: int, frame: FrameType | None) -> NoReturn:
     del number, frame
     err.print(
         "error: The launcher stopped this run, as it does when one of its processes has ended "

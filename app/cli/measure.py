@@ -67,7 +67,7 @@ def evaluate(
     finish(
         f"{out_file}: {counted(len(records), 'evaluation')}{_least_loss(records, names)}",
         {"file": str(out_file), "evaluations": [_numbers(each) for each in records]},
-        _after(request, model, plan),
+        _next_command(request, model, plan),
     )
 
 
@@ -83,19 +83,21 @@ def _least_loss(records: Sequence[EvaluationRecord], names: Sequence[str]) -> st
     `records` come by corpus and then by plan, of which these are the names.
     """
     corpora = list(dict.fromkeys(record.corpus["name"] for record in records))
-    found = {}
+    increases = {}
     for number, name in enumerate(names):
-        mine = zip(corpora, records[number :: len(names)], strict=True)
-        added = {each: more for each, one in mine if (more := loss_increase(one)) is not None}
+        plan_records = zip(corpora, records[number :: len(names)], strict=True)
+        added = {
+            each: more for each, one in plan_records if (more := loss_increase(one)) is not None
+        }
         if len(added) == len(corpora):
-            found[name] = LossIncrease(added)
-    if not found:
+            increases[name] = LossIncrease(added)
+    if not increases:
         return ""
-    best = min(found, key=lambda name: found[name].mean)
-    return f", {f'least by {best}: ' if len(found) > 1 else ''}{found[best].words}"
+    best = min(increases, key=lambda name: increases[name].mean)
+    return f", {f'least by {best}: ' if len(increases) > 1 else ''}{increases[best].words}"
 
 
-def _after(request: EvaluateRequest, model: MoEModel, plans: Sequence[Path]) -> str:
+def _next_command(request: EvaluateRequest, model: MoEModel, plans: Sequence[Path]) -> str:
     """The command that comes next: an export, or what makes a plan where none was evaluated."""
     if not plans:
         try:
@@ -103,8 +105,8 @@ def _after(request: EvaluateRequest, model: MoEModel, plans: Sequence[Path]) -> 
         except UnsupportedModelError:  # weights that are quantised rank nothing
             return calibrate_command(request, model)
         return plan_command(request, "aimer", (), usual_budget(model))
-    own = ("--plan", str(plans[0]), *option_words(request, only=("revision",)))
-    return export_command(request.model, *own)
+    words = ("--plan", str(plans[0]), *option_words(request, only=("revision",)))
+    return export_command(request.model, *words)
 
 
 def _numbers(record: EvaluationRecord) -> dict[str, object]:
@@ -154,9 +156,9 @@ def draw(table: "pd.DataFrame", measure: str, against: str, path: Path) -> None:
 
     names = [RANDOM.name if is_random(name) else name for name in table["criterion"]]
     rows = pool_draws(table.assign(series=names, way="")[table["measure"] == measure])
-    known = MEASURES[measure]
-    write_figure(curves_figure(rows, label=known.axis, against=against), path)
-    text = describe(rows, label=known.label, higher_is_better=known.higher_is_better)
+    definition = MEASURES[measure]
+    write_figure(curves_figure(rows, label=definition.axis, against=against), path)
+    text = describe(rows, label=definition.label, higher_is_better=definition.higher_is_better)
     out.print(f"{path}: {text}")
 
 
@@ -166,7 +168,7 @@ def show_sweep(table: "pd.DataFrame") -> None:
     labels = [MEASURES[name].label for name in measured]
     for corpus, rows in table.groupby("corpus", sort=False):
         means = rows.pivot_table(index="evaluation", columns="measure", values="mean")
-        shown = [
+        cells = [
             (
                 plan["criterion"] or "original",
                 f"{plan['removed']:.1%}",
@@ -175,7 +177,7 @@ def show_sweep(table: "pd.DataFrame") -> None:
             for plan in rows.drop_duplicates("evaluation").to_dict("records")
         ]
         title = f"{corpus}, {rows['dtype'].iloc[0]}"
-        show_table(title, ("criterion", "removed", *labels), shown)
+        show_table(title, ("criterion", "removed", *labels), cells)
 
 
 _SHARES = (0.25, 0.5, 0.75)
@@ -184,29 +186,29 @@ _SHARES = (0.25, 0.5, 0.75)
 @command(SensitivityRequest)
 def sensitivity(request: SensitivityRequest) -> None:
     """Measure how much quality falls when experts are removed from one layer."""
-    found = follow(sensitivity_run(request))
-    for each in found.corpora:
+    measurement = follow(sensitivity_run(request))
+    for each in measurement.corpora:
         _say_curves(each, request)
-    _say_rounds(found, request)
+    _say_rounds(measurement, request)
     names = ("granularity", "criterion", "gate", "cost", "across", "target_dtype", *LIMITS)
-    asked = option_words(request, only=(*names, "revision", "stats_dir"))
+    flags = option_words(request, only=(*names, "revision", "stats_dir"))
     measured = request.corpora if len(request.corpora) > 1 else ()
-    words = [*asked, *repeated("--corpus", request.calibrated_on), "--schedule", "measured"]
+    words = [*flags, *repeated("--corpus", request.calibrated_on), "--schedule", "measured"]
     words += [*repeated("--measured-on", measured)]
     words += (request.budget_words or ["--sparsity 50%"])[0].split(" ", 1)
-    count = len(found.corpora)
+    count = len(measurement.corpora)
     finish(
         f"{count} {'corpus' if count == 1 else 'corpora'} measured",
-        {"records": [each.record.record_id for each in found.corpora]},
+        {"records": [each.record.record_id for each in measurement.corpora]},
         next_plan(request.model, *words),
     )
 
 
-def _say_curves(found: Measured, request: SensitivityRequest) -> None:
+def _say_curves(measurement: Measured, request: SensitivityRequest) -> None:
     """Print what each layer alone bears, and what was run."""
-    label, record = MEASURES[request.cost].label, found.record
+    label, record = MEASURES[request.cost].label, measurement.record
     rows = []
-    for (layer, size), curve in zip(record.layers, found.curves.layers, strict=True):
+    for (layer, size), curve in zip(record.layers, measurement.curves.layers, strict=True):
         shares = [curve.at(share * size) for share in _SHARES if share * size <= curve.removed[-1]]
         values = [f"{from_cost(request.cost, cost):.4f}" for cost in shares]
         values += [""] * (len(_SHARES) - len(values))
@@ -216,21 +218,21 @@ def _say_curves(found: Measured, request: SensitivityRequest) -> None:
     show_table(f"{label} on {record.corpus['name']} if one layer alone loses", columns, rows)
     out.print(
         f"{record.record_id}: {counted(record.points, 'allocation')} on "
-        f"{counted(found.curves.samples, 'sample')}, "
-        f"{found.layers / found.batches:.0f} layer evaluations in this run"
+        f"{counted(measurement.curves.samples, 'sample')}, "
+        f"{measurement.layers / measurement.batches:.0f} layer evaluations in this run"
     )
     for share in () if request.budgets else _SHARES:
-        total = sum(room.nearest(int(share * room.size)) for room in found.rooms)
-        spent = Sensitivity((found.curves,), request.cost).solution(found.rooms, total)
+        total = sum(room.nearest(int(share * room.size)) for room in measurement.rooms)
+        spent = Sensitivity((measurement.curves,), request.cost).solution(measurement.rooms, total)
         value = from_cost(request.cost, spent.cost)
         out.print(f"{share:.0%}: predicted {label} {value:.4f}")
 
 
-def _say_rounds(found: Measurement, request: SensitivityRequest) -> None:
+def _say_rounds(measurement: Measurement, request: SensitivityRequest) -> None:
     """Print what was predicted and measured of the plans that were asked for."""
-    label, count = MEASURES[request.cost].label, len(found.corpora)
+    label, count = MEASURES[request.cost].label, len(measurement.corpora)
     where = f", {request.across} of {count} corpora" if count > 1 else ""
-    for budget, rounds in found.rounds.items():
+    for budget, rounds in measurement.rounds.items():
         for number, each in enumerate(rounds):
             which = "first plan" if number == 0 else f"refined {counted(number, 'time')}"
             predicted, measured = (
@@ -260,8 +262,8 @@ def variance(
     request: VarianceRequest, *, plan: Plans = (), out_file: options.OutTable = Path("variance.csv")
 ) -> None:
     """Variance of hidden states after each layer, original against pruned, on 4096 tokens."""
-    asked = request.into(VarianceRequest, **_plans_of(request, plan))
-    table = variance_table(follow(variance_run(asked)))
+    full_request = request.into(VarianceRequest, **_plans_of(request, plan))
+    table = variance_table(follow(variance_run(full_request)))
     wide = table.pivot_table(index="layer", columns="model", values="variance", sort=False)
     show_frame("variance of hidden states", wide.reset_index())
     write_table(table, out_file)
@@ -282,14 +284,14 @@ def bins(request: BinsRequest, *, out_file: options.OutTable = Path("bins.csv"))
     first = "least salient first" if request.order == "saliency" else "by place"
     show_frame(f"each bin removed alone, {first}", table.drop(columns="pooled"))
     write_table(table, out_file)
-    found = rank_agreement(table)
+    agreement = rank_agreement(table)
     model = load_model_index(request.model, revision=request.revision)
     neurons = ("--granularity", "neuron", "--shrink", "40%")
     budget = neurons if request.granularity == "neuron" else usual_budget(model)
     finish(
-        f"{out_file}: rank correlation of saliency and loss {found:.2f} "
+        f"{out_file}: rank correlation of saliency and loss {agreement:.2f} "
         "(1: the more salient, the more it costs)",
-        {"file": str(out_file), "bins": len(table), "rank_correlation": found},
+        {"file": str(out_file), "bins": len(table), "rank_correlation": agreement},
         plan_command(request, request.criterion, request.calibrated_on, budget),
     )
 

@@ -13,15 +13,14 @@ from analysis.checkpoint import CONFIG_NAME
 from analysis.criteria.pathfinder import PATHFINDER
 from analysis.errors import PlanError, UserError
 from analysis.model import DEMO_MODEL, MoEModel, load_model_index
-from analysis.ranking.trajectory import Weighing, representative_samples
-from analysis.ranking.trajectory import follow as follow_paths
+from analysis.ranking.trajectory import Weighing, follow_paths, representative_samples
 from analysis.stats.choose import notes_on_others, sample_runs
 from analysis.stats.samples import joined_stats
 from analysis.stats.store import load_sample_stats, stats_store
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import save_plan, write_csv
-from app.cli.inspect import asked_model
+from app.cli.inspect import headers_or_outline
 from app.cli.say import (
     commands_after_plan,
     say_choice,
@@ -80,9 +79,9 @@ def model_of(plan: PruningPlan, file: Path) -> MoEModel | None:
     name, root = plan.model.name, Settings.from_environment().models_root
     folders = {path.resolve(): None for path in (Path(), file.parent, root) if path}
     places = [folder / name for folder in folders]
-    places += [found for folder in folders for found in folder.glob(f"*/{glob.escape(name)}")]
+    places += [place for folder in folders for place in folder.glob(f"*/{glob.escape(name)}")]
     names = [str(path) for path in places if (path / CONFIG_NAME).is_file()]
-    for name in [*names, *_elsewhere(plan.model.name)]:
+    for name in [*names, *_other_places(plan.model.name)]:
         try:
             model = load_model_index(name)
         except UserError:
@@ -92,7 +91,7 @@ def model_of(plan: PruningPlan, file: Path) -> MoEModel | None:
     return None
 
 
-def _elsewhere(name: str) -> Iterator[str]:
+def _other_places(name: str) -> Iterator[str]:
     """Where else a model of this name may be: the demo, or fetched from the hub before."""
     if name == DEMO_MODEL:
         yield name
@@ -122,8 +121,12 @@ def show(
     described = load_model_index(model, revision=revision) if model else None
     loaded = load_plan(path, model=described)
     described = described or model_of(loaded, path)
-    made = loaded.provenance
-    how = ", ".join(filter(None, (made.criterion, made.gate, *made.corpora, made.schedule)))
+    provenance = loaded.provenance
+    how = ", ".join(
+        filter(
+            None, (provenance.criterion, provenance.gate, *provenance.corpora, provenance.schedule)
+        )
+    )
     title = f"{path}: {how or 'made by hand'}"
     by_neuron = loaded.granularity == NEURON_GRANULARITY
     if described is None:
@@ -162,16 +165,16 @@ def diff(
     table = neuron_diff(one, other, described) if by_neuron else plan_diff(one, other, layers)
     if table.empty:
         raise PlanError("Neither plan names a layer, so there is nothing to compare.")
-    asked = table
+    rows = table
     if experts and by_neuron:
-        asked = neuron_states(one, other, described)
-        asked = asked[asked["only_a"] + asked["only_b"] > 0]
+        rows = neuron_states(one, other, described)
+        rows = rows[rows["only_a"] + rows["only_b"] > 0]
     elif experts:
-        asked = expert_states(one, other, layers)
-        asked = asked[asked["state"].isin(["only_a", "only_b"])]
+        rows = expert_states(one, other, layers)
+        rows = rows[rows["state"].isin(["only_a", "only_b"])]
     if csv is not None:
-        write_csv(asked, csv)
-    show_frame(f"A: {first}, B: {second}", asked.dropna(axis="columns", how="all"))
+        write_csv(rows, csv)
+    show_frame(f"A: {first}, B: {second}", rows.dropna(axis="columns", how="all"))
     alike = int((table["only_a"] + table["only_b"] == 0).sum())
     what = "neurons" if by_neuron else "experts"
     apart = f"; {table['differ'].sum()} experts differ" if by_neuron else ""
@@ -197,21 +200,21 @@ def plan(
                 f"{out_file} would name the experts that stay, which --config-only does not choose;"
                 " leave -o out."
             )
-        outlined = asked_model(request, config_only=True)
+        outlined = headers_or_outline(request, config_only=True)
         say_counted(outlined, count_plan(request, outlined), request)
         return
     out_file = out_file or Path("plan.json")
     model = load_model_index(request.model, revision=request.revision)
     check_request(request, model)
-    made, ranking = follow(plan_from_stats(request, model, stats_store(request.stats_dir)))
-    save_plan(made.plan, out_file, force=force)
+    decision, ranking = follow(plan_from_stats(request, model, stats_store(request.stats_dir)))
+    save_plan(decision.plan, out_file, force=force)
     if request.by_neuron:
         routing = ranking.routing if ranking else None
-        show_width_options(model, made.plan, request.widths, routing)
-    say_notes(made.notes)
+        show_width_options(model, decision.plan, request.widths, routing)
+    say_notes(decision.notes)
     if ranking:
         say_choice(ranking.choice)
-    say_plan(model, made.plan, out_file, *commands_after_plan(request, model, out_file))
+    say_plan(model, decision.plan, out_file, *commands_after_plan(request, model, out_file))
 
 
 @command(PathsRequest)
@@ -243,10 +246,10 @@ def paths(
     if (budget := _budget(request, model)) is not None:
         spending = Spending(model.layers, budget)
         cut = Cut(request.schedule, request.top_m)
-        made = budget_plan(model, stats, spending, cut, weighing)
+        paths_plan = budget_plan(model, stats, spending, cut, weighing)
     else:
-        made = union_plan(model, stats, cast("int", request.top_m), weighing)
-    provenance = made.plan.provenance
+        paths_plan = union_plan(model, stats, cast("int", request.top_m), weighing)
+    provenance = paths_plan.plan.provenance
     chosen = {"clusters": request.clusters} if request.clusters else {}
     read = replace(
         provenance,
@@ -254,15 +257,15 @@ def paths(
         runs=tuple(run.manifest.run_id for run in runs),
         schedule_parameters={**provenance.schedule_parameters, **chosen},
     )
-    plan = replace(made.plan, provenance=read)
+    plan = replace(paths_plan.plan, provenance=read)
     save_plan(plan, out_file, force=force)
     if table is not None:
-        write_csv(follow_paths(stats, made.count, weighing).table(made.count), table)
+        write_csv(follow_paths(stats, paths_plan.count, weighing).table(paths_plan.count), table)
     there_are = prod(stats.grid.counts)
-    followed = f"the first {counted(made.count, 'path')}"
-    if made.count >= there_are:
+    followed = f"the first {counted(paths_plan.count, 'path')}"
+    if paths_plan.count >= there_are:
         followed = f"all {there_are:,} paths"
-    note(f"{made.union} experts lie on {followed} of {stats.num_samples} samples")
+    note(f"{paths_plan.union} experts lie on {followed} of {stats.num_samples} samples")
     others = () if request.runs else store.of_model(model.identity, "routed")
     say_sources(runs, notes_on_others(runs, others, PATHFINDER))
     say_plan(model, plan, out_file, *commands_after_plan(request, model, out_file))

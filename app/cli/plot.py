@@ -38,8 +38,8 @@ _USUAL = {"expert": "reap", "neuron": "heapr"}
 View = Annotated[str, Option("What to draw; --list names all.", place="VIEW")]
 
 
-def _list_views(wanted: bool) -> None:
-    if wanted:
+def _list_views(lists_views: bool) -> None:
+    if lists_views:
         from app.charts.listing import CHARTS
         from app.charts.published import PAPER_CHARTS
 
@@ -73,27 +73,27 @@ def plot(
     from app.charts.published import PaperChart, block_of
 
     del list_views  # its callback has done it
-    wanted, path = get_chart(view), out_file or Path(f"{view}.html")
+    chart_view, path = get_chart(view), out_file or Path(f"{view}.html")
     check_free(path, "is there already", force=force)
-    if is_of_paper := isinstance(wanted, PaperChart):
-        chart = wanted.draw(block_of(request.model, request.block))
+    if is_of_paper := isinstance(chart_view, PaperChart):
+        chart = chart_view.draw(block_of(request.model, request.block))
     else:
-        criterion = request.criterion or _USUAL[wanted.granularity]
+        criterion = request.criterion or _USUAL[chart_view.granularity]
         context = _context(*request.recipes(criterion, request.with_criterion, request.sparsity))
         choice = PathChoice(
             DEFAULT_PATHS if request.top_m is None else request.top_m,
             Weighing(request.weights, request.transitions),
             request.clusters,
         )
-        chart = wanted.draw(replace(context, paths=choice))
+        chart = chart_view.draw(replace(context, paths=choice))
     if path.suffix == ".csv":
         write_csv(chart.table, path)
     else:
         write_figure(chart.exported(), path)
     shared = request.model_fields_set & ReportRequest.model_fields.keys() - {"model"}
-    words = ("--view", wanted.name, *(option_words(request, only=shared) if shared else ()))
+    words = ("--view", chart_view.name, *(option_words(request, only=shared) if shared else ()))
     finish(
-        f"{chart.alt}\n{path}: {wanted.title}",
+        f"{chart.alt}\n{path}: {chart_view.title}",
         {"file": str(path), "says": chart.alt},
         *([] if is_of_paper else [command_line("report", request.model, *words)]),
     )
@@ -133,13 +133,13 @@ def report(
         return
     views = views_of(request.views, request.criterion)
     recipes = request.recipes(request.criterion, request.with_criterion, request.sparsity)
-    made = report_of(_context(*recipes), views, request.title)
-    if not made.sections:
-        raise PlanError(f"Nothing can be drawn. {next(iter(made.omitted))}")
-    write_durably(out_file, report_html(made).encode())
-    for reason, titles in made.omitted.items():
+    page = report_of(_context(*recipes), views, request.title)
+    if not page.sections:
+        raise PlanError(f"Nothing can be drawn. {next(iter(page.omitted))}")
+    write_durably(out_file, report_html(page).encode())
+    for reason, titles in page.omitted.items():
         note(f"left out: {'; '.join(titles)}: {reason}")
-    count = len(made.sections)
+    count = len(page.sections)
     finish(f"{out_file}: {counted(count, 'figure')}", {"file": str(out_file), "figures": count})
 
 
@@ -148,20 +148,20 @@ def _report_decision(request: ReportRequest, path: Path, out_file: Path) -> None
 
     model = load_model_index(request.model, revision=request.revision)
     plan = load_plan(path, model=model)
-    shown = CurrentPlan(plan, file="" if CurrentPlan(plan).name else path.name)
+    current_plan = CurrentPlan(plan, file="" if CurrentPlan(plan).name else path.name)
     folders = stats_store(request.stats_dir).directories
     losses = stored_losses(EvaluationStore(folders), model.identity)
-    told, _ = readable_records(AnswerStore(folders), model.identity)
+    answers, _ = readable_records(AnswerStore(folders), model.identity)
     words = ("report", request.model, "--plan", path.name, "-o", out_file.name)
-    num_bytes = size_report(model, shown.plan).bytes_after
-    if shown.plan.granularity == NEURON_GRANULARITY:
-        option = width_option(model, fit_plan(shown.plan, model), WidthChoice())
+    num_bytes = size_report(model, current_plan.plan).bytes_after
+    if current_plan.plan.granularity == NEURON_GRANULARITY:
+        option = width_option(model, fit_plan(current_plan.plan, model), WidthChoice())
         num_bytes = model.checkpoint.nbytes if option.refused else option.disk_bytes
-    made = decision_of(model, shown, num_bytes, losses, command_line(*words))
-    made = replace(made, answers=pair_of(told, plan.digest))
-    write_durably(out_file, decision_html(made).encode())
+    decision = decision_of(model, current_plan, num_bytes, losses, command_line(*words))
+    decision = replace(decision, answers=pair_of(answers, plan.digest))
+    write_durably(out_file, decision_html(decision).encode())
     finish(
-        f"{out_file}: {less_in_words(made.before, made.after)}. {made.verdict}",
-        {"file": str(out_file), "bytes_before": made.before, "bytes_after": made.after},
+        f"{out_file}: {less_in_words(decision.before, decision.after)}. {decision.verdict}",
+        {"file": str(out_file), "bytes_before": decision.before, "bytes_after": decision.after},
         export_command(request.model, "--plan", str(path)),
     )

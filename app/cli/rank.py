@@ -50,16 +50,16 @@ def score(request: ScoreRequest, *, out_file: options.OutTable = Path("scores.cs
     ranked, count = selection.criterion, len(selection.table)
     if selection.by_neuron:
         where = "of its layer" if ranked.within_layers else "of the model"
-        said = f"neurons by {ranked.label}; rank 0 is the first {where} to stay"
+        description = f"neurons by {ranked.label}; rank 0 is the first {where} to stay"
     else:
         larger = "prune first" if ranked.prune_larger else "keep"
-        said = f"experts by {ranked.label} (larger score = {larger}); rank 0 is kept first"
+        description = f"experts by {ranked.label} (larger score = {larger}); rank 0 is kept first"
     neurons = ("--granularity", "neuron", "--shrink", "40%")
     budget = neurons if selection.by_neuron else usual_budget(selection.model)
     following = plan_command(request, ranked.name, request.corpora, budget)
     cannot = selection.by_neuron and quantised_role(selection.model)  # be cut, only scored
     finish(
-        f"{out_file}: {count} {said}",
+        f"{out_file}: {count} {description}",
         {"file": str(out_file), "rows": count, "criterion": ranked.name},
         *(() if cannot else (following,)),
     )
@@ -90,12 +90,12 @@ def overlap(
             )
         table = _within_parts(request) if parts else _within_proxy(request)
         show_frame("Pruned sets within each corpus", table)
-        said = f"mean overlap {table['overlap'].mean():.3f}"
+        conclusion = f"mean overlap {table['overlap'].mean():.3f}"
     else:
-        table, said, *following = _between_corpora(request, figure)
+        table, conclusion, *following = _between_corpora(request, figure)
     write_table(table, out_file)
     result = {"file": str(out_file), "rows": len(table), "overlap": float(table["overlap"].mean())}
-    finish(f"{out_file}: {len(table)} rows; {said}", result, *following)
+    finish(f"{out_file}: {len(table)} rows; {conclusion}", result, *following)
 
 
 def _between_corpora(
@@ -118,15 +118,15 @@ def _between_corpora(
         out.print(str(figure))
     show_frame(f"Mean over pairs of {', '.join(stats)}", means[["criterion", "overlap", "chance"]])
     most, least = means.iloc[0], means.iloc[-1]
-    said = f"{most['criterion']} depends least on the corpus ({most['overlap']:.3f})"
+    conclusion = f"{most['criterion']} depends least on the corpus ({most['overlap']:.3f})"
     if len(means) > 1:
-        said += f", {least['criterion']} most ({least['overlap']:.3f})"
-    said += f"; chance is {most['chance']:.3f}"
+        conclusion += f", {least['criterion']} most ({least['overlap']:.3f})"
+    conclusion += f"; chance is {most['chance']:.3f}"
     name = request.criterion or "reap"
-    named = "--run" if request.runs else "--corpus"
-    words = ("--criterion", name, *repeated(named, request.runs or stats), "--fair")
-    own = option_words(request, only=("gate", "sparsity", "revision", "stats_dir"))
-    return table, said, command_line("blend", request.model, *words, *own)
+    corpus_flag = "--run" if request.runs else "--corpus"
+    words = ("--criterion", name, *repeated(corpus_flag, request.runs or stats), "--fair")
+    flags = option_words(request, only=("gate", "sparsity", "revision", "stats_dir"))
+    return table, conclusion, command_line("blend", request.model, *words, *flags)
 
 
 def _runs_to_compare(
@@ -144,8 +144,8 @@ def _runs_to_compare(
     every = store.of_model(model.identity, "routed")
     chosen = run_by_corpus(every, criterion)
     if request.corpora or request.runs or not chosen:  # which says that there are none
-        wanted = [parse_corpus_weight(text) for text in request.corpora]
-        parts = routed_runs(store, model, wanted, request.runs, criterion)
+        corpora = [parse_corpus_weight(text) for text in request.corpora]
+        parts = routed_runs(store, model, corpora, request.runs, criterion)
         names = Counter(part.run.manifest.corpus for part in parts)
         chosen = {
             run.manifest.corpus if names[run.manifest.corpus] == 1 else run.manifest.run_id: run
@@ -165,13 +165,13 @@ def _runs_to_compare(
 def _within_parts(request: OverlapRequest) -> "pd.DataFrame":
     """Table `corpus, tokens, overlap, chance`: parts of the tokens against all of them."""
     criterion = _corpus_dependent(request.criterion or "reap")
-    seen = {
+    stats = {
         name: [stats_at(run, parts) for parts in TOKEN_PARTS]
         for name, run in _runs_to_compare(request, criterion).items()
     }
     return _by_corpus(
         (name, overlap_of_parts(parts, criterion, request.gate, request.fraction))
-        for name, parts in seen.items()
+        for name, parts in stats.items()
     )
 
 
@@ -185,8 +185,8 @@ def _within_proxy(request: OverlapRequest) -> "pd.DataFrame":
 
 
 def _by_corpus(tables: "Iterable[tuple[str, pd.DataFrame]]") -> "pd.DataFrame":
-    named = [table.assign(corpus=name) for name, table in tables]
-    table = pd.concat(named, ignore_index=True)
+    frames = [table.assign(corpus=name) for name, table in tables]
+    table = pd.concat(frames, ignore_index=True)
     return table[["corpus", *table.columns.drop("corpus")]]
 
 
@@ -210,17 +210,17 @@ def blend(
     # Refuses a sparsity that no plan can have, and names what would work.
     uniform(model.layers, request.sparsity)
     chosen = get_criterion(request.criterion)
-    wanted = [parse_corpus_weight(text) for text in request.corpora]
-    if not wanted and not request.runs:
+    corpora = [parse_corpus_weight(text) for text in request.corpora]
+    if not corpora and not request.runs:
         raise StatsError("Name the corpora to mix with --corpus, or their runs with --run.")
-    parts = routed_runs(store, model, wanted, request.runs, chosen)
+    parts = routed_runs(store, model, corpora, request.runs, chosen)
     if len(parts) < 2:
         raise StatsError("A blend mixes at least two corpora; name them with --corpus or --run.")
     runs = [part.run for part in parts]
     blender = Blender(Mixture(runs), chosen, request.gate, parse_sparsity(request.sparsity))
     if fair:
-        found = fair_blend(blender)
-        weights, covered = list(found.weights), list(found.coverage)
+        solution = fair_blend(blender)
+        weights, covered = list(solution.weights), list(solution.coverage)
     else:
         weights = [part.weight for part in parts]
         covered = blender.coverage(weights).tolist()

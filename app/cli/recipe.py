@@ -7,7 +7,7 @@ import typer
 from analysis.durable import write_durably
 from app.cli import options
 from app.cli.derive import command
-from app.cli.inspect import asked_model
+from app.cli.inspect import headers_or_outline
 from app.cli.say import folder_of, pruned_name
 from app.console import finish
 from pruning.planning.recipes import recipe_template
@@ -33,14 +33,16 @@ def init(
     config_only: ConfigOnly = False,
 ) -> None:
     """Write a commented recipe for a model; `moeprune run` takes it as it is."""
-    model = asked_model(request, config_only=config_only)
-    named = folder_of(request.model)
-    text = recipe_template(model, named, pruned_name(named))
+    model = headers_or_outline(request, config_only=config_only)
+    folder = folder_of(request.model)
+    text = recipe_template(model, folder, pruned_name(folder))
     if request.revision:
         text = text.replace("\n\n", f"\nrevision: {request.revision}\n\n", 1)
-    made = recipe_from_yaml(text, name=str(out_file))
+    draft = recipe_from_yaml(text, name=str(out_file))
     write_durably(out_file, text.encode())
     following = command_line("run", str(out_file))
     finish(
-        f"{out_file}: recipe {made.digest[:8]} for {model.name}", {"file": str(out_file)}, following
+        f"{out_file}: recipe {draft.digest[:8]} for {model.name}",
+        {"file": str(out_file)},
+        following,
     )

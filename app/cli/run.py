@@ -62,22 +62,22 @@ def run(machine: Machine, *, path: RecipeFile) -> None:
         pruned = load_model_index(recipe.export.model, revision=recipe.export.revision)
     _check(recipe, machine, model, pruned)
     out.print(f"{path}: recipe {recipe.digest[:8]} for {model.name}")
-    parts = _measured(recipe, machine)
+    parts = _calibrate_corpora(recipe, machine)
     notes: tuple[str, ...] = ()
     if recipe.search is None:
         store = stats_store(machine.stats_dir)
         if measured := sensitivity_request(recipe, machine):
             for each in follow(sensitivity_run(measured, parts)).corpora:
                 out.print(f"sensitivity {each.record.corpus['name']}: {each.record.record_id}")
-        made, _ = follow(plan_from_stats(plan_request(recipe, machine), model, store, parts))
-        plan, notes = made.plan, made.notes
+        decision, _ = follow(plan_from_stats(plan_request(recipe, machine), model, store, parts))
+        plan, notes = decision.plan, decision.notes
     else:  # an unfinished search is resumed
         folder = search_folder(path)
         say_search(follow(search_run(search_of_file(path, folder, machine))), folder)
         plan = load_plan(folder / PLAN_NAME, model=model)
         notes = tuple(filter(None, [plan_rounding(plan, model)]))
-    own = plan if pruned is model else plan_for_copy(plan, model, pruned)
-    request = export_request(recipe, machine, path.read_text(encoding="utf-8-sig"), own)
+    export_plan = plan if pruned is model else plan_for_copy(plan, model, pruned)
+    request = export_request(recipe, machine, path.read_text(encoding="utf-8-sig"), export_plan)
     if request:
         # Refuses another export before anything is written: an older recipe's files stay with it.
         is_finished_export(request, pruned)
@@ -88,8 +88,8 @@ def run(machine: Machine, *, path: RecipeFile) -> None:
         plan.save(place)
         say_plan(model, plan, place)
     say_notes(notes)
-    if asked := evaluate_request(recipe, machine, plan):
-        records = follow(evaluate_run(asked))
+    if evaluation := evaluate_request(recipe, machine, plan):
+        records = follow(evaluate_run(evaluation))
         show_records(records, [place.name] * len(records))
         result = path.with_name(f"{path.stem}.result.json")
         write_result(result, results_of(records))
@@ -131,14 +131,14 @@ def _check(recipe: Recipe, machine: Machine, model: MoEModel, pruned: MoEModel) 
         raise PlanError(f"The recipe asks for {count}:", problems)
 
 
-def _measured(recipe: Recipe, machine: Machine) -> list[Part]:
+def _calibrate_corpora(recipe: Recipe, machine: Machine) -> list[Part]:
     """The run of each corpus, and its weight; the weights are measured too where they are read."""
-    known = {found.manifest.run_id for found in stats_store(machine.stats_dir).runs()}
+    earlier_ids = {run.manifest.run_id for run in stats_store(machine.stats_dir).runs()}
 
-    def say(step: str, found: Run) -> Run:
-        name = found.manifest.run_id
-        out.print(f"{step}: {name}{' is in the cache, skipped' if name in known else ''}")
-        return found
+    def say(step: str, run: Run) -> Run:
+        name = run.manifest.run_id
+        out.print(f"{step}: {name}{' is in the cache, skipped' if name in earlier_ids else ''}")
+        return run
 
     requests = calibrate_requests(recipe, machine)
     if not requests:

@@ -73,12 +73,12 @@ def say_plan(model: MoEModel, plan: PruningPlan, path: Path, *following: str) ->
     `following` are the commands that come next.
     """
     report, budget = size_report(model, plan), plan.provenance.budget
-    asked = _ASKED.get(str(budget.get("kind")), "").format(budget.get("asked"))
+    target = _ASKED.get(str(budget.get("kind")), "").format(budget.get("asked"))
     result = {"file": str(path), "digest": plan.digest, **_sizes(report)}
     if plan.granularity == NEURON_GRANULARITY:
         kept, of = count_neurons(plan.kept_neurons, plan.kept, model)
         words = f"{path}: keeps {kept} of {of} neurons ({1 - kept / of:.2%} sparsity)"
-        words += f", {asked}" if asked else ""
+        words += f", {target}" if target else ""
         result |= {"neurons_before": of, "neurons_after": kept}
         finish(f"{words}, digest {plan.digest[:8]}", result, *following)
         return
@@ -89,7 +89,7 @@ def say_plan(model: MoEModel, plan: PruningPlan, path: Path, *following: str) ->
     each, sizes = (experts_in_words(numbers) for numbers in (counts.values(), summary["experts"]))
     words = (
         f"{path}: keeps {report.experts_after} of {report.experts_before} experts "
-        f"({each} of {sizes} per layer), {saved_in_words(report, asked)}, "
+        f"({each} of {sizes} per layer), {saved_in_words(report, target)}, "
         f"{format_count(report.active_after)} parameters per token, digest {plan.digest[:8]}"
     )
     finish(words, {**result, "kept_per_layer": counts}, *following)
@@ -101,14 +101,14 @@ def experts_in_words(counts: Iterable[int]) -> str:
     return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
 
 
-def saved_in_words(report: SizeReport, asked: str = "") -> str:
+def saved_in_words(report: SizeReport, target: str = "") -> str:
     """Bytes before and after: 10.3 MiB -> 6.1 MiB (-40.7%), and what was asked for."""
-    return less_in_words(report.bytes_before, report.bytes_after, asked)
+    return less_in_words(report.bytes_before, report.bytes_after, target)
 
 
-def less_in_words(before: int, after: int, asked: str = "") -> str:
+def less_in_words(before: int, after: int, target: str = "") -> str:
     """See `saved_in_words`."""
-    shares = ", ".join(filter(None, (f"{after / before - 1:+.1%}", asked)))
+    shares = ", ".join(filter(None, (f"{after / before - 1:+.1%}", target)))
     return f"{format_bytes(before)} -> {format_bytes(after)} ({shares})"
 
 
@@ -125,12 +125,12 @@ def say_counted(model: MoEModel, cut: Counted, request: PlanRequest) -> None:
         rows = [(each.index, each.num_experts, keep) for each, keep in layers]
         show_table("", ("layer", "experts", "kept"), ranges_of_rows(rows))
     target = request.size_target
-    asked = _ASKED[target.kind].format(target.named) if target else ""
+    target_words = _ASKED[target.kind].format(target.named) if target else ""
     each = experts_in_words(allocation.keep)
     sizes = experts_in_words(layer.num_experts for layer in allocation.layers)
     words = (
         f"{model.name}: {report.experts_after} of {report.experts_before} experts ({each} of "
-        f"{sizes} per layer) would stay, {saved_in_words(report, asked)}, "
+        f"{sizes} per layer) would stay, {saved_in_words(report, target_words)}, "
         f"{format_count(report.params_after)} of {format_count(report.params_before)} parameters, "
         f"{format_count(report.active_after)} per token"
     )
@@ -180,17 +180,17 @@ def evaluate_command(
     stats_dir = option_words(request, only=("stats_dir",))
     corpus = corpus_at_hand(request, model, corpora)
     name = free_name(RESULT_FILE)
-    written = () if name == RESULT_FILE else ("-o", name)
-    corpus_words = ("--corpus", corpus, *written)
+    out_words = () if name == RESULT_FILE else ("-o", name)
+    corpus_words = ("--corpus", corpus, *out_words)
     return command_line("evaluate", request.model, *words, *stats_dir, *corpus_words)
 
 
-def corpus_at_hand(request: ModelRequest, model: MoEModel, asked: Iterable[str] = ()) -> str:
+def corpus_at_hand(request: ModelRequest, model: MoEModel, requested: Iterable[str] = ()) -> str:
     """A corpus that can be read here: asked for, calibrated before, the demo's; else CORPUS."""
     runs = stats_store(getattr(request, "stats_dir", None)).of_model(model.identity, "routed")
-    known = sorted(runs, key=lambda run: -run.manifest.num_tokens)
-    names = [parse_corpus_weight(text).corpus for text in asked]
-    names += [name for run in known for name in (run.manifest.corpus, path_hint(run)) if name]
+    by_size = sorted(runs, key=lambda run: -run.manifest.num_tokens)
+    names = [parse_corpus_weight(text).corpus for text in requested]
+    names += [name for run in by_size for name in (run.manifest.corpus, path_hint(run)) if name]
     names += ["demo-prose"] if request.model == DEMO_MODEL else []
     return next(filter(is_at_hand, names), "CORPUS")
 
@@ -200,18 +200,18 @@ def plan_command(
 ) -> str:
     """The command that plans by a criterion and calibrated corpora."""
     shared = ("gate", "revision", "stats_dir", *(() if corpora else ("runs",)))
-    known = type(request).model_fields
-    own = option_words(request, only=[name for name in shared if name in known])
+    fields = type(request).model_fields
+    flags = option_words(request, only=[name for name in shared if name in fields])
     words = ("--criterion", criterion, *repeated("--corpus", corpora), *budget)
-    return next_plan(request.model, *words, *own)
+    return next_plan(request.model, *words, *flags)
 
 
 def calibrate_command(request: ModelRequest, model: MoEModel) -> str:
     """The command that calibrates a model on a corpus that is at hand."""
     names = [name for name in ("revision", "stats_dir") if name in type(request).model_fields]
     corpus = corpus_at_hand(request, model)
-    own = option_words(request, only=names)
-    return command_line("calibrate", request.model, "--corpus", corpus, *own)
+    flags = option_words(request, only=names)
+    return command_line("calibrate", request.model, "--corpus", corpus, *flags)
 
 
 def next_plan(model: str, *words: str) -> str:
@@ -263,8 +263,12 @@ def usual_budget(model: MoEModel) -> tuple[str, str]:
 def show_summary(summary: "pd.DataFrame", title: str) -> None:
     """Print a summary of either granularity, with a line for all layers."""
     totals = {name: int(summary[name].sum()) for name in _ADDED if name in summary}
-    size, left = ("neurons", "stay") if "neurons" in totals else ("experts", "kept")
-    last: dict[str, object] = {"layer": "all", **totals, "share": 1 - totals[left] / totals[size]}
+    size_column, kept_column = ("neurons", "stay") if "neurons" in totals else ("experts", "kept")
+    last: dict[str, object] = {
+        "layer": "all",
+        **totals,
+        "share": 1 - totals[kept_column] / totals[size_column],
+    }
     if "mean" in summary:
         mean = (summary["mean"] * summary["kept"]).sum() / summary["kept"].sum()
         least, most = int(summary["least"].min()), int(summary["most"].max())
@@ -283,10 +287,10 @@ def show_width_options(
     """
     table = neuron_plan_sizes(model, plan, choice.multiple_of, routing)
     sizes = {row["mode"]: row for row in table.to_dict("records")}
-    report, whole = size_report(model, plan, routing), model.checkpoint
+    report, checkpoint = size_report(model, plan, routing), model.checkpoint
     # With headers, as the modes' rows below: nobody should read a saving or a loss from those.
-    on_disk = sum(shard.size for shard in whole.shards)
-    sizes_before = (report.params_before, format_bytes(on_disk), format_bytes(whole.nbytes))
+    on_disk = sum(shard.size for shard in checkpoint.shards)
+    sizes_before = (report.params_before, format_bytes(on_disk), format_bytes(checkpoint.nbytes))
     before = (*sizes_before, report.active_before, report.expert_flops)
     rows: list[tuple[object, ...]] = [("as it is", *before, "", "", "")]
     options = width_options(model, plan, choice.multiple_of)
@@ -295,10 +299,14 @@ def show_width_options(
         if option.refused:
             rows.append((mode, *["-"] * 5, "", "", option.refused))
             continue
-        found, (least, most) = sizes[mode], option.widths
+        size_row, (least, most) = sizes[mode], option.widths
         row = (
-            *(mode, int(found["params"]), format_bytes(option.disk_bytes)),
-            *(format_bytes(option.loaded_bytes), int(found["active"]), int(found["expert_flops"])),
+            mode,
+            int(size_row["params"]),
+            format_bytes(option.disk_bytes),
+            format_bytes(option.loaded_bytes),
+            int(size_row["active"]),
+            int(size_row["expert_flops"]),
             str(most) if least == most else f"{least} to {most}",
             "every reader" if option.stock else "load_pruned, trust_remote_code",
             f"{option.shared} shared experts" if option.shared is not None else "",
@@ -313,15 +321,15 @@ def show_width_options(
     )
     possible = {option.mode: option.disk_bytes for option in options if not option.refused}
     best = min(possible, key=possible.__getitem__, default=choice.mode)
-    mine = possible.get(choice.mode, on_disk)
+    chosen_bytes = possible.get(choice.mode, on_disk)
     if report.params_after < report.params_before and on_disk <= possible.get(best, on_disk):
         note(
             "padding takes all that is saved, in every width mode: plan with --neuron-scope "
             "expert, or remove more"
         )
-    elif on_disk - mine < (on_disk - possible.get(best, on_disk)) / 2:
+    elif on_disk - chosen_bytes < (on_disk - possible.get(best, on_disk)) / 2:
         note(
-            f"padding takes what is saved: {less_in_words(on_disk, mine)} in --width-mode "
+            f"padding takes what is saved: {less_in_words(on_disk, chosen_bytes)} in --width-mode "
             f"{choice.mode}; {less_in_words(on_disk, possible[best])} with --width-mode {best}, "
             "which load_pruned loads"
         )
@@ -383,14 +391,14 @@ def say_export(model: MoEModel, folder: Path, result: Mapping[str, Any]) -> None
     """Print what an export took and saves, and its verification where there was one."""
     before = sum(shard.size for shard in model.checkpoint.shards)
     manifest = read_manifest(folder)
-    after, written = manifest.nbytes, contents_of(load_model_index(str(folder)))
+    after, contents = manifest.nbytes, contents_of(load_model_index(str(folder)))
     if result["heads"]:
         note(f"Prediction heads (MTP): {result['heads']}")
     if manifest.padded:
         added = plan_padding(model, manifest.plan).in_words
         note(f"Filled up so that every layer has as many: {added}")
     removes = removed_by(manifest.plan, padded=manifest.padded)
-    note(summary(verdicts(replace(written, removes=removes))))
+    note(summary(verdicts(replace(contents, removes=removes))))
     numbers = {"folder": str(folder), "plan_digest": result["plan_digest"]}
     numbers |= {"file_bytes_before": before, "file_bytes_after": after}
     checked = result.get("verify")

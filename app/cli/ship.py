@@ -51,19 +51,23 @@ def export(
         choice = WidthChoice(WidthMode(request.width_mode or "uniform"), request.width_multiple_of)
         show_width_options(model, chosen, choice, routing)
     mode = request.width_mode or ("uniform" if by_neuron else None)
-    asked = request.into(ExportRequest, plan=chosen.to_dict(), width_mode=mode)
+    export_request = request.into(ExportRequest, plan=chosen.to_dict(), width_mode=mode)
     if dry_run:
-        before, after = model.checkpoint.nbytes, prepared(asked, model).tensor_bytes
+        before, after = model.checkpoint.nbytes, prepared(export_request, model).tensor_bytes
         again = ExportRequest(**request.model_dump(exclude_unset=True), plan={})
         words = "" if by_neuron else f"{less_in_words(before, after)}; "  # a table has its sizes
-        words += f"{asked.out} is finished, " if is_finished_export(asked, model) else ""
+        words += (
+            f"{export_request.out} is finished, "
+            if is_finished_export(export_request, model)
+            else ""
+        )
         finish(
             f"{words}nothing was written",
             {"bytes_before": before, "bytes_after": after},
             again.command((str(plan),)),
         )
         return
-    write_export(asked, model)
+    write_export(export_request, model)
 
 
 def write_export(request: ExportRequest, model: MoEModel) -> None:
@@ -89,5 +93,5 @@ def verify(
 ) -> None:
     """Check an exported checkpoint: bytes and hashes, loading, equality with the masked source."""
     described = load_model_index(source) if source else None
-    found = follow(verify_result(out_dir, level, described, tokens))
-    report_checks(out_dir, found, has_source=described is not None)
+    checks = follow(verify_result(out_dir, level, described, tokens))
+    report_checks(out_dir, checks, has_source=described is not None)

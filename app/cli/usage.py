@@ -14,26 +14,22 @@ def usage_problem(error: typer.TyperException) -> str:
     raised: Any = error  # only some of typer's errors have an option, a parameter or a context
     context = getattr(raised, "ctx", None)
     program = context.command_path if context else "moeprune"
-    asked = f" `{program} --help` says more."
+    see_help = f" `{program} --help` says more."
     name = str(getattr(raised, "option_name", ""))
     if name and context:
-        known = [each for item in context.command.params for each in item.opts]
-        hint = did_you_mean(name, known)
-        return f"`{program}` has no option {name}.{hint or asked}"
+        option_names = [each for item in context.command.params for each in item.opts]
+        hint = did_you_mean(name, option_names)
+        return f"`{program}` has no option {name}.{hint or see_help}"
     if name:
         return f"{name} needs a value: write {name} VALUE."
     if not isinstance(error, typer.BadParameter) or error.param is None:
         message = sentence(error.message) if error.message else ""
-        return message + asked if message.endswith(".") else message
-    shown = error.param.get_error_hint().replace("'", "")
+        return message + see_help if message.endswith(".") else message
+    parameter = error.param.get_error_hint().replace("'", "")
     if not error.message:
-        return f"`{program}` needs {shown}: {_help(error.param)}"
+        about: Any = error.param  # the base class has no help
+        return f"`{program}` needs {parameter}: {sentence(' '.join(str(about.help or '').split()))}"
     cause = error.__cause__
     if isinstance(cause, ValidationError):
-        return sentence(f"{shown}: {plain_problem(cause.errors(include_url=False)[0])}")
-    return f"{shown}: {sentence(error.message)}"
-
-
-def _help(parameter: Any) -> str:
-    text = " ".join(str(parameter.help or "").split())
-    return sentence(text)
+        return sentence(f"{parameter}: {plain_problem(cause.errors(include_url=False)[0])}")
+    return f"{parameter}: {sentence(error.message)}"

@@ -33,12 +33,12 @@ _BRUSHED: Final = "rank-rank"
 def swap(context: Context) -> None:
     """Swap A and B."""
     state, a = st.session_state, context.both.a
-    mine = {name: state.get(name) for name in ("corpus", "gate", "sparsity")}
+    side_a = {name: state.get(name) for name in ("corpus", "gate", "sparsity")}
     apply_preset(str(state.get("baseline")))
     state["baseline"] = a.criterion
     for name, key in _SIDE_B.items():
         if state.get(key, "") != "":
-            state[name], state[key] = state[key], mine[name]
+            state[name], state[key] = state[key], side_a[name]
 
 
 def recipe_controls(context: Context) -> CompareRequest:
@@ -48,7 +48,7 @@ def recipe_controls(context: Context) -> CompareRequest:
         "gate": GATES,
         "sparsity": possible_percents(context.model),
     }
-    said = {
+    side_b = {
         name: choose(
             f"{name.capitalize()} of B",
             ("", *options[name]),
@@ -63,16 +63,16 @@ def recipe_controls(context: Context) -> CompareRequest:
         "Swap A and B", key="swap", icon=":material/swap_horiz:", on_click=swap, args=(context,)
     )
     corpora = context.corpora
-    if said["corpus"]:
-        corpora = corpora_of(said["corpus"], chosen_shares(context.runs))
-    if said["corpus"] == BLEND != context.corpus:
+    if side_b["corpus"]:
+        corpora = corpora_of(side_b["corpus"], chosen_shares(context.runs))
+    if side_b["corpus"] == BLEND != context.corpus:
         with st.popover("Shares of the blend", icon=":material/tune:"):
             blend_sliders(context.runs)
     b = replace(
         context,
         corpora=corpora,
-        gate=said["gate"] or context.gate,
-        sparsity=f"{said['sparsity']}%" if said["sparsity"] else context.sparsity,
+        gate=side_b["gate"] or context.gate,
+        sparsity=f"{side_b['sparsity']}%" if side_b["sparsity"] else context.sparsity,
     )
     return CompareRequest(
         context.request_by(context.ranking_criterion), b.request_by(context.baseline)
@@ -95,16 +95,16 @@ def conclusion(context: Context) -> None:
     for name, chosen in zip(context.names, (context.first, context.second), strict=True):
         loss = loss_of(losses, context.keep(make_plan, chosen, chosen.request).plan.digest)
         words.append(f"{literal(name)}: {literal(loss.words) if loss else 'loss not measured'}")
-    comparison, said = context.comparison, ""
+    comparison, caveat = context.comparison, ""
     if context.plan.schedule != "uniform" or (context.shown and context.shown.file):
-        said = " Both use the uniform schedule here, unlike the plan above."
+        caveat = " Both use the uniform schedule here, unlike the plan above."
     st.markdown(
         f"**A** {words[0]}; **B** {words[1]}. They decide **{comparison.agreement:.0%}** of the "
-        f"experts alike, two random choices {comparison.chance_agreement:.0%}.{said}"
+        f"experts alike, two random choices {comparison.chance_agreement:.0%}.{caveat}"
     )
 
 
-def metrics(comparison: Comparison) -> None:
+def comparison_metrics(comparison: Comparison) -> None:
     """Four numbers: decisions, sets, orders, experts."""
     _, only_a, only_b, neither = map(comparison.count, FATES)
     either = neither + only_a + only_b
@@ -145,14 +145,14 @@ def show_charts(context: Context) -> None:
     with st.container(border=True):
         st.markdown("**Who keeps what**: one cell per expert, layer 0 on top.")
         show("kept-by", context)
-    left, right = st.columns([3, 2])
-    with left, st.container(border=True):
+    ranks_column, agreement_column = st.columns([3, 2])
+    with ranks_column, st.container(border=True):
         st.markdown(
             "**Rank against rank**: highest-ranked experts at the top left. Drag over a region to "
             "list its experts below."
         )
         show(_BRUSHED, context, brush=True)
-    with right, st.container(border=True):
+    with agreement_column, st.container(border=True):
         st.markdown("**Layer by layer**: 1 is full agreement.")
         show("agreement", context)
 

@@ -100,13 +100,13 @@ def export_path(root: Path, name: str) -> Path:
 
 
 def plan_part(
-    context: Context, shown: CurrentPlan, report: SizeReport, choice: ExportChoice
+    context: Context, current_plan: CurrentPlan, report: SizeReport, choice: ExportChoice
 ) -> None:
     """What is kept, and its size as the options have it."""
-    title = f"from the file `{shown.file.replace('`', '')}`"
-    if shown.selection is not None:
-        criterion, request = shown.selection.criterion, shown.selection.request
-        schedule = schedule_label(shown.plan.provenance.schedule).lower()
+    title = f"from the file `{current_plan.file.replace('`', '')}`"
+    if current_plan.selection is not None:
+        criterion, request = current_plan.selection.criterion, current_plan.selection.request
+        schedule = schedule_label(current_plan.plan.provenance.schedule).lower()
         how = "by hand" if request.layer_set else schedule
         title = f"{criterion.label}, {criterion_badge(criterion)}, {how}"
     st.markdown(f"**Plan**: {title}")
@@ -114,7 +114,7 @@ def plan_part(
         kept = f"{report.experts_after} of {report.experts_before}"
         st.metric("Experts kept", kept, width="content")
         st.metric("On disk", format_bytes(choice.num_bytes), width="content")
-        st.metric("Per layer", _range(shown.kept.values()), width="content")
+        st.metric("Per layer", _range(current_plan.kept.values()), width="content")
     show("sizes", context)
     before, after = report.loaded("bfloat16")
     bare = " without padding" if choice.padding else ""
@@ -123,33 +123,33 @@ def plan_part(
         f"Parameters that one token uses: {report.active_before:,}, then {report.active_after:,}."
     )
     with st.container(horizontal=True, vertical_alignment="center"):
-        download_button("Download plan.json", shown.plan.to_json, "plan.json", "export.plan")
+        download_button("Download plan.json", current_plan.plan.to_json, "plan.json", "export.plan")
         st.page_link("views/plan.py", label="Change the plan", icon=":material/tune:")
     with st.expander("Kept experts by layer"):
         st.dataframe(
             {
-                "layer": list(shown.plan.kept),
-                "kept": [", ".join(map(str, ids)) for ids in shown.plan.kept.values()],
+                "layer": list(current_plan.plan.kept),
+                "kept": [", ".join(map(str, ids)) for ids in current_plan.plan.kept.values()],
             },
             hide_index=True,
         )
 
 
-def _default_name(context: Context, shown: CurrentPlan) -> str:
-    made = shown.plan.provenance
-    corpora = corpora_words([Path(corpus).stem for corpus in made.corpora])
-    own = [made.criterion.replace(",", ""), corpora, str(context.sparsity_percent)]
-    if shown.file:
-        own = [Path(shown.file).stem]
-    elif shown.plan.granularity == NEURON_GRANULARITY:
+def _default_name(context: Context, current_plan: CurrentPlan) -> str:
+    provenance = current_plan.plan.provenance
+    corpora = corpora_words([Path(corpus).stem for corpus in provenance.corpora])
+    parts = [provenance.criterion.replace(",", ""), corpora, str(context.sparsity_percent)]
+    if current_plan.file:
+        parts = [Path(current_plan.file).stem]
+    elif current_plan.plan.granularity == NEURON_GRANULARITY:
         units = {"params": "params", "shrink": "bytes"}
-        share_of = units.get(str(made.budget.get("kind")), "neurons")
-        own += [share_of, str(made.schedule_parameters.get("scope", ""))]
-    elif shown.selection and shown.selection.request.layer_set:
-        own.append("hand")
-    elif made.schedule != "uniform":
-        own.append(made.schedule)
-    words = "-".join(filter(None, (context.model.name, *own)))
+        share_of = units.get(str(provenance.budget.get("kind")), "neurons")
+        parts += [share_of, str(provenance.schedule_parameters.get("scope", ""))]
+    elif current_plan.selection and current_plan.selection.request.layer_set:
+        parts.append("hand")
+    elif provenance.schedule != "uniform":
+        parts.append(provenance.schedule)
+    words = "-".join(filter(None, (context.model.name, *parts)))
     return re.sub(r"[^A-Za-z0-9._-]+", "-", words).lstrip("._-")[:100]
 
 
@@ -167,7 +167,7 @@ class _Finding:
     text: str
     warns: bool = False
 
-    def shown(self) -> str:
+    def as_markdown(self) -> str:
         """Markdown of the check."""
         color, icon = ("green", "check_circle") if self.ok else ("red", "cancel")
         if self.ok and self.warns:
@@ -176,12 +176,15 @@ class _Finding:
 
 
 def form_part(
-    context: Context, shown: CurrentPlan, report: SizeReport, option: WidthOption | None = None
+    context: Context,
+    current_plan: CurrentPlan,
+    report: SizeReport,
+    option: WidthOption | None = None,
 ) -> ExportChoice:
     """Name, button, options, checks and command line of an export; the options' values."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
         root = settings().export_root
-        offered = _free_name(root, _default_name(context, shown))
+        offered = _free_name(root, _default_name(context, current_plan))
         name = st.text_input(
             "Folder name",
             value=offered,
@@ -190,29 +193,31 @@ def form_part(
             max_chars=100,
         )
         place = st.container(width="content")
-    choice = options_part(context, shown, report.bytes_after, option)
+    choice = options_part(context, current_plan, report.bytes_after, option)
     request = None
-    commands = [shown.plan_command(shown_model(context.model))]
+    commands = [current_plan.plan_command(shown_model(context.model))]
     try:
         out = export_path(root, name)
     except UserError as error:
         st.error(literal(error), icon=":material/error:")
     else:
-        asked = _request(context, shown.plan, out, choice)
-        is_ready = _check(context, shown.plan, asked, choice)
-        request = asked if is_ready else None
-        commands.append(shown_request(asked).command((shown.file or "plan.json",)))
+        export_request = _request(context, current_plan.plan, out, choice)
+        is_ready = _check(context, current_plan.plan, export_request, choice)
+        request = export_request if is_ready else None
+        commands.append(shown_request(export_request).command((current_plan.file or "plan.json",)))
     with place:
         _start(request)
     show_command(*commands, heading="The same from the command line")
     return choice
 
 
-def _check(context: Context, plan: PruningPlan, asked: ExportRequest, choice: ExportChoice) -> bool:
+def _check(
+    context: Context, plan: PruningPlan, request: ExportRequest, choice: ExportChoice
+) -> bool:
     """Show all checks that need no write, and the compatibility; whether the export can start."""
-    findings = list(_findings(asked, context.model, plan, choice))
+    findings = list(_findings(request, context.model, plan, choice))
     for finding in findings:
-        st.markdown(finding.shown())
+        st.markdown(finding.as_markdown())
     with st.expander("Compatibility"):
         st.text("Format: safetensors, in the layout and with the keys of the original.")
         reasons_table(choice.verdicts(context.model, plan), "export.engines")
@@ -220,14 +225,14 @@ def _check(context: Context, plan: PruningPlan, asked: ExportRequest, choice: Ex
 
 
 def _findings(
-    asked: ExportRequest, model: MoEModel, plan: PruningPlan, choice: ExportChoice
+    request: ExportRequest, model: MoEModel, plan: PruningPlan, choice: ExportChoice
 ) -> Iterator[_Finding]:
     """Check the folder, the plan, the memory and the compatibility."""
-    out = asked.out
+    out = request.out
     existing = next(path for path in (out, *out.parents) if path.exists())
     free, needs = shutil.disk_usage(existing).free, int(choice.num_bytes * _SPACE_FACTOR)
     yield _Finding(free >= needs, f"Free disk {format_bytes(free)}, needs {format_bytes(needs)}")
-    yield _place_finding(asked, model)
+    yield _place_finding(request, model)
     counts = {layer: len(ids) for layer, ids in plan.kept.items()}
     spare = min(counts[layer.index] - layer.top_k for layer in model.layers)
     picks = _range([layer.top_k for layer in model.layers])
@@ -241,9 +246,10 @@ def _findings(
         yield _Finding(False, choice.refused)
     # Only verification loads the models: the source, then the export.
     needs, free = logits_memory(model, plan), psutil.virtual_memory().available
-    said = f"Free memory {format_bytes(free)}, comparing logits takes {format_bytes(needs)}"
-    said += "" if needs <= free else ": the export is written, and verified as far as memory allows"
-    yield _Finding(True, said, warns=needs > free)
+    memory = f"Free memory {format_bytes(free)}, comparing logits takes {format_bytes(needs)}"
+    if needs > free:
+        memory += ": the export is written, and verified as far as memory allows"
+    yield _Finding(True, memory, warns=needs > free)
     is_even = choice.padding is not None or len(set(counts.values())) == 1
     differs = "" if is_even else "Layers differ in size: check your serving engine.  "
     yield _Finding(
@@ -253,18 +259,18 @@ def _findings(
     )
 
 
-def _place_finding(asked: ExportRequest, model: MoEModel) -> _Finding:
+def _place_finding(request: ExportRequest, model: MoEModel) -> _Finding:
     """Whether the folder is new, or holds this export already."""
-    out = asked.out
+    out = request.out
     place = f"{settings().export_root.name}/{out.name}"
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return _Finding(True, f"{place} is new")
     try:
-        is_finished = is_finished_export(asked, model)
+        is_finished = is_finished_export(request, model)
     except UserError:  # another export, or what is none
         is_finished = False
-    said = "holds this export, finished" if is_finished else "is taken; choose another name"
-    return _Finding(is_finished, f"{place} {said}")
+    state = "holds this export, finished" if is_finished else "is taken; choose another name"
+    return _Finding(is_finished, f"{place} {state}")
 
 
 def _range(numbers: Collection[int]) -> str:
@@ -274,7 +280,7 @@ def _range(numbers: Collection[int]) -> str:
 
 
 def _request(context: Context, plan: PruningPlan, out: Path, choice: ExportChoice) -> ExportRequest:
-    asked = {
+    fields = {
         "model": str(context.model.checkpoint.path),
         "plan": plan.to_dict(),
         "out": out,
@@ -286,7 +292,7 @@ def _request(context: Context, plan: PruningPlan, out: Path, choice: ExportChoic
         "pad": choice.padding is not None,
         "verify": True,
     }
-    return validated(ExportRequest, asked)
+    return validated(ExportRequest, fields)
 
 
 def _start(request: ExportRequest | None) -> None:
@@ -304,28 +310,28 @@ def _start(request: ExportRequest | None) -> None:
 
 
 def options_part(
-    context: Context, shown: CurrentPlan, num_bytes: int, option: WidthOption | None = None
+    context: Context, current_plan: CurrentPlan, num_bytes: int, option: WidthOption | None = None
 ) -> ExportChoice:
     """Draw the options of this plan; return their values.
 
     `num_bytes` is for unchanged widths; `option` is the result of the chosen width mode,
     for a plan of neurons.
     """
-    mtp, asked = _heads_choice(context.model, shown.plan), context.plan
+    mtp, plan_choice = _heads_choice(context.model, current_plan.plan), context.plan
     widths, refused = None, option.refused if option else ""
     if option and not refused:
-        num_bytes, choice = option.disk_bytes, WidthChoice(option.mode, asked.width_multiple)
-        widths = plan_widths(context.model, fit_plan(shown.plan, context.model), choice)
-    if padding := _padding_choice(context.model, shown.plan):
+        num_bytes, choice = option.disk_bytes, WidthChoice(option.mode, plan_choice.width_multiple)
+        widths = plan_widths(context.model, fit_plan(current_plan.plan, context.model), choice)
+    if padding := _padding_choice(context.model, current_plan.plan):
         num_bytes += padding.nbytes
     heads = HeadChoice(mtp) if mtp else None
-    num_bytes += heads_bytes(context.model, fit_plan(shown.plan, context.model), heads)
+    num_bytes += heads_bytes(context.model, fit_plan(current_plan.plan, context.model), heads)
     keep_list = st.toggle(
         "Also write kept_experts.json",
         key="keep_list",
         help="A separate file with the ids of the kept experts per layer.",
     )
-    width, multiple = asked.width_mode if option else None, asked.width_multiple
+    width, multiple = plan_choice.width_mode if option else None, plan_choice.width_multiple
     return ExportChoice(mtp, width, widths, refused, num_bytes, keep_list, padding, multiple)
 
 
@@ -404,13 +410,13 @@ def finished_part(context: Context, plan: PruningPlan) -> bool:
     if job is None:
         return False
     if job.state is not JobState.DONE:
-        said = literal(job.error or "Its worker vanished.")
-        st.error(f"The export **{literal(job.title)}** failed: {said}", icon=":material/error:")
+        reason = literal(job.error or "Its worker vanished.")
+        st.error(f"The export **{literal(job.title)}** failed: {reason}", icon=":material/error:")
         return False
     result = job.result or {}
-    written = _written(result.get("out", ""))
+    export_model = _load_export(result.get("out", ""))
     is_this = result.get("plan_digest") == fit_plan(plan, context.model).digest
-    if written is None or not is_this:
+    if export_model is None or not is_this:
         with st.expander(f"The last export, {literal(job.title)}, is of another plan or was moved"):
             _proof_part(result)
         return False
@@ -422,10 +428,10 @@ def finished_part(context: Context, plan: PruningPlan) -> bool:
         st.markdown(f":green[:material/check_circle:] **{literal(job.title)} is written**")
         if padding and is_padded:
             st.markdown(f"It is padded with {padding.in_words}.")
-        left, right = st.columns(2, gap="large")
-        with left:
-            _use_part(written, removed_by(plan, padded=is_padded), result["out"])
-        with right:
+        use_column, proof_column = st.columns(2, gap="large")
+        with use_column:
+            _use_part(export_model, removed_by(plan, padded=is_padded), result["out"])
+        with proof_column:
             _proof_part(result)
     return True
 
@@ -437,7 +443,7 @@ def form_place(*, is_written: bool) -> Any:
     return st.container(border=True)
 
 
-def _written(out: str) -> MoEModel | None:
+def _load_export(out: str) -> MoEModel | None:
     """The exported checkpoint; None if it was moved or deleted."""
     try:
         return load_model_index(out) if out and Path(out).is_dir() else None
@@ -445,12 +451,12 @@ def _written(out: str) -> MoEModel | None:
         return None
 
 
-def _use_part(written: MoEModel, removes: str, out: str) -> None:
+def _use_part(export_model: MoEModel, removes: str, out: str) -> None:
     """Folder, loading and serving of the export; `removes` as `removed_by` has it."""
-    contents = replace(contents_of(written), removes=removes)
+    contents = replace(contents_of(export_model), removes=removes)
     show_command(out)
     st.markdown("**Load it**")
-    st.code(load_code(written, contents, json.dumps(out)), language="python", wrap_lines=True)
+    st.code(load_code(export_model, contents, json.dumps(out)), language="python", wrap_lines=True)
     if commands := serve_commands(verdicts(contents), out):
         show_command(*commands, heading="Serve it")
 
@@ -476,13 +482,13 @@ def _proof_part(result: Mapping[str, Any]) -> None:
     )
 
 
-def reasons_table(found: Sequence[Verdict], key: str) -> None:
+def reasons_table(engine_verdicts: Sequence[Verdict], key: str) -> None:
     """Table of programs, what came of trying each, and why; `key` is the widget's."""
     st.dataframe(
         {
-            "program": [each.engine for each in found],
-            "status": [str(each.reads) for each in found],
-            "why": [each.reason for each in found],
+            "program": [each.engine for each in engine_verdicts],
+            "status": [str(each.reads) for each in engine_verdicts],
+            "why": [each.reason for each in engine_verdicts],
         },
         hide_index=True,
         key=key,

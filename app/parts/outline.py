@@ -33,34 +33,30 @@ def outline_form() -> None:
     try:
         if sent:
             st.session_state.pop(_ASKED, None)
-            given = uploaded_source(file.name, file.getvalue()) if file else None
-            st.session_state[_ASKED] = given or named_source(name.strip())
+            upload = uploaded_source(file.name, file.getvalue()) if file else None
+            st.session_state[_ASKED] = upload or named_source(name.strip())
         if (source := st.session_state.get(_ASKED)) is not None:
-            _commands(source)
+            show_command(
+                command_line("inspect", source.model, "--config-only"),
+                command_line("plan", source.model, "--config-only", "--sparsity", "50%"),
+            )
             _sizes(source, sizes_of(source))
     except UserError as error:
         st.error(literal(error), icon=":material/error:")
 
 
-def _commands(source: Source) -> None:
-    show_command(
-        command_line("inspect", source.model, "--config-only"),
-        command_line("plan", source.model, "--config-only", "--sparsity", "50%"),
-    )
-
-
-def _sizes(source: Source, found: dict[str, Any]) -> None:
+def _sizes(source: Source, sizes: dict[str, Any]) -> None:
     st.markdown(
-        f"**{literal(source.name)}**: {found['experts']:,} experts in {found['layers']} layers, "
-        f"{format_count(found['parameters'])} parameters, "
-        f"{format_count(found['active_parameters'])} per token, {format_bytes(found['bytes'])}. "
+        f"**{literal(source.name)}**: {sizes['experts']:,} experts in {sizes['layers']} layers, "
+        f"{format_count(sizes['parameters'])} parameters, "
+        f"{format_count(sizes['active_parameters'])} per token, {format_bytes(sizes['bytes'])}. "
         "Equal counts per layer:"
     )
-    st.table(pd.DataFrame([_row(each) for each in found["plans"]]).set_index("sparsity"))
-    possible = {each["sparsity"] for each in found["plans"]}
+    st.table(pd.DataFrame([_row(each) for each in sizes["plans"]]).set_index("sparsity"))
+    possible = {each["sparsity"] for each in sizes["plans"]}
     refused = [share for share in SHARES if share not in possible]
-    unfit = f"Not possible: {', '.join(refused)}; the routers need more experts." if refused else ""
-    for line in filter(None, (unfit, *found["caveats"])):
+    note = f"Not possible: {', '.join(refused)}; the routers need more experts." if refused else ""
+    for line in filter(None, (note, *sizes["caveats"])):
         st.caption(literal(line))
 
 

@@ -41,23 +41,23 @@ def plan_line(context: Context) -> None:
             "below; until then the controls define the plan.",
             icon=":material/warning:",
         )
-    if (shown := context.shown) is not None:
+    if (current_plan := context.shown) is not None:
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-            _line(context, shown)
+            _line(context, current_plan)
 
 
-def _line(context: Context, shown: CurrentPlan) -> None:
-    before, after = context.model.checkpoint.nbytes, bytes_after(context, shown)
+def _line(context: Context, plan: CurrentPlan) -> None:
+    before, after = context.model.checkpoint.nbytes, bytes_after(context, plan)
     loss, chance = loss_of_plan(context)
     saved = f"-{1 - after / before:.0%}" if after < before else "nothing saved"
     st.markdown(
-        f"**{literal(shown.name)}** :material/arrow_right_alt: **{format_bytes(after)}** ({saved}) "
+        f"**{literal(plan.name)}** :material/arrow_right_alt: **{format_bytes(after)}** ({saved}) "
         f"· {loss_words(context, loss, chance)}",
         width="content",
     )
     if loss is None or loss.missing:
-        _measure_button(context, shown)
-    if shown.file:
+        _measure_button(context, plan)
+    if plan.file:
         st.button(
             "Back to the controls",
             key="plan.forget",
@@ -68,7 +68,7 @@ def _line(context: Context, shown: CurrentPlan) -> None:
         )
 
 
-def _measure_button(context: Context, shown: CurrentPlan) -> None:
+def _measure_button(context: Context, current_plan: CurrentPlan) -> None:
     """Queue an evaluation on the corpora and in the dtype of most plans."""
     compared = {name for each in losses_of(context.model)[:1] for name in each.corpora}
     texts = held_out_corpora(context)
@@ -77,14 +77,18 @@ def _measure_button(context: Context, shown: CurrentPlan) -> None:
         st.page_link("views/evaluate.py", label="Measure", icon=":material/insights:")
         return
     if st.button("Measure", key="plan.measure", icon=":material/insights:", type="tertiary"):
-        asked = {
+        fields = {
             **own_model(context),
-            "plans": (shown.plan.to_dict(),),
+            "plans": (current_plan.plan.to_dict(),),
             "corpora": texts,
             "dtype": usual_dtype(context),
         }
-        request = validated(EvaluateRequest, asked)
-        queue(request, shown.name, shown_request(request).command((shown.file or "plan.json",)))
+        request = validated(EvaluateRequest, fields)
+        queue(
+            request,
+            current_plan.name,
+            shown_request(request).command((current_plan.file or "plan.json",)),
+        )
 
 
 def loss_of_plan(context: Context) -> tuple[PlanLoss | None, RandomLoss | None]:
@@ -113,11 +117,12 @@ def prediction_error(context: Context) -> str:
     shared = measured.change.keys() & predicted.change.keys() if measured and predicted else ()
     if measured is None or predicted is None or not shared:
         return ""
-    said, found = (fmean(each.change[name] for name in shared) for each in (predicted, measured))
+    expected = fmean(predicted.change[name] for name in shared)
+    actual = fmean(measured.change[name] for name in shared)
     where = literal(" and ".join(sorted(shared)))
     return (
-        f"Layer sensitivity predicts a loss increase of {said:+.2f} on {where}; measured: "
-        f"{found:+.2f}."
+        f"Layer sensitivity predicts a loss increase of {expected:+.2f} on {where}; measured: "
+        f"{actual:+.2f}."
     )
 
 

@@ -23,8 +23,10 @@ from pruning.planning.make import CurrentPlan
 
 def report_part(context: Context, page: str) -> None:
     """The downloads for the page at the URL path `page`: a report and its charts."""
-    wanted = context.plan.granularity
-    views = [each for each in CHARTS.values() if (each.page, each.granularity) == (page, wanted)]
+    granularity = context.plan.granularity
+    views = [
+        each for each in CHARTS.values() if (each.page, each.granularity) == (page, granularity)
+    ]
     if context.recipes is None and context.criterion is None:
         views = []
     try:
@@ -40,16 +42,17 @@ def report_part(context: Context, page: str) -> None:
             _figures(context, page, views, command)
 
 
-def _decision(context: Context, shown: CurrentPlan) -> None:
-    num_bytes, command = bytes_after(context, shown), shown.plan_command(shown_model(context.model))
+def _decision(context: Context, current_plan: CurrentPlan) -> None:
+    num_bytes = bytes_after(context, current_plan)
+    command = current_plan.plan_command(shown_model(context.model))
     model, directories = context.model, context.store.directories
 
     def page() -> str:
         """The report file; runs on the click, in a thread without a session."""
         losses = stored_losses(EvaluationStore(directories), model.identity)
         answers, _ = readable_records(AnswerStore(directories), model.identity)
-        made = decision_of(model, shown, num_bytes, losses, command)
-        return decision_html(replace(made, answers=pair_of(answers, shown.plan.digest)))
+        decision = decision_of(model, current_plan, num_bytes, losses, command)
+        return decision_html(replace(decision, answers=pair_of(answers, current_plan.plan.digest)))
 
     st.text("One page to print: what the plan saves, and its loss compared with Random.")
     file, icon = f"{context.model.name}-decision.html", ":material/description:"

@@ -54,39 +54,39 @@ _PACKINGS: Final[dict[Packing, str]] = {
 _COUNTS: Final[dict[Count, str]] = {"all": "all tokens", "response": "answers only"}
 
 
-def finding_part(context: Context, shown: CurrentPlan) -> None:
+def finding_part(context: Context, current_plan: CurrentPlan) -> None:
     """The finding in words, three numbers, an example, and the next step."""
     losses, share = losses_of(context.model), removed_share(context)
     loss, chance = loss_of_plan(context)
     st.markdown(
-        f"## {share}: {saved_words(context, shown)}.\n\n"
+        f"## {share}: {saved_words(context, current_plan)}.\n\n"
         + " ".join(sentences(losses, loss, chance))
     )
-    st.caption(meaning(context, shown))
-    saved, lost, corpora = st.columns([2, 4, 3])
-    with saved:
-        before, after = context.model.checkpoint.nbytes, bytes_after(context, shown)
+    st.caption(meaning(context, current_plan))
+    saved_column, loss_column, corpora_column = st.columns([2, 4, 3])
+    with saved_column:
+        before, after = context.model.checkpoint.nbytes, bytes_after(context, current_plan)
         sizes = f"{format_bytes(before)} to {format_bytes(after)}"
         card("Saved", f"{1 - after / before:.0%}", sizes)
-    with lost, st.container(border=True, height="stretch"):
-        _lost_part(loss, chance)
-    with corpora, st.container(border=True, height="stretch"):
+    with loss_column, st.container(border=True, height="stretch"):
+        _loss_part(loss, chance)
+    with corpora_column, st.container(border=True, height="stretch"):
         _corpora_part(context, losses, loss)
     with st.container(key="see-why"):  # in the first view of a laptop
         st.page_link("views/explore.py", label="See why", icon=":material/grid_on:")
-    _answers_part(context, shown)
+    _answers_part(context, current_plan)
 
 
-def meaning(context: Context, shown: CurrentPlan) -> str:
+def meaning(context: Context, current_plan: CurrentPlan) -> str:
     """Explain the plan's criterion and schedule, and the unit of loss."""
-    criterion, schedule = context.ranking_criterion, shown.plan.provenance.schedule
+    criterion, schedule = context.ranking_criterion, current_plan.plan.provenance.schedule
     words = ["A nat is the unit of loss: +0.69 doubles the perplexity."]
     if schedule in SCHEDULES and schedule != "uniform":
         words.insert(0, f"{SCHEDULES[schedule].label}: {SCHEDULES[schedule].summary}.")
-    if criterion.exponents is not None and not shown.file:
+    if criterion.exponents is not None and not current_plan.file:
         b, *powers = criterion.exponents
-        named = zip(powers, ("gate weight", "output norm"), strict=True)
-        factors = [f"{'squared ' * (power - 1)}{name}" for power, name in named if power]
+        powers_by_name = zip(powers, ("gate weight", "output norm"), strict=True)
+        factors = [f"{'squared ' * (power - 1)}{name}" for power, name in powers_by_name if power]
         scored = f"{'mean' if b else 'sum'} of {' times '.join(factors)} over its tokens"
         scored = scored if factors else "number of its tokens"
         words.insert(0, f"{literal(criterion.label)} scores an expert by the {scored}.")
@@ -103,9 +103,9 @@ def removed_share(context: Context) -> str:
     return f"{share} of the {what} gone"
 
 
-def saved_words(context: Context, shown: CurrentPlan) -> str:
+def saved_words(context: Context, current_plan: CurrentPlan) -> str:
     """Bytes before and after, in words."""
-    before, after = context.model.checkpoint.nbytes, bytes_after(context, shown)
+    before, after = context.model.checkpoint.nbytes, bytes_after(context, current_plan)
     if after >= before:
         return "nothing saved"
     return f"{format_bytes(before)} to {format_bytes(after)} (-{1 - after / before:.0%})"
@@ -131,10 +131,11 @@ def sentences(
             draws = f"{chance.draws} draws, SD {chance.mean_spread:.2f}"
         words.append(f"Random adds {chance.mean:+.2f} ({draws}).")
     if (alone := single_corpus(losses, loss)) is not None:
-        own = alone.facts.corpora[0]
+        name = alone.facts.corpora[0]
+        label = literal(criterion_label(alone.facts.criterion))
         words.append(
-            f"Calibrated on {literal(own)} alone, {literal(criterion_label(alone.facts.criterion))}"
-            f" keeps {literal(own)} ({alone.change[own]:+.2f}) and loses {literal(alone.worst_on)} "
+            f"Calibrated on {literal(name)} alone, {label} keeps {literal(name)} "
+            f"({alone.change[name]:+.2f}) and loses {literal(alone.worst_on)} "
             f"({alone.worst:+.2f})."
         )
     best = best_at(losses, loss.facts.removed or 0.0)
@@ -157,7 +158,7 @@ def best_at(losses: tuple[PlanLoss, ...], share: float) -> ChosenPlan | None:
 
 def single_corpus(losses: tuple[PlanLoss, ...], loss: PlanLoss) -> PlanLoss | None:
     """The single-corpus plan of this criterion and sparsity with the worst loss."""
-    found = [
+    candidates = [
         each
         for each in losses_at(losses, loss.facts.removed or 0.0)
         if each.facts.criterion == loss.facts.criterion
@@ -167,7 +168,7 @@ def single_corpus(losses: tuple[PlanLoss, ...], loss: PlanLoss) -> PlanLoss | No
         and each.worst_on != each.facts.corpora[0]
         and not (each.way or each.missing)
     ]
-    return max(found, key=lambda each: each.worst, default=None)
+    return max(candidates, key=lambda each: each.worst, default=None)
 
 
 def one_corpus_or_blend(losses: tuple[PlanLoss, ...], loss: PlanLoss) -> str:
@@ -189,8 +190,8 @@ def one_corpus_or_blend(losses: tuple[PlanLoss, ...], loss: PlanLoss) -> str:
     if not ways:
         return ""
     best = min(ways, key=lambda way: (way[0] != loss.facts.criterion, blended[way]))
-    found = alone[best]
-    means, worst = [each.mean for each in found], max(found, key=lambda each: each.worst)
+    plans = alone[best]
+    means, worst = [each.mean for each in plans], max(plans, key=lambda each: each.worst)
     return (
         f"Calibrated on one corpus, {literal(criterion_label(best[0]))} adds {min(means):+.2f} to "
         f"{max(means):+.2f} on average, up to {worst.worst:+.2f} on {literal(worst.worst_on)}; on "
@@ -198,14 +199,14 @@ def one_corpus_or_blend(losses: tuple[PlanLoss, ...], loss: PlanLoss) -> str:
     )
 
 
-def _lost_part(loss: PlanLoss | None, chance: RandomLoss | None) -> None:
+def _loss_part(loss: PlanLoss | None, chance: RandomLoss | None) -> None:
     way = f", {literal(loss.way)}" if loss and loss.way else ""
     st.markdown(f"**Loss increase** in nats per token{way}")
     if loss is None:
         st.text("Not measured.")
         return
-    beside = {} if chance is None else {"Random": chance.change}
-    losses_table(loss.full, {"this plan": loss.change, **beside})
+    random_row = {} if chance is None else {"Random": chance.change}
+    losses_table(loss.full, {"this plan": loss.change, **random_row})
 
 
 def _corpora_part(context: Context, losses: tuple[PlanLoss, ...], loss: PlanLoss | None) -> None:
@@ -224,23 +225,25 @@ def _corpora_part(context: Context, losses: tuple[PlanLoss, ...], loss: PlanLoss
     )
 
 
-def _answers_part(context: Context, shown: CurrentPlan) -> None:
+def _answers_part(context: Context, current_plan: CurrentPlan) -> None:
     """The newest answers of the original model, this plan and Random."""
-    found = sorted(records_of(context, AnswerStore), key=lambda each: each.created_at)
-    mine = next((each for each in found[::-1] if each.plan_digest == shown.plan.digest), None)
-    if mine is None:
+    records = sorted(records_of(context, AnswerStore), key=lambda each: each.created_at)
+    newest = next(
+        (each for each in records[::-1] if each.plan_digest == current_plan.plan.digest), None
+    )
+    if newest is None:
         return
     chance = [
         each
-        for each in found
-        if (each.prompt, each.settings) == (mine.prompt, mine.settings)
+        for each in records
+        if (each.prompt, each.settings) == (newest.prompt, newest.settings)
         and is_random(each.plan.criterion)
-        and each.plan.removed == mine.plan.removed
-        and each is not mine
+        and each.plan.removed == newest.plan.removed
+        and each is not newest
     ]
     with st.container(border=True):
         st.markdown("**Answers**: text after the first difference is highlighted.")
-        answers_part(mine, *chance[:1])
+        answers_part(newest, *chance[:1])
 
 
 def runs_table(context: Context) -> None:
@@ -327,16 +330,18 @@ def calibrate_form(context: Context) -> None:
 def known_words(context: Context, request: CalibrateRequest) -> str:
     """Time estimate from existing runs, and whether one of them is the same."""
     runs, _ = data.all_runs()
-    asked, tokens, words = corpus_name(request.corpus), request.tokens or 0, []
+    corpus, tokens, words = corpus_name(request.corpus), request.tokens or 0, []
     for run in runs:
-        made = run.manifest
-        is_same = is_same_corpus(made.corpus, asked)
-        is_same = is_same and made.model.identity == context.model.identity
-        if is_same and made.num_tokens >= tokens:
-            words.append(f"You have this already: {made.num_tokens:,} tokens of {literal(asked)}.")
+        manifest = run.manifest
+        is_same = is_same_corpus(manifest.corpus, corpus)
+        is_same = is_same and manifest.model.identity == context.model.identity
+        if is_same and manifest.num_tokens >= tokens:
+            words.append(
+                f"You have this already: {manifest.num_tokens:,} tokens of {literal(corpus)}."
+            )
             break
-    own = [row for row in cost_rows(runs, context.model.identity) if row["fits"] == "this model"]
-    speeds = [row["tokens/s"] for row in own if row["tokens/s"]]
+    rows = [row for row in cost_rows(runs, context.model.identity) if row["fits"] == "this model"]
+    speeds = [row["tokens/s"] for row in rows if row["tokens/s"]]
     if speeds:
         seconds = tokens / median(speeds)
         words.append(f"It takes about {duration_text(seconds)}, as fast as the runs above.")

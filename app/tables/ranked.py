@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from analysis.arrays import FloatArray
 from analysis.criteria import Criterion
-from analysis.ranking.experts import Stats, order_of, scored
+from analysis.ranking.experts import Stats, keeping_order, scored
 from analysis.ranking.overlap import pruned_mask
 from analysis.stats.grid import Grid
 from analysis.stats.tables import Gate
@@ -26,7 +26,7 @@ class Ranked:
     @property
     def order(self) -> NDArray[np.int64]:
         """Expert ids from first to keep to last; -1 where there are fewer."""
-        order = order_of(self.saliency, self.grid)
+        order = keeping_order(self.saliency, self.grid)
         return np.where(self.grid.present, order, -1)
 
     def pruned(self, sparsity: Fraction) -> NDArray[np.bool_]:

@@ -5,10 +5,10 @@ import streamlit as st
 from app.charts.context import Context
 from app.frame.notes import inform, show_command
 from app.parts.compare import (
+    comparison_metrics,
     conclusion,
     has_statistics,
     listed_experts,
-    metrics,
     rank_flow,
     show_charts,
 )
@@ -23,7 +23,7 @@ def compare_page(context: Context) -> Context:
     if context.criterion is None or not has_statistics(context):
         return context
     conclusion(context)
-    metrics(context.comparison)
+    comparison_metrics(context.comparison)
     show_charts(context)
     with st.container(border=True):
         listed_experts(context.comparison)

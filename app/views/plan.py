@@ -9,8 +9,8 @@ from app.parts.plan.experts import (
     editor_part,
     engines_part,
     files_part,
-    metrics,
     notes_part,
+    plan_metrics,
     refusal_part,
     sides_part,
     sizes_part,
@@ -47,7 +47,7 @@ def _plan_of_experts(context: Context) -> None:
                 sensitivity_form(context)
         return
     schedules = None if ready is None else sides(context)
-    metrics(context, current, sizes_of(context, current.plan))
+    plan_metrics(context, current, sizes_of(context, current.plan))
     with st.container(border=True):
         editor_part(context, current, schedules)
         notes_part(context, current)

@@ -17,9 +17,9 @@ from analysis.ranking.advice import read_overlaps
 from analysis.ranking.compare import COMPARISON_COLUMNS, Comparison, Decision, kendall_tau
 from analysis.ranking.overlap import (
     chance_overlap,
-    component_effects,
     corpora_overlap,
     effects_over_models,
+    exponent_effects,
 )
 from analysis.stats.grid import Grid
 
@@ -99,7 +99,7 @@ def test_effects_by_hand():
     means = pd.DataFrame(
         [(0, 0, 0, 0.2), (0, 1, 0, 0.4), (1, 1, 1, 0.9)], columns=["b", "alpha", "beta", "overlap"]
     )
-    table = component_effects(means).set_index(["component", "value"])
+    table = exponent_effects(means).set_index(["component", "value"])
     assert table.loc[("b", 0), "overlap"] == pytest.approx(0.3)
     assert table.loc[("b", 1), "overlap"] == pytest.approx(0.9)
     assert table.loc[("alpha", 1)].tolist() == pytest.approx([0.65, 0.4, 0.9, 2])
@@ -140,7 +140,7 @@ def test_effects_over_models_by_hand():
     assert table.loc[("b", 1), "overlap"] == pytest.approx(0.8)
     assert table.loc[("alpha", 0)].tolist() == pytest.approx([0.55, 0.2, 1.0, 4])
     alone = effects_over_models([one])
-    assert alone.equals(component_effects(one))
+    assert alone.equals(exponent_effects(one))
 
 
 def means(**changes):

@@ -15,17 +15,17 @@ from analysis.demo import texts
 from analysis.errors import CriterionError, PlanError, StatsError
 from analysis.families import MoELayer
 from analysis.ranking.coverage import Blender, coverage, fair_blend
-from analysis.ranking.experts import order_of, rank_experts, rank_of, saliency_grid
+from analysis.ranking.experts import keeping_order, rank_experts, rank_of, saliency_grid
 from analysis.ranking.overlap import (
     OVERLAP_COLUMNS,
     chance_overlap,
     criterion_overlap,
     kept_counts,
     mean_overlaps,
-    overlap_matrix,
     pruned_mask,
     pruned_masks,
     set_overlap,
+    symmetric_overlaps,
     variant_overlaps,
 )
 from analysis.ranking.stratification import rescale, separation
@@ -62,7 +62,7 @@ def as_sets(mask, stats):
 
 def test_absent_experts_come_last():
     saliency = np.array([[1.0, np.nan, 2.0], [-5.0, -7.0, np.nan]])
-    order = order_of(saliency)
+    order = keeping_order(saliency)
     assert order.tolist() == [[2, 0, 1], [0, 1, 2]]
     assert rank_of(order).tolist() == [[1, 2, 0], [0, 1, 2]]
 
@@ -286,7 +286,7 @@ def test_what_cannot_be_blended_is_said(demo):
 def test_the_matrix_is_symmetric_with_ones_on_the_diagonal(random_stats):
     stats = {name: random_stats(seed) for seed, name in enumerate("xyz")}
     table = criterion_overlap(CRITERIA["seer"], stats, "renormalized", Fraction(1, 2))
-    matrix = overlap_matrix(table, list(stats)).pivot_table(
+    matrix = symmetric_overlaps(table, list(stats)).pivot_table(
         index="corpus_a", columns="corpus_b", values="overlap", aggfunc="sum"
     )
     assert matrix.shape == (3, 3)

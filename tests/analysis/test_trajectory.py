@@ -20,7 +20,7 @@ from analysis.ranking.trajectory import (
     PATH_COLUMNS,
     Paths,
     Weighing,
-    follow,
+    follow_paths,
     follow_until,
     node_weights,
     representative_samples,
@@ -111,7 +111,7 @@ def test_nodes_add_up_to_the_papers_products(stats, parts, given):
 
 @pytest.mark.parametrize("count", [1, 2, 5, 24, 100])
 def test_table_against_every_path(stats, count):
-    found = follow(stats, count)
+    found = follow_paths(stats, count)
     table = found.table(count)
     assert tuple(table.columns) == PATH_COLUMNS
     held, best = {}, {}
@@ -143,7 +143,7 @@ def test_the_smallest_count_for_a_union(stats):
     """Against the union of every number of paths in turn."""
     for num_kept in range(3, sum(SIZES) + 1):
         found = follow_until(stats, num_kept)
-        wanted = next(m for m in range(1, 25) if follow(stats, m).union_size(m) >= num_kept)
+        wanted = next(m for m in range(1, 25) if follow_paths(stats, m).union_size(m) >= num_kept)
         assert found.smallest_count(num_kept) == wanted
     limited = follow_until(stats, sum(SIZES), limit=2)
     assert (limited.followed, limited.smallest_count(sum(SIZES))) == (2, 2)
@@ -152,7 +152,7 @@ def test_the_smallest_count_for_a_union(stats):
 def test_an_expert_without_output_is_on_no_path(stats):
     activation = stats.activation.copy()
     activation[:, 4] = 0.0  # expert 1 of the second layer
-    table = follow(replace(stats, activation=activation), 1000).table(1000)
+    table = follow_paths(replace(stats, activation=activation), 1000).table(1000)
     row = table.query("layer == 2 and expert == 1").iloc[0]
     assert row["num_samples"] == 0
     assert math.isnan(row["path_weight"])
@@ -169,11 +169,11 @@ def test_samples_without_tokens_are_left_out(stats):
             for sums in (stats.activation, stats.probability, stats.loss)
         ),
     )
-    pd.testing.assert_frame_equal(follow(padded, 3).table(3), follow(stats, 3).table(3))
+    pd.testing.assert_frame_equal(follow_paths(padded, 3).table(3), follow_paths(stats, 3).table(3))
     assert padded.num_samples == 3
     empty = SampleStats(stats.grid, np.zeros(1, dtype=int), *(np.zeros((1, 9)),) * 3)
     with pytest.raises(StatsError, match="No sample"):
-        follow(empty, 1)
+        follow_paths(empty, 1)
 
 
 @pytest.mark.parametrize("parts", ["both", "importance", "transition"])
@@ -182,7 +182,7 @@ def test_measured_steps_against_every_path(stats, parts):
     counts = tuple(rng.integers(0, 4, pair) for pair in ((3, 4), (4, 2)))
     counts[0][1] = 0  # nobody went on from expert 1 of the first layer
     measured = replace(stats, transitions=counts)
-    found = follow(measured, 6, Weighing(parts, "measured")).table(6)
+    found = follow_paths(measured, 6, Weighing(parts, "measured")).table(6)
     held = {}
     for sample in range(3):
         weights = measured_weights(measured, sample, parts)
@@ -219,8 +219,10 @@ def measured_weights(stats, sample, parts):
 
 def test_what_has_no_steps_needs_no_transitions(stats):
     # Without steps there is nothing that would have to be measured.
-    importance = follow(stats, 3, Weighing("importance", "measured")).table(3)
-    pd.testing.assert_frame_equal(importance, follow(stats, 3, Weighing("importance")).table(3))
+    importance = follow_paths(stats, 3, Weighing("importance", "measured")).table(3)
+    pd.testing.assert_frame_equal(
+        importance, follow_paths(stats, 3, Weighing("importance")).table(3)
+    )
     for bad in ({"parts": "all"}, {"steps": "none"}):
         with pytest.raises(UserError, match=r"(?i)unknown"):
             Weighing(**bad)
@@ -340,7 +342,7 @@ def runs(tmp_path_factory):
 def test_score_and_order_are_those_of_the_table_of_paths(runs):
     stats = load_expert_stats(runs[0])
     score, saliency = scored(pathfinder(COUNT), stats, "applied")
-    table = follow(load_sample_stats(runs[0]), COUNT).table(COUNT)
+    table = follow_paths(load_sample_stats(runs[0]), COUNT).table(COUNT)
     assert score.tolist() == table["num_samples"].tolist()
     # The first to keep has as many experts behind it as there are others.
     assert saliency.tolist() == (len(table) - 1 - table["rank"]).tolist()
@@ -360,7 +362,9 @@ def test_a_blend_counts_each_sample_by_its_weight(runs):
     assert score.tolist() == pytest.approx((alone[0] / 3 + alone[1]).tolist())
     # The mean u of two samples a run: (2 a + 6 b) / 8.
     found = pathfinder(COUNT).from_samples(blended.samples)["node_weight"]
-    one, two = (follow(load_sample_stats(run), COUNT).table(COUNT)["node_weight"] for run in runs)
+    one, two = (
+        follow_paths(load_sample_stats(run), COUNT).table(COUNT)["node_weight"] for run in runs
+    )
     assert found.tolist() == pytest.approx(((one + 3 * two) / 4).tolist(), rel=1e-12)
 
 
@@ -414,7 +418,10 @@ def test_large_losses_do_not_underflow(stats):
     """exp(-5000) is 0 in float64; only differences of losses count."""
     far = replace(stats, loss=stats.loss + 5000.0 * stats.num_tokens[:, None])
     assert all(np.isfinite(node).all() for node in node_weights(far))
-    assert follow(far, 4).table(4)["rank"].tolist() == follow(stats, 4).table(4)["rank"].tolist()
+    assert (
+        follow_paths(far, 4).table(4)["rank"].tolist()
+        == follow_paths(stats, 4).table(4)["rank"].tolist()
+    )
 
 
 def test_a_blend_with_a_run_without_samples_has_none(runs):

@@ -8,7 +8,7 @@ from page_texts import opened
 from typer.testing import CliRunner
 
 import app.cli
-from analysis.ranking.trajectory import Weighing, follow, representative_samples
+from analysis.ranking.trajectory import Weighing, follow_paths, representative_samples
 from analysis.stats.grid import Grid
 from analysis.stats.store import SHIPPED_STATS, StatsStore, load_sample_stats
 
@@ -29,7 +29,7 @@ def test_the_table_is_that_of_the_followed_paths(open_page, samples):
     table = numbers(open_page("explore", **PATHS), "paths")
     assert list(dict.fromkeys(table["corpus"])) == list(CORPORA)
     for corpus, stats in samples.items():
-        wanted = follow(stats, 100).table(100)
+        wanted = follow_paths(stats, 100).table(100)
         wanted["rank"] += 1  # people count from 1
         rows = table[table["corpus"] == corpus].reset_index(drop=True)
         pd.testing.assert_frame_equal(rows[list(wanted)], wanted)
@@ -40,7 +40,9 @@ def test_choices_in_the_address_are_those_of_the_command(open_page, samples, tmp
     chosen = {"m": "7", "k": "4", "transitions": "As measured"}
     test = open_page("explore", **PATHS, corpus="demo-math", **chosen)
     table = numbers(test, "paths")
-    wanted = follow(representative_samples(samples["demo-math"], 4), 7, Weighing(steps="measured"))
+    wanted = follow_paths(
+        representative_samples(samples["demo-math"], 4), 7, Weighing(steps="measured")
+    )
     rows = table[table["corpus"] == "demo-math"]
     assert rows["num_samples"].tolist() == wanted.table(7)["num_samples"].tolist()
     (line,) = [each.value for each in test.code if "moeprune paths" in each.value]
@@ -76,7 +78,7 @@ def test_the_criterion_ranks_as_the_paths_do(open_page, samples):
     test = open_page("explore", criterion="MoE Pathfinder", corpus="demo-prose")
     table = numbers(test, "stratification")
     rows = table[table["panel"] == "MoE Pathfinder"].sort_values(["layer", "rank"])
-    order = follow(samples["demo-prose"], 100).table(100).sort_values(["layer", "rank"])
+    order = follow_paths(samples["demo-prose"], 100).table(100).sort_values(["layer", "rank"])
     assert rows["expert"].tolist() == order["expert"].tolist()
     assert Grid(samples["demo-prose"].grid.layers).counts.sum() == len(rows)
 

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, DeepseekV3Config
 from analysis.errors import PlanError
 from analysis.families import FAMILIES, MoELayer
 from analysis.model import ModelRef
-from analysis.ranking.experts import order_of
+from analysis.ranking.experts import keeping_order
 from analysis.sparsity import as_percent, num_removed, parse_sparsity
 from analysis.stats.grid import Grid
 from analysis.stats.tables import MeasuredModel
@@ -234,7 +234,7 @@ def best_subset(saliency, keep):
 @given(seed=st.integers(0, 10_000), keep=st.sampled_from([6, 9, 12]))
 def test_selection_is_the_best_subset_with_equal_groups(seed, keep):
     saliency = np.random.default_rng(seed).random(12)
-    order = order_of(saliency[None, :], Grid((LAYER,)))[0]
+    order = keeping_order(saliency[None, :], Grid((LAYER,)))[0]
     wanted = best_subset(saliency, keep)
     assert tuple(sorted(order[:keep].tolist())) == wanted
     # Also from a ranking that knows nothing of groups, such as a file made elsewhere.
@@ -247,8 +247,8 @@ def test_selection_is_the_best_subset_with_equal_groups(seed, keep):
 def test_the_order_without_groups_is_by_saliency_alone():
     saliency = np.array([[0.1, 0.9, 0.5, np.nan], [4.0, 3.0, 2.0, 1.0]])
     grid = Grid((MoELayer(0, 3, 1), MoELayer(1, 4, 1)))
-    assert order_of(saliency, grid).tolist() == order_of(saliency).tolist()
-    assert order_of(saliency, grid)[0, :3].tolist() == [1, 2, 0]
+    assert keeping_order(saliency, grid).tolist() == keeping_order(saliency).tolist()
+    assert keeping_order(saliency, grid)[0, :3].tolist() == [1, 2, 0]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from analysis.criteria.pathfinder import pathfinder
 from analysis.errors import PlanError
 from analysis.model import load_model_index
 from analysis.ranking.experts import rank_experts
-from analysis.ranking.trajectory import follow
+from analysis.ranking.trajectory import follow_paths
 from analysis.stats.grid import Grid
 from analysis.stats.samples import SamplePart, SampleStats
 from analysis.stats.tables import MOMENT_COLUMNS, ExpertStats
@@ -48,7 +48,7 @@ def expert_stats(model, samples):
 def test_the_union_is_kept_and_layers_are_filled_up(model, count):
     stats = random_stats(model)
     plan = fit_plan(union_plan(model, stats, count).plan, model)
-    table = follow(stats, count).table(count)
+    table = follow_paths(stats, count).table(count)
     for layer, rows in table.groupby("layer"):
         on_paths = set(rows.loc[rows["num_samples"] > 0, "expert"])
         kept = set(plan.kept[layer])
@@ -61,7 +61,7 @@ def test_the_union_is_kept_and_layers_are_filled_up(model, count):
 def test_a_layer_with_one_expert_on_paths_keeps_the_next_in_the_order(model):
     stats = random_stats(model, samples=1)
     plan = union_plan(model, stats, 1).plan
-    ranking = path_ranking(follow(stats, 1), 1)
+    ranking = path_ranking(follow_paths(stats, 1), 1)
     for layer, rows in ranking.groupby("layer"):
         assert set(plan.kept[layer]) == set(rows.sort_values("rank")["expert"].head(2))
 
@@ -75,7 +75,7 @@ def test_every_budget_is_hit_exactly(model, removed, schedule):
     assert sum(map(len, kept.values())) == 21 - removed
     assert min(map(len, kept.values())) >= 2
     assert made.union >= 21 - removed
-    assert follow(random_stats(model), made.count).union_size(made.count) == made.union
+    assert follow_paths(random_stats(model), made.count).union_size(made.count) == made.union
 
 
 def test_the_order_decides_who_goes(model):
@@ -84,7 +84,7 @@ def test_the_order_decides_who_goes(model):
     spending = Spending(model.layers, sparsity_budget(model.layers, "30%"))
     made = budget_plan(model, stats, spending)
     plan, count = made.plan, made.count
-    table = follow(stats, count).table(count).set_index(["layer", "expert"])
+    table = follow_paths(stats, count).table(count).set_index(["layer", "expert"])
     gone = [place for place in table.index if place[1] not in plan.kept.get(place[0], range(7))]
     # Nobody is at a floor: 6 of 21 go, and each layer keeps more than 2.
     assert min(map(len, plan.kept.values())) > 2

@@ -39,19 +39,19 @@ def ask_part(context: Context) -> None:
     )
     with st.container(border=True):
         _question(context)
-    found = sorted(records_of(context, AnswerStore), key=lambda each: each.created_at)[::-1]
-    if not found:
+    records = sorted(records_of(context, AnswerStore), key=lambda each: each.created_at)[::-1]
+    if not records:
         st.text("No answers yet. They appear here and survive a reload.")
         return
-    own = context.shown.plan.digest if context.shown else ""
+    digest = context.shown.plan.digest if context.shown else ""
     # The newest of the plan on screen first.
-    found.sort(key=lambda each: each.plan_digest != own)
+    records.sort(key=lambda each: each.plan_digest != digest)
     with st.container(border=True):
-        _stored(found)
+        _answers(records)
 
 
 def _question(context: Context) -> None:
-    shown = context.shown
+    current_plan = context.shown
     prompt = st.text_area(
         "Prompt",
         value="Solve for x: 4 * x + 3 = 23." if context.model.name == DEMO_MODEL else "",
@@ -60,36 +60,36 @@ def _question(context: Context) -> None:
         placeholder="Prompt for both models",
     )
     length = st.select_slider("Max new tokens", _LENGTHS, value=64, key="ask.tokens")
-    if shown is None:
+    if current_plan is None:
         st.text("There is no plan; see the bar above.")
         return
     if not prompt.strip():
         st.text("Enter a prompt.")
         return
-    asked = {
+    fields = {
         **own_model(context),
         "prompt": prompt,
-        "plans": (shown.plan.to_dict(),),
-        "names": (shown.name,),
+        "plans": (current_plan.plan.to_dict(),),
+        "names": (current_plan.name,),
         "max_new_tokens": one_of(length, _LENGTHS),
     }
     sent = st.button("Ask both", type="primary", icon=":material/forum:", key="ask.send")
     about = " ".join(prompt.split())[:60]
-    offer_job(context, validated(AskRequest, asked), about, sent=sent, plan=shown)
+    offer_job(context, validated(AskRequest, fields), about, sent=sent, plan=current_plan)
 
 
-def _stored(found: Sequence[AnswerRecord]) -> None:
+def _answers(records: Sequence[AnswerRecord]) -> None:
     """The answers to the chosen prompt, by default the first."""
     names = {
         each.record_id: f"{' '.join(each.prompt.split())[:60]} ({plan_words(each)})"
-        for each in found
+        for each in records
     }
-    chosen = found[0].record_id
-    if len(found) > 1:
+    chosen = records[0].record_id
+    if len(records) > 1:
         # A newer answer or another plan gives a new list, which starts with it.
         key = f"ask.question.{chosen}"
         chosen = choose("Question", list(names), key=key, format_func=names.__getitem__)
-    answers_part(next(each for each in found if each.record_id == chosen))
+    answers_part(next(each for each in records if each.record_id == chosen))
 
 
 def plan_words(pair: AnswerRecord) -> str:

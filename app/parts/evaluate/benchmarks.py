@@ -95,10 +95,10 @@ def _show_new(results: pd.DataFrame) -> None:
         return
     way = rows["way"].iloc[-1]
     st.session_state[_WAY] = way
-    lost = rows.loc[rows["removed"] != 0, "removed"].unique()  # without the original model
-    if len(lost) and sparsities_of(results, way):
-        alone = len(lost) == 1 and lost[0] > 0
-        st.session_state[_REMOVED] = percent(lost[0]) if alone else _ALL
+    shares = rows.loc[rows["removed"] != 0, "removed"].unique()  # without the original model
+    if len(shares) and sparsities_of(results, way):
+        alone = len(shares) == 1 and shares[0] > 0
+        st.session_state[_REMOVED] = percent(shares[0]) if alone else _ALL
 
 
 def _boards(context: Context, results: pd.DataFrame) -> str:
@@ -134,9 +134,9 @@ def _boards(context: Context, results: pd.DataFrame) -> str:
 def _leaderboard(board: Board, weights: dict[str, float]) -> None:
     table = own_leaderboard(board, weights)
     pruned = table[table["candidate"] != FULL]
-    whole = table.loc[table["candidate"] == FULL, "average"]
-    beside = f" The original model averages {whole.iloc[0]:.3f}." if len(whole) else ""
-    st.markdown(f"**Leaderboard**: {_first(pruned)}.{beside}")
+    averages = table.loc[table["candidate"] == FULL, "average"]
+    comparison = f" The original model averages {averages.iloc[0]:.3f}." if len(averages) else ""
+    st.markdown(f"**Leaderboard**: {_first(pruned)}.{comparison}")
     # The file has the standard error of each score in its own column.
     errors = board.errors().add_suffix(" stderr").rename_axis("candidate").reset_index()
     show_table(
@@ -172,17 +172,17 @@ def _first(pruned: pd.DataFrame) -> str:
 def _with_errors(table: pd.DataFrame, board: Board) -> pd.DataFrame:
     """The table as displayed: each score as `score ± standard error`."""
     errors = board.errors().reindex(table["candidate"])
-    shown = table.drop(columns=["stderr", "bytes"]).dropna(axis="columns", how="all")
+    cells = table.drop(columns=["stderr", "bytes"]).dropna(axis="columns", how="all")
     pairs = {name: (table[name], errors[name]) for name in board.tasks}
     pairs["average"] = (table["average"], table["stderr"])
     for name, (scores, spread) in pairs.items():
         # A plus-minus sign, as tables of results have it.
         ends = spread.map(" \u00b1 {:.3f}".format, na_action="ignore").fillna("")
-        shown[name] = [
+        cells[name] = [
             None if pd.isna(score) else f"{score:.3f}{end}"
             for score, end in zip(scores, ends, strict=True)
         ]
-    return shown
+    return cells
 
 
 def run_form(context: Context, dtype: str) -> None:
@@ -191,9 +191,9 @@ def run_form(context: Context, dtype: str) -> None:
     if find_spec("lm_eval") is None:
         inform(_NO_HARNESS)
         return
-    what, shown = _candidate(context, "bench.run", _TO_RUN)
+    what, current_plan = _candidate(context, "bench.run", _TO_RUN)
     values = {**own_model(context), **_tasks(context, dtype)}
-    about = context.model.name if shown is None else shown.name
+    about = context.model.name if current_plan is None else current_plan.name
     if what == _EXPORT:
         exports = exports_of(context)
         if not exports:
@@ -203,16 +203,16 @@ def run_form(context: Context, dtype: str) -> None:
         values |= {"model": str(exports[name]), "source": own_model(context)["model"]}
         about = exports[name].name
     elif what == _PLAN:
-        if shown is None:
+        if current_plan is None:
             return
-        values["plans"] = (shown.plan.to_dict(),)
+        values["plans"] = (current_plan.plan.to_dict(),)
     if not values["tasks"]:
         st.text("Enter at least one task.")
         return
     sent = st.button(
         "Run benchmarks", icon=":material/play_arrow:", type="primary", key="bench.run.send"
     )
-    offer_job(context, validated(BenchmarkRequest, values), about, sent=sent, plan=shown)
+    offer_job(context, validated(BenchmarkRequest, values), about, sent=sent, plan=current_plan)
 
 
 def _candidate(
@@ -243,7 +243,7 @@ def _tasks(context: Context, dtype: str) -> dict[str, Any]:
             help="Built from the demo's corpora.",
         )
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        named = st.text_input(
+        hub_tasks = st.text_input(
             "Tasks from the hub",
             key="bench.run.tasks",
             max_chars=2000,
@@ -267,48 +267,48 @@ def _tasks(context: Context, dtype: str) -> dict[str, Any]:
             f"bench.run.dtype.{one_of(dtype, DTYPES)}",
             "Only results of the same dtype are compared; auto uses the checkpoint's.",
         )
-    tasks = ",".join(filter(None, (*local, named.strip())))
+    tasks = ",".join(filter(None, (*local, hub_tasks.strip())))
     return {"tasks": tasks, "limit": limit, "dtype": chosen}
 
 
 def exports_of(context: Context) -> dict[str, Path]:
     """Exports of this model below the export root: name -> folder."""
-    found = {}
+    folders = {}
     for manifest in sorted(data.settings().export_root.glob(f"*/{MANIFEST_NAME}")):
         try:
             source = read_manifest(manifest.parent).source
         except UserError:
             continue  # the Export page reports it
         if source.identity == context.model.identity and not manifest.parent.is_symlink():
-            found[manifest.parent.name] = manifest.parent
-    return found
+            folders[manifest.parent.name] = manifest.parent
+    return folders
 
 
 def import_form(context: Context) -> None:
     """Import a results file of lm-evaluation-harness."""
     st.markdown("**Import** a results file of lm-evaluation-harness.")
-    what, shown = _candidate(context, "bench.import", _TO_IMPORT)
+    what, current_plan = _candidate(context, "bench.import", _TO_IMPORT)
     words = ""
     if what == _WORDS:
         words = st.text_input("What was benchmarked", key="bench.import.words", max_chars=200)
     file = st.file_uploader(
         "Results", type=["json"], key="bench.import.file", max_upload_size=_MEGABYTES
     )
-    if (what == _PLAN and shown is None) or (what == _WORDS and not words.strip()):
+    if (what == _PLAN and current_plan is None) or (what == _WORDS and not words.strip()):
         return
-    plan = None if shown is None else shown.plan.to_dict()
-    asked = {**own_model(context), "candidate": words.strip(), "plan": plan}
+    plan = None if current_plan is None else current_plan.plan.to_dict()
+    fields = {**own_model(context), "candidate": words.strip(), "plan": plan}
     sends = st.button("Import", icon=":material/upload:", key="bench.import.send")
     if sends and file is not None:
-        _import(asked, Path(file.name).name, file.getvalue())
+        _import(fields, Path(file.name).name, file.getvalue())
     elif sends:
         st.text("Choose a file first.")
-    show_command(_import_command(context, shown, asked))
+    show_command(_import_command(context, current_plan, fields))
 
 
-def _import(asked: Mapping[str, Any], name: str, content: bytes) -> None:
+def _import(fields: Mapping[str, Any], name: str, content: bytes) -> None:
     try:
-        records = take_results(asked, name, content)
+        records = take_results(fields, name, content)
     except UserError as error:
         st.error(literal(error), icon=":material/error:")
         return
@@ -318,7 +318,7 @@ def _import(asked: Mapping[str, Any], name: str, content: bytes) -> None:
     st.rerun()
 
 
-def take_results(asked: Mapping[str, Any], name: str, content: bytes) -> list[Any]:
+def take_results(fields: Mapping[str, Any], name: str, content: bytes) -> list[Any]:
     """Import and store the records of an uploaded file; see `import_results`."""
     if len(content) > _MEGABYTES * 2**20:
         raise UserError(f"{name} is larger than {_MEGABYTES} MB; give the file of results.")
@@ -327,17 +327,19 @@ def take_results(asked: Mapping[str, Any], name: str, content: bytes) -> list[An
         path = Path(folder) / "results.json"
         path.write_bytes(content)
         try:
-            return import_results(validated(ImportRequest, {**asked, "files": (path,)}))
+            return import_results(validated(ImportRequest, {**fields, "files": (path,)}))
         except UserError as error:
             raise UserError(str(error).replace(str(path), name).replace(path.name, name)) from error
 
 
-def _import_command(context: Context, shown: CurrentPlan | None, asked: Mapping[str, Any]) -> str:
+def _import_command(
+    context: Context, current_plan: CurrentPlan | None, fields: Mapping[str, Any]
+) -> str:
     stats_dir = data.shown_stats_dir()
-    said = {
-        "--plan": shown and (shown.file or "plan.json"),
-        "--candidate": asked["candidate"],
+    options = {
+        "--plan": current_plan and (current_plan.file or "plan.json"),
+        "--candidate": fields["candidate"],
         "--stats-dir": stats_dir and str(stats_dir),
     }
     words = ["benchmark", data.shown_model(context.model), "--import", "results.json"]
-    return command_line(*words, *(word for pair in said.items() if pair[1] for word in pair))
+    return command_line(*words, *(word for pair in options.items() if pair[1] for word in pair))

@@ -94,9 +94,9 @@ def _charts(context: Context, results: pd.DataFrame) -> None:
         )
         corpora = list(dict.fromkeys(results["corpus"]))
         corpus = choose("Held-out corpus", corpora, key="held_out", bind="query-params", width=220)
-    known = MEASURES[measure]
-    direction = "higher" if known.higher_is_better else "lower"
-    st.text(f"{known.label}: {known.description} {direction.capitalize()} is better.")
+    definition = MEASURES[measure]
+    direction = "higher" if definition.higher_is_better else "lower"
+    st.text(f"{definition.label}: {definition.description} {direction.capitalize()} is better.")
     context = replace(context, results=ResultChoice(results, measure=measure, corpus=corpus))
     with st.container(border=True):
         _curves(context, results, measure)
@@ -118,14 +118,14 @@ def _curves(context: Context, results: pd.DataFrame, measure: str) -> None:
     names = sorted(set(results["series"]) - {""})
     lit: list[str] | None = None
     if len(names) > 6:  # one per colour
-        own = context.shown.plan.digest if context.shown else ""
-        mine = set(results.loc[results["plan"] == own, "series"]) if own else set()
+        digest = context.shown.plan.digest if context.shown else ""
+        plan_series = set(results.loc[results["plan"] == digest, "series"]) if digest else set()
         granularity = context.plan.granularity
         leading = evaluation_curves.leading_series(results, measure, granularity)
         chosen = st.multiselect(
             "Highlighted lines",
             names,
-            default=sorted({*leading, *mine} - {""}),
+            default=sorted({*leading, *plan_series} - {""}),
             key=f"lines.{measure}.{granularity}",
             help="Default: your plan, Random, and the two that are best over all corpora at most "
             "sparsities. Others are grey.",
@@ -138,31 +138,33 @@ def _curves(context: Context, results: pd.DataFrame, measure: str) -> None:
 def candidates_part(context: Context) -> None:
     """Loss per corpus of the plan, the original, Random and the best; then all candidates."""
     losses, granularity = losses_of(context.model), context.plan.granularity
-    own_kind = [each for each in losses if each.facts.granularity == granularity]
-    shares = sorted({round(each.facts.removed or 0.0, 4) for each in own_kind} - {0.0})
+    same_kind = [each for each in losses if each.facts.granularity == granularity]
+    shares = sorted({round(each.facts.removed or 0.0, 4) for each in same_kind} - {0.0})
     if not shares:
         what = "neurons" if context.plan.by_neuron else "experts"
         inform(f"No evaluations of plans that remove {what}; run one below.")
         return
-    mine, _ = loss_of_plan(context)
+    plan_loss, _ = loss_of_plan(context)
     words = {f"{100 * share:.4g}%": share for share in shares}
-    own = "" if mine is None else f"{100 * round(mine.facts.removed or 0.0, 4):.4g}%"
+    plan_share = ""
+    if plan_loss is not None:
+        plan_share = f"{100 * round(plan_loss.facts.removed or 0.0, 4):.4g}%"
     with st.container(width=400):
-        share = share_control(words, "removed", own)
+        share = share_control(words, "removed", plan_share)
     table = candidates_at(losses, share, granularity)
     if table.empty:
         inform(f"No evaluations at a sparsity of {share:.0%} of the expert weights.")
         return
-    known = {each.plan: each for each in losses_at(losses, share) if not each.way}
-    best = known.get(next((plan for plan in table["plan"] if plan in known), ""))
+    losses_by_plan = {each.plan: each for each in losses_at(losses, share) if not each.way}
+    best = losses_by_plan.get(next((plan for plan in table["plan"] if plan in losses_by_plan), ""))
     chance = random_at(losses, share, granularity)
     added = {}
-    if mine is not None:
-        added[", ".join(filter(None, ("your plan", mine.way)))] = mine.change
+    if plan_loss is not None:
+        added[", ".join(filter(None, ("your plan", plan_loss.way)))] = plan_loss.change
     if chance is not None:
         several = f" ({chance.draws} draws)" if chance.draws > 1 else ""
         added[f"Random{several}"] = chance.change
-    if best is not None and best is not mine:
+    if best is not None and best is not plan_loss:
         added["the best"] = best.change
     st.markdown(
         f"**Loss increase at {share:.0%} sparsity**, in nats per token on held-out corpora; lower "
@@ -171,28 +173,31 @@ def candidates_part(context: Context) -> None:
     losses_table(full_losses(losses), added)
     table = table.assign(
         candidate=_names(table, {each.plan: each.created_at for each in losses}),
-        away=[_away(best, known.get(plan)) for plan in table["plan"].where(table["way"] == "")],
+        away=[
+            _distance(best, losses_by_plan.get(plan))
+            for plan in table["plan"].where(table["way"] == "")
+        ],
         size=table["bytes"].map(format_bytes),
     )
-    own = mine.plan if mine else ""
-    _table(table[table["way"] == ""], own)
+    own_plan = plan_loss.plan if plan_loss else ""
+    _table(table[table["way"] == ""], own_plan)
     if (others := table[table["way"] != ""]).empty:
         return
     with st.expander("Measured on other samples or in another dtype"):
         for way, rows in others.groupby("way"):
             st.text(str(way))
-            _table(rows, own)
+            _table(rows, own_plan)
 
 
-def _table(table: pd.DataFrame, own: str) -> None:
-    """Table of candidates; plan `own` is labelled as yours."""
+def _table(table: pd.DataFrame, own_plan: str) -> None:
+    """Table of candidates; plan `own_plan` is labelled as yours."""
     way = str(table["way"].iloc[0]) if len(table) else ""
     names = table["candidate"]
     show_table(
         table,
         f"candidates{way and '-other'}",
         f"{len(table)} candidates by mean loss increase, lowest first",
-        shown=table.assign(candidate=names.mask(table["plan"] == own, "yours: " + names)),
+        shown=table.assign(candidate=names.mask(table["plan"] == own_plan, "yours: " + names)),
         # Key numbers come first, so that a phone shows them.
         column_order=_ORDER,
         column_config=_COLUMNS,
@@ -217,7 +222,7 @@ def _name(row: Mapping[Hashable, Any]) -> str:
     return series_name(row) + (f" ({row['draws']} draws)" if row["draws"] > 1 else "")
 
 
-def _away(best: PlanLoss | None, other: PlanLoss | None) -> str:
+def _distance(best: PlanLoss | None, other: PlanLoss | None) -> str:
     """Loss of a plan relative to the best, if the difference is significant."""
     if best is None or other is None or other.missing:
         return ""
@@ -252,8 +257,8 @@ def evaluation_form(context: Context, records: Sequence[EvaluationRecord]) -> No
     if plan and not values["corpora"]:
         st.text("Choose at least one corpus.")
     elif plan:
-        asked = {**own_model(context), **values, "plans": (plan.plan.to_dict(),)}
-        offer_job(context, validated(EvaluateRequest, asked), plan.name, sent=sent, plan=plan)
+        fields = {**own_model(context), **values, "plans": (plan.plan.to_dict(),)}
+        offer_job(context, validated(EvaluateRequest, fields), plan.name, sent=sent, plan=plan)
     elif not (values["criteria"] and values["sparsities"] and values["corpora"]):
         st.text("Choose at least one criterion, one sparsity and one corpus.")
     else:

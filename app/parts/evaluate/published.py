@@ -55,11 +55,13 @@ def published_part() -> None:
         show_chart(PAPER_CHARTS["winner-map"].draw(setting))
 
 
-def weight_controls(names: Iterable[str], shown: Collection[str], *, what: str) -> dict[str, float]:
+def weight_controls(
+    names: Iterable[str], columns: Collection[str], *, what: str
+) -> dict[str, float]:
     """Draw a weight slider per name; return the weights. Empty: equal weights."""
     with st.popover("Weights", icon=":material/tune:"):
         st.text(f"How much each {what} counts in the column `average`.")
-        given = {
+        slider_values = {
             name: st.select_slider(
                 literal(name.capitalize() if what == "ability" else name),
                 _WEIGHTS,
@@ -70,8 +72,8 @@ def weight_controls(names: Iterable[str], shown: Collection[str], *, what: str) 
             )
             for name in names
         }
-    weights = {name: value if value in _WEIGHTS else 1.0 for name, value in given.items()}
-    if not any(weights[name] for name in shown):
+    weights = {name: value if value in _WEIGHTS else 1.0 for name, value in slider_values.items()}
+    if not any(weights[name] for name in columns):
         plural = "abilities" if what == "ability" else f"{what}s"
         st.warning(f"All {plural} of this table weigh 0, so equal weights are used.")
         return {}

@@ -93,12 +93,12 @@ def _form(context: Context) -> None:
             key=f"{_PREFIX}.text",
             placeholder="no corpus",
         )
-        shown = context.shown
-        with_plan = shown and st.checkbox("Include your plan", key=f"{_PREFIX}.plan")
+        current_plan = context.shown
+        with_plan = current_plan and st.checkbox("Include your plan", key=f"{_PREFIX}.plan")
         sent = queue_button("Run measurement")
     values |= {"corpora": (text,) if text else (), "plans": (), "names": ()}
-    if shown and with_plan:
-        values |= {"plans": (shown.plan.to_dict(),), "names": (shown.name,)}
+    if current_plan and with_plan:
+        values |= {"plans": (current_plan.plan.to_dict(),), "names": (current_plan.name,)}
     both = bool(values["criteria"]) == bool(values["sparsities"])
     if not values["corpora"] or not both or not (values["criteria"] or values["plans"]):
         st.text("Choose a corpus, and criteria with a sparsity or your plan.")

@@ -30,11 +30,11 @@ def advice_part(context: Context) -> None:
     """The recommendation and its reason next to this model's own overlap."""
     st.markdown("**What should the pruned model be good at?**")
     purpose = switch("Purpose", "purpose", _PURPOSES)
-    left, right = st.columns(2)
-    with left, st.container(border=True):
+    paper_column, model_column = st.columns(2)
+    with paper_column, st.container(border=True):
         _recommendation(purpose)
-    with right, st.container(border=True):
-        _own_reading(context, purpose)
+    with model_column, st.container(border=True):
+        _overlap_part(context, purpose)
     _needs(context)
 
 
@@ -55,7 +55,7 @@ def _recommendation(purpose: Purpose) -> None:
     st.text(advice.source)
 
 
-def _own_reading(context: Context, purpose: Purpose) -> None:
+def _overlap_part(context: Context, purpose: Purpose) -> None:
     st.markdown("**This model**")
     _quality(read_losses(purpose, losses_of(context.model), float(context.fraction)))
     if (chart := chart_or_message("overlap-map", context)) is None:

@@ -132,5 +132,5 @@ def blend_part(context: Context) -> None:
 
 def _make_fair(context: Context) -> None:
     with st.spinner("Finding fair shares"):
-        found = fair_blend(blender(context))
-    apply_shares(dict(zip(context.runs, found.weights, strict=True)))
+        solution = fair_blend(blender(context))
+    apply_shares(dict(zip(context.runs, solution.weights, strict=True)))

@@ -51,7 +51,7 @@ def tokens_part(context: Context) -> None:
         return
     part = context.keep(parts_of, next(iter(runs.values())))[0]
     options = [name for name, each in CRITERIA.items() if can_rank(each, part)]
-    beside = st.pills(
+    others = st.pills(
         "Other criteria",
         options,
         selection_mode="multi",
@@ -60,11 +60,11 @@ def tokens_part(context: Context) -> None:
         bind="query-params",
         format_func=lambda name: CRITERIA[name].label,
     )
-    if not can_rank(own := context.ranking_criterion, part):
-        st.text(f"{own.label} cannot rank on a part of the tokens, so it is left out.")
-    chosen = tuple(name for name in beside if name in options)
+    if not can_rank(criterion := context.ranking_criterion, part):
+        st.text(f"{criterion.label} cannot rank on a part of the tokens, so it is left out.")
+    chosen = tuple(name for name in others if name in options)
     if show("overlap-by-tokens", replace(context, beside=chosen)) is not None:
-        first = own if can_rank(own, part) else CRITERIA[chosen[0]]
+        first = criterion if can_rank(criterion, part) else CRITERIA[chosen[0]]
         _command(context, "--parts", "--criterion", first.name)
 
 
@@ -72,10 +72,10 @@ def _runs_with_parts(context: Context) -> dict[str, Run]:
     """Runs with token shards; shows which runs lack them and what to do."""
     if not context.runs:
         inform(NO_CALIBRATION)
-    found = {corpus: run for corpus, run in context.runs.items() if SHARDS in run.manifest.files}
-    for corpus in context.runs.keys() - found.keys():
+    runs = {corpus: run for corpus, run in context.runs.items() if SHARDS in run.manifest.files}
+    for corpus in context.runs.keys() - runs.keys():
         inform(f"The run of {literal(corpus)} has no token shards; calibrate again.")
-    return found
+    return runs
 
 
 def damage_part(context: Context) -> None:
@@ -144,11 +144,13 @@ def _quality(context: Context, run: Run) -> None:
         f"**Every variant as a stand-in**, on {literal(corpus)}. {best['label']} prunes "
         f"{best['overlap_50']:.0%} of what the exact damage prunes at 50%, more than any other."
     )
-    shown = table.drop(columns="criterion").rename(
+    labelled = table.drop(columns="criterion").rename(
         columns=_SHARES
         | {"label": "criterion", "overlap_25": "overlap at 25%", "overlap_50": "overlap at 50%"}
     )
-    show_table(shown.round(3), "damage-proxies", "How well each variant stands in for the damage")
+    show_table(
+        labelled.round(3), "damage-proxies", "How well each variant stands in for the damage"
+    )
 
 
 def _command(context: Context, *words: str) -> None:
@@ -157,8 +159,8 @@ def _command(context: Context, *words: str) -> None:
         line += ["--gate", context.gate]
     if stats_dir := data.shown_stats_dir():
         line += ["--stats-dir", str(stats_dir)]
-    shown = command_line(*line, "-o", "overlap.csv")
-    show_command(shown, heading="These numbers from the command line")
+    command = command_line(*line, "-o", "overlap.csv")
+    show_command(command, heading="These numbers from the command line")
 
 
 def bins_part(context: Context, granularity: str) -> None:
@@ -182,7 +184,7 @@ def bins_part(context: Context, granularity: str) -> None:
 def _charts(context: Context, records: list[BinsRecord], granularity: str) -> None:
     corpora = sorted({str(record.corpus["name"]) for record in records})
     usual = context.corpus if context.corpus in corpora else corpora[0]
-    own = context.criterion.name if context.criterion else ""
+    criterion = context.criterion.name if context.criterion else ""
     with st.container(horizontal=True, vertical_alignment="bottom"):
         corpus = choose(
             "Held-out corpus", corpora, usual, key="bins.text", bind="query-params", width=220
@@ -190,16 +192,17 @@ def _charts(context: Context, records: list[BinsRecord], granularity: str) -> No
         overview = loss_bins.overview_of(records, granularity, corpus)
         best_last = overview.iloc[::-1]  # of equal names keep the best
         names = {
-            _named(str(r.criterion), str(r.order)): str(r.record) for r in best_last.itertuples()
+            _score_label(str(r.criterion), str(r.order)): str(r.record)
+            for r in best_last.itertuples()
         }
         options = list(names)[::-1]
-        mine = _named(own, "saliency")
-        first = mine if mine in names else options[0]
+        plan_score = _score_label(criterion, "saliency")
+        first = plan_score if plan_score in names else options[0]
         score = choose("Score", options, first, key="bins.score", bind="query-params", width=260)
     st.text(loss_bins.verdict(overview))
     record = next(each for each in records if each.record_id == names[score])
     # Only for the criterion in use is there a command that draws the same.
-    if record is loss_bins.record_of(records, granularity, own, context.corpora):
+    if record is loss_bins.record_of(records, granularity, criterion, context.corpora):
         by_neuron = granularity == NEURON_GRANULARITY
         show("neuron-loss-bins" if by_neuron else "loss-bins", context, with_sentence=True)
     else:
@@ -208,7 +211,7 @@ def _charts(context: Context, records: list[BinsRecord], granularity: str) -> No
     _overview(overview)
 
 
-def _named(criterion: str, order: str) -> str:
+def _score_label(criterion: str, order: str) -> str:
     return f"{criterion_label(criterion)}, {_ORDERS[order].lower()}"
 
 
@@ -239,9 +242,9 @@ def random_note(overview: pd.DataFrame) -> str:
     rows = overview[(overview["criterion"] == "random") & (overview["order"] == "saliency")]
     if rows.empty:
         return ""
-    drawn = rows.iloc[0]
-    limit = loss_bins.chance_agreement(int(drawn["bins"]))
-    place = "above" if drawn["agreement"] > limit else "below"
+    row = rows.iloc[0]
+    limit = loss_bins.chance_agreement(int(row["bins"]))
+    place = "above" if row["agreement"] > limit else "below"
     return (
         f"Random is a single draw: 19 of 20 draws stay below {limit:.2f}, this one is {place}. "
         f"Compare scores with {limit:.2f}, not with the row Random."
@@ -257,9 +260,9 @@ def _form(context: Context, granularity: str) -> None:
     if not values["corpora"]:
         st.text("There is no corpus to measure on.")
         return
-    asked = {**own_model(context), "granularity": granularity, **values}
+    fields = {**own_model(context), "granularity": granularity, **values}
     try:
-        request = validated(BinsRequest, asked)
+        request = validated(BinsRequest, fields)
     except UserError as error:
         st.error(literal(error), icon=":material/error:")
         return

@@ -43,9 +43,9 @@ def expert_part(context: Context) -> None:
         inform("Click an expert in the map above, or move with the arrow keys and press Enter.")
     else:
         st.markdown(f"**Layer {place[0]}, expert {place[1]}**")
-        _measured(context, place, "expert")
+        _means_part(context, place, "expert")
         _ranks(context, place, "expert")
-    _never_routed(context)
+    _unreached_part(context)
 
 
 def expert_drawer(context: Context) -> None:
@@ -55,14 +55,14 @@ def expert_drawer(context: Context) -> None:
         return
 
     def content() -> None:
-        _measured(context, place, "drawer")
+        _means_part(context, place, "drawer")
         _ranks(context, place, "drawer")
 
     title = f"Layer {place[0]}, expert {place[1]}"
     st.dialog(title, width="medium", position="right")(content)()
 
 
-def _measured(context: Context, place: Place, where: str) -> None:
+def _means_part(context: Context, place: Place, where: str) -> None:
     st.markdown("**On each corpus**")
     stats = context.calibrated
     if not stats:
@@ -100,7 +100,7 @@ def _ranks(context: Context, place: Place, where: str) -> None:
     )
 
 
-def _never_routed(context: Context) -> None:
+def _unreached_part(context: Context) -> None:
     st.markdown("**Experts that no calibration token reached**")
     if not context.runs:
         inform(NO_CALIBRATION)
@@ -188,15 +188,11 @@ def _check_time(context: Context, run: Run, choice: PathChoice) -> None:
 
 def _command(context: Context, corpora: list[str], choice: PathChoice) -> None:
     corpus = context.corpus if context.corpus in corpora else corpora[0]
-    wanted = corpora if context.corpus == BLEND else [corpus]
+    names = corpora if context.corpus == BLEND else [corpus]
     stats_dir = data.shown_stats_dir()
     line = command_line(
-        *(
-            "paths",
-            data.shown_model(context.model),
-            *repeated("--corpus", wanted),
-            *choice.options(),
-        ),
+        *("paths", data.shown_model(context.model)),
+        *(*repeated("--corpus", names), *choice.options()),
         *(("--stats-dir", str(stats_dir)) if stats_dir else ()),
         *("--table", "paths.csv"),
     )

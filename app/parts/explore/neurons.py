@@ -44,9 +44,9 @@ def neurons_missing_part(context: Context) -> None:
     """Show what is missing, and offer the calibration per neuron."""
     if context.criterion is None:
         raise ValueError("a criterion of weights alone lacks no statistics")
-    known = calibration_corpora()
-    names = {corpus_name(corpus): corpus for corpus in known}
-    chosen = names.get(context.corpus, known[0])
+    corpora = calibration_corpora()
+    names = {corpus_name(corpus): corpus for corpus in corpora}
+    chosen = names.get(context.corpus, corpora[0])
     inform(
         f"{context.criterion.label} needs statistics per neuron, which are missing for "
         f"{literal(context.model.name)}"
@@ -56,8 +56,8 @@ def neurons_missing_part(context: Context) -> None:
     )
     corpus = st.selectbox(
         "Corpus",
-        known,
-        index=known.index(chosen),
+        corpora,
+        index=corpora.index(chosen),
         format_func=corpus_label,
         key="neurons.corpus",
         width=320,
@@ -69,11 +69,11 @@ def neurons_missing_part(context: Context) -> None:
         settings = run.manifest.settings
         before = {"tokens": sum(each.num_tokens for each in run.manifest.corpora)}
         before |= {key: settings[key] for key in ("seq_len", "seed") if key in settings}
-    asked = {**own_model(context), "corpus": corpus, "groups": groups, **before}
+    fields = {**own_model(context), "corpus": corpus, "groups": groups, **before}
     label, icon = "Collect statistics of neurons", ":material/play_arrow:"
     sent = st.button(label, icon=icon, type="primary", key="neurons.collect")
     about = f"neurons of {context.model.name}"
-    offer_job(context, validated(CalibrateRequest, asked), about, sent=sent)
+    offer_job(context, validated(CalibrateRequest, fields), about, sent=sent)
 
 
 def same_bytes_part(context: Context) -> None:
@@ -103,14 +103,16 @@ def _size(table: pd.DataFrame) -> float:
     options = list(sizes)
     if len(options) == 1:
         return float(sizes[options[0]])
-    given = st.select_slider("Sparsity", options, key="bytes.removed", bind="query-params")
-    return float(sizes[one_of(given, options)])
+    choice = st.select_slider("Sparsity", options, key="bytes.removed", bind="query-params")
+    return float(sizes[one_of(choice, options)])
 
 
 def _commands(context: Context) -> None:
     """Commands for such evaluations at the sparsity in use."""
     # Experts for the sparsity in use, and the same number of neurons.
-    widths = [width for held in expert_widths(context.model).values() for width in held]
+    widths = [
+        width for layer_widths in expert_widths(context.model).values() for width in layer_widths
+    ]
     experts = max(1, int(len(widths) * context.fraction))
     neurons = experts * sum(widths) // len(widths)
     model, corpus = data.shown_model(context.model), next(iter(context.runs), "CORPUS")
@@ -122,8 +124,8 @@ def _commands(context: Context) -> None:
         ("plan", model, *shared, "--remove", f"{experts}", "-o", "experts.json"),
         ("evaluate", model, *plans, "--corpus", corpus),
     )
-    shown = [command_line(*line) for line in lines]
-    show_command(*shown, heading="More of these from the command line")
+    commands = [command_line(*line) for line in lines]
+    show_command(*commands, heading="More of these from the command line")
 
 
 def neuron_page(context: Context) -> None:
@@ -139,11 +141,11 @@ def neuron_page(context: Context) -> None:
         inform(literal(error))
         return
     _metrics(context)
-    seen = neuron_cut.across_experts(context)
+    wide_context = neuron_cut.across_experts(context)
     with st.container(border=True):
         where = ""
-        if seen is not context:
-            scope = SCOPES[neuron_cut.neuron_choice(seen).scope].lower()
+        if wide_context is not context:
+            scope = SCOPES[neuron_cut.neuron_choice(wide_context).scope].lower()
             where = f" at the scope {scope}; the plan prunes all experts equally"
         st.markdown(
             f"**Neurons kept per expert**{where}. Dark experts are nearly empty. Click one to "
@@ -179,8 +181,8 @@ def _pin_clicked() -> None:
 
 def _metrics(context: Context) -> None:
     """Four numbers: criterion, sparsity, stability, similarity to whole experts."""
-    gone = neuron_cut.pruned(context)
-    removed, total = int(gone.sum()), gone.size
+    mask = neuron_cut.pruned(context)
+    removed, total = int(mask.sum()), mask.size
     overlap, note = _overlap_of_corpora(context)
     inside, chance = _inside_experts(context)
     criterion = context.ranking_criterion
@@ -261,16 +263,16 @@ def _expert_part(context: Context) -> None:
         st.text("No expert is chosen in the sidebar; this one is closest to half pruned.")
     show("neurons-of-expert", context, with_sentence=True)
     # The command that writes the score of every neuron, if there is one.
-    asked = neuron_cut.neuron_request(context)
-    if asked.corpora:
-        stats = ["--stats-dir", str(asked.stats_dir)] if asked.stats_dir else []
-        words = ("--criterion", asked.criterion, "--granularity", NEURON_GRANULARITY)
-        corpora = repeated("--corpus", asked.corpora)
-        line = command_line("score", asked.model, *words, *corpora, *stats, "-o", "scores.csv")
+    request = neuron_cut.neuron_request(context)
+    if request.corpora:
+        stats = ["--stats-dir", str(request.stats_dir)] if request.stats_dir else []
+        words = ("--criterion", request.criterion, "--granularity", NEURON_GRANULARITY)
+        corpora = repeated("--corpus", request.corpora)
+        line = command_line("score", request.model, *words, *corpora, *stats, "-o", "scores.csv")
         show_command(line, heading="The score of every neuron from the command line")
 
 
-def _said(words: str, name: str, context: Context) -> None:
+def _chart_part(words: str, name: str, context: Context) -> None:
     """Text, then the chart of this name with its sentence."""
     st.markdown(words)
     show(name, context, with_sentence=True)
@@ -289,8 +291,8 @@ _EXPERTS: Final = (
 PARTS: Final[dict[str, tuple[str, Callable[[Context], None]]]] = {
     "saliency": ("Saliency", _saliency_part),
     "expert": ("One expert", _expert_part),
-    "texts": ("Corpora", partial(_said, _TEXTS, "neuron-overlap")),
-    "experts": ("Whole experts", partial(_said, _EXPERTS, "neurons-beside-experts")),
+    "texts": ("Corpora", partial(_chart_part, _TEXTS, "neuron-overlap")),
+    "experts": ("Whole experts", partial(_chart_part, _EXPERTS, "neurons-beside-experts")),
     "loss": ("Score and loss", partial(bins_part, granularity=NEURON_GRANULARITY)),
     "bytes": ("Same bytes", same_bytes_part),
 }

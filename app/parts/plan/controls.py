@@ -85,7 +85,7 @@ def plan_controls(context: Context, front: DeltaGenerator, rare: DeltaGenerator)
         else:
             _expert_limits(context)
         upload_part(context)
-    return _chosen_neurons() if is_about_neurons() else chosen_plan()
+    return _neuron_choice() if is_about_neurons() else chosen_plan()
 
 
 def _neuron_limits() -> None:
@@ -103,18 +103,16 @@ def _expert_limits(context: Context) -> None:
     # Drawn for every schedule: values that callbacks set for widgets not on the page would be
     # missing from the URL.
     note = "Experts kept per sparse layer, separated by dots as in the URL."
-    said: dict[str, Any] = {"rest": "", "width": 230, "on_change": counts_typed}
     example = f"e.g. {counts_example(context.model.layers)}"
-    _text("Manual counts", "counts", example, note, **said)
+    _text("Manual counts", "counts", example, note, rest="", width=230, on_change=counts_typed)
     note = "Layers that stay unchanged when another layer is edited."
-    said = {"rest": "", "width": 120, "on_change": None}
-    _text("Locked layers", "locked", "none", note, **said)
+    _text("Locked layers", "locked", "none", note, rest="", width=120, on_change=None)
 
 
-def _chosen_neurons() -> PlanChoice:
+def _neuron_choice() -> PlanChoice:
     """Values of the neuron controls; the first option where a control is not offered."""
 
-    def said(key: str, options: Sequence[Value]) -> Value:
+    def chosen(key: str, options: Sequence[Value]) -> Value:
         usual: Value = _OF_NEURONS[key]
         return one_of(st.session_state.get(key), options, usual)
 
@@ -122,18 +120,18 @@ def _chosen_neurons() -> PlanChoice:
         granularity=NEURON_GRANULARITY,
         schedule=MEASURED if is_spread_as_measured() else "uniform",
         scope=chosen_scope(chosen_neuron_criterion()),
-        unit=said("unit", list(UNITS)),
-        width_mode=said("width", WIDTH_MODES),
-        width_multiple=said("width_multiple", WIDTH_MULTIPLES),
-        multiple_of=said("neuron_multiple", MULTIPLES),
+        unit=chosen("unit", list(UNITS)),
+        width_mode=chosen("width", WIDTH_MODES),
+        width_multiple=chosen("width_multiple", WIDTH_MULTIPLES),
+        multiple_of=chosen("neuron_multiple", MULTIPLES),
         **{key: str(st.session_state.get(key) or "") for key in ("protect", "pin", "drop")},
     )
 
 
 def _text(
-    label: str, key: str, example: str, note: str, rest: str = _OTHERS_LOSE, **said: Any
+    label: str, key: str, example: str, note: str, rest: str = _OTHERS_LOSE, **overrides: Any
 ) -> None:
-    options = {"placeholder": example, "help": note + rest, "width": 150, **said}
+    options = {"placeholder": example, "help": note + rest, "width": 150, **overrides}
     plan_input(st.text_input, label, key=key, max_chars=MOST_TEXT, **options)
 
 
@@ -156,15 +154,15 @@ def _schedule_inputs(context: Context) -> None:
         return
     # Those that fit the current budget and criterion first. Names only: the list shows
     # what the URL has.
-    known = [each.search_id for each in ordered_for(context, searches_of(context.model).known)]
-    if not known:
+    search_ids = [each.search_id for each in ordered_for(context, searches_of(context.model).known)]
+    if not search_ids:
         return
-    if st.session_state.get("searched") not in known:
-        st.session_state["searched"] = known[0]
+    if st.session_state.get("searched") not in search_ids:
+        st.session_state["searched"] = search_ids[0]
     plan_input(
         st.selectbox,
         "Search",
-        known,
+        search_ids,
         key="searched",
         help="It also sets the order of experts within layers.",
         width=340,
@@ -241,7 +239,7 @@ def upload_part(context: Context) -> None:
         "Plan, schedule or recipe",
         type=list(_TYPES),
         key=UPLOAD,
-        on_change=_uploaded,
+        on_change=_take_upload,
         args=(context,),
         max_upload_size=MEGABYTES,
         help="plan.json is shown and exported as it is. A schedule (CSV, JSON or YAML: layer and "
@@ -254,7 +252,7 @@ def upload_part(context: Context) -> None:
         st.error(reason, icon=":material/error:")
 
 
-def _uploaded(context: Context) -> None:
+def _take_upload(context: Context) -> None:
     if (file := st.session_state.get(UPLOAD)) is None:
         return
     try:
@@ -297,8 +295,8 @@ def _move_sparsity(context: Context, kept: Mapping[int, int]) -> int | None:
 
 def _apply_recipe(context: Context, recipe: Recipe) -> None:
     """Set the controls from a recipe: all or nothing."""
-    known = (shown_model(context.model), context.model.name)
-    if recipe.model not in known:
+    names = (shown_model(context.model), context.model.name)
+    if recipe.model not in names:
         raise PlanError(
             f"The recipe is for {recipe.model}, but {context.model.name} is shown; choose that "
             "model in the sidebar, or open the recipe with `moeprune run`."

@@ -54,7 +54,7 @@ def refusal_part() -> None:
         st.error(literal(reason), icon=":material/error:")
 
 
-def metrics(context: Context, shown: CurrentPlan, report: SizeReport) -> None:
+def plan_metrics(context: Context, current_plan: CurrentPlan, report: SizeReport) -> None:
     """Four numbers: experts, disk, memory, computation."""
     first, second, third, fourth = st.columns(4)
     removed = report.experts_removed
@@ -92,58 +92,58 @@ def saved_metric(draw: Metric, label: str, before: int, after: int, note: str) -
     )
 
 
-def editor_part(context: Context, shown: CurrentPlan, beside: Sides | None) -> None:
+def editor_part(context: Context, current_plan: CurrentPlan, sides: Sides | None) -> None:
     """The bars, with the counts that an edit starts from."""
     st.markdown(
         "**Experts kept per layer**: drag a bar or use the arrow keys; the other layers adjust to "
         "keep the budget."
     )
-    if shown.plan.granularity == NEURON_GRANULARITY:
+    if current_plan.plan.granularity == NEURON_GRANULARITY:
         st.info(
             "This plan prunes neurons inside experts, which have no bars here. The Export page "
             "writes it and shows what each width mode saves.",
             icon=":material/info:",
         )
         return
-    layers, kept = context.model.layers, shown.kept
+    layers, kept = context.model.layers, current_plan.kept
     spending = spending_of(context, context.plan)
-    ghost = beside.kept_by("uniform") if beside else None
-    if shown.file:
+    ghost = sides.kept_by("uniform") if sides else None
+    if current_plan.file:
         removed = sum(layer.num_experts - kept[layer.index] for layer in layers)
         spending, ghost = Spending(layers, count_budget(layers, removed)), None
-    locked = _locked_of(context, shown)
+    locked = _locked_of(context, current_plan)
     remember_screen(OnScreen(context.model.identity, spending, kept, locked))
     bars = Bars(context.model.identity, spending, kept, locked, ghost)
     schedule_editor(bars, key=EDITOR, on_edit=editor_edited)
 
 
-def _locked_of(context: Context, shown: CurrentPlan) -> frozenset[int]:
+def _locked_of(context: Context, current_plan: CurrentPlan) -> frozenset[int]:
     """Layers that an edit does not change."""
-    return frozenset() if shown.file else locked_layers(context.plan, context.model.layers)
+    return frozenset() if current_plan.file else locked_layers(context.plan, context.model.layers)
 
 
-def notes_part(context: Context, shown: CurrentPlan) -> None:
+def notes_part(context: Context, current_plan: CurrentPlan) -> None:
     """Notes on the plan, one line each."""
-    for note in filter(None, (*map(literal, shown.notes), prediction_error(context))):
+    for note in filter(None, (*map(literal, current_plan.notes), prediction_error(context))):
         st.markdown(f":material/info: {note}")
 
 
-def sides_part(context: Context, beside: Sides) -> None:
+def sides_part(context: Context, sides: Sides) -> None:
     """All schedules on this budget: chart and table, with measured losses."""
     st.markdown(
         "**All schedules on this budget**: brighter cells keep a larger share of their layer."
     )
-    table = _with_losses(context, beside)
+    table = _with_losses(context, sides)
     readable = table.assign(
         schedule=table["schedule"].map(schedule_label),
         **{"on disk": table["on disk"].map(format_bytes)},
     )
     # Drop columns that are equal in every row.
-    told = [str(name) for name in readable if len(set(readable[name].dropna())) > 1]
-    left, right = st.columns([10, 14])
-    with left:
+    varying_columns = [str(name) for name in readable if len(set(readable[name].dropna())) > 1]
+    map_column, table_column = st.columns([10, 14])
+    with map_column:
         show("schedules", context)
-    with right:
+    with table_column:
         show_table(
             table,
             "schedules-summary",
@@ -177,27 +177,27 @@ def sides_part(context: Context, beside: Sides) -> None:
                     "changed", width=64, help="Layers whose count differs from uniform."
                 ),
             },
-            column_order=[name for name in _SIDES if name in told],
+            column_order=[name for name in _SIDES if name in varying_columns],
             placeholder="-",
             key="plan.sides",
         )
-    for schedule, why in beside.refused.items():
+    for schedule, why in sides.refused.items():
         st.text(f"{schedule_label(schedule)} is not possible: {why}")
 
 
-def _with_losses(context: Context, beside: Sides) -> pd.DataFrame:
+def _with_losses(context: Context, sides: Sides) -> pd.DataFrame:
     """The summary of all schedules with the loss increase: measured, and predicted."""
     losses = losses_of(context.model)
-    found = [loss_of(losses, plan) for plan in beside.table["plan"]]
-    measured = [each if each and not (each.way or each.missing) else None for each in found]
-    table = beside.table.assign(
+    plan_losses = [loss_of(losses, plan) for plan in sides.table["plan"]]
+    measured = [each if each and not (each.way or each.missing) else None for each in plan_losses]
+    table = sides.table.assign(
         mean=[each.mean if each else math.nan for each in measured],
         worst=[each.worst if each else math.nan for each in measured],
     )
     if curves := context.added_losses(context.first):
         table["predicted"] = [
             curves.predicted(rows["removed"].tolist())
-            for _, rows in beside.counts.groupby("schedule", sort=False)
+            for _, rows in sides.counts.groupby("schedule", sort=False)
         ]
     return table
 
@@ -213,29 +213,30 @@ def sizes_part(context: Context) -> None:
 def unmeasured_part(context: Context) -> None:
     """Warn that the quality of an unmeasured plan is unknown."""
     if loss_of_plan(context)[0] is None:
-        known = "only predicted" if context.predicted else "not known"
+        quality = "only predicted" if context.predicted else "not known"
         st.markdown(
-            f":material/science: Sizes are exact. Quality is {known}: more saliency kept does not "
-            "guarantee more capability. Measure it before you ship."
+            f":material/science: Sizes are exact. Quality is {quality}: more saliency kept does "
+            "not guarantee more capability. Measure it before you ship."
         )
 
 
-def engines_part(context: Context, shown: CurrentPlan) -> None:
+def engines_part(context: Context, current_plan: CurrentPlan) -> None:
     """Compatibility of the export, and a table with reasons."""
-    uniform = len(set(shown.kept.values())) == 1
+    uniform = len(set(current_plan.kept.values())) == 1
     icon = ":material/check_circle:" if uniform else ":material/warning:"
     kind = "one count for all layers" if uniform else "layers of different sizes"
-    found = verdicts(contents_of(context.model, shown.plan))
-    st.markdown(f"{icon} **{kind.capitalize()}**; {summary(found)}.")
+    engine_verdicts = verdicts(contents_of(context.model, current_plan.plan))
+    st.markdown(f"{icon} **{kind.capitalize()}**; {summary(engine_verdicts)}.")
     with st.expander("Compatibility"):
-        reasons_table(found, "plan.engines")
+        reasons_table(engine_verdicts, "plan.engines")
 
 
-def table_part(context: Context, shown: CurrentPlan, beside: Sides | None) -> None:
+def table_part(context: Context, current_plan: CurrentPlan, sides: Sides | None) -> None:
     """Exact values per layer; editing a cell equals moving its bar."""
     st.markdown("**Exact values**: type a number, or lock a layer.")
-    uniform = beside.kept_by("uniform") if beside else None
-    layers, kept, locked = context.model.layers, shown.kept, _locked_of(context, shown)
+    uniform = sides.kept_by("uniform") if sides else None
+    layers, kept = context.model.layers, current_plan.kept
+    locked = _locked_of(context, current_plan)
     away = [kept[n.index] - uniform[n.index] if uniform else None for n in layers]
     table = pd.DataFrame(
         {
@@ -248,7 +249,7 @@ def table_part(context: Context, shown: CurrentPlan, beside: Sides | None) -> No
             "top_k": [layer.top_k for layer in layers],
         }
     )
-    if shown.plan.granularity == NEURON_GRANULARITY:
+    if current_plan.plan.granularity == NEURON_GRANULARITY:
         st.dataframe(table, hide_index=True, key="plan.layers")
         return
     differs = len(set(table["top_k"])) > 1
@@ -280,25 +281,29 @@ def table_part(context: Context, shown: CurrentPlan, beside: Sides | None) -> No
 
 
 def files_part(
-    context: Context, shown: CurrentPlan, widths: Mapping[str, Any] | None = None
+    context: Context, current_plan: CurrentPlan, widths: Mapping[str, Any] | None = None
 ) -> None:
     """Recipe, command line, files and the link to Export; see `recipe_of`."""
-    left, right = st.columns(2)
+    recipe_column, command_column = st.columns(2)
     recipe = ""
-    with left:
+    with recipe_column:
         st.markdown("**Recipe**: all settings, for `moeprune run recipe.yaml`.")
-        if shown.selection:
+        if current_plan.selection:
             with in_a_sentence():  # a corpus of another machine may be none that a recipe can name
-                recipe = recipe_of(shown.selection, widths).to_yaml()
+                recipe = recipe_of(current_plan.selection, widths).to_yaml()
                 long = recipe.count("\n") > _RECIPE_LINES
                 st.code(recipe, language="yaml", height=_RECIPE_PX if long else "content")
         else:
             st.text("A plan from a file has no recipe here; the file records how it was made.")
-    with right:
+    with command_column:
         st.markdown("**The same from the command line**")
-        st.code(shown.plan_command(shown_model(context.model)), language=None, wrap_lines=True)
+        st.code(
+            current_plan.plan_command(shown_model(context.model)), language=None, wrap_lines=True
+        )
         with st.container(horizontal=True):
-            download_button("Save plan.json", shown.plan.to_json, "plan.json", "plan.save.plan")
+            download_button(
+                "Save plan.json", current_plan.plan.to_json, "plan.json", "plan.save.plan"
+            )
             if recipe:
                 download_button(
                     "Save recipe.yaml", lambda: recipe, "recipe.yaml", "plan.save.recipe"

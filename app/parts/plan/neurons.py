@@ -31,21 +31,21 @@ _ROWS = 12  # height of the table by layer
 
 def neuron_plan_page(context: Context) -> None:
     """The Plan page."""
-    if (shown := context.shown) is None:
+    if (current_plan := context.shown) is None:
         if lacks_statistics(context):
             neurons_missing_part(context)
         elif context.plan.is_measured:
             with st.container(border=True):
                 sensitivity_form(context)
         return
-    sizes = neuron_sizes(context, shown)
+    sizes = neuron_sizes(context, current_plan)
     _metrics(context, sizes)
     with st.container(border=True):
         _widths_part(context, sizes)
-        notes_part(context, shown)
+        notes_part(context, current_plan)
         unmeasured_part(context)
         st.page_link("views/evaluate.py", label="Evaluate this plan", icon=":material/insights:")
-    if not shown.file:
+    if not current_plan.file:
         _figures_part(context)
         with st.container(border=True):
             sensitivity_part(context)
@@ -54,20 +54,22 @@ def neuron_plan_page(context: Context) -> None:
     with st.container(border=True):
         choice = context.plan
         widths = {"width_mode": choice.width_mode, "width_multiple_of": choice.width_multiple}
-        files_part(context, shown, widths)
+        files_part(context, current_plan, widths)
 
 
-def neuron_export_page(context: Context, shown: CurrentPlan) -> None:
+def neuron_export_page(context: Context, current_plan: CurrentPlan) -> None:
     """The Export page, without its jobs and checks."""
-    sizes = neuron_sizes(context, shown)
+    sizes = neuron_sizes(context, current_plan)
     _metrics(context, sizes)
-    option = export_option(context, shown.plan)
-    with form_place(is_written=finished_part(context, shown.plan)):
-        form_part(context, shown, sizes.report, option)
+    option = export_option(context, current_plan.plan)
+    with form_place(is_written=finished_part(context, current_plan.plan)):
+        form_part(context, current_plan, sizes.report, option)
     with st.container(border=True):
         _widths_part(context, sizes)
         with st.container(horizontal=True, vertical_alignment="center"):
-            download_button("Download plan.json", shown.plan.to_json, "plan.json", "export.plan")
+            download_button(
+                "Download plan.json", current_plan.plan.to_json, "plan.json", "export.plan"
+            )
             st.page_link("views/plan.py", label="Change the plan", icon=":material/tune:")
         with st.expander("Widths by layer"):
             _layers_part(sizes)
@@ -164,16 +166,16 @@ def saved_sentence(table: pd.DataFrame, before: int) -> str:
         if int(row["disk"]) < before:
             loaded = int(row["loaded"])
             memory = f"{1 - loaded / before:.0%}" if loaded < before else "nothing"
-            said = f"{1 - int(row['disk']) / before:.0%} on disk and {memory} in memory."
-            saved.setdefault(said, []).append(str(row["mode"]))
+            savings = f"{1 - int(row['disk']) / before:.0%} on disk and {memory} in memory."
+            saved.setdefault(savings, []).append(str(row["mode"]))
     words = [
-        f"{_listed(modes)} {'save' if len(modes) > 1 else 'saves'} {said}"
-        for said, modes in saved.items()
+        f"{_in_words(modes)} {'save' if len(modes) > 1 else 'saves'} {savings}"
+        for savings, modes in saved.items()
     ]
     if empty:
         words.insert(
             0,
-            f"{_listed(empty)} {'save' if len(empty) > 1 else 'saves'} nothing: experts are "
+            f"{_in_words(empty)} {'save' if len(empty) > 1 else 'saves'} nothing: experts are "
             "padded to the widest of the model or layer, and some expert keeps all its neurons.",
         )
     if empty and len(empty) == len(rows):
@@ -181,7 +183,7 @@ def saved_sentence(table: pd.DataFrame, before: int) -> str:
     return " ".join(words)
 
 
-def _listed(modes: list[str]) -> str:
+def _in_words(modes: list[str]) -> str:
     """One, two and three."""
     return " and ".join(filter(None, (", ".join(modes[:-1]), modes[-1])))
 
@@ -212,7 +214,7 @@ def _widths_table(sizes: NeuronSizes, before: int) -> pd.DataFrame:
     """The width modes as displayed, after the size without padding."""
     options, rows = {str(option.mode): option for option in sizes.options}, []
     for row in sizes.table.to_dict("records"):
-        known, option = not row["refused"], options.get(str(row["mode"]))
+        is_possible, option = not row["refused"], options.get(str(row["mode"]))
         width, readers = "", "for comparison"
         if option is not None:
             width = "" if option.refused else " to ".join(map(str, sorted(set(option.widths))))
@@ -221,11 +223,11 @@ def _widths_table(sizes: NeuronSizes, before: int) -> pd.DataFrame:
         rows.append(
             {
                 "width mode": str(row["mode"]) if option else "without zeros",
-                "on disk": format_bytes(int(row["disk"])) if known else "-",
-                "saved on disk": 1 - int(row["disk"]) / before if known else None,
-                "loaded": format_bytes(int(row["loaded"])) if known else "-",
-                "saved loaded": 1 - int(row["loaded"]) / before if known else None,
-                "expert FLOPs": int(row["expert_flops"]) if known else None,
+                "on disk": format_bytes(int(row["disk"])) if is_possible else "-",
+                "saved on disk": 1 - int(row["disk"]) / before if is_possible else None,
+                "loaded": format_bytes(int(row["loaded"])) if is_possible else "-",
+                "saved loaded": 1 - int(row["loaded"]) / before if is_possible else None,
+                "expert FLOPs": int(row["expert_flops"]) if is_possible else None,
                 "width loaded": width,
                 "read by": readers,
             }
@@ -235,19 +237,19 @@ def _widths_table(sizes: NeuronSizes, before: int) -> pd.DataFrame:
 
 def _figures_part(context: Context) -> None:
     """Sparsity per layer and FLOPs saved, for every scope."""
-    found = neuron_cut.scopes(context)
-    left, right = st.columns(2)
-    if not found.layers.empty:
-        with left, st.container(border=True):
+    scopes = neuron_cut.scopes(context)
+    layers_column, flops_column = st.columns(2)
+    if not scopes.layers.empty:
+        with layers_column, st.container(border=True):
             st.markdown("**Sparsity per layer** on this budget, by scope of competition.")
             show("neuron-layers", context)
-        with right, st.container(border=True):
+        with flops_column, st.container(border=True):
             st.markdown(
                 "**Compute saved** as sparsity grows: below the dotted line, rarely chosen "
                 "experts lose most."
             )
             show("neuron-flops", context)
-    for scope, why in found.refused.items():
+    for scope, why in scopes.refused.items():
         st.text(f"{scope} is not possible: {why}")
 
 

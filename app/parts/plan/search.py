@@ -47,7 +47,6 @@ from pruning.requests.base import bounds, choices, validated
 from pruning.requests.recipe import SearchRequest
 from pruning.schedules import MEASURED
 from pruning.search.store import RESULT_NAME, SEARCH, KnownSearch
-from pruning.sensitivity.curves import Curves
 
 _POLL_SECONDS: Final = 2.0
 _WATCHED: Final = queued_key(SEARCH)
@@ -62,15 +61,15 @@ _MOST: Final = 10_000
 
 def search_part(context: Context, ready: Selection | None) -> None:
     """The running or chosen search, and the form."""
-    found, job = searches_of(context.model), newest_job(context)
+    searches, job = searches_of(context.model), newest_job(context)
     st.markdown(_WHAT)
-    for problem in found.problems:
+    for problem in searches.problems:
         st.warning(literal(problem), icon=":material/warning:")
     if job is not None and not job.is_finished:
         st.session_state[_WATCHED] = job.id
         st.fragment(in_a_sentence()(_live), run_every=_POLL_SECONDS)(context, job.id)
     else:
-        _at_rest(context, found, job)
+        _finished_part(context, searches, job)
     form = st.expander("Run a search", key="search.form", on_change="rerun")
     if form.open and ready is not None:
         with form:
@@ -113,11 +112,11 @@ def _live(context: Context, job_id: str) -> None:
     _pictures(context, read_cached(path))
 
 
-def _at_rest(context: Context, found: Searches, job: Job | None) -> None:
+def _finished_part(context: Context, searches: Searches, job: Job | None) -> None:
     """The search that was watched, whose schedule is shown, or the last one."""
     chosen = chosen_search(context) if context.plan.schedule == SEARCH else None
     watched = job if job is not None and job.id == st.session_state.get(_WATCHED) else None
-    last = found.named(Path(job.request["out"]).name) if job is not None else None
+    last = searches.named(Path(job.request["out"]).name) if job is not None else None
     if watched is None and last is not None and last.removed != removed_on_screen(context):
         last = None  # its schedule does not apply at this sparsity
     search = last if watched else chosen or last
@@ -171,48 +170,48 @@ def _continue_button(search: KnownSearch, recipe: Path) -> None:
     queue(request, request.out.name, shown_request(request).command())
 
 
-def _numbers(search: KnownSearch, left: float | None) -> None:
+def _numbers(search: KnownSearch, seconds_left: float | None) -> None:
     first, second, third, fourth = st.columns(4)
     best, cost = search.result.best_entry.fitness, search.result.cost
     gained = "" if search.uniform is None else f"{best - search.uniform:+.3f} vs uniform"
     label = f"Best {measure_label(search.fitness)}"
     first.metric(label, f"{best:.3f}", gained, border=True, height="stretch")
-    asked = SearchSection(**{**search.settings, "corpus": search.corpus})
-    most = f"at most {most_candidates(asked):,}"
+    section = SearchSection(**{**search.settings, "corpus": search.corpus})
+    most = f"at most {most_candidates(section):,}"
     card("Candidates", f"{cost['candidates']:,}", most, place=second)
     saved = 1 - cost["layers"] / max(1, cost["whole_layers"])
     ran = f"{cost['layers']:,} of {cost['whole_layers']:,} ran"
     card("Layer runs saved", f"{saved:.0%}", ran, place=third)
-    rest = "spent measuring" if left is None else f"{duration_text(left)} left"
+    rest = "spent measuring" if seconds_left is None else f"{duration_text(seconds_left)} left"
     card("Time", duration_text(cost["seconds"]), rest, place=fourth)
 
 
 def _pictures(context: Context, search: KnownSearch) -> None:
-    shown = replace(context, search=search)
+    with_search = replace(context, search=search)
     for place, name in zip(st.columns([3, 2]), ("search", "search-best"), strict=True):
         with place:
-            show(name, shown)
+            show(name, with_search)
 
 
 def search_form(context: Context, ready: Selection) -> None:
     """Settings, estimate and recipe of a new search, and the run button."""
-    asked = _fields(context)
-    recipe = searching_recipe(ready, context.plan, asked)
+    fields = _fields(context)
+    recipe = searching_recipe(ready, context.plan, fields)
     search_id = new_search_id(recipe, context.model, context.keep(order_of, ready))
     section = recipe.search
     if section is None:
         raise ValueError("the recipe does not search")
-    known = searches_of(context.model)
-    _say_estimate(context, section, known.known)
-    own = recipe.model_copy(update={"model": str(context.model.checkpoint.path)}).to_yaml()
-    request = _request(own, search_store().folder(search_id))
-    is_done = _is_known(known.named(search_id), section)
+    searches = searches_of(context.model)
+    _say_estimate(context, section, searches.known)
+    yaml = recipe.model_copy(update={"model": str(context.model.checkpoint.path)}).to_yaml()
+    request = _request(yaml, search_store().folder(search_id))
+    is_done = _say_if_known(searches.named(search_id), section)
     icon = ":material/play_arrow:"
     sent = st.button("Run search", key="search.start", icon=icon, type="primary", disabled=is_done)
     st.markdown("The same from the command line, with this recipe:")
     offer_job(context, request, request.out.name, sent=sent)
-    shown = recipe.model_copy(update={"model": data.shown_model(context.model)})
-    st.code(shown.to_yaml(), language="yaml")
+    recipe_to_show = recipe.model_copy(update={"model": data.shown_model(context.model)})
+    st.code(recipe_to_show.to_yaml(), language="yaml")
 
 
 def _request(recipe: str, out: Path, **more: Any) -> SearchRequest:
@@ -224,7 +223,7 @@ def _fields(context: Context) -> dict[str, Any]:
     """Values of the fields: the key `search` of a recipe."""
     first, second, third = st.columns(3)
     ranked = set(context.corpora) | {corpus for corpus, part in context.weights.items() if part}
-    asked: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "corpus": first.selectbox(
             "Judged on",
             sorted(calibration_corpora(), key=lambda text: text in ranked),  # ranked ones last
@@ -259,26 +258,25 @@ def _fields(context: Context) -> dict[str, Any]:
             key=f"search.{key}",
             help=about,
         )
-        asked[key] = int(number)
-    if any(is_same_corpus(each.corpus, corpus_name(asked["corpus"])) for each in _curves(context)):
+        fields[key] = int(number)
+    curves = context.sensitivity.curves if context.sensitivity else ()
+    if any(is_same_corpus(each.corpus, corpus_name(fields["corpus"])) for each in curves):
         is_seeded = st.toggle(
             "Start from the measured plans",
             key="search.from_curves",
             help="Add the plans from layer sensitivity to the schedules of the first generation.",
         )
-        asked["start"] = MEASURED if is_seeded else "schedules"
-    return asked
+        fields["start"] = MEASURED if is_seeded else "schedules"
+    return fields
 
 
-def _curves(context: Context) -> tuple[Curves, ...]:
-    return context.sensitivity.curves if context.sensitivity else ()
-
-
-def _say_estimate(context: Context, asked: SearchSection, known: tuple[KnownSearch, ...]) -> None:
-    estimate = estimate_search(asked, known, list(context.runs.values()))
+def _say_estimate(
+    context: Context, section: SearchSection, searches: tuple[KnownSearch, ...]
+) -> None:
+    estimate = estimate_search(section, searches, list(context.runs.values()))
     start = start_seconds(context.model.checkpoint.nbytes)
     before = " to ".join(map(duration_text, start))
-    text = f"At most {estimate.candidates:,} candidates on {asked.samples} samples: "
+    text = f"At most {estimate.candidates:,} candidates on {section.samples} samples: "
     if estimate.low is not None and estimate.high is not None:
         low, high = estimate.low + start[0], estimate.high + start[1]
         text += f"**{duration_text(low)} to {duration_text(high)}**, of which "
@@ -286,15 +284,15 @@ def _say_estimate(context: Context, asked: SearchSection, known: tuple[KnownSear
     st.markdown(f":material/timer: {text}. {literal(estimate.how)}")
 
 
-def _is_known(search: KnownSearch | None, asked: SearchSection) -> bool:
+def _say_if_known(search: KnownSearch | None, section: SearchSection) -> bool:
     """Whether this search ran before, with a message."""
     if search is None:
         return False
     generations = int(search.settings["generations"])
-    if asked.generations > generations:
+    if section.generations > generations:
         st.text(f"{search.search_id} ended after {generations} generations; this run extends it.")
         return False
-    if search.result.is_finished or asked.generations < generations:
+    if search.result.is_finished or section.generations < generations:
         st.text(
             f"{search.search_id} is this search ({generations} generations). Add generations, "
             "change the seed, or choose it above."

@@ -41,17 +41,17 @@ def sensitivity_part(context: Context) -> None:
             return
         lines, cells, frontier = _CHARTS[context.plan.granularity]
         show(lines, context)
-        left, right = st.columns(2)
-        with left:
+        cells_column, frontier_column = st.columns(2)
+        with cells_column:
             show(cells, context)
-        with right:
+        with frontier_column:
             show(frontier, context, with_sentence=True)
 
 
 def sensitivity_form(context: Context) -> None:
     """Corpora, time estimate and run button."""
     try:
-        asked = context.ranking.request
+        plan_request = context.ranking.request
     except UserError as error:
         st.error(literal(error), icon=":material/error:")
         return
@@ -61,21 +61,21 @@ def sensitivity_form(context: Context) -> None:
         "least."
     )
     offered = held_out_corpora(context)
-    left, right = st.columns([2, 1])
-    corpora = left.multiselect(
+    corpora_column, samples_column = st.columns([2, 1])
+    corpora = corpora_column.multiselect(
         "Measured on", offered, default=offered, key="sensitivity.on", format_func=corpus_label
     )
-    samples = right.select_slider(
+    samples = samples_column.select_slider(
         "Samples", _SAMPLES, value=SENSITIVITY_SAMPLES, key="sensitivity.samples"
     )
     if not corpora:
         st.text("Choose a corpus; text files in the models folder are offered.")
         return
-    names = (*_OF_ORDER, *_OF_NEURONS) if asked.by_neuron else _OF_ORDER
+    names = (*_OF_ORDER, *_OF_NEURONS) if plan_request.by_neuron else _OF_ORDER
     values = {
         **own_model(context),
-        **{name: getattr(asked, name) for name in names},
-        "calibrated_on": asked.corpora,
+        **{name: getattr(plan_request, name) for name in names},
+        "calibrated_on": plan_request.corpora,
         "corpora": tuple(corpora),
         "samples": int(samples),
         "dtype": usual_dtype(context),
