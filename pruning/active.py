@@ -79,13 +79,14 @@ def expert_shapes(model: MoEModel) -> dict[int, ExpertShape]:
             if item.slot.kind is SlotKind.ROUTER or item.slot.expert not in (None, example):
                 continue
             experts = layer.num_experts if item.slot.expert is None else 1
-            size, held = item.entry.nbytes // experts, model.num_weights(item.entry) // experts
+            size = item.entry.nbytes // experts
+            num_weights = model.num_weights(item.entry) // experts
             if neuron_axis(model.family, item.slot) is None:
-                fixed_bytes, fixed_params = fixed_bytes + size, fixed_params + held
+                fixed_bytes, fixed_params = fixed_bytes + size, fixed_params + num_weights
             elif width := widths[example]:
                 neuron_bytes += Fraction(size, width)
-                params += held // width
-                weights += is_expert_weight(item.slot) * (held // width)
+                params += num_weights // width
+                weights += is_expert_weight(item.slot) * (num_weights // width)
         shapes[layer.index] = ExpertShape(neuron_bytes, params, weights, fixed_bytes, fixed_params)
     return shapes
 
@@ -109,14 +110,14 @@ def active_experts(model: MoEModel, plan: PruningPlan, routing: Routing | None =
     widths = expert_widths(model) if is_by_width else {}
     shapes = expert_shapes(model) if is_by_width else {}
     for layer in model.layers:
-        held = widths.get(layer.index, ())
-        if not plan.kept_neurons.get(layer.index) and len(set(held)) < 2:
-            whole = _whole(model, layer)
-            params, weights = params + whole[0], weights + whole[1]
+        layer_widths = widths.get(layer.index, ())
+        if not plan.kept_neurons.get(layer.index) and len(set(layer_widths)) < 2:
+            totals = _uniform_use(model, layer)
+            params, weights = params + totals[0], weights + totals[1]
             continue
         shape = shapes[layer.index]
         for expert, share in token_shares(layer, plan.kept[layer.index], routing).items():
-            width = len(kept_ids(plan.kept_neurons, layer.index, expert, held[expert]))
+            width = len(kept_ids(plan.kept_neurons, layer.index, expert, layer_widths[expert]))
             params += share * (shape.fixed_params + shape.neuron_params * width)
             weights += share * shape.neuron_weights * width
     return Active(round(params), round(2 * weights))
@@ -124,13 +125,13 @@ def active_experts(model: MoEModel, plan: PruningPlan, routing: Routing | None =
 
 # A page compares several plans of one model at each move of a slider.
 @lru_cache(maxsize=1024)
-def _whole(model: MoEModel, layer: MoELayer) -> tuple[Fraction, Fraction]:
+def _uniform_use(model: MoEModel, layer: MoELayer) -> tuple[Fraction, Fraction]:
     """Parameters and weights of top_k experts, if all have one width."""
-    found = [item for item in model.located[layer.index] if item.slot.kind is not SlotKind.ROUTER]
-    held = [model.num_weights(item.entry) for item in found]
-    weights = [n for n, item in zip(held, found, strict=True) if is_expert_weight(item.slot)]
+    experts = [item for item in model.located[layer.index] if item.slot.kind is not SlotKind.ROUTER]
+    counts = [model.num_weights(item.entry) for item in experts]
+    weights = [n for n, item in zip(counts, experts, strict=True) if is_expert_weight(item.slot)]
     each = Fraction(layer.top_k, layer.num_experts)
-    return each * sum(held), each * sum(weights)
+    return each * sum(counts), each * sum(weights)
 
 
 def blended_routing(parts: Sequence[Part]) -> Routing:
@@ -144,9 +145,9 @@ def ranked_by(plan: PruningPlan, store: StatsStore) -> list[Part]:
 
     Found by their ids: of a plan for a quantised copy, they are of the model that it was made for.
     """
-    known = {run.manifest.run_id: run for run in store.runs() if run.manifest.kind == "routed"}
-    found = [known[run_id] for run_id in plan.provenance.runs if run_id in known]
-    return [Part(run, _weight(run, plan.provenance.corpora)) for run in found if _fits(run, plan)]
+    runs_by_id = {run.manifest.run_id: run for run in store.runs() if run.manifest.kind == "routed"}
+    runs = [runs_by_id[run_id] for run_id in plan.provenance.runs if run_id in runs_by_id]
+    return [Part(run, _weight(run, plan.provenance.corpora)) for run in runs if _fits(run, plan)]
 
 
 def _fits(run: Run, plan: PruningPlan) -> bool:
@@ -157,10 +158,10 @@ def _fits(run: Run, plan: PruningPlan) -> bool:
 
 def _weight(run: Run, corpora: Sequence[str]) -> float:
     """The weight of a run's corpus in a plan's blend, see `corpus_names`."""
-    own = run.manifest.corpus
-    for said in corpora:
-        if said != own and said.rpartition(":")[0] == own:
-            return parse_corpus_weight(said).weight
+    name = run.manifest.corpus
+    for text in corpora:
+        if text != name and text.rpartition(":")[0] == name:
+            return parse_corpus_weight(text).weight
     return 1.0
 
 
@@ -190,5 +191,5 @@ def plan_routing(
     if not corpora and not runs:
         parts = ranked_by(plan, store)
         return blended_routing(parts) if parts else None
-    wanted = [parse_corpus_weight(text) for text in corpora]
-    return blended_routing(routed_runs(store, model, wanted, runs))
+    blend = [parse_corpus_weight(text) for text in corpora]
+    return blended_routing(routed_runs(store, model, blend, runs))

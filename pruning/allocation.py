@@ -19,14 +19,14 @@ def count_problem(layer: MoELayer, keep: int) -> str | None:
 
     A router that chooses among groups needs the same number of experts in each.
     """
-    found = _reason_and_remedy(layer, keep)
-    return f"{'; '.join(filter(None, found))}." if found else None
+    sentences = _reason_and_remedy(layer, keep)
+    return f"{'; '.join(filter(None, sentences))}." if sentences else None
 
 
 def count_reason(layer: MoELayer, keep: int) -> str | None:
     """The reason of `count_problem` alone."""
-    found = _reason_and_remedy(layer, keep)
-    return found[0] if found else None
+    sentences = _reason_and_remedy(layer, keep)
+    return sentences[0] if sentences else None
 
 
 def _reason_and_remedy(layer: MoELayer, keep: int) -> tuple[str, str] | None:
@@ -93,7 +93,7 @@ class Allocation:
     def ratios(self) -> tuple[Fraction, ...]:
         """r_l, the fraction removed from each layer, exact."""
         pairs = zip(self.layers, self.removed, strict=True)
-        return tuple(Fraction(gone, layer.num_experts) for layer, gone in pairs)
+        return tuple(Fraction(count, layer.num_experts) for layer, count in pairs)
 
 
 def apportion(
@@ -111,7 +111,7 @@ def apportion(
     check_total(total, rooms, what)
     level = _level(total, weights, rooms)
     steps = [
-        (_held(level * weight, room) - room.least) / room.step
+        (_clamp(level * weight, room) - room.least) / room.step
         for weight, room in zip(weights, rooms, strict=True)
     ]
     counts = [int(step) for step in steps]
@@ -122,7 +122,7 @@ def apportion(
     return tuple(room.least + room.step * count for room, count in zip(rooms, counts, strict=True))
 
 
-def _held(quota: Fraction, room: Room) -> Fraction:
+def _clamp(quota: Fraction, room: Room) -> Fraction:
     return min(max(quota, Fraction(room.least)), Fraction(room.most))
 
 
@@ -131,7 +131,7 @@ def _level(total: int, weights: Sequence[int], rooms: Sequence[Room]) -> Fractio
     pairs = list(zip(weights, rooms, strict=True))
 
     def filled(level: Fraction) -> Fraction:
-        return sum((_held(level * weight, room) for weight, room in pairs), Fraction(0))
+        return sum((_clamp(level * weight, room) for weight, room in pairs), Fraction(0))
 
     bounds = sorted(
         {Fraction(end, weight) for weight, room in pairs for end in (room.least, room.most)}

@@ -53,17 +53,17 @@ def locked(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def appending(path: Path, whole: Sequence[bytes], header: Mapping[str, Any]) -> Iterator[AppendLog]:
+def appending(path: Path, lines: Sequence[bytes], header: Mapping[str, Any]) -> Iterator[AppendLog]:
     """The log at this path, continued after its whole lines (`whole_lines`), or a new one.
 
     For one process at a time, see `locked`.
     """
     # Unbuffered, so that a line is handed to the system at once.
-    with path.open("r+b" if whole else "wb", buffering=0) as file:
-        file.truncate(sum(map(len, whole)))
+    with path.open("r+b" if lines else "wb", buffering=0) as file:
+        file.truncate(sum(map(len, lines)))
         file.seek(0, os.SEEK_END)
         log = AppendLog(file)
-        if not whole:
+        if not lines:
             log.append(header)
         yield log
 
@@ -74,9 +74,9 @@ def whole_lines(path: Path) -> list[bytes]:
     return [line for line in lines if line.endswith(b"\n")]
 
 
-def parsed_lines(path: Path, whole: Sequence[bytes]) -> Iterator[tuple[int, Any]]:
+def parsed_lines(path: Path, lines: Sequence[bytes]) -> Iterator[tuple[int, Any]]:
     """Number and content of each line after the header; a damaged line is a PlanError."""
-    for number, line in enumerate(whole[1:], 2):
+    for number, line in enumerate(lines[1:], 2):
         try:
             yield number, parse_json(line)
         except ValueError as error:

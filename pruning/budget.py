@@ -59,26 +59,26 @@ def sparsity_budget(
     not the nearest binary number. `even`: each layer is to lose its own share; else the schedule
     spreads the sum, and so it does if layers are set by hand.
     """
-    limits, asked = constraints or Constraints(), str(sparsity).strip()
-    rho = parse_sparsity(sparsity if isinstance(sparsity, Fraction) else asked)
+    limits, text = constraints or Constraints(), str(sparsity).strip()
+    rho = parse_sparsity(sparsity if isinstance(sparsity, Fraction) else text)
     rooms = rooms_of(layers, replace(limits, fixed={}))  # set layers are whole steps apart
     exact = [num_removed(layer.num_experts, rho) for layer in layers]
     total, shares = rounded_shares(exact, rooms, sum_of(rooms), even=even and not limits.fixed)
-    return Budget(total, "sparsity", asked, shares)
+    return Budget(total, "sparsity", text, shares)
 
 
 def rounded_shares(
-    exact: Sequence[int], rooms: Sequence[Room], whole: Room, *, even: bool = True
+    exact: Sequence[int], rooms: Sequence[Room], total_room: Room, *, even: bool = True
 ) -> tuple[int, tuple[int, ...]]:
     """A sparsity's total and shares, rounded down to what can go; never more than was asked for.
 
     Each share is, or the sum alone if a share is out of bounds or the sum is spread anyway (not
     `even`). What is out of bounds is left to be refused.
     """
-    shares = tuple(room.rounded_down(gone) for room, gone in zip(rooms, exact, strict=True))
+    shares = tuple(room.rounded_down(share) for room, share in zip(rooms, exact, strict=True))
     if even and all(map(Room.allows, rooms, shares)):
-        return whole.rounded_down(sum(shares)), shares
-    return whole.rounded_down(sum(exact)), tuple(exact)
+        return total_room.rounded_down(sum(shares)), shares
+    return total_room.rounded_down(sum(exact)), tuple(exact)
 
 
 def check_removes(budget: Budget, rooms: Sequence[Room], things: str = "experts") -> Budget:
@@ -136,7 +136,7 @@ class SizeTarget:
     dtype: TargetDtype = "own"
 
     @property
-    def named(self) -> str:
+    def in_words(self) -> str:
         """What was asked, with its unit."""
         asked = self.asked.strip()
         return f"{asked} GiB" if self.kind == "size" and asked[-1:].isdigit() else asked
@@ -148,23 +148,23 @@ class SizeTarget:
             return int(params)
         return int(nbytes if self.dtype == "own" else params * BFLOAT16_BYTES)
 
-    def most(self, whole: int, name: str) -> Fraction:
-        """The largest measure that meets the target; `whole` is the whole model's."""
+    def most(self, full_size: int, name: str) -> Fraction:
+        """The largest measure that meets the target; `full_size` is the whole model's."""
         if self.kind != "size":
-            return (1 - parse_sparsity(self.asked)) * whole
+            return (1 - parse_sparsity(self.asked)) * full_size
         limit = parse_gib(self.asked) * GIB
-        if whole <= limit:
+        if full_size <= limit:
             raise PlanError(
-                f"Nothing would be removed: {name} already takes {format_bytes(whole)}, and the "
-                f"target is {self.named}."
+                f"Nothing would be removed: {name} already takes {format_bytes(full_size)}, "
+                f"and the target is {self.in_words}."
             )
         return limit
 
-    def refusal(self, name: str, smallest: int, whole: int, can_go: str) -> PlanError:
+    def refusal(self, name: str, smallest: int, full_size: int, can_go: str) -> PlanError:
         """The error for a target out of reach; `can_go` says how much can go at most."""
         if self.kind == "size":
-            words = f"{name} cannot shrink to {self.named}"
-            if smallest >= whole:
+            words = f"{name} cannot shrink to {self.in_words}"
+            if smallest >= full_size:
                 return PlanError(f"{words}: {can_go} can go, which saves nothing.")
             leaves = f", which leaves {format_bytes(smallest)}"
             return PlanError(
@@ -175,7 +175,7 @@ class SizeTarget:
         if self.kind == "params":
             words = f"{self.asked.strip()} of the parameters of {name} cannot go"
         # Rounded down, so that the user can ask for it.
-        most = 10_000 * (whole - smallest) // whole / 100
+        most = 10_000 * (full_size - smallest) // full_size / 100
         return PlanError(f"{words}: {can_go} can go; the largest share that works is {most:g}%.")
 
     def nothing(self, rooms: Sequence[Room], things: str = "experts") -> Budget | None:
@@ -188,7 +188,7 @@ class SizeTarget:
     def budget(self, total: int, floors: tuple[int, ...] = (), words: str = "") -> Budget:
         """The budget that meets the target."""
         dtype = "" if self.dtype == "own" else f" {self.dtype}"
-        return Budget(total, self.kind, f"{self.named}{dtype}{words}", floors)
+        return Budget(total, self.kind, f"{self.in_words}{dtype}{words}", floors)
 
 
 # Experts to remove in all -> how many from each layer.
@@ -208,7 +208,7 @@ def size_budget(
     experts of different layers differ in size.
     """
     sizes = _LinearSize.of(model, target)
-    most = target.most(sizes.whole, model.name)
+    most = target.most(sizes.full_size, model.name)
     rooms = rooms_of(model.layers, constraints or Constraints())
     least, largest = sum(room.least for room in rooms), sum(room.most for room in rooms)
     reachable = range(least, largest + 1, rooms[0].step)
@@ -219,17 +219,17 @@ def size_budget(
     def evenly(total: int) -> Sequence[int]:
         return apportion(total, [layer.num_experts for layer in model.layers], rooms)
 
-    taken = evenly if spread is None or sizes.is_even else spread
-    smallest = sizes.after(taken(reachable[-1]))
+    removal = evenly if spread is None or sizes.is_even else spread
+    smallest = sizes.after(removal(reachable[-1]))
     if smallest > most:
         can_go = f"{reachable[-1]} of {model.num_experts} experts"
-        raise target.refusal(model.name, smallest, sizes.whole, can_go)
+        raise target.refusal(model.name, smallest, sizes.full_size, can_go)
     if sizes.is_even:
         # Removing more never grows the weights, so bisection finds the smallest number that fits.
-        fits = bisect_left(reachable, True, key=lambda n: sizes.after(taken(n)) <= most)
+        fits = bisect_left(reachable, True, key=lambda n: sizes.after(removal(n)) <= most)
     else:
         # A schedule may replace a few large experts by more small ones.
-        fits = next(n for n, total in enumerate(reachable) if sizes.after(taken(total)) <= most)
+        fits = next(n for n, total in enumerate(reachable) if sizes.after(removal(total)) <= most)
     return target.budget(reachable[fits])
 
 
@@ -244,11 +244,11 @@ def even_budget(
     sizes, ways = _LinearSize.of(model, target), _even_ways(model, target, constraints)
     if nothing := target.nothing(rooms_of(model.layers, constraints or Constraints())):
         return nothing
-    most = target.most(sizes.whole, model.name)
+    most = target.most(sizes.full_size, model.name)
     removed = next((way for way in ways if sizes.after(way) <= most), None)
     if removed is None:
         can_go = f"{sum(ways[-1])} of {model.num_experts} experts"
-        raise target.refusal(model.name, sizes.after(ways[-1]), sizes.whole, can_go)
+        raise target.refusal(model.name, sizes.after(ways[-1]), sizes.full_size, can_go)
     return target.budget(sum(removed), removed)
 
 
@@ -261,22 +261,23 @@ def smaller_cut(
     per layer, which is much where layers have few.
     """
     sizes, ways = _LinearSize.of(model, target), _even_ways(model, target, constraints)
-    place, most = ways.index(tuple(removed)), target.most(sizes.whole, model.name)
-    if not place or most - sizes.after(removed) <= _FAR * sizes.whole:
+    place, most = ways.index(tuple(removed)), target.most(sizes.full_size, model.name)
+    if not place or most - sizes.after(removed) <= _FAR * sizes.full_size:
         return ""
     smaller = sizes.after(ways[place - 1])
     # Rounded so that it can be asked for.
-    share = f"{10_000 * (sizes.whole - smaller) // sizes.whole / 100:g}%"
+    share = f"{10_000 * (sizes.full_size - smaller) // sizes.full_size / 100:g}%"
     what = "parameters" if target.kind == "params" else "bytes"
     option = {
         "shrink": f"--shrink {share}",
         "params": f"--params-share {share}",
         "size": f"--target-size {size_up(smaller)}",
     }[target.kind]
-    gone, asked = (float(1 - left / sizes.whole) for left in (sizes.after(removed), most))
+    removed_share = float(1 - sizes.after(removed) / sizes.full_size)
+    asked_share = float(1 - most / sizes.full_size)
     return (
-        f"equal counts per layer remove {gone:.1%} of the {what}, {asked:.1%} was asked for; the "
-        f"nearest smaller cut is {option}"
+        f"equal counts per layer remove {removed_share:.1%} of the {what}, {asked_share:.1%} was "
+        f"asked for; the nearest smaller cut is {option}"
     )
 
 
@@ -290,8 +291,8 @@ def _even_ways(
         free = replace(limits, fixed={}, locked=frozenset())
         base = even_budget(model, target, free).floors
         free_counts = {
-            layer.index: layer.num_experts - gone
-            for layer, gone in zip(model.layers, base, strict=True)
+            layer.index: layer.num_experts - count
+            for layer, count in zip(model.layers, base, strict=True)
             if layer.index in locked
         }
         limits = replace(limits, fixed={**limits.fixed, **free_counts})
@@ -351,7 +352,7 @@ def size_up(size: int) -> str:
 class _LinearSize:
     """What a target measures, linear in the experts that each layer loses."""
 
-    whole: int  # the model
+    full_size: int  # of the model
     counts: tuple[int, ...]  # experts of each sparse layer
     each: tuple[int, ...]  # size of one expert of each of them, with its rows of the router
     heads: int  # prediction heads with experts, dropped when the number of experts changes
@@ -365,7 +366,7 @@ class _LinearSize:
         each = [size(experts.sum(0) + n * router) // n for experts, router, n in located]
         heads = size(tensors.heads) if tensors.heads_have_experts else 0
         copied = size(tensors.own_head) if target.kind != "params" else 0
-        return cls(size(tensors.whole), tuple(counts), tuple(each), heads, copied)
+        return cls(size(tensors.total), tuple(counts), tuple(each), heads, copied)
 
     @property
     def is_even(self) -> bool:
@@ -374,10 +375,10 @@ class _LinearSize:
 
     def after(self, removed: Sequence[int]) -> int:
         """What is left after removing this many experts from each layer."""
-        gone = sum(n * size for n, size in zip(removed, self.each, strict=True))
+        reduction = sum(n * size for n, size in zip(removed, self.each, strict=True))
         most = max(count - n for count, n in zip(self.counts, removed, strict=True))
         heads = self.heads if any(count != most for count in self.counts) else 0
-        return self.whole + (self.copied if any(removed) else 0) - gone - heads
+        return self.full_size + (self.copied if any(removed) else 0) - reduction - heads
 
 
 def uniform_neighbours(layers: Sequence[MoELayer], total: int) -> tuple[int, ...]:
@@ -389,7 +390,7 @@ def uniform_neighbours(layers: Sequence[MoELayer], total: int) -> tuple[int, ...
     totals = []
     for part in range(widest):
         floors = [num_removed(layer.num_experts, Fraction(part, widest)) for layer in layers]
-        kept = [n.num_experts - gone for n, gone in zip(layers, floors, strict=True)]
+        kept = [n.num_experts - count for n, count in zip(layers, floors, strict=True)]
         if all(count_problem(n, keep) is None for n, keep in zip(layers, kept, strict=True)):
             totals.append(sum(floors))
     if total in totals:

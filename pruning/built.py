@@ -39,8 +39,8 @@ def built_tensors(bare: MoEModel, dtype: str) -> Shapes:
             f"transformers cannot build {bare.name} from its {CONFIG_NAME}: {reason}"
         ) from error
     twice = set(model.all_tied_weights_keys) | set(model._keys_to_ignore_on_save or ())
-    held = {name: each for name, each in model.state_dict().items() if name not in twice}
-    stored: Mapping[str, Tensor] = revert_weight_conversion(model, held)
+    tensors = {name: each for name, each in model.state_dict().items() if name not in twice}
+    stored: Mapping[str, Tensor] = revert_weight_conversion(model, tensors)
     # Whatever the dtype of the rest, such as the correction bias of DeepSeek-V3.
     single = tuple(f".{each}" for each in model._keep_in_fp32_modules_strict or ())
     return {

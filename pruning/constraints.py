@@ -114,18 +114,18 @@ def check_multiple(layers: Sequence[MoELayer], constraints: Constraints) -> None
         pairs = zip(layers, steps, strict=True)
         return any(-(-layer.least_kept // step) * step < layer.num_experts for layer, step in pairs)
 
-    asked, most = constraints.multiple_of, max(layer.num_experts for layer in layers)
+    multiple, most = constraints.multiple_of, max(layer.num_experts for layer in layers)
     if constraints.floor > most:
         raise PlanError(
             f"The floor {constraints.floor} exceeds the {most} experts that a layer has at most; "
             f"give less than {most}."
         )
-    if asked == 1 or lets_go(asked):
+    if multiple == 1 or lets_go(multiple):
         return
-    works = [number for number in range(2, asked) if most % number == 0 and lets_go(number)]
+    works = [number for number in range(2, multiple) if most % number == 0 and lets_go(number)]
     hint = f"give --multiple-of {works[-1]}" if works else "leave it out"
     raise PlanError(
-        f"--multiple-of {asked} lets no expert go: layers have at most {most} experts; {hint}."
+        f"--multiple-of {multiple} lets no expert go: layers have at most {most} experts; {hint}."
     )
 
 
@@ -211,10 +211,10 @@ def check_names(layers: Sequence[MoELayer], constraints: Constraints) -> None:
                 f"The constraints name layer {index}, which has no routed experts; the sparse "
                 f"layers are {spans(list(counts))}."
             )
-        named = [*constraints.pinned.get(index, ()), *constraints.dropped.get(index, ())]
-        if named and max(named) >= counts[index]:
+        ids = [*constraints.pinned.get(index, ()), *constraints.dropped.get(index, ())]
+        if ids and max(ids) >= counts[index]:
             raise PlanError(
-                f"The constraints name expert {max(named)} of layer {index}, which has "
+                f"The constraints name expert {max(ids)} of layer {index}, which has "
                 f"{counts[index]} experts (0..{counts[index] - 1})."
             )
 
@@ -233,8 +233,8 @@ def check_total(total: int, rooms: Sequence[Room], what: str = "experts") -> Non
         below = total - (total - least) % step
         near = " or ".join(_askable(number, rooms) for number in (below, below + step))
         why = f"they go {step} at a time here; nearest: {near}"
-    asked = f"{total} ({as_percent(total, size)}) of {size} {what}"
-    raise PlanError(f"The budget removes {asked}, but {why}.")
+    amount = f"{total} ({as_percent(total, size)}) of {size} {what}"
+    raise PlanError(f"The budget removes {amount}, but {why}.")
 
 
 def _askable(number: int, rooms: Sequence[Room]) -> str:
@@ -276,38 +276,38 @@ def parse_numbers(text: str, *, what: str) -> frozenset[int]:
     """Integers from text such as "0,5-7"."""
     if not (text.isascii() and _LAYERS.fullmatch(text.strip())):
         raise PlanError(f"{text!r} names no {what}; write numbers and ranges such as 0,5-7.")
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
         if max(len(first), len(last)) > MOST_DIGITS or int(last or first) < int(first):
             raise PlanError(f"{part!r} in {text!r} is no range of {what}.")
-        found.update(range(int(first), int(last or first) + 1))
-    return frozenset(found)
+        numbers.update(range(int(first), int(last or first) + 1))
+    return frozenset(numbers)
 
 
 def parse_experts(texts: Iterable[str]) -> dict[int, frozenset[int]]:
     """Experts by layer from texts such as "3:5,7-9"."""
-    found: dict[int, frozenset[int]] = {}
+    by_layer: dict[int, frozenset[int]] = {}
     for text in texts:
         layers, colon, experts = text.partition(":")
         if not colon:
             raise PlanError(f"{text!r} names no experts; write LAYER:EXPERTS, such as 3:5,7-9.")
-        named = parse_numbers(experts, what="experts")
+        ids = parse_numbers(experts, what="experts")
         for layer in parse_numbers(layers, what="layers"):
-            found[layer] = found.get(layer, frozenset()) | named
-    return found
+            by_layer[layer] = by_layer.get(layer, frozenset()) | ids
+    return by_layer
 
 
 def parse_counts(texts: Iterable[str]) -> dict[int, int]:
     """Kept experts by layer from texts such as "3=20" or "0-2=24"."""
-    found: dict[int, int] = {}
+    counts: dict[int, int] = {}
     for text in texts:
         layers, equals, count = text.partition("=")
         number = count.strip()
         if not equals or not (number.isascii() and number.isdigit()) or len(number) > MOST_DIGITS:
             raise PlanError(f"{text!r} sets no layer; write LAYER=KEPT, such as 3=20.")
         for layer in parse_numbers(layers, what="layers"):
-            if layer in found:
+            if layer in counts:
                 raise PlanError(f"Layer {layer} is set twice.")
-            found[layer] = int(number)
-    return found
+            counts[layer] = int(number)
+    return counts

@@ -37,7 +37,7 @@ def plan_for_copy(plan: PruningPlan, original: MoEModel, copy: MoEModel) -> Prun
                 "a plan for this model."
             )
     for layer in original.layers:
-        differs = _apart(*(_router(model, layer.index) for model in (original, copy)))
+        differs = _distance(*(_router(model, layer.index) for model in (original, copy)))
         if not differs <= _ROUNDING:  # not a number either
             raise PlanError(
                 f"{copy.name} is no quantised copy of {original.name}: the routers of layer "
@@ -49,8 +49,8 @@ def plan_for_copy(plan: PruningPlan, original: MoEModel, copy: MoEModel) -> Prun
 def _router(model: MoEModel, layer: int) -> FloatArray:
     """The router's matrix of a layer; a row for each expert."""
     name = model.family.router_tensors[0].name
-    held = (item for item in model.located[layer] if item.slot.kind is SlotKind.ROUTER)
-    entry = next(item.entry for item in held if item.slot.role == name)
+    routers = (item for item in model.located[layer] if item.slot.kind is SlotKind.ROUTER)
+    entry = next(item.entry for item in routers if item.slot.role == name)
     if entry.dtype not in FLOAT_BYTES:
         raise PlanError(f"{entry.name} of {model.name} is quantised, so nothing tells the model.")
     with (model.checkpoint.path / entry.shard).open("rb") as file:
@@ -58,7 +58,7 @@ def _router(model: MoEModel, layer: int) -> FloatArray:
         return as_float64(file.read(entry.nbytes), entry.dtype).reshape(entry.shape)
 
 
-def _apart(one: FloatArray, other: FloatArray) -> float:
+def _distance(one: FloatArray, other: FloatArray) -> float:
     """By how much two routers differ, as a part of their norm.
 
     AWQ may scale the columns of a router, and the norm before it the other way; the scales that fit
@@ -66,5 +66,5 @@ def _apart(one: FloatArray, other: FloatArray) -> float:
     """
     squares = (one * one).sum(0)
     scales = (one * other).sum(0) / np.where(squares > 0, squares, 1)
-    left = float(np.linalg.norm(other - one * scales))
-    return left / (float(np.linalg.norm(other)) or 1.0)
+    residual = float(np.linalg.norm(other - one * scales))
+    return residual / (float(np.linalg.norm(other)) or 1.0)

@@ -88,11 +88,12 @@ def head_ranking(model: MoEModel, plan: PruningPlan, store: StatsStore) -> HeadR
         return None
     stats = blended_heads(measured, tuple(layer for _, _, layer in head_experts(model)))
     try:
-        own = get_criterion(plan.provenance.criterion)
+        criterion = get_criterion(plan.provenance.criterion)
     except CriterionError:
-        own = CRITERIA[_ROUTED_CRITERION]
-    is_measured = own.source == "routed" and own.score and has_columns(own, stats)
-    criterion = own if is_measured and not own.is_constant else CRITERIA[_ROUTED_CRITERION]
+        criterion = CRITERIA[_ROUTED_CRITERION]
+    is_measured = criterion.source == "routed" and criterion.score and has_columns(criterion, stats)
+    if not is_measured or criterion.is_constant:
+        criterion = CRITERIA[_ROUTED_CRITERION]
     gate: Gate = "renormalized" if plan.provenance.gate == "renormalized" else "applied"
     return HeadRanking(criterion, gate, stats, tuple(part.run.manifest.run_id for part in measured))
 

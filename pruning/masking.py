@@ -70,9 +70,9 @@ def _silence_balancing_loss(model: nn.Module, restore: ExitStack) -> None:
     # The balancing loss uses the original model's number of experts and would fail.
     top: Any = model.config
     for config in {id(each): each for each in (top, top.get_text_config())}.values():
-        if wanted := getattr(config, "output_router_logits", False):
+        if output := getattr(config, "output_router_logits", False):
             config.output_router_logits = False
-            restore.callback(setattr, config, "output_router_logits", wanted)
+            restore.callback(setattr, config, "output_router_logits", output)
 
 
 def _block(model: nn.Module, family: MoEFamily, layer: int) -> nn.Module:
@@ -86,8 +86,8 @@ def _prune(parts: RouterParts, kept: torch.Tensor, restore: ExitStack) -> None:
     for holder in parts.holders:
         if holder.module is not parts.router:
             _wrap(holder.module, partial(cut, holder, kept), restore)
-    own = next((each for each in parts.holders if each.module is parts.router), None)
-    cut_router = partial(cut, own or Holder(parts.router, {}), kept)
+    router_holder = next((each for each in parts.holders if each.module is parts.router), None)
+    cut_router = partial(cut, router_holder or Holder(parts.router, {}), kept)
     _wrap(parts.router, cut_router, restore, kept)
 
 

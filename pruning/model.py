@@ -29,7 +29,7 @@ from pruning.tasks.evaluation import evaluate_run
 from pruning.tasks.export import export_task
 
 Result = TypeVar("Result")
-Asked = TypeVar("Asked", bound=Request)
+Kind = TypeVar("Kind", bound=Request)
 
 
 class Model:
@@ -66,7 +66,7 @@ class Model:
 
         Options: `tokens`, `seq_len`, `groups`, `device`, `dtype`, ... of `moeprune calibrate`.
         """
-        return self._drained(calibrate_run(self._asked(CalibrateRequest, corpus=corpus, **options)))
+        return self._drain(calibrate_run(self._request(CalibrateRequest, corpus=corpus, **options)))
 
     def rank(self, criterion: str, corpus: str | Sequence[str] = (), **options: Any) -> Ranking:
         """Rank all experts by a criterion, as a `table`; rank 0 is the first to keep in a layer.
@@ -76,8 +76,8 @@ class Model:
             corpus: a calibrated corpus, or several to blend, each NAME or NAME:WEIGHT.
             options: `gate`, `runs`; `granularity="neuron"` ranks neurons.
         """
-        asked = {"criterion": criterion, "corpora": _several(corpus), "sparsity": "0"}
-        return self._ranked(self._asked(PlanRequest, **asked, **options))
+        fields = {"criterion": criterion, "corpora": _several(corpus), "sparsity": "0"}
+        return self._select_ranking(self._request(PlanRequest, **fields, **options))
 
     def plan(
         self, ranking: str | Ranking, corpus: str | Sequence[str] = (), **options: Any
@@ -91,11 +91,11 @@ class Model:
                 ... of `moeprune plan`.
         """
         if isinstance(ranking, str):
-            asked = {"criterion": ranking, "corpora": _several(corpus), **options}
-            request = self._asked(PlanRequest, **asked)
-            return make_plan(self._ranked(request), request).plan
-        made = {"criterion": ranking.criterion.name, "granularity": ranking.granularity}
-        request = self._asked(PlanRequest, **made, gate=ranking.gate, **options)
+            fields = {"criterion": ranking, "corpora": _several(corpus), **options}
+            request = self._request(PlanRequest, **fields)
+            return make_plan(self._select_ranking(request), request).plan
+        fields = {"criterion": ranking.criterion.name, "granularity": ranking.granularity}
+        request = self._request(PlanRequest, **fields, gate=ranking.gate, **options)
         return make_plan(with_sensitivity(ranking, request, self.store), request).plan
 
     def sizes(self, plan: PruningPlan) -> SizeReport:
@@ -110,33 +110,33 @@ class Model:
         Options: `measures`, `samples`, `seq_len`, `device`, ... of `moeprune evaluate`.
         """
         plans = () if plan is None else (plan.to_dict(),)
-        request = self._asked(EvaluateRequest, corpora=(corpus,), plans=plans, **options)
-        (record,) = self._drained(evaluate_run(request))
+        request = self._request(EvaluateRequest, corpora=(corpus,), plans=plans, **options)
+        (record,) = self._drain(evaluate_run(request))
         return record
 
     def export(self, plan: PruningPlan, out: str | Path, **options: Any) -> Path:
         """Write the pruned checkpoint into a new folder; `verify=True` verifies it at once."""
-        given = {"verify": False, **options}
-        request = self._asked(ExportRequest, plan=plan.to_dict(), out=Path(out), **given)
-        self._drained(export_task(request))
+        options = {"verify": False, **options}
+        request = self._request(ExportRequest, plan=plan.to_dict(), out=Path(out), **options)
+        self._drain(export_task(request))
         return request.out
 
     def verify(self, out: str | Path, level: str | None = None) -> VerifyReport:
         """Verify an export of this model: its bytes, that it loads, and its logits."""
         source = self.described.checkpoint.path
-        return self._drained(verify_export(Path(out), level=level, source=source))
+        return self._drain(verify_export(Path(out), level=level, source=source))
 
-    def _ranked(self, request: PlanRequest) -> Ranking:
-        found = self._drained(select_measured(request, self.described, self.store))
-        return with_sensitivity(found, request, self.store)
+    def _select_ranking(self, request: PlanRequest) -> Ranking:
+        ranking = self._drain(select_measured(request, self.described, self.store))
+        return with_sensitivity(ranking, request, self.store)
 
-    def _asked(self, kind: type[Asked], **values: Any) -> Asked:
+    def _request(self, kind: type[Kind], **values: Any) -> Kind:
         """A request with this model's name, revision and statistics folder."""
         place = {"stats_dir": self._stats_dir} if "stats_dir" in kind.model_fields else {}
-        request: Asked = validated(kind, {**self._shared, **place, **values})
+        request: Kind = validated(kind, {**self._shared, **place, **values})
         return request
 
-    def _drained(self, task: Generator[Progress, None, Result]) -> Result:
+    def _drain(self, task: Generator[Progress, None, Result]) -> Result:
         return drain(task, self._progress)
 
 

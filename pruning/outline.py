@@ -30,15 +30,15 @@ def outline_model(
     config = read_config(folder)
     # Only listed families: others are discovered from the headers of a real checkpoint.
     family = family_of(config)
-    named = str(dtype or config.get("dtype") or config.get("torch_dtype"))
-    named = named if named in _DTYPES else "bfloat16"
+    dtype_name = str(dtype or config.get("dtype") or config.get("torch_dtype"))
+    dtype_name = dtype_name if dtype_name in _DTYPES else "bfloat16"
     # Never a path, as for a checkpoint.
     name = folder.resolve().name if from_home(source).exists() else source
     bare = MoEModel(name, Checkpoint(folder, config, ()), family, family.layers(config))
-    tensors: Shapes | None = decoder_tensors(family, config, _DTYPES[named])
+    tensors: Shapes | None = decoder_tensors(family, config, _DTYPES[dtype_name])
     if tensors is None:
         from pruning.built import built_tensors
 
-        tensors = built_tensors(bare, named)
+        tensors = built_tensors(bare, dtype_name)
     tensors, caveats = (tensors, ()) if dtype else as_published(tensors, bare)
     return describe_model(outline_of(folder, config, tensors, caveats), name=name)

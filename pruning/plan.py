@@ -135,10 +135,10 @@ class PruningPlan:
         raw = {**raw, **({"kept_neurons": {}} if "kept_neurons" in raw else {})}
         kept = ",\n".join(f'    "{layer}": {json.dumps(ids)}' for layer, ids in raw["kept"].items())
         raw["kept"] = {}
-        whole = json.dumps(raw, indent=2, ensure_ascii=False)
+        text = json.dumps(raw, indent=2, ensure_ascii=False)
         body = f"{{\n{kept}\n  }}" if kept else "{}"
-        whole = whole.replace('\n  "kept": {}', f'\n  "kept": {body}', 1)
-        return whole.replace('\n  "kept_neurons": {}', f'\n  "kept_neurons": {neurons}', 1) + "\n"
+        text = text.replace('\n  "kept": {}', f'\n  "kept": {body}', 1)
+        return text.replace('\n  "kept_neurons": {}', f'\n  "kept_neurons": {neurons}', 1) + "\n"
 
     def save(self, path: str | Path) -> None:
         """Write plan.json at once: a reader sees the old file or the new one."""
@@ -184,8 +184,8 @@ def fit_plan(plan: PruningPlan, model: MoEModel) -> PruningPlan:
                 f"{layer.num_experts} experts (0..{layer.num_experts - 1})."
             )
         check_kept(layer, ids)
-    whole = {index: tuple(range(layer.num_experts)) for index, layer in layers.items()}
-    kept = {**whole, **plan.kept}
+    all_experts = {index: tuple(range(layer.num_experts)) for index, layer in layers.items()}
+    kept = {**all_experts, **plan.kept}
     return replace(plan, kept=kept, kept_neurons=fit_neurons(plan.kept_neurons, kept, model))
 
 

@@ -33,7 +33,7 @@ def plan_summary(plan: PruningPlan, model: MoEModel) -> pd.DataFrame:
     for layer in model.layers:
         count, keep = layer.num_experts, len(kept[layer.index])
         numbers = (count, keep, count - keep, (count - keep) / count)
-        rows.append((layer.index, *numbers, *_asked_of(plan, layer.index)))
+        rows.append((layer.index, *numbers, *_constraints_of(plan, layer.index)))
     return pd.DataFrame(rows, columns=list(SUMMARY_COLUMNS))
 
 
@@ -51,9 +51,9 @@ def neuron_summary(plan: PruningPlan, model: MoEModel) -> pd.DataFrame:
         stays = [
             len(kept_ids(fitted.kept_neurons, layer, expert, widths[expert])) for expert in ids
         ]
-        size, left = sum(widths), sum(stays)
-        counts = (layer, len(widths), len(ids), size, left, 1 - left / size)
-        rows.append((*counts, *_widths(stays), *_asked_of(plan, layer)))
+        size, num_kept = sum(widths), sum(stays)
+        counts = (layer, len(widths), len(ids), size, num_kept, 1 - num_kept / size)
+        rows.append((*counts, *_widths(stays), *_constraints_of(plan, layer)))
     return pd.DataFrame(rows, columns=list(NEURON_SUMMARY_COLUMNS))
 
 
@@ -61,16 +61,16 @@ def _widths(stays: Sequence[int]) -> tuple[int, float, int, int]:
     return min(stays), sum(stays) / len(stays), max(stays), stays.count(0)
 
 
-def _asked_of(plan: PruningPlan, layer: int) -> tuple[int, int, str]:
+def _constraints_of(plan: PruningPlan, layer: int) -> tuple[int, int, str]:
     """Pinned and dropped experts of a layer, and what holds it, see `plan_summary`."""
-    asked, name = plan.provenance.constraints, str(layer)
-    pinned, dropped = (len(asked.get(key, {}).get(name, ())) for key in ("pinned", "dropped"))
-    held = [
+    constraints, name = plan.provenance.constraints, str(layer)
+    pinned, dropped = (len(constraints.get(key, {}).get(name, ())) for key in ("pinned", "dropped"))
+    words = [
         word
         for word, key in (("protected", int), ("fixed", str), ("locked", int))
-        if key(name) in asked.get(word, ())
+        if key(name) in constraints.get(word, ())
     ]
-    return pinned, dropped, " ".join(held)
+    return pinned, dropped, " ".join(words)
 
 
 def plan_outline(plan: PruningPlan) -> pd.DataFrame:
@@ -121,9 +121,9 @@ def expert_states(
                 f"Only one of the plans names layer {layer}; the other keeps it whole, and only "
                 "the model says how many experts these are."
             )
-        whole = range(counts.get(layer, 0))
-        a, b = (frozenset(plan.kept.get(layer, whole)) for plan in (first, second))
-        everyone = whole if layer in counts else sorted(a | b)
+        all_ids = range(counts.get(layer, 0))
+        a, b = (frozenset(plan.kept.get(layer, all_ids)) for plan in (first, second))
+        everyone = all_ids if layer in counts else sorted(a | b)
         rows += [(layer, each, _STATE_OF[each in a, each in b]) for each in everyone]
     return pd.DataFrame(rows, columns=["layer", "expert", "state"])
 
@@ -140,16 +140,16 @@ def neuron_states(
     widths: dict[tuple[int, int], int | None] = {}
     if model is not None:
         first, second = fit_plan(first, model), fit_plan(second, model)
-        for layer, held in expert_widths(model).items():
-            widths |= {(layer, expert): width for expert, width in enumerate(held)}
+        for layer, layer_widths in expert_widths(model).items():
+            widths |= {(layer, expert): width for expert, width in enumerate(layer_widths)}
     else:
         neurons = (*first.kept_neurons.items(), *second.kept_neurons.items())
         widths = dict.fromkeys(
-            sorted((layer, expert) for layer, held in neurons for expert in held)
+            sorted((layer, expert) for layer, experts in neurons for expert in experts)
         )
     rows = []
     for (layer, expert), width in widths.items():
-        a, b = (_kept(plan, layer, expert, width) for plan in (first, second))
+        a, b = (_kept_neurons(plan, layer, expert, width) for plan in (first, second))
         both = len(a) if a == b else len(frozenset(a).intersection(b))
         neither = None if width is None else width - len(a) - len(b) + both
         rows.append((layer, expert, both, len(a) - both, len(b) - both, neither))
@@ -157,7 +157,7 @@ def neuron_states(
     return table.astype({"neither": "Int64"})
 
 
-def _kept(plan: PruningPlan, layer: int, expert: int, width: int | None) -> Sequence[int]:
+def _kept_neurons(plan: PruningPlan, layer: int, expert: int, width: int | None) -> Sequence[int]:
     """Kept neurons of an expert; without its width, as far as the plan alone says."""
     if layer in plan.kept and expert not in plan.kept[layer]:
         return ()

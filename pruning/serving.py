@@ -23,11 +23,11 @@ COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def serve_commands(found: Iterable[Verdict], path: str) -> list[str]:
+def serve_commands(verdicts: Iterable[Verdict], path: str) -> list[str]:
     """Commands that serve the folder, but of engines that fail or compute wrong results."""
     names = {"out": shlex.quote(path), "copy": shlex.quote(f"{path}-float32")}
     lines = []
-    for each in found:
+    for each in verdicts:
         if each.engine not in COMMANDS or each.reads in (Reads.FAILS, Reads.WRONG):
             continue
         options = f" {each.options}" if each.options else ""

@@ -34,7 +34,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?i?B?)", re.IGNORECASE)
 _LONGEST_SIZE = 32  # of its text
 
 
-class Part(StrEnum):
+class ModelPart(StrEnum):
     """Where the bytes of a checkpoint go."""
 
     EXPERTS = "routed experts"
@@ -53,10 +53,10 @@ _MIXERS = "self_attn|attn|attention|linear_attn|mamba|conv"
 _BLOCKS = "mlp|ffn|block_sparse_moe|feed_forward|shared_mlp"
 _IN_MIXER = "experts|shared_experts|gate|fc[12]_latent_proj|up_proj|down_proj"
 _PART_PATTERNS = (
-    (re.compile(rf"{_LAYER}({_MIXERS})\."), Part.ATTENTION),
-    (re.compile(r"(?:.+\.)?(embed_tokens|embed|embeddings|lm_head|head)\."), Part.EMBEDDINGS),
-    (re.compile(rf"{_LAYER}(?:{_BLOCKS}|mixer\.(?:{_IN_MIXER}))\."), Part.MLP),
-    (re.compile(rf"{_LAYER}mixer\."), Part.ATTENTION),
+    (re.compile(rf"{_LAYER}({_MIXERS})\."), ModelPart.ATTENTION),
+    (re.compile(r"(?:.+\.)?(embed_tokens|embed|embeddings|lm_head|head)\."), ModelPart.EMBEDDINGS),
+    (re.compile(rf"{_LAYER}(?:{_BLOCKS}|mixer\.(?:{_IN_MIXER}))\."), ModelPart.MLP),
+    (re.compile(rf"{_LAYER}mixer\."), ModelPart.ATTENTION),
 )
 
 
@@ -65,7 +65,7 @@ class SizeReport:
     """Sizes of a checkpoint before and after a plan."""
 
     # Part -> rows before and after, columns bytes and parameters; (2, 2).
-    parts: Mapping[Part, IntArray]
+    parts: Mapping[ModelPart, IntArray]
     experts_before: int  # routed experts of all layers
     experts_after: int  # the same under the plan
     # Expected parameters that one token of text uses: without other experts, prediction heads, and
@@ -164,7 +164,7 @@ class Tensors:
 
     experts: Mapping[int, IntArray]  # layer -> sizes of its experts; (experts, 2)
     routers: Mapping[int, IntArray]  # layer -> size of one expert's row of the router
-    outside: Mapping[Part, IntArray]  # part -> what no plan removes
+    outside: Mapping[ModelPart, IntArray]  # part -> what no plan removes
     heads: IntArray  # prediction heads; 0 without any
     heads_have_experts: bool  # then heads go if experts change in number or width
     shared: IntArray  # shared experts built from the routed ones' width; also in `outside`
@@ -173,7 +173,7 @@ class Tensors:
     towers: IntArray  # unused by tokens of text; also in `outside`
 
     @property
-    def whole(self) -> IntArray:
+    def total(self) -> IntArray:
         """Size of all tensors."""
         counts = {layer: len(experts) for layer, experts in self.experts.items()}
         routers = [counts[layer] * each for layer, each in self.routers.items()]
@@ -185,7 +185,7 @@ class Tensors:
 def tensors_of(model: MoEModel) -> Tensors:
     """Sizes of a checkpoint's tensors."""
 
-    def held(entries: Iterable[TensorEntry]) -> IntArray:
+    def size_of(entries: Iterable[TensorEntry]) -> IntArray:
         sizes = [(entry.nbytes, model.num_weights(entry)) for entry in entries]
         return _sum(np.array(sizes, np.int64))
 
@@ -206,31 +206,33 @@ def tensors_of(model: MoEModel) -> Tensors:
     heads, shared = prediction_heads(model), shared_tensors(model)
     tied = model.tied_embedding
     names = {name for head in heads for name in head.tensors}
-    outside: dict[Part, list[TensorEntry]] = {part: [] for part in Part if part is not Part.HEADS}
-    outside[Part.ROUTERS] += tables
+    outside: dict[ModelPart, list[TensorEntry]] = {
+        part: [] for part in ModelPart if part is not ModelPart.HEADS
+    }
+    outside[ModelPart.ROUTERS] += tables
     for entry in model.unlocated:
         if entry.name not in names:
             fits = (part for pattern, part in _PART_PATTERNS if pattern.match(entry.name))
-            outside[next(fits, Part.OTHER)].append(entry)
+            outside[next(fits, ModelPart.OTHER)].append(entry)
     return Tensors(
         experts,
         routers,
-        {part: held(entries) for part, entries in outside.items()},
-        held(model.checkpoint.tensors[name] for name in names),
+        {part: size_of(entries) for part, entries in outside.items()},
+        size_of(model.checkpoint.tensors[name] for name in names),
         any(head.has_experts for head in heads),
-        held(entry for entry, _ in shared.values()),
+        size_of(entry for entry, _ in shared.values()),
         max((entry.shape[axis] for entry, axis in shared.values()), default=1),
-        held([tied] if tied else []),
-        held(model.checkpoint.tensors[name] for name in beside_text(model) - names),
+        size_of([tied] if tied else []),
+        size_of(model.checkpoint.tensors[name] for name in beside_text(model) - names),
     )
 
 
-def _parts(model: MoEModel, plan: PruningPlan) -> dict[Part, IntArray]:
-    """`SizeReport.parts`, in the order of `Part`."""
+def _parts(model: MoEModel, plan: PruningPlan) -> dict[ModelPart, IntArray]:
+    """`SizeReport.parts`, in the order of `ModelPart`."""
     tensors = tensors_of(model)
-    sums = {part: np.stack((held, held)) for part, held in tensors.outside.items()}
+    sums = {part: np.stack((amounts, amounts)) for part, amounts in tensors.outside.items()}
     if untied_embedding(model, plan):
-        sums[Part.EMBEDDINGS][1, 0] += tensors.own_head[0]
+        sums[ModelPart.EMBEDDINGS][1, 0] += tensors.own_head[0]
     shapes = expert_shapes(model) if plan.kept_neurons else {}
     widths = kept_widths(plan.kept_neurons, plan.kept, model) if plan.kept_neurons else {}
     for layer, experts in tensors.experts.items():
@@ -238,10 +240,10 @@ def _parts(model: MoEModel, plan: PruningPlan) -> dict[Part, IntArray]:
         after: Sequence[int] = experts[kept].sum(0).tolist()
         if layer in plan.kept_neurons:
             after = shapes[layer].size(len(kept), sum(widths[layer].values()))
-        sums[Part.EXPERTS] += np.stack((experts.sum(0), after))
-        sums[Part.ROUTERS] += np.outer((len(experts), len(kept)), tensors.routers[layer])
+        sums[ModelPart.EXPERTS] += np.stack((experts.sum(0), after))
+        sums[ModelPart.ROUTERS] += np.outer((len(experts), len(kept)), tensors.routers[layer])
     if prediction_heads(model):
-        sums[Part.HEADS] = np.outer((1, not heads_depend_on(model, plan)), tensors.heads)
+        sums[ModelPart.HEADS] = np.outer((1, not heads_depend_on(model, plan)), tensors.heads)
     return sums
 
 
@@ -252,13 +254,13 @@ def heads_bytes(model: MoEModel, plan: PruningPlan, choice: HeadChoice | None) -
     """
     if choice is None or not prediction_heads(model):
         return 0
-    whole, default = map(int, _parts(model, plan)[Part.HEADS][:, 0])
+    full, default = map(int, _parts(model, plan)[ModelPart.HEADS][:, 0])
     if choice is not HeadChoice.PRUNE:
-        return (whole if choice is HeadChoice.KEEP else 0) - default
+        return (full if choice is HeadChoice.KEEP else 0) - default
     cut = model.layers[-1].num_experts - max(map(len, plan.kept.values()))
     located = (item for head in prediction_heads(model) for item in chain(*head.located.values()))
     each = sum(item.entry.nbytes for item in located) // model.layers[-1].num_experts
-    return whole - cut * each - default
+    return full - cut * each - default
 
 
 def weight_bytes(model: MoEModel, plan: PruningPlan) -> int:
@@ -276,12 +278,12 @@ def size_report(
     treats them by default, see `plan_heads`. `routing` matters only if experts of a layer differ in
     width; without it each is chosen equally often.
     """
-    whole = keep_all(model)
-    after_plan = fit_plan(plan or whole, model)
+    full_plan = keep_all(model)
+    after_plan = fit_plan(plan or full_plan, model)
     parts = _parts(model, after_plan)
-    before, after = (active_experts(model, each, routing) for each in (whole, after_plan))
-    unused = parts.get(Part.HEADS, 0) + tensors_of(model).towers
-    outside = (_sum(parts.values()) - parts[Part.EXPERTS] - unused)[:, 1].tolist()
+    before, after = (active_experts(model, each, routing) for each in (full_plan, after_plan))
+    unused = parts.get(ModelPart.HEADS, 0) + tensors_of(model).towers
+    outside = (_sum(parts.values()) - parts[ModelPart.EXPERTS] - unused)[:, 1].tolist()
     return SizeReport(
         parts=parts,
         experts_before=model.num_experts,

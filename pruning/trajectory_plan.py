@@ -52,8 +52,8 @@ def union_plan(
 
     A layer with fewer of them than its router needs also keeps the next in the order.
     """
-    found = follow_paths(stats, count, weighing)
-    ranking = path_ranking(found, count)
+    paths = follow_paths(stats, count, weighing)
+    ranking = path_ranking(paths, count)
     kept = ranking.groupby("layer")["score"].agg(lambda scores: int((scores > 0).sum()))
     removed = []
     # The smallest counts that the routers allow and that hold the experts on paths.
@@ -61,12 +61,12 @@ def union_plan(
         most = min(room.most, room.size - needed)
         removed.append(most - (most - room.least) % room.step)
     allocation = allocation_of(model.layers, removed)
-    made = _made(PATHS, count, weighing)
-    plan = select_experts(ranking, allocation, model=model_ref(model), provenance=made)
-    return PathPlan(plan, count, found.union_size(count))
+    provenance = _provenance(PATHS, count, weighing)
+    plan = select_experts(ranking, allocation, model=model_ref(model), provenance=provenance)
+    return PathPlan(plan, count, paths.union_size(count))
 
 
-def _made(schedule: str, count: int, weighing: Weighing) -> Provenance:
+def _provenance(schedule: str, count: int, weighing: Weighing) -> Provenance:
     measured = {"transitions": weighing.steps} if weighing.steps != PAPER.steps else {}
     return Provenance(
         criterion=PATHFINDER,
@@ -107,22 +107,22 @@ def budget_plan(
     budget, constraints = spending.budget, spending.constraints
     num_kept = max(model.num_experts - budget.total, 1)
     if cut.count is None:
-        found = follow_until(stats, num_kept, weighing)
-        count = found.smallest_count(num_kept)
+        paths = follow_until(stats, num_kept, weighing)
+        count = paths.smallest_count(num_kept)
     else:
-        found, count = follow_paths(stats, cut.count, weighing), cut.count
-    ranking = path_ranking(found, count)
+        paths, count = follow_paths(stats, cut.count, weighing), cut.count
+    ranking = path_ranking(paths, count)
     evidence = Evidence(fold_ranking(ranking, model.layers))
     plan = select_experts(
         ranking,
         allocate(cut.schedule, spending, evidence),
         model=model_ref(model),
         provenance=replace(
-            _made(cut.schedule, count, weighing),
+            _provenance(cut.schedule, count, weighing),
             sparsity=budget.asked if budget.kind == "sparsity" else "",
             budget=budget.to_dict(),
             constraints=constraints.to_dict(),
         ),
         constraints=constraints,
     )
-    return PathPlan(plan, count, found.union_size(count))
+    return PathPlan(plan, count, paths.union_size(count))

@@ -11,7 +11,7 @@ from torch import Tensor
 from analysis.drain import drain
 from analysis.model import MoEModel, load_model_index
 from pruning.plan import PruningPlan, model_ref
-from pruning.surgery.export import ExportOptions, export_checkpoint
+from pruning.surgery.export import ExportSettings, export_checkpoint
 from pruning.surgery.manifest import MANIFEST_NAME, Manifest, file_record
 from pruning.surgery.verify import VerifyReport, verify_export
 
@@ -27,7 +27,7 @@ def export(source: MoEModel | Path, plan: Any, out: Path, **options: Any) -> Man
     """Export a model or the checkpoint of a folder; `plan` may be the ids that each layer keeps."""
     model = load_model_index(str(source)) if isinstance(source, Path) else source
     plan = keeping(model, plan) if isinstance(plan, tuple) else plan
-    return drain(export_checkpoint(model, plan, out, ExportOptions(**options)))
+    return drain(export_checkpoint(model, plan, out, ExportSettings(**options)))
 
 
 def shards_of(path: Path) -> list[Path]:

@@ -82,4 +82,4 @@ def searched(path, wanted=None, fitness=None, published=None):
 def essence(outcome):
     """What of an outcome must not depend on interruptions."""
     scores = {number: each.samples.tolist() for number, each in outcome.scores.items()}
-    return outcome.found, scores, outcome.generations, outcome.best, outcome.is_finished
+    return outcome.candidates, scores, outcome.generations, outcome.best, outcome.is_finished

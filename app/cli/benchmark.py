@@ -14,7 +14,7 @@ from pruning.evaluate.benchmarks.record import BenchmarkRecord
 from pruning.plan import load_plan
 from pruning.requests.base import Option, command_line
 from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
-from pruning.tasks.benchmark import benchmark_results, benchmark_run, import_results
+from pruning.tasks.benchmark import benchmark_run, benchmarks_as_json, import_results
 
 # What says how benchmarks are run, where results of others are imported.
 _OF_RUNS = ("tasks", "limit", "num_fewshot", "chat_template")
@@ -64,7 +64,7 @@ def benchmark(
         ],
     )
     if out_file:
-        write_result(out_file, benchmark_results(records))
+        write_result(out_file, benchmarks_as_json(records))
     finish(
         f"{out_file or request.model}: {counted(len(records), 'candidate')}",
         {"file": str(out_file) if out_file else None, "candidates": len(records)},

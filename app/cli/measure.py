@@ -28,7 +28,7 @@ from app.cli.say import (
 from app.console import counted, finish, follow, out, show_frame, show_table, small
 from pruning.evaluate.bins import rank_agreement
 from pruning.evaluate.quality import LossIncrease, is_random
-from pruning.evaluate.record import EvaluationRecord, evaluation_table, results_of, variance_table
+from pruning.evaluate.record import EvaluationRecord, evaluation_table, result_json, variance_table
 from pruning.evaluate.result import MEASURES
 from pruning.plan import load_plan
 from pruning.requests.base import Option, command_line, option_words, repeated
@@ -63,7 +63,7 @@ def evaluate(
     records = follow(evaluate_run(request.into(EvaluateRequest, plans=plans)))
     names = _names(plan) or ["original"]
     show_records(records, names * len(request.corpora))
-    write_result(out_file, results_of(records))
+    write_result(out_file, result_json(records))
     finish(
         f"{out_file}: {counted(len(records), 'evaluation')}{_least_loss(records, names)}",
         {"file": str(out_file), "evaluations": [_numbers(each) for each in records]},

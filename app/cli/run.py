@@ -21,7 +21,7 @@ from app.cli.say import (
 from app.cli.ship import write_export
 from app.console import finish, follow, out
 from pruning.copies import plan_for_copy
-from pruning.evaluate.record import results_of
+from pruning.evaluate.record import result_json
 from pruning.neurons.kept import check_cuttable
 from pruning.plan import keep_all, load_plan
 from pruning.planning.make import check_request, plan_from_stats, plan_rounding
@@ -92,7 +92,7 @@ def run(machine: Machine, *, path: RecipeFile) -> None:
         records = follow(evaluate_run(evaluation))
         show_records(records, [place.name] * len(records))
         result = path.with_name(f"{path.stem}.result.json")
-        write_result(result, results_of(records))
+        write_result(result, result_json(records))
         finish(f"evaluate: {result}", {"evaluation": str(result)})
     if request is None:
         words = ("--plan", str(place), *option_words(recipe, only=("revision",)))

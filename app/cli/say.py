@@ -125,7 +125,7 @@ def say_counted(model: MoEModel, cut: Counted, request: PlanRequest) -> None:
         rows = [(each.index, each.num_experts, keep) for each, keep in layers]
         show_table("", ("layer", "experts", "kept"), ranges_of_rows(rows))
     target = request.size_target
-    target_words = _ASKED[target.kind].format(target.named) if target else ""
+    target_words = _ASKED[target.kind].format(target.in_words) if target else ""
     each = experts_in_words(allocation.keep)
     sizes = experts_in_words(layer.num_experts for layer in allocation.layers)
     words = (

@@ -25,7 +25,7 @@ from pruning.requests.evaluation import (
 )
 from pruning.requests.model import ExportRequest, WeightsRequest
 from pruning.requests.recipe import SearchRequest
-from pruning.tasks.benchmark import benchmark_results
+from pruning.tasks.benchmark import benchmarks_as_json
 
 Result = Mapping[str, Any]
 
@@ -143,7 +143,7 @@ KINDS: Final[Mapping[str, JobKind]] = {
         "benchmark.benchmark_run",
         "benchmarks of {about}",
         _benchmarks,
-        benchmark_results,
+        benchmarks_as_json,
         "evaluate.benchmarks",
     ),
     "bins": JobKind(

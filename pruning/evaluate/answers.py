@@ -82,12 +82,12 @@ def run_answers(
         yield Progress("answering", len(answers), len(plans), "models")
         started = time.monotonic()
         with candidate_of(model, family, plan):
-            (written,) = greedy_answers(model, [question.ids], question.max_new_tokens)
-        text = question.tokenizer.decode(written, skip_special_tokens=True)
-        first = answers[0].ids if answers else tuple(written)
-        pairs = zip(first, written, strict=False)
+            (ids,) = greedy_answers(model, [question.ids], question.max_new_tokens)
+        text = question.tokenizer.decode(ids, skip_special_tokens=True)
+        first = answers[0].ids if answers else tuple(ids)
+        pairs = zip(first, ids, strict=False)
         agreed = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         seconds = time.monotonic() - started
-        answers.append(Answer(name, text, tuple(written), agreed, seconds))
+        answers.append(Answer(name, text, tuple(ids), agreed, seconds))
     yield Progress("answering", len(plans), len(plans), "models")
     return answers

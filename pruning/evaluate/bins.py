@@ -89,18 +89,18 @@ def expert_bins(ranking: pd.DataFrame, model: MoEModel, how: Binning) -> list[Bi
     layers, experts = ranking["layer"].to_numpy(), ranking["expert"].to_numpy()
     saliency = ranking["saliency"].to_numpy(dtype=np.float64)
     numbers = bin_numbers(saliency, layers, how)
-    made = []
+    bins = []
     for number in np.unique(numbers).tolist():
-        gone = set(zip(layers[numbers == number], experts[numbers == number], strict=True))
+        cut = set(zip(layers[numbers == number], experts[numbers == number], strict=True))
         kept = {
             layer.index: tuple(
-                expert for expert in range(layer.num_experts) if (layer.index, expert) not in gone
+                expert for expert in range(layer.num_experts) if (layer.index, expert) not in cut
             )
             for layer in model.layers
         }
         plan = fit_plan(PruningPlan(model_ref(model), kept, Provenance()), model)
-        made.append(_bin(number, plan, saliency, numbers))
-    return made
+        bins.append(_bin(number, plan, saliency, numbers))
+    return bins
 
 
 def neuron_bins(scores: NeuronScores, model: MoEModel, how: Binning) -> list[Bin]:
@@ -108,25 +108,25 @@ def neuron_bins(scores: NeuronScores, model: MoEModel, how: Binning) -> list[Bin
     field = field_of(scores)
     numbers = bin_numbers(field.saliency, np.repeat(field.layers, field.widths), how)
     owners = list(zip(field.layers.tolist(), field.experts.tolist(), strict=True))
-    held = np.split(numbers, np.cumsum(field.widths)[:-1])
-    made = []
+    parts = np.split(numbers, np.cumsum(field.widths)[:-1])
+    bins = []
     for number in np.unique(numbers).tolist():
         neurons: dict[int, dict[int, tuple[int, ...]]] = {}
-        for (layer, expert), own in zip(owners, held, strict=True):
-            if (own == number).any():
-                stays = tuple(np.flatnonzero(own != number).tolist())
+        for (layer, expert), part in zip(owners, parts, strict=True):
+            if (part == number).any():
+                stays = tuple(np.flatnonzero(part != number).tolist())
                 neurons.setdefault(layer, {})[expert] = stays
         cut = PruningPlan(model_ref(model), {}, Provenance(), NEURON_GRANULARITY, neurons)
-        made.append(_bin(number, fit_plan(cut, model), field.saliency, numbers))
-    return made
+        bins.append(_bin(number, fit_plan(cut, model), field.saliency, numbers))
+    return bins
 
 
 def _bin(
     number: int, plan: PruningPlan, saliency: NDArray[np.float64], numbers: NDArray[np.int64]
 ) -> Bin:
-    own, total = saliency[numbers == number], saliency.sum()
-    share = float(own.sum() / total) if total else float("nan")
-    return Bin(number, plan, len(own), float(own.mean()), share)
+    bin_saliency, total = saliency[numbers == number], saliency.sum()
+    share = float(bin_saliency.sum() / total) if total else float("nan")
+    return Bin(number, plan, len(bin_saliency), float(bin_saliency.mean()), share)
 
 
 def bin_table(
@@ -143,8 +143,8 @@ def bin_table(
         after, before = samples["nll"], samples["full_nll"]
         change = after.means - before.means
         pooled = (after.sums.sum() - before.sums.sum()) / after.counts.sum()
-        made = (each.number, each.removed, each.saliency, each.share)
-        rows.append((*made, change.mean(), *bootstrap_interval(change, seed), pooled))
+        facts = (each.number, each.removed, each.saliency, each.share)
+        rows.append((*facts, change.mean(), *bootstrap_interval(change, seed), pooled))
     return pd.DataFrame(rows, columns=list(BIN_COLUMNS))
 
 
@@ -248,9 +248,9 @@ class BinsRecord(Record):
             "settings": dict(settings),
         }
         names = (model.name, ranked.criterion, ranked.granularity, str(corpus["name"]))
-        known = {"model": model_ref(model), "ranked": ranked, "corpus": corpus}
+        fields = {"model": model_ref(model), "ranked": ranked, "corpus": corpus}
         words = [Path(name).stem for name in names]
-        return cls.begun(words, deciding, **known, settings=settings)
+        return cls.begun(words, deciding, **fields, settings=settings)
 
     @property
     def table(self) -> pd.DataFrame:
@@ -259,7 +259,7 @@ class BinsRecord(Record):
         return table.astype(dict.fromkeys(BIN_COLUMNS[2:], "float64"))
 
     def with_results(
-        self, table: pd.DataFrame, measured: tuple[float, int, int], made: Mapping[str, Any]
+        self, table: pd.DataFrame, measured: tuple[float, int, int], run_facts: Mapping[str, Any]
     ) -> Self:
         """The record with `full_loss`, `num_samples`, `num_tokens` and a table of BIN_COLUMNS."""
         if not np.isfinite(table["loss_change"]).all():
@@ -271,7 +271,11 @@ class BinsRecord(Record):
         rows = tuple(BinRow(*values) for values in plain.itertuples(index=False, name=None))
         full_loss, num_samples, num_tokens = measured
         return self.finished(
-            made, rows=rows, full_loss=full_loss, num_samples=num_samples, num_tokens=num_tokens
+            run_facts,
+            rows=rows,
+            full_loss=full_loss,
+            num_samples=num_samples,
+            num_tokens=num_tokens,
         )
 
 

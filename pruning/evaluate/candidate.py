@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from analysis.arrays import FloatArray
 from analysis.families import MoEFamily
 from analysis.progress import Progress
-from pruning.evaluate.full_side import FullSide, Head, final_hidden
+from pruning.evaluate.full_side import FullSide, OutputHead, final_hidden
 from pruning.evaluate.measures import POSITION_FUNCTIONS, Positions, log_probabilities
 from pruning.evaluate.result import MEASURES, OF_FULL_MODEL, Evaluation, SampleSums, make_evaluation
 from pruning.evaluate.samples import SampleBatch, Samples
@@ -32,9 +32,9 @@ class MeasureSettings:
     @property
     def functions(self) -> tuple[str, ...]:
         """The keys of `POSITION_FUNCTIONS` that these measures sum."""
-        own = [MEASURES[name].sums for name in self.measures]
+        names = [MEASURES[name].sums for name in self.measures]
         full = [OF_FULL_MODEL[name].sums for name in self.measures if name in OF_FULL_MODEL]
-        return tuple(name for name in dict.fromkeys([*own, *full]) if name)
+        return tuple(name for name in dict.fromkeys([*names, *full]) if name)
 
 
 def measure_hidden(
@@ -48,9 +48,9 @@ def measure_hidden(
     targets_N = torch.from_numpy(batch.targets)
     # One generator per sample, so that neither batches nor candidates change a draw.
     counts = zip(batch.samples, batch.counts, strict=True)
-    drawn = [np.random.default_rng([settings.seed, n]).random(count) for n, count in counts]
-    uniforms_N = torch.from_numpy(np.concatenate(drawn))
-    found: defaultdict[str, list[Tensor]] = defaultdict(list)
+    uniforms = [np.random.default_rng([settings.seed, n]).random(count) for n, count in counts]
+    uniforms_N = torch.from_numpy(np.concatenate(uniforms))
+    sums: defaultdict[str, list[Tensor]] = defaultdict(list)
     with torch.no_grad():
         for start in range(0, len(hidden_ND), rows):
             part = slice(start, start + rows)
@@ -59,11 +59,9 @@ def measure_hidden(
             others = (each[part].to(full_NV.device) for each in (targets_N, uniforms_N))
             at = Positions(full_NV, candidate_NV, *others)
             for name in names:
-                found[name].append(POSITION_FUNCTIONS[name](at).cpu())
+                sums[name].append(POSITION_FUNCTIONS[name](at).cpu())
     starts = np.cumsum(batch.counts) - batch.counts
-    return {
-        name: np.add.reduceat(torch.cat(parts).numpy(), starts) for name, parts in found.items()
-    }
+    return {name: np.add.reduceat(torch.cat(parts).numpy(), starts) for name, parts in sums.items()}
 
 
 def run_candidate(
@@ -96,9 +94,9 @@ def measure_candidate(
             parts.append(measure_hidden(full, batch, hidden_of(batch), settings))
             done += len(batch.samples)
     yield Progress("evaluating", done, len(samples), "samples")
-    own = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    found = samples.whole(own)
-    sums = {name: SampleSums(values, samples.num_scored) for name, values in found.items()}
+    local_sums = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    all_sums = samples.gather(local_sums)
+    sums = {name: SampleSums(values, samples.num_scored) for name, values in all_sums.items()}
     measures = [name for name in settings.measures if MEASURES[name].sums]
     return make_evaluation(measures, sums, seed=settings.seed)
 
@@ -111,9 +109,9 @@ class Loaded:
     family: MoEFamily
 
     @property
-    def head(self) -> Head:
+    def head(self) -> OutputHead:
         """The head of the model."""
-        return Head(self.model)
+        return OutputHead(self.model)
 
     def hidden(self, _samples: Samples, plan: PruningPlan | None, batch: SampleBatch) -> Tensor:
         """`final_hidden` of the candidate, masked only while it computes."""

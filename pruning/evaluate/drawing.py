@@ -64,7 +64,7 @@ class DrawnSamples:
         return {"name": self.sequences.corpus, "digest": self.sequences.digest, **self.facts}
 
 
-class _Unread(NamedTuple):
+class _UnreadDocuments(NamedTuple):
     """Documents to evaluate on."""
 
     source: Source
@@ -85,16 +85,16 @@ def draw(
     `runs` are calibrations of the model. The tokenizer is not loaded if rows are token ids.
     """
     name = corpus_name(corpus)
-    unread = _unread(name, source, runs, settings.seed)
+    unread = _find_unread(name, source, runs, settings.seed)
     first, documents = peek(unread.source, unread.seed)
     if first is None and unread.skipped:
-        unread = _Unread(source, unread.seed, 0, UNSURE)
+        unread = _UnreadDocuments(source, unread.seed, 0, UNSURE)
         first, documents = peek(source, unread.seed)
     is_running = first is None or first.text is not None
     has_answers = first is not None and (first.messages is not None or first.answer is not None)
     by_answers = settings.scored == "response" or (settings.scored == "auto" and has_answers)
     first_documents = Selection(
-        lambda found, _seed: islice(found, settings.samples),  # already in drawn order
+        lambda stream, _seed: islice(stream, settings.samples),  # already in drawn order
         f"the first {settings.samples} documents",
     )
     sequences = tokenize(
@@ -115,28 +115,30 @@ def draw(
     return DrawnSamples(sequences, facts)
 
 
-def _unread(name: str, source: Source, runs: Iterable[RunManifest], seed: int | None) -> _Unread:
+def _find_unread(
+    name: str, source: Source, runs: Iterable[RunManifest], seed: int | None
+) -> _UnreadDocuments:
     default = DEFAULT_SEED if seed is None else seed
     if name in TEXTS:
-        return _Unread(fitness_source(name), default, 0, HELD_OUT)
+        return _UnreadDocuments(fitness_source(name), default, 0, HELD_OUT)
     runs = list(runs)
     if not (read := _documents_read(name, runs)):
         corpora = (corpus for manifest in runs for corpus in manifest.corpora)
         # Such a file may be an earlier state of this one.
         has_namesake = any(bare_name(corpus.name) == bare_name(name) for corpus in corpora)
-        return _Unread(source, default, 0, UNSURE if has_namesake else UNREAD)
+        return _UnreadDocuments(source, default, 0, UNSURE if has_namesake else UNREAD)
     if seed is None:
         seed = max(read, key=lambda each: (read[each] or 0, each))
     skipped = read.get(seed)
     if source.join is not None or skipped is None:
-        return _Unread(source, seed, 0, UNSURE)
+        return _UnreadDocuments(source, seed, 0, UNSURE)
     order = seed
 
     def drawn(_: int) -> Iterator[Document]:
         return islice(source.drawn(order), skipped, None)
 
     words = BEYOND if len(read) == 1 else UNSURE
-    return _Unread(replace(source, drawn=drawn), seed, skipped, words)
+    return _UnreadDocuments(replace(source, drawn=drawn), seed, skipped, words)
 
 
 def _documents_read(name: str, runs: Iterable[RunManifest]) -> dict[int, int | None]:

@@ -32,7 +32,7 @@ from pruning.evaluate.samples import SampleBatch, Samples
 CHUNK_BYTES = 64 << 20
 
 
-class Head:
+class OutputHead:
     """The part of a loaded model behind its trunk."""
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -69,13 +69,13 @@ class FullSide:
     """The original model's final hidden states on the samples."""
 
     samples: Samples
-    head: Head  # the same for every candidate, since pruning does not change it
+    head: OutputHead  # the same for every candidate, since pruning does not change it
     # Batch number -> (scored positions of the batch, width) final hidden states.
     in_memory: dict[int, Tensor] = field(default_factory=dict)
     folder: "TemporaryDirectory[str] | None" = None  # holds them instead of memory
     max_bytes: int = 0  # of log-probabilities to cache
     # (batch number, first position) -> cached log-probabilities.
-    known: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+    cache: dict[tuple[int, int], Tensor] = field(default_factory=dict)
 
     def close(self) -> None:
         """Delete what is on disk."""
@@ -85,11 +85,11 @@ class FullSide:
     def log_probabilities(self, batch: SampleBatch, start: int) -> Tensor:
         """(positions, vocabulary) log p of a chunk of scored positions from `start` on."""
         key = (batch.number, start)
-        if key in self.known:
-            return self.known[key]
+        if key in self.cache:
+            return self.cache[key]
         full_NV = log_probabilities(self.head(self.hidden(batch)[start : start + self.head.rows]))
-        if sum(kept.nbytes for kept in self.known.values()) + full_NV.nbytes <= self.max_bytes:
-            self.known[key] = full_NV
+        if sum(kept.nbytes for kept in self.cache.values()) + full_NV.nbytes <= self.max_bytes:
+            self.cache[key] = full_NV
         return full_NV
 
     def hidden(self, batch: SampleBatch) -> Tensor:
@@ -98,8 +98,8 @@ class FullSide:
             return self.in_memory[batch.number]
         file = Path(self.folder.name) / f"{batch.number}.safetensors"
         # Not by its name, which for safetensors must be UTF-8.
-        held: Tensor = safetensors.torch.load(file.read_bytes())[_NAME]
-        return held
+        hidden_ND: Tensor = safetensors.torch.load(file.read_bytes())[_NAME]
+        return hidden_ND
 
     def keep(self, batch: SampleBatch, hidden_ND: Tensor) -> None:
         """Store the final hidden states of a batch."""
@@ -124,11 +124,11 @@ def run_full(
     """Run the original model, unmasked, over the samples once; see `full_side`."""
     if samples.sequences.positions is not None:
         check_config(model.config)
-    return (yield from full_side(Head(model), samples, partial(final_hidden, model), folder))
+    return (yield from full_side(OutputHead(model), samples, partial(final_hidden, model), folder))
 
 
 def full_side(
-    head: Head,
+    head: OutputHead,
     samples: Samples,
     hidden_of: Callable[[SampleBatch], Tensor],
     folder: Path | None = None,

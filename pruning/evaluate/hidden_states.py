@@ -31,12 +31,12 @@ def draw_tokens(
     """
     masks = [batch.tokens.mask for batch in samples.batches()]
     total = sum(int(mask.sum()) for mask in masks)
-    drawn = np.zeros(total, dtype=np.bool_)
-    drawn[np.random.default_rng(seed).permutation(total)[:count]] = True
+    flags = np.zeros(total, dtype=np.bool_)
+    flags[np.random.default_rng(seed).permutation(total)[:count]] = True
     chosen, first = [], 0
     for mask in masks:
         here = np.zeros_like(mask)
-        here[mask] = drawn[first : first + int(mask.sum())]
+        here[mask] = flags[first : first + int(mask.sum())]
         first += int(mask.sum())
         chosen.append(here)
     return chosen
@@ -61,12 +61,12 @@ def run_variance(
     def summing(number: int) -> Wrapper:
         def around(inner: Forward) -> Forward:
             def forward(*args: Any, **kwargs: Any) -> Any:
-                given = inner(*args, **kwargs)
-                hidden_BTD: Tensor = given[0] if isinstance(given, tuple) else given
+                output = inner(*args, **kwargs)
+                hidden_BTD: Tensor = output[0] if isinstance(output, tuple) else output
                 # All residual streams, where there are several.
                 tokens_ND = hidden_BTD[chosen_BT.to(hidden_BTD.device)].flatten(1).double()
                 sums[number] += float(tokens_ND.var(dim=-1, correction=0).sum())
-                return given
+                return output
 
             return forward
 

@@ -40,9 +40,9 @@ def sap(at: Positions) -> Tensor:
     """(N,) min(1, p(y) / q(y)) for one draw y ~ q (arXiv:2603.06003, Eq. 9)."""
     cumulated = at.candidate_NV.double().exp().cumsum(-1)
     # The total is 1 up to rounding; scaled by it, no draw falls beyond the last token.
-    wanted = at.uniforms_N.to(cumulated)[:, None] * cumulated[:, -1:]
-    drawn = torch.searchsorted(cumulated, wanted, right=True).clamp(max=cumulated.shape[1] - 1)
-    ratio = at.full_NV.gather(1, drawn) - at.candidate_NV.gather(1, drawn)
+    thresholds = at.uniforms_N.to(cumulated)[:, None] * cumulated[:, -1:]
+    tokens = torch.searchsorted(cumulated, thresholds, right=True).clamp(max=cumulated.shape[1] - 1)
+    ratio = at.full_NV.gather(1, tokens) - at.candidate_NV.gather(1, tokens)
     return ratio.squeeze(1).double().exp().clamp(max=1)
 
 

@@ -76,7 +76,8 @@ class PlanLoss(LossIncrease):
     corpora: tuple[str, ...]  # on which plans measured this way are compared
     full: Mapping[str, float]  # corpus -> loss of the original model
     samples: Mapping[str, SampleLosses]  # corpus -> losses by sample, where the files have them
-    drawn: Mapping[str, Mapping[str, Any]]  # corpus -> which samples, see `DrawnSamples.corpus`
+    # Corpus -> which samples, see `DrawnSamples.corpus`.
+    sample_facts: Mapping[str, Mapping[str, Any]]
     num_samples: int  # of the corpus with the fewest
     created_at: str  # of its newest evaluation
 
@@ -136,8 +137,8 @@ def stored_losses(store: EvaluationStore, identity: str) -> tuple[PlanLoss, ...]
 
 def loss_of(losses: Iterable[PlanLoss], digest: str) -> PlanLoss | None:
     """The loss of a plan, preferably as most were measured and on most corpora; None if unknown."""
-    found = [each for each in losses if each.plan == digest]
-    return min(found, key=lambda each: (each.way, len(each.missing)), default=None)
+    matches = [each for each in losses if each.plan == digest]
+    return min(matches, key=lambda each: (each.way, len(each.missing)), default=None)
 
 
 def full_losses(losses: Sequence[PlanLoss]) -> Mapping[str, float]:
@@ -147,8 +148,7 @@ def full_losses(losses: Sequence[PlanLoss]) -> Mapping[str, float]:
 
 def losses_at(losses: Iterable[PlanLoss], share: float) -> list[PlanLoss]:
     """Those that remove this share of the expert weights, to the precision of tables."""
-    removed = ((each, each.facts.removed) for each in losses)
-    return [each for each, gone in removed if gone and abs(gone - share) < 5e-5]
+    return [n for n in losses if n.facts.removed and abs(n.facts.removed - share) < 5e-5]
 
 
 def candidates_at(
@@ -160,11 +160,11 @@ def candidates_at(
     that lack a corpus of the comparison (`missing`, comma-separated) come last, without `mean` and
     `worst`. All draws of Random are one row without a `plan`, see `RandomLoss`.
     """
-    found = [
+    candidates = [
         each for each in losses_at(losses, share) if granularity in (None, each.facts.granularity)
     ]
     pooled: defaultdict[tuple[object, ...], list[PlanLoss]] = defaultdict(list)
-    for place, each in enumerate(found):
+    for place, each in enumerate(candidates):
         facts = each.facts
         kind = (facts.granularity, facts.schedule, each.missing) if each.is_random else (place,)
         pooled[(each.way, *kind)].append(each)
@@ -176,8 +176,8 @@ def random_at(
     losses: Iterable[PlanLoss], share: float, granularity: str = "expert"
 ) -> RandomLoss | None:
     """The loss of Random at one share of the expert weights, on the samples of most plans."""
-    found = [each for each in losses_at(losses, share) if each.is_random and not each.way]
-    return _pooled([n for n in found if not n.missing and n.facts.granularity == granularity])
+    draws = [each for each in losses_at(losses, share) if each.is_random and not each.way]
+    return _pool([n for n in draws if not n.missing and n.facts.granularity == granularity])
 
 
 def ways_of(records: Sequence[EvaluationRecord]) -> list[str]:
@@ -221,13 +221,13 @@ def _usual_samples(records: Sequence[EvaluationRecord]) -> dict[str, EvaluationR
 
 def _losses_of_way(way: str, records: Sequence[EvaluationRecord]) -> list[PlanLoss]:
     """`records` are in order of time: the newer of two equal ones counts."""
-    made: defaultdict[tuple[object, ...], dict[str, EvaluationRecord]] = defaultdict(dict)
+    groups: defaultdict[tuple[object, ...], dict[str, EvaluationRecord]] = defaultdict(dict)
     for record in records:
         facts = record.plan
         kind = (facts.criterion, facts.gate, facts.corpora, facts.schedule)
-        made[(record.plan_digest, *kind)][record.corpus["name"]] = record
-    corpora = compared([frozenset(found) for found in made.values()])
-    return [_loss(way, corpora, found) for found in made.values()]
+        groups[(record.plan_digest, *kind)][record.corpus["name"]] = record
+    corpora = compared([frozenset(by_corpus) for by_corpus in groups.values()])
+    return [_loss(way, corpora, by_corpus) for by_corpus in groups.values()]
 
 
 def compared(measured: Sequence[frozenset[str]]) -> tuple[str, ...]:
@@ -240,28 +240,28 @@ def compared(measured: Sequence[frozenset[str]]) -> tuple[str, ...]:
     return tuple(sorted(best))
 
 
-def _loss(way: str, corpora: tuple[str, ...], found: Mapping[str, EvaluationRecord]) -> PlanLoss:
-    shown = [name for name in corpora if name in found] or sorted(found)
-    last = max(found.values(), key=lambda each: each.created_at)
+def _loss(way: str, corpora: tuple[str, ...], records: Mapping[str, EvaluationRecord]) -> PlanLoss:
+    names = [name for name in corpora if name in records] or sorted(records)
+    last = max(records.values(), key=lambda each: each.created_at)
     return PlanLoss(
         plan=last.plan_digest,
         facts=last.plan,
         way=way,
         corpora=corpora,
         change={
-            name: found[name].metrics[LOSS].mean - found[name].full[LOSS].mean for name in shown
+            name: records[name].metrics[LOSS].mean - records[name].full[LOSS].mean for name in names
         },
-        full={name: found[name].full[LOSS].mean for name in shown},
-        samples={name: kept for name in shown if (kept := found[name].samples)},
-        drawn={name: found[name].corpus for name in shown},
-        num_samples=min(found[name].num_samples for name in shown),
+        full={name: records[name].full[LOSS].mean for name in names},
+        samples={name: kept for name in names if (kept := records[name].samples)},
+        sample_facts={name: records[name].corpus for name in names},
+        num_samples=min(records[name].num_samples for name in names),
         created_at=last.created_at,
     )
 
 
-def _pooled(found: Sequence[PlanLoss]) -> RandomLoss | None:
+def _pool(losses: Sequence[PlanLoss]) -> RandomLoss | None:
     # The same plan asked for in two ways, as a share and as a number of experts, is one draw.
-    draws = list({each.plan: each for each in found}.values())
+    draws = list({each.plan: each for each in losses}.values())
     if not draws:
         return None
     means, worsts = [each.mean for each in draws], [each.worst for each in draws]
@@ -276,9 +276,9 @@ def _pooled(found: Sequence[PlanLoss]) -> RandomLoss | None:
     )
 
 
-def _row(found: Sequence[PlanLoss]) -> dict[str, object]:
+def _row(losses: Sequence[PlanLoss]) -> dict[str, object]:
     """A row of CANDIDATE_COLUMNS: one plan, or the draws of Random."""
-    first, pooled = found[0], _pooled(found)
+    first, pooled = losses[0], _pool(losses)
     row = {
         **{"way": first.way, "plan": first.plan, **first.facts.columns},
         **{"num_samples": first.num_samples, "missing": ", ".join(first.missing), "draws": 1},
@@ -289,7 +289,7 @@ def _row(found: Sequence[PlanLoss]) -> dict[str, object]:
         return row
     row |= {"draws": pooled.draws, "mean": pooled.mean, "worst": pooled.worst}
     worst_on = max(pooled.change, key=pooled.change.__getitem__)
-    row |= {"worst_on": worst_on, "num_samples": min(each.num_samples for each in found)}
+    row |= {"worst_on": worst_on, "num_samples": min(each.num_samples for each in losses)}
     if pooled.draws > 1:
         row |= {"plan": "", "mean_spread": pooled.mean_spread, "worst_spread": pooled.worst_spread}
     return row
@@ -328,13 +328,13 @@ def of_samples(loss: PlanLoss, picked: Mapping[str, slice]) -> PlanLoss | None:
 
     None if losses by sample are missing, or no sample of a corpus is picked.
     """
-    wanted = {name: part for name, part in picked.items() if name in loss.change}
+    slices = {name: part for name, part in picked.items() if name in loss.change}
     parts = {
         name: loss.samples[name].picked(part)
-        for name, part in wanted.items()
+        for name, part in slices.items()
         if name in loss.samples
     }
-    if len(parts) < len(wanted) or not all(part.tokens for part in parts.values()):
+    if len(parts) < len(slices) or not all(part.tokens for part in parts.values()):
         return None
     full = {name: float(part.full_means.mean()) for name, part in parts.items()}
     change = {name: float(part.means.mean()) - full[name] for name, part in parts.items()}
@@ -357,7 +357,7 @@ def unseen(loss: PlanLoss, judged_on: Mapping[str, Any]) -> PlanLoss | None:
     name = judged_on["name"]
     if name not in loss.change:
         return loss
-    if all(loss.drawn[name].get(key) == judged_on.get(key) for key in _ORDER):
+    if all(loss.sample_facts[name].get(key) == judged_on.get(key) for key in _ORDER):
         rest = of_samples(loss, {name: slice(judged_on["samples"], None)})
         if rest is not None:
             return rest
@@ -389,8 +389,8 @@ def difference(one: PlanLoss, other: PlanLoss) -> LossDifference | None:
     not measured on the same samples, or losses by sample are missing.
     """
     corpora = sorted(one.change.keys() & other.change.keys())
-    known = [name for name in corpora if name in one.samples and name in other.samples]
-    pairs = [(one.samples[name], other.samples[name]) for name in known]
+    common = [name for name in corpora if name in one.samples and name in other.samples]
+    pairs = [(one.samples[name], other.samples[name]) for name in common]
     # The losses of the original model tell whether the samples are the same, up to rounding.
     if (
         not pairs

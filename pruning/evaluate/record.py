@@ -34,7 +34,7 @@ from pruning.evaluate.store import (
     SampleFacts,
 )
 from pruning.plan import Provenance, PruningPlan, model_ref
-from pruning.sizes import Part, size_report
+from pruning.sizes import ModelPart, size_report
 
 if TYPE_CHECKING:
     from pruning.evaluate.answers import Answer
@@ -79,23 +79,23 @@ class PlanFacts(RecordPart):
     def columns(self) -> dict[str, Any]:
         """Columns of tables of records; `sparsity` as asked, `removed` and sizes as they are."""
         # The original model is what it is, not its export, which may hold a tied head as well.
-        whole = self.bytes_before if self.removed == 0 else None
+        original_bytes = self.bytes_before if self.removed == 0 else None
         return {
             **self.model_dump(include={"criterion", "schedule", "granularity", "sparsity"}),
             **{"calibrated_on": "+".join(self.corpora), "removed": self.removed},
-            **{"bytes": whole or self.bytes_after, "active_params": self.active_after},
+            **{"bytes": original_bytes or self.bytes_after, "active_params": self.active_after},
             "expert_flops": self.flops_after,
         }
 
 
-def _complete(facts: PlanFacts) -> PlanFacts:
+def _check_complete(facts: PlanFacts) -> PlanFacts:
     unset = sorted(set(MADE_BY) - facts.model_fields_set)
     if missing := [name for name, value in facts if value is None] or unset:
         raise ValueError(f"it lacks {', '.join(missing)}")
     return facts
 
 
-AllPlanFacts = Annotated[PlanFacts, AfterValidator(_complete)]
+AllPlanFacts = Annotated[PlanFacts, AfterValidator(_check_complete)]
 
 
 class RecordOfPlan(Record):
@@ -111,7 +111,7 @@ class RecordOfPlan(Record):
         digest: str,
         words: Iterable[str],
         deciding: Mapping[str, Any],
-        **known: Any,
+        **fields: Any,
     ) -> Self:
         """See `begun`: the model is part of the name, model and plan are deciding."""
         return cls.begun(
@@ -119,7 +119,7 @@ class RecordOfPlan(Record):
             {"model": model.identity, "plan": digest, **deciding},
             model=model_ref(model),
             plan_digest=digest,
-            **known,
+            **fields,
         )
 
 
@@ -232,7 +232,7 @@ class EvaluationRecord(PlanRecord):
             )
         return self
 
-    def with_results(self, result: Evaluation, made: Mapping[str, Any]) -> Self:
+    def with_results(self, result: Evaluation, run_facts: Mapping[str, Any]) -> Self:
         """The record with the measures of an evaluation added."""
         metrics = {**self.metrics, **result.metrics}
         for name, metric in metrics.items():
@@ -244,7 +244,7 @@ class EvaluationRecord(PlanRecord):
                 )
         losses = SampleLosses.of(result.samples)
         return self.finished(
-            made,
+            run_facts,
             **({"samples": losses} if losses else {}),
             num_samples=result.num_samples,
             num_tokens=result.num_tokens,
@@ -253,9 +253,9 @@ class EvaluationRecord(PlanRecord):
         )
 
 
-def made_facts(made: Provenance) -> PlanFacts:
+def provenance_facts(provenance: Provenance) -> PlanFacts:
     """The facts of a provenance."""
-    return PlanFacts.model_validate(made, from_attributes=True)
+    return PlanFacts.model_validate(provenance, from_attributes=True)
 
 
 def plan_facts(plan: PruningPlan, model: MoEModel, routing: Routing | None = None) -> PlanFacts:
@@ -265,7 +265,7 @@ def plan_facts(plan: PruningPlan, model: MoEModel, routing: Routing | None = Non
     in width. `measured` says whether it was given.
     """
     report = size_report(model, plan, routing)
-    before, after = report.parts[Part.EXPERTS][:, 1].tolist()
+    before, after = report.parts[ModelPart.EXPERTS][:, 1].tolist()
     sizes = {
         "granularity": plan.granularity,
         "experts_before": report.experts_before,
@@ -279,7 +279,7 @@ def plan_facts(plan: PruningPlan, model: MoEModel, routing: Routing | None = Non
         "flops_after": report.expert_flops_after,
         "measured": report.is_measured,
     }
-    return made_facts(plan.provenance).model_copy(update=sizes)
+    return provenance_facts(plan.provenance).model_copy(update=sizes)
 
 
 class EvaluationStore(RecordStore[EvaluationRecord]):
@@ -311,12 +311,12 @@ def evaluation_table(records: Iterable[EvaluationRecord]) -> pd.DataFrame:
     return table.astype(dict.fromkeys(floats, "float64"))
 
 
-def results_of(records: Sequence[EvaluationRecord]) -> dict[str, Any]:
+def result_json(records: Sequence[EvaluationRecord]) -> dict[str, Any]:
     """The content of result.json: one evaluation, or several as `evaluations`."""
     if len(records) == 1:
         return records[0].to_dict()
-    whole = {"schema_version": SCHEMA_VERSION}
-    return whole | {"evaluations": [record.to_dict() for record in records]}
+    content = {"schema_version": SCHEMA_VERSION}
+    return content | {"evaluations": [record.to_dict() for record in records]}
 
 
 class KeptAnswer(RecordPart):
@@ -355,16 +355,14 @@ class AnswerRecord(RecordOfPlan):
         cls,
         model: MoEModel,
         plan: PruningPlan,
-        asked: tuple[str, dict[str, object]],
+        question: tuple[str, dict[str, object]],
         pair: tuple[Answer, Answer],
     ) -> Self:
-        """The record of a pair of answers; `asked` are the prompt and the settings."""
-        facts, known = (
-            plan_facts(plan, model),
-            dict(zip(("prompt", "settings"), asked, strict=True)),
-        )
+        """The record of a pair of answers; `question` is the prompt and the settings."""
+        facts = plan_facts(plan, model)
+        fields = dict(zip(("prompt", "settings"), question, strict=True))
         words = (facts.criterion or "plan", "answers")
-        begun = cls.begun_with(model, plan.digest, words, known, plan=facts, **known)
+        begun = cls.begun_with(model, plan.digest, words, fields, plan=facts, **fields)
         kept = tuple(
             KeptAnswer(text=a.text, num_tokens=len(a.ids), agreed=a.agreed, seconds=a.seconds)
             for a in pair
@@ -411,7 +409,7 @@ class VarianceRecord(PlanRecord):
         return f"{self.corpus['digest']} {self.settings}"
 
     def with_results(
-        self, variances: Sequence[float], num_tokens: int, made: Mapping[str, Any]
+        self, variances: Sequence[float], num_tokens: int, run_facts: Mapping[str, Any]
     ) -> Self:
         """The record with results."""
         if not all(map(math.isfinite, variances)):
@@ -419,7 +417,9 @@ class VarianceRecord(PlanRecord):
                 f"A variance of {self.record_id} is no finite number; the model's hidden states "
                 "overflow, perhaps for lack of range: try --dtype bfloat16 or float32."
             )
-        return self.finished(made, variances=tuple(map(float, variances)), num_tokens=num_tokens)
+        return self.finished(
+            run_facts, variances=tuple(map(float, variances)), num_tokens=num_tokens
+        )
 
 
 class VarianceStore(RecordStore[VarianceRecord]):
@@ -428,11 +428,11 @@ class VarianceStore(RecordStore[VarianceRecord]):
     kind = VarianceRecord
 
 
-def variance_table(found: Mapping[str, VarianceRecord]) -> pd.DataFrame:
+def variance_table(records: Mapping[str, VarianceRecord]) -> pd.DataFrame:
     """Table of VARIANCE_COLUMNS, one row per decoder layer of each record."""
     rows = [
         (layer, name, value, record.num_tokens)
-        for name, record in found.items()
+        for name, record in records.items()
         for layer, value in enumerate(record.variances)
     ]
     return pd.DataFrame(rows, columns=list(VARIANCE_COLUMNS))
@@ -444,18 +444,20 @@ def variance_overview(records: Iterable[VarianceRecord]) -> pd.DataFrame:
     The plan's columns are those of evaluations; for `draw` see `VarianceRecord.draw`; `full` is the
     original model's variance on the same tokens, missing if not measured.
     """
-    known = [record for record in records if record.is_measured]
-    whole = {record.draw: record.variances for record in known if not record.plan.removed}
+    measured_records = [record for record in records if record.is_measured]
+    full_variances = {
+        record.draw: record.variances for record in measured_records if not record.plan.removed
+    }
     rows = [
         {
             **{"record": record.record_id, "plan": record.plan_digest, **record.plan.columns},
             **{"corpus": record.corpus["name"], "draw": record.draw, "layer": layer},
             "variance": value,
-            "full": dict(enumerate(whole.get(record.draw, ()))).get(layer),
+            "full": dict(enumerate(full_variances.get(record.draw, ()))).get(layer),
             **{"num_tokens": record.num_tokens, "dtype": record.settings["dtype"]},
             "created_at": record.created_at,
         }
-        for record in known
+        for record in measured_records
         for layer, value in enumerate(record.variances)
     ]
     table = pd.DataFrame(rows, columns=list(VARIANCE_TABLE_COLUMNS))

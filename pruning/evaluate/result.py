@@ -181,8 +181,8 @@ def bootstrap_interval(means: FloatArray, seed: int = 42) -> tuple[float | None,
     """95% percentile interval of the mean over resampled samples, from 1000 resamples."""
     if len(means) < 2:
         return None, None
-    drawn = np.random.default_rng(seed).integers(len(means), size=(RESAMPLES, len(means)))
-    low, high = np.percentile(means[drawn].mean(axis=1), MIDDLE)
+    resamples = np.random.default_rng(seed).integers(len(means), size=(RESAMPLES, len(means)))
+    low, high = np.percentile(means[resamples].mean(axis=1), MIDDLE)
     return float(low), float(high)
 
 
@@ -206,11 +206,11 @@ def make_evaluation(
     """
     metrics, full = (
         {
-            name: summarise(sums[known[name].sums], is_log=known[name].is_log, seed=seed)
+            name: summarise(sums[registry[name].sums], is_log=registry[name].is_log, seed=seed)
             for name in measures
-            if known is MEASURES or (name in known and known[name].sums in sums)
+            if registry is MEASURES or (name in registry and registry[name].sums in sums)
         }
-        for known in (MEASURES, OF_FULL_MODEL)
+        for registry in (MEASURES, OF_FULL_MODEL)
     )
     counts = next(iter(sums.values())).counts
     return Evaluation(metrics, full, dict(sums), len(counts), int(counts.sum()))

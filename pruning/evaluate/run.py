@@ -30,12 +30,12 @@ from analysis.progress import Progress
 from pruning.active import Routing
 from pruning.evaluate.candidate import Loaded, MeasureSettings, measure_candidate
 from pruning.evaluate.drawing import DrawnSamples
-from pruning.evaluate.full_side import FullSide, Head, full_side
+from pruning.evaluate.full_side import FullSide, OutputHead, full_side
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore
 from pruning.evaluate.result import DECODED, Evaluation, summarise
 from pruning.evaluate.samples import SampleBatch, Samples, make_samples
 from pruning.evaluate.speculative import Decoding, run_acceptance
-from pruning.evaluate.streamed import Asked, partial_folder, run_plans
+from pruning.evaluate.streamed import EvaluationPlans, partial_folder, run_plans
 from pruning.plan import PruningPlan, fit_plan
 
 Result = TypeVar("Result")
@@ -47,7 +47,7 @@ class Evaluations:
 
     model: MoEModel  # the original model
     plans: Sequence[PruningPlan]  # candidates
-    drawn: Sequence[DrawnSamples]  # one entry per corpus
+    draws: Sequence[DrawnSamples]  # one entry per corpus
     measures: tuple[str, ...]  # names, of MEASURES
     settings: CalibrationSettings  # its seed is that of the bootstrap and of draws
     store: EvaluationStore
@@ -66,7 +66,7 @@ class Candidates(Protocol):
         """The model, whole or with weights in its head only."""
 
     @property
-    def head(self) -> Head:
+    def head(self) -> OutputHead:
         """The head of the model."""
 
     def hidden(self, samples: Samples, plan: PruningPlan | None, batch: SampleBatch) -> Tensor:
@@ -76,13 +76,13 @@ class Candidates(Protocol):
 def known_records(work: Evaluations) -> list[list[EvaluationRecord]]:
     """The records by corpus and plan, with the results that are known so far."""
     fitted = [fit_plan(plan, work.model) for plan in work.plans]
-    for sequences in (drawn.sequences for drawn in work.drawn):
+    for sequences in (each.sequences for each in work.draws):
         largest = max(int(row.max()) for row in sequences.rows)
         check_token_ids(sequences.corpus, largest, work.model)
     dtype = resolve_dtype(work.settings.dtype, work.model)
     settings = {"dtype": dtype, "seed": work.settings.seed}
     new = partial(EvaluationRecord.new, work.model, settings=settings, routing=work.routing)
-    return [[work.store.find(new(plan, drawn.corpus)) for plan in fitted] for drawn in work.drawn]
+    return [[work.store.find(new(plan, each.corpus)) for plan in fitted] for each in work.draws]
 
 
 def how_made(settings: CalibrationSettings, seconds: float | None = None) -> dict[str, Any]:
@@ -116,29 +116,29 @@ def run_evaluations(work: Evaluations) -> Generator[Progress, None, list[Evaluat
         return [record for row in records for record in row]
     yield Progress("loading the model", 0, total, "evaluations")
     batch_size = work.settings.batch_size
-    samples = [make_samples(drawn.sequences, batch_size, processes) for drawn in work.drawn]
+    samples = [make_samples(each.sequences, batch_size, processes) for each in work.draws]
     if not work.settings.placement.stream_layers:
         with offload_space(work.settings.placement) as offload:
-            longest = max(work.drawn, key=lambda drawn: drawn.sequences.longest)
+            longest = max(work.draws, key=lambda each: each.sequences.longest)
             with processes.together():
                 check_fits(work.model, longest.sequences, work.settings)
                 loaded = load_model(work.model, work.settings, offload)
-            whole = Loaded(loaded, work.model.family)
-            return (yield from _measured(work, records, samples, whole, processes))
+            candidates = Loaded(loaded, work.model.family)
+            return (yield from _measure(work, records, samples, candidates, processes))
 
     facts = [work.model.identity, resolve_dtype(work.settings.dtype, work.model), batch_size]
-    facts += [each.sequences.digest for each in work.drawn]
+    facts += [each.sequences.digest for each in work.draws]
     with partial_folder(work.store.folder, facts, processes) as at:
         missing = [any(map(work.missing, rows)) for rows in zip(*records, strict=True)]
-        plans = Asked(work.plans, tuple(compress(work.plans, missing)))
+        plans = EvaluationPlans(work.plans, tuple(compress(work.plans, missing)))
         with processes.together():
             ends = yield from run_plans(work.model, plans, samples, work.settings, at)
-        finished = yield from _measured(work, records, samples, ends, processes)
+        finished = yield from _measure(work, records, samples, ends, processes)
         ends.clear()
         return finished
 
 
-def _measured(
+def _measure(
     work: Evaluations,
     records: Sequence[Sequence[EvaluationRecord]],
     samples: Sequence[Samples],
@@ -167,8 +167,8 @@ def _measured(
                     started = time.monotonic()
                     task = _evaluate(work, candidates, plan, side, missing)
                     result = yield from _overall(task, len(finished), total)
-                    made = how_made(work.settings, time.monotonic() - started)
-                    record = record.with_results(result, made)
+                    run_facts = how_made(work.settings, time.monotonic() - started)
+                    record = record.with_results(result, run_facts)
                     with processes.together():
                         if processes.is_first:
                             work.store.save(record)

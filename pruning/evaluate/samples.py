@@ -68,22 +68,22 @@ class Samples:
         rank, world = self.processes.rank, self.processes.world
         return (batch for batch in self._all_batches() if batch.number % world == rank)
 
-    def whole(self, own: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+    def gather(self, local_values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         """Values of all samples in every process, from each process's values of its own samples.
 
         Each array is (samples of this process's batches,) and becomes (samples,); exact.
         """
         if self.processes.world == 1:
-            return dict(own)
-        found = {name: np.zeros(len(self)) for name in own}
+            return dict(local_values)
+        arrays = {name: np.zeros(len(self)) for name in local_values}
         rows = np.concatenate([np.asarray(batch.samples) for batch in self.batches()])
         parts = {"rows": torch.from_numpy(rows)}
-        parts |= {name: torch.tensor(values) for name, values in own.items()}
+        parts |= {name: torch.tensor(values) for name, values in local_values.items()}
         for part in self.processes.incoming(parts):
-            for name, values in found.items():
+            for name, values in arrays.items():
                 values[part["rows"].numpy()] = part[name].numpy()
         # JSON preserves floats exactly.
-        shared = self.processes.share({name: values.tolist() for name, values in found.items()})
+        shared = self.processes.share({name: values.tolist() for name, values in arrays.items()})
         return {name: np.array(values, dtype=np.float64) for name, values in shared.items()}
 
     def _all_batches(self) -> Iterator[SampleBatch]:

@@ -64,8 +64,8 @@ class CountedDrafts(AssistedCandidateGenerator):  # type: ignore[misc]
     ) -> None:
         """Compare the decoded text with the draft."""
         super().update_candidate_strategy(input_ids, scores, num_matches)
-        written = input_ids[0, self._length :].tolist()
-        pairs = list(zip(self._drafted, written, strict=False))
+        decoded = input_ids[0, self._length :].tolist()
+        pairs = list(zip(self._drafted, decoded, strict=False))
         agreed = next((n for n, (a, b) in enumerate(pairs) if a != b), len(pairs))
         self.accepted += agreed
         self.tested += min(agreed + 1, len(pairs))
@@ -115,8 +115,8 @@ def run_acceptance(
                     drafts = _decode(model, draft, prompt, decoding, seed)
                 counts.append((drafts.accepted, drafts.tested))
     yield Progress("decoding", len(samples), len(samples), "samples")
-    found = samples.whole(dict(zip(("accepted", "tested"), np.array(counts, float).T, strict=True)))
-    return SampleSums(found["accepted"], found["tested"].astype(np.int64))
+    sums = samples.gather(dict(zip(("accepted", "tested"), np.array(counts, float).T, strict=True)))
+    return SampleSums(sums["accepted"], sums["tested"].astype(np.int64))
 
 
 def stream_seed(seed: int, sample: int) -> int:
@@ -146,7 +146,7 @@ def _decode(
     device = input_device(model)
     ids = prompt.to(device)
     devices = [device] if device.type == "cuda" else []
-    with _counting(model) as made, torch.random.fork_rng(devices), torch.no_grad():
+    with _count_drafts(model) as drafts, torch.random.fork_rng(devices), torch.no_grad():
         torch.manual_seed(seed)
         try:
             model.generate(
@@ -160,23 +160,23 @@ def _decode(
             raise UnsupportedModelError(
                 f"This model cannot decode speculatively (spec-dec): {reason}"
             ) from error
-    return made[0]
+    return drafts[0]
 
 
 @contextmanager
-def _counting(model: PreTrainedModel) -> Iterator[list[CountedDrafts]]:
+def _count_drafts(model: PreTrainedModel) -> Iterator[list[CountedDrafts]]:
     """Inside the block, assisted generation of this model uses `CountedDrafts`."""
-    made: list[CountedDrafts] = []
+    drafts: list[CountedDrafts] = []
 
     def generator(**options: Any) -> CountedDrafts:
         for name in ("target_tokenizer", "assistant_tokenizer"):
             options.pop(name, None)
-        made.append(CountedDrafts(**options))
-        return made[-1]
+        drafts.append(CountedDrafts(**options))
+        return drafts[-1]
 
     # transformers has no public way to choose the class.
     model.__dict__["_get_candidate_generator"] = generator
     try:
-        yield made
+        yield drafts
     finally:
         del model.__dict__["_get_candidate_generator"]

@@ -85,14 +85,14 @@ class Record(RecordPart):
         return str(self.made.get("created_at", ""))
 
     @classmethod
-    def begun(cls, words: Iterable[str], deciding: Mapping[str, Any], **known: Any) -> Self:
+    def begun(cls, words: Iterable[str], deciding: Mapping[str, Any], **fields: Any) -> Self:
         """A record without results, named by `words`, with the digest of `deciding`."""
         digest = digest_of({"schema_version": SCHEMA_VERSION, **deciding})
-        return cls(record_id=run_name(*words, digest=digest), digest=digest, **known)
+        return cls(record_id=run_name(*words, digest=digest), digest=digest, **fields)
 
-    def finished(self, made: Mapping[str, Any], **results: Any) -> Self:
+    def finished(self, run_facts: Mapping[str, Any], **results: Any) -> Self:
         """The record with results."""
-        return self.model_copy(update={**results, "made": {"created_at": now(), **made}})
+        return self.model_copy(update={**results, "made": {"created_at": now(), **run_facts}})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON, sealed."""
@@ -104,7 +104,7 @@ class Record(RecordPart):
     def to_json(self) -> str:
         """The content of the file."""
         text = json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
-        return _NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", text) + "\n"
+        return _NUMBERS.sub(lambda match: f"[{' '.join(match[1].split())}]", text) + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes, name: str) -> Self:
@@ -176,8 +176,8 @@ class RecordStore(Generic[Kept]):
         """The stored record with this digest, or `new` itself."""
         for folder in self._folders:
             path = folder / f"{new.record_id}.json"
-            if path.is_file() and (found := self.kind.read(path)).digest == new.digest:
-                return found
+            if path.is_file() and (record := self.kind.read(path)).digest == new.digest:
+                return record
         return new
 
     def save(self, record: Kept) -> Path:
@@ -200,7 +200,7 @@ class RecordStore(Generic[Kept]):
         self, identity: str | None = None, on_problem: Callable[[StatsError], None] | None = None
     ) -> list[Kept]:
         """Records by id, of one model or of all; unreadable ones go to `on_problem`."""
-        found: dict[str, Kept] = {}
+        records: dict[str, Kept] = {}
         for path in (path for folder in self._folders for path in sorted(folder.glob("*.json"))):
             try:
                 record = self.kind.read(path)
@@ -209,18 +209,20 @@ class RecordStore(Generic[Kept]):
                     on_problem(error)
                 continue
             if identity in (None, record.model.identity):
-                found.setdefault(record.record_id, record)
-        return [found[name] for name in sorted(found)]
+                records.setdefault(record.record_id, record)
+        return [records[name] for name in sorted(records)]
 
 
 def _folder_state(folder: Path) -> list[tuple[str, int, int]]:
     """Name, modification time and bytes of each file; fast, since pages ask at every click."""
     try:
         with os.scandir(folder) as entries:
-            seen = [(entry.name, entry.stat()) for entry in entries if entry.name.endswith(".json")]
+            files = [
+                (entry.name, entry.stat()) for entry in entries if entry.name.endswith(".json")
+            ]
     except FileNotFoundError:  # no record yet, or one deleted a moment ago
         return []
-    return sorted((name, stat.st_mtime_ns, stat.st_size) for name, stat in seen)
+    return sorted((name, stat.st_mtime_ns, stat.st_size) for name, stat in files)
 
 
 def readable_records(

@@ -36,7 +36,7 @@ from analysis.json_text import parse_json
 from analysis.model import MoEModel
 from analysis.progress import Progress
 from pruning.evaluate.candidate import candidate_of
-from pruning.evaluate.full_side import Head, final_hidden
+from pruning.evaluate.full_side import OutputHead, final_hidden
 from pruning.evaluate.samples import SampleBatch, Samples
 from pruning.plan import PruningPlan
 
@@ -60,16 +60,16 @@ def split(branches: Sequence[Branch], cuts: Sequence[object]) -> list[tuple[Bran
     the parent's slot, which is read until then.
     """
     free = len(branches)
-    found = []
+    pairs = []
     for branch in branches:
         groups: dict[object, list[int]] = {}
         for plan in branch.plans:
             groups.setdefault(cuts[plan], []).append(plan)
         for number, plans in enumerate(groups.values(), start=1):
             is_last = number == len(groups)
-            found.append((branch, Branch(branch.slot if is_last else free, tuple(plans))))
+            pairs.append((branch, Branch(branch.slot if is_last else free, tuple(plans))))
             free += not is_last
-    return found
+    return pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +95,7 @@ class Pass:
     def run(self, *, on_disk: bool) -> Generator[Progress, None, list[Branch]]:
         """Run all plans through all layers; resumes after the last saved layer."""
         layers = len(self.skeleton.layers)
-        done, branches = self._resumed()
+        done, branches = self._resume()
         if done:
             yield self._progress(done, 0, 1, f"resumed after {done} of {layers} layers")
         else:
@@ -126,7 +126,7 @@ class Pass:
             branches = [child for _, child in split(branches, self._cuts(layer))]
         return branches
 
-    def _resumed(self) -> tuple[int, list[Branch]]:
+    def _resume(self) -> tuple[int, list[Branch]]:
         """Layers that are done and whose hidden states are there, and the branches after them."""
         path = self.folder / _STATE
         done = int(parse_json(path.read_bytes())["layers"]) if path.is_file() else 0
@@ -141,12 +141,12 @@ class Pass:
 
     def _cuts(self, layer: int) -> list[object]:
         """What each plan keeps of a layer, by number of the plan."""
-        whole = next((each.num_experts for each in self.model.layers if each.index == layer), 0)
+        count = next((each.num_experts for each in self.model.layers if each.index == layer), 0)
         cuts: list[object] = [None]
         for plan in self.plans:
             kept, neurons = plan.kept.get(layer, ()), plan.kept_neurons.get(layer, {})
-            own = (kept if len(kept) < whole else (), tuple(neurons.items()))
-            cuts.append(own if any(own) else None)
+            cut = (kept if len(kept) < count else (), tuple(neurons.items()))
+            cuts.append(cut if any(cut) else None)
         return cuts
 
     def _embed(self) -> Generator[Progress, None, None]:
@@ -202,11 +202,11 @@ class Ends:
         return self.through.skeleton.model
 
     @property
-    def head(self) -> Head:
+    def head(self) -> OutputHead:
         """The head of the model."""
         token_BTD = self.through.hidden.get(0)[:1, :1].to(self.through.skeleton.device)
         with self.through.relay.after_layers(token_BTD):
-            return Head(self.model)
+            return OutputHead(self.model)
 
     def hidden(self, samples: Samples, plan: PruningPlan | None, batch: SampleBatch) -> Tensor:
         """`final_hidden` of the candidate; None is the original model."""
@@ -215,8 +215,8 @@ class Ends:
         before = sum(batches[: next(n for n, each in enumerate(corpora) if each is samples)])
         number = self._number(plan)
         branch = next(each for each in self.branches if number in each.plans)
-        own = batch.number // samples.processes.world
-        place = branch.slot * sum(batches) + before + own
+        batch_place = batch.number // samples.processes.world
+        place = branch.slot * sum(batches) + before + batch_place
         hidden_BTD = self.through.hidden.get(place).to(self.through.skeleton.device)
         with self.through.relay.after_layers(hidden_BTD):
             return final_hidden(self.model, batch)
@@ -237,7 +237,7 @@ class Ends:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class EvaluationPlans:
     """The plans of an evaluation."""
 
     plans: Sequence[PruningPlan]  # all
@@ -270,7 +270,7 @@ def partial_folder(store: Path, facts: Sequence[object], processes: Processes) -
 
 def run_plans(
     model: MoEModel,
-    plans: Asked,
+    plans: EvaluationPlans,
     corpora: Sequence[Samples],
     settings: CalibrationSettings,
     folder: Path,
@@ -295,18 +295,18 @@ def run_plans(
     return Ends(through, branches, states)
 
 
-def _plans_of(asked: Asked, folder: Path) -> tuple[PruningPlan, ...]:
+def _plans_of(plans: EvaluationPlans, folder: Path) -> tuple[PruningPlan, ...]:
     """The plans of the unfinished pass in `folder` if they include all that are missing.
 
     Otherwise that pass is deleted, and the missing plans run.
     """
-    known = {plan.digest: plan for plan in asked.plans}
-    missing = {plan.digest: plan for plan in asked.missing}
-    named = folder / _PLANS
-    before = parse_json(named.read_bytes()) if named.is_file() else []
-    if set(missing) <= set(before) <= set(known):
-        return tuple(known[digest] for digest in before)
-    for left in folder.iterdir():
-        shutil.rmtree(left) if left.is_dir() else left.unlink()
-    write_durably(named, json.dumps(list(missing)).encode())
+    plans_by_digest = {plan.digest: plan for plan in plans.plans}
+    missing = {plan.digest: plan for plan in plans.missing}
+    path = folder / _PLANS
+    before = parse_json(path.read_bytes()) if path.is_file() else []
+    if set(missing) <= set(before) <= set(plans_by_digest):
+        return tuple(plans_by_digest[digest] for digest in before)
+    for entry in folder.iterdir():
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    write_durably(path, json.dumps(list(missing)).encode())
     return tuple(missing.values())

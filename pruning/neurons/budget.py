@@ -27,8 +27,8 @@ def kept_experts(
     rooms_of(layers, replace(constraints, multiple_of=1, floor=0))
     kept = {}
     for layer in layers:
-        if gone := constraints.dropped.get(layer.index):
-            kept[layer.index] = tuple(e for e in range(layer.num_experts) if e not in gone)
+        if dropped := constraints.dropped.get(layer.index):
+            kept[layer.index] = tuple(e for e in range(layer.num_experts) if e not in dropped)
             check_kept(layer, kept[layer.index])
     return kept
 
@@ -73,12 +73,12 @@ def neuron_sparsity_budget(pools: Sequence[Room], sparsity: str | Fraction) -> B
 
     A pool is the room of experts whose neurons compete. See `rounded_shares`.
     """
-    rho, whole = parse_sparsity(sparsity), sum_of(pools)
+    rho, total_room = parse_sparsity(sparsity), sum_of(pools)
     exact = [num_removed(pool.size, rho) for pool in pools]
     # Multiples are all that restricts a single share; the other constraints restrict the sum.
     rooms = [Room(pool.size, pool.least % pool.step, pool.size, pool.step) for pool in pools]
-    total, shares = rounded_shares(exact, rooms, whole)
-    check_total(total, [whole], NEURONS)
+    total, shares = rounded_shares(exact, rooms, total_room)
+    check_total(total, [total_room], NEURONS)
     return Budget(total, "sparsity", str(sparsity).strip(), shares)
 
 
@@ -90,8 +90,8 @@ def neuron_count_budget(pools: Sequence[Room], count: int) -> Budget:
 
 def reachable_totals(pools: Sequence[Room]) -> range:
     """Every B that can be spent exactly."""
-    whole = sum_of(pools)
-    return range(whole.least, whole.most + 1, whole.step)
+    room = sum_of(pools)
+    return range(room.least, room.most + 1, room.step)
 
 
 def shares_of(pools: Sequence[Room], budget: Budget) -> tuple[int, ...]:

@@ -80,11 +80,11 @@ def pruned_neurons(
 
 def expert_shares(field: NeuronField, pruned: BoolArray) -> pd.DataFrame:
     """Table of SHARE_COLUMNS, one row per expert: the share of it that stays."""
-    gone = np.bincount(field.owner[pruned], minlength=len(field.widths))
-    stay = field.widths - gone
+    num_pruned = np.bincount(field.owner[pruned], minlength=len(field.widths))
+    stay = field.widths - num_pruned
     # An expert without neurons counts as kept.
     share = np.where(field.widths > 0, stay / np.maximum(field.widths, 1), 1.0)
-    columns = (field.layers, field.experts, field.widths, gone, share)
+    columns = (field.layers, field.experts, field.widths, num_pruned, share)
     return pd.DataFrame(dict(zip(SHARE_COLUMNS, columns, strict=True)))
 
 
@@ -98,9 +98,9 @@ def layer_cuts(field: NeuronField, pruned: BoolArray) -> pd.DataFrame:
     rows = []
     ends = np.cumsum(field.pools(NeuronScope.LAYER))
     parts = zip(np.split(field.saliency, ends[:-1]), np.split(pruned, ends[:-1]), strict=True)
-    for layer, (values, gone) in zip(np.unique(field.layers).tolist(), parts, strict=True):
-        cut = float(values[gone].max()) if gone.any() else float("nan")
-        rows.append((layer, len(values), int(gone.sum()), cut, int((values == 0).sum())))
+    for layer, (values, is_pruned) in zip(np.unique(field.layers).tolist(), parts, strict=True):
+        cut = float(values[is_pruned].max()) if is_pruned.any() else float("nan")
+        rows.append((layer, len(values), int(is_pruned.sum()), cut, int((values == 0).sum())))
     return pd.DataFrame(rows, columns=list(CUT_COLUMNS))
 
 
@@ -110,15 +110,15 @@ def saliency_histogram(field: NeuronField, pruned: BoolArray, bins: int = 48) ->
     `low` and `high` are the saliencies that bound the step; `kept` and `pruned` count neurons.
     Neurons of saliency 0 or less are left out.
     """
-    shown = field.saliency > 0
-    if not shown.any():
+    is_positive = field.saliency > 0
+    if not is_positive.any():
         return pd.DataFrame(columns=list(HISTOGRAM_COLUMNS))
-    logs = np.log10(field.saliency[shown])
+    logs = np.log10(field.saliency[is_positive])
     low, high = float(logs.min()), float(logs.max())
     edges = np.linspace(low, high if high > low else low + 1, bins + 1)
     step = np.clip(np.searchsorted(edges, logs, side="right") - 1, 0, bins - 1)
-    layers, row = np.unique(np.repeat(field.layers, field.widths)[shown], return_inverse=True)
-    cells = (row * 2 + pruned[shown]) * bins + step
+    layers, row = np.unique(np.repeat(field.layers, field.widths)[is_positive], return_inverse=True)
+    cells = (row * 2 + pruned[is_positive]) * bins + step
     counts = np.bincount(cells, minlength=len(layers) * 2 * bins).reshape(len(layers), 2, bins)
     bounds = 10**edges
     ends = (np.tile(bounds[:-1], len(layers)), np.tile(bounds[1:], len(layers)))
@@ -128,14 +128,14 @@ def saliency_histogram(field: NeuronField, pruned: BoolArray, bins: int = 48) ->
 
 def neurons_of(field: NeuronField, pruned: BoolArray, layer: int, expert: int) -> pd.DataFrame:
     """Table of NEURON_TABLE_COLUMNS of one expert, first to keep on top; ranks count from 0."""
-    (found,) = np.nonzero((field.layers == layer) & (field.experts == expert))
-    if not len(found):
+    (places,) = np.nonzero((field.layers == layer) & (field.experts == expert))
+    if not len(places):
         raise KeyError((layer, expert))
-    start = int(field.widths[: found[0]].sum())
-    where = slice(start, start + int(field.widths[found[0]]))
-    values, gone = field.saliency[where], pruned[where]
+    start = int(field.widths[: places[0]].sum())
+    where = slice(start, start + int(field.widths[places[0]]))
+    values, is_pruned = field.saliency[where], pruned[where]
     order = np.argsort(-values, kind="stable")
-    columns = (np.arange(len(values)), order, values[order], ~gone[order])
+    columns = (np.arange(len(values)), order, values[order], ~is_pruned[order])
     return pd.DataFrame(dict(zip(NEURON_TABLE_COLUMNS, columns, strict=True)))
 
 
@@ -159,6 +159,6 @@ def pool_chance(pools: Sequence[int] | IntArray, sparsity: Fraction) -> float:
     NaN when nothing is pruned.
     """
     sizes = np.asarray(pools, dtype=np.int64)
-    gone = np.array([num_removed(int(size), sparsity) for size in sizes])
-    used = gone > 0
-    return float((gone[used] / sizes[used]).mean()) if used.any() else float("nan")
+    counts = np.array([num_removed(int(size), sparsity) for size in sizes])
+    used = counts > 0
+    return float((counts[used] / sizes[used]).mean()) if used.any() else float("nan")

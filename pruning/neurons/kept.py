@@ -45,7 +45,7 @@ def neurons_from_json(raw: object) -> KeptNeurons:
     for layer, experts in raw.items():
         if not isinstance(experts, Mapping):
             raise PlanError(f"The plan's 'kept_neurons' of layer {layer} are no object of experts.")
-        held = neurons[_number(layer, "layer")] = {}
+        layer_neurons = neurons[_number(layer, "layer")] = {}
         for expert, ids in experts.items():
             number = _number(expert, "expert")
             if not isinstance(ids, list) or any(type(neuron) is not int for neuron in ids):
@@ -53,7 +53,7 @@ def neurons_from_json(raw: object) -> KeptNeurons:
                     f"The plan's neurons of expert {expert} in layer {layer} are not a list of "
                     "integers."
                 )
-            held[number] = tuple(sorted(ids))
+            layer_neurons[number] = tuple(sorted(ids))
     return ordered_neurons(neurons)
 
 
@@ -110,23 +110,23 @@ def fit_neurons(
                 f"{model.name}."
             )
         for expert, ids in experts.items():
-            where, held = f"expert {expert} in layer {layer}", widths[layer]
-            if expert >= len(held):
+            where, layer_widths = f"expert {expert} in layer {layer}", widths[layer]
+            if expert >= len(layer_widths):
                 raise PlanError(
-                    f"The plan names neurons of {where}, which has {len(held)} experts "
-                    f"(0..{len(held) - 1})."
+                    f"The plan names neurons of {where}, which has {len(layer_widths)} experts "
+                    f"(0..{len(layer_widths) - 1})."
                 )
             if expert not in kept[layer]:
                 raise PlanError(
                     f"The plan names neurons of {where}, but removes that expert; name it in "
                     "'kept' or leave its neurons out."
                 )
-            if ids and ids[-1] >= held[expert]:
+            if ids and ids[-1] >= layer_widths[expert]:
                 raise PlanError(
-                    f"The plan keeps neuron {ids[-1]} of {where}, which has {held[expert]} neurons "
-                    f"(0..{held[expert] - 1})."
+                    f"The plan keeps neuron {ids[-1]} of {where}, which has {layer_widths[expert]} "
+                    f"neurons (0..{layer_widths[expert] - 1})."
                 )
-            if len(ids) < held[expert]:
+            if len(ids) < layer_widths[expert]:
                 result.setdefault(layer, {})[expert] = ids
     return ordered_neurons(result)
 

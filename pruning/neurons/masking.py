@@ -28,26 +28,26 @@ def neuron_mask(
     """
     shape = experts.get_parameter(_DOWN).shape
     count, width = shape[0], shape[1 if is_transposed else 2]
-    gone = torch.zeros(count, width, dtype=torch.bool)
+    mask = torch.zeros(count, width, dtype=torch.bool)
     for expert, ids in neurons.items():
         if expert >= count or (len(ids) and ids[-1] >= width):
             raise PlanError(
                 f"The plan keeps neurons of expert {expert} in layer {layer} that the loaded model "
                 f"lacks: it has {count} experts of {width} neurons."
             )
-        gone[expert] = True
-        gone[expert, list(ids)] = False
-    return gone.unsqueeze(2 if is_transposed else 1)
+        mask[expert] = True
+        mask[expert, list(ids)] = False
+    return mask.unsqueeze(2 if is_transposed else 1)
 
 
 @contextmanager
-def neurons_masked(experts: nn.Module, gone: torch.Tensor) -> Iterator[None]:
-    """Inside the block, the module's down projection has zeros where `gone` is true."""
-    held: dict[str, Any] = experts._parameters
-    down = held[_DOWN]
+def neurons_masked(experts: nn.Module, mask: torch.Tensor) -> Iterator[None]:
+    """Inside the block, the module's down projection has zeros where `mask` is true."""
+    parameters: dict[str, Any] = experts._parameters
+    down = parameters[_DOWN]
     # masked_fill keeps the graph, so gradients reach the neurons that stay.
-    held[_DOWN] = down.masked_fill(gone.to(down.device), 0)
+    parameters[_DOWN] = down.masked_fill(mask.to(down.device), 0)
     try:
         yield
     finally:
-        held[_DOWN] = down
+        parameters[_DOWN] = down

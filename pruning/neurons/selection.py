@@ -27,9 +27,9 @@ class NeuronScope(StrEnum):
 
 def parse_scope(text: str) -> NeuronScope:
     """The scope of this name."""
-    known = [str(scope) for scope in NeuronScope]
-    if text not in known:
-        raise PlanError(unknown_name("scope of a budget of neurons", text, known))
+    names = [str(scope) for scope in NeuronScope]
+    if text not in names:
+        raise PlanError(unknown_name("scope of a budget of neurons", text, names))
     return NeuronScope(text)
 
 
@@ -59,8 +59,8 @@ class Contest:
     spread: Callable[[Sequence[Room], Budget], Sequence[int]] = shares_of
 
     def __post_init__(self) -> None:
-        for layer, held in self.saliency.items():
-            if not all(np.isfinite(each).all() for each in held):
+        for layer, arrays in self.saliency.items():
+            if not all(np.isfinite(each).all() for each in arrays):
                 raise PlanError(f"The saliency of a neuron in layer {layer} is no finite number.")
 
     @cached_property
@@ -105,14 +105,14 @@ class Contest:
 
     def removed(self, budget: Budget) -> dict[ExpertKey, int]:
         """Neurons that each expert loses; they sum to the budget."""
-        gone: dict[ExpertKey, int] = {}
+        removed: dict[ExpertKey, int] = {}
         shares = self.spread(self.pools, budget)
         for keys, share, queue in zip(self._members, shares, self._queues, strict=True):
             least = [self.rooms[key].least for key in keys]
             step = self.rooms[keys[0]].step
             steps = np.bincount(queue[: (share - sum(least)) // step], minlength=len(keys))
-            gone |= zip(keys, (np.array(least) + step * steps).tolist(), strict=True)
-        return gone
+            removed |= zip(keys, (np.array(least) + step * steps).tolist(), strict=True)
+        return removed
 
     def kept(
         self, removed: Mapping[ExpertKey, int], experts: Mapping[int, Sequence[int]] | None = None
@@ -123,11 +123,11 @@ class Contest:
         """
         stays = {layer: frozenset(ids) for layer, ids in (experts or {}).items()}
         kept: dict[int, dict[int, tuple[int, ...]]] = {}
-        for (layer, expert), gone in removed.items():
-            if gone == 0 or expert not in stays.get(layer, {expert}):
+        for (layer, expert), count in removed.items():
+            if count == 0 or expert not in stays.get(layer, {expert}):
                 continue
             values = self.saliency[layer][expert]
-            best = np.argsort(-values, kind="stable")[: len(values) - gone]
+            best = np.argsort(-values, kind="stable")[: len(values) - count]
             kept.setdefault(layer, {})[expert] = tuple(np.sort(best).tolist())
         return ordered_neurons(kept)
 

@@ -36,7 +36,7 @@ class NeuronSizer:
 
     def __init__(self, model: MoEModel) -> None:
         self.model, self.shapes, self.tensors = model, expert_shapes(model), tensors_of(model)
-        self.whole = {n: dict(enumerate(widths)) for n, widths in expert_widths(model).items()}
+        self.full_widths = {n: dict(enumerate(each)) for n, each in expert_widths(model).items()}
 
     def stored(self, kept: KeptWidths, choice: WidthChoice | None = None) -> IntArray:
         """(2, 2): size on disk and in memory; without a choice, of the kept neurons alone."""
@@ -44,7 +44,7 @@ class NeuronSizer:
         if choice is None:
             return np.stack([self._with(kept, None)] * 2) + head
         built = self._built(kept, choice)
-        loaded = _filled(kept, built)
+        loaded = _fill(kept, built)
         on_disk = kept if choice.mode is WidthMode.RAGGED else loaded
         return np.stack([self._with(on_disk, built), self._with(loaded, built)]) + head
 
@@ -61,7 +61,7 @@ class NeuronSizer:
             stored, built = self.stored(kept, choice), self._built(kept, choice)
         except PlanError as error:
             return (str(choice.mode), str(error), *[None] * 6)
-        loaded = _filled(kept, built)
+        loaded = _fill(kept, built)
         # All experts of a layer are equally wide, so any top_k of them stand for those chosen.
         chosen = {
             layer.index: dict(list(loaded[layer.index].items())[: layer.top_k])
@@ -80,7 +80,7 @@ class NeuronSizer:
 
     def copied(self, kept: KeptWidths) -> IntArray:
         """Size of the head that an export writes beside its embedding; none if nothing goes."""
-        return self.tensors.own_head * (kept != self.whole)
+        return self.tensors.own_head * (kept != self.full_widths)
 
     def _built(self, kept: KeptWidths, choice: WidthChoice) -> LoadedWidths:
         needed = {layer: max(experts.values()) for layer, experts in kept.items()}
@@ -106,7 +106,7 @@ class NeuronSizer:
         return size
 
 
-def _filled(kept: KeptWidths, built: LoadedWidths) -> KeptWidths:
+def _fill(kept: KeptWidths, built: LoadedWidths) -> KeptWidths:
     return {layer: dict.fromkeys(experts, built.widths[layer]) for layer, experts in kept.items()}
 
 
@@ -159,17 +159,17 @@ def neuron_size_budget(
 
     def size_after(total: int) -> int:
         removed = contest.removed(Budget(total, "size", ""))
-        left = widths_left(contest, removed, experts or {})
+        widths = widths_left(contest, removed, experts or {})
         # The bytes of a head that an export copies are among those stored.
-        copied = sizer.copied(left) * (0, 1) if stored else 0
-        return target.measure(sizer.stored(left, stored)[0] + copied)
+        copied = sizer.copied(widths) * (0, 1) if stored else 0
+        return target.measure(sizer.stored(widths, stored)[0] + copied)
 
-    whole, smallest = target.measure(sizer.tensors.whole), size_after(totals[-1])
-    most = target.most(whole, sizer.model.name)
+    full_size, smallest = target.measure(sizer.tensors.total), size_after(totals[-1])
+    most = target.most(full_size, sizer.model.name)
     if smallest > most:
         can_go = f"{totals[-1]} of {contest.size} neurons"
         can_go = f"in the width mode {stored.mode} {can_go}" if stored else can_go
-        raise target.refusal(sizer.model.name, smallest, whole, can_go)
+        raise target.refusal(sizer.model.name, smallest, full_size, can_go)
     first = bisect_left(totals, True, key=lambda total: size_after(total) <= most)
     # Where experts of a pool differ in width, largest remainders may widen one again.
     while size_after(totals[first]) > most:
@@ -184,8 +184,8 @@ def widths_left(
 
     `stays` are the experts that stay in layers that lose whole experts.
     """
-    left: dict[int, dict[int, int]] = {}
-    for (layer, expert), gone in removed.items():
+    widths: dict[int, dict[int, int]] = {}
+    for (layer, expert), count in removed.items():
         if expert in stays.get(layer, (expert,)):
-            left.setdefault(layer, {})[expert] = contest.rooms[layer, expert].size - gone
-    return left
+            widths.setdefault(layer, {})[expert] = contest.rooms[layer, expert].size - count
+    return widths

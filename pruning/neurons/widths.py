@@ -68,7 +68,7 @@ class WidthPlan:
         """Neurons that an expert keeps."""
         return kept_ids(self.neurons, layer, expert, self.source[layer][expert])
 
-    def written(self, layer: int, expert: int) -> int:
+    def stored_width(self, layer: int, expert: int) -> int:
         """Width of an expert on disk."""
         if self.choice.mode is WidthMode.RAGGED:
             return len(self.kept(layer, expert))
@@ -122,12 +122,12 @@ def loaded_as(model: MoEModel, needed: Mapping[int, int], choice: WidthChoice) -
             "widths of their own on disk; use the width mode per-layer or uniform."
         )
     if choice.mode is WidthMode.UNIFORM:
-        width = _rounded(max(needed.values()), choice.multiple_of, max(most.values()))
+        width = _round_up(max(needed.values()), choice.multiple_of, max(most.values()))
         shared = _shared_count(model, width) if width != scalar else None
         _check_shapes(model, {width})
         return LoadedWidths(dict.fromkeys(needed, width), width, shared)
     loaded = {
-        layer: _rounded(width, choice.multiple_of, most[layer]) for layer, width in needed.items()
+        layer: _round_up(width, choice.multiple_of, most[layer]) for layer, width in needed.items()
     }
     _check_shapes(model, {*loaded.values()})
     return LoadedWidths(loaded, scalar)
@@ -144,7 +144,7 @@ def _check_shapes(model: MoEModel, widths: Set[int]) -> None:
         )
 
 
-def _rounded(width: int, multiple: int, most: int) -> int:
+def _round_up(width: int, multiple: int, most: int) -> int:
     """The next multiple, at least one, but at most the original width."""
     return min(max(1, -(-width // multiple)) * multiple, most)
 
@@ -183,9 +183,9 @@ def widths_config(widths: WidthPlan, model: MoEModel) -> dict[str, Any]:
                 changes[family.shared.total_key] = widths.shared * widths.scalar
         return changes
     alike = all(
-        widths.written(layer, expert) == widths.scalar
-        for layer, held in widths.source.items()
-        for expert in range(len(held))
+        widths.stored_width(layer, expert) == widths.scalar
+        for layer, layer_widths in widths.source.items()
+        for expert in range(len(layer_widths))
     )
     if not alike:
         changes[WIDTHS_KEY] = [widths.loaded.get(layer, 0) for layer in range(model.depth)]

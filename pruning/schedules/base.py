@@ -65,5 +65,5 @@ class Schedule:
 
 def allocation_of(layers: Sequence[MoELayer], removed: Sequence[int]) -> Allocation:
     """The allocation that removes this many experts from each layer."""
-    keep = tuple(layer.num_experts - gone for layer, gone in zip(layers, removed, strict=True))
+    keep = tuple(layer.num_experts - count for layer, count in zip(layers, removed, strict=True))
     return Allocation(tuple(layers), keep)

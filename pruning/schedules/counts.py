@@ -20,10 +20,10 @@ _KINDS = ("kept", "removed")
 _MOST_BYTES = 1 << 24
 
 
-def counts_budget(layers: Sequence[MoELayer], kept: Mapping[int, int], asked: str) -> Budget:
+def counts_budget(layers: Sequence[MoELayer], kept: Mapping[int, int], text: str) -> Budget:
     """The budget that these counts spend."""
     total = sum(layer.num_experts - kept[layer.index] for layer in layers)
-    return Budget(total, "file", asked)
+    return Budget(total, "file", text)
 
 
 def from_counts(
@@ -53,7 +53,7 @@ def fit_counts(spending: Spending, kept: Mapping[int, int]) -> Allocation:
         room.nearest(room.size - kept[layer.index])
         for layer, room in zip(spending.layers, rooms, strict=True)
     ]
-    return allocation_of(spending.layers, _balanced(start, spending.budget.total, rooms))
+    return allocation_of(spending.layers, _balance(start, spending.budget.total, rooms))
 
 
 def spread_counts(turn: Turn) -> tuple[int, ...]:
@@ -61,30 +61,30 @@ def spread_counts(turn: Turn) -> tuple[int, ...]:
     kept = turn.evidence.counts
     if kept is None:
         raise ValueError("the schedule's evidence is missing")
-    layers, wanted = turn.spending.layers, turn.spending.budget
-    own = counts_budget(layers, kept, "")
-    if own.total != wanted.total:
+    layers, budget = turn.spending.layers, turn.spending.budget
+    file_budget = counts_budget(layers, kept, "")
+    if file_budget.total != budget.total:
         raise PlanError(
-            f"The file removes {own.total} experts, but {wanted.asked} is {wanted.total}; leave "
-            "the budget out, or correct the file."
+            f"The file removes {file_budget.total} experts, but {budget.asked} is {budget.total}; "
+            "leave the budget out, or correct the file."
         )
     removed = [
         room.size - kept[layer.index] for layer, room in zip(layers, turn.rooms, strict=True)
     ]
-    held = turn.spending.constraints.held
-    for layer, room, gone in zip(layers, turn.rooms, removed, strict=True):
-        if layer.index not in held and not room.allows(gone):
+    held_layers = turn.spending.constraints.held
+    for layer, room, count in zip(layers, turn.rooms, removed, strict=True):
+        if layer.index not in held_layers and not room.allows(count):
             raise PlanError(
-                count_problem(layer, room.size - gone)
-                or f"Layer {layer.index} would keep {room.size - gone} experts, but it can keep "
+                count_problem(layer, room.size - count)
+                or f"Layer {layer.index} would keep {room.size - count} experts, but it can keep "
                 f"from {room.size - room.most} to {room.size - room.least} in steps of "
-                f"{room.step}; nearest: {room.size - room.nearest(gone)}."
+                f"{room.step}; nearest: {room.size - room.nearest(count)}."
             )
-    start = [room.nearest(gone) for room, gone in zip(turn.rooms, removed, strict=True)]
-    return _balanced(start, wanted.total, turn.rooms)
+    start = [room.nearest(count) for room, count in zip(turn.rooms, removed, strict=True)]
+    return _balance(start, budget.total, turn.rooms)
 
 
-def _balanced(start: Sequence[int], total: int, rooms: Sequence[Room]) -> tuple[int, ...]:
+def _balance(start: Sequence[int], total: int, rooms: Sequence[Room]) -> tuple[int, ...]:
     """Counts near `start` that sum to `total`; the difference is spread in proportion to sizes."""
     missing, sizes = total - sum(start), [room.size for room in rooms]
     free = [
@@ -108,7 +108,7 @@ def read_counts(path: Path, layers: Sequence[MoELayer]) -> dict[int, int]:
 def counts_from_text(text: str, path: Path, layers: Sequence[MoELayer]) -> dict[int, int]:
     """Experts kept by each layer, see `read_counts`; `path` names the text and its format."""
     kind, numbers = _from_csv(text, path) if path.suffix == ".csv" else _from_tree(text, path)
-    return _kept(kind, numbers, layers, path)
+    return _kept_counts(kind, numbers, layers, path)
 
 
 def _from_csv(text: str, path: Path) -> tuple[str, dict[str, Any]]:
@@ -137,15 +137,15 @@ def _from_tree(text: str, path: Path) -> tuple[str, dict[str, Any]]:
     for key in ("allocation", "best"):
         if isinstance(raw, dict) and isinstance(raw.get(key), dict):
             raw = raw[key]
-    found = [name for name in _KINDS if isinstance(raw, dict) and isinstance(raw.get(name), dict)]
-    if len(found) != 1:
+    kinds = [name for name in _KINDS if isinstance(raw, dict) and isinstance(raw.get(name), dict)]
+    if len(kinds) != 1:
         raise PlanError(
             f"The schedule {path} needs either 'kept' or 'removed': layer -> number of experts."
         )
-    return found[0], {str(layer): number for layer, number in raw[found[0]].items()}
+    return kinds[0], {str(layer): number for layer, number in raw[kinds[0]].items()}
 
 
-def _kept(
+def _kept_counts(
     kind: str, numbers: Mapping[str, Any], layers: Sequence[MoELayer], path: Path
 ) -> dict[int, int]:
     sizes = {str(layer.index): layer.num_experts for layer in layers}

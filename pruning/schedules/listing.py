@@ -20,10 +20,10 @@ from pruning.schedules.shares import PATTERNS, spread_evenly, spread_pattern
 from pruning.sensitivity.curves import Sensitivity
 
 MEASURED = "measured"
-Seen = TypeVar("Seen", FloatArray, Sensitivity)
+Kind = TypeVar("Kind", FloatArray, Sensitivity)
 
 
-def _seen(evidence: Seen | None) -> Seen:
+def _require(evidence: Kind | None) -> Kind:
     if evidence is None:
         raise ValueError("the schedule's evidence is missing")
     return evidence
@@ -37,21 +37,21 @@ SCHEDULES = {
             "global",
             "Global",
             "all experts ranked together",
-            lambda turn: remove_lowest(turn, _seen(turn.evidence.saliency)),
+            lambda turn: remove_lowest(turn, _require(turn.evidence.saliency)),
             frozenset({"saliency"}),
         ),
         Schedule(
             "global-rescaled",
             "Global, rescaled",
             "all experts ranked together, saliency mapped to 0..1 in each layer",
-            lambda turn: remove_lowest(turn, rescale(_seen(turn.evidence.saliency))),
+            lambda turn: remove_lowest(turn, rescale(_require(turn.evidence.saliency))),
             frozenset({"saliency"}),
         ),
         Schedule(
             "frequency",
             "Frequency",
             "as many as each layer has among the experts used least",
-            lambda turn: remove_lowest(turn, _seen(turn.evidence.frequency)),
+            lambda turn: remove_lowest(turn, _require(turn.evidence.frequency)),
             frozenset({"frequency"}),
         ),
         *(
@@ -65,7 +65,7 @@ SCHEDULES = {
             MEASURED,
             "Measured",
             "as little as the measured sensitivity of each layer says",
-            lambda turn: _seen(turn.evidence.sensitivity).spend(
+            lambda turn: _require(turn.evidence.sensitivity).spend(
                 turn.rooms, turn.spending.budget.total
             ),
             frozenset({"sensitivity"}),
@@ -91,11 +91,11 @@ def allocate(name: str, spending: Spending, evidence: Evidence | None = None) ->
 
     Locked layers get what the schedule gives them without fixed layers; the rest makes up for it.
     """
-    schedule, seen = get_schedule(name), evidence or Evidence()
-    settled = _settled(schedule, spending, seen)
+    schedule, evidence = get_schedule(name), evidence or Evidence()
+    settled = _settle(schedule, spending, evidence)
     rooms = rooms_of(settled.layers, settled.constraints)
     try:
-        return allocation_of(settled.layers, schedule.spread(Turn(settled, rooms, seen)))
+        return allocation_of(settled.layers, schedule.spread(Turn(settled, rooms, evidence)))
     except PlanError as error:
         if settled is spending:
             raise
@@ -108,19 +108,19 @@ def allocate(name: str, spending: Spending, evidence: Evidence | None = None) ->
         ) from error
 
 
-def _settled(schedule: Schedule, spending: Spending, evidence: Evidence) -> Spending:
+def _settle(schedule: Schedule, spending: Spending, evidence: Evidence) -> Spending:
     """The spending with locked layers fixed."""
-    wanted = spending.constraints
-    check_names(spending.layers, wanted)
-    locked = wanted.locked - set(wanted.fixed)
+    constraints = spending.constraints
+    check_names(spending.layers, constraints)
+    locked = constraints.locked - set(constraints.fixed)
     if not locked:
         return spending
-    free = replace(spending, constraints=replace(wanted, fixed={}, locked=frozenset()))
+    free = replace(spending, constraints=replace(constraints, fixed={}, locked=frozenset()))
     rooms = rooms_of(free.layers, free.constraints)
     base = allocation_of(free.layers, schedule.spread(Turn(free, rooms, evidence)))
     counts = base.counts
-    fixed = {**wanted.fixed, **{layer: counts[layer] for layer in locked}}
-    return replace(spending, constraints=replace(wanted, fixed=fixed, locked=frozenset()))
+    fixed = {**constraints.fixed, **{layer: counts[layer] for layer in locked}}
+    return replace(spending, constraints=replace(constraints, fixed=fixed, locked=frozenset()))
 
 
 def unbounded(name: str, spending: Spending, evidence: Evidence) -> tuple[int, ...]:
@@ -139,20 +139,22 @@ def side_by_side(
 
     One row per layer for each schedule whose evidence is there, in listed order.
     """
-    seen = evidence or Evidence()
+    evidence = evidence or Evidence()
     rows: list[tuple[str, int, int, int]] = []
     refused: dict[str, str] = {}
     for name, schedule in SCHEDULES.items():
-        if any(getattr(seen, need) is None for need in schedule.needs):
+        if any(getattr(evidence, need) is None for need in schedule.needs):
             continue
         try:
-            made = allocate(name, spending, seen)
+            allocation = allocate(name, spending, evidence)
         except PlanError as error:
             refused[name] = str(error)
             continue
         rows += [
-            (name, layer.index, keep, gone)
-            for layer, keep, gone in zip(made.layers, made.keep, made.removed, strict=True)
+            (name, layer.index, keep, count)
+            for layer, keep, count in zip(
+                allocation.layers, allocation.keep, allocation.removed, strict=True
+            )
         ]
     return pd.DataFrame(rows, columns=list(SIDE_COLUMNS)), refused
 
@@ -176,18 +178,18 @@ def budget_notes(
     name: str, spending: Spending, allocation: Allocation, evidence: Evidence | None = None
 ) -> tuple[str, ...]:
     """A line each on a rounded sparsity, bounds that took effect, and an uneven division."""
-    wanted = unbounded(name, spending, evidence or Evidence())
+    unbounded_removed = unbounded(name, spending, evidence or Evidence())
     removed, budget, notes = allocation.removed, spending.budget, []
     if rounded := rounding_note(budget, [layer.num_experts for layer in spending.layers]):
         notes.append(rounded)
-    if wanted != removed:
-        rows = list(zip(allocation.layers, wanted, removed, strict=True))
+    if unbounded_removed != removed:
+        rows = list(zip(allocation.layers, unbounded_removed, removed, strict=True))
         fewer = [layer.index for layer, want, got in rows if got < want]
         more = [layer.index for layer, want, got in rows if got > want]
         moved = sum(max(want - got, 0) for _, want, got in rows)
         notes.append(
             f"Bounds took effect: the schedule alone would remove {moved} more from "
-            f"{_named(fewer)} and as many fewer from {_named(more)}."
+            f"{_layer_names(fewer)} and as many fewer from {_layer_names(more)}."
         )
     if name == "uniform" and not budget.floors and not spending.constraints.held:
         near = uniform_neighbours(spending.layers, budget.total)
@@ -200,5 +202,5 @@ def budget_notes(
     return tuple(notes)
 
 
-def _named(layers: Sequence[int]) -> str:
+def _layer_names(layers: Sequence[int]) -> str:
     return f"layer{'s' if len(layers) > 1 else ''} {spans(layers)}"

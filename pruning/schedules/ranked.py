@@ -69,8 +69,8 @@ def fold_ranking(
 ) -> FloatArray:
     """(layers, most experts of a layer) values of a ranking, independent of the order of rows."""
     grid = Grid(tuple(layers))
-    wanted = pd.MultiIndex.from_frame(grid.index())
+    index = pd.MultiIndex.from_frame(grid.index())
     values = ranking.set_index(["layer", "expert"])[column]
-    if values.index.has_duplicates or not wanted.isin(values.index).all():
+    if values.index.has_duplicates or not index.isin(values.index).all():
         raise PlanError("The ranking does not hold every expert of every layer exactly once.")
-    return grid.fold(values.loc[wanted].astype("float64"))
+    return grid.fold(values.loc[index].astype("float64"))

@@ -25,15 +25,16 @@ def uniform(
     remainder, and so is every budget if constraints keep a layer from its share.
     """
     limits = constraints or Constraints()
-    given = budget if isinstance(budget, Budget) else sparsity_budget(layers, budget, limits)
-    turn = Turn(Spending(tuple(layers), given, limits), rooms_of(layers, limits), Evidence())
+    if not isinstance(budget, Budget):
+        budget = sparsity_budget(layers, budget, limits)
+    turn = Turn(Spending(tuple(layers), budget, limits), rooms_of(layers, limits), Evidence())
     return allocation_of(layers, spread_evenly(turn))
 
 
 def spread_evenly(turn: Turn) -> tuple[int, ...]:
     """See `uniform`."""
     floors = turn.spending.budget.floors
-    if floors and all(room.allows(gone) for room, gone in zip(turn.rooms, floors, strict=True)):
+    if floors and all(room.allows(share) for room, share in zip(turn.rooms, floors, strict=True)):
         return floors
     if floors:
         _check_shares(turn, floors)
@@ -42,9 +43,9 @@ def spread_evenly(turn: Turn) -> tuple[int, ...]:
 
 def _check_shares(turn: Turn, floors: Sequence[int]) -> None:
     """Refuse a share out of a layer's bounds, unless a constraint on that layer is why."""
-    if unfit := _out_of_bounds(turn, floors):
-        layer, room, gone = unfit[0]
-        keep, low, high = room.size - gone, room.size - room.most, room.size - room.least
+    if outliers := _out_of_bounds(turn, floors):
+        layer, room, share = outliers[0]
+        keep, low, high = room.size - share, room.size - room.most, room.size - room.least
         would = f"Layer {layer.index} would keep {keep} of {room.size} experts"
         why = count_reason(layer, keep) if keep < layer.least_kept else None
         bounds = f"{would}, but layers are to keep {low} to {high}"
@@ -53,33 +54,33 @@ def _check_shares(turn: Turn, floors: Sequence[int]) -> None:
 
 def _out_of_bounds(turn: Turn, floors: Sequence[int]) -> list[tuple[MoELayer, Room, int]]:
     """Layers that cannot lose their share, if no constraint on them is why."""
-    held = turn.spending.constraints.held
+    held_layers = turn.spending.constraints.held
     return [
-        (layer, room, gone)
-        for layer, room, gone in zip(turn.spending.layers, turn.rooms, floors, strict=True)
-        if layer.index not in held and not room.least <= gone <= room.most
+        (layer, room, share)
+        for layer, room, share in zip(turn.spending.layers, turn.rooms, floors, strict=True)
+        if layer.index not in held_layers and not room.least <= share <= room.most
     ]
 
 
 def _what_works(turn: Turn) -> str:
     """The nearest sparsities that suit every layer; without any, the nearest number of experts."""
-    wanted, layers = turn.spending.budget.total, turn.spending.layers
-    named = {as_percent(gone, n) for n in turn.sizes for gone in range(n)}
+    goal, layers = turn.spending.budget.total, turn.spending.layers
+    percents = {as_percent(count, n) for n in turn.sizes for count in range(n)}
     budgets = [
         sparsity_budget(layers, text, turn.spending.constraints)
-        for text in sorted(named, key=parse_sparsity, reverse=True)
+        for text in sorted(percents, key=parse_sparsity, reverse=True)
     ]
-    whole = sum_of(turn.rooms)
+    total_room = sum_of(turn.rooms)
     totals = {
         each.total: each.asked
         for each in budgets
-        if whole.allows(each.total) and not _out_of_bounds(turn, each.floors)
+        if total_room.allows(each.total) and not _out_of_bounds(turn, each.floors)
     }
-    below = [totals[total] for total in sorted(totals) if total <= wanted][-1:]
-    above = [totals[total] for total in sorted(totals) if total > wanted][:1]
+    below = [totals[total] for total in sorted(totals) if total <= goal][-1:]
+    above = [totals[total] for total in sorted(totals) if total > goal][:1]
     if below or above:
         return f"nearest sparsity that suits every layer: {' or '.join(below + above)}"
-    near = whole.nearest(wanted)
+    near = total_room.nearest(goal)
     experts = "1 expert" if near == 1 else f"{near} experts"
     return f"no sparsity suits every layer, but {experts} can go in all (--remove {near})"
 

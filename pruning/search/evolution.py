@@ -38,7 +38,7 @@ class State:
     """A population, and all candidates found so far."""
 
     generation: int  # 0 is the initial one
-    found: tuple[Candidate, ...]  # all candidates, by number
+    candidates: tuple[Candidate, ...]  # all so far, by number
     members: tuple[int, ...]  # numbers of the population; elites of the previous one come first
 
 
@@ -59,11 +59,11 @@ def initial_state(space: Space, settings: SearchSettings, seeds: Mapping[str, Re
         if len(names) == min(settings.population, space.size):
             break
         names.setdefault(space.draw(rng), "random")
-    found = tuple(
+    candidates = tuple(
         Candidate(number, removed, 0, None, origin)
         for number, (removed, origin) in enumerate(names.items())
     )
-    return State(0, found, tuple(range(len(found))))
+    return State(0, candidates, tuple(range(len(candidates))))
 
 
 def next_state(
@@ -77,18 +77,20 @@ def next_state(
     generation = state.generation + 1
     rng = np.random.default_rng([settings.seed, generation])
     elites = sorted(state.members, key=lambda n: (-fitness[n], n))[: settings.elites]
-    numbers = {candidate.removed: candidate.number for candidate in state.found}
-    found, members = list(state.found), dict.fromkeys(elites)
+    numbers = {candidate.removed: candidate.number for candidate in state.candidates}
+    candidates, members = list(state.candidates), dict.fromkeys(elites)
     for _ in range(_DRAWS_FOR_EACH * settings.population):
         if len(members) == settings.population:
             break
         parent = elites[int(rng.integers(len(elites)))]
-        child = mutate(found[parent].removed, space, settings.max_transfer, settings.max_steps, rng)
+        child = mutate(
+            candidates[parent].removed, space, settings.max_transfer, settings.max_steps, rng
+        )
         if child not in numbers:
-            numbers[child] = len(found)
-            found.append(Candidate(len(found), child, generation, parent, "mutation"))
+            numbers[child] = len(candidates)
+            candidates.append(Candidate(len(candidates), child, generation, parent, "mutation"))
         members.setdefault(numbers[child])
-    return State(generation, tuple(found), tuple(members))
+    return State(generation, tuple(candidates), tuple(members))
 
 
 def switch(removed: Removed, space: Space, max_transfer: int, rng: np.random.Generator) -> Removed:
@@ -98,21 +100,21 @@ def switch(removed: Removed, space: Space, max_transfer: int, rng: np.random.Gen
     triple is equally likely. Here one of those is drawn directly: the same law without an endless
     loop. Delta counts steps of the space. The space must have more than one element.
     """
-    taken = np.array(space.steps_of(removed))
-    can_lose = np.minimum(np.array(space.most_steps) - taken, max_transfer)
+    steps = np.array(space.steps_of(removed))
+    can_lose = np.minimum(np.array(space.most_steps) - steps, max_transfer)
     # ways[a, b]: how many Delta are feasible for this pair.
-    ways = np.minimum(can_lose[:, None], taken[None, :])
+    ways = np.minimum(can_lose[:, None], steps[None, :])
     np.fill_diagonal(ways, 0)
     ends = np.cumsum(ways)
     if not ends[-1]:
         raise ValueError("no other allocation is feasible, so there is nothing to switch to")
-    drawn = int(rng.integers(ends[-1]))
-    pair = int(np.searchsorted(ends, drawn, side="right"))
-    more, less = divmod(pair, len(taken))
-    transfer = drawn - int(ends[pair] - ways[more, less]) + 1
-    taken[more] += transfer
-    taken[less] -= transfer
-    return space.removed_by(taken.tolist())
+    number = int(rng.integers(ends[-1]))
+    pair = int(np.searchsorted(ends, number, side="right"))
+    more, less = divmod(pair, len(steps))
+    transfer = number - int(ends[pair] - ways[more, less]) + 1
+    steps[more] += transfer
+    steps[less] -= transfer
+    return space.removed_by(steps.tolist())
 
 
 def mutate(

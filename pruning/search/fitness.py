@@ -33,7 +33,7 @@ from pruning.evaluate.candidate import MeasureSettings, measure_hidden
 from pruning.evaluate.full_side import FullSide, final_hidden, full_side, run_full
 from pruning.evaluate.result import MEASURES
 from pruning.evaluate.samples import SampleBatch, Samples
-from pruning.evaluate.streamed import Asked, Ends, partial_folder, run_plans
+from pruning.evaluate.streamed import Ends, EvaluationPlans, partial_folder, run_plans
 from pruning.masking import masked
 from pruning.plan import PruningPlan
 from pruning.search.run import BlockFitness, Fitness
@@ -45,7 +45,7 @@ Measured = tuple[Mapping[str, FloatArray], int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pass:
+class TrunkRun:
     """The results of one run through the trunk."""
 
     hidden_ND: Tensor  # (scored positions, width) final hidden states
@@ -63,7 +63,7 @@ def run_from(
     batch: SampleBatch,
     first: int = 0,
     entry_BTD: Tensor | None = None,
-) -> Pass:
+) -> TrunkRun:
     """Run the trunk over a batch from the layer with decoder index `first`.
 
     Bit for bit the whole trunk, if `entry_BTD` was the input of this layer in a run on the same
@@ -74,7 +74,7 @@ def run_from(
     forwards = [watch.forward(index) for index in range(len(layers))]
     with other_forwards(layers, forwards):
         hidden_ND = final_hidden(model, batch)
-    return Pass(hidden_ND, watch.inputs, len(layers) - first, watch.is_chain)
+    return TrunkRun(hidden_ND, watch.inputs, len(layers) - first, watch.is_chain)
 
 
 class _Watch:
@@ -94,11 +94,11 @@ class _Watch:
         if index < self._first:
             return lambda hidden_states, *_, **__: hidden_states
 
-        def run(hidden_states: Tensor, *args: Any, **named: Any) -> Any:
+        def run(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
             if index == self._first and self._entry_BTD is not None:
                 hidden_states = self._entry_BTD
-            self._check(index, hidden_states, (args, named))
-            self._outputs.append(self._originals[index](hidden_states, *args, **named))
+            self._check(index, hidden_states, (args, kwargs))
+            self._outputs.append(self._originals[index](hidden_states, *args, **kwargs))
             return self._outputs[-1]
 
         return run
@@ -114,7 +114,7 @@ class _Watch:
 
     @property
     def is_chain(self) -> bool:
-        """See `Pass`; false also if a layer wrote into its input, which is kept."""
+        """See `TrunkRun`; false also if a layer wrote into its input, which is kept."""
         untouched = [tensor._version for tensor in self.inputs.values()] == self._versions
         complete = len(self.inputs) == len(self._originals) - self._first
         return self._was_chained and untouched and complete
@@ -213,7 +213,7 @@ class MaskedRuns:
     def forget(self) -> None:
         """Keep nothing: later runs share nothing with earlier ones."""
         self._kept.forget()
-        self.subject.full.known.clear()
+        self.subject.full.cache.clear()
 
 
 @dataclass(eq=False)
@@ -226,7 +226,7 @@ class StreamedRuns:
     plan_of: Callable[[Removed], PruningPlan]  # removed per layer -> plan
     settings: MeasureSettings
     folder: Path  # an interrupted pass resumes from what it left here
-    _known: dict[Removed, dict[int, Measured]] = field(default_factory=dict, init=False)
+    _measurements: dict[Removed, dict[int, Measured]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.num_batches = -(-len(self.samples) // self.samples.batch_size)  # of all processes
@@ -235,37 +235,39 @@ class StreamedRuns:
     def prepare(self, candidates: Sequence[Removed]) -> Generator[Progress, None, None]:
         """Measure these candidates on all batches of this process."""
         plans = {removed: self.plan_of(removed) for removed in candidates}
-        asked = tuple(plans.values())
+        all_plans = tuple(plans.values())
         dtype = resolve_dtype(self.running.dtype, self.model)
         facts = (self.model.identity, dtype, self.samples.batch_size, self.samples.sequences.digest)
         with partial_folder(self.folder, facts, self.samples.processes) as at:
             ends = yield from run_plans(
-                self.model, Asked(asked, asked), [self.samples], self.running, at
+                self.model, EvaluationPlans(all_plans, all_plans), [self.samples], self.running, at
             )
-            self._known = yield from self._measured(ends, plans)
+            self._measurements = yield from self._measure(ends, plans)
             ends.clear()
 
-    def _measured(
+    def _measure(
         self, ends: Ends, plans: Mapping[Removed, PruningPlan]
     ) -> Generator[Progress, None, dict[Removed, dict[int, Measured]]]:
         original = partial(ends.hidden, self.samples, None)
         folder = self.running.placement.hidden_states_dir
         full = yield from full_side(ends.head, self.samples, original, folder)
-        found: dict[Removed, dict[int, Measured]] = {}
+        by_candidate: dict[Removed, dict[int, Measured]] = {}
         with closing(full):
             for removed, plan in plans.items():
-                yield Progress("comparing with the original model", len(found), len(plans), "plans")
-                layers, found[removed] = ends.layers(plan), {}
+                yield Progress(
+                    "comparing with the original model", len(by_candidate), len(plans), "plans"
+                )
+                layers, by_candidate[removed] = ends.layers(plan), {}
                 for batch in self.samples.batches():
                     hidden_ND = ends.hidden(self.samples, plan, batch)
                     sums = measure_hidden(full, batch, hidden_ND, self.settings)
                     means = {name: each / batch.counts for name, each in sums.items()}
-                    found[removed][batch.number] = means, layers
-        return found
+                    by_candidate[removed][batch.number] = means, layers
+        return by_candidate
 
     def run(self, removed: Removed, number: int) -> Measured:
         """The measurement of a candidate by `prepare`, on a batch of this process."""
-        return self._known[removed][number]
+        return self._measurements[removed][number]
 
     def run_base(self, _base: Removed, _number: int) -> int:
         """Nothing: all candidates shared one pass."""
@@ -337,10 +339,10 @@ class _HiddenStates:
 
     def _source(self, removed: Removed, block: int) -> Removed | None:
         """The kept candidate that equals this one in most layers from the first on."""
-        known = (other for other, blocks in self._inputs.items() if block in blocks)
-        return max(known, key=lambda other: self._alike(other, removed), default=None)
+        others = (other for other, blocks in self._inputs.items() if block in blocks)
+        return max(others, key=lambda other: self._alike(other, removed), default=None)
 
-    def keep(self, removed: Removed, block: int, done: Pass) -> None:
+    def keep(self, removed: Removed, block: int, done: TrunkRun) -> None:
         """Keep the inputs of a run, and those that it did not need to recompute."""
         self._is_chain = self._is_chain and done.is_chain
         if not self._is_chain:
@@ -358,12 +360,12 @@ class _HiddenStates:
         """Drop all but the last candidate and these, in their order, within the room."""
         last = list(self._inputs)[-1:]
         kept: dict[Removed, dict[int, tuple[Tensor, ...]]] = {}
-        seen: dict[int, int] = {}
+        sizes: dict[int, int] = {}
         for removed in dict.fromkeys([*last, *candidates]):
             blocks: Mapping[int, tuple[Tensor, ...]] = self._inputs.get(removed, {})
             more = {id(t): t.nbytes for inputs in blocks.values() for t in inputs}
-            if blocks and sum((seen | more).values()) <= self._max_bytes:
-                seen |= more
+            if blocks and sum((sizes | more).values()) <= self._max_bytes:
+                sizes |= more
                 kept[removed] = dict(blocks)
         # The last stays last.
         self._inputs = {name: kept[name] for name in reversed(kept)}
@@ -383,36 +385,36 @@ class SharedFitness:
 
     So each process holds hidden states of its own blocks alone, and meets all candidates on them.
     In every process the same calls give the same values, whatever the number of processes. Each
-    could measure every block with `own`.
+    could measure every block.
     """
 
-    def __init__(self, own: Fitness, processes: Processes) -> None:
-        self._own = own
+    def __init__(self, fitness: Fitness, processes: Processes) -> None:
+        self._fitness = fitness
         self._processes = processes
         self._round: tuple[Removed, int, list[BlockFitness]] | None = None
-        self.num_blocks, self.num_layers = own.num_blocks, own.num_layers
-        self.hold = own.hold
+        self.num_blocks, self.num_layers = fitness.num_blocks, fitness.num_layers
+        self.hold = fitness.hold
 
     def prepare(self, candidates: Sequence[Removed]) -> Generator[Progress, None, float]:
         """In each process by itself."""
         with self._processes.together():
-            return (yield from self._own.prepare(candidates))
+            return (yield from self._fitness.prepare(candidates))
 
     def block(self, removed: Removed, number: int) -> BlockFitness:
         """A block; the processes compute as many blocks at a time as they are."""
         place, offset = divmod(number, self._processes.world)
         if self._round is None or self._round[:2] != (removed, place):
-            self._round = (removed, place, self._measured(removed, place))
+            self._round = (removed, place, self._measure(removed, place))
         return self._round[2][offset]
 
-    def _measured(self, removed: Removed, place: int) -> list[BlockFitness]:
+    def _measure(self, removed: Removed, place: int) -> list[BlockFitness]:
         processes = self._processes
         number = place * processes.world + processes.rank
         values, layers = torch.zeros(0, dtype=torch.float64), 0
         with processes.together():
             if number < self.num_blocks:
-                own = self._own.block(removed, number)
-                values, layers = torch.from_numpy(own.values), own.layers
+                block = self._fitness.block(removed, number)
+                values, layers = torch.from_numpy(block.values), block.layers
         parts = processes.gather({"values": values, "layers": torch.tensor(layers)})
         # JSON preserves floats exactly.
         plain = [(part["values"].tolist(), int(part["layers"])) for part in parts]

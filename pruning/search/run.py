@@ -120,29 +120,29 @@ def open_log(path: Path, header: Mapping[str, Any]) -> Iterator[SearchLog]:
     scores: dict[Removed, Score] = {}
     try:
         with locked(path):
-            whole = whole_lines(path)
-            if whole:
-                _check_header(path, whole[0], first)
-            for number, raw in parsed_lines(path, whole):
+            lines = whole_lines(path)
+            if lines:
+                _check_header(path, lines[0], first)
+            for number, raw in parsed_lines(path, lines):
                 try:
                     if "complete" not in raw:
                         scores[tuple(map(int, raw["removed"]))] = _score(raw)
                 except (ValueError, KeyError, TypeError, OverflowError) as error:
                     raise damaged(path, number) from error
-            with appending(path, whole, first) as lines:
-                yield SearchLog(scores, lines)
+            with appending(path, lines, first) as log:
+                yield SearchLog(scores, log)
     except Timeout as error:
         raise PlanError(f"Another process is searching in {path.parent}; wait for it.") from error
 
 
 def _check_header(path: Path, line: bytes, expected: Mapping[str, Any]) -> None:
     try:
-        found = parse_json(line)
+        header = parse_json(line)
     except ValueError as error:
         raise PlanError(f"{path} is no log of a search; choose another --out.") from error
-    if found == expected:
+    if header == expected:
         return
-    was = found.get("search") if isinstance(found, dict) else None
+    was = header.get("search") if isinstance(header, dict) else None
     was = was if isinstance(was, dict) else {}
     changed = sorted(key for key, value in expected["search"].items() if was.get(key) != value)
     raise PlanError(
@@ -169,10 +169,10 @@ class Task:
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class SearchOutcome:
     """The state of a search after a generation, or when it was stopped."""
 
-    found: tuple[Candidate, ...]  # candidates that have a score, by number
+    candidates: tuple[Candidate, ...]  # candidates that have a score, by number
     scores: Mapping[int, Score]  # by number
     generations: tuple[tuple[int, ...], ...]  # members of each complete generation
     is_finished: bool  # whether all generations are complete
@@ -182,7 +182,7 @@ class Outcome:
     def best(self) -> Candidate:
         """The best over all generations; ties go to the lower number."""
         number = min(self.scores, key=lambda n: (-self.scores[n].fitness, n))
-        return next(candidate for candidate in self.found if candidate.number == number)
+        return next(candidate for candidate in self.candidates if candidate.number == number)
 
     @property
     def layers(self) -> int:
@@ -196,8 +196,8 @@ class Outcome:
 
 
 def search(
-    task: Task, fitness: Fitness, log: SearchLog, publish: Callable[[Outcome], None]
-) -> Generator[Progress, None, Outcome]:
+    task: Task, fitness: Fitness, log: SearchLog, publish: Callable[[SearchOutcome], None]
+) -> Generator[Progress, None, SearchOutcome]:
     """Algorithm 1 of arXiv:2603.06003.
 
     Scores in the log are not measured again, so an interrupted search resumes. `publish` gets the
@@ -208,7 +208,7 @@ def search(
         while not is_done:
             yield from running.score()
             publish(running.outcome())
-            yield running.said_generation()
+            yield running.generation_progress()
             is_done = not running.breed()
     finally:
         if running.scores and not is_done:
@@ -235,15 +235,15 @@ class _Search:
         """Make the next population; False if there is none."""
         if self._is_last:
             return False
-        found = {number: score.fitness for number, score in self.scores.items()}
-        self._state = next_state(self._state, found, self._space, self._settings)
+        fitness = {number: score.fitness for number, score in self.scores.items()}
+        self._state = next_state(self._state, fitness, self._space, self._settings)
         return True
 
     def score(self) -> Generator[Progress, None, None]:
         """Score every new candidate of the population."""
         state, parents = self._state, self._best(self._generations[-1] if self._generations else ())
         # Sorted, so that candidates with equal first layers share one run of these.
-        new = [each for each in state.found if each.number not in self.scores]
+        new = [each for each in state.candidates if each.number not in self.scores]
         new.sort(key=lambda each: each.removed)
         unknown = [each.removed for each in new if each.removed not in self._log.scores]
         seconds = (yield from self._fitness.prepare(unknown)) if unknown else 0.0
@@ -251,13 +251,13 @@ class _Search:
             yield self._progress()
             score = self._log.scores.get(candidate.removed)
             if score is None:
-                score = self._measured(candidate.removed, seconds)
+                score = self._measure(candidate.removed, seconds)
                 self._log.score(candidate, score)
             self.scores[candidate.number] = score
             # The next parents as far as known, and the parents of candidates still to be scored.
             scored = tuple(number for number in state.members if number in self.scores)
-            held = dict.fromkeys([*self._best(scored), *parents])
-            self._fitness.hold([state.found[number].removed for number in held])
+            numbers = dict.fromkeys([*self._best(scored), *parents])
+            self._fitness.hold([state.candidates[number].removed for number in numbers])
         self._generations.append(state.members)
         self._log.generation(self._summary())
 
@@ -266,7 +266,7 @@ class _Search:
         ordered = sorted(numbers, key=lambda number: (-self.scores[number].fitness, number))
         return ordered[: self._settings.elites]
 
-    def _measured(self, removed: Removed, before: float) -> Score:
+    def _measure(self, removed: Removed, before: float) -> Score:
         started = time.monotonic()
         blocks = [
             self._fitness.block(removed, number) for number in range(self._fitness.num_blocks)
@@ -280,10 +280,10 @@ class _Search:
         layers = sum(block.layers for block in blocks)
         return Score(values, layers, before + time.monotonic() - started)
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> SearchOutcome:
         """The state of the search."""
-        return Outcome(
-            found=tuple(each for each in self._state.found if each.number in self.scores),
+        return SearchOutcome(
+            candidates=tuple(each for each in self._state.candidates if each.number in self.scores),
             scores=dict(self.scores),
             generations=tuple(self._generations),
             is_finished=self._is_last and len(self._generations) == self._state.generation + 1,
@@ -294,7 +294,7 @@ class _Search:
         settings, generation = self._settings, self._state.generation
         to_come = (settings.generations - generation) * (settings.population - settings.elites)
         phase = f"generation {generation} of {settings.generations}"
-        total = len(self._state.found) + to_come
+        total = len(self._state.candidates) + to_come
         return Progress(phase, len(self.scores), total, "candidates", note)
 
     def _summary(self) -> dict[str, float | int]:
@@ -310,11 +310,11 @@ class _Search:
             "seconds": round(outcome.seconds, 3),
         }
 
-    def said_generation(self) -> Progress:
+    def generation_progress(self) -> Progress:
         """The complete generation in one line."""
         now = self._summary()
-        whole = self._fitness.num_blocks * self._fitness.num_layers * len(self.scores)
+        layers = self._fitness.num_blocks * self._fitness.num_layers * len(self.scores)
         return self._progress(
             f"generation {now['generation']}: best {now['best']:.5f}, median {now['median']:.5f}, "
-            f"{now['candidates']} candidates, {whole / max(1, now['layers']):.2f}x fewer layers"
+            f"{now['candidates']} candidates, {layers / max(1, now['layers']):.2f}x fewer layers"
         )

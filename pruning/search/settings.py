@@ -34,7 +34,7 @@ class SearchSettings(Request):
 
     def to_dict(self) -> dict[str, Any]:
         """The settings of the evolution alone, as plain JSON."""
-        said = self.model_dump(include=set(SearchSettings.model_fields))
+        settings = self.model_dump(include=set(SearchSettings.model_fields))
         if self.start == "schedules":
-            del said["start"]  # older searches have no such key
-        return said
+            del settings["start"]  # older searches have no such key
+        return settings

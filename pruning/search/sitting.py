@@ -40,7 +40,16 @@ from pruning.search.fitness import (
     masked_fitness,
     subject_of,
 )
-from pruning.search.run import LOG_NAME, Fitness, Outcome, Score, SearchLog, Task, open_log, search
+from pruning.search.run import (
+    LOG_NAME,
+    Fitness,
+    Score,
+    SearchLog,
+    SearchOutcome,
+    Task,
+    open_log,
+    search,
+)
 from pruning.search.store import (
     PLAN_NAME,
     RECIPE_NAME,
@@ -62,7 +71,7 @@ class Problem:
     constraints: Constraints
     provenance: Provenance  # of the plans
     task: Task
-    drawn: DrawnSamples  # the search samples
+    search_samples: DrawnSamples
     measure: str  # name of the fitness, of MEASURES
     running: CalibrationSettings  # dtype, device, batch size
     recipe: Recipe  # of the search; stored next to the result
@@ -79,7 +88,7 @@ class Problem:
 
     def header(self) -> dict[str, Any]:
         """All that decides the outcome, as plain JSON."""
-        space, sequences = self.task.space, self.drawn.sequences
+        space, sequences = self.task.space, self.search_samples.sequences
         return {
             "model": {"name": self.model.name, "identity": self.model.identity},
             "criterion": self.provenance.criterion,
@@ -94,7 +103,7 @@ class Problem:
                 "name": sequences.corpus,
                 "digest": sequences.digest,
                 "samples": len(sequences.rows),
-                **self.drawn.facts,
+                **self.search_samples.facts,
             },
             # These change the last bits of values, and a bit may decide which of two is an elite.
             "batch_size": self.running.batch_size,
@@ -115,7 +124,7 @@ def run_search(
     processes, header = join(), problem.header()
     published: list[SearchResult] = []
 
-    def publish(outcome: Outcome) -> None:
+    def publish(outcome: SearchOutcome) -> None:
         published.append(result_of(outcome, problem.model.layers, header))
         if not processes.is_first:
             return
@@ -130,13 +139,14 @@ def run_search(
         except OSError as error:
             raise PlanError(f"The result cannot be written to {path}: {error.strerror}.") from error
 
-    with _log(folder, header, processes) as log:
+    with _open_shared_log(folder, header, processes) as log:
         if processes.share(all((folder / name).is_file() for name in (RESULT_NAME, PLAN_NAME))):
             with processes.together():
-                known = load_search(folder / RESULT_NAME)
-            if known.is_finished and known.header == plain_json(header):
-                yield Progress("searching", len(known.entries), len(known.entries), "candidates")
-                return known
+                previous = load_search(folder / RESULT_NAME)
+            if previous.is_finished and previous.header == plain_json(header):
+                count = len(previous.entries)
+                yield Progress("searching", count, count, "candidates")
+                return previous
         with offload_space(problem.running.placement) as offload:
             fitness = yield from make_fitness(problem, folder, processes, max_bytes, offload)
             yield from search(problem.task, fitness, log, publish)
@@ -157,30 +167,32 @@ def make_fitness(
     Streamed layers load later, and an interrupted pass leaves in `folder` what it resumes from.
     `offload` takes weights that fit nowhere else; for `max_bytes` see `MaskedRuns`.
     """
-    model, sequences, running = problem.model, problem.drawn.sequences, problem.running
-    own: Fitness
+    model, sequences, running = problem.model, problem.search_samples.sequences, problem.running
+    fitness: Fitness
     if running.placement.stream_layers:
         samples = make_samples(sequences, running.batch_size, processes)
         measured = MeasureSettings((problem.measure,), problem.task.settings.seed)
         runs = StreamedRuns(model, samples, running, problem.plan, measured, folder)
-        own = RunFitness(runs, problem.measure)
-        return own if processes.world == 1 else SharedFitness(own, processes)
+        fitness = RunFitness(runs, problem.measure)
+        return fitness if processes.world == 1 else SharedFitness(fitness, processes)
     samples = make_samples(sequences, running.batch_size)
     with processes.together():
         loaded = yield from load_for(model, sequences, running, offload)
         subject = yield from subject_of(model, loaded, samples, problem.plan)
-        own = masked_fitness(subject, problem.measure, problem.task.settings.seed, max_bytes)
-    return own if processes.world == 1 else SharedFitness(own, processes)
+        fitness = masked_fitness(subject, problem.measure, problem.task.settings.seed, max_bytes)
+    return fitness if processes.world == 1 else SharedFitness(fitness, processes)
 
 
 @contextmanager
-def _log(folder: Path, header: Mapping[str, Any], processes: Processes) -> Iterator[SearchLog]:
+def _open_shared_log(
+    folder: Path, header: Mapping[str, Any], processes: Processes
+) -> Iterator[SearchLog]:
     """The open log in the first process, and its scores in all processes."""
     path = folder / LOG_NAME
     settings = {key: value for key, value in header["settings"].items() if key != "generations"}
     # The number of generations decides no draw and no score, so a longer search continues.
-    own = {**header, "settings": settings}
-    opened = open_log(path, own) if processes.is_first else nullcontext(SearchLog({}))
+    log_header = {**header, "settings": settings}
+    opened = open_log(path, log_header) if processes.is_first else nullcontext(SearchLog({}))
     with ExitStack() as stack:
         with processes.together():
             log = stack.enter_context(opened)

@@ -36,18 +36,18 @@ class Space:
 
     def holds(self, removed: Sequence[int]) -> bool:
         """Whether this allocation is feasible."""
-        fits = all(room.allows(gone) for room, gone in zip(self.rooms, removed, strict=True))
+        fits = all(room.allows(count) for room, count in zip(self.rooms, removed, strict=True))
         return fits and sum(removed) == self.total
 
     def steps_of(self, removed: Sequence[int]) -> Removed:
         """Steps above the least removal of each layer."""
         pairs = zip(self.rooms, removed, strict=True)
-        return tuple((gone - room.least) // room.step for room, gone in pairs)
+        return tuple((count - room.least) // room.step for room, count in pairs)
 
     def removed_by(self, steps: Sequence[int]) -> Removed:
         """The inverse of `steps_of`."""
         return tuple(
-            room.least + room.step * taken for room, taken in zip(self.rooms, steps, strict=True)
+            room.least + room.step * count for room, count in zip(self.rooms, steps, strict=True)
         )
 
     @cached_property
@@ -74,17 +74,17 @@ class Space:
 
     def draw(self, rng: np.random.Generator) -> Removed:
         """A feasible allocation, uniformly at random, exactly."""
-        steps, left = [], self.num_steps
+        steps, steps_left = [], self.num_steps
         for layer in range(len(self.rooms)):
             after = self._completions[layer + 1]
             # Taking s steps here leaves after[left - s] completions; draw one of them all.
-            chosen = integer_below(rng, self._completions[layer][left])
-            taken = 0
-            while chosen >= after[left - taken]:
-                chosen -= after[left - taken]
-                taken += 1
-            steps.append(taken)
-            left -= taken
+            chosen = integer_below(rng, self._completions[layer][steps_left])
+            layer_steps = 0
+            while chosen >= after[steps_left - layer_steps]:
+                chosen -= after[steps_left - layer_steps]
+                layer_steps += 1
+            steps.append(layer_steps)
+            steps_left -= layer_steps
         return self.removed_by(steps)
 
 

@@ -20,7 +20,7 @@ from analysis.text_file import read_text_file
 from pruning.allocation import Removed
 from pruning.evaluate.result import MEASURES, check_possible
 from pruning.evaluate.store import SEAL, Count, check_seal, first_problem, seal_of
-from pruning.search.run import Outcome
+from pruning.search.run import SearchOutcome
 
 SCHEMA_VERSION = 1
 RESULT_NAME = "search.json"
@@ -63,22 +63,22 @@ class SearchResult(BaseModel):
     @model_validator(mode="after")
     def _candidates_fit_together(self) -> Self:
         numbers = {entry.number for entry in self.entries}
-        named = {self.best, *(number for members in self.generations for number in members)}
-        if missing := sorted(named - numbers):
+        references = {self.best, *(number for members in self.generations for number in members)}
+        if missing := sorted(references - numbers):
             raise ValueError(f"candidate {missing[0]} is named, but not there")
         for entry in self.entries:
             if len(entry.removed) != len(self.experts):
                 raise ValueError("a candidate has not one number for each layer")
             pairs = zip(entry.removed, self.experts.values(), strict=True)
-            if not all(0 <= gone <= every for gone, every in pairs):
+            if not all(0 <= count <= every for count, every in pairs):
                 raise ValueError(f"candidate {entry.number} removes what layers do not have")
         if missing_costs := {"candidates", "layers", "whole_layers", "seconds"} - set(self.cost):
             raise ValueError(f"its cost lacks {min(missing_costs)}")
         check_possible("cost", *self.cost.values())
         measure = MEASURES.get(str(self.header.get("fitness")))
-        known = [entry.fitness for entry in self.entries if entry.fitness is not None]
+        scores = [entry.fitness for entry in self.entries if entry.fitness is not None]
         if measure:
-            check_possible(measure.name, *known, sign=1 if measure.higher_is_better else -1)
+            check_possible(measure.name, *scores, sign=1 if measure.higher_is_better else -1)
         return self
 
     @property
@@ -98,11 +98,11 @@ class SearchResult(BaseModel):
 
     def schedule(self, number: int | None = None) -> pd.DataFrame:
         """Table of SCHEDULE_COLUMNS of a candidate, by default the best."""
-        wanted = self.best if number is None else number
-        removed = next(entry.removed for entry in self.entries if entry.number == wanted)
+        entry_number = self.best if number is None else number
+        removed = next(entry.removed for entry in self.entries if entry.number == entry_number)
         rows = [
-            (layer, experts, experts - gone, gone, (experts - gone) / experts)
-            for (layer, experts), gone in zip(self.experts.items(), removed, strict=True)
+            (layer, experts, experts - count, count, (experts - count) / experts)
+            for (layer, experts), count in zip(self.experts.items(), removed, strict=True)
         ]
         return pd.DataFrame(rows, columns=list(SCHEDULE_COLUMNS))
 
@@ -120,7 +120,7 @@ class SearchResult(BaseModel):
                     "candidate": best.number,
                     "generation": best.generation,
                     "fitness": best.fitness,
-                    "kept": {str(layer): experts - gone for (layer, experts), gone in pairs},
+                    "kept": {str(layer): experts - count for (layer, experts), count in pairs},
                 }
             ),
             "cost": json.dumps(dict(self.cost)),
@@ -153,14 +153,14 @@ def progress_of(history: pd.DataFrame) -> pd.DataFrame:
     `best` is over all generations so far, `median` over the members; `num_new` counts members that
     no earlier generation had.
     """
-    found = history.groupby("generation").agg(
+    by_generation = history.groupby("generation").agg(
         best=("fitness", "max"), median=("fitness", "median"), num_new=("is_new", "sum")
     )
-    return found.assign(best=found["best"].cummax()).reset_index()
+    return by_generation.assign(best=by_generation["best"].cummax()).reset_index()
 
 
 def result_of(
-    outcome: Outcome, layers: Sequence[MoELayer], header: Mapping[str, Any]
+    outcome: SearchOutcome, layers: Sequence[MoELayer], header: Mapping[str, Any]
 ) -> SearchResult:
     """The result of an outcome."""
     entries = [
@@ -170,7 +170,7 @@ def result_of(
             len(score.samples),
             each.removed,
         )
-        for each in outcome.found
+        for each in outcome.candidates
         for score in (outcome.scores[each.number],)
     ]
     cost = {
@@ -281,15 +281,15 @@ def read_known(path: Path) -> KnownSearch:
     """The search in a file of the form of search.json; a PlanError if it cannot be read."""
     result = load_search(path)
     name = path.parent.name if path.name == RESULT_NAME else path.stem
-    own = {"search_id": name, "path": path, "result": result}
+    file_fields = {"search_id": name, "path": path, "result": result}
     try:
-        known = KnownSearch.model_validate({**result.header, **own})
+        search = KnownSearch.model_validate({**result.header, **file_fields})
     except ValidationError as error:
         reason = first_problem(error)
         raise PlanError(f"{path} does not say which search it is ({reason}); remove it.") from error
-    if any(sum(entry.removed) != known.removed for entry in result.entries):
+    if any(sum(entry.removed) != search.removed for entry in result.entries):
         raise PlanError(f"{path} holds candidates of another budget than its own; remove it.")
-    return known
+    return search
 
 
 def search_in(path: Path) -> KnownSearch | None:
@@ -316,14 +316,14 @@ class SearchStore:
 
     def paths(self) -> dict[str, Path]:
         """Name -> file of every search with a result; the first folder with a name wins."""
-        found: dict[str, Path] = {}
+        paths: dict[str, Path] = {}
         for folder in self._folders:
             for path in sorted(folder.glob(f"*/{RESULT_NAME}")):
-                found.setdefault(path.parent.name, path)
+                paths.setdefault(path.parent.name, path)
             for path in sorted(folder.glob("*.json")):
                 if path.name != RESULT_NAME:
-                    found.setdefault(path.stem, path)
-        return dict(sorted(found.items()))
+                    paths.setdefault(path.stem, path)
+        return dict(sorted(paths.items()))
 
     def of_model(
         self,
@@ -335,20 +335,22 @@ class SearchStore:
 
         `read` is `read_known` or a cached version of it.
         """
-        found = []
+        searches = []
         for path in self.paths().values():
             try:
-                known = read(path)
-                if known.identity == model.identity:
-                    known.check_layers(model)
-                    found.append(known)
+                search = read(path)
+                if search.identity == model.identity:
+                    search.check_layers(model)
+                    searches.append(search)
             except PlanError as error:
                 if on_problem:
                     on_problem(error)
-        return found
+        return searches
 
 
-def best_fitting(known: Sequence[KnownSearch], criterion: str, removed: int) -> KnownSearch | None:
+def best_fitting(
+    searches: Sequence[KnownSearch], criterion: str, removed: int
+) -> KnownSearch | None:
     """The longest search by a criterion on a budget, in samples x candidates; None without one."""
-    fitting = [each for each in known if (each.criterion, each.removed) == (criterion, removed)]
+    fitting = [each for each in searches if (each.criterion, each.removed) == (criterion, removed)]
     return max(fitting, key=lambda each: each.samples * len(each.result.entries), default=None)

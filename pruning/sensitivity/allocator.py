@@ -69,7 +69,7 @@ class Solutions:
     least: int  # the smallest feasible budget
     costs: FloatArray  # (budgets,) cost of least + unit * i; infinite if infeasible
     # (layers, budgets) int32: option of a layer when so many units are left from this layer on.
-    taken: NDArray[np.int32]
+    options: NDArray[np.int32]
 
     @cached_property
     def totals(self) -> IntArray:
@@ -81,18 +81,18 @@ class Solutions:
         place, rest = divmod(total - self.least, self.unit)
         if rest or not 0 <= place < len(self.costs) or not math.isfinite(self.costs[place]):
             raise no_allocation(total, self.totals)
-        return Solution(total, tuple(self._removed(place).tolist()), float(self.costs[place]))
+        return Solution(total, tuple(self._removed_at(place).tolist()), float(self.costs[place]))
 
     def all_removed(self) -> IntArray:
         """(totals, layers): the cheapest allocation of each of `totals`."""
-        return self._removed((self.totals - self.least) // self.unit)
+        return self._removed_at((self.totals - self.least) // self.unit)
 
-    def _removed(self, places: IntArray | int) -> IntArray:
-        left, columns = np.asarray(places, dtype=np.int64), []
-        for layer, taken in zip(self.layers, self.taken, strict=True):
-            gone = layer.removed[taken[left]]
-            columns.append(gone)
-            left = left - (gone - layer.removed[0]) * layer.weight // self.unit
+    def _removed_at(self, places: IntArray | int) -> IntArray:
+        units_left, columns = np.asarray(places, dtype=np.int64), []
+        for layer, options in zip(self.layers, self.options, strict=True):
+            removed = layer.removed[options[units_left]]
+            columns.append(removed)
+            units_left = units_left - (removed - layer.removed[0]) * layer.weight // self.unit
         return np.asarray(np.stack(columns, axis=-1), dtype=np.int64)
 
 
@@ -119,15 +119,15 @@ def solve(layers: Sequence[LayerChoices]) -> Solutions:
             f"{len(chosen)} layers with {most} steps in all are too many for an exact allocation; "
             "let layers lose more at a time."
         )
-    costs, taken = np.zeros(1), np.zeros((len(chosen), most + 1), dtype=np.int32)
+    costs, options = np.zeros(1), np.zeros((len(chosen), most + 1), dtype=np.int32)
     for position in reversed(range(len(chosen))):
-        costs, option = _with_layer(chosen[position], steps[position] // unit, costs)
-        taken[position, : len(option)] = option
+        costs, option = _add_layer(chosen[position], steps[position] // unit, costs)
+        options[position, : len(option)] = option
     least = sum(int(each.removed[0]) * each.weight for each in chosen)
-    return Solutions(chosen, unit, least, costs, taken)
+    return Solutions(chosen, unit, least, costs, options)
 
 
-def _with_layer(
+def _add_layer(
     layer: LayerChoices, steps: IntArray, after: FloatArray
 ) -> tuple[FloatArray, IntArray]:
     """Cost of the cheapest way to spend each number of units from a layer on, and its option.
@@ -135,14 +135,14 @@ def _with_layer(
     `after` are the costs from the next layer on. Ties go to the first option.
     """
     costs = np.full(len(after) + int(steps[-1]), np.inf)
-    taken = np.zeros(len(costs), dtype=np.int64)
+    options = np.zeros(len(costs), dtype=np.int64)
     for option, (step, cost) in enumerate(zip(steps.tolist(), layer.costs.tolist(), strict=True)):
         reached = slice(step, step + len(after))
-        found = after + cost
-        is_less = found < costs[reached]
-        costs[reached][is_less] = found[is_less]
-        taken[reached][is_less] = option
-    return costs, taken
+        totals = after + cost
+        is_less = totals < costs[reached]
+        costs[reached][is_less] = totals[is_less]
+        options[reached][is_less] = option
+    return costs, options
 
 
 _MOST_WEIGHTINGS = 45
@@ -174,7 +174,7 @@ class WorstSolutions:
         if total not in self.totals:
             raise no_allocation(total, self.totals)
         start = self.candidates[int(np.searchsorted(self.totals, total))]
-        removed, cost = _exchanged(self.corpora, start)
+        removed, cost = _exchange(self.corpora, start)
         return Solution(total, tuple(removed.tolist()), cost)
 
 
@@ -183,11 +183,11 @@ def solve_worst(corpora: OnCorpora) -> WorstSolutions:
     programs = [solve(weighted(corpora, weights)) for weights in weightings(len(corpora))]
     totals = programs[0].totals
     bounds = [each.costs[(totals - each.least) // each.unit] for each in programs]
-    found = np.stack([each.all_removed() for each in programs])
+    allocations = np.stack([each.all_removed() for each in programs])
     worst = np.stack(
-        [np.max([_costs(layers, removed) for layers in corpora], axis=0) for removed in found]
+        [np.max([_costs(layers, removed) for layers in corpora], axis=0) for removed in allocations]
     )
-    best = found[worst.argmin(axis=0), np.arange(len(totals))]
+    best = allocations[worst.argmin(axis=0), np.arange(len(totals))]
     return WorstSolutions(corpora, totals, best, np.max(bounds, axis=0))
 
 
@@ -211,7 +211,7 @@ def _costs(layers: Sequence[LayerChoices], removed: IntArray) -> FloatArray:
     return np.asarray(np.sum(each, axis=0))
 
 
-def _exchanged(corpora: OnCorpora, removed: IntArray) -> tuple[IntArray, float]:
+def _exchange(corpora: OnCorpora, removed: IntArray) -> tuple[IntArray, float]:
     """Move budget between two layers as long as that helps the worst corpus, the best move first.
 
     Ties go to the lower layer that loses more, then to the lower one that loses less.
@@ -220,8 +220,8 @@ def _exchanged(corpora: OnCorpora, removed: IntArray) -> tuple[IntArray, float]:
     while True:
         change_CLU, offsets = _changes(corpora, removed)
         both_CLMU = change_CLU[:, :, None, :] + change_CLU[:, None, :, ::-1]
-        own = np.arange(len(removed))
-        both_CLMU[:, own, own] = np.inf
+        diagonal = np.arange(len(removed))
+        both_CLMU[:, diagonal, diagonal] = np.inf
         worst_LMU = (cost_C[:, None, None, None] + both_CLMU).max(axis=0)
         more, less, place = map(int, np.unravel_index(int(worst_LMU.argmin()), worst_LMU.shape))
         # Moves within rounding could cycle.
@@ -239,8 +239,8 @@ def _changes(corpora: OnCorpora, removed: IntArray) -> tuple[FloatArray, IntArra
     Infinite where the layer has no such option. Offsets are in units of the budget, symmetric.
     """
     steps = [
-        (layer.removed - int(gone)) * layer.weight
-        for layer, gone in zip(corpora[0], removed, strict=True)
+        (layer.removed - int(count)) * layer.weight
+        for layer, count in zip(corpora[0], removed, strict=True)
     ]
     offsets = np.unique(np.concatenate([*steps, *(-each for each in steps)]))
     change_CLU = np.full((len(corpora), len(steps), len(offsets)), np.inf)

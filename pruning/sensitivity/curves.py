@@ -43,9 +43,9 @@ class Curve(NamedTuple):
     removed: IntArray  # (levels,) ascending
     costs: FloatArray  # (levels,)
 
-    def at(self, gone: float) -> float:
+    def at(self, level: float) -> float:
         """The cost of this removal, linear between levels."""
-        return float(np.interp(gone, self.removed, self.costs))
+        return float(np.interp(level, self.removed, self.costs))
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,12 +68,12 @@ class Curves:
 
     def within(self, base: Removed, levels: int) -> "Curves":
         """The curves cut to this many levels on each side of a measured plan."""
-        found = []
-        for curve, own in zip(self.layers, base, strict=True):
-            at = int(np.searchsorted(curve.removed, own))
+        curves = []
+        for curve, level in zip(self.layers, base, strict=True):
+            at = int(np.searchsorted(curve.removed, level))
             part = slice(max(0, at - levels), at + levels + 1)
-            found.append(Curve(curve.removed[part], curve.costs[part]))
-        return replace(self, layers=tuple(found))
+            curves.append(Curve(curve.removed[part], curve.costs[part]))
+        return replace(self, layers=tuple(curves))
 
     def predicted(self, removed: Sequence[int]) -> float:
         """The sum of the layers' costs."""
@@ -84,21 +84,21 @@ class Curves:
 
         The mean over samples is `predicted`.
         """
-        found = np.zeros((self.samples, len(allocations)))
-        for gone, curve, costs in zip(allocations.T, self.layers, self.by_sample, strict=True):
-            found += np.array([np.interp(gone, curve.removed, own) for own in costs.T])
-        return found
+        increases = np.zeros((self.samples, len(allocations)))
+        for levels, curve, costs in zip(allocations.T, self.layers, self.by_sample, strict=True):
+            increases += np.array([np.interp(levels, curve.removed, row) for row in costs.T])
+        return increases
 
 
 def _choices(curve: Curve, room: Room, step: int) -> LayerChoices:
     removed = np.arange(room.least, room.most + 1, step)
-    known = removed[(removed >= curve.removed[0]) & (removed <= curve.removed[-1])]
-    if not len(known):
+    levels = removed[(removed >= curve.removed[0]) & (removed <= curve.removed[-1])]
+    if not len(levels):
         raise PlanError(
             f"A layer loses at least {room.least} here, and its curve ends at {curve.removed[-1]}; "
             "measure it further with `moeprune sensitivity`."
         )
-    return LayerChoices(known, np.interp(known, *curve))
+    return LayerChoices(levels, np.interp(levels, *curve))
 
 
 def cost_at(points: Points, removed: Removed, measure: CostName, samples: Sequence[str]) -> float:
@@ -129,18 +129,18 @@ def curves_of(
     nothing = (0,) * layers
     if not chosen or not points.knows(nothing, chosen):
         return None
-    found: list[dict[int, float]] = [{0: 0.0} for _ in range(layers)]
+    layer_costs: list[dict[int, float]] = [{0: 0.0} for _ in range(layers)]
     measured = {nothing: 0.0}
     for point in points.on_all(chosen):
         cost = cost_at(points, point.removed, measure, chosen)
-        changed = [position for position, gone in enumerate(point.removed) if gone]
+        changed = [position for position, level in enumerate(point.removed) if level]
         if len(changed) == 1:
-            found[changed[0]][point.removed[changed[0]]] = cost
+            layer_costs[changed[0]][point.removed[changed[0]]] = cost
         if point.position == WHOLE:
             measured[point.removed] = cost
-    if any(len(levels) < 2 for levels in found):
+    if any(len(levels) < 2 for levels in layer_costs):
         return None
-    return Curves(tuple(map(_curve, found)), measured, samples=len(chosen))
+    return Curves(tuple(map(_curve, layer_costs)), measured, samples=len(chosen))
 
 
 def with_samples(curves: Curves, points: Points) -> Curves:
@@ -148,15 +148,15 @@ def with_samples(curves: Curves, points: Points) -> Curves:
     chosen, place = points.samples(), MEASURES.index("nll")
     nothing = (0,) * len(curves.layers)
 
-    def losses(position: int, gone: int) -> FloatArray:
-        removed = (*nothing[:position], gone, *nothing[position + 1 :])
+    def losses(position: int, level: int) -> FloatArray:
+        removed = (*nothing[:position], level, *nothing[position + 1 :])
         return points.values(removed, chosen)[:, place]
 
-    found = tuple(
-        np.stack([losses(at, gone) - losses(at, 0) for gone in curve.removed.tolist()])
+    increases = tuple(
+        np.stack([losses(at, level) - losses(at, 0) for level in curve.removed.tolist()])
         for at, curve in enumerate(curves.layers)
     )
-    return replace(curves, by_sample=found)
+    return replace(curves, by_sample=increases)
 
 
 def moved_curves(
@@ -167,20 +167,20 @@ def moved_curves(
     `moves` are measured points whose base is the plan.
     """
     base = moves[0].base
-    own = cost_at(points, base, measure, samples)
-    found: list[dict[int, float]] = [{gone: 0.0} for gone in base]
+    base_cost = cost_at(points, base, measure, samples)
+    layer_costs: list[dict[int, float]] = [{level: 0.0} for level in base]
     for point in moves:
         if point.position != WHOLE:
             cost = cost_at(points, point.removed, measure, samples)
-            found[point.position][point.gone] = cost - own
+            layer_costs[point.position][point.level] = cost - base_cost
     # Of several corpora, the worst depends on what the plan itself costs on each.
-    found[0] = {gone: own + more for gone, more in found[0].items()}
-    return Curves(tuple(map(_curve, found)), {base: own}, samples=len(samples))
+    layer_costs[0] = {level: base_cost + more for level, more in layer_costs[0].items()}
+    return Curves(tuple(map(_curve, layer_costs)), {base: base_cost}, samples=len(samples))
 
 
 def _curve(levels: Mapping[int, float]) -> Curve:
     removed = sorted(levels)
-    return Curve(np.array(removed), np.array([levels[gone] for gone in removed]))
+    return Curve(np.array(removed), np.array([levels[level] for level in removed]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,16 +194,16 @@ class Sensitivity:
 
     def spend(self, rooms: Sequence[Room], total: int) -> Removed:
         """The best measured allocation of a budget, or else the predicted one."""
-        if known := self._fitting(rooms, total):
-            return min(known, key=lambda removed: (known[removed], removed))
+        if costs := self._fitting(rooms, total):
+            return min(costs, key=lambda removed: (costs[removed], removed))
         return self.solution(rooms, total).removed
 
     def starts(self, rooms: Sequence[Room], total: int) -> dict[str, Removed]:
         """Starts of a search: the best measured allocations, and the predicted one."""
         best = sorted((cost, removed) for removed, cost in self._fitting(rooms, total).items())
-        found = [removed for _, removed in best[:MOST_STARTS]]
-        found = list(dict.fromkeys([*found, self.solution(rooms, total).removed]))
-        return {f"measured {number}": removed for number, removed in enumerate(found, 1)}
+        allocations = [removed for _, removed in best[:MOST_STARTS]]
+        allocations = list(dict.fromkeys([*allocations, self.solution(rooms, total).removed]))
+        return {f"measured {number}": removed for number, removed in enumerate(allocations, 1)}
 
     def _fitting(self, rooms: Sequence[Room], total: int) -> dict[Removed, float]:
         """Measured allocations of a budget that the rooms allow, with their costs."""
@@ -211,7 +211,7 @@ class Sensitivity:
             removed: cost
             for removed, cost in self.measured().items()
             if sum(removed) == total
-            and all(room.allows(gone) for room, gone in zip(rooms, removed, strict=True))
+            and all(room.allows(level) for room, level in zip(rooms, removed, strict=True))
         }
 
     def shares(self, pools: Sequence[Room], budget: Budget) -> Removed:
@@ -231,12 +231,12 @@ class Sensitivity:
     def note(self, removed: Removed) -> str:
         """The cost of an allocation in one line: measured, or predicted by the curves."""
         measured = self.measured().get(removed)
-        said, cost = ("Measured", measured) if measured is not None else ("Predicted", None)
+        origin, cost = ("Measured", measured) if measured is not None else ("Predicted", None)
         cost = self.predicted(removed) if cost is None else cost
         where = ", ".join(f"{each.corpus} ({each.samples} samples)" for each in self.curves)
         which = f", {self.across} of" if len(self.curves) > 1 else " on"
         added = "loss increase" if self.measure == "nll" else self.measure.upper()
-        return f"{said} {added}: {from_cost(self.measure, cost):.4f}{which} {where}"
+        return f"{origin} {added}: {from_cost(self.measure, cost):.4f}{which} {where}"
 
     def measured(self) -> dict[Removed, float]:
         """Cost of each whole allocation that was measured on every corpus."""
@@ -284,12 +284,12 @@ class Sensitivity:
 
     def _give(self, removed: list[int], rooms: Sequence[Room], rest: int) -> int:
         """Remove up to `rest` more from the layer where each costs least; returns how many."""
-        now, found = self.predicted(removed), []
+        now, options = self.predicted(removed), []
         for position, room in enumerate(rooms):
             if more := min(rest, room.most - removed[position]):
                 after = [*removed[:position], removed[position] + more, *removed[position + 1 :]]
-                found.append(((self.predicted(after) - now) / more, position, more))
-        _, position, more = min(found)
+                options.append(((self.predicted(after) - now) / more, position, more))
+        _, position, more = min(options)
         removed[position] += more
         return more
 

@@ -41,7 +41,7 @@ from pruning.sensitivity.points import (
     curve_points,
     line_of,
     moved_points,
-    whole,
+    whole_point,
 )
 from pruning.sensitivity.record import SensitivityRecord, SensitivityStore
 
@@ -75,34 +75,34 @@ class Measuring:
         """Free what was loaded; further points would load it again."""
         self._runs = None
 
-    def finish(self, made: Mapping[str, Any]) -> SensitivityRecord:
+    def finish(self, run_facts: Mapping[str, Any]) -> SensitivityRecord:
         """Gather the logs; the resulting record."""
         if self.layers or not self.record.is_measured or self.store.logs(self.record):
-            self.record = self.store.finish(self.record, made)
+            self.record = self.store.finish(self.record, run_facts)
         return self.record
 
-    def measure(self, wanted: Sequence[Point]) -> Generator[Progress, None, None]:
+    def measure(self, points: Sequence[Point]) -> Generator[Progress, None, None]:
         """Measure the missing ones of these points on all samples, points of one base together."""
         with self.processes.together():
-            yield from self._measure_own(wanted)
+            yield from self._measure_own(points)
         if self.processes.world > 1:
             with self.processes.together():  # nobody gathers the logs before all have read them
                 self.points = self.store.points(self.record, in_progress=True)
 
-    def _measure_own(self, wanted: Sequence[Point]) -> Generator[Progress, None, None]:
+    def _measure_own(self, points: Sequence[Point]) -> Generator[Progress, None, None]:
         """As `measure`, on the batches of this process."""
         waiting = list(range(self.processes.rank, len(self.batches), self.processes.world))
         count = len(waiting)
-        missing = {each.removed for number in waiting for each in self._missing(wanted, number)}
+        missing = {each.removed for number in waiting for each in self._missing(points, number)}
         if missing:
             self._runs = self._runs or (yield from self.load())
             yield from self._runs.prepare(sorted(missing))
         while waiting:
             for number in list(waiting):
-                if self._missing(wanted, number):
+                if self._missing(points, number):
                     try:
                         at = (count - len(waiting), count)
-                        yield from self._measure_batch(wanted, number, at)
+                        yield from self._measure_batch(points, number, at)
                     except Timeout:
                         continue
                 waiting.remove(number)
@@ -111,22 +111,22 @@ class Measuring:
                 yield Progress("waiting for other processes", done, count, "batches")
                 time.sleep(_PATIENCE_SECONDS)
 
-    def _missing(self, wanted: Sequence[Point], number: int) -> list[Point]:
+    def _missing(self, points: Sequence[Point], number: int) -> list[Point]:
         ids = self.batches[number]
-        return [point for point in wanted if not self.points.knows(point.removed, ids)]
+        return [point for point in points if not self.points.knows(point.removed, ids)]
 
     def _measure_batch(
-        self, wanted: Sequence[Point], number: int, at: tuple[int, int]
+        self, points: Sequence[Point], number: int, at: tuple[int, int]
     ) -> Generator[Progress, None, None]:
         """Measure on a batch; `at` says how many batches are done, and of how many."""
         with self.store.block(self.record, self.batches[number], self.points) as log:
-            missing = self._missing(wanted, number)
+            missing = self._missing(points, number)
             if not missing or self._runs is None:
                 return  # another process measured them
             self._runs.forget()
             ran: set[Removed] = set()  # a base runs once, also if there is no room to keep it
             for place, point in enumerate(missing):
-                done, total = (each * len(wanted) for each in at)
+                done, total = (each * len(points) for each in at)
                 yield Progress("measuring sensitivity", done + place, total, "points")
                 alike = sum(other.base == point.base for other in missing)
                 # A known base runs again if several points start from it.
@@ -183,10 +183,10 @@ def measure_curves(
 ) -> Generator[Progress, None, Curves]:
     """The curves of an order; `rooms` are those of the order, without constraints of a plan."""
     yield from work.measure(curve_points(rooms, levels))
-    found = curves_of(work.points, len(rooms), measure, work.samples)
-    if found is None:
+    curves = curves_of(work.points, len(rooms), measure, work.samples)
+    if curves is None:
         raise ValueError("a layer has no levels, so there is nothing to measure")
-    return found
+    return curves
 
 
 def refine(
@@ -201,10 +201,10 @@ def refine(
     smallest moves do not help either.
     """
     first = aim.over(curves).solution(aim.rooms, aim.total)
-    found = [(yield from _measured(works, first.removed, first.cost, aim))]
+    rounds = [(yield from _measure_round(works, first.removed, first.cost, aim))]
     scale, near = Fraction(1), dict[Point, None]()  # moves, in order
     for _ in range(aim.rounds):
-        best, before = found[-1], len(near)
+        best, before = rounds[-1], len(near)
         near |= dict.fromkeys(moved_points(aim.rooms, best.removed, scale))
         if len(near) == before:
             break
@@ -214,9 +214,9 @@ def refine(
         if better is None:
             scale /= 2
         else:
-            found.append(better)
+            rounds.append(better)
             near = {}
-    return found
+    return rounds
 
 
 def _better(
@@ -228,20 +228,20 @@ def _better(
     precisely, so all are measured.
     """
     moved = [moved_curves(work.points, near, aim.measure, work.samples) for work in works]
-    found: dict[Removed, Round] = {}
+    rounds: dict[Removed, Round] = {}
     for window in _WINDOWS:
         inside = aim.over([each.within(best.removed, window) for each in moved])
         removed, cost = inside.solution(aim.rooms, aim.total)[1:]
-        if removed not in found:
-            found[removed] = yield from _measured(works, removed, cost, aim)
-    chosen = min(found.values(), key=lambda each: each.cost)
+        if removed not in rounds:
+            rounds[removed] = yield from _measure_round(works, removed, cost, aim)
+    chosen = min(rounds.values(), key=lambda each: each.cost)
     return chosen if chosen.cost < best.cost else None
 
 
-def _measured(
+def _measure_round(
     works: Sequence[Measuring], removed: Removed, predicted: float, aim: Aim
 ) -> Generator[Progress, None, Round]:
     for work in works:
-        yield from work.measure([whole(removed)])
+        yield from work.measure([whole_point(removed)])
     costs = [cost_at(work.points, removed, aim.measure, work.samples) for work in works]
     return Round(removed, predicted, aim.over(()).over(costs), sum(n.layers for n in works))

@@ -37,31 +37,31 @@ class Point(NamedTuple):
 
     base: Removed  # removed from each layer
     position: int  # of the layer that differs from it, among those with experts; WHOLE if none
-    gone: int  # what that layer loses; the sum of the base if none
+    level: int  # what that layer loses; the sum of the base if none
 
     @property
     def removed(self) -> Removed:
         """What each layer loses."""
         if self.position == WHOLE:
             return self.base
-        return (*self.base[: self.position], self.gone, *self.base[self.position + 1 :])
+        return (*self.base[: self.position], self.level, *self.base[self.position + 1 :])
 
 
-def whole(removed: Sequence[int]) -> Point:
+def whole_point(removed: Sequence[int]) -> Point:
     """The point of a whole allocation."""
     return Point(tuple(removed), WHOLE, sum(removed))
 
 
 def sample_ids(sequences: TokenSequences) -> tuple[str, ...]:
     """16 hex digits per sample: a hash of its tokens, counted positions and document positions."""
-    found = []
+    ids = []
     for number, row in enumerate(sequences.rows):
         sha = hashlib.sha256(row.astype("<i4").tobytes())
         for name, parts in (("counted", sequences.counted), ("positions", sequences.positions)):
             if parts is not None:
                 sha.update(name.encode() + parts[number].astype("<i4").tobytes())
-        found.append(sha.hexdigest()[:_DIGITS])
-    return tuple(found)
+        ids.append(sha.hexdigest()[:_DIGITS])
+    return tuple(ids)
 
 
 class Points:
@@ -70,7 +70,7 @@ class Points:
     def __init__(self, sizes: Mapping[int, int]) -> None:
         """`sizes` are experts or neurons of each layer with experts, by decoder index."""
         self._layers, self._sizes = tuple(sizes), tuple(sizes.values())
-        self._named: dict[Removed, Point] = {}
+        self._points: dict[Removed, Point] = {}
         self._values: dict[Removed, dict[str, tuple[float, ...]]] = {}
 
     def __len__(self) -> int:
@@ -82,25 +82,25 @@ class Points:
         Raises:
             ValueError: a value or a number cannot be.
         """
-        for gone, size in zip(point.removed, self._sizes, strict=True):
-            if not 0 <= gone <= size:
-                raise ValueError(f"it removes {gone} of {size} in a layer")
-        self._named.setdefault(point.removed, point)
-        held = self._values.setdefault(point.removed, {})
+        for level, size in zip(point.removed, self._sizes, strict=True):
+            if not 0 <= level <= size:
+                raise ValueError(f"it removes {level} of {size} in a layer")
+        self._points.setdefault(point.removed, point)
+        by_sample = self._values.setdefault(point.removed, {})
         for sample, each in zip(samples, values, strict=True):
             for name, value in zip(MEASURES, each, strict=True):
                 check_possible(name, value)
-            held.setdefault(sample, tuple(each))
+            by_sample.setdefault(sample, tuple(each))
 
     def knows(self, removed: Removed, samples: Iterable[str]) -> bool:
         """Whether an allocation was measured on all of these samples."""
-        held = self._values.get(removed, {})
-        return all(sample in held for sample in samples)
+        by_sample = self._values.get(removed, {})
+        return all(sample in by_sample for sample in samples)
 
     def values(self, removed: Removed, samples: Sequence[str]) -> FloatArray:
         """(samples, measures) of an allocation; all samples must be known."""
-        held = self._values[removed]
-        return np.array([held[sample] for sample in samples], dtype=np.float64)
+        by_sample = self._values[removed]
+        return np.array([by_sample[sample] for sample in samples], dtype=np.float64)
 
     def samples(self) -> tuple[str, ...]:
         """The samples on which the original was measured, in order of measurement."""
@@ -108,29 +108,29 @@ class Points:
 
     def on_all(self, samples: Sequence[str]) -> Iterator[Point]:
         """The points measured on all of these samples, by allocation."""
-        for removed in sorted(self._named):
+        for removed in sorted(self._points):
             if self.knows(removed, samples):
-                yield self._named[removed]
+                yield self._points[removed]
 
     def table(self) -> pd.DataFrame:
         """Table of COLUMNS."""
         rows = []
-        for removed, point in self._named.items():
+        for removed, point in self._points.items():
             base = ".".join(map(str, point.base)) if any(point.base) else ""
             layer = WHOLE if point.position == WHOLE else self._layers[point.position]
             for sample, values in self._values[removed].items():
-                rows.append((base, layer, point.gone, sample, *values))
+                rows.append((base, layer, point.level, sample, *values))
         return pd.DataFrame(rows, columns=list(COLUMNS)).astype(dict(COLUMNS))
 
     def add_table(self, table: pd.DataFrame) -> None:
         """Add a table of COLUMNS; ValueError if it is of other layers."""
         places = {layer: position for position, layer in enumerate(self._layers)} | {WHOLE: WHOLE}
         for row in table[list(COLUMNS)].itertuples(index=False, name=None):
-            base, layer, gone, sample, *values = row
+            base, layer, level, sample, *values = row
             removed = tuple(map(int, str(base).split("."))) if base else (0,) * len(self._layers)
             if len(removed) != len(self._layers) or layer not in places:
                 raise ValueError("it has other layers than the model")
-            self.add(Point(removed, places[layer], int(gone)), [str(sample)], [values])
+            self.add(Point(removed, places[layer], int(level)), [str(sample)], [values])
 
     def add_line(self, raw: Any, samples: Sequence[str]) -> None:
         """Add a line of a log of these samples, see `line_of`.
@@ -148,7 +148,7 @@ def line_of(point: Point, values: Mapping[str, FloatArray], layers: int) -> dict
     return {
         "base": list(point.base),
         "position": point.position,
-        "removed": point.gone,
+        "removed": point.level,
         **{name: values[name].tolist() for name in MEASURES},
         "layers": layers,
     }
@@ -166,12 +166,12 @@ def curve_points(rooms: Sequence[Room], levels: int) -> list[Point]:
     Levels are rounded to what the room allows; the last is the most that the layer can lose.
     """
     nothing = (0,) * len(rooms)
-    found = [whole(nothing)]
+    points = [whole_point(nothing)]
     for position, room in enumerate(rooms):
         shares = (int(Fraction(room.size * part, levels)) for part in range(1, levels + 1))
-        gone = {room.nearest(share) for share in shares} | {room.most}
-        found += [Point(nothing, position, number) for number in sorted(gone - {0})]
-    return found
+        counts = {room.nearest(share) for share in shares} | {room.most}
+        points += [Point(nothing, position, number) for number in sorted(counts - {0})]
+    return points
 
 
 def moved_points(
@@ -181,9 +181,9 @@ def moved_points(
 
     A move counts steps of 1/32 of the layer, times `scale`, rounded to what the room allows.
     """
-    found = [whole(base)]
-    for position, (room, own) in enumerate(zip(rooms, base, strict=True)):
+    points = [whole_point(base)]
+    for position, (room, level) in enumerate(zip(rooms, base, strict=True)):
         step = max(1, round(room.size / _PARTS / room.step)) * room.step
-        gone = {room.nearest(own + int(step * move * scale)) for move in MOVES}
-        found += [Point(base, position, number) for number in sorted(gone - {own})]
-    return found
+        counts = {room.nearest(level + int(step * move * scale)) for move in MOVES}
+        points += [Point(base, position, number) for number in sorted(counts - {level})]
+    return points

@@ -67,24 +67,24 @@ class SensitivityRecord(Record):
         model: MoEModel,
         order: OrderRef,
         sizes: Mapping[int, int],
-        drawn: DrawnSamples,
+        drawn_samples: DrawnSamples,
         dtype: str,
     ) -> SensitivityRecord:
         """A record without points; `sizes` are experts or neurons of each layer."""
-        said = {"name": drawn.sequences.corpus, **plain_json(drawn.facts)}
+        corpus = {"name": drawn_samples.sequences.corpus, **plain_json(drawn_samples.facts)}
         deciding = {
             "identity": model.identity,
             "granularity": digest_word(order.granularity),
             "order": order.digest,
-            "corpus": said,
+            "corpus": corpus,
             "dtype": dtype,
         }
         return cls.begun(
-            ("sensitivity", order.criterion, Path(said["name"]).stem),
+            ("sensitivity", order.criterion, Path(corpus["name"]).stem),
             deciding,
             model=ModelRef(model.name, model.identity),
             order=asdict(order),
-            corpus=said,
+            corpus=corpus,
             layers=tuple(sizes.items()),
             settings={"dtype": dtype},
         )
@@ -101,28 +101,28 @@ class SensitivityStore(RecordStore[SensitivityRecord]):
 
     def of_order(self, identity: str, digest: str) -> list[SensitivityRecord]:
         """The records of an order, newest first."""
-        found = [each for each in self.records(identity) if each.order["digest"] == digest]
-        return sorted(found, key=lambda each: (each.created_at, each.record_id), reverse=True)
+        records = [each for each in self.records(identity) if each.order["digest"] == digest]
+        return sorted(records, key=lambda each: (each.created_at, each.record_id), reverse=True)
 
     def points(self, record: SensitivityRecord, *, in_progress: bool = False) -> Points:
         """All points of a record from every folder; with `in_progress`, also of its logs."""
-        found = Points(dict(record.layers))
+        points = Points(dict(record.layers))
         for folder in self._folders:
             path = folder / f"{record.record_id}.parquet"
             if path.is_file():
-                self._read(path, found)
+                self._read(path, points)
         if in_progress:
             for log in self.logs(record):
-                _read_log(log, found)
-        return found
+                _read_log(log, points)
+        return points
 
-    def _read(self, path: Path, found: Points) -> None:
+    def _read(self, path: Path, points: Points) -> None:
         needed = {name: kind if kind != "object" else "" for name, kind in COLUMNS.items()}
         try:
             table = read_parquet(path, needed)
             seal = (table.schema.metadata or {}).get(SEAL.encode())
             check_seal(seal and seal.decode("ascii"), table.to_pydict())
-            found.add_table(table.to_pandas())
+            points.add_table(table.to_pandas())
         except (OSError, ValueError) as error:
             raise StatsError(
                 f"{path} is damaged ({' '.join(str(error).split())}); remove it and measure again "
@@ -138,9 +138,9 @@ class SensitivityStore(RecordStore[SensitivityRecord]):
 
     @contextmanager
     def block(
-        self, record: SensitivityRecord, samples: Sequence[str], found: Points
+        self, record: SensitivityRecord, samples: Sequence[str], points: Points
     ) -> Iterator[AppendLog]:
-        """The log of a batch, locked for this process; its points are added to `found` first.
+        """The log of a batch, locked for this process; its points are added to `points` first.
 
         Raises:
             filelock.Timeout: another process measures this batch.
@@ -150,29 +150,29 @@ class SensitivityStore(RecordStore[SensitivityRecord]):
         with locked(path):
             parquet = self._folders[0] / f"{record.record_id}.parquet"
             if parquet.is_file():  # another process may have finished in the meantime
-                self._read(parquet, found)
-            whole = _read_log(path, found)
-            with appending(path, whole, header) as log:
+                self._read(parquet, points)
+            lines = _read_log(path, points)
+            with appending(path, lines, header) as log:
                 yield log
 
-    def finish(self, record: SensitivityRecord, made: Mapping[str, Any]) -> SensitivityRecord:
+    def finish(self, record: SensitivityRecord, run_facts: Mapping[str, Any]) -> SensitivityRecord:
         """Gather the logs that nobody writes into the parquet; the resulting record."""
         folder = self._folders[0]
         folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / f".{record.record_id}{PARTIAL}.lock") as lock, ExitStack() as held:
-            found, gathered = self.points(record), []
+        with FileLock(folder / f".{record.record_id}{PARTIAL}.lock") as lock, ExitStack() as locks:
+            points, gathered = self.points(record), []
             for log in self.logs(record):
                 try:
-                    held.enter_context(locked(log))
+                    locks.enter_context(locked(log))
                 except Timeout:
                     continue
-                _read_log(log, found)
+                _read_log(log, points)
                 gathered.append(log)
-            if not len(found):  # refused or stopped before the first point
+            if not len(points):  # refused or stopped before the first point
                 return record
             with written_durably(folder / f"{record.record_id}.parquet") as draft:
-                write_arrow(draft, sealed(found.table()))
-            done = record.finished(made, points=len(found))
+                write_arrow(draft, sealed(points.table()))
+            done = record.finished(run_facts, points=len(points))
             self.save(done)
             for log in gathered:
                 log.unlink()
@@ -189,16 +189,16 @@ def sealed(table: pd.DataFrame) -> pa.Table:
     return content.replace_schema_metadata({**content.schema.metadata, SEAL: seal})
 
 
-def _read_log(path: Path, found: Points) -> list[bytes]:
-    """The complete lines of a log; their points are added to `found`."""
-    whole = whole_lines(path)
+def _read_log(path: Path, points: Points) -> list[bytes]:
+    """The complete lines of a log; their points are added to `points`."""
+    lines = whole_lines(path)
     try:
-        samples = list(map(str, parse_json(whole[0])["samples"])) if whole else []
+        samples = list(map(str, parse_json(lines[0])["samples"])) if lines else []
     except (ValueError, KeyError, TypeError) as error:
         raise damaged(path, 1) from error
-    for number, raw in parsed_lines(path, whole):
+    for number, raw in parsed_lines(path, lines):
         try:
-            found.add_line(raw, samples)
+            points.add_line(raw, samples)
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise damaged(path, number) from error
-    return whole
+    return lines

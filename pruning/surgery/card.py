@@ -21,7 +21,7 @@ from pruning.neurons.widths import WidthPlan
 from pruning.plan import PruningPlan, tool_version
 from pruning.sizes import SizeReport, format_bytes, size_report
 from pruning.surgery.padding import Padding
-from pruning.surgery.width_sizes import option_of
+from pruning.surgery.width_sizes import option_with_sizes
 
 CARD_NAME = "README.md"
 
@@ -53,22 +53,22 @@ def _kept_table(model: MoEModel, plan: PruningPlan) -> str:
 
 
 def _facts(model: MoEModel, plan: PruningPlan, heads: HeadPlan, sizes: SizeReport) -> str:
-    made = plan.provenance
+    provenance = plan.provenance
     share = sizes.experts_removed / sizes.experts_before
     assumed = "; ".join(model.family.assumptions)
     copied = f"a copy of the embedding, {sizes.copied:,} parameters"
     facts = {
-        "Criterion": made.criterion,
-        "Gate weights": made.gate,
-        "Calibration corpus": ", ".join(made.corpora),
-        "Schedule": made.schedule,
-        "Sparsity asked for": made.sparsity,
-        "Budget": _in_words(made.budget),
-        "Schedule's parameters": _in_words(made.schedule_parameters),
-        "Constraints": _in_words(made.constraints),
+        "Criterion": provenance.criterion,
+        "Gate weights": provenance.gate,
+        "Calibration corpus": ", ".join(provenance.corpora),
+        "Schedule": provenance.schedule,
+        "Sparsity asked for": provenance.sparsity,
+        "Budget": _in_words(provenance.budget),
+        "Schedule's parameters": _in_words(provenance.schedule_parameters),
+        "Constraints": _in_words(provenance.constraints),
         "Experts removed": f"{sizes.experts_removed} of {sizes.experts_before} ({share:.1%})",
         "Source identity": model.identity,
-        "Calibration runs": ", ".join(made.runs),
+        "Calibration runs": ", ".join(provenance.runs),
         "Plan digest": plan.digest,
         "Program": f"MoE Prune Studio {tool_version()}",
         "Prediction heads (MTP)": heads_in_words(model, heads),
@@ -95,7 +95,7 @@ def _neuron_facts(model: MoEModel, plan: PruningPlan, widths: WidthPlan | None) 
     if not (plan.kept_neurons and widths):
         return []
     kept, of = count_neurons(plan.kept_neurons, plan.kept, model)
-    option = option_of(model, plan, widths)
+    option = option_with_sizes(model, plan, widths)
     least, most = option.widths
     width = f"{most}" if least == most else f"{least} to {most}"
     disk, loaded = format_bytes(option.disk_bytes), format_bytes(option.loaded_bytes)

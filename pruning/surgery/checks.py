@@ -37,11 +37,11 @@ class Check:
 
 def check_that(name: str, problems: Iterable[str], fine: str) -> Check:
     """A check that passes without problems, with `fine` as its detail."""
-    found = list(problems)
-    if not found:
+    phrases = list(problems)
+    if not phrases:
         return Check(name, True, fine)
-    more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return Check(name, False, "; ".join(found[:_SHOWN]) + more)
+    more = f"; and {len(phrases) - _SHOWN} more" if len(phrases) > _SHOWN else ""
+    return Check(name, False, "; ".join(phrases[:_SHOWN]) + more)
 
 
 class Reader:
@@ -86,16 +86,16 @@ _CHUNK_BYTES = 1 << 20
 def _check_sizes(path: Path, manifest: Manifest) -> Iterator[Check]:
     expected = {shard.name: shard.bytes for shard in manifest.shards}
     files = [file for file in path.glob("*.safetensors") if file.is_file()]
-    held = {file.name: file.stat().st_size for file in files}
+    sizes = {file.name: file.stat().st_size for file in files}
     problems = [
-        *(f"{name} is missing" for name in sorted(expected.keys() - held.keys())),
-        *(f"{name} is no part of the export" for name in sorted(held.keys() - expected.keys())),
+        *(f"{name} is missing" for name in sorted(expected.keys() - sizes.keys())),
+        *(f"{name} is no part of the export" for name in sorted(sizes.keys() - expected.keys())),
     ]
     yield check_that("shards", problems, f"{_shards(expected)}, none missing, none extra")
     problems = [
-        f"{name} has {held[name]} bytes instead of {size}"
+        f"{name} has {sizes[name]} bytes instead of {size}"
         for name, size in expected.items()
-        if held.get(name, size) != size
+        if sizes.get(name, size) != size
     ]
     yield check_that("sizes", problems, f"{manifest.nbytes} bytes in all")
 
@@ -112,11 +112,11 @@ def _check_hashes(path: Path, manifest: Manifest) -> Generator[Progress, None, C
                 sha.update(chunk)
         return sha.hexdigest()
 
-    found = yield from ask_shards(present, hashed, "hashing", manifest.nbytes)
+    hashes = yield from ask_shards(present, hashed, "hashing", manifest.nbytes)
     problems = [
         f"{name} was changed after the export: its SHA-256 differs"
         for name, sha256 in present.items()
-        if found[name] != sha256
+        if hashes[name] != sha256
     ]
     return check_that("sha256", problems, f"{_shards(present)} as written")
 
@@ -127,19 +127,19 @@ def _check_files(path: Path, manifest: Manifest) -> Check:
         file = path / name
         if not file.is_file():
             problems.append(f"{name} is missing")
-        elif (found := file_record(file.read_bytes())).sha256 != record.sha256:
+        elif (actual := file_record(file.read_bytes())).sha256 != record.sha256:
             problems.append(f"{name} was changed after the export: its SHA-256 differs")
-        elif found.bytes != record.bytes:
-            problems.append(f"{name} has {found.bytes} bytes instead of {record.bytes}")
+        elif actual.bytes != record.bytes:
+            problems.append(f"{name} has {actual.bytes} bytes instead of {record.bytes}")
     return check_that("files", problems, f"{len(manifest.files)} other files as they were written")
 
 
 def _header_problems(checkpoint: Checkpoint, manifest: Manifest) -> list[str]:
     problems = []
-    written = {shard.name: set(shard.tensors) for shard in manifest.shards}
+    manifest_names = {shard.name: set(shard.tensors) for shard in manifest.shards}
     for shard in checkpoint.shards:
-        held = {entry.name for entry in shard.tensors}
-        if odd := sorted(held ^ written.get(shard.name, set())):
+        names = {entry.name for entry in shard.tensors}
+        if odd := sorted(names ^ manifest_names.get(shard.name, set())):
             problems.append(f"{shard.name} does not hold the tensors of the manifest: {odd[0]}")
         if shard.tensors and shard.size != max(entry.end for entry in shard.tensors):
             problems.append(f"{shard.name} has bytes that belong to no tensor")
@@ -168,15 +168,16 @@ def _check_structure(path: Path, manifest: Manifest) -> list[Check]:
     kept = {layer: len(ids) for layer, ids in manifest.plan.kept.items()}
     if manifest.padded:
         kept = dict.fromkeys(kept, max(kept.values()))
-    held = {layer.index: layer.num_experts for layer in model.layers}
+    counts = {layer.index: layer.num_experts for layer in model.layers}
     problems = [
-        f"layer {layer} holds {held.get(layer, 0)} experts, but the plan keeps {kept.get(layer, 0)}"
-        for layer in sorted(kept.keys() | held.keys())
-        if held.get(layer) != kept.get(layer)
+        f"layer {layer} holds {counts.get(layer, 0)} experts, but the plan keeps "
+        f"{kept.get(layer, 0)}"
+        for layer in sorted(kept.keys() | counts.keys())
+        if counts.get(layer) != kept.get(layer)
     ]
-    fewest, most = min(held.values()), max(held.values())
+    fewest, most = min(counts.values()), max(counts.values())
     spans = " to ".join(dict.fromkeys((f"0..{fewest - 1}", f"0..{most - 1}")))
-    fine = f"ids {spans} in each of {len(held)} sparse layers, as config.json says"
+    fine = f"ids {spans} in each of {len(counts)} sparse layers, as config.json says"
     return [headers, check_that("experts", problems, fine)]
 
 
@@ -201,7 +202,7 @@ class Pairs:
     export: Path  # folder
     source: Path  # folder
     expected: Mapping[str, ExpectedTensor]  # by name
-    found: Mapping[str, TensorEntry]  # by name
+    entries: Mapping[str, TensorEntry]  # by name
 
 
 def check_against_source(
@@ -229,12 +230,12 @@ def check_against_source(
 
 
 def _check_accounts(pairs: Pairs, manifest: Manifest, source: MoEModel) -> Check:
-    wanted = {name: (each.source.dtype, each.shape) for name, each in pairs.expected.items()}
-    found = {name: (entry.dtype, entry.shape) for name, entry in pairs.found.items()}
+    expected = {name: (each.source.dtype, each.shape) for name, each in pairs.expected.items()}
+    actual = {name: (entry.dtype, entry.shape) for name, entry in pairs.entries.items()}
     problems = [
-        f"{name} should be {wanted.get(name, 'absent')}, but is {found.get(name, 'absent')}"
-        for name in sorted(wanted.keys() | found.keys())
-        if wanted.get(name) != found.get(name)
+        f"{name} should be {expected.get(name, 'absent')}, but is {actual.get(name, 'absent')}"
+        for name in sorted(expected.keys() | actual.keys())
+        if expected.get(name) != actual.get(name)
     ]
     total = len(source.checkpoint.tensors)
     cut = sum(each.is_cut for each in pairs.expected.values())
@@ -243,7 +244,7 @@ def _check_accounts(pairs: Pairs, manifest: Manifest, source: MoEModel) -> Check
         f"each of the source's {total} tensors is accounted for: {len(stay) - cut} copied, "
         f"{cut} cut, {total - len(stay)} dropped"
     )
-    if len(wanted) > len(stay):  # only an embedding has two names
+    if len(expected) > len(stay):  # only an embedding has two names
         fine += "; the embedding is written again as the head"
     # Counts only make sense if the tensors are right.
     problems = problems or _number_problems(pairs, manifest, source)
@@ -254,65 +255,67 @@ def _number_problems(pairs: Pairs, manifest: Manifest, source: MoEModel) -> list
     """Wrong counts in the manifest: tensors of shards, and dropped shards."""
     problems = []
     for shard in manifest.shards:
-        held = [name for name, entry in pairs.found.items() if entry.shard == shard.name]
-        cut = sum(pairs.expected[name].is_cut for name in held)
-        if (cut, len(held) - cut) != (shard.cut, shard.copied):
+        names = [name for name, entry in pairs.entries.items() if entry.shard == shard.name]
+        cut = sum(pairs.expected[name].is_cut for name in names)
+        if (cut, len(names) - cut) != (shard.cut, shard.copied):
             problems.append(
-                f"{shard.name} holds {len(held) - cut} copied and {cut} cut tensors, but the "
+                f"{shard.name} holds {len(names) - cut} copied and {cut} cut tensors, but the "
                 f"manifest counts {shard.copied} and {shard.cut}"
             )
     stay = {each.source.name for each in pairs.expected.values()}
     shards = {shard.name: shard.tensors for shard in source.checkpoint.shards if shard.tensors}
-    lost = {name: sum(each.name not in stay for each in held) for name, held in shards.items()}
+    dropped = {
+        name: sum(each.name not in stay for each in tensors) for name, tensors in shards.items()
+    }
     # New shards say 0: dropped tensors were in others.
     if any(shard.dropped for shard in manifest.shards):
         problems += [
-            f"{shard.name} lost {lost.get(shard.name, 0)} tensors, but the manifest counts "
+            f"{shard.name} lost {dropped.get(shard.name, 0)} tensors, but the manifest counts "
             f"{shard.dropped} as dropped"
             for shard in manifest.shards
-            if lost.get(shard.name, 0) != shard.dropped
+            if dropped.get(shard.name, 0) != shard.dropped
         ]
-    gone = [name for name, held in shards.items() if lost[name] == len(held)]
-    if sorted(gone) != sorted(manifest.dropped_shards):
-        said = ", ".join(manifest.dropped_shards) or "none"
+    emptied = [name for name, tensors in shards.items() if dropped[name] == len(tensors)]
+    if sorted(emptied) != sorted(manifest.dropped_shards):
+        listed = ", ".join(manifest.dropped_shards) or "none"
         problems.append(
-            f"the source's shards of which nothing is left are {', '.join(gone) or 'none'}, but "
-            f"the manifest names {said}"
+            f"the source's shards of which nothing is left are {', '.join(emptied) or 'none'}, but "
+            f"the manifest names {listed}"
         )
     return problems
 
 
 def _check_bytes(pairs: Pairs) -> Generator[Progress, None, Check]:
     """Compare shard by shard, and name the first tensor that differs."""
-    total = sum(entry.nbytes for entry in pairs.found.values())
+    total = sum(entry.nbytes for entry in pairs.entries.values())
     shards: dict[str, list[str]] = {}
-    for name, entry in pairs.found.items():
+    for name, entry in pairs.entries.items():
         shards.setdefault(entry.shard, []).append(name)
-    found = yield from ask_shards(
-        shards, lambda shard, reader: _differs(pairs, shards[shard], reader), "comparing", total
+    differences = yield from ask_shards(
+        shards, lambda shard, reader: _difference(pairs, shards[shard], reader), "comparing", total
     )
-    problems = filter(None, found.values())
-    fine = f"all {total} bytes of {len(pairs.found)} tensors are the source's, or the plan's cut"
+    problems = filter(None, differences.values())
+    fine = f"all {total} bytes of {len(pairs.entries)} tensors are the source's, or the plan's cut"
     return check_that(TENSORS, list(problems)[:1], fine)
 
 
-def _differs(pairs: Pairs, names: Sequence[str], reader: Reader) -> str:
+def _difference(pairs: Pairs, names: Sequence[str], reader: Reader) -> str:
     """A sentence on the first of these tensors that is wrong; empty if none is."""
     for name in names:
-        made, entry, place = pairs.expected[name], pairs.found[name], 0
-        source, export = pairs.source / made.source.shard, pairs.export / entry.shard
+        tensor, entry, place = pairs.expected[name], pairs.entries[name], 0
+        source, export = pairs.source / tensor.source.shard, pairs.export / entry.shard
         # A few MiB at a time, flat.
-        for block in (block for part in made.parts for block in part.blocks(source)):
-            wanted = block.reshape(-1)
-            found = mapped(export, entry.start + place, (wanted.size,))
-            if not np.array_equal(wanted, found):
-                byte = place + int(np.argmax(wanted != found))
-                whose = "the plan's cut" if made.is_cut else "a copy"
+        for block in (block for part in tensor.parts for block in part.blocks(source)):
+            expected = block.reshape(-1)
+            actual = mapped(export, entry.start + place, (expected.size,))
+            if not np.array_equal(expected, actual):
+                byte = place + int(np.argmax(expected != actual))
+                whose = "the plan's cut" if tensor.is_cut else "a copy"
                 return (
-                    f"{name} is not {whose} of the source's {made.source.name}: byte {byte} of the "
-                    "tensor is the first that differs"
+                    f"{name} is not {whose} of the source's {tensor.source.name}: byte {byte} of "
+                    "the tensor is the first that differs"
                 )
-            place += wanted.size
-            if not reader.goes_on(wanted.size):
+            place += expected.size
+            if not reader.goes_on(expected.size):
                 return ""
     return ""

@@ -27,7 +27,7 @@ _BLOCK_BYTES = 1 << 22
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class TensorPart:
     """A matrix, or any run of bytes, of a source shard, and what the export holds of it."""
 
     start: int  # first byte
@@ -57,14 +57,14 @@ class Part:
         for first in range(0, rows, step):
             last = min(rows, first + step)
             if self.ids is not None and self.axis == 0:
-                whole = mapped(shard, self.start, self.shape)
-                yield self._filled(_chosen(whole, self.ids[first:last], 0), first, last)
+                tensor = mapped(shard, self.start, self.shape)
+                yield self._fill(_select(tensor, self.ids[first:last], 0), first, last)
                 continue
             block = mapped(shard, self.start + first * row_bytes, (last - first, *self.shape[1:]))
-            chosen = block if self.ids is None else _chosen(block, self.ids, self.axis)
-            yield self._filled(chosen, 0, None)
+            chosen = block if self.ids is None else _select(block, self.ids, self.axis)
+            yield self._fill(chosen, 0, None)
 
-    def _filled(self, chosen: NDArray[np.uint8], first: int, last: int | None) -> NDArray[np.uint8]:
+    def _fill(self, chosen: NDArray[np.uint8], first: int, last: int | None) -> NDArray[np.uint8]:
         if self.filling and self.ids is not None:
             # float32 has the bits of bfloat16 first, in the upper half.
             kinds = {"F16": "<f2", "F32": "<f4", "BF16": "<f4", "F64": "<f8"}
@@ -108,12 +108,12 @@ def mapped(file: Path, start: int, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     return np.memmap(file, np.uint8, "r", start, shape)
 
 
-def _chosen(block: NDArray[np.uint8], ids: NDArray[np.int64], axis: int) -> NDArray[np.uint8]:
+def _select(block: NDArray[np.uint8], ids: NDArray[np.int64], axis: int) -> NDArray[np.uint8]:
     if not block.shape[axis]:  # an expert without neurons
         return np.zeros((*block.shape[:axis], len(ids), *block.shape[axis + 1 :]), np.uint8)
-    found = np.take(block, np.maximum(ids, 0), axis)
-    found[(slice(None),) * axis + (ids < 0,)] = 0
-    return found
+    subset = np.take(block, np.maximum(ids, 0), axis)
+    subset[(slice(None),) * axis + (ids < 0,)] = 0
+    return subset
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class ExpectedTensor:
     name: str  # in the export
     source: TensorEntry  # where it comes from
     shape: tuple[int, ...]
-    parts: tuple[Part | Table, ...]  # its bytes, in order
+    parts: tuple[TensorPart | Table, ...]  # its bytes, in order
 
     @property
     def is_cut(self) -> bool:
@@ -156,7 +156,7 @@ def expected_tensors(
     counts = {layer.index: layer.num_experts for layer in model.layers}
     maker = _Maker(model.family, kept, counts, slots, widths, scale_blocks(model))
     grown = shared_tensors(model) if widths and widths.shared is not None else {}
-    found: dict[str, ExpectedTensor] = {}
+    tensors: dict[str, ExpectedTensor] = {}
     for entry in model.checkpoint.tensors.values():
         if entry.name in grown and widths:
             # Shared experts grow to a multiple of the new width.
@@ -164,14 +164,14 @@ def expected_tensors(
             ids = np.arange(after)
             ids[entry.shape[axis] :] = -1
             part = _cut(entry.start, entry, entry.shape, axis, ids)
-            whole = entry.shape[axis] == after
+            is_unchanged = entry.shape[axis] == after
             resized = ExpectedTensor(entry.name, entry, part.result[:-1], (part,))
-            found[entry.name] = _copy(entry, entry.name) if whole else resized
-        elif made := maker.make(entry):
-            found[made.name] = made
-            found |= {each.name: each for each in maker.empty(entry)}
+            tensors[entry.name] = _copy(entry, entry.name) if is_unchanged else resized
+        elif tensor := maker.make(entry):
+            tensors[tensor.name] = tensor
+            tensors |= {each.name: each for each in maker.empty(entry)}
     keeps_all = all(len(plan.kept[layer]) == number for layer, number in counts.items())
-    return found if keeps_all and not plan.kept_neurons else found | _own_head(model)
+    return tensors if keeps_all and not plan.kept_neurons else tensors | _own_head(model)
 
 
 def _own_head(model: MoEModel) -> dict[str, ExpectedTensor]:
@@ -247,12 +247,12 @@ class _Maker:
 
 
 def _copy(entry: TensorEntry, name: str) -> ExpectedTensor:
-    return ExpectedTensor(name, entry, entry.shape, (Part(entry.start, (entry.nbytes,)),))
+    return ExpectedTensor(name, entry, entry.shape, (TensorPart(entry.start, (entry.nbytes,)),))
 
 
 def _cut(
     start: int, entry: TensorEntry, shape: Sequence[int], axis: int, ids: NDArray[np.int64]
-) -> Part:
+) -> TensorPart:
     """Chosen entries of the elements from `start` on, in whole bytes."""
     if entry.numel and entry.nbytes % entry.numel:
         # Elements of 0 bytes would compare nothing and pass.
@@ -260,12 +260,12 @@ def _cut(
             f"{entry.name}: elements of type {entry.dtype} cannot be compared one by one."
         )
     size = entry.nbytes // entry.numel if entry.numel else item_bytes(entry.dtype)
-    return Part(start, (*shape, size), axis, ids)
+    return TensorPart(start, (*shape, size), axis, ids)
 
 
 def _matrix(
     entry: TensorEntry, where: NeuronAxis | None, slot: Slot, expert: int, widths: WidthPlan | None
-) -> Part:
+) -> TensorPart:
     """What stays of one expert's matrix or bias, in its own tensor or a stacked one."""
     inner = entry.shape if slot.expert is not None else entry.shape[1:]
     size = entry.nbytes if slot.expert is not None else entry.nbytes // entry.shape[0]
@@ -273,25 +273,25 @@ def _matrix(
     if expert < 0:
         return _cut(entry.start, entry, inner, 0, np.full(inner[0], -1))
     if where is None or widths is None:
-        return Part(start, (size,))
-    before, after = widths.source[slot.layer][expert], widths.written(slot.layer, expert)
+        return TensorPart(start, (size,))
+    before, after = widths.source[slot.layer][expert], widths.stored_width(slot.layer, expert)
     kept = widths.kept(slot.layer, expert)
     if len(kept) == before == after:
-        return Part(start, (size,))
+        return TensorPart(start, (size,))
     axis = where.axis - (len(entry.shape) - len(inner))
     return _cut(start, entry, inner, axis, _neurons(where, before, kept, after))
 
 
 def _scales(
     entry: TensorEntry, where: NeuronAxis, slot: Slot, widths: WidthPlan, size: int
-) -> Part:
+) -> TensorPart:
     """What stays of an FP8 matrix's scales: for each `size` neurons, that of the first."""
     expert = slot.expert or 0
-    kept, after = widths.kept(slot.layer, expert), widths.written(slot.layer, expert)
+    kept, after = widths.kept(slot.layer, expert), widths.stored_width(slot.layer, expert)
     firsts = range(0, after, size)
     ids = [kept[first] // size if first < len(kept) else -1 for first in firsts]
     if ids == list(range(entry.shape[where.axis])):
-        return Part(entry.start, (entry.nbytes,))
+        return TensorPart(entry.start, (entry.nbytes,))
     return _cut(entry.start, entry, entry.shape, where.axis, np.array(ids))
 
 

@@ -32,7 +32,7 @@ from pruning.surgery.card import CARD_NAME, model_card
 from pruning.surgery.config import own_sizes, pruned_config
 from pruning.surgery.heads import plan_heads
 from pruning.surgery.manifest import MANIFEST_NAME, Manifest, SourceRecord, library_versions
-from pruning.surgery.module_names import SETTINGS_FILES, kept_experts, renumbered_file
+from pruning.surgery.module_names import SETTINGS_FILES, experts_in_shards, renumbered_file
 from pruning.surgery.padding import Padding, plan_padding
 from pruning.surgery.shards import PlannedShard, new_index, plan_shards, pruned_index, reshard
 from pruning.surgery.tokenizer_settings import TOKENIZER_SETTINGS, for_older_readers
@@ -51,7 +51,7 @@ _SLACK_BYTES = 1 << 20  # directory entries, manifest and rounding to blocks
 
 
 @dataclass(frozen=True, slots=True)
-class ExportOptions:
+class ExportSettings:
     """Choices besides the plan."""
 
     heads: HeadChoice | None = None  # prediction heads; None for the safe default of `plan_heads`
@@ -97,15 +97,15 @@ class PreparedExport:
 
 
 def prepare_export(
-    model: MoEModel, plan: PruningPlan, out: Path, options: ExportOptions | None = None
+    model: MoEModel, plan: PruningPlan, out: Path, options: ExportSettings | None = None
 ) -> PreparedExport:
     """Check everything that can be checked without writing."""
     check_place(Path(os.path.realpath(from_home(out))), model.checkpoint.path)
-    return planned_export(model, plan, out, options or ExportOptions())
+    return planned_export(model, plan, out, options or ExportSettings())
 
 
 def planned_export(
-    model: MoEModel, plan: PruningPlan, out: Path, options: ExportOptions
+    model: MoEModel, plan: PruningPlan, out: Path, options: ExportSettings
 ) -> PreparedExport:
     """The same wherever `out` is, and even if it is taken."""
     plan = fit_plan(plan, model)
@@ -120,7 +120,7 @@ def planned_export(
         shards = reshard(model, shards, options.max_shard_bytes)
     # In writing order: the index after the configuration, both after the rest.
     files = _companions(model, plan, options)
-    experts = kept_experts(shards)
+    experts = experts_in_shards(shards)
     for name in files.keys() & SETTINGS_FILES:
         files[name] = renumbered_file(files[name], experts)
     config = pruned_config(model, plan, heads, widths, padded=padding is not None)
@@ -152,10 +152,10 @@ def _modeling_file(model: MoEModel, config: Mapping[str, Any]) -> dict[str, byte
     return {MODELING_NAME: modeling_file(model.family, widths=WIDTHS_KEY in sizes).encode()}
 
 
-def _companions(model: MoEModel, plan: PruningPlan, options: ExportOptions) -> dict[str, bytes]:
+def _companions(model: MoEModel, plan: PruningPlan, options: ExportSettings) -> dict[str, bytes]:
     source = model.checkpoint.path
-    found = {path for pattern in _COPIED_FILES for path in source.glob(pattern) if path.is_file()}
-    names = sorted(str(path.relative_to(source)) for path in found)
+    paths = {path for pattern in _COPIED_FILES for path in source.glob(pattern) if path.is_file()}
+    names = sorted(str(path.relative_to(source)) for path in paths)
     files = {name: (source / name).read_bytes() for name in names}
     # The modeling file of an already pruned source does not fit these counts.
     files.pop(MODELING_NAME, None)
@@ -226,14 +226,14 @@ def _partial_directory(prepared: PreparedExport) -> Iterator[Path]:
 
 
 def export_checkpoint(
-    model: MoEModel, plan: PruningPlan, out: Path, options: ExportOptions | None = None
+    model: MoEModel, plan: PruningPlan, out: Path, options: ExportSettings | None = None
 ) -> Generator[Progress, None, Manifest]:
     """Write the pruned checkpoint to `out`, a new or empty directory; returns the manifest.
 
     If the caller closes the generator, or on any error, nothing is left. A kill leaves
     `<out>.partial`, which the next export removes.
     """
-    options = options or ExportOptions()
+    options = options or ExportSettings()
     prepared = prepare_export(model, plan, out, options)
     try:
         with _partial_directory(prepared) as partial:
@@ -258,7 +258,7 @@ def export_checkpoint(
 
 
 def _write_export(
-    prepared: PreparedExport, options: ExportOptions, partial: Path
+    prepared: PreparedExport, options: ExportSettings, partial: Path
 ) -> Generator[Progress, None, Manifest]:
     source = prepared.model.checkpoint
     sha, done, total = hashlib.sha256(), 0, sum(shard.size for shard in source.shards)

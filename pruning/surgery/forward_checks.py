@@ -92,12 +92,12 @@ def check_logits(
     """
     dtype = torch.float64 if plan.kept_neurons else torch.float32
     pruned, _ = _load(exported, dtype)
-    wanted = _logits(pruned, ids)
+    pruned_logits = _logits(pruned, ids)
     del pruned
     gc.collect()  # models hold reference cycles; else both would be in memory
     original, _ = _load(source, dtype)
     with masked(original, source.family, plan):
-        difference = float((_logits(original, ids) - wanted).abs().max())
+        difference = float((_logits(original, ids) - pruned_logits).abs().max())
     # A NaN is not <= anything, so it fails.
     ok = difference <= MAX_DIFFERENCE
     detail = (

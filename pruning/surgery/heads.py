@@ -38,22 +38,22 @@ def plan_heads(
     By default they are kept if no count or width changes or no head has experts, else dropped.
     `widths` are for plans that remove neurons; without `ranking` experts are ranked by weights.
     """
-    decided = _decided(model, plan, choice, widths, ranking)
-    if not isinstance(decided, HeadChoice):
-        instead = " or ".join(_instead(model, plan, choice, widths, ranking))
-        raise ExportError(f"{decided}; use {instead}.")
-    if decided is not HeadChoice.PRUNE:
-        return HeadPlan(decided)
+    decision = _decide(model, plan, choice, widths, ranking)
+    if not isinstance(decision, HeadChoice):
+        instead = " or ".join(_alternatives(model, plan, choice, widths, ranking))
+        raise ExportError(f"{decision}; use {instead}.")
+    if decision is not HeadChoice.PRUNE:
+        return HeadPlan(decision)
     count = max(map(len, plan.kept.values()))
     if ranking:
         return HeadPlan(
-            decided, _prune_measured(model, ranking, count), ranking.criterion.name, ranking.runs
+            decision, _prune_by_ranking(model, ranking, count), ranking.criterion.name, ranking.runs
         )
     heads = (head for head in prediction_heads(model) if head.has_experts)
-    return HeadPlan(decided, {head.name: _prune(head, model, count) for head in heads})
+    return HeadPlan(decision, {head.name: _prune_by_weights(head, model, count) for head in heads})
 
 
-def _decided(
+def _decide(
     model: MoEModel,
     plan: PruningPlan,
     choice: HeadChoice | None,
@@ -84,7 +84,7 @@ def _decided(
     return HeadChoice.DROP
 
 
-def _instead(
+def _alternatives(
     model: MoEModel,
     plan: PruningPlan,
     refused: HeadChoice | None,
@@ -95,7 +95,7 @@ def _instead(
     yield "--mtp drop"
     if (
         refused is HeadChoice.KEEP
-        and _decided(model, plan, HeadChoice.PRUNE, widths, ranking) is HeadChoice.PRUNE
+        and _decide(model, plan, HeadChoice.PRUNE, widths, ranking) is HeadChoice.PRUNE
     ):
         count, by = max(map(len, plan.kept.values())), WEIGHT_CRITERION
         by = ranking.criterion.name if ranking else by
@@ -106,17 +106,17 @@ def _instead(
         other = plan_widths(model, plan, replace(widths.choice, mode=WidthMode.PER_LAYER))
     except PlanError:
         return
-    if isinstance(_decided(model, plan, refused, other, ranking), HeadChoice):
+    if isinstance(_decide(model, plan, refused, other, ranking), HeadChoice):
         yield "--width-mode per-layer"
 
 
 def why_not_pruned(model: MoEModel, ranking: HeadRanking | None = None) -> str:
     """Why prediction heads cannot be pruned; empty if they can."""
     heads = (head for head in prediction_heads(model) if head.has_experts)
-    return next(filter(None, (_unprunable(head, model, ranking) for head in heads)), "")
+    return next(filter(None, (_why_not(head, model, ranking) for head in heads)), "")
 
 
-def _unprunable(head: Head, model: MoEModel, ranking: HeadRanking | None) -> str:
+def _why_not(head: Head, model: MoEModel, ranking: HeadRanking | None) -> str:
     """Why the experts of a head cannot be pruned; empty if they can."""
     alone = head.as_model(model)
     if not alone.layers:
@@ -141,20 +141,20 @@ def _unprunable(head: Head, model: MoEModel, ranking: HeadRanking | None) -> str
     return ""
 
 
-def _prune_measured(
+def _prune_by_ranking(
     model: MoEModel, ranking: HeadRanking, count: int
 ) -> dict[str, dict[int, tuple[int, ...]]]:
     """The kept experts of each head: the first `count` of each layer."""
     table = rank_experts(ranking.criterion, ranking.stats, ranking.gate)
     allocation = Allocation(ranking.stats.layers, (count,) * len(ranking.stats.layers))
     kept = select_experts(table, allocation, model=model_ref(model)).kept
-    found: defaultdict[str, dict[int, tuple[int, ...]]] = defaultdict(dict)
+    kept_by_head: defaultdict[str, dict[int, tuple[int, ...]]] = defaultdict(dict)
     for head, index, layer in head_experts(model):
-        found[head][index] = kept[layer.index]
-    return dict(found)
+        kept_by_head[head][index] = kept[layer.index]
+    return dict(kept_by_head)
 
 
-def _prune(head: Head, model: MoEModel, count: int) -> dict[int, tuple[int, ...]]:
+def _prune_by_weights(head: Head, model: MoEModel, count: int) -> dict[int, tuple[int, ...]]:
     """The kept experts of a head: the first `count` of each layer by its own weights."""
     alone = head.as_model(model)
     table = drain(measure_weights(alone))
@@ -178,13 +178,13 @@ def head_slots(model: MoEModel, heads: HeadPlan) -> HeadSlots:
     """A plan for heads, tensor by tensor."""
     if heads.choice is HeadChoice.KEEP:
         return HeadSlots()
-    found = prediction_heads(model)
+    all_heads = prediction_heads(model)
     if heads.choice is HeadChoice.DROP:
-        return HeadSlots(frozenset(name for head in found for name in head.tensors))
+        return HeadSlots(frozenset(name for head in all_heads for name in head.tensors))
     return HeadSlots(
         cut={
             item.entry.name: (item.slot, ids)
-            for head in found
+            for head in all_heads
             for layer, ids in heads.kept.get(head.name, {}).items()
             for item in head.located[layer]
         }

@@ -119,13 +119,13 @@ class Manifest:
 
 def library_versions() -> dict[str, str]:
     """Installed versions of the libraries; nothing is imported."""
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for name in _LIBRARIES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def read_manifest(path: Path) -> Manifest:

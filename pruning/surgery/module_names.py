@@ -10,9 +10,9 @@ import json
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, islice
 from math import prod
 from typing import Any
 
@@ -50,7 +50,7 @@ _COUNTS = re.compile(r"\{[^{}]*\}")
 _CALL = re.compile(r"\(\?(?:R|[+-]?\d|&|P>)")
 _LITERAL = re.compile(r"\\.|\[\^?\]?[^\]]*\]")  # where brackets open and close no group
 _ABSENT = object()  # what is said of an expert that is not named
-Said = Mapping[int, Any]  # expert -> what the settings say of it
+ExpertSettings = Mapping[int, Any]  # expert -> what the settings say of it
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,15 +64,15 @@ class KeptExperts:
     # When the search for patterns is given up, on the monotonic clock.
     until: float = field(default_factory=lambda: time.monotonic() + _MOST_SECONDS)
 
-    def stacks(self, named: str) -> Sequence[str]:
+    def stacks(self, name: str) -> Sequence[str]:
         """The prefixes that a name's own stands for: that of one layer, or those of all."""
-        found = [stack for stack in self.origin if f".{stack}".endswith(f".{named}")]
-        if not found and (inside := _FROM_LAYERS.search(named)):  # its trunk is called otherwise
-            found = [stack for stack in self.origin if f".{stack}".endswith(f".{inside[1]}")]
-        return found
+        stacks = [stack for stack in self.origin if f".{stack}".endswith(f".{name}")]
+        if not stacks and (inside := _FROM_LAYERS.search(name)):  # its trunk is called otherwise
+            stacks = [stack for stack in self.origin if f".{stack}".endswith(f".{inside[1]}")]
+        return stacks
 
 
-def kept_experts(shards: Iterable[PlannedShard]) -> KeptExperts:
+def experts_in_shards(shards: Iterable[PlannedShard]) -> KeptExperts:
     """The experts that have tensors of their own in these shards."""
     origin: defaultdict[str, dict[int, int]] = defaultdict(dict)
     parts = set()
@@ -90,40 +90,40 @@ def renumbered_file(raw: bytes, kept: KeptExperts, *, is_config: bool = False) -
     In `config.json` settings lie under keys of their own.
     """
     source = json.loads(raw)
-    made = _inside(source, kept) if is_config else _renumbered(source, kept, "")
-    return raw if made == source else json_file(made)
+    target = _renumber_config(source, kept) if is_config else _renumber(source, kept, "")
+    return raw if target == source else json_file(target)
 
 
-def _inside(config: Mapping[str, Any], kept: KeptExperts) -> dict[str, Any]:
-    def edited(key: str, value: Any) -> Any:
+def _renumber_config(config: Mapping[str, Any], kept: KeptExperts) -> dict[str, Any]:
+    def edit(key: str, value: Any) -> Any:
         if key in _KEYS:
-            return _renumbered(value, kept, key)
-        return _inside(value, kept) if isinstance(value, dict) else value
+            return _renumber(value, kept, key)
+        return _renumber_config(value, kept) if isinstance(value, dict) else value
 
-    return {key: edited(key, value) for key, value in config.items()}
+    return {key: edit(key, value) for key, value in config.items()}
 
 
-def _renumbered(value: Any, kept: KeptExperts, path: str) -> Any:
+def _renumber(value: Any, kept: KeptExperts, path: str) -> Any:
     """Settings with other names of experts: words of lists, keys of objects."""
     if isinstance(value, list):
         if value and all(isinstance(each, str) for each in value):
             once = dict.fromkeys(value)
-            named = _named(once, kept, path)
-            return value if list(named) == list(once) else list(named)
-        return [_renumbered(each, kept, path) for each in value]
+            names = _rename(once, kept, path)
+            return value if list(names) == list(once) else list(names)
+        return [_renumber(each, kept, path) for each in value]
     if isinstance(value, dict):
-        inner = {key: _renumbered(each, kept, f"{path}.{key}") for key, each in value.items()}
-        return _named(inner, kept, path)
+        inner = {key: _renumber(each, kept, f"{path}.{key}") for key, each in value.items()}
+        return _rename(inner, kept, path)
     return value
 
 
-def _named(said: Mapping[str, Any], kept: KeptExperts, path: str) -> dict[str, Any]:
+def _rename(settings: Mapping[str, Any], kept: KeptExperts, path: str) -> dict[str, Any]:
     """The same with names of experts in the export, each where the source has one like it."""
     alike: defaultdict[tuple[str, str, str], dict[int, Any]] = defaultdict(dict)
-    if long := next((name for name in said if len(name) > _MOST_LETTERS), ""):
-        raise _cannot(path, f"{long[:40]}...", f"which has {len(long)} letters")
-    matches = {name: _NAME.fullmatch(name) for name in said}
-    for name, value in said.items():
+    if long := next((name for name in settings if len(name) > _MOST_LETTERS), ""):
+        raise _refusal(path, f"{long[:40]}...", f"which has {len(long)} letters")
+    matches = {name: _NAME.fullmatch(name) for name in settings}
+    for name, value in settings.items():
         if match := matches[name]:
             alike[match["before"], match["stack"], match["after"]][int(match["expert"])] = value
         else:
@@ -131,44 +131,37 @@ def _named(said: Mapping[str, Any], kept: KeptExperts, path: str) -> dict[str, A
     after = {}
     for words, of_experts in alike.items():
         stacks = kept.stacks(words[1].replace("\\", ""))
-        found = _merged((kept.origin[stack] for stack in stacks), of_experts)
-        if found is None:
+        merged = _merge((kept.origin[stack] for stack in stacks), of_experts)
+        if merged is None:
             example = f"{''.join(words[:2])}{min(of_experts)}{words[2]}"
-            raise _cannot(path, example, "which are others in each layer of the export")
+            raise _refusal(path, example, "which are others in each layer of the export")
         # Names of no expert that is here are left alone, and the order of those that stay.
-        stays = not stacks or found == of_experts
-        after[words] = iter((of_experts if stays else found).items())
-    made: dict[str, Any] = {}
-    left = {words: len(of_experts) for words, of_experts in alike.items()}
-    for name, value in said.items():
+        stays = not stacks or merged == of_experts
+        after[words] = iter((of_experts if stays else merged).items())
+    target: dict[str, Any] = {}
+    remaining = {words: len(of_experts) for words, of_experts in alike.items()}
+    for name, value in settings.items():
         match = matches[name]
         if match is None:
-            made[name] = value
+            target[name] = value
             continue
         words = (match["before"], match["stack"], match["after"])
-        left[words] -= 1
+        remaining[words] -= 1
         # At the last of the old names come all new ones that are left.
-        for number, new in _taken(after[words], everything=not left[words]):
-            made[f"{words[0]}{words[1]}{number}{words[2]}"] = new
-    return made
+        for number, new in islice(after[words], 1 if remaining[words] else None):
+            target[f"{words[0]}{words[1]}{number}{words[2]}"] = new
+    return target
 
 
-def _taken(numbers: Iterator[tuple[int, Any]], *, everything: bool) -> Iterator[tuple[int, Any]]:
-    for each in numbers:
-        yield each
-        if not everything:
-            return
-
-
-def _merged(origins: Iterable[Mapping[int, int]], said: Said) -> dict[int, Any] | None:
+def _merge(origins: Iterable[Mapping[int, int]], settings: ExpertSettings) -> dict[int, Any] | None:
     """What is said of each expert of the export; None if that depends on the layer."""
-    found: dict[int, Any] = {}
+    merged: dict[int, Any] = {}
     for origin in origins:
         for new, old in origin.items():
-            value = said.get(old, _ABSENT)
-            if found.setdefault(new, value) != value:
+            value = settings.get(old, _ABSENT)
+            if merged.setdefault(new, value) != value:
                 return None
-    return {new: found[new] for new in sorted(found) if found[new] is not _ABSENT}
+    return {new: merged[new] for new in sorted(merged) if merged[new] is not _ABSENT}
 
 
 def _check_pattern(name: str, kept: KeptExperts, path: str) -> None:
@@ -185,7 +178,7 @@ def _check_pattern(name: str, kept: KeptExperts, path: str) -> None:
     except (MemoryError, RecursionError):
         why = "which takes too much memory"
     if why:
-        raise _cannot(path, name, why)
+        raise _refusal(path, name, why)
 
 
 def _tells_apart(pattern: Any, kept: KeptExperts) -> str:
@@ -194,11 +187,11 @@ def _tells_apart(pattern: Any, kept: KeptExperts) -> str:
         for new, old in origin.items():
             for part in sorted(kept.parts) if new != old else ():
                 before, after = (f"{stack}{number}.{part}" for number in (old, new))
-                met = {
+                outcomes = {
                     bool(pattern.search(each, timeout=max(0.0, kept.until - time.monotonic())))
                     for each in (before, after)
                 }
-                if len(met) > 1:
+                if len(outcomes) > 1:
                     return f"which tells {before} from {after}"
     return ""
 
@@ -217,7 +210,7 @@ def _too_large(pattern: str) -> str:
     return f"whose groups are nested {depth} deep" if depth > _MOST_NESTED else ""
 
 
-def _cannot(path: str, name: str, why: str) -> ExportError:
+def _refusal(path: str, name: str, why: str) -> ExportError:
     return ExportError(
         f"The quantisation's settings ({path.strip('.') or 'a file of their own'}) say {name!r}, "
         f"{why}, so they cannot be renumbered; prune the model before it is quantised."

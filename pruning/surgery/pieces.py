@@ -165,9 +165,9 @@ class Renumber:
 
     def read(self, file: int, target: memoryview, name: str) -> None:
         """Fill `target` from an open file."""
-        held = bytearray(len(target))
-        read_into(file, memoryview(held), self.start, name)
-        table = np.frombuffer(held, self.dtype).reshape(self.rows, self.count)
+        buffer = bytearray(len(target))
+        read_into(file, memoryview(buffer), self.start, name)
+        table = np.frombuffer(buffer, self.dtype).reshape(self.rows, self.count)
         target[:] = renumbered(table, self.kept, self.num_experts, self.first).tobytes()
 
 

@@ -50,7 +50,7 @@ class PlannedTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ShardReading:
     """What is read of one source shard, in order."""
 
     source: str  # file name
@@ -68,7 +68,7 @@ class PlannedShard:
 
     name: str  # file name, the source's unless the layout is new
     prefix: bytes  # length and header; empty for a shard copied whole
-    readings: tuple[Reading, ...]  # the bytes that follow, source by source
+    readings: tuple[ShardReading, ...]  # the bytes that follow, source by source
     tensors: tuple[PlannedTensor, ...]  # in the order of their bytes
     cut: int  # tensors that lost experts or neurons, or were padded with zeros
     dropped: int  # tensors of its source that are left out
@@ -123,7 +123,7 @@ def _entries(
         raise ExportError(
             f"The rows of {entry.name} do not fall on whole bytes, so it cannot be cut."
         )
-    return _joined(
+    return _join(
         Fill(empty, size)
         if one == EMPTY
         else Span(start := entry.start + (row * count + one) * size, start + size)
@@ -132,7 +132,7 @@ def _entries(
     )
 
 
-def _joined(spans: Iterable[Piece]) -> tuple[Piece, ...]:
+def _join(spans: Iterable[Piece]) -> tuple[Piece, ...]:
     """The same bytes in as few ranges as possible."""
     joined: list[Piece] = []
     for span in spans:
@@ -147,7 +147,7 @@ def _joined(spans: Iterable[Piece]) -> tuple[Piece, ...]:
 _IDS = {"I64": "<i8", "I32": "<i4"}
 
 
-def _renumbered(
+def _renumber(
     entry: TensorEntry, kept: tuple[int, ...], counts: Mapping[int, int], layer: int
 ) -> tuple[Piece, ...]:
     """A table of token ids for the experts that stay."""
@@ -176,17 +176,17 @@ def plan_tensor(
     layer, None outside the sparse layers of the trunk; `counts` are the experts of these in the
     source, which only tables of token ids need.
     """
-    whole = (Span(entry.start, entry.end),)
+    all_bytes = (Span(entry.start, entry.end),)
     if slot is None or kept is None:
-        return PlannedTensor(entry, entry.name, entry.shape, whole)
+        return PlannedTensor(entry, entry.name, entry.shape, all_bytes)
     if slot.holds_ids:
-        pieces = _renumbered(entry, kept, counts or {}, slot.layer)
+        pieces = _renumber(entry, kept, counts or {}, slot.layer)
         return PlannedTensor(entry, entry.name, entry.shape, pieces)
     if slot.kind is SlotKind.EXPERT:
         if slot.expert not in kept:
             return None
         name = slot.template.format(expert=kept.index(slot.expert))
-        return PlannedTensor(entry, name, entry.shape, whole)
+        return PlannedTensor(entry, name, entry.shape, all_bytes)
     shape = (*entry.shape[: slot.axis], len(kept), *entry.shape[slot.axis + 1 :])
     is_added = slot.kind is SlotKind.ROUTER and not is_matrix(slot.role) and EMPTY in kept
     empty = never(entry.dtype) if is_added else b"\0"
@@ -244,8 +244,8 @@ def plan_shards(
         return replace(target, shape=resized.shape, spans=resized.pieces)
 
     def targets(entry: TensorEntry) -> Iterator[PlannedTensor]:
-        if made := target(entry):
-            yield made
+        if tensor := target(entry):
+            yield tensor
             yield from _empty_experts(entry, model.slots.get(entry.name), kept)
         if entry == tied:
             yield PlannedTensor(entry, OUTPUT_HEAD, entry.shape, (Span(entry.start, entry.end),))
@@ -260,15 +260,15 @@ def _plan_shard(
     tensors: list[PlannedTensor] = []
     cut = dropped = 0
     for entry in shard.tensors:
-        made = tuple(targets(entry))
-        dropped += not made
-        tensors += made
-        cut += sum(tensor.is_cut for tensor in made)
+        planned = tuple(targets(entry))
+        dropped += not planned
+        tensors += planned
+        cut += sum(tensor.is_cut for tensor in planned)
     # A shard without cuts still changes if its experts get other ids or a head is added.
     renamed = any(tensor.name != tensor.source.name for tensor in tensors)
     if not (cut or dropped or renamed):
-        whole = Reading(shard.name, (Span(0, shard.size),))
-        return PlannedShard(shard.name, b"", (whole,), tuple(tensors), 0, 0)
+        reading = ShardReading(shard.name, (Span(0, shard.size),))
+        return PlannedShard(shard.name, b"", (reading,), tuple(tensors), 0, 0)
     return replace(assemble(shard.name, tensors, shard.metadata), dropped=dropped)
 
 
@@ -282,7 +282,7 @@ def assemble(
         tensors, key=lambda tensor: -(tensor.source.nbytes // (tensor.source.numel or 1))
     )
     readings = tuple(
-        Reading(source, _joined(span for tensor in run for span in tensor.spans))
+        ShardReading(source, _join(span for tensor in run for span in tensor.spans))
         for source, run in groupby(order, key=lambda tensor: tensor.source.shard)
     )
     raw: dict[str, Any] = {"__metadata__": metadata} if metadata else {}

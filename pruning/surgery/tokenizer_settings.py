@@ -18,13 +18,13 @@ def for_older_readers(content: bytes) -> bytes:
         return content
     if not isinstance(settings, dict):
         return content
-    older = dict(_older(settings))
+    older = dict(_rename_for_older(settings))
     if older == settings:
         return content
     return (json.dumps(older, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def _older(settings: dict[str, Any]) -> list[tuple[str, Any]]:
+def _rename_for_older(settings: dict[str, Any]) -> list[tuple[str, Any]]:
     renamed: list[tuple[str, Any]] = []
     for key, value in settings.items():
         if key == "tokenizer_class" and value == "TokenizersBackend":

@@ -53,9 +53,9 @@ def logits_memory(source: MoEModel, plan: PruningPlan) -> int:
 
 
 def _choose(level: str | None, manifest: Manifest, source: MoEModel | None) -> tuple[Level, str]:
-    known = [each.value for each in Level]
-    if level is not None and level not in known:
-        raise ExportError(unknown_name("level", level, known))
+    names = [each.value for each in Level]
+    if level is not None and level not in names:
+        raise ExportError(unknown_name("level", level, names))
     if level == Level.LOGITS and source is None:
         raise ExportError(
             "The level 'logits' compares with the source; give its directory (--source), or use "
@@ -102,10 +102,10 @@ def verify_export(
     goal, reason = _choose(level, manifest, original)
     made_by = f"plan {manifest.plan.digest[:8]}, written by version {manifest.tool_version}"
     checks = (Check("manifest", True, made_by), *(yield from check_bytes(path, manifest)))
-    own = all(check.ok for check in checks)
+    is_intact = all(check.ok for check in checks)
     if original:
         checks = (*checks, *(yield from check_against_source(path, manifest, original)))
-    if not own:
+    if not is_intact:
         return VerifyReport(Level.BYTES, "the bytes are not those of the export", checks)
     if not all(check.ok for check in checks):
         return VerifyReport(Level.BYTES, "the source given does not lead to this export", checks)

@@ -60,10 +60,10 @@ def width_option(
         return WidthOption(choice.mode, str(error))
     if widths is None:
         raise ValueError("a plan of whole experts has no widths")
-    return option_of(model, plan, widths) if weigh else _unweighed(model, plan, widths)
+    return option_with_sizes(model, plan, widths) if weigh else _bare_option(model, plan, widths)
 
 
-def _unweighed(model: MoEModel, plan: PruningPlan, widths: WidthPlan) -> WidthOption:
+def _bare_option(model: MoEModel, plan: PruningPlan, widths: WidthPlan) -> WidthOption:
     changes = widths_config(widths, model)
     counts = {len(ids) for ids in plan.kept.values()}
     return WidthOption(
@@ -74,18 +74,18 @@ def _unweighed(model: MoEModel, plan: PruningPlan, widths: WidthPlan) -> WidthOp
     )
 
 
-def option_of(model: MoEModel, plan: PruningPlan, widths: WidthPlan) -> WidthOption:
+def option_with_sizes(model: MoEModel, plan: PruningPlan, widths: WidthPlan) -> WidthOption:
     """What a complete plan saves with these widths."""
     shards = plan_shards(model, plan, plan_heads(model, plan, None, widths), widths)
     tensors = sum(tensor.nbytes for shard in shards for tensor in shard.tensors)
     return replace(
-        _unweighed(model, plan, widths),
+        _bare_option(model, plan, widths),
         disk_bytes=sum(shard.nbytes for shard in shards),
-        loaded_bytes=tensors + sum(_filled_up(model, plan, widths)),
+        loaded_bytes=tensors + sum(_filling_bytes(model, plan, widths)),
     )
 
 
-def _filled_up(model: MoEModel, plan: PruningPlan, widths: WidthPlan) -> Iterator[int]:
+def _filling_bytes(model: MoEModel, plan: PruningPlan, widths: WidthPlan) -> Iterator[int]:
     """Bytes that loading adds to each tensor of an expert that is narrower on disk."""
     for layer, kept in plan.kept.items():
         for item in model.located[layer]:
@@ -93,5 +93,5 @@ def _filled_up(model: MoEModel, plan: PruningPlan, widths: WidthPlan) -> Iterato
             if expert is None or expert not in kept or where is None:
                 continue
             shape = list(item.entry.shape)
-            shape[where.axis] = widths.loaded[layer] - widths.written(layer, expert)
+            shape[where.axis] = widths.loaded[layer] - widths.stored_width(layer, expert)
             yield math.prod(shape) * item_bytes(item.entry.dtype)

@@ -41,7 +41,7 @@ def resized_experts(
         return None
     inner = entry.shape[1:] if slot.expert is None else entry.shape
     axis = where.axis - (len(entry.shape) - len(inner))
-    width = where.parts * widths.written(slot.layer, experts[0])
+    width = where.parts * widths.stored_width(slot.layer, experts[0])
     rows, count = math.prod(inner[:axis]), inner[axis]
     size = math.prod(inner[axis + 1 :]) * item_bytes(entry.dtype)
     pieces = tuple(
@@ -62,7 +62,7 @@ def _index(
     where: NeuronAxis, layer: int, expert: int, widths: WidthPlan
 ) -> NDArray[np.int32] | None:
     """The entries of the axis in the export, -1 for zeros; None if nothing changes."""
-    before, after = widths.source[layer][expert], widths.written(layer, expert)
+    before, after = widths.source[layer][expert], widths.stored_width(layer, expert)
     kept = widths.kept(layer, expert)
     if len(kept) == before == after:
         return None
@@ -80,7 +80,7 @@ def resized_shared(model: MoEModel, widths: WidthPlan) -> dict[str, ResizedTenso
     """Tensors of shared experts that grow to a multiple of the new width."""
     if widths.shared is None:
         return {}
-    found = {}
+    tensors = {}
     for name, (entry, axis) in shared_tensors(model).items():
         before, after = entry.shape[axis], widths.shared * widths.scalar
         if before == after:
@@ -90,8 +90,8 @@ def resized_shared(model: MoEModel, widths: WidthPlan) -> dict[str, ResizedTenso
         rows, size = math.prod(entry.shape[:axis]), math.prod(entry.shape[axis + 1 :])
         gather = Gather(entry.start, rows, before, size * item_bytes(entry.dtype), index)
         shape = (*entry.shape[:axis], after, *entry.shape[axis + 1 :])
-        found[name] = ResizedTensor(shape, (gather,))
-    return found
+        tensors[name] = ResizedTensor(shape, (gather,))
+    return tensors
 
 
 def check_scales(model: MoEModel, widths: WidthPlan | None) -> None:
@@ -122,14 +122,14 @@ def check_scales(model: MoEModel, widths: WidthPlan | None) -> None:
 
 
 def _check_kept(layer: int, expert: int, kept: Sequence[int], width: int, size: int) -> None:
-    held = np.zeros(-(-width // size) * size, bool)
-    held[list(kept)] = True
-    held[width:] = held[width - 1]  # the last block may be shorter
-    shares = held.reshape(-1, size).mean(1)
+    stays = np.zeros(-(-width // size) * size, bool)
+    stays[list(kept)] = True
+    stays[width:] = stays[width - 1]  # the last block may be shorter
+    shares = stays.reshape(-1, size).mean(1)
     if not ((shares == 0) | (shares == 1)).all():
         odd = int(np.flatnonzero((shares > 0) & (shares < 1))[0])
-        whole = np.repeat(shares >= 0.5, size)[:width]
-        kept_instead = spans(np.flatnonzero(whole).tolist())
+        nearest = np.repeat(shares >= 0.5, size)[:width]
+        kept_instead = spans(np.flatnonzero(nearest).tolist())
         last = min((odd + 1) * size, width) - 1
         raise ExportError(
             f"Expert {expert} in layer {layer} would keep some of its neurons {odd * size}..{last} "
@@ -152,7 +152,7 @@ def resized_scale(
     axis, size = where.axis, blocks[where.axis]
     kept = widths.kept(slot.layer, slot.expert)
     stay = sorted({neuron // size for neuron in kept})
-    count = -(-widths.written(slot.layer, slot.expert) // size)
+    count = -(-widths.stored_width(slot.layer, slot.expert) // size)
     if stay == list(range(entry.shape[axis])) and count == len(stay):
         return None
     index = np.full(count, -1, np.int32)  # the scale of zeros does not matter

@@ -39,8 +39,8 @@ class _Work:
     target: Path
     hashers: ThreadPoolExecutor  # threads that hash and flush, in addition to those that copy
     hash_aside: bool  # only useful with spare cores
-    # Bytes of each shard. Keys are set at the start and each thread updates its own: no lock.
-    written: dict[str, int]
+    # Keys are set at the start and each thread updates its own: no lock.
+    bytes_by_shard: dict[str, int]
     stop: Event = field(default_factory=Event)
 
 
@@ -71,8 +71,8 @@ def _append(source: int, target: int, block: Sequence[Piece], content: memoryvie
     for span in block:
         copied = 0
         # Half the cost of writing from our memory, and free on file systems with shared blocks.
-        while isinstance(span, Span) and (left := span.nbytes - copied):
-            if not (more := _kernel_copy(source, target, left, span.start + copied)):
+        while isinstance(span, Span) and (remaining := span.nbytes - copied):
+            if not (more := _kernel_copy(source, target, remaining, span.start + copied)):
                 break
             copied += more
         _write_all(target, content[copied : span.nbytes])
@@ -128,7 +128,7 @@ def _copy(planned: PlannedShard, target: int, work: _Work) -> str:
         else:
             sha.update(content)
         _append(source, target, block, content)
-        work.written[planned.name] += len(content)
+        work.bytes_by_shard[planned.name] += len(content)
         unflushed += len(content)
         if unflushed >= _FLUSH_BYTES and (flushing is None or flushing.done()):
             flushing = work.hashers.submit(_flush, target)
@@ -174,15 +174,15 @@ def write_shards(
         ThreadPoolExecutor(2 * workers, "export-hash") as hashers,
         ThreadPoolExecutor(workers, "export-copy") as pool,
     ):
-        written = dict.fromkeys((shard.name for shard in shards), 0)
-        work = _Work(source, target, hashers, workers < cores, written)
+        bytes_by_shard = dict.fromkeys((shard.name for shard in shards), 0)
+        work = _Work(source, target, hashers, workers < cores, bytes_by_shard)
         # Large shards first, so that the threads end together.
         order = sorted(shards, key=lambda shard: -shard.nbytes)
         futures = {shard.name: pool.submit(_write_shard, shard, work) for shard in order}
         try:
             pending: set[Future[ShardRecord]] = set(futures.values())
             while pending:
-                yield Progress("writing", sum(work.written.values()), total, "bytes")
+                yield Progress("writing", sum(work.bytes_by_shard.values()), total, "bytes")
                 done, pending = wait(pending, _POLL_SECONDS, FIRST_EXCEPTION)
                 for future in done:
                     future.result()

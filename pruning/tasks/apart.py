@@ -31,14 +31,14 @@ def open_checked(corpus: str, store: StatsStore, *, allowed: bool) -> Source:
 
 def read_before(tasks: Sequence[str], store: StatsStore, identity: str) -> dict[str, str]:
     """Task -> a calibration, evaluation, search ... that is known to have read its test set."""
-    found: dict[str, str] = {}
+    readers: dict[str, str] = {}
     for name, corpus in _corpora_read(store, identity):
         sets = corpus.get(TEST_SETS)
         for benchmark in sets if isinstance(sets, list) else ():
             for task in tasks:
                 if isinstance(benchmark, str) and is_of_benchmark(task, benchmark):
-                    found.setdefault(task, name)
-    return found
+                    readers.setdefault(task, name)
+    return readers
 
 
 def check_unread(tasks: Sequence[str], store: StatsStore, identity: str) -> None:
@@ -61,8 +61,8 @@ def _corpora_read(store: StatsStore, identity: str) -> Iterator[tuple[str, Mappi
         yield f"the sensitivity {each.record_id}", each.corpus
     for path in SearchStore(store.directories).paths().values():
         try:
-            known = read_known(path)
+            search = read_known(path)
         except PlanError:
             continue  # reported where searches are used
-        if known.identity == identity:
-            yield f"the search {known.search_id}", known.result.header["corpus"]
+        if search.identity == identity:
+            yield f"the search {search.search_id}", search.result.header["corpus"]

@@ -15,9 +15,9 @@ from pruning.active import measured_routing
 from pruning.evaluate.benchmarks.imports import read_results
 from pruning.evaluate.benchmarks.names import check_tasks
 from pruning.evaluate.benchmarks.record import (
+    BenchmarkCandidate,
     BenchmarkRecord,
     BenchmarkStore,
-    Candidate,
     candidate_of_export,
     candidate_of_plan,
     new_record,
@@ -57,21 +57,22 @@ def benchmark_run(request: BenchmarkRequest) -> Steps[list[BenchmarkRecord]]:
 
     quiet_transformers()
     local = []
-    for number, name in enumerate(wanted := [name for name in names if name in LOCAL_TASKS]):
-        yield Progress("making the local tasks", number, len(wanted), "tasks")
+    for number, name in enumerate(local_names := [name for name in names if name in LOCAL_TASKS]):
+        yield Progress("making the local tasks", number, len(local_names), "tasks")
         local.append(write_task(LOCAL_TASKS[name], store.directories[0] / TASKS_FOLDER))
     how = request.model_dump(include={"limit", "num_fewshot", "chat_template", "batch_size"})
-    asked = HarnessSettings(names, tuple(task.folder for task in local), **how)
+    harness = HarnessSettings(names, tuple(task.folder for task in local), **how)
     settings = run_settings(request, 2)  # each task decides the length of its questions
     versions = {task.name: task.version for task in local}
-    kept, known = BenchmarkStore(store.directories), read_before(names, store, full.identity)
-    work = Benchmarks(model, candidates, asked, settings, kept, versions, known)
+    record_store = BenchmarkStore(store.directories)
+    readers = read_before(names, store, full.identity)
+    work = Benchmarks(model, candidates, harness, settings, record_store, versions, readers)
     return (yield from run_benchmarks(work))
 
 
 def _candidates(
     request: BenchmarkRequest, model: MoEModel, store: StatsStore
-) -> list[tuple[Candidate, PruningPlan | None]]:
+) -> list[tuple[BenchmarkCandidate, PruningPlan | None]]:
     manifest = _manifest(model)
     if manifest is None:
         if request.source:
@@ -83,7 +84,7 @@ def _candidates(
         ]
     if request.plans:
         raise PlanError(f"{model.name} is an export already; leave --plan out.")
-    return [(_exported(model, manifest, request.source, store), None)]
+    return [(_export_candidate(model, manifest, request.source, store), None)]
 
 
 def _manifest(model: MoEModel) -> Manifest | None:
@@ -91,9 +92,9 @@ def _manifest(model: MoEModel) -> Manifest | None:
     return read_manifest(folder) if (folder / MANIFEST_NAME).is_file() else None
 
 
-def _exported(
+def _export_candidate(
     model: MoEModel, manifest: Manifest, source: str | None, store: StatsStore
-) -> Candidate:
+) -> BenchmarkCandidate:
     full = load_model_index(source) if source else None
     if not source and DEMO_CHECKPOINT.is_dir():  # the demo is always at hand
         demo = load_model_index(DEMO_MODEL)
@@ -102,7 +103,7 @@ def _exported(
     return candidate_of_export(model, manifest, full, routing=routing)
 
 
-def benchmark_results(records: Sequence[BenchmarkRecord]) -> dict[str, Any]:
+def benchmarks_as_json(records: Sequence[BenchmarkRecord]) -> dict[str, Any]:
     """Records as plain JSON for jobs and files: ids, candidates, settings and scores.
 
     `read_before` names the test sets that earlier work with the model has read.
@@ -130,24 +131,26 @@ def import_results(request: ImportRequest) -> list[BenchmarkRecord]:
     model = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
     candidate = _imported_candidate(request, model, store)
-    kept = BenchmarkStore(store.directories)
+    record_store = BenchmarkStore(store.directories)
     records: dict[str, BenchmarkRecord] = {}
     tasks: defaultdict[str, set[str]] = defaultdict(set)
     for path in request.files:
-        found = read_results(path)
-        record = kept.find(new_record(candidate, found.settings)).with_scores(
-            found.scores, found.tool_version, {**found.made, "imported_from": path.name}
+        results = read_results(path)
+        record = record_store.find(new_record(candidate, results.settings)).with_scores(
+            results.scores, results.tool_version, {**results.run_facts, "imported_from": path.name}
         )
-        kept.save(record)
+        record_store.save(record)
         records[record.record_id] = record
-        tasks[record.record_id] |= {score.task for score in found.scores}
+        tasks[record.record_id] |= {score.task for score in results.scores}
     return [
         each.model_copy(update={"scores": tuple(s for s in each.scores if s.task in tasks[name])})
         for name, each in records.items()
     ]
 
 
-def _imported_candidate(request: ImportRequest, model: MoEModel, store: StatsStore) -> Candidate:
+def _imported_candidate(
+    request: ImportRequest, model: MoEModel, store: StatsStore
+) -> BenchmarkCandidate:
     manifest = _manifest(model)
     if manifest is not None:
         if request.plan is not None or request.candidate:
@@ -155,9 +158,9 @@ def _imported_candidate(request: ImportRequest, model: MoEModel, store: StatsSto
                 f"{model.name} is an export, which names its plan itself; leave --plan and "
                 "--candidate out."
             )
-        return _exported(model, manifest, request.source, store)
+        return _export_candidate(model, manifest, request.source, store)
     if request.candidate:
         ref = model_ref(model)
-        return Candidate(ref, ref, request.candidate, "", PlanFacts())
+        return BenchmarkCandidate(ref, ref, request.candidate, "", PlanFacts())
     plan = plan_from_dict(request.plan) if request.plan is not None else keep_all(model)
     return candidate_of_plan(model, plan, measured_routing([plan], store))

@@ -58,7 +58,7 @@ def _prepare(
     if "heads" in groups:
         runnable_heads(model)
     yield Progress("reading the corpus", 0, sampling.tokens, "tokens")
-    first, source = _opened(request, model)
+    first, source = _open(request, model)
     _check_model(request, model)  # imports torch
     from analysis.calibration.own_answers import answered_sampling, own_answers
 
@@ -105,7 +105,7 @@ def _answering(
     return answering
 
 
-def _opened(request: CalibrateRequest, model: MoEModel) -> tuple[Document | None, Source]:
+def _open(request: CalibrateRequest, model: MoEModel) -> tuple[Document | None, Source]:
     """The first document of the corpus, and the corpus; refuses token ids the model lacks."""
     sampling, store = request.sampling(), stats_store(request.stats_dir)
     corpus = open_checked(request.corpus, store, allowed=request.allow_test_set)
@@ -129,7 +129,7 @@ def check_corpora(requests: Sequence[CalibrateRequest]) -> Steps[None]:
             if request.corpus in TEXTS and request.answers == "given":
                 continue  # nothing can be wrong, and demo-code takes seconds to make
             model = load_model_index(request.model, revision=request.revision)
-            first, source = _opened(request, model)
+            first, source = _open(request, model)
             if request.answers == "own":
                 _answering(request, model, source, first)
 

@@ -40,24 +40,26 @@ def sweep_plans(
     request: SweepRequest, model: MoEModel, store: StatsStore
 ) -> Steps[list[PruningPlan]]:
     """The plans of a sweep, by criterion and then by budget."""
-    own: dict[str, Any] = {"schedule": request.schedule}
+    fields: dict[str, Any] = {"schedule": request.schedule}
     if request.granularity == NEURON_GRANULARITY and request.schedule != MEASURED:
-        own = {"neuron_scope": request.neuron_scope}
+        fields = {"neuron_scope": request.neuron_scope}
     plans = []
     for criterion in request.criteria:
-        asked = [plan_request(request, criterion, each | own) for each in request.budgets]
-        selection = yield from select_measured(asked[0], model, store)
-        ranking = with_sensitivity(selection, asked[0], store)
-        plans += [make_plan(ranking, each).plan for each in asked]
+        requests = [
+            criterion_request(request, criterion, each | fields) for each in request.budgets
+        ]
+        selection = yield from select_measured(requests[0], model, store)
+        ranking = with_sensitivity(selection, requests[0], store)
+        plans += [make_plan(ranking, each).plan for each in requests]
     return [fit_plan(plan, model) for plan in plans]
 
 
-def plan_request(
+def criterion_request(
     request: SweepRequest | BinsRequest | SensitivityRequest,
     criterion: str,
-    own: Mapping[str, Any],
+    fields: Mapping[str, Any],
 ) -> PlanRequest:
-    """The request for a plan by one criterion; `own` has its budget and fields of neurons."""
+    """The request for a plan by one criterion; `fields` has its budget and fields of neurons."""
     reads_text = get_criterion(criterion).source == "routed"
     values = {
         "model": request.model,
@@ -66,10 +68,9 @@ def plan_request(
         "corpora": request.calibrated_on if reads_text else (),
         "gate": request.gate,
         "stats_dir": request.stats_dir,
-        **own,
+        **fields,
     }
-    made: PlanRequest = validated(PlanRequest, values)
-    return made
+    return validated(PlanRequest, values)
 
 
 Records = Steps[list[EvaluationRecord]]
@@ -79,29 +80,29 @@ def evaluate_run(request: EvaluateRequest) -> Records:
     """Evaluate the plans on each corpus and store results next to the statistics."""
     model = load_model_index(request.model, revision=request.revision)
     plans = [fit_plan(plan_from_dict(raw), model) for raw in request.plans]
-    return (yield from _evaluated(request, model, plans or [keep_all(model)]))
+    return (yield from _evaluate(request, model, plans or [keep_all(model)]))
 
 
 def sweep_run(request: SweepRequest) -> Records:
     """Evaluate the original model and every criterion at every sparsity, by corpus and plan."""
     model = load_model_index(request.model, revision=request.revision)
     plans = yield from sweep_plans(request, model, stats_store(request.stats_dir))
-    return (yield from _evaluated(request, model, [keep_all(model), *plans]))
+    return (yield from _evaluate(request, model, [keep_all(model), *plans]))
 
 
-def _evaluated(request: MeasureRequest, model: MoEModel, plans: Sequence[PruningPlan]) -> Records:
+def _evaluate(request: MeasureRequest, model: MoEModel, plans: Sequence[PruningPlan]) -> Records:
     """Records by corpus and then by plan."""
     store = stats_store(request.stats_dir)
     with together():
-        drawn = yield from drawn_corpora(request, model, store)
+        draws = yield from drawn_corpora(request, model, store)
     from pruning.evaluate.run import Evaluations, run_evaluations
 
     work = Evaluations(
         model,
         plans,
-        drawn,
+        draws,
         request.measured,
-        run_settings(request, max(each.sequences.longest for each in drawn)),
+        run_settings(request, max(each.sequences.longest for each in draws)),
         EvaluationStore(store.directories),
         measured_routing(plans, store),
     )
@@ -116,8 +117,8 @@ def drawn_corpora(
     runs = [run.manifest for run in store.of_model(model.identity, "routed")]
     allowed = request.allow_test_set
     sources = {corpus: open_checked(corpus, store, allowed=allowed) for corpus in request.corpora}
-    drawn = []
+    draws = []
     for number, (corpus, source) in enumerate(sources.items()):
         yield Progress("reading the corpora", number, len(sources), "corpora")
-        drawn.append(draw(corpus, source, runs, request.sample_settings(corpus), tokenizer))
-    return drawn
+        draws.append(draw(corpus, source, runs, request.sample_settings(corpus), tokenizer))
+    return draws

@@ -14,7 +14,7 @@ from pruning.requests.model import ExportRequest
 from pruning.sizes import parse_size
 from pruning.surgery.export import (
     KEEP_LIST_NAME,
-    ExportOptions,
+    ExportSettings,
     PreparedExport,
     export_checkpoint,
     planned_export,
@@ -77,12 +77,12 @@ def is_finished_export(request: ExportRequest, model: MoEModel) -> bool:
 def _other_option(request: ExportRequest, model: MoEModel, there: Manifest) -> str:
     """The first option of a request that a finished export of its plan does not have; or empty."""
     options = _options(request, model)
-    made = planned_export(model, plan_from_dict(request.plan), request.out, options)
-    sizes = {shard.name: shard.nbytes for shard in made.shards}
+    planned = planned_export(model, plan_from_dict(request.plan), request.out, options)
+    sizes = {shard.name: shard.nbytes for shard in planned.shards}
     agree = {
-        "mtp": made.heads == there.heads,
-        "width_mode": (made.widths.choice if made.widths else None) == there.widths,
-        "pad": (made.padding is not None) == there.padded,
+        "mtp": planned.heads == there.heads,
+        "width_mode": (planned.widths.choice if planned.widths else None) == there.widths,
+        "pad": (planned.padding is not None) == there.padded,
         "keep_list": options.keep_list == (KEEP_LIST_NAME in there.files),
         "hash_source": options.hash_source <= bool(there.source.content_sha256),
         "max_shard_size": sizes == {shard.name: shard.bytes for shard in there.shards},
@@ -90,12 +90,12 @@ def _other_option(request: ExportRequest, model: MoEModel, there: Manifest) -> s
     return next((name for name, is_alike in agree.items() if not is_alike), "")
 
 
-def _options(request: ExportRequest, model: MoEModel) -> ExportOptions:
+def _options(request: ExportRequest, model: MoEModel) -> ExportSettings:
     mode, largest = request.width_mode, request.max_shard_size
     plan, store = plan_from_dict(request.plan), stats_store(request.stats_dir)
     heads = HeadChoice(request.mtp) if request.mtp else None
     ranked = heads in (HeadChoice.KEEP, HeadChoice.PRUNE)  # if refused, keep recommends prune
-    return ExportOptions(
+    return ExportSettings(
         heads,
         head_ranking(model, plan, store) if ranked else None,
         revision=request.revision or "",

@@ -19,21 +19,23 @@ if TYPE_CHECKING:
 _RUNNING = {"seed", "dtype", "device", "batch_size", "trust_remote_code", "attention"}
 
 
-def placement_of(asked: Request) -> "Placement":
+def placement_of(request: Request) -> "Placement":
     """Where weights lie while the model runs, by a request or a section of a recipe."""
     from analysis.calibration.loading import Placement
 
-    said = asked.model_dump(include={field.name for field in fields(Placement)}, exclude_none=True)
-    limits = (limit.partition("=") for limit in said.pop("max_memory", ()))
-    return Placement(max_memory=tuple((device, size) for device, _, size in limits), **said)
+    options = request.model_dump(
+        include={field.name for field in fields(Placement)}, exclude_none=True
+    )
+    limits = (limit.partition("=") for limit in options.pop("max_memory", ()))
+    return Placement(max_memory=tuple((device, size) for device, _, size in limits), **options)
 
 
 def run_settings(request: Request, seq_len: int, **more: Any) -> "CalibrationSettings":
     """How the model runs: by a request, overridden by `more`; `seq_len` is the longest sequence."""
     from analysis.calibration.loading import CalibrationSettings
 
-    said = request.model_dump(include=_RUNNING, exclude_none=True)
-    return CalibrationSettings(seq_len, **{"placement": placement_of(request)} | said | more)
+    options = request.model_dump(include=_RUNNING, exclude_none=True)
+    return CalibrationSettings(seq_len, **{"placement": placement_of(request)} | options | more)
 
 
 @contextmanager

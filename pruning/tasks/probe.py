@@ -23,7 +23,7 @@ from pruning.plan import NEURON_GRANULARITY, PruningPlan, fit_plan, keep_all, pl
 from pruning.planning.ranking import select_measured
 from pruning.requests.evaluation import AskRequest, BinsRequest, VarianceRequest
 from pruning.tasks import Steps
-from pruning.tasks.evaluation import drawn_corpora, plan_request, sweep_plans
+from pruning.tasks.evaluation import criterion_request, drawn_corpora, sweep_plans
 from pruning.tasks.loading import loaded_model, run_settings
 
 if TYPE_CHECKING:
@@ -61,8 +61,7 @@ def ask_run(request: AskRequest) -> "Steps[list[Answer]]":
     for answer in answers[1:]:
         plan, pair = plans[answer.name], (answers[0], answer)
         if plan is not None:
-            asked = (request.prompt, facts)
-            store.save(AnswerRecord.of(model, plan, asked, pair))
+            store.save(AnswerRecord.of(model, plan, (request.prompt, facts), pair))
     return answers
 
 
@@ -73,50 +72,50 @@ def bins_run(request: BinsRequest) -> Steps[BinsRecord]:
     """
     model = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
-    ranked, bins = yield from _binned(request, model, store)
-    (drawn, *_) = yield from drawn_corpora(request, model, store)
+    ranked, bins = yield from _order_and_bins(request, model, store)
+    (drawn_samples, *_) = yield from drawn_corpora(request, model, store)
     from analysis.calibration.loading import resolve_dtype
     from pruning.evaluate.candidate import MeasureSettings, run_candidate
     from pruning.evaluate.full_side import run_full
     from pruning.evaluate.run import how_made
     from pruning.evaluate.samples import make_samples
 
-    settings = run_settings(request, drawn.sequences.longest)
+    settings = run_settings(request, drawn_samples.sequences.longest)
     changing = {"dtype": resolve_dtype(settings.dtype, model), "seed": settings.seed}
-    kept = BinsStore(store.directories)
-    record = kept.find(BinsRecord.new(model, ranked, bins, drawn.corpus, changing))
+    record_store = BinsStore(store.directories)
+    record = record_store.find(BinsRecord.new(model, ranked, bins, drawn_samples.corpus, changing))
     if record.is_measured:
         yield Progress("cached", len(bins), len(bins), "bins", "these bins are measured already")
         return record
-    started, found = time.monotonic(), dict[int, Evaluation]()
-    samples = make_samples(drawn.sequences, request.batch_size)
+    started, evaluations = time.monotonic(), dict[int, Evaluation]()
+    samples = make_samples(drawn_samples.sequences, request.batch_size)
     measured = MeasureSettings(("nll",), settings.seed)
     yield Progress("loading the model", 0, len(bins), "bins")
     with loaded_model(model, settings) as loaded:
         full = yield from run_full(loaded, samples, folder=request.hidden_states_dir)
         with closing(full):
             for each in bins:
-                yield Progress("removing bins", len(found), len(bins), "bins")
+                yield Progress("removing bins", len(evaluations), len(bins), "bins")
                 task = run_candidate(loaded, model.family, each.plan, full, measured)
-                found[each.number] = drain(task)
-    first = found[bins[0].number]
+                evaluations[each.number] = drain(task)
+    first = evaluations[bins[0].number]
     record = record.with_results(
-        bin_table(bins, found, seed=settings.seed),
+        bin_table(bins, evaluations, seed=settings.seed),
         (first.full["nll"].mean, first.num_samples, first.num_tokens),
         how_made(settings, time.monotonic() - started),
     )
-    kept.save(record)
+    record_store.save(record)
     return record
 
 
-def _binned(
+def _order_and_bins(
     request: BinsRequest, model: MoEModel, store: StatsStore
 ) -> Steps[tuple[RankedBy, list[Bin]]]:
     """The order of the experts or neurons, and its bins."""
     how, by_neuron = request.binning, request.granularity == NEURON_GRANULARITY
-    own = {"neuron_scope": how.scope} if by_neuron else {}
+    fields = {"neuron_scope": how.scope} if by_neuron else {}
     ranking = yield from select_measured(
-        plan_request(request, request.criterion, {"sparsity": "0", **own}), model, store
+        criterion_request(request, request.criterion, {"sparsity": "0", **fields}), model, store
     )
     ranked = RankedBy(
         request.criterion,
@@ -143,36 +142,36 @@ def variance_run(request: VarianceRequest) -> Steps[dict[str, VarianceRecord]]:
     model = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
     plans = yield from _plans(request, model, store)
-    (drawn, *_) = yield from drawn_corpora(request, model, store)
+    (drawn_samples, *_) = yield from drawn_corpora(request, model, store)
     from analysis.calibration.loading import resolve_dtype
     from pruning.evaluate.hidden_states import NUM_TOKENS, draw_tokens, run_variance
     from pruning.evaluate.run import how_made
     from pruning.evaluate.samples import make_samples
 
-    settings = run_settings(request, drawn.sequences.longest)
+    settings = run_settings(request, drawn_samples.sequences.longest)
     dtype = resolve_dtype(settings.dtype, model)
     changing = {"dtype": dtype, "seed": settings.seed, "tokens": NUM_TOKENS}
-    kept = VarianceStore(store.directories)
+    record_store = VarianceStore(store.directories)
     records = {
-        name: kept.find(VarianceRecord.new(model, plan, drawn.corpus, changing))
+        name: record_store.find(VarianceRecord.new(model, plan, drawn_samples.corpus, changing))
         for name, plan in plans.items()
     }
     missing = [name for name, record in records.items() if not record.is_measured]
     if not missing:
         yield Progress("cached", len(plans), len(plans), "models", "all of it is measured already")
         return records
-    samples = make_samples(drawn.sequences, request.batch_size)
-    chosen = draw_tokens(samples, NUM_TOKENS, settings.seed)
-    num_tokens = sum(int(mask.sum()) for mask in chosen)
+    samples = make_samples(drawn_samples.sequences, request.batch_size)
+    token_masks = draw_tokens(samples, NUM_TOKENS, settings.seed)
+    num_tokens = sum(int(mask.sum()) for mask in token_masks)
     yield Progress("loading the model", 0, len(missing), "models")
     with loaded_model(model, settings) as loaded:
         for name in missing:
             started = time.monotonic()
             plan = None if name == FULL else plans[name]
-            values = yield from run_variance(loaded, model.family, plan, samples, chosen)
-            made = how_made(settings, time.monotonic() - started)
-            records[name] = records[name].with_results(values.tolist(), num_tokens, made)
-            kept.save(records[name])
+            values = yield from run_variance(loaded, model.family, plan, samples, token_masks)
+            run_facts = how_made(settings, time.monotonic() - started)
+            records[name] = records[name].with_results(values.tolist(), num_tokens, run_facts)
+            record_store.save(records[name])
     return records
 
 

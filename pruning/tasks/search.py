@@ -73,7 +73,7 @@ def search_run(request: SearchRequest) -> "Steps[SearchResult]":
 def problem_of(request: SearchRequest) -> "Steps[Problem]":
     """Everything that the search needs; refuses what is impossible before any long work."""
     recipe, machine = request.parsed(), request.machine
-    if (asked := recipe.search) is None:
+    if (section := recipe.search) is None:
         raise PlanError("The recipe has no key search; it needs at least search: {corpus: C}.")
     model = load_model_index(recipe.model, revision=recipe.revision)
     check_request(plan_request(recipe, machine), model)
@@ -82,18 +82,18 @@ def problem_of(request: SearchRequest) -> "Steps[Problem]":
     with together():
         yield Progress("reading the search samples", 0, 0)
         # Documents that no known calibration of the model has read.
-        drawn = draw(
-            asked.corpus,
-            open_checked(asked.corpus, store, allowed=recipe.allow_test_set),
+        drawn_samples = draw(
+            section.corpus,
+            open_checked(section.corpus, store, allowed=recipe.allow_test_set),
             [run.manifest for run in store.of_model(model.identity, "routed")],
-            SampleSettings(asked.samples, seq_len_of(asked.corpus, recipe.seq_len)),
+            SampleSettings(section.samples, seq_len_of(section.corpus, recipe.seq_len)),
             tokenizer_loader(model, trusted=machine.trust_remote_code),
         )
     parts = []
     requests = calibrate_requests(recipe, machine)
     for calibration, corpus in zip(requests, recipe.corpora, strict=bool(requests)):
-        found = yield from calibrate_run(calibration)
-        parts.append(Part(found, corpus.weight))
+        run = yield from calibrate_run(calibration)
+        parts.append(Part(run, corpus.weight))
     if weights := weights_request(recipe, machine):
         yield from weights_run(weights)
     planned = plan_request(recipe, machine)
@@ -102,12 +102,12 @@ def problem_of(request: SearchRequest) -> "Steps[Problem]":
         yield from sensitivity_run(measured, parts)
         selection = with_sensitivity(selection, planned, store)
         if recipe.sensitivity and recipe.sensitivity.refine:
-            yield from sensitivity_run(_refining(measured, recipe, selection), parts)
+            yield from sensitivity_run(_refinement_request(measured, recipe, selection), parts)
     selection = with_sensitivity(selection, planned, store)
-    if asked.start == MEASURED:
-        sensitivity = sensitivity_on(asked.corpus, selection, planned, store)
+    if section.start == MEASURED:
+        sensitivity = sensitivity_on(section.corpus, selection, planned, store)
         selection = replace(selection, sensitivity=sensitivity)
-    return _problem(asked, recipe, machine, selection, drawn)
+    return _make_problem(section, recipe, machine, selection, drawn_samples)
 
 
 def check_measured(recipe: Recipe, model: MoEModel, store: StatsStore) -> None:
@@ -124,11 +124,11 @@ def check_measured(recipe: Recipe, model: MoEModel, store: StatsStore) -> None:
 
 def _check_room(task: Task) -> None:
     """Refuse a population that leaves out what the recipe says to start from."""
-    named: dict[Removed, str] = {}
+    names: dict[Removed, str] = {}
     for name, removed in task.seeds.items():
         if task.space.holds(removed):
-            named.setdefault(removed, name)
-    starts = list(named.values())
+            names.setdefault(removed, name)
+    starts = list(names.values())
     size = task.settings.population
     if left_out := [name for name in starts[size:] if name not in ("uniform", *PATTERNS)]:
         raise PlanError(
@@ -137,7 +137,7 @@ def _check_room(task: Task) -> None:
         )
 
 
-def _refining(
+def _refinement_request(
     measured: SensitivityRequest, recipe: Recipe, selection: Selection
 ) -> SensitivityRequest:
     """The refinement of a plan that removes as many experts as the search does."""
@@ -148,41 +148,41 @@ def _refining(
     return measured.into(SensitivityRequest, remove=spending.budget.total, refine=rounds)
 
 
-def _problem(
-    asked: SearchSection,
+def _make_problem(
+    section: SearchSection,
     recipe: Recipe,
     machine: Machine,
     selection: Selection,
-    drawn: DrawnSamples,
+    drawn_samples: DrawnSamples,
 ) -> "Problem":
     from pruning.search.sitting import Problem
 
-    sequences = drawn.sequences
+    sequences = drawn_samples.sequences
     evidence = evidence_of(selection, selection.request)
     wished = spending_of(selection.request, selection.model, evidence)
     scheduled = allocate(recipe.schedule.name, wished, evidence)
     spending, space = space_of(wished, scheduled)
-    made = provenance_of(selection, selection.request, wished)
+    provenance = provenance_of(selection, selection.request, wished)
     parameters = schedule_parameters(
-        asked.to_dict(), asked.fitness, sequences.corpus, len(sequences.rows)
+        section.to_dict(), section.fitness, sequences.corpus, len(sequences.rows)
     )
     seeds = seeds_of(spending, recipe.schedule.name, scheduled)
-    if asked.start == MEASURED:
+    if section.start == MEASURED:
         seeds |= sensitivity_for(selection, selection.request).starts(space.rooms, space.total)
-    task = Task(space, seeds, asked)
+    task = Task(space, seeds, section)
     _check_room(task)
     return Problem(
         model=selection.model,
         ranking=selection.table,
         constraints=spending.constraints,
-        provenance=replace(made, schedule=SEARCH, schedule_parameters=parameters),
+        provenance=replace(provenance, schedule=SEARCH, schedule_parameters=parameters),
         task=task,
-        drawn=drawn,
-        measure=asked.fitness,
+        search_samples=drawn_samples,
+        measure=section.fitness,
         running=run_settings(
             recipe.calibrate,
             sequences.longest,
-            seed=asked.seed,
+            seed=section.seed,
             dtype=recipe.dtype,
             device=machine.device or "auto",
             batch_size=machine.batch_size or 8,

@@ -20,7 +20,7 @@ from pruning.schedules import Evidence
 from pruning.sensitivity.curves import Curves, Sensitivity
 from pruning.sensitivity.record import SensitivityRecord, SensitivityStore
 from pruning.tasks import Steps
-from pruning.tasks.evaluation import drawn_corpora, plan_request
+from pruning.tasks.evaluation import criterion_request, drawn_corpora
 from pruning.tasks.loading import quiet_transformers, run_settings
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ class Measurement:
 
 def sensitivity_task(request: SensitivityRequest) -> Steps[dict[str, Any]]:
     """Job form of `sensitivity_run`."""
-    found = yield from sensitivity_run(request)
-    return {"sensitivity": [each.record.record_id for each in found.corpora]}
+    measurement = yield from sensitivity_run(request)
+    return {"sensitivity": [each.record.record_id for each in measurement.corpora]}
 
 
 def sensitivity_run(request: SensitivityRequest, parts: Sequence[Part] = ()) -> Steps[Measurement]:
@@ -64,22 +64,22 @@ def sensitivity_run(request: SensitivityRequest, parts: Sequence[Part] = ()) -> 
     """
     model = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
-    asked = [
-        plan_request(request, request.criterion, each | request.planned)
+    requests = [
+        criterion_request(request, request.criterion, each | request.planned)
         for each in request.budgets or [{"sparsity": "0"}]
     ]
-    for each in asked if request.budgets else ():
+    for each in requests if request.budgets else ():
         check_request(each, model)
-    selection = yield from select_measured(asked[0], model, store, parts)
-    drawn = yield from drawn_corpora(request, model, store)
+    selection = yield from select_measured(requests[0], model, store, parts)
+    draws = yield from drawn_corpora(request, model, store)
     from analysis.calibration.loading import offload_space
 
     quiet_transformers()
-    settings = run_settings(request, max(each.sequences.longest for each in drawn))
+    settings = run_settings(request, max(each.sequences.longest for each in draws))
     with offload_space(settings.placement) as offload:
-        sitting = _Sitting(request, model, order_of(selection, asked[0]), settings, offload)
-        works = [sitting.work(each, SensitivityStore(store.directories)) for each in drawn]
-        return (yield from _measured(works, sitting, selection, asked))
+        sitting = _Sitting(request, model, order_of(selection, requests[0]), settings, offload)
+        works = [sitting.work(each, SensitivityStore(store.directories)) for each in draws]
+        return (yield from _measure(works, sitting, selection, requests))
 
 
 class _Sitting:
@@ -97,7 +97,7 @@ class _Sitting:
         self._settings, self._offload = settings, offload
         self._loaded: PreTrainedModel | None = None
 
-    def work(self, drawn: DrawnSamples, store: SensitivityStore) -> "Measuring":
+    def work(self, draw: DrawnSamples, store: SensitivityStore) -> "Measuring":
         """The measurement on the samples of a corpus."""
         from analysis.calibration.distributed import Processes, join
         from analysis.calibration.loading import resolve_dtype
@@ -108,9 +108,9 @@ class _Sitting:
 
         # A pass through streamed layers has its batches from the start.
         processes = join() if self.request.stream_layers else Processes()
-        samples = make_samples(drawn.sequences, self.request.batch_size, processes)
+        samples = make_samples(draw.sequences, self.request.batch_size, processes)
         dtype = resolve_dtype(self._settings.dtype, self.model)
-        record = SensitivityRecord.new(self.model, self.order.ref, self.order.sizes, drawn, dtype)
+        record = SensitivityRecord.new(self.model, self.order.ref, self.order.sizes, draw, dtype)
 
         def load() -> "Steps[Runs]":
             from pruning.search.fitness import MaskedRuns, StreamedRuns, subject_of
@@ -120,7 +120,7 @@ class _Sitting:
                 return StreamedRuns(
                     self.model, samples, self._settings, plan_of, measured, store.folder
                 )
-            loaded = yield from self._load(drawn.sequences)
+            loaded = yield from self._load(draw.sequences)
             return MaskedRuns(
                 (yield from subject_of(self.model, loaded, samples, plan_of)), measured
             )
@@ -137,15 +137,18 @@ class _Sitting:
             self._loaded = yield from load_for(self.model, sequences, self._settings, self._offload)
         return self._loaded
 
-    def made(self) -> dict[str, Any]:
+    def run_facts(self) -> dict[str, Any]:
         """What a record says of the latest run behind its numbers."""
         from pruning.evaluate.run import how_made
 
         return how_made(self._settings)
 
 
-def _measured(
-    works: "Sequence[Measuring]", sitting: _Sitting, selection: Selection, asked: list[PlanRequest]
+def _measure(
+    works: "Sequence[Measuring]",
+    sitting: _Sitting,
+    selection: Selection,
+    requests: list[PlanRequest],
 ) -> Steps[Measurement]:
     from pruning.sensitivity.measure import Aim, measure_curves, refine
 
@@ -157,13 +160,13 @@ def _measured(
             if not request.budgets:
                 work.release()
         spread = Sensitivity(tuple(curves), request.cost, request.across)
-        for words, planned in zip(request.budget_words, asked, strict=False):
+        for words, planned in zip(request.budget_words, requests, strict=False):
             aim = Aim(
                 *_budget(selection, planned, spread), request.refine, request.cost, request.across
             )
             rounds[words] = yield from refine(works, curves, aim)
     finally:
-        records = [work.finish(sitting.made()) for work in works]
+        records = [work.finish(sitting.run_facts()) for work in works]
     measured = (
         Measured(record, curve, rooms, work.layers, len(work.batches))
         for record, curve, work in zip(records, curves, works, strict=True)

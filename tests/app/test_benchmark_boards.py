@@ -18,11 +18,11 @@ from app.charts.benchmarks import (
 from app.charts.hidden_states import variance_results
 from app.charts.names import FULL
 from pruning.evaluate.benchmarks.record import (
+    BenchmarkCandidate,
     BenchmarkScore,
-    Candidate,
+    benchmark_settings,
     candidate_label,
     new_record,
-    settings_of,
 )
 from pruning.evaluate.record import PlanFacts, VarianceStore
 
@@ -45,9 +45,9 @@ def facts(criterion="", share=0.0, corpora=()):
 
 def record_of(plan, scores, **settings):
     label = candidate_label(plan)
-    candidate = Candidate(MODEL, MODEL, label, label, plan)
+    candidate = BenchmarkCandidate(MODEL, MODEL, label, label, plan)
     made = [BenchmarkScore(task, metric, *numbers) for task, metric, *numbers in scores]
-    return new_record(candidate, settings_of(**settings)).with_scores(made, "0", {})
+    return new_record(candidate, benchmark_settings(**settings)).with_scores(made, "0", {})
 
 
 @pytest.fixture
@@ -144,8 +144,8 @@ def test_a_metric_that_is_not_usual_is_named(records):
 
 
 def test_results_without_a_plan_are_called_what_they_were_called(records):
-    words = Candidate(MODEL, MODEL, "their pruned model", "", PlanFacts())
-    taken = new_record(words, settings_of()).with_scores(
+    words = BenchmarkCandidate(MODEL, MODEL, "their pruned model", "", PlanFacts())
+    taken = new_record(words, benchmark_settings()).with_scores(
         [BenchmarkScore("mc", "acc_norm", 0.65), BenchmarkScore("math", "exact_match", 0.5)],
         "0",
         {},

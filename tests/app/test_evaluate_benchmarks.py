@@ -15,12 +15,12 @@ from app.session.job_queue import job_store
 from pruning.evaluate.benchmarks.record import (
     BenchmarkScore,
     BenchmarkStore,
+    benchmark_settings,
     candidate_of_plan,
     new_record,
-    settings_of,
 )
 from pruning.plan import keep_all
-from pruning.tasks.benchmark import benchmark_results
+from pruning.tasks.benchmark import benchmarks_as_json
 
 BENCHMARKS = "Benchmarks"
 # What lm-evaluation-harness 0.4 writes, cut to what is read.
@@ -52,7 +52,7 @@ def kept(store, models_root):
         scores = [
             BenchmarkScore(task, "acc", values[place], 0.03) for task, values in numbers.items()
         ]
-        record = new_record(candidate_of_plan(model, plan), settings_of())
+        record = new_record(candidate_of_plan(model, plan), benchmark_settings())
         store.save(record.with_scores(scores, "0.4.13", {}))
 
 
@@ -158,12 +158,14 @@ def test_the_queued_run_is_what_the_page_shows_when_it_has_ended(open_page, kept
         assert job.request["dtype"] == "float32"
         assert len(test.dataframe[0].value) == 2
         model = load_model_index(job.request["model"])
-        made = new_record(candidate_of_plan(model, keep_all(model)), settings_of(dtype="float32"))
+        made = new_record(
+            candidate_of_plan(model, keep_all(model)), benchmark_settings(dtype="float32")
+        )
         made = made.with_scores([BenchmarkScore("piqa", "acc", 0.25, 0.03)], "0.4.13", {})
         store.save(made)
         with job_store().transaction() as jobs:
             jobs.update(job.id, state=JobState.RUNNING, started_at=job.created_at)
-        job_store().finish(job.id, JobState.DONE, result=benchmark_results([made]))
+        job_store().finish(job.id, JobState.DONE, result=benchmarks_as_json([made]))
         test.run()
     assert not test.exception
     assert test.selectbox(key="bench.way").value == "lm-eval, float32"

@@ -105,7 +105,7 @@ def test_a_search_starts_from_refined_plans(recipe, works, tiny, here, corpora, 
         points = store.points(record)
         (total,) = {sum(entry.removed) for entry in entries}
         whole = [point for point in points.on_all(points.samples()) if point.position == WHOLE]
-        refined[rounds] = [point for point in whole if point.gone == total]
+        refined[rounds] = [point for point in whole if point.level == total]
         starts = [entry.removed for entry in entries if entry.origin.startswith("measured")]
         assert {point.base for point in refined[rounds]} <= {entry.removed for entry in entries}
         assert starts

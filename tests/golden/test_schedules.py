@@ -216,7 +216,7 @@ def test_a_search_finds_the_best_and_of_equal_ones_the_first(tmp_path):
     settings = SearchSettings(population=4, elites=1, generations=3, seed=1)
     seeds = {"late": (1, 2)}
     tied = searched(tmp_path / "tied", search_task(3, settings, seeds, TWO), Known(FITNESS))
-    assert {each.removed for each in tied.found} == set(FITNESS)
+    assert {each.removed for each in tied.candidates} == set(FITNESS)
     assert tied.best.removed == (1, 2)
     better = FITNESS | {(0, 3): 0.875}
     found = searched(tmp_path / "found", search_task(3, settings, seeds, TWO), Known(better))

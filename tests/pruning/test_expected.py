@@ -20,7 +20,7 @@ from pruning.heads import HeadPlan
 from pruning.plan import keep_all
 from pruning.surgery import expected
 from pruning.surgery.checks import check_against_source
-from pruning.surgery.expected import Part, expected_tensors
+from pruning.surgery.expected import TensorPart, expected_tensors
 from pruning.surgery.manifest import read_manifest
 
 NAMED = {case.name: case for case in CASES}
@@ -59,7 +59,7 @@ WHOLE = np.arange(48).reshape(6, 8)
 def test_parts(numbers, monkeypatch, block_bytes, shape, axis, ids, places):
     monkeypatch.setattr(expected, "_BLOCK_BYTES", block_bytes)
     file, matrix = numbers
-    part = Part(10, shape, axis, None if ids is None else np.array(ids))
+    part = TensorPart(10, shape, axis, None if ids is None else np.array(ids))
     wanted = np.where(places < 0, 0, matrix.reshape(-1)[np.maximum(places, 0)]).astype(np.int16)
     assert b"".join(block.tobytes() for block in part.blocks(file)) == wanted.tobytes()
     assert part.is_whole == (ids is None or ids == list(range(6)))
@@ -74,9 +74,9 @@ def test_a_large_matrix_never_is_in_memory(tmp_path):
     every_other = np.arange(0, columns, 2)
     tracemalloc.start()
     for part in (
-        Part(0, (rows * columns * 4,)),
-        Part(0, (rows, columns, 4), 1, every_other),
-        Part(0, (rows, columns, 4), 0, np.arange(rows)[::-1]),
+        TensorPart(0, (rows * columns * 4,)),
+        TensorPart(0, (rows, columns, 4), 1, every_other),
+        TensorPart(0, (rows, columns, 4), 0, np.arange(rows)[::-1]),
     ):
         taken = sum(block.size for block in part.blocks(tmp_path / "shard"))
         assert taken == np.prod(part.result)

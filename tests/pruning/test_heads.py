@@ -16,8 +16,8 @@ from analysis.model import load_model_index
 from pruning.heads import HeadChoice, HeadPlan, heads_in_words
 from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.plan import PruningPlan, keep_all, model_ref
-from pruning.sizes import Part, heads_bytes, size_report
-from pruning.surgery.export import ExportOptions, prepare_export
+from pruning.sizes import ModelPart, heads_bytes, size_report
+from pruning.surgery.export import ExportSettings, prepare_export
 from pruning.surgery.heads import plan_heads
 from pruning.surgery.manifest import read_manifest
 
@@ -66,7 +66,7 @@ def test_the_size_of_an_export_counts_what_becomes_of_heads(model, tmp_path, cho
     for depend, plan in ((False, keep_all(model)), (True, keeping(model, KEPT))):
         if choice is impossible[depend]:
             continue
-        made = prepare_export(model, plan, tmp_path / "out", ExportOptions(choice))
+        made = prepare_export(model, plan, tmp_path / "out", ExportSettings(choice))
         counted = size_report(model, plan).bytes_after + heads_bytes(model, made.plan, choice)
         assert made.tensor_bytes == counted
 
@@ -228,13 +228,13 @@ def test_sizes_count_heads_as_an_export_treats_them(model):
     held = sum(model.checkpoint.tensors[name].nbytes for name in head.tensors)
     for plan, after in ((None, held), (keeping(model, KEPT), 0)):
         report = size_report(model, plan)
-        row = report.table.set_index("part").loc[str(Part.HEADS)]
+        row = report.table.set_index("part").loc[str(ModelPart.HEADS)]
         assert (row["before"], row["after"]) == (held, after)
         assert report.bytes_before == model.checkpoint.nbytes
 
 
 def test_a_checkpoint_without_heads(olmoe):
-    assert str(Part.HEADS) not in set(size_report(olmoe).table["part"])
+    assert str(ModelPart.HEADS) not in set(size_report(olmoe).table["part"])
     assert heads_in_words(olmoe, HeadPlan()) == ""
 
 

@@ -21,7 +21,7 @@ from pruning.heads import HeadPlan
 from pruning.neurons.widths import WidthChoice, WidthMode, plan_widths
 from pruning.plan import PruningPlan, fit_plan, model_ref
 from pruning.surgery.config import pruned_config
-from pruning.surgery.export import ExportOptions, export_checkpoint
+from pruning.surgery.export import ExportSettings, export_checkpoint
 from pruning.surgery.width_sizes import width_option, width_options
 
 MODES = ("uniform", "per-layer", "ragged")
@@ -92,7 +92,7 @@ class TestFamilies:
         self, neuron_source, case, mode, tmp_path
     ):
         source = neuron_source(case)
-        options = ExportOptions(widths=WidthChoice(WidthMode(mode)))
+        options = ExportSettings(widths=WidthChoice(WidthMode(mode)))
         why = "is also the width of" if case.fused_too else "stacked"
         assert case.model_type in TIED or not case.fused_too
         with pytest.raises(PlanError, match=f"{why}.*use the width mode per-layer"):
@@ -289,7 +289,7 @@ class TestUse:
     def test_a_width_mode_is_for_neurons(self, neuron_source, tmp_path):
         source = neuron_source(BY_NAME["olmoe"])
         plan = PruningPlan(model_ref(source.described), {0: (0, 1)})
-        options = ExportOptions(widths=WidthChoice())
+        options = ExportSettings(widths=WidthChoice())
         with pytest.raises(PlanError, match="removes whole experts only"):
             drain(export_checkpoint(source.described, plan, tmp_path / "out", options))
 

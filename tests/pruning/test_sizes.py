@@ -37,8 +37,8 @@ from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.outline import outline_model
 from pruning.plan import PruningPlan, fit_plan, keep_all, model_ref
 from pruning.schedules import uniform
-from pruning.sizes import SIZE_COLUMNS, Part, format_bytes, size_report, weight_bytes
-from pruning.surgery.export import ExportOptions, export_checkpoint
+from pruning.sizes import SIZE_COLUMNS, ModelPart, format_bytes, size_report, weight_bytes
+from pruning.surgery.export import ExportSettings, export_checkpoint
 from pruning.surgery.width_sizes import width_options
 
 
@@ -117,17 +117,17 @@ def test_bytes_for_people(size, text):
 @pytest.mark.parametrize(
     ("name", "part"),
     [
-        ("model.layers.0.mamba.in_proj.weight", Part.ATTENTION),
-        ("model.layers.0.linear_attn.conv1d.weight", Part.ATTENTION),
-        ("backbone.layers.2.mixer.in_proj.weight", Part.ATTENTION),
-        ("backbone.layers.2.mixer.A_log", Part.ATTENTION),
-        ("backbone.layers.3.mixer.shared_experts.up_proj.weight", Part.MLP),
-        ("backbone.layers.3.mixer.fc1_latent_proj.weight", Part.MLP),
-        ("model.layers.1.shared_mlp.input_linear.weight", Part.MLP),
-        ("model.layers.1.mlp.shared_expert_gate.weight", Part.MLP),
-        ("language_model.model.embed_tokens.weight", Part.EMBEDDINGS),
-        ("backbone.embeddings.weight", Part.EMBEDDINGS),
-        ("model.language_model.norm.weight", Part.OTHER),
+        ("model.layers.0.mamba.in_proj.weight", ModelPart.ATTENTION),
+        ("model.layers.0.linear_attn.conv1d.weight", ModelPart.ATTENTION),
+        ("backbone.layers.2.mixer.in_proj.weight", ModelPart.ATTENTION),
+        ("backbone.layers.2.mixer.A_log", ModelPart.ATTENTION),
+        ("backbone.layers.3.mixer.shared_experts.up_proj.weight", ModelPart.MLP),
+        ("backbone.layers.3.mixer.fc1_latent_proj.weight", ModelPart.MLP),
+        ("model.layers.1.shared_mlp.input_linear.weight", ModelPart.MLP),
+        ("model.layers.1.mlp.shared_expert_gate.weight", ModelPart.MLP),
+        ("language_model.model.embed_tokens.weight", ModelPart.EMBEDDINGS),
+        ("backbone.embeddings.weight", ModelPart.EMBEDDINGS),
+        ("model.language_model.norm.weight", ModelPart.OTHER),
     ],
 )
 def test_parts_are_told_by_name_in_every_family(checkpoint, tmp_path, name, part):
@@ -442,7 +442,7 @@ class TestParamsShare:
         contest = TestTarget().contest(model, NeuronScope.LAYER, Constraints())
         budget = neuron_size_budget(contest, NeuronSizer(model), params("0.3"))
         plan = TestTarget().plan(model, contest, budget)
-        options = ExportOptions(widths=WidthChoice(WidthMode.RAGGED))
+        options = ExportSettings(widths=WidthChoice(WidthMode.RAGGED))
         for _ in export_checkpoint(model, plan, tmp_path / "out", options):
             pass
         held = 0

@@ -47,7 +47,7 @@ from pruning.search.settings import SearchSettings
 from pruning.search.space import Space
 from pruning.sensitivity.curves import Curves, Sensitivity, curves_of
 from pruning.sensitivity.measure import Aim, Measuring, measure_curves, refine
-from pruning.sensitivity.points import MEASURES, sample_ids, whole
+from pruning.sensitivity.points import MEASURES, sample_ids, whole_point
 from pruning.sensitivity.record import SensitivityRecord, SensitivityStore
 
 CRITERIA = ("reap", "frequency", "ean", "damage", "heapr")
@@ -235,7 +235,7 @@ def predicting(trial: Trial) -> Iterator[dict[str, Any]]:
     """How well the curves predict random plans of a budget, on the same samples and on others."""
     rng = np.random.default_rng(trial.seed)
     plans = [trial.space.draw(rng) for _ in range(RANDOM_PLANS)]
-    drain(trial.work.measure([whole(plan) for plan in plans]))
+    drain(trial.work.measure([whole_point(plan) for plan in plans]))
     curves = trial.curves()
     trial.work.finish({})
     predicted = np.exp([-curves.predicted(plan) for plan in plans])

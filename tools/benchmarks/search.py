@@ -106,7 +106,7 @@ def report(outcomes, seconds) -> None:
     """One line a way."""
     own = outcomes["reuse"]
     for name, outcome in outcomes.items():
-        same = outcome.found == own.found
+        same = outcome.candidates == own.candidates
         pairs = zip(outcome.scores.values(), own.scores.values(), strict=True) if same else ()
         apart = max((np.abs(a.samples - b.samples).max() for a, b in pairs), default=np.nan)
         print(

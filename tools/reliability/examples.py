@@ -23,7 +23,7 @@ from families.configs import CASES, tiny_model
 from pruning.plan import Provenance, PruningPlan, model_ref
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import WeightsRequest
-from pruning.surgery.export import ExportOptions, export_checkpoint
+from pruning.surgery.export import ExportSettings, export_checkpoint
 from pruning.tasks.calibration import calibrate_run, weights_run
 
 # Families whose configurations differ most: groups, lists of layers, a text part, biases.
@@ -166,7 +166,7 @@ def _files(root: Path) -> None:
     task.parent.mkdir(parents=True)
     task.write_text("".join(json.dumps(row) + "\n" for row in rows))
     searched(files / "search.jsonl")
-    drain(export_checkpoint(model, plan, root / EXPORT, ExportOptions(recipe=RECIPE.encode())))
+    drain(export_checkpoint(model, plan, root / EXPORT, ExportSettings(recipe=RECIPE.encode())))
     uneven = {layer: experts[: 4 - layer] for layer, experts in kept.items()}
     drain(export_checkpoint(model, PruningPlan(model_ref(model), uneven, made), root / UNEVEN))
 

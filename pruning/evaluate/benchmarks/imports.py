@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.errors import StatsError
-from pruning.evaluate.benchmarks.record import BenchmarkScore, settings_of
+from pruning.evaluate.benchmarks.record import BenchmarkScore, benchmark_settings
 
 _STDERR = "_stderr"
 # For files before 0.4.4, which lack `higher_is_better`.
@@ -24,19 +24,19 @@ def number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        found = float(value)
+        finite = float(value)
     except OverflowError:  # a whole number of more digits than a float can have
         return None
-    return found if math.isfinite(found) else None
+    return finite if math.isfinite(finite) else None
 
 
 def part(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """The object at a key; empty if there is none."""
-    if (found := raw.get(key)) is None:
+    if (entry := raw.get(key)) is None:
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(entry, dict):
         raise StatsError(f"its {key!r} is no object")
-    return found
+    return entry
 
 
 def count(value: object) -> int | None:
@@ -72,12 +72,12 @@ def _task_scores(
     if not isinstance(values, dict):
         raise StatsError(f"the result of {task!r} is no object")
     directions = part(part(raw, "higher_is_better"), task)
-    asked = part(part(raw, "n-samples"), task)
+    sample_counts = part(part(raw, "n-samples"), task)
     version = part(raw, "versions").get(task)
     shots = part(raw, "n-shot").get(task)
-    for key, given in values.items():
+    for key, raw_value in values.items():
         metric, comma, way = key.partition(",")
-        value = number(given)
+        value = number(raw_value)
         if not task or not metric or not comma or metric.endswith(_STDERR) or value is None:
             continue
         direction = directions.get(metric)
@@ -89,7 +89,7 @@ def _task_scores(
             higher_is_better=metric not in _LOWER_IS_BETTER
             if direction is None
             else bool(direction),
-            num_samples=count(asked.get("effective")) or count(values.get("sample_len")),
+            num_samples=count(sample_counts.get("effective")) or count(values.get("sample_len")),
             num_fewshot=shots if count(shots) or shots == 0 else None,
             version="" if version is None else str(version),
             group=group,
@@ -97,9 +97,9 @@ def _task_scores(
 
 
 def harness_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """`settings_of` a results file; the number of examples is stored with each score."""
+    """`benchmark_settings` a results file; the number of examples is stored with each score."""
     config = part(raw, "config")
-    return settings_of(
+    return benchmark_settings(
         limit=number(config.get("limit")),
         dtype=_dtype(config),
         chat_template=bool(raw.get("chat_template")),
@@ -108,13 +108,13 @@ def harness_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 def _dtype(config: Mapping[str, Any]) -> str:
     """The dtype of the model, else the requested one; empty if unknown."""
-    asked = config.get("model_args")
-    if isinstance(asked, str):
-        asked = dict(pair.strip().partition("=")[::2] for pair in asked.split(","))
-    given = asked.get("dtype") if isinstance(asked, Mapping) else None
-    found = config.get("model_dtype") or given
+    arguments = config.get("model_args")
+    if isinstance(arguments, str):
+        arguments = dict(pair.strip().partition("=")[::2] for pair in arguments.split(","))
+    requested_dtype = arguments.get("dtype") if isinstance(arguments, Mapping) else None
+    dtype = config.get("model_dtype") or requested_dtype
     # "auto" is the checkpoint's own, which is not in the file.
-    return found.removeprefix("torch.") if isinstance(found, str) and found != "auto" else ""
+    return dtype.removeprefix("torch.") if isinstance(dtype, str) and dtype != "auto" else ""
 
 
 # lm-evaluation-harness writes 0.3 MB for all of MMLU, and answers to other files.
@@ -128,8 +128,8 @@ class ImportedResults:
 
     tool_version: str  # empty if the file does not say
     scores: tuple[BenchmarkScore, ...]  # by task and metric; at least one
-    settings: Mapping[str, Any]  # see `settings_of`
-    made: Mapping[str, Any]  # `created_at`, if the file says
+    settings: Mapping[str, Any]  # see `benchmark_settings`
+    run_facts: Mapping[str, Any]  # `created_at`, if the file says
 
 
 def read_results(path: Path) -> ImportedResults:
@@ -151,18 +151,18 @@ def read_results(path: Path) -> ImportedResults:
 def parse_results(raw: object, where: str) -> ImportedResults:
     """The results in parsed JSON; `where` is for messages."""
     try:
-        found = _parsed(raw)
+        results = _parse(raw)
     except StatsError as error:
         raise StatsError(f"{where} cannot be read: {error}; give {_KNOWN}.") from error
     except ValueError as error:
         raise StatsError(f"{where} has an impossible value: {error}") from error
-    if not found.scores:
+    if not results.scores:
         raise StatsError(f"{where} has no number for any task; give {_KNOWN}.")
-    once = {(score.task, score.metric): score for score in found.scores}
-    return replace(found, scores=tuple(once.values()))
+    once = {(score.task, score.metric): score for score in results.scores}
+    return replace(results, scores=tuple(once.values()))
 
 
-def _parsed(raw: object) -> ImportedResults:
+def _parse(raw: object) -> ImportedResults:
     if not (isinstance(raw, dict) and "results" in raw):
         raise StatsError("its format is unknown")
     version = raw.get("lm_eval_version")
@@ -170,7 +170,7 @@ def _parsed(raw: object) -> ImportedResults:
         tool_version=version if isinstance(version, str) else "",
         scores=harness_scores(raw),
         settings=harness_settings(raw),
-        made=_date(raw.get("date")),
+        run_facts=_date(raw.get("date")),
     )
 
 

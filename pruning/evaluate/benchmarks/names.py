@@ -20,13 +20,13 @@ _NAMING = re.compile(
 def check_tasks(names: Sequence[str]) -> None:
     """Refuse a name that neither a file of the harness nor a local task has."""
     others = [name for name in names if name not in LOCAL_TASKS]
-    known = set(harness_names()) if others else set()
-    for name in others if known else ():
-        if name not in known:
-            known |= set(LOCAL_TASKS)
+    all_names = set(harness_names()) if others else set()
+    for name in others if all_names else ():
+        if name not in all_names:
+            all_names |= set(LOCAL_TASKS)
             raise CorpusError(
-                f"Unknown benchmark {name!r}.{did_you_mean(name, known)} `lm_eval ls tasks` lists "
-                "those of lm-evaluation-harness."
+                f"Unknown benchmark {name!r}.{did_you_mean(name, all_names)} `lm_eval ls tasks` "
+                "lists those of lm-evaluation-harness."
             )
 
 

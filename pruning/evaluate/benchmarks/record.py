@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, NamedTuple, Self
 from analysis.lazy import pd
 from analysis.model import ModelRef, MoEModel
 from pruning.active import Routing
-from pruning.evaluate.record import MADE_BY, PlanFacts, made_facts, plan_facts
+from pruning.evaluate.record import MADE_BY, PlanFacts, plan_facts, provenance_facts
 from pruning.evaluate.store import Record, RecordStore
 from pruning.plan import NEURON_GRANULARITY, PruningPlan, fit_plan, model_ref
 from pruning.surgery.manifest import Manifest
@@ -63,9 +63,9 @@ class BenchmarkScore:
 class BenchmarkRecord(Record):
     """The benchmark scores of one candidate: a model, original or pruned.
 
-    The digest covers the candidate, what ran, the tool, the settings (see `settings_of`), and how
-    the plan was made, which is shown with the scores. `model` is the original also if an export of
-    it ran, so all its candidates share it.
+    The digest covers the candidate, what ran, the tool, the settings (see `benchmark_settings`),
+    and how the plan was made, which is shown with the scores. `model` is the original also if an
+    export of it ran, so all its candidates share it.
     """
 
     folder = "benchmarks"
@@ -88,21 +88,21 @@ class BenchmarkRecord(Record):
 
     def of_task(self, task: str, version: str | None = None) -> tuple[BenchmarkScore, ...]:
         """The scores of a task, of one version or of any."""
-        mine = (score for score in self.scores if score.task == task)
-        return tuple(score for score in mine if version in (None, score.version))
+        scores = (score for score in self.scores if score.task == task)
+        return tuple(score for score in scores if version in (None, score.version))
 
     def with_scores(
-        self, scores: Iterable[BenchmarkScore], tool_version: str, made: Mapping[str, Any]
+        self, scores: Iterable[BenchmarkScore], tool_version: str, run_facts: Mapping[str, Any]
     ) -> Self:
         """The record with these scores, and its own of other tasks."""
         new = tuple(scores)
         tasks = {score.task for score in new}
         together = (*(score for score in self.scores if score.task not in tasks), *new)
         ordered = tuple(sorted(together, key=lambda score: (score.task, score.metric)))
-        return self.finished(made, scores=ordered, tool_version=tool_version)
+        return self.finished(run_facts, scores=ordered, tool_version=tool_version)
 
 
-class Candidate(NamedTuple):
+class BenchmarkCandidate(NamedTuple):
     """A model to benchmark, with the fields of `BenchmarkRecord`."""
 
     model: ModelRef
@@ -127,7 +127,7 @@ def candidate_label(facts: PlanFacts) -> str:
     return ", ".join(filter(None, words))
 
 
-def settings_of(
+def benchmark_settings(
     *,
     limit: float | None = None,
     num_fewshot: int | None = None,
@@ -154,10 +154,10 @@ def way_of(settings: Mapping[str, Any]) -> str:
     return ", ".join(words)
 
 
-def new_record(candidate: Candidate, settings: Mapping[str, Any]) -> BenchmarkRecord:
+def new_record(candidate: BenchmarkCandidate, settings: Mapping[str, Any]) -> BenchmarkRecord:
     """A record without scores."""
     # Facts are missing if results were imported without a plan.
-    made = candidate.plan.model_dump(include=set(MADE_BY), exclude_unset=True)
+    made_by = candidate.plan.model_dump(include=set(MADE_BY), exclude_unset=True)
     deciding = {
         "model": candidate.model.identity,
         "ran": candidate.ran.identity,
@@ -165,7 +165,7 @@ def new_record(candidate: Candidate, settings: Mapping[str, Any]) -> BenchmarkRe
         "plan": candidate.plan_digest,
         "tool": _TOOL,
         "settings": dict(settings),
-        "made": dict.fromkeys(MADE_BY) | made,
+        "made": dict.fromkeys(MADE_BY) | made_by,
     }
     return BenchmarkRecord.begun(
         (candidate.ran.name, candidate.candidate.replace(", ", "-").rstrip("%"), _TOOL),
@@ -184,17 +184,17 @@ class BenchmarkStore(RecordStore[BenchmarkRecord]):
 
 def candidate_of_plan(
     model: MoEModel, plan: PruningPlan, routing: Routing | None = None
-) -> Candidate:
+) -> BenchmarkCandidate:
     """A model with a plan masked in it; the model itself if the plan keeps everything."""
     fitted = fit_plan(plan, model)
     facts = plan_facts(fitted, model, routing)
     ref = model_ref(model)
-    return Candidate(ref, ref, candidate_label(facts), fitted.digest, facts)
+    return BenchmarkCandidate(ref, ref, candidate_label(facts), fitted.digest, facts)
 
 
 def candidate_of_export(
     model: MoEModel, manifest: Manifest, source: MoEModel | None = None, *, routing: Routing | None
-) -> Candidate:
+) -> BenchmarkCandidate:
     """An export, which is `model` itself.
 
     Without its source, the facts are those of the manifest, which lacks sizes before and neurons.
@@ -202,16 +202,18 @@ def candidate_of_export(
     plan = manifest.plan
     if source is None:
         after = sum(map(len, plan.kept.values()))
-        gone = plan.provenance.budget.get("removed")
-        removed = None if plan.kept_neurons or not isinstance(gone, int) else gone / (after + gone)
-        known = {"granularity": plan.granularity, "experts_after": after, "removed": removed}
-        known["bytes_after"] = model.checkpoint.nbytes
-        facts = made_facts(plan.provenance).model_copy(update=known)
+        count = plan.provenance.budget.get("removed")
+        removed = None
+        if isinstance(count, int) and not plan.kept_neurons:
+            removed = count / (after + count)
+        changes = {"granularity": plan.granularity, "experts_after": after, "removed": removed}
+        changes["bytes_after"] = model.checkpoint.nbytes
+        facts = provenance_facts(plan.provenance).model_copy(update=changes)
     else:
         plan = fit_plan(plan, source)
         facts = plan_facts(plan, source, routing)
     full = ModelRef(manifest.source.name, manifest.source.identity)
-    return Candidate(full, model_ref(model), candidate_label(facts), plan.digest, facts)
+    return BenchmarkCandidate(full, model_ref(model), candidate_label(facts), plan.digest, facts)
 
 
 TABLE_COLUMNS = (
@@ -237,8 +239,8 @@ def benchmark_table(records: Iterable[BenchmarkRecord]) -> pd.DataFrame:
     `plan` the plan's digest; for its other columns see `PlanFacts.columns`, missing if results were
     imported without a plan. `full` and `full_stderr` are the original model's comparable score.
     """
-    known = list(records)
-    in_time = sorted(known, key=lambda record: record.created_at)
+    all_records = list(records)
+    in_time = sorted(all_records, key=lambda record: record.created_at)
     full_scores = {
         _comparable(record, score): score
         for record in in_time
@@ -246,7 +248,7 @@ def benchmark_table(records: Iterable[BenchmarkRecord]) -> pd.DataFrame:
         for score in record.scores
     }
     rows = []
-    for record in known:
+    for record in all_records:
         described = {
             **{"record": record.record_id, "model": record.model.name, "ran": record.ran.name},
             **{"candidate": record.candidate, "plan": record.plan_digest, **record.plan.columns},
@@ -254,7 +256,7 @@ def benchmark_table(records: Iterable[BenchmarkRecord]) -> pd.DataFrame:
         }
         for score in record.scores:
             full = full_scores.get(_comparable(record, score))
-            beside = {"full": full.value, "full_stderr": full.stderr} if full else {}
-            rows.append({**described, **asdict(score), **beside})
+            full_columns = {"full": full.value, "full_stderr": full.stderr} if full else {}
+            rows.append({**described, **asdict(score), **full_columns})
     table = pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
     return table.astype(dict.fromkeys(_NUMBERS, "float64") | {"higher_is_better": "bool"})

@@ -37,11 +37,11 @@ from analysis.model import MoEModel
 from analysis.progress import Progress
 from pruning.evaluate.benchmarks.imports import harness_scores
 from pruning.evaluate.benchmarks.record import (
+    BenchmarkCandidate,
     BenchmarkRecord,
     BenchmarkStore,
-    Candidate,
+    benchmark_settings,
     new_record,
-    settings_of,
 )
 from pruning.evaluate.candidate import candidate_of
 from pruning.evaluate.run import how_made
@@ -144,7 +144,7 @@ class _Reporting(HFLM):  # type: ignore[misc]
 
 
 def run_harness(
-    model: PreTrainedModel, tokenizer: Tokenizer, asked: HarnessSettings
+    model: PreTrainedModel, tokenizer: Tokenizer, settings: HarnessSettings
 ) -> Generator[Progress, None, Mapping[str, Any]]:
     """The harness's results, as in its files, without answers.
 
@@ -152,18 +152,18 @@ def run_harness(
     """
 
     def work(report: Callable[[Progress], None]) -> Mapping[str, Any]:
-        with _quiet():
+        with _silence_harness():
             report(Progress(_LOADING, 0, 0))
-            manager = _task_manager(asked)
-            wrapped = _Reporting(model, tokenizer, asked.batch_size, report)
+            manager = _task_manager(settings)
+            wrapped = _Reporting(model, tokenizer, settings.batch_size, report)
             try:
                 results: dict[str, Any] = simple_evaluate(
                     model=wrapped,
-                    tasks=list(asked.tasks),
+                    tasks=list(settings.tasks),
                     task_manager=manager,
-                    limit=asked.limit,
-                    num_fewshot=asked.num_fewshot,
-                    apply_chat_template=asked.chat_template,
+                    limit=settings.limit,
+                    num_fewshot=settings.num_fewshot,
+                    apply_chat_template=settings.chat_template,
                     log_samples=False,
                 )
             except _TASK_ERRORS as error:
@@ -171,25 +171,25 @@ def run_harness(
                     raise
                 reason = first_line(error).rstrip(".")
                 raise CorpusError(
-                    f"The benchmarks {', '.join(asked.tasks)} cannot be loaded: {reason}. Most "
+                    f"The benchmarks {', '.join(settings.tasks)} cannot be loaded: {reason}. Most "
                     "need the hub; tasks that run code which the model writes are refused."
                 ) from error
             return results
 
-    return (yield from _in_thread(work))
+    return (yield from _run_in_thread(work))
 
 
-def _task_manager(asked: HarnessSettings) -> TaskManager:
-    folders = [str(folder) for folder in asked.local]
+def _task_manager(settings: HarnessSettings) -> TaskManager:
+    folders = [str(folder) for folder in settings.local]
     # The harness's own index takes seconds to read, so first try without it.
     manager = TaskManager(include_defaults=False, include_path=folders)
-    if set(asked.tasks) - set(manager.all_tasks):
+    if set(settings.tasks) - set(manager.all_tasks):
         return TaskManager(include_path=folders)
     return manager
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_harness() -> Iterator[None]:
     """Inside the block, the harness shows no bars and advice, and does not run git and pip."""
     logger = logging.getLogger("lm_eval")
     level, bar = logger.level, lm_eval.api.task.tqdm
@@ -208,7 +208,7 @@ def _quiet() -> Iterator[None]:
         lm_eval.evaluator.get_git_commit_hash, lm_eval.evaluator.add_env_info = asks
 
 
-def _in_thread(
+def _run_in_thread(
     work: Callable[[Callable[[Progress], None]], Result],
 ) -> Generator[Progress, None, Result]:
     """Run work that reports its progress, as a generator of it, in a thread.
@@ -240,8 +240,8 @@ class Benchmarks:
 
     model: MoEModel  # that runs
     # With the plan to mask in the model; None: the model as it is.
-    candidates: Sequence[tuple[Candidate, PruningPlan | None]]
-    asked: HarnessSettings
+    candidates: Sequence[tuple[BenchmarkCandidate, PruningPlan | None]]
+    harness: HarnessSettings
     settings: CalibrationSettings  # dtype, device, remote code
     store: BenchmarkStore
     # Task -> current version, if known before loading; other versions run again.
@@ -252,19 +252,19 @@ class Benchmarks:
     def missing(self, record: BenchmarkRecord) -> tuple[str, ...]:
         """Tasks that the record lacks."""
         return tuple(
-            task for task in self.asked.tasks if not record.of_task(task, self.versions.get(task))
+            task for task in self.harness.tasks if not record.of_task(task, self.versions.get(task))
         )
 
 
 def run_benchmarks(work: Benchmarks) -> Generator[Progress, None, list[BenchmarkRecord]]:
     """Benchmark every candidate and save each result at once; the records, by candidate."""
-    asked = work.asked
+    harness = work.harness
     dtype = resolve_dtype(work.settings.dtype, work.model)
-    settings = settings_of(
-        limit=asked.limit,
-        num_fewshot=asked.num_fewshot,
+    settings = benchmark_settings(
+        limit=harness.limit,
+        num_fewshot=harness.num_fewshot,
         dtype=dtype,
-        chat_template=asked.chat_template,
+        chat_template=harness.chat_template,
     )
     records = [work.store.find(new_record(n, settings)) for n, _ in work.candidates]
     total = len(records)
@@ -277,12 +277,12 @@ def run_benchmarks(work: Benchmarks) -> Generator[Progress, None, list[Benchmark
         note = f"{candidate.candidate}: {number + 1} of {total}" if total > 1 else ""
         yield Progress("benchmarks", number, total, "candidates", note)
         if missing := work.missing(records[number]):
-            records[number] = yield from _with_tasks(records[number], work, loaded, plan, missing)
+            records[number] = yield from _score_tasks(records[number], work, loaded, plan, missing)
             work.store.save(records[number])
     return records
 
 
-def _with_tasks(
+def _score_tasks(
     record: BenchmarkRecord,
     work: Benchmarks,
     loaded: PreTrainedModel,
@@ -298,12 +298,12 @@ def _with_tasks(
         instead="benchmarks need one: add the tokenizer's files to the checkpoint",
     )
     with candidate_of(loaded, work.model.family, plan):
-        results = yield from run_harness(loaded, tokenizer, replace(work.asked, tasks=tasks))
+        results = yield from run_harness(loaded, tokenizer, replace(work.harness, tasks=tasks))
     scores = harness_scores(results)
     if not scores:
         raise StatsError(f"The benchmarks {', '.join(tasks)} gave no number.")
-    made = how_made(work.settings, time.monotonic() - started)
-    made |= {"batch_size": work.asked.batch_size}
+    run_facts = how_made(work.settings, time.monotonic() - started)
+    run_facts |= {"batch_size": work.harness.batch_size}
     if work.read_before:
-        made |= {"read_before": dict(work.read_before)}
-    return record.with_scores(scores, version("lm_eval"), made)
+        run_facts |= {"read_before": dict(work.read_before)}
+    return record.with_scores(scores, version("lm_eval"), run_facts)

@@ -7,7 +7,7 @@ import pytest
 from analysis.errors import StatsError
 from pruning.evaluate.benchmarks import imports
 from pruning.evaluate.benchmarks.imports import parse_results, read_results
-from pruning.evaluate.benchmarks.record import settings_of
+from pruning.evaluate.benchmarks.record import benchmark_settings
 
 # As 0.4.13 writes them, cut to what is read: a group with two tasks, and one with two ways to
 # read an answer.
@@ -60,10 +60,10 @@ def test_a_results_file_of_the_harness_is_read_as_it_is():
     assert scores["gsm8k", "exact_match,strict-match"].stderr is None
     assert not scores["wikitext", "word_perplexity"].higher_is_better
     assert (scores["mmlu_anatomy", "acc"].group, scores["mmlu", "acc"].group) == ("mmlu", "")
-    assert found.settings == settings_of(limit=100.0, dtype="bfloat16")
+    assert found.settings == benchmark_settings(limit=100.0, dtype="bfloat16")
     assert found.tool_version == "0.4.13"
     # 1,700,000,000 s is 2023-11-14 22:13:20 in UTC.
-    assert found.made == {"created_at": "2023-11-14T22:13:20.500+00:00"}
+    assert found.run_facts == {"created_at": "2023-11-14T22:13:20.500+00:00"}
 
 
 def test_older_files_say_less():
@@ -72,7 +72,7 @@ def test_older_files_say_less():
     (score,) = found.scores
     assert not score.higher_is_better
     assert (score.num_samples, score.num_fewshot, score.version) == (None, None, "")
-    assert (found.tool_version, found.settings["dtype"], found.made) == ("", "", {})
+    assert (found.tool_version, found.settings["dtype"], found.run_facts) == ("", "", {})
 
 
 @pytest.mark.parametrize(

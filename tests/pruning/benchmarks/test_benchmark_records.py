@@ -15,14 +15,14 @@ from analysis.stats.store import SHIPPED_STATS, StatsStore
 from pruning.evaluate.benchmarks.record import (
     FULL,
     TABLE_COLUMNS,
+    BenchmarkCandidate,
     BenchmarkScore,
     BenchmarkStore,
-    Candidate,
+    benchmark_settings,
     benchmark_table,
     candidate_label,
     candidate_of_plan,
     new_record,
-    settings_of,
 )
 from pruning.evaluate.benchmarks.run import Benchmarks, HarnessSettings, run_benchmarks
 from pruning.evaluate.record import PlanFacts, plan_facts
@@ -43,7 +43,7 @@ FACTS = {
 
 
 def candidate(label="reap, code+math, 50%", facts=FACTS, source="a" * 64):
-    return Candidate(
+    return BenchmarkCandidate(
         ModelRef("tiny", source), ModelRef("out", "f" * 64), label, "b" * 64, PlanFacts(**facts)
     )
 
@@ -66,9 +66,9 @@ def test_other_settings_or_another_candidate_are_another_record():
 
 
 def test_a_limit_is_the_same_however_it_is_written():
-    names = {settings_of(limit=limit)["limit"] for limit in (100, 100.0)}
+    names = {benchmark_settings(limit=limit)["limit"] for limit in (100, 100.0)}
     assert [str(name) for name in names] == ["100"]
-    assert settings_of(limit=0.5)["limit"] == 0.5
+    assert benchmark_settings(limit=0.5)["limit"] == 0.5
 
 
 def test_scores_of_a_task_replace_those_it_had():

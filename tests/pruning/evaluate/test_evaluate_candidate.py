@@ -18,7 +18,7 @@ from families.physical import physically_pruned
 from pruning import load_pruned
 from pruning.evaluate import full_side
 from pruning.evaluate.candidate import MeasureSettings, run_candidate
-from pruning.evaluate.full_side import Head, run_full
+from pruning.evaluate.full_side import OutputHead, run_full
 from pruning.evaluate.samples import make_samples
 from pruning.plan import ModelRef, PruningPlan
 
@@ -100,7 +100,7 @@ def test_the_head_gives_the_model_s_own_logits(case):
     with torch.no_grad():
         wanted = model(input_ids=ids, use_cache=False).logits[0]
         hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state[0]
-    assert torch.equal(Head(model)(hidden), wanted)
+    assert torch.equal(OutputHead(model)(hidden), wanted)
     assert "forward" not in model.base_model.__dict__
 
 

@@ -55,7 +55,7 @@ def test_results_are_those_of_the_loaded_model(work, described):
     asked = work(("esap", "kl", "nll", "ppl"))
     pruned, whole = drain(run_evaluations(asked))
     model = tiny_model(CASE)
-    side = drain(run_full(model, make_samples(asked.drawn[0].sequences, 2)))
+    side = drain(run_full(model, make_samples(asked.draws[0].sequences, 2)))
     settings = MeasureSettings(("esap", "kl", "nll", "ppl"))
     wanted = drain(run_candidate(model, described.family, asked.plans[0], side, settings))
     assert pruned.metrics == wanted.metrics

@@ -164,7 +164,7 @@ def test_kept_probabilities_change_no_bit(deep):
     wanted = values_of(masked_fitness(subject, "esap", 0, 0), candidates[:3])
     # 64 tokens of float32; the batches score (9 - 3) + (5 - 3), (12 - 3) + (7 - 3) and 8 positions.
     for room, kept in ((0, 0), (8 * 256, 1), (21 * 256, 2), (29 * 256, 3)):
-        keeping = replace(subject, full=replace(subject.full, max_bytes=room, known={}))
+        keeping = replace(subject, full=replace(subject.full, max_bytes=room, cache={}))
         found = values_of(masked_fitness(keeping, "esap", 0, 0), candidates[:3])
         assert_same_values(found, wanted)
-        assert len(keeping.full.known) == kept
+        assert len(keeping.full.cache) == kept

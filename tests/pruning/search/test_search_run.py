@@ -51,8 +51,8 @@ def test_each_generation_is_its_elites_and_children_of_theirs(tmp_path):
         elites = by_fitness[: WIDE_SETTINGS.elites]
         assert list(after[: len(elites)]) == elites
         for number in after[len(elites) :]:
-            if outcome.found[number].generation == outcome.generations.index(after):
-                assert outcome.found[number].parent in elites
+            if outcome.candidates[number].generation == outcome.generations.index(after):
+                assert outcome.candidates[number].parent in elites
     assert len(fitness.measured) == len(set(fitness.measured)) == 3 * len(outcome.scores)
 
 
@@ -64,11 +64,11 @@ def test_a_longer_search_finds_the_hidden_allocation(tmp_path):
 
 def test_a_small_feasible_set_is_searched_in_full(tmp_path):
     outcome = searched(tmp_path / "log", task(5, constraints=Constraints(fixed={1: 5})))
-    found = {candidate.removed for candidate in outcome.found}
+    found = {candidate.removed for candidate in outcome.candidates}
     feasible = space(5, constraints=Constraints(fixed={1: 5}))
     assert found == set(listed(feasible))
     alone = searched(tmp_path / "one", task(0), Distance((0, 0, 0)))
-    assert [candidate.removed for candidate in alone.found] == [(0, 0, 0)]
+    assert [candidate.removed for candidate in alone.candidates] == [(0, 0, 0)]
     assert alone.is_finished
 
 
@@ -176,8 +176,8 @@ def test_parents_are_held_until_their_children_are_scored(tmp_path):
 
     first = searched(tmp_path / "a", wide(), Distance(HIDDEN))
     fitness = Watching(HIDDEN)
-    numbers = {each.number: each.removed for each in first.found}
-    fitness.parent_of = {each.removed: numbers.get(each.parent) for each in first.found}
+    numbers = {each.number: each.removed for each in first.candidates}
+    fitness.parent_of = {each.removed: numbers.get(each.parent) for each in first.candidates}
     assert essence(searched(tmp_path / "b", wide(), fitness)) == essence(first)
 
 
@@ -244,11 +244,11 @@ def test_the_population_starts_from_the_schedules():
     seeds = seeds_of(settled, "late", late)
     assert list(seeds) == ["uniform", "early", "middle", "late"]
     state = initial_state(feasible, WIDE_SETTINGS, seeds)
-    assert [candidate.origin for candidate in state.found[:4]] == list(seeds)
-    assert {candidate.origin for candidate in state.found[4:]} == {"random"}
-    assert len({candidate.removed for candidate in state.found}) == WIDE_SETTINGS.population
+    assert [candidate.origin for candidate in state.candidates[:4]] == list(seeds)
+    assert {candidate.origin for candidate in state.candidates[4:]} == {"random"}
+    assert len({candidate.removed for candidate in state.candidates}) == WIDE_SETTINGS.population
     # floor(11 / 2) = 5 of each of six layers.
-    assert state.found[0].removed == (5,) * 6
+    assert state.candidates[0].removed == (5,) * 6
 
 
 def test_seeds_start_from_the_nearest_even_allocation():

@@ -86,6 +86,6 @@ def test_a_search_is_the_same_and_reads_each_weight_once_a_generation(tmp_path, 
     ours = searched(tmp_path / "ours", wanted, fitness)
     theirs = searched(tmp_path / "theirs", wanted, loaded)
     assert essence(ours) == essence(theirs)
-    assert space(5, fitness.runs.model.layers).size > len(ours.found) > 4
-    passes = len({each.generation for each in ours.found})
+    assert space(5, fitness.runs.model.layers).size > len(ours.candidates) > 4
+    passes = len({each.generation for each in ours.candidates})
     assert sorted(read) == sorted([*fitness.runs.model.checkpoint.tensors] * passes)

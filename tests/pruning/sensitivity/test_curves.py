@@ -12,7 +12,7 @@ from analysis.errors import PlanError
 from pruning.constraints import Room
 from pruning.sensitivity.curves import Curve, Curves, Sensitivity, curves_of, moved_curves
 from pruning.sensitivity.measure import Aim, measure_curves, refine
-from pruning.sensitivity.points import Point, Points, curve_points, moved_points, whole
+from pruning.sensitivity.points import Point, Points, curve_points, moved_points, whole_point
 
 ROOMS = (Room(8, 0, 6), Room(8, 0, 6), Room(8, 0, 6))
 SAMPLES = ("a", "b")
@@ -25,11 +25,11 @@ def points_of(values, measured=()):
     def add(point, esaps):
         found.add(point, SAMPLES, [(esap, 2 - 2 * esap, 3 - esap) for esap in esaps])
 
-    add(whole((0, 0, 0)), (1, 1))
+    add(whole_point((0, 0, 0)), (1, 1))
     for (position, gone), esaps in values.items():
         add(Point((0, 0, 0), position, gone), esaps)
     for removed, esaps in measured:
-        add(whole(removed), esaps)
+        add(whole_point(removed), esaps)
     return found
 
 
@@ -59,7 +59,7 @@ def test_moves_cost_what_they_add_to_the_plan():
     points = points_of(LEVELS, [((2, 2, 2), (0.5, 0.5))])
     move = Point((2, 2, 2), 1, 4)
     points.add(move, SAMPLES, [(0.4, 0, 0), (0.4, 0, 0)])
-    moved = moved_curves(points, [whole((2, 2, 2)), move], "esap", SAMPLES)
+    moved = moved_curves(points, [whole_point((2, 2, 2)), move], "esap", SAMPLES)
     assert moved.layers[1].removed.tolist() == [2, 4]
     assert moved.layers[1].costs.tolist() == [0, pytest.approx(math.log(0.5 / 0.4))]
     assert moved.layers[0].removed.tolist() == [2]
@@ -191,8 +191,8 @@ def test_refinement_finds_what_additive_costs_miss():
 
 def test_levels_and_moves_stay_within_the_rooms():
     rooms = (Room(32, 0, 28, 4), Room(32, 8, 24, 4), Room(32, 0, 0, 4))
-    levels = [point.gone for point in curve_points(rooms, 8) if point.position == 1]
+    levels = [point.level for point in curve_points(rooms, 8) if point.position == 1]
     assert levels == [8, 12, 16, 20, 24]
     assert not [point for point in curve_points(rooms, 8) if point.position == 2]
-    moves = [point.gone for point in moved_points(rooms, (4, 8, 0)) if point.position == 0]
+    moves = [point.level for point in moved_points(rooms, (4, 8, 0)) if point.position == 0]
     assert moves == [0, 12, 20, 28]

@@ -27,7 +27,7 @@ from pruning.evaluate.samples import make_samples
 from pruning.plan import model_ref
 from pruning.search.fitness import MaskedRuns, StreamedRuns
 from pruning.sensitivity.measure import Measuring
-from pruning.sensitivity.points import MEASURES, curve_points, moved_points, sample_ids, whole
+from pruning.sensitivity.points import MEASURES, curve_points, moved_points, sample_ids, whole_point
 from pruning.sensitivity.record import SensitivityRecord, SensitivityStore
 
 CASE = DEEP[0]
@@ -211,7 +211,7 @@ def test_a_batch_has_one_process_at_a_time(tmp_path):
     with store.block(work.record, work.batches[0], work.points):
         with pytest.raises(Timeout), store.block(work.record, work.batches[0], work.points):
             pass
-        steps = work.measure([whole((0,) * 5)])
+        steps = work.measure([whole_point((0,) * 5)])
         said = [next(steps).phase for _ in range(20)]
     assert "waiting for other processes" in said
     drain(steps)
