@@ -64,7 +64,8 @@ class ExpertShape:
         )
 
 
-def expert_shapes(model: MoEModel) -> dict[int, ExpertShape]:
+@lru_cache(maxsize=4)
+def expert_shapes(model: MoEModel) -> Mapping[int, ExpertShape]:
     """Layer -> sizes of its experts, which differ in width only.
 
     For experts from which neurons can be cut, see `quantised_role`.

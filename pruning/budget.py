@@ -398,3 +398,21 @@ def uniform_neighbours(layers: Sequence[MoELayer], total: int) -> tuple[int, ...
     below = [number for number in totals if number < total][-1:]
     above = [number for number in totals if number > total][:1]
     return (*below, *above)
+
+
+_SHARES = (40, 30, 20, 10)  # of the bytes, in percent; the first possible one is used
+
+
+def possible_share(model: MoEModel, limits: Constraints) -> tuple[int, Budget]:
+    """The share of the bytes to remove, in percent, that people are offered, and its budget.
+
+    It is the largest of a few that the limits allow.
+    """
+    for share in _SHARES:
+        try:
+            return share, even_budget(model, SizeTarget("shrink", f"{share}%"), limits)
+        except PlanError:
+            continue
+    raise PlanError(
+        f"{model.name} cannot shrink by {_SHARES[-1]}% with equal layers: too few experts can go."
+    )

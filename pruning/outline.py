@@ -36,7 +36,7 @@ def outline_model(
     name = folder.resolve().name if from_home(source).exists() else source
     bare = MoEModel(name, Checkpoint(folder, config, ()), family, family.layers(config))
     tensors: Shapes | None = decoder_tensors(family, config, _DTYPES[dtype_name])
-    if tensors is None:
+    if tensors is None:  # torch and transformers are imported where they are needed
         from pruning.built import built_tensors
 
         tensors = built_tensors(bare, dtype_name)

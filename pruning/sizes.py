@@ -189,20 +189,24 @@ def tensors_of(model: MoEModel) -> Tensors:
         sizes = [(entry.nbytes, model.num_weights(entry)) for entry in entries]
         return _sum(np.array(sizes, np.int64))
 
-    experts = {layer.index: np.zeros((layer.num_experts, 2), np.int64) for layer in model.layers}
+    experts: dict[int, IntArray] = {}
     routers = {layer.index: np.zeros(2, np.int64) for layer in model.layers}
     tables: list[TensorEntry] = []  # of token ids, as long whatever stays
     for layer in model.layers:
+        own = [[0, 0] for _ in range(layer.num_experts)]  # lists: there are many tensors
+        stacked = np.zeros(2, np.int64)
         for item in model.located[layer.index]:
-            size = np.array((item.entry.nbytes, model.num_weights(item.entry)), np.int64)
+            nbytes, params = item.entry.nbytes, model.num_weights(item.entry)
             if item.slot.holds_ids:
                 tables.append(item.entry)
             elif item.slot.kind is SlotKind.ROUTER:
-                routers[layer.index] += size // layer.num_experts
+                routers[layer.index] += np.array((nbytes, params)) // layer.num_experts
             elif item.slot.expert is None:
-                experts[layer.index] += size // layer.num_experts
+                stacked += np.array((nbytes, params)) // layer.num_experts
             else:
-                experts[layer.index][item.slot.expert] += size
+                own[item.slot.expert][0] += nbytes
+                own[item.slot.expert][1] += params
+        experts[layer.index] = np.array(own, np.int64) + stacked
     heads, shared = prediction_heads(model), shared_tensors(model)
     tied = model.tied_embedding
     names = {name for head in heads for name in head.tensors}

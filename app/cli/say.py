@@ -15,6 +15,7 @@ from analysis.stats.choose import Choice, is_at_hand, parse_corpus_weight, path_
 from analysis.stats.store import Run, stats_store
 from app.console import finish, note, out, plain_rows, ranges_of_rows, show_table, small
 from pruning.active import Routing
+from pruning.budget import possible_share
 from pruning.constraints import Constraints
 from pruning.engines import contents_of, removed_by, summary, verdicts
 from pruning.evaluate.record import EvaluationRecord
@@ -25,7 +26,6 @@ from pruning.neurons.widths import WidthChoice
 from pruning.plan import NEURON_GRANULARITY, PruningPlan, fit_plan
 from pruning.plan_tables import plan_summary
 from pruning.planning.counted import Counted
-from pruning.planning.recipes import possible_share
 from pruning.requests.base import command_line, option_words, repeated
 from pruning.requests.model import ModelRequest
 from pruning.requests.plan import PlanRequest

@@ -10,7 +10,7 @@ from analysis.criteria import NEURON_CRITERIA
 from analysis.errors import PlanError
 from analysis.model import DEMO_MODEL, MoEModel
 from analysis.sparsity import parse_sparsity
-from pruning.budget import GIB, Budget, SizeTarget, even_budget
+from pruning.budget import GIB, Budget, possible_share
 from pruning.constraints import Constraints, rooms_of
 from pruning.plan import NEURON_GRANULARITY
 from pruning.planning.choice import (
@@ -195,7 +195,6 @@ def _experts_text(experts: Mapping[int, tuple[int, ...]]) -> str:
     return " ".join(f"{layer}:{ranges(ids)}" for layer, ids in experts.items() if ids)
 
 
-_SHARES = (40, 30, 20, 10)  # of the bytes, in percent; the first possible one is used
 _MULTIPLE, _MANY = 8, 64  # layers with this many experts keep a multiple, for expert parallelism
 
 
@@ -244,21 +243,6 @@ def recipe_template(model: MoEModel, named: str, out: str) -> str:
         f"export: {{out: {yaml.safe_dump(out).splitlines()[0]}, verify: true}}",
     )
     return "\n".join(lines) + "\n"
-
-
-def possible_share(model: MoEModel, limits: Constraints) -> tuple[int, Budget]:
-    """The share of the bytes to remove, in percent, that people are offered, and its budget.
-
-    It is the largest of a few that the limits allow.
-    """
-    for share in _SHARES:
-        try:
-            return share, even_budget(model, SizeTarget("shrink", f"{share}%"), limits)
-        except PlanError:
-            continue
-    raise PlanError(
-        f"{model.name} cannot shrink by {_SHARES[-1]}% with equal layers: too few experts can go."
-    )
 
 
 def _budget_lines(model: MoEModel, share: int, budget: Budget) -> Iterator[str]:
