@@ -124,14 +124,6 @@ def variant_overlaps(
     return criteria_overlaps(variants, stats, gate, sparsity)
 
 
-def corpora_overlap(
-    criterion: Criterion, stats: Mapping[str, ExpertStats], gate: Gate, sparsity: Fraction
-) -> float:
-    """Mean over layers of the share of a pruned set that is pruned under every corpus."""
-    masks = list(pruned_masks(criterion, stats, gate, sparsity).values())
-    return set_overlap(masks[0], np.logical_and.reduce(masks))
-
-
 def mean_overlaps(overlaps: pd.DataFrame) -> pd.DataFrame:
     """Table `criterion, b, alpha, beta, overlap, chance`: the mean over pairs of corpora."""
     keys = ["criterion", "b", "alpha", "beta"]

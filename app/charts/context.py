@@ -90,7 +90,6 @@ class Context:
     search: KnownSearch | None = None  # the search on screen; None: that of the recipe
     keep: Keep = call  # calls functions; that of the dashboard caches
     expert: tuple[int, int] | None = None  # the pinned layer and expert
-    layer: int | None = None  # layer of the rank flow; None: the expert's, or the most changed
     beside: tuple[str, ...] | None = None  # further criteria by tokens; None: CURVE_BESIDE
     # Model name -> runs, for charts of exponents; None: this model only.
     models: Mapping[str, Mapping[str, Run]] | None = None

@@ -1,8 +1,7 @@
 """Overlap of the 18 variants of S(b, alpha, beta): one map, and a grid of small maps."""
 
 import math
-from collections.abc import Mapping, Sequence
-from fractions import Fraction
+from collections.abc import Mapping
 from functools import partial
 from itertools import product
 from typing import Any, Final
@@ -10,19 +9,13 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
-from analysis.foreign_text import in_html
 from analysis.ranking.overlap import above_chance, too_near, variant_means
-from analysis.stats.tables import ExpertStats, Gate
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.theme import (
     CLEAR,
-    apply_theme,
     color_at,
-    colorbar,
-    colorscale,
     ink,
     muted,
     paper,
@@ -46,7 +39,6 @@ VARIANT_NAMES: Final[dict[Variant, str]] = {
 DEGENERATE: Final[Variant] = (1, 0, 0)
 
 EXPONENTS: Final = (0, 1, 2)
-GRID_PERCENTS: Final = (25, 50, 75)
 _BLOCK_STEP: Final = 3.6  # gap between the two values of b, with the label of the second
 
 
@@ -131,21 +123,15 @@ def frame_style(selected: Variant, chart: str) -> str:
     )
 
 
-def clicked_point(event: object, size: int) -> tuple[Variant, list[int]] | None:
-    """The variant in a selection of `st.plotly_chart`, and the rest of its customdata, or None."""
-    try:
-        point = event["selection"]["points"][-1]["customdata"]  # type: ignore[index]
-        b, alpha, beta, *rest = (int(point[place]) for place in range(size))
-    except (KeyError, IndexError, TypeError, ValueError):
-        return None
-    is_whole = len(point) == size and b in (0, 1) and alpha in EXPONENTS and beta in EXPONENTS
-    return ((b, alpha, beta), rest) if is_whole else None
-
-
 def clicked_variant(event: object) -> Variant | None:
     """The variant in a selection on `variant_map`, or None."""
-    point = clicked_point(event, 3)
-    return point and point[0]
+    try:
+        point = event["selection"]["points"][-1]["customdata"]  # type: ignore[index]
+        b, alpha, beta = (int(point[place]) for place in range(3))
+    except (KeyError, IndexError, TypeError, ValueError):
+        return None
+    is_variant = len(point) == 3 and b in (0, 1) and alpha in EXPONENTS and beta in EXPONENTS
+    return (b, alpha, beta) if is_variant else None
 
 
 def describe(table: pd.DataFrame, pruned: int) -> str:
@@ -195,12 +181,6 @@ def _place(variant: Variant) -> tuple[int, float]:
     return beta, b * _BLOCK_STEP + alpha
 
 
-def _grid_place(variant: Variant) -> tuple[int, int]:
-    """Column and row in a panel of the grid."""
-    b, alpha, beta = variant
-    return b * 3 + beta, alpha
-
-
 def _cells(overlaps: Mapping[Variant, float], by_chance: float, b: int, dark: bool) -> go.Heatmap:
     """The block of one value of b."""
     rows = [[overlaps[b, alpha, beta] for beta in EXPONENTS] for alpha in EXPONENTS]
@@ -248,163 +228,3 @@ def _words(variant: Variant, overlap: float, by_chance: float, dark: bool) -> di
         # Without a background the hatch would cross the text.
         bgcolor=paper(dark) if variant == DEGENERATE else None,
     )
-
-
-def grid_table(
-    models: Mapping[str, Mapping[str, ExpertStats]], gate: Gate, sparsities: Sequence[Fraction]
-) -> pd.DataFrame:
-    """Table `model, sparsity, criterion, b, alpha, beta, overlap, chance`: mean over pairs.
-
-    `models` are the statistics by corpus of each model; each sparsity is a panel.
-    """
-    tables = {
-        (model, float(sparsity)): variant_means(stats, gate, sparsity)
-        for model, stats in models.items()
-        for sparsity in sparsities
-    }
-    return pd.concat(tables, names=["model", "sparsity"]).reset_index(level=[0, 1])
-
-
-@chart("overlap-maps", "explore")
-def draw_grid(context: Context) -> Drawing:
-    """The variants at several sparsities."""
-    shares = sorted({*(Fraction(percent, 100) for percent in GRID_PERCENTS), context.fraction})
-    table = context.keep(grid_table, context.models_stats, context.gate, shares)
-    selected = context.ranking_criterion.exponents
-    about = context.about(f"gate {context.gate}", *context.models_said)
-    pruned = {float(share): context.removed_at(share) for share in shares}
-    figure = partial(variant_grid, table, selected=selected)
-    return Drawing(figure, table, describe_grid(table, pruned), about)
-
-
-def variant_grid(
-    table: pd.DataFrame, *, selected: Variant | None = None, dark: bool = False
-) -> go.Figure:
-    """Figure of a table `model, sparsity, b, alpha, beta, overlap, chance`: 3 x 6 cells per panel.
-
-    As `variant_map`, with a column per sparsity (a share) and a row per model. The customdata of a
-    marker is [b, alpha, beta, percent].
-    """
-    models, sparsities = list(dict.fromkeys(table["model"])), sorted(table["sparsity"].unique())
-    panels = [(model, sparsity) for model in models for sparsity in sparsities]
-    by_chance = table.groupby(["model", "sparsity"])["chance"].mean()
-    fig = make_subplots(
-        len(models),
-        len(sparsities),
-        shared_xaxes=True,
-        shared_yaxes=True,
-        horizontal_spacing=0.02,
-        vertical_spacing=0.22 / len(models),
-        subplot_titles=[
-            f"{in_html(model) + ', ' if len(models) > 1 else ''}{sparsity:.0%} pruned, "
-            f"chance {by_chance[model, sparsity]:.2f}"
-            for model, sparsity in panels
-        ],
-    )
-    fig.update_annotations(font={"size": 14})
-    words = list(fig.layout.annotations)
-    for place, (model, sparsity) in enumerate(panels):
-        rows = table[(table["model"] == model) & (table["sparsity"] == sparsity)]
-        overlaps = overlaps_of(rows)
-        row, column = divmod(place, len(sparsities))
-        chance = float(by_chance[model, sparsity])
-        for trace in _panel(overlaps, chance, round(100 * sparsity), selected, dark):
-            fig.add_trace(trace, row=row + 1, col=column + 1)
-        words += _numbers(overlaps, chance, "" if place == 0 else str(place + 1), dark)
-    # All at once: plotly revalidates every annotation with each added one.
-    fig.layout.annotations = words
-    common = {"showgrid": False, "fixedrange": True}
-    betas = [f"\u03b2={beta}" for _ in (0, 1) for beta in EXPONENTS]
-    # Sum on the left, mean on the right: b is labelled under the middle of its three columns.
-    betas[1], betas[4] = f"{betas[1]}<br>b=0", f"{betas[4]}<br>b=1"
-    columns = {"tickvals": list(range(6)), "ticktext": betas, "range": [-0.55, 5.55]}
-    alphas = [f"\u03b1={alpha}" for alpha in EXPONENTS]
-    apply_theme(
-        fig,
-        dark,
-        x=common | columns | {"showticklabels": False},
-        y=common | {"tickvals": list(EXPONENTS), "ticktext": alphas, "range": [2.55, -0.55]},
-        height=190 * len(models) + 80,
-        margin={"t": 34},
-        hovermode="closest",
-        hoverdistance=-1,
-        coloraxis={
-            "cmin": 0,
-            "cmax": 1,
-            "colorscale": colorscale(),
-            "colorbar": colorbar("overlap above chance", dark, **ABOVE_CHANCE),
-        },
-    )
-    return fig.update_xaxes(showticklabels=True, row=len(models))
-
-
-def clicked_cell(event: object) -> tuple[Variant, int] | None:
-    """The variant and the sparsity in percent in a selection on `variant_grid`, or None."""
-    point = clicked_point(event, 4)
-    return (point[0], point[1][0]) if point and 0 <= point[1][0] <= 100 else None
-
-
-def describe_grid(table: pd.DataFrame, pruned: Mapping[float, int]) -> str:
-    """One sentence: the least corpus-dependent variant at each sparsity.
-
-    `pruned` is the number of pruned experts at each sparsity.
-    """
-    keys = ["sparsity", "b", "alpha", "beta"]
-    means = table.groupby(keys, as_index=False)[["overlap"]].mean()
-    parts = []
-    for sparsity, rows in means.groupby("sparsity"):
-        overlaps = {variant: each for variant, each in overlaps_of(rows).items() if each >= 0}
-        best = max(overlaps, key=lambda variant: overlaps[variant])
-        near = nearest_to(best, overlaps, pruned[float(str(sparsity))])
-        parts.append(f"{sparsity:.0%} {variant_label(best)} ({overlaps[best]:.2f}{near})")
-    return "Least dependent on the corpus, by sparsity: " + "; ".join(parts) + "."
-
-
-def _panel(
-    overlaps: Mapping[Variant, float],
-    by_chance: float,
-    percent: int,
-    selected: Variant | None,
-    dark: bool,
-) -> list[go.Heatmap | go.Scatter]:
-    grid = np.full((3, 6), np.nan)
-    for variant, overlap in overlaps.items():
-        grid[_grid_place(variant)[::-1]] = overlap
-    cells = go.Heatmap(
-        z=above_chance(grid, by_chance).astype(np.float32),
-        coloraxis="coloraxis",
-        xgap=1,
-        ygap=1,
-        hoverinfo="skip",
-        hoverongaps=False,
-    )
-    by_row = sorted(overlaps, key=lambda variant: _grid_place(variant)[::-1])
-    across, down = zip(*map(_grid_place, by_row), strict=True)
-    marks = targets(
-        across,
-        down,
-        [[*variant, percent] for variant in by_row],
-        24,
-        hovertext=[reading(variant, overlaps[variant], by_chance) for variant in by_row],
-        hovertemplate="%{hovertext}<extra></extra>",
-    )
-    outline = (
-        [] if selected is None else [stroke(*around(*_grid_place(selected), 0.46), ink(dark), 3)]
-    )
-    return [cells, marks, *outline]
-
-
-def _numbers(
-    overlaps: Mapping[Variant, float], by_chance: float, axis: str, dark: bool
-) -> list[dict[str, Any]]:
-    """The numbers in a panel's cells: annotations, because text of traces fades on selection."""
-    return [
-        annotation(
-            *_grid_place(variant),
-            "N/A" if math.isnan(overlap) else f"{overlap:.2f}",
-            xref=f"x{axis}",
-            yref=f"y{axis}",
-            font={"color": number_color(overlap, by_chance, dark), "size": 12},
-        )
-        for variant, overlap in overlaps.items()
-    ]

@@ -2,7 +2,7 @@
 
 import inspect
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
@@ -70,14 +70,8 @@ def command(kind: type[Request] | None = None, each: str = "") -> Callable[[Hand
             rest |= {parameter.name: values[parameter.name] for parameter in passed}
             if kind is None:
                 handler(**rest)
-            elif each:
-                # Named twice, a value is still asked for once.
-                one_by_one = [
-                    {**request_values, each: value} for value in dict.fromkeys(request_values[each])
-                ]
-                handler([_check_corpora(validated(kind, values)) for values in one_by_one], **rest)
             else:
-                handler(_check_corpora(validated(kind, request_values)), **rest)
+                handler(_requests(kind, each, request_values), **rest)
 
         for name in ("__name__", "__doc__", "__module__"):
             setattr(run, name, getattr(handler, name))
@@ -114,6 +108,15 @@ def _own_options(handler: Handler) -> tuple[type[Request], list[inspect.Paramete
             )
     model: type[Request] = create_model(handler.__name__, __base__=Request, **fields)
     return model, passed
+
+
+def _requests(kind: type[Request], each: str, values: Mapping[str, Any]) -> Request | list[Request]:
+    """The request of these values, or one for each value of the field `each`."""
+    if not each:
+        return _check_corpora(validated(kind, values))
+    # Named twice, a value is still asked for once.
+    one_by_one = [{**values, each: value} for value in dict.fromkeys(values[each])]
+    return [_check_corpora(validated(kind, single)) for single in one_by_one]
 
 
 def _check_corpora(request: Request) -> Request:

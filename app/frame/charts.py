@@ -36,20 +36,16 @@ def show_chart(
     *,
     figure: Callable[..., go.Figure] | None = None,
     on_select: Callable[[], None] | None = None,
-    brush: bool = False,
     with_sentence: bool = False,
 ) -> None:
     """Draw a chart with its downloads, below its sentence if `with_sentence`.
 
     `figure` makes the figure on the page if it differs from that of the downloads. `on_select`
-    makes the points clickable; it is called before the script. With `brush`, a region can be
-    dragged over the points; see `chart_selection`.
+    makes the points clickable; it is called before the script and reads `chart_selection`.
     """
     if with_sentence:
         st.text(chart.alt)
     selectable: dict[str, Any] = {"on_select": on_select, "selection_mode": "points"}
-    if brush:
-        selectable = {"on_select": "rerun", "selection_mode": ("box", "lasso")}
     dark = bool(st.context.theme.type == "dark")
     if len(chart.panels) > 1:
         with st.container(horizontal=True, key=f"panels.{chart.name}"):
@@ -57,7 +53,7 @@ def show_chart(
                 _plot(draw(dark=dark), f"{chart.name}.{panel}", f"{panel}: {chart.alt}")
     else:
         drawing = (figure or chart.figure)(dark=dark)
-        _plot(drawing, chart.name, chart.alt, **(selectable if on_select or brush else {}))
+        _plot(drawing, chart.name, chart.alt, **(selectable if on_select else {}))
     chart_files(chart.name, lambda: chart)
 
 

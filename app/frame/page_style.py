@@ -66,7 +66,6 @@ _WIDE: Final = ", ".join(
     for name in (
         "winner-map",
         "pareto",
-        "overlap-maps",
         "same-bytes",
         "overlap-by-tokens",
         "separation",

@@ -10,10 +10,8 @@ from streamlit.column_config import NumberColumn
 from analysis.ranking.compare import FATES, Comparison
 from analysis.stats.tables import GATES
 from app.charts.context import BLEND, Context
-from app.charts.rank_flow import most_moved
-from app.charts.rank_rank import brushed_rows
-from app.frame.charts import chart_selection, ranks_from_one, show, show_table
-from app.frame.controls import choose, one_of
+from app.frame.charts import ranks_from_one, show, show_table
+from app.frame.controls import choose
 from app.frame.notes import against_chance, card, inform
 from app.frame.sidebar import blend_sliders, corpus_options
 from app.literal import literal
@@ -27,7 +25,6 @@ from pruning.planning.make import make_plan
 # Fields of B that may differ besides the criterion -> control.
 _SIDE_B: Final = {"corpus": "b_text", "gate": "b_gate", "sparsity": "b_sparsity"}
 _ROWS_SHOWN: Final = 200
-_BRUSHED: Final = "rank-rank"
 
 
 def swap(context: Context) -> None:
@@ -141,59 +138,26 @@ def comparison_metrics(comparison: Comparison) -> None:
 
 
 def show_charts(context: Context) -> None:
-    """The map at full width, the two other charts below."""
+    """The map, and the agreement of each layer below."""
     with st.container(border=True):
         st.markdown("**Who keeps what**: one cell per expert, layer 0 on top.")
         show("kept-by", context)
-    ranks_column, agreement_column = st.columns([3, 2])
-    with ranks_column, st.container(border=True):
-        st.markdown(
-            "**Rank against rank**: highest-ranked experts at the top left. Drag over a region to "
-            "list its experts below."
-        )
-        show(_BRUSHED, context, brush=True)
-    with agreement_column, st.container(border=True):
+    with st.container(border=True):
         st.markdown("**Layer by layer**: 1 is full agreement.")
         show("agreement", context)
 
 
-def rank_flow(context: Context) -> Context:
-    """Chart the ranks of one layer under both recipes; return the context with that layer."""
-    st.markdown("**Who crosses the cut in one layer**")
-    place = context.expert
-    usual = place[0] if place else most_moved(context.comparison)
-    words = f"layer {usual}: " + (f"of expert {place[1]}" if place else "least agreement")
-    options = ["", *(str(layer.index) for layer in context.comparison.grid.layers)]
-    chosen = st.selectbox(
-        "Layer",
-        options,
-        key="layer",
-        bind="query-params",
-        format_func=lambda layer: f"layer {layer}" if layer else words,
-        width=260,
-    )
-    context = replace(context, layer=int(one_of(chosen, options, "") or usual))
-    show("rank-flow", context, with_sentence=True)
-    return context
-
-
 def listed_experts(comparison: Comparison) -> None:
-    """Table of the brushed experts, or of those that only one recipe keeps."""
-    table = brushed_rows(comparison.table(), chart_selection(_BRUSHED))
-    if table is None:
-        table = comparison.disagreements()
-        st.markdown("**Experts that only one recipe keeps**, largest difference first.")
-        name, what = "disagreements", "experts that only one recipe keeps"
-    else:
-        st.markdown("**Experts in the region**; double-click the chart to clear the selection.")
-        name, what = "region", "experts in the region"
+    """Table of the experts that only one recipe keeps."""
+    table = comparison.disagreements()
+    st.markdown("**Experts that only one recipe keeps**, largest difference first.")
     if table.empty:
         inform("The recipes keep the same experts.")
         return
     show_table(
         table,
-        name,
-        f"{len(table)} {what}",
+        "disagreements",
+        f"{len(table)} experts that only one recipe keeps",
         shown=ranks_from_one(table.head(_ROWS_SHOWN)),
         column_config={
             "kept_by": "kept by",

@@ -9,7 +9,6 @@ from app.parts.compare import (
     conclusion,
     has_statistics,
     listed_experts,
-    rank_flow,
     show_charts,
 )
 from app.parts.context import draw_page
@@ -27,8 +26,6 @@ def compare_page(context: Context) -> Context:
     show_charts(context)
     with st.container(border=True):
         listed_experts(context.comparison)
-    with st.container(border=True):
-        context = rank_flow(context)
     show_command(context.both.command(), heading="The same from the command line")
     return context
 

@@ -39,7 +39,6 @@ PARTS: Mapping[str, tuple[str, Mapping[str, tuple[str, Part]]]] = {
         {
             "overlap": ("Overlap", overlap_map_part),
             "pairs": ("Pairs", partial(show, "overlap")),
-            "sparsity": ("Sparsity", partial(show, "overlap-by-sparsity")),
             "exponents": ("Exponents", effects_part),
             "blend": ("Blend", blend_part),
         },

@@ -10,14 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
-from analysis.criteria import RANKABLE, get_criterion, unified
+from analysis.criteria import RANKABLE, unified
 from analysis.errors import StatsError
 from analysis.families import MoELayer
 from analysis.ranking.advice import read_overlaps
 from analysis.ranking.compare import COMPARISON_COLUMNS, Comparison, Decision, kendall_tau
 from analysis.ranking.overlap import (
     chance_overlap,
-    corpora_overlap,
     effects_over_models,
     exponent_effects,
 )
@@ -104,19 +103,6 @@ def test_effects_by_hand():
     assert table.loc[("b", 1), "overlap"] == pytest.approx(0.9)
     assert table.loc[("alpha", 1)].tolist() == pytest.approx([0.65, 0.4, 0.9, 2])
     assert ("beta", 2) not in table.index
-
-
-def test_overlap_of_all_texts_by_sets(make_expert_stats):
-    stats = {str(seed): make_expert_stats(seed, str(seed)) for seed in range(3)}
-    sets = {}
-    for name, each in stats.items():
-        for layer, rows in each.table.groupby("layer"):
-            # Of five experts, 60% are three; frequency keeps the most tokens, then the lower id.
-            order = rows.sort_values(["num_tokens", "expert"], ascending=[True, False])
-            sets[name, layer] = set(order["expert"][:3])
-    shares = [len(sets["0", layer] & sets["1", layer] & sets["2", layer]) / 3 for layer in (1, 3)]
-    found = corpora_overlap(get_criterion("frequency"), stats, "applied", Fraction(3, 5))
-    assert found == pytest.approx(sum(shares) / 2)
 
 
 def test_chance_of_all_texts():

@@ -2,7 +2,7 @@
 
 import pandas as pd
 import pytest
-from page_texts import SCORES, gone, opened
+from page_texts import SCORES, gone
 from permanent_names import EXPONENTS
 
 FATES_APART = ("only A", "only B")
@@ -115,60 +115,22 @@ def test_without_statistics_it_says_what_to_do(open_page):
 
 def test_every_chart_says_what_it_shows_and_offers_its_numbers(open_page):
     test = open_page("compare")
-    assert len(test.get("plotly_chart")) == 4
+    assert len(test.get("plotly_chart")) == 2
     # Half of 32 are kept: ranks 1 to 16.
     table = test.dataframe[-1].value
     assert ((table["rank_a"] <= 16) == (table["kept_by"] == "only A")).all()
-    for name in ("kept-by", "rank-rank", "agreement", "rank-flow"):
+    for name in ("kept-by", "agreement"):
         test.session_state[f"data.{name}"] = True
     test.run()
     assert not test.exception
     labels = [button.label for button in test.get("download_button")]
-    assert labels.count("HTML") == 4
-    assert labels.count("CSV") == 5
+    assert labels.count("HTML") == 2
+    assert labels.count("CSV") == 3
     # Ranks are read as the axes count them: from 1.
     ranks = [table.value.filter(like="rank_") for table in test.dataframe]
     ranks = [table for table in ranks if not table.empty]
-    assert len(ranks) == 4
-    assert all(table.min().min() == 1 for table in ranks[:3])
-
-
-def test_a_brushed_region_is_listed_instead(open_page, demo_moments):
-    test = open_page("compare")
-    # 192 experts of 32 a layer: 8 x 8 cells of 4 ranks each; the first is that of ranks 1 to 4.
-    test.session_state["chart.rank-rank"] = {"selection": {"points": [{"customdata": 0}]}}
-    test.run()
-    assert not test.exception
-    table = test.dataframe[-1].value
-    assert (table[["rank_a", "rank_b"]] <= 4).all().all()
-    assert (table[["rank_a", "rank_b"]] >= 1).all().all()
-    best = {}
-    for name in ("reap", "frequency"):
-        rows = demo_moments["demo-code"]
-        rows = rows.assign(score=SCORES[name](rows))
-        top = rows.sort_values(["layer", "score"], ascending=[True, False]).groupby("layer").head(4)
-        best[name] = set(zip(top["layer"], top["expert"], strict=True))
-    assert (
-        set(zip(table["layer"], table["expert"], strict=True)) == best["reap"] & best["frequency"]
-    )
-
-
-def test_the_layer_of_the_rank_flow(open_page):
-    test = opened(open_page("compare"), "kept-by")
-    shown = test.dataframe[0].value
-    apart = shown[shown["kept_by"].isin(FATES_APART)].groupby("layer").size()
-
-    def layer_of(test):
-        (layer,) = set(opened(test, "rank-flow").dataframe[-1].value["layer"])
-        return layer
-
-    # Without a choice, the layer on which the recipes agree least.
-    assert apart[layer_of(test)] == apart.max()
-    test.selectbox(key="layer").set_value("1").run()
-    assert layer_of(test) == 1
-    # With an expert, its layer, unless another was chosen.
-    assert layer_of(open_page("compare", expert="2.5")) == 2
-    assert layer_of(open_page("compare", expert="2.5", layer="layer 4")) == 4
+    assert len(ranks) == 2
+    assert all(table.min().min() == 1 for table in ranks)
 
 
 def test_the_conclusion_comes_first_with_what_both_were_measured_to_lose(open_page):

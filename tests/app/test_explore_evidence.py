@@ -105,34 +105,6 @@ class TestWithoutDamage:
         assert len(test.get("plotly_chart")) == 1
 
 
-def test_maps_at_several_sparsities_and_a_click_takes_both(open_page):
-    test = open_page("explore", **EXPONENTS, sparsity="30%")
-    table = opened(test, "overlap-maps").dataframe[-1].value
-    assert sorted(table["sparsity"].unique()) == [0.25, 0.3, 0.5, 0.75]
-    assert len(table) == 4 * 17
-    # The same numbers as on the map of one sparsity.
-    one = opened(open_page("explore", sparsity="75%"), "overlap-map").dataframe[-1].value
-    many = table[table["sparsity"] == 0.75].reset_index(drop=True)
-    assert many["overlap"].tolist() == pytest.approx(one["overlap"].tolist())
-
-
-def test_a_click_on_the_maps(monkeypatch):
-    import app.parts.explore.corpora as parts
-
-    taken = []
-    monkeypatch.setattr(parts, "apply_exponents", taken.append)
-    monkeypatch.setattr(parts, "possible_percents", lambda _model: [0, 25, 50])
-    point = {"selection": {"points": [{"customdata": [1, 0, 2, 25]}]}}
-
-    state = {"chart.overlap-maps": point, "sparsity": 50}
-    monkeypatch.setattr(parts.st, "session_state", state)
-    parts.apply_clicked_cell(None)
-    assert (taken, state["sparsity"]) == ([(1, 0, 2)], 25)
-    point["selection"]["points"][0]["customdata"][3] = 75  # more than this model can lose
-    parts.apply_clicked_cell(None)
-    assert state["sparsity"] == 25
-
-
 def test_needs_and_costs_of_the_demo(open_page):
     test = open_page("explore", tab="Advice", corpus="demo-math")
     table = next(f.value for f in test.dataframe if "gate weights" in f.value)
@@ -168,7 +140,7 @@ class TestSeveralModels:
             (run / "manifest.json").write_text(json.dumps(manifest))
         return stats
 
-    def test_effects_and_maps_over_all_of_them(self, open_page):
+    def test_effects_over_all_of_them(self, open_page):
         test = open_page("explore", **EXPONENTS)
         assert test.segmented_control(key="models").options == [
             "Only demo",
@@ -180,6 +152,3 @@ class TestSeveralModels:
         # The same statistics twice agree on everything.
         assert both["overlap"].tolist() == pytest.approx(((own["overlap"] + 1) / 2).tolist())
         assert both["highest"].tolist() == [1] * len(both)
-        grid = opened(test, "overlap-maps").dataframe[-1].value
-        assert set(grid["model"]) == {"demo", "other"}
-        assert set(grid.loc[grid["model"] == "other", "overlap"]) == {1.0}

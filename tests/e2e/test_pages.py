@@ -76,27 +76,6 @@ def point_of(tab: Page, chart, x: float, y: float, axes: str = "") -> tuple[floa
     )
 
 
-def test_a_brushed_region_lists_its_experts(open_tab):
-    tab = open_tab("compare")
-    chart = tab.locator(".st-key-chart-rank-rank .js-plotly-plot")
-    chart.wait_for()
-    settled(tab)
-    start, end = (point_of(tab, chart, share, share) for share in (0.01, 0.49))
-    tab.mouse.move(*start)
-    tab.mouse.down()
-    tab.mouse.move(*end, steps=8)
-    tab.mouse.up()
-    expect(tab.get_by_text("Experts in the region")).to_be_visible()
-    # 4 x 4 of the 8 x 8 cells: all that both keep at 50%.
-    both = chart.get_by_text(re.compile(r"^both: \d+")).text_content() or ""
-    count = int(both.split()[-1])
-    with tab.expect_download() as got:
-        tab.locator(".st-key-csv-region").get_by_role("button", name="CSV").click()
-    lines = got.value.path().read_text().splitlines()
-    assert len(lines) - 1 == count
-    assert all(",both," in line for line in lines[1:])
-
-
 def test_a_click_on_the_map_of_neurons_pins_the_expert(open_tab):
     tab = open_tab("explore?granularity=Neurons")
     chart = tab.locator(".st-key-chart-neurons-kept .js-plotly-plot")
@@ -140,19 +119,6 @@ def test_a_toggle_moves_the_frame_of_the_overlap_map_and_mounts_no_chart(open_ta
         }""",
         arg=[".st-key-chart-overlap-map .js-plotly-plot .annotation .bg", opacities],
     )
-
-
-def test_a_click_on_the_maps_takes_exponents_and_sparsity(open_tab):
-    tab = open_tab("explore")
-    choose(tab, "corpora-view", "Exponents")
-    chart = tab.locator(".st-key-chart-overlap-maps .js-plotly-plot")
-    chart.wait_for()
-    settled(tab)
-    # The second cell of the first row of the first map: b=0, alpha=0, beta=1 at 25%.
-    tab.mouse.click(*point_of(tab, chart, 1, 0))
-    is_ranked_by(tab, "EAN")
-    expect(tab.locator(".st-key-sparsity")).to_contain_text("25%")
-    expect(tab).to_have_url(re.compile("sparsity=25"))
 
 
 def command(tab: Page) -> Locator:

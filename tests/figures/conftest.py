@@ -22,15 +22,6 @@ def corpora():
 
 
 @pytest.fixture
-def curve():
-    sparsity = [0.25, 0.5, 0.75]
-    man = pd.DataFrame({"sparsity": sparsity, "overlap": [0.6, 0.9, 0.95], "series": "MAN"})
-    reap = pd.DataFrame({"sparsity": sparsity, "overlap": [0.4, np.nan, 0.8], "series": "REAP"})
-    table = pd.concat([man, reap], ignore_index=True)
-    return table.assign(chance=table["sparsity"], kind="pairs")
-
-
-@pytest.fixture
 def separation():
     rows = [
         (3, "Magnitude", 0.1, 0.5),

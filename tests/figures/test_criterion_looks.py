@@ -13,7 +13,6 @@ from app.charts import (
     hidden_states,
     loss_bins,
     overlap_by_tokens,
-    overlap_curve,
     pareto,
     same_bytes,
     stratification,
@@ -87,7 +86,6 @@ def figures_of(label, name, dark):
     curve = pd.DataFrame(pairs, columns=["series", "sparsity"]).assign(
         overlap=0.6, chance=0.5, kind="pairs"
     )
-    yield overlap_curve.overlap_curve(curve, sparsity=0.5, dark=dark)
     parts = curve.assign(criterion=curve["series"], tokens=100, corpus="code")
     yield overlap_by_tokens.parts_curve(parts, dark=dark)
     cuts = pd.DataFrame({"panel": both, "layer": 3, "gap": 0.1, "band": 0.2})

@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from app.charts import damage_proxy, effects, overlap, overlap_curve, overlap_map, paths
+from app.charts import damage_proxy, effects, overlap, overlap_map, paths
 from app.charts import stratification as strata
 from app.charts.overlap_by_tokens import parts_curve
-from app.charts.overlap_map import clicked_cell, clicked_variant, variant_grid, variant_map
+from app.charts.overlap_map import clicked_variant, variant_map
 from app.charts.theme import color_at, contrast
 
 
@@ -48,28 +48,6 @@ def test_the_matrix_in_words(corpora, rows, text):
     assert overlap.describe(corpora.iloc[:rows], chance=0.5) == text
 
 
-def test_the_curve_has_a_line_per_series_in_order_of_sparsity_and_chance(curve):
-    chance, man, reap = overlap_curve.overlap_curve(curve.iloc[::-1], sparsity=0.5, dark=True).data
-    assert (chance.name, chance.line.dash, chance.mode) == ("chance", "dot", "lines")
-    assert list(chance.y) == [0.25, 0.5, 0.75]
-    assert {man.name, reap.name} == {"MAN", "REAP"}
-    reap = next(line for line in (man, reap) if line.name == "REAP")
-    assert list(reap.x) == [0.25, 0.5, 0.75]
-    assert np.isnan(reap.y[1])
-    assert not reap.connectgaps
-
-
-@pytest.mark.parametrize(
-    ("sparsity", "text"),
-    [
-        (0.5, "At 50% sparsity the pruned sets share: MAN 90%; chance 50%."),
-        (0.8, "At 75% sparsity the pruned sets share: MAN 95%, REAP 80%; chance 75%."),
-    ],
-)
-def test_the_curve_in_words_is_at_the_nearest_sparsity(curve, sparsity, text):
-    assert overlap_curve.describe(curve, sparsity=sparsity) == text
-
-
 def test_rows_of_the_map_are_alpha_and_columns_beta_within_b(variants):
     left, right = traces(variant_map(variants), "heatmap")
     # With 0.2 by chance 0.1 is an eighth below, 0.5 three eighths and 0.9 seven eighths above.
@@ -91,21 +69,11 @@ def test_the_constant_variant_is_never_a_number_and_missing_ones_say_so(variants
     assert sum("no data" in text for text in texts(variant_map(lacking))) == 2
 
 
-@pytest.fixture
-def grid(variants):
-    tables = [
-        variants.assign(model=model, sparsity=sparsity)
-        for model in ("one", "two")
-        for sparsity in (0.25, 0.5)
-    ]
-    return pd.concat(tables, ignore_index=True)
-
-
-def test_numbers_contrast_with_their_cells(variants, grid):
-    notes = [*variant_map(variants).layout.annotations, *variant_grid(grid).layout.annotations]
+def test_numbers_contrast_with_their_cells(variants):
+    notes = variant_map(variants).layout.annotations
     numbers = [(note, note.text.split("<br>")[0]) for note in notes]
     numbers = [(note, text) for note, text in numbers if text in ("0.10", "0.50", "0.90")]
-    assert len(numbers) == 17 * 5
+    assert len(numbers) == 17
     for note, text in numbers:
         cell = color_at((float(text) - 0.2) / 0.8)
         assert contrast(note.font.color, cell) >= 4.5
@@ -118,37 +86,31 @@ def test_the_selected_variant_is_outlined(variants):
     assert halo.line.width > line.line.width
 
 
-def test_every_variant_can_be_clicked(variants, grid):
+def test_every_variant_can_be_clicked(variants):
     targets = traces(variant_map(variants), "scatter")[1]
     assert len({tuple(data) for data in targets.customdata}) == 18
     assert targets.marker.opacity == targets.selected.marker.opacity == 0
     assert targets.unselected.marker.opacity == 0
-    panels = traces(variant_grid(grid), "scatter")
-    assert len(panels) == 4
-    # The sixth cell of the first row: b = 1, alpha = 0, beta = 2; the second panel is of 50%.
-    assert panels[1].customdata[5] == [1, 0, 2, 50]
-    assert (panels[1].x[5], panels[1].y[5]) == (5, 0)
 
 
 @pytest.mark.parametrize(
-    ("read", "point", "found"),
+    ("point", "variant"),
     [
-        (clicked_variant, [1, 0, 2], (1, 0, 2)),
-        (clicked_variant, [1, 0, 0], (1, 0, 0)),
-        (clicked_variant, [2, 0, 0], None),
-        (clicked_variant, ["x", 0, 0], None),
-        (clicked_variant, [1, 0], None),
-        (clicked_cell, [1, 0, 2, 25], ((1, 0, 2), 25)),
-        (clicked_cell, [1, 0, 3, 25], None),
-        (clicked_cell, [1, 0, 2, 101], None),
-        (clicked_cell, [1, 0, 2], None),
-        (clicked_cell, "text", None),
-        (clicked_cell, None, None),
+        ([1, 0, 2], (1, 0, 2)),
+        ([1, 0, 0], (1, 0, 0)),
+        ([2, 0, 0], None),
+        ([1, 0, 3], None),
+        (["x", 0, 0], None),
+        ([1, 0], None),
+        ([1, 0, 2, 25], None),
+        ("text", None),
+        (None, None),
     ],
 )
-def test_a_click_is_read_and_checked(read, point, found):
-    assert read({"selection": {"points": [{"customdata": point}]}}) == found
-    assert read({"selection": {"points": []}}) is read({"selection": {"points": [{}]}}) is None
+def test_a_click_is_read_and_checked(point, variant):
+    assert clicked_variant({"selection": {"points": [{"customdata": point}]}}) == variant
+    assert clicked_variant({"selection": {"points": []}}) is None
+    assert clicked_variant({"selection": {"points": [{}]}}) is None
 
 
 def test_the_map_in_words(variants):
@@ -165,9 +127,6 @@ def test_variants_within_two_experts_are_too_near_to_tell(variants):
     said = "(overlap 0.77, about equal to Frequency (0, 0, 0) and 14 more)"
     assert said in overlap_map.describe(near, 96)
     assert "about equal" not in overlap_map.describe(near, 960)
-    by_share = near.assign(model="one", sparsity=0.5)
-    assert "about equal" in overlap_map.describe_grid(by_share, {0.5: 96})
-    assert "about equal" not in overlap_map.describe_grid(by_share, {0.5: 960})
     rows = [("b", 0, 72 / 96), ("b", 1, 74 / 96), ("beta", 0, 0.5), ("beta", 2, 0.7)]
     table = pd.DataFrame(rows, columns=["component", "value", "overlap"])
     assert effects.describe(table, 96) == (
@@ -178,31 +137,11 @@ def test_variants_within_two_experts_are_too_near_to_tell(variants):
 
 def test_overlap_at_chance_is_dark_however_large_it_is():
     # 0.73 where three quarters go is under chance; 0.40 where a quarter goes is a fifth above it.
-    rows = [(0.25, 0.40, 0.25), (0.75, 0.73, 0.75)]
-    table = pd.DataFrame(rows, columns=["sparsity", "overlap", "chance"])
-    table = table.assign(model="one", b=1, alpha=1, beta=1)
-    quarter, most = (trace.z[1, 4] for trace in traces(variant_grid(table), "heatmap"))
-    assert quarter == pytest.approx((0.40 - 0.25) / 0.75)
-    assert most == pytest.approx((0.73 - 0.75) / 0.25)
-    (marks,) = traces(variant_grid(table[1:]), "scatter")
-    assert marks.hovertext[10] == "REAP (1, 1, 1)<br>overlap 0.730, by chance 0.750"
-
-
-def test_the_grid_has_a_panel_for_each_model_and_sparsity(grid):
-    fig = variant_grid(grid, selected=(0, 2, 1), dark=True)
-    assert [text for text in texts(fig) if "pruned" in text] == [
-        f"{name}, {percent}% pruned, chance 0.20" for name in ("one", "two") for percent in (25, 50)
-    ]
-    cells = traces(fig, "heatmap")
-    assert len(cells) == 4
-    z = cells[0].z
-    # Rows are alpha; columns b, then beta: (1, 0, 2), (0, 2, 0), and the constant (1, 0, 0).
-    assert z[0, 5] == pytest.approx((0.9 - 0.2) / 0.8)
-    assert z[2, 0] == pytest.approx((0.1 - 0.2) / 0.8)
-    assert np.isnan(z[0, 3])
-    assert np.isfinite(z).sum() == 17
-    last = {(note.x, note.y): note.text for note in fig.layout.annotations if note.xref == "x4"}
-    assert (last[5, 0], last[3, 0], last[0, 2]) == ("0.90", "N/A", "0.10")
+    rows = [(0.40, 0.25), (0.73, 0.75)]
+    table = pd.DataFrame(rows, columns=["overlap", "chance"]).assign(b=1, alpha=1, beta=1)
+    quarter, most = (traces(variant_map(table[row : row + 1]), "heatmap")[1] for row in (0, 1))
+    assert quarter.z[1, 1] == pytest.approx((0.40 - 0.25) / 0.75)
+    assert most.z[1, 1] == pytest.approx((0.73 - 0.75) / 0.25)
 
 
 def test_a_range_of_variants_does_not_look_like_an_interval():

@@ -16,7 +16,6 @@ from app.charts.kept_by import kept_by_map
 from app.charts.neurons import layer_lines
 from app.charts.overlap import overlap_heatmap
 from app.charts.paths import path_frequency
-from app.charts.rank_flow import bump
 from app.charts.theme import add_provenance, apply_theme, colorbar
 
 
@@ -168,11 +167,10 @@ COMPARED = NAMED.assign(kept_by="both", rank_a=0, rank_b=0)
         ),
         path_frequency(NAMED.assign(num_samples=1, rank=0), {"<b>x": 4}),
         kept_by_map(COMPARED, ("<b>x", "y")),
-        bump(COMPARED, ("<b>x", "y")),
         layer_lines(NAMED.assign(share=0.5)),
         curves_figure(NAMED.assign(removed=0.5, mean=1.0, low=0.9, high=1.1), label="loss"),
     ],
-    ids=["overlap", "paths", "kept by", "rank flow", "neurons", "evaluations"],
+    ids=["overlap", "paths", "kept by", "neurons", "evaluations"],
 )
 def test_names_that_people_chose_are_shown_as_written(figure):
     shown = str(figure.to_plotly_json())

@@ -31,7 +31,6 @@ _OWN: dict[str, tuple[str, ...]] = {
         "--top-m 50 --transitions measured --clusters 4 --weights transition",
     ),
     "overlap-map": (_EXPERTS, "--criterion man --sparsity 25% --gate renormalized"),
-    "overlap-maps": (_EXPERTS,),
     "component-effects": (_EXPERTS, "--gate renormalized"),
 }
 _SHOWS_RECORDS = ("evaluate",)

@@ -9,20 +9,17 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
-from analysis.model import MoEModel
 from analysis.ranking.coverage import fair_blend
 from analysis.stats.store import Run
 from app.charts.context import BLEND, Context
 from app.charts.coverage import blender
-from app.charts.overlap_map import clicked_cell, clicked_variant, frame_style, variant_map
+from app.charts.overlap_map import clicked_variant, frame_style, variant_map
 from app.frame.charts import chart_or_message, chart_selection, show, show_chart
 from app.frame.controls import switch
 from app.frame.notes import show_command
 from app.literal import literal
 from app.session import data
-from app.session.plan_state import sparsity_controls
 from app.session.state import apply_exponents, apply_shares
-from pruning.planning.choice import possible_percents
 from pruning.requests.base import command_line
 
 _CLICKS: Final = "explore.overlap-map.clicks"
@@ -60,15 +57,10 @@ def _apply_clicked_variant() -> None:
 
 
 def effects_part(context: Context) -> None:
-    """The effect of b, alpha and beta on the overlap, and the map at several sparsities."""
+    """The effect of b, alpha and beta on the overlap."""
     compared = replace(context, models=_models_to_show(context))
     st.markdown("**What each exponent does**: mean overlap of the variants that share its value.")
-    if show("component-effects", compared) is None:
-        return
-    st.markdown(
-        "**The map at other sparsities**: click a cell to apply its exponents and sparsity."
-    )
-    show("overlap-maps", compared, on_select=partial(apply_clicked_cell, context.model))
+    show("component-effects", compared)
 
 
 def _models_to_show(context: Context) -> Mapping[str, Mapping[str, Run]] | None:
@@ -81,17 +73,6 @@ def _models_to_show(context: Context) -> Mapping[str, Mapping[str, Run]] | None:
         "all": f"All {len(every)} calibrated models",
     }
     return every if switch("Models", "models", options) == "all" else None
-
-
-def apply_clicked_cell(model: MoEModel) -> None:
-    """Apply the exponents and sparsity of the clicked cell."""
-    chosen = clicked_cell(chart_selection("overlap-maps"))
-    if chosen is None:
-        return
-    exponents, percent = chosen
-    apply_exponents(exponents)
-    if percent in possible_percents(model):
-        st.session_state.update(sparsity_controls(percent))
 
 
 def blend_part(context: Context) -> None:
