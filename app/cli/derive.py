@@ -2,7 +2,7 @@
 
 import inspect
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
@@ -110,7 +110,7 @@ def _own_options(handler: Handler) -> tuple[type[Request], list[inspect.Paramete
     return model, passed
 
 
-def _requests(kind: type[Request], each: str, values: Mapping[str, Any]) -> Request | list[Request]:
+def _requests(kind: type[Request], each: str, values: dict[str, Any]) -> Request | list[Request]:
     """The request of these values, or one for each value of the field `each`."""
     if not each:
         return _check_corpora(validated(kind, values))

@@ -210,7 +210,7 @@ def test_inspect_counts_what_one_token_uses(works, tiny):
 
 def test_own_answers_to_text_without_prompts_are_refused(moeprune, here):
     (here / "text.txt").write_text("letters\n")
-    words = ("--tokens", "64", "--stats-dir", "stats", "--answers", "own", "--answer-tokens", "3")
+    words = ("--tokens", "512", "--stats-dir", "stats", "--answers", "own", "--answer-tokens", "3")
     ended = moeprune("calibrate", "demo", "--corpus", "text.txt", *words)
     assert ended.code == 1
     assert "has no responses; --answers own needs a corpus of prompts and answers" in ended.err
