@@ -281,7 +281,7 @@ def test_the_sizes_of_the_page_are_those_of_the_configuration(tmp_path, name):
 
     report, needs = size_report(model, first_half(model)), memory_needs(model, text, settings)
     work = 2 * active_params(model) * text.num_tokens
-    sizes = (report.bytes_before, report.bytes_after, needs.whole, needs.streamed)
+    sizes = (report.bytes_before, report.bytes_after, needs.whole_model, needs.streamed)
     gib = [size / GIB for size in (*sizes, hidden_bytes(model, text, settings))]
     assert f"{text.num_tokens:,} tokens in sequences of {preset.seq_len:,}" in MODELS_PAGE
     # As many digits as the page shows; seconds on a GPU, hours on a CPU.

@@ -108,7 +108,7 @@ def test_a_model_larger_than_memory_names_the_way_that_fits(tmp_path, monkeypatc
     needs = memory.memory_needs(described, sequences, make_settings(batch_size=2))
     weights = sum(entry.numel for entry in described.checkpoint.tensors.values()) * 4
     layer = [e for name, e in described.checkpoint.tensors.items() if "layers.1." in name]
-    assert needs.whole - needs.streamed == (
+    assert needs.whole_model - needs.streamed == (
         weights
         - sum(entry.numel for entry in layer) * 4
         - sequences.num_tokens * 16 * 4

@@ -285,12 +285,12 @@ def test_activations_that_do_not_fit_name_the_options(described, monkeypatch):
     plain = memory_needs(described, make_sequences(), make_settings())
     added = sums_of(described, GRADIENT).tensors(), sums_of(described).tensors()
     sums = [sum(tensor.nbytes for tensor in each.values()) for each in added]
-    assert needs.whole - plain.whole == needs.graph + sums[0] - sums[1]
+    assert needs.whole_model - plain.whole_model == needs.graph + sums[0] - sums[1]
     # Two sums and a maximum of 24 neurons, in float64.
     assert sums[0] - sums[1] == 24 * 24 * sum(layer.num_experts for layer in described.layers)
     recomputed = replace(settings, placement=Placement(checkpoint_activations=True))
     assert 0 < memory_needs(described, make_sequences(), recomputed).graph < needs.graph
-    monkeypatch.setattr(memory, "free_memory", lambda: plain.whole)
+    monkeypatch.setattr(memory, "free_memory", lambda: plain.whole_model)
     with pytest.raises(CheckpointError, match=r"--batch-size, .*--seq-len, or --checkpoint-act"):
         check_fits(described, make_sequences(), settings)
     assert "--checkpoint-activations" in replace(needs, free=0).advice

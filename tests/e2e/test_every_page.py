@@ -13,10 +13,10 @@ PAGES = {
     "": 0,
     "explore": 1,
     "explore?criterion=AIMER&baseline=Magnitude&tab=Evidence&evidence.view=Cut&show=Kept": 1,
-    "compare": 4,
+    "compare": 2,
     "plan": 2,
     "plan?counts=20.20.20.12.12.12&schedule=By+hand&locked=1": 2,
-    "evaluate": 6,
+    "evaluate": 5,
     "export": 1,
 }
 OF_NEURONS = {"explore?granularity=Neurons": 2, "plan?granularity=Neurons": 2}

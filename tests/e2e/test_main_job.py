@@ -259,11 +259,16 @@ def test_export_survives_a_reload_and_its_result_loads(open_tab, dashboard):
     tab.get_by_text("Export it again under another name").click()
     tab.get_by_role("textbox", name="Folder name").fill("quarter")
     tab.get_by_role("textbox", name="Folder name").press("Enter")
-    expect(tab.get_by_text("exports/quarter is taken")).to_be_visible()
+    expect(tab.get_by_text("exports/quarter holds this export, finished")).to_be_visible()
+    (dashboard.exports / "other").mkdir()
+    (dashboard.exports / "other" / "notes.txt").write_text("mine")
+    tab.get_by_role("textbox", name="Folder name").fill("other")
+    tab.get_by_role("textbox", name="Folder name").press("Enter")
+    expect(tab.get_by_text("exports/other is taken")).to_be_visible()
     expect(tab.get_by_role("button", name="Run export")).to_be_disabled()
     model = AutoModelForCausalLM.from_pretrained(dashboard.exports / "quarter")
     assert [layer.mlp.experts.num_experts for layer in model.model.layers] == [8] * 6
-    assert [path.name for path in dashboard.exports.iterdir()] == ["quarter"]
+    assert sorted(path.name for path in dashboard.exports.iterdir()) == ["other", "quarter"]
     (done,) = (job for job in dashboard.jobs.list() if job.title == "quarter")
     assert done.command.startswith("moeprune export demo --plan plan.json ")
     assert done.result["verify"]["max_abs_diff"] <= 1e-5
