@@ -110,7 +110,7 @@ def _open(request: CalibrateRequest, model: MoEModel) -> tuple[Document | None, 
     sampling, store = request.sampling(), stats_store(request.stats_dir)
     corpus = open_checked(request.corpus, store, allowed=request.allow_test_set)
     first, source = peek(corpus, sampling.seed)
-    if first is not None:
+    if first is not None and request.answers == "given":
         packing_of(sampling, first)
     if first is not None and first.input_ids is not None:
         largest = largest_token_id(corpus.drawn(sampling.seed), sampling.tokens)

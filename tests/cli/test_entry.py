@@ -1,5 +1,6 @@
 """The program itself: help, usage errors, --debug, a full disk, and a light start."""
 
+import json
 import os
 import re
 import resource
@@ -9,6 +10,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from published_models import QWEN3
 
 import app
 import app.cli
@@ -116,6 +118,8 @@ STARTS = {
     "calibrate demo --corpus broken.jsonl": TABLES,
     "calibrate demo --corpus demo-code --device-map atuo": TABLES,
     "calibrate demo --corpus demo-code --groups heads": TABLES,
+    "calibrate demo --corpus prose.txt --tokens 64": TABLES,
+    "inspect qwen --config-only": TABLES,
     "evaluate demo --corpus broken.jsonl": TABLES,
     "evaluate demo --corpus hub:openai/gsm8k,split=test": TABLES,
     "bins demo --corpus demo-math --criterion reap": TABLES,
@@ -134,6 +138,9 @@ STARTS = {
 @pytest.mark.parametrize(("words", "heavy"), STARTS.items(), ids=STARTS)
 def test_nothing_heavy_is_imported_before_it_is_needed(here, words, heavy):
     (here / "broken.jsonl").write_text('{"text": \n')
+    (here / "prose.txt").write_text("Some text.\n")
+    (here / "qwen").mkdir()
+    (here / "qwen" / "config.json").write_text(json.dumps(QWEN3))
     recipe = "model: demo\ncorpora: [demo-code]\ncriterion: reap\nbudget: {sparsity: 50%}\n"
     (here / "recipe.yaml").write_text(recipe + "search: {corpus: absent.jsonl}\n")
     done = subprocess.run(
