@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from analysis.errors import PlanError
@@ -270,6 +271,13 @@ def spans(numbers: Iterable[int]) -> str:
         else:
             parts.append([number])
     return ", ".join(f"{p[0]}..{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Integers as the command line takes them: 0,5-7."""
+    runs = groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
+    spans = [[number for _, number in run] for _, run in runs]
+    return ",".join(f"{span[0]}-{span[-1]}" if len(span) > 1 else str(span[0]) for span in spans)
 
 
 def parse_numbers(text: str, *, what: str) -> frozenset[int]:

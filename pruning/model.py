@@ -21,7 +21,7 @@ from pruning.requests.base import Request, validated
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.model import ExportRequest
-from pruning.requests.plan import PlanRequest
+from pruning.requests.plan import SpecRequest
 from pruning.sizes import SizeReport, size_report
 from pruning.surgery.verify import VerifyReport, verify_export
 from pruning.tasks.calibration import calibrate_run
@@ -77,7 +77,7 @@ class Model:
             options: `gate`, `runs`; `granularity="neuron"` ranks neurons.
         """
         fields = {"criterion": criterion, "corpora": _several(corpus), "sparsity": "0"}
-        return self._select_ranking(self._request(PlanRequest, **fields, **options))
+        return self._select_ranking(self._request(SpecRequest, **fields, **options))
 
     def plan(
         self, ranking: str | Ranking, corpus: str | Sequence[str] = (), **options: Any
@@ -92,11 +92,11 @@ class Model:
         """
         if isinstance(ranking, str):
             fields = {"criterion": ranking, "corpora": _several(corpus), **options}
-            request = self._request(PlanRequest, **fields)
-            return make_plan(self._select_ranking(request), request).plan
+            request = self._request(SpecRequest, **fields)
+            return make_plan(self._select_ranking(request), request.plan).plan
         fields = {"criterion": ranking.criterion.name, "granularity": ranking.granularity}
-        request = self._request(PlanRequest, **fields, gate=ranking.gate, **options)
-        return make_plan(with_sensitivity(ranking, request, self.store), request).plan
+        spec = self._request(SpecRequest, **fields, gate=ranking.gate, **options).plan
+        return make_plan(with_sensitivity(ranking, spec, self.store), spec).plan
 
     def sizes(self, plan: PruningPlan) -> SizeReport:
         """Bytes, parameters and FLOPs before and after a plan."""
@@ -126,9 +126,9 @@ class Model:
         source = self.described.checkpoint.path
         return self._drain(verify_export(Path(out), level=level, source=source))
 
-    def _select_ranking(self, request: PlanRequest) -> Ranking:
+    def _select_ranking(self, request: SpecRequest) -> Ranking:
         ranking = self._drain(select_measured(request, self.described, self.store))
-        return with_sensitivity(ranking, request, self.store)
+        return with_sensitivity(ranking, request.plan, self.store)
 
     def _request(self, kind: type[Kind], **values: Any) -> Kind:
         """A request with this model's name, revision and statistics folder."""

@@ -64,6 +64,8 @@ class Provenance:
     budget: Mapping[str, Any] = field(default_factory=dict, hash=False)
     schedule_parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
     constraints: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    # `PlanSpec.to_json`: all that was asked for. Empty for plans that are made otherwise.
+    spec: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,7 @@ class PruningPlan:
             **{
                 key: list(value) if isinstance(value, tuple) else value
                 for key, value in asdict(self.provenance).items()
+                if key != "spec" or value
             },
         }
 
@@ -289,7 +292,9 @@ def plan_from_dict(raw: object) -> PruningPlan:
 def _provenance(raw: Mapping[str, Any]) -> Provenance:
     words = ("criterion", "gate", "schedule", "sparsity", "tool_version")
     lists = {key: raw.get(key, []) for key in ("corpora", "runs")}
-    objects = {key: raw.get(key, {}) for key in ("budget", "schedule_parameters", "constraints")}
+    objects = {
+        key: raw.get(key, {}) for key in ("budget", "schedule_parameters", "constraints", "spec")
+    }
     for key, value in lists.items():
         if not isinstance(value, list):
             raise PlanError(f"The plan's {key!r} is not a list.")

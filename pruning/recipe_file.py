@@ -12,7 +12,8 @@ from analysis.durable import write_durably
 from analysis.errors import PlanError, nearest_name, sentence, yaml_problem
 from analysis.text_file import read_text_file
 from pruning.recipe import Recipe
-from pruning.requests.base import plain_problem
+from pruning.requests.base import Section, flat_fields, nested, plain_problem
+from pruning.spec import Misfit, PlanSpec
 
 _MOST_BYTES = 1 << 20
 _MOST_DEPTH = 16
@@ -48,27 +49,44 @@ def recipe_from_yaml(text: str, *, name: str = "recipe") -> Recipe:
         raise PlanError(f"The recipe {name} is no list of keys; it begins with model: MODEL.")
     if isinstance(raw.get("model"), dict):
         raise PlanError(f"{name} is a plan, not a recipe; `moeprune export` takes it as --plan.")
+    raw, lines = _renewed(raw, lines)
+    raw = nested(Recipe, raw)
     try:
         recipe = Recipe.model_validate(raw)
     except ValidationError as error:
-        problems += [_said(each, lines) for each in _errors(error, raw, lines)]
+        problems += [_message(each, lines) for each in _errors(error, raw, lines)]
     else:
         if not problems:
             return recipe
     # In the order of the file, without repeats.
-    ordered = sorted(dict.fromkeys(problems), key=lambda found: found[0])
+    ordered = sorted(dict.fromkeys(problems), key=lambda problem: problem[0])
     if len(ordered) == 1:
         raise PlanError(sentence(f"The recipe {name}, {ordered[0][1]}"))
     count = f"{len(ordered)} problems"
     raise PlanError(f"The recipe {name} has {count}:", [message for _, message in ordered])
 
 
+def _renewed(raw: dict[str, Any], lines: dict[_Key, int]) -> tuple[dict[str, Any], dict[_Key, int]]:
+    """A recipe whose sections may have their earlier names: `constraints`, a mapping `schedule`."""
+    raw, names = dict(raw), {}
+    if "constraints" in raw and "limits" not in raw:
+        raw["limits"], names = raw.pop("constraints"), {"constraints": "limits"}
+    if isinstance(schedule := raw.get("schedule"), dict) and "spread" not in raw:
+        earlier = {"name": "schedule", "file": "schedule_file"}
+        raw["spread"] = {earlier.get(key, key): value for key, value in schedule.items()}
+        del raw["schedule"]
+        names["schedule"] = "spread"
+    return raw, {
+        (names.get(key[0], key[0]), *key[1:]) if key else key: n for key, n in lines.items()
+    }
+
+
 def _errors(error: ValidationError, raw: dict[str, Any], lines: dict[_Key, int]) -> Iterator[Any]:
     """The problems of a recipe; with unknown keys, these and the problems of the mended recipe."""
-    found = error.errors(include_url=False)
-    unknown = [each for each in found if each["type"] == "extra_forbidden"]
+    problems = error.errors(include_url=False)
+    unknown = [each for each in problems if each["type"] == "extra_forbidden"]
     if not unknown:
-        yield from found
+        yield from problems
         return
     yield from unknown
     try:
@@ -114,13 +132,13 @@ def _mended(raw: dict[str, Any], problems: list[Any], lines: dict[_Key, int]) ->
     """
     raw = copy.deepcopy(raw)
     for problem in problems:
-        place = _place(problem)
+        place = _place(problem, lines)
         name = place[-1]
         section = raw
         for part in problem["loc"][:-1]:
             section = section[part]
         value = section.pop(name)
-        if len(place) > 1 and name in Recipe.model_fields:
+        if len(place) > 1 and name in _TOP:
             raw.setdefault(name, value)
             continue
         nearest = nearest_name(name, _known(place))
@@ -128,35 +146,53 @@ def _mended(raw: dict[str, Any], problems: list[Any], lines: dict[_Key, int]) ->
             section[nearest] = value
             moved = {key: line for key, line in lines.items() if key[: len(place)] == place}
             lines |= {(*place[:-1], nearest, *key[len(place) :]): n for key, n in moved.items()}
-    return raw
+    return nested(Recipe, raw)
 
 
-def _place(problem: Mapping[str, Any]) -> _Key:
+# What may stand at the top: the sections of the plan, the other keys, the fields of the sections.
+_SECTIONS = [*PlanSpec.model_fields, *(name for name in Recipe.model_fields if name != "plan")]
+_TOP = [*_SECTIONS, *flat_fields(PlanSpec)]
+
+
+def _place(problem: Mapping[str, Any], lines: Mapping[_Key, int]) -> _Key:
+    """Where a problem is in the file, in which keys may stand outside of their sections."""
     # pydantic marks a mapping's key that is no number so.
-    return tuple(str(part) for part in problem["loc"] if part != "[key]")
+    parts = tuple(str(part) for part in problem["loc"] if part != "[key]")
+    error = problem.get("ctx", {}).get("error")
+    if isinstance(error, Misfit):
+        return next((key for key in lines if key and key[-1] == error.field), ())
+    if parts[0] == "plan":
+        parts = parts[1:]
+    outside = parts[1:] if parts and parts[0] in PlanSpec.model_fields else parts
+    return outside if outside[:1] in lines and parts[:2] not in lines else parts
 
 
 def _known(place: _Key) -> list[str]:
     """The known keys of the section that a key is in."""
+    if len(place) == 1:
+        return _TOP
     kind: type[BaseModel] = Recipe
     for part in place[:-1]:
+        kind = PlanSpec if kind is Recipe and part in PlanSpec.model_fields else kind
         if part in kind.model_fields:
             kind = next(_sections(kind.model_fields[part].annotation))
-    return list(kind.model_fields)
+    return list(flat_fields(kind) if issubclass(kind, Section) else kind.model_fields)
 
 
 def _right_key(place: _Key) -> str:
     """What an unknown key should have been: the same in its own place, or the nearest here."""
     name, known = place[-1], _known(place)
-    if len(place) > 1 and name in Recipe.model_fields:
+    if len(place) > 1 and name in _TOP:
         section = next(part for part in reversed(place[:-1]) if not part.isdigit())
         return f"{name} stands at the top of a recipe, not under {section}"
     nearest = nearest_name(name, known)
-    return f"did you mean {nearest!r}?" if nearest else f"known: {', '.join(known)}"
+    listed = _SECTIONS if known is _TOP else known
+    return f"did you mean {nearest!r}?" if nearest else f"known: {', '.join(listed)}"
 
 
-def _said(problem: Mapping[str, Any], lines: Mapping[_Key, int]) -> tuple[int, str]:
-    place = _place(problem)
+def _message(problem: Mapping[str, Any], lines: Mapping[_Key, int]) -> tuple[int, str]:
+    """The line of a problem, and what to say of it."""
+    place = _place(problem, lines)
     line = next((lines[place[:n]] for n in range(len(place), -1, -1) if place[:n] in lines), 1)
     if problem["type"] == "extra_forbidden":
         message = f"unknown key; {_right_key(place)}"
@@ -164,7 +200,7 @@ def _said(problem: Mapping[str, Any], lines: Mapping[_Key, int]) -> tuple[int, s
         message = "is missing"
     else:
         message = plain_problem(problem)
-    return line, f"line {line}: {'.'.join(place)}: {message}"
+    return line, ": ".join(filter(None, (f"line {line}", ".".join(place), message)))
 
 
 def _sections(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -10,7 +10,7 @@ from analysis.errors import StatsError
 from analysis.ranking.leaderboard import average_rank, score_table, weighted_average
 from app.charts import capability
 from app.charts.chart import Drawing, chart, made_by
-from app.charts.choices import ALL_SHARES
+from app.charts.choices import ALL_SHARES, EVERY, result_words, unless
 from app.charts.context import Context
 from app.charts.evaluations import is_share, pool_means, series_name
 from app.charts.names import FULL
@@ -188,4 +188,6 @@ def dots(context: Context) -> Drawing:
     order = [name for name in own_leaderboard(board, {})["candidate"] if name != FULL]
     scores = scores.loc[[*scores.index.intersection([FULL]), *order]]
     chart = capability.drawing(scores, made_by(board.model, board.about))
-    return replace(chart, is_usual=way == ways_of(results)[0] and share == usual)
+    at = None if share == usual else EVERY if share is None else f"{share:.4g}"
+    options = result_words(way=unless(way, ways_of(results)[0]), at=at)
+    return replace(chart, options=options)

@@ -9,7 +9,6 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from app.charts.theme import add_provenance
-from pruning.neurons.selection import NeuronScope
 from pruning.plan import EXPERT_GRANULARITY, tool_version
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ class Drawing:
     name: str = ""  # widget key and stem of file names; empty: the chart's
     options: tuple[str, ...] = ()  # options of `moeprune plot` besides the recipes
     command: str = ""  # the equivalent command, if any
-    is_usual: bool = True  # whether `moeprune plot` can make the choices of this chart
     # Panel name -> figure, for pages: stacked in a narrow window; the first has the legend.
     panels: Mapping[str, Callable[..., go.Figure]] = field(default_factory=dict)
 
@@ -45,28 +43,14 @@ class Chart:
     title: str  # heading
     make: Callable[["Context"], Drawing]
     granularity: str = EXPERT_GRANULARITY
-    reads_plan: bool = False  # whether it shows the plan, with schedule and constraints
-    reads_scope: bool = False  # whether it shows pruned neurons, which depend on the scope
-    # Whether it shows the widest scope if every expert loses the same share, as commands do.
-    crosses_experts: bool = False
 
     def draw(self, context: "Context") -> Drawing:
         """The drawing of a context, with its command; a UserError if data is missing."""
         drawing = self.make(context)
         if drawing.name:
             return drawing
-        drawing = replace(drawing, name=self.name)
-        if not drawing.is_usual or not self.is_of_command(context):
-            return drawing
-        line = context.both.plot_command(self.name, f"{self.name}.svg", drawing.options)
-        return replace(drawing, command=line)
-
-    def is_of_command(self, context: "Context") -> bool:
-        """Whether `moeprune plot`, which takes recipes only, draws the same."""
-        has_plan = context.has_usual_plan or not self.reads_plan
-        is_crossed = self.crosses_experts and context.plan.scope is NeuronScope.EXPERT
-        has_scope = context.has_usual_scope or not self.reads_scope or is_crossed
-        return context.is_plain and has_plan and has_scope
+        command = context.command_for(self.name, drawing.options)
+        return replace(drawing, name=self.name, command=command)
 
 
 def chart(

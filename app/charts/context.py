@@ -1,6 +1,6 @@
 """The context of charts: the user's choices and the data derived from them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Final, ParamSpec, Protocol, TypeVar
 
 from analysis.corpora import name_among
-from analysis.criteria import Criterion, get_criterion
+from analysis.criteria import Criterion
 from analysis.errors import PlanError, StatsError, UserError
 from analysis.model import MoEModel
 from analysis.ranking.compare import Comparison
-from analysis.sparsity import num_removed, parse_sparsity
+from analysis.sparsity import as_percent, num_removed, parse_sparsity
 from analysis.stats.choose import (
     choose_stats,
     corpus_weight_text,
@@ -27,9 +27,9 @@ from app.charts.choices import USUAL_PATHS, USUAL_RESULTS, PathChoice, ResultCho
 from app.charts.neuron_cut import neuron_request, ranking_of
 from app.tables.ranked import Ranked, rank
 from pruning.evaluate.store import readable_records
-from pruning.planning.choice import PlanChoice, corpora_words, scopes_of
-from pruning.planning.comparing import CompareRequest, compare_selections
-from pruning.planning.make import CurrentPlan
+from pruning.planning.choice import UNIFORM, ScheduleChoice, corpora_words
+from pruning.planning.comparing import SpecPair, compare_selections
+from pruning.planning.make import CurrentPlan, file_evidence, spending_of
 from pruning.planning.measured import (
     Order,
     PredictedLoss,
@@ -40,15 +40,15 @@ from pruning.planning.measured import (
     without_budget,
 )
 from pruning.planning.ranking import Selection, criterion_badge, select
-from pruning.requests.plan import PlanRequest
+from pruning.requests.plan import SpecRequest
 from pruning.search.store import KnownSearch, SearchStore, read_known
 from pruning.sensitivity.curves import Sensitivity
 from pruning.sensitivity.record import SensitivityStore
+from pruning.spec import PlanSpec, spec_of
 
 BLEND: Final = "(blend)"  # name of the blend of all corpora; no file has it
 # Shown beside the current criterion: the simplest, and the least corpus-dependent.
 CURVE_BESIDE: Final = ("frequency", "man")
-NO_PLAN: Final = PlanChoice()
 RANKS_NOTHING: Final = "The variant (1, 0, 0) ranks nothing; choose other exponents."
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -77,15 +77,14 @@ class Context:
 
     model: MoEModel
     store: StatsStore  # the statistics
-    criterion: Criterion | None  # None if the exponents rank nothing
+    spec: PlanSpec  # of the plan; ranks nothing if the exponents do not
     baseline: Criterion
-    corpora: tuple[str, ...] = ()  # calibration corpora, in the form of --corpus
+    corpora: tuple[str, ...] = ()  # chosen ones, in the form of --corpus, whatever ranks
     gate: Gate = "applied"
-    sparsity: str = "0%"  # in the form of --sparsity
     named: str = ""  # MODEL of command lines
     stats_dir: Path | None = None  # --stats-dir of command lines
-    recipes: CompareRequest | None = None  # both recipes, if they differ in more than the criterion
-    plan: PlanChoice = NO_PLAN  # granularity and schedule
+    pair: SpecPair | None = None  # both plans, if they differ in more than the criterion
+    schedule: ScheduleChoice = UNIFORM  # on the page
     shown: CurrentPlan | None = None  # the plan on screen: of a file, a search or the controls
     search: KnownSearch | None = None  # the search on screen; None: that of the recipe
     keep: Keep = call  # calls functions; that of the dashboard caches
@@ -99,23 +98,40 @@ class Context:
 
     # The choices.
 
-    @cached_property
-    def both(self) -> CompareRequest:
-        """Both recipes."""
-        if self.recipes is not None:
-            return self.recipes
-        # Charts of overlap need a gate convention for any criterion.
-        gate = {"gate": self.gate}
-        a, b = (
-            self.request_by(each).model_copy(update=gate)
-            for each in (self.ranking_criterion, self.baseline)
-        )
-        return CompareRequest(a, b)
+    @property
+    def criterion(self) -> Criterion | None:
+        """The criterion of the plan; None if the exponents rank nothing."""
+        return self.spec.ranking.rule if self.spec.ranking.criterion else None
 
     @property
-    def request(self) -> PlanRequest:
-        """The recipe."""
+    def by_neuron(self) -> bool:
+        """Whether the plan removes neurons, and not only whole experts."""
+        return self.spec.by_neuron
+
+    @property
+    def granularity(self) -> str:
+        """What the plan removes."""
+        return self.spec.ranking.granularity
+
+    @cached_property
+    def both(self) -> SpecPair:
+        """Both plans, without schedules on pages."""
+        if self.pair is not None:
+            return self.pair
+        # Charts of overlap need a gate convention for any criterion.
+        b = self.request_by(self.baseline, gate=self.gate)
+        if self.by_neuron:
+            return SpecPair(self.request_for(self.spec), b)
+        return SpecPair(self.request_by(self.ranking_criterion, gate=self.gate), b)
+
+    @property
+    def request(self) -> SpecRequest:
+        """The plan, without its schedule on pages."""
         return self.both.a
+
+    def request_for(self, spec: PlanSpec) -> SpecRequest:
+        """A plan of the model, as a command asks for it."""
+        return SpecRequest(model=self.named, plan=spec, stats_dir=self.stats_dir)
 
     @property
     def ranking_criterion(self) -> Criterion:
@@ -124,13 +140,25 @@ class Context:
             raise PlanError(RANKS_NOTHING)
         return self.criterion
 
+    @cached_property
+    def sparsity(self) -> str:
+        """The share of experts, neurons, parameters or bytes that goes."""
+        budget = self.spec.budget
+        share = budget.sparsity or budget.params_share or budget.shrink
+        if share and (budget.sparsity or self.by_neuron):
+            return share
+        if self.by_neuron:
+            return "0%"  # a number or a size, whose share the chart of the plan shows
+        spending = spending_of(self.spec, self.model, file_evidence(self.spec, self.model))
+        return as_percent(spending.budget.total, self.model.num_experts)
+
     @property
     def fraction(self) -> Fraction:
         """The sparsity as an exact number."""
         return parse_sparsity(self.sparsity)
 
     @property
-    def sparsity_percent(self) -> int:
+    def percent(self) -> int:
         """The sparsity in percent, as on the slider."""
         return int(100 * self.fraction)
 
@@ -153,35 +181,31 @@ class Context:
         named = {name_among(self.runs, each.corpus): each.weight for each in given}
         return {corpus: named.get(corpus, 0.0) for corpus in self.runs}
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether two recipes hold all choices except schedule and scope."""
-        try:
-            _ = self.both
-        except UserError:  # a criterion of neurons only
-            return False
-        return self.plan.is_plain
-
-    @property
-    def has_usual_scope(self) -> bool:
-        """Whether the scope is the criterion's widest, the default of commands."""
-        widest = scopes_of(self.ranking_criterion.name)[0] if self.plan.by_neuron else None
-        return widest is None or self.plan.scope == widest
-
-    def request_by(self, criterion: Criterion) -> PlanRequest:
-        """The recipe with another criterion."""
-        return PlanRequest(
-            model=self.named,
+    def request_by(self, criterion: Criterion, gate: Gate | None = None) -> SpecRequest:
+        """The plan by another criterion, without schedule and limits."""
+        spec = spec_of(
             criterion=criterion.name,
             corpora=self.corpora if criterion.source == "routed" else (),
-            gate=self.gate if criterion.uses_gate else "applied",
+            gate=gate or (self.gate if criterion.uses_gate else "applied"),
             sparsity=self.sparsity,
-            stats_dir=self.stats_dir,
         )
+        return self.request_for(spec)
+
+    @property
+    def asked(self) -> SpecPair:
+        """Both plans, the first with its schedule and limits."""
+        selection = self.shown.selection if self.shown else None
+        return replace(self.both, a=selection.request) if selection else self.both
+
+    def command_for(self, view: str, options: Sequence[str] = ()) -> str:
+        """The command that draws a chart of this plan."""
+        file = ["--plan", self.shown.file] if self.shown and self.shown.file else []
+        return self.asked.plot_command(view, f"{view}.svg", [*options, *file])
 
     def on(self, corpora: tuple[str, ...]) -> "Context":
         """The context with other calibration corpora."""
-        return replace(self, corpora=corpora, recipes=None)
+        spec = self.spec.changed(corpora=corpora) if self.spec.reads_text else self.spec
+        return replace(self, spec=spec, corpora=corpora, pair=None)
 
     def source_of(self, criterion: Criterion) -> str:
         """What a criterion reads, in a few words."""
@@ -206,16 +230,16 @@ class Context:
         """Statistics of a calibration run."""
         return self.keep(load_expert_stats, run)
 
-    def selection(self, request: PlanRequest) -> Selection:
+    def selection(self, request: SpecRequest) -> Selection:
         """A recipe with its statistics, and its sensitivity if the schedule needs it."""
-        found = select(
+        selection = select(
             request, self.model, self.store, choose=lambda *args: self.keep(choose_stats, *args)
         )
-        kept = self.keep(itself, found)
-        if not request.is_measured:
+        kept = self.keep(itself, selection)
+        if not request.plan.spread.is_measured:
             return kept
         known = SensitivityStore(self.store.directories)
-        measured = self.keep(find_sensitivity, kept, request, known)
+        measured = self.keep(find_sensitivity, kept, request.plan, known)
         return self.keep(itself, replace(kept, sensitivity=measured))
 
     @cached_property
@@ -228,7 +252,7 @@ class Context:
         """The recipe of the plan on screen, if there is one."""
         if self.shown and self.shown.selection:
             return self.shown.selection
-        return self.neurons if self.plan.by_neuron else self.first
+        return self.neurons if self.by_neuron else self.first
 
     @cached_property
     def neurons(self) -> Selection:
@@ -240,7 +264,7 @@ class Context:
     def order(self) -> Order:
         """The order in which layers lose experts or neurons."""
         asked = without_budget(self.ranking)
-        return self.keep(order_of, asked, asked.request)
+        return self.keep(order_of, asked, asked.spec)
 
     @cached_property
     def has_sensitivity(self) -> bool:
@@ -249,7 +273,7 @@ class Context:
         if known.is_empty:
             return False
         records, _ = self.keep(readable_records, known, self.model.identity)
-        return any(each.order["granularity"] == self.plan.granularity for each in records)
+        return any(each.order["granularity"] == self.granularity for each in records)
 
     @cached_property
     def sensitivity(self) -> Sensitivity | None:
@@ -264,8 +288,9 @@ class Context:
         if not self.has_sensitivity:
             return None
         known, free = SensitivityStore(self.store.directories), without_budget(ranking)
-        asked = free.request.model_copy(update={"cost": "nll"})
-        return self.keep(order_sensitivity, free, asked, known)
+        spread = free.spec.spread.model_copy(update={"cost": "nll"})
+        spec = free.spec.model_copy(update={"spread": spread})
+        return self.keep(order_sensitivity, free, spec, known)
 
     @cached_property
     def predicted(self) -> PredictedLoss | None:
@@ -316,7 +341,7 @@ class Context:
     def ranked(self, selection: Selection) -> Ranked:
         """Scores and saliency of every expert under a recipe."""
         criterion, stats = selection.criterion, selection.choice.stats
-        return self.keep(rank, criterion, stats, selection.request.gate)
+        return self.keep(rank, criterion, stats, selection.gate)
 
     @cached_property
     def comparison(self) -> Comparison:
@@ -369,12 +394,6 @@ class Context:
         made = self.shown.plan.provenance
         return self.shown.file or ", ".join(filter(None, (made.criterion, made.schedule)))
 
-    @property
-    def has_usual_plan(self) -> bool:
-        """Whether the plan is the default of commands: uniform, without constraints."""
-        usual = self.plan == NO_PLAN or self.plan.by_neuron
-        return usual and not (self.shown and self.shown.file)
-
     def about_both(self) -> str:
         """Provenance line of a chart of both recipes."""
         a, b = self.names
@@ -389,22 +408,22 @@ class Context:
 
 def _in_words(selection: Selection) -> str:
     source = corpora_words(selection.choice.corpora) or criterion_badge(selection.criterion)
-    gate = ", renormalized" if selection.request.gate != "applied" else ""
-    return f"{selection.criterion.label}, {source}{gate}, {selection.request.sparsity}"
+    gate = ", renormalized" if selection.gate != "applied" else ""
+    amount = next(iter(selection.spec.budget.amounts.values()), "")
+    return f"{selection.criterion.label}, {source}{gate}, {amount}"
 
 
-def context_of(recipes: CompareRequest, model: MoEModel, store: StatsStore) -> Context:
-    """The context of two recipes."""
-    a, b = recipes.a, recipes.b
+def context_of(pair: SpecPair, model: MoEModel, store: StatsStore) -> Context:
+    """The context of two plans."""
+    a, ranking = pair.a, pair.a.plan.ranking
     return Context(
         model,
         store,
-        get_criterion(a.criterion),
-        get_criterion(b.criterion),
-        corpora=a.corpora,
-        gate=a.gate,
-        sparsity=a.sparsity,
+        a.plan,
+        pair.b.plan.ranking.rule,
+        corpora=ranking.corpora,
+        gate=ranking.gate,
         named=a.model,
         stats_dir=a.stats_dir,
-        recipes=recipes,
+        pair=pair,
     )

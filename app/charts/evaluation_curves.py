@@ -12,6 +12,7 @@ from analysis.arrays import FloatArray
 from analysis.criteria.weight_based import RANDOM
 from analysis.foreign_text import in_html
 from app.charts.chart import Drawing, chart, made_by
+from app.charts.choices import result_words, unless
 from app.charts.context import Context
 from app.charts.criterion_looks import looks
 from app.charts.evaluations import ALL_CORPORA, evaluations, usual_measure
@@ -62,7 +63,7 @@ def draw(context: Context) -> Drawing:
     # A page that has read the table sets which lines are highlighted.
     lit = choice.lit
     if choice.table is None:
-        lit = leading_series(results, measure, context.plan.granularity)
+        lit = leading_series(results, measure, context.granularity)
     rows = results[results["measure"] == measure].reset_index(drop=True)
     definition, against = MEASURES[measure], choice.against
     figure = partial(curves_figure, rows, label=definition.axis, against=against, lit=lit)
@@ -76,7 +77,7 @@ def draw(context: Context) -> Drawing:
         ),
         made_by(context.model.name, f"{len(rows)} evaluations", definition.label),
         panels={name: partial(figure, corpora=[name]) for name in rows["corpus"].unique()},
-        is_usual=measure == usual and against == "removed",
+        options=result_words(measure=unless(measure, usual), against=unless(against, "removed")),
     )
 
 

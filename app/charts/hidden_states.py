@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from analysis.errors import StatsError
 from analysis.foreign_text import in_html
 from app.charts.chart import Drawing, chart, made_by
+from app.charts.choices import result_words, unless
 from app.charts.context import Context
 from app.charts.criterion_looks import looks
 from app.charts.evaluations import pool_means, series_name
@@ -18,6 +19,7 @@ from app.charts.names import FULL
 from app.charts.theme import themed
 from app.charts.traces import series
 from pruning.evaluate.record import VarianceRecord, VarianceStore, variance_overview
+from pruning.requests.base import repeated
 
 MOST_LINES: Final = 6  # one per colour
 _WIDE: Final = 10.0  # larger ranges get a logarithmic axis
@@ -87,7 +89,10 @@ def draw(context: Context) -> Drawing:
             context.model.name,
             f"variance of hidden states, {tokens:,} tokens of {measurements['corpus'].iloc[0]}",
         ),
-        is_usual=draw == usual and lit == first,
+        options=(
+            *result_words(draw=unless(draw, usual)),
+            *(repeated("--line", lit) if lit != first else ()),
+        ),
     )
 
 

@@ -69,8 +69,9 @@ def drawing(record: BinsRecord, *, name: str = "") -> Drawing:
 
 def _draw(context: Context, granularity: str) -> Drawing:
     records = BinsStore(context.store.directories).records(context.model.identity)
-    name = context.request.criterion
-    record = record_of(records, granularity, name, context.request.corpora)
+    ranking = context.request.plan.ranking
+    name = ranking.criterion
+    record = record_of(records, granularity, name, ranking.corpora)
     if record is None:
         rankings = [each.ranked for each in records if each.ranked.granularity == granularity]
         others = sorted({each.criterion for each in rankings if each.how.order == "saliency"})

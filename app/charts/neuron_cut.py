@@ -29,13 +29,14 @@ from pruning.neurons.cuts import (
 )
 from pruning.neurons.selection import NeuronScope
 from pruning.plan import NEURON_GRANULARITY
-from pruning.planning.choice import SCOPES, PlanChoice, plan_request, scopes_of
+from pruning.planning.choice import SCOPES, scopes_of
 from pruning.planning.measured import find_sensitivity, removed_by
 from pruning.planning.neurons import Arena, arena_of
 from pruning.planning.ranking import Ranking, Selection, select_measured
 from pruning.planning.side_by_side import SideBySide, scopes_side_by_side
-from pruning.requests.plan import BUDGETS, PlanRequest
+from pruning.requests.plan import SpecRequest
 from pruning.sensitivity.record import SensitivityStore
+from pruning.spec import BudgetSpec, PlanSpec, SpreadSpec, spec_of
 
 if TYPE_CHECKING:
     from app.charts.context import Context
@@ -45,56 +46,45 @@ COMPARISON_COLUMNS: Final = (
 )
 
 
-def neuron_choice(context: Context) -> PlanChoice:
-    """The neuron options; for commands the widest scope of the criterion."""
-    if context.plan.by_neuron:
-        return context.plan
-    return PlanChoice(NEURON_GRANULARITY, scope=scopes_of(context.request.criterion)[0])
-
-
 def of_neurons(context: Context) -> Context:
-    """The context with neurons to remove, as commands ask for by the name of a chart."""
-    by_neuron = context.plan.by_neuron
-    return context if by_neuron else replace(context, plan=neuron_choice(context))
+    """The context with neurons to remove, in the widest scope if it removes experts."""
+    if context.by_neuron:
+        return context
+    ranking = context.request.plan.ranking
+    spec = spec_of(
+        criterion=ranking.criterion,
+        corpora=ranking.corpora,
+        granularity=NEURON_GRANULARITY,
+        sparsity=context.sparsity,
+        neuron_scope=str(scopes_of(ranking.criterion)[0]),
+    )
+    return replace(context, spec=spec)
 
 
 def across_experts(context: Context) -> Context:
     """The context with the widest scope, if its own prunes every expert by the same share."""
-    choice = neuron_choice(context)
-    if choice.scope is not NeuronScope.EXPERT:
+    context = of_neurons(context)
+    if context.spec.spread.scope is not NeuronScope.EXPERT:
         return context
-    widest = scopes_of(context.request.criterion)[0]
-    return replace(context, plan=replace(choice, scope=widest))
+    widest = scopes_of(context.spec.ranking.criterion)[0]
+    return replace(context, spec=context.spec.changed(neuron_scope=str(widest)))
 
 
-def neuron_request(context: Context) -> PlanRequest:
+def neuron_request(context: Context) -> SpecRequest:
     """The requested plan of neurons."""
-    criterion = context.ranking_criterion
-    base = {
-        "model": context.named,
-        "criterion": criterion.name,
-        "corpora": context.corpora if criterion.source == "routed" else (),
-        "sparsity": context.sparsity,
-        "stats_dir": context.stats_dir,
-    }
-    return plan_request(neuron_choice(context), base)
+    return context.request_for(of_neurons(context).spec)
 
 
-def rank_for(request: PlanRequest, model: MoEModel, store: StatsStore) -> Selection:
+def rank_for(request: SpecRequest, model: MoEModel, store: StatsStore) -> Selection:
     """The scores of every neuron; measures weights without statistics."""
     return drain(select_measured(request, model, store))
 
 
-def ranking_of(context: Context, request: PlanRequest) -> Selection:
+def ranking_of(context: Context, request: SpecRequest) -> Selection:
     """The scores of every neuron by the criterion and corpora of a request; see `rank_for`."""
-    bare = PlanRequest(
-        model=request.model,
-        granularity=request.granularity,
-        criterion=request.criterion,
-        corpora=request.corpora,
-        sparsity="0",
-    )
-    return context.keep(rank_for, bare, context.model, context.store)
+    bare = PlanSpec(ranking=request.plan.ranking, budget=BudgetSpec(sparsity="0"))
+    plain = SpecRequest(model=request.model, plan=bare)
+    return context.keep(rank_for, plain, context.model, context.store)
 
 
 def neuron_field(ranking: Ranking) -> NeuronField:
@@ -114,9 +104,11 @@ def field(context: Context) -> NeuronField:
 
 def pruned(context: Context) -> BoolArray:
     """(neurons,): True if the neuron is pruned."""
-    neurons, scope = field(context), neuron_choice(context).scope
+    context = of_neurons(context)
+    neurons, spread = field(context), context.spec.spread
+    scope = spread.scope
     ranks = context.keep(ranks_within, neurons, scope)
-    if context.plan.by_neuron and context.plan.is_measured and context.shown:
+    if spread.is_measured and context.shown:
         sizes = neurons.pools(scope)
         counts = removed_by(context.shown.plan, context.order.sizes, context.model)
         return np.asarray(ranks >= np.repeat(sizes - np.array(counts), sizes))
@@ -125,13 +117,13 @@ def pruned(context: Context) -> BoolArray:
 
 def about(context: Context, *facts: str) -> str:
     """Provenance line of a chart of neurons."""
-    choice = neuron_choice(context)
+    scope = of_neurons(context).spec.spread.scope
     runs = ranking_of(context, neuron_request(context)).choice.runs
     return made_by(
         context.head,
         ", ".join(run.manifest.run_id for run in runs),
         context.ranking_criterion.label,
-        f"neurons compete within {SCOPES[choice.scope].lower()}",
+        f"neurons compete within {SCOPES[scope].lower()}",
         f"sparsity {context.sparsity}",
         *facts,
     )
@@ -153,9 +145,12 @@ def corpora_overlaps(context: Context) -> pd.DataFrame:
         )
     context.check_removes()
     # The chance is that of equal shares.
-    context = replace(context, plan=replace(context.plan, schedule="uniform"))
+    context = of_neurons(context)
+    if context.spec.spread.is_measured:
+        spread = SpreadSpec(neuron_scope=str(NeuronScope.LAYER))
+        context = replace(context, spec=context.spec.model_copy(update={"spread": spread}))
     masks = {corpus: pruned(context.on((corpus,))) for corpus in corpora}
-    pools = field(context).pools(neuron_choice(context).scope)
+    pools = field(context).pools(context.spec.spread.scope)
     chance = pool_chance(pools, context.fraction)
     rows = [
         (first, second, pool_overlap(masks[first], masks[second], pools), chance)
@@ -188,26 +183,28 @@ def heapr_comparison(context: Context) -> pd.DataFrame:
     return table.assign(tenth=(place * 10 // counts).astype("int64"))[list(COMPARISON_COLUMNS)]
 
 
-def arena(context: Context, request: PlanRequest, scope: NeuronScope) -> Arena:
+def arena(context: Context, request: SpecRequest, scope: NeuronScope) -> Arena:
     """The neurons that compete in a scope, under the constraints of a request."""
-    free = dict.fromkeys(BUDGETS) | {"sparsity": "", "schedule": "uniform"}
-    unbudgeted = request.model_copy(update={**free, "neuron_scope": str(scope)})
-    return context.keep(arena_of, ranking_of(context, request), unbudgeted)
+    free = {"budget": BudgetSpec(), "spread": SpreadSpec(neuron_scope=str(scope))}
+    spec = request.plan.model_copy(update=free)
+    return context.keep(arena_of, ranking_of(context, request), spec)
 
 
 def scopes(context: Context) -> SideBySide:
     """Sparsity per layer and FLOPs saved, in every scope and, if measured, by sensitivity."""
     request = neuron_request(context)
-    arenas = {scope: arena(context, request, scope) for scope in scopes_of(request.criterion)}
-    return context.keep(scopes_side_by_side, measured_ranking(context, request), request, arenas)
+    possible = scopes_of(request.plan.ranking.criterion)
+    arenas = {scope: arena(context, request, scope) for scope in possible}
+    ranking = measured_ranking(context, request)
+    return context.keep(scopes_side_by_side, ranking, request.plan.budget, arenas)
 
 
-def measured_ranking(context: Context, request: PlanRequest) -> Selection:
+def measured_ranking(context: Context, request: SpecRequest) -> Selection:
     """The scores of every neuron, with the sensitivity of their order if it was measured."""
     store = SensitivityStore(context.store.directories)
-    return context.keep(with_curves, ranking_of(context, request), request, store)
+    return context.keep(with_curves, ranking_of(context, request), request.plan, store)
 
 
-def with_curves(ranking: Selection, request: PlanRequest, store: SensitivityStore) -> Selection:
+def with_curves(ranking: Selection, spec: PlanSpec, store: SensitivityStore) -> Selection:
     """The ranking with the sensitivity that the measured schedule reads."""
-    return replace(ranking, sensitivity=find_sensitivity(ranking, request, store))
+    return replace(ranking, sensitivity=find_sensitivity(ranking, spec, store))

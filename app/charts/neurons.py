@@ -33,8 +33,6 @@ _HOVER_LAYER = "%{fullData.name}, layer %{x}: %{y:.1%}"
 _HOVER_FLOPS = "%{fullData.name}: %{x:.1%} of neurons, %{y:.1%} of FLOPs"
 _DECLARED: Final[dict[str, Any]] = {
     "granularity": NEURON_GRANULARITY,
-    "reads_scope": True,
-    "crosses_experts": True,
 }
 
 
@@ -180,7 +178,7 @@ def most_divided(shares: pd.DataFrame) -> tuple[int, int]:
     return int(shares["layer"].iloc[row]), int(shares["expert"].iloc[row])
 
 
-@chart("neuron-saliency", "explore", granularity=NEURON_GRANULARITY, reads_scope=True)
+@chart("neuron-saliency", "explore", granularity=NEURON_GRANULARITY)
 def draw_saliency(context: Context) -> Drawing:
     """How salient the neurons of each layer are."""
     field, is_pruned = neuron_cut.field(context), neuron_cut.pruned(context)
@@ -191,7 +189,7 @@ def draw_saliency(context: Context) -> Drawing:
     return Drawing(figure, histogram, describe_saliency(cuts), neuron_cut.about(context))
 
 
-@chart("neurons-of-expert", "explore", granularity=NEURON_GRANULARITY, reads_scope=True)
+@chart("neurons-of-expert", "explore", granularity=NEURON_GRANULARITY)
 def draw_expert(context: Context) -> Drawing:
     """The neurons of the expert that is most nearly halved."""
     field, is_pruned = neuron_cut.field(context), neuron_cut.pruned(context)

@@ -46,7 +46,7 @@ def matrix_drawing(pairs: pd.DataFrame, corpora: Sequence[str], about: str) -> D
     return Drawing(figure, pairs, describe(table, chance=by_chance), about)
 
 
-@chart("neuron-overlap", "explore", granularity=NEURON_GRANULARITY, reads_scope=True)
+@chart("neuron-overlap", "explore", granularity=NEURON_GRANULARITY)
 def draw_neuron_overlap(context: Context) -> Drawing:
     """What two corpora agree on of the neurons that go."""
     corpora, pairs = neuron_cut.measured_corpora(context), neuron_cut.corpora_overlaps(context)

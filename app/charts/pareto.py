@@ -13,6 +13,7 @@ from analysis.errors import StatsError
 from analysis.foreign_text import in_html
 from analysis.ranking.leaderboard import pareto_front
 from app.charts.chart import Drawing, chart, made_by
+from app.charts.choices import result_words, unless
 from app.charts.context import Context
 from app.charts.criterion_looks import looks
 from app.charts.evaluations import evaluations, usual_measure
@@ -64,8 +65,8 @@ def draw(context: Context) -> Drawing:
     Own evaluations on one corpus, in the usual setup, the newest of repeated ones.
     """
     results, choice = evaluations(context), context.results
-    usual = usual_measure(results), str(results["corpus"].iloc[0])
-    measure, corpus = choice.measure or usual[0], choice.corpus or usual[1]
+    usual, first = usual_measure(results), str(results["corpus"].iloc[0])
+    measure, corpus = choice.measure or usual, choice.corpus or first
     rows = results[(results["measure"] == measure) & (results["corpus"] == corpus)]
     rows = rows[rows["way"] == ""].sort_values("created_at", kind="stable")
     rows = rows.drop_duplicates(["series", "removed", "granularity"], keep="last")
@@ -82,7 +83,8 @@ def draw(context: Context) -> Drawing:
     chart = drawing(points, quality, made_by(model, quality.label))
     if chart is None:
         raise StatsError(f"No pruned candidate of {model} was evaluated; see `moeprune sweep`.")
-    return replace(chart, is_usual=(measure, corpus) == usual)
+    options = result_words(measure=unless(measure, usual), evaluated_on=unless(corpus, first))
+    return replace(chart, options=options)
 
 
 def pareto_scatter(table: pd.DataFrame, quality: Quality, *, dark: bool = False) -> go.Figure:

@@ -43,7 +43,7 @@ def draw(context: Context) -> Drawing:
     return Drawing(partial(frontier_figure, table, by_neuron=by_neuron), table, alt, about)
 
 
-@chart("neuron-frontier", "plan", granularity=NEURON_GRANULARITY, reads_plan=True, reads_scope=True)
+@chart("neuron-frontier", "plan", granularity=NEURON_GRANULARITY)
 def draw_neuron_frontier(context: Context) -> Drawing:
     """Predicted loss of every size, of neurons."""
     return draw.make(of_neurons(context))

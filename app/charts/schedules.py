@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -14,11 +14,12 @@ from app.charts.context import Context, itself
 from app.charts.theme import SMALL_SIZE, color_at, ink, paper, primary, text_on, themed
 from app.charts.traces import annotation, box, heat
 from pruning.budget import sparsity_budget
-from pruning.planning.choice import PlanChoice, schedule_label
-from pruning.planning.ranking import FREQUENCY, Selection
+from pruning.planning.choice import HAND, schedule_label
+from pruning.planning.ranking import Selection
 from pruning.planning.side_by_side import schedules_table, searched_rows
 from pruning.schedules import MEASURED, Spending
-from pruning.search.store import SEARCH, order_digest
+from pruning.search.store import order_digest
+from pruning.spec import FREQUENCY
 
 _LABELLED_LAYERS: Final = 8  # in half of a narrow page
 _NUMBERED_LAYERS: Final = 24  # more would leave no room for the numbers
@@ -42,14 +43,15 @@ class Sides:
 
 def selection_of(context: Context) -> Selection:
     """The recipe with its statistics, and with token counts if there are any."""
-    request = context.request
-    if context.plan.schedule == MEASURED:
-        return context.selection(request.model_copy(update={"schedule": MEASURED}))
-    if context.ranking_criterion.source != "routed" and context.corpora:
+    request, spread = context.request, context.spec.spread
+    changes: dict[str, Any] = {}
+    if spread.is_measured:
+        own = ("schedule", "measured_on", "cost", "across")
+        changes = {name: getattr(spread, name) for name in own}
+    elif context.ranking_criterion.source != "routed" and context.corpora:
         # The frequency schedule needs token counts.
-        update = {"schedule": FREQUENCY, "corpora": context.corpora}
-        request = request.model_copy(update=update)
-    return context.selection(request)
+        changes = {"schedule": FREQUENCY, "corpora": context.corpora}
+    return context.selection(context.request_for(request.plan.changed(**changes)))
 
 
 def order_of(selection: Selection) -> str:
@@ -57,10 +59,11 @@ def order_of(selection: Selection) -> str:
     return order_digest(selection.table)
 
 
-def spending_of(context: Context, choice: PlanChoice) -> Spending:
+def spending_of(context: Context) -> Spending:
     """Budget and constraints, without manual counts."""
-    layers, limits = context.model.layers, choice.constraints()
-    even = choice.schedule in ("uniform", SEARCH)  # a search's recipe begins with uniform
+    layers, limits = context.model.layers, context.spec.constraints
+    # A search's recipe begins with uniform; counts by hand need not be even.
+    even = context.spec.is_even and context.schedule.name != HAND
     return Spending(layers, sparsity_budget(layers, context.sparsity, limits, even=even), limits)
 
 
@@ -71,20 +74,20 @@ def sides_of(selection: Selection, spending: Spending, searched: pd.DataFrame) -
 
 def sides(context: Context) -> Sides:
     """Every schedule on the budget of the context, under its constraints."""
-    selection, spending = selection_of(context), spending_of(context, context.plan)
+    selection, spending = selection_of(context), spending_of(context)
     if context.has_sensitivity and selection.sensitivity is None:
-        request = context.request.model_copy(update={"schedule": MEASURED})
-        sensitivity = context.selection(request).sensitivity
+        measured = context.request_for(context.request.plan.changed(schedule=MEASURED))
+        sensitivity = context.selection(measured).sensitivity
         selection = context.keep(itself, replace(selection, sensitivity=sensitivity))
     order = context.keep(order_of, selection)
     searched = searched_rows(context.known_searches, spending.budget.total, order)
     return context.keep(sides_of, selection, spending, searched)
 
 
-@chart("schedules", "plan", reads_plan=True)
+@chart("schedules", "plan")
 def draw(context: Context) -> Drawing:
     """How each schedule spreads the budget."""
-    counts, label = sides(context).counts, schedule_label(context.plan.row)
+    counts, label = sides(context).counts, schedule_label(context.schedule.row)
     labelled_counts = counts.assign(schedule=counts["schedule"].map(schedule_label))
     figure = partial(context.keep, schedules_figure, labelled_counts, marked=label)
     first = context.first

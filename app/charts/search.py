@@ -20,8 +20,7 @@ from pruning.evaluate.result import MEASURES
 from pruning.plan import fit_plan
 from pruning.planning.make import make_plan
 from pruning.planning.ranking import Selection
-from pruning.planning.searches import readings_of, searched_selection
-from pruning.recipe_file import load_recipe
+from pruning.planning.searches import searched_selection
 from pruning.search.store import KnownSearch, best_fitting, progress_of
 
 _MOST_TICKS: Final = 24
@@ -30,7 +29,7 @@ _LAYERS: Final = {"title": "layer", "type": "category", "nticks": _MOST_TICKS, "
 
 def searches(context: Context) -> tuple[KnownSearch, ...]:
     """The searches of the model on this budget, of any criterion."""
-    removed = spending_of(context, context.plan).budget.total
+    removed = spending_of(context).budget.total
     known_searches = context.known_searches
     if matches := tuple(each for each in known_searches if each.removed == removed):
         return matches
@@ -66,18 +65,15 @@ def _choose_search(context: Context, name: str) -> tuple[KnownSearch, str]:
 
 def selection_of(context: Context, search: KnownSearch) -> Selection:
     """The selection that makes the plan of a search of the context's model and budget."""
-    recipe = load_recipe(search.recipe) if search.recipe else None
-    readings = readings_of((context.corpora, context.gate), recipe, list(context.runs))
-    base = context.request_by(context.ranking_criterion)
-    where = (context.model, context.store)
-    return context.keep(searched_selection, base, search, where, readings)
+    request = context.request_for(search.spec)
+    return context.keep(searched_selection, search, request, (context.model, context.store))
 
 
 def unseen_loss(context: Context, search: KnownSearch) -> PlanLoss | None:
     """Loss of a search's best plan on held-out samples; None if it was not evaluated."""
     try:
         selection = selection_of(context, search)
-        plan = context.keep(make_plan, selection, selection.request).plan
+        plan = context.keep(make_plan, selection, selection.spec).plan
     except UserError:  # no local statistics give its order
         return None
     store = EvaluationStore(context.store.directories)

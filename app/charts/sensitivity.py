@@ -31,7 +31,7 @@ _MOST_COLUMNS: Final = 10
 def sensitivity_of(context: Context) -> Sensitivity:
     """The curves of the plan's order; if there are none, an error that says how to measure them."""
     if context.sensitivity is None:
-        raise needs_sensitivity(context.ranking.request)
+        raise needs_sensitivity(context.ranking, context.ranking.spec)
     return context.sensitivity
 
 
@@ -63,7 +63,7 @@ def sensitivity_table(
 def _draw(context: Context, figure: Callable[..., go.Figure]) -> Drawing:
     sensitivity = sensitivity_of(context)
     recipe, sizes = context.ranking, context.order.sizes
-    plan = context.shown.plan if context.shown else make_plan(recipe, recipe.request).plan
+    plan = context.shown.plan if context.shown else make_plan(recipe, recipe.spec).plan
     table = sensitivity_table(sensitivity, sizes, removed_by(plan, sizes, context.model))
     is_in_order = context.shown is None or context.predicted is not None
     alt = describe(table, corpora_text(sensitivity), is_in_order=is_in_order)
@@ -71,13 +71,13 @@ def _draw(context: Context, figure: Callable[..., go.Figure]) -> Drawing:
     return Drawing(partial(figure, table), table, alt, about)
 
 
-@chart("layer-sensitivity", "plan", reads_plan=True)
+@chart("layer-sensitivity", "plan")
 def draw_lines(context: Context) -> Drawing:
     """Layer sensitivity, with the plan's cut."""
     return _draw(context, sensitivity_lines)
 
 
-@chart("layer-sensitivity-map", "plan", reads_plan=True)
+@chart("layer-sensitivity-map", "plan")
 def draw_layer_map(context: Context) -> Drawing:
     """What each share of a layer's experts costs, with the plan's cut."""
     return _draw(context, sensitivity_map)
@@ -85,8 +85,6 @@ def draw_layer_map(context: Context) -> Drawing:
 
 _OF_NEURONS: Final[Mapping[str, Any]] = {
     "granularity": NEURON_GRANULARITY,
-    "reads_plan": True,
-    "reads_scope": True,
 }
 
 

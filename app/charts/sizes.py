@@ -19,11 +19,11 @@ _MIB: Final = 1024**2
 _MIN_LABELLED_SHARE: Final = 0.09  # narrower segments would clip their label; the hover has it
 
 
-@chart("sizes", "export", reads_plan=True)
+@chart("sizes", "export")
 def draw(context: Context) -> Drawing:
     """What pruning saves."""
     current = context.shown
-    plan = current.plan if current else make_plan(context.first, context.request).plan
+    plan = current.plan if current else make_plan(context.first, context.request.plan).plan
     table = context.keep(size_report, context.model, plan).table
     about = context.about(context.about_plan())
     return Drawing(partial(sizes_figure, table), table, describe(table), about)

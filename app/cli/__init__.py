@@ -26,7 +26,7 @@ COMMANDS = {
     "cache them.",
     "score": "Score every expert; writes layer, expert, score, saliency, rank, num_tokens as CSV.",
     "overlap": "Compare the pruned sets of the calibrated corpora, pair by pair; writes CSV.",
-    "compare": "Compare two recipes: which experts both keep, only one, or neither; writes CSV.",
+    "compare": "Compare two plans: which experts both keep, only one, or neither; writes CSV.",
     "blend": "Mix calibrated corpora: how much of each corpus' saliency the kept experts hold.",
     "plan": "Choose the experts that stay, or the neurons in them; writes plan.json.",
     "paths": "Keep the experts on the heaviest paths through the layers (MoE Pathfinder); writes "

@@ -13,7 +13,16 @@ from typer.models import ParameterInfo
 
 from analysis.devices import check_device
 from app.cli.files import REPLACES, check_new_file
-from pruning.requests.base import PANELS, Request, flags_of, option_of, validated
+from pruning.requests.base import (
+    PANELS,
+    Request,
+    default_of,
+    flags_of,
+    flat_fields,
+    flat_values,
+    option_of,
+    validated,
+)
 
 Handler = Callable[..., None]
 _PLAIN = (bool, int, float, Path)
@@ -39,7 +48,7 @@ def command(kind: type[Request] | None = None, each: str = "") -> Callable[[Hand
             model = create_model(
                 model.__name__, __base__=model, force=(Annotated[bool, REPLACES], False)
             )
-        fields = kind.model_fields if kind else {}
+        fields = flat_fields(kind) if kind else {}
         declared = {**model.model_fields, **fields}
         panels = PANELS if len(declared) > MOST_UNGROUPED else {}
         parameters = {
@@ -121,12 +130,13 @@ def _requests(kind: type[Request], each: str, values: dict[str, Any]) -> Request
 
 def _check_corpora(request: Request) -> Request:
     """The request; a corpus whose file is absent is refused before libraries are imported."""
-    for name, field in type(request).model_fields.items():
+    values = flat_values(request)
+    for name, field in flat_fields(type(request)).items():
         option = option_of(field)
-        if option is not None and option.file == "corpus":
+        if option is not None and option.file == "corpus" and name in values:
             from analysis.corpora import parse_corpus  # numpy, which most commands start without
 
-            value = getattr(request, name)
+            value = values[name]
             for corpus in (value,) if isinstance(value, str) else value:
                 parse_corpus(corpus).check_present()
     return request
@@ -156,7 +166,8 @@ def _parameter(
             dir_okay=option.file in ("", "folder"),
             file_okay=option.file != "folder",
         )
-    default = None if field.default in ((), "") else field.default
+    default = default_of(field) if not is_required else None
+    default = None if default in ((), "", {}) else default
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
@@ -167,6 +178,8 @@ def _parameter(
 
 def _option_type(field: FieldInfo) -> Any:
     """What the command line takes for a field: a word, unless it is a number, path or switch."""
+    if (option := option_of(field)) and option.words:
+        return list[str]
     (kind,) = set(_members(field.annotation)) - {type(None)}
     if get_origin(kind) is not tuple:
         return kind if kind in _PLAIN else str

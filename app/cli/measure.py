@@ -41,8 +41,8 @@ from pruning.requests.evaluation import (
     VarianceRequest,
 )
 from pruning.requests.model import ModelRequest
-from pruning.requests.ranking import LIMITS
 from pruning.sensitivity.curves import Sensitivity, from_cost
+from pruning.spec import LimitsSpec
 from pruning.tasks.evaluation import evaluate_run, sweep_run
 from pruning.tasks.probe import ask_run, bins_run, variance_run
 from pruning.tasks.sensitivity import Measured, Measurement, sensitivity_run
@@ -190,7 +190,15 @@ def sensitivity(request: SensitivityRequest) -> None:
     for each in measurement.corpora:
         _say_curves(each, request)
     _say_rounds(measurement, request)
-    names = ("granularity", "criterion", "gate", "cost", "across", "target_dtype", *LIMITS)
+    names = (
+        "granularity",
+        "criterion",
+        "gate",
+        "cost",
+        "across",
+        "target_dtype",
+        *LimitsSpec.model_fields,
+    )
     flags = option_words(request, only=(*names, "revision", "stats_dir"))
     measured = request.corpora if len(request.corpora) > 1 else ()
     words = [*flags, *repeated("--corpus", request.calibrated_on), "--schedule", "measured"]

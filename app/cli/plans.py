@@ -56,10 +56,10 @@ from pruning.plan_tables import (
     plan_summary,
 )
 from pruning.planning.counted import count_plan
-from pruning.planning.make import check_request, plan_from_stats
+from pruning.planning.make import check_spec, plan_from_stats
 from pruning.requests.base import Option
 from pruning.requests.options import Revision, Run, StatsDir, Switch, Text, WeighedCorpus
-from pruning.requests.plan import PlanRequest
+from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import PathsRequest
 from pruning.schedules import Spending
 from pruning.trajectory_plan import Cut, budget_plan, union_plan
@@ -186,9 +186,9 @@ def diff(
     )
 
 
-@command(PlanRequest)
+@command(SpecRequest)
 def plan(
-    request: PlanRequest,
+    request: SpecRequest,
     *,
     out_file: Annotated[options.Out | None, Option("File to write; default: plan.json.")] = None,
     force: options.Force = False,
@@ -201,16 +201,16 @@ def plan(
                 " leave -o out."
             )
         outlined = headers_or_outline(request, config_only=True)
-        say_counted(outlined, count_plan(request, outlined), request)
+        say_counted(outlined, count_plan(request.plan, outlined), request)
         return
     out_file = out_file or Path("plan.json")
     model = load_model_index(request.model, revision=request.revision)
-    check_request(request, model)
+    check_spec(request.plan, model)
     decision, ranking = follow(plan_from_stats(request, model, stats_store(request.stats_dir)))
     save_plan(decision.plan, out_file, force=force)
-    if request.by_neuron:
+    if request.plan.by_neuron:
         routing = ranking.routing if ranking else None
-        show_width_options(model, decision.plan, request.widths, routing)
+        show_width_options(model, decision.plan, request.plan.budget.widths, routing)
     say_notes(decision.notes)
     if ranking:
         say_choice(ranking.choice)

@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from analysis.criteria import get_criterion
 from analysis.criteria.pathfinder import DEFAULT_PATHS
 from analysis.durable import write_durably
 from analysis.errors import PlanError
@@ -22,12 +21,12 @@ from pruning.evaluate.quality import stored_losses
 from pruning.evaluate.record import AnswerStore, EvaluationStore
 from pruning.evaluate.store import readable_records
 from pruning.neurons.widths import WidthChoice
-from pruning.plan import NEURON_GRANULARITY, fit_plan, load_plan
-from pruning.planning.comparing import compare_request
+from pruning.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY, fit_plan, load_plan
+from pruning.planning.comparing import pair_of
 from pruning.planning.make import CurrentPlan
 from pruning.planning.ranking import weights_measured
-from pruning.requests.base import Option, command_line, option_words
-from pruning.requests.ranking import PlotRequest, ReportRequest
+from pruning.requests.base import Option, command_line, flat_fields, flat_values, option_words
+from pruning.requests.ranking import HALF, DrawRequest, PlotRequest, ReportRequest
 from pruning.sizes import size_report
 from pruning.surgery.width_sizes import width_option
 
@@ -54,6 +53,10 @@ def plot(
     request: PlotRequest,
     *,
     view: View,
+    plan_file: Annotated[
+        options.Plan | None,
+        Option("Draw this plan.json, instead of the plan that the options make.", ("--plan",)),
+    ] = None,
     out_file: Annotated[
         options.Out | None,
         Option(
@@ -67,7 +70,7 @@ def plot(
     ] = False,
 ) -> None:
     """Draw a figure of the dashboard, or write the numbers behind it, without a browser session."""
-    from app.charts.choices import PathChoice
+    from app.charts.choices import PathChoice, ResultChoice
     from app.charts.files import write_figure
     from app.charts.listing import get_chart
     from app.charts.published import PaperChart, block_of
@@ -78,19 +81,22 @@ def plot(
     if is_of_paper := isinstance(chart_view, PaperChart):
         chart = chart_view.draw(block_of(request.model, request.block))
     else:
-        criterion = request.criterion or _USUAL[chart_view.granularity]
-        context = _context(*request.recipes(criterion, request.with_criterion, request.sparsity))
+        context = _context(request, chart_view.granularity, plan_file)
         choice = PathChoice(
             DEFAULT_PATHS if request.top_m is None else request.top_m,
             Weighing(request.weights, request.transitions),
             request.clusters,
         )
-        chart = chart_view.draw(replace(context, paths=choice))
+        results = ResultChoice.asked(request)
+        chart = chart_view.draw(replace(context, paths=choice, results=results))
     if path.suffix == ".csv":
         write_csv(chart.table, path)
     else:
         write_figure(chart.exported(), path)
-    shared = request.model_fields_set & ReportRequest.model_fields.keys() - {"model"}
+    values = {name: value for name, value in flat_values(request).items() if name != "model"}
+    shared = [name for name in flat_fields(ReportRequest) if name in values]
+    if values.get("sparsity") == HALF:
+        shared.remove("sparsity")
     words = ("--view", chart_view.name, *(option_words(request, only=shared) if shared else ()))
     finish(
         f"{chart.alt}\n{path}: {chart_view.title}",
@@ -99,15 +105,24 @@ def plot(
     )
 
 
-def _context(first: dict[str, Any], second: dict[str, Any]) -> "Context":
+def _context(
+    request: DrawRequest, granularity: str = EXPERT_GRANULARITY, plan_file: Path | None = None
+) -> "Context":
+    """What charts of a plan are drawn from; the granularity is theirs."""
     from app.charts.context import context_of
 
-    request = compare_request(first, second)
-    described = load_model_index(request.a.model, revision=request.a.revision)
-    store = stats_store(request.a.stats_dir)
-    for each in (request.a, request.b):
-        follow(weights_measured(get_criterion(each.criterion), described, store))
-    context = context_of(request, described, store)
+    spec = request.plan
+    if not spec.ranking.criterion:
+        spec = spec.changed(criterion=_USUAL[granularity], granularity=granularity)
+    pair = pair_of(request, spec)
+    described = load_model_index(request.model, revision=request.revision)
+    store = stats_store(request.stats_dir)
+    for each in (pair.a, pair.b):
+        follow(weights_measured(each.plan.ranking.rule, described, store))
+    context = context_of(pair, described, store)
+    if plan_file is not None:
+        plan = load_plan(plan_file, model=described)
+        context = replace(context, shown=CurrentPlan(plan, file=plan_file.name))
     say_notes(context.run_notes)
     return context
 
@@ -131,9 +146,9 @@ def report(
     if plan is not None:
         _report_decision(request, plan, out_file)
         return
-    views = views_of(request.views, request.criterion)
-    recipes = request.recipes(request.criterion, request.with_criterion, request.sparsity)
-    page = report_of(_context(*recipes), views, request.title)
+    context = _context(request)
+    views = views_of(request.views, context.spec.ranking.criterion)
+    page = report_of(context, views, request.title)
     if not page.sections:
         raise PlanError(f"Nothing can be drawn. {next(iter(page.omitted))}")
     write_durably(out_file, report_html(page).encode())

@@ -29,12 +29,13 @@ from app.cli.derive import command
 from app.cli.files import write_table
 from app.cli.say import free_name, plan_command, say_choice, say_sources, usual_budget
 from app.console import finish, follow, out, show_facts, show_frame, show_table
-from pruning.planning.comparing import compare_request, compare_selections
+from pruning.planning.comparing import compare_selections, pair_of
 from pruning.requests.base import Option, command_line, option_words, repeated
 from pruning.requests.options import Switch
-from pruning.requests.plan import PlanRequest
-from pruning.requests.ranking import BlendRequest, OverlapRequest, ScoreRequest, TwoRecipesRequest
+from pruning.requests.plan import SpecRequest
+from pruning.requests.ranking import BlendRequest, CompareRequest, OverlapRequest, ScoreRequest
 from pruning.schedules.shares import uniform
+from pruning.spec import BudgetSpec, PlanSpec
 from pruning.tasks.evaluation import selection_for
 
 
@@ -44,7 +45,7 @@ def score(request: ScoreRequest, *, out_file: options.OutTable = Path("scores.cs
 
     With --granularity neuron every neuron, and then also the column neuron.
     """
-    selection = follow(selection_for(request.into(PlanRequest, sparsity="0")))
+    selection = follow(selection_for(request.into(SpecRequest, sparsity="0")))
     write_table(selection.table, out_file)
     say_choice(selection.choice)
     ranked, count = selection.criterion, len(selection.table)
@@ -56,7 +57,7 @@ def score(request: ScoreRequest, *, out_file: options.OutTable = Path("scores.cs
         description = f"experts by {ranked.label} (larger score = {larger}); rank 0 is kept first"
     neurons = ("--granularity", "neuron", "--shrink", "40%")
     budget = neurons if selection.by_neuron else usual_budget(selection.model)
-    following = plan_command(request, ranked.name, request.corpora, budget)
+    following = plan_command(request, ranked.name, request.ranking.corpora, budget)
     cannot = selection.by_neuron and quantised_role(selection.model)  # be cut, only scored
     finish(
         f"{out_file}: {count} {description}",
@@ -209,15 +210,16 @@ def blend(
     store = stats_store(request.stats_dir)
     # Refuses a sparsity that no plan can have, and names what would work.
     uniform(model.layers, request.sparsity)
-    chosen = get_criterion(request.criterion)
-    corpora = [parse_corpus_weight(text) for text in request.corpora]
-    if not corpora and not request.runs:
+    ranked_by = request.ranking
+    chosen = ranked_by.rule
+    corpora = [parse_corpus_weight(text) for text in ranked_by.corpora]
+    if not corpora and not ranked_by.runs:
         raise StatsError("Name the corpora to mix with --corpus, or their runs with --run.")
-    parts = routed_runs(store, model, corpora, request.runs, chosen)
+    parts = routed_runs(store, model, corpora, ranked_by.runs, chosen)
     if len(parts) < 2:
         raise StatsError("A blend mixes at least two corpora; name them with --corpus or --run.")
     runs = [part.run for part in parts]
-    blender = Blender(Mixture(runs), chosen, request.gate, parse_sparsity(request.sparsity))
+    blender = Blender(Mixture(runs), chosen, ranked_by.gate, parse_sparsity(request.sparsity))
     if fair:
         solution = fair_blend(blender)
         weights, covered = list(solution.weights), list(solution.coverage)
@@ -231,7 +233,7 @@ def blend(
     title = f"Coverage by {chosen.label} at sparsity {request.sparsity}"
     show_table(title, ("corpus", "share", "coverage"), rows)
     mixed = [f"{name}:{share:.4g}" for name, share, _ in rows if share >= 5e-5]
-    others = () if request.runs else store.of_model(model.identity, "routed")
+    others = () if ranked_by.runs else store.of_model(model.identity, "routed")
     say_sources(runs, notes_on_others(runs, others, chosen))
     finish(
         f"the worst covered corpus holds {min(covered):.4f} of its saliency",
@@ -240,13 +242,13 @@ def blend(
     )
 
 
-@command(TwoRecipesRequest)
+@command(CompareRequest)
 def compare(
-    request: TwoRecipesRequest, *, out_file: options.OutTable = Path("comparison.csv")
+    request: CompareRequest, *, out_file: options.OutTable = Path("comparison.csv")
 ) -> None:
-    """Compare two recipes: which experts both keep, only one, or neither; writes CSV."""
-    recipes = request.recipes(request.criterion, request.with_criterion, request.sparsity)
-    pair = compare_request(*recipes)
+    """Compare two plans: which experts both keep, only one, or neither; writes CSV."""
+    budget = BudgetSpec(sparsity=request.sparsity)
+    pair = pair_of(request, PlanSpec(ranking=request.ranking, budget=budget))
     sides = [follow(selection_for(each)) for each in (pair.a, pair.b)]
     comparison = compare_selections(*sides)
     write_table(comparison.table(), out_file)
@@ -259,7 +261,7 @@ def compare(
         }
     )
     for side, selection in zip("AB", sides, strict=True):
-        out.print(f"{side}: {selection.criterion.label} at {selection.request.sparsity}")
+        out.print(f"{side}: {selection.criterion.label} at {selection.spec.budget.sparsity}")
         say_choice(selection.choice)
     agreed = comparison.agreement
     finish(

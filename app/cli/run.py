@@ -24,22 +24,21 @@ from pruning.copies import plan_for_copy
 from pruning.evaluate.record import result_json
 from pruning.neurons.kept import check_cuttable
 from pruning.plan import keep_all, load_plan
-from pruning.planning.make import check_request, plan_from_stats, plan_rounding
+from pruning.planning.make import check_spec, plan_from_stats, plan_rounding
 from pruning.recipe import Recipe
 from pruning.recipe_file import load_recipe
 from pruning.requests.base import option_words
 from pruning.requests.options import SearchFolder
 from pruning.requests.recipe import (
     Machine,
-    by_neuron,
     calibrate_requests,
     evaluate_request,
     export_request,
     machine_of,
     other_corpora,
-    plan_request,
     search_of_file,
     sensitivity_request,
+    spec_request,
     weights_request,
 )
 from pruning.search.store import PLAN_NAME
@@ -69,7 +68,7 @@ def run(machine: Machine, *, path: RecipeFile) -> None:
         if measured := sensitivity_request(recipe, machine):
             for each in follow(sensitivity_run(measured, parts)).corpora:
                 out.print(f"sensitivity {each.record.corpus['name']}: {each.record.record_id}")
-        decision, _ = follow(plan_from_stats(plan_request(recipe, machine), model, store, parts))
+        decision, _ = follow(plan_from_stats(spec_request(recipe, machine), model, store, parts))
         plan, notes = decision.plan, decision.notes
     else:  # an unfinished search is resumed
         folder = search_folder(path)
@@ -106,7 +105,7 @@ def _check(recipe: Recipe, machine: Machine, model: MoEModel, pruned: MoEModel) 
     folder = recipe.export.out if recipe.export else None
     checks: list[Callable[[], object]] = [
         lambda: check_device(machine_of(recipe, machine).device or ""),
-        lambda: check_request(plan_request(recipe, machine), model),
+        lambda: check_spec(recipe.plan, model),
         lambda: follow(check_corpora(calibrate_requests(recipe, machine))),
         lambda: follow(check_corpora(other_corpora(recipe))),
         lambda: evaluate_request(recipe, machine),
@@ -114,7 +113,7 @@ def _check(recipe: Recipe, machine: Machine, model: MoEModel, pruned: MoEModel) 
     ]
     if pruned is not model:
         checks.append(lambda: plan_for_copy(keep_all(model), model, pruned))
-        if by_neuron(recipe):
+        if recipe.plan.by_neuron:
             checks.append(lambda: check_cuttable(pruned))
     if folder and not (folder / MANIFEST_NAME).is_file():  # one that is there is looked at later
         checks.append(lambda: check_place(folder, pruned.checkpoint.path))
@@ -140,12 +139,12 @@ def _calibrate_corpora(recipe: Recipe, machine: Machine) -> list[Part]:
         out.print(f"{step}: {name}{' is in the cache, skipped' if name in earlier_ids else ''}")
         return run
 
-    requests = calibrate_requests(recipe, machine)
+    requests, corpora = calibrate_requests(recipe, machine), recipe.plan.corpus_weights
     if not requests:
         out.print("calibrate: nothing in the recipe reads a corpus, skipped")
     parts = [
         Part(say(f"calibrate {request.corpus}", follow(calibrate_run(request))), corpus.weight)
-        for request, corpus in zip(requests, recipe.corpora, strict=bool(requests))
+        for request, corpus in zip(requests, corpora, strict=bool(requests))
     ]
     if weights := weights_request(recipe, machine):
         say("weights", follow(weights_run(weights)))
@@ -165,7 +164,7 @@ def search(request: Machine, *, path: RecipeFile, out_dir: SearchFolder | None =
     _check(recipe, request, model, model)
     result = follow(search_run(search_of_file(path, folder, request)))
     say_search(result, folder)
-    after = commands_after_plan(plan_request(recipe, request), model, folder / PLAN_NAME)
+    after = commands_after_plan(spec_request(recipe, request), model, folder / PLAN_NAME)
     plan = load_plan(folder / PLAN_NAME, model=model)
     say_notes(filter(None, [plan_rounding(plan, model)]))
     say_plan(model, plan, folder / PLAN_NAME, *after)

@@ -26,9 +26,15 @@ from pruning.neurons.widths import WidthChoice
 from pruning.plan import NEURON_GRANULARITY, PruningPlan, fit_plan
 from pruning.plan_tables import plan_summary
 from pruning.planning.counted import Counted
-from pruning.requests.base import command_line, option_words, repeated
+from pruning.requests.base import (
+    command_line,
+    flat_fields,
+    flat_values,
+    option_words,
+    repeated,
+)
 from pruning.requests.model import ModelRequest
-from pruning.requests.plan import PlanRequest
+from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import PathsRequest
 from pruning.search.store import RESULT_NAME, SearchResult
 from pruning.sizes import SizeReport, format_bytes, format_count, size_report
@@ -112,7 +118,7 @@ def less_in_words(before: int, after: int, target: str = "") -> str:
     return f"{format_bytes(before)} -> {format_bytes(after)} ({shares})"
 
 
-def say_counted(model: MoEModel, cut: Counted, request: PlanRequest) -> None:
+def say_counted(model: MoEModel, cut: Counted, request: SpecRequest) -> None:
     """Print what a plan would keep and save, for a model without weights; nothing is chosen."""
     outline = without_weights(model)
     note(
@@ -124,7 +130,7 @@ def say_counted(model: MoEModel, cut: Counted, request: PlanRequest) -> None:
     if len(set(allocation.keep)) > 1:
         rows = [(each.index, each.num_experts, keep) for each, keep in layers]
         show_table("", ("layer", "experts", "kept"), ranges_of_rows(rows))
-    target = request.size_target
+    target = request.plan.budget.size_target
     target_words = _ASKED[target.kind].format(target.in_words) if target else ""
     each = experts_in_words(allocation.keep)
     sizes = experts_in_words(layer.num_experts for layer in allocation.layers)
@@ -163,14 +169,15 @@ def _sizes(report: SizeReport) -> dict[str, object]:
 
 
 def commands_after_plan(
-    request: PlanRequest | PathsRequest, model: MoEModel, path: Path
+    request: SpecRequest | PathsRequest, model: MoEModel, path: Path
 ) -> tuple[str, ...]:
     """The commands that measure a plan, if the model can be run, and that write its checkpoint."""
     shared = ("--plan", str(path), *option_words(request, only=("revision",)))
     write = export_command(request.model, *shared)
     if model.unloadable:
         return (write,)
-    return evaluate_command(request, model, shared, request.corpora), write
+    corpora = flat_values(request).get("corpora", ())
+    return evaluate_command(request, model, shared, corpora), write
 
 
 def evaluate_command(
@@ -200,7 +207,7 @@ def plan_command(
 ) -> str:
     """The command that plans by a criterion and calibrated corpora."""
     shared = ("gate", "revision", "stats_dir", *(() if corpora else ("runs",)))
-    fields = type(request).model_fields
+    fields = flat_fields(type(request))
     flags = option_words(request, only=[name for name in shared if name in fields])
     words = ("--criterion", criterion, *repeated("--corpus", corpora), *budget)
     return next_plan(request.model, *words, *flags)

@@ -19,7 +19,7 @@ from app.session.data import losses_of, what_is_missing
 from app.session.state import apply_preset, chosen_shares, corpora_of
 from pruning.evaluate.quality import loss_of
 from pruning.planning.choice import possible_percents
-from pruning.planning.comparing import CompareRequest
+from pruning.planning.comparing import SpecPair
 from pruning.planning.make import make_plan
 
 # Fields of B that may differ besides the criterion -> control.
@@ -32,14 +32,14 @@ def swap(context: Context) -> None:
     state, a = st.session_state, context.both.a
     side_a = {name: state.get(name) for name in ("corpus", "gate", "sparsity")}
     apply_preset(str(state.get("baseline")))
-    state["baseline"] = a.criterion
+    state["baseline"] = a.plan.ranking.criterion
     for name, key in _SIDE_B.items():
         if state.get(key, "") != "":
             state[name], state[key] = state[key], side_a[name]
 
 
-def recipe_controls(context: Context) -> CompareRequest:
-    """Draw the controls of B; return both recipes. A is the plan."""
+def recipe_controls(context: Context) -> SpecPair:
+    """Draw the controls of B; return both plans. A is the plan."""
     options: dict[str, Sequence[Any]] = {
         "corpus": corpus_options(context.runs),
         "gate": GATES,
@@ -65,15 +65,10 @@ def recipe_controls(context: Context) -> CompareRequest:
     if side_b["corpus"] == BLEND != context.corpus:
         with st.popover("Shares of the blend", icon=":material/tune:"):
             blend_sliders(context.runs)
-    b = replace(
-        context,
-        corpora=corpora,
-        gate=side_b["gate"] or context.gate,
-        sparsity=f"{side_b['sparsity']}%" if side_b["sparsity"] else context.sparsity,
-    )
-    return CompareRequest(
-        context.request_by(context.ranking_criterion), b.request_by(context.baseline)
-    )
+    b = replace(context, corpora=corpora, gate=side_b["gate"] or context.gate)
+    if side_b["sparsity"]:
+        b = replace(b, spec=b.spec.changed(sparsity=f"{side_b['sparsity']}%"))
+    return SpecPair(context.request_by(context.ranking_criterion), b.request_by(context.baseline))
 
 
 def has_statistics(context: Context) -> bool:
@@ -90,10 +85,10 @@ def conclusion(context: Context) -> None:
     """Measured losses of both, and how often they decide alike."""
     losses, words = losses_of(context.model), []
     for name, chosen in zip(context.names, (context.first, context.second), strict=True):
-        loss = loss_of(losses, context.keep(make_plan, chosen, chosen.request).plan.digest)
+        loss = loss_of(losses, context.keep(make_plan, chosen, chosen.spec).plan.digest)
         words.append(f"{literal(name)}: {literal(loss.words) if loss else 'loss not measured'}")
     comparison, caveat = context.comparison, ""
-    if context.plan.schedule != "uniform" or (context.shown and context.shown.file):
+    if context.schedule.name != "uniform" or (context.shown and context.shown.file):
         caveat = " Both use the uniform schedule here, unlike the plan above."
     st.markdown(
         f"**A** {words[0]}; **B** {words[1]}. They decide **{comparison.agreement:.0%}** of the "

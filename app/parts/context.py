@@ -7,7 +7,6 @@ from typing import Final
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from analysis.criteria import get_criterion
 from analysis.errors import UserError
 from app.charts.context import Context
 from app.frame.controls import (
@@ -20,14 +19,11 @@ from app.frame.controls import (
 from app.frame.sidebar import model_and_calibration
 from app.literal import literal
 from app.parts.compare import recipe_controls
-from app.parts.plan.controls import plan_controls
+from app.parts.plan.controls import neuron_spec, plan_controls
 from app.parts.plan_bar import no_plan, plan_line
-from app.session.granularity import (
-    chosen_neuron_criterion,
-    is_about_neurons,
-    neuron_criterion_controls,
-)
-from app.session.plan_data import current_plan, sparsity_of
+from app.session.granularity import is_about_neurons, neuron_criterion_controls
+from app.session.plan_data import current_plan
+from app.session.plan_state import chosen_schedule, expert_spec
 from app.session.state import chosen_criterion, page_context
 
 _GROUPS: Final = ("criterion", "baseline", "second", "schedule", "limits")
@@ -64,18 +60,20 @@ def chosen_context(page: str) -> tuple[Context, str]:
         with places["limits"]:
             gate_control()
     context = page_context(*sidebar, chosen_criterion())
-    context = replace(context, plan=plan_controls(context, places["schedule"], places["limits"]))
+    plan_controls(context, places["schedule"], places["limits"])
     try:
-        context = replace(context, sparsity=sparsity_of(context))
+        if neurons:
+            context = replace(context, spec=neuron_spec(context))
+        else:
+            context = replace(context, schedule=chosen_schedule())
+            context = replace(context, spec=expert_spec(context))
     except UserError as error:
         with bar:
             no_plan(error)
         return context, str(error)
-    if neurons:
-        context = replace(context, criterion=get_criterion(chosen_neuron_criterion()))
-    elif page == "compare" and context.criterion is not None:
+    if not neurons and page == "compare" and context.criterion is not None:
         with places["second"]:
-            context = replace(context, recipes=recipe_controls(context))
+            context = replace(context, pair=recipe_controls(context))
     with st.sidebar:
         for note in context.run_notes:
             st.caption(literal(note))

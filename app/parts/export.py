@@ -105,9 +105,9 @@ def plan_part(
     """What is kept, and its size as the options have it."""
     title = f"from the file `{current_plan.file.replace('`', '')}`"
     if current_plan.selection is not None:
-        criterion, request = current_plan.selection.criterion, current_plan.selection.request
+        criterion, limits = current_plan.selection.criterion, current_plan.selection.spec.limits
         schedule = schedule_label(current_plan.plan.provenance.schedule).lower()
-        how = "by hand" if request.layer_set else schedule
+        how = "by hand" if limits.set else schedule
         title = f"{criterion.label}, {criterion_badge(criterion)}, {how}"
     st.markdown(f"**Plan**: {title}")
     with st.container(horizontal=True, gap="small"):
@@ -138,14 +138,14 @@ def plan_part(
 def _default_name(context: Context, current_plan: CurrentPlan) -> str:
     provenance = current_plan.plan.provenance
     corpora = corpora_words([Path(corpus).stem for corpus in provenance.corpora])
-    parts = [provenance.criterion.replace(",", ""), corpora, str(context.sparsity_percent)]
+    parts = [provenance.criterion.replace(",", ""), corpora, str(context.percent)]
     if current_plan.file:
         parts = [Path(current_plan.file).stem]
     elif current_plan.plan.granularity == NEURON_GRANULARITY:
         units = {"params": "params", "shrink": "bytes"}
         share_of = units.get(str(provenance.budget.get("kind")), "neurons")
         parts += [share_of, str(provenance.schedule_parameters.get("scope", ""))]
-    elif current_plan.selection and current_plan.selection.request.layer_set:
+    elif current_plan.selection and current_plan.selection.spec.limits.set:
         parts.append("hand")
     elif provenance.schedule != "uniform":
         parts.append(provenance.schedule)
@@ -317,10 +317,10 @@ def options_part(
     `num_bytes` is for unchanged widths; `option` is the result of the chosen width mode,
     for a plan of neurons.
     """
-    mtp, plan_choice = _heads_choice(context.model, current_plan.plan), context.plan
+    mtp, budget = _heads_choice(context.model, current_plan.plan), context.spec.budget
     widths, refused = None, option.refused if option else ""
     if option and not refused:
-        num_bytes, choice = option.disk_bytes, WidthChoice(option.mode, plan_choice.width_multiple)
+        num_bytes, choice = option.disk_bytes, WidthChoice(option.mode, budget.width_multiple_of)
         widths = plan_widths(context.model, fit_plan(current_plan.plan, context.model), choice)
     if padding := _padding_choice(context.model, current_plan.plan):
         num_bytes += padding.nbytes
@@ -331,7 +331,7 @@ def options_part(
         key="keep_list",
         help="A separate file with the ids of the kept experts per layer.",
     )
-    width, multiple = plan_choice.width_mode if option else None, plan_choice.width_multiple
+    width, multiple = budget.width_mode if option else None, budget.width_multiple_of
     return ExportChoice(mtp, width, widths, refused, num_bytes, keep_list, padding, multiple)
 
 

@@ -23,11 +23,11 @@ from pruning.planning.make import CurrentPlan
 
 def report_part(context: Context, page: str) -> None:
     """The downloads for the page at the URL path `page`: a report and its charts."""
-    granularity = context.plan.granularity
+    granularity = context.granularity
     views = [
         each for each in CHARTS.values() if (each.page, each.granularity) == (page, granularity)
     ]
-    if context.recipes is None and context.criterion is None:
+    if context.pair is None and context.criterion is None:
         views = []
     try:
         command = command_of(context, views) if views else ""

@@ -95,11 +95,11 @@ def meaning(context: Context, current_plan: CurrentPlan) -> str:
 
 def removed_share(context: Context) -> str:
     """Sparsity in words: `Half of the experts gone`."""
-    what = "neurons" if context.plan.by_neuron else "experts"
-    if context.plan.by_neuron and context.plan.unit != "neurons":
-        unit = "parameters" if context.plan.unit == "params" else "bytes"
+    what = "neurons" if context.by_neuron else "experts"
+    if context.by_neuron and context.spec.budget.sparsity is None:
+        unit = "parameters" if context.spec.budget.params_share else "bytes"
         return f"{context.sparsity} of the {unit} gone"
-    share = "Half" if context.sparsity_percent == 50 else context.sparsity
+    share = "Half" if context.percent == 50 else context.sparsity
     return f"{share} of the {what} gone"
 
 

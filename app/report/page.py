@@ -23,8 +23,9 @@ from app.tables.costs import experts_text
 from app.tables.spreadsheets import csv_text
 from pruning.plan import EXPERT_GRANULARITY
 from pruning.planning.choice import corpora_words
-from pruning.requests.plan import PlanRequest
+from pruning.requests.base import default_of, flat_fields, flat_values, option_of
 from pruning.sizes import format_bytes
+from pruning.spec import PlanSpec
 
 DEFAULT_TITLE = "Pruning report"
 _ROWS_SHOWN = 100  # of a table on the page; the CSV has all
@@ -69,17 +70,13 @@ def report_of(context: Context, views: Sequence[Chart], title: str = DEFAULT_TIT
 
 
 def command_of(context: Context, views: Sequence[Chart]) -> str:
-    """The command that writes the same report, or makes the same plan if there is none.
-
-    Recipes of reports have no scope, no constraints and no schedule.
-    """
-    if all(view.is_of_command(context) for view in views):
-        every = views_of((), context.request.criterion)
-        names = [] if list(views) == every else [view.name for view in views]
-        return context.both.report_command(names, "report.html")
-    if context.plan.by_neuron:
-        return neuron_request(context).command()
-    return context.shown.plan_command(context.named) if context.shown else context.request.command()
+    """The command that writes the same report, or shows the plan if that is from a file."""
+    if context.shown and context.shown.file:
+        return context.shown.plan_command(context.named)
+    pair = context.asked
+    every = views_of((), pair.a.plan.ranking.criterion)
+    names = [] if list(views) == every else [view.name for view in views]
+    return pair.report_command(names, "report.html")
 
 
 def _facts(context: Context) -> dict[str, str]:
@@ -98,28 +95,35 @@ def _facts(context: Context) -> dict[str, str]:
 
 def _recipes(context: Context) -> dict[str, str]:
     """The recipe on screen and its baseline."""
-    if context.plan.by_neuron:
-        return {"Plan": _in_words(neuron_request(context), "granularity", "criterion", "corpora")}
+    if context.by_neuron:
+        spec = neuron_request(context).plan
+        return {"Plan": _in_words(spec, "granularity", "criterion", "corpora")}
     if context.shown is not None and context.shown.file:
         return {"Plan": f"{context.shown.file} ({context.about_plan()})"}
     if context.shown is not None and context.shown.selection is not None:
-        return {"Plan": _in_words(context.shown.selection.request, "criterion", "corpora", "gate")}
-    a, b = context.both.a, context.both.b
+        return {"Plan": _in_words(context.shown.selection.spec, "criterion", "corpora", "gate")}
+    a, b = context.both.a.plan, context.both.b.plan
     words = ("criterion", "corpora", "gate")
     return {"Recipe": _in_words(a, *words), "Compared with": _in_words(b, *words)}
 
 
-def _in_words(request: PlanRequest, *first: str) -> str:
-    """A request in words: `first` in this order, then other non-default fields."""
-    dump = request.model_dump(mode="json", exclude={"model", "stats_dir", "revision"})
-    usual = {name: field.default for name, field in type(request).model_fields.items()}
-    names = [*first, *(name for name in dump if name not in first and dump[name] != usual[name])]
-    return ", ".join(filter(None, (_word(name, dump[name]) for name in names)))
+def _in_words(spec: PlanSpec, *first: str) -> str:
+    """A spec in words: `first` in this order, then other non-default fields."""
+    fields, values = flat_fields(PlanSpec), flat_values(spec)
+    others = [name for name in values if values[name] != default_of(fields[name])]
+    names = dict.fromkeys([*first, *others])
+    words = (_word(name, values.get(name, default_of(fields[name]))) for name in names)
+    return ", ".join(filter(None, words))
 
 
 def _word(name: str, value: Any) -> str:
-    if isinstance(value, list):
-        value = corpora_words(value) if name == "corpora" else ", ".join(map(str, value))
+    option = option_of(flat_fields(PlanSpec)[name])
+    if name == "corpora":
+        value = corpora_words(value)
+    elif option and option.words:
+        value = ", ".join(option.words(value))
+    elif isinstance(value, tuple):
+        value = ", ".join(value)
     bare = name in ("granularity", "criterion", "corpora", "sparsity")
     return str(value) if bare or not value else f"{name.replace('_', ' ')} {value}"
 

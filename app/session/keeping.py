@@ -34,11 +34,12 @@ from pruning.plan import PruningPlan
 from pruning.planning.measured import Order, order_of
 from pruning.planning.neurons import Arena, arena_of
 from pruning.planning.ranking import Selection
-from pruning.requests.plan import PlanRequest
+from pruning.requests.plan import SpecRequest
 from pruning.schedules import Spending
 from pruning.search.store import KnownSearch
 from pruning.sensitivity.curves import Sensitivity
 from pruning.sensitivity.record import SensitivityStore
+from pruning.spec import BudgetSpec, PlanSpec
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -105,7 +106,9 @@ _HASHES: Final[dict[Any, Callable[[Any], object]]] = {
     PathChoice: repr,
     PruningPlan: lambda plan: plan.digest,
     Run: run_key,
-    PlanRequest: PlanRequest.model_dump_json,
+    SpecRequest: SpecRequest.model_dump_json,
+    PlanSpec: PlanSpec.model_dump_json,
+    BudgetSpec: BudgetSpec.model_dump_json,
     WidthChoice: repr,
     **dict.fromkeys(
         (AnswerStore, BenchmarkStore, BinsStore, EvaluationStore, SensitivityStore, VarianceStore),

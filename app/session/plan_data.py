@@ -20,20 +20,14 @@ from pruning.neurons.sizes import neuron_plan_sizes
 from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.plan import PruningPlan, fit_plan
 from pruning.plan_tables import neuron_summary
-from pruning.planning.choice import (
-    CountsError,
-    PlanChoice,
-    counts_text,
-    hand_counts,
-    plan_request,
-    shrink_sparsities,
-)
+from pruning.planning.choice import CountsError, counts_text, hand_counts
 from pruning.planning.make import CurrentPlan, make_plan
-from pruning.planning.ranking import FREQUENCY, Ranking, Selection, needs_sensitivity
-from pruning.requests.plan import PlanRequest
+from pruning.planning.ranking import Ranking, Selection, needs_sensitivity
+from pruning.requests.plan import SpecRequest
 from pruning.schedules import MEASURED, budget_notes
 from pruning.search.store import SEARCH
 from pruning.sizes import SizeReport, format_bytes, size_report
+from pruning.spec import FREQUENCY
 from pruning.surgery.width_sizes import WidthOption, width_option
 
 # Largest weights that a page reads while the user waits: about a second.
@@ -44,25 +38,11 @@ def current_plan(context: Context) -> CurrentPlan:
     """The plan of the imported file or the controls: one for all pages."""
     if (imported := imported_plan(context.model)) is not None:
         return imported
-    if context.plan.by_neuron:
+    if context.by_neuron:
         return shown_neurons(context)
-    if context.plan.schedule == SEARCH:
+    if context.schedule.name == SEARCH:
         return searched_plan(context)
-    return made_plan(context, context.plan)
-
-
-def sparsity_of(context: Context) -> str:
-    """The sparsity of experts that the slider and its unit ask for."""
-    choice, percent = context.plan, context.sparsity_percent
-    if choice.by_neuron or choice.unit != "bytes":
-        return context.sparsity
-    known = shrink_sparsities(context.model, choice.multiple_of)
-    if percent not in known:
-        raise PlanError(
-            f"{context.model.name} cannot shrink by {percent}% where layers keep a multiple of "
-            f"{choice.multiple_of}; the most that this page offers is {max(known, default=0)}%."
-        )
-    return known[percent]
+    return made_plan(context)
 
 
 def prepared(context: Context) -> Selection:
@@ -75,32 +55,31 @@ def prepared(context: Context) -> Selection:
     return selection_of(context)
 
 
-def made_plan(context: Context, choice: PlanChoice) -> CurrentPlan:
+def made_plan(context: Context) -> CurrentPlan:
     """The plan of a context's criterion with a schedule or manual counts."""
-    ready = prepared(context)
-    spending = spending_of(context, choice)
+    ready, spec, choice = prepared(context), context.spec, context.schedule
+    spending, kept = spending_of(context), None
     try:
-        kept = hand_counts(context.model, choice, spending) if choice.by_hand else None
+        if choice.by_hand:
+            kept = hand_counts(context.model, choice.counts, spending)
     except CountsError as error:
         raise NoPlan(literal(error), _ways_out(error)) from error
-    if choice.schedule == FREQUENCY and ready.tokens is None:
+    if choice.name == FREQUENCY and ready.tokens is None:
         raise NoPlan(
             "The frequency schedule counts routed tokens, and there is no calibration yet; start "
             "one on the Start page."
         )
-    if choice.schedule == MEASURED and ready.sensitivity is None:
-        raise NoPlan(literal(needs_sensitivity(ready.request)))
-    base = context.request_by(context.ranking_criterion).model_dump()
-    request = plan_request(choice, base, kept)
-    if choice.schedule == FREQUENCY:
-        request = request.model_copy(update={"corpora": context.corpora})
-    plan = context.keep(make_plan, ready, request).plan
+    if choice.name == MEASURED and ready.sensitivity is None:
+        raise NoPlan(literal(needs_sensitivity(ready, spec)))
+    if kept is not None:
+        spec = spec.changed(set=kept)
+    plan = context.keep(make_plan, ready, spec).plan
     notes: tuple[str, ...] = ()
     if kept is None:
         keep = tuple(len(plan.kept[layer.index]) for layer in spending.layers)
         allocation = Allocation(spending.layers, keep)
-        notes = budget_notes(request.schedule, spending, allocation, ready.evidence)
-    return CurrentPlan(plan, notes, replace(ready, request=request))
+        notes = budget_notes(spec.spread.schedule, spending, allocation, ready.evidence)
+    return CurrentPlan(plan, notes, replace(ready, request=context.request_for(spec)))
 
 
 def sizes_of(context: Context, plan: PruningPlan) -> SizeReport:
@@ -116,14 +95,14 @@ def lacks_statistics(context: Context) -> bool:
     return not used or any(NEURONS not in run.manifest.files for run in used)
 
 
-def check_page_reads(context: Context, request: PlanRequest) -> None:
+def check_page_reads(context: Context, request: SpecRequest) -> None:
     """Check that the model's neurons can be pruned, and fast enough for a page."""
     check_cuttable(context.model)
     items = (item for located in context.model.located.values() for item in located)
     nbytes = sum(item.entry.nbytes for item in items if is_expert_weight(item.slot))
     if context.ranking_criterion.source == "weights" and nbytes > MOST_BYTES_READ:
         raise PlanError(
-            f"{request.criterion} reads {format_bytes(nbytes)} of weights, "
+            f"{context.ranking_criterion.name} reads {format_bytes(nbytes)} of weights, "
             f"which a page does not wait for; run `{request.command()}` and open plan.json here."
         )
 
@@ -143,11 +122,13 @@ def shown_neurons(context: Context) -> CurrentPlan:
         raise NoPlan(f"{context.ranking_criterion.label} needs statistics of neurons.")
     asked = neuron_request(context)
     check_page_reads(context, asked)
-    ranking = (measured_ranking if asked.is_measured else ranking_of)(context, asked)
-    if asked.is_measured and ranking.sensitivity is None:
-        raise NoPlan(literal(needs_sensitivity(asked)))
-    made = context.keep(make_plan, ranking, asked, arena(context, asked, asked.scope))
-    return CurrentPlan(made.plan, made.notes, replace(ranking, request=asked))
+    spread = asked.plan.spread
+    ranking = (measured_ranking if spread.is_measured else ranking_of)(context, asked)
+    ranking = replace(ranking, request=asked)
+    if spread.is_measured and ranking.sensitivity is None:
+        raise NoPlan(literal(needs_sensitivity(ranking, asked.plan)))
+    decision = context.keep(make_plan, ranking, asked.plan, arena(context, asked, spread.scope))
+    return CurrentPlan(decision.plan, decision.notes, ranking)
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,21 +159,20 @@ def _neuron_sizes(
 def neuron_sizes(context: Context, shown: CurrentPlan) -> NeuronSizes:
     """Sizes of a plan of neurons in every width mode."""
     ranking = None if shown.file else ranking_of(context, neuron_request(context))
-    sizing = (context.model, shown.plan, context.plan.width_multiple, ranking)
+    sizing = (context.model, shown.plan, context.spec.budget.width_multiple_of, ranking)
     return context.keep(_neuron_sizes, *sizing)
 
 
 def bytes_after(context: Context, shown: CurrentPlan) -> int:
     """Bytes of all tensors of the export."""
-    if not context.plan.by_neuron:
+    if not context.by_neuron:
         return sizes_of(context, shown.plan).bytes_after
     table = neuron_sizes(context, shown).table
-    row = table[table["mode"] == context.plan.width_mode].iloc[0]
+    row = table[table["mode"] == context.spec.budget.width_mode].iloc[0]
     return context.model.checkpoint.nbytes if row["refused"] else int(row["disk"])
 
 
 def export_option(context: Context, plan: PruningPlan) -> WidthOption:
     """The export in the chosen width mode, with its bytes."""
-    choice = context.plan
-    widths = WidthChoice(WidthMode(choice.width_mode), choice.width_multiple)
-    return context.keep(width_option, context.model, fit_plan(plan, context.model), widths)
+    fitted = fit_plan(plan, context.model)
+    return context.keep(width_option, context.model, fitted, context.spec.budget.widths)

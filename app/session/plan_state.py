@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import streamlit as st
@@ -9,20 +10,23 @@ import streamlit as st
 from analysis.errors import PlanError, UserError
 from analysis.families import MoELayer
 from analysis.model import MoEModel
+from analysis.sparsity import parse_sparsity
+from app.charts.context import Context
 from app.components.schedule_editor import Edit, checked_edit, edit_message
-from pruning.constraints import Constraints
+from pruning.constraints import Constraints, ranges
 from pruning.plan import PruningPlan
 from pruning.planning.choice import (
     HAND,
     MULTIPLES,
     SCHEDULE_NAMES,
-    PlanChoice,
+    ScheduleChoice,
     counts_text,
     layers_in,
-    ranges,
+    shrink_sparsities,
 )
 from pruning.planning.make import CurrentPlan
 from pruning.schedules import Spending, from_counts
+from pruning.spec import FREQUENCY, PlanSpec
 
 EDITOR, TABLE = "plan.editor", "plan.table"
 REFUSED = "plan.refused"  # session key: why the last edit was refused, until it was shown
@@ -57,18 +61,46 @@ class NoPlan(UserError):
         self.ways = ways or {}
 
 
-def chosen_plan() -> PlanChoice:
-    """Values of the controls; the first option if a value is invalid."""
-    said = {key: st.session_state.get(key, first) for key, first in DEFAULTS.items()}
-    return PlanChoice(
-        schedule=said["schedule"] if said["schedule"] in SCHEDULE_NAMES else "uniform",
-        unit="bytes" if said["budget"] == "bytes" else "neurons",
-        multiple_of=said["multiple"] if said["multiple"] in MULTIPLES else 1,
-        protect=str(said["protect"] or ""),
-        counts=str(said["counts"] or ""),
-        locked=str(said["locked"] or ""),
-        searched=str(said["searched"] or ""),
+def chosen_schedule() -> ScheduleChoice:
+    """The schedule of the controls; uniform if their value is invalid."""
+    values = {key: st.session_state.get(key, first) for key, first in DEFAULTS.items()}
+    name = values["schedule"]
+    return ScheduleChoice(
+        name if name in SCHEDULE_NAMES else "uniform",
+        *(str(values[key] or "") for key in ("counts", "locked", "searched")),
     )
+
+
+def expert_spec(context: Context) -> PlanSpec:
+    """The plan of experts that the controls ask for, but for counts by hand.
+
+    The first option stands in for an invalid value.
+    """
+    controls = {key: st.session_state.get(key, first) for key, first in DEFAULTS.items()}
+    multiple_of = controls["multiple"] if controls["multiple"] in MULTIPLES else 1
+    sparsity, schedule = context.sparsity, context.schedule.spread
+    if controls["budget"] == "bytes":
+        sparsity = _shrunk_by(context.model, parse_sparsity(sparsity), multiple_of)
+    spec = context.spec
+    if schedule == FREQUENCY:  # it counts tokens, whatever ranks
+        spec = spec.changed(corpora=context.corpora)
+    return spec.changed(
+        sparsity=sparsity,
+        schedule=schedule,
+        multiple_of=multiple_of,
+        protect=str(controls["protect"] or "").strip() or (),
+    )
+
+
+def _shrunk_by(model: MoEModel, share: Fraction, multiple_of: int) -> str:
+    """The sparsity that removes this share of the bytes."""
+    percent, sparsities = int(100 * share), shrink_sparsities(model, multiple_of)
+    if percent not in sparsities:
+        raise PlanError(
+            f"{model.name} cannot shrink by {percent}% where layers keep a multiple of "
+            f"{multiple_of}; the most that this page offers is {max(sparsities, default=0)}%."
+        )
+    return sparsities[percent]
 
 
 def sparsity_controls(percent: int) -> dict[str, str | int]:
@@ -193,9 +225,9 @@ def edited_cells(seen: OnScreen, rows: Mapping[Any, Mapping[str, Any]]) -> Edit:
     return Edit(kept, frozenset(locked))
 
 
-def locked_layers(choice: PlanChoice, layers: Sequence[MoELayer]) -> frozenset[int]:
+def locked_layers(text: str, layers: Sequence[MoELayer]) -> frozenset[int]:
     """Layers that edits do not change."""
-    locked = layers_in(choice.locked)
+    locked = layers_in(text)
     known = {layer.index for layer in layers}
     if unknown := sorted(locked - known):
         raise PlanError(

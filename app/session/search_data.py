@@ -19,6 +19,7 @@ from pruning.planning.choice import percent_removing
 from pruning.planning.make import CurrentPlan, make_plan
 from pruning.planning.ranking import Selection
 from pruning.search.store import KnownSearch, SearchStore, read_known
+from pruning.spec import PlanSpec
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +53,7 @@ def read_cached(path: Path) -> KnownSearch:
 
 def removed_on_screen(context: Context) -> int:
     """Number of experts pruned at the sparsity of a context."""
-    return spending_of(context, context.plan).budget.total
+    return spending_of(context).budget.total
 
 
 def ordered_for(context: Context, known: Sequence[KnownSearch]) -> list[KnownSearch]:
@@ -82,7 +83,7 @@ def chosen_search(context: Context) -> KnownSearch | None:
     """The chosen search; the best fit if none or an unknown one is chosen."""
     found = searches_of(context.model)
     ordered = ordered_for(context, found.known)
-    return found.named(context.plan.searched) or (ordered[0] if ordered else None)
+    return found.named(context.schedule.search) or (ordered[0] if ordered else None)
 
 
 def searched_plan(context: Context) -> CurrentPlan:
@@ -94,9 +95,12 @@ def searched_plan(context: Context) -> CurrentPlan:
         )
     if search.removed != removed_on_screen(context):
         raise _other_budget(context, search)
-    selection = selection_of(context, search)
-    made = make_plan(selection, selection.request)
-    return CurrentPlan(made.plan, _notes(context, search, selection), selection)
+    selection = search_charts.selection_of(context, search)
+    plan = make_plan(selection, selection.spec).plan
+    request = selection.request.model_copy(update={"plan": _with_shown_path(selection.spec)})
+    return CurrentPlan(
+        plan, _notes(context, search, selection), replace(selection, request=request)
+    )
 
 
 def _other_budget(context: Context, search: KnownSearch) -> NoPlan:
@@ -114,26 +118,24 @@ def _other_budget(context: Context, search: KnownSearch) -> NoPlan:
     )
 
 
-def selection_of(context: Context, search: KnownSearch) -> Selection:
-    """`search.selection_of` with a command line that names the file of the search."""
-    made = search_charts.selection_of(context, search)
-    shown = made.request.model_copy(update={"schedule_file": shown_path(search.path)})
-    return replace(made, request=shown)
+def _with_shown_path(spec: PlanSpec) -> PlanSpec:
+    """The spec for a command line, which names the file of the search as people see it."""
+    file = spec.spread.schedule_file
+    return spec.changed(schedule_file=shown_path(file)) if file else spec
 
 
 def _notes(context: Context, search: KnownSearch, selection: Selection) -> tuple[str, ...]:
     notes = []
-    own = f"{selection.criterion.label} on {' + '.join(selection.request.corpora)}".removesuffix(
-        " on "
-    )
+    corpora = selection.spec.ranking.corpora
+    own = f"{selection.criterion.label} on {' + '.join(corpora)}".removesuffix(" on ")
     other = context.criterion is not None and context.criterion.name != selection.criterion.name
-    moved = selection.request.corpora not in ((), context.corpora)
-    if other or moved or selection.request.gate != "applied" != context.gate:
+    moved = corpora not in ((), context.corpora)
+    if other or moved or selection.gate != "applied" != context.gate:
         notes.append(
             f"Experts within layers are pruned in the order of the search ({own}), not the one on "
             "screen. Manual counts use the order on screen."
         )
-    if context.plan.constraints().to_dict() != dict(search.constraints):
+    if context.spec.limits != search.spec.limits:
         notes.append(
             "This search ignored the protected layers and multiples above, and its plan does too. "
             "Run a search below that respects them."

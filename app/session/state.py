@@ -13,6 +13,7 @@ from analysis.stats.tables import GATES, Gate
 from app.charts.context import BLEND, Context
 from app.session.data import settings, shown_model, shown_stats_dir
 from app.session.keeping import remembered
+from pruning.spec import spec_of
 
 UNIFIED = "unified"
 # Criteria outside the unified family.
@@ -113,14 +114,21 @@ def page_context(
 
     `corpora` have the form of --corpus; `criterion` is None if the exponents rank nothing.
     """
+    routed = criterion is not None and criterion.source == "routed"
+    uses_gate = criterion is not None and criterion.uses_gate
+    spec = spec_of(
+        criterion=criterion.name if criterion else "",
+        corpora=corpora if routed else (),
+        gate=chosen_gate() if uses_gate else "applied",
+        sparsity=f"{percent}%",
+    )
     return Context(
         model,
         settings().store,
-        criterion,
+        spec,
         chosen_baseline(),
         corpora=corpora,
         gate=chosen_gate(),
-        sparsity=f"{percent}%",
         named=shown_model(model),
         stats_dir=shown_stats_dir(),
         keep=remembered,

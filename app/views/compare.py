@@ -16,7 +16,7 @@ from app.parts.context import draw_page
 
 def compare_page(context: Context) -> Context:
     """The page."""
-    if context.plan.by_neuron:
+    if context.by_neuron:
         inform("Compare sets whole experts side by side; choose **Experts** in the sidebar.")
         return context
     if context.criterion is None or not has_statistics(context):

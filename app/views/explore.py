@@ -156,7 +156,7 @@ def _part(context: Context) -> None:
 
 def explore_page(context: Context) -> Context:
     """The page."""
-    if context.plan.by_neuron:
+    if context.by_neuron:
         neuron_page(context)
     elif context.criterion is None:
         baseline_part(context)  # the plan bar shows why

@@ -21,7 +21,7 @@ def export_page(context: Context) -> Context:
         job_panel("export")
     if (current := context.shown) is None:
         pass  # the plan bar shows why
-    elif context.plan.by_neuron:
+    elif context.by_neuron:
         neuron_export_page(context, current)
     else:
         report = sizes_of(context, current.plan)

@@ -29,7 +29,7 @@ from pruning.search.store import SEARCH
 def plan_page(context: Context) -> Context:
     """The page."""
     refusal_part()
-    if context.plan.by_neuron:
+    if context.by_neuron:
         neuron_plan_page(context)
     else:
         _plan_of_experts(context)
@@ -39,10 +39,10 @@ def plan_page(context: Context) -> Context:
 def _plan_of_experts(context: Context) -> None:
     current, ready = context.shown, _statistics(context)
     if current is None:
-        if ready is not None and context.plan.schedule == SEARCH:
+        if ready is not None and context.schedule.name == SEARCH:
             with st.container(border=True):
                 search_part(context, ready)
-        elif ready is not None and context.plan.schedule == MEASURED:
+        elif ready is not None and context.schedule.name == MEASURED:
             with st.container(border=True):
                 sensitivity_form(context)
         return

@@ -1,11 +1,10 @@
-"""How a plan is asked for on a page: the choice in the URL, slider steps, names, the request."""
+"""How a plan is asked for on a page: slider steps, counts by hand, names for people."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import groupby
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError, StatsError
@@ -14,14 +13,10 @@ from analysis.model import MoEModel
 from analysis.sparsity import as_percent
 from analysis.stats.choose import parse_corpus_weight
 from pruning.budget import SizeTarget, even_budget, sparsity_budget
-from pruning.constraints import Constraints, Room, parse_numbers, rooms_of
+from pruning.constraints import Constraints, Room, parse_numbers, ranges, rooms_of
 from pruning.neurons.selection import NeuronScope
-from pruning.neurons.widths import DEFAULT_MULTIPLE
-from pruning.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
-from pruning.requests.base import validated
 from pruning.requests.options import ModeName
-from pruning.requests.plan import PlanRequest
-from pruning.schedules import MEASURED, SCHEDULES, Spending, fit_counts
+from pruning.schedules import SCHEDULES, Spending, fit_counts
 from pruning.search.store import SEARCH
 
 SPARSITY_STEP = 5
@@ -106,92 +101,31 @@ class CountsError(PlanError):
 
 
 @dataclass(frozen=True, slots=True)
-class PlanChoice:
-    """The plan controls besides criterion, corpora and sparsity, as in the URL."""
+class ScheduleChoice:
+    """The schedule on a page, where counts by hand and searches stand beside those of commands."""
 
-    granularity: str = EXPERT_GRANULARITY  # remove whole experts, or neurons
-    multiple_of: int = 1  # layers keep a multiple of this many experts, experts one of neurons
-    protect: str = ""  # layers that lose nothing: `0,5-7`
-    schedule: str = "uniform"  # of experts, one of SCHEDULE_NAMES; of neurons, also measured
+    name: str = "uniform"  # one of SCHEDULE_NAMES
     counts: str = ""  # experts kept by each layer, for the schedule `hand`
     locked: str = ""  # layers that an edit leaves alone: `0,5-7`
-    searched: str = ""  # name of the search, for the schedule `search`
-    scope: NeuronScope = NeuronScope.GLOBAL  # among which neurons the budget is spent
-    unit: ShareOf = "neurons"  # what the sparsity is a share of: neurons (or experts), ...
-    width_mode: ModeName = "uniform"  # how an export stores widths
-    width_multiple: int = DEFAULT_MULTIPLE  # loaded widths are rounded up to a multiple of this
-    pin: str = ""  # experts that lose no neuron: `3:5,7-9 4:0`
-    drop: str = ""  # experts that go as a whole in a plan of neurons
-
-    @property
-    def by_neuron(self) -> bool:
-        """Whether neurons are removed, and not only whole experts."""
-        return self.granularity == NEURON_GRANULARITY
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether the sensitivity of layers spreads the budget."""
-        return self.schedule == MEASURED
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether criterion, corpora, sparsity and schedule or scope define the plan."""
-        limits = (*map(str.strip, (self.protect, self.pin, self.drop)), self.is_measured)
-        has_limits = self.unit != "neurons" or self.multiple_of != 1 or any(limits)
-        return not self.by_neuron or not has_limits
+    search: str = ""  # name of the search, for the schedule `search`
 
     @property
     def row(self) -> str:
         """The schedule's row in tables of all schedules, where each search is one."""
-        return f"{SEARCH}:{self.searched}" if self.schedule == SEARCH else self.schedule
+        return f"{SEARCH}:{self.search}" if self.name == SEARCH else self.name
 
     @property
     def by_hand(self) -> bool:
         """Whether the counts define the plan."""
-        return self.schedule == HAND and bool(self.counts.strip())
+        return self.name == HAND and bool(self.counts.strip())
 
-    def constraints(self) -> Constraints:
-        """What every schedule must respect."""
-        return Constraints(multiple_of=self.multiple_of, protected=layers_in(self.protect))
+    @property
+    def spread(self) -> str:
+        """The schedule of a spec: counts by hand and searches begin with uniform."""
+        return "uniform" if self.name in (HAND, SEARCH) else self.name
 
 
-def plan_request(
-    choice: PlanChoice, base: Mapping[str, Any], kept: Mapping[int, int] | None = None
-) -> PlanRequest:
-    """The request that the command line would make.
-
-    `base` has model, criterion, corpora, sparsity and statistics folder, as fields of the request;
-    `kept` has counts by hand, by layer.
-    """
-    protected = ranges(layers_in(choice.protect))
-    values = {
-        **base,
-        "multiple_of": choice.multiple_of,
-        "protect": (protected,) if protected else (),
-    }
-    if choice.by_neuron:
-        if choice.unit == "params":
-            values["params_share"] = values.pop("sparsity")
-        elif choice.unit == "bytes":
-            values |= {"shrink": values.pop("sparsity"), "width_mode": choice.width_mode}
-        values |= {
-            "granularity": NEURON_GRANULARITY,
-            # Measured, neurons compete within layers.
-            **(
-                {"schedule": MEASURED}
-                if choice.is_measured
-                else {"neuron_scope": str(choice.scope)}
-            ),
-            "pin": experts_in(choice.pin),
-            "drop": experts_in(choice.drop),
-            # Only changes the sizes that are printed.
-            "width_multiple_of": choice.width_multiple,
-        }
-    else:
-        values["schedule"] = "uniform" if choice.schedule == HAND else choice.schedule
-        values["layer_set"] = layer_settings(kept) if kept else ()
-    request: PlanRequest = validated(PlanRequest, values)
-    return request
+UNIFORM: Final = ScheduleChoice()
 
 
 def scopes_of(criterion: str) -> tuple[NeuronScope, ...]:
@@ -224,13 +158,6 @@ def experts_in(text: str) -> tuple[str, ...]:
     return tuple(text.replace(";", " ").split())
 
 
-def ranges(numbers: Iterable[int]) -> str:
-    """Integers as the command line takes them: 0,5-7."""
-    runs = groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
-    spans = [[number for _, number in run] for _, run in runs]
-    return ",".join(f"{span[0]}-{span[-1]}" if len(span) > 1 else str(span[0]) for span in spans)
-
-
 def counts_text(kept: Mapping[int, int]) -> str:
     """Counts as in the URL: 16.16.12, layers in order."""
     return ".".join(str(kept[layer]) for layer in sorted(kept))
@@ -256,21 +183,13 @@ def counts_in(text: str, layers: Iterable[MoELayer]) -> dict[int, int]:
     return {layer.index: int(number) for layer, number in zip(layers, numbers, strict=True)}
 
 
-def layer_settings(kept: Mapping[int, int]) -> tuple[str, ...]:
-    """Counts as --layer-set takes them, layers with equal counts together."""
-    return tuple(
-        f"{ranges(layer for layer, n in kept.items() if n == number)}={number}"
-        for number in sorted(set(kept.values()), reverse=True)
-    )
-
-
-def hand_counts(model: MoEModel, choice: PlanChoice, spending: Spending) -> dict[int, int]:
-    """The counts of a choice by hand.
+def hand_counts(model: MoEModel, text: str, spending: Spending) -> dict[int, int]:
+    """The counts by hand.
 
     Raises:
         CountsError: they spend another budget, or a layer cannot keep its count.
     """
-    asked = counts_in(choice.counts, spending.layers)
+    asked = counts_in(text, spending.layers)
     nearest = fit_counts(spending, asked).counts
     if nearest == asked:
         return asked
@@ -281,9 +200,10 @@ def hand_counts(model: MoEModel, choice: PlanChoice, spending: Spending) -> dict
         keeps = f"they keep {size - removed} of {size} experts, the sparsity keeps {size - total}"
         reasons = [keeps, *broken]
     percent = None if broken else percent_removing(model, removed)
-    said = choice.counts.strip()[:_MOST_SAID]
     raise CountsError(
-        f"The counts by hand, {said}, do not fit: {'; '.join(reasons)}.", nearest, percent
+        f"The counts by hand, {text.strip()[:_MOST_SAID]}, do not fit: {'; '.join(reasons)}.",
+        nearest,
+        percent,
     )
 
 

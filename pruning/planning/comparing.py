@@ -1,73 +1,85 @@
-"""Two recipes compared: the request, its command lines, the numbers."""
+"""Two plans compared: their specs, the command lines, the numbers."""
 
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from analysis.criteria import get_criterion
 from analysis.ranking.compare import Comparison, Decision
 from analysis.ranking.experts import saliency_grid
 from pruning.planning.ranking import Selection
-from pruning.requests.base import repeated, validated
-from pruning.requests.plan import PlanRequest
+from pruning.requests.base import command_line, option_words, repeated
+from pruning.requests.plan import SpecRequest
+from pruning.requests.ranking import SecondRequest
+from pruning.spec import PlanSpec, spec_of
 
 
 @dataclass(frozen=True)
-class CompareRequest:
-    """Two recipes for one model."""
+class SpecPair:
+    """Two plans of one model, compared."""
 
-    a: PlanRequest
-    b: PlanRequest
+    a: SpecRequest
+    b: SpecRequest
 
     def command(self, out: str = "comparison.csv") -> str:
-        """The equivalent command line; it says of the second recipe only what differs."""
-        return shlex.join(["moeprune", "compare", *self._words(), "-o", out])
+        """The equivalent command line; it says of the second plan only what differs."""
+        words = option_words(self.a, only=COMPARED)
+        return command_line("compare", self.a.model, *words, *self._second(), "-o", out)
 
     def plot_command(self, view: str, out: str, options: Sequence[str] = ()) -> str:
-        """The command line that draws a figure of these recipes, with the figure's `options`."""
-        return shlex.join(["moeprune", "plot", view, *self._words(), *options, "-o", out])
+        """The command line that draws a figure of these plans, with the figure's `options`."""
+        return command_line("plot", view, *self._words(), *options, "-o", out)
 
     def report_command(self, views: Sequence[str], out: str) -> str:
-        """The command line that writes a report on these recipes."""
-        chosen = repeated("--view", views)
-        return shlex.join(["moeprune", "report", *self._words(), *chosen, "-o", out])
+        """The command line that writes a report on these plans."""
+        return command_line("report", *self._words(), *repeated("--view", views), "-o", out)
 
     def _words(self) -> list[str]:
-        words = [self.a.model, *self.a.options()]
-        words += ["--sparsity", self.a.sparsity, "--with-criterion", self.b.criterion]
-        inherited = inherited_corpora(self.a, self.b.criterion)
-        if self.b.corpora != inherited:
-            words += repeated("--with-corpus", self.b.corpora)
-        if self.b.gate != self.a.gate:
-            words += ["--with-gate", self.b.gate]
-        if self.b.sparsity != self.a.sparsity:
-            words += ["--with-sparsity", self.b.sparsity]
-        if self.a.stats_dir:
-            words += ["--stats-dir", str(self.a.stats_dir)]
+        return [self.a.model, *option_words(self.a), *self._second()]
+
+    def _second(self) -> list[str]:
+        first, second = self.a.plan, self.b.plan
+        words = ["--with-criterion", second.ranking.criterion]
+        if second.ranking.corpora != inherited_corpora(first, second.ranking.criterion):
+            words += repeated("--with-corpus", second.ranking.corpora)
+        if second.ranking.gate != first.ranking.gate:
+            words += ["--with-gate", second.ranking.gate]
+        if second.budget.sparsity not in (None, first.budget.sparsity):
+            words += ["--with-sparsity", second.budget.sparsity]
         return words
 
 
-def inherited_corpora(first: PlanRequest, criterion: str) -> tuple[str, ...]:
-    """The corpora of a second recipe that names none: the first one's, if it reads any."""
-    return first.corpora if get_criterion(criterion).source == "routed" else ()
+COMPARED = ("criterion", "corpora", "runs", "gate", "sparsity", "revision", "stats_dir")
 
 
-def compare_request(first: Mapping[str, Any], second: Mapping[str, Any]) -> CompareRequest:
-    """Two recipes from untrusted values; None in the second means as in the first."""
-    given = {name: value for name, value in first.items() if value is not None}
-    a: PlanRequest = validated(PlanRequest, given)
-    values = given | {name: value for name, value in second.items() if value is not None}
-    if second.get("corpora") is None:
-        values["corpora"] = inherited_corpora(a, str(values["criterion"]))
-    return CompareRequest(a, validated(PlanRequest, values))
+def inherited_corpora(first: PlanSpec, criterion: str) -> tuple[str, ...]:
+    """The corpora of a second plan that names none: the first one's, if it reads any."""
+    return first.ranking.corpora if get_criterion(criterion).source == "routed" else ()
+
+
+def second_spec(first: PlanSpec, request: SecondRequest) -> PlanSpec:
+    """The plan to compare another one with, which inherits what it does not say."""
+    criterion = request.with_criterion
+    return spec_of(
+        criterion=criterion,
+        corpora=request.with_corpora or inherited_corpora(first, criterion),
+        gate=request.with_gate or first.ranking.gate,
+        sparsity=request.with_sparsity or first.budget.sparsity or "0",
+    )
+
+
+def pair_of(request: SecondRequest, first: PlanSpec) -> SpecPair:
+    """A plan, and the one that a request compares it with."""
+    a = SpecRequest(
+        model=request.model, revision=request.revision, plan=first, stats_dir=request.stats_dir
+    )
+    return SpecPair(a, a.model_copy(update={"plan": second_spec(first, request)}))
 
 
 def decision(selection: Selection) -> Decision:
     """Saliency and sparsity of a selection."""
-    stats, request = selection.choice.stats, selection.request
+    stats = selection.choice.stats
     saliency = saliency_grid(selection.criterion, stats, selection.gate)
-    return Decision(stats.grid, saliency, request.fraction)
+    return Decision(stats.grid, saliency, selection.spec.budget.fraction)
 
 
 def compare_selections(first: Selection, second: Selection) -> Comparison:

@@ -10,10 +10,10 @@ from analysis.widths import expert_widths
 from pruning.allocation import Allocation
 from pruning.budget import smaller_cut
 from pruning.plan import PruningPlan, model_ref
-from pruning.planning.make import spending_of
-from pruning.requests.plan import PlanRequest
-from pruning.schedules import Evidence, allocate, allocation_notes, read_counts
+from pruning.planning.make import file_evidence, spending_of
+from pruning.schedules import allocate, allocation_notes
 from pruning.sizes import SizeReport, size_report
+from pruning.spec import PlanSpec, spec_of
 
 SHARES = ("25%", "50%", "75%")
 
@@ -27,12 +27,11 @@ class Counted:
     notes: tuple[str, ...]  # for people, one line each
 
 
-def count_plan(request: PlanRequest, model: MoEModel) -> Counted:
+def count_plan(spec: PlanSpec, model: MoEModel) -> Counted:
     """Counts and sizes of a plan of experts by a schedule that needs no ranking."""
-    path = request.schedule_file
-    seen = Evidence(counts=read_counts(path, model.layers) if path else None)
-    spending = spending_of(request, model, seen)
-    allocation = allocate(request.schedule, spending, seen)
+    evidence, schedule = file_evidence(spec, model), spec.spread.schedule
+    spending = spending_of(spec, model, evidence)
+    allocation = allocate(schedule, spending, evidence)
     # Experts of a layer are alike in size, so any will do: the first of each group.
     kept = {
         layer.index: tuple(
@@ -43,8 +42,8 @@ def count_plan(request: PlanRequest, model: MoEModel) -> Counted:
         for layer, keep in zip(allocation.layers, allocation.keep, strict=True)
     }
     plan = PruningPlan(model_ref(model), kept)
-    notes = [*_caveats(model), *allocation_notes(request.schedule, spending, allocation, seen)]
-    if (target := request.size_target) and request.is_even:
+    notes = [*_caveats(model), *allocation_notes(schedule, spending, allocation, evidence)]
+    if (target := spec.budget.size_target) and spec.is_even:
         notes.append(smaller_cut(model, target, spending.constraints, allocation.removed))
     return Counted(allocation, size_report(model, plan), tuple(filter(None, notes)))
 
@@ -61,9 +60,8 @@ def uniform_cuts(model: MoEModel) -> list[tuple[str, Counted | None]]:
     """Sparsity -> its uniform plan, for SHARES; None where a router needs more experts."""
     cuts: list[tuple[str, Counted | None]] = []
     for share in SHARES:
-        request = PlanRequest(model=model.name or ".", config_only=True, sparsity=share)
         try:
-            cuts.append((share, count_plan(request, model)))
+            cuts.append((share, count_plan(spec_of(sparsity=share), model)))
         except PlanError:
             cuts.append((share, None))
     return cuts

@@ -26,6 +26,7 @@ from pruning.planning.ranking import Selection
 from pruning.schedules import Spending, allocate, side_by_side
 from pruning.search.store import KnownSearch
 from pruning.sensitivity.curves import Sensitivity
+from pruning.spec import SpreadSpec
 
 FRONTIER_COLUMNS: Final = ("series", "removed", "bytes", "predicted", "low", "high", "measured")
 BEST, UNIFORM, OTHER, SHOWN = "measured", "uniform", "other", "this plan"
@@ -45,7 +46,7 @@ def frontier_table(
     "measured" for the plan that the curves prefer, "uniform", or "other" for other measured plans.
     `removed` are experts or neurons, and `bytes` those of the weights, of neurons without padding.
     """
-    order = order_of(selection, selection.request)
+    order = order_of(selection, selection.spec)
     losses = _losses(selection, order, found, evaluations)
     wholes = {removed: cost for removed, cost in found.measured().items() if any(removed)}
     totals = {gone for gone, _ in losses.values()}
@@ -130,8 +131,8 @@ def _listed(
 
 def _global(selection: Selection, order: Order, total: int) -> Removed:
     """What each layer loses if the neurons of all layers compete."""
-    free = {"neuron_scope": str(NeuronScope.GLOBAL), "schedule": UNIFORM}
-    contest = arena_of(selection, selection.request.model_copy(update=free)).contest
+    spread = SpreadSpec(neuron_scope=str(NeuronScope.GLOBAL))
+    contest = arena_of(selection, selection.spec.model_copy(update={"spread": spread})).contest
     gone = dict.fromkeys(order.sizes, 0)
     for (layer, _), number in contest.removed(Budget(total, "count", str(total))).items():
         gone[layer] += number

@@ -25,14 +25,14 @@ from pruning.planning.choice import corpora_words, schedule_words
 from pruning.planning.measured import with_sensitivity
 from pruning.planning.neurons import Arena, arena_of, check_neurons, plan_neurons, plan_of_file
 from pruning.planning.ranking import (
-    FREQUENCY,
     Ranking,
     Selection,
+    recorded,
     select_measured,
     sensitivity_for,
 )
 from pruning.requests.base import command_line
-from pruning.requests.plan import PlanRequest
+from pruning.requests.plan import SpecRequest
 from pruning.schedules import (
     Evidence,
     Spending,
@@ -43,6 +43,7 @@ from pruning.schedules import (
 )
 from pruning.schedules.counts import counts_budget
 from pruning.search.store import SEARCH, order_digest, search_in
+from pruning.spec import FREQUENCY, PlanSpec
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,41 +84,42 @@ class CurrentPlan:
         return command_line("plans", "show", self.file, "--model", model)
 
 
-def make_plan(ranking: Ranking, request: PlanRequest, arena: Arena | None = None) -> Decision:
-    """What a request keeps: a pure function that Python, commands, jobs and pages all use.
+def make_plan(ranking: Ranking, spec: PlanSpec, arena: Arena | None = None) -> Decision:
+    """What a spec keeps: a pure function that Python, commands, jobs and pages all use.
 
-    `arena` is `arena_of` the request, for a plan of neurons, if it was computed already.
+    `arena` is `arena_of` the spec, for a plan of neurons, if it was computed already.
     """
-    if request.by_neuron:
-        return Decision(*plan_neurons(ranking, request, arena or arena_of(ranking, request)))
-    evidence = evidence_of(ranking, request)
-    spending = spending_of(request, ranking.model, evidence)
-    allocation = allocate(request.schedule, spending, evidence)
+    if spec.by_neuron:
+        return Decision(*plan_neurons(ranking, spec, arena or arena_of(ranking, spec)))
+    evidence = evidence_of(ranking, spec)
+    spending = spending_of(spec, ranking.model, evidence)
+    allocation = allocate(spec.spread.schedule, spending, evidence)
     plan = select_experts(
         ranking.table,
         allocation,
         model=model_ref(ranking.model),
-        provenance=provenance_of(ranking, request, spending),
+        provenance=provenance_of(ranking, spec, spending),
         constraints=spending.constraints,
     )
-    notes = allocation_notes(request.schedule, spending, allocation, evidence)
-    if request.is_measured:
-        notes = (sensitivity_for(ranking, request).note(allocation.removed), *notes)
-    if (target := request.size_target) and request.is_even:
+    notes = allocation_notes(spec.spread.schedule, spending, allocation, evidence)
+    if spec.spread.is_measured:
+        notes = (sensitivity_for(ranking, spec).note(allocation.removed), *notes)
+    if (target := spec.budget.size_target) and spec.is_even:
         removed = allocation.removed
         notes = (*notes, smaller_cut(ranking.model, target, spending.constraints, removed))
     return Decision(plan, tuple(filter(None, notes)))
 
 
 def plan_from_stats(
-    request: PlanRequest, model: MoEModel, store: StatsStore, parts: Sequence[Part] = ()
+    request: SpecRequest, model: MoEModel, store: StatsStore, parts: Sequence[Part] = ()
 ) -> Generator[Progress, None, tuple[Decision, Selection | None]]:
     """The plan of a request, and its ranking; None if a file says all. See `select_measured`."""
-    if request.kept_neurons is not None:
-        return Decision(plan_of_file(request, model)), None
+    spec = request.plan
+    if spec.spread.kept_neurons is not None:
+        return Decision(plan_of_file(spec, model)), None
     selection = yield from select_measured(request, model, store, parts)
-    selection = with_sensitivity(selection, request, store)
-    return make_plan(selection, request), selection
+    selection = with_sensitivity(selection, spec, store)
+    return make_plan(selection, spec), selection
 
 
 def plan_rounding(plan: PruningPlan, model: MoEModel) -> str | None:
@@ -127,82 +129,89 @@ def plan_rounding(plan: PruningPlan, model: MoEModel) -> str | None:
     return rounding_note(budget, [layer.num_experts for layer in model.layers])
 
 
-def evidence_of(ranking: Ranking, request: PlanRequest) -> Evidence:
-    """What the schedule of a request may look at, with the counts of its file."""
-    if request.is_measured:
-        sensitivity_for(ranking, request)
-    path = request.schedule_file
+def evidence_of(ranking: Ranking, spec: PlanSpec) -> Evidence:
+    """What the schedule may look at, with the counts of its file."""
+    if spec.spread.is_measured:
+        sensitivity_for(ranking, spec)
+    path = spec.spread.schedule_file
     if path is None:
         return ranking.evidence
     return replace(ranking.evidence, counts=read_counts(path, ranking.model.layers))
 
 
-def provenance_of(ranking: Ranking, request: PlanRequest, spending: Spending) -> Provenance:
+def file_evidence(spec: PlanSpec, model: MoEModel) -> Evidence:
+    """What a schedule may look at without a ranking: the counts of its file."""
+    path = spec.spread.schedule_file
+    return Evidence(counts=read_counts(path, model.layers) if path else None)
+
+
+def provenance_of(ranking: Ranking, spec: PlanSpec, spending: Spending) -> Provenance:
     """How a plan of experts was made."""
     read, tokens = [ranking.choice], ranking.tokens
-    if request.schedule == FREQUENCY and tokens and tokens is not ranking.choice:
+    schedule, parameters, file = spec.spread.schedule, {}, spec.spread.schedule_file
+    if schedule == FREQUENCY and tokens and tokens is not ranking.choice:
         read.append(tokens)
-    schedule, parameters, file = request.schedule, {}, request.schedule_file
     if file is not None:
         searched, parameters = search_in(file), {"file": file.name}
         # In another order than its own, the counts of a search are no longer its result.
         if searched and searched.order == order_digest(ranking.table):
             schedule, parameters = SEARCH, searched.parameters()
-    if request.is_measured:
-        parameters = sensitivity_for(ranking, request).to_dict()
+    if spec.spread.is_measured:
+        parameters = sensitivity_for(ranking, spec).to_dict()
     return Provenance(
         criterion=ranking.criterion.name,
-        gate=request.gate if ranking.criterion.uses_gate else "",
+        gate=spec.ranking.gate if ranking.criterion.uses_gate else "",
         corpora=tuple(name for choice in read for name in choice.corpora),
         runs=tuple(run.manifest.run_id for choice in read for run in choice.runs),
         schedule=schedule,
-        sparsity=request.sparsity,
+        sparsity=spec.budget.sparsity or "",
         tool_version=tool_version(),
         budget=spending.budget.to_dict(),
         schedule_parameters=parameters,
         constraints=spending.constraints.to_dict(),
+        spec=recorded(spec, ranking),
     )
 
 
-def spending_of(request: PlanRequest, model: MoEModel, evidence: Evidence) -> Spending:
+def spending_of(spec: PlanSpec, model: MoEModel, evidence: Evidence) -> Spending:
     """The budget and the constraints of a plan of experts."""
-    layers, limits = model.layers, request.constraints
+    layers, limits, asked = model.layers, spec.constraints, spec.budget
+    is_even, schedule, file = spec.is_even, spec.spread.schedule, spec.spread.schedule_file
 
     def taken(total: int) -> tuple[int, ...]:
         """Experts that the schedule removes from each layer."""
         spending = Spending(layers, Budget(total, "size", ""), limits)
-        return allocate(request.schedule, spending, evidence).removed
+        return allocate(schedule, spending, evidence).removed
 
-    if request.remove != 0 and not (request.sparsity and request.fraction == 0):
+    if asked.remove != 0 and not (asked.sparsity and asked.fraction == 0):
         check_multiple(layers, limits)
-    if request.sparsity:
-        budget = sparsity_budget(layers, request.sparsity, limits, even=request.is_even)
+    if asked.sparsity:
+        budget = sparsity_budget(layers, asked.sparsity, limits, even=is_even)
         check_removes(budget, rooms_of(layers, limits))
-    elif request.remove is not None:
-        budget = count_budget(layers, request.remove)
-    elif (target := request.size_target) and request.is_even:
+    elif asked.remove is not None:
+        budget = count_budget(layers, asked.remove)
+    elif (target := asked.size_target) and is_even:
         budget = even_budget(model, target, limits)
     elif target:
-        needs = get_schedule(request.schedule).needs
+        needs = get_schedule(schedule).needs
         # Its evidence may not be known yet.
         knows = "counts" not in needs and all(getattr(evidence, n) is not None for n in needs)
         budget = size_budget(model, target, limits, spread=taken if knows else None)
-    elif evidence.counts is None or request.schedule_file is None:
+    elif evidence.counts is None or file is None:
         raise PlanError("No budget was given: a sparsity, a number of experts or a size.")
     else:
-        budget = counts_budget(layers, evidence.counts, request.schedule_file.name)
+        budget = counts_budget(layers, evidence.counts, file.name)
     return Spending(layers, budget, limits)
 
 
-def check_request(request: PlanRequest, model: MoEModel) -> None:
+def check_spec(spec: PlanSpec, model: MoEModel) -> None:
     """Refuse what is impossible whatever the statistics, before any are made."""
-    if request.by_neuron:
-        check_neurons(request, model)
+    if spec.by_neuron:
+        check_neurons(spec, model)
         return
-    path = request.schedule_file
-    seen = Evidence(counts=read_counts(path, model.layers) if path else None)
-    spending = spending_of(request, model, seen)
-    if get_schedule(request.schedule).needs <= {"counts"}:
-        allocate(request.schedule, spending, seen)
+    evidence = file_evidence(spec, model)
+    spending = spending_of(spec, model, evidence)
+    if get_schedule(spec.spread.schedule).needs <= {"counts"}:
+        allocate(spec.spread.schedule, spending, evidence)
     else:
         check_total(spending.budget.total, rooms_of(model.layers, spending.constraints))

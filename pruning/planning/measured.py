@@ -13,18 +13,17 @@ from pruning.budget import Budget
 from pruning.constraints import Constraints, Room, rooms_of
 from pruning.evaluate.quality import LossIncrease
 from pruning.neurons.kept import kept_widths
-from pruning.neurons.selection import NeuronScope
 from pruning.neurons.sizes import NeuronSizer
 from pruning.plan import NEURON_GRANULARITY, PruningPlan, model_ref, select_experts
 from pruning.planning.neurons import arena_of
 from pruning.planning.ranking import Ranking, Selection
-from pruning.requests.plan import BUDGETS, PlanRequest
 from pruning.schedules import MEASURED
 from pruning.schedules.base import allocation_of
 from pruning.search.store import order_digest
-from pruning.sensitivity.curves import Curves, Sensitivity, curves_of, with_samples
+from pruning.sensitivity.curves import CostName, Curves, Sensitivity, curves_of, with_samples
 from pruning.sensitivity.record import OrderRef, SensitivityRecord, SensitivityStore
 from pruning.sizes import weight_bytes
+from pruning.spec import BudgetSpec, PlanSpec, RankingSpec, SpreadSpec
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,24 +38,26 @@ class Order:
     bytes_of: Callable[[Removed], int]
 
 
-def order_of(ranking: Ranking, request: PlanRequest) -> Order:
-    """The order by a criterion, under those constraints of a request that change it.
+def order_of(ranking: Ranking, spec: PlanSpec) -> Order:
+    """The order by a criterion, under those constraints of a spec that change it.
 
     These are pinned and dropped experts and, for neurons, multiple and floor. The others only limit
     how many a layer loses.
     """
-    return _neurons(ranking, request) if request.by_neuron else _experts(ranking, request)
+    return _neurons(ranking, spec) if spec.by_neuron else _experts(ranking, spec)
 
 
 def without_budget(selection: Selection) -> Selection:
-    """The selection with a request that has only what decides its order."""
-    free = {
-        **dict.fromkeys(BUDGETS),
-        **dict.fromkeys(("protect", "layer_set", "lock", "measured_on"), ()),
-        **{"sparsity": "", "uneven": False, "schedule": MEASURED, "schedule_file": None},
-        "neuron_scope": str(NeuronScope.LAYER),
-    }
-    return replace(selection, request=selection.request.model_copy(update=free))
+    """The selection with a spec that has only what decides its order."""
+    spec = selection.spec
+    free = spec.model_copy(
+        update={
+            "budget": BudgetSpec(),
+            "spread": SpreadSpec(schedule=MEASURED, cost=spec.spread.cost),
+            "limits": spec.limits.model_copy(update={"protect": (), "set": {}}),
+        }
+    )
+    return replace(selection, request=selection.request.model_copy(update={"plan": free}))
 
 
 def removed_by(plan: PruningPlan, sizes: Mapping[int, int], model: MoEModel) -> Removed:
@@ -68,8 +69,8 @@ def removed_by(plan: PruningPlan, sizes: Mapping[int, int], model: MoEModel) -> 
     return tuple(size - stay[layer] for layer, size in sizes.items())
 
 
-def _experts(ranking: Ranking, request: PlanRequest) -> Order:
-    limits, layers = request.constraints, ranking.model.layers
+def _experts(ranking: Ranking, spec: PlanSpec) -> Order:
+    limits, layers = spec.constraints, ranking.model.layers
     own = Constraints(pinned=limits.pinned, dropped=limits.dropped)
     table, digest = ranking.table, order_digest(ranking.table)
     if own.held:
@@ -83,7 +84,7 @@ def _experts(ranking: Ranking, request: PlanRequest) -> Order:
         limits = replace(own, dropped=dropped)
         return select_experts(table, allocation_of(layers, removed), model=ref, constraints=limits)
 
-    ref = OrderRef(request.criterion, request.granularity, digest)
+    ref = _order_ref(spec.ranking, digest)
     sizes = {layer.index: layer.num_experts for layer in layers}
 
     def bytes_of(removed: Removed) -> int:
@@ -92,10 +93,15 @@ def _experts(ranking: Ranking, request: PlanRequest) -> Order:
     return Order(ref, sizes, rooms_of(layers, own), plan_of, bytes_of)
 
 
-def _neurons(ranking: Ranking, request: PlanRequest) -> Order:
+def _order_ref(ranked_by: RankingSpec, digest: str) -> OrderRef:
+    return OrderRef(ranked_by.criterion, ranked_by.granularity, digest)
+
+
+def _neurons(ranking: Ranking, spec: PlanSpec) -> Order:
     # Protected layers do not change the order of the others.
-    free = request.model_copy(update={"protect": (), "schedule": MEASURED})
-    arena = arena_of(ranking, free)
+    limits = spec.limits.model_copy(update={"protect": ()})
+    free = {"limits": limits, "spread": SpreadSpec(schedule=MEASURED)}
+    arena = arena_of(ranking, spec.model_copy(update=free))
     contest = arena.contest
     rooms = dict(zip(contest.saliency, contest.pools, strict=True))
 
@@ -112,7 +118,7 @@ def _neurons(ranking: Ranking, request: PlanRequest) -> Order:
 
     sizer = NeuronSizer(ranking.model)
     least = [room.least for room in rooms.values()]
-    ref = OrderRef(request.criterion, request.granularity, contest.order_digest)
+    ref = _order_ref(spec.ranking, contest.order_digest)
     sizes = {layer: room.size for layer, room in rooms.items()}
     return Order(ref, sizes, tuple(rooms.values()), plan_of, bytes_of)
 
@@ -120,58 +126,57 @@ def _neurons(ranking: Ranking, request: PlanRequest) -> Order:
 Ranked = TypeVar("Ranked", bound=Ranking)
 
 
-def with_sensitivity(ranking: Ranked, request: PlanRequest, store: StatsStore) -> Ranked:
-    """The ranking with the sensitivity of its order, if the request's schedule reads it."""
-    if not request.is_measured:
+def with_sensitivity(ranking: Ranked, spec: PlanSpec, store: StatsStore) -> Ranked:
+    """The ranking with the sensitivity of its order, if the schedule reads it."""
+    if not spec.spread.is_measured:
         return ranking
     known = SensitivityStore(store.directories)
-    return replace(ranking, sensitivity=find_sensitivity(ranking, request, known))
+    return replace(ranking, sensitivity=find_sensitivity(ranking, spec, known))
 
 
 def sensitivity_on(
-    corpus: str, ranking: Ranking, request: PlanRequest, store: StatsStore
+    corpus: str, ranking: Ranking, spec: PlanSpec, store: StatsStore
 ) -> Sensitivity | None:
     """The sensitivity of an order on this corpus, else on all measured ones."""
     known = SensitivityStore(store.directories)
-    there = request.model_copy(update={"measured_on": (corpus,)})
-    return find_sensitivity(ranking, there, known) or find_sensitivity(ranking, request, known)
+    spread = spec.spread.model_copy(update={"measured_on": (corpus,)})
+    there = spec.model_copy(update={"spread": spread})
+    return find_sensitivity(ranking, there, known) or find_sensitivity(ranking, spec, known)
 
 
 def find_sensitivity(
-    ranking: Ranking, request: PlanRequest, known: SensitivityStore
+    ranking: Ranking, spec: PlanSpec, known: SensitivityStore
 ) -> Sensitivity | None:
     """The sensitivity of an order on the corpora asked for, else on all measured ones."""
-    every = order_sensitivity(ranking, request, known)
-    found = {each.corpus: each for each in every.curves} if every else {}
-    named = tuple(name_among(found, corpus) for corpus in request.measured_on)
-    wanted = named or tuple(sorted(found))
-    if not wanted or any(corpus not in found for corpus in wanted):
+    every, spread = order_sensitivity(ranking, spec, known), spec.spread
+    by_corpus = {each.corpus: each for each in every.curves} if every else {}
+    names = tuple(name_among(by_corpus, corpus) for corpus in spread.measured_on)
+    corpora = names or tuple(sorted(by_corpus))
+    if not corpora or any(corpus not in by_corpus for corpus in corpora):
         return None
-    chosen = tuple(found[corpus] for corpus in dict.fromkeys(wanted))
-    return Sensitivity(chosen, request.cost, request.across)
+    chosen = tuple(by_corpus[corpus] for corpus in dict.fromkeys(corpora))
+    return Sensitivity(chosen, spread.cost, spread.across)
 
 
 def order_sensitivity(
-    ranking: Ranking, request: PlanRequest, known: SensitivityStore
+    ranking: Ranking, spec: PlanSpec, known: SensitivityStore
 ) -> Sensitivity | None:
     """The sensitivity of an order on every measured corpus, the latest first; None without any."""
-    digest = order_of(ranking, request).ref.digest
-    found: dict[str, Curves] = {}
+    digest, cost = order_of(ranking, spec).ref.digest, spec.spread.cost
+    by_corpus: dict[str, Curves] = {}
     for record in known.of_order(ranking.model.identity, digest):
         corpus = str(record.corpus["name"])
-        if corpus not in found and (curves := _curves(known, record, request)):
-            found[corpus] = curves
-    return Sensitivity(tuple(found.values()), request.cost) if found else None
+        if corpus not in by_corpus and (curves := _curves(known, record, cost)):
+            by_corpus[corpus] = curves
+    return Sensitivity(tuple(by_corpus.values()), cost) if by_corpus else None
 
 
-def _curves(
-    known: SensitivityStore, record: SensitivityRecord, request: PlanRequest
-) -> Curves | None:
+def _curves(known: SensitivityStore, record: SensitivityRecord, cost: CostName) -> Curves | None:
     points = known.points(record)
-    curves = curves_of(points, len(record.layers), request.cost)
+    curves = curves_of(points, len(record.layers), cost)
     if curves is None:
         return None
-    if request.cost == "nll":
+    if cost == "nll":
         curves = with_samples(curves, points)
     return replace(curves, name=record.record_id, corpus=str(record.corpus["name"]))
 

@@ -33,31 +33,31 @@ from pruning.plan import (
     plan_from_dict,
     tool_version,
 )
-from pruning.planning.ranking import Ranking, sensitivity_for
-from pruning.requests.plan import PlanRequest
+from pruning.planning.ranking import Ranking, recorded, sensitivity_for
 from pruning.schedules import MEASURED
 from pruning.sensitivity.curves import Sensitivity
+from pruning.spec import BudgetSpec, PlanSpec
 
 
 @dataclass(frozen=True, eq=False)
 class Arena:
-    """The neurons that compete under the constraints of a request, for any budget."""
+    """The neurons that compete under the constraints of a spec, for any budget."""
 
     contest: Contest
     # Layer -> kept experts, for layers that lose whole ones.
     experts: dict[int, tuple[int, ...]]
 
-    def budget(self, request: PlanRequest, model: MoEModel) -> Budget:
+    def budget(self, asked: BudgetSpec, model: MoEModel) -> Budget:
         """How many neurons to remove."""
-        if request.sparsity:
-            pools = self.contest.pools
-            return check_removes(neuron_sparsity_budget(pools, request.sparsity), pools, NEURONS)
-        if request.remove is not None:
-            return neuron_count_budget(self.contest.pools, request.remove)
-        if (target := request.size_target) is None:
-            raise ValueError("the request has no budget")
+        pools = self.contest.pools
+        if asked.sparsity:
+            return check_removes(neuron_sparsity_budget(pools, asked.sparsity), pools, NEURONS)
+        if asked.remove is not None:
+            return neuron_count_budget(pools, asked.remove)
+        if (target := asked.size_target) is None:
+            raise ValueError("the spec has no budget")
         return neuron_size_budget(
-            self.contest, NeuronSizer(model), target, request.widths, self.experts
+            self.contest, NeuronSizer(model), target, asked.widths, self.experts
         )
 
     def measured(self, sensitivity: Sensitivity) -> "Arena":
@@ -84,57 +84,58 @@ class Arena:
         return removed, {layer: ids for layer, ids in self.experts.items() if layer in cut}
 
 
-def check_neurons(request: PlanRequest, model: MoEModel) -> None:
+def check_neurons(spec: PlanSpec, model: MoEModel) -> None:
     """Refuse what is impossible whatever the statistics, before any are made."""
-    if request.kept_neurons is not None:
-        plan_of_file(request, model)
+    if spec.spread.kept_neurons is not None:
+        plan_of_file(spec, model)
         return
     check_cuttable(model)
     same = {
         layer: tuple(np.zeros(width) for width in widths)
         for layer, widths in expert_widths(model).items()
     }
-    _arena(model, same, request).budget(request, model)
+    _arena(model, same, spec).budget(spec.budget, model)
 
 
-def arena_of(ranking: Ranking, request: PlanRequest) -> Arena:
-    """The neurons that compete under a request's scope and constraints, whatever its budget."""
+def arena_of(ranking: Ranking, spec: PlanSpec) -> Arena:
+    """The neurons that compete under a spec's scope and constraints, whatever its budget."""
     check_cuttable(ranking.model)
-    return _arena(ranking.model, ranking.neurons, request)
+    return _arena(ranking.model, ranking.neurons, spec)
 
 
-def _arena(model: MoEModel, saliency: NeuronScores, request: PlanRequest) -> Arena:
-    limits = request.constraints
+def _arena(model: MoEModel, saliency: NeuronScores, spec: PlanSpec) -> Arena:
+    limits = spec.constraints
     experts = kept_experts(model.layers, limits)
     rooms = neuron_rooms(expert_widths(model), limits)
-    return Arena(Contest(saliency, rooms, request.scope), experts)
+    return Arena(Contest(saliency, rooms, spec.spread.scope), experts)
 
 
 def plan_neurons(
-    ranking: Ranking, request: PlanRequest, arena: Arena
+    ranking: Ranking, spec: PlanSpec, arena: Arena
 ) -> tuple[PruningPlan, tuple[str, ...]]:
     """The plan of neurons, and notes on it for people, one line each."""
-    parameters: dict[str, Any] = {"scope": str(request.scope)}
-    schedule = f"neurons by {request.scope}"
-    sensitivity = sensitivity_for(ranking, request) if request.is_measured else None
+    scope, asked = spec.spread.scope, spec.budget
+    schedule, parameters = f"neurons by {scope}", dict[str, Any](scope=str(scope))
+    sensitivity = sensitivity_for(ranking, spec) if spec.spread.is_measured else None
     if sensitivity:
         arena = arena.measured(sensitivity)
         schedule, parameters = MEASURED, parameters | sensitivity.to_dict()
     contest, experts, choice = arena.contest, arena.experts, ranking.choice
-    budget = arena.budget(request, ranking.model)
+    budget = arena.budget(asked, ranking.model)
     neurons = contest.kept(contest.removed(budget), experts)
-    if request.target_size or request.shrink:
-        parameters["widths"] = request.widths.to_json()
+    if asked.target_size or asked.shrink:
+        parameters["widths"] = asked.widths.to_json()
     provenance = Provenance(
-        criterion=request.criterion,
+        criterion=spec.ranking.criterion,
         corpora=choice.corpora,
         runs=tuple(run.manifest.run_id for run in choice.runs),
         schedule=schedule,
-        sparsity=request.sparsity,
+        sparsity=asked.sparsity or "",
         tool_version=tool_version(),
         budget=budget.to_dict(),
         schedule_parameters=parameters,
-        constraints=request.constraints.to_dict(),
+        constraints=spec.constraints.to_dict(),
+        spec=recorded(spec, ranking),
     )
     measured = sensitivity.note(sensitivity.shares(contest.pools, budget)) if sensitivity else None
     rounded = rounding_note(budget, [pool.size for pool in contest.pools], NEURONS)
@@ -143,16 +144,17 @@ def plan_neurons(
     return plan, tuple(filter(None, notes))
 
 
-def plan_of_file(request: PlanRequest, model: MoEModel) -> PruningPlan:
+def plan_of_file(spec: PlanSpec, model: MoEModel) -> PruningPlan:
     """The plan of `kept_neurons`: a plan.json of neurons, or its `kept_neurons` alone."""
-    path = request.kept_neurons
+    path = spec.spread.kept_neurons
     if path is None:
-        raise ValueError("the request names no file")
+        raise ValueError("the spec names no file")
     provenance = Provenance(
-        criterion=request.criterion,
+        criterion=spec.ranking.criterion,
         schedule="file",
         tool_version=tool_version(),
         schedule_parameters={"file": path.name},
+        spec=recorded(spec),
     )
     try:
         raw = parse_json_once(read_text_file("file", path))

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from analysis.criteria import CRITERIA, Criterion, get_criterion
+from analysis.corpora import corpus_name
+from analysis.criteria import CRITERIA, Criterion
 from analysis.errors import PlanError
 from analysis.launcher import launched_world
 from analysis.lazy import pd
@@ -24,12 +25,12 @@ from analysis.widths import computed_widths
 from pruning.active import Routing
 from pruning.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
 from pruning.requests.base import command_line, option_words, repeated
-from pruning.requests.plan import PlanRequest
+from pruning.requests.plan import SpecRequest
 from pruning.schedules import Evidence, fold_ranking
 from pruning.sensitivity.curves import Sensitivity
+from pruning.spec import FREQUENCY, PlanSpec
 
-FREQUENCY = "frequency"
-_OF_ORDER = ("granularity", "criterion", "gate", "multiple_of", "floor", "pin", "drop", "stats_dir")
+_OF_ORDER = ("granularity", "criterion", "gate", "multiple_of", "floor", "pin", "drop")
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +44,11 @@ class Ranking:
     gate: Gate = "applied"
     granularity: str = EXPERT_GRANULARITY
     sensitivity: Sensitivity | None = None  # of `with_sensitivity`, for the measured schedule
+
+    @property
+    def place_words(self) -> list[str]:
+        """The model and its statistics, as words of a command line."""
+        return [self.model.name]
 
     @property
     def by_neuron(self) -> bool:
@@ -89,11 +95,21 @@ class Ranking:
 class Selection(Ranking):
     """A ranking, and the request for a plan behind it."""
 
-    request: PlanRequest
+    request: SpecRequest
+
+    @property
+    def spec(self) -> PlanSpec:
+        """What is asked of the plan."""
+        return self.request.plan
+
+    @property
+    def place_words(self) -> list[str]:
+        """The model and its statistics, as words of a command line."""
+        return [self.request.model, *option_words(self.request, only=("stats_dir",))]
 
 
 def select(
-    request: PlanRequest,
+    request: SpecRequest,
     model: MoEModel,
     store: StatsStore,
     parts: Sequence[Part] = (),
@@ -105,38 +121,40 @@ def select(
     `parts` are calibration runs to read instead of those that the request names; `choose` finds the
     statistics of a criterion, a page's with a cache.
     """
-    criterion = get_criterion(request.criterion)
-    corpora = [parse_corpus_weight(text) for text in request.corpora]
+    ranked_by, schedule = request.plan.ranking, request.plan.spread.schedule
+    criterion, runs = ranked_by.rule, ranked_by.runs
+    corpora = [parse_corpus_weight(text) for text in ranked_by.corpora]
     routed = criterion.source == "routed"
     tokens = routed_choice(parts) if parts else None
     if tokens is not None:
         choice = tokens if routed else choose(criterion, store, model)
-    elif request.schedule == FREQUENCY and not routed:
+    elif schedule == FREQUENCY and not routed:
         # The criterion reads no corpora, so a corpus or a run is for the schedule.
-        tokens = choose(CRITERIA[FREQUENCY], store, model, corpora, request.runs)
+        tokens = choose(CRITERIA[FREQUENCY], store, model, corpora, runs)
         choice = choose(criterion, store, model)
     else:
-        choice = choose(criterion, store, model, corpora, request.runs)
+        choice = choose(criterion, store, model, corpora, runs)
         tokens = choice if isinstance(choice.stats, ExpertStats) else None
-    return Selection(model, criterion, choice, tokens, request.gate, request=request)
+    return Selection(model, criterion, choice, tokens, ranked_by.gate, request=request)
 
 
 def select_measured(
-    request: PlanRequest, model: MoEModel, store: StatsStore, parts: Sequence[Part] = ()
+    request: SpecRequest, model: MoEModel, store: StatsStore, parts: Sequence[Part] = ()
 ) -> Generator[Progress, None, Selection]:
     """The statistics of experts or neurons that a request reads, see `select`.
 
     Missing statistics of weights are measured, which takes seconds.
     """
-    criterion = get_criterion(request.criterion)
-    if not request.by_neuron:
+    ranked_by = request.plan.ranking
+    criterion = ranked_by.rule
+    if not ranked_by.by_neuron:
         yield from weights_measured(criterion, model, store)
         return select(request, model, store, parts)
     if parts:
         choice = chosen_neurons(parts)
     else:
-        corpora = [parse_corpus_weight(text) for text in request.corpora]
-        choice = yield from read_neurons(criterion, store, model, corpora, request.runs)
+        corpora = [parse_corpus_weight(text) for text in ranked_by.corpora]
+        choice = yield from read_neurons(criterion, store, model, corpora, ranked_by.runs)
     return Selection(model, criterion, choice, granularity=NEURON_GRANULARITY, request=request)
 
 
@@ -154,21 +172,36 @@ def weights_measured(
         yield from weight_statistics(model, store)
 
 
-def sensitivity_for(ranking: Ranking, request: PlanRequest) -> Sensitivity:
+def recorded(spec: PlanSpec, ranking: Ranking | None = None) -> dict[str, Any]:
+    """A spec as plain JSON for records: corpora as they were read, files by their names."""
+    choices = [ranking.choice, ranking.tokens] if ranking else []
+    corpora = next((each.corpora for each in choices if each and each.corpora), ())
+    spread = spec.spread
+    changes: dict[str, Any] = {"measured_on": tuple(map(corpus_name, spread.measured_on))}
+    for name in ("schedule_file", "kept_neurons"):
+        if path := getattr(spread, name):
+            changes[name] = path.name
+    if spec.reads_text:
+        changes["corpora"] = corpora
+    return spec.changed(**{name: value for name, value in changes.items() if value}).to_json()
+
+
+def sensitivity_for(ranking: Ranking, spec: PlanSpec) -> Sensitivity:
     """The sensitivity that the measured schedule reads."""
     if ranking.sensitivity is None:
-        raise needs_sensitivity(request)
+        raise needs_sensitivity(ranking, spec)
     return ranking.sensitivity
 
 
-def needs_sensitivity(request: PlanRequest) -> PlanError:
-    """The error that names the command to measure what a request needs."""
-    on = f" on {' and '.join(request.measured_on)}" if request.measured_on else ""
-    words = ["sensitivity", request.model, *option_words(request, only=_OF_ORDER)]
-    words += repeated("--calibrated-on", request.corpora)
-    words += repeated("--corpus", request.measured_on or ("CORPUS",))
+def needs_sensitivity(ranking: Ranking, spec: PlanSpec) -> PlanError:
+    """The error that names the command to measure what a plan needs."""
+    corpora = spec.spread.measured_on
+    on = f" on {' and '.join(corpora)}" if corpora else ""
+    words = ["sensitivity", *ranking.place_words, *option_words(spec, only=_OF_ORDER)]
+    words += repeated("--calibrated-on", spec.ranking.corpora)
+    words += repeated("--corpus", corpora or ("CORPUS",))
     return PlanError(
-        f"The sensitivity of this order by {request.criterion} was not measured{on} yet; run "
+        f"The sensitivity of this order by {spec.ranking.criterion} was not measured{on} yet; run "
         f"`{command_line(*words)}` first."
     )
 

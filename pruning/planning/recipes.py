@@ -1,6 +1,6 @@
 """The recipe of a plan, a first recipe for a model, and the controls for a recipe."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -11,79 +11,42 @@ from analysis.errors import PlanError
 from analysis.model import DEMO_MODEL, MoEModel
 from analysis.sparsity import parse_sparsity
 from pruning.budget import GIB, Budget, possible_share
-from pruning.constraints import Constraints, rooms_of
-from pruning.plan import NEURON_GRANULARITY
+from pruning.constraints import Constraints, ranges, rooms_of
 from pruning.planning.choice import (
     HAND,
     MULTIPLES,
     SPARSITY_STEP,
-    WIDTH_MODES,
     WIDTH_MULTIPLES,
     counts_text,
     possible_percents,
-    ranges,
     shrink_sparsities,
 )
 from pruning.planning.ranking import Selection
-from pruning.recipe import BudgetSection, Recipe, ScheduleSection
+from pruning.recipe import Recipe
 from pruning.recipe_file import recipe_from_yaml
 from pruning.requests.base import validated
-from pruning.requests.plan import PlanRequest
+from pruning.requests.options import experts_words
 from pruning.schedules import MEASURED
 from pruning.search.store import search_in
 from pruning.sizes import format_bytes, format_count, size_report
+from pruning.spec import PlanSpec, SpreadSpec, given
 
 
-def recipe_of(selection: Selection, widths: Mapping[str, Any] | None = None) -> Recipe:
-    """The recipe that reproduces this plan: corpora, criterion, budget, schedule or scope.
-
-    `widths` are the recipe's keys for how an export of neurons stores widths.
-    """
-    request, search = selection.request, None
-    searched = search_in(request.schedule_file) if request.schedule_file else None
+def recipe_of(selection: Selection) -> Recipe:
+    """The recipe that reproduces the plan of a selection."""
+    request, spec, search = selection.request, selection.spec, None
+    file = spec.spread.schedule_file
+    searched = search_in(file) if file else None
     if searched and searched.recipe:
         own = recipe_from_yaml(searched.recipe.read_text(encoding="utf-8"))
         return own.model_copy(update={"model": request.model})
     if searched:
-        asked = {key: getattr(searched, key) for key in ("corpus", "samples", "fitness")}
-        search = {**searched.settings, **asked}
-    limits = request.constraints
-    named = {
-        key: {layer: tuple(sorted(ids)) for layer, ids in sorted(experts.items())}
-        for key, experts in (("pin", limits.pinned), ("drop", limits.dropped))
-    }
-    scope = {} if request.is_measured else {"neuron_scope": request.neuron_scope}
-    return validated(
-        Recipe,
-        {
-            "model": request.model,
-            "corpora": request.corpora,
-            **(_sampling(selection) if request.corpora else {}),
-            "criterion": request.criterion,
-            "granularity": request.granularity,
-            **({**scope, **(widths or {})} if request.by_neuron else {}),
-            "gate": request.gate,
-            "budget": request.model_dump(
-                include=set(BudgetSection.model_fields), exclude_defaults=True
-            ),
-            "schedule": "uniform" if searched else _schedule(request),
-            "constraints": {
-                "multiple_of": limits.multiple_of,
-                "floor": limits.floor,
-                "protect": tuple(sorted(limits.protected)),
-                **named,
-                "set": dict(sorted(limits.fixed.items())),
-            },
-            "search": search,
-        },
-    )
-
-
-def _schedule(request: PlanRequest) -> str | dict[str, Any]:
-    if not request.is_measured:
-        return request.schedule
-    own = {name: getattr(request, name) for name in ("measured_on", "cost", "across")}
-    return {"name": request.schedule, **own}
+        facts = {key: getattr(searched, key) for key in ("corpus", "samples", "fitness")}
+        search = {**searched.settings, **facts}
+        spec = spec.model_copy(update={"spread": SpreadSpec()})
+    sampling = _sampling(selection) if spec.ranking.corpora else {}
+    values = {"model": request.model, "plan": spec, "search": search, **sampling}
+    return validated(Recipe, values)
 
 
 def _sampling(selection: Selection) -> dict[str, Any]:
@@ -108,46 +71,44 @@ def not_here(what: str) -> str:
 
 def controls_of(recipe: Recipe, model: MoEModel) -> dict[str, Any]:
     """The plan controls for a recipe, by their keys in the URL; refuses what none can show."""
-    limits, criterion = recipe.constraints, recipe.criterion
-    by_neuron, widths = recipe.granularity == NEURON_GRANULARITY, recipe.width_multiple
-    layers = {layer.index for layer in model.layers}
-    measured = recipe.schedule
+    spec, layers = recipe.plan, {layer.index for layer in model.layers}
+    limits, spread, budget = spec.limits, spec.spread, spec.budget
+    criterion, widths = spec.ranking.criterion, budget.width_multiple_of
     unfit: dict[str, object] = {
         "sensitivity": recipe.sensitivity,
-        "measured_on, cost or across": measured
-        != ScheduleSection(name=measured.name, file=measured.file),
+        "measured_on, cost or across": given(spread, ("measured_on", "cost", "across")),
         f"multiple_of: {limits.multiple_of}": limits.multiple_of not in MULTIPLES,
-        "constraints.floor": limits.floor,
+        "floor": limits.floor,
+        "lock": spread.lock,
     }
-    if by_neuron:
-        percent, unit = _share(recipe)
-        unfit["kept_neurons"] = recipe.kept_neurons
+    if spec.by_neuron:
+        percent, unit = _share(spec)
+        unfit["kept_neurons"] = spread.kept_neurons
         unfit[f"criterion: {criterion}"] = criterion not in NEURON_CRITERIA
         unfit[f"width_multiple_of: {widths}"] = widths not in WIDTH_MULTIPLES
         controls = {
             "unit": unit,
             "neurons": criterion,
-            "scope": MEASURED if measured.is_measured else recipe.scope,
-            "width": recipe.width_mode or WIDTH_MODES[0],
+            "scope": MEASURED if spread.is_measured else spread.scope,
+            "width": budget.width_mode,
             "width_multiple": widths,
             "neuron_multiple": limits.multiple_of,
-            "pin": _experts_text(limits.pin),
-            "drop": _experts_text(limits.drop),
+            "pin": " ".join(experts_words(limits.pin)),
+            "drop": " ".join(experts_words(limits.drop)),
         }
     else:
-        percent, share_of = _place(recipe, model)
-        budget = recipe.budget or BudgetSection()
-        differ = recipe.schedule.name != "uniform" or limits.protect or limits.set
+        percent, share_of = _place(spec, model)
+        differ = spread.schedule != "uniform" or limits.protect or limits.set
         unfit["uneven"] = budget.uneven
         unfit["shrink where layers differ"] = budget.shrink is not None and differ
-        unfit |= {f"constraints.{key}": getattr(limits, key) for key in ("pin", "drop", "lock")}
-        unfit["a schedule file"] = recipe.schedule.file
+        unfit |= {key: getattr(limits, key) for key in ("pin", "drop")}
+        unfit["a schedule file"] = spread.schedule_file
         unfit["search, as a recipe"] = recipe.search
-        unfit["constraints.set for some layers only"] = limits.set and set(limits.set) != layers
+        unfit["set for some layers only"] = limits.set and set(limits.set) != layers
         controls = {
             "budget": share_of,
-            "gate": recipe.gate,
-            "schedule": recipe.schedule.name,
+            "gate": spec.ranking.gate,
+            "schedule": spread.schedule,
             "multiple": limits.multiple_of,
         }
         if limits.set:
@@ -155,17 +116,17 @@ def controls_of(recipe: Recipe, model: MoEModel) -> dict[str, Any]:
     for what, is_unfit in unfit.items():
         if is_unfit:
             raise PlanError(not_here(what))
-    shared = {"granularity": recipe.granularity, "sparsity": percent}
+    shared = {"granularity": spec.ranking.granularity, "sparsity": percent}
     return {**shared, **controls, "protect": ranges(limits.protect)}
 
 
-def _place(recipe: Recipe, model: MoEModel) -> tuple[int, str]:
+def _place(spec: PlanSpec, model: MoEModel) -> tuple[int, str]:
     """The slider step of a budget of experts, and what it is a share of."""
-    budget = recipe.budget or BudgetSection()
+    budget = spec.budget
     text = budget.sparsity or budget.shrink
     if text is None:
         raise PlanError(not_here("a budget other than a sparsity or a share of the bytes"))
-    shrunk = shrink_sparsities(model, recipe.constraints.multiple_of)
+    shrunk = shrink_sparsities(model, spec.limits.multiple_of)
     wanted = parse_sparsity(text)
     for percent in shrunk if budget.shrink else possible_percents(model):
         if wanted == Fraction(percent, 100):
@@ -176,23 +137,19 @@ def _place(recipe: Recipe, model: MoEModel) -> tuple[int, str]:
     raise PlanError(not_here(f"{'shrink' if budget.shrink else 'sparsity'}: {text}"))
 
 
-def _share(recipe: Recipe) -> tuple[int, str]:
+def _share(spec: PlanSpec) -> tuple[int, str]:
     """The slider step of a budget of neurons, and what it is a share of."""
-    budget = recipe.budget
-    asked = budget and (budget.sparsity or budget.params_share or budget.shrink)
-    if not budget or not asked:
-        file = "kept_neurons" if recipe.kept_neurons is not None else ""
+    budget = spec.budget
+    share = budget.sparsity or budget.params_share or budget.shrink
+    if not share:
+        file = "kept_neurons" if spec.spread.kept_neurons is not None else ""
         raise PlanError(not_here(file or "a target size or a number of neurons"))
-    percent = 100 * parse_sparsity(asked)
+    percent = 100 * parse_sparsity(share)
     if percent % SPARSITY_STEP or percent >= 100:
-        raise PlanError(not_here(f"a share of {asked}"))
+        raise PlanError(not_here(f"a share of {share}"))
     if budget.sparsity:
         return int(percent), "neurons"
     return int(percent), "params" if budget.params_share else "bytes"
-
-
-def _experts_text(experts: Mapping[int, tuple[int, ...]]) -> str:
-    return " ".join(f"{layer}:{ranges(ids)}" for layer, ids in experts.items() if ids)
 
 
 _MULTIPLE, _MANY = 8, 64  # layers with this many experts keep a multiple, for expert parallelism
@@ -235,7 +192,7 @@ def recipe_template(model: MoEModel, named: str, out: str) -> str:
         "# Which layers lose more. uniform: all keep the same number, which serving engines need.",
         "schedule: uniform",
         f"# Layers can keep {room.size - room.most} to {room.size - room.least} experts here.",
-        f"constraints: {{multiple_of: {multiple}}}",
+        f"limits: {{multiple_of: {multiple}}}",
         "",
         "# What the plan loses, on a corpus that ranked nothing.",
         f"evaluate: {{corpus: {evaluated}, fitness: [esap, nll], samples: 32}}",

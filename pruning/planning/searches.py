@@ -1,29 +1,24 @@
 """Searches: how long one would take, its plan, and the recipe that asks for it."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from analysis.criteria import get_criterion
 from analysis.errors import PlanError, UserError
 from analysis.model import MoEModel
 from analysis.stats.store import Run, StatsStore, digest_of, run_name
-from analysis.stats.tables import GATES
-from pruning.planning.choice import PlanChoice, plan_request
-from pruning.planning.ranking import FREQUENCY, Selection, select
+from pruning.planning.ranking import Selection, select
 from pruning.planning.recipes import recipe_of
 from pruning.recipe import Recipe, SearchSection
 from pruning.recipe_file import recipe_from_yaml
-from pruning.requests.base import validated
 from pruning.requests.evaluation import SensitivityRequest
 from pruning.requests.options import DEFAULT_SEQ_LEN
-from pruning.requests.plan import PlanRequest
-from pruning.requests.recipe import by_layer, weighed_corpora
-from pruning.schedules import SCHEDULES
+from pruning.requests.plan import SpecRequest
 from pruning.search.store import KnownSearch, order_digest
+from pruning.spec import FREQUENCY, BudgetSpec, PlanSpec, SpreadSpec
 
 # A busier machine, other samples, candidates that differ in earlier layers.
 _UP_TO: Final = 1.5
@@ -37,6 +32,10 @@ _CALIBRATION_SLOWER: Final = 5.0
 _START_UP: Final = (5.0, 30.0)
 # Bytes per second at which weights are assumed to load: from a fast disk, and over a network.
 _READING: Final = (2 * 2**30, 2**28)
+
+
+Where = tuple[MoEModel, StatsStore]
+"""A model, and its statistics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,29 +135,21 @@ def duration_text(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.0f} days"
 
 
-Reading = tuple[tuple[str, ...], str]
-"""Corpora as --corpus takes them, and a gate convention."""
-
-
-def searched_selection(
-    base: PlanRequest,
-    search: KnownSearch,
-    where: tuple[MoEModel, StatsStore],
-    readings: Iterable[Reading],
-) -> Selection:
+def searched_selection(search: KnownSearch, request: SpecRequest, where: Where) -> Selection:
     """The selection for the plan of a search: its counts, in the order that it searched in.
 
-    A search records the digest of this order, not the corpus behind it. The first of `readings`
-    (most likely first) with the same order is used, else the first single run: newer runs of a
-    corpus may hide the one that the search read.
+    It reads the runs of the search where newer ones of its corpora hide them.
     """
     model, store = where
-    runs = [run.manifest.run_id for run in store.of_model(model.identity, "routed")]
-    for request in _requests(base, search, readings, runs):
+    ranking, spread = search.spec.ranking, SpreadSpec(schedule_file=search.path)
+    by_run = ranking.model_copy(update={"corpora": (), "runs": search.runs})
+    for each in dict.fromkeys((ranking, by_run)):
+        changes = {"ranking": each, "budget": BudgetSpec(), "spread": spread}
+        plan = search.spec.model_copy(update=changes)
         try:
-            selection = select(request, model, store)
+            selection = select(request.model_copy(update={"plan": plan}), model, store)
         except UserError:
-            continue  # this run lacks what the criterion reads
+            continue  # the run is not here
         if order_digest(selection.table) == search.order:
             return selection
     raise PlanError(
@@ -169,64 +160,18 @@ def searched_selection(
     )
 
 
-def _requests(
-    base: PlanRequest, search: KnownSearch, readings: Iterable[Reading], runs: Iterable[str]
-) -> Iterator[PlanRequest]:
-    criterion = get_criterion(search.criterion)
-    tried: list[tuple[tuple[str, ...], tuple[str, ...], str]] = [((), (), "applied")]
-    if criterion.source == "routed":
-        tried = [(corpora, (), gate) for corpora, gate in readings]
-        tried += [((), (run,), gate) for gate in GATES for run in runs]
-    if not criterion.uses_gate:
-        tried = [(corpora, named, "applied") for corpora, named, _ in tried]
-    for corpora, named, gate in dict.fromkeys(tried):
-        asked = search.constraints
-        limits = {
-            "multiple_of": asked.get("multiple_of", 1),
-            "floor": asked.get("floor", 0),
-            "protect": tuple(map(str, asked.get("protected", ()))),
-            "pin": by_layer(asked.get("pinned", {})),
-            "drop": by_layer(asked.get("dropped", {})),
-            "layer_set": tuple(f"{layer}={kept}" for layer, kept in asked.get("fixed", {}).items()),
-        }
-        values = {
-            **base.model_dump(),
-            "criterion": search.criterion,
-            "corpora": corpora,
-            "runs": named,
-            "gate": gate,
-            "schedule": "file",
-            "schedule_file": search.path,
-            **limits,
-        }
-        yield validated(PlanRequest, values)
+def searching_recipe(selection: Selection, spec: PlanSpec, asked: Mapping[str, Any]) -> Recipe:
+    """The recipe of a search in the order of a selection, under the constraints of a spec.
 
-
-def readings_of(
-    shown: Reading, recipe: Recipe | None, calibrated: Sequence[str]
-) -> tuple[Reading, ...]:
-    """Corpora and gates that may be behind the order of a search, the most likely first.
-
-    `shown` is on screen; `calibrated` names all corpora that the model was calibrated on.
+    The schedule of the spec is among the first candidates. `asked` is the recipe's key search.
     """
-    own = []
-    if recipe is not None:
-        own = [(weighed_corpora(recipe), str(recipe.gate))]
-    single = [((corpus,), gate) for gate in GATES for corpus in calibrated]
-    return tuple(dict.fromkeys([*own, shown, *single]))
-
-
-def searching_recipe(selection: Selection, choice: PlanChoice, asked: Mapping[str, Any]) -> Recipe:
-    """The recipe of a search with the budget, constraints and order on screen.
-
-    The schedule on screen is among the first candidates if a recipe can name it. `asked` is the
-    recipe's key search.
-    """
-    named = choice.schedule if choice.schedule in SCHEDULES else "uniform"
-    limits = PlanChoice(multiple_of=choice.multiple_of, protect=choice.protect, schedule=named)
-    request = plan_request(limits, selection.request.model_dump())
-    if selection.criterion.source != "routed" and named != FREQUENCY:
-        request = request.model_copy(update={"corpora": ()})
+    ranking, schedule = selection.spec.ranking, spec.spread.schedule
+    if selection.criterion.source != "routed" and schedule != FREQUENCY:
+        ranking = ranking.model_copy(update={"corpora": ()})
+    limits = spec.limits.model_copy(update={"set": {}})
+    changes = {"ranking": ranking, "limits": limits, "spread": SpreadSpec(schedule=schedule)}
+    plan = selection.spec.model_copy(update=changes)
+    request = selection.request.model_copy(update={"plan": plan})
     base = recipe_of(replace(selection, request=request)).to_dict()
     return recipe_from_yaml(yaml.safe_dump({**base, "search": dict(asked)}), name="of the search")
 
@@ -243,5 +188,5 @@ def new_search_id(recipe: Recipe, model: MoEModel, order: str) -> str:
         update={"model": "", "search": recipe.search.model_copy(update={"generations": 1})}
     )
     digest = digest_of({"model": model.identity, "recipe": alike.digest, "order": order})
-    words = (model.name, recipe.criterion, Path(recipe.search.corpus).stem)
+    words = (model.name, recipe.plan.ranking.criterion, Path(recipe.search.corpus).stem)
     return run_name(*words, digest=digest)

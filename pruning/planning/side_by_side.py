@@ -20,10 +20,10 @@ from pruning.plan import PruningPlan, keep_all, model_ref, select_experts
 from pruning.planning.choice import SCOPES
 from pruning.planning.neurons import Arena
 from pruning.planning.ranking import Ranking, Selection
-from pruning.requests.plan import PlanRequest
 from pruning.schedules import MEASURED, SCHEDULES, SIDE_COLUMNS, Spending, side_by_side
 from pruning.search.store import SEARCH, KnownSearch
 from pruning.sizes import weight_bytes
+from pruning.spec import BudgetSpec
 
 SIDE_TABLE_COLUMNS = (
     *("schedule", "kept", "fewest", "most", "layers changed", "overlap with uniform", "on disk"),
@@ -100,9 +100,9 @@ class SideBySide:
 
 
 def scopes_side_by_side(
-    ranking: Ranking, request: PlanRequest, arenas: Mapping[NeuronScope, Arena]
+    ranking: Ranking, asked: BudgetSpec, arenas: Mapping[NeuronScope, Arena]
 ) -> SideBySide:
-    """Every scope on the budget of a request; `arenas` has the competing neurons by scope.
+    """Every scope on one budget; `arenas` has the competing neurons by scope.
 
     The measured schedule too, in which neurons compete within layers, if the ranking has a
     sensitivity.
@@ -114,7 +114,7 @@ def scopes_side_by_side(
         named[SCHEDULES[MEASURED].label] = measured
     for name, arena in named.items():
         try:
-            removed[name] = arena.contest.removed(arena.budget(request, model))
+            removed[name] = arena.contest.removed(arena.budget(asked, model))
         except PlanError as error:
             refused[name] = str(error)
             continue

@@ -2,11 +2,19 @@
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 
 from analysis.errors import UserError, did_you_mean, sentence, unknown_name
@@ -25,8 +33,10 @@ class Option:
     # which may be absent. A "corpus" may be a path, whose file must exist.
     file: Literal["", "new", "existing", "folder", "corpus"] = ""
     endings: tuple[str, ...] = ()  # allowed for a new file, such as `(".csv", ".parquet")`; or any
+    # A value as the words that it is read from, if it is kept as something else than a word.
+    words: Callable[[Any], Iterable[str]] | None = None
 
-    def said(self) -> dict[str, Any]:
+    def values(self) -> dict[str, Any]:
         """The values that are given."""
         return {name: value for name, value in asdict(self).items() if value}
 
@@ -39,7 +49,7 @@ PANELS = {
         "Budget": "shrink sparsity sparsities target_size target_dtype params_share remove uneven "
         "with_sparsity",
         "Layers": "schedule schedule_file measured_on cost across levels refine",
-        "Constraints": "multiple_of floor protect pin drop layer_set lock",
+        "Constraints": "multiple_of floor protect pin drop set lock",
         "Neurons": "neuron_scope kept_neurons width_mode width_multiple_of",
         "Corpora": "corpus corpora runs tokens seq_len seed packing truncate count answers "
         "answer_tokens select clusters samples allow_test_set with_corpora",
@@ -56,8 +66,13 @@ def option_of(field: FieldInfo) -> Option | None:
     merged = None
     for each in declared(field):
         if isinstance(each, Option):
-            merged = replace(merged, **each.said()) if merged else each
+            merged = replace(merged, **each.values()) if merged else each
     return merged
+
+
+def default_of(field: FieldInfo) -> Any:
+    """The value of a field that is not given."""
+    return field.get_default(call_default_factory=True)
 
 
 def flags_of(name: str, field: FieldInfo) -> tuple[str, ...]:
@@ -128,14 +143,73 @@ def checked_by(parse: Callable[[Any], object]) -> AfterValidator:
 
 
 class Request(BaseModel):
-    """Validated values of a person; unknown fields are refused."""
+    """Validated values of a person; unknown fields are refused.
+
+    Fields of sections may be given without these.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fields_in_sections(cls, values: Any) -> Any:
+        return nested(cls, values) if isinstance(values, Mapping) else values
+
     def into(self, kind: type[Kind], **more: Any) -> Kind:
         """Another kind of request with the given values that it shares, and `more`."""
-        shared = self.model_fields_set & kind.model_fields.keys()
-        return validated(kind, {name: getattr(self, name) for name in shared} | more)
+        fields = flat_fields(kind)
+        shared = {name: value for name, value in flat_values(self).items() if name in fields}
+        return validated(kind, shared | more)
+
+
+class Section(Request):
+    """Fields that belong together; commands, recipes and Python name them without their section."""
+
+
+def _section_of(field: FieldInfo) -> type[Section] | None:
+    kind = field.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
+
+
+@cache
+def flat_fields(kind: type[Request]) -> Mapping[str, FieldInfo]:
+    """The fields of a request by name, those of its sections in their place."""
+    fields: dict[str, FieldInfo] = {}
+    for name, field in kind.model_fields.items():
+        section = _section_of(field)
+        fields |= flat_fields(section) if section else {name: field}
+    return fields
+
+
+def flat_values(request: Request) -> dict[str, Any]:
+    """Field -> value of those that were given, without their sections."""
+    values: dict[str, Any] = {}
+    for name in type(request).model_fields:
+        if name in request.model_fields_set:
+            value = getattr(request, name)
+            values |= flat_values(value) if isinstance(value, Section) else {name: value}
+    return values
+
+
+def nested(kind: type[Request], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with those fields put into sections that stand outside of theirs."""
+    own = {name: value for name, value in values.items() if name in kind.model_fields}
+    rest = {name: value for name, value in values.items() if name not in own}
+    for name, field in kind.model_fields.items():
+        section = _section_of(field)
+        given = own.get(name, {})
+        if section is None or not isinstance(given, Mapping):
+            continue
+        inside = {each: rest.pop(each) for each in list(rest) if _holds(section, each)}
+        if inside or given or field.is_required():
+            own[name] = nested(section, {**given, **inside})
+    return own | rest
+
+
+def _holds(section: type[Section], name: str) -> bool:
+    """Whether a name is that of a field of a section, or of a section in it."""
+    inner = filter(None, map(_section_of, section.model_fields.values()))
+    return name in section.model_fields or any(_holds(each, name) for each in inner)
 
 
 def option_words(
@@ -146,19 +220,27 @@ def option_words(
     Of the fields `only`, in this order, or of all but `leave_out`, constraints last. Required ones
     come first.
     """
-    fields = type(request).model_fields
+    fields, values = flat_fields(type(request)), flat_values(request)
     by_panel = sorted(fields, key=lambda name: PANELS.get(name) == "Constraints")
     names = [name for name in only or by_panel if name not in leave_out]
     for name in sorted(names, key=lambda each: not fields[each].is_required()):
-        option, value = option_of(fields[name]), getattr(request, name)
-        if option is None or option.place or value is None or value == fields[name].default:
-            continue
-        flag, *off = flags_of(name, fields[name])
-        if isinstance(value, bool):
-            yield flag if value else off[0]
-        else:
-            for item in value if isinstance(value, tuple) else (value,):
-                yield from (flag, f"{item:g}" if isinstance(item, float) else str(item))
+        value = values.get(name)
+        if value is not None and value != default_of(fields[name]):
+            yield from words_of(name, fields[name], value)
+
+
+def words_of(name: str, field: FieldInfo, value: Any) -> Iterator[str]:
+    """The words of a command line that give a field this value; none without an option."""
+    option = option_of(field)
+    if option is None or option.place:
+        return
+    flag, *off = flags_of(name, field)
+    if isinstance(value, bool):
+        yield flag if value else off[0]
+        return
+    items = option.words(value) if option.words else value if isinstance(value, tuple) else (value,)
+    for item in items:
+        yield from (flag, f"{item:g}" if isinstance(item, float) else str(item))
 
 
 def repeated(option: str, values: Iterable[str]) -> list[str]:
@@ -171,31 +253,50 @@ def command_line(*words: str) -> str:
     return shlex.join(("moeprune", *words))
 
 
+def written(info: ValidationInfo) -> Callable[..., str]:
+    """How who gave the values names a field, or a field with a value: options or keys."""
+
+    def as_option(name: str, value: object = "") -> str:
+        return f"--{name.replace('_', '-')} {value}".rstrip()
+
+    def as_key(name: str, value: object = "") -> str:
+        return f"{name}: {value}" if value else name
+
+    return as_option if info.context == OPTIONS else as_key
+
+
+OPTIONS = {"fields are": "options"}  # the context in which a request from a command is validated
+
+
 def validated(kind: type[Kind], values: dict[str, Any]) -> Kind:
     """A request from untrusted values; a UserError names the first bad field in one line."""
     try:
-        return kind(**values)
+        return kind.model_validate(values, context=OPTIONS)
     except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
+        problems = error.errors(include_url=False)
+        unknown = (each for each in problems if each["type"] == "extra_forbidden")
+        problem = next(unknown, problems[0])
         if raised := raised_by(problem):
             raise raised from error
         raise UserError(_in_one_line(kind, problem)) from error
 
 
 def _in_one_line(kind: type[Request], problem: Any) -> str:
-    said = plain_problem(problem)
+    message = plain_problem(problem)
     if not problem["loc"]:
-        return sentence(said)  # of several fields, which the message names
-    name = str(problem["loc"][0])
+        return sentence(message)  # of several fields, which the message names
+    fields = flat_fields(kind)
+    path = [str(part) for part in problem["loc"]]
+    name = next((part for part in path if part in fields), path[0])
     if problem["type"] == "extra_forbidden":
-        return unknown_name("option", name, kind.model_fields)
-    field = kind.model_fields.get(name)
+        return unknown_name("option", path[-1], fields)
+    if name not in fields and name in kind.model_fields:
+        return sentence(message)  # of a section, likewise
+    field = fields.get(name)
     option = option_of(field) if field else None
     flag = f"--{name.replace('_', '-')}"
-    written = (
-        option.place if option and option.place else flags_of(name, field)[0] if field else flag
-    )
-    return sentence(f"{written}: {said}")
+    place = option.place if option and option.place else flags_of(name, field)[0] if field else flag
+    return sentence(f"{place}: {message}")
 
 
 # Kinds of pydantic's problems -> what would work, with pydantic's bounds.

@@ -13,13 +13,13 @@ from pruning.evaluate.drawing import DEFAULT_SAMPLES, SampleSettings
 from pruning.evaluate.result import DECODED, parse_measures
 from pruning.plan import NEURON_GRANULARITY
 from pruning.requests import options
-from pruning.requests.base import Option, flags_of
+from pruning.requests.base import Option, Request, words_of
 from pruning.requests.calibration import check_spread, seq_len_of
 from pruning.requests.model import ModelRequest
 from pruning.requests.options import DEFAULT_MEASURED, DEFAULT_SEQ_LEN
-from pruning.requests.ranking import LIMITS, ConstrainedRequest
 from pruning.schedules import MEASURED
 from pruning.sensitivity.points import DEFAULT_LEVELS
+from pruning.spec import BudgetSpec, LimitsSpec, PlanSpec, spec_of
 
 OneCorpus = Annotated[
     tuple[options.MeasuredCorpus, ...],
@@ -114,7 +114,26 @@ class EvaluateRequest(MeasureRequest):
     plans: tuple[dict[str, Any], ...] = ()
 
 
-class SweepRequest(MeasureRequest):
+class RankedRequest(Request):
+    """Plans by one or several criteria, from the same statistics."""
+
+    calibrated_on: tuple[options.CalibratedOn, ...] = ()
+    gate: options.Gate = "applied"
+    granularity: options.Granularity = "expert"
+
+    def spec_by(self, criterion: str, **fields: Any) -> PlanSpec:
+        """The plan by a criterion; `fields` has its budget and spread."""
+        reads_text = get_criterion(criterion).source == "routed"
+        return spec_of(
+            criterion=criterion,
+            granularity=self.granularity,
+            corpora=self.calibrated_on if reads_text else (),
+            gate=self.gate,
+            **fields,
+        )
+
+
+class SweepRequest(RankedRequest, MeasureRequest):
     """Criteria against sparsities: every combination is planned and evaluated."""
 
     asked_by = "sweep"
@@ -134,10 +153,7 @@ class SweepRequest(MeasureRequest):
         _ASCENDING,
         Option("Share of the checkpoint's bytes: 0.4 or 40%; repeatable."),
     ] = ()
-    calibrated_on: tuple[options.CalibratedOn, ...] = ()
-    gate: options.Gate = "applied"
     schedule: options.Schedule = "uniform"
-    granularity: options.Granularity = "expert"
     neuron_scope: options.NeuronScope = "expert"
 
     @model_validator(mode="after")
@@ -157,12 +173,19 @@ class SweepRequest(MeasureRequest):
 
     @property
     def budgets(self) -> list[dict[str, str]]:
-        """The budget of each plan of a criterion, as fields of a `PlanRequest`."""
+        """The budget of each plan of a criterion, as a field of a `BudgetSpec`."""
         by_bytes = [{"shrink": each} for each in self.shrink]
         return [*({"sparsity": each} for each in self.sparsities), *by_bytes]
 
+    def specs(self, criterion: str) -> list[PlanSpec]:
+        """The plans of a criterion, by budget."""
+        spread = {"schedule": self.schedule}
+        if self.granularity == NEURON_GRANULARITY and self.schedule != MEASURED:
+            spread = {"neuron_scope": self.neuron_scope}
+        return [self.spec_by(criterion, **budget, **spread) for budget in self.budgets]
 
-class BinsRequest(HeldOutRequest):
+
+class BinsRequest(RankedRequest, HeldOutRequest):
     """Experts or neurons in bins by a criterion, each bin removed alone."""
 
     asked_by = "bins"
@@ -183,9 +206,6 @@ class BinsRequest(HeldOutRequest):
             f"Order of the bins: {', '.join(ORDERS)}; index: by position, as in HEAPr's Figure 3."
         ),
     ] = "saliency"
-    granularity: options.Granularity = "expert"
-    calibrated_on: tuple[options.CalibratedOn, ...] = ()
-    gate: options.Gate = "applied"
     hidden_states_dir: options.HiddenStatesDir | None = None
 
     @model_validator(mode="after")
@@ -278,14 +298,11 @@ class VarianceRequest(HeldOutRequest):
 SENSITIVITY_SAMPLES = 32
 
 
-class SensitivityRequest(ConstrainedRequest, StreamableRequest):
+class SensitivityRequest(RankedRequest, StreamableRequest):
     """Curves of a criterion's order on corpora, and the plans that follow from them."""
 
     asked_by = "sensitivity"
     criterion: _Criterion
-    calibrated_on: tuple[options.CalibratedOn, ...] = ()
-    gate: options.Gate = "applied"
-    granularity: options.Granularity = "expert"
     sparsities: Annotated[
         tuple[options.Sparsity, ...],
         _ASCENDING,
@@ -300,6 +317,7 @@ class SensitivityRequest(ConstrainedRequest, StreamableRequest):
     target_dtype: options.TargetDtype = "own"
     params_share: options.ParamsShare | None = None
     remove: options.Remove | None = None
+    limits: LimitsSpec = LimitsSpec()
     samples: options.Samples = SENSITIVITY_SAMPLES
     levels: options.Levels = DEFAULT_LEVELS
     refine: options.Refine = 0
@@ -316,7 +334,7 @@ class SensitivityRequest(ConstrainedRequest, StreamableRequest):
         if self.refine and not self.budgets:
             raise ValueError("--refine improves plans; name their --sparsity, or another budget")
         if self.granularity == NEURON_GRANULARITY:
-            if self.layer_set:
+            if self.limits.set:
                 raise ValueError(
                     "layers cannot be set by hand in a plan of neurons; leave --set out"
                 )
@@ -329,23 +347,33 @@ class SensitivityRequest(ConstrainedRequest, StreamableRequest):
 
     @property
     def budgets(self) -> list[dict[str, Any]]:
-        """The budget of each plan, as a field of a `PlanRequest`."""
+        """The budget of each plan, as a field of a `BudgetSpec`."""
         several = {"sparsity": self.sparsities, "shrink": self.shrink}
         single = {name: getattr(self, name) for name in ("target_size", "params_share", "remove")}
-        found = [{name: each} for name, values in several.items() for each in values]
-        return [*found, *({name: each} for name, each in single.items() if each is not None)]
+        budgets = [{name: each} for name, values in several.items() for each in values]
+        return [*budgets, *({name: each} for name, each in single.items() if each is not None)]
 
     @property
     def budget_words(self) -> list[str]:
         """The same as options of a command line."""
-        fields = type(self).model_fields
-        named = [(name, value) for each in self.budgets for name, value in each.items()]
-        own = {"sparsity": "sparsities"}
-        flags = [flags_of(name, fields[own.get(name, name)])[0] for name, _ in named]
-        return [f"{flag} {value}" for flag, (_, value) in zip(flags, named, strict=True)]
+        fields = BudgetSpec.model_fields
+        return [
+            " ".join(words_of(name, fields[name], value))
+            for each in self.budgets
+            for name, value in each.items()
+        ]
 
-    @property
-    def planned(self) -> dict[str, Any]:
-        """Fields of its plans besides criterion, corpora and budget."""
-        names = ("target_dtype", "cost", "across", *LIMITS)
-        return {"schedule": MEASURED, **{name: getattr(self, name) for name in names}}
+    def specs(self) -> list[PlanSpec]:
+        """The plan of each budget; without any, one that removes nothing, for the order."""
+        return [
+            self.spec_by(
+                self.criterion,
+                **budget,
+                target_dtype=self.target_dtype,
+                schedule=MEASURED,
+                cost=self.cost,
+                across=self.across,
+                limits=self.limits,
+            )
+            for budget in self.budgets or [{"sparsity": "0"}]
+        ]

@@ -9,7 +9,7 @@ A request or a section of a recipe names these as the types of its fields:
 A field may override its type, as `Annotated[Seed, Option("Seed of the draws.")]`."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,6 +28,7 @@ from analysis.stats.groups import GROUPS, parse_groups
 from analysis.stats.tables import Gate as GateName
 from pruning.budget import TargetDtype as TargetDtypeName
 from pruning.budget import parse_gib
+from pruning.constraints import parse_counts, parse_experts, parse_numbers, ranges
 from pruning.evaluate.drawing import SCORED, Scored
 from pruning.evaluate.result import DEFAULT_MEASURES, MEASURES, parse_measures
 from pruning.neurons.selection import parse_scope
@@ -70,6 +71,52 @@ def _groups(value: str) -> str:
     if not value.strip(" ,"):
         raise ValueError(f"name one of {', '.join(GROUPS)}, or leave the option out")
     return ",".join(parse_groups(value))
+
+
+def _layers(value: Any) -> Any:
+    """Numbers in order, from these or from texts such as "0,5-7"."""
+    parts = (value,) if isinstance(value, str | int) else value
+    if not isinstance(parts, Iterable) or isinstance(parts, Mapping):
+        return value
+    numbers: list[Any] = []
+    for part in parts:
+        numbers += parse_numbers(part, what="layers") if isinstance(part, str) else [part]
+    try:
+        return tuple(sorted(set(numbers)))
+    except TypeError:
+        return tuple(numbers)  # refused by its type
+
+
+def _experts(value: Any) -> Any:
+    """Layer -> its experts, from these or from texts such as "3:5,7-9"."""
+    if isinstance(value, Mapping) or not isinstance(value, Iterable):
+        return value
+    return dict(parse_experts((value,) if isinstance(value, str) else value))
+
+
+def _counts(value: Any) -> Any:
+    """Layer -> experts that it keeps, from these or from texts such as "0-2=24"."""
+    if isinstance(value, Mapping) or not isinstance(value, Iterable):
+        return value
+    return parse_counts((value,) if isinstance(value, str) else value)
+
+
+def layers_words(layers: Iterable[int]) -> list[str]:
+    """Layers as the command line takes them: 0,5-7."""
+    return [ranges(layers)] if layers else []
+
+
+def experts_words(experts: Mapping[int, Iterable[int]]) -> list[str]:
+    """Experts as the command line takes them: LAYER:EXPERTS."""
+    return [f"{layer}:{ranges(ids)}" for layer, ids in experts.items() if ids]
+
+
+def counts_words(kept: Mapping[int, int]) -> list[str]:
+    """Counts as the command line takes them, layers with equal counts together."""
+    return [
+        f"{ranges(layer for layer, number in kept.items() if number == count)}={count}"
+        for count in sorted(set(kept.values()), reverse=True)
+    ]
 
 
 ModeName = Literal["uniform", "per-layer", "ragged"]
@@ -205,14 +252,14 @@ Resume = Annotated[Switch, Option("Resume an interrupted run with the same setti
 
 # What ranks.
 Criterion = Annotated[
-    Text,
+    Annotated[str, Field(max_length=4096)],
     checked_by(get_criterion),
     Option("Name, such as reap or aimer, or exponents b,alpha,beta.", ("--criterion",)),
 ]
 Gate = Annotated[GateName, Option("Gate weights: applied (as the model uses) or renormalized.")]
 Granularity = Annotated[
     Literal["expert", "neuron"],
-    Option("Remove whole experts (expert), or neurons inside them (neuron)."),
+    Option("Whole experts (expert), or the neurons inside them (neuron)."),
 ]
 
 # How much goes, from where.
@@ -285,13 +332,32 @@ MultipleOf = Annotated[
     Option("Layers keep a multiple of this many; a sparsity is rounded down to fit."),
 ]
 Floor = Annotated[Whole, Field(ge=0, le=10**6), Option("Layers keep at least this many.")]
-Protect = Annotated[Text, Option("Layers that lose nothing: 0,5-7; repeatable.")]
-Pin = Annotated[Text, Option("Experts that stay: LAYER:EXPERTS, 3:5,7-9; repeatable.")]
-Drop = Annotated[Text, Option("Experts that go: LAYER:EXPERTS; repeatable.")]
-LayerSet = Annotated[
-    Text, Option("Layers that keep a number: LAYER=KEPT; repeatable.", ("--set", "--layer-set"))
+Number = Annotated[Whole, Field(ge=0, le=10**6)]
+Index = Annotated[int, Field(ge=0, le=10**6)]  # JSON has no numbers as keys
+Layers = Annotated[tuple[Number, ...], BeforeValidator(checked(_layers))]
+Experts = Annotated[dict[Index, Layers], BeforeValidator(checked(_experts))]
+Protect = Annotated[
+    Layers, Option("Layers that lose nothing: 0,5-7; repeatable.", words=layers_words)
 ]
-Lock = Annotated[Text, Option("Layers that keep what they had before --set; repeatable.")]
+Pin = Annotated[
+    Experts, Option("Experts that stay: LAYER:EXPERTS, 3:5,7-9; repeatable.", words=experts_words)
+]
+Drop = Annotated[
+    Experts, Option("Experts that go: LAYER:EXPERTS; repeatable.", words=experts_words)
+]
+LayerSet = Annotated[
+    dict[Index, Number],
+    BeforeValidator(checked(_counts)),
+    Option(
+        "Layers that keep a number: LAYER=KEPT; repeatable.",
+        ("--set", "--layer-set"),
+        words=counts_words,
+    ),
+]
+Lock = Annotated[
+    Layers,
+    Option("Layers that keep what they had before --set; repeatable.", words=layers_words),
+]
 NeuronScope = Annotated[
     Text,
     checked_by(parse_scope),

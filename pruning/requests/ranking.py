@@ -1,15 +1,19 @@
-"""Requests to rank experts, to follow their paths, and to compare two recipes."""
+"""Requests to rank experts, to follow their paths, to compare two plans and to draw them."""
 
+from collections.abc import Mapping
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from analysis.ranking.trajectory import PARTS, STEPS, Parts, Steps
 from analysis.sparsity import parse_sparsity
+from pruning.evaluate.result import parse_measures
 from pruning.requests import options
-from pruning.requests.base import Option
+from pruning.requests.base import Option, checked_by, nested
 from pruning.requests.model import ModelRequest
+from pruning.requests.plan import check_criterion
+from pruning.spec import BUDGETS, PlanSpec, RankingSpec
 
 
 class OverlapRequest(ModelRequest):
@@ -33,43 +37,33 @@ class OverlapRequest(ModelRequest):
 class RankRequest(ModelRequest):
     """A criterion, and the statistics that it reads."""
 
-    criterion: options.Criterion
-    corpora: tuple[options.WeighedCorpus, ...] = ()
-    runs: tuple[options.Run, ...] = ()
-    gate: options.Gate = "applied"
+    ranking: RankingSpec
     stats_dir: options.StatsDir | None = None
 
-
-class ConstrainedRequest(ModelRequest):
-    """What plans must respect besides their budget.
-
-    Of neurons, multiple and floor apply to each expert.
-    """
-
-    multiple_of: options.MultipleOf = 1
-    floor: options.Floor = 0
-    protect: tuple[options.Protect, ...] = ()
-    pin: tuple[options.Pin, ...] = ()
-    drop: tuple[options.Drop, ...] = ()
-    layer_set: tuple[options.LayerSet, ...] = ()
-
-
-LIMITS = tuple(ConstrainedRequest.__annotations__)
+    @model_validator(mode="after")
+    def _ranks(self) -> "RankRequest":
+        check_criterion(self.ranking, self.asked_by)
+        self.ranking.check()
+        return self
 
 
 class ScoreRequest(RankRequest):
     """Scores of experts or neurons."""
 
-    granularity: Annotated[
-        options.Granularity,
-        Option("Score whole experts (expert), or neurons inside them (neuron)."),
-    ] = "expert"
+    asked_by = "score"
 
 
 class BlendRequest(RankRequest):
     """Corpora to blend, and the sparsity at which blends are compared."""
 
+    asked_by = "blend"
     sparsity: options.Sparsity
+
+    @model_validator(mode="after")
+    def _is_of_experts(self) -> "BlendRequest":
+        if self.ranking.by_neuron:
+            raise ValueError("blends are compared by experts; leave --granularity out")
+        return self
 
 
 PathWeights = Annotated[Parts, Option(f"Weights of a path: {', '.join(PARTS)}.")]
@@ -116,66 +110,71 @@ class PathsRequest(ModelRequest):
     stats_dir: options.StatsDir | None = None
 
 
-WithCriterion = Annotated[
-    options.Criterion,
-    Option("Criterion of the second recipe: a name, or b,alpha,beta.", ("--with-criterion",)),
-]
+class SecondRequest(ModelRequest):
+    """A second plan to compare with; it inherits what it does not say."""
 
-
-class PairRequest(ModelRequest):
-    """Two recipes to rank by; the second inherits what it does not say."""
-
-    corpora: tuple[options.WeighedCorpus, ...] = ()
-    gate: options.Gate = "applied"
+    with_criterion: Annotated[
+        options.Criterion,
+        Option("Criterion of the second plan: a name, or b,alpha,beta.", ("--with-criterion",)),
+    ]
     with_corpora: Annotated[
         tuple[options.WeighedCorpus, ...],
-        Option("Corpus of the second recipe; default: the first one's.", ("--with-corpus",)),
+        Option("Corpus of the second plan; default: the first one's.", ("--with-corpus",)),
     ] = ()
     with_gate: Annotated[
-        options.Gate | None, Option("Gate weights of the second recipe; default: the same.")
+        options.Gate | None, Option("Gate weights of the second plan; default: the same.")
     ] = None
     with_sparsity: Annotated[
         options.Sparsity | None,
-        Option("Sparsity of the second recipe; default: the same.", ("--with-sparsity",)),
+        Option("Sparsity of the second plan; default: the same.", ("--with-sparsity",)),
     ] = None
     stats_dir: options.StatsDir | None = None
 
-    def recipes(
-        self, criterion: str, with_criterion: str, sparsity: str
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Fields of both as a `PlanRequest`; None in the second means as in the first."""
-        first = {
-            "model": self.model,
-            "revision": self.revision,
-            "criterion": criterion,
-            "corpora": self.corpora,
-            "gate": self.gate,
-            "sparsity": sparsity,
-            "stats_dir": self.stats_dir,
-        }
-        second = {
-            "criterion": with_criterion,
-            "corpora": self.with_corpora or None,
-            "gate": self.with_gate,
-            "sparsity": self.with_sparsity,
-        }
-        return first, second
 
+class CompareRequest(SecondRequest):
+    """Two plans of experts to compare."""
 
-class TwoRecipesRequest(PairRequest):
-    """Two recipes to compare."""
-
-    criterion: options.Criterion
+    asked_by = "compare"
+    ranking: RankingSpec
     sparsity: options.Sparsity
-    with_criterion: WithCriterion
+
+    @model_validator(mode="after")
+    def _ranks_experts(self) -> "CompareRequest":
+        check_criterion(self.ranking, self.asked_by)
+        if self.ranking.by_neuron:
+            raise ValueError("whole experts are compared; leave --granularity out")
+        self.ranking.check()
+        return self
 
 
-class ReportRequest(PairRequest):
-    """Two recipes to report on, and the views of a report."""
+class DrawRequest(SecondRequest):
+    """A plan to draw figures of, half of the experts by default, and a second one."""
 
-    criterion: options.Criterion = "reap"
-    sparsity: options.Sparsity = "50%"
-    with_criterion: WithCriterion = "frequency"
+    plan: PlanSpec
+    with_criterion: Annotated[
+        options.Criterion,
+        Option("Criterion of the second plan: a name, or b,alpha,beta.", ("--with-criterion",)),
+    ] = "frequency"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _half(cls, values: Any) -> Any:
+        values = nested(cls, values) if isinstance(values, Mapping) else values
+        plan = values.get("plan") if isinstance(values, dict) else None
+        if not isinstance(plan, dict):
+            return values
+        has_file = {"schedule_file", "kept_neurons"} & plan.get("spread", {}).keys()
+        if has_file or set(BUDGETS) & plan.get("budget", {}).keys():
+            return values
+        return {**values, "plan": {**plan, "budget": {**plan.get("budget", {}), "sparsity": HALF}}}
+
+
+HALF = "50%"  # the sparsity of figures
+
+
+class ReportRequest(DrawRequest):
+    """Two plans to report on, and the views of a report."""
+
     views: Annotated[
         tuple[str, ...],
         Option("View of `moeprune plot --list`; repeatable; default: all of a model.", ("--view",)),
@@ -183,8 +182,8 @@ class ReportRequest(PairRequest):
     title: Annotated[str, Option("Heading of the page.")] = "Pruning report"
 
 
-class PlotRequest(PairRequest):
-    """Two recipes to draw, or a table of the papers' results."""
+class PlotRequest(DrawRequest):
+    """Two plans to draw, or a table of the papers' results."""
 
     model: Annotated[
         options.Model,
@@ -193,17 +192,33 @@ class PlotRequest(PairRequest):
             "their tables, such as unified-table-5."
         ),
     ]
-    criterion: Annotated[
-        options.Criterion | None,
-        Option(
-            "Name, such as reap or aimer, or exponents b,alpha,beta; default: reap, for views of "
-            "neurons heapr."
-        ),
-    ] = None
-    sparsity: options.Sparsity = "50%"
-    with_criterion: WithCriterion = "frequency"
     block: Annotated[
         str | None, Option("Block of a paper's table, 'MODEL SPARSITY%'; default: its first.")
+    ] = None
+    measure: Annotated[
+        Annotated[options.Text, checked_by(parse_measures)] | None,
+        Option("Views of evaluations: the measure to draw."),
+    ] = None
+    evaluated_on: Annotated[
+        options.Text | None, Option("View pareto: corpus of the evaluations.")
+    ] = None
+    against: Annotated[
+        Literal["removed", "bytes", "active_params", "expert_flops"],
+        Option("View evaluation-curves: over removed, bytes, active_params or expert_flops."),
+    ] = "removed"
+    draw: Annotated[
+        options.Text | None, Option("View hidden-states: which measurement, by its name.")
+    ] = None
+    lines: Annotated[
+        tuple[options.Text, ...],
+        Option("View hidden-states: candidate to show; repeatable.", ("--line",)),
+    ] = ()
+    way: Annotated[
+        options.Text | None, Option("View own-capability: the benchmark tool and settings.")
+    ] = None
+    at: Annotated[
+        options.Text | None,
+        Option("View own-capability: sparsity of the candidates, or all."),
     ] = None
     top_m: Annotated[
         int | None, Field(strict=True), Option("View paths: of each sample; default: 100.")

@@ -1,24 +1,20 @@
 """A recipe as the requests that the single commands make, and the request to search."""
 
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
-from analysis.criteria import get_criterion
 from analysis.stats.groups import groups_for, ordered
-from pruning.neurons.widths import WidthMode
-from pruning.plan import NEURON_GRANULARITY, PruningPlan
-from pruning.recipe import BudgetSection, Recipe
+from pruning.plan import PruningPlan
+from pruning.recipe import Recipe
 from pruning.recipe_file import recipe_from_yaml
 from pruning.requests import options
 from pruning.requests.base import Option, Request, command_line, option_words, validated
 from pruning.requests.calibration import CalibrateOptions, CalibrateRequest
 from pruning.requests.evaluation import EvaluateRequest, SensitivityRequest
 from pruning.requests.model import ExportRequest, WeightsRequest
-from pruning.requests.plan import PlanRequest
-from pruning.schedules import MEASURED
+from pruning.requests.plan import SpecRequest
 
 
 class Machine(Request):
@@ -47,16 +43,12 @@ def machine_of(recipe: Recipe, asked: Machine) -> Machine:
     )
 
 
-def by_neuron(recipe: Recipe) -> bool:
-    """Whether neurons are removed."""
-    return recipe.granularity == NEURON_GRANULARITY
-
-
 def calibrate_requests(recipe: Recipe, machine: Machine) -> list[CalibrateRequest]:
     """A calibration per corpus; none if nothing reads them."""
-    if not recipe.reads_text:
+    if not recipe.plan.reads_text:
         return []
-    read = get_criterion(recipe.criterion).columns(recipe.gate)
+    ranking = recipe.plan.ranking
+    read = ranking.rule.columns(ranking.gate)
     groups = ordered([*groups_for(read), *recipe.calibrate.groups])
     common = {
         **_shared(recipe.calibrate, CalibrateOptions),
@@ -64,9 +56,8 @@ def calibrate_requests(recipe: Recipe, machine: Machine) -> list[CalibrateReques
         **_shared(machine_of(recipe, machine), CalibrateRequest),
         "groups": ",".join(groups),
     }
-    return [
-        validated(CalibrateRequest, {**common, "corpus": part.corpus}) for part in recipe.corpora
-    ]
+    corpora = [part.corpus for part in recipe.plan.corpus_weights]
+    return [validated(CalibrateRequest, {**common, "corpus": corpus}) for corpus in corpora]
 
 
 def _shared(section: Request, kind: type[Request]) -> dict[str, Any]:
@@ -91,104 +82,53 @@ def weights_request(recipe: Recipe, machine: Machine) -> WeightsRequest | None:
 
     Norms of neurons are not stored: they are measured when needed.
     """
-    if by_neuron(recipe) or get_criterion(recipe.criterion).source != "weights":
+    if recipe.plan.by_neuron or recipe.plan.ranking.rule.source != "weights":
         return None
     return WeightsRequest(model=recipe.model, revision=recipe.revision, stats_dir=machine.stats_dir)
 
 
-def _limits(recipe: Recipe) -> dict[str, Any]:
-    """The constraints of a recipe as the command line takes them."""
-    limits = recipe.constraints
-    return {
-        "multiple_of": limits.multiple_of,
-        "floor": limits.floor,
-        "protect": tuple(map(str, limits.protect)),
-        "pin": by_layer(limits.pin),
-        "drop": by_layer(limits.drop),
-        "layer_set": tuple(f"{layer}={keep}" for layer, keep in limits.set.items()),
-    }
-
-
-def plan_request(recipe: Recipe, machine: Machine) -> PlanRequest:
+def spec_request(recipe: Recipe, machine: Machine) -> SpecRequest:
     """The request of `moeprune plan`."""
-    values = {
-        "model": recipe.model,
-        "revision": recipe.revision,
-        "granularity": recipe.granularity,
-        "criterion": recipe.criterion,
-        "corpora": weighed_corpora(recipe),
-        "gate": recipe.gate,
-        "stats_dir": machine.stats_dir,
-        **_limits(recipe),
-        **(recipe.budget.model_dump(exclude_none=True) if recipe.budget else {}),
-    }
-    if recipe.schedule.is_measured:
-        values |= {"schedule": MEASURED, "measured_on": _measured_on(recipe)}
-        values |= {"cost": recipe.schedule.cost, "across": recipe.schedule.across}
-    if by_neuron(recipe):
-        values |= {"neuron_scope": str(recipe.scope), "kept_neurons": recipe.kept_neurons}
-        values |= _widths(recipe)
-    else:
-        values |= {
-            "schedule": recipe.schedule.name,
-            "schedule_file": recipe.schedule.file,
-            "lock": tuple(map(str, recipe.constraints.lock)),
-        }
-    return validated(PlanRequest, values)
-
-
-def _measured_on(recipe: Recipe) -> tuple[str, ...]:
-    own = recipe.sensitivity
-    return recipe.schedule.measured_on or (own.corpus if own else ())
+    plan, measured = recipe.plan, recipe.sensitivity
+    if measured and plan.spread.is_measured and not plan.spread.measured_on:
+        spread = plan.spread.model_copy(update={"measured_on": measured.corpus})
+        plan = plan.model_copy(update={"spread": spread})
+    return SpecRequest(
+        model=recipe.model, revision=recipe.revision, plan=plan, stats_dir=machine.stats_dir
+    )
 
 
 def sensitivity_request(recipe: Recipe, machine: Machine) -> SensitivityRequest | None:
     """The measurement of sensitivity; None if the recipe asks for none."""
-    asked = recipe.sensitivity
+    asked, plan = recipe.sensitivity, recipe.plan
     if asked is None:
         return None
-    budget = _budget(recipe) if recipe.budget and not recipe.search else {}
+    budget = {} if recipe.search else plan.budget.amounts
+    if plan.by_neuron and (plan.budget.shrink or plan.budget.target_size):
+        budget = {}  # bytes of neurons depend on padding
     values = {
         **_shared(recipe.calibrate, SensitivityRequest),
         **_shared(recipe, SensitivityRequest),
         **_shared(machine_of(recipe, machine), SensitivityRequest),
         **_shared(asked, SensitivityRequest),
         "corpora": asked.corpus,
-        "calibrated_on": weighed_corpora(recipe),
+        "criterion": plan.ranking.criterion,
+        "granularity": plan.ranking.granularity,
+        "gate": plan.ranking.gate,
+        "calibrated_on": plan.ranking.corpora,
         "refine": asked.refine if budget else 0,
-        "cost": recipe.schedule.cost,
-        "across": recipe.schedule.across,
+        "cost": plan.spread.cost,
+        "across": plan.spread.across,
+        "target_dtype": plan.budget.target_dtype,
+        "limits": plan.limits,
         **budget,
-        **_limits(recipe),
     }
+    for name, several in (("sparsity", "sparsities"), ("shrink", "shrink")):
+        if name in values:
+            values[several] = (values.pop(name),)
     del values["count"], values["seed"]  # of the calibration
     given = {name: value for name, value in values.items() if value is not None}
     return validated(SensitivityRequest, given)
-
-
-def _budget(recipe: Recipe) -> dict[str, Any]:
-    """The budget of a recipe, whose plan is measured as well; none if neurons must fit bytes."""
-    own = recipe.budget or BudgetSection()
-    if by_neuron(recipe) and (own.shrink or own.target_size):
-        return {}
-    return {
-        "sparsities": (own.sparsity,) if own.sparsity else (),
-        "shrink": (own.shrink,) if own.shrink else (),
-        **own.model_dump(include={"target_size", "target_dtype", "params_share", "remove"}),
-    }
-
-
-def weighed_corpora(recipe: Recipe) -> tuple[str, ...]:
-    """The corpora of a recipe as the command line takes them: CORPUS, or CORPUS:WEIGHT."""
-    return tuple(
-        part.corpus if part.weight == 1 else f"{part.corpus}:{part.weight:g}"
-        for part in recipe.corpora
-    )
-
-
-def by_layer(experts: Mapping[Any, Iterable[int]]) -> tuple[str, ...]:
-    """Experts as the command line takes them: LAYER:EXPERTS."""
-    return tuple(f"{layer}:{','.join(map(str, ids))}" for layer, ids in experts.items() if ids)
 
 
 def export_request(
@@ -201,6 +141,7 @@ def export_request(
     if recipe.export is None:
         return None
     given = recipe.export.model_dump()
+    widths = recipe.plan.budget.model_dump(include={"width_mode", "width_multiple_of"})
     if recipe.export.model:
         given |= {"plan_model": recipe.model, "plan_model_revision": recipe.revision}
     else:
@@ -212,14 +153,9 @@ def export_request(
             "recipe": text,
             "stats_dir": machine.stats_dir,
             **given,
-            **(_widths(recipe) if by_neuron(recipe) else {}),
+            **(widths if recipe.plan.by_neuron else {}),
         },
     )
-
-
-def _widths(recipe: Recipe) -> dict[str, Any]:
-    mode = recipe.width_mode or str(WidthMode.UNIFORM)
-    return {"width_mode": mode, "width_multiple_of": recipe.width_multiple}
 
 
 def evaluate_request(

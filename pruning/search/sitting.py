@@ -91,9 +91,9 @@ class Problem:
         space, sequences = self.task.space, self.search_samples.sequences
         return {
             "model": {"name": self.model.name, "identity": self.model.identity},
-            "criterion": self.provenance.criterion,
+            "spec": self.provenance.spec,
+            "runs": list(self.provenance.runs),
             "order": order_digest(self.ranking),
-            "constraints": self.constraints.to_dict(),
             "rooms": [[room.least, room.most, room.step] for room in space.rooms],
             "removed": space.total,
             "initial": {name: list(removed) for name, removed in self.task.seeds.items()},

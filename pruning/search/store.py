@@ -21,6 +21,7 @@ from pruning.allocation import Removed
 from pruning.evaluate.result import MEASURES, check_possible
 from pruning.evaluate.store import SEAL, Count, check_seal, first_problem, seal_of
 from pruning.search.run import SearchOutcome
+from pruning.spec import PlanSpec
 
 SCHEMA_VERSION = 1
 RESULT_NAME = "search.json"
@@ -225,15 +226,20 @@ class KnownSearch(BaseModel):
     path: Path  # of its search.json
     result: SearchResult
     identity: str = Field(validation_alias=AliasPath("model", "identity"))
-    criterion: str  # that orders the experts within layers
+    spec: PlanSpec  # what ranks, the budget, what candidates respect
+    runs: tuple[str, ...]  # ids of the calibration runs that rank
     order: str  # see `order_digest`
     removed: int  # experts that all layers lose together
     fitness: str  # name of the measure
     corpus: str = Field(validation_alias=AliasPath("corpus", "name"))  # of the search samples
     samples: int = Field(validation_alias=AliasPath("corpus", "samples"))
     batch_size: int
-    constraints: Mapping[str, Any]  # see `Constraints.to_dict`
     settings: Mapping[str, Any]  # see `SearchSettings.to_dict`
+
+    @property
+    def criterion(self) -> str:
+        """What orders the experts within layers."""
+        return self.spec.ranking.criterion
 
     @property
     def kept(self) -> dict[int, int]:

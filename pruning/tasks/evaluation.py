@@ -1,20 +1,17 @@
 """Tasks of evaluation: plans on held-out corpora, and criteria against sparsities."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from analysis.criteria import get_criterion
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore, stats_store
 from pruning.active import measured_routing
 from pruning.evaluate.drawing import DrawnSamples, draw
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore
-from pruning.plan import NEURON_GRANULARITY, PruningPlan, fit_plan, keep_all, plan_from_dict
+from pruning.plan import PruningPlan, fit_plan, keep_all, plan_from_dict
 from pruning.planning.make import make_plan
 from pruning.planning.measured import with_sensitivity
 from pruning.planning.ranking import Selection, select_measured
-from pruning.requests.base import validated
 from pruning.requests.evaluation import (
     BinsRequest,
     EvaluateRequest,
@@ -23,14 +20,14 @@ from pruning.requests.evaluation import (
     SensitivityRequest,
     SweepRequest,
 )
-from pruning.requests.plan import PlanRequest
-from pruning.schedules import MEASURED
+from pruning.requests.plan import SpecRequest
+from pruning.spec import PlanSpec
 from pruning.tasks import Steps
 from pruning.tasks.apart import open_checked
 from pruning.tasks.loading import run_settings, together, tokenizer_loader
 
 
-def selection_for(request: PlanRequest) -> Steps[Selection]:
+def selection_for(request: SpecRequest) -> Steps[Selection]:
     """The selection of a request; weights are measured first if needed."""
     model = load_model_index(request.model, revision=request.revision)
     return (yield from select_measured(request, model, stats_store(request.stats_dir)))
@@ -40,37 +37,22 @@ def sweep_plans(
     request: SweepRequest, model: MoEModel, store: StatsStore
 ) -> Steps[list[PruningPlan]]:
     """The plans of a sweep, by criterion and then by budget."""
-    fields: dict[str, Any] = {"schedule": request.schedule}
-    if request.granularity == NEURON_GRANULARITY and request.schedule != MEASURED:
-        fields = {"neuron_scope": request.neuron_scope}
     plans = []
     for criterion in request.criteria:
-        requests = [
-            criterion_request(request, criterion, each | fields) for each in request.budgets
-        ]
-        selection = yield from select_measured(requests[0], model, store)
-        ranking = with_sensitivity(selection, requests[0], store)
-        plans += [make_plan(ranking, each).plan for each in requests]
+        specs = request.specs(criterion)
+        selection = yield from select_measured(spec_request(request, specs[0]), model, store)
+        ranking = with_sensitivity(selection, specs[0], store)
+        plans += [make_plan(ranking, spec).plan for spec in specs]
     return [fit_plan(plan, model) for plan in plans]
 
 
-def criterion_request(
-    request: SweepRequest | BinsRequest | SensitivityRequest,
-    criterion: str,
-    fields: Mapping[str, Any],
-) -> PlanRequest:
-    """The request for a plan by one criterion; `fields` has its budget and fields of neurons."""
-    reads_text = get_criterion(criterion).source == "routed"
-    values = {
-        "model": request.model,
-        "granularity": request.granularity,
-        "criterion": criterion,
-        "corpora": request.calibrated_on if reads_text else (),
-        "gate": request.gate,
-        "stats_dir": request.stats_dir,
-        **fields,
-    }
-    return validated(PlanRequest, values)
+def spec_request(
+    request: SweepRequest | BinsRequest | SensitivityRequest, spec: PlanSpec
+) -> SpecRequest:
+    """A plan of the model that a request is about."""
+    return SpecRequest(
+        model=request.model, revision=request.revision, plan=spec, stats_dir=request.stats_dir
+    )
 
 
 Records = Steps[list[EvaluationRecord]]

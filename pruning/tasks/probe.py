@@ -23,7 +23,7 @@ from pruning.plan import NEURON_GRANULARITY, PruningPlan, fit_plan, keep_all, pl
 from pruning.planning.ranking import select_measured
 from pruning.requests.evaluation import AskRequest, BinsRequest, VarianceRequest
 from pruning.tasks import Steps
-from pruning.tasks.evaluation import criterion_request, drawn_corpora, sweep_plans
+from pruning.tasks.evaluation import drawn_corpora, spec_request, sweep_plans
 from pruning.tasks.loading import loaded_model, run_settings
 
 if TYPE_CHECKING:
@@ -114,9 +114,8 @@ def _order_and_bins(
     """The order of the experts or neurons, and its bins."""
     how, by_neuron = request.binning, request.granularity == NEURON_GRANULARITY
     fields = {"neuron_scope": how.scope} if by_neuron else {}
-    ranking = yield from select_measured(
-        criterion_request(request, request.criterion, {"sparsity": "0", **fields}), model, store
-    )
+    spec = request.spec_by(request.criterion, sparsity="0", **fields)
+    ranking = yield from select_measured(spec_request(request, spec), model, store)
     ranked = RankedBy(
         request.criterion,
         request.gate if ranking.criterion.uses_gate else "",

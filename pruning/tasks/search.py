@@ -11,7 +11,7 @@ from analysis.stats.blend import Part
 from analysis.stats.store import StatsStore, stats_store
 from pruning.allocation import Removed
 from pruning.evaluate.drawing import DrawnSamples, SampleSettings, draw
-from pruning.planning.make import check_request, evidence_of, provenance_of, spending_of
+from pruning.planning.make import check_spec, evidence_of, provenance_of, spending_of
 from pruning.planning.measured import sensitivity_on, with_sensitivity
 from pruning.planning.ranking import Selection, select, sensitivity_for
 from pruning.recipe import Recipe, SearchSection
@@ -21,8 +21,8 @@ from pruning.requests.recipe import (
     Machine,
     SearchRequest,
     calibrate_requests,
-    plan_request,
     sensitivity_request,
+    spec_request,
     weights_request,
 )
 from pruning.schedules import MEASURED, PATTERNS, allocate
@@ -76,7 +76,7 @@ def problem_of(request: SearchRequest) -> "Steps[Problem]":
     if (section := recipe.search) is None:
         raise PlanError("The recipe has no key search; it needs at least search: {corpus: C}.")
     model = load_model_index(recipe.model, revision=recipe.revision)
-    check_request(plan_request(recipe, machine), model)
+    check_spec(recipe.plan, model)
     store = stats_store(machine.stats_dir)
     check_measured(recipe, model, store)
     with together():
@@ -91,28 +91,29 @@ def problem_of(request: SearchRequest) -> "Steps[Problem]":
         )
     parts = []
     requests = calibrate_requests(recipe, machine)
-    for calibration, corpus in zip(requests, recipe.corpora, strict=bool(requests)):
+    for calibration, corpus in zip(requests, recipe.plan.corpus_weights, strict=bool(requests)):
         run = yield from calibrate_run(calibration)
         parts.append(Part(run, corpus.weight))
     if weights := weights_request(recipe, machine):
         yield from weights_run(weights)
-    planned = plan_request(recipe, machine)
+    planned = spec_request(recipe, machine)
+    spec = planned.plan
     selection = select(planned, model, store, parts)
     if measured := sensitivity_request(recipe, machine):
         yield from sensitivity_run(measured, parts)
-        selection = with_sensitivity(selection, planned, store)
+        selection = with_sensitivity(selection, spec, store)
         if recipe.sensitivity and recipe.sensitivity.refine:
             yield from sensitivity_run(_refinement_request(measured, recipe, selection), parts)
-    selection = with_sensitivity(selection, planned, store)
+    selection = with_sensitivity(selection, spec, store)
     if section.start == MEASURED:
-        sensitivity = sensitivity_on(section.corpus, selection, planned, store)
+        sensitivity = sensitivity_on(section.corpus, selection, spec, store)
         selection = replace(selection, sensitivity=sensitivity)
     return _make_problem(section, recipe, machine, selection, drawn_samples)
 
 
 def check_measured(recipe: Recipe, model: MoEModel, store: StatsStore) -> None:
     """Refuse, before any work, a recipe that reads a sensitivity that nothing measures."""
-    is_read = recipe.schedule.is_measured or (recipe.search and recipe.search.start == MEASURED)
+    is_read = recipe.plan.spread.is_measured or (recipe.search and recipe.search.start == MEASURED)
     if not is_read or recipe.sensitivity:
         return
     if not SensitivityStore(store.directories).records(model.identity):
@@ -141,9 +142,7 @@ def _refinement_request(
     measured: SensitivityRequest, recipe: Recipe, selection: Selection
 ) -> SensitivityRequest:
     """The refinement of a plan that removes as many experts as the search does."""
-    spending = spending_of(
-        selection.request, selection.model, evidence_of(selection, selection.request)
-    )
+    spending = spending_of(selection.spec, selection.model, evidence_of(selection, selection.spec))
     rounds = recipe.sensitivity.refine if recipe.sensitivity else 0
     return measured.into(SensitivityRequest, remove=spending.budget.total, refine=rounds)
 
@@ -158,17 +157,20 @@ def _make_problem(
     from pruning.search.sitting import Problem
 
     sequences = drawn_samples.sequences
-    evidence = evidence_of(selection, selection.request)
-    wished = spending_of(selection.request, selection.model, evidence)
-    scheduled = allocate(recipe.schedule.name, wished, evidence)
+    spec, schedule = selection.spec, selection.spec.spread.schedule
+    evidence = evidence_of(selection, spec)
+    wished = spending_of(spec, selection.model, evidence)
+    scheduled = allocate(schedule, wished, evidence)
     spending, space = space_of(wished, scheduled)
-    provenance = provenance_of(selection, selection.request, wished)
+    # What candidates respect: locked layers keep what the schedule gives them.
+    settled = spec.changed(lock=(), set=dict(spending.constraints.fixed))
+    provenance = provenance_of(selection, settled, wished)
     parameters = schedule_parameters(
         section.to_dict(), section.fitness, sequences.corpus, len(sequences.rows)
     )
-    seeds = seeds_of(spending, recipe.schedule.name, scheduled)
+    seeds = seeds_of(spending, schedule, scheduled)
     if section.start == MEASURED:
-        seeds |= sensitivity_for(selection, selection.request).starts(space.rooms, space.total)
+        seeds |= sensitivity_for(selection, spec).starts(space.rooms, space.total)
     task = Task(space, seeds, section)
     _check_room(task)
     return Problem(

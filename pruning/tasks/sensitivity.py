@@ -10,17 +10,17 @@ from analysis.stats.blend import Part
 from analysis.stats.store import stats_store
 from pruning.constraints import Room, rooms_of
 from pruning.evaluate.drawing import DrawnSamples
-from pruning.planning.make import check_request, spending_of
+from pruning.planning.make import check_spec, spending_of
 from pruning.planning.measured import Order, order_of
 from pruning.planning.neurons import arena_of
 from pruning.planning.ranking import Selection, select_measured
 from pruning.requests.evaluation import SensitivityRequest
-from pruning.requests.plan import PlanRequest
 from pruning.schedules import Evidence
 from pruning.sensitivity.curves import Curves, Sensitivity
 from pruning.sensitivity.record import SensitivityRecord, SensitivityStore
+from pruning.spec import PlanSpec
 from pruning.tasks import Steps
-from pruning.tasks.evaluation import criterion_request, drawn_corpora
+from pruning.tasks.evaluation import drawn_corpora, spec_request
 from pruning.tasks.loading import quiet_transformers, run_settings
 
 if TYPE_CHECKING:
@@ -64,22 +64,20 @@ def sensitivity_run(request: SensitivityRequest, parts: Sequence[Part] = ()) -> 
     """
     model = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
-    requests = [
-        criterion_request(request, request.criterion, each | request.planned)
-        for each in request.budgets or [{"sparsity": "0"}]
-    ]
-    for each in requests if request.budgets else ():
-        check_request(each, model)
-    selection = yield from select_measured(requests[0], model, store, parts)
+    specs = request.specs()
+    for spec in specs if request.budgets else ():
+        check_spec(spec, model)
+    first = spec_request(request, specs[0])
+    selection = yield from select_measured(first, model, store, parts)
     draws = yield from drawn_corpora(request, model, store)
     from analysis.calibration.loading import offload_space
 
     quiet_transformers()
     settings = run_settings(request, max(each.sequences.longest for each in draws))
     with offload_space(settings.placement) as offload:
-        sitting = _Sitting(request, model, order_of(selection, requests[0]), settings, offload)
+        sitting = _Sitting(request, model, order_of(selection, specs[0]), settings, offload)
         works = [sitting.work(each, SensitivityStore(store.directories)) for each in draws]
-        return (yield from _measure(works, sitting, selection, requests))
+        return (yield from _measure(works, sitting, selection, specs))
 
 
 class _Sitting:
@@ -148,7 +146,7 @@ def _measure(
     works: "Sequence[Measuring]",
     sitting: _Sitting,
     selection: Selection,
-    requests: list[PlanRequest],
+    specs: list[PlanSpec],
 ) -> Steps[Measurement]:
     from pruning.sensitivity.measure import Aim, measure_curves, refine
 
@@ -160,9 +158,9 @@ def _measure(
             if not request.budgets:
                 work.release()
         spread = Sensitivity(tuple(curves), request.cost, request.across)
-        for words, planned in zip(request.budget_words, requests, strict=False):
+        for words, spec in zip(request.budget_words, specs, strict=False):
             aim = Aim(
-                *_budget(selection, planned, spread), request.refine, request.cost, request.across
+                *_budget(selection, spec, spread), request.refine, request.cost, request.across
             )
             rounds[words] = yield from refine(works, curves, aim)
     finally:
@@ -175,11 +173,11 @@ def _measure(
 
 
 def _budget(
-    selection: Selection, planned: PlanRequest, spread: Sensitivity
+    selection: Selection, spec: PlanSpec, spread: Sensitivity
 ) -> tuple[tuple[Room, ...], int]:
     """What a plan can remove from each layer, and its budget, which the spread may decide."""
-    if planned.by_neuron:
-        arena = arena_of(selection, planned).measured(spread)
-        return tuple(arena.contest.pools), arena.budget(planned, selection.model).total
-    spending = spending_of(planned, selection.model, Evidence(sensitivity=spread))
+    if spec.by_neuron:
+        arena = arena_of(selection, spec).measured(spread)
+        return tuple(arena.contest.pools), arena.budget(spec.budget, selection.model).total
+    spending = spending_of(spec, selection.model, Evidence(sensitivity=spread))
     return rooms_of(spending.layers, spending.constraints), spending.budget.total

@@ -21,8 +21,9 @@ from pruning.plan import PruningPlan, model_ref, plan_from_dict
 from pruning.planning.make import make_plan
 from pruning.planning.ranking import select
 from pruning.requests.model import ExportRequest
-from pruning.requests.plan import PlanRequest
+from pruning.requests.plan import SpecRequest
 from pruning.sizes import format_bytes, weight_bytes
+from pruning.spec import spec_of
 from pruning.surgery.export import export_checkpoint
 from pruning.surgery.padding import plan_padding
 from pruning.surgery.width_sizes import width_options
@@ -256,9 +257,10 @@ def written_export(tmp_path, headed, name="plain"):
 
 def plan_of(headed, name="plain"):
     """The plan that the page shows at first."""
-    request = PlanRequest(model=str(headed / name), criterion="random", sparsity="50%")
+    spec = spec_of(criterion="random", sparsity="50%")
+    request = SpecRequest(model=str(headed / name), plan=spec)
     model = load_model_index(request.model)
-    return make_plan(select(request, model, StatsStore()), request).plan
+    return make_plan(select(request, model, StatsStore()), spec).plan
 
 
 def test_the_option_without_which_an_engine_is_wrong_is_shown(open_page, tmp_path, headed):

@@ -20,7 +20,7 @@ from pruning.plan import plan_from_json
 from pruning.planning.choice import experts_in
 from pruning.planning.make import plan_from_stats
 from pruning.recipe_file import recipe_from_yaml
-from pruning.requests.recipe import Machine, plan_request
+from pruning.requests.recipe import Machine, spec_request
 
 NEURONS = {"granularity": "Neurons", "sparsity": "40%"}
 OVER_ALL = NEURONS | {"scope": "Global"}
@@ -61,7 +61,7 @@ def test_page_command_and_recipe_make_one_plan(open_page, address, tmp_path, run
     words = shlex.split(line)
     stats = Path(words[words.index("--stats-dir") + 1])
     recipe = recipe_from_yaml(recipe_on(test), name="recipe.yaml")
-    request = plan_request(recipe, Machine(stats_dir=stats))
+    request = spec_request(recipe, Machine(stats_dir=stats))
     made, _ = drain(plan_from_stats(request, demo, stats_store(stats)))
     assert made.plan.digest == by_command.digest
     # What the table says is what the plan holds.

@@ -14,19 +14,18 @@ from analysis.model import load_model_index
 from app.session.data import settings
 from app.session.plan_state import OnScreen, edited_cells
 from pruning.budget import sparsity_budget
-from pruning.constraints import Constraints
+from pruning.constraints import Constraints, ranges
 from pruning.plan import keep_all, plan_from_json
 from pruning.planning.choice import (
     SCHEDULE_NAMES,
     counts_example,
     counts_in,
     counts_text,
-    layer_settings,
-    ranges,
     schedule_label,
 )
 from pruning.recipe_file import recipe_from_yaml
 from pruning.requests.evaluation import SensitivityRequest
+from pruning.requests.options import counts_words
 from pruning.schedules import Spending
 from pruning.tasks.sensitivity import sensitivity_run
 
@@ -391,7 +390,7 @@ def test_an_imported_plan_moves_the_sparsity_where_it_can(open_page):
 
 def test_words_of_the_address_and_the_command_line():
     assert ranges([5, 0, 6, 7, 2]) == "0,2,5-7"
-    assert layer_settings({0: 16, 1: 16, 2: 12, 5: 16}) == ("0-1,5=16", "2=12")
+    assert counts_words({0: 16, 1: 16, 2: 12, 5: 16}) == ["0-1,5=16", "2=12"]
     layers = load_model_index("demo").layers
     kept = {0: 16, 1: 4, 2: 32, 3: 8, 4: 9, 5: 10}
     assert counts_in(counts_text(kept), layers) == kept

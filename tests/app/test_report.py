@@ -15,15 +15,18 @@ from analysis.stats.store import SHIPPED_STATS, StatsStore
 from app.charts.context import call, context_of
 from app.charts.listing import CHARTS
 from app.report.page import report_html, report_of, views_of
-from pruning.planning.comparing import compare_request
+from pruning.planning.comparing import pair_of
+from pruning.requests.base import validated
+from pruning.requests.ranking import DrawRequest
 
 PAGES = ("explore", "compare", "export")
 
 
 def scene_of(model="demo", **changes):
     first = {"model": str(model), "criterion": "reap", "sparsity": "50%", **changes}
-    request = compare_request(first, {"criterion": "frequency", "corpora": None})
-    return context_of(request, load_model_index(str(model)), StatsStore(SHIPPED_STATS))
+    request = validated(DrawRequest, first)
+    pair = pair_of(request, request.plan)
+    return context_of(pair, load_model_index(str(model)), StatsStore(SHIPPED_STATS))
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,8 @@ import pytest
 from page_texts import parsed
 
 from app.jobs.kinds import KINDS
-from pruning.requests.plan import PlanRequest
+from pruning.requests.base import default_of, flat_fields, flat_values, validated
+from pruning.requests.plan import SpecRequest
 
 PLAN = {"kept": {"0": [0]}}
 SEARCHING = (
@@ -77,11 +78,12 @@ def test_the_command_of_a_search_writes_where_the_request_says():
 @pytest.mark.parametrize(("kind", "more"), [*((kind, {}) for kind in LEAST), *MORE], ids=str)
 def test_the_command_of_a_request_is_read_by_the_program(kind, more):
     values = {name: value for name, value in {**LEAST[kind], **more}.items() if value is not None}
-    made = (KINDS[kind].request if kind in KINDS else PlanRequest)(**values)
-    defaults = {name: field.default for name, field in type(made).model_fields.items()}
-    usual = [name for name in more if name in values and getattr(made, name) == defaults[name]]
-    assert usual == []
-    parsed(made.command())
+    request = validated(KINDS[kind].request if kind in KINDS else SpecRequest, values)
+    fields, given = flat_fields(type(request)), flat_values(request)
+    assert [
+        name for name in more if name in values and given[name] == default_of(fields[name])
+    ] == []
+    parsed(request.command())
 
 
 CHARTS = [

@@ -27,8 +27,9 @@ from pruning.planning.ranking import select
 from pruning.planning.searches import estimate_search, searched_selection
 from pruning.recipe import SearchSection
 from pruning.recipe_file import recipe_from_yaml
-from pruning.requests.plan import PlanRequest
+from pruning.requests.plan import SpecRequest
 from pruning.search.store import order_digest, read_known
+from pruning.spec import spec_of
 
 DEADLINE_SECONDS = 400.0  # only reached when something is broken; the machine may be busy
 SHIPPED = SHIPPED_STATS / "searches"
@@ -305,16 +306,17 @@ def test_a_larger_run_of_the_corpus_does_not_hide_the_one_that_the_search_has_re
     raw["corpora"][0]["num_tokens"] = 10**6  # as if it were larger than the shipped one
     manifest.write_text(json.dumps(raw))
     model, store = load_model_index("demo"), stats_store(stats)
-    base = PlanRequest(model="demo", criterion="man", corpora=("demo-code",), sparsity="50%")
+    spec = spec_of(criterion="man", corpora=("demo-code",), sparsity="50%")
+    base = SpecRequest(model="demo", plan=spec)
     (largest,) = select(base, model, store).choice.runs
     assert largest.path.parent == stats
     search = read_known(SHIPPED_STATS / "searches" / "demo-reap.json")
-    found = searched_selection(base, search, (model, store), [(("demo-code",), "applied")])
+    found = searched_selection(search, base, (model, store))
     assert order_digest(found.table) == search.order
     (run_of,) = found.choice.runs
     assert run_of.path.parent == SHIPPED_STATS
     assert f"--run {run_of.manifest.run_id}" in found.request.command()
-    kept = make_plan(found, found.request).plan.kept
+    kept = make_plan(found, found.spec).plan.kept
     assert {layer: len(ids) for layer, ids in kept.items()} == search.kept
 
 

@@ -11,7 +11,8 @@ from analysis.stats.store import stats_store
 from pruning.model import Model
 from pruning.planning.make import make_plan
 from pruning.planning.ranking import select
-from pruning.requests.plan import PlanRequest
+from pruning.requests.plan import SpecRequest
+from pruning.spec import spec_of
 
 
 @pytest.fixture
@@ -82,9 +83,9 @@ def test_diff_and_show(make, works, moeprune, tiny, other, here):
 @pytest.mark.parametrize(
     "asked",
     [
-        {"remove": 4, "schedule": "late", "lock": ("2",), "layer_set": ("0=5",)},
+        {"remove": 4, "schedule": "late", "lock": ("2",), "set": ("0=5",)},
         {"target_size": "0.00004", "target_dtype": "bfloat16", "pin": ("0:1", "2:3-4")},
-        {"shrink": "30%", "multiple_of": 2, "lock": ("0",), "layer_set": ("2=6",)},
+        {"shrink": "30%", "multiple_of": 2, "lock": ("0",), "set": ("2=6",)},
         {"params_share": "30%", "uneven": True},
         {"sparsity": "34%", "multiple_of": 2, "protect": ("3",), "drop": ("0,2:5",)},
         {"schedule": "file", "schedule_file": "c.csv", "gate": "renormalized"},
@@ -92,14 +93,13 @@ def test_diff_and_show(make, works, moeprune, tiny, other, here):
 )
 def test_the_command_of_a_request_makes_its_plan(works, tiny, stats, corpora, here, asked):
     (here / "c.csv").write_text("layer,kept\n0,4\n2,3\n3,5\n")
-    request = PlanRequest(
-        model=str(tiny), criterion="reap", corpora=(str(corpora[1]),), stats_dir=stats, **asked
-    )
+    spec = spec_of(criterion="reap", corpora=(str(corpora[1]),), **asked)
+    request = SpecRequest(model=str(tiny), plan=spec, stats_dir=stats)
     selection = select(request, load_model_index(str(tiny)), stats_store(stats))
     program, *words = shlex.split(request.command(out="x.json"))
     assert program == "moeprune"
     works(*words)
-    assert (here / "x.json").read_text() == make_plan(selection, request).plan.to_json()
+    assert (here / "x.json").read_text() == make_plan(selection, spec).plan.to_json()
 
 
 def test_constraints_hold_and_are_written_down(make):

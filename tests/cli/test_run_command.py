@@ -11,9 +11,9 @@ from analysis.model import load_model_index
 from analysis.stats.store import stats_store
 from builders import tiny_checkpoint
 from pruning.plan import load_plan
-from pruning.planning.make import check_request, plan_from_stats
+from pruning.planning.make import check_spec, plan_from_stats
 from pruning.recipe_file import load_recipe
-from pruning.requests.recipe import Machine, calibrate_requests, plan_request
+from pruning.requests.recipe import Machine, calibrate_requests, spec_request
 from pruning.tasks.calibration import calibrate_run
 
 FORMATS = Path(__file__).parents[2] / "docs" / "reference" / "files.md"
@@ -96,7 +96,7 @@ def test_the_recipe_of_init_plans_as_the_command_does(works, moeprune, here):
     assert printed.endswith("next: moeprune run demo.yaml\n")
     recipe = load_recipe(here / "demo.yaml")
     store, model = stats_store(None), load_model_index("demo")
-    request = plan_request(recipe, Machine())
+    request = spec_request(recipe, Machine())
     made, _ = drain(plan_from_stats(request, model, store))
     works("plan", "demo", "--criterion", "reap", "--corpus", "demo-math", "--shrink", "40%")
     assert made.plan.digest == load_plan(here / "plan.json").digest
@@ -120,7 +120,7 @@ def test_the_recipe_of_init_is_one_for_other_layouts(works, tmp_path_factory, he
     works("recipe", "init", path)
     recipe = load_recipe(here / "recipe.yaml")
     model = load_model_index(recipe.model)
-    check_request(plan_request(recipe, Machine()), model)
+    check_spec(recipe.plan, model)
 
 
 @pytest.mark.slow
@@ -289,7 +289,7 @@ def test_neurons_by_their_weights(recipe, works, tiny, here):
     works(
         *("plan", tiny, "--granularity", "neuron", "--criterion", "neuron-norms"),
         *("--sparsity", "50%", "--neuron-scope", "global", "--floor", "2", "--pin", "2:1"),
-        *("--multiple-of", "2", "-o", "by-hand.json"),
+        *("--multiple-of", "2", "--width-mode", "ragged", "-o", "by-hand.json"),
     )
     assert (here / "r.plan.json").read_bytes() == (here / "by-hand.json").read_bytes()
     manifest = json.loads((here / "pruned" / "moeprune_manifest.json").read_text())

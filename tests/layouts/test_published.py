@@ -30,8 +30,9 @@ from pruning.outline import outline_model
 from pruning.plan import PruningPlan, model_ref
 from pruning.planning.make import make_plan
 from pruning.planning.ranking import select
-from pruning.requests.plan import PlanRequest
+from pruning.requests.plan import SpecRequest
 from pruning.sizes import size_report
+from pruning.spec import spec_of
 from pruning.surgery.export import prepare_export
 
 # One of each kind stands for the others in the default run.
@@ -146,8 +147,9 @@ def test_the_estimate_of_a_calibration_ends(published):
 def test_plan_and_sizes_without_a_weight(published, tmp_path):
     layout, header, model = published
     sparsity = SPARSITY.get(str(layout), "50%")
-    request = PlanRequest(model=str(model.checkpoint.path), criterion="random", sparsity=sparsity)
-    plan = make_plan(select(request, model, StatsStore(tmp_path)), request).plan
+    spec = spec_of(criterion="random", sparsity=sparsity)
+    request = SpecRequest(model=str(model.checkpoint.path), plan=spec)
+    plan = make_plan(select(request, model, StatsStore(tmp_path)), spec).plan
     kept = {layer: tuple(ids) for layer, ids in plan.kept.items()}
     size = layout.experts // layout.groups
     half = max(layout.groups * -(-size // 2), layout.top_k)

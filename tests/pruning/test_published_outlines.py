@@ -16,8 +16,8 @@ from analysis.heads import prediction_heads
 from analysis.outline import without_weights
 from pruning.outline import outline_model
 from pruning.planning.counted import count_plan
-from pruning.requests.plan import PlanRequest
 from pruning.sizes import size_report
+from pruning.spec import spec_of
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_deepseek_r1(outlined):
     assert round(size_report(model).active_before / 1e9, 1) == 37.6
     # (576, 7168) does not divide into blocks of 128, see `MoEModel.unloadable`.
     assert "kv_a_proj_with_mqa" in model.unloadable
-    half = count_plan(PlanRequest(model="r1", config_only=True, sparsity="50%"), model)
+    half = count_plan(spec_of(sparsity="50%"), model)
     assert set(half.allocation.keep) == {128}
     # An expert: three matrices of a byte per weight and a scale of four per block.
     expert = 3 * (7168 * 2048 + 4 * 7168 * 2048 // 128**2)

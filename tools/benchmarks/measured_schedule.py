@@ -38,7 +38,7 @@ from pruning.evaluate.drawing import DrawnSamples, SampleSettings, draw
 from pruning.evaluate.samples import make_samples
 from pruning.planning.measured import Order, order_of
 from pruning.planning.ranking import select_measured
-from pruning.requests.plan import PlanRequest
+from pruning.requests.plan import SpecRequest
 from pruning.schedules import PATTERNS
 from pruning.schedules.shares import pattern_weights
 from pruning.search.fitness import MaskedRuns, Subject, masked_fitness, subject_of
@@ -49,6 +49,7 @@ from pruning.sensitivity.curves import Curves, Sensitivity, curves_of
 from pruning.sensitivity.measure import Aim, Measuring, measure_curves, refine
 from pruning.sensitivity.points import MEASURES, sample_ids, whole_point
 from pruning.sensitivity.record import SensitivityRecord, SensitivityStore
+from pruning.spec import spec_of
 
 CRITERIA = ("reap", "frequency", "ean", "damage", "heapr")
 SPARSITIES = ("25%", "50%", "75%")
@@ -89,8 +90,9 @@ class Trial:
         asked = {"criterion": self.criterion, "corpora": ("demo-code",), "sparsity": "0"}
         if self.criterion == "heapr":
             asked |= {"granularity": "neuron", "schedule": "measured"}
-        request = PlanRequest(model="demo", **asked)
-        return order_of(drain(select_measured(request, self.model, stats_store())), request)
+        spec = spec_of(**asked)
+        request = SpecRequest(model="demo", plan=spec)
+        return order_of(drain(select_measured(request, self.model, stats_store())), spec)
 
     @cached_property
     def drawn(self) -> DrawnSamples:

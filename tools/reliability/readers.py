@@ -63,11 +63,11 @@ from pruning.planning.neurons import plan_of_file
 from pruning.recipe_file import load_recipe, recipe_from_yaml
 from pruning.requests.base import validated
 from pruning.requests.calibration import CalibrateRequest
-from pruning.requests.plan import PlanRequest
 from pruning.schedules import read_counts
 from pruning.search.run import open_log
 from pruning.search.store import load_search, progress_of, search_in
 from pruning.sizes import size_report
+from pruning.spec import spec_of
 from pruning.surgery.manifest import MANIFEST_NAME
 from pruning.surgery.verify import verify_export
 from tools.reliability import (
@@ -257,9 +257,8 @@ def _published(root: Path) -> None:
 def _kept_neurons(root: Path) -> None:
     model = load_model_index(str(root / examples.MODEL))
     path = root / examples.FILES / "kept_neurons.json"
-    asked = {"granularity": "neuron", "criterion": "heapr", "kept_neurons": path}
-    request = PlanRequest(model=str(root / examples.MODEL), **asked)
-    size_report(model, plan_of_file(request, model))
+    spec = spec_of(granularity="neuron", criterion="heapr", kept_neurons=path)
+    size_report(model, plan_of_file(spec, model))
 
 
 def _known_search(root: Path) -> None:

@@ -33,7 +33,7 @@ from pruning.requests.evaluation import (
     VarianceRequest,
 )
 from pruning.requests.model import ExportRequest, WeightsRequest
-from pruning.requests.plan import PlanRequest
+from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import OverlapRequest
 from pruning.requests.recipe import SearchRequest
 from pruning.schedules import get_schedule
@@ -101,11 +101,11 @@ REQUESTS_READ: Mapping[str, tuple[type[Request], Mapping[str, Any]]] = {
     "weights": (WeightsRequest, _MODEL),
     "overlap": (OverlapRequest, {**_MODEL, "criterion": "reap", "sparsity": "50%"}),
     "select": (
-        PlanRequest,
-        {**_MODEL, "criterion": "reap", "sparsity": "50%", "layer_set": ["0=4"]},
+        SpecRequest,
+        {**_MODEL, "criterion": "reap", "sparsity": "50%", "set": ["0=4"]},
     ),
     "neurons": (
-        PlanRequest,
+        SpecRequest,
         {**_MODEL, "granularity": "neuron", "criterion": "heapr", "sparsity": "25%"},
     ),
     "export": (ExportRequest, {**_MODEL, "plan": {"kept": {"0": [1]}}, "out": "out"}),

@@ -120,7 +120,7 @@ def _curves(context: Context, results: pd.DataFrame, measure: str) -> None:
     if len(names) > 6:  # one per colour
         digest = context.shown.plan.digest if context.shown else ""
         plan_series = set(results.loc[results["plan"] == digest, "series"]) if digest else set()
-        granularity = context.plan.granularity
+        granularity = context.granularity
         leading = evaluation_curves.leading_series(results, measure, granularity)
         chosen = st.multiselect(
             "Highlighted lines",
@@ -137,11 +137,11 @@ def _curves(context: Context, results: pd.DataFrame, measure: str) -> None:
 
 def candidates_part(context: Context) -> None:
     """Loss per corpus of the plan, the original, Random and the best; then all candidates."""
-    losses, granularity = losses_of(context.model), context.plan.granularity
+    losses, granularity = losses_of(context.model), context.granularity
     same_kind = [each for each in losses if each.facts.granularity == granularity]
     shares = sorted({round(each.facts.removed or 0.0, 4) for each in same_kind} - {0.0})
     if not shares:
-        what = "neurons" if context.plan.by_neuron else "experts"
+        what = "neurons" if context.by_neuron else "experts"
         inform(f"No evaluations of plans that remove {what}; run one below.")
         return
     plan_loss, _ = loss_of_plan(context)

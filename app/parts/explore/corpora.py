@@ -20,7 +20,7 @@ from app.frame.notes import show_command
 from app.literal import literal
 from app.session import data
 from app.session.state import apply_exponents, apply_shares
-from pruning.requests.base import command_line
+from pruning.requests.base import command_line, option_words
 
 _CLICKS: Final = "explore.overlap-map.clicks"
 
@@ -105,10 +105,8 @@ def blend_part(context: Context) -> None:
         st.markdown(f"Worst-covered: **{literal(worst['corpus'])}**, {worst['coverage']:.1%}")
     show_chart(chart)
     request = context.request_by(context.ranking_criterion)
-    if len(request.corpora) > 1:
-        stats = ["--stats-dir", str(request.stats_dir)] if request.stats_dir else []
-        words = (*request.options(), "--sparsity", context.sparsity, *stats)
-        show_command(command_line("blend", request.model, *words))
+    if len(request.plan.ranking.corpora) > 1:
+        show_command(command_line("blend", request.model, *option_words(request)))
 
 
 def _make_fair(context: Context) -> None:

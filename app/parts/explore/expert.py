@@ -90,7 +90,7 @@ def _ranks(context: Context, place: Place, where: str) -> None:
     sources = Sources(context.calibrated, weights, context.model.layers)
     ranks = context.keep(expert_ranks, sources, context.gate, place)
     summary = rank_summary(ranks, context.fraction)
-    if context.sparsity_percent == 0:  # nothing is pruned, or the page has no sparsity
+    if context.percent == 0:  # nothing is pruned, or the page has no sparsity
         summary = summary.drop(columns="kept")
     show_table(
         summary.rename(columns={"kept": f"kept at {context.sparsity}"}),

@@ -34,7 +34,7 @@ from pruning.evaluate.record import EvaluationStore
 from pruning.neurons.selection import NeuronScope
 from pruning.plan import NEURON_GRANULARITY
 from pruning.planning.choice import SCOPES
-from pruning.requests.base import command_line, repeated, validated
+from pruning.requests.base import command_line, option_words, validated
 from pruning.requests.calibration import CalibrateRequest
 
 _CLICKS: Final = "explore.neurons-kept.clicks"
@@ -145,7 +145,7 @@ def neuron_page(context: Context) -> None:
     with st.container(border=True):
         where = ""
         if wide_context is not context:
-            scope = SCOPES[neuron_cut.neuron_choice(wide_context).scope].lower()
+            scope = SCOPES[wide_context.spec.spread.scope].lower()
             where = f" at the scope {scope}; the plan prunes all experts equally"
         st.markdown(
             f"**Neurons kept per expert**{where}. Dark experts are nearly empty. Click one to "
@@ -221,7 +221,7 @@ def _overlap_of_corpora(context: Context) -> tuple[str, str]:
     try:
         pairs = neuron_cut.corpora_overlaps(context)
     except UserError:
-        return "-", "needs two corpora" if context.sparsity_percent else "nothing pruned"
+        return "-", "needs two corpora" if context.percent else "nothing pruned"
     overlap, chance = float(pairs["overlap"].mean()), float(pairs["chance"].mean())
     return against_chance(overlap, chance)
 
@@ -245,7 +245,7 @@ def _saliency_part(context: Context) -> None:
         + (
             " Neurons compete within their expert, so some left of the line are kept: the line is "
             "the highest pruned saliency of the layer."
-            if neuron_cut.neuron_choice(context).scope is NeuronScope.EXPERT
+            if context.spec.spread.scope is NeuronScope.EXPERT
             else ""
         )
     )
@@ -264,11 +264,9 @@ def _expert_part(context: Context) -> None:
     show("neurons-of-expert", context, with_sentence=True)
     # The command that writes the score of every neuron, if there is one.
     request = neuron_cut.neuron_request(context)
-    if request.corpora:
-        stats = ["--stats-dir", str(request.stats_dir)] if request.stats_dir else []
-        words = ("--criterion", request.criterion, "--granularity", NEURON_GRANULARITY)
-        corpora = repeated("--corpus", request.corpora)
-        line = command_line("score", request.model, *words, *corpora, *stats, "-o", "scores.csv")
+    if request.plan.ranking.corpora:
+        words = option_words(request, only=("criterion", "granularity", "corpora", "stats_dir"))
+        line = command_line("score", request.model, *words, "-o", "scores.csv")
         show_command(line, heading="The score of every neuron from the command line")
 
 

@@ -21,7 +21,6 @@ from app.session.granularity import (
 )
 from app.session.plan_state import (
     DEFAULTS,
-    chosen_plan,
     counts_typed,
     forget_import,
     import_plan,
@@ -34,7 +33,7 @@ from app.session.search_data import ordered_for, searches_of
 from app.session.state import CRITERION_OPTIONS, apply_exponents, apply_preset, share_key
 from app.session.uploads import MEGABYTES, uploaded_text
 from pruning.neurons.widths import DEFAULT_MULTIPLE
-from pruning.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY, fit_plan, plan_from_json
+from pruning.plan import NEURON_GRANULARITY, fit_plan, plan_from_json
 from pruning.planning.choice import (
     MOST_TEXT,
     MULTIPLES,
@@ -42,16 +41,18 @@ from pruning.planning.choice import (
     UNITS,
     WIDTH_MODES,
     WIDTH_MULTIPLES,
-    PlanChoice,
     counts_example,
+    experts_in,
     percent_removing,
     schedule_label,
 )
 from pruning.planning.recipes import controls_of, not_here
 from pruning.recipe import Recipe
 from pruning.recipe_file import recipe_from_yaml
+from pruning.requests.base import validated
 from pruning.schedules import MEASURED, SCHEDULES, counts_from_text
 from pruning.search.store import SEARCH
+from pruning.spec import PlanSpec
 
 Value = TypeVar("Value")
 # Also declared to each widget; see `app.session.state.DEFAULTS`.
@@ -71,8 +72,8 @@ UPLOAD, _REFUSED = "plan.upload", "plan.upload.refused"
 _TYPES = ("json", "yaml", "yml", "csv")
 
 
-def plan_controls(context: Context, front: DeltaGenerator, rare: DeltaGenerator) -> PlanChoice:
-    """Draw the schedule in `front` and the other controls in `rare`; return their values."""
+def plan_controls(context: Context, front: DeltaGenerator, rare: DeltaGenerator) -> None:
+    """Draw the schedule in `front` and the other controls in `rare`."""
     with front:
         if is_about_neurons():
             _unit_input()
@@ -85,7 +86,6 @@ def plan_controls(context: Context, front: DeltaGenerator, rare: DeltaGenerator)
         else:
             _expert_limits(context)
         upload_part(context)
-    return _neuron_choice() if is_about_neurons() else chosen_plan()
 
 
 def _neuron_limits() -> None:
@@ -109,23 +109,42 @@ def _expert_limits(context: Context) -> None:
     _text("Locked layers", "locked", "none", note, rest="", width=120, on_change=None)
 
 
-def _neuron_choice() -> PlanChoice:
-    """Values of the neuron controls; the first option where a control is not offered."""
+# Control `unit` -> the budget that the share is.
+_UNIT_BUDGETS: Final[Mapping[str, str]] = {
+    "neurons": "sparsity",
+    "params": "params_share",
+    "bytes": "shrink",
+}
+
+
+def neuron_spec(context: Context) -> PlanSpec:
+    """The plan of neurons that the controls ask for.
+
+    The first option stands in where a control is not offered.
+    """
 
     def chosen(key: str, options: Sequence[Value]) -> Value:
         usual: Value = _OF_NEURONS[key]
         return one_of(st.session_state.get(key), options, usual)
 
-    return PlanChoice(
-        granularity=NEURON_GRANULARITY,
-        schedule=MEASURED if is_spread_as_measured() else "uniform",
-        scope=chosen_scope(chosen_neuron_criterion()),
-        unit=chosen("unit", list(UNITS)),
-        width_mode=chosen("width", WIDTH_MODES),
-        width_multiple=chosen("width_multiple", WIDTH_MULTIPLES),
-        multiple_of=chosen("neuron_multiple", MULTIPLES),
-        **{key: str(st.session_state.get(key) or "") for key in ("protect", "pin", "drop")},
-    )
+    criterion = chosen_neuron_criterion()
+    texts = {key: str(st.session_state.get(key) or "") for key in ("protect", "pin", "drop")}
+    spread = {"neuron_scope": str(chosen_scope(criterion))}
+    if is_spread_as_measured():
+        spread = {"schedule": MEASURED}
+    values = {
+        "criterion": criterion,
+        "granularity": NEURON_GRANULARITY,
+        "corpora": context.corpora if get_criterion(criterion).source == "routed" else (),
+        _UNIT_BUDGETS[chosen("unit", list(UNITS))]: context.sparsity,
+        "width_mode": chosen("width", WIDTH_MODES),
+        "width_multiple_of": chosen("width_multiple", WIDTH_MULTIPLES),
+        "multiple_of": chosen("neuron_multiple", MULTIPLES),
+        "protect": texts["protect"].strip() or (),
+        "pin": experts_in(texts["pin"]),
+        "drop": experts_in(texts["drop"]),
+    }
+    return validated(PlanSpec, values | spread)
 
 
 def _text(
@@ -302,8 +321,8 @@ def _apply_recipe(context: Context, recipe: Recipe) -> None:
             "model in the sidebar, or open the recipe with `moeprune run`."
         )
     controls = controls_of(recipe, context.model)
-    criterion = get_criterion(recipe.criterion)
-    if recipe.granularity == EXPERT_GRANULARITY:
+    criterion = recipe.plan.ranking.rule
+    if not recipe.plan.by_neuron:
         if criterion.exponents is not None:
             apply_exponents(criterion.exponents)
         elif criterion.name in CRITERION_OPTIONS:
@@ -316,7 +335,8 @@ def _apply_recipe(context: Context, recipe: Recipe) -> None:
 
 
 def _apply_corpora(context: Context, recipe: Recipe) -> None:
-    parts = {name_among(context.runs, part.corpus): part.weight for part in recipe.corpora}
+    weights = recipe.plan.corpus_weights
+    parts = {name_among(context.runs, part.corpus): part.weight for part in weights}
     if missing := sorted(set(parts) - set(context.runs)):
         raise PlanError(
             f"{context.model.name} has not been calibrated on {missing[0]}; start that on the "

@@ -1,8 +1,7 @@
 """The Plan page: editor, savings, schedules side by side, files."""
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import pandas as pd
 import streamlit as st
@@ -106,7 +105,7 @@ def editor_part(context: Context, current_plan: CurrentPlan, sides: Sides | None
         )
         return
     layers, kept = context.model.layers, current_plan.kept
-    spending = spending_of(context, context.plan)
+    spending = spending_of(context)
     ghost = sides.kept_by("uniform") if sides else None
     if current_plan.file:
         removed = sum(layer.num_experts - kept[layer.index] for layer in layers)
@@ -119,7 +118,11 @@ def editor_part(context: Context, current_plan: CurrentPlan, sides: Sides | None
 
 def _locked_of(context: Context, current_plan: CurrentPlan) -> frozenset[int]:
     """Layers that an edit does not change."""
-    return frozenset() if current_plan.file else locked_layers(context.plan, context.model.layers)
+    return (
+        frozenset()
+        if current_plan.file
+        else locked_layers(context.schedule.locked, context.model.layers)
+    )
 
 
 def notes_part(context: Context, current_plan: CurrentPlan) -> None:
@@ -280,9 +283,7 @@ def table_part(context: Context, current_plan: CurrentPlan, sides: Sides | None)
     csv_button(table, "layers")
 
 
-def files_part(
-    context: Context, current_plan: CurrentPlan, widths: Mapping[str, Any] | None = None
-) -> None:
+def files_part(context: Context, current_plan: CurrentPlan) -> None:
     """Recipe, command line, files and the link to Export; see `recipe_of`."""
     recipe_column, command_column = st.columns(2)
     recipe = ""
@@ -290,7 +291,7 @@ def files_part(
         st.markdown("**Recipe**: all settings, for `moeprune run recipe.yaml`.")
         if current_plan.selection:
             with in_a_sentence():  # a corpus of another machine may be none that a recipe can name
-                recipe = recipe_of(current_plan.selection, widths).to_yaml()
+                recipe = recipe_of(current_plan.selection).to_yaml()
                 long = recipe.count("\n") > _RECIPE_LINES
                 st.code(recipe, language="yaml", height=_RECIPE_PX if long else "content")
         else:

@@ -34,7 +34,7 @@ def neuron_plan_page(context: Context) -> None:
     if (current_plan := context.shown) is None:
         if lacks_statistics(context):
             neurons_missing_part(context)
-        elif context.plan.is_measured:
+        elif context.spec.spread.is_measured:
             with st.container(border=True):
                 sensitivity_form(context)
         return
@@ -52,9 +52,7 @@ def neuron_plan_page(context: Context) -> None:
     with st.container(border=True):
         _layers_part(sizes)
     with st.container(border=True):
-        choice = context.plan
-        widths = {"width_mode": choice.width_mode, "width_multiple_of": choice.width_multiple}
-        files_part(context, current_plan, widths)
+        files_part(context, current_plan)
 
 
 def neuron_export_page(context: Context, current_plan: CurrentPlan) -> None:
@@ -78,7 +76,7 @@ def neuron_export_page(context: Context, current_plan: CurrentPlan) -> None:
 def _metrics(context: Context, sizes: NeuronSizes) -> None:
     """Five numbers: neurons, disk, memory, parameters and FLOPs of a token."""
     rows = {str(row["mode"]): row for row in sizes.table.to_dict("records")}
-    chosen, alone = rows[context.plan.width_mode], rows[PLAN_ALONE]
+    chosen, alone = rows[context.spec.budget.width_mode], rows[PLAN_ALONE]
     mode, before = chosen["mode"], context.model.checkpoint.nbytes
     with st.container(horizontal=True):  # wraps where the window is narrow
         stay, of = int(sizes.layers["stay"].sum()), int(sizes.layers["neurons"].sum())
@@ -119,7 +117,7 @@ def _less(before: int, after: int) -> str:
 
 def _widths_part(context: Context, sizes: NeuronSizes) -> None:
     """Every width mode: bytes on disk and loaded, compute per token, compatibility."""
-    choice, before = context.plan, context.model.checkpoint.nbytes
+    before = context.model.checkpoint.nbytes
     st.markdown(
         "**What each width mode saves**: transformers computes the experts of a layer at one "
         "width, so narrower ones are padded with zeros."
@@ -146,7 +144,9 @@ def _widths_part(context: Context, sizes: NeuronSizes) -> None:
                     on_click=st.session_state.update,
                     args=({control: value},),
                 )
-    refused = next(each.refused for each in sizes.options if each.mode == choice.width_mode)
+    refused = next(
+        each.refused for each in sizes.options if each.mode == context.spec.budget.width_mode
+    )
     if refused:
         st.warning(literal(refused), icon=":material/warning:")
 
@@ -193,10 +193,10 @@ def _ways_to_save(context: Context, table: pd.DataFrame) -> list[tuple[str, str,
 
     `table` is of `neuron_plan_sizes`.
     """
-    choice, before = context.plan, context.model.checkpoint.nbytes
+    spec, before = context.spec, context.model.checkpoint.nbytes
     rows = table[table["refused"] == ""]
     disks = dict(zip(rows["mode"].astype(str), rows["disk"].astype(int), strict=True))
-    if disks[PLAN_ALONE] >= before or disks.get(choice.width_mode, 0) < before:
+    if disks[PLAN_ALONE] >= before or disks.get(spec.budget.width_mode, 0) < before:
         return []
     narrower = [
         (f"Choose {mode}: saves {1 - disks[mode] / before:.0%} on disk", "width", str(mode))
@@ -204,7 +204,7 @@ def _ways_to_save(context: Context, table: pd.DataFrame) -> list[tuple[str, str,
         if disks.get(mode, before) < before
     ]
     # A plan from a file cannot change its scope.
-    if choice.scope == NeuronScope.EXPERT or imported_plan(context.model) is not None:
+    if spec.spread.scope == NeuronScope.EXPERT or imported_plan(context.model) is not None:
         return narrower
     label = "Narrow all experts equally: neurons compete within each expert"
     return [(label, "scope", NeuronScope.EXPERT), *narrower]

@@ -114,7 +114,7 @@ def _live(context: Context, job_id: str) -> None:
 
 def _finished_part(context: Context, searches: Searches, job: Job | None) -> None:
     """The search that was watched, whose schedule is shown, or the last one."""
-    chosen = chosen_search(context) if context.plan.schedule == SEARCH else None
+    chosen = chosen_search(context) if context.schedule.name == SEARCH else None
     watched = job if job is not None and job.id == st.session_state.get(_WATCHED) else None
     last = searches.named(Path(job.request["out"]).name) if job is not None else None
     if watched is None and last is not None and last.removed != removed_on_screen(context):
@@ -196,7 +196,7 @@ def _pictures(context: Context, search: KnownSearch) -> None:
 def search_form(context: Context, ready: Selection) -> None:
     """Settings, estimate and recipe of a new search, and the run button."""
     fields = _fields(context)
-    recipe = searching_recipe(ready, context.plan, fields)
+    recipe = searching_recipe(ready, context.spec, fields)
     search_id = new_search_id(recipe, context.model, context.keep(order_of, ready))
     section = recipe.search
     if section is None:

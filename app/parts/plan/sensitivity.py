@@ -13,7 +13,7 @@ from app.session.data import corpus_label, held_out_corpora, usual_dtype
 from app.session.job_queue import own_model
 from pruning.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
 from pruning.planning.searches import duration_text, estimate_sensitivity
-from pruning.requests.base import validated
+from pruning.requests.base import flat_values, validated
 from pruning.requests.evaluation import SENSITIVITY_SAMPLES, SensitivityRequest
 
 _SAMPLES: Final = (8, 16, 32, 64, 128)
@@ -39,7 +39,7 @@ def sensitivity_part(context: Context) -> None:
         if context.sensitivity is None:
             sensitivity_form(context)
             return
-        lines, cells, frontier = _CHARTS[context.plan.granularity]
+        lines, cells, frontier = _CHARTS[context.granularity]
         show(lines, context)
         cells_column, frontier_column = st.columns(2)
         with cells_column:
@@ -51,7 +51,7 @@ def sensitivity_part(context: Context) -> None:
 def sensitivity_form(context: Context) -> None:
     """Corpora, time estimate and run button."""
     try:
-        plan_request = context.ranking.request
+        spec = context.ranking.spec
     except UserError as error:
         st.error(literal(error), icon=":material/error:")
         return
@@ -71,11 +71,12 @@ def sensitivity_form(context: Context) -> None:
     if not corpora:
         st.text("Choose a corpus; text files in the models folder are offered.")
         return
-    names = (*_OF_ORDER, *_OF_NEURONS) if plan_request.by_neuron else _OF_ORDER
+    names = (*_OF_ORDER, *_OF_NEURONS) if spec.by_neuron else _OF_ORDER
+    fields = flat_values(spec)
     values = {
         **own_model(context),
-        **{name: getattr(plan_request, name) for name in names},
-        "calibrated_on": plan_request.corpora,
+        **{name: fields[name] for name in names if name in fields},
+        "calibrated_on": spec.ranking.corpora,
         "corpora": tuple(corpora),
         "samples": int(samples),
         "dtype": usual_dtype(context),

@@ -141,7 +141,7 @@ def test_a_shipped_search_is_of_the_demo_and_spends_its_budget(demo, path: Path)
     assert path.stat().st_size < MOST_BYTES
     assert result.to_json() == path.read_text()
     assert result.header["model"]["identity"] == demo.identity
-    assert path.stem == f"demo-{result.header['criterion']}"
+    assert path.stem == f"demo-{result.header['spec']['ranking']['criterion']}"
     assert result.is_finished
     assert {sum(entry.removed) for entry in result.entries} == {96}  # half of 6 x 32
     assert sum(read_counts(path, demo.layers).values()) == 96

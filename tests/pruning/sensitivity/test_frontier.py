@@ -11,8 +11,9 @@ from pruning.evaluate.record import EvaluationStore
 from pruning.planning.frontier import BEST, UNIFORM, frontier_table
 from pruning.planning.measured import order_of, without_budget
 from pruning.planning.ranking import select_measured
-from pruning.requests.plan import PlanRequest
+from pruning.requests.plan import SpecRequest
 from pruning.sensitivity.curves import Curve, Curves, Sensitivity
+from pruning.spec import spec_of
 
 # Layers 1 and 2 of 12 experts in three groups: of each, three go at a time.
 CASE = BY_NAME["deepseek_v3-groups"]
@@ -22,8 +23,8 @@ CASE = BY_NAME["deepseek_v3-groups"]
 def selection(tmp_path):
     tiny_model(CASE).save_pretrained(tmp_path / "model")
     model = load_model_index(str(tmp_path / "model"))
-    asked = {"model": str(tmp_path / "model"), "criterion": "random", "sparsity": "50%"}
-    request = PlanRequest(**asked, multiple_of=3, protect=("1",))
+    spec = spec_of(criterion="random", sparsity="50%", multiple_of=3, protect="1")
+    request = SpecRequest(model=str(tmp_path / "model"), plan=spec)
     return drain(select_measured(request, model, stats_store(tmp_path / "stats")))
 
 
@@ -33,8 +34,8 @@ def curve(costs):
 
 def test_budgets_are_steps_of_the_groups_and_the_best_is_no_worse(selection, tmp_path):
     free = without_budget(selection)
-    order = order_of(free, free.request)
-    assert order.ref == order_of(selection, selection.request).ref
+    order = order_of(free, free.spec)
+    assert order.ref == order_of(selection, selection.spec).ref
     most = order.rooms[0].most
     costs = [np.arange(most + 1.0) ** 2, np.arange(most + 1.0)]
     by_sample = tuple(np.stack([each, each], axis=1) for each in costs)

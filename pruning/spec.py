@@ -1,0 +1,339 @@
+"""PlanSpec: all that a person asks of a plan, in one form.
+
+Its sections say what ranks, how much goes, how that is spread over the layers, and what a plan must
+respect. The command line and Python name the fields without their sections; a recipe contains them;
+plans, searches and measurements record them. Every rule on how they go together stands here, once.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
+
+from analysis.criteria import Criterion, check_ranks, get_criterion
+from analysis.sparsity import parse_sparsity
+from analysis.stats.choose import CorpusWeight, corpus_weight_text, parse_corpus_weight
+from pruning.budget import SizeTarget
+from pruning.constraints import Constraints
+from pruning.neurons.selection import NeuronScope, parse_scope
+from pruning.neurons.widths import DEFAULT_MULTIPLE, WidthChoice, WidthMode
+from pruning.plan import NEURON_GRANULARITY
+from pruning.requests import options
+from pruning.requests.base import Section, checked, default_of, flat_fields, written
+from pruning.schedules import MEASURED
+
+FREQUENCY: Final = "frequency"
+BUDGETS: Final = ("shrink", "sparsity", "remove", "target_size", "params_share")
+_TARGETS: Final[Mapping[str, Literal["size", "shrink", "params"]]] = {
+    "shrink": "shrink",
+    "target_size": "size",
+    "params_share": "params",
+}
+_WIDTHS: Final = ("width_mode", "width_multiple_of")
+
+
+class Misfit(ValueError):
+    """Fields that do not go together; `field` is the one to change."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(reason)
+        self.field = field
+
+
+def given(section: Section, names: Iterable[str]) -> list[str]:
+    """Those of these fields that are not at their defaults."""
+    fields = flat_fields(type(section))
+    return [name for name in names if getattr(section, name) != default_of(fields[name])]
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names as in a sentence: a, b or c."""
+    *most, last = names
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def _corpus(value: Any) -> Any:
+    """A corpus as the command line takes it, also from a mapping `corpus, weight`."""
+    if isinstance(value, Mapping):
+        if "corpus" not in value or not value.keys() <= {"corpus", "weight"}:
+            raise ValueError("give the keys corpus and weight, or CORPUS:WEIGHT")
+        weight = value.get("weight", 1.0)
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not weight > 0:
+            raise ValueError(f"the weight {weight!r} is no number above 0")
+        return corpus_weight_text(str(value["corpus"]), float(weight))
+    if isinstance(value, str) and value:
+        part = checked(parse_corpus_weight)(value)
+        return corpus_weight_text(part.corpus, part.weight)
+    return value
+
+
+class RankingSpec(Section):
+    """What ranks the experts or neurons, and by which statistics."""
+
+    # Empty only where counts and sizes are all that is asked for.
+    criterion: options.Criterion = ""
+    granularity: options.Granularity = "expert"
+    corpora: tuple[Annotated[options.WeighedCorpus, BeforeValidator(_corpus)], ...] = ()
+    runs: tuple[options.Run, ...] = ()
+    gate: options.Gate = "applied"
+
+    @property
+    def by_neuron(self) -> bool:
+        """Whether neurons are removed, and not only whole experts."""
+        return self.granularity == NEURON_GRANULARITY
+
+    @property
+    def rule(self) -> Criterion:
+        """The criterion."""
+        return get_criterion(self.criterion)
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether calibration text ranks."""
+        return self.rule.source == "routed"
+
+    def check(self) -> None:
+        """Refuse a criterion that does not rank what is to be removed."""
+        if self.criterion:
+            check_ranks(self.rule, self.granularity)
+
+
+class BudgetSpec(Section):
+    """How much goes: a sparsity, a number, a size, or a share of the bytes or parameters."""
+
+    sparsity: options.Sparsity | None = None
+    shrink: options.Shrink | None = None
+    target_size: options.TargetSize | None = None
+    target_dtype: options.TargetDtype = "own"
+    params_share: options.ParamsShare | None = None
+    remove: options.Remove | None = None
+    uneven: options.Uneven = False
+    # How an export stores widths, which a target counts.
+    width_mode: options.WidthMode = "uniform"
+    width_multiple_of: options.WidthMultipleOf = DEFAULT_MULTIPLE
+
+    @property
+    def amounts(self) -> dict[str, Any]:
+        """Those of BUDGETS that are given."""
+        values = {name: getattr(self, name) for name in BUDGETS}
+        return {name: value for name, value in values.items() if value is not None}
+
+    @property
+    def fraction(self) -> Fraction:
+        """The sparsity as an exact number; 0 for another budget."""
+        return parse_sparsity(self.sparsity or "0")
+
+    @property
+    def size_target(self) -> SizeTarget | None:
+        """How small the weights must become; None if the budget counts experts or neurons."""
+        for name, kind in _TARGETS.items():
+            if amount := getattr(self, name):
+                return SizeTarget(kind, amount, self.target_dtype)
+        return None
+
+    @property
+    def widths(self) -> WidthChoice:
+        """How an export stores widths."""
+        return WidthChoice(WidthMode(self.width_mode), self.width_multiple_of)
+
+
+class SpreadSpec(Section):
+    """How the budget is spread over the layers, and of neurons also within them."""
+
+    schedule: options.Schedule = "uniform"
+    schedule_file: options.ScheduleFile | None = None
+    kept_neurons: options.KeptNeurons | None = None
+    measured_on: tuple[options.MeasuredOn, ...] = ()
+    cost: options.Cost = "esap"
+    across: options.Across = "mean"
+    neuron_scope: options.NeuronScope = str(NeuronScope.EXPERT)
+    lock: options.Lock = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_file_is_a_schedule(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("schedule_file") and "schedule" not in values:
+            return {**values, "schedule": "file"}
+        return values
+
+    @model_validator(mode="after")
+    def _fits_together(self, info: ValidationInfo) -> "SpreadSpec":
+        name = written(info)
+        if (self.schedule == "file") != (self.schedule_file is not None):
+            file = name("schedule_file", "FILE")
+            raise Misfit("schedule_file", f"{name('schedule', 'file')} and {file} belong together")
+        extra = given(self, ("measured_on", "cost", "across"))
+        if extra and not self.is_measured:
+            raise Misfit(
+                extra[0],
+                f"{name(extra[0])} is for {name('schedule', MEASURED)}; add it, or leave it out",
+            )
+        return self
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the sensitivity of layers spreads the budget."""
+        return self.schedule == MEASURED
+
+    @property
+    def scope(self) -> NeuronScope:
+        """Among which neurons the budget is spent; curves are per layer."""
+        return NeuronScope.LAYER if self.is_measured else parse_scope(self.neuron_scope)
+
+
+class LimitsSpec(Section):
+    """What a plan must respect besides its budget.
+
+    Of neurons, multiple and floor apply to each expert.
+    """
+
+    multiple_of: options.MultipleOf = 1
+    floor: options.Floor = 0
+    protect: options.Protect = ()
+    pin: options.Pin = Field(default_factory=dict)
+    drop: options.Drop = Field(default_factory=dict)
+    set: options.LayerSet = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "LimitsSpec":
+        checked(LimitsSpec.constraints)(self)
+        return self
+
+    def constraints(self, lock: Iterable[int] = ()) -> Constraints:
+        """The same for schedules; `lock` names layers that keep what they had before `set`."""
+        return Constraints(
+            multiple_of=self.multiple_of,
+            protected=frozenset(self.protect),
+            pinned={layer: frozenset(ids) for layer, ids in self.pin.items()},
+            dropped={layer: frozenset(ids) for layer, ids in self.drop.items()},
+            fixed=self.set,
+            locked=frozenset(lock),
+            floor=self.floor,
+        )
+
+
+class PlanSpec(Section):
+    """What ranks, how much goes, how it is spread over the layers, what must be respected."""
+
+    ranking: RankingSpec = RankingSpec()
+    budget: BudgetSpec = BudgetSpec()
+    spread: SpreadSpec = SpreadSpec()
+    limits: LimitsSpec = LimitsSpec()
+
+    @model_validator(mode="after")
+    def _fits_together(self, info: ValidationInfo) -> "PlanSpec":
+        name = written(info)
+        (self._check_neurons if self.by_neuron else self._check_experts)(name)
+        if self.spread.kept_neurons is not None:
+            self._check_file(name)
+            return self
+        checked(RankingSpec.check)(self.ranking)
+        amounts = list(self.budget.amounts)
+        needed = 0 if self.spread.schedule_file else 1
+        if len(amounts) > 1 or len(amounts) < needed:
+            raise Misfit(
+                amounts[-1] if amounts else "budget",
+                f"give one budget: {listed(map(name, BUDGETS))}"
+                + (", not several" if amounts else f"; or {name(self._file())}, which has its own"),
+            )
+        if self.budget.uneven and self.budget.size_target is None:
+            raise Misfit("uneven", f"{name('uneven')} goes with {listed(map(name, _TARGETS))}")
+        return self
+
+    def _check_experts(self, name: Callable[..., str]) -> None:
+        fields = given(self.spread, ("neuron_scope", "kept_neurons"))
+        fields += given(self.budget, _WIDTHS)
+        if fields:
+            raise Misfit(
+                fields[0],
+                f"{name(fields[0])} is for plans of neurons; add "
+                f"{name('granularity', NEURON_GRANULARITY)}, or leave it out",
+            )
+
+    def _check_neurons(self, name: Callable[..., str]) -> None:
+        spread = self.spread
+        fields = given(spread, ("schedule", "schedule_file", "lock"))
+        fields += [*given(self.budget, ["uneven"]), *given(self.limits, ["set"])]
+        if spread.is_measured:
+            fields.remove("schedule")
+        if fields:
+            kinds = ("neuron_scope", "protect", "pin", "drop", "floor", "multiple_of")
+            raise Misfit(
+                fields[0],
+                f"{name(fields[0])} is for plans of whole experts; a plan of neurons takes "
+                f"{name('schedule', MEASURED)}, {listed(map(name, kinds))}",
+            )
+        if spread.is_measured and given(spread, ["neuron_scope"]):
+            raise Misfit(
+                "neuron_scope",
+                f"with {name('schedule', MEASURED)} neurons compete within layers; leave "
+                f"{name('neuron_scope')} out",
+            )
+        within_layers = bool(self.ranking.criterion) and self.ranking.rule.within_layers
+        if within_layers and spread.scope is NeuronScope.GLOBAL:
+            raise Misfit(
+                "neuron_scope",
+                f"{self.ranking.rule.label} does not compare neurons of different layers; give "
+                f"{name('neuron_scope')} layer or expert",
+            )
+
+    def _check_file(self, name: Callable[..., str]) -> None:
+        """A file that names the kept neurons says all."""
+        extra = [*self.budget.amounts, *given(self.ranking, ("corpora", "runs"))]
+        extra += given(self.limits, LimitsSpec.model_fields)
+        if extra:
+            raise Misfit(
+                extra[0], f"{name('kept_neurons')} says all that stays; leave {name(extra[0])} out"
+            )
+
+    def _file(self) -> str:
+        return "kept_neurons" if self.by_neuron else "schedule_file"
+
+    @property
+    def by_neuron(self) -> bool:
+        """Whether neurons are removed, and not only whole experts."""
+        return self.ranking.by_neuron
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all layers keep one number of experts to meet a target."""
+        return not self.budget.uneven and self.spread.schedule == "uniform"
+
+    @property
+    def corpus_weights(self) -> tuple[CorpusWeight, ...]:
+        """The corpora that rank, with their weights in the blend."""
+        return tuple(map(parse_corpus_weight, self.ranking.corpora))
+
+    @property
+    def constraints(self) -> Constraints:
+        """What schedules must respect."""
+        return self.limits.constraints(self.spread.lock)
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether calibration text ranks, or spreads the budget."""
+        if self.spread.kept_neurons is not None:
+            return False
+        return self.spread.schedule == FREQUENCY or self.ranking.reads_text
+
+    def changed(self, **values: Any) -> "PlanSpec":
+        """The same with other values of these fields, and their rules checked again."""
+        raw = {name: getattr(self, name).model_dump() for name in PlanSpec.model_fields}
+        for name, section in raw.items():
+            fields = getattr(self, name).model_fields_set
+            raw[name] = {key: value for key, value in section.items() if key in fields}
+        for name, value in values.items():
+            place = next(each for each in raw if name in type(getattr(self, each)).model_fields)
+            raw[place][name] = value
+        return PlanSpec.model_validate(raw)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON without defaults, which `PlanSpec.model_validate` reads."""
+        plain: dict[str, Any] = self.model_dump(mode="json", exclude_defaults=True)
+        return plain
+
+
+def spec_of(**values: Any) -> PlanSpec:
+    """A spec from its fields, named without their sections."""
+    return PlanSpec.model_validate(values)
