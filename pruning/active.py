@@ -12,7 +12,7 @@ from analysis.lazy import pd
 from analysis.model import MoEModel, is_expert_weight
 from analysis.stats.blend import Mixture, Part
 from analysis.stats.choose import parse_corpus_weight, routed_runs
-from analysis.stats.store import Run, StatsStore, load_expert_stats
+from analysis.stats.store import StatsStore, load_expert_stats
 from analysis.widths import expert_widths, neuron_axis, quantised_role
 from pruning.neurons.kept import kept_ids
 from pruning.plan import PruningPlan
@@ -56,12 +56,11 @@ class ExpertShape:
     fixed_bytes: int  # bytes of an expert of any width: its output bias
     fixed_params: int  # parameters in that
 
-    def size(self, experts: int, neurons: int) -> tuple[int, int]:
-        """Bytes and parameters of this many experts with this many neurons in total."""
-        return (
-            self.fixed_bytes * experts + round(self.neuron_bytes * neurons),
-            self.fixed_params * experts + self.neuron_params * neurons,
-        )
+    def size(self, experts: int, neurons: int) -> tuple[int, int, int]:
+        """Size of this many experts with this many neurons in total, see `pruning.sizes`."""
+        params = self.fixed_params * experts + self.neuron_params * neurons
+        nbytes = self.fixed_bytes * experts + round(self.neuron_bytes * neurons)
+        return nbytes, params, 2 * params
 
 
 @lru_cache(maxsize=4)
@@ -147,23 +146,19 @@ def ranked_by(plan: PruningPlan, store: StatsStore) -> list[Part]:
     Found by their ids: of a plan for a quantised copy, they are of the model that it was made for.
     """
     runs_by_id = {run.manifest.run_id: run for run in store.runs() if run.manifest.kind == "routed"}
-    runs = [runs_by_id[run_id] for run_id in plan.provenance.runs if run_id in runs_by_id]
-    return [Part(run, _weight(run, plan.provenance.corpora)) for run in runs if _fits(run, plan)]
-
-
-def _fits(run: Run, plan: PruningPlan) -> bool:
-    """Whether a run measured the experts that a plan names."""
-    counts = {layer.index: layer.num_experts for layer in run.manifest.model.layers}
-    return all(max(ids) < counts.get(layer, 0) for layer, ids in plan.kept.items() if ids)
-
-
-def _weight(run: Run, corpora: Sequence[str]) -> float:
-    """The weight of a run's corpus in a plan's blend, see `corpus_names`."""
-    name = run.manifest.corpus
-    for text in corpora:
-        if text != name and text.rpartition(":")[0] == name:
-            return parse_corpus_weight(text).weight
-    return 1.0
+    parts = []
+    for run in [runs_by_id[run_id] for run_id in plan.provenance.runs if run_id in runs_by_id]:
+        # Whether it measured the experts that the plan names.
+        counts = {layer.index: layer.num_experts for layer in run.manifest.model.layers}
+        if all(max(ids) < counts.get(layer, 0) for layer, ids in plan.kept.items() if ids):
+            name = run.manifest.corpus  # in a blend it has a weight behind it, see `corpus_names`
+            weighted = (
+                parse_corpus_weight(text).weight
+                for text in plan.provenance.corpora
+                if text != name and text.rpartition(":")[0] == name
+            )
+            parts.append(Part(run, next(weighted, 1.0)))
+    return parts
 
 
 def measured_routing(plans: Sequence[PruningPlan], store: StatsStore) -> Routing | None:

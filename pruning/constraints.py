@@ -210,7 +210,7 @@ def check_names(layers: Sequence[MoELayer], constraints: Constraints) -> None:
         if index not in counts:
             raise PlanError(
                 f"The constraints name layer {index}, which has no routed experts; the sparse "
-                f"layers are {spans(list(counts))}."
+                f"layers are {ranges(counts)}."
             )
         ids = [*constraints.pinned.get(index, ()), *constraints.dropped.get(index, ())]
         if ids and max(ids) >= counts[index]:
@@ -262,26 +262,15 @@ def order_within(
     return sorted(order, key=lambda expert: (expert in dropped, expert not in pinned))
 
 
-def spans(numbers: Iterable[int]) -> str:
-    """Ascending integers in short: 1..3, 5."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and parts[-1][-1] == number - 1:
-            parts[-1].append(number)
-        else:
-            parts.append([number])
-    return ", ".join(f"{p[0]}..{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
-
-
 def ranges(numbers: Iterable[int]) -> str:
-    """Integers as the command line takes them: 0,5-7."""
+    """Integers as the command line takes them, see `parse_numbers`: 0,5-7."""
     runs = groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
-    spans = [[number for _, number in run] for _, run in runs]
-    return ",".join(f"{span[0]}-{span[-1]}" if len(span) > 1 else str(span[0]) for span in spans)
+    groups = [[number for _, number in run] for _, run in runs]
+    return ",".join(f"{each[0]}-{each[-1]}" if len(each) > 1 else str(each[0]) for each in groups)
 
 
 def parse_numbers(text: str, *, what: str) -> frozenset[int]:
-    """Integers from text such as "0,5-7"."""
+    """Integers from text such as "0,5-7", see `ranges`."""
     if not (text.isascii() and _LAYERS.fullmatch(text.strip())):
         raise PlanError(f"{text!r} names no {what}; write numbers and ranges such as 0,5-7.")
     numbers: set[int] = set()

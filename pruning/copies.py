@@ -37,7 +37,13 @@ def plan_for_copy(plan: PruningPlan, original: MoEModel, copy: MoEModel) -> Prun
                 "a plan for this model."
             )
     for layer in original.layers:
-        differs = _distance(*(_router(model, layer.index) for model in (original, copy)))
+        router, copied = (_router(model, layer.index) for model in (original, copy))
+        # AWQ may scale the columns of a router, and the norm before it the other way; the scales
+        # that fit best are taken out.
+        squares = (router * router).sum(0)
+        scales = (router * copied).sum(0) / np.where(squares > 0, squares, 1)
+        residual = float(np.linalg.norm(copied - router * scales))
+        differs = residual / (float(np.linalg.norm(copied)) or 1.0)  # as a part of the norm
         if not differs <= _ROUNDING:  # not a number either
             raise PlanError(
                 f"{copy.name} is no quantised copy of {original.name}: the routers of layer "
@@ -56,15 +62,3 @@ def _router(model: MoEModel, layer: int) -> FloatArray:
     with (model.checkpoint.path / entry.shard).open("rb") as file:
         file.seek(entry.start)
         return as_float64(file.read(entry.nbytes), entry.dtype).reshape(entry.shape)
-
-
-def _distance(one: FloatArray, other: FloatArray) -> float:
-    """By how much two routers differ, as a part of their norm.
-
-    AWQ may scale the columns of a router, and the norm before it the other way; the scales that fit
-    best are taken out.
-    """
-    squares = (one * one).sum(0)
-    scales = (one * other).sum(0) / np.where(squares > 0, squares, 1)
-    residual = float(np.linalg.norm(other - one * scales))
-    return residual / (float(np.linalg.norm(other)) or 1.0)

@@ -111,15 +111,15 @@ class Row:
 @cache
 def causes() -> Mapping[tuple[str, str], str]:
     """(engine, case) -> what the engine does that transformers does not."""
-    found = json.loads(CAUSES.read_text("utf-8"))
-    return {(each["engine"], each["case"]): each["cause"] for each in found}
+    rows = json.loads(CAUSES.read_text("utf-8"))
+    return {(row["engine"], row["case"]): row["cause"] for row in rows}
 
 
 @cache
 def of_cpu() -> frozenset[tuple[str, str]]:
     """(engine, case) of those causes that lie in the engine's kernels for a CPU."""
-    found = json.loads(CAUSES.read_text("utf-8"))
-    return frozenset((each["engine"], each["case"]) for each in found if each.get("cpu"))
+    rows = json.loads(CAUSES.read_text("utf-8"))
+    return frozenset((row["engine"], row["case"]) for row in rows if row.get("cpu"))
 
 
 def condition_of(engine: str, traits: Traits) -> str:

@@ -43,12 +43,17 @@ _KEYS: Final = {
 # Trait -> keys of factors, one of which is not 1 in such checkpoints.
 _FACTORS: Final = {
     "scaled gates": (
-        *("routed_scaling_factor", "moe_routed_scaling_factor", "router_scaling_factor"),
+        "routed_scaling_factor",
+        "moe_routed_scaling_factor",
+        "router_scaling_factor",
         "route_scale",
     ),
     "multipliers": (
-        *("embedding_multiplier", "residual_multiplier", "attention_multiplier"),
-        *("logits_scaling", "logit_scale"),
+        "embedding_multiplier",
+        "residual_multiplier",
+        "attention_multiplier",
+        "logits_scaling",
+        "logit_scale",
     ),
 }
 _ACTIVATIONS: Final = ("hidden_act", "hidden_activation", "mlp_hidden_act")
@@ -74,6 +79,8 @@ def _traits(model: MoEModel) -> frozenset[str]:
     names, config = model.checkpoint.tensors, model.config
     slots = list(model.slots.values())
     sparse = [layer.index for layer in model.layers]
+    kinds = config.get("layer_types")
+    uses_window = config.get("sliding_window") and config.get("use_sliding_window", not kinds)
     is_so = {
         "dense layers first": sparse[0] > 0,
         "dense layers between": len(sparse) <= sparse[-1] - sparse[0],
@@ -85,7 +92,8 @@ def _traits(model: MoEModel) -> frozenset[str]:
         "expert biases": any(
             slot.kind is not SlotKind.ROUTER and slot.role == "bias" for slot in slots
         ),
-        "sliding windows": _slides(config),
+        "sliding windows": (isinstance(kinds, list) and "sliding_attention" in kinds)
+        or bool(uses_window),
         TIED: not any(map(_HEAD_TENSOR.fullmatch, names)),
         HEADS: bool(prediction_heads(model)),
         **{trait: any(map(tensor.fullmatch, names)) for trait, tensor in _TENSORS.items()},
@@ -98,25 +106,17 @@ def _traits(model: MoEModel) -> frozenset[str]:
     }
     scaled = {f"{kind} positions" for kind in _rope_types(config)}
     activations = {str(config[key]) for key in _ACTIVATIONS if config.get(key)} - {"silu", "swish"}
-    named = scaled | {f"{kind} activation" for kind in activations}
-    return frozenset(trait for trait, applies in is_so.items() if applies) | named
-
-
-def _slides(config: Any) -> bool:
-    kinds = config.get("layer_types")
-    if isinstance(kinds, list) and "sliding_attention" in kinds:
-        return True
-    is_used = config.get("use_sliding_window", not kinds)
-    return bool(config.get("sliding_window") and is_used)
+    kind_traits = scaled | {f"{kind} activation" for kind in activations}
+    return frozenset(trait for trait, applies in is_so.items() if applies) | kind_traits
 
 
 def _rope_types(config: Any) -> Iterator[str]:
     """How positions are scaled, where they are; layers of each type may have their own way."""
     for key in ("rope_scaling", "rope_parameters"):
-        given = config.get(key)
-        if not isinstance(given, dict):
+        settings = config.get(key)
+        if not isinstance(settings, dict):
             continue
-        for each in (given, *(inner for inner in given.values() if isinstance(inner, dict))):
+        for each in (settings, *(inner for inner in settings.values() if isinstance(inner, dict))):
             kind = each.get("rope_type") or each.get("type")
             if isinstance(kind, str) and kind not in ("default", "mrope", "proportional"):
                 yield kind

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from analysis.checkpoint import Config
 from analysis.families.base import WIDTHS_KEY
 from analysis.families.native import is_registered_here
 from analysis.model import MoEModel
@@ -101,9 +100,11 @@ def contents_of(
     `padded`: layers that keep fewer experts are filled up, see `surgery.padding`; `keeps_heads`:
     the export has prediction heads, if the checkpoint has.
     """
-    said = {WIDTHS_KEY: model.config.get(WIDTHS_KEY)}
-    said |= widths_config(widths, model) if widths else {}
+    changes = widths_config(widths, model) if widths else {}
+    widths_by_layer = changes.get(WIDTHS_KEY, model.config.get(WIDTHS_KEY))
     is_cut = plan is not None and not removes_nothing(plan, model)
+    inner = model.config.get("rope_parameters")
+    base = inner.get("rope_theta") if isinstance(inner, dict) else None
     counts = [len(plan.kept[each.index]) if plan else each.num_experts for each in model.layers]
     return Contents(
         counts=(max(counts),) * len(counts) if padded else tuple(counts),
@@ -112,40 +113,34 @@ def contents_of(
         loads_part=model.family.loads_part,
         quantisation=model.quantisation,
         unloadable=model.unloadable,
-        has_own_widths=bool(said[WIDTHS_KEY]),
+        has_own_widths=bool(widths_by_layer),
         is_discovered=model.family.discovered,
-        hides_rope=_hides_rope(model.config),
+        hides_rope=model.config.get("rope_theta") is None and base not in (None, DEFAULT_ROPE_BASE),
         lacks_keys=tuple(key for key in model.family.engine_keys if model.config.get(key) is None),
         traits=traits_of(model, is_pruned=is_cut, keeps_heads=keeps_heads),
-        removes=removed_by(plan, padded=padded) if plan and is_cut else "original",
+        removes=equal_cut(plan, padded=padded) if plan and is_cut else "original",
     )
 
 
-def removed_by(plan: PruningPlan, *, padded: bool = False) -> str:
+def equal_cut(plan: PruningPlan, *, padded: bool = False) -> str:
     """The cut of an export with equal layers: `experts`, `neurons`, or `padded`."""
     if padded:
         return "padded"
     return "neurons" if plan.granularity == NEURON_GRANULARITY else "experts"
 
 
-def _hides_rope(config: Config) -> bool:
-    inner = config.get("rope_parameters")
-    base = inner.get("rope_theta") if isinstance(inner, dict) else None
-    return config.get("rope_theta") is None and base not in (None, DEFAULT_ROPE_BASE)
-
-
-def summary(found: Iterable[Verdict]) -> str:
+def summary(of_programs: Iterable[Verdict]) -> str:
     """The programs by what came of trying them, on one line."""
-    named: dict[str, list[str]] = {label: [] for label in _LABELS.values()}
-    found = tuple(found)
-    trusting = any(each.engine == _TRUSTING for each in found)
-    for each in found:
+    programs: dict[str, list[str]] = {label: [] for label in _LABELS.values()}
+    all_verdicts = tuple(of_programs)
+    trusting = any(each.engine == _TRUSTING for each in all_verdicts)
+    for each in all_verdicts:
         name, _, option = each.engine.partition(", ")
         if trusting and each.engine == "transformers":
             option = "without trust_remote_code"
         option = option or each.option
-        named[_LABELS[each.reads]].append(f"{name} ({option})" if option else name)
-    return "; ".join(f"{label}: {', '.join(names)}" for label, names in named.items() if names)
+        programs[_LABELS[each.reads]].append(f"{name} ({option})" if option else name)
+    return "; ".join(f"{label}: {', '.join(names)}" for label, names in programs.items() if names)
 
 
 def load_code(model: MoEModel, contents: Contents, name: str) -> str:
@@ -186,19 +181,19 @@ def verdicts(contents: Contents) -> tuple[Verdict, ...]:
 
 def _missed(contents: Contents) -> str:
     """What engines look for in config.json and do not find there."""
-    said = []
+    reasons = []
     if contents.hides_rope:
-        said.append("rope_theta is only in rope_parameters, which older versions miss")
+        reasons.append("rope_theta is only in rope_parameters, which older versions miss")
     if contents.lacks_keys:
-        named = " and ".join(contents.lacks_keys)
-        said.append(f"config.json lacks {named}, which published ones have and engines read")
-    return "".join(f"; {each}" for each in said)
+        keys = " and ".join(contents.lacks_keys)
+        reasons.append(f"config.json lacks {keys}, which published ones have and engines read")
+    return "".join(f"; {each}" for each in reasons)
 
 
 def _engine(name: str, contents: Contents) -> Verdict:
     """What the engine's rows on this family, cut and traits say."""
-    label, asked = ENGINES[name], (name, contents.model_type, contents.cut)
-    rows = [row for row in results() if (row.engine, row.model_type, row.cut) == asked]
+    label, key = ENGINES[name], (name, contents.model_type, contents.cut)
+    rows = [row for row in results() if (row.engine, row.model_type, row.cut) == key]
     # Also of families that were not tried: the engine's fault goes with the trait.
     options = condition = condition_of(name, contents.traits)
     needs = f"; on a CPU only with {condition}: without it, it gives wrong tokens there"
@@ -233,8 +228,13 @@ def _row_verdict(row: Row, contents: Contents, *, decides: bool) -> tuple[Reads,
         return Reads.TRIED, f"{equal}, log-probabilities to {row.difference or 0:.0e}"
     if row.is_of_cpu:
         return Reads.NOT_TRIED, row.why
-    unpruned = " (so does the original)" if row.cut != "original" and _fails_whole(row) else ""
-    return Reads.WRONG if row.differs else Reads.FAILS, f"{row.why}{unpruned}"
+    fails_whole = row.cut != "original" and any(
+        not other.works
+        for other in results()
+        if (other.engine, other.case, other.cut) == (row.engine, row.case, "original")
+    )
+    why = f"{row.why} (so does the original)" if fails_whole else row.why
+    return Reads.WRONG if row.differs else Reads.FAILS, why
 
 
 def _decides(row: Row, rows: Iterable[Row], contents: Contents) -> bool:
@@ -251,19 +251,10 @@ def _decides(row: Row, rows: Iterable[Row], contents: Contents) -> bool:
     return {*row.traits} <= {*contents.traits} and not is_mended
 
 
-def _fails_whole(row: Row) -> bool:
-    """Whether the engine fails on the unpruned original of this row."""
-    return any(
-        not other.works
-        for other in results()
-        if (other.engine, other.case, other.cut) == (row.engine, row.case, "original")
-    )
-
-
 def _load_pruned(contents: Contents) -> Verdict:
     engine = "moeprune, load_pruned"
-    own = "number and width" if contents.has_own_widths else "number"
-    builds = f"builds each layer with its own {own} of experts; runs no remote code"
+    sizes = "number and width" if contents.has_own_widths else "number"
+    builds = f"builds each layer with its own {sizes} of experts; runs no remote code"
     if contents.unloadable:
         return Verdict(engine, Reads.FAILS, contents.unloadable)
     if contents.quantisation:

@@ -21,7 +21,7 @@ from analysis.lazy import pd
 from analysis.model import ModelRef, MoEModel
 from analysis.text_file import read_text_file
 from pruning.allocation import Allocation, check_kept
-from pruning.constraints import MOST_DIGITS, Constraints, order_within, spans
+from pruning.constraints import MOST_DIGITS, Constraints, order_within, ranges
 from pruning.neurons.kept import (
     KeptNeurons,
     fit_neurons,
@@ -178,7 +178,7 @@ def fit_plan(plan: PruningPlan, model: MoEModel) -> PruningPlan:
         if index not in layers:
             raise PlanError(
                 f"The plan names layer {index}, which has no routed experts in {model.name}; "
-                f"its sparse layers are {spans(layers)}."
+                f"its sparse layers are {ranges(layers)}."
             )
         layer = layers[index]
         if ids[-1] >= layer.num_experts:

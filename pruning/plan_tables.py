@@ -16,7 +16,13 @@ _WIDTHS = ("least", "mean", "most", "empty")
 _ASKED = ("pinned", "dropped", "held")
 SUMMARY_COLUMNS = ("layer", "experts", "kept", "removed", "share", *_ASKED)
 NEURON_SUMMARY_COLUMNS = (
-    *("layer", "experts", "kept", "neurons", "stay", "share", *_WIDTHS),
+    "layer",
+    "experts",
+    "kept",
+    "neurons",
+    "stay",
+    "share",
+    *_WIDTHS,
     *_ASKED,
 )
 NEURON_OUTLINE_COLUMNS = ("layer", "kept", "cut", *_WIDTHS)

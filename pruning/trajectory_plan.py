@@ -119,7 +119,7 @@ def budget_plan(
         model=model_ref(model),
         provenance=replace(
             _provenance(cut.schedule, count, weighing),
-            sparsity=budget.asked if budget.kind == "sparsity" else "",
+            sparsity=budget.text if budget.kind == "sparsity" else "",
             budget=budget.to_dict(),
             constraints=constraints.to_dict(),
         ),

@@ -10,7 +10,7 @@ from analysis.criteria.weight_based import RANDOM
 from analysis.errors import StatsError
 from app.charts.context import Context
 from app.charts.names import criterion_label
-from pruning.evaluate.quality import compared, is_random, ways_of
+from pruning.evaluate.quality import compared, is_random, record_ways
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore, evaluation_table
 from pruning.evaluate.result import MEASURES, bootstrap_interval
 from pruning.evaluate.store import readable_records
@@ -42,14 +42,14 @@ def evaluation_results(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     """`evaluation_table` with the columns `series` and `way`, and rows of ALL_CORPORA.
 
     `series` is the criterion and what ranked; empty for the original model. `way` is that of
-    `ways_of`; it is part of the series, because no line may join two ways. If plans
+    `record_ways`; it is part of the series, because no line may join two ways. If plans
     of one series and sparsity differ (manual ones, say), the later ones add their digest. All draws
     of Random are one series; see `pool_draws`. ALL_CORPORA has the mean over the corpora on which
     plans are compared; see `compared`. Sorted by corpus and series: colours must not depend on file
     names.
     """
     table = evaluation_table(records)
-    ways = dict(zip([each.record_id for each in records], ways_of(records), strict=True))
+    ways = dict(zip([each.record_id for each in records], record_ways(records), strict=True))
     table = table.assign(series="", way=table["evaluation"].map(ways).astype(str))
     draws = table["criterion"].map(is_random).astype(bool)
     rows = table.to_dict("records")

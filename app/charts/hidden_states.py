@@ -18,7 +18,7 @@ from app.charts.evaluations import pool_means, series_name
 from app.charts.names import FULL
 from app.charts.theme import themed
 from app.charts.traces import series
-from pruning.evaluate.record import VarianceRecord, VarianceStore, variance_overview
+from pruning.evaluate.variances import VarianceRecord, VarianceStore, variance_overview
 from pruning.requests.base import repeated
 
 MOST_LINES: Final = 6  # one per colour

@@ -18,7 +18,7 @@ from app.charts.evaluations import pool_draws
 from app.charts.names import criterion_label
 from app.charts.theme import OVER_TITLES, Look, apply_theme, ink, muted
 from app.charts.traces import series
-from pruning.evaluate.quality import ways_of
+from pruning.evaluate.quality import record_ways
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore, evaluation_table
 from pruning.plan import NEURON_GRANULARITY
 from pruning.planning.choice import schedule_words
@@ -37,11 +37,11 @@ _SAME: Final = 0.01
 def same_bytes_table(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     """Table of SAME_BYTES_COLUMNS: plans of neurons and of whole experts of the same size.
 
-    Only plans measured as most were (`ways_of`) and ranked on the evaluation corpus, or on none;
-    per corpus the sizes that both kinds reach within 1% of the bytes. Sorted by corpus and change
-    of the loss; `removed` is the sparsity of the plans of neurons.
+    Only plans measured as most were (`record_ways`) and ranked on the evaluation corpus, or on
+    none; per corpus the sizes that both kinds reach within 1% of the bytes. Sorted by corpus and
+    change of the loss; `removed` is the sparsity of the plans of neurons.
     """
-    pairs = zip(records, ways_of(records), strict=True)
+    pairs = zip(records, record_ways(records), strict=True)
     table = evaluation_table([record for record, way in pairs if not way])
     table = pool_draws(table.assign(series=table["granularity"] + table["schedule"], way=""))
     wide = table.pivot_table(index="evaluation", columns="measure", values="mean")

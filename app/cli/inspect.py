@@ -18,14 +18,14 @@ from app.cli.say import (
     with_weights,
 )
 from app.console import finish, out, show_facts, show_table
-from pruning.constraints import spans
+from pruning.constraints import ranges
 from pruning.engines import contents_of, verdicts
 from pruning.outline import outline_model
 from pruning.planning.counted import Counted, uniform_cuts
 from pruning.requests.base import command_line, option_words
 from pruning.requests.model import ModelRequest
 from pruning.requests.options import ConfigOnly
-from pruning.sizes import format_bytes, format_count, size_report
+from pruning.sizes import BYTES, format_bytes, format_count, size_report
 
 _SHOWN = 6
 _CUT_COLUMNS = ("sparsity", "experts per layer", "on disk", "saved", "parameters", "active")
@@ -69,7 +69,7 @@ def inspect(
         out.print(f"  {caveat}")
     for assumption in model.family.assumptions:
         out.print(f"  assumed: {assumption}")
-    rows = [(str(part), format_bytes(int(size[0, 0]))) for part, size in report.parts.items()]
+    rows = [(str(part), format_bytes(int(size[BYTES]))) for part, size in report.before.items()]
     cuts = uniform_cuts(model)
     show_table("\nUniform plans", _CUT_COLUMNS, [_cut_row(*each) for each in cuts])
     show_table("\nSize on disk", ("part", "bytes"), rows)
@@ -154,7 +154,7 @@ def _tables(model: MoEModel) -> dict[str, object]:
     hashed = [index for index, tensors in pairs if any(item.slot.holds_ids for item in tensors)]
     if not hashed:
         return {}
-    where = f"in layers {spans(hashed)}"
+    where = f"in layers {ranges(hashed)}"
     return {
         "tables of token ids": f"{where}; export renumbers them, and tokens of removed experts go "
         "to others"

@@ -28,8 +28,9 @@ from app.cli.say import (
 from app.console import counted, finish, follow, out, show_frame, show_table, small
 from pruning.evaluate.bins import rank_agreement
 from pruning.evaluate.quality import LossIncrease, is_random
-from pruning.evaluate.record import EvaluationRecord, evaluation_table, result_json, variance_table
+from pruning.evaluate.record import EvaluationRecord, evaluation_table, result_json
 from pruning.evaluate.result import MEASURES
+from pruning.evaluate.variances import variance_table
 from pruning.plan import load_plan
 from pruning.requests.base import Option, command_line, option_words, repeated
 from pruning.requests.evaluation import (

@@ -17,11 +17,10 @@ from app.console import finish, note, out, plain_rows, ranges_of_rows, show_tabl
 from pruning.active import Routing
 from pruning.budget import possible_share
 from pruning.constraints import Constraints
-from pruning.engines import contents_of, removed_by, summary, verdicts
+from pruning.engines import contents_of, equal_cut, summary, verdicts
 from pruning.evaluate.record import EvaluationRecord
 from pruning.evaluate.result import MEASURES, Metric
 from pruning.neurons.kept import count_neurons
-from pruning.neurons.sizes import neuron_plan_sizes
 from pruning.neurons.widths import WidthChoice
 from pruning.plan import NEURON_GRANULARITY, PruningPlan, fit_plan
 from pruning.plan_tables import plan_summary
@@ -37,7 +36,13 @@ from pruning.requests.model import ModelRequest
 from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import PathsRequest
 from pruning.search.store import RESULT_NAME, SearchResult
-from pruning.sizes import SizeReport, format_bytes, format_count, size_report
+from pruning.sizes import (
+    SizeReport,
+    format_bytes,
+    format_count,
+    neuron_plan_sizes,
+    size_report,
+)
 from pruning.surgery.manifest import read_manifest
 from pruning.surgery.padding import plan_padding
 from pruning.surgery.width_sizes import width_options
@@ -404,7 +409,7 @@ def say_export(model: MoEModel, folder: Path, result: Mapping[str, Any]) -> None
     if manifest.padded:
         added = plan_padding(model, manifest.plan).in_words
         note(f"Filled up so that every layer has as many: {added}")
-    removes = removed_by(manifest.plan, padded=manifest.padded)
+    removes = equal_cut(manifest.plan, padded=manifest.padded)
     note(summary(verdicts(replace(contents, removes=removes))))
     numbers = {"folder": str(folder), "plan_digest": result["plan_digest"]}
     numbers |= {"file_bytes_before": before, "file_bytes_after": after}

@@ -18,7 +18,7 @@ from pruning.plan import NEURON_GRANULARITY, load_plan
 from pruning.requests.base import Option
 from pruning.requests.model import ExportRequest, PrunedRequest
 from pruning.requests.options import Text
-from pruning.tasks.export import export_run, is_finished_export, prepared, verify_result
+from pruning.tasks.export import dry_export, export_run, is_finished_export, verify_result
 
 _SOURCE = Option(
     "The model that it was made from: every byte is compared, then logits.", ("--source",)
@@ -53,7 +53,7 @@ def export(
     mode = request.width_mode or ("uniform" if by_neuron else None)
     export_request = request.into(ExportRequest, plan=chosen.to_dict(), width_mode=mode)
     if dry_run:
-        before, after = model.checkpoint.nbytes, prepared(export_request, model).tensor_bytes
+        before, after = model.checkpoint.nbytes, dry_export(export_request, model).tensor_bytes
         again = ExportRequest(**request.model_dump(exclude_unset=True), plan={})
         words = "" if by_neuron else f"{less_in_words(before, after)}; "  # a table has its sizes
         words += (

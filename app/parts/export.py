@@ -25,8 +25,8 @@ from app.session.job_queue import job_store, queue, shown_request
 from pruning.engines import (
     Verdict,
     contents_of,
+    equal_cut,
     load_code,
-    removed_by,
     summary,
     verdicts,
 )
@@ -430,7 +430,7 @@ def finished_part(context: Context, plan: PruningPlan) -> bool:
             st.markdown(f"It is padded with {padding.in_words}.")
         use_column, proof_column = st.columns(2, gap="large")
         with use_column:
-            _use_part(export_model, removed_by(plan, padded=is_padded), result["out"])
+            _use_part(export_model, equal_cut(plan, padded=is_padded), result["out"])
         with proof_column:
             _proof_part(result)
     return True
@@ -452,7 +452,7 @@ def _load_export(out: str) -> MoEModel | None:
 
 
 def _use_part(export_model: MoEModel, removes: str, out: str) -> None:
-    """Folder, loading and serving of the export; `removes` as `removed_by` has it."""
+    """Folder, loading and serving of the export; `removes` as `equal_cut` has it."""
     contents = replace(contents_of(export_model), removes=removes)
     show_command(out)
     st.markdown("**Load it**")

@@ -26,8 +26,9 @@ from app.tables.experts import Sources
 from pruning.evaluate.benchmarks.record import BenchmarkStore
 from pruning.evaluate.bins import BinsStore
 from pruning.evaluate.quality import stored_losses
-from pruning.evaluate.record import AnswerStore, EvaluationStore, VarianceStore
+from pruning.evaluate.record import AnswerStore, EvaluationStore
 from pruning.evaluate.store import readable_records
+from pruning.evaluate.variances import VarianceStore
 from pruning.neurons.cuts import NeuronField
 from pruning.neurons.widths import WidthChoice
 from pruning.plan import PruningPlan

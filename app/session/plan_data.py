@@ -16,7 +16,6 @@ from app.session.plan_state import NoPlan, imported_plan, sparsity_controls
 from app.session.search_data import searched_plan
 from pruning.allocation import Allocation
 from pruning.neurons.kept import check_cuttable
-from pruning.neurons.sizes import neuron_plan_sizes
 from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.plan import PruningPlan, fit_plan
 from pruning.plan_tables import neuron_summary
@@ -26,7 +25,7 @@ from pruning.planning.ranking import Ranking, Selection, needs_sensitivity
 from pruning.requests.plan import SpecRequest
 from pruning.schedules import MEASURED, budget_notes
 from pruning.search.store import SEARCH
-from pruning.sizes import SizeReport, format_bytes, size_report
+from pruning.sizes import SizeReport, format_bytes, neuron_plan_sizes, size_report
 from pruning.spec import FREQUENCY
 from pruning.surgery.width_sizes import WidthOption, width_option
 

@@ -161,9 +161,24 @@ def rank_agreement(table: pd.DataFrame) -> float:
 
 
 BINS_TABLE_COLUMNS = (
-    *("record", "granularity", "criterion", "gate", "calibrated_on", "corpus", "order", "scope"),
-    *("bins", "removed", "agreement", "first", "last", "full_loss", "num_samples", "num_tokens"),
-    *("dtype", "created_at"),
+    "record",
+    "granularity",
+    "criterion",
+    "gate",
+    "calibrated_on",
+    "corpus",
+    "order",
+    "scope",
+    "bins",
+    "removed",
+    "agreement",
+    "first",
+    "last",
+    "full_loss",
+    "num_samples",
+    "num_tokens",
+    "dtype",
+    "created_at",
 )
 
 
@@ -296,13 +311,21 @@ def bins_overview(records: Iterable[BinsRecord]) -> pd.DataFrame:
         ranked, table = record.ranked, record.table
         changes = table["loss_change"]
         row = {
-            **{"record": record.record_id, **asdict(ranked), **asdict(ranked.how)},
-            **{"calibrated_on": "+".join(ranked.corpora), "corpus": record.corpus["name"]},
-            **{"bins": len(table), "removed": int(table["removed"].sum())},
-            **{"agreement": rank_agreement(table), "first": changes.iloc[0]},
-            **{"last": changes.iloc[-1], "full_loss": record.full_loss},
-            **{"num_samples": record.num_samples, "num_tokens": record.num_tokens},
-            **{"dtype": record.settings["dtype"], "created_at": record.created_at},
+            "record": record.record_id,
+            **asdict(ranked),
+            **asdict(ranked.how),
+            "calibrated_on": "+".join(ranked.corpora),
+            "corpus": record.corpus["name"],
+            "bins": len(table),
+            "removed": int(table["removed"].sum()),
+            "agreement": rank_agreement(table),
+            "first": changes.iloc[0],
+            "last": changes.iloc[-1],
+            "full_loss": record.full_loss,
+            "num_samples": record.num_samples,
+            "num_tokens": record.num_tokens,
+            "dtype": record.settings["dtype"],
+            "created_at": record.created_at,
         }
         rows.append(row)
     return pd.DataFrame(rows, columns=list(BINS_TABLE_COLUMNS))

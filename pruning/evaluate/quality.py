@@ -25,9 +25,23 @@ from pruning.search.store import SEARCH
 
 LOSS: Final = "nll"
 CANDIDATE_COLUMNS: Final = (
-    *("way", "plan", "criterion", "calibrated_on", "schedule", "granularity", "sparsity"),
-    *("removed", "bytes", "mean", "worst", "worst_on", "num_samples", "missing"),
-    *("draws", "mean_spread", "worst_spread"),
+    "way",
+    "plan",
+    "criterion",
+    "calibrated_on",
+    "schedule",
+    "granularity",
+    "sparsity",
+    "removed",
+    "bytes",
+    "mean",
+    "worst",
+    "worst_on",
+    "num_samples",
+    "missing",
+    "draws",
+    "mean_spread",
+    "worst_spread",
 )
 
 
@@ -72,7 +86,7 @@ class PlanLoss(LossIncrease):
 
     plan: str  # digest
     facts: PlanFacts
-    way: str  # how it was measured, see `ways_of`
+    way: str  # how it was measured, see `record_ways`
     corpora: tuple[str, ...]  # on which plans measured this way are compared
     full: Mapping[str, float]  # corpus -> loss of the original model
     samples: Mapping[str, SampleLosses]  # corpus -> losses by sample, where the files have them
@@ -124,7 +138,7 @@ def plan_losses(records: Iterable[EvaluationRecord]) -> tuple[PlanLoss, ...]:
     measured = [each for each in records if LOSS in each.metrics and LOSS in each.full]
     measured.sort(key=lambda each: each.created_at)
     ways: defaultdict[str, list[EvaluationRecord]] = defaultdict(list)
-    for record, way in zip(measured, ways_of(measured), strict=True):
+    for record, way in zip(measured, record_ways(measured), strict=True):
         ways[way].append(record)
     return tuple(loss for way in sorted(ways) for loss in _losses_of_way(way, ways[way]))
 
@@ -180,7 +194,7 @@ def random_at(
     return _pool([n for n in draws if not n.missing and n.facts.granularity == granularity])
 
 
-def ways_of(records: Sequence[EvaluationRecord]) -> list[str]:
+def record_ways(records: Sequence[EvaluationRecord]) -> list[str]:
     """What sets each apart from most of them, for display: other samples, another dtype.
 
     Empty for those with the samples on which, and the dtype in which, most plans were measured.
@@ -188,7 +202,15 @@ def ways_of(records: Sequence[EvaluationRecord]) -> list[str]:
     """
     dtypes = Counter(each.settings["dtype"] for each in records)
     dtype = max(dtypes, key=lambda name: (dtypes[name], name), default="")
-    usual = _usual_samples([each for each in records if each.settings["dtype"] == dtype])
+    plans: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    examples: dict[tuple[str, str], EvaluationRecord] = {}
+    for record in [each for each in records if each.settings["dtype"] == dtype]:
+        key = (record.corpus["name"], record.corpus["digest"])
+        plans[key].add(record.plan_digest)
+        examples[key] = record
+    ordered = sorted(plans, key=lambda key: (len(plans[key]), examples[key].num_samples, key))
+    # Corpus -> a record of the samples on which most plans were measured.
+    usual = {key[0]: examples[key] for key in ordered}
 
     def way(record: EvaluationRecord) -> str:
         same, words = usual.get(record.corpus["name"], record), []
@@ -207,18 +229,6 @@ def _samples(record: EvaluationRecord) -> str:
     return f"{record.num_samples} samples of {length} tokens, seed {seed}"
 
 
-def _usual_samples(records: Sequence[EvaluationRecord]) -> dict[str, EvaluationRecord]:
-    """Corpus -> a record of the samples on which most plans were measured."""
-    plans: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
-    one: dict[tuple[str, str], EvaluationRecord] = {}
-    for record in records:
-        key = (record.corpus["name"], record.corpus["digest"])
-        plans[key].add(record.plan_digest)
-        one[key] = record
-    ordered = sorted(plans, key=lambda key: (len(plans[key]), one[key].num_samples, key))
-    return {key[0]: one[key] for key in ordered}
-
-
 def _losses_of_way(way: str, records: Sequence[EvaluationRecord]) -> list[PlanLoss]:
     """`records` are in order of time: the newer of two equal ones counts."""
     groups: defaultdict[tuple[object, ...], dict[str, EvaluationRecord]] = defaultdict(dict)
@@ -227,7 +237,26 @@ def _losses_of_way(way: str, records: Sequence[EvaluationRecord]) -> list[PlanLo
         kind = (facts.criterion, facts.gate, facts.corpora, facts.schedule)
         groups[(record.plan_digest, *kind)][record.corpus["name"]] = record
     corpora = compared([frozenset(by_corpus) for by_corpus in groups.values()])
-    return [_loss(way, corpora, by_corpus) for by_corpus in groups.values()]
+    losses = []
+    for by_corpus in groups.values():
+        names = [name for name in corpora if name in by_corpus] or sorted(by_corpus)
+        measured = {name: by_corpus[name] for name in names}
+        last = max(by_corpus.values(), key=lambda each: each.created_at)
+        full = {name: record.full[LOSS].mean for name, record in measured.items()}
+        loss = PlanLoss(
+            plan=last.plan_digest,
+            facts=last.plan,
+            way=way,
+            corpora=corpora,
+            change={name: measured[name].metrics[LOSS].mean - full[name] for name in names},
+            full=full,
+            samples={name: each.samples for name, each in measured.items() if each.samples},
+            sample_facts={name: each.corpus for name, each in measured.items()},
+            num_samples=min(each.num_samples for each in measured.values()),
+            created_at=last.created_at,
+        )
+        losses.append(loss)
+    return losses
 
 
 def compared(measured: Sequence[frozenset[str]]) -> tuple[str, ...]:
@@ -238,25 +267,6 @@ def compared(measured: Sequence[frozenset[str]]) -> tuple[str, ...]:
     areas = {each: len(each) * sum(each <= other for other in measured) for each in measured}
     best = max(areas, key=lambda each: (areas[each], len(each), *sorted(each)))
     return tuple(sorted(best))
-
-
-def _loss(way: str, corpora: tuple[str, ...], records: Mapping[str, EvaluationRecord]) -> PlanLoss:
-    names = [name for name in corpora if name in records] or sorted(records)
-    last = max(records.values(), key=lambda each: each.created_at)
-    return PlanLoss(
-        plan=last.plan_digest,
-        facts=last.plan,
-        way=way,
-        corpora=corpora,
-        change={
-            name: records[name].metrics[LOSS].mean - records[name].full[LOSS].mean for name in names
-        },
-        full={name: records[name].full[LOSS].mean for name in names},
-        samples={name: kept for name in names if (kept := records[name].samples)},
-        sample_facts={name: records[name].corpus for name in names},
-        num_samples=min(records[name].num_samples for name in names),
-        created_at=last.created_at,
-    )
 
 
 def _pool(losses: Sequence[PlanLoss]) -> RandomLoss | None:
@@ -280,8 +290,12 @@ def _row(losses: Sequence[PlanLoss]) -> dict[str, object]:
     """A row of CANDIDATE_COLUMNS: one plan, or the draws of Random."""
     first, pooled = losses[0], _pool(losses)
     row = {
-        **{"way": first.way, "plan": first.plan, **first.facts.columns},
-        **{"num_samples": first.num_samples, "missing": ", ".join(first.missing), "draws": 1},
+        "way": first.way,
+        "plan": first.plan,
+        **first.facts.columns,
+        "num_samples": first.num_samples,
+        "missing": ", ".join(first.missing),
+        "draws": 1,
     }
     if first.is_random:
         row |= {"criterion": RANDOM.name}

@@ -1,4 +1,4 @@
-"""Records of plans, one small JSON file each: evaluations, answers, variance of hidden states."""
+"""Records of plans, one small JSON file each: evaluations, and answers to a prompt."""
 
 from __future__ import annotations
 
@@ -34,16 +34,35 @@ from pruning.evaluate.store import (
     SampleFacts,
 )
 from pruning.plan import Provenance, PruningPlan, model_ref
-from pruning.sizes import ModelPart, size_report
+from pruning.sizes import PARAMS, ModelPart, size_report
 
 if TYPE_CHECKING:
     from pruning.evaluate.answers import Answer
 
 TABLE_COLUMNS = (
-    *("evaluation", "model", "plan", "criterion", "calibrated_on", "schedule", "granularity"),
-    *("sparsity", "removed", "bytes", "active_params", "expert_flops", "corpus"),
-    *("measure", "mean", "pooled", "low", "high", "full"),
-    *("num_samples", "num_tokens", "dtype", "created_at"),
+    "evaluation",
+    "model",
+    "plan",
+    "criterion",
+    "calibrated_on",
+    "schedule",
+    "granularity",
+    "sparsity",
+    "removed",
+    "bytes",
+    "active_params",
+    "expert_flops",
+    "corpus",
+    "measure",
+    "mean",
+    "pooled",
+    "low",
+    "high",
+    "full",
+    "num_samples",
+    "num_tokens",
+    "dtype",
+    "created_at",
 )
 # How a plan was made: equal plans made differently have separate records. Runs are not part of it:
 # repeated with more groups they have other ids and equal numbers.
@@ -82,8 +101,10 @@ class PlanFacts(RecordPart):
         original_bytes = self.bytes_before if self.removed == 0 else None
         return {
             **self.model_dump(include={"criterion", "schedule", "granularity", "sparsity"}),
-            **{"calibrated_on": "+".join(self.corpora), "removed": self.removed},
-            **{"bytes": original_bytes or self.bytes_after, "active_params": self.active_after},
+            "calibrated_on": "+".join(self.corpora),
+            "removed": self.removed,
+            "bytes": original_bytes or self.bytes_after,
+            "active_params": self.active_after,
             "expert_flops": self.flops_after,
         }
 
@@ -150,7 +171,8 @@ class PlanRecord(RecordOfPlan):
         """
         facts = plan_facts(plan, model, routing)
         return cls.begun_with(
-            *(model, plan.digest),
+            model,
+            plan.digest,
             (facts.criterion or ("plan" if facts.removed else "unpruned"), str(corpus["name"])),
             {
                 "corpus": corpus["digest"],
@@ -265,7 +287,7 @@ def plan_facts(plan: PruningPlan, model: MoEModel, routing: Routing | None = Non
     in width. `measured` says whether it was given.
     """
     report = size_report(model, plan, routing)
-    before, after = report.parts[ModelPart.EXPERTS][:, 1].tolist()
+    before, after = (int(p[ModelPart.EXPERTS][PARAMS]) for p in (report.before, report.after))
     sizes = {
         "granularity": plan.granularity,
         "experts_before": report.experts_before,
@@ -296,12 +318,18 @@ def evaluation_table(records: Iterable[EvaluationRecord]) -> pd.DataFrame:
     """
     rows = [
         {
-            **{"evaluation": record.record_id, "model": record.model.name},
-            **{"plan": record.plan_digest, **record.plan.columns, "corpus": record.corpus["name"]},
-            **{"measure": name, **asdict(metric)},
+            "evaluation": record.record_id,
+            "model": record.model.name,
+            "plan": record.plan_digest,
+            **record.plan.columns,
+            "corpus": record.corpus["name"],
+            "measure": name,
+            **asdict(metric),
             "full": record.full[name].mean if name in record.full else None,
-            **{"num_samples": record.num_samples, "num_tokens": record.num_tokens},
-            **{"dtype": record.settings["dtype"], "created_at": record.created_at},
+            "num_samples": record.num_samples,
+            "num_tokens": record.num_tokens,
+            "dtype": record.settings["dtype"],
+            "created_at": record.created_at,
         }
         for record in records
         for name, metric in record.metrics.items()
@@ -374,91 +402,3 @@ class AnswerStore(RecordStore[AnswerRecord]):
     """Pairs of answers of one or more statistics directories; new ones go to the first."""
 
     kind = AnswerRecord
-
-
-VARIANCE_COLUMNS = ("layer", "model", "variance", "num_tokens")
-VARIANCE_TABLE_COLUMNS = (
-    *("record", "plan", "criterion", "calibrated_on", "schedule", "granularity", "sparsity"),
-    *("removed", "bytes", "corpus", "draw", "layer", "variance", "full"),
-    *("num_tokens", "dtype", "created_at"),
-)
-
-
-class VarianceRecord(PlanRecord):
-    """The variance of hidden states after each decoder layer, under one plan.
-
-    Its settings are `dtype`, `seed` and `tokens` (the most that are drawn).
-    """
-
-    folder = "variances"
-    word = "record of hidden states"
-    command = "variance"
-    measured = "variances"
-
-    variances: tuple[float, ...] = ()  # after each decoder layer, including dense ones
-    num_tokens: Count = 0  # whose mean it is
-
-    @model_validator(mode="after")
-    def _can_be(self) -> Self:
-        check_possible("variance", *self.variances)
-        return self
-
-    @property
-    def draw(self) -> str:
-        """Identifies tokens and settings: only equal ones are comparable."""
-        return f"{self.corpus['digest']} {self.settings}"
-
-    def with_results(
-        self, variances: Sequence[float], num_tokens: int, run_facts: Mapping[str, Any]
-    ) -> Self:
-        """The record with results."""
-        if not all(map(math.isfinite, variances)):
-            raise StatsError(
-                f"A variance of {self.record_id} is no finite number; the model's hidden states "
-                "overflow, perhaps for lack of range: try --dtype bfloat16 or float32."
-            )
-        return self.finished(
-            run_facts, variances=tuple(map(float, variances)), num_tokens=num_tokens
-        )
-
-
-class VarianceStore(RecordStore[VarianceRecord]):
-    """Records of hidden states of one or more statistics directories; new ones go to the first."""
-
-    kind = VarianceRecord
-
-
-def variance_table(records: Mapping[str, VarianceRecord]) -> pd.DataFrame:
-    """Table of VARIANCE_COLUMNS, one row per decoder layer of each record."""
-    rows = [
-        (layer, name, value, record.num_tokens)
-        for name, record in records.items()
-        for layer, value in enumerate(record.variances)
-    ]
-    return pd.DataFrame(rows, columns=list(VARIANCE_COLUMNS))
-
-
-def variance_overview(records: Iterable[VarianceRecord]) -> pd.DataFrame:
-    """Table of VARIANCE_TABLE_COLUMNS, one row per decoder layer of a record.
-
-    The plan's columns are those of evaluations; for `draw` see `VarianceRecord.draw`; `full` is the
-    original model's variance on the same tokens, missing if not measured.
-    """
-    measured_records = [record for record in records if record.is_measured]
-    full_variances = {
-        record.draw: record.variances for record in measured_records if not record.plan.removed
-    }
-    rows = [
-        {
-            **{"record": record.record_id, "plan": record.plan_digest, **record.plan.columns},
-            **{"corpus": record.corpus["name"], "draw": record.draw, "layer": layer},
-            "variance": value,
-            "full": dict(enumerate(full_variances.get(record.draw, ()))).get(layer),
-            **{"num_tokens": record.num_tokens, "dtype": record.settings["dtype"]},
-            "created_at": record.created_at,
-        }
-        for record in measured_records
-        for layer, value in enumerate(record.variances)
-    ]
-    table = pd.DataFrame(rows, columns=list(VARIANCE_TABLE_COLUMNS))
-    return table.astype(dict.fromkeys(("removed", "variance", "full"), "float64"))

@@ -45,37 +45,54 @@ MEASURES: Mapping[str, Measure] = {
     measure.name: measure
     for measure in (
         Measure(
-            *("esap", "ESAP", "esap"),
-            "Overlap of the next-token distributions, sum min(p, q): 1 if both models agree.",
+            name="esap",
+            label="ESAP",
+            sums="esap",
+            description="Overlap of the next-token distributions, sum min(p, q): 1 if both models "
+            "agree.",
             higher_is_better=True,
             reference=f"{_EVOESAP}, Eq. 14",
         ),
         Measure(
-            *("sap", "SAP", "sap"),
-            "Chance that the original model accepts one token drawn from the pruned one.",
+            name="sap",
+            label="SAP",
+            sums="sap",
+            description="Chance that the original model accepts one token drawn from the pruned "
+            "one.",
             higher_is_better=True,
             reference=f"{_EVOESAP}, Eq. 9",
         ),
         Measure(
-            *("kl", "KL", "kl"),
-            "KL(full || pruned) of the next-token distributions, in nats.",
+            name="kl",
+            label="KL",
+            sums="kl",
+            description="KL(full || pruned) of the next-token distributions, in nats.",
             higher_is_better=False,
             unit="nats per token",
         ),
         Measure(
-            *("nll", "Loss", "nll"),
-            "Negative log-likelihood of the text under the pruned model, in nats per token.",
+            name="nll",
+            label="Loss",
+            sums="nll",
+            description="Negative log-likelihood of the text under the pruned model, in nats per "
+            "token.",
             higher_is_better=False,
             unit="nats per token",
         ),
         Measure(
-            *("ppl", "Perplexity", "nll", "Exponential of the loss."),
+            name="ppl",
+            label="Perplexity",
+            sums="nll",
+            description="Exponential of the loss.",
             higher_is_better=False,
             is_log=True,
         ),
         Measure(
-            *("spec-dec", "Speculative acceptance", ""),
-            "Share of the pruned model's drafted tokens that the original accepts (sampling).",
+            name="spec-dec",
+            label="Speculative acceptance",
+            sums="",
+            description="Share of the pruned model's drafted tokens that the original accepts "
+            "(sampling).",
             higher_is_better=True,
             reference="arXiv:2211.17192",
         ),

@@ -281,7 +281,17 @@ def run_plans(
     folder. An interrupted pass of the same plans resumes from `folder`.
     """
     give_back_memory()
-    distinct = _plans_of(plans, folder)
+    plans_by_digest = {plan.digest: plan for plan in plans.plans}
+    missing = {plan.digest: plan for plan in plans.missing}
+    path = folder / _PLANS
+    before = parse_json(path.read_bytes()) if path.is_file() else []
+    if set(missing) <= set(before) <= set(plans_by_digest):
+        distinct = tuple(plans_by_digest[digest] for digest in before)
+    else:  # that pass lacks a plan, or has one of other work
+        for entry in folder.iterdir():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        write_durably(path, json.dumps(list(missing)).encode())
+        distinct = tuple(missing.values())
     place = settings.placement.hidden_states_dir
     nbytes = sum(hidden_bytes(model, samples.sequences, settings) for samples in corpora)
     on_disk = bool(place) or are_too_large(nbytes * (len(distinct) + 1))
@@ -293,20 +303,3 @@ def run_plans(
     skeleton.load(HEAD)
     skeleton.load(OUTPUT)
     return Ends(through, branches, states)
-
-
-def _plans_of(plans: EvaluationPlans, folder: Path) -> tuple[PruningPlan, ...]:
-    """The plans of the unfinished pass in `folder` if they include all that are missing.
-
-    Otherwise that pass is deleted, and the missing plans run.
-    """
-    plans_by_digest = {plan.digest: plan for plan in plans.plans}
-    missing = {plan.digest: plan for plan in plans.missing}
-    path = folder / _PLANS
-    before = parse_json(path.read_bytes()) if path.is_file() else []
-    if set(missing) <= set(before) <= set(plans_by_digest):
-        return tuple(plans_by_digest[digest] for digest in before)
-    for entry in folder.iterdir():
-        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-    write_durably(path, json.dumps(list(missing)).encode())
-    return tuple(missing.values())

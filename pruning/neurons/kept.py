@@ -13,6 +13,7 @@ from pruning.constraints import MOST_DIGITS
 
 # Decoder index -> expert -> ids of the neurons that stay, ascending.
 KeptNeurons = Mapping[int, Mapping[int, tuple[int, ...]]]
+KeptWidths = Mapping[int, Mapping[int, int]]  # layer -> expert that stays -> neurons it keeps
 
 
 def ordered_neurons(neurons: Mapping[int, Mapping[int, Sequence[int]]]) -> KeptNeurons:

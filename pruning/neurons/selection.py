@@ -83,7 +83,13 @@ class Contest:
         return [self._queue(keys) for keys in self._members]
 
     def _queue(self, keys: Sequence[ExpertKey]) -> NDArray[np.intp]:
-        costs = [_step_costs(self.saliency[layer][e], self.rooms[layer, e]) for layer, e in keys]
+        # Saliency lost with each further step of an expert, between its least and most removal.
+        costs = []
+        for layer, expert in keys:
+            room = self.rooms[layer, expert]
+            ascending = np.sort(self.saliency[layer][expert])[room.least : room.most]
+            # As many addends in the same order, none smaller: rounding keeps the sums in order.
+            costs.append(ascending.reshape(-1, room.step).sum(axis=1))
         lengths = [len(each) for each in costs]
         owner = np.repeat(np.arange(len(keys)), lengths)
         turn = np.concatenate([np.arange(length) for length in lengths])
@@ -130,11 +136,3 @@ class Contest:
             best = np.argsort(-values, kind="stable")[: len(values) - count]
             kept.setdefault(layer, {})[expert] = tuple(np.sort(best).tolist())
         return ordered_neurons(kept)
-
-
-def _step_costs(values: NDArray[np.float64], room: Room) -> NDArray[np.float64]:
-    """Saliency lost with each further step of an expert, between its least and its most removal."""
-    ascending = np.sort(values)[room.least : room.most]
-    # Equally many addends in the same order, none smaller: rounding keeps the sums in order.
-    costs: NDArray[np.float64] = ascending.reshape(-1, room.step).sum(axis=1)
-    return costs

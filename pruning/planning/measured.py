@@ -13,7 +13,6 @@ from pruning.budget import Budget
 from pruning.constraints import Constraints, Room, rooms_of
 from pruning.evaluate.quality import LossIncrease
 from pruning.neurons.kept import kept_widths
-from pruning.neurons.sizes import NeuronSizer
 from pruning.plan import NEURON_GRANULARITY, PruningPlan, model_ref, select_experts
 from pruning.planning.neurons import arena_of
 from pruning.planning.ranking import Ranking, Selection
@@ -22,7 +21,7 @@ from pruning.schedules.base import allocation_of
 from pruning.search.store import order_digest
 from pruning.sensitivity.curves import CostName, Curves, Sensitivity, curves_of, with_samples
 from pruning.sensitivity.record import OrderRef, SensitivityRecord, SensitivityStore
-from pruning.sizes import weight_bytes
+from pruning.sizes import BYTES, total_size, weight_bytes, width_sizes
 from pruning.spec import BudgetSpec, PlanSpec, RankingSpec, SpreadSpec
 
 
@@ -114,9 +113,8 @@ def _neurons(ranking: Ranking, spec: PlanSpec) -> Order:
         return arena.plan(ranking.model, *spent(removed))
 
     def bytes_of(removed: Removed) -> int:
-        return int(sizer.stored(arena.left(*spent(removed)))[0, 0])
+        return int(total_size(width_sizes(ranking.model, arena.left(*spent(removed))).disk)[BYTES])
 
-    sizer = NeuronSizer(ranking.model)
     least = [room.least for room in rooms.values()]
     ref = _order_ref(spec.ranking, contest.order_digest)
     sizes = {layer: room.size for layer, room in rooms.items()}

@@ -21,9 +21,9 @@ from pruning.neurons.budget import (
     neuron_rooms,
     neuron_sparsity_budget,
 )
-from pruning.neurons.kept import KeptNeurons, check_cuttable, neurons_from_json
+from pruning.neurons.kept import KeptNeurons, KeptWidths, check_cuttable, neurons_from_json
 from pruning.neurons.selection import Contest
-from pruning.neurons.sizes import KeptWidths, NeuronSizer, neuron_size_budget, widths_left
+from pruning.neurons.size_budget import neuron_size_budget, widths_left
 from pruning.plan import (
     NEURON_GRANULARITY,
     Provenance,
@@ -56,9 +56,7 @@ class Arena:
             return neuron_count_budget(pools, asked.remove)
         if (target := asked.size_target) is None:
             raise ValueError("the spec has no budget")
-        return neuron_size_budget(
-            self.contest, NeuronSizer(model), target, asked.widths, self.experts
-        )
+        return neuron_size_budget(self.contest, model, target, asked.widths, self.experts)
 
     def measured(self, sensitivity: Sensitivity) -> "Arena":
         """The same neurons, with budgets spread over the layers as their sensitivity says."""

@@ -15,7 +15,7 @@ from pruning.active import Routing, active_experts, expert_shapes, token_shares
 from pruning.allocation import Allocation
 from pruning.neurons.budget import ExpertKey, neuron_sparsity_budget
 from pruning.neurons.selection import Contest, NeuronScope
-from pruning.neurons.sizes import widths_left
+from pruning.neurons.size_budget import widths_left
 from pruning.plan import PruningPlan, keep_all, model_ref, select_experts
 from pruning.planning.choice import SCOPES
 from pruning.planning.neurons import Arena

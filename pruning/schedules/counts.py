@@ -13,7 +13,7 @@ from analysis.json_text import parse_json_once
 from analysis.text_file import read_text_file
 from pruning.allocation import Allocation, apportion, count_problem
 from pruning.budget import Budget
-from pruning.constraints import Constraints, Room, check_total, rooms_of, spans
+from pruning.constraints import Constraints, Room, check_total, ranges, rooms_of
 from pruning.schedules.base import Evidence, Spending, Turn, allocation_of
 
 _KINDS = ("kept", "removed")
@@ -65,7 +65,7 @@ def spread_counts(turn: Turn) -> tuple[int, ...]:
     file_budget = counts_budget(layers, kept, "")
     if file_budget.total != budget.total:
         raise PlanError(
-            f"The file removes {file_budget.total} experts, but {budget.asked} is {budget.total}; "
+            f"The file removes {file_budget.total} experts, but {budget.text} is {budget.total}; "
             "leave the budget out, or correct the file."
         )
     removed = [
@@ -108,7 +108,22 @@ def read_counts(path: Path, layers: Sequence[MoELayer]) -> dict[int, int]:
 def counts_from_text(text: str, path: Path, layers: Sequence[MoELayer]) -> dict[int, int]:
     """Experts kept by each layer, see `read_counts`; `path` names the text and its format."""
     kind, numbers = _from_csv(text, path) if path.suffix == ".csv" else _from_tree(text, path)
-    return _kept_counts(kind, numbers, layers, path)
+    sizes = {str(layer.index): layer.num_experts for layer in layers}
+    kept = {layer.index: layer.num_experts for layer in layers}
+    for name, value in numbers.items():
+        if name not in sizes:
+            raise PlanError(
+                f"The schedule {path} names layer {name}, which has no routed experts; the sparse "
+                f"layers are {ranges(kept)}."
+            )
+        number = _number(value)
+        if number is None or not 0 <= number <= sizes[name]:
+            raise PlanError(
+                f"The schedule {path} gives layer {name} the number {value!r}; its experts are "
+                f"{sizes[name]}."
+            )
+        kept[int(name)] = number if kind == "kept" else sizes[name] - number
+    return kept
 
 
 def _from_csv(text: str, path: Path) -> tuple[str, dict[str, Any]]:
@@ -143,27 +158,6 @@ def _from_tree(text: str, path: Path) -> tuple[str, dict[str, Any]]:
             f"The schedule {path} needs either 'kept' or 'removed': layer -> number of experts."
         )
     return kinds[0], {str(layer): number for layer, number in raw[kinds[0]].items()}
-
-
-def _kept_counts(
-    kind: str, numbers: Mapping[str, Any], layers: Sequence[MoELayer], path: Path
-) -> dict[int, int]:
-    sizes = {str(layer.index): layer.num_experts for layer in layers}
-    kept = {layer.index: layer.num_experts for layer in layers}
-    for name, value in numbers.items():
-        if name not in sizes:
-            raise PlanError(
-                f"The schedule {path} names layer {name}, which has no routed experts; the sparse "
-                f"layers are {spans(kept)}."
-            )
-        number = _number(value)
-        if number is None or not 0 <= number <= sizes[name]:
-            raise PlanError(
-                f"The schedule {path} gives layer {name} the number {value!r}; its experts are "
-                f"{sizes[name]}."
-            )
-        kept[int(name)] = number if kind == "kept" else sizes[name] - number
-    return kept
 
 
 def _number(value: Any) -> int | None:

@@ -12,7 +12,7 @@ from analysis.errors import PlanError, unknown_name
 from analysis.lazy import pd
 from pruning.allocation import Allocation
 from pruning.budget import rounding_note, uniform_neighbours
-from pruning.constraints import check_names, open_rooms, rooms_of, spans
+from pruning.constraints import check_names, open_rooms, ranges, rooms_of
 from pruning.schedules.base import Evidence, Schedule, Spending, Turn, allocation_of
 from pruning.schedules.counts import spread_counts
 from pruning.schedules.ranked import remove_lowest, rescale
@@ -203,4 +203,4 @@ def budget_notes(
 
 
 def _layer_names(layers: Sequence[int]) -> str:
-    return f"layer{'s' if len(layers) > 1 else ''} {spans(layers)}"
+    return f"layer{'s' if len(layers) > 1 else ''} {ranges(layers)}"

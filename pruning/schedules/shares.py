@@ -36,20 +36,14 @@ def spread_evenly(turn: Turn) -> tuple[int, ...]:
     floors = turn.spending.budget.floors
     if floors and all(room.allows(share) for room, share in zip(turn.rooms, floors, strict=True)):
         return floors
-    if floors:
-        _check_shares(turn, floors)
-    return apportion(turn.spending.budget.total, turn.sizes, turn.rooms)
-
-
-def _check_shares(turn: Turn, floors: Sequence[int]) -> None:
-    """Refuse a share out of a layer's bounds, unless a constraint on that layer is why."""
-    if outliers := _out_of_bounds(turn, floors):
+    if floors and (outliers := _out_of_bounds(turn, floors)):
         layer, room, share = outliers[0]
         keep, low, high = room.size - share, room.size - room.most, room.size - room.least
         would = f"Layer {layer.index} would keep {keep} of {room.size} experts"
         why = count_reason(layer, keep) if keep < layer.least_kept else None
         bounds = f"{would}, but layers are to keep {low} to {high}"
         raise PlanError(f"{why or bounds}; {_what_works(turn)}.")
+    return apportion(turn.spending.budget.total, turn.sizes, turn.rooms)
 
 
 def _out_of_bounds(turn: Turn, floors: Sequence[int]) -> list[tuple[MoELayer, Room, int]]:
@@ -72,7 +66,7 @@ def _what_works(turn: Turn) -> str:
     ]
     total_room = sum_of(turn.rooms)
     totals = {
-        each.total: each.asked
+        each.total: each.text
         for each in budgets
         if total_room.allows(each.total) and not _out_of_bounds(turn, each.floors)
     }

@@ -93,7 +93,9 @@ def next_state(
     return State(generation, tuple(candidates), tuple(members))
 
 
-def switch(removed: Removed, space: Space, max_transfer: int, rng: np.random.Generator) -> Removed:
+def switch_budget(
+    removed: Removed, space: Space, max_transfer: int, rng: np.random.Generator
+) -> Removed:
     """Move budget from one layer to another: r_a += Delta, r_b -= Delta.
 
     The paper draws (a, b, Delta <= max_transfer) until the result is feasible, so each feasible
@@ -125,5 +127,5 @@ def mutate(
     It may equal its parent.
     """
     for _ in range(rng.integers(1, max_steps + 1, size=2).min()):
-        removed = switch(removed, space, max_transfer, rng)
+        removed = switch_budget(removed, space, max_transfer, rng)
     return removed

@@ -28,8 +28,12 @@ RESULT_NAME = "search.json"
 PLAN_NAME = "plan.json"
 UNFINISHED_PLAN_NAME = "unfinished.plan.json"  # of the best so far, until the search ends
 HISTORY_COLUMNS = {
-    **{"generation": "int64", "candidate": "int64", "fitness": "float64", "parent": "Int64"},
-    **{"origin": "object", "is_new": "bool"},
+    "generation": "int64",
+    "candidate": "int64",
+    "fitness": "float64",
+    "parent": "Int64",
+    "origin": "object",
+    "is_new": "bool",
 }
 SCHEDULE_COLUMNS = ("layer", "experts", "kept", "removed", "density")
 
@@ -166,7 +170,10 @@ def result_of(
     """The result of an outcome."""
     entries = [
         Entry(
-            *(each.number, each.generation, each.parent, each.origin),
+            each.number,
+            each.generation,
+            each.parent,
+            each.origin,
             score.fitness,
             len(score.samples),
             each.removed,

@@ -173,9 +173,24 @@ class WorstSolutions:
         """The allocation of exactly this budget, and its cost on the worst corpus."""
         if total not in self.totals:
             raise no_allocation(total, self.totals)
-        start = self.candidates[int(np.searchsorted(self.totals, total))]
-        removed, cost = _exchange(self.corpora, start)
-        return Solution(total, tuple(removed.tolist()), cost)
+        removed = self.candidates[int(np.searchsorted(self.totals, total))]
+        cost_C = np.array([_costs(layers, removed) for layers in self.corpora])
+        # Move budget between two layers as long as that helps the worst corpus, the best move
+        # first. Ties go to the lower layer that loses more, then to the lower one that loses less.
+        while True:
+            change_CLU, offsets = _changes(self.corpora, removed)
+            both_CLMU = change_CLU[:, :, None, :] + change_CLU[:, None, :, ::-1]
+            diagonal = np.arange(len(removed))
+            both_CLMU[:, diagonal, diagonal] = np.inf
+            worst_LMU = (cost_C[:, None, None, None] + both_CLMU).max(axis=0)
+            more, less, place = map(int, np.unravel_index(int(worst_LMU.argmin()), worst_LMU.shape))
+            # Moves within rounding could cycle.
+            if not worst_LMU[more, less, place] < cost_C.max() - 1e-12 * (1 + abs(cost_C.max())):
+                return Solution(total, tuple(removed.tolist()), float(cost_C.max()))
+            removed = removed.copy()
+            for layer, units in ((more, offsets[place]), (less, -offsets[place])):
+                removed[layer] += units // self.corpora[0][layer].weight
+            cost_C = np.array([_costs(layers, removed) for layers in self.corpora])
 
 
 def solve_worst(corpora: OnCorpora) -> WorstSolutions:
@@ -209,28 +224,6 @@ def _costs(layers: Sequence[LayerChoices], removed: IntArray) -> FloatArray:
         for position, layer in enumerate(layers)
     ]
     return np.asarray(np.sum(each, axis=0))
-
-
-def _exchange(corpora: OnCorpora, removed: IntArray) -> tuple[IntArray, float]:
-    """Move budget between two layers as long as that helps the worst corpus, the best move first.
-
-    Ties go to the lower layer that loses more, then to the lower one that loses less.
-    """
-    cost_C = np.array([_costs(layers, removed) for layers in corpora])
-    while True:
-        change_CLU, offsets = _changes(corpora, removed)
-        both_CLMU = change_CLU[:, :, None, :] + change_CLU[:, None, :, ::-1]
-        diagonal = np.arange(len(removed))
-        both_CLMU[:, diagonal, diagonal] = np.inf
-        worst_LMU = (cost_C[:, None, None, None] + both_CLMU).max(axis=0)
-        more, less, place = map(int, np.unravel_index(int(worst_LMU.argmin()), worst_LMU.shape))
-        # Moves within rounding could cycle.
-        if not worst_LMU[more, less, place] < cost_C.max() - 1e-12 * (1 + abs(cost_C.max())):
-            return removed, float(cost_C.max())
-        removed = removed.copy()
-        for layer, units in ((more, offsets[place]), (less, -offsets[place])):
-            removed[layer] += units // corpora[0][layer].weight
-        cost_C = np.array([_costs(layers, removed) for layers in corpora])
 
 
 def _changes(corpora: OnCorpora, removed: IntArray) -> tuple[FloatArray, IntArray]:

@@ -62,9 +62,18 @@ class Curves:
 
     def choices(self, rooms: Sequence[Room], step: int) -> tuple[LayerChoices, ...]:
         """Options of each layer, every `step`-th number of its room, with their costs."""
-        return tuple(
-            _choices(curve, room, step) for curve, room in zip(self.layers, rooms, strict=True)
-        )
+        choices = []
+        for curve, room in zip(self.layers, rooms, strict=True):
+            removed = np.arange(room.least, room.most + 1, step)
+            last = curve.removed[-1]
+            levels = removed[(removed >= curve.removed[0]) & (removed <= last)]
+            if not len(levels):
+                raise PlanError(
+                    f"A layer loses at least {room.least} here, and its curve ends at {last}; "
+                    "measure it further with `moeprune sensitivity`."
+                )
+            choices.append(LayerChoices(levels, np.interp(levels, *curve)))
+        return tuple(choices)
 
     def within(self, base: Removed, levels: int) -> "Curves":
         """The curves cut to this many levels on each side of a measured plan."""
@@ -88,17 +97,6 @@ class Curves:
         for levels, curve, costs in zip(allocations.T, self.layers, self.by_sample, strict=True):
             increases += np.array([np.interp(levels, curve.removed, row) for row in costs.T])
         return increases
-
-
-def _choices(curve: Curve, room: Room, step: int) -> LayerChoices:
-    removed = np.arange(room.least, room.most + 1, step)
-    levels = removed[(removed >= curve.removed[0]) & (removed <= curve.removed[-1])]
-    if not len(levels):
-        raise PlanError(
-            f"A layer loses at least {room.least} here, and its curve ends at {curve.removed[-1]}; "
-            "measure it further with `moeprune sensitivity`."
-        )
-    return LayerChoices(levels, np.interp(levels, *curve))
 
 
 def cost_at(points: Points, removed: Removed, measure: CostName, samples: Sequence[str]) -> float:

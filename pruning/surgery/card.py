@@ -13,7 +13,7 @@ from huggingface_hub.repocard import metadata_load
 from analysis.errors import ExportError, first_line
 from analysis.foreign_text import fenced, in_markdown
 from analysis.model import MoEModel
-from pruning.constraints import spans
+from pruning.constraints import ranges
 from pruning.engines import contents_of, load_code, verdicts
 from pruning.heads import HeadChoice, HeadPlan, heads_in_words
 from pruning.neurons.kept import count_neurons
@@ -57,6 +57,14 @@ def _facts(model: MoEModel, plan: PruningPlan, heads: HeadPlan, sizes: SizeRepor
     share = sizes.experts_removed / sizes.experts_before
     assumed = "; ".join(model.family.assumptions)
     copied = f"a copy of the embedding, {sizes.copied:,} parameters"
+    renumbered = [  # layers whose routers look experts up by token id, and that lose some
+        layer.index
+        for layer in model.layers
+        if len(plan.kept[layer.index]) < layer.num_experts
+        and any(item.slot.holds_ids for item in model.located[layer.index])
+    ]
+    tables = f"renumbered in layers {ranges(renumbered)}"
+    others = "their tokens of removed experts go to others, spread evenly"
     facts = {
         "Criterion": provenance.criterion,
         "Gate weights": provenance.gate,
@@ -72,28 +80,23 @@ def _facts(model: MoEModel, plan: PruningPlan, heads: HeadPlan, sizes: SizeRepor
         "Plan digest": plan.digest,
         "Program": f"MoE Prune Studio {tool_version()}",
         "Prediction heads (MTP)": heads_in_words(model, heads),
-        "Tables of token ids": _tables(model, plan),
+        "Tables of token ids": renumbered and f"{tables}; {others}",
         "Output head": sizes.copied and f"{copied}, counted once below and twice in bytes",
         "Architecture": assumed and f"discovered from the checkpoint, assuming that {assumed}",
     }
     return "\n".join(f"- {name}: {in_markdown(value)}" for name, value in facts.items() if value)
 
 
-def _tables(model: MoEModel, plan: PruningPlan) -> str:
-    """Layers whose routers look experts up by token id, if they lose some; empty without any."""
-    layers = [
-        layer.index
-        for layer in model.layers
-        if len(plan.kept[layer.index]) < layer.num_experts
-        and any(item.slot.holds_ids for item in model.located[layer.index])
-    ]
-    others = "their tokens of removed experts go to others, spread evenly"
-    return f"renumbered in layers {spans(layers)}; {others}" if layers else ""
-
-
-def _neuron_facts(model: MoEModel, plan: PruningPlan, widths: WidthPlan | None) -> list[str]:
+def _filling_facts(
+    model: MoEModel, plan: PruningPlan, widths: WidthPlan | None, padding: Padding | None
+) -> list[str]:
+    """Neurons removed, and what zeros fill up: experts that lost some, layers that lost more."""
+    facts = []
+    if padding:
+        added = f"{padding.experts} experts of zeros, which no router can choose"
+        facts = [f"- Padding: {added}, {format_bytes(padding.nbytes)} more on disk and in memory"]
     if not (plan.kept_neurons and widths):
-        return []
+        return facts
     kept, of = count_neurons(plan.kept_neurons, plan.kept, model)
     option = option_with_sizes(model, plan, widths)
     least, most = option.widths
@@ -103,14 +106,8 @@ def _neuron_facts(model: MoEModel, plan: PruningPlan, widths: WidthPlan | None) 
         f"- Neurons removed: {of - kept:,} of {of:,} ({1 - kept / of:.1%})",
         f"- Widths: {option.mode}, {width} when loaded; filled up with neurons that are zero",
         f"- With those zeros: {disk} on disk, {loaded} when loaded in the same types",
+        *facts,
     ]
-
-
-def _pad_facts(padding: Padding | None) -> list[str]:
-    if not padding:
-        return []
-    added = f"{padding.experts} experts of zeros, which no router can choose"
-    return [f"- Padding: {added}, {format_bytes(padding.nbytes)} more on disk and in memory"]
 
 
 def _in_words(values: Mapping[str, Any]) -> str:
@@ -204,8 +201,7 @@ def model_card(  # noqa: PLR0913
         facts="\n".join(
             (
                 _facts(model, plan, heads, sizes),
-                *_neuron_facts(model, plan, widths),
-                *_pad_facts(padding),
+                *_filling_facts(model, plan, widths, padding),
             )
         ),
         sizes=sizes,

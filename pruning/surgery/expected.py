@@ -279,7 +279,13 @@ def _matrix(
     if len(kept) == before == after:
         return TensorPart(start, (size,))
     axis = where.axis - (len(entry.shape) - len(inner))
-    return _cut(start, entry, inner, axis, _neurons(where, before, kept, after))
+    # Kept entries of an axis of `parts` projections, each padded with -1 at its end.
+    shape = (before, where.parts) if where.interleaved else (where.parts, before)
+    grid = np.arange(where.parts * before).reshape(shape)
+    grid = (grid.T if where.interleaved else grid)[:, list(kept)]
+    padded = np.pad(grid, ((0, 0), (0, after - len(kept))), constant_values=-1)
+    ids = (padded.T if where.interleaved else padded).reshape(-1)
+    return _cut(start, entry, inner, axis, ids)
 
 
 def _scales(
@@ -293,12 +299,3 @@ def _scales(
     if ids == list(range(entry.shape[where.axis])):
         return TensorPart(entry.start, (entry.nbytes,))
     return _cut(entry.start, entry, entry.shape, where.axis, np.array(ids))
-
-
-def _neurons(where: NeuronAxis, before: int, kept: Sequence[int], after: int) -> NDArray[np.int64]:
-    """Kept entries of an axis of `parts` projections, each padded with -1 at its end."""
-    entries = np.arange(where.parts * before)
-    shape = (before, where.parts) if where.interleaved else (where.parts, before)
-    grid = entries.reshape(shape).T if where.interleaved else entries.reshape(shape)
-    filled = np.pad(grid[:, list(kept)], ((0, 0), (0, after - len(kept))), constant_values=-1)
-    return (filled.T if where.interleaved else filled).reshape(-1)

@@ -40,10 +40,23 @@ from pruning.surgery.writing import write_file, write_shards
 
 # What a reader needs besides weights, configuration and index.
 _COPIED_FILES = (
-    *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt"),
-    *("*.model", "*.tiktoken", "chat_template*", "additional_chat_templates/*"),
-    *("generation_config.json", "*processor_config.json", "*.py", *SETTINGS_FILES),
-    *("LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*"),
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab*",
+    "merges.txt",
+    "*.model",
+    "*.tiktoken",
+    "chat_template*",
+    "additional_chat_templates/*",
+    "generation_config.json",
+    "*processor_config.json",
+    "*.py",
+    *SETTINGS_FILES,
+    "LICENSE*",
+    "LICENCE*",
+    "NOTICE*",
+    "USE_POLICY*",
 )
 RECIPE_NAME = "recipe.yaml"
 KEEP_LIST_NAME = "kept_experts.json"

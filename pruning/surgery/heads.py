@@ -112,32 +112,30 @@ def _alternatives(
 
 def why_not_pruned(model: MoEModel, ranking: HeadRanking | None = None) -> str:
     """Why prediction heads cannot be pruned; empty if they can."""
-    heads = (head for head in prediction_heads(model) if head.has_experts)
-    return next(filter(None, (_why_not(head, model, ranking) for head in heads)), "")
-
-
-def _why_not(head: Head, model: MoEModel, ranking: HeadRanking | None) -> str:
-    """Why the experts of a head cannot be pruned; empty if they can."""
-    alone = head.as_model(model)
-    if not alone.layers:
-        return (
-            f"The head {head.name} has experts under names that the family {model.family.label} "
-            "does not know, so they cannot be pruned"
-        )
-    if any(item.slot.holds_ids for items in head.located.values() for item in items):
-        return f"The head {head.name} looks experts up by token id, so they cannot be pruned"
-    try:
-        check_layers(alone)
-        if ranking is None:
-            check_measurable(alone)
-    except (CheckpointError, UnsupportedModelError) as error:
-        return (
-            f"The experts of the head {head.name} cannot be ranked: no statistics of heads are at "
-            "hand from the plan's runs (calibrate --groups routed,heads), and of its weights: "
-            f"{str(error).rstrip('.')}"
-            if ranking is None
-            else f"The head {head.name} cannot be pruned: {str(error).rstrip('.')}"
-        )
+    for head in prediction_heads(model):
+        if not head.has_experts:
+            continue
+        alone = head.as_model(model)
+        if not alone.layers:
+            return (
+                f"The head {head.name} has experts under names that the family "
+                f"{model.family.label} does not know, so they cannot be pruned"
+            )
+        if any(item.slot.holds_ids for items in head.located.values() for item in items):
+            return f"The head {head.name} looks experts up by token id, so they cannot be pruned"
+        try:
+            check_layers(alone)
+            if ranking is None:
+                check_measurable(alone)
+        except (CheckpointError, UnsupportedModelError) as error:
+            reason = str(error).rstrip(".")
+            if ranking:
+                return f"The head {head.name} cannot be pruned: {reason}"
+            return (
+                f"The experts of the head {head.name} cannot be ranked: no statistics of heads are "
+                "at hand from the plan's runs (calibrate --groups routed,heads), and of its "
+                f"weights: {reason}"
+            )
     return ""
 
 

@@ -312,27 +312,22 @@ def reshard(model: MoEModel, shards: Sequence[PlannedShard], most: int) -> tuple
     """
     tensors = [tensor for shard in shards for tensor in shard.tensors]
     metadata = next((each.metadata for each in model.checkpoint.shards if each.metadata), {})
-    groups = list(_groups(tensors, most))
+    groups: list[list[PlannedTensor]] = [[]]
+    size = _FIXED_BYTES
+    for tensor in tensors:
+        # Letters of a name may take several bytes or be escaped.
+        takes = tensor.nbytes + len(json.dumps(tensor.name)) + _ENTRY_BYTES
+        if groups[-1] and size + takes > most:
+            groups.append([])
+            size = _FIXED_BYTES
+        groups[-1].append(tensor)
+        size += takes
     if len(groups) == 1:
         return (assemble("model.safetensors", groups[0], metadata),)
     return tuple(
         assemble(f"model-{number:05d}-of-{len(groups):05d}.safetensors", group, metadata)
         for number, group in enumerate(groups, 1)
     )
-
-
-def _groups(tensors: Sequence[PlannedTensor], most: int) -> Iterator[list[PlannedTensor]]:
-    group: list[PlannedTensor] = []
-    size = _FIXED_BYTES
-    for tensor in tensors:
-        # Letters of a name may take several bytes or be escaped.
-        takes = tensor.nbytes + len(json.dumps(tensor.name)) + _ENTRY_BYTES
-        if group and size + takes > most:
-            yield group
-            group, size = [], _FIXED_BYTES
-        group.append(tensor)
-        size += takes
-    yield group
 
 
 def pruned_index(model: MoEModel, shards: Sequence[PlannedShard]) -> bytes | None:

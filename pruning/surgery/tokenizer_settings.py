@@ -18,20 +18,15 @@ def for_older_readers(content: bytes) -> bytes:
         return content
     if not isinstance(settings, dict):
         return content
-    older = dict(_rename_for_older(settings))
+    older: dict[str, Any] = {}
+    for key, value in settings.items():
+        if key == "tokenizer_class" and value == "TokenizersBackend":
+            older[key] = "PreTrainedTokenizerFast"
+        elif key == "extra_special_tokens" and isinstance(value, list):
+            # transformers 4 has names for these, so it wants a mapping.
+            older["additional_special_tokens"] = value
+        else:
+            older[key] = value
     if older == settings:
         return content
     return (json.dumps(older, indent=2, ensure_ascii=False) + "\n").encode()
-
-
-def _rename_for_older(settings: dict[str, Any]) -> list[tuple[str, Any]]:
-    renamed: list[tuple[str, Any]] = []
-    for key, value in settings.items():
-        if key == "tokenizer_class" and value == "TokenizersBackend":
-            renamed.append((key, "PreTrainedTokenizerFast"))
-        elif key == "extra_special_tokens" and isinstance(value, list):
-            # transformers 4 has names for these, so it wants a mapping.
-            renamed.append(("additional_special_tokens", value))
-        else:
-            renamed.append((key, value))
-    return renamed

@@ -1,12 +1,10 @@
 """What each width mode saves on disk and in memory, before anything is written."""
 
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from analysis.errors import ExportError, PlanError
 from analysis.model import MoEModel
-from analysis.widths import neuron_axis
+from pruning.neurons.kept import kept_widths
 from pruning.neurons.widths import (
     DEFAULT_MULTIPLE,
     WidthChoice,
@@ -16,8 +14,8 @@ from pruning.neurons.widths import (
     widths_config,
 )
 from pruning.plan import NEURON_GRANULARITY, PruningPlan, fit_plan
+from pruning.sizes import BYTES, total_size, width_sizes
 from pruning.surgery.heads import plan_heads
-from pruning.surgery.pieces import item_bytes
 from pruning.surgery.shards import plan_shards
 from pruning.surgery.widths import check_scales
 
@@ -77,21 +75,10 @@ def _bare_option(model: MoEModel, plan: PruningPlan, widths: WidthPlan) -> Width
 def option_with_sizes(model: MoEModel, plan: PruningPlan, widths: WidthPlan) -> WidthOption:
     """What a complete plan saves with these widths."""
     shards = plan_shards(model, plan, plan_heads(model, plan, None, widths), widths)
-    tensors = sum(tensor.nbytes for shard in shards for tensor in shard.tensors)
+    kept = kept_widths(plan.kept_neurons, plan.kept, model)
+    loaded = width_sizes(model, kept, widths.choice).loaded
     return replace(
         _bare_option(model, plan, widths),
         disk_bytes=sum(shard.nbytes for shard in shards),
-        loaded_bytes=tensors + sum(_filling_bytes(model, plan, widths)),
+        loaded_bytes=int(total_size(loaded)[BYTES]),
     )
-
-
-def _filling_bytes(model: MoEModel, plan: PruningPlan, widths: WidthPlan) -> Iterator[int]:
-    """Bytes that loading adds to each tensor of an expert that is narrower on disk."""
-    for layer, kept in plan.kept.items():
-        for item in model.located[layer]:
-            expert, where = item.slot.expert, neuron_axis(model.family, item.slot)
-            if expert is None or expert not in kept or where is None:
-                continue
-            shape = list(item.entry.shape)
-            shape[where.axis] = widths.loaded[layer] - widths.stored_width(layer, expert)
-            yield math.prod(shape) * item_bytes(item.entry.dtype)

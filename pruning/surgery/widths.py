@@ -12,7 +12,7 @@ from analysis.errors import ExportError
 from analysis.families import MoEFamily, Slot, SlotKind
 from analysis.model import MoEModel
 from analysis.widths import NeuronAxis, neuron_axis, scale_blocks, shared_tensors
-from pruning.constraints import spans
+from pruning.constraints import ranges
 from pruning.neurons.widths import WidthMode, WidthPlan
 from pruning.surgery.pieces import Gather, Piece, item_bytes
 
@@ -129,10 +129,10 @@ def _check_kept(layer: int, expert: int, kept: Sequence[int], width: int, size: 
     if not ((shares == 0) | (shares == 1)).all():
         odd = int(np.flatnonzero((shares > 0) & (shares < 1))[0])
         nearest = np.repeat(shares >= 0.5, size)[:width]
-        kept_instead = spans(np.flatnonzero(nearest).tolist())
-        last = min((odd + 1) * size, width) - 1
+        kept_instead = ranges(np.flatnonzero(nearest).tolist())
+        shared = ranges(range(odd * size, min((odd + 1) * size, width)))
         raise ExportError(
-            f"Expert {expert} in layer {layer} would keep some of its neurons {odd * size}..{last} "
+            f"Expert {expert} in layer {layer} would keep some of its neurons {shared} "
             f"and lose others, but they share a scale (FP8) and stay or go together; nearest that "
             f"works: keep {kept_instead or 'none'}."
         )

@@ -52,20 +52,6 @@ def write_file(path: Path, content: bytes) -> FileRecord:
     return file_record(content)
 
 
-def _blocks(spans: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """The same bytes in groups that fit a buffer: small pieces share one, large ones are split."""
-    block: list[Piece] = []
-    room = _BUFFER_BYTES
-    for part in (part for span in spans for part in span.parts(_BUFFER_BYTES)):
-        if part.nbytes > room:
-            yield block
-            block, room = [], _BUFFER_BYTES
-        block.append(part)
-        room -= part.nbytes
-    if block:
-        yield block
-
-
 def _append(source: int, target: int, block: Sequence[Piece], content: memoryview) -> None:
     """Append a block to the target; `content` is its bytes, for when the kernel cannot copy."""
     for span in block:
@@ -97,10 +83,21 @@ def _write_all(file: int, content: memoryview) -> None:
 
 
 def _blocks_of(planned: PlannedShard, folder: Path) -> Iterator[tuple[int, str, list[Piece]]]:
-    """Open file and name of a source shard, and a block of it, source by source."""
+    """Open file and name of a source shard, and a block of it, source by source.
+
+    Blocks fit a buffer: small pieces share one, large ones are split.
+    """
     for reading in planned.readings:
         with (folder / reading.source).open("rb", buffering=0) as source:
-            for block in _blocks(reading.pieces):
+            block: list[Piece] = []
+            room = _BUFFER_BYTES
+            for part in (part for piece in reading.pieces for part in piece.parts(_BUFFER_BYTES)):
+                if part.nbytes > room:
+                    yield source.fileno(), reading.source, block
+                    block, room = [], _BUFFER_BYTES
+                block.append(part)
+                room -= part.nbytes
+            if block:
                 yield source.fileno(), reading.source, block
 
 

@@ -130,7 +130,19 @@ def import_results(request: ImportRequest) -> list[BenchmarkRecord]:
     """
     model = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
-    candidate = _imported_candidate(request, model, store)
+    if (manifest := _manifest(model)) is not None:
+        if request.plan is not None or request.candidate:
+            raise PlanError(
+                f"{model.name} is an export, which names its plan itself; leave --plan and "
+                "--candidate out."
+            )
+        candidate = _export_candidate(model, manifest, request.source, store)
+    elif request.candidate:
+        ref = model_ref(model)
+        candidate = BenchmarkCandidate(ref, ref, request.candidate, "", PlanFacts())
+    else:
+        plan = plan_from_dict(request.plan) if request.plan is not None else keep_all(model)
+        candidate = candidate_of_plan(model, plan, measured_routing([plan], store))
     record_store = BenchmarkStore(store.directories)
     records: dict[str, BenchmarkRecord] = {}
     tasks: defaultdict[str, set[str]] = defaultdict(set)
@@ -146,21 +158,3 @@ def import_results(request: ImportRequest) -> list[BenchmarkRecord]:
         each.model_copy(update={"scores": tuple(s for s in each.scores if s.task in tasks[name])})
         for name, each in records.items()
     ]
-
-
-def _imported_candidate(
-    request: ImportRequest, model: MoEModel, store: StatsStore
-) -> BenchmarkCandidate:
-    manifest = _manifest(model)
-    if manifest is not None:
-        if request.plan is not None or request.candidate:
-            raise PlanError(
-                f"{model.name} is an export, which names its plan itself; leave --plan and "
-                "--candidate out."
-            )
-        return _export_candidate(model, manifest, request.source, store)
-    if request.candidate:
-        ref = model_ref(model)
-        return BenchmarkCandidate(ref, ref, request.candidate, "", PlanFacts())
-    plan = plan_from_dict(request.plan) if request.plan is not None else keep_all(model)
-    return candidate_of_plan(model, plan, measured_routing([plan], store))

@@ -20,7 +20,7 @@ from pruning.surgery.export import (
     planned_export,
     prepare_export,
 )
-from pruning.surgery.manifest import MANIFEST_NAME, Manifest, SourceRecord, read_manifest
+from pruning.surgery.manifest import MANIFEST_NAME, SourceRecord, read_manifest
 from pruning.tasks import Steps
 from pruning.tasks.loading import quiet_transformers
 
@@ -49,7 +49,7 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
     return result
 
 
-def prepared(request: ExportRequest, model: MoEModel) -> PreparedExport:
+def dry_export(request: ExportRequest, model: MoEModel) -> PreparedExport:
     """The export as `export_run` would write it, checked as far as that needs no writing."""
     prepare = planned_export if is_finished_export(request, model) else prepare_export
     return prepare(model, plan_from_dict(request.plan), request.out, _options(request, model))
@@ -60,34 +60,30 @@ def is_finished_export(request: ExportRequest, model: MoEModel) -> bool:
     folder, plan = request.out, fit_plan(plan_from_dict(request.plan), model)
     if not (folder / MANIFEST_NAME).is_file():
         return False
-    there, instead = read_manifest(folder), "remove it, or give export another folder."
-    if there.plan.digest != plan.digest:
+    manifest, instead = read_manifest(folder), "remove it, or give export another folder."
+    if manifest.plan.digest != plan.digest:
         raise ExportError(
-            f"{folder} holds an export of another plan ({there.plan.digest[:8]}, "
+            f"{folder} holds an export of another plan ({manifest.plan.digest[:8]}, "
             f"this one is {plan.digest[:8]}); {instead}"
         )
-    if option := _other_option(request, model, there):
-        raise ExportError(
-            f"{folder} holds an export of this plan with another {option} than "
-            f"is asked for; {instead}"
-        )
-    return True
-
-
-def _other_option(request: ExportRequest, model: MoEModel, there: Manifest) -> str:
-    """The first option of a request that a finished export of its plan does not have; or empty."""
     options = _options(request, model)
-    planned = planned_export(model, plan_from_dict(request.plan), request.out, options)
+    planned = planned_export(model, plan, folder, options)
     sizes = {shard.name: shard.nbytes for shard in planned.shards}
     agree = {
-        "mtp": planned.heads == there.heads,
-        "width_mode": (planned.widths.choice if planned.widths else None) == there.widths,
-        "pad": (planned.padding is not None) == there.padded,
-        "keep_list": options.keep_list == (KEEP_LIST_NAME in there.files),
-        "hash_source": options.hash_source <= bool(there.source.content_sha256),
-        "max_shard_size": sizes == {shard.name: shard.bytes for shard in there.shards},
+        "mtp": planned.heads == manifest.heads,
+        "width_mode": (planned.widths.choice if planned.widths else None) == manifest.widths,
+        "pad": (planned.padding is not None) == manifest.padded,
+        "keep_list": options.keep_list == (KEEP_LIST_NAME in manifest.files),
+        "hash_source": options.hash_source <= bool(manifest.source.content_sha256),
+        "max_shard_size": sizes == {shard.name: shard.bytes for shard in manifest.shards},
     }
-    return next((name for name, is_alike in agree.items() if not is_alike), "")
+    for option, is_alike in agree.items():
+        if not is_alike:
+            raise ExportError(
+                f"{folder} holds an export of this plan with another {option} than "
+                f"is asked for; {instead}"
+            )
+    return True
 
 
 def _options(request: ExportRequest, model: MoEModel) -> ExportSettings:
@@ -95,11 +91,15 @@ def _options(request: ExportRequest, model: MoEModel) -> ExportSettings:
     plan, store = plan_from_dict(request.plan), stats_store(request.stats_dir)
     heads = HeadChoice(request.mtp) if request.mtp else None
     ranked = heads in (HeadChoice.KEEP, HeadChoice.PRUNE)  # if refused, keep recommends prune
+    plan_source, revision = None, request.plan_model_revision
+    if request.plan_model is not None:
+        original = load_model_index(request.plan_model, revision=revision)
+        plan_source = SourceRecord(original.name, original.identity, revision or "")
     return ExportSettings(
         heads,
         head_ranking(model, plan, store) if ranked else None,
         revision=request.revision or "",
-        plan_source=_plan_source(request),
+        plan_source=plan_source,
         hash_source=request.hash_source,
         recipe=request.recipe.encode(),
         widths=WidthChoice(WidthMode(mode), request.width_multiple_of) if mode else None,
@@ -107,14 +107,6 @@ def _options(request: ExportRequest, model: MoEModel) -> ExportSettings:
         pad=request.pad,
         keep_list=request.keep_list,
     )
-
-
-def _plan_source(request: ExportRequest) -> SourceRecord | None:
-    if request.plan_model is None:
-        return None
-    revision = request.plan_model_revision
-    made_for = load_model_index(request.plan_model, revision=revision)
-    return SourceRecord(made_for.name, made_for.identity, revision or "")
 
 
 def verify_result(

@@ -17,8 +17,9 @@ from pruning.evaluate.bins import (
     expert_bins,
     neuron_bins,
 )
-from pruning.evaluate.record import AnswerRecord, AnswerStore, VarianceRecord, VarianceStore
+from pruning.evaluate.record import AnswerRecord, AnswerStore
 from pruning.evaluate.result import Evaluation
+from pruning.evaluate.variances import VarianceRecord, VarianceStore
 from pruning.plan import NEURON_GRANULARITY, PruningPlan, fit_plan, keep_all, plan_from_dict
 from pruning.planning.ranking import select_measured
 from pruning.requests.evaluation import AskRequest, BinsRequest, VarianceRequest

@@ -24,7 +24,8 @@ from pruning.evaluate.benchmarks.record import (
     candidate_label,
     new_record,
 )
-from pruning.evaluate.record import PlanFacts, VarianceStore
+from pruning.evaluate.record import PlanFacts
+from pruning.evaluate.variances import VarianceStore
 
 MODEL = ModelRef("m", "11" * 32)
 WHOLE = 1000

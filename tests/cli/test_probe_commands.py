@@ -5,7 +5,7 @@ import pytest
 
 from analysis.stats.store import SHIPPED_STATS
 from pruning.evaluate.bins import BIN_COLUMNS, Binning, BinsRecord
-from pruning.evaluate.record import VARIANCE_COLUMNS, VarianceStore
+from pruning.evaluate.variances import VARIANCE_COLUMNS, VarianceStore
 
 
 def plan_of(works, model, stats, corpus, name="plan.json"):

@@ -21,10 +21,9 @@ from analysis.checkpoint import open_checkpoint
 from analysis.families import FAMILIES
 from analysis.model import load_model_index
 from pruning.masking import masked
-from pruning.neurons.sizes import neuron_plan_sizes
 from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.plan import PruningPlan, keep_all, model_ref
-from pruning.sizes import size_report
+from pruning.sizes import neuron_plan_sizes, size_report
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
 from pruning.surgery.verify import Level
 

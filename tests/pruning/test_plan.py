@@ -113,7 +113,7 @@ def test_layers_that_are_absent_stay_whole(olmoe):
 @pytest.mark.parametrize(
     ("kept", "message"),
     [
-        ({"9": [0, 1]}, r"names layer 9, which has no routed experts in .*; its .* are 0\.\.2"),
+        ({"9": [0, 1]}, r"names layer 9, which has no routed experts in .*; its .* are 0-2"),
         ({"1": [0, 7]}, r"keeps expert 7 in layer 1, which has 7 experts \(0\.\.6\)"),
         ({"1": [0, 3, 3]}, "lists expert 3 of layer 1 twice"),
         ({"1": [4]}, "Layer 1 would keep 1 of 7 experts, but its router picks 2 per token"),

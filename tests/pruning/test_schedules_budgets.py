@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 from allocations import evidence_in
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from analysis.errors import PlanError
@@ -29,8 +31,8 @@ from pruning.constraints import (
     parse_counts,
     parse_experts,
     parse_numbers,
+    ranges,
     rooms_of,
-    spans,
 )
 from pruning.plan import Provenance, PruningPlan, model_ref, plan_from_json
 from pruning.planning.choice import shrink_sparsities
@@ -65,7 +67,7 @@ def test_a_bad_target_is_one_line(text):
 def test_budgets_read_decimals_exactly():
     layers = (MoELayer(0, 60, 4), MoELayer(1, 40, 4))
     budget = sparsity_budget(layers, 0.55)
-    assert (budget.total, budget.floors, budget.asked) == (33 + 22, (33, 22), "0.55")
+    assert (budget.total, budget.floors, budget.text) == (33 + 22, (33, 22), "0.55")
     assert sparsity_budget(layers, "55%").floors == budget.floors
     assert budget.to_dict() == {"kind": "sparsity", "asked": "0.55", "removed": 55}
 
@@ -103,7 +105,7 @@ def test_counts_are_read_from_each_kind_of_file(tmp_path, name, text):
         ("a.csv", "layer,kept\n0,5\n0,6\n", "names layer 0 twice"),
         ("a.csv", "layer,kept\n0,five\n", "gives layer 0 the number 'five'"),
         ("a.csv", "layer,kept\n0\n", "gives layer 0 the number None"),
-        ("a.json", '{"kept": {"1": 5}}', r"names layer 1, .*; the sparse layers are 0, 2\.\.3"),
+        ("a.json", '{"kept": {"1": 5}}', r"names layer 1, .*; the sparse layers are 0,2-3"),
         ("a.json", '{"kept": {"0": 9}}', r"gives layer 0 the number 9; its experts are 8\.$"),
         ("a.json", '{"kept": {"0": 5, "0": 6}}', "cannot be read: it holds 0 twice"),
         ("a.json", '{"kept": {"0": -1}}', "the number -1"),
@@ -151,7 +153,11 @@ def test_layers_and_experts_as_people_write_them():
         1: frozenset({2}),
     }
     assert parse_counts(["3=20", "0-1=24"]) == {3: 20, 0: 24, 1: 24}
-    assert spans([1, 2, 3, 5]) == "1..3, 5"
+
+
+@given(numbers=st.sets(st.integers(0, 99), min_size=1))
+def test_ranges_are_read_back_as_the_same_numbers(numbers):
+    assert parse_numbers(ranges(numbers), what="layers") == numbers
 
 
 @pytest.mark.parametrize(

@@ -300,6 +300,8 @@ def test_a_checkpoint_in_one_file_can_be_cut_into_several(checkpoint, tmp_path):
         ("3KiB", 3 * 1024),
         ("3MiB", 3 * 1024**2),
         ("1000", 1000),
+        ("1e9", 1_000_000_000),  # a number as --target-size takes it
+        (".5GB", 500_000_000),
     ],
 )
 def test_sizes_in_words(text, size):
@@ -308,7 +310,7 @@ def test_sizes_in_words(text, size):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "GB", "-1GB", "5 bananas", "1e9", "0", "999", "0.5KB", "5PB", "5i", "9" * 5000 + "GB"],
+    ["", "GB", "-1GB", "5 bananas", "inf", "0", "999", "0.5KB", "5PB", "5i", "9" * 5000 + "GB"],
 )
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(ExportError, match=r"not understood; write 5GB|too small"):

@@ -26,18 +26,21 @@ from pruning.budget import SizeTarget
 from pruning.constraints import Constraints
 from pruning.neurons.budget import neuron_count_budget, neuron_rooms, reachable_totals
 from pruning.neurons.selection import Contest, NeuronScope
-from pruning.neurons.sizes import (
-    NEURON_SIZE_COLUMNS,
-    PLAN_ALONE,
-    NeuronSizer,
-    neuron_plan_sizes,
-    neuron_size_budget,
-)
+from pruning.neurons.size_budget import neuron_size_budget
 from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.outline import outline_model
 from pruning.plan import PruningPlan, fit_plan, keep_all, model_ref
 from pruning.schedules import uniform
-from pruning.sizes import SIZE_COLUMNS, ModelPart, format_bytes, size_report, weight_bytes
+from pruning.sizes import (
+    NEURON_SIZE_COLUMNS,
+    PLAN_ALONE,
+    SIZE_COLUMNS,
+    ModelPart,
+    format_bytes,
+    neuron_plan_sizes,
+    size_report,
+    weight_bytes,
+)
 from pruning.surgery.export import ExportSettings, export_checkpoint
 from pruning.surgery.width_sizes import width_options
 
@@ -338,7 +341,7 @@ class TestTarget:
     def test_against_every_budget(self, model, mode, scope):
         dtype = "bfloat16" if scope is NeuronScope.LAYER else "own"
         limits = Constraints(multiple_of=6, pinned={1: frozenset({3})}, floor=6)
-        contest, sizer = self.contest(model, scope, limits), NeuronSizer(model)
+        contest = self.contest(model, scope, limits)
         choice = WidthChoice(mode, 8)
         sizes = {}
         for total in reachable_totals(contest.pools):
@@ -349,21 +352,21 @@ class TestTarget:
             target = SizeTarget("size", as_gib(wanted), dtype)
             if wanted == max(sizes.values()):
                 with pytest.raises(PlanError, match="Nothing would be removed"):
-                    neuron_size_budget(contest, sizer, target, choice)
+                    neuron_size_budget(contest, model, target, choice)
                 continue
-            budget = neuron_size_budget(contest, sizer, target, choice)
+            budget = neuron_size_budget(contest, model, target, choice)
             assert budget.total == min(total for total, size in sizes.items() if size <= wanted)
         least = min(sizes.values())
         saves = least < max(sizes.values())
         message = "smallest target that works is" if saves else "can go, which saves nothing"
         with pytest.raises(PlanError, match=message) as caught:
             target = SizeTarget("size", as_gib(least - 1), dtype)
-            neuron_size_budget(contest, sizer, target, choice)
+            neuron_size_budget(contest, model, target, choice)
         if not saves:
             return
         works = str(caught.value).rpartition(" is ")[2].rstrip(".")
         target = SizeTarget("size", works, dtype)
-        budget = neuron_size_budget(contest, sizer, target, choice)
+        budget = neuron_size_budget(contest, model, target, choice)
         assert sizes[budget.total] == least
 
     def contest(self, model, scope, limits):
@@ -382,7 +385,7 @@ class TestTarget:
     def test_no_number_is_one_line(self, model):
         contest = self.contest(model, NeuronScope.GLOBAL, Constraints())
         with pytest.raises(PlanError, match="is no number of GiB"):
-            neuron_size_budget(contest, NeuronSizer(model), SizeTarget("size", "much"))
+            neuron_size_budget(contest, model, SizeTarget("size", "much"))
 
 
 def params(share):
@@ -404,10 +407,10 @@ class TestParamsShare:
     @pytest.mark.parametrize("step", [1, 4])
     def test_the_share_is_reached_and_one_step_less_does_not(self, model, scope, step):
         contest = TestTarget().contest(model, scope, Constraints(multiple_of=step))
-        sizer, whole = NeuronSizer(model), self.whole(model)
+        whole = self.whole(model)
         for percent in (0, 1, 20, 37, 60):
-            budget = neuron_size_budget(contest, sizer, params(f"{percent}%"))
-            assert (budget.kind, budget.asked) == ("params", f"{percent}%")
+            budget = neuron_size_budget(contest, model, params(f"{percent}%"))
+            assert (budget.kind, budget.text) == ("params", f"{percent}%")
             # A neuron takes NEURON numbers with it and nothing else.
             exact = Fraction(percent, 100) * whole / NEURON
             assert budget.total == -(-exact // step) * step
@@ -417,10 +420,10 @@ class TestParamsShare:
         # 24,192 of 30,088 numbers are neurons: 80.404%.
         assert (self.neurons * NEURON, self.whole(model)) == (24192, 30088)
         with pytest.raises(PlanError, match=r"the largest share that works is 80\.4%"):
-            neuron_size_budget(contest, NeuronSizer(model), params("99%"))
-        assert neuron_size_budget(contest, NeuronSizer(model), params("80.4%")).total == 504
+            neuron_size_budget(contest, model, params("99%"))
+        assert neuron_size_budget(contest, model, params("80.4%")).total == 504
         with pytest.raises(PlanError, match="'lots'"):
-            neuron_size_budget(contest, NeuronSizer(model), params("lots"))
+            neuron_size_budget(contest, model, params("lots"))
 
     @pytest.mark.parametrize("case", SOURCES)
     def test_of_every_family_the_numbers_that_stay_are_those_of_the_budget(
@@ -431,7 +434,7 @@ class TestParamsShare:
         for entry in model.checkpoint.tensors.values():
             if entry.dtype != "I64":  # ids of experts are no parameters
                 whole += int(np.prod(entry.shape))
-        budget = neuron_size_budget(contest, NeuronSizer(model), params("5%"))
+        budget = neuron_size_budget(contest, model, params("5%"))
         left = {}
         for total in (budget.total, budget.total - 1):
             plan = TestTarget().plan(model, contest, neuron_count_budget(contest.pools, total))
@@ -440,7 +443,7 @@ class TestParamsShare:
 
     def test_an_export_holds_that_many_numbers(self, model, tmp_path):
         contest = TestTarget().contest(model, NeuronScope.LAYER, Constraints())
-        budget = neuron_size_budget(contest, NeuronSizer(model), params("0.3"))
+        budget = neuron_size_budget(contest, model, params("0.3"))
         plan = TestTarget().plan(model, contest, budget)
         options = ExportSettings(widths=WidthChoice(WidthMode.RAGGED))
         for _ in export_checkpoint(model, plan, tmp_path / "out", options):

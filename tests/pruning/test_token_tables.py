@@ -10,7 +10,7 @@ from analysis.model import load_model_index
 from analysis.token_tables import renumbered
 from families.configs import BY_NAME, tiny_model
 from pruning.plan import PruningPlan, model_ref
-from pruning.sizes import ModelPart, size_report
+from pruning.sizes import BYTES, ModelPart, size_report
 from pruning.surgery.pieces import Renumber
 
 CASE = BY_NAME["deepseek_v4"]
@@ -109,7 +109,7 @@ def test_tables_are_as_long_whatever_stays_and_hold_no_weights(model):
     biases = [each for name, each in loaded.named_buffers() if name.endswith("_bias")]
     held = (*loaded.parameters(), *biases)
     assert report.params_before == sum(each.numel() for each in held)
-    before, after = report.parts[ModelPart.ROUTERS][:, 0].tolist()
+    before, after = (p[ModelPart.ROUTERS][BYTES] for p in (report.before, report.after))
     tables, row, bias = 2 * 64 * 2 * 8, 16 * 4, 4
     assert before == tables + 4 * 7 * row + 2 * 7 * bias
     # Layers 0, 1 and 3 lose three experts each; 1 and 3 have biases.

@@ -57,7 +57,8 @@ from pruning.evaluate.benchmarks.imports import read_results
 from pruning.evaluate.benchmarks.record import BenchmarkStore, benchmark_table
 from pruning.evaluate.bins import BinsStore, bins_overview
 from pruning.evaluate.quality import candidates_at, choose_best, plan_losses
-from pruning.evaluate.record import EvaluationStore, VarianceStore, variance_table
+from pruning.evaluate.record import EvaluationStore
+from pruning.evaluate.variances import VarianceStore, variance_table
 from pruning.plan import fit_plan, keep_all, load_plan, plan_from_json
 from pruning.planning.neurons import plan_of_file
 from pruning.recipe_file import load_recipe, recipe_from_yaml

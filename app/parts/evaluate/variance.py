@@ -16,7 +16,7 @@ from app.frame.job_form import offer_job, queue_button, sweep_fields
 from app.frame.notes import inform
 from app.session.data import held_out_corpora, records_of
 from app.session.job_queue import own_model
-from pruning.evaluate.record import VarianceStore
+from pruning.evaluate.variances import VarianceStore
 from pruning.requests.base import validated
 from pruning.requests.evaluation import VarianceRequest
 

@@ -21,10 +21,9 @@ from app.parts.plan.sensitivity import sensitivity_form, sensitivity_part
 from app.session.plan_data import NeuronSizes, export_option, lacks_statistics, neuron_sizes
 from app.session.plan_state import imported_plan
 from pruning.neurons.selection import NeuronScope
-from pruning.neurons.sizes import PLAN_ALONE
 from pruning.planning.choice import WIDTH_MODES
 from pruning.planning.make import CurrentPlan
-from pruning.sizes import format_bytes, format_count
+from pruning.sizes import PLAN_ALONE, format_bytes, format_count
 
 _ROWS = 12  # height of the table by layer
 

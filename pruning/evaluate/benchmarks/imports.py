@@ -14,8 +14,13 @@ from pruning.evaluate.benchmarks.record import BenchmarkScore, benchmark_setting
 _STDERR = "_stderr"
 # For files before 0.4.4, which lack `higher_is_better`.
 _LOWER_IS_BETTER = (
-    *("perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte"),
-    *("brier_score", "ter", "bypass"),
+    "perplexity",
+    "word_perplexity",
+    "byte_perplexity",
+    "bits_per_byte",
+    "brier_score",
+    "ter",
+    "bypass",
 )
 
 
@@ -99,22 +104,17 @@ def _task_scores(
 def harness_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
     """`benchmark_settings` a results file; the number of examples is stored with each score."""
     config = part(raw, "config")
-    return benchmark_settings(
-        limit=number(config.get("limit")),
-        dtype=_dtype(config),
-        chat_template=bool(raw.get("chat_template")),
-    )
-
-
-def _dtype(config: Mapping[str, Any]) -> str:
-    """The dtype of the model, else the requested one; empty if unknown."""
     arguments = config.get("model_args")
     if isinstance(arguments, str):
         arguments = dict(pair.strip().partition("=")[::2] for pair in arguments.split(","))
     requested_dtype = arguments.get("dtype") if isinstance(arguments, Mapping) else None
     dtype = config.get("model_dtype") or requested_dtype
     # "auto" is the checkpoint's own, which is not in the file.
-    return dtype.removeprefix("torch.") if isinstance(dtype, str) and dtype != "auto" else ""
+    return benchmark_settings(
+        limit=number(config.get("limit")),
+        dtype=dtype.removeprefix("torch.") if isinstance(dtype, str) and dtype != "auto" else "",
+        chat_template=bool(raw.get("chat_template")),
+    )
 
 
 # lm-evaluation-harness writes 0.3 MB for all of MMLU, and answers to other files.

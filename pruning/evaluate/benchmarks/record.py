@@ -21,8 +21,19 @@ _TOOL: Final = "lm-eval"
 # Metrics that are shares of the questions, by the name before "@" and ",", as are those in _acc.
 # f1 and exact are not: for SQuAD, lm-evaluation-harness gives percentages.
 _SHARES = (
-    *("acc", "acc_norm", "acc_bytes", "acc_mutual_info", "accuracy", "averageaccuracy"),
-    *("exact_match", "em", "pass", "pass_at_1", "averagepass", "mc1", "mc2"),
+    "acc",
+    "acc_norm",
+    "acc_bytes",
+    "acc_mutual_info",
+    "accuracy",
+    "averageaccuracy",
+    "exact_match",
+    "em",
+    "pass",
+    "pass_at_1",
+    "averagepass",
+    "mc1",
+    "mc2",
 )
 _ROUNDING = 1e-6
 
@@ -217,10 +228,29 @@ def candidate_of_export(
 
 
 TABLE_COLUMNS = (
-    *("record", "model", "ran", "candidate", "plan", "criterion", "calibrated_on", "schedule"),
-    *("granularity", "sparsity", "removed", "bytes"),
-    *("task", "group", "metric", "value", "stderr", "higher_is_better", "num_samples"),
-    *("full", "full_stderr", "source", "created_at"),
+    "record",
+    "model",
+    "ran",
+    "candidate",
+    "plan",
+    "criterion",
+    "calibrated_on",
+    "schedule",
+    "granularity",
+    "sparsity",
+    "removed",
+    "bytes",
+    "task",
+    "group",
+    "metric",
+    "value",
+    "stderr",
+    "higher_is_better",
+    "num_samples",
+    "full",
+    "full_stderr",
+    "source",
+    "created_at",
 )
 _NUMBERS = ("removed", "bytes", "value", "stderr", "num_samples", "full", "full_stderr")
 
@@ -250,9 +280,14 @@ def benchmark_table(records: Iterable[BenchmarkRecord]) -> pd.DataFrame:
     rows = []
     for record in all_records:
         described = {
-            **{"record": record.record_id, "model": record.model.name, "ran": record.ran.name},
-            **{"candidate": record.candidate, "plan": record.plan_digest, **record.plan.columns},
-            **{"source": record.source, "created_at": record.created_at},
+            "record": record.record_id,
+            "model": record.model.name,
+            "ran": record.ran.name,
+            "candidate": record.candidate,
+            "plan": record.plan_digest,
+            **record.plan.columns,
+            "source": record.source,
+            "created_at": record.created_at,
         }
         for score in record.scores:
             full = full_scores.get(_comparable(record, score))

@@ -51,8 +51,15 @@ Result = TypeVar("Result")
 _LOADING = "loading the benchmarks"
 # Errors of loading a task, or its data from the hub.
 _TASK_ERRORS = (
-    *(DatasetsError, HTTPError, OSError, ImportError),
-    *(ValueError, TypeError, KeyError, AttributeError, RuntimeError),
+    DatasetsError,
+    HTTPError,
+    OSError,
+    ImportError,
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    RuntimeError,
 )
 
 
@@ -154,7 +161,11 @@ def run_harness(
     def work(report: Callable[[Progress], None]) -> Mapping[str, Any]:
         with _silence_harness():
             report(Progress(_LOADING, 0, 0))
-            manager = _task_manager(settings)
+            folders = [str(folder) for folder in settings.local]
+            # The harness's own index takes seconds to read, so first try without it.
+            manager = TaskManager(include_defaults=False, include_path=folders)
+            if set(settings.tasks) - set(manager.all_tasks):
+                manager = TaskManager(include_path=folders)
             wrapped = _Reporting(model, tokenizer, settings.batch_size, report)
             try:
                 results: dict[str, Any] = simple_evaluate(
@@ -177,15 +188,6 @@ def run_harness(
             return results
 
     return (yield from _run_in_thread(work))
-
-
-def _task_manager(settings: HarnessSettings) -> TaskManager:
-    folders = [str(folder) for folder in settings.local]
-    # The harness's own index takes seconds to read, so first try without it.
-    manager = TaskManager(include_defaults=False, include_path=folders)
-    if set(settings.tasks) - set(manager.all_tasks):
-        return TaskManager(include_path=folders)
-    return manager
 
 
 @contextmanager

@@ -20,12 +20,12 @@ from pruning.evaluate.full_side import run_full
 from pruning.evaluate.record import (
     EvaluationRecord,
     EvaluationStore,
-    VarianceRecord,
     evaluation_table,
 )
 from pruning.evaluate.result import Metric
 from pruning.evaluate.run import run_evaluations
 from pruning.evaluate.samples import make_samples
+from pruning.evaluate.variances import VarianceRecord
 from pruning.plan import keep_all
 from pruning.sizes import size_report
 

@@ -17,13 +17,13 @@ from families.configs import CASES, tiny_model
 from families.physical import physically_pruned
 from pruning.evaluate.drawing import SampleSettings, draw
 from pruning.evaluate.hidden_states import draw_tokens, run_variance
-from pruning.evaluate.record import (
+from pruning.evaluate.samples import make_samples
+from pruning.evaluate.variances import (
     VarianceRecord,
     VarianceStore,
     variance_overview,
     variance_table,
 )
-from pruning.evaluate.samples import make_samples
 from pruning.plan import ModelRef, PruningPlan, fit_plan, keep_all, model_ref
 
 MEASURED = [case for case in CASES if case.name in ("olmoe", "jamba")]

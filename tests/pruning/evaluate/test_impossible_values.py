@@ -9,7 +9,8 @@ from analysis.errors import UserError
 from builders import resealed
 from pruning.evaluate.benchmarks.record import BenchmarkRecord
 from pruning.evaluate.bins import BinsRecord
-from pruning.evaluate.record import AnswerRecord, EvaluationRecord, VarianceRecord
+from pruning.evaluate.record import AnswerRecord, EvaluationRecord
+from pruning.evaluate.variances import VarianceRecord
 from pruning.search.store import result_from_json
 from pruning.sensitivity.points import Point, Points
 

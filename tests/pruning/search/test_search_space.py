@@ -13,7 +13,7 @@ from search_cases import listed, p_value, space
 
 from analysis.families import MoELayer
 from pruning.constraints import Constraints
-from pruning.search.evolution import mutate, switch
+from pruning.search.evolution import mutate, switch_budget
 from pruning.search.space import integer_below
 
 DRAWS = 20_000
@@ -117,7 +117,8 @@ def test_a_switch_follows_the_law_of_drawing_until_feasible():
     feasible = space(6)
     law = one_switch(feasible, START, MAX_TRANSFER)
     rng = np.random.default_rng(3)
-    assert p_value([switch(START, feasible, MAX_TRANSFER, rng) for _ in range(5000)], law) > 1e-3
+    children = [switch_budget(START, feasible, MAX_TRANSFER, rng) for _ in range(5000)]
+    assert p_value(children, law) > 1e-3
     assert p_value([by_hand(START, feasible, rng) for _ in range(5000)], law) > 1e-3
 
 
@@ -155,4 +156,4 @@ def test_children_keep_budget_and_rooms(seed, total, multiple):
 
 def test_without_another_allocation_a_switch_is_refused():
     with pytest.raises(ValueError, match="nothing to switch"):
-        switch((0, 0, 0), space(0), 4, np.random.default_rng(0))
+        switch_budget((0, 0, 0), space(0), 4, np.random.default_rng(0))
