@@ -6,11 +6,12 @@ import sys
 import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
 from textwrap import wrap
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -44,28 +45,27 @@ class Speech:
     following: list[str] = field(default_factory=list)
 
 
-_speech = Speech()
+_WORDS: Final = Speech()
+_speech = ContextVar("speech", default=_WORDS)
 
 
 class _Lines(Console):
     """A terminal, which obeys nothing in the text that is printed."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        super().print(
-            *(_escape(each) if isinstance(each, str) else each for each in objects), **options
+        lines = (
+            "\n".join(map(in_terminal, each.split("\n"))) if isinstance(each, str) else each
+            for each in objects
         )
-
-
-def _escape(text: str) -> str:
-    return "\n".join(map(in_terminal, text.split("\n")))
+        super().print(*lines, **options)
 
 
 class _Out(_Lines):
     """Standard output: what commands print, or with --json collect."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        if _speech.as_json:
-            _speech.notes.extend(line for each in objects if (line := str(each).strip()))
+        if _speech.get().as_json:
+            _speech.get().notes.extend(line for each in objects if (line := str(each).strip()))
         else:
             super().print(*objects, **options)
 
@@ -75,21 +75,27 @@ out = _Out(soft_wrap=True, highlight=False, markup=False, emoji=False, width=_WI
 err = _Lines(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
-def speak(*, quiet: bool = False, as_json: bool = False) -> None:
-    """Begin a command: with --quiet, or with --json."""
-    vars(_speech).update(vars(Speech(quiet, as_json)))
+@contextmanager
+def speech(*, quiet: bool, as_json: bool) -> Iterator[None]:
+    """How the command in this block speaks."""
+    before = _speech.set(Speech(quiet, as_json))
+    try:
+        yield
+    finally:
+        _speech.reset(before)
 
 
 def print_collected(command: str, error: str = "") -> None:
     """With --json, print what was collected as one object."""
-    if not _speech.as_json:
+    spoken = _speech.get()
+    if not spoken.as_json:
         return
     collected = {
         "command": command,
-        "result": _speech.result,
-        "tables": _speech.tables,
-        "notes": _speech.notes,
-        "next": _speech.following,
+        "result": spoken.result,
+        "tables": spoken.tables,
+        "notes": spoken.notes,
+        "next": spoken.following,
     }
     if error:
         collected["error"] = error
@@ -98,7 +104,7 @@ def print_collected(command: str, error: str = "") -> None:
 
 def note(words: str) -> None:
     """Print a note besides the result; not with --quiet."""
-    if not _speech.quiet:
+    if not _speech.get().quiet:
         out.print(in_terminal(words))
 
 
@@ -107,9 +113,9 @@ def finish(words: str, result: Mapping[str, object], *following: str) -> None:
 
     `result` has its numbers by name, for --json: bytes, counts and fractions as plain numbers.
     """
-    if _speech.as_json:
-        _speech.result.update(result)
-        _speech.following.extend(following)
+    if _speech.get().as_json:
+        _speech.get().result.update(result)
+        _speech.get().following.extend(following)
         return
     out.print(words)
     for line in following:
@@ -118,8 +124,8 @@ def finish(words: str, result: Mapping[str, object], *following: str) -> None:
 
 def show_object(result: Mapping[str, object]) -> None:
     """Print a result that is a JSON object."""
-    if _speech.as_json:
-        _speech.result.update(result)
+    if _speech.get().as_json:
+        _speech.get().result.update(result)
     else:
         out.print(in_json(result, default=str))
 
@@ -169,13 +175,13 @@ def follow(task: Generator[Progress, None, Result]) -> Result:
     )
     counts = (TextColumn("{task.fields[counted]}"), TimeColumn())
     # In a file or pipe, a bar would leave only an empty line.
-    is_silent = _speech.quiet or not err.is_terminal
+    is_silent = _speech.get().quiet or not err.is_terminal
     bar = Bar(*columns, *counts, console=err, transient=True, disable=is_silent)
     with _interruption() as stop, bar:
         try:
             while not stop:
                 step = next(task)
-                if step.note and not _speech.quiet:
+                if step.note and not _speech.get().quiet:
                     err.print(in_terminal(step.note))
                 if not bar.tasks or bar.tasks[0].description != in_terminal(step.phase):
                     for task_id in bar.task_ids:
@@ -214,8 +220,8 @@ def show_table(
     Words are not broken: if the window is too narrow, the columns `spare` are left out, last first;
     if that is not enough, each row becomes a block of lines.
     """
-    if _speech.as_json:
-        _speech.tables.append({"title": title.strip(), "columns": columns, "rows": rows})
+    if _speech.get().as_json:
+        _speech.get().tables.append({"title": title.strip(), "columns": columns, "rows": rows})
         return
     cells = [[_cell(value) for value in row] for row in rows]
     widths = _column_widths(columns, cells, spare)
@@ -314,7 +320,7 @@ def counted(count: int, what: str) -> str:
 
 def show_facts(facts: Mapping[str, object]) -> None:
     """Names and values, aligned."""
-    if _speech.as_json:
+    if _speech.get().as_json:
         show_table("", ("name", "value"), list(facts.items()))
         return
     width = max(map(len, facts))

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from analysis.errors import UserError
 from app.console import out
-from app.frame.login import Login, check_address, is_loopback, publish, read_login, secrets_files
+from app.widgets.login import Login, check_address, is_loopback, publish, read_login, secrets_files
 
 HERE = Path(__file__).parent
 FIRST_PORT, LAST_PORT = 8501, 8600
@@ -164,9 +164,9 @@ def run_server(port: int | None, address: str = LOOPBACK) -> None:
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=config["server.allowedHosts"])
     refusals = Middleware(Refusals, own=login.origin if login else "")
     middleware = [Middleware(SecurityHeaders), hosts, refusals]
-    dashboard = st.App(HERE / "main.py", middleware=middleware)
-    shown = f"[{address}]" if ":" in address else address
-    out.print(f"MoE Prune Studio: http://{shown}:{chosen}")
+    dashboard = st.App(HERE / "pages" / "main.py", middleware=middleware)
+    host = f"[{address}]" if ":" in address else address
+    out.print(f"MoE Prune Studio: http://{host}:{chosen}")
     if login:
         out.print(f"Login for {', '.join(login.users)} at {login.host}")
     dashboard.run(config=config)

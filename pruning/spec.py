@@ -20,7 +20,16 @@ from pruning.neurons.selection import NeuronScope, parse_scope
 from pruning.neurons.widths import DEFAULT_MULTIPLE, WidthChoice, WidthMode
 from pruning.plan import NEURON_GRANULARITY
 from pruning.requests import options
-from pruning.requests.base import Section, checked, default_of, flat_fields, written
+from pruning.requests.base import (
+    Option,
+    Section,
+    checked,
+    checked_by,
+    default_of,
+    flat_fields,
+    validated,
+    written,
+)
 from pruning.schedules import MEASURED
 
 FREQUENCY: Final = "frequency"
@@ -71,8 +80,13 @@ def _corpus(value: Any) -> Any:
 class RankingSpec(Section):
     """What ranks the experts or neurons, and by which statistics."""
 
-    # Empty only where counts and sizes are all that is asked for.
-    criterion: options.Criterion = ""
+    # Empty only where nothing ranks: counts and sizes alone, or exponents that rank nothing.
+    criterion: Annotated[
+        str,
+        Field(max_length=4096),
+        checked_by(lambda name: name and get_criterion(name)),
+        Option("Name, such as reap or aimer, or exponents b,alpha,beta.", ("--criterion",)),
+    ] = ""
     granularity: options.Granularity = "expert"
     corpora: tuple[Annotated[options.WeighedCorpus, BeforeValidator(_corpus)], ...] = ()
     runs: tuple[options.Run, ...] = ()
@@ -326,7 +340,7 @@ class PlanSpec(Section):
         for name, value in values.items():
             place = next(each for each in raw if name in type(getattr(self, each)).model_fields)
             raw[place][name] = value
-        return PlanSpec.model_validate(raw)
+        return validated(PlanSpec, raw)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON without defaults, which `PlanSpec.model_validate` reads."""
@@ -336,4 +350,4 @@ class PlanSpec(Section):
 
 def spec_of(**values: Any) -> PlanSpec:
     """A spec from its fields, named without their sections."""
-    return PlanSpec.model_validate(values)
+    return validated(PlanSpec, values)

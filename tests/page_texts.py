@@ -4,6 +4,8 @@ import base64
 import shlex
 
 import numpy as np
+from streamlit.testing.v1 import AppTest
+from streamlit.util import calc_hash
 
 from app.cli import load
 
@@ -14,6 +16,27 @@ SCORES = {
     "frequency": lambda t: t["num_tokens"],
     "squared-gate-energy": lambda t: t["applied_g2_f2"],
 }
+
+
+def open_at(test, page):
+    """Run the page at this URL path; AppTest itself can only name pages that are files."""
+    test._page_hash = calc_hash(page)
+    return test.run()
+
+
+def _controls():
+    import streamlit
+
+    from app.widgets.context import chosen_context
+
+    streamlit.session_state["context"] = chosen_context("plan")[0]
+
+
+def shown_context(test):
+    """The context that the controls of every page make of the address of a test."""
+    controls = AppTest.from_function(_controls, default_timeout=test.default_timeout)
+    controls.query_params = dict(test.query_params)
+    return controls.run().session_state["context"]
 
 
 def texts(elements):

@@ -16,49 +16,11 @@ ROOT = Path(__file__).parent.parent
 # From the top: each may import those to its right, never the other way.
 PACKAGES = ("app", "pruning", "analysis")
 # Within app, from the bottom: each imports from those before it only.
-APP_LAYERS = ("tables", "charts", "session", "frame", "parts", "views")
+APP_LAYERS = ("tables", "charts", "session", "widgets", "pages")
 MAX_FILE_LINES = 500
 # Complexity is what ruff limits; a figure is one long expression.
 MAX_FUNCTION_LINES = 60
-# Everything that the dashboard's own process imports; calibration and the like run in jobs.
-DASHBOARD_ANALYSIS = (
-    "analysis.ranking.advice",
-    "analysis.stats.blend",
-    "analysis.checkpoint",
-    "analysis.stats.choose",
-    "analysis.ranking.compare",
-    "analysis.corpora",
-    "analysis.ranking.coverage",
-    "analysis.criteria",
-    "analysis.drain",
-    "analysis.errors",
-    "analysis.families",
-    "analysis.model",
-    "analysis.nonuniform.modeling_file",
-    "analysis.ranking.overlap",
-    "analysis.progress",
-    "analysis.ranking.proxy",
-    "analysis.ranking.experts",
-    "analysis.stats.shards",
-    "analysis.sparsity",
-    "analysis.stats.tables",
-    "analysis.stats.store",
-    "analysis.ranking.stratification",
-)
-# Modules that load a model; all others of pruning and app are the dashboard's.
-NEEDS_TORCH = re.compile(
-    r"analysis\.calibration|analysis\.routing|analysis\.families\.(deepseek|kimi_k2)_model"
-    r"|analysis\.aligned|analysis\.stats\.weights"
-    r"|analysis\.nonuniform\.(loading|trial|widths)"
-    r"|pruning\.masking|pruning\.neurons\.masking"
-    r"|pruning\.evaluate\.benchmarks\.(harness$|run)"
-    r"|pruning\.evaluate\.(candidate|full_side|measures|run|samples|streamed)"
-    r"|pruning\.evaluate\.(speculative|hidden_states|answers)"
-    r"|pruning\.search\.(fitness|prefix|shared|sitting|streamed)"
-    r"|pruning\.built|pruning\.surgery\.forward_checks"
-    r"|pruning\.sensitivity\.(measure|refine)"
-    r"|app\.jobs\.worker"
-)
+HEAVY = {"torch", "transformers"}
 
 
 def source_files(*packages):
@@ -140,10 +102,27 @@ def test_layers_of_app_import_downwards():
         assert wrong == {}, layer
 
 
+def test_pages_do_not_know_each_other():
+    wrong = {}
+    for path in source_files("app/pages"):
+        page = path.relative_to(ROOT / "app/pages").with_suffix("").parts[0]
+        others = {name for name in imported(path) if name.startswith("app.pages.")}
+        others -= {name for name in others if within(name, {f"app.pages.{page}"})}
+        if others and page != "main":
+            wrong[relative(path)] = sorted(others)
+    assert wrong == {}
+
+
+def test_streamlit_finds_no_pages_of_its_own():
+    # It runs every file of a folder `pages` beside the entry script, before anybody logs in.
+    (entry,) = (ROOT / "app").rglob("main.py")
+    assert not (entry.parent / "pages").exists()
+
+
 @pytest.mark.parametrize("folder", ["tables", "charts", "jobs", "cli"])
 def test_what_commands_and_workers_share_knows_no_streamlit(folder):
     # Of the layers of pages, commands may use none.
-    pages = {f"app.{name}" for name in ("session", "frame", "parts", "views")} | {"streamlit"}
+    pages = {f"app.{name}" for name in ("session", "widgets", "pages")} | {"streamlit"}
     wrong = {
         relative(path): sorted(found)
         for path in source_files(f"app/{folder}")
@@ -172,6 +151,38 @@ def test_only_the_interface_is_above_tasks():
     assert wrong == []
 
 
+@cache
+def imported_at_once(path):
+    """Dotted names of the imports that run when a file is imported."""
+    pending, names = list(parse(path).body), set()
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            is_type_check = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+            pending += node.orelse if is_type_check else ast.iter_child_nodes(node)
+    # A package is imported before what is in it.
+    return names | {name.rpartition(".")[0] for name in names if "." in name}
+
+
+@cache
+def heavy_modules():
+    """Our modules that load torch when they are imported, by what their files import."""
+    files = {module_name(path): path for path in source_files(*PACKAGES)}
+    heavy, before = set(HEAVY), set()
+    while heavy != before:
+        before = set(heavy)
+        heavy |= {
+            name
+            for name, path in files.items()
+            if any(each in heavy or top(each) in HEAVY for each in imported_at_once(path))
+        }
+    return heavy - HEAVY
+
+
 def test_imports_inside_functions_only_put_off_torch():
     # Any other would hide a cycle. Nothing below imports tasks, which put off what they use.
     free = ("pruning/tasks/", "pruning/__init__.py")
@@ -184,23 +195,16 @@ def test_imports_inside_functions_only_put_off_torch():
         for node in ast.walk(function)
         if isinstance(node, ast.ImportFrom)
         and top(node.module or "") in PACKAGES
-        and not NEEDS_TORCH.match(node.module)
+        and node.module not in heavy_modules()
     ]
     assert wrong == []
 
 
-def dashboard_modules():
-    for path in source_files("pruning", "app"):
-        # A page runs as a script of Streamlit; its imports are those of the modules below it.
-        if "views" not in path.parts and path.name not in ("main.py", "__main__.py"):
-            yield module_name(path)
-
-
-def test_what_the_dashboard_loads_needs_neither_torch_nor_transformers():
-    present = {module_name(path) for path in source_files("analysis")}
-    assert set(DASHBOARD_ANALYSIS) <= present
-    modules = list(DASHBOARD_ANALYSIS)
-    modules += [name for name in dashboard_modules() if not NEEDS_TORCH.match(name)]
+def test_the_dashboard_and_its_commands_load_neither_torch_nor_transformers():
+    # Not scripts; what the dashboard's imports is imported here too.
+    scripts = ("main.py", "__main__.py", "worker.py")
+    modules = [module_name(path) for path in source_files("app") if path.name not in scripts]
+    assert heavy_modules().isdisjoint(modules)
     program = (
         "import importlib, sys\n"
         "for name in sys.argv[1:]:\n"
@@ -216,7 +220,6 @@ def test_what_the_dashboard_loads_needs_neither_torch_nor_transformers():
         timeout=120,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert {"analysis.stats.store", "analysis.model", "pruning.plan"} <= set(modules)
 
 
 def test_no_file_is_longer_than_500_lines():

@@ -17,8 +17,8 @@ What differs from run to run is masked: see `snapshot/masks.py`. What fails is r
 failure. `compare` prints what differs and exits 1 if anything does. Another checkout can be
 recorded with `--root`, so that both sides are recorded by the same tool.
 
-The one thing that a refactoring may have to change is `ENTRY` and `FILES` in `snapshot/pages.py`:
-the script of the dashboard, and the script of each page.
+The one thing that a refactoring may have to change is `ENTRY` in `snapshot/pages.py`: the script of
+the dashboard.
 """
 
 import argparse

@@ -28,8 +28,9 @@ from pruning.neurons.cuts import (
     pruned_neurons,
 )
 from pruning.neurons.selection import NeuronScope
-from pruning.plan import NEURON_GRANULARITY
+from pruning.plan import NEURON_GRANULARITY, PruningPlan
 from pruning.planning.choice import SCOPES, scopes_of
+from pruning.planning.make import make_plan
 from pruning.planning.measured import find_sensitivity, removed_by
 from pruning.planning.neurons import Arena, arena_of
 from pruning.planning.ranking import Ranking, Selection, select_measured
@@ -108,11 +109,19 @@ def pruned(context: Context) -> BoolArray:
     neurons, spread = field(context), context.spec.spread
     scope = spread.scope
     ranks = context.keep(ranks_within, neurons, scope)
-    if spread.is_measured and context.shown:
+    if spread.is_measured:
         sizes = neurons.pools(scope)
-        counts = removed_by(context.shown.plan, context.order.sizes, context.model)
+        counts = removed_by(_measured_plan(context), context.order.sizes, context.model)
         return np.asarray(ranks >= np.repeat(sizes - np.array(counts), sizes))
     return pruned_neurons(ranks, neurons.pools(scope), context.fraction)
+
+
+def _measured_plan(context: Context) -> PruningPlan:
+    """The plan whose layers lose what their sensitivity says."""
+    if context.shown:
+        return context.shown.plan
+    request = neuron_request(context)
+    return make_plan(measured_ranking(context, request), request.plan).plan
 
 
 def about(context: Context, *facts: str) -> str:

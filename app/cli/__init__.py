@@ -14,68 +14,61 @@ from typer.core import TyperGroup
 from analysis.errors import UserError
 from app.cli.launch import speak_for_all, speak_up
 from app.cli.usage import usage_problem
-from app.console import err, finish, print_collected, speak
+from app.console import err, finish, print_collected, speech
 
-# Name of a command or group -> the first sentence of its help, which listing them needs. The module
-# that has it is imported when it is asked for.
-COMMANDS = {
-    "demo": "Open the dashboard on the shipped demo model and its statistics; works offline.",
-    "inspect": "Show architecture, experts, sizes and what can be pruned; reads headers only.",
-    "calibrate": "Run the model once over each corpus and cache its expert statistics.",
-    "weights": "Measure the expert weights (AIMER, Magnitude, Hoyer), streamed from disk, and "
-    "cache them.",
-    "score": "Score every expert; writes layer, expert, score, saliency, rank, num_tokens as CSV.",
-    "overlap": "Compare the pruned sets of the calibrated corpora, pair by pair; writes CSV.",
-    "compare": "Compare two plans: which experts both keep, only one, or neither; writes CSV.",
-    "blend": "Mix calibrated corpora: how much of each corpus' saliency the kept experts hold.",
-    "plan": "Choose the experts that stay, or the neurons in them; writes plan.json.",
-    "paths": "Keep the experts on the heaviest paths through the layers (MoE Pathfinder); writes "
-    "plan.json.",
-    "sensitivity": "Measure how much quality falls when experts are removed from one layer.",
-    "search": "Search for the best allocation of a budget; interrupt it, and the best so far is "
-    "kept.",
-    "evaluate": "Measure how pruned models differ from the original on held-out text.",
-    "sweep": "Evaluate every criterion at every sparsity, with one loaded model; writes a tidy "
-    "table.",
-    "benchmark": "Run lm-evaluation-harness on a model, on what plans leave of it, or on an "
-    "export.",
-    "variance": "Variance of hidden states after each layer, original against pruned, on 4096 "
-    "tokens.",
-    "bins": "Score against true loss: experts or neurons in bins by saliency, each bin removed "
-    "alone.",
-    "ask": "Answers of the original model and of pruned ones to a prompt, side by side.",
-    "export": "Write the pruned checkpoint; the model is never loaded.",
-    "verify": "Check an exported checkpoint: bytes and hashes, loading, equality with the masked "
-    "source.",
-    "run": "Calibrate, plan or search, evaluate, export as a recipe says; finished steps are "
+# Module and name of a command or group -> the first sentence of its help, which listing them needs.
+# The module is imported when the command is asked for.
+_PLACES = {
+    "serve:demo": "Open the dashboard on the shipped demo model and its statistics; works offline.",
+    "inspect:inspect": "Show architecture, experts, sizes and what can be pruned; reads headers "
+    "only.",
+    "calibrate:calibrate": "Run the model once over each corpus and cache its expert statistics.",
+    "calibrate:weights": "Measure the expert weights (AIMER, Magnitude, Hoyer), streamed from "
+    "disk, and cache them.",
+    "rank:score": "Score every expert; writes layer, expert, score, saliency, rank, num_tokens as "
+    "CSV.",
+    "rank:overlap": "Compare the pruned sets of the calibrated corpora, pair by pair; writes CSV.",
+    "rank:compare": "Compare two plans: which experts both keep, only one, or neither; writes CSV.",
+    "rank:blend": "Mix calibrated corpora: how much of each corpus' saliency the kept experts "
+    "hold.",
+    "plans:plan": "Choose the experts that stay, or the neurons in them; writes plan.json.",
+    "plans:paths": "Keep the experts on the heaviest paths through the layers (MoE Pathfinder); "
+    "writes plan.json.",
+    "measure:sensitivity": "Measure how much quality falls when experts are removed from one "
+    "layer.",
+    "run:search": "Search for the best allocation of a budget; interrupt it, and the best so far "
+    "is kept.",
+    "measure:evaluate": "Measure how pruned models differ from the original on held-out text.",
+    "measure:sweep": "Evaluate every criterion at every sparsity, with one loaded model; writes a "
+    "tidy table.",
+    "benchmark:benchmark": "Run lm-evaluation-harness on a model, on what plans leave of it, or on "
+    "an export.",
+    "measure:variance": "Variance of hidden states after each layer, original against pruned, on "
+    "4096 tokens.",
+    "measure:bins": "Score against true loss: experts or neurons in bins by saliency, each bin "
+    "removed alone.",
+    "measure:ask": "Answers of the original model and of pruned ones to a prompt, side by side.",
+    "ship:export": "Write the pruned checkpoint; the model is never loaded.",
+    "ship:verify": "Check an exported checkpoint: bytes and hashes, loading, equality with the "
+    "masked source.",
+    "run:run": "Calibrate, plan or search, evaluate, export as a recipe says; finished steps are "
     "skipped.",
-    "recipe": "Recipes: init writes one.",
-    "plot": "Draw a figure of the dashboard, or write the numbers behind it, without a browser "
-    "session.",
-    "report": "Write figures with their sentences and numbers as one HTML page that opens offline.",
-    "app": "Open the dashboard.",
-    "runs": "The cache of runs.",
-    "plans": "Look at plans: show, diff.",
-    "jobs": "Jobs that the dashboard started.",
+    "recipe:recipe": "Recipes: init writes one.",
+    "plot:plot": "Draw a figure of the dashboard, or write the numbers behind it, without a "
+    "browser session.",
+    "plot:report": "Write figures with their sentences and numbers as one HTML page that opens "
+    "offline.",
+    "serve:app": "Open the dashboard.",
+    "cache:runs": "The cache of runs.",
+    "plans:plans": "Look at plans: show, diff.",
+    "queue:jobs": "Jobs that the dashboard started.",
 }
-# Modules that have others than the command of their name.
-_MODULES = {
-    "cache": ("runs",),
-    "calibrate": ("weights",),
-    "measure": ("evaluate", "sweep", "sensitivity", "variance", "bins", "ask"),
-    "plans": ("plan", "paths"),
-    "plot": ("report",),
-    "queue": ("jobs",),
-    "rank": ("score", "overlap", "compare", "blend"),
-    "run": ("search",),
-    "serve": ("demo", "app"),
-    "ship": ("export", "verify"),
-}
+COMMANDS = {place.partition(":")[2]: sentence for place, sentence in _PLACES.items()}
 
 
 def find(name: str) -> Any:
     """The function of a command, or a group of commands as a `typer.Typer`."""
-    module = next((module for module, names in _MODULES.items() if name in names), name)
+    module = next(place.partition(":")[0] for place in _PLACES if place.endswith(f":{name}"))
     return getattr(import_module(f"app.cli.{module}"), name)
 
 
@@ -141,17 +134,22 @@ for _name, _help in COMMANDS.items():
 def main() -> None:
     """Entry point: usage errors exit 2, problems that a person can fix exit 1 with one line."""
     flags = _ANYWHERE.intersection(sys.argv)
+    words = [word for word in sys.argv[1:] if word not in flags]
     debug = "--debug" in flags
-    sys.argv = [word for word in sys.argv if word not in flags]
-    name = _command_name(sys.argv[1:])
-    as_json = "--json" in flags and "--help" not in sys.argv and name not in ("app", "demo")
-    speak(quiet="--quiet" in flags, as_json=as_json)
+    name = " ".join(words[: 2 if words and words[0] in _GROUPS else 1])  # such as `runs list`
+    as_json = "--json" in flags and "--help" not in words and name not in ("app", "demo")
     logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING)
     speak_for_all()
     # Or the hub's client asks it for a list of programs that may run this one, and waits.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    with speech(quiet="--quiet" in flags, as_json=as_json):
+        _run(words, name, debug=debug)
+
+
+def _run(words: Sequence[str], name: str, *, debug: bool) -> NoReturn:
+    """Run a command; `name` is what messages call it."""
     try:
-        code = cli(prog_name="moeprune", standalone_mode=False)
+        code = cli(words, prog_name="moeprune", standalone_mode=False)
     except typer.TyperException as error:
         if debug:
             raise
@@ -170,12 +168,6 @@ def main() -> None:
     if not code:
         print_collected(name)
     raise SystemExit(code or 0)
-
-
-def _command_name(words: Sequence[str]) -> str:
-    """The command that words name, such as `runs list`."""
-    count = 2 if words[:1] and words[0] in _GROUPS else 1
-    return " ".join(words[:count])
 
 
 # What a person or a file says is repeated in messages, as far as one can read it.

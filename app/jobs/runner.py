@@ -28,8 +28,16 @@ logger = logging.getLogger(__name__)
 # All other variables, and so other secrets, are withheld from workers.
 _ENVIRONMENT = frozenset({"PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV"})
 _ENVIRONMENT_PREFIXES = (
-    *("CUDA_", "HF_", "HUGGINGFACE_", "LC_", "MKL_"),
-    *("MOEPRUNE_", "NVIDIA_", "OMP_", "TORCH_", "XDG_"),
+    "CUDA_",
+    "HF_",
+    "HUGGINGFACE_",
+    "LC_",
+    "MKL_",
+    "MOEPRUNE_",
+    "NVIDIA_",
+    "OMP_",
+    "TORCH_",
+    "XDG_",
 )
 
 

@@ -27,16 +27,31 @@ logger = logging.getLogger(__name__)
 
 # User option -> submitit's name, and the form of its value.
 OPTIONS: Final = {
-    **{name: (name, "{}") for name in ("account", "constraint", "gres", "partition", "qos")},
-    **{name: (name, "{}") for name in ("cpus_per_task", "gpus_per_node", "time")},
+    "account": ("account", "{}"),
+    "constraint": ("constraint", "{}"),
+    "gres": ("gres", "{}"),
+    "partition": ("partition", "{}"),
+    "qos": ("qos", "{}"),
+    "cpus_per_task": ("cpus_per_task", "{}"),
+    "gpus_per_node": ("gpus_per_node", "{}"),
+    "time": ("time", "{}"),
     "mem_gb": ("mem", "{}GB"),
 }
 _NUMBERS: Final = ("cpus_per_task", "gpus_per_node", "mem_gb", "time")
 _VALUE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:&|-]{0,127}")
 # SLURM states of unfinished jobs; all others are final.
 _OPEN: Final = (
-    *("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "RESIZING"),
-    *("PREEMPTED", "REQUEUED", "REQUEUE_HOLD", "READY", "UNKNOWN"),
+    "PENDING",
+    "CONFIGURING",
+    "RUNNING",
+    "COMPLETING",
+    "SUSPENDED",
+    "RESIZING",
+    "PREEMPTED",
+    "REQUEUED",
+    "REQUEUE_HOLD",
+    "READY",
+    "UNKNOWN",
 )
 _ENDS: Final = {
     "OUT_OF_MEMORY": "SLURM killed the worker: out of memory",

@@ -9,14 +9,21 @@ from analysis.families import MoELayer
 from analysis.stats.store import Run
 
 SHOWN_COSTS = (
-    *("model", "statistics", "fits", "shape"),
-    *("tokens", "seconds", "tokens/s", "peak MiB"),
+    "model",
+    "statistics",
+    "fits",
+    "shape",
+    "tokens",
+    "seconds",
+    "tokens/s",
+    "peak MiB",
 )
 # Columns of `moeprune runs list`, with the names of its siblings.
 LISTED_COSTS = (
     "run",
     *(name for name in SHOWN_COSTS if name not in ("model", "fits")),
-    *("groups", "answers"),
+    "groups",
+    "answers",
 )
 _NEEDS = {
     "data": "calibration corpus",

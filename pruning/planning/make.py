@@ -149,6 +149,7 @@ def provenance_of(ranking: Ranking, spec: PlanSpec, spending: Spending) -> Prove
     """How a plan of experts was made."""
     read, tokens = [ranking.choice], ranking.tokens
     schedule, parameters, file = spec.spread.schedule, {}, spec.spread.schedule_file
+    asked = recorded(spec, ranking)
     if schedule == FREQUENCY and tokens and tokens is not ranking.choice:
         read.append(tokens)
     if file is not None:
@@ -156,6 +157,7 @@ def provenance_of(ranking: Ranking, spec: PlanSpec, spending: Spending) -> Prove
         # In another order than its own, the counts of a search are no longer its result.
         if searched and searched.order == order_digest(ranking.table):
             schedule, parameters = SEARCH, searched.parameters()
+            asked = searched.spec.to_json()  # as the search itself records its plan
     if spec.spread.is_measured:
         parameters = sensitivity_for(ranking, spec).to_dict()
     return Provenance(
@@ -169,7 +171,7 @@ def provenance_of(ranking: Ranking, spec: PlanSpec, spending: Spending) -> Prove
         budget=spending.budget.to_dict(),
         schedule_parameters=parameters,
         constraints=spending.constraints.to_dict(),
-        spec=recorded(spec, ranking),
+        spec=asked,
     )
 
 

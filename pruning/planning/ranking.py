@@ -21,6 +21,7 @@ from analysis.stats.blend import Part
 from analysis.stats.choose import Choice, choose_stats, parse_corpus_weight, routed_choice
 from analysis.stats.store import StatsStore
 from analysis.stats.tables import ExpertStats, Gate
+from analysis.stats.weights import weight_statistics
 from analysis.widths import computed_widths
 from pruning.active import Routing
 from pruning.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
@@ -162,9 +163,6 @@ def weights_measured(
     criterion: Criterion, model: MoEModel, store: StatsStore
 ) -> Generator[Progress, None, None]:
     """Measure the model's weights if the criterion reads them and the store lacks them."""
-    # safetensors and numba take a second to import.
-    from analysis.stats.weights import weight_statistics
-
     # The processes of a launcher must all take part, also where only some see the statistics.
     if criterion.source == "weights" and (
         launched_world() > 1 or not store.of_model(model.identity, "weights")
@@ -197,7 +195,8 @@ def needs_sensitivity(ranking: Ranking, spec: PlanSpec) -> PlanError:
     """The error that names the command to measure what a plan needs."""
     corpora = spec.spread.measured_on
     on = f" on {' and '.join(corpora)}" if corpora else ""
-    words = ["sensitivity", *ranking.place_words, *option_words(spec, only=_OF_ORDER)]
+    model, *statistics = ranking.place_words
+    words = ["sensitivity", model, *option_words(spec, only=_OF_ORDER), *statistics]
     words += repeated("--calibrated-on", spec.ranking.corpora)
     words += repeated("--corpus", corpora or ("CORPUS",))
     return PlanError(

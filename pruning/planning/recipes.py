@@ -29,7 +29,7 @@ from pruning.requests.options import experts_words
 from pruning.schedules import MEASURED
 from pruning.search.store import search_in
 from pruning.sizes import format_bytes, format_count, size_report
-from pruning.spec import PlanSpec, SpreadSpec, given
+from pruning.spec import PlanSpec, given
 
 
 def recipe_of(selection: Selection) -> Recipe:
@@ -42,8 +42,7 @@ def recipe_of(selection: Selection) -> Recipe:
         return own.model_copy(update={"model": request.model})
     if searched:
         facts = {key: getattr(searched, key) for key in ("corpus", "samples", "fitness")}
-        search = {**searched.settings, **facts}
-        spec = spec.model_copy(update={"spread": SpreadSpec()})
+        search, spec = {**searched.settings, **facts}, searched.spec
     sampling = _sampling(selection) if spec.ranking.corpora else {}
     values = {"model": request.model, "plan": spec, "search": search, **sampling}
     return validated(Recipe, values)

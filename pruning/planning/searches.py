@@ -18,7 +18,7 @@ from pruning.requests.evaluation import SensitivityRequest
 from pruning.requests.options import DEFAULT_SEQ_LEN
 from pruning.requests.plan import SpecRequest
 from pruning.search.store import KnownSearch, order_digest
-from pruning.spec import FREQUENCY, BudgetSpec, PlanSpec, SpreadSpec
+from pruning.spec import FREQUENCY, PlanSpec, SpreadSpec
 
 # A busier machine, other samples, candidates that differ in earlier layers.
 _UP_TO: Final = 1.5
@@ -144,8 +144,7 @@ def searched_selection(search: KnownSearch, request: SpecRequest, where: Where) 
     ranking, spread = search.spec.ranking, SpreadSpec(schedule_file=search.path)
     by_run = ranking.model_copy(update={"corpora": (), "runs": search.runs})
     for each in dict.fromkeys((ranking, by_run)):
-        changes = {"ranking": each, "budget": BudgetSpec(), "spread": spread}
-        plan = search.spec.model_copy(update=changes)
+        plan = search.spec.model_copy(update={"ranking": each, "spread": spread})
         try:
             selection = select(request.model_copy(update={"plan": plan}), model, store)
         except UserError:

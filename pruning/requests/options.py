@@ -252,7 +252,7 @@ Resume = Annotated[Switch, Option("Resume an interrupted run with the same setti
 
 # What ranks.
 Criterion = Annotated[
-    Annotated[str, Field(max_length=4096)],
+    Text,
     checked_by(get_criterion),
     Option("Name, such as reap or aimer, or exponents b,alpha,beta.", ("--criterion",)),
 ]

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from page_texts import open_at
 from streamlit import config
 from streamlit.components.v2 import manifest_scanner
 from streamlit.testing.v1 import AppTest
@@ -29,7 +30,7 @@ from pruning.tasks.calibration import calibrate_run, weights_run
 torch.set_num_threads(1)
 
 ROOT = Path(__file__).parents[2]
-MAIN, SHIPPED = ROOT / "app" / "main.py", ROOT / "cached_stats"
+MAIN, SHIPPED = ROOT / "app" / "pages" / "main.py", ROOT / "cached_stats"
 # Generous: nothing waits longer than it must, and the machine may be busy.
 TIMEOUT_SECONDS = 180
 
@@ -130,7 +131,7 @@ def go_to():
 
 
 def go(test, page):
-    test.switch_page(f"views/{page}.py").run()
+    open_at(test, page)
     assert not test.exception, test.exception
     return test
 

@@ -10,7 +10,7 @@ from analysis.errors import UserError
 from analysis.model import load_model_index
 from app.jobs.model import JobState
 from app.jobs.runner import LocalRunner
-from app.parts.evaluate.benchmarks import take_results
+from app.pages.evaluate.benchmarks import take_results
 from app.session.job_queue import job_store
 from pruning.evaluate.benchmarks.record import (
     BenchmarkScore,

@@ -10,7 +10,7 @@ from page_texts import command, press
 from analysis.drain import drain
 from analysis.errors import UserError
 from analysis.model import load_model_index
-from app.parts.evaluate.ask import marked
+from app.widgets.answers import marked
 from builders import ROWS
 from pruning.evaluate.answers import Answer
 from pruning.evaluate.record import AnswerRecord, AnswerStore

@@ -7,7 +7,7 @@ import pytest
 
 from analysis.errors import ExportError
 from analysis.model import load_model_index
-from app.parts.export import export_path
+from app.pages.export.form import export_path
 from pruning.sizes import format_bytes, size_report
 
 

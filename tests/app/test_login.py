@@ -11,8 +11,8 @@ from streamlit import config
 from streamlit.testing.v1 import AppTest
 
 from analysis.errors import UserError
-from app.frame.login import Login, check_address, login_of, read_login
 from app.server import HERE, LOOPBACK, server_config
+from app.widgets.login import Login, check_address, login_of, read_login
 
 AUTH = {
     "redirect_uri": "https://studio.example.org/oauth2callback",
@@ -198,7 +198,7 @@ def test_streamlits_own_command_shows_nothing_to_other_machines(monkeypatch, add
     before = config.get_option("server.address")
     config.set_option("server.address", address)
     try:
-        page = AppTest.from_file(str(HERE / "main.py"), default_timeout=60).run()
+        page = AppTest.from_file(str(HERE / "pages" / "main.py"), default_timeout=60).run()
     finally:
         config.set_option("server.address", before)
     assert not page.exception
@@ -215,7 +215,7 @@ def dashboard(monkeypatch):
     monkeypatch.setenv("MOEPRUNE_USERS", "one@else.example,@example.org")
 
     def run(**claims):
-        page = AppTest.from_file(str(HERE / "main.py"), default_timeout=60)
+        page = AppTest.from_file(str(HERE / "pages" / "main.py"), default_timeout=60)
         page.user = claims
         return page.run()
 

@@ -9,7 +9,7 @@ import pytest
 from page_texts import opened, texts
 
 from analysis.stats.store import SHIPPED_STATS
-from app.parts.explore.evidence import random_note
+from app.pages.explore.evidence import random_note
 
 NEURONS = {"granularity": "Neurons", "scope": "Global"}
 PER_LAYER = 32 * 64
@@ -145,16 +145,14 @@ def test_the_plot_command_draws_the_numbers_of_the_page(open_page, tmp_path, run
     pd.testing.assert_frame_equal(drawn, shown.reset_index(drop=True), check_dtype=False)
 
 
-def test_what_is_drawn_across_experts_has_a_command_where_each_loses_the_same_share(
-    open_page, tmp_path, run
-):
-    def plot_of(scope):
-        test = open_page("explore", **NEURONS | {"scope": scope, "corpus": "demo-math"})
-        shown = texts(opened(test, "neurons-kept").code)
-        return test, [code for code in shown if "moeprune plot neurons-kept " in code]
-
-    assert plot_of("Per layer")[1] == []
-    test, (command,) = plot_of("Per expert")
+@pytest.mark.parametrize("scope", ["Per layer", "Per expert", "Measured"])
+def test_the_command_of_a_chart_draws_the_plan_on_screen(open_page, tmp_path, run, scope):
+    test = open_page("explore", **NEURONS | {"scope": scope, "corpus": "demo-code", "protect": "1"})
+    (command,) = [
+        code
+        for code in texts(opened(test, "neurons-kept").code)
+        if "moeprune plot neurons-kept " in code
+    ]
     run(command.replace(".svg", ".csv"))
     drawn = pd.read_csv(tmp_path / "neurons-kept.csv")
     pd.testing.assert_frame_equal(drawn, table_of(test, *drawn.columns), check_dtype=False)

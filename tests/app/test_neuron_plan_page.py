@@ -6,14 +6,23 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from page_texts import command, decoded, metrics_of, recipe_on, table_with, texts
+from page_texts import (
+    command,
+    decoded,
+    metrics_of,
+    open_at,
+    recipe_on,
+    shown_context,
+    table_with,
+    texts,
+)
 
 from analysis.drain import drain
 from analysis.errors import PlanError
 from analysis.model import load_model_index
 from analysis.stats.store import stats_store
-from app.parts.plan.neurons import saved_sentence
 from app.session.plan_data import shown_neurons
+from app.widgets.neuron_sizes import saved_sentence
 from pruning import load_pruned
 from pruning.neurons.kept import count_neurons
 from pruning.plan import plan_from_json
@@ -82,7 +91,7 @@ def everyone(model):
 
 def digest_on(test):
     """Digest of the plan that the page's own button would save."""
-    return shown_neurons(test.session_state["context"]).plan.digest
+    return shown_neurons(shown_context(test)).plan.digest
 
 
 def test_the_recipe_of_the_page_runs_to_its_plan(open_page, tmp_path, run):
@@ -98,7 +107,7 @@ def test_the_recipe_of_the_page_runs_to_its_plan(open_page, tmp_path, run):
     [
         ("budget: {sparsity: 33%}", "a share of 33%"),
         ("budget: {target_size: 1}", "a target size or a number of neurons"),
-        ("constraints: {floor: 4}\nbudget: {sparsity: 40%}", "constraints.floor"),
+        ("limits: {floor: 4}\nbudget: {sparsity: 40%}", "floor"),
     ],
 )
 def test_a_recipe_that_the_page_has_no_controls_for_is_refused(open_page, change, says):
@@ -116,7 +125,7 @@ def test_the_switch_leads_to_neurons_and_back(open_page):
     assert not test.exception
     # Half of the neurons of each expert, by HEAPr.
     assert metrics_of(test)["Neurons kept"] == f"{ALL // 2:,}"
-    assert "--criterion heapr --corpus demo-code" in command(test, "plan")
+    assert "--criterion heapr --granularity neuron --corpus demo-code" in command(test, "plan")
     assert "--granularity neuron" in command(test, "plan")
     assert "--neuron-scope" not in command(test, "plan")  # whose default is each expert too
     test.segmented_control(key="granularity").set_value("expert").run()
@@ -284,9 +293,9 @@ def test_the_report_and_the_figures_are_those_of_neurons(open_page):
     (report,) = [text for text in texts(test.sidebar.code) if "report" in text]
     views = ("layers", "flops", "sensitivity", "sensitivity-map", "frontier")
     assert report.endswith(" ".join(f"--view neuron-{name}" for name in views) + " -o report.html")
-    # A recipe of figures has no constraints: then there is no command that draws the same.
     test.text_input(key="protect").set_value("1").run()
-    assert not [text for text in texts(test.sidebar.code) if "report" in text]
+    (report,) = [text for text in texts(test.sidebar.code) if "report" in text]
+    assert " --protect 1 " in report
 
 
 def test_the_export_command_of_the_page_writes_a_model_that_loads(open_page, tmp_path, run):
@@ -294,7 +303,7 @@ def test_the_export_command_of_the_page_writes_a_model_that_loads(open_page, tmp
     test = open_page("plan", neurons="CAMERA-P", sparsity="60%", granularity="Neurons", **widths)
     plan_line = command(test, "plan")
     loaded = table_with(test, "width mode").set_index("width mode").loc["per-layer", "width loaded"]
-    test.switch_page("views/export.py").run()
+    open_at(test, "export")
     assert texts(test.error) == []
     assert command(test, "plan") == plan_line
     (line,) = (

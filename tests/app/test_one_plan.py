@@ -1,6 +1,7 @@
 """One plan on every page: the same digest wherever a person goes, reloads or follows a link."""
 
 import pytest
+from page_texts import shown_context
 
 PAGES = ("start", "explore", "compare", "plan", "export")
 PLANS = {
@@ -33,7 +34,7 @@ PLANS = {
 
 
 def digest(test):
-    return test.session_state["context"].shown.plan.digest
+    return shown_context(test).shown.plan.digest
 
 
 @pytest.mark.parametrize("address", PLANS.values(), ids=PLANS.keys())

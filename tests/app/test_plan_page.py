@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from page_texts import command, decoded, recipe_on, table_with, texts
+from page_texts import command, decoded, recipe_on, shown_context, table_with, texts
 
 from analysis.drain import drain
 from analysis.errors import PlanError
@@ -150,8 +150,8 @@ def test_counts_by_hand_begin_where_the_schedule_was_and_stay(open_page):
     test.text_input(key="counts").set_value(counts).run()
     assert test.segmented_control(key="schedule").value == "hand"
     assert counts_text(exact_values(test)) == counts
-    assert "--sparsity 50% --set 0-2=20 --set 3-5=12" in command(test, "plan")
-    assert yaml.safe_load(recipe_on(test))["constraints"]["set"]["5"] == 12
+    assert "--set 0-2=20 --set 3-5=12" in command(test, "plan")
+    assert yaml.safe_load(recipe_on(test))["limits"]["set"]["5"] == 12
     # Another sparsity keeps the counts, and asks.
     test.select_slider(key="sparsity").set_value(75).run()
     assert "keep 96 of 192 experts, the sparsity keeps 48" in texts(test.info)[0]
@@ -297,7 +297,7 @@ def test_files_that_do_not_fit_are_refused_in_one_message(open_page):
         ("f.csv", "layer,kept\n0,99\n", "gives layer 0 the number '99'"),
         ("g.csv", "layer,kept\n0,31\n", "not a sparsity that this page offers"),
         ("h.yaml", "model: x\ncriterion: random\nbudget: {sparsity: 50%}\n", "recipe is for x"),
-        ("i.yaml", "model: demo\ncriterion: rep\n", "2 problems"),
+        ("i.yaml", "model: demo\ncriterion: rep\ntokens: many\n", "2 problems"),
     ]
     for name, content, says in refused:
         upload(test, name, content if isinstance(content, str) else json.dumps(content))
@@ -351,7 +351,7 @@ def test_a_share_of_the_bytes_is_that_of_the_command(open_page, tmp_path, run):
     assert test.select_slider(key="sparsity").value == 40
     run("moeprune plan demo --criterion reap --corpus demo-math --shrink 40%")
     by_command = plan_from_json((tmp_path / "plan.json").read_text())
-    assert dict(test.session_state["context"].shown.plan.kept) == dict(by_command.kept)
+    assert dict(shown_context(test).shown.plan.kept) == dict(by_command.kept)
     # 16 of 32 leave 6.3 of 10.3 MiB, 39% less: too much.
     test.selectbox(key="multiple").set_value(8).run()
     assert set(exact_values(test).values()) == {8}
@@ -366,9 +366,9 @@ def test_a_share_of_the_bytes_is_that_of_the_command(open_page, tmp_path, run):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("constraints: {pin: {0: [1]}}", "constraints.pin"),
-        ("constraints: {set: {0: 20}}", "constraints.set for some layers"),
-        ("constraints: {multiple_of: 3}", "multiple_of: 3"),
+        ("limits: {pin: {0: [1]}}", "pin"),
+        ("limits: {set: {0: 20}}", "set for some layers"),
+        ("limits: {multiple_of: 3}", "multiple_of: 3"),
     ],
 )
 def test_a_recipe_that_the_page_cannot_show_is_refused_whole(open_page, line, says):

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
+from page_texts import shown_context
 from streamlit.testing.v1 import AppTest
 
 from analysis.model import load_model_index
@@ -125,13 +126,14 @@ def test_a_report_of_a_plan_of_its_own_names_the_plan(open_page, page_name, addr
     test: AppTest = open_page(page_name, **address)
     assert "report" in [button.key for button in test.sidebar.get("download_button")]
     (command,) = [code.value for code in test.sidebar.code if code.value.startswith("moeprune")]
-    assert command.startswith("moeprune plan demo ")
+    assert command.startswith("moeprune report demo ")
     assert line in command
-    context = test.session_state["context"]
+    context = shown_context(test)
     report = report_of(replace(context, keep=call), views_of(["sizes", "neurons-kept"]))
     assert line.split()[-1] in report.facts["Plan"]
     # The page is shared: it names the statistics folder, not where that lies.
-    assert report.command == command.replace(str(context.stats_dir), context.stats_dir.name)
+    of_page, of_report = (text.partition(" --view ")[0] for text in (command, report.command))
+    assert of_report == of_page.replace(str(context.stats_dir), context.stats_dir.name)
 
 
 def test_a_report_of_a_view_that_reports_lack_is_refused():

@@ -123,7 +123,7 @@ def test_downloaded_plan_is_the_one_of_the_command(open_page, run, tmp_path, mon
     def offer(_label, make, file_name, **_options):
         offered[file_name] = make
 
-    monkeypatch.setattr("app.frame.charts.st.download_button", offer)
+    monkeypatch.setattr("app.widgets.charts.st.download_button", offer)
     test = open_page("export", corpus="demo-math")
     run(test.code[0].value.splitlines()[0])
     assert (tmp_path / "plan.json").read_text() == offered["plan.json"]()

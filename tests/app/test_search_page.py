@@ -86,11 +86,8 @@ def test_the_schedule_of_a_search_is_a_plan_in_the_order_of_that_search(
     assert made.schedule_parameters["corpus"] == "demo-math"
     assert made.schedule_parameters["population"] == 32
     recipe = recipe_from_yaml(code_with(test, "schema_version"))
-    assert (recipe.criterion, recipe.search.samples, recipe.search.generations) == (
-        "frequency",
-        32,
-        5,
-    )
+    assert recipe.plan.ranking.criterion == "frequency"
+    assert (recipe.search.samples, recipe.search.generations) == (32, 5)
 
 
 def test_a_search_of_what_is_on_screen_stands_among_all_schedules(open_page):
@@ -167,8 +164,8 @@ def test_the_form_shows_recipe_and_estimate_and_refuses_what_cannot_be(open_page
     )
     # Not the text that ranks.
     assert shown["search"]["corpus"] != "demo-code"
-    assert shown["corpora"] == [{"corpus": "demo-code"}]
-    assert shown["constraints"] == {"multiple_of": 4, "protect": [0]}
+    assert shown["ranking"] == {"criterion": "reap", "corpora": ["demo-code"]}
+    assert shown["limits"] == {"multiple_of": 4, "protect": [0]}
     assert shown["budget"] == {"sparsity": "50%"}
     (estimate,) = (text for text in texts(test.markdown) if "At most" in text)
     assert "At most 1,432 candidates on 64 samples" in estimate  # 32 + 50 x 28

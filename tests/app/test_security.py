@@ -168,8 +168,8 @@ def test_a_socket_of_the_page_itself_is_opened(server):
 CLOSED = {
     **dict.fromkeys(("/_stcore/metrics", "/_stcore/metrics/", "/_stcore/%6detrics"), 404),
     **{f"/_stcore/agent{path}": 404 for path in ("", "/", "/interact", "/mcp", "/openapi.json")},
-    "/app/static/../main.py": None,
-    "/static/..%2f..%2fmain.py": 400,
+    "/app/static/../pages/main.py": None,
+    "/static/..%2f..%2fpages%2fmain.py": 400,
     "/media/../../etc/passwd": 400,
     "/_stcore/component/../../../../etc/passwd": None,
     "/_stcore/bidi-components/moe_prune_studio.expert_map/../payload.py": 400,

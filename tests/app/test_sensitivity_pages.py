@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from page_texts import command, decoded, recipe_on, table_with, texts
+from page_texts import command, decoded, recipe_on, shown_context, table_with, texts
 
 from analysis.drain import drain
 from app.charts import neuron_cut
@@ -154,7 +154,7 @@ def test_measured_neurons_are_one_plan_on_every_page(open_page, go_to):
     assert kept.sum() == 6 * 1024 and len(set(kept)) > 1
     assert traces(test, "Global")  # the scopes of this budget stay comparable
     go_to(test, "explore")
-    context = test.session_state["context"]
+    context = shown_context(test)
     shares = expert_shares(neuron_cut.field(context), neuron_cut.pruned(context))
     neurons = context.shown.plan.kept_neurons
     for layer, expert, width, gone, _ in shares.itertuples(index=False):

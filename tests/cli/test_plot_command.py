@@ -29,7 +29,7 @@ def files_that_call(name):
 
 
 def test_every_chart_is_listed_and_pages_draw_them_in_one_place():
-    assert set(files_that_call("st.plotly_chart")) == {"frame/charts.py"}
+    assert set(files_that_call("st.plotly_chart")) == {"widgets/charts.py"}
     assert {Path(file).parts[0] for file in files_that_call("Drawing")} == {"charts"}
     modules = [
         import_module(f"app.charts.{path.stem}") for path in (ROOT / "app" / "charts").glob("*.py")
@@ -40,7 +40,7 @@ def test_every_chart_is_listed_and_pages_draw_them_in_one_place():
 
 
 def test_views_are_of_pages_that_exist():
-    pages = {path.stem for path in (ROOT / "app" / "views").glob("*.py")}
+    pages = {path.stem for path in (ROOT / "app" / "pages").iterdir()}
     assert {view.page for view in (*CHARTS.values(), *PAPER_CHARTS.values())} <= pages
 
 

@@ -168,7 +168,6 @@ CELL = st.lists(WORD, min_size=1, max_size=3).map(" ".join)
     width=st.sampled_from([20, 40, 80]),
 )
 def test_no_word_is_broken_and_none_is_lost(rows, width):
-    console.speak()
     columns = [f"c{index}" for index in range(len(rows[0]))]
     with console.out.capture() as captured, pytest.MonkeyPatch.context() as patch:
         patch.setattr(console.out, "_width", width)

@@ -13,9 +13,9 @@ from tabs import choose, faint_words, go, settled, violations
 from analysis.model import load_model_index
 from analysis.stats.store import SHIPPED_STATS, StatsStore
 from app.charts.context import context_of
-from app.frame.tour import STEPS
 from app.report.decision import AnswerPair, DecisionReport, LossRow, decision_html
 from app.report.page import report_html, report_of, views_of
+from app.widgets.tour import STEPS
 from pruning.planning.comparing import compare_request
 
 pytestmark = pytest.mark.e2e

@@ -10,7 +10,7 @@ from tabs import settled, visit
 
 from analysis.model import DEMO_CHECKPOINT
 from analysis.stats.store import SHIPPED_STATS
-from app.parts.evaluate.benchmarks import take_results
+from app.pages.evaluate.benchmarks import take_results
 
 pytestmark = pytest.mark.e2e
 PIXEL = "![pixel](http://127.0.0.1:9/pixel.png)"

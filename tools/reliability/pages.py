@@ -18,11 +18,12 @@ from typing import Any
 
 import pandas as pd
 from streamlit.testing.v1 import AppTest
+from streamlit.util import calc_hash
 
 from analysis.errors import UserError
 
 ROOT = Path(__file__).parents[2]
-PAGES = tuple(sorted(path.stem for path in (ROOT / "app" / "views").glob("[a-z]*.py")))
+PAGES = tuple(sorted({path.stem for path in (ROOT / "app/pages").glob("[a-z]*")} - {"main"}))
 SECONDS = 60
 _KINDS = ("selectbox", "segmented_control", "select_slider", "slider", "number_input", "text_input")
 _KINDS += ("multiselect", "toggle", "checkbox", "text_area", "radio")
@@ -56,11 +57,12 @@ def folders_of(root: Path) -> dict[str, str]:
 
 def open_page(page: str, address: Mapping[str, str]) -> AppTest:
     """A page as a person sees it who follows a link."""
-    test = AppTest.from_file(str(ROOT / "app" / "main.py"), default_timeout=SECONDS)
+    test = AppTest.from_file(str(ROOT / "app" / "pages" / "main.py"), default_timeout=SECONDS)
     for key, value in address.items():
         test.query_params[key] = value
     test.run()
-    return test.switch_page(f"views/{page}.py").run()
+    test._page_hash = calc_hash(page)  # AppTest itself can only name pages that are files
+    return test.run()
 
 
 def widgets_of(test: AppTest) -> Iterator[Any]:

@@ -17,8 +17,8 @@ from analysis.json_text import parse_json
 from analysis.sparsity import num_removed, parse_sparsity
 from analysis.stats.choose import parse_corpus_weight
 from analysis.stats.groups import parse_groups
-from app.frame.login import read_login
 from app.jobs.slurm import parse_options
+from app.widgets.login import read_login
 from pruning.budget import parse_gib
 from pruning.constraints import parse_counts, parse_experts, parse_numbers
 from pruning.evaluate.result import parse_measures

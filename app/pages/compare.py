@@ -1,0 +1,119 @@
+"""Compare: two recipes side by side, where they disagree, and by how much."""
+
+from typing import Final
+
+import streamlit as st
+from streamlit.column_config import NumberColumn
+
+from analysis.ranking.compare import FATES, Comparison
+from app.charts.context import Context
+from app.literal import literal
+from app.session.data import losses_of
+from app.widgets.charts import ranks_from_one, show_named, table_with_csv
+from app.widgets.context import has_statistics
+from app.widgets.notes import against_chance, card, inform, show_command
+from pruning.evaluate.quality import loss_of
+from pruning.planning.make import make_plan
+
+_ROWS_SHOWN: Final = 200
+
+
+def draw(context: Context) -> None:
+    """The page."""
+    if context.by_neuron:
+        inform("Compare sets whole experts side by side; choose **Experts** in the sidebar.")
+        return
+    if context.criterion is None or not has_statistics(context):
+        return
+    conclusion(context)
+    comparison_metrics(context.comparison)
+    show_charts(context)
+    with st.container(border=True):
+        listed_experts(context.comparison)
+    show_command(context.both.command(), heading="The same from the command line")
+
+
+def conclusion(context: Context) -> None:
+    """Measured losses of both, and how often they decide alike."""
+    losses, words = losses_of(context.model), []
+    for name, chosen in zip(context.names, (context.first, context.second), strict=True):
+        loss = loss_of(losses, context.keep(make_plan, chosen, chosen.spec).plan.digest)
+        words.append(f"{literal(name)}: {literal(loss.words) if loss else 'loss not measured'}")
+    comparison, caveat = context.comparison, ""
+    if context.schedule.name != "uniform" or (context.shown and context.shown.file):
+        caveat = " Both use the uniform schedule here, unlike the plan above."
+    st.markdown(
+        f"**A** {words[0]}; **B** {words[1]}. They decide **{comparison.agreement:.0%}** of the "
+        f"experts alike, two random choices {comparison.chance_agreement:.0%}.{caveat}"
+    )
+
+
+def comparison_metrics(comparison: Comparison) -> None:
+    """Four numbers: decisions, sets, orders, experts."""
+    _, only_a, only_b, neither = map(comparison.count, FATES)
+    either = neither + only_a + only_b
+    taus = comparison.by_layer["kendall_tau"].dropna()
+    with st.container(horizontal=True):  # wraps where the window is narrow
+        card(
+            "Equal decisions",
+            *against_chance(comparison.agreement, comparison.chance_agreement),
+            note="Share of all experts that both keep or both prune.",
+            delta_color="normal",
+            delta_arrow="auto",
+        )
+        card(
+            "Jaccard of the pruned",
+            f"{comparison.jaccard:.2f}" if either else "-",
+            f"{neither} of {either} experts" if either else "nothing is pruned",
+            note="Pruned by both, divided by pruned by either.",
+        )
+        card(
+            "Kendall tau",
+            f"{taus.mean():.2f}" if len(taus) else "-",
+            f"{taus.min():.2f} to {taus.max():.2f} over layers"
+            if len(taus)
+            else "nothing to order",
+            note="Agreement of the two orders, -1 to 1; the mean over layers. Ties count for "
+            "neither.",
+        )
+        card(
+            "Decided differently",
+            f"{only_a + only_b}",
+            f"A {only_a}, B {only_b}",
+            note="Experts that only one recipe keeps: how many A keeps alone, how many B.",
+        )
+
+
+def show_charts(context: Context) -> None:
+    """The map, and the agreement of each layer below."""
+    with st.container(border=True):
+        st.markdown("**Who keeps what**: one cell per expert, layer 0 on top.")
+        show_named("kept-by", context)
+    with st.container(border=True):
+        st.markdown("**Layer by layer**: 1 is full agreement.")
+        show_named("agreement", context)
+
+
+def listed_experts(comparison: Comparison) -> None:
+    """Table of the experts that only one recipe keeps."""
+    table = comparison.disagreements()
+    st.markdown("**Experts that only one recipe keeps**, largest difference first.")
+    if table.empty:
+        inform("The recipes keep the same experts.")
+        return
+    table_with_csv(
+        table,
+        "disagreements",
+        f"{len(table)} experts that only one recipe keeps",
+        shown=ranks_from_one(table.head(_ROWS_SHOWN)),
+        column_config={
+            "kept_by": "kept by",
+            "rank_a": "rank A",
+            "rank_b": "rank B",
+            "saliency_a": NumberColumn("saliency A", format="%.4g"),
+            "saliency_b": NumberColumn("saliency B", format="%.4g"),
+        },
+    )
+    if len(table) > _ROWS_SHOWN:
+        st.text(f"The first {_ROWS_SHOWN} of {len(table)}; the file has all.")
+    st.text("Ranks in the file count from 0, as on the command line.")

@@ -1,0 +1,38 @@
+"""Evaluate: the loss of pruning, measured here and reported in papers."""
+
+from app.charts.context import Context
+from app.pages.evaluate.ask import ask_part
+from app.pages.evaluate.benchmarks import benchmark_part
+from app.pages.evaluate.own_results import own_part
+from app.pages.evaluate.published import published_part
+from app.pages.evaluate.variance import hidden_states_part
+from app.widgets.controls import view_switch
+from app.widgets.job_panel import job_panel
+from app.widgets.notes import cannot_run
+
+_PARTS = {
+    "own": own_part,
+    "benchmarks": benchmark_part,
+    "hidden": hidden_states_part,
+    "ask": ask_part,
+}
+
+
+def draw(context: Context) -> None:
+    """The page."""
+    source = view_switch(
+        "Source",
+        "results",
+        {
+            "own": "This model",
+            "benchmarks": "Benchmarks",
+            "hidden": "Hidden states",
+            "ask": "Ask both models",
+            "papers": "The papers",
+        },
+    )
+    if source == "papers":
+        published_part()
+    elif source == "benchmarks" or not cannot_run(context.model):  # results may come from elsewhere
+        _PARTS[source](context)
+        job_panel(f"evaluate.{source}")

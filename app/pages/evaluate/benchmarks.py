@@ -1,0 +1,345 @@
+"""Evaluate, benchmarks: results with user-defined weights, and forms to run and import more."""
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+import pandas as pd
+import streamlit as st
+from streamlit.column_config import NumberColumn, TextColumn
+
+from analysis.demo.tasks import LOCAL_TASKS
+from analysis.errors import UserError
+from analysis.model import DEMO_MODEL
+from app.charts.benchmarks import (
+    Board,
+    benchmark_scores,
+    board_of,
+    own_leaderboard,
+    percent,
+    sparsities_of,
+    ways_of,
+)
+from app.charts.choices import ALL_SHARES, ResultChoice
+from app.charts.context import Context
+from app.charts.names import FULL
+from app.literal import literal
+from app.pages.evaluate.published import PROFILE, weight_controls
+from app.session import data
+from app.session.data import records_of
+from app.session.job_queue import job_store, own_model, queued_key
+from app.widgets.charts import chart_card, table_with_csv
+from app.widgets.controls import choose, one_of
+from app.widgets.job_form import DTYPES, dtype_field, offer_job, share_control
+from app.widgets.notes import inform, show_command
+from pruning.evaluate.benchmarks.record import BenchmarkStore
+from pruning.planning.make import CurrentPlan
+from pruning.requests.base import command_line, validated
+from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
+from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
+from pruning.tasks.benchmark import import_results
+
+_WAY, _REMOVED = "bench.way", "bench.removed"  # keys of the controls and URL parameters
+_ALL: Final = "all"
+_SCREENING: Final = (
+    "Differences below about two standard errors may be chance. Small question counts are for "
+    "screening; run full benchmarks before a release."
+)
+_FULL, _PLAN, _EXPORT, _WORDS = "full", "plan", "export", "words"
+_MEGABYTES: Final = 16
+NEW_RECORDS: Final = "bench.taken"  # session key: records to show next
+_TO_RUN: Final = {
+    _FULL: "The original model",
+    _PLAN: "Your plan (masked in memory)",
+    _EXPORT: "An export",
+}
+_TO_IMPORT: Final = {_FULL: "The original model", _PLAN: "Your plan", _WORDS: "Other (describe)"}
+_NO_HARNESS: Final = (
+    "lm-evaluation-harness is not installed on this server: "
+    "`pip install 'moe-prune-studio[eval]'`. Results of other tools can be imported."
+)
+
+
+def benchmark_part(context: Context) -> None:
+    """Leaderboard and profile, with the forms below."""
+    results = benchmark_scores(records_of(context, BenchmarkStore))
+    dtype = ""
+    if results.empty:
+        inform(
+            "No benchmark results for this model yet. Run some below, or import a results file of "
+            "lm-evaluation-harness."
+        )
+    else:
+        _show_new(results)
+        way = _boards(context, results)
+        dtype = str(results.loc[results["way"] == way, "dtype"].iloc[0])
+    with st.container(border=True):
+        run_form(context, dtype)
+    with st.container(border=True):
+        import_form(context)
+
+
+def _show_new(results: pd.DataFrame) -> None:
+    """Set the controls to the setup and sparsity of results new in this session."""
+    ids: list[str] = st.session_state.pop(NEW_RECORDS, [])
+    queued = st.session_state.get(queued_key("benchmark"))
+    job = next((job for job in job_store().list(kinds=("benchmark",)) if job.id == queued), None)
+    if job and job.is_finished:
+        del st.session_state[queued_key("benchmark")]
+        ids = [*ids, *(each["record_id"] for each in (job.result or {}).get("benchmarks", ()))]
+    rows = results[results["record"].isin(ids)]
+    if rows.empty:
+        return
+    way = rows["way"].iloc[-1]
+    st.session_state[_WAY] = way
+    shares = rows.loc[rows["removed"] != 0, "removed"].unique()  # without the original model
+    if len(shares) and sparsities_of(results, way):
+        alone = len(shares) == 1 and shares[0] > 0
+        st.session_state[_REMOVED] = percent(shares[0]) if alone else _ALL
+
+
+def _boards(context: Context, results: pd.DataFrame) -> str:
+    """Draw the choice of benchmark setup; return it."""
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        ways = ways_of(results)
+        way = ways[0]
+        if len(ways) > 1:
+            way = choose(
+                "Benchmarked with",
+                ways,
+                key=_WAY,
+                bind="query-params",
+                width=320,
+                help="Only results with equal settings are compared.",
+            )
+        shares = {percent(share): share for share in sparsities_of(results, way)}
+        share = share_control({**shares, _ALL: None}, _REMOVED) if shares else None
+        board = board_of(results, way, share, context.model.name)
+        everything = board_of(results, way, None, context.model.name)
+        weights = weight_controls(everything.tasks, board.tasks, what="benchmark")
+    with st.container(border=True):
+        _leaderboard(board, weights)
+    removed = ALL_SHARES if share is None else share
+    choice = ResultChoice(results, way=way, removed=removed)
+    context = replace(context, results=choice)
+    if board.has_pruned:
+        chart_card("own-capability", context, PROFILE)
+    st.text(_SCREENING)
+    return way
+
+
+def _leaderboard(board: Board, weights: dict[str, float]) -> None:
+    table = own_leaderboard(board, weights)
+    pruned = table[table["candidate"] != FULL]
+    averages = table.loc[table["candidate"] == FULL, "average"]
+    comparison = f" The original model averages {averages.iloc[0]:.3f}." if len(averages) else ""
+    st.markdown(f"**Leaderboard**: {_first(pruned)}.{comparison}")
+    # The file has the standard error of each score in its own column.
+    errors = board.errors().add_suffix(" stderr").rename_axis("candidate").reset_index()
+    table_with_csv(
+        table.merge(errors, on="candidate"),
+        "benchmarks",
+        f"{len(table)} candidates by average rank over {len(board.tasks)} benchmarks",
+        shown=_with_errors(table, board),
+        placeholder="-",
+        column_config={
+            "candidate": TextColumn(pinned=True),
+            "average_rank": NumberColumn("average rank", format="%.2f"),
+            "memory_saved": NumberColumn("memory saved", format="percent"),
+        },
+    )
+    st.text(
+        f"{board.about}. Scores ± standard error (Wilson's interval where all or no answers are "
+        "right). Rank 1 is best; ties share ranks."
+    )
+
+
+def _first(pruned: pd.DataFrame) -> str:
+    """Name the leading pruned candidate, or say that nothing is comparable."""
+    if pruned.empty:
+        return "only the original model was benchmarked"
+    best = pruned.iloc[0]
+    name, average = literal(best["candidate"]), best["average"]
+    mean = "" if pd.isna(average) else f", average {average:.3f}"
+    if pd.isna(best["average_rank"]):
+        return f"{name} has no rival here, so there are no ranks{mean}"
+    return f"best average rank {name} ({best['average_rank']:.2f}){mean}"
+
+
+def _with_errors(table: pd.DataFrame, board: Board) -> pd.DataFrame:
+    """The table as displayed: each score as `score ± standard error`."""
+    errors = board.errors().reindex(table["candidate"])
+    cells = table.drop(columns=["stderr", "bytes"]).dropna(axis="columns", how="all")
+    pairs = {name: (table[name], errors[name]) for name in board.tasks}
+    pairs["average"] = (table["average"], table["stderr"])
+    for name, (scores, spread) in pairs.items():
+        # A plus-minus sign, as tables of results have it.
+        ends = spread.map(" \u00b1 {:.3f}".format, na_action="ignore").fillna("")
+        cells[name] = [
+            None if pd.isna(score) else f"{score:.3f}{end}"
+            for score, end in zip(scores, ends, strict=True)
+        ]
+    return cells
+
+
+def run_form(context: Context, dtype: str) -> None:
+    """Form that queues benchmarks of the original model, a plan or an export."""
+    st.markdown("**Run benchmarks** with lm-evaluation-harness.")
+    if find_spec("lm_eval") is None:
+        inform(_NO_HARNESS)
+        return
+    what, current_plan = _candidate(context, "bench.run", _TO_RUN)
+    values = {**own_model(context), **_tasks(context, dtype)}
+    about = context.model.name if current_plan is None else current_plan.name
+    if what == _EXPORT:
+        exports = exports_of(context)
+        if not exports:
+            st.text("No exports of this model in the export folder yet.")
+            return
+        name = st.selectbox("Export", list(exports), key="bench.run.export")
+        values |= {"model": str(exports[name]), "source": own_model(context)["model"]}
+        about = exports[name].name
+    elif what == _PLAN:
+        if current_plan is None:
+            return
+        values["plans"] = (current_plan.plan.to_dict(),)
+    if not values["tasks"]:
+        st.text("Enter at least one task.")
+        return
+    sent = st.button(
+        "Run benchmarks", icon=":material/play_arrow:", type="primary", key="bench.run.send"
+    )
+    offer_job(context, validated(BenchmarkRequest, values), about, sent=sent, plan=current_plan)
+
+
+def _candidate(
+    context: Context, prefix: str, offers: Mapping[str, str]
+) -> tuple[str, CurrentPlan | None]:
+    """Draw the choice of candidate: one of `offers`, and its plan if it is a plan."""
+    chosen = st.segmented_control(
+        "Candidate",
+        list(offers),
+        default=_FULL,
+        required=True,
+        key=f"{prefix}.what",
+        format_func=lambda name: offers[name],
+    )
+    what = one_of(chosen, list(offers), _FULL)
+    return what, context.shown if what == _PLAN else None
+
+
+def _tasks(context: Context, dtype: str) -> dict[str, Any]:
+    """Draw tasks, question limit and dtype; return request fields."""
+    local: list[str] = []
+    if context.model.name == DEMO_MODEL:
+        local = st.multiselect(
+            "Offline tasks",
+            list(LOCAL_TASKS),
+            default=list(LOCAL_TASKS),
+            key="bench.run.local",
+            help="Built from the demo's corpora.",
+        )
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        hub_tasks = st.text_input(
+            "Tasks from the hub",
+            key="bench.run.tasks",
+            max_chars=2000,
+            placeholder="e.g. arc_challenge,piqa",
+            help="Task or group names of lm-evaluation-harness, comma-separated; needs network "
+            "access.",
+            width=280,
+        )
+        limit = st.number_input(
+            "Max questions per task",
+            min_value=1,
+            max_value=10**6,
+            value=None,
+            key="bench.run.limit",
+            placeholder="all",
+            width=220,
+        )
+        chosen = dtype_field(
+            dtype,
+            # A new key for other results resets the default to their dtype.
+            f"bench.run.dtype.{one_of(dtype, DTYPES)}",
+            "Only results of the same dtype are compared; auto uses the checkpoint's.",
+        )
+    tasks = ",".join(filter(None, (*local, hub_tasks.strip())))
+    return {"tasks": tasks, "limit": limit, "dtype": chosen}
+
+
+def exports_of(context: Context) -> dict[str, Path]:
+    """Exports of this model below the export root: name -> folder."""
+    folders = {}
+    for manifest in sorted(data.settings().export_root.glob(f"*/{MANIFEST_NAME}")):
+        try:
+            source = read_manifest(manifest.parent).source
+        except UserError:
+            continue  # the Export page reports it
+        if source.identity == context.model.identity and not manifest.parent.is_symlink():
+            folders[manifest.parent.name] = manifest.parent
+    return folders
+
+
+def import_form(context: Context) -> None:
+    """Import a results file of lm-evaluation-harness."""
+    st.markdown("**Import** a results file of lm-evaluation-harness.")
+    what, current_plan = _candidate(context, "bench.import", _TO_IMPORT)
+    words = ""
+    if what == _WORDS:
+        words = st.text_input("What was benchmarked", key="bench.import.words", max_chars=200)
+    file = st.file_uploader(
+        "Results", type=["json"], key="bench.import.file", max_upload_size=_MEGABYTES
+    )
+    if (what == _PLAN and current_plan is None) or (what == _WORDS and not words.strip()):
+        return
+    plan = None if current_plan is None else current_plan.plan.to_dict()
+    fields = {**own_model(context), "candidate": words.strip(), "plan": plan}
+    sends = st.button("Import", icon=":material/upload:", key="bench.import.send")
+    if sends and file is not None:
+        _import(fields, Path(file.name).name, file.getvalue())
+    elif sends:
+        st.text("Choose a file first.")
+    show_command(_import_command(context, current_plan, fields))
+
+
+def _import(fields: Mapping[str, Any], name: str, content: bytes) -> None:
+    try:
+        records = take_results(fields, name, content)
+    except UserError as error:
+        st.error(literal(error), icon=":material/error:")
+        return
+    scores = sum(len(record.scores) for record in records)
+    st.session_state[NEW_RECORDS] = [record.record_id for record in records]
+    st.toast(f"{scores} scores imported", icon=":material/check:")
+    st.rerun()
+
+
+def take_results(fields: Mapping[str, Any], name: str, content: bytes) -> list[Any]:
+    """Import and store the records of an uploaded file; see `import_results`."""
+    if len(content) > _MEGABYTES * 2**20:
+        raise UserError(f"{name} is larger than {_MEGABYTES} MB; give the file of results.")
+    with tempfile.TemporaryDirectory() as folder:
+        # Never use the browser's file name as a path.
+        path = Path(folder) / "results.json"
+        path.write_bytes(content)
+        try:
+            return import_results(validated(ImportRequest, {**fields, "files": (path,)}))
+        except UserError as error:
+            raise UserError(str(error).replace(str(path), name).replace(path.name, name)) from error
+
+
+def _import_command(
+    context: Context, current_plan: CurrentPlan | None, fields: Mapping[str, Any]
+) -> str:
+    stats_dir = data.shown_stats_dir()
+    options = {
+        "--plan": current_plan and (current_plan.file or "plan.json"),
+        "--candidate": fields["candidate"],
+        "--stats-dir": stats_dir and str(stats_dir),
+    }
+    words = ["benchmark", data.shown_model(context.model), "--import", "results.json"]
+    return command_line(*words, *(word for pair in options.items() if pair[1] for word in pair))

@@ -1,0 +1,282 @@
+"""Evaluate, this model: candidates by loss, curves and maps, and the form for more."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import pandas as pd
+import streamlit as st
+from streamlit.column_config import NumberColumn, TextColumn
+
+from analysis.model import DEMO_MODEL
+from app.charts import evaluation_curves
+from app.charts.choices import ResultChoice
+from app.charts.context import Context
+from app.charts.evaluations import measures_of, series_name, stored_results, usual_measure
+from app.literal import literal
+from app.session.data import held_out_corpora, losses_of, records_of, settings
+from app.session.job_queue import own_model
+from app.session.keeping import remembered
+from app.widgets.charts import chart_card, show_named, table_with_csv
+from app.widgets.controls import choose, view_switch
+from app.widgets.job_form import (
+    dtype_field,
+    offer_job,
+    queue_button,
+    samples_field,
+    share_control,
+    sweep_fields,
+)
+from app.widgets.notes import inform
+from app.widgets.plan_bar import loss_of_plan, losses_table
+from pruning.evaluate.quality import (
+    PlanLoss,
+    candidates_at,
+    difference,
+    full_losses,
+    losses_at,
+    random_at,
+)
+from pruning.evaluate.record import EvaluationRecord, EvaluationStore
+from pruning.evaluate.result import MEASURES
+from pruning.requests.base import validated
+from pruning.requests.evaluation import EvaluateRequest, SweepRequest
+from pruning.sizes import format_bytes
+
+_SCREENING: Final = (
+    "Screening numbers: how far the pruned model drifts on held-out corpora. Run your own "
+    "benchmarks before a release."
+)
+_ORDER: Final = ("mean", "worst", "candidate", "worst_on", "away", "size", "num_samples")
+_COLUMNS: Final = {
+    "mean": NumberColumn(width=64, format="%+.3f", help="Mean over the corpora."),
+    "worst": NumberColumn(width=64, format="%+.3f"),
+    "worst_on": TextColumn("worst on"),
+    "num_samples": NumberColumn("samples"),
+    "away": TextColumn(
+        "vs best",
+        help="Too close to call: the 95% bootstrap interval of the difference contains 0.",
+    ),
+}
+_PLAN: Final = "plan"
+_WHAT: Final = {_PLAN: "Your plan", "sweep": "Criteria at sparsities"}
+
+
+def own_part(context: Context) -> None:
+    """All candidates by loss, then curves and maps, with the form below."""
+    records = records_of(context, EvaluationStore)
+    store = EvaluationStore(settings().store.directories)
+    results = remembered(stored_results, store, context.model.identity)
+    if results.empty:
+        inform(
+            "No evaluations of this model yet. Run one below: your plan, or many criteria and "
+            "sparsities with the model loaded once."
+        )
+    else:
+        with st.container(border=True):
+            candidates_part(context)
+        _charts(context, results)
+    with st.expander("Run more evaluations", expanded=results.empty):
+        evaluation_form(context, records)
+
+
+def _charts(context: Context, results: pd.DataFrame) -> None:
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        measure = choose(
+            "Measure",
+            measures_of(results),
+            usual_measure(results),
+            key="measure",
+            bind="query-params",
+            format_func=lambda name: MEASURES[name].label,
+            width=220,
+        )
+        corpora = list(dict.fromkeys(results["corpus"]))
+        corpus = choose("Held-out corpus", corpora, key="held_out", bind="query-params", width=220)
+    definition = MEASURES[measure]
+    direction = "higher" if definition.higher_is_better else "lower"
+    st.text(f"{definition.label}: {definition.description} {direction.capitalize()} is better.")
+    context = replace(context, results=ResultChoice(results, measure=measure, corpus=corpus))
+    with st.container(border=True):
+        _curves(context, results, measure)
+    chart_card(
+        "pareto",
+        context,
+        f"**Quality against memory** on {literal(corpus)}: steps mark the best at each memory "
+        "size; bars are 95% intervals.",
+    )
+    st.text(_SCREENING)
+    if context.model.name == DEMO_MODEL:
+        st.text("A small model trained for this demo; its rankings are its own.")
+
+
+def _curves(context: Context, results: pd.DataFrame, measure: str) -> None:
+    st.markdown("**What pruning costs**, one panel per corpus; bands are 95% intervals.")
+    axes = {name: label for name, (label, *_) in evaluation_curves.AXES.items()}
+    against = view_switch("Against", "against", axes)
+    names = sorted(set(results["series"]) - {""})
+    lit: list[str] | None = None
+    if len(names) > 6:  # one per colour
+        digest = context.shown.plan.digest if context.shown else ""
+        plan_series = set(results.loc[results["plan"] == digest, "series"]) if digest else set()
+        granularity = context.granularity
+        leading = evaluation_curves.leading_series(results, measure, granularity)
+        chosen = st.multiselect(
+            "Highlighted lines",
+            names,
+            default=sorted({*leading, *plan_series} - {""}),
+            key=f"lines.{measure}.{granularity}",
+            help="Default: your plan, Random, and the two that are best over all corpora at most "
+            "sparsities. Others are grey.",
+        )
+        lit = [name for name in chosen if name in names]
+    choice = replace(context.results, against=against, lit=lit)
+    show_named("evaluation-curves", replace(context, results=choice))
+
+
+def candidates_part(context: Context) -> None:
+    """Loss per corpus of the plan, the original, Random and the best; then all candidates."""
+    losses, granularity = losses_of(context.model), context.granularity
+    same_kind = [each for each in losses if each.facts.granularity == granularity]
+    shares = sorted({round(each.facts.removed or 0.0, 4) for each in same_kind} - {0.0})
+    if not shares:
+        what = "neurons" if context.by_neuron else "experts"
+        inform(f"No evaluations of plans that remove {what}; run one below.")
+        return
+    plan_loss, _ = loss_of_plan(context)
+    words = {f"{100 * share:.4g}%": share for share in shares}
+    plan_share = ""
+    if plan_loss is not None:
+        plan_share = f"{100 * round(plan_loss.facts.removed or 0.0, 4):.4g}%"
+    with st.container(width=400):
+        share = share_control(words, "removed", plan_share)
+    table = candidates_at(losses, share, granularity)
+    if table.empty:
+        inform(f"No evaluations at a sparsity of {share:.0%} of the expert weights.")
+        return
+    losses_by_plan = {each.plan: each for each in losses_at(losses, share) if not each.way}
+    best = losses_by_plan.get(next((plan for plan in table["plan"] if plan in losses_by_plan), ""))
+    chance = random_at(losses, share, granularity)
+    added = {}
+    if plan_loss is not None:
+        added[", ".join(filter(None, ("your plan", plan_loss.way)))] = plan_loss.change
+    if chance is not None:
+        several = f" ({chance.draws} draws)" if chance.draws > 1 else ""
+        added[f"Random{several}"] = chance.change
+    if best is not None and best is not plan_loss:
+        added["the best"] = best.change
+    st.markdown(
+        f"**Loss increase at {share:.0%} sparsity**, in nats per token on held-out corpora; lower "
+        "is better."
+    )
+    losses_table(full_losses(losses), added)
+    table = table.assign(
+        candidate=_names(table, {each.plan: each.created_at for each in losses}),
+        away=[
+            _distance(best, losses_by_plan.get(plan))
+            for plan in table["plan"].where(table["way"] == "")
+        ],
+        size=table["bytes"].map(format_bytes),
+    )
+    own_plan = plan_loss.plan if plan_loss else ""
+    _table(table[table["way"] == ""], own_plan)
+    if (others := table[table["way"] != ""]).empty:
+        return
+    with st.expander("Measured on other samples or in another dtype"):
+        for way, rows in others.groupby("way"):
+            st.text(str(way))
+            _table(rows, own_plan)
+
+
+def _table(table: pd.DataFrame, own_plan: str) -> None:
+    """Table of candidates; plan `own_plan` is labelled as yours."""
+    way = str(table["way"].iloc[0]) if len(table) else ""
+    names = table["candidate"]
+    table_with_csv(
+        table,
+        f"candidates{way and '-other'}",
+        f"{len(table)} candidates by mean loss increase, lowest first",
+        shown=table.assign(candidate=names.mask(table["plan"] == own_plan, "yours: " + names)),
+        # Key numbers come first, so that a phone shows them.
+        column_order=_ORDER,
+        column_config=_COLUMNS,
+        key=f"candidates.{way}",
+    )
+
+
+def _names(table: pd.DataFrame, times: Mapping[str, str]) -> list[str]:
+    """Display names; later candidates of the same name include their plan id.
+
+    `times` maps plan -> time of measurement.
+    """
+    labels = [
+        series_name(row) + (f" ({row['draws']} draws)" if row["draws"] > 1 else "")
+        for row in table.to_dict("records")
+    ]
+    names = pd.Series(labels, index=table.index)
+    in_time = table["plan"].iloc[[*table["plan"].map(times).fillna("").argsort(kind="stable")]]
+    first = in_time.groupby(names).transform("first").reindex(table.index)
+    later = ", plan " + table["plan"].str[:8]
+    return names.where(table["plan"] == first, names + later).tolist()
+
+
+def _distance(best: PlanLoss | None, other: PlanLoss | None) -> str:
+    """Loss of a plan relative to the best, if the difference is significant."""
+    if best is None or other is None or other.missing:
+        return ""
+    if other is best:
+        return "best"
+    apart = difference(other, best)
+    if apart is None:
+        return f"{other.mean - best.mean:+.3f}"
+    return f"{apart.mean:+.3f}" if apart.is_clear else "too close to call"
+
+
+def evaluation_form(context: Context, records: Sequence[EvaluationRecord]) -> None:
+    """Form that queues an evaluation; existing `records` set its defaults."""
+    plan = context.shown
+    chosen = st.segmented_control(
+        "Evaluate",
+        list(_WHAT),
+        default=_PLAN if plan else "sweep",
+        required=True,
+        key="evaluate.what",
+        format_func=_WHAT.__getitem__,
+    )
+    if chosen != _PLAN:
+        plan = None
+    elif plan is None:
+        st.text("There is no plan; see the bar above.")
+        return
+    with st.form(f"evaluate.{_PLAN if plan else 'sweep'}", border=False):
+        values = {} if plan else sweep_fields(context, "evaluate")
+        values |= _common_fields(context, records)
+        sent = queue_button("Run evaluation")
+    if plan and not values["corpora"]:
+        st.text("Choose at least one corpus.")
+    elif plan:
+        fields = {**own_model(context), **values, "plans": (plan.plan.to_dict(),)}
+        offer_job(context, validated(EvaluateRequest, fields), plan.name, sent=sent, plan=plan)
+    elif not (values["criteria"] and values["sparsities"] and values["corpora"]):
+        st.text("Choose at least one criterion, one sparsity and one corpus.")
+    else:
+        request = validated(SweepRequest, {**own_model(context), **values})
+        offer_job(context, request, context.model.name, sent=sent)
+
+
+def _common_fields(context: Context, records: Sequence[EvaluationRecord]) -> dict[str, Any]:
+    """Draw corpora, sample count and dtype; return request fields."""
+    texts = held_out_corpora(context)
+    corpora = st.multiselect("Held-out corpora", texts, default=texts[:1], key="evaluate.corpora")
+    # Default: the dtype of most evaluations, if offered.
+    ran = Counter(record.settings["dtype"] for record in records).most_common(1)
+    return {
+        "corpora": tuple(corpora),
+        "samples": samples_field("Samples per corpus", "evaluate"),
+        "dtype": dtype_field(
+            ran[0][0] if ran else "auto",
+            "evaluate.dtype",
+            "Defaults to the dtype of most evaluations here; other dtypes get their own lines.",
+        ),
+    }

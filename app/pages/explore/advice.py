@@ -1,0 +1,105 @@
+"""Explore, which criterion: recommendation of the literature, and this model's overlap."""
+
+from collections.abc import Mapping
+
+import pandas as pd
+import streamlit as st
+from streamlit.column_config import CheckboxColumn, NumberColumn
+
+from analysis.criteria import get_criterion
+from analysis.ranking.advice import ADVICE, Purpose, read_overlaps
+from app.charts.context import BLEND, Context
+from app.literal import literal
+from app.session import data
+from app.session.data import losses_of
+from app.session.state import apply_preset
+from app.tables.costs import needs_and_costs
+from app.tables.measured_advice import QualityReading, read_losses
+from app.widgets.charts import chart_or_message, table_with_csv
+from app.widgets.controls import view_switch
+from app.widgets.notes import badge
+from pruning.planning.ranking import criterion_badge
+
+_PURPOSES: Mapping[Purpose, str] = {
+    "agnostic": "Task-agnostic: keep all abilities",
+    "specific": "Task-specific: keep one ability",
+}
+
+
+def advice_part(context: Context) -> None:
+    """The recommendation and its reason next to this model's own overlap."""
+    st.markdown("**What should the pruned model be good at?**")
+    purpose = view_switch("Purpose", "purpose", _PURPOSES)
+    paper_column, model_column = st.columns(2)
+    with paper_column, st.container(border=True):
+        _recommendation(purpose)
+    with model_column, st.container(border=True):
+        _overlap_part(context, purpose)
+    _needs(context)
+
+
+def _recommendation(purpose: Purpose) -> None:
+    advice = ADVICE[purpose]
+    st.markdown("**The literature**")
+    with st.container(horizontal=True):
+        for name in advice.criteria:
+            criterion = get_criterion(name)
+            st.button(
+                f"{criterion.label}, {criterion_badge(criterion)}",
+                key=f"advice.{name}",
+                on_click=apply_preset,
+                args=(name,),
+                icon=":material/check:",
+            )
+    st.markdown(f"Calibrate on **{advice.corpus}**. {advice.why}")
+    st.text(advice.source)
+
+
+def _overlap_part(context: Context, purpose: Purpose) -> None:
+    st.markdown("**This model**")
+    _quality(read_losses(purpose, losses_of(context.model), float(context.fraction)))
+    if (chart := chart_or_message("overlap-map", context)) is None:
+        return
+    reading = read_overlaps(purpose, chart.table)
+    says = "agrees" if reading.agrees else "disagrees"
+    badge(f"Stability: {says} with the paper", is_good=reading.agrees)
+    texts = literal(", ".join(context.runs))
+    st.markdown(f"{reading.sentence} At {context.sparsity} sparsity over {texts}.")
+    overlap, recommended = NumberColumn(format="%.3f"), CheckboxColumn()
+    table_with_csv(
+        reading.table,
+        "which-criterion",
+        reading.sentence,
+        height=220,
+        column_config={"overlap": overlap, "recommended": recommended},
+    )
+
+
+def _quality(reading: QualityReading) -> None:
+    """Whether the recommended criteria beat Random, where measured."""
+    better, measured = reading.better, len(reading.rows)
+    if not measured:
+        st.badge("Quality: not measured", icon=":material/help:", color="gray")
+        st.markdown("No plan by these criteria was measured together with Random at this sparsity.")
+        return
+    badge(f"Quality: {better} of {measured} plans beat Random", is_good=better == measured)
+    words = [
+        f"{get_criterion(row.criterion).label} on {row.corpora} {row.loss:+.2f} "
+        f"(Random {row.random:+.2f})"
+        for row in reading.rows
+    ]
+    st.markdown(f"Loss increase, {reading.over}: {literal('; '.join(words))}.")
+
+
+def _needs(context: Context) -> None:
+    corpus = context.corpus if context.corpus != BLEND else next(iter(context.runs))
+    st.markdown(
+        "**What each criterion reads**, and the cost on this model"
+        + (f" (corpus: {literal(corpus)})" if corpus else "")
+        + ". One run serves all criteria of its kind; times are of the machine that ran it."
+    )
+    rows = needs_and_costs(context.runs.get(corpus), data.weight_run(context.model))
+    table_with_csv(
+        pd.DataFrame(rows), "needs", "What each criterion reads, and the cost of its statistics"
+    )
+    st.text("Based on arXiv:2603.18492, Tables 1 and 4.")

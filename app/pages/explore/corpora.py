@@ -1,0 +1,115 @@
+"""Explore, dependence on the corpus: the 18 variants and their exponents, and blends."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+import pandas as pd
+import plotly.graph_objects as go
+import streamlit as st
+
+from analysis.ranking.coverage import fair_blend
+from analysis.stats.store import Run
+from app.charts.context import BLEND, Context
+from app.charts.coverage import blender
+from app.charts.overlap_map import clicked_variant, frame_style, variant_map
+from app.literal import literal
+from app.session import data
+from app.session.state import apply_exponents, apply_shares
+from app.widgets.charts import chart_or_message, chart_selection, show_chart, show_named
+from app.widgets.controls import view_switch
+from app.widgets.notes import show_command
+from pruning.requests.base import command_line, option_words
+
+_CLICKS: Final = "explore.overlap-map.clicks"
+
+
+def overlap_map_part(context: Context) -> None:
+    """The overlap map of the 18 variants."""
+    st.markdown(
+        f"**Overlap map**: pruned experts that the calibration corpora agree on, at "
+        f"{context.sparsity} sparsity. Click a cell to apply its exponents."
+    )
+    if (chart := chart_or_message("overlap-map", context)) is None:
+        return
+    clicks = st.session_state.get(_CLICKS, 0)
+    figure = partial(context.keep, _map_after, chart.table, clicks)
+    show_chart(chart, figure=figure, with_sentence=True, on_select=_apply_clicked_variant)
+    if (exponents := context.ranking_criterion.exponents) is not None:
+        st.html(f"<style>{frame_style(exponents, '.st-key-chart-overlap-map')}</style>")
+
+
+def _map_after(means: pd.DataFrame, clicks: int, *, dark: bool = False) -> go.Figure:
+    """The map after this many clicks.
+
+    A new figure has no selected cell, on which a second click would only deselect it.
+    """
+    return variant_map(means, dark=dark).update_layout(meta=clicks)
+
+
+def _apply_clicked_variant() -> None:
+    """Apply the exponents of the cell that was clicked."""
+    chosen = clicked_variant(chart_selection("overlap-map"))
+    if chosen is not None:
+        st.session_state[_CLICKS] = st.session_state.get(_CLICKS, 0) + 1
+        apply_exponents(chosen)
+
+
+def effects_part(context: Context) -> None:
+    """The effect of b, alpha and beta on the overlap."""
+    compared = replace(context, models=_models_to_show(context))
+    st.markdown("**What each exponent does**: mean overlap of the variants that share its value.")
+    show_named("component-effects", compared)
+
+
+def _models_to_show(context: Context) -> Mapping[str, Mapping[str, Run]] | None:
+    """Every calibrated model with its runs, by name, if chosen."""
+    every = data.calibrated_models()
+    if len(every) < 2:
+        return None
+    options = {
+        "this": f"Only {literal(context.model.name)}",
+        "all": f"All {len(every)} calibrated models",
+    }
+    return every if view_switch("Models", "models", options) == "all" else None
+
+
+def blend_part(context: Context) -> None:
+    """Coverage of each corpus by the kept experts, and the fair-blend button."""
+    st.markdown(
+        "**Coverage**: the share of each corpus' saliency that the kept experts hold, mean over "
+        "layers. Choose **(blend)** in the sidebar to mix the corpora by hand."
+    )
+    if (chart := chart_or_message("coverage", context)) is None:
+        return
+    worst = chart.table.sort_values("coverage").iloc[0]
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.button(
+            "Fair blend",
+            icon=":material/balance:",
+            key="fair",
+            on_click=_make_fair,
+            args=(context,),
+            help="Find the shares that maximise the coverage of the worst-covered corpus; takes "
+            "seconds. Coverage is not loss: compare the plan with that of equal shares.",
+        )
+        if context.corpus != BLEND:
+            st.button(
+                "Equal blend",
+                icon=":material/tune:",
+                key="equal",
+                on_click=apply_shares,
+                args=(dict.fromkeys(context.runs, 1.0),),
+            )
+        st.markdown(f"Worst-covered: **{literal(worst['corpus'])}**, {worst['coverage']:.1%}")
+    show_chart(chart)
+    request = context.request_by(context.ranking_criterion)
+    if len(request.plan.ranking.corpora) > 1:
+        show_command(command_line("blend", request.model, *option_words(request)))
+
+
+def _make_fair(context: Context) -> None:
+    with st.spinner("Finding fair shares"):
+        solution = fair_blend(blender(context))
+    apply_shares(dict(zip(context.runs, solution.weights, strict=True)))

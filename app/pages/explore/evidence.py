@@ -1,0 +1,304 @@
+"""Explore, evidence for a choice: tokens needed, exact damage, and loss bin by bin."""
+
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+from streamlit.column_config import NumberColumn
+
+from analysis.corpora import PRESETS, corpus_name
+from analysis.criteria import CRITERIA, NEURON_CRITERIA
+from analysis.demo.texts import TEXTS
+from analysis.errors import UserError
+from analysis.ranking.proxy import proxy_quality
+from analysis.stats.shards import can_rank
+from analysis.stats.store import SHARDS, Run
+from app.charts import loss_bins
+from app.charts.context import BLEND, CURVE_BESIDE, Context
+from app.charts.loss_bins import WORDS
+from app.charts.names import criterion_label
+from app.charts.overlap_by_tokens import parts_of
+from app.literal import literal
+from app.session import data
+from app.session.data import held_out_corpora, records_of
+from app.session.job_queue import own_model
+from app.widgets.charts import show_chart, show_named, table_with_csv
+from app.widgets.controls import choose
+from app.widgets.job_form import calibrated_field, offer_job, queue_button, samples_field
+from app.widgets.job_panel import job_panel
+from app.widgets.notes import NO_CALIBRATION, inform, show_command
+from pruning.evaluate.bins import BinsRecord, BinsStore
+from pruning.plan import NEURON_GRANULARITY
+from pruning.requests.base import command_line, validated
+from pruning.requests.calibration import CalibrateRequest
+from pruning.requests.evaluation import BinsRequest
+
+_SHARES = {"kendall_tau": "Kendall tau", "pearson_log": "Pearson of logs"}
+_ORDERS = {"saliency": "By saliency", "index": "By position"}
+_SHOWN = ("score", "calibration", "agreement", "first bin", "last bin", "bins", "order")
+
+
+def tokens_part(context: Context) -> None:
+    """Pruned sets from an eighth, a quarter and a half of the tokens against all."""
+    st.markdown(
+        "**How many tokens does the choice need?** Experts pruned from the first eighth, quarter "
+        "and half of each corpus' tokens, compared with all tokens. A line that reaches 1 early "
+        "needed no more."
+    )
+    runs = _runs_with_parts(context)
+    if not runs:
+        return
+    part = context.keep(parts_of, next(iter(runs.values())))[0]
+    options = [name for name, each in CRITERIA.items() if can_rank(each, part)]
+    others = st.pills(
+        "Other criteria",
+        options,
+        selection_mode="multi",
+        default=list(CURVE_BESIDE),
+        key="beside",
+        bind="query-params",
+        format_func=lambda name: CRITERIA[name].label,
+    )
+    if not can_rank(criterion := context.ranking_criterion, part):
+        st.text(f"{criterion.label} cannot rank on a part of the tokens, so it is left out.")
+    chosen = tuple(name for name in others if name in options)
+    if show_named("overlap-by-tokens", replace(context, beside=chosen)) is not None:
+        first = criterion if can_rank(criterion, part) else CRITERIA[chosen[0]]
+        _command(context, "--parts", "--criterion", first.name)
+
+
+def _runs_with_parts(context: Context) -> dict[str, Run]:
+    """Runs with token shards; shows which runs lack them and what to do."""
+    if not context.runs:
+        inform(NO_CALIBRATION)
+    runs = {corpus: run for corpus, run in context.runs.items() if SHARDS in run.manifest.files}
+    for corpus in context.runs.keys() - runs.keys():
+        inform(f"The run of {literal(corpus)} has no token shards; calibrate again.")
+    return runs
+
+
+def damage_part(context: Context) -> None:
+    """The exact damage of removing each expert, against cheap scores."""
+    st.markdown(
+        "**Does a cheap score stand in for the exact damage?** The exact damage is how far a "
+        "layer's output moves without the expert, summed over its tokens."
+    )
+    if not context.runs:
+        inform(NO_CALIBRATION)
+        return
+    corpus = context.corpus if context.corpus != BLEND else next(iter(context.runs))
+    run = data.routed_runs(context.model, CRITERIA["damage"])[corpus]
+    if "damage" not in context.stats_of(run).table:
+        how_to_collect(
+            context,
+            run,
+            "the exact damage, which is measured on request only: it evaluates one more expert per "
+            "token and layer, or several where the router's order changes",
+            "routed,damage",
+        )
+        return
+    with st.container(border=True):
+        show_named("damage-proxy", context)
+    with st.container(border=True):
+        _quality(context, run)
+    _command(context, "--proxy")
+
+
+def separation_part(context: Context) -> None:
+    """How clear the cut between kept and pruned is, per layer."""
+    st.markdown(
+        "The gap in rescaled saliency between the last expert kept and the first pruned, and "
+        "the share of experts within 0.05 of that boundary."
+    )
+    show_named("separation", context)
+
+
+def how_to_collect(context: Context, run: Run, lacking: str, groups: str) -> None:
+    """Show what the statistics of a run lack, its cost, and the command that collects it.
+
+    `groups` are the statistic groups to collect.
+    """
+    name = run.manifest.corpus
+    inform(f"The statistics of {literal(name)} lack {lacking}. Collect it with:")
+    source = name
+    if name not in TEXTS and name not in PRESETS:  # a file name: --corpus takes its path
+        source = next((path for path in data.corpus_files() if corpus_name(path) == name), "")
+        source = source or name
+    request = CalibrateRequest(
+        model=data.shown_model(context.model),
+        corpus=source,
+        tokens=max(run.manifest.num_tokens, 2),
+        seq_len=run.manifest.settings.get("seq_len"),
+        groups=groups,
+        stats_dir=data.shown_stats_dir(),
+    )
+    show_command(request.command())
+
+
+def _quality(context: Context, run: Run) -> None:
+    corpus = run.manifest.corpus
+    table = context.keep(proxy_quality, context.stats_of(run), context.gate)
+    best = table.iloc[0]
+    st.markdown(
+        f"**Every variant as a stand-in**, on {literal(corpus)}. {best['label']} prunes "
+        f"{best['overlap_50']:.0%} of what the exact damage prunes at 50%, more than any other."
+    )
+    labelled = table.drop(columns="criterion").rename(
+        columns=_SHARES
+        | {"label": "criterion", "overlap_25": "overlap at 25%", "overlap_50": "overlap at 50%"}
+    )
+    table_with_csv(
+        labelled.round(3), "damage-proxies", "How well each variant stands in for the damage"
+    )
+
+
+def _command(context: Context, *words: str) -> None:
+    line = ["overlap", data.shown_model(context.model), "--sparsity", context.sparsity, *words]
+    if "--proxy" not in words and context.gate != "applied":
+        line += ["--gate", context.gate]
+    if stats_dir := data.shown_stats_dir():
+        line += ["--stats-dir", str(stats_dir)]
+    command = command_line(*line, "-o", "overlap.csv")
+    show_command(command, heading="These numbers from the command line")
+
+
+def bins_part(context: Context, granularity: str) -> None:
+    """Records of bin-wise loss increases, and the form to measure more."""
+    what = WORDS[granularity]
+    st.markdown(
+        f"**Does the score order {what} as the loss does?** The {what} are split into bins, and "
+        "the held-out loss is measured with each bin removed (HEAPr, Figure 3). A perfect score "
+        "has rank correlation 1."
+    )
+    every = records_of(context, BinsStore)
+    records = [each for each in every if each.ranked.granularity == granularity]
+    if records:
+        _charts(context, records, granularity)
+    else:
+        inform(f"No {what} of {literal(context.model.name)} were measured yet; run one below.")
+    _form(context, granularity)
+    job_panel("explore.loss")
+
+
+def _charts(context: Context, records: list[BinsRecord], granularity: str) -> None:
+    corpora = sorted({str(record.corpus["name"]) for record in records})
+    usual = context.corpus if context.corpus in corpora else corpora[0]
+    criterion = context.criterion.name if context.criterion else ""
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        corpus = choose(
+            "Held-out corpus", corpora, usual, key="bins.text", bind="query-params", width=220
+        )
+        overview = loss_bins.overview_of(records, granularity, corpus)
+        best_last = overview.iloc[::-1]  # of equal names keep the best
+        names = {
+            _score_label(str(r.criterion), str(r.order)): str(r.record)
+            for r in best_last.itertuples()
+        }
+        options = list(names)[::-1]
+        plan_score = _score_label(criterion, "saliency")
+        first = plan_score if plan_score in names else options[0]
+        score = choose("Score", options, first, key="bins.score", bind="query-params", width=260)
+    st.text(loss_bins.verdict(overview))
+    record = next(each for each in records if each.record_id == names[score])
+    # Only for the criterion in use is there a command that draws the same.
+    if record is loss_bins.record_of(records, granularity, criterion, context.corpora):
+        by_neuron = granularity == NEURON_GRANULARITY
+        show_named("neuron-loss-bins" if by_neuron else "loss-bins", context, with_sentence=True)
+    else:
+        name = f"{WORDS[granularity]}-against-loss-{record.record_id}"
+        show_chart(loss_bins.drawing(record, name=name), with_sentence=True)
+    _overview(overview)
+
+
+def _score_label(criterion: str, order: str) -> str:
+    return f"{criterion_label(criterion)}, {_ORDERS[order].lower()}"
+
+
+def _overview(overview: pd.DataFrame) -> None:
+    """All scores on this corpus, best order first."""
+    table = overview.assign(
+        score=[criterion_label(name) for name in overview["criterion"]],
+        order=overview["order"].map({"saliency": "saliency", "index": "place"}),
+    ).rename(columns={"calibrated_on": "calibration", "first": "first bin", "last": "last bin"})
+    table_with_csv(
+        overview,
+        "loss-bins-of-all-scores",
+        f"Rank correlation of {len(table)} scores with the true loss increase",
+        shown=table[list(_SHOWN)],
+        placeholder="-",
+        column_config={
+            "agreement": NumberColumn("rank correlation", format="%.2f"),
+            "first bin": NumberColumn(format="%+.4f"),
+            "last bin": NumberColumn(format="%+.4f"),
+        },
+    )
+    if note := random_note(overview):
+        st.text(note)
+
+
+def random_note(overview: pd.DataFrame) -> str:
+    """Explain why Random may rank high: it is a single draw; empty without such a row."""
+    rows = overview[(overview["criterion"] == "random") & (overview["order"] == "saliency")]
+    if rows.empty:
+        return ""
+    row = rows.iloc[0]
+    limit = loss_bins.chance_agreement(int(row["bins"]))
+    place = "above" if row["agreement"] > limit else "below"
+    return (
+        f"Random is a single draw: 19 of 20 draws stay below {limit:.2f}, this one is {place}. "
+        f"Compare scores with {limit:.2f}, not with the row Random."
+    )
+
+
+def _form(context: Context, granularity: str) -> None:
+    """Queue a measurement as a job."""
+    st.markdown("**Measure another score**")
+    with st.form(f"bins.{granularity}", border=False):
+        values = _values(context, granularity)
+        sent = queue_button("Run measurement")
+    if not values["corpora"]:
+        st.text("There is no corpus to measure on.")
+        return
+    fields = {**own_model(context), "granularity": granularity, **values}
+    try:
+        request = validated(BinsRequest, fields)
+    except UserError as error:
+        st.error(literal(error), icon=":material/error:")
+        return
+    offer_job(context, request, f"{WORDS[granularity]} of {context.model.name}", sent=sent)
+
+
+def _values(context: Context, granularity: str) -> dict[str, Any]:
+    """Values of the form's fields."""
+    by_neuron = granularity == NEURON_GRANULARITY
+    first, second, third = st.columns(3)
+    criterion = first.selectbox(
+        "Score",
+        list(NEURON_CRITERIA if by_neuron else CRITERIA),
+        format_func=criterion_label,
+        key=f"bins.{granularity}.criterion",
+    )
+    corpus = second.selectbox(
+        "Held-out corpus", held_out_corpora(context), key=f"bins.{granularity}.corpus"
+    )
+    calibrated = calibrated_field(context, f"bins.{granularity}", third)
+    first, second, third = st.columns(3)
+    order = first.selectbox(
+        "Order",
+        list(_ORDERS),
+        format_func=_ORDERS.__getitem__,
+        key=f"bins.{granularity}.order",
+        help="By saliency tests the ranking; by position is the figure of the papers.",
+    )
+    bins = second.select_slider(
+        "Bins", (4, 5, 8, 10, 16, 20), value=10, key=f"bins.{granularity}.bins"
+    )
+    return {
+        "criterion": criterion,
+        "corpora": (corpus,) if corpus else (),
+        "calibrated_on": calibrated,
+        "order": order,
+        "bins": bins,
+        "samples": samples_field("Samples", f"bins.{granularity}", third),
+    }

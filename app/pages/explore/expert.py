@@ -1,0 +1,201 @@
+"""Explore, one expert: its numbers and ranks; and the heaviest paths through the layers."""
+
+from dataclasses import replace
+from typing import Final
+
+import pandas as pd
+import streamlit as st
+
+from analysis.criteria.pathfinder import DEFAULT_PATHS
+from analysis.errors import UserError
+from analysis.ranking.trajectory import Parts, Steps, Weighing
+from analysis.stats.store import Run
+from app.charts.choices import PathChoice
+from app.charts.context import BLEND, Context
+from app.charts.paths import runs_with_samples
+from app.literal import literal, literal_in_badge
+from app.pages.explore.evidence import how_to_collect
+from app.session import data
+from app.session.chosen_expert import Place, chosen_expert
+from app.tables.experts import Sources, expert_means, expert_ranks, expert_sums, rank_summary
+from app.widgets.charts import chart_or_message, show_chart, table_with_csv
+from app.widgets.controls import view_switch
+from app.widgets.notes import NO_CALIBRATION, badge, inform, show_command
+from pruning.requests.base import command_line, repeated
+
+# The page waits for it; use the command line for more.
+_MOST_PATHS: Final = 1000
+_MOST_CLUSTERS: Final = 64
+# Steps of the dynamic program for all samples of a corpus: some seconds.
+_MOST_STEPS: Final = 1 << 28
+_WEIGHTS: Final[dict[Parts, str]] = {
+    "both": "Importance and transitions",
+    "importance": "Importance only",
+    "transition": "Transitions only",
+}
+_STEPS: Final[dict[Steps, str]] = {"paper": "As in the paper", "measured": "As measured"}
+
+
+def expert_part(context: Context) -> None:
+    """All numbers of the chosen expert, then the unrouted experts."""
+    place = chosen_expert(context.model.layers)
+    if place is None:
+        inform("Click an expert in the map above, or move with the arrow keys and press Enter.")
+    else:
+        st.markdown(f"**Layer {place[0]}, expert {place[1]}**")
+        _means_part(context, place, "expert")
+        _ranks(context, place, "expert")
+    _unreached_part(context)
+
+
+def expert_drawer(context: Context) -> None:
+    """The same in a drawer on any page."""
+    place = chosen_expert(context.model.layers)
+    if place is None:
+        return
+
+    def content() -> None:
+        _means_part(context, place, "drawer")
+        _ranks(context, place, "drawer")
+
+    title = f"Layer {place[0]}, expert {place[1]}"
+    st.dialog(title, width="medium", position="right")(content)()
+
+
+def _means_part(context: Context, place: Place, where: str) -> None:
+    st.markdown("**On each corpus**")
+    stats = context.calibrated
+    if not stats:
+        inform(NO_CALIBRATION)
+        return
+    means = expert_means(stats, *place)
+    name = f"layer {place[0]}, expert {place[1]}"
+    silent = [corpus for corpus in stats if means.set_index("number")[corpus].iloc[0] == 0]
+    if silent:
+        badge(f"no token of {literal_in_badge(', '.join(silent))} reached it", is_good=False)
+    table_with_csv(means, f"{where}-means", f"Means of {name} by corpus")
+    with st.expander("All stored sums", key=f"data.{where}-sums", on_change="rerun") as sums:
+        if sums.open:
+            table_with_csv(expert_sums(stats, *place), f"{where}-sums", f"Sums of {name} by corpus")
+
+
+def _ranks(context: Context, place: Place, where: str) -> None:
+    count = next(each.num_experts for each in context.model.layers if each.index == place[0])
+    st.markdown(
+        f"**Rank under every criterion**, of {count}; 1 is kept first. Criteria that read no "
+        "corpus rank the same on each."
+    )
+    run = data.weight_run(context.model)
+    weights = None if run is None else data.weight_stats(run)
+    sources = Sources(context.calibrated, weights, context.model.layers)
+    ranks = context.keep(expert_ranks, sources, context.gate, place)
+    summary = rank_summary(ranks, context.fraction)
+    if context.percent == 0:  # nothing is pruned, or the page has no sparsity
+        summary = summary.drop(columns="kept")
+    table_with_csv(
+        summary.rename(columns={"kept": f"kept at {context.sparsity}"}),
+        f"{where}-ranks",
+        f"Ranks of layer {place[0]}, expert {place[1]} under {len(summary)} criteria",
+        placeholder="-",
+    )
+
+
+def _unreached_part(context: Context) -> None:
+    st.markdown("**Experts that no calibration token reached**")
+    if not context.runs:
+        inform(NO_CALIBRATION)
+        return
+    lacking = [
+        each.table.loc[each.table["num_tokens"] == 0, ["layer", "expert"]].assign(corpora=corpus)
+        for corpus, each in context.calibrated.items()
+    ]
+    by_expert = pd.concat(lacking).groupby(["layer", "expert"])["corpora"]
+    table = by_expert.agg(", ".join).reset_index()
+    if table.empty:
+        badge("every expert routed on every corpus")
+        return
+    table_with_csv(table, "never-routed", f"{len(table)} experts that some corpus never reached")
+
+
+def paths_part(context: Context) -> None:
+    """Frequency of each expert on the heaviest paths per corpus, and the resulting plan."""
+    st.markdown(
+        "**Which experts do the heaviest paths pass through?** A path takes one expert per layer. "
+        "The m heaviest paths of each sample are followed; a cell shows the share of samples with "
+        "a path through it. MoE Pathfinder prunes empty cells."
+    )
+    having = runs_with_samples(context)
+    if not context.runs:
+        inform(NO_CALIBRATION)
+        return
+    if not having:
+        how_to_collect(
+            context,
+            next(iter(context.runs.values())),
+            "samples on which every expert runs on every token, as slow as a dense model",
+            "routed,dense",
+        )
+        return
+    choice = _choice()
+    try:
+        for run in having.values():
+            _check_time(context, run, choice)
+    except UserError as error:
+        st.warning(literal(str(error)), icon=":material/warning:")
+        return
+    with st.spinner("Following paths ..."):
+        chart = chart_or_message("paths", replace(context, paths=choice))
+    if chart is not None:
+        show_chart(chart, with_sentence=True)
+        _command(context, list(having), choice)
+
+
+def _choice() -> PathChoice:
+    """Draw the controls; return their values."""
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+        count = _number("Paths per sample, m", "m", range(1, _MOST_PATHS + 1), DEFAULT_PATHS)
+        clusters = _number("Representative samples, K (0: all)", "k", range(_MOST_CLUSTERS + 1), 0)
+        with st.container(width="content"):
+            st.caption("Path weight")
+            parts = view_switch("Path weight", "path-weights", _WEIGHTS)
+        with st.container(width="content"):
+            st.caption("Transitions")
+            steps = view_switch("Transitions", "transitions", _STEPS)
+    return PathChoice(count, Weighing(parts, steps), clusters or None)
+
+
+def _number(label: str, key: str, allowed: range, usual: int) -> int:
+    if st.session_state.get(key, usual) not in allowed:
+        st.session_state[key] = usual
+    chosen = st.number_input(
+        label, allowed[0], allowed[-1], value=usual, key=key, bind="query-params", width=250
+    )
+    return int(chosen) if chosen in allowed else usual
+
+
+def _check_time(context: Context, run: Run, choice: PathChoice) -> None:
+    """Check that the paths of a run are fast enough for a page."""
+    samples = choice.clusters or sum(each.num_sequences for each in run.manifest.corpora)
+    layers = context.model.layers
+    squares = sum(layer.num_experts**2 for layer in layers[1:])
+    is_general = choice.weighing.steps == "measured" and choice.weighing.parts != "importance"
+    if is_general and samples * squares * choice.count > _MOST_STEPS:
+        raise UserError(
+            f"Measured transitions of {samples} samples take minutes here. Choose representative "
+            "samples, such as K = 10, or fewer paths; the command `moeprune paths` has no limit."
+        )
+
+
+def _command(context: Context, corpora: list[str], choice: PathChoice) -> None:
+    corpus = context.corpus if context.corpus in corpora else corpora[0]
+    names = corpora if context.corpus == BLEND else [corpus]
+    stats_dir = data.shown_stats_dir()
+    words = [data.shown_model(context.model), *repeated("--corpus", names), *choice.options()]
+    words += ["--stats-dir", str(stats_dir)] if stats_dir else []
+    line = command_line("paths", *words, "--table", "paths.csv")
+    show_command(line, heading="This choice as a plan; its table has these numbers")
+    st.text(
+        "Layers keep different numbers of experts. Add --sparsity to set the sparsity. Or choose "
+        f"the criterion MoE Pathfinder ({DEFAULT_PATHS} paths per sample) with the schedule "
+        "global: it prunes in the same order."
+    )

@@ -1,0 +1,257 @@
+"""Explore, neurons: what each criterion removes inside the experts, and the evidence."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+import pandas as pd
+import plotly.graph_objects as go
+import streamlit as st
+
+from analysis.errors import UserError
+from analysis.widths import expert_widths
+from app.charts import neuron_cut
+from app.charts.chart import Drawing
+from app.charts.context import Context
+from app.charts.listing import CHARTS
+from app.charts.neurons import clicked_expert, most_divided
+from app.charts.same_bytes import same_bytes_table
+from app.literal import literal
+from app.pages.explore.evidence import bins_part
+from app.session import data
+from app.session.chosen_expert import pin_or_unpin
+from app.session.data import records_of
+from app.session.plan_data import check_page_reads, lacks_statistics
+from app.widgets.charts import chart_selection, show_chart, show_named
+from app.widgets.controls import one_of, view_switch
+from app.widgets.job_form import neurons_missing_part
+from app.widgets.links import link_to
+from app.widgets.notes import against_chance, card, inform, show_command
+from pruning.evaluate.record import EvaluationStore
+from pruning.neurons.selection import NeuronScope
+from pruning.plan import NEURON_GRANULARITY
+from pruning.planning.choice import SCOPES
+from pruning.requests.base import command_line, option_words
+
+_CLICKS: Final = "explore.neurons-kept.clicks"
+
+
+def same_bytes_part(context: Context) -> None:
+    """Held-out loss of neuron plans and whole-expert plans of equal size."""
+    st.markdown(
+        "**Neurons or whole experts?** Held-out loss of plans of equal size in bytes (within 1%), "
+        "each ranked and measured on the same corpus."
+    )
+    table = same_bytes_table(records_of(context, EvaluationStore))
+    if table.empty:
+        inform(
+            f"{literal(context.model.name)} has no evaluations of neuron and whole-expert plans of "
+            "equal size yet. Run the commands below."
+        )
+        _commands(context)
+        return
+    chart = CHARTS["same-bytes"].draw(replace(context, removed=_size(table)))
+    for sentence in chart.alt.rstrip(".").split(". "):
+        st.text(f"{sentence}.")
+    show_chart(chart)
+    _commands(context)
+
+
+def _size(table: pd.DataFrame) -> float:
+    """Draw the choice of size; return its sparsity."""
+    sizes = {f"{100 * removed:.4g}%": removed for removed in sorted(set(table["removed"]))}
+    options = list(sizes)
+    if len(options) == 1:
+        return float(sizes[options[0]])
+    choice = st.select_slider("Sparsity", options, key="bytes.removed", bind="query-params")
+    return float(sizes[one_of(choice, options)])
+
+
+def _commands(context: Context) -> None:
+    """Commands for such evaluations at the sparsity in use."""
+    # Experts for the sparsity in use, and the same number of neurons.
+    widths = [
+        width for layer_widths in expert_widths(context.model).values() for width in layer_widths
+    ]
+    experts = max(1, int(len(widths) * context.fraction))
+    neurons = experts * sum(widths) // len(widths)
+    model, corpus = data.shown_model(context.model), next(iter(context.runs), "CORPUS")
+    shared = ("--criterion", "heapr", "--corpus", corpus)
+    cut = ("--granularity", NEURON_GRANULARITY, "--neuron-scope", str(NeuronScope.GLOBAL))
+    plans = ("--plan", "neurons.json", "--plan", "experts.json")
+    lines = (
+        ("plan", model, *shared, *cut, "--remove", f"{neurons}", "-o", "neurons.json"),
+        ("plan", model, *shared, "--remove", f"{experts}", "-o", "experts.json"),
+        ("evaluate", model, *plans, "--corpus", corpus),
+    )
+    commands = [command_line(*line) for line in lines]
+    show_command(*commands, heading="More of these from the command line")
+
+
+def neuron_page(context: Context) -> None:
+    """The page for neuron granularity."""
+    if lacks_statistics(context):
+        neurons_missing_part(context)
+        return
+    try:
+        request = neuron_cut.neuron_request(context)
+        check_page_reads(context, request)
+        kept = CHARTS["neurons-kept"].draw(context)
+    except UserError as error:
+        inform(literal(error))
+        return
+    _metrics(context)
+    wide_context = neuron_cut.across_experts(context)
+    with st.container(border=True):
+        where = ""
+        if wide_context is not context:
+            scope = SCOPES[wide_context.spec.spread.scope].lower()
+            where = f" at the scope {scope}; the plan prunes all experts equally"
+        st.markdown(
+            f"**Neurons kept per expert**{where}. Dark experts are nearly empty. Click one to "
+            "inspect it."
+        )
+        # A click makes a new figure without a selection, so that another click on the
+        # same expert registers.
+        clicks = st.session_state.get(_CLICKS, 0)
+        show_chart(
+            kept,
+            figure=partial(_map_after, kept, clicks),
+            with_sentence=True,
+            on_select=_pin_clicked,
+        )
+    part = view_switch("Part", "inside", {name: words for name, (words, _) in PARTS.items()})
+    with st.container(border=True):
+        PARTS[part][1](context)
+    show_command(request.command(), heading="This plan from the command line")
+    link_to("plan", "Plan with these neurons", "tune")
+
+
+def _map_after(chart: Drawing, clicks: int, *, dark: bool = False) -> go.Figure:
+    return chart.figure(dark=dark).update_layout(meta=clicks)
+
+
+def _pin_clicked() -> None:
+    """Pin the expert that was clicked on the map, or unpin it."""
+    # Ignore the empty selection that the browser sends on drawing.
+    if (place := clicked_expert(chart_selection("neurons-kept"))) is not None:
+        st.session_state[_CLICKS] = st.session_state.get(_CLICKS, 0) + 1
+        pin_or_unpin(place)
+
+
+def _metrics(context: Context) -> None:
+    """Four numbers: criterion, sparsity, stability, similarity to whole experts."""
+    mask = neuron_cut.pruned(context)
+    removed, total = int(mask.sum()), mask.size
+    overlap, note = _overlap_of_corpora(context)
+    inside, chance = _inside_experts(context)
+    criterion = context.ranking_criterion
+    routed = criterion.source == "routed"
+    source = context.source_of(criterion) if routed else "reads no corpus"
+    cards = (
+        ("Criterion", criterion.label, literal(source), None),
+        (
+            "Neurons pruned",
+            f"{removed:,}",
+            f"of {total:,}, {removed / total:.1%}",
+            "Share of all neurons of routed experts; the sparsity, rounded down.",
+        ),
+        (
+            "Overlap across corpora",
+            overlap,
+            note,
+            "Mean share of the pruned neurons that two calibration corpora have in common.",
+        ),
+        (
+            "In experts pruned whole",
+            inside,
+            chance,
+            "Share of the pruned neurons in experts that whole-expert HEAPr prunes at the same "
+            "sparsity. Needs neurons to compete across experts.",
+        ),
+    )
+    with st.container(horizontal=True):  # wraps where the window is narrow
+        for label, value, below, explained in cards:
+            card(label, value, below, note=explained)
+
+
+def _overlap_of_corpora(context: Context) -> tuple[str, str]:
+    if context.ranking_criterion.source != "routed":
+        return "100%", "reads no corpus"
+    try:
+        pairs = neuron_cut.corpora_overlaps(context)
+    except UserError:
+        return "-", "needs two corpora" if context.percent else "nothing pruned"
+    overlap, chance = float(pairs["overlap"].mean()), float(pairs["chance"].mean())
+    return against_chance(overlap, chance)
+
+
+def _inside_experts(context: Context) -> tuple[str, str]:
+    try:
+        table = neuron_cut.heapr_comparison(neuron_cut.across_experts(context))
+    except UserError:
+        return "-", "needs statistics of neurons"
+    if not table["removed"].sum():
+        return "-", "nothing pruned"
+    inside = table.loc[table["gone"], "removed"].sum() / table["removed"].sum()
+    chance = table.loc[table["gone"], "neurons"].sum() / table["neurons"].sum()
+    return against_chance(inside, chance)
+
+
+def _saliency_part(context: Context) -> None:
+    st.markdown(
+        "**Neuron saliency per layer**, on a logarithmic scale; neurons left of the line are "
+        "pruned."
+        + (
+            " Neurons compete within their expert, so some left of the line are kept: the line is "
+            "the highest pruned saliency of the layer."
+            if context.spec.spread.scope is NeuronScope.EXPERT
+            else ""
+        )
+    )
+    show_named("neuron-saliency", context, with_sentence=True)
+
+
+def _expert_part(context: Context) -> None:
+    shares = CHARTS["neurons-kept"].draw(context).table
+    layer, expert = context.expert or most_divided(shares)
+    st.markdown(
+        f"**The neurons of expert {expert} in layer {layer}**, most salient on the left; those "
+        "right of the dashed line are pruned."
+    )
+    if context.expert is None:
+        st.text("No expert is chosen in the sidebar; this one is closest to half pruned.")
+    show_named("neurons-of-expert", context, with_sentence=True)
+    # The command that writes the score of every neuron, if there is one.
+    request = neuron_cut.neuron_request(context)
+    if request.plan.ranking.corpora:
+        words = option_words(request, only=("criterion", "granularity", "corpora", "stats_dir"))
+        line = command_line("score", request.model, *words, "-o", "scores.csv")
+        show_command(line, heading="The score of every neuron from the command line")
+
+
+def _chart_part(words: str, name: str, context: Context) -> None:
+    """Text, then the chart of this name with its sentence."""
+    st.markdown(words)
+    show_named(name, context, with_sentence=True)
+
+
+_TEXTS: Final = (
+    "**Does the choice depend on the corpus?** Share of the pruned neurons that two calibration "
+    "corpora agree on, averaged over the groups that compete. Chance: two random choices of the "
+    "same size."
+)
+_EXPERTS: Final = (
+    "**Do pruned neurons concentrate in low-ranked experts?** Experts of each layer in tenths by "
+    "whole-expert HEAPr. If whole experts were as good a unit as neurons, the low tenths would "
+    "lose everything and the others nothing."
+)
+PARTS: Final[dict[str, tuple[str, Callable[[Context], None]]]] = {
+    "saliency": ("Saliency", _saliency_part),
+    "expert": ("One expert", _expert_part),
+    "texts": ("Corpora", partial(_chart_part, _TEXTS, "neuron-overlap")),
+    "experts": ("Whole experts", partial(_chart_part, _EXPERTS, "neurons-beside-experts")),
+    "loss": ("Score and loss", partial(bins_part, granularity=NEURON_GRANULARITY)),
+    "bytes": ("Same bytes", same_bytes_part),
+}

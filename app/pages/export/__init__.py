@@ -1,0 +1,95 @@
+"""Export: the last result, the plan, its checks, the job that writes it."""
+
+import streamlit as st
+
+from app.charts.context import Context
+from app.jobs.model import ACTIVE
+from app.pages.export.finished import finished_part
+from app.pages.export.form import ExportChoice, form_part, form_place, one_or_range
+from app.session.job_queue import job_store
+from app.session.plan_data import export_option, neuron_sizes, sizes_of
+from app.widgets.charts import download_button, show_named
+from app.widgets.job_panel import job_panel
+from app.widgets.links import link_to
+from app.widgets.neuron_sizes import neuron_layers_part, neuron_metrics, width_modes_part
+from app.widgets.refusals import refusal_part
+from pruning.planning.choice import schedule_label
+from pruning.planning.make import CurrentPlan
+from pruning.planning.ranking import criterion_badge
+from pruning.sizes import SizeReport, format_bytes
+
+
+def draw(context: Context) -> None:
+    """The page."""
+    refusal_part()
+    counts = job_store().counts(("export",))
+    if is_writing := any(state in counts for state in ACTIVE):
+        job_panel("export")
+    if (current := context.shown) is None:
+        pass  # the plan bar shows why
+    elif context.by_neuron:
+        _export_of_neurons(context, current)
+    else:
+        report = sizes_of(context, current.plan)
+        is_written = finished_part(context, current.plan)
+        form_column, plan_column = st.columns(2)
+        with form_column, form_place(is_written=is_written):
+            choice = form_part(context, current, report)
+        with plan_column, st.container(border=True):
+            _plan_part(context, current, report, choice)
+    if not is_writing:
+        job_panel("export")
+
+
+def _plan_part(
+    context: Context, current_plan: CurrentPlan, report: SizeReport, choice: ExportChoice
+) -> None:
+    """What is kept, and its size as the options have it."""
+    title = f"from the file `{current_plan.file.replace('`', '')}`"
+    if current_plan.selection is not None:
+        criterion, limits = current_plan.selection.criterion, current_plan.selection.spec.limits
+        schedule = schedule_label(current_plan.plan.provenance.schedule).lower()
+        how = "by hand" if limits.set else schedule
+        title = f"{criterion.label}, {criterion_badge(criterion)}, {how}"
+    st.markdown(f"**Plan**: {title}")
+    with st.container(horizontal=True, gap="small"):
+        kept = f"{report.experts_after} of {report.experts_before}"
+        st.metric("Experts kept", kept, width="content")
+        st.metric("On disk", format_bytes(choice.num_bytes), width="content")
+        st.metric("Per layer", one_or_range(current_plan.kept.values()), width="content")
+    show_named("sizes", context)
+    before, after = report.loaded("bfloat16")
+    bare = " without padding" if choice.padding else ""
+    st.markdown(
+        f"Loaded in bfloat16: {format_bytes(before)}, then {format_bytes(after)}{bare}. "
+        f"Parameters that one token uses: {report.active_before:,}, then {report.active_after:,}."
+    )
+    with st.container(horizontal=True, vertical_alignment="center"):
+        download_button("Download plan.json", current_plan.plan.to_json, "plan.json", "export.plan")
+        link_to("plan", "Change the plan", "tune")
+    with st.expander("Kept experts by layer"):
+        st.dataframe(
+            {
+                "layer": list(current_plan.plan.kept),
+                "kept": [", ".join(map(str, ids)) for ids in current_plan.plan.kept.values()],
+            },
+            hide_index=True,
+        )
+
+
+def _export_of_neurons(context: Context, current_plan: CurrentPlan) -> None:
+    """What the page shows of a plan of neurons."""
+    sizes = neuron_sizes(context, current_plan)
+    neuron_metrics(context, sizes)
+    option = export_option(context, current_plan.plan)
+    with form_place(is_written=finished_part(context, current_plan.plan)):
+        form_part(context, current_plan, sizes.report, option)
+    with st.container(border=True):
+        width_modes_part(context, sizes)
+        with st.container(horizontal=True, vertical_alignment="center"):
+            download_button(
+                "Download plan.json", current_plan.plan.to_json, "plan.json", "export.plan"
+            )
+            link_to("plan", "Change the plan", "tune")
+        with st.expander("Widths by layer"):
+            neuron_layers_part(sizes)

@@ -1,0 +1,91 @@
+"""PageEntry script of the dashboard: navigation, the controls of the plan, and the page."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import streamlit as st
+
+from app.charts.context import Context
+from app.components.history import keep_history
+from app.pages import compare, evaluate, explore, export, plan, start
+from app.pages.explore.expert import expert_drawer
+from app.session.chosen_expert import chosen_expert, expert_control
+from app.session.state import keep_in_address
+from app.widgets.context import chosen_context
+from app.widgets.links import FIRST, go_to, page_at
+from app.widgets.login import log_out_part, require_login
+from app.widgets.page_style import apply_page_style
+from app.widgets.presentation import is_presented, presentation_control, stage
+from app.widgets.refusals import in_a_sentence
+from app.widgets.report import report_part
+from app.widgets.sidebar import copy_link
+from app.widgets.tour import show_tour, tour_button
+
+
+@dataclass(frozen=True, slots=True)
+class PageEntry:
+    """A page in the navigation."""
+
+    draw: Callable[[Context], None]
+    icon: str
+    heading: str
+
+
+# URL path -> page, in the order of the navigation.
+PAGES: Mapping[str, PageEntry] = {
+    "start": PageEntry(start.draw, "home", "What does pruning save, and what does it cost?"),
+    "explore": PageEntry(explore.draw, "grid_on", "Which experts does each criterion keep?"),
+    "compare": PageEntry(compare.draw, "compare_arrows", "Where do two recipes disagree?"),
+    "plan": PageEntry(plan.draw, "tune", "Where should the budget go?"),
+    "evaluate": PageEntry(evaluate.draw, "insights", "What is lost, what is saved?"),
+    "export": PageEntry(export.draw, "output", "Is this the checkpoint to ship?"),
+}
+
+
+def draw_page() -> None:
+    """The page of this run; Streamlit calls it without an argument."""
+    entry.draw(context)
+
+
+st.set_page_config(
+    page_title="MoE Prune Studio",
+    # Our own icon: Streamlit would fetch a material icon from the internet.
+    page_icon=str(Path(__file__).parents[1] / "static" / "favicon.png"),
+    layout="wide",
+)
+apply_page_style()
+require_login()
+pages = [page_at(name, draw_page, f":material/{each.icon}:") for name, each in PAGES.items()]
+page = st.navigation(pages, position="hidden" if is_presented() else "top")
+entry = PAGES[page.url_path or FIRST]
+next_page = stage(pages, page)
+st.title(entry.heading)
+keep_in_address(page.url_path)
+chosen = None
+with in_a_sentence():
+    chosen = chosen_context(page.url_path)
+if chosen is None:
+    st.stop()
+context, no_plan = chosen
+with st.sidebar:
+    wants_numbers = expert_control(context.model.layers)
+# After its control is drawn: only then is it set from the URL.
+context = replace(context, expert=chosen_expert(context.model.layers))
+try:
+    with in_a_sentence(no_plan):
+        page.run()
+        if wants_numbers:
+            expert_drawer(context)
+finally:  # also where a page stops early
+    with in_a_sentence():
+        report_part(context, page.url_path)
+    copy_link()
+    with st.sidebar:
+        tour_button()
+        presentation_control()
+        log_out_part()
+        keep_history()
+if next_page is not None:
+    go_to(next_page)
+show_tour(page.url_path)

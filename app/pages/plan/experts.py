@@ -1,0 +1,301 @@
+"""The Plan page: editor, savings, schedules side by side, files."""
+
+import math
+
+import pandas as pd
+import streamlit as st
+from streamlit.column_config import CheckboxColumn, NumberColumn, ProgressColumn, TextColumn
+
+from app.charts.context import Context
+from app.charts.schedules import Sides, spending_of
+from app.components.schedule_editor import Bars, schedule_editor
+from app.literal import literal
+from app.session.data import losses_of, shown_model
+from app.session.plan_state import (
+    EDITOR,
+    OnScreen,
+    editor_edited,
+    locked_layers,
+    remember_screen,
+    table_edited,
+    table_key,
+)
+from app.widgets.charts import (
+    csv_button,
+    download_button,
+    reasons_table,
+    show_named,
+    table_with_csv,
+)
+from app.widgets.links import link_to
+from app.widgets.notes import card, saved_metric
+from app.widgets.plan_bar import loss_of_plan, prediction_error
+from app.widgets.refusals import in_a_sentence
+from pruning.budget import count_budget
+from pruning.engines import contents_of, summary, verdicts
+from pruning.evaluate.quality import loss_of
+from pruning.plan import NEURON_GRANULARITY
+from pruning.planning.choice import schedule_label
+from pruning.planning.make import CurrentPlan
+from pruning.planning.recipes import recipe_of
+from pruning.schedules import Spending
+from pruning.sizes import SizeReport, format_bytes, format_count
+
+_RECIPE_LINES, _RECIPE_PX = 20, 460
+# Columns of the schedule comparison, key numbers first.
+_SIDES = (
+    "schedule",
+    "mean",
+    "worst",
+    "predicted",
+    "fewest",
+    "most",
+    "layers changed",
+    "overlap with uniform",
+    "on disk",
+)
+_ROWS = 10  # height of the table of exact values
+
+
+def plan_metrics(context: Context, current_plan: CurrentPlan, report: SizeReport) -> None:
+    """Four numbers: experts, disk, memory, computation."""
+    first, second, third, fourth = st.columns(4)
+    removed = report.experts_removed
+    below = f"-{removed / report.experts_before:.0%} of {report.experts_before:,}"
+    card("Experts kept", f"{report.experts_after:,}", below, place=first)
+    before, after = report.bytes_before, report.bytes_after
+    saved_metric(second.metric, "On disk", before, after, "Bytes of all tensors.")
+    before, after = report.loaded("bfloat16")
+    note = "Weights in memory as bfloat16, without caches."
+    saved_metric(third.metric, "Loaded (bf16)", before, after, note)
+    active, less = report.active_after, report.active_after - report.active_before
+    card(
+        "Active parameters",
+        format_count(active),
+        f"{format_count(less)} of {format_count(report.active_before)}" if less else "as before",
+        place=fourth,
+        note="Used per token. The router still picks as many experts, so pruning experts saves "
+        f"memory, not compute. Expert FLOPs per token: {report.expert_flops:,} before, "
+        f"{report.expert_flops_after:,} after.",
+    )
+
+
+def editor_part(context: Context, current_plan: CurrentPlan, sides: Sides | None) -> None:
+    """The bars, with the counts that an edit starts from."""
+    st.markdown(
+        "**Experts kept per layer**: drag a bar or use the arrow keys; the other layers adjust to "
+        "keep the budget."
+    )
+    if current_plan.plan.granularity == NEURON_GRANULARITY:
+        st.info(
+            "This plan prunes neurons inside experts, which have no bars here. The Export page "
+            "writes it and shows what each width mode saves.",
+            icon=":material/info:",
+        )
+        return
+    layers, kept = context.model.layers, current_plan.kept
+    spending = spending_of(context)
+    ghost = sides.kept_by("uniform") if sides else None
+    if current_plan.file:
+        removed = sum(layer.num_experts - kept[layer.index] for layer in layers)
+        spending, ghost = Spending(layers, count_budget(layers, removed)), None
+    locked = _locked_of(context, current_plan)
+    remember_screen(OnScreen(context.model.identity, spending, kept, locked))
+    bars = Bars(context.model.identity, spending, kept, locked, ghost)
+    schedule_editor(bars, key=EDITOR, on_edit=editor_edited)
+
+
+def _locked_of(context: Context, current_plan: CurrentPlan) -> frozenset[int]:
+    """Layers that an edit does not change."""
+    return (
+        frozenset()
+        if current_plan.file
+        else locked_layers(context.schedule.locked, context.model.layers)
+    )
+
+
+def notes_part(context: Context, current_plan: CurrentPlan) -> None:
+    """Notes on the plan, one line each."""
+    for note in filter(None, (*map(literal, current_plan.notes), prediction_error(context))):
+        st.markdown(f":material/info: {note}")
+
+
+def sides_part(context: Context, sides: Sides) -> None:
+    """All schedules on this budget: chart and table, with measured losses."""
+    st.markdown(
+        "**All schedules on this budget**: brighter cells keep a larger share of their layer."
+    )
+    table = _with_losses(context, sides)
+    readable = table.assign(
+        schedule=table["schedule"].map(schedule_label),
+        **{"on disk": table["on disk"].map(format_bytes)},
+    )
+    # Drop columns that are equal in every row.
+    varying_columns = [str(name) for name in readable if len(set(readable[name].dropna())) > 1]
+    map_column, table_column = st.columns([10, 14])
+    with map_column:
+        show_named("schedules", context)
+    with table_column:
+        table_with_csv(
+            table,
+            "schedules-summary",
+            "The schedules side by side: counts, overlap with uniform, measured loss.",
+            shown=readable,
+            column_config={
+                "schedule": TextColumn(width=128),
+                "mean": NumberColumn(
+                    "mean loss",
+                    width=78,
+                    format="%+.3f",
+                    help="Added to the original's loss, mean over the corpora; - where it was not "
+                    "measured.",
+                ),
+                "worst": NumberColumn("worst", width=62, format="%+.3f"),
+                "predicted": NumberColumn(
+                    width=78,
+                    format="%+.3f",
+                    help="Mean loss predicted from layer sensitivity; measure it before you ship.",
+                ),
+                "fewest": NumberColumn(width=56),
+                "most": NumberColumn(width=52),
+                "on disk": TextColumn(width=68),
+                "overlap with uniform": NumberColumn(
+                    "as uniform",
+                    width=74,
+                    format="percent",
+                    help="Share of the pruned experts that uniform also prunes.",
+                ),
+                "layers changed": NumberColumn(
+                    "changed", width=64, help="Layers whose count differs from uniform."
+                ),
+            },
+            column_order=[name for name in _SIDES if name in varying_columns],
+            placeholder="-",
+            key="plan.sides",
+        )
+    for schedule, why in sides.refused.items():
+        st.text(f"{schedule_label(schedule)} is not possible: {why}")
+
+
+def _with_losses(context: Context, sides: Sides) -> pd.DataFrame:
+    """The summary of all schedules with the loss increase: measured, and predicted."""
+    losses = losses_of(context.model)
+    plan_losses = [loss_of(losses, plan) for plan in sides.table["plan"]]
+    measured = [each if each and not (each.way or each.missing) else None for each in plan_losses]
+    table = sides.table.assign(
+        mean=[each.mean if each else math.nan for each in measured],
+        worst=[each.worst if each else math.nan for each in measured],
+    )
+    if curves := context.added_losses(context.first):
+        table["predicted"] = [
+            curves.predicted(rows["removed"].tolist())
+            for _, rows in sides.counts.groupby("schedule", sort=False)
+        ]
+    return table
+
+
+def sizes_part(context: Context) -> None:
+    """Where the bytes go."""
+    st.markdown("**What it saves**: weights by part, before and after.")
+    show_named("sizes", context)
+    unmeasured_part(context)
+    link_to("evaluate", "Evaluate this plan", "insights")
+
+
+def unmeasured_part(context: Context) -> None:
+    """Warn that the quality of an unmeasured plan is unknown."""
+    if loss_of_plan(context)[0] is None:
+        quality = "only predicted" if context.predicted else "not known"
+        st.markdown(
+            f":material/science: Sizes are exact. Quality is {quality}: more saliency kept does "
+            "not guarantee more capability. Measure it before you ship."
+        )
+
+
+def engines_part(context: Context, current_plan: CurrentPlan) -> None:
+    """Compatibility of the export, and a table with reasons."""
+    uniform = len(set(current_plan.kept.values())) == 1
+    icon = ":material/check_circle:" if uniform else ":material/warning:"
+    kind = "one count for all layers" if uniform else "layers of different sizes"
+    engine_verdicts = verdicts(contents_of(context.model, current_plan.plan))
+    st.markdown(f"{icon} **{kind.capitalize()}**; {summary(engine_verdicts)}.")
+    with st.expander("Compatibility"):
+        reasons_table(engine_verdicts, "plan.engines")
+
+
+def table_part(context: Context, current_plan: CurrentPlan, sides: Sides | None) -> None:
+    """Exact values per layer; editing a cell equals moving its bar."""
+    st.markdown("**Exact values**: type a number, or lock a layer.")
+    uniform = sides.kept_by("uniform") if sides else None
+    layers, kept = context.model.layers, current_plan.kept
+    locked = _locked_of(context, current_plan)
+    away = [kept[n.index] - uniform[n.index] if uniform else None for n in layers]
+    table = pd.DataFrame(
+        {
+            "layer": [layer.index for layer in layers],
+            "keeps": [kept[layer.index] for layer in layers],
+            "locked": [layer.index in locked for layer in layers],
+            "share kept": [kept[layer.index] / layer.num_experts for layer in layers],
+            "against uniform": pd.array(away, dtype="Int64"),
+            "experts": [layer.num_experts for layer in layers],
+            "top_k": [layer.top_k for layer in layers],
+        }
+    )
+    if current_plan.plan.granularity == NEURON_GRANULARITY:
+        st.dataframe(table, hide_index=True, key="plan.layers")
+        return
+    differs = len(set(table["top_k"])) > 1
+    st.data_editor(
+        table,
+        hide_index=True,
+        num_rows="fixed",
+        disabled=[name for name in table.columns if name not in ("keeps", "locked")],
+        column_config={
+            "layer": NumberColumn(width=48),
+            "keeps": NumberColumn(
+                width=70, min_value=0, step=1, required=True, help="Experts that the layer keeps."
+            ),
+            "share kept": ProgressColumn(
+                width=94, format="percent", min_value=0, max_value=1, color="primary"
+            ),
+            "locked": CheckboxColumn(width=66, help="Not changed by edits of other layers."),
+            "against uniform": NumberColumn("to uniform", width=78, format="%+d"),
+            "experts": NumberColumn(width=64),
+            # With one count for all layers the sidebar shows it; save the room.
+            "top_k": NumberColumn(width=54) if differs else None,
+        },
+        key=table_key(),
+        on_change=table_edited,
+        height="content" if len(table) <= _ROWS else 35 * (_ROWS + 1),
+        alt="Experts kept per layer; numbers and locks are editable.",
+    )
+    csv_button(table, "layers")
+
+
+def files_part(context: Context, current_plan: CurrentPlan) -> None:
+    """Recipe, command line, files and the link to Export; see `recipe_of`."""
+    recipe_column, command_column = st.columns(2)
+    recipe = ""
+    with recipe_column:
+        st.markdown("**Recipe**: all settings, for `moeprune run recipe.yaml`.")
+        if current_plan.selection:
+            with in_a_sentence():  # a corpus of another machine may be none that a recipe can name
+                recipe = recipe_of(current_plan.selection).to_yaml()
+                long = recipe.count("\n") > _RECIPE_LINES
+                st.code(recipe, language="yaml", height=_RECIPE_PX if long else "content")
+        else:
+            st.text("A plan from a file has no recipe here; the file records how it was made.")
+    with command_column:
+        st.markdown("**The same from the command line**")
+        st.code(
+            current_plan.plan_command(shown_model(context.model)), language=None, wrap_lines=True
+        )
+        with st.container(horizontal=True):
+            download_button(
+                "Save plan.json", current_plan.plan.to_json, "plan.json", "plan.save.plan"
+            )
+            if recipe:
+                download_button(
+                    "Save recipe.yaml", lambda: recipe, "recipe.yaml", "plan.save.recipe"
+                )
+        link_to("export", "Export this plan", "output")

@@ -1,0 +1,89 @@
+"""The Plan page: layer sensitivity, and the form that measures it."""
+
+from typing import Final
+
+import streamlit as st
+
+from analysis.errors import UserError
+from app.charts.context import Context
+from app.literal import literal
+from app.session.data import corpus_label, held_out_corpora, usual_dtype
+from app.session.job_queue import own_model
+from app.widgets.charts import show_named
+from app.widgets.job_form import offer_job
+from pruning.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
+from pruning.planning.searches import duration_text, estimate_sensitivity
+from pruning.requests.base import flat_values, validated
+from pruning.requests.evaluation import SENSITIVITY_SAMPLES, SensitivityRequest
+
+_SAMPLES: Final = (8, 16, 32, 64, 128)
+_CHARTS: Final = {
+    EXPERT_GRANULARITY: ("layer-sensitivity", "layer-sensitivity-map", "predicted-frontier"),
+    NEURON_GRANULARITY: ("neuron-sensitivity", "neuron-sensitivity-map", "neuron-frontier"),
+}
+# Fields of a plan's request that decide the order; multiples and floors do for neurons only.
+_OF_ORDER: Final = ("granularity", "criterion", "gate", "pin", "drop")
+_OF_NEURONS: Final = ("multiple_of", "floor")
+
+
+def sensitivity_part(context: Context) -> None:
+    """Folded charts of the layer sensitivity."""
+    part = st.expander(
+        "Layer sensitivity, and the predicted loss of every size",
+        key="sensitivity.part",
+        on_change="rerun",
+    )
+    if not part.open:
+        return
+    with part:
+        if context.sensitivity is None:
+            sensitivity_form(context)
+            return
+        lines, cells, frontier = _CHARTS[context.granularity]
+        show_named(lines, context)
+        cells_column, frontier_column = st.columns(2)
+        with cells_column:
+            show_named(cells, context)
+        with frontier_column:
+            show_named(frontier, context, with_sentence=True)
+
+
+def sensitivity_form(context: Context) -> None:
+    """Corpora, time estimate and run button."""
+    try:
+        spec = context.ranking.spec
+    except UserError as error:
+        st.error(literal(error), icon=":material/error:")
+        return
+    st.markdown(
+        "Measures the loss as each layer alone is pruned further. This predicts the loss of every "
+        "plan in this order, and lets the schedule **Measured** spend any budget where it costs "
+        "least."
+    )
+    offered = held_out_corpora(context)
+    corpora_column, samples_column = st.columns([2, 1])
+    corpora = corpora_column.multiselect(
+        "Measured on", offered, default=offered, key="sensitivity.on", format_func=corpus_label
+    )
+    samples = samples_column.select_slider(
+        "Samples", _SAMPLES, value=SENSITIVITY_SAMPLES, key="sensitivity.samples"
+    )
+    if not corpora:
+        st.text("Choose a corpus; text files in the models folder are offered.")
+        return
+    names = (*_OF_ORDER, *_OF_NEURONS) if spec.by_neuron else _OF_ORDER
+    fields = flat_values(spec)
+    values = {
+        **own_model(context),
+        **{name: fields[name] for name in names if name in fields},
+        "calibrated_on": spec.ranking.corpora,
+        "corpora": tuple(corpora),
+        "samples": int(samples),
+        "dtype": usual_dtype(context),
+    }
+    request = validated(SensitivityRequest, values)
+    layers, runs = len(context.model.layers), list(context.runs.values())
+    if time := estimate_sensitivity(request, layers, runs):
+        st.markdown(f":material/timer: {' to '.join(map(duration_text, time))}, and the start.")
+    sent = st.button("Run sensitivity", key="sensitivity.start", icon=":material/play_arrow:")
+    offer_job(context, request, context.model.name, sent=sent)

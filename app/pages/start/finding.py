@@ -1,0 +1,221 @@
+"""Savings and measured loss of the plan on screen."""
+
+from collections import defaultdict
+
+import streamlit as st
+
+from analysis.errors import UserError
+from app.charts.context import Context
+from app.charts.names import criterion_label
+from app.charts.overlap import pair_overlaps
+from app.literal import literal
+from app.session.data import losses_of, records_of
+from app.session.plan_data import bytes_after
+from app.widgets.answers import answers_part
+from app.widgets.links import link_to
+from app.widgets.notes import card
+from app.widgets.plan_bar import loss_of_plan, losses_table
+from pruning.evaluate.quality import (
+    ChosenPlan,
+    PlanLoss,
+    RandomLoss,
+    choose_best,
+    is_random,
+    losses_at,
+)
+from pruning.evaluate.record import AnswerStore
+from pruning.planning.make import CurrentPlan
+from pruning.schedules import SCHEDULES
+from pruning.sizes import format_bytes
+
+
+def finding_part(context: Context, current_plan: CurrentPlan) -> None:
+    """The finding in words, three numbers, an example, and the next step."""
+    losses, share = losses_of(context.model), removed_share(context)
+    loss, chance = loss_of_plan(context)
+    st.markdown(
+        f"## {share}: {saved_words(context, current_plan)}.\n\n"
+        + " ".join(sentences(losses, loss, chance))
+    )
+    st.caption(meaning(context, current_plan))
+    saved_column, loss_column, corpora_column = st.columns([2, 4, 3])
+    with saved_column:
+        before, after = context.model.checkpoint.nbytes, bytes_after(context, current_plan)
+        sizes = f"{format_bytes(before)} to {format_bytes(after)}"
+        card("Saved", f"{1 - after / before:.0%}", sizes)
+    with loss_column, st.container(border=True, height="stretch"):
+        _loss_part(loss, chance)
+    with corpora_column, st.container(border=True, height="stretch"):
+        _corpora_part(context, losses, loss)
+    with st.container(key="see-why"):  # in the first view of a laptop
+        link_to("explore", "See why", "grid_on")
+    _answers_part(context, current_plan)
+
+
+def meaning(context: Context, current_plan: CurrentPlan) -> str:
+    """Explain the plan's criterion and schedule, and the unit of loss."""
+    criterion, schedule = context.ranking_criterion, current_plan.plan.provenance.schedule
+    words = ["A nat is the unit of loss: +0.69 doubles the perplexity."]
+    if schedule in SCHEDULES and schedule != "uniform":
+        words.insert(0, f"{SCHEDULES[schedule].label}: {SCHEDULES[schedule].summary}.")
+    if criterion.exponents is not None and not current_plan.file:
+        b, *powers = criterion.exponents
+        powers_by_name = zip(powers, ("gate weight", "output norm"), strict=True)
+        factors = [f"{'squared ' * (power - 1)}{name}" for power, name in powers_by_name if power]
+        scored = f"{'mean' if b else 'sum'} of {' times '.join(factors)} over its tokens"
+        scored = scored if factors else "number of its tokens"
+        words.insert(0, f"{literal(criterion.label)} scores an expert by the {scored}.")
+    return " ".join(words)
+
+
+def removed_share(context: Context) -> str:
+    """Sparsity in words: `Half of the experts gone`."""
+    what = "neurons" if context.by_neuron else "experts"
+    if context.by_neuron and context.spec.budget.sparsity is None:
+        unit = "parameters" if context.spec.budget.params_share else "bytes"
+        return f"{context.sparsity} of the {unit} gone"
+    share = "Half" if context.percent == 50 else context.sparsity
+    return f"{share} of the {what} gone"
+
+
+def saved_words(context: Context, current_plan: CurrentPlan) -> str:
+    """Bytes before and after, in words."""
+    before, after = context.model.checkpoint.nbytes, bytes_after(context, current_plan)
+    if after >= before:
+        return "nothing saved"
+    return f"{format_bytes(before)} to {format_bytes(after)} (-{1 - after / before:.0%})"
+
+
+def sentences(
+    losses: tuple[PlanLoss, ...], loss: PlanLoss | None, chance: RandomLoss | None
+) -> list[str]:
+    """Losses of the plan, Random and a single-corpus plan, and how it was chosen."""
+    if loss is None:
+        return ["Its loss was not measured yet: click **Measure** above."]
+    words = [
+        f"On {loss.num_samples} held-out samples of each of {len(loss.change)} corpora it adds "
+        f"**{loss.mean:+.2f}** to the loss on average, **{loss.worst:+.2f}** at worst, on "
+        f"{literal(loss.worst_on)}."
+    ]
+    if loss.way:
+        words.append(f"It was measured in another way than most plans: {loss.way}.")
+        return words
+    if chance is not None and not loss.is_random:
+        draws = "one draw"
+        if chance.mean_spread is not None:
+            draws = f"{chance.draws} draws, SD {chance.mean_spread:.2f}"
+        words.append(f"Random adds {chance.mean:+.2f} ({draws}).")
+    if (alone := single_corpus(losses, loss)) is not None:
+        name = alone.facts.corpora[0]
+        label = literal(criterion_label(alone.facts.criterion))
+        words.append(
+            f"Calibrated on {literal(name)} alone, {label} keeps {literal(name)} "
+            f"({alone.change[name]:+.2f}) and loses {literal(alone.worst_on)} "
+            f"({alone.worst:+.2f})."
+        )
+    best = best_at(losses, loss.facts.removed or 0.0)
+    if best is not None and best.chosen.plan == loss.plan:
+        words.append(
+            "It is the best plan on one half of the samples; on the held-out half it adds "
+            f"{best.reported.mean:+.2f}."
+        )
+    return words
+
+
+def best_at(losses: tuple[PlanLoss, ...], share: float) -> ChosenPlan | None:
+    """The best whole-expert plan at a sparsity, see `choose_best`; Random cannot win."""
+    return choose_best(
+        each
+        for each in losses_at(losses, share)
+        if each.facts.granularity == "expert" and not each.is_random
+    )
+
+
+def single_corpus(losses: tuple[PlanLoss, ...], loss: PlanLoss) -> PlanLoss | None:
+    """The single-corpus plan of this criterion and sparsity with the worst loss."""
+    candidates = [
+        each
+        for each in losses_at(losses, loss.facts.removed or 0.0)
+        if each.facts.criterion == loss.facts.criterion
+        and each.facts.schedule in ("uniform", loss.facts.schedule)
+        and len(each.facts.corpora) == 1
+        and each.facts.corpora[0] in each.change
+        and each.worst_on != each.facts.corpora[0]
+        and not (each.way or each.missing)
+    ]
+    return max(candidates, key=lambda each: each.worst, default=None)
+
+
+def one_corpus_or_blend(losses: tuple[PlanLoss, ...], loss: PlanLoss) -> str:
+    """Loss of one criterion on single corpora and on a blend, at the sparsity of `loss`.
+
+    The criterion of `loss`, else the one that is best on a blend; empty if none has both.
+    """
+    alone: defaultdict[tuple[str, ...], list[PlanLoss]] = defaultdict(list)
+    blended: dict[tuple[str, ...], float] = {}
+    for each in losses_at(losses, loss.facts.removed or 0.0):
+        way = each.facts.criterion, each.facts.schedule, each.facts.granularity
+        if each.way or each.missing or not each.facts.corpora:
+            continue
+        if len(each.facts.corpora) == 1:
+            alone[way].append(each)
+        else:
+            blended[way] = min(each.mean, blended.get(way, each.mean))
+    ways = [way for way in blended if len(alone[way]) > 1 and way[2] == loss.facts.granularity]
+    if not ways:
+        return ""
+    best = min(ways, key=lambda way: (way[0] != loss.facts.criterion, blended[way]))
+    plans = alone[best]
+    means, worst = [each.mean for each in plans], max(plans, key=lambda each: each.worst)
+    return (
+        f"Calibrated on one corpus, {literal(criterion_label(best[0]))} adds {min(means):+.2f} to "
+        f"{max(means):+.2f} on average, up to {worst.worst:+.2f} on {literal(worst.worst_on)}; on "
+        f"a blend **{blended[best]:+.2f}**."
+    )
+
+
+def _loss_part(loss: PlanLoss | None, chance: RandomLoss | None) -> None:
+    way = f", {literal(loss.way)}" if loss and loss.way else ""
+    st.markdown(f"**Loss increase** in nats per token{way}")
+    if loss is None:
+        st.text("Not measured.")
+        return
+    random_row = {} if chance is None else {"Random": chance.change}
+    losses_table(loss.full, {"this plan": loss.change, **random_row})
+
+
+def _corpora_part(context: Context, losses: tuple[PlanLoss, ...], loss: PlanLoss | None) -> None:
+    st.markdown("**Does the calibration corpus matter?**")
+    if loss is not None and (words := one_corpus_or_blend(losses, loss)):
+        st.markdown(words)
+    try:
+        means = pair_overlaps(context)[["overlap", "chance"]].mean()
+    except UserError as error:
+        st.text(str(error))
+        return
+    st.markdown(
+        f"Two corpora agree on **{means['overlap']:.0%}** of the experts that "
+        f"{literal(context.ranking_criterion.label)} prunes; chance alone gives "
+        f"{means['chance']:.0%}."
+    )
+
+
+def _answers_part(context: Context, current_plan: CurrentPlan) -> None:
+    """The newest answers of the original model, this plan and Random."""
+    records = sorted(records_of(context, AnswerStore), key=lambda each: each.created_at)
+    newest = next(
+        (each for each in records[::-1] if each.plan_digest == current_plan.plan.digest), None
+    )
+    if newest is None:
+        return
+    chance = [
+        each
+        for each in records
+        if (each.prompt, each.settings) == (newest.prompt, newest.settings)
+        and is_random(each.plan.criterion)
+        and each.plan.removed == newest.plan.removed
+        and each is not newest
+    ]
+    with st.container(border=True):
+        st.markdown("**Answers**: text after the first difference is highlighted.")
+        answers_part(newest, *chance[:1])

@@ -1,0 +1,148 @@
+"""The statistics that are here, and the forms that collect more."""
+
+from statistics import median
+from typing import Final
+
+import pandas as pd
+import streamlit as st
+from streamlit.column_config import NumberColumn
+
+from analysis.corpora import Count, Packing, corpus_name, is_same_corpus
+from analysis.model import DEMO_MODEL
+from app.charts.context import Context
+from app.console import counted
+from app.literal import literal, literal_in_badge
+from app.session import data
+from app.session.data import calibration_corpora, corpus_label
+from app.session.job_queue import own_model
+from app.tables.costs import SHOWN_COSTS, cost_rows
+from app.widgets.charts import csv_button
+from app.widgets.controls import choose
+from app.widgets.job_form import offer_job, queue_button
+from app.widgets.notes import badge, inform
+from pruning.planning.searches import duration_text
+from pruning.requests.calibration import CalibrateRequest
+from pruning.requests.model import WeightsRequest
+from pruning.requests.options import DEFAULT_SEQ_LEN, DEFAULT_TOKENS
+
+_TOKENS = (8_192, 16_384, 65_536, 262_144, 524_288, 1_048_576)
+_PACKINGS: Final[dict[Packing, str]] = {
+    "auto": "end to end; rows of token ids unchanged",
+    "concatenate": "end to end",
+    "pack": "packed, without cross-attention",
+    "pad": "one per sequence",
+}
+_COUNTS: Final[dict[Count, str]] = {"all": "all tokens", "response": "answers only"}
+
+
+def runs_table(context: Context) -> None:
+    """One row per run of any model, with what it cost; the model on screen first."""
+    runs, problems = data.all_runs()
+    st.header("Statistics found")
+    table = pd.DataFrame(cost_rows(runs, context.model.identity))
+    if runs:
+        st.dataframe(
+            table,
+            hide_index=True,
+            # Columns that fit a narrow window; the file has all.
+            column_order=SHOWN_COSTS,
+            placeholder="-",  # statistics of weights read no tokens
+            alt=f"{len(runs)} cached runs and their cost",
+            column_config={
+                "tokens": NumberColumn(format="localized"),
+                "tokens/s": NumberColumn(format="%.0f"),
+                "seconds": NumberColumn(format="%.3g"),
+                "peak MiB": NumberColumn(format="localized"),
+            },
+        )
+    else:
+        inform("No statistics yet: collect them below.")
+    for problem in problems:
+        st.warning(literal(problem), icon=":material/warning:")
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.code("moeprune runs list", language=None, width="content")
+        if runs:
+            csv_button(table, "runs")
+
+
+def checks(context: Context) -> None:
+    """Checks of the model before trusting a ranking."""
+    with st.container(horizontal=True):
+        for corpus, run in context.runs.items():
+            count = int((data.expert_stats(run).table["num_tokens"] == 0).sum())
+            who = f"{counted(count, 'expert')} never" if count else "every expert"
+            badge(f"{who} routed on {literal_in_badge(corpus)}", is_good=not count)
+    if context.model.name == DEMO_MODEL:
+        st.text("A small model trained for this demo; its rankings are its own.")
+
+
+def calibrate_form(context: Context) -> None:
+    """Form that queues a calibration."""
+    st.markdown("**Collect statistics**: run the model once over a corpus.")
+    with st.form("start.calibrate", border=False):
+        corpus = st.selectbox(
+            "Corpus", calibration_corpora(), key="start.corpus", format_func=corpus_label
+        )
+        first, second = st.columns(2)
+        tokens = first.select_slider(
+            "Tokens", _TOKENS, value=DEFAULT_TOKENS, key="start.tokens", format_func="{:,}".format
+        )
+        seq_len = second.select_slider(
+            "Sequence length",
+            (128, 256, 512, 1024, 2048),
+            value=DEFAULT_SEQ_LEN,
+            key="start.seq_len",
+        )
+        with st.expander("Documents and answers"):
+            packing = choose(
+                "Documents",
+                tuple(_PACKINGS),
+                format_func=_PACKINGS.__getitem__,
+                key="start.packing",
+            )
+            count = choose(
+                "Counted", tuple(_COUNTS), format_func=_COUNTS.__getitem__, key="start.count"
+            )
+        sent = queue_button("Run calibration")
+    request = CalibrateRequest(
+        **own_model(context),
+        corpus=corpus,
+        tokens=max(tokens, seq_len),
+        seq_len=seq_len,
+        packing=packing,
+        count=count,
+    )
+    st.caption(known_words(context, request))
+    offer_job(context, request, context.model.name, sent=sent)
+
+
+def known_words(context: Context, request: CalibrateRequest) -> str:
+    """Time estimate from existing runs, and whether one of them is the same."""
+    runs, _ = data.all_runs()
+    corpus, tokens, words = corpus_name(request.corpus), request.tokens or 0, []
+    for run in runs:
+        manifest = run.manifest
+        is_same = is_same_corpus(manifest.corpus, corpus)
+        is_same = is_same and manifest.model.identity == context.model.identity
+        if is_same and manifest.num_tokens >= tokens:
+            words.append(
+                f"You have this already: {manifest.num_tokens:,} tokens of {literal(corpus)}."
+            )
+            break
+    rows = [row for row in cost_rows(runs, context.model.identity) if row["fits"] == "this model"]
+    speeds = [row["tokens/s"] for row in rows if row["tokens/s"]]
+    if speeds:
+        seconds = tokens / median(speeds)
+        words.append(f"It takes about {duration_text(seconds)}, as fast as the runs above.")
+    return " ".join(words)
+
+
+def weights_button(context: Context) -> None:
+    """Button to measure the weights, or a note that they are measured."""
+    st.markdown("**Weights**: AIMER, Magnitude and Hoyer need no corpus.")
+    sent = False
+    if data.weight_run(context.model) is not None:
+        badge("weights measured")
+    else:
+        sent = st.button("Measure weights", icon=":material/play_arrow:", key="start.weights")
+    offer_job(context, WeightsRequest(**own_model(context)), context.model.name, sent=sent)

@@ -1,1 +1,0 @@
-"""Dashboard pages, one per file."""

@@ -1,0 +1,56 @@
+"""A prompt, and the answers of the original and the pruned models side by side."""
+
+from itertools import takewhile
+from typing import Any, Final
+
+import streamlit as st
+
+from analysis.foreign_text import in_html
+from app.charts.evaluations import series_name
+from app.literal import literal
+from pruning.evaluate.record import AnswerRecord
+
+# An underlined tint with enough contrast in the light and the dark theme.
+_STYLE: Final = """
+<style>
+pre.answer { white-space: pre-wrap; overflow-wrap: anywhere; margin: 0;
+  font-family: "Source Code Pro", monospace; font-size: 0.9rem; }
+pre.answer mark { background: rgba(230, 159, 0, 0.25); color: inherit;
+  border-bottom: 2px solid #d55e00; }
+</style>
+"""
+
+
+def answers_part(*pairs: AnswerRecord) -> None:
+    """The prompt, and the answers of the original and the pruned models side by side."""
+    first = pairs[0]
+    st.text(first.prompt)
+    st.html(_STYLE)
+    heads = ["Original model", *(literal(plan_words(pair)) for pair in pairs)]
+    answers = [first.answers[0], *(pair.answers[1] for pair in pairs)]
+    full = first.answers[0].text
+    for head, answer, place in zip(heads, answers, st.columns(len(heads)), strict=True):
+        is_full = answer is first.answers[0]
+        same = "" if is_full else f", the first {answer.agreed} as the original model"
+        with place:
+            st.markdown(f"**{head}**")
+            st.html(marked(answer.text, full, mark=not is_full))
+            st.text(f"{answer.num_tokens} tokens{same}, {answer.seconds:.1f} s")
+
+
+def plan_words(pair: AnswerRecord) -> str:
+    """Display name of the plan that answered."""
+    row: dict[Any, Any] = {**pair.plan.columns, "plan": pair.plan_digest}
+    return series_name(row)
+
+
+def marked(text: str, full: str, *, mark: bool = True) -> str:
+    """An answer as escaped HTML; text after its first difference from ``full`` is marked."""
+    text, full = text.strip("\n"), full.strip("\n")
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(text, full, strict=False)))
+    shared = text[:same] if mark else text
+    if not text.strip():
+        return "<pre class='answer'>(nothing)</pre>"
+    rest = text[len(shared) :]
+    tail = f"<mark>{in_html(rest)}</mark>" if rest else ""
+    return f"<pre class='answer'>{in_html(shared)}{tail}</pre>"

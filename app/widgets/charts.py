@@ -1,0 +1,187 @@
+"""A chart on a page, with its description, its numbers and its downloads."""
+
+import importlib.util
+import shutil
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+import streamlit as st
+
+from analysis.errors import UserError
+from app.charts.chart import Drawing
+from app.charts.context import Context
+from app.charts.files import enlarged, figure_html, figure_image
+from app.charts.listing import CHARTS
+from app.charts.theme import PLOTLY_CONFIG
+from app.literal import literal
+from app.tables.spreadsheets import csv_text
+from app.widgets.notes import inform
+from app.widgets.presentation import is_presented
+from pruning.engines import Verdict
+
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+_TYPES = {
+    "csv": "text/csv",
+    "html": "text/html",
+    "svg": "image/svg+xml",
+    "png": "image/png",
+    "json": "application/json",
+    "yaml": "application/yaml",
+}
+_NO_IMAGES = (
+    "SVG and PNG need the extra `plots` and Chromium on the server; the camera button in the HTML "
+    "file saves SVG."
+)
+
+
+def show_chart(
+    chart: Drawing,
+    *,
+    figure: Callable[..., go.Figure] | None = None,
+    on_select: Callable[[], None] | None = None,
+    with_sentence: bool = False,
+) -> None:
+    """Draw a chart with its downloads, below its sentence if `with_sentence`.
+
+    `figure` makes the figure on the page if it differs from that of the downloads. `on_select`
+    makes the points clickable; it is called before the script and reads `chart_selection`.
+    """
+    if with_sentence:
+        st.text(chart.alt)
+    selectable: dict[str, Any] = {"on_select": on_select, "selection_mode": "points"}
+    dark = bool(st.context.theme.type == "dark")
+    if len(chart.panels) > 1:
+        with st.container(horizontal=True, key=f"panels.{chart.name}"):
+            for panel, draw in chart.panels.items():
+                _plot(draw(dark=dark), f"{chart.name}.{panel}", f"{panel}: {chart.alt}")
+    else:
+        drawing = (figure or chart.figure)(dark=dark)
+        _plot(drawing, chart.name, chart.alt, **(selectable if on_select else {}))
+    chart_files(chart.name, lambda: chart)
+
+
+def _plot(figure: go.Figure, name: str, alt: str, **selectable: Any) -> None:
+    st.plotly_chart(
+        enlarged(figure) if is_presented() else figure,
+        key=f"chart.{name}",
+        config=PLOTLY_CONFIG,
+        theme=None,
+        alt=alt,
+        **selectable,
+    )
+
+
+def show_named(name: str, context: Context, **options: Any) -> Drawing | None:
+    """Draw the named chart, see `show_chart`; None if there is none, with a message."""
+    chart = chart_or_message(name, context)
+    if chart is not None:
+        show_chart(chart, **options)
+    return chart
+
+
+def chart_card(name: str, context: Context, heading: str) -> None:
+    """Draw a chart in a frame below its heading; nothing if there is none."""
+    try:
+        chart = CHARTS[name].draw(context)
+    except UserError:
+        return
+    with st.container(border=True):
+        st.markdown(heading)
+        show_chart(chart)
+
+
+def chart_or_message(name: str, context: Context) -> Drawing | None:
+    """The named chart; None if there is none, with a message."""
+    try:
+        return CHARTS[name].draw(context)
+    except UserError as error:
+        inform(literal(error))
+        return None
+
+
+def chart_files(name: str, make: Callable[[], Drawing]) -> None:
+    """Downloads of the named chart, which is made when they are opened."""
+    part = st.expander("Data and downloads", key=f"data.{name}", on_change="rerun")
+    if part.open:
+        chart = make()
+        with part:
+            st.text(chart.alt)
+            _files(chart)
+            if chart.command:
+                st.code(chart.command, language=None)
+
+
+def chart_selection(name: str) -> object:
+    """The selection in the named chart, as `st.plotly_chart` returns it; None if empty."""
+    return st.session_state.get(f"chart.{name}")
+
+
+def table_with_csv(
+    table: pd.DataFrame, name: str, alt: str, *, shown: pd.DataFrame | None = None, **look: Any
+) -> None:
+    """A table, as `shown` if given, and its CSV; `look` are arguments of `st.dataframe`."""
+    st.dataframe(table if shown is None else shown, hide_index=True, alt=alt, **look)
+    csv_button(table, name)
+
+
+def ranks_from_one(table: pd.DataFrame) -> pd.DataFrame:
+    """A table with ranks from 1; ranks in files count from 0."""
+    ranks = [name for name in ("rank", "rank_a", "rank_b") if name in table]
+    return table.assign(**{name: table[name] + 1 for name in ranks})
+
+
+def csv_button(table: pd.DataFrame, name: str) -> None:
+    """Download a table."""
+    download_button("CSV", lambda: csv_text(table), f"{name}.csv", f"csv.{name}")
+
+
+def download_button(
+    label: str, make: Callable[[], str | bytes], file: str, key: str, **look: Any
+) -> None:
+    """Download a file that is made on the click; `look` are arguments of `st.download_button`."""
+    options = {"icon": ":material/download:", "on_click": "ignore", **look}
+    mime = _TYPES[file.rpartition(".")[2]]
+    st.download_button(label, make, file_name=file, mime=mime, key=key, **options)
+
+
+def _files(chart: Drawing) -> None:
+    table = ranks_from_one(chart.table)
+    st.dataframe(table, hide_index=True, alt=f"Data of the chart: {chart.alt}")
+    if not table.equals(chart.table):
+        st.text("Ranks in the file count from 0, as on the command line.")
+    with st.container(horizontal=True):
+        csv_button(chart.table, chart.name)
+        makers: dict[str, Callable[[], str | bytes]]
+        makers = {"html": lambda: figure_html(chart.exported())}
+        if can_draw_images():
+            makers["svg"] = lambda: figure_image(chart.exported(), "svg")
+            makers["png"] = lambda: figure_image(chart.exported(), "png")
+        for kind, make in makers.items():
+            note = "Opens in any browser, offline." if kind == "html" else None
+            file, key = f"{chart.name}.{kind}", f"{kind}.{chart.name}"
+            download_button(kind.upper(), make, file, key, help=note)
+    if not can_draw_images():
+        st.text(_NO_IMAGES)
+
+
+@st.cache_resource
+def can_draw_images() -> bool:
+    """Whether this server can render images: kaleido and a browser are installed."""
+    has_browser = any(shutil.which(name) for name in _BROWSERS)
+    return importlib.util.find_spec("kaleido") is not None and has_browser
+
+
+def reasons_table(engine_verdicts: Sequence[Verdict], key: str) -> None:
+    """Table of programs, what came of trying each, and why; `key` is the widget's."""
+    st.dataframe(
+        {
+            "program": [each.engine for each in engine_verdicts],
+            "status": [str(each.reads) for each in engine_verdicts],
+            "why": [each.reason for each in engine_verdicts],
+        },
+        hide_index=True,
+        key=key,
+        alt="Every program, whether it was tried with such an export, and what came of it.",
+    )

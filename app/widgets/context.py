@@ -1,0 +1,179 @@
+"""The context of a page: the plan and its controls, drawn on every page."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from analysis.errors import UserError
+from analysis.stats.tables import GATES
+from app.charts.context import BLEND, Context
+from app.literal import literal
+from app.session.data import what_is_missing
+from app.session.granularity import is_about_neurons, neuron_criterion_controls
+from app.session.plan_data import current_plan
+from app.session.plan_state import chosen_schedule, expert_spec
+from app.session.state import (
+    apply_preset,
+    chosen_criterion,
+    chosen_shares,
+    corpora_of,
+    page_context,
+)
+from app.widgets.controls import (
+    baseline_control,
+    choose,
+    control_row,
+    criterion_controls,
+    formula_part,
+    gate_control,
+)
+from app.widgets.notes import inform
+from app.widgets.plan_bar import no_plan, plan_line
+from app.widgets.plan_controls import neuron_spec, plan_controls
+from app.widgets.sidebar import blend_sliders, corpus_options, model_and_calibration
+from pruning.planning.choice import possible_percents
+from pruning.planning.comparing import SpecPair
+
+_GROUPS: Final = ("criterion", "baseline", "second", "schedule", "limits")
+# Page -> visible groups of controls; the others are folded.
+_ON_PAGE: Final = {
+    "explore": ("criterion", "baseline"),
+    "compare": ("baseline", "second"),
+    "plan": ("schedule",),
+}
+# Fields of B that may differ besides the criterion -> control.
+_SIDE_B: Final = {"corpus": "b_text", "gate": "b_gate", "sparsity": "b_sparsity"}
+_UNFOLDED: Final = "plan.unfolded"
+
+
+def chosen_context(page: str) -> tuple[Context, str]:
+    """Draw the plan and its controls; return their values, or why there is no plan.
+
+    The entry script draws them, not the pages: a widget of one page is a different one on the next,
+    so neither its value nor its URL parameter would carry over. All pages use the same containers
+    and hide those that they do not need by CSS: a control that moves to another container, or into
+    a closed one, loses its URL parameter.
+
+    Raises:
+        UserError: no model, or one that cannot be used.
+    """
+    bar = st.container(key="plan-bar")
+    sidebar = model_and_calibration(page)
+    neurons = is_about_neurons()
+    places = _places(page, neurons=neurons)
+    with places["criterion"]:
+        neuron_criterion_controls() if neurons else criterion_controls()
+    if not neurons:
+        with places["baseline"]:
+            baseline_control()
+            formula_part()
+        with places["limits"]:
+            gate_control()
+    context = page_context(*sidebar, chosen_criterion())
+    plan_controls(context, places["schedule"], places["limits"])
+    try:
+        if neurons:
+            context = replace(context, spec=neuron_spec(context))
+        else:
+            context = replace(context, schedule=chosen_schedule())
+            context = replace(context, spec=expert_spec(context))
+    except UserError as error:
+        with bar:
+            no_plan(error)
+        return context, str(error)
+    if not neurons and page == "compare" and context.criterion is not None:
+        with places["second"]:
+            context = replace(context, pair=_recipe_controls(context))
+    with st.sidebar:
+        for note in context.run_notes:
+            st.caption(literal(note))
+    with bar:
+        try:
+            context = replace(context, shown=current_plan(context))
+        except UserError as error:
+            no_plan(error)
+            return context, str(error)
+        plan_line(context)
+    return context, ""
+
+
+def _places(page: str, *, neurons: bool) -> dict[str, DeltaGenerator]:
+    """A container per group of controls, and the button that unfolds the hidden ones."""
+    on_page: Collection[str] = _ON_PAGE.get(page, ())
+    if neurons and page == "plan":
+        on_page = ("criterion", "schedule")
+    is_open = bool(st.session_state.get(_UNFOLDED))
+    with st.container(horizontal=True, vertical_alignment="bottom", key="plan-controls"):
+        places = {}
+        for name in _GROUPS:
+            with st.container(key=f"group-{name}", width="content"):
+                places[name] = control_row()
+        st.button(
+            "Fewer controls" if is_open else ("More of the plan" if on_page else "Change the plan"),
+            key="plan.fold",
+            type="tertiary",
+            icon=":material/expand_less:" if is_open else ":material/expand_more:",
+            on_click=st.session_state.update,
+            args=({_UNFOLDED: not is_open},),
+        )
+    unseen = [name for name in _GROUPS if name not in on_page and not is_open]
+    selectors = [f".st-key-group-{name}, div:has(> .st-key-group-{name})" for name in unseen]
+    st.html(f"<style>{', '.join(selectors) or 'x-none'} {{ display: none; }}</style>")
+    return places
+
+
+def swap(context: Context) -> None:
+    """Swap A and B."""
+    state, a = st.session_state, context.both.a
+    side_a = {name: state.get(name) for name in ("corpus", "gate", "sparsity")}
+    apply_preset(str(state.get("baseline")))
+    state["baseline"] = a.plan.ranking.criterion
+    for name, key in _SIDE_B.items():
+        if state.get(key, "") != "":
+            state[name], state[key] = state[key], side_a[name]
+
+
+def _recipe_controls(context: Context) -> SpecPair:
+    """Draw the controls of B; return both plans. A is the plan."""
+    options: dict[str, Sequence[Any]] = {
+        "corpus": corpus_options(context.runs),
+        "gate": GATES,
+        "sparsity": possible_percents(context.model),
+    }
+    side_b = {
+        name: choose(
+            f"{name.capitalize()} of B",
+            ("", *options[name]),
+            key=key,
+            bind="query-params",
+            format_func=lambda value: str(value) or "as A",
+            width=150,
+        )
+        for name, key in _SIDE_B.items()
+    }
+    st.button(
+        "Swap A and B", key="swap", icon=":material/swap_horiz:", on_click=swap, args=(context,)
+    )
+    corpora = context.corpora
+    if side_b["corpus"]:
+        corpora = corpora_of(side_b["corpus"], chosen_shares(context.runs))
+    if side_b["corpus"] == BLEND != context.corpus:
+        with st.popover("Shares of the blend", icon=":material/tune:"):
+            blend_sliders(context.runs)
+    b = replace(context, corpora=corpora, gate=side_b["gate"] or context.gate)
+    if side_b["sparsity"]:
+        b = replace(b, spec=b.spec.changed(sparsity=f"{side_b['sparsity']}%"))
+    return SpecPair(context.request_by(context.ranking_criterion), b.request_by(context.baseline))
+
+
+def has_statistics(context: Context) -> bool:
+    """Whether both recipes can rank; shows what is missing unless the plan bar does."""
+    for criterion in (context.ranking_criterion, context.baseline):
+        if (missing := what_is_missing(context, criterion)) is not None:
+            if context.shown is not None or criterion is context.baseline:
+                inform(missing)
+            return False
+    return True

@@ -1,0 +1,134 @@
+"""Job forms: shared fields, run button, equivalent commands."""
+
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+import streamlit as st
+
+from analysis.corpora import corpus_name
+from analysis.criteria import CRITERIA
+from analysis.stats.groups import groups_for, ordered
+from app.charts.context import Context
+from app.literal import literal
+from app.session.data import calibration_corpora, corpus_label, shown_model
+from app.session.job_queue import own_model, queue, shown_request
+from app.widgets.controls import choose, one_of
+from app.widgets.notes import inform, show_command
+from pruning.planning.make import CurrentPlan
+from pruning.requests.base import Request, validated
+from pruning.requests.calibration import CalibrateRequest
+
+Share = TypeVar("Share")
+DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
+
+
+def queue_button(label: str) -> bool:
+    """Draw the submit button of a `st.form` that queues a job."""
+    return st.form_submit_button(label, icon=":material/play_arrow:", type="primary")
+
+
+def offer_job(
+    context: Context, request: Request, about: str, *, sent: bool, plan: CurrentPlan | None = None
+) -> None:
+    """Queue the job if its form was submitted, and show the equivalent commands.
+
+    `about` goes into the title. A plan that the job needs has its own command line.
+    """
+    shell_request: Any = shown_request(request)
+    commands = [shell_request.command()]
+    if plan is not None:
+        made_by = plan.plan_command(shown_model(context.model))
+        commands = [made_by, shell_request.command((plan.file or "plan.json",))]
+    if sent:
+        queue(request, about, commands[-1])
+    show_command("\n".join(commands))
+
+
+def dtype_field(usual: str, key: str, note: str) -> str:
+    """Draw the dtype field; default `usual` if it is one of DTYPES."""
+    return choose("dtype", DTYPES, usual, key=key, help=note, width=150)
+
+
+def share_control(options: Mapping[str, Share], key: str, default: str = "") -> Share:
+    """Draw the sparsity if there is a choice; without `default` half is chosen."""
+    usual = next((name for name in (default, "50%") if name in options), next(iter(options)))
+    if len(options) == 1:
+        return options[usual]
+    label, names = "Candidates at this sparsity", list(options)
+    chosen = st.select_slider(label, names, value=usual, key=key, bind="query-params")
+    return options[one_of(chosen, names, usual)]
+
+
+def samples_field(label: str, prefix: str, place: Any = st) -> int:
+    """Draw the number of samples per corpus."""
+    steps = (8, 16, 32, 64, 128)
+    return int(place.select_slider(label, steps, value=64, key=f"{prefix}.samples"))
+
+
+def calibrated_field(context: Context, prefix: str, place: Any, **look: Any) -> tuple[str, ...]:
+    """Draw the choice of calibration corpus; the corpus, or none."""
+    chosen = place.selectbox(
+        "Calibration corpus",
+        list(context.runs),
+        key=f"{prefix}.calibrated",
+        placeholder="no statistics",
+        **look,
+    )
+    return (chosen,) if chosen else ()
+
+
+def sweep_fields(context: Context, prefix: str) -> dict[str, Any]:
+    """Draw criteria, sparsities and calibration corpus; return their values."""
+    criteria = st.multiselect(
+        "Criteria",
+        list(CRITERIA),
+        default=("reap", "frequency", "random"),
+        format_func=lambda name: CRITERIA[name].label,
+        key=f"{prefix}.criteria",
+    )
+    first, second = st.columns(2)
+    sparsities = first.multiselect(
+        "Sparsities", ("25%", "50%", "75%"), default=["50%"], key=f"{prefix}.sparsities"
+    )
+    note = "The criteria rank by the statistics of this corpus."
+    return {
+        "criteria": tuple(criteria),
+        "sparsities": tuple(sparsities),
+        "calibrated_on": calibrated_field(context, prefix, second, help=note),
+    }
+
+
+def neurons_missing_part(context: Context) -> None:
+    """Show what is missing, and offer the calibration per neuron."""
+    if context.criterion is None:
+        raise ValueError("a criterion of weights alone lacks no statistics")
+    corpora = calibration_corpora()
+    names = {corpus_name(corpus): corpus for corpus in corpora}
+    chosen = names.get(context.corpus, corpora[0])
+    inform(
+        f"{context.criterion.label} needs statistics per neuron, which are missing for "
+        f"{literal(context.model.name)}"
+        + (f" on {literal(context.corpus)}" if context.runs else "")
+        + " yet. Collect them here (one forward and one backward pass), or choose Neuron norms, "
+        "which read only the weights."
+    )
+    corpus = st.selectbox(
+        "Corpus",
+        corpora,
+        index=corpora.index(chosen),
+        format_func=corpus_label,
+        key="neurons.corpus",
+        width=320,
+    )
+    groups = ",".join(ordered(groups_for(context.criterion.columns("applied"))))
+    # Tokens, sequence length and seed of the existing run of this corpus.
+    before: dict[str, int] = {}
+    if run := context.runs.get(corpus_name(corpus)):
+        settings = run.manifest.settings
+        before = {"tokens": sum(each.num_tokens for each in run.manifest.corpora)}
+        before |= {key: settings[key] for key in ("seq_len", "seed") if key in settings}
+    fields = {**own_model(context), "corpus": corpus, "groups": groups, **before}
+    label, icon = "Collect statistics of neurons", ":material/play_arrow:"
+    sent = st.button(label, icon=icon, type="primary", key="neurons.collect")
+    about = f"neurons of {context.model.name}"
+    offer_job(context, validated(CalibrateRequest, fields), about, sent=sent)

@@ -1,0 +1,155 @@
+"""The job list: progress, time left, log, cancel, retry, result; refreshes while jobs run."""
+
+import time
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Final, Literal
+
+import streamlit as st
+
+from analysis.errors import UserError
+from app.charts.search import measure_label
+from app.jobs.kinds import KINDS
+from app.jobs.model import ACTIVE, Job, JobState
+from app.session.job_queue import change_job, job_store, runner, user
+from app.session.search_data import read_cached
+from app.widgets.links import link_to
+from app.widgets.notes import show_command
+from app.widgets.refusals import in_a_sentence
+from pruning.search.store import RESULT_NAME, SEARCH, KnownSearch
+from pruning.sizes import format_bytes
+
+_COLORS: Mapping[JobState, Literal["gray", "blue", "green", "red", "orange"]] = {
+    JobState.QUEUED: "gray",
+    JobState.RUNNING: "blue",
+    JobState.DONE: "green",
+    JobState.FAILED: "red",
+    JobState.CANCELED: "gray",
+    JobState.LOST: "orange",
+}
+_PER_PAGE: Final = 12
+
+
+def job_panel(place: str = "") -> None:
+    """Draw the jobs of this server in pages, running ones first; refreshes while one runs.
+
+    Args:
+        place: only kinds with this place in `KINDS`, and a link to the others;
+            empty: all jobs.
+    """
+    kinds = tuple(name for name, kind in KINDS.items() if place and kind.place == place)
+    st.header("Jobs")
+    active = _is_active(job_store().counts(kinds))
+    # Poll only while something can change.
+    st.fragment(in_a_sentence()(_jobs), run_every=1.0 if active else None)(kinds)
+    if kinds:
+        link_to("start", "All jobs of this server", "list")
+
+
+def _jobs(kinds: Collection[str]) -> None:
+    runner().tick()
+    counts = job_store().counts(kinds)
+    if not counts:
+        st.text("No jobs yet. Jobs appear here and survive a reload.")
+        return
+    was_active = st.session_state.get("jobs.active", False)
+    active = _is_active(counts)
+    st.session_state["jobs.active"] = active
+    for job in job_store().page(_PER_PAGE, _first(counts), kinds):
+        _job(job)
+    if was_active and not active:
+        st.rerun()  # the rest of the page may show the result
+
+
+def _is_active(counts: Mapping[JobState, int]) -> bool:
+    return any(state in counts for state in ACTIVE)
+
+
+def _first(counts: Mapping[JobState, int]) -> int:
+    """Index of the first job on this page of the list; draws the paging controls."""
+    total = sum(counts.values())
+    if total <= _PER_PAGE:
+        return 0
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.text(", ".join(f"{count:,} {state}" for state, count in counts.items()))
+        page = st.pagination(-(-total // _PER_PAGE), key="jobs.page")
+    return _PER_PAGE * (page - 1)
+
+
+def _job(job: Job) -> None:
+    search = _saved_search(job)
+    with st.container(border=True, key=f"job-{job.id}"):
+        with st.container(horizontal=True, horizontal_alignment="distribute"):
+            with st.container(horizontal=True, vertical_alignment="center", width="content"):
+                st.badge("stopped" if search else str(job.state), color=_COLORS[job.state])
+                owner = f"  ({job.requested_by})" if user() and job.requested_by else ""
+                st.text(f"{job.kind}  {job.title}{owner}")
+            with st.container(horizontal=True, width="content"):
+                _button(job, resumes=search is not None)
+        if not job.is_finished:
+            st.progress(job.fraction, text=progress_text(job))
+        elif job.error:
+            st.text(job.error)
+        elif job.state is JobState.DONE:
+            st.text(_ended_text(job))
+        if search is not None:
+            best, tried = search.result.best_entry.fitness, len(search.result.entries)
+            st.text(
+                f"Stopped, best kept: {measure_label(search.fitness)} {best:.3f}, of {tried:,} "
+                f"candidates. Plan, Searched shows {search.search_id}."
+            )
+        with st.expander("Log and command"):
+            show_command(job.command)
+            log = job_store().tail(job.id) or "The log is empty."
+            st.code(log, language=None, height=180, wrap_lines=True)
+
+
+def _saved_search(job: Job) -> KnownSearch | None:
+    """Result of a stopped search; None for other jobs."""
+    if job.kind != SEARCH or job.state is not JobState.CANCELED:
+        return None
+    try:
+        return read_cached(Path(job.request["out"]) / RESULT_NAME)
+    except UserError:
+        return None  # stopped before the first generation, or deleted
+
+
+def progress_text(job: Job) -> str:
+    """Phase, progress and time left of an unfinished job."""
+    if job.state is JobState.QUEUED:
+        return f"SLURM job {job.batch}" if job.batch else "waiting for its turn"
+    seconds = job.eta_seconds(time.time())
+    amount = f" {job.done:,} of {job.total:,} {job.unit}" if job.total else ""
+    if job.unit == "bytes" and job.total:
+        amount = f" {format_bytes(job.done)} of {format_bytes(job.total)}"
+    rest = f", {int(seconds) // 60}:{int(seconds) % 60:02d} left" if seconds is not None else ""
+    # A worker reports nothing while it loads libraries.
+    return f"{job.phase or 'starting'}{amount}{rest}"
+
+
+def _ended_text(job: Job) -> str:
+    """When a job ended, how long it took, and its result."""
+    seconds = (job.finished_at or 0) - (job.started_at or 0)
+    when = datetime.fromtimestamp(job.finished_at or 0).astimezone().strftime("%Y-%m-%d %H:%M")
+    sentence = KINDS[job.kind].sentence(job.result) if job.kind in KINDS and job.result else ""
+    return f"{when}, {seconds:.1f} s. {sentence}".rstrip()
+
+
+def _button(job: Job, *, resumes: bool) -> None:
+    """The buttons of a job: cancel, retry or remove."""
+    label, action, icon = "Remove", "remove", "close"
+    if not job.is_finished:
+        label, action, icon = "Cancel", "cancel", "stop"
+    elif job.state is not JobState.DONE:
+        label, action, icon = "Continue" if resumes else "Retry", "retry", "refresh"
+    st.button(
+        label,
+        key=f"job.{action}.{job.id}",
+        icon=f":material/{icon}:",
+        on_click=change_job,
+        args=(action, job.id),
+        disabled=not job.is_finished and job.cancel_at is not None,
+        type="tertiary" if action == "remove" else "secondary",
+        help="Remove from this list; its output is kept." if action == "remove" else None,
+    )

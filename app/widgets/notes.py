@@ -1,0 +1,94 @@
+"""Cards, notes and command lines on pages."""
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+import streamlit as st
+
+from analysis.model import MoEModel
+from app.literal import literal
+from pruning.sizes import format_bytes
+
+NO_CALIBRATION: Final = "No calibration yet: start one on the **Start** page."
+
+
+def inform(text: str) -> None:
+    """Show why there is nothing to draw, or what to do; `text` is Markdown."""
+    st.info(text, icon=":material/info:")
+
+
+def cannot_run(model: MoEModel) -> bool:
+    """Whether a model cannot be run here, which is then said."""
+    if why := model.unloadable:
+        inform(
+            f"{literal(model.name)} can be planned and exported, but neither calibrated nor "
+            f"evaluated: {literal(why)}."
+        )
+    return bool(why)
+
+
+def show_command(*lines: str, heading: str = "") -> None:
+    """Show command lines, below a heading if there is one."""
+    if heading:
+        st.markdown(f"**{heading}**")
+    st.code("\n".join(lines), language=None, wrap_lines=True)
+
+
+def card(
+    label: str,
+    value: str,
+    below: str | None = None,
+    *,
+    note: str | None = None,
+    place: Any = st,
+    **look: Any,
+) -> None:
+    """Draw a card of the height of its neighbours.
+
+    The line below gives the total or the comparison, neither green nor red
+    unless `look` (arguments of `st.metric`) sets it.
+    """
+    place.metric(
+        label,
+        value,
+        below,
+        border=True,
+        height="stretch",
+        help=note,
+        **{"delta_color": "off", "delta_arrow": "off"} | look,
+    )
+
+
+def against_chance(share: float, chance: float) -> tuple[str, str]:
+    """A share, and its difference from chance, for a card; "-" for no share."""
+    return (
+        ("-", "")
+        if math.isnan(share)
+        else (f"{share:.0%}", f"{(share - chance) * 100:+.0f} pp vs chance")
+    )
+
+
+def badge(words: str, *, is_good: bool = True) -> None:
+    """A green badge with a check mark, or an orange one with a warning sign."""
+    if is_good:
+        st.badge(words, icon=":material/check:", color="green")
+    else:
+        st.badge(words, icon=":material/warning:", color="orange")
+
+
+def saved_metric(
+    draw: Callable[..., object], label: str, before: int, after: int, note: str
+) -> None:
+    """Bytes and the saving; `draw` is `st.metric` or a column's."""
+    less = before > after
+    draw(
+        label,
+        format_bytes(after),
+        f"-{format_bytes(before - after)} ({1 - after / before:.0%})" if less else "nothing saved",
+        delta_color="inverse" if less else "off",
+        delta_arrow="auto" if less else "off",
+        border=True,
+        height="stretch",
+        help=note,
+    )

@@ -1,0 +1,134 @@
+"""The plan in one line on every page: name, savings, loss."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+
+import pandas as pd
+import streamlit as st
+
+from analysis.errors import UserError
+from app.charts.context import Context
+from app.literal import literal
+from app.session.data import held_out_corpora, losses_of, usual_dtype
+from app.session.job_queue import own_model, queue, shown_request
+from app.session.plan_data import bytes_after
+from app.session.plan_state import NoPlan, forget_import, lost_file
+from app.widgets.links import link_to
+from pruning.evaluate.quality import PlanLoss, RandomLoss, loss_of, random_at
+from pruning.planning.make import CurrentPlan
+from pruning.requests.base import validated
+from pruning.requests.evaluation import EvaluateRequest
+from pruning.sizes import format_bytes
+
+
+def no_plan(why: UserError) -> None:
+    """Show why there is no plan, with buttons to fix it."""
+    if not isinstance(why, NoPlan):
+        st.error(literal(why), icon=":material/error:")
+        return
+    st.info(str(why), icon=":material/info:")
+    with st.container(horizontal=True):
+        for label, controls in why.ways.items():
+            key = f"plan.to.{next(iter(controls))}"
+            st.button(label, key=key, on_click=st.session_state.update, args=(controls,))
+
+
+def plan_line(context: Context) -> None:
+    """The plan on screen, with buttons to measure it or to close its file."""
+    if name := lost_file(context.shown):
+        st.warning(
+            f"The URL refers to the file {literal(name)}, which links do not carry. Open it again "
+            "below; until then the controls define the plan.",
+            icon=":material/warning:",
+        )
+    if (plan := context.shown) is None:
+        return
+    before, after = context.model.checkpoint.nbytes, bytes_after(context, plan)
+    loss, chance = loss_of_plan(context)
+    saved = f"-{1 - after / before:.0%}" if after < before else "nothing saved"
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.markdown(
+            f"**{literal(plan.name)}** :material/arrow_right_alt: **{format_bytes(after)}** "
+            f"({saved}) · {loss_words(context, loss, chance)}",
+            width="content",
+        )
+        if loss is None or loss.missing:
+            _measure_button(context, plan)
+        if plan.file:
+            st.button(
+                "Back to the controls",
+                key="plan.forget",
+                icon=":material/close:",
+                on_click=forget_import,
+                type="tertiary",
+                help="The file is shown and exported as it is; links do not carry it.",
+            )
+
+
+def _measure_button(context: Context, current_plan: CurrentPlan) -> None:
+    """Queue an evaluation on the corpora and in the dtype of most plans."""
+    compared = {name for each in losses_of(context.model)[:1] for name in each.corpora}
+    texts = held_out_corpora(context)
+    texts = [text for text in texts if Path(text).name in compared] or texts
+    if not texts:
+        link_to("evaluate", "Measure", "insights")
+        return
+    if st.button("Measure", key="plan.measure", icon=":material/insights:", type="tertiary"):
+        fields = {
+            **own_model(context),
+            "plans": (current_plan.plan.to_dict(),),
+            "corpora": texts,
+            "dtype": usual_dtype(context),
+        }
+        request = validated(EvaluateRequest, fields)
+        queue(
+            request,
+            current_plan.name,
+            shown_request(request).command((current_plan.file or "plan.json",)),
+        )
+
+
+def loss_of_plan(context: Context) -> tuple[PlanLoss | None, RandomLoss | None]:
+    """Measured loss of the plan on screen, and of Random at its sparsity."""
+    losses = losses_of(context.model)
+    loss = loss_of(losses, context.shown.plan.digest) if context.shown else None
+    if loss is None or loss.way or loss.missing:
+        return loss, None
+    return loss, random_at(losses, loss.facts.removed or 0.0, loss.facts.granularity)
+
+
+def loss_words(context: Context, loss: PlanLoss | None, chance: RandomLoss | None) -> str:
+    """Loss of the plan on screen: measured (see `loss_of_plan`), else predicted."""
+    if loss is None:
+        predicted = context.predicted
+        return literal(predicted.words) if predicted else "loss not measured"
+    words = literal(loss.words)
+    if loss.missing:
+        return f"{words}, not measured on {literal(', '.join(loss.missing))}"
+    return words if chance is None or loss.is_random else f"{words}, Random {chance.mean:+.2f}"
+
+
+def prediction_error(context: Context) -> str:
+    """One sentence on the error of the prediction; empty if it or the measurement is missing."""
+    measured, predicted = loss_of_plan(context)[0], context.predicted
+    shared = measured.change.keys() & predicted.change.keys() if measured and predicted else ()
+    if measured is None or predicted is None or not shared:
+        return ""
+    expected = fmean(predicted.change[name] for name in shared)
+    actual = fmean(measured.change[name] for name in shared)
+    where = literal(" and ".join(sorted(shared)))
+    return (
+        f"Layer sensitivity predicts a loss increase of {expected:+.2f} on {where}; measured: "
+        f"{actual:+.2f}."
+    )
+
+
+def losses_table(full: Mapping[str, float], added: Mapping[str, Mapping[str, float]]) -> None:
+    """Draw one row per corpus: loss of the original, and loss increases; nats per token."""
+    columns = {"original model": [f"{value:.2f}" for value in full.values()]} | {
+        name: [f"{change[corpus]:+.2f}" if corpus in change else "-" for corpus in full]
+        for name, change in added.items()
+    }
+    index = pd.Index([literal(name) for name in full], name="corpus")
+    st.table(pd.DataFrame(columns, index=index))
