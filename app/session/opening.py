@@ -9,9 +9,9 @@ from analysis.model import MoEModel
 from app.charts.context import BLEND
 from app.session.data import losses_of, routed_runs
 from app.session.state import DEFAULTS, apply_exponents
-from pruning.evaluate.quality import PlanLoss, choose_best, losses_at
+from pruning.evaluate.quality import choose_best, losses_at
 from pruning.planning.choice import schedule_label
-from pruning.schedules import SCHEDULES
+from pruning.spec import BudgetSpec, PlanSpec, SpreadSpec
 
 _SHARE: Final = 0.5
 _OPENED: Final = "opened"
@@ -28,29 +28,35 @@ def open_on_best(model: MoEModel, page: str) -> None:
     if not is_first or page or len(st.query_params):
         return
     corpora = tuple(routed_runs(model))
-    found = [each for each in losses_at(losses_of(model), _SHARE) if _has_controls(each, corpora)]
-    best = choose_best(found)
-    words = {} if best is None else _show(best.chosen)
+    losses = [
+        each
+        for each in losses_at(losses_of(model), _SHARE)
+        if not each.is_random and _has_controls(each.facts.asked, corpora)
+    ]
+    best = choose_best(losses)
+    spec = best.chosen.facts.asked if best else None
+    words = {} if spec is None else _show(spec)
     # All at once: each update would add an entry to the history.
     st.query_params.update({_OPENED: "1", **words})
 
 
-def _show(loss: PlanLoss) -> dict[str, str]:
+def _show(spec: PlanSpec) -> dict[str, str]:
     """Set the controls; return the URL parameters, which Streamlit does not write this early."""
-    facts, criterion = loss.facts, CRITERIA[loss.facts.criterion]
-    corpus = BLEND if len(facts.corpora) > 1 else "".join(facts.corpora)
-    said = {"schedule": facts.schedule, "gate": facts.gate, "corpus": corpus}
+    ranking, schedule = spec.ranking, spec.spread.schedule
+    corpus = BLEND if len(ranking.corpora) > 1 else "".join(ranking.corpora)
+    values: dict[str, str] = {"schedule": schedule, "gate": ranking.gate, "corpus": corpus}
     words = {
-        "schedule": schedule_label(facts.schedule),
-        "gate": facts.gate.capitalize(),
+        "schedule": schedule_label(schedule),
+        "gate": ranking.gate.capitalize(),
         "corpus": corpus,
     }
+    criterion = ranking.rule
     if criterion.exponents is None:
-        said["criterion"], words["criterion"] = criterion.name, criterion.label
+        values["criterion"], words["criterion"] = criterion.name, criterion.label
     else:
         apply_exponents(criterion.exponents)
         words |= dict(zip(("b", "alpha", "beta"), map(str, criterion.exponents), strict=True))
-    for key, value in said.items():
+    for key, value in values.items():
         if value:
             st.session_state[key] = value
     return {
@@ -60,14 +66,14 @@ def _show(loss: PlanLoss) -> dict[str, str]:
     }
 
 
-def _has_controls(loss: PlanLoss, corpora: tuple[str, ...]) -> bool:
-    """Whether the controls can express the plan: one corpus or all, no search."""
-    facts = loss.facts
-    return (
-        facts.granularity == "expert"
-        and not loss.is_random
-        and facts.criterion in CRITERIA
-        and facts.schedule in SCHEDULES
-        and facts.sparsity == "50%"
-        and (len(facts.corpora) <= 1 or sorted(facts.corpora) == sorted(corpora))
+def _has_controls(spec: PlanSpec | None, corpora: tuple[str, ...]) -> bool:
+    """Whether the controls of Start show it: half of the experts by one corpus or an even blend."""
+    if spec is None or spec.by_neuron or spec.ranking.criterion not in CRITERIA:
+        return False
+    plain = PlanSpec(
+        ranking=spec.ranking,
+        budget=BudgetSpec(sparsity="50%"),
+        spread=SpreadSpec(schedule=spec.spread.schedule),
     )
+    own = spec.ranking.corpora
+    return spec == plain and (len(own) <= 1 or sorted(own) == sorted(corpora))

@@ -35,6 +35,7 @@ from pruning.evaluate.store import (
 )
 from pruning.plan import Provenance, PruningPlan, model_ref
 from pruning.sizes import PARAMS, ModelPart, size_report
+from pruning.spec import PlanSpec
 
 if TYPE_CHECKING:
     from pruning.evaluate.answers import Answer
@@ -80,6 +81,7 @@ class PlanFacts(RecordPart):
     runs: tuple[str, ...] = ()
     schedule: str = ""
     sparsity: str = ""
+    spec: Mapping[str, Any] = {}  # `PlanSpec.to_json`; empty for plans that are made otherwise
     granularity: Granularity | Literal[""] = ""
     experts_before: Count | None = None  # routed experts of all layers
     experts_after: Count | None = None
@@ -93,6 +95,11 @@ class PlanFacts(RecordPart):
     flops_before: Count | None = None  # of a token in routed experts
     flops_after: Count | None = None
     measured: bool | None = None  # whether `active` and `flops` know how often experts are chosen
+
+    @property
+    def asked(self) -> PlanSpec | None:
+        """What was asked of the plan; None if it was made otherwise, or by an earlier version."""
+        return PlanSpec.model_validate(self.spec) if self.spec else None
 
     @property
     def columns(self) -> dict[str, Any]:

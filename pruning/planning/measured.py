@@ -22,7 +22,7 @@ from pruning.search.store import order_digest
 from pruning.sensitivity.curves import CostName, Curves, Sensitivity, curves_of, with_samples
 from pruning.sensitivity.record import OrderRef, SensitivityRecord, SensitivityStore
 from pruning.sizes import BYTES, total_size, weight_bytes, width_sizes
-from pruning.spec import BudgetSpec, PlanSpec, RankingSpec, SpreadSpec
+from pruning.spec import BudgetSpec, PlanSpec, SpreadSpec
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +83,7 @@ def _experts(ranking: Ranking, spec: PlanSpec) -> Order:
         limits = replace(own, dropped=dropped)
         return select_experts(table, allocation_of(layers, removed), model=ref, constraints=limits)
 
-    ref = _order_ref(spec.ranking, digest)
+    ref = _order_ref(ranking, spec, digest)
     sizes = {layer.index: layer.num_experts for layer in layers}
 
     def bytes_of(removed: Removed) -> int:
@@ -92,8 +92,12 @@ def _experts(ranking: Ranking, spec: PlanSpec) -> Order:
     return Order(ref, sizes, rooms_of(layers, own), plan_of, bytes_of)
 
 
-def _order_ref(ranked_by: RankingSpec, digest: str) -> OrderRef:
-    return OrderRef(ranked_by.criterion, ranked_by.granularity, digest)
+def _order_ref(ranking: Ranking, spec: PlanSpec, digest: str) -> OrderRef:
+    corpora = ranking.choice.corpora if spec.ranking.reads_text else ()
+    ranked_by = spec.ranking.model_copy(update={"corpora": corpora})
+    limits = spec.limits.model_copy(update={"protect": (), "set": {}})
+    sections = PlanSpec.model_construct(ranking=ranked_by, limits=limits)
+    return OrderRef(ranked_by.criterion, ranked_by.granularity, digest, sections.to_json())
 
 
 def _neurons(ranking: Ranking, spec: PlanSpec) -> Order:
@@ -116,7 +120,7 @@ def _neurons(ranking: Ranking, spec: PlanSpec) -> Order:
         return int(total_size(width_sizes(ranking.model, arena.left(*spent(removed))).disk)[BYTES])
 
     least = [room.least for room in rooms.values()]
-    ref = _order_ref(spec.ranking, contest.order_digest)
+    ref = _order_ref(ranking, spec, contest.order_digest)
     sizes = {layer: room.size for layer, room in rooms.items()}
     return Order(ref, sizes, tuple(rooms.values()), plan_of, bytes_of)
 

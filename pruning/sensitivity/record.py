@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,8 @@ class OrderRef:
     criterion: str
     granularity: str
     digest: str  # of the order itself: criteria with equal orders share their curves
+    # Sections of a `PlanSpec` that decide the order, as they were when it was measured first.
+    spec: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
 class SensitivityRecord(Record):
@@ -56,7 +58,7 @@ class SensitivityRecord(Record):
     command = "sensitivity"
     measured = "points"
 
-    order: Mapping[str, str]  # see `OrderRef`
+    order: Mapping[str, Any]  # see `OrderRef`
     corpus: Mapping[str, Any]  # name, and how samples were drawn; their ids are in the parquet
     layers: tuple[tuple[Count, Count], ...]  # decoder index and size of each layer with experts
     points: Count = 0  # measured allocations
