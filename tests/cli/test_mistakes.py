@@ -118,7 +118,7 @@ MISTAKES = {
     f"{PLAN} --pin 3:99": ["expert 99 of layer 3", "0..31"],
     f"{PLAN} --pin x": ["'x'", "LAYER:EXPERTS, such as 3:5"],
     f"{PLAN} --pin 3:5 --drop 3:5": ["Expert 5 of layer 3 is both pinned and dropped"],
-    f"{PLAN} --protect 9": ["layer 9", "0..5"],
+    f"{PLAN} --protect 9": ["layer 9", "0-5"],
     f"{PLAN} --set 3:5": ["'3:5'", "LAYER=KEPT, such as 3=20"],
     f"{PLAN.replace('50%', '10%')} --multiple-of 7": ["layers are to keep 7 to 28", "12.5%"],
     f"{PLAN} --multiple-of 32": ["--multiple-of 32 lets no expert go", "give --multiple-of 16"],
