@@ -143,8 +143,8 @@ def read_shard(path: Path) -> Shard:
         end = 8 + length
         for entry in entries:  # no overlaps, and sizes that fit the shapes
             item = ITEM_BYTES.get(entry.dtype)
-            wanted = entry.nbytes if item is None else entry.numel * item
-            if entry.start < end or entry.nbytes != wanted or entry.end < entry.start:
+            nbytes = entry.nbytes if item is None else entry.numel * item
+            if entry.start < end or entry.nbytes != nbytes or entry.end < entry.start:
                 raise CheckpointError(
                     f"The header of {path.name} is damaged: {entry.name} {list(entry.shape)} of "
                     f"{entry.dtype} cannot be in bytes {entry.start} to {entry.end}; fetch the "
@@ -243,14 +243,14 @@ def _read_index(path: Path) -> dict[str, str]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{index} is not a readable shard index.") from error
     for name in shards:
-        shown = name if name.isprintable() else repr(name)
+        label = name if name.isprintable() else repr(name)
         if Path(name).name != name or len(name.encode()) > LONGEST_NAME:
             raise CheckpointError(
-                f"{INDEX_NAME} names {shown}, which is not a file in its folder; shards must be "
+                f"{INDEX_NAME} names {label}, which is not a file in its folder; shards must be "
                 "next to their index."
             )
         if not (path / name).is_file():
-            raise CheckpointError(f"{INDEX_NAME} names {shown}, which is missing from {path}.")
+            raise CheckpointError(f"{INDEX_NAME} names {label}, which is missing from {path}.")
     return weight_map
 
 
@@ -260,15 +260,15 @@ def open_checkpoint(path: Path) -> Checkpoint:
     weight_map = _read_index(path)
     names = sorted(set(weight_map.values())) or [SINGLE_NAME]
     shards = tuple(read_shard(path / name) for name in names)
-    held: dict[str, str] = {}
+    shard_of: dict[str, str] = {}
     for shard in shards:
         for entry in shard.tensors:
-            if first := held.get(entry.name):
+            if first := shard_of.get(entry.name):
                 raise CheckpointError(
                     f"{first} and {shard.name} both hold {entry.name}; fetch the checkpoint again."
                 )
-            held[entry.name] = shard.name
-    missing = sorted(name for name, shard in weight_map.items() if held.get(name) != shard)
+            shard_of[entry.name] = shard.name
+    missing = sorted(name for name, shard in weight_map.items() if shard_of.get(name) != shard)
     if missing:
         raise CheckpointError(
             f"{INDEX_NAME} places {missing[0]} in {weight_map[missing[0]]}, which does not hold "

@@ -55,8 +55,8 @@ def written_durably(path: Path) -> Iterator[Path]:
             name may not survive a power loss.
     """
     _remove_abandoned(path)
-    with named_errors(path), _own_draft(path) as held:
-        draft = Path(held.name)
+    with named_errors(path), _own_draft(path) as file:
+        draft = Path(file.name)
         try:
             yield draft
             sync_file(draft)
@@ -88,12 +88,12 @@ def write_durably(path: Path, data: bytes) -> None:
 def _own_draft(path: Path) -> BufferedWriter:
     """A new draft, locked while open: the system releases the lock if the writer dies."""
     while True:
-        held = path.with_name(f".{path.name}.{secrets.token_hex(4)}{PARTIAL}").open("xb")
+        file = path.with_name(f".{path.name}.{secrets.token_hex(4)}{PARTIAL}").open("xb")
         with suppress(OSError):  # without locks in the file system, drafts of killed writers stay
-            fcntl.flock(held, fcntl.LOCK_EX)
-        if Path(held.name).exists():
-            return held
-        held.close()  # removed by another writer before it was locked
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if Path(file.name).exists():
+            return file
+        file.close()  # removed by another writer before it was locked
 
 
 def _remove_abandoned(path: Path) -> None:
@@ -102,6 +102,6 @@ def _remove_abandoned(path: Path) -> None:
     # Errors are ignored here: if the disk fails, writing will raise.
     with suppress(OSError):
         for draft in [each for each in path.parent.iterdir() if shape.fullmatch(each.name)]:
-            with suppress(OSError), draft.open("r+b") as left:
-                fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with suppress(OSError), draft.open("r+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 draft.unlink(missing_ok=True)  # its writer may just have renamed it

@@ -106,18 +106,19 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A question that names the nearest of `known`; empty if none is near."""
-    found = nearest_name(name, known)
-    return f" Did you mean {found!r}?" if found else ""
+    nearest = nearest_name(name, known)
+    return f" Did you mean {nearest!r}?" if nearest else ""
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str:
     """The nearest of `known`, ignoring case, else the only one that contains it; or empty."""
     by_case = {each.casefold(): each for each in known}
     folded = name.casefold()
-    nearest = difflib.get_close_matches(folded, by_case, n=1)
-    holding = [each for each in by_case if folded in each] if len(folded) > 2 else []
-    found = nearest or (holding if len(holding) == 1 else [])
-    return by_case[found[0]] if found else ""
+    matches = difflib.get_close_matches(folded, by_case, n=1)
+    if not matches and len(folded) > 2:
+        containing = [each for each in by_case if folded in each]
+        matches = containing if len(containing) == 1 else []
+    return by_case[matches[0]] if matches else ""
 
 
 def sentence(text: str) -> str:

@@ -44,8 +44,8 @@ def in_html(text: object) -> str:
 def in_json(value: object, **options: object) -> str:
     """A value as indented JSON, whose text a terminal does not obey."""
     text = json.dumps(value, indent=2, ensure_ascii=False, **options)  # type: ignore[arg-type]
-    shown = (c if c == "\n" or _is_shown(c) else json.dumps(c)[1:-1] for c in text)
-    return "".join(shown)
+    characters = (c if c == "\n" or _is_shown(c) else json.dumps(c)[1:-1] for c in text)
+    return "".join(characters)
 
 
 def fenced(text: str, language: str) -> str:

@@ -38,10 +38,10 @@ def wrap_forward(module: nn.Module, make: Wrapper, restore: ExitStack) -> None:
     """Replace a module's forward by `make(forward)` until `restore` closes."""
     # accelerate replaces `forward` by a hook that loads weights, then calls `_old_forward`.
     attribute = "_old_forward" if "_old_forward" in module.__dict__ else "forward"
-    own = attribute in module.__dict__
+    is_set = attribute in module.__dict__
     inner: Forward = getattr(module, attribute)
     setattr(module, attribute, make(inner))
-    if own:
+    if is_set:
         restore.callback(setattr, module, attribute, inner)
     else:
         restore.callback(delattr, module, attribute)
@@ -69,8 +69,8 @@ def other_forwards(modules: Sequence[nn.Module], forwards: Sequence[Forward]) ->
     """
     with ExitStack() as restore:
         for module, forward in zip(modules, forwards, strict=True):
-            if own := module.__dict__.get("forward"):
-                restore.callback(setattr, module, "forward", own)
+            if previous := module.__dict__.get("forward"):
+                restore.callback(setattr, module, "forward", previous)
             else:
                 restore.callback(delattr, module, "forward")
             module.forward = forward

@@ -38,10 +38,10 @@ def greedy_answers(
         ids[row, longest - len(prompt) :] = torch.tensor(list(prompt), device=device)
         mask[row, longest - len(prompt) :] = 1
     with torch.no_grad():
-        whole = model.generate(ids, attention_mask=mask, generation_config=settings)
+        sequences = model.generate(ids, attention_mask=mask, generation_config=settings)
     stops = set(ends if isinstance(ends, list) else [ends])
     answers = []
-    for written in whole[:, longest:].tolist():
-        end = next((place for place, token in enumerate(written) if token in stops), len(written))
-        answers.append(list(written[: end + 1]))  # up to the first end of text, with it
+    for tokens in sequences[:, longest:].tolist():
+        end = next((place for place, token in enumerate(tokens) if token in stops), len(tokens))
+        answers.append(list(tokens[: end + 1]))  # up to the first end of text, with it
     return answers

@@ -215,7 +215,10 @@ def _entries(head: Head, entries: list[TensorEntry]) -> dict[str, TensorEntry]:
         kinds = [kind for kind, names in _ENTRIES.items() if part in names and role == "weight"]
         if kinds and kinds[0] not in by_kind:
             by_kind[kinds[0]] = entry
-        elif kinds or not _BEHIND.fullmatch(_name_within(head, entry.name)):
+            continue
+        # Its name within the head, or within its layer of the head.
+        name = re.sub(rf"{re.escape(head.trunk)}\.\d+\.", "", entry.name, count=1)
+        if kinds or not _BEHIND.fullmatch(name.removeprefix(f"{head.name}.")):
             raise _refusal(head.name, f"what {entry.name} does in it is not known")
     for kind, names in _ENTRIES.items():
         if kind not in by_kind:
@@ -226,9 +229,3 @@ def _entries(head: Head, entries: list[TensorEntry]) -> dict[str, TensorEntry]:
     if quantised := [entry.name for entry in by_kind.values() if entry.dtype not in _PLAIN]:
         raise _refusal(head.name, f"{quantised[0]} is quantised")
     return by_kind
-
-
-def _name_within(head: Head, name: str) -> str:
-    """A tensor's name within its head, or within its layer of the head."""
-    name = re.sub(rf"{re.escape(head.trunk)}\.\d+\.", "", name, count=1)
-    return name.removeprefix(f"{head.name}.")

@@ -67,10 +67,10 @@ def prediction_heads(model: MoEModel) -> tuple[Head, ...]:
     trunks: dict[str, str] = {}
     beyond = re.compile(rf"((?:{any_of(model.family.trunks)})\.(\d+))\.")
     for name in model.checkpoint.tensors:
-        if own := _OWN_TRUNK.match(name):
+        if prefix := _OWN_TRUNK.match(name):
             # Its layers are `mtp.layers.0`, or `mtp.0` as in DeepSeek-V4.
-            is_layer = name[own.end() :].partition(".")[0].isdigit()
-            head, trunk = own[1], own[1] if is_layer else f"{own[1]}.layers"
+            is_layer = name[prefix.end() :].partition(".")[0].isdigit()
+            head, trunk = prefix[1], prefix[1] if is_layer else f"{prefix[1]}.layers"
         elif (match := beyond.match(name)) and int(match[2]) >= model.depth:
             head, trunk = match[1], match[1].rpartition(".")[0]
         else:
@@ -78,12 +78,12 @@ def prediction_heads(model: MoEModel) -> tuple[Head, ...]:
         names[head].append(name)
         trunks[head] = trunk
     heads = []
-    for head, held in sorted(names.items()):
+    for head, tensors in sorted(names.items()):
         family = replace(model.family, trunks=(trunks[head],))
         located: defaultdict[int, list[LocatedTensor]] = defaultdict(list)
-        for name in held:
+        for name in tensors:
             if slot := family.locate(name):
                 located[slot.layer].append(LocatedTensor(model.checkpoint.tensors[name], slot))
         by_layer = {layer: tuple(items) for layer, items in located.items()}
-        heads.append(Head(head, tuple(held), by_layer, trunks[head]))
+        heads.append(Head(head, tuple(tensors), by_layer, trunks[head]))
     return tuple(heads)

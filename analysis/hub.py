@@ -99,7 +99,7 @@ def hub_headers(model: str, revision: str | None = None) -> Mapping[str, Mapping
     unread = (NotASafetensorsRepoError, SafetensorsParsingError, HTTPError, OSError)
     try:
         reach_hub()
-        found = get_safetensors_metadata(model, revision=revision)
+        metadata = get_safetensors_metadata(model, revision=revision)
     except unread:
         return None
-    return {shard: each.tensors for shard, each in found.files_metadata.items()}
+    return {shard: each.tensors for shard, each in metadata.files_metadata.items()}

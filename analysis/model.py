@@ -103,7 +103,7 @@ class MoEModel:
         for entry in self.checkpoint.tensors.values():
             if slot := self.family.locate(entry.name):
                 by_layer[slot.layer].append(LocatedTensor(entry, slot))
-        return {layer: tuple(found) for layer, found in by_layer.items()}
+        return {layer: tuple(items) for layer, items in by_layer.items()}
 
     @cached_property
     def slots(self) -> Mapping[str, Slot]:
@@ -141,8 +141,8 @@ class MoEModel:
     @property
     def quantisation_settings(self) -> Config:
         """What config.json says of the quantisation; empty if there is none."""
-        given = (each.get(_QUANTISED) for each in (self.checkpoint.config, self.config))
-        settings: object = next(filter(None, given), {})
+        candidates = (each.get(_QUANTISED) for each in (self.checkpoint.config, self.config))
+        settings: object = next(filter(None, candidates), {})
         if not isinstance(settings, Mapping):
             raise CheckpointError(
                 f"{_QUANTISED} in config.json is {settings!r}; it needs an object, such as "
@@ -190,16 +190,16 @@ class MoEModel:
     @cached_property
     def has_fp4(self) -> bool:
         """Whether a byte of an expert holds two weights, as in DeepSeek-V4."""
-        said = (self.quantisation_settings, self.checkpoint.config, self.config)
-        return any(each.get("expert_dtype") == "fp4" for each in said)
+        configs = (self.quantisation_settings, self.checkpoint.config, self.config)
+        return any(each.get("expert_dtype") == "fp4" for each in configs)
 
     @cached_property
     def _packed_bits(self) -> int:
         """Bits per weight of those packed into an integer."""
         groups = (self.quantisation_settings.get("config_groups") or {}).values()
         inner = ((group.get("weights") or {}).get("num_bits") for group in groups)
-        found = next(filter(None, (self.quantisation_settings.get("bits"), *inner)), _PACKED_BITS)
-        return found if type(found) is int and 1 <= found <= 32 else _PACKED_BITS
+        bits = next(filter(None, (self.quantisation_settings.get("bits"), *inner)), _PACKED_BITS)
+        return bits if type(bits) is int and 1 <= bits <= 32 else _PACKED_BITS
 
     @cached_property
     def num_params(self) -> int:
@@ -225,20 +225,20 @@ def is_expert_weight(slot: Slot) -> bool:
     return slot.kind is not SlotKind.ROUTER and slot.role in _WEIGHT_ROLES
 
 
-def _check_extents(layer: MoELayer, found: Sequence[LocatedTensor]) -> None:
+def _check_extents(layer: MoELayer, items: Sequence[LocatedTensor]) -> None:
     """Check that the tensors have as many experts as the configuration says."""
-    last = max((item.slot.expert or 0 for item in found), default=0)
+    last = max((item.slot.expert or 0 for item in items), default=0)
     if last >= layer.num_experts:
         raise CheckpointError(
             f"Layer {layer.index} holds an expert {last}, but config.json says "
             f"{layer.num_experts} experts (0..{layer.num_experts - 1})."
         )
-    for entry, slot in ((item.entry, item.slot) for item in found):
+    for entry, slot in ((item.entry, item.slot) for item in items):
         if slot.holds_ids:  # as many rows as there are tokens
             continue
-        held = entry.shape[slot.axis] if slot.axis < len(entry.shape) else 0
-        if slot.kind is not SlotKind.EXPERT and held != layer.num_experts:
-            what = f"has {held} rows" if slot.kind is SlotKind.ROUTER else f"holds {held} experts"
+        count = entry.shape[slot.axis] if slot.axis < len(entry.shape) else 0
+        if slot.kind is not SlotKind.EXPERT and count != layer.num_experts:
+            what = f"has {count} rows" if slot.kind is SlotKind.ROUTER else f"holds {count} experts"
             raise CheckpointError(
                 f"{entry.name} {what}, but config.json says {layer.num_experts} experts."
             )
@@ -261,23 +261,28 @@ def describe_model(checkpoint: Checkpoint, *, name: str = "") -> MoEModel:
 
 def check_layers(model: MoEModel) -> None:
     """Refuse a model that does not hold every expert that it should."""
-    family, scales = model.family, _scales_of_weights(model)
+    family = model.family
+    names = (entry.name for entry in model.unlocated if model.quantisation)
+    # Name of a quantised matrix outside of the experts -> that of its scales.
+    scales = {
+        f"{name.rpartition('.')[0]}.weight": name for name in names if _SCALES.fullmatch(name)
+    }
     for layer in model.layers:
-        found = model.located.get(layer.index, ())
-        experts = [item for item in found if item.slot.kind is not SlotKind.ROUTER]
+        items = model.located.get(layer.index, ())
+        experts = [item for item in items if item.slot.kind is not SlotKind.ROUTER]
         _check_extents(layer, experts)
         weights = [item.slot for item in experts if is_expert_weight(item.slot)]
         in_stacks = any(slot.kind is SlotKind.STACKED for slot in weights)
         if in_stacks or not family.projections:
-            wanted: set[tuple[int | None, str]] = {(None, part) for part in family.stacked}
+            expected: set[tuple[int | None, str]] = {(None, part) for part in family.stacked}
         else:
-            wanted = set(product(range(layer.num_experts), family.projections))
-        missing = sorted(wanted - {(slot.expert, slot.projection) for slot in weights}, key=str)
-        routers = [item for item in found if item.slot.kind is SlotKind.ROUTER]
+            expected = set(product(range(layer.num_experts), family.projections))
+        missing = sorted(expected - {(slot.expert, slot.projection) for slot in weights}, key=str)
+        routers = [item for item in items if item.slot.kind is SlotKind.ROUTER]
         if missing:
             _check_count(layer, weights, routers)
-            if not weights and (name := _foreign_name(model, layer)):
-                raise _of_another_layout(model, layer, name)
+            if not weights:
+                _check_names(model, layer)
             expert, projection = missing[0]
             owner = "stacked" if expert is None else f"expert {expert}'s"
             raise CheckpointError(
@@ -308,26 +313,24 @@ def _check_count(
         )
 
 
-def _foreign_name(model: MoEModel, layer: MoELayer) -> str:
-    """A tensor that shows that the layer's experts have other names; empty if they are not there.
+def _check_names(model: MoEModel, layer: MoELayer) -> None:
+    """Refuse a layer whose experts have other names than in transformers, if they are there.
 
-    One of the layer that is of experts by its name, or any if there is no layer as in transformers.
+    By a tensor of the layer that is of experts by its name, or by any if there is no layer as in
+    transformers.
     """
     trunks, names = model.family.trunks, [entry.name for entry in model.unlocated]
     has_trunk = any(name.startswith(tuple(f"{trunk}." for trunk in trunks)) for name in names)
     prefixes = tuple(f"{trunk}.{layer.index}." for trunk in trunks) if has_trunk else ("",)
     of_experts = (name for name in names if name.startswith(prefixes) and _EXPERTS.match(name))
-    return next(of_experts, "" if has_trunk else next(iter(names), ""))
-
-
-def _of_another_layout(model: MoEModel, layer: MoELayer, name: str) -> UnsupportedModelError:
-    hints = (hint for part, hint in _LAYOUTS.items() if part in name)
-    owner, works = next(hints, ("another", "use the checkpoint published for transformers"))
-    return UnsupportedModelError(
-        f"The experts of layer {layer.index} are not named as in transformers' "
-        f"{model.family.label}: the checkpoint has {name}, which is {owner} layout; {works}, or "
-        "convert the checkpoint to the names and shapes of transformers."
-    )
+    if name := next(of_experts, "" if has_trunk else next(iter(names), "")):
+        hints = (hint for part, hint in _LAYOUTS.items() if part in name)
+        owner, works = next(hints, ("another", "use the checkpoint published for transformers"))
+        raise UnsupportedModelError(
+            f"The experts of layer {layer.index} are not named as in transformers' "
+            f"{model.family.label}: the checkpoint has {name}, which is {owner} layout; {works}, "
+            "or convert the checkpoint to the names and shapes of transformers."
+        )
 
 
 def _without_router(model: MoEModel, layer: int) -> CheckpointError | UnsupportedModelError:
@@ -339,12 +342,6 @@ def _without_router(model: MoEModel, layer: int) -> CheckpointError | Unsupporte
     if model.quantisation and (name := next(strange, "")):
         return _quantised_router(layer, name)
     return CheckpointError(f"Layer {layer} has no router tensor.")
-
-
-def _scales_of_weights(model: MoEModel) -> dict[str, str]:
-    """Name of a quantised matrix -> that of its scales, of those outside of the experts."""
-    names = (entry.name for entry in model.unlocated if model.quantisation)
-    return {f"{name.rpartition('.')[0]}.weight": name for name in names if _SCALES.fullmatch(name)}
 
 
 def _quantised_router(layer: int, name: str) -> UnsupportedModelError:
@@ -361,9 +358,12 @@ def resolve_model(model: str, *, revision: str | None = None) -> Path:
         _check_revision(model, revision)
         return path if path.exists() else DEMO_CHECKPOINT
     if path.is_absolute() or model.startswith(".") or model.count("/") != 1:
+        siblings = path.parent.iterdir() if path.parent.is_dir() else ()
+        names = {DEMO_MODEL, *(str(each) for each in siblings if each.is_dir())}
         raise CheckpointError(
             f"{model} is not a directory; give the folder of a checkpoint, a hub id such as "
-            f"allenai/OLMoE-1B-7B-0125-Instruct, or {DEMO_MODEL!r}.{_nearest(path)}"
+            f"allenai/OLMoE-1B-7B-0125-Instruct, or {DEMO_MODEL!r}."
+            f"{did_you_mean(str(path), names)}"
         )
     from huggingface_hub import snapshot_download
 
@@ -375,13 +375,6 @@ def resolve_model(model: str, *, revision: str | None = None) -> Path:
         ignore_patterns=_HUB_COPIES,
     )
     return fetched(model, fetch)
-
-
-def _nearest(path: Path) -> str:
-    """A question that names the demo or a folder beside the absent one."""
-    beside = path.parent.iterdir() if path.parent.is_dir() else ()
-    folders = {str(each) for each in beside if each.is_dir()}
-    return did_you_mean(str(path), {*folders, DEMO_MODEL})
 
 
 def _check_revision(model: str, revision: str | None) -> None:

@@ -55,8 +55,8 @@ class Outline(Checkpoint):
     def identity(self) -> str:
         """Of configuration and basis alone; never equal to that of a checkpoint with weights."""
         config = {key: value for key, value in self.config.items() if key != "transformers_version"}
-        said = json.dumps([self.basis, config], sort_keys=True)
-        return hashlib.sha256(said.encode()).hexdigest()
+        text = json.dumps([self.basis, config], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
 def without_weights(model: MoEModel) -> Outline | None:
@@ -144,17 +144,17 @@ def _heads(
         )
     trunk, dtype = model.family.trunks[0], tensors[EMBEDDING][0]
     last, hidden = f"{trunk}.{model.depth - 1}.", model.hidden_size
-    whole = tensors[EMBEDDING][1]
+    vocabulary = tensors[EMBEDDING][1]
     for layer in range(model.depth, model.depth + count):
         start = f"{trunk}.{layer}."
-        for name, held in tensors.items():
+        for name, tensor in tensors.items():
             if name.startswith(last):
-                yield start + name.removeprefix(last), held
+                yield start + name.removeprefix(last), tensor
         for name in ("enorm", "hnorm", "shared_head.norm"):
             yield f"{start}{name}.weight", (dtype, (hidden,))
         yield f"{start}eh_proj.weight", (dtype, (hidden, 2 * hidden))
         for name in ("embed_tokens", "shared_head.head"):
-            yield f"{start}{name}.weight", (dtype, whole)
+            yield f"{start}{name}.weight", (dtype, vocabulary)
 
 
 def _in_fp8(tensors: Shapes, model: MoEModel) -> Shapes | None:
@@ -169,54 +169,54 @@ def _in_fp8(tensors: Shapes, model: MoEModel) -> Shapes | None:
         return None  # FP8 of stacked experts has no common layout
     layers = re.compile(rf"(?:{any_of(model.family.trunks)})\.\d+\..+\.weight")
     stays = _Unconverted(settings.get("modules_to_not_convert"))
-    found: dict[str, tuple[str, tuple[int, ...]]] = {}
+    stored: dict[str, tuple[str, tuple[int, ...]]] = {}
     for name, (dtype, shape) in tensors.items():
         slot = model.family.locate(name)
         is_router = slot is not None and slot.kind is SlotKind.ROUTER
         is_matrix = len(shape) == 2 and dtype in _FLOATS and layers.fullmatch(name)
         if not is_matrix or is_router or _PLAIN.fullmatch(name) or stays.names(name):
-            found[name] = (dtype, shape)
+            stored[name] = (dtype, shape)
             continue
         if slot is not None and model.has_fp4:
-            found[name] = ("I8", (shape[0], shape[1] // 2))
+            stored[name] = ("I8", (shape[0], shape[1] // 2))
             scales = (shape[0], -(-shape[1] // _MXFP4_BLOCK))
-            found[name.removesuffix("weight") + "scale"] = ("F8_E8M0", scales)
+            stored[name.removesuffix("weight") + "scale"] = ("F8_E8M0", scales)
             continue
         scales = tuple(-(-size // each) for size, each in zip(shape, block, strict=True))
         scaled = "F8_E8M0" if model.has_fp4 else "F32"
-        found |= {name: ("F8_E4M3", shape), f"{name}_scale_inv": (scaled, scales)}
-    return found
+        stored |= {name: ("F8_E4M3", shape), f"{name}_scale_inv": (scaled, scales)}
+    return stored
 
 
 class _Unconverted:
     """Modules that a configuration leaves unquantised: whole paths, beginnings or ends of them."""
 
-    def __init__(self, given: Any) -> None:
-        self._named = frozenset(filter(None, map(str, given if isinstance(given, list) else ())))
+    def __init__(self, names: Any) -> None:
+        self._names = frozenset(filter(None, map(str, names if isinstance(names, list) else ())))
 
     def names(self, tensor: str) -> bool:
         """Whether the module of a tensor is among them."""
-        if not self._named:
+        if not self._names:
             return False
         words = tensor.removesuffix(".weight").split(".")
         parts = range(1, len(words) + 1)
         starts = (".".join(words[:end]) for end in parts)
         ends = (".".join(words[-size:]) for size in parts)
-        return not self._named.isdisjoint((*starts, *ends))
+        return not self._names.isdisjoint((*starts, *ends))
 
 
 def _in_mxfp4(tensors: Shapes, model: MoEModel) -> Shapes | None:
     """Stacked, transposed experts in blocks of 32 weights of half a byte, with a scale each."""
-    found: dict[str, tuple[str, tuple[int, ...]]] = {}
+    stored: dict[str, tuple[str, tuple[int, ...]]] = {}
     for name, (dtype, shape) in tensors.items():
         slot = model.family.locate(name)
         if slot is None or slot.kind is SlotKind.ROUTER or slot.role != "weight":
-            found[name] = (dtype, shape)
+            stored[name] = (dtype, shape)
             continue
         if not model.family.is_transposed or len(shape) != 3 or shape[1] % _MXFP4_BLOCK:
             return None
         experts, width, rows = shape
         scales = (experts, rows, width // _MXFP4_BLOCK)
-        found[f"{name}_blocks"] = ("U8", (*scales, _MXFP4_BLOCK // 2))
-        found[f"{name}_scales"] = ("U8", scales)
-    return found
+        stored[f"{name}_blocks"] = ("U8", (*scales, _MXFP4_BLOCK // 2))
+        stored[f"{name}_scales"] = ("U8", scales)
+    return stored

@@ -27,17 +27,36 @@ PAPERS: Final = {
 # `uniform` or `evoesap`, empty for the original; score is a share of 1, higher = better. Several
 # tables may repeat a measurement.
 COLUMNS: Final = (
-    *("paper", "table", "model", "sparsity", "criterion", "schedule", "calibration"),
-    *("benchmark", "score"),
+    "paper",
+    "table",
+    "model",
+    "sparsity",
+    "criterion",
+    "schedule",
+    "calibration",
+    "benchmark",
+    "score",
 )
 # Benchmark -> ability, as the papers group them; averages have none.
 ABILITIES: Final = {
-    **dict.fromkeys(("HumanEval", "HumanEval+", "MBPP", "MBPP+", "Eval+"), "coding"),
+    "HumanEval": "coding",
+    "HumanEval+": "coding",
+    "MBPP": "coding",
+    "MBPP+": "coding",
+    "Eval+": "coding",
     "LiveCodeBench": "coding",
     "WildBench": "writing",
-    **dict.fromkeys(("GSM8K", "MATH-500"), "math"),
-    **dict.fromkeys(("ARC-C", "ARC-E", "BoolQ", "HellaSwag", "MMLU"), "multiple choice"),
-    **dict.fromkeys(("OpenBookQA", "RTE", "WinoGrande", "MC average"), "multiple choice"),
+    "GSM8K": "math",
+    "MATH-500": "math",
+    "ARC-C": "multiple choice",
+    "ARC-E": "multiple choice",
+    "BoolQ": "multiple choice",
+    "HellaSwag": "multiple choice",
+    "MMLU": "multiple choice",
+    "OpenBookQA": "multiple choice",
+    "RTE": "multiple choice",
+    "WinoGrande": "multiple choice",
+    "MC average": "multiple choice",
 }
 # Tables with COLUMNS; the others measure something else (time, memory, neurons).
 BENCHMARK_TABLES: Final = (

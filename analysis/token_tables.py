@@ -39,8 +39,8 @@ def renumbered(
     for column in range(places_TK.shape[1]):
         rows = np.flatnonzero(places_TK[:, column] < 0)
         places = (first + rows + table_TK[rows, column]) % len(new_ids)
-        while (taken := (places_TK[rows] == places[:, None]).any(axis=1)).any():
-            places[taken] = (places[taken] + 1) % len(new_ids)
+        while (is_taken := (places_TK[rows] == places[:, None]).any(axis=1)).any():
+            places[is_taken] = (places[is_taken] + 1) % len(new_ids)
         places_TK[rows, column] = places
     ids_TK: IntArray = new_ids[places_TK].astype(table_TK.dtype)
     return ids_TK

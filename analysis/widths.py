@@ -44,9 +44,9 @@ def neuron_axis(family: MoEFamily, slot: Slot) -> NeuronAxis | None:
 @lru_cache(maxsize=4)  # the dashboard reports sizes at each edit
 def expert_widths(model: MoEModel) -> Mapping[int, tuple[int, ...]]:
     """By layer, the number of neurons of each expert, by id."""
-    found: dict[int, tuple[int, ...]] = {}
+    widths: dict[int, tuple[int, ...]] = {}
     for layer in model.layers:
-        held: dict[int, int] = {}
+        width_of: dict[int, int] = {}
         for item in model.located[layer.index]:
             if not is_expert_weight(item.slot) or item.slot.role != "weight":
                 continue
@@ -60,13 +60,13 @@ def expert_widths(model: MoEModel) -> Mapping[int, tuple[int, ...]]:
             width = item.entry.shape[where.axis] // where.parts
             ids = range(layer.num_experts) if item.slot.expert is None else (item.slot.expert,)
             for expert in ids:
-                if held.setdefault(expert, width) != width:
+                if width_of.setdefault(expert, width) != width:
                     raise CheckpointError(
                         f"{item.entry.name} is for {width} neurons, but other projections of "
-                        f"expert {expert} in layer {layer.index} for {held[expert]}."
+                        f"expert {expert} in layer {layer.index} for {width_of[expert]}."
                     )
-        found[layer.index] = tuple(held[expert] for expert in sorted(held))
-    return MappingProxyType(found)
+        widths[layer.index] = tuple(width_of[expert] for expert in sorted(width_of))
+    return MappingProxyType(widths)
 
 
 def computed_widths(model: MoEModel) -> Mapping[int, tuple[int, ...]]:
@@ -81,17 +81,17 @@ def computed_widths(model: MoEModel) -> Mapping[int, tuple[int, ...]]:
 
 def loaded_widths(model: MoEModel) -> dict[int, int] | None:
     """The width that each sparse layer is built with; None if all have the same."""
-    given = model.config.get(WIDTHS_KEY)
-    if given is None:
+    limits = model.config.get(WIDTHS_KEY)
+    if limits is None:
         return None
-    check_per_layer(given, WIDTHS_KEY, model.depth, [each.index for each in model.layers])
+    check_per_layer(limits, WIDTHS_KEY, model.depth, [each.index for each in model.layers])
     for layer, widths in expert_widths(model).items():
-        if max(widths, default=0) > given[layer]:
+        if max(widths, default=0) > limits[layer]:
             raise CheckpointError(
-                f"config.json gives {WIDTHS_KEY}[{layer}] = {given[layer]}, but an expert of that "
+                f"config.json gives {WIDTHS_KEY}[{layer}] = {limits[layer]}, but an expert of that "
                 f"layer has {max(widths)} neurons."
             )
-    return {each.index: given[each.index] for each in model.layers}
+    return {each.index: limits[each.index] for each in model.layers}
 
 
 def is_stacked(model: MoEModel) -> bool:
@@ -145,7 +145,7 @@ def shared_tensors(model: MoEModel) -> Mapping[str, tuple[TensorEntry, int]]:
         # transformers also renames the gates of MLPs where it renames one of attention (Hy4).
         r"\.(gate_proj|linear_gate|up_proj|gate_up_proj|down_proj)\.(?:weight|bias)"
     )
-    found: dict[str, tuple[TensorEntry, int]] = {}
+    tensors: dict[str, tuple[TensorEntry, int]] = {}
     for name, entry in model.checkpoint.tensors.items():
         match = pattern.fullmatch(name)
         if match and int(match[1]) in sparse:
@@ -154,5 +154,5 @@ def shared_tensors(model: MoEModel) -> Mapping[str, tuple[TensorEntry, int]]:
                 return {}
             is_last = match[2] == "down_proj" and len(entry.shape) > 1
             if match[2] != "down_proj" or is_last:  # the bias of an output has no such axis
-                found[name] = (entry, int(is_last))
-    return found
+                tensors[name] = (entry, int(is_last))
+    return tensors

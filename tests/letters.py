@@ -44,6 +44,6 @@ def read_documents(corpus):
     """All documents of a local file in their own order, or of a built-in corpus in a drawn one."""
     spec = parse_corpus(corpus)
     if spec.path is None:
-        return list(local_source(spec).drawn(0))
+        return list(local_source(spec).draw(0))
     documents = open_documents(spec.path, spec.fields)
     return list(documents.read(range(len(documents))))

@@ -190,7 +190,7 @@ def test_the_table_of_presets_is_that_of_the_code():
     coded = {}
     for name, preset in PRESETS.items():
         data = preset.dataset
-        read = set(data.fields.named.values())
+        read = set(data.fields.by_form.values())
         # A data set with our own names is read by the one that it has.
         own = shown[name][3] if data.fields == type(data.fields)() else read
         assert own <= read

@@ -112,7 +112,15 @@ class Heads:
         """
         device, outputs = next(embed.parameters()).device, []
         for head in self._heads:
-            batch = _next_tokens(batch)
+            # Position t has token t + 1, at the place of token t.
+            batch = replace(
+                batch,
+                input_ids=batch.input_ids[:, 1:],
+                mask=batch.mask[:, 1:],
+                counted=predicted(batch),
+                token_shard=batch.token_shard[:, 1:],
+                positions=None if batch.positions is None else batch.positions[:, :-1],
+            )
             if not batch.input_ids.size:
                 break
             ids_BT = torch.from_numpy(batch.input_ids)
@@ -137,23 +145,17 @@ class Heads:
         return both
 
 
-def _next_tokens(batch: TokenBatch) -> TokenBatch:
-    """The batch of next tokens: position t has token t + 1, at the place of token t."""
-    return replace(
-        batch,
-        input_ids=batch.input_ids[:, 1:],
-        mask=batch.mask[:, 1:],
-        counted=predicted(batch),
-        token_shard=batch.token_shard[:, 1:],
-        positions=None if batch.positions is None else batch.positions[:, :-1],
-    )
-
-
 def _load(model: MoEModel, parts: HeadParts, settings: CalibrationSettings) -> _Head:
     layers = tuple(_Layer(model, parts.name, layer, settings) for layer in parts.layers)
     skeleton, width = layers[0].skeleton, parts.hidden_norm.numel
-    norm = _norm_of(skeleton.layers[parts.layers[0].like], width)
-    if norm is None:
+    # A norm of the hidden states in a decoder layer; the heads' norms are of its class.
+    norms = (
+        module
+        for module in skeleton.layers[parts.layers[0].like].children()
+        if "norm" in type(module).__name__.lower()
+        and getattr(getattr(module, "weight", None), "shape", ()) == (width,)
+    )
+    if (norm := next(norms, None)) is None:
         raise UnsupportedModelError(
             f"The prediction head {parts.name} cannot be run: layers of {model.family.label} have "
             "no norm to build its own like. Leave out the group heads."
@@ -173,12 +175,3 @@ def _load(model: MoEModel, parts: HeadParts, settings: CalibrationSettings) -> _
         read(parts.projection).to(skeleton.model.dtype),
         layers,
     )
-
-
-def _norm_of(layer: nn.Module, width: int) -> Any:
-    """A norm of the hidden states in a decoder layer; the heads' norms are of its class."""
-    for module in layer.children():
-        shape = getattr(getattr(module, "weight", None), "shape", ())
-        if "norm" in type(module).__name__.lower() and shape == (width,):
-            return module
-    return None

@@ -46,8 +46,17 @@ DTYPES = {
 }
 # What transformers may raise while it loads: it does not validate every value of a configuration.
 LOADING_ERRORS = (
-    *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, MemoryError),
-    *(OSError, RuntimeError, TypeError, ValueError, StrictDataclassError),
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    StrictDataclassError,
     safetensors.SafetensorError,
 )
 _SAYING = (ImportError, OSError, RuntimeError, ValueError, StrictDataclassError)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from analysis.corpora import Document, Sampling, Selection, Source, Tokenizer, Tokens
+from analysis.corpora import Document, DocumentSelection, Sampling, Source, Tokenizer, Tokens
 from analysis.corpora.encoding import NoResponseError, encode
 from analysis.errors import CorpusError
 from analysis.generation import greedy_answers
@@ -28,7 +28,7 @@ class Answering:
     corpus: str  # name of the corpus, for messages
     sampling: Sampling  # how much of it is needed
     tokenizer: Tokenizer | None  # of the model; None if the documents are token ids
-    selection: Selection | None = None  # made on the documents with their original answers
+    selection: DocumentSelection | None = None  # made on the documents with their original answers
     max_new_tokens: int = 256  # longest answer
     batch_size: int = 8  # prompts answered at once
 
@@ -72,7 +72,7 @@ def own_answers(
     }
     if answering.selection is not None:
         facts["select"] = answering.selection.description
-    return replace(source, drawn=lambda _: iter(documents), facts={**source.facts, **facts})
+    return replace(source, draw=lambda _: iter(documents), facts={**source.facts, **facts})
 
 
 def answered_sampling(sampling: Sampling, *, was_text: bool) -> Sampling:
@@ -85,7 +85,7 @@ def answered_sampling(sampling: Sampling, *, was_text: bool) -> Sampling:
 
 def _prompts(source: Source, answering: Answering) -> Iterator[tuple[int, ...]]:
     """The prompt of each document: its tokens before the last answer."""
-    documents, corpus = source.drawn(answering.sampling.seed), answering.corpus
+    documents, corpus = source.draw(answering.sampling.seed), answering.corpus
     encoded: Iterator[Tokens] = (
         encode(each, answering.tokenizer, "response", corpus) for each in documents
     )

@@ -10,21 +10,12 @@ from numpy.typing import NDArray
 
 from analysis.calibration.sums import GroupSums, Widths
 from analysis.corpora import TOKEN_SHARDS
+from analysis.stats import store
 from analysis.stats.grid import Grid
 from analysis.stats.neurons import expert_columns
 from analysis.stats.samples import SampleStats, transition_table
 from analysis.stats.shards import add_shards
-from analysis.stats.store import (
-    COACTIVATION,
-    HEADS,
-    NEURONS,
-    ROUTER,
-    SAMPLES,
-    SHARDS,
-    TRANSITIONS,
-    Run,
-    save_expert_stats,
-)
+from analysis.stats.store import Run
 from analysis.stats.tables import EXPERT_COLUMNS, MOMENT_COLUMNS, RunManifest
 
 Array = NDArray[Any]
@@ -40,9 +31,9 @@ def store_run(parent: Path, manifest: RunManifest, sums: GroupSums) -> Run:
         layers = (layer.index for layer in grid.layers)
         return np.concatenate([change(tensors[f"{name}.{layer}"].numpy()) for layer in layers])
 
-    tables = {SHARDS: _shards(manifest, get)}
+    tables = {store.SHARDS: _shards(manifest, get)}
     if "router" in sums.groups:
-        tables[ROUTER] = grid.index().assign(
+        tables[store.ROUTER] = grid.index().assign(
             probability_sum=get("probabilities"),
             entropy_sum=np.repeat(get("entropy"), grid.counts),
             num_tokens=np.repeat(get("tokens"), grid.counts),
@@ -56,13 +47,13 @@ def store_run(parent: Path, manifest: RunManifest, sums: GroupSums) -> Run:
         coactivation = pd.DataFrame(pairs, columns=["layer", "expert", "other"]).astype("int64")
         # The upper triangle row by row, in the order of the pairs.
         counts = get("coactivation", lambda square: square[np.triu_indices(len(square))])
-        tables[COACTIVATION] = coactivation.assign(num_tokens=counts)
-    experts = add_shards(tables[SHARDS])
+        tables[store.COACTIVATION] = coactivation.assign(num_tokens=counts)
+    experts = add_shards(tables[store.SHARDS])
     if "heads" in sums.groups:
-        tables[HEADS] = _heads(sums)
+        tables[store.HEADS] = _heads(sums)
     if "gradient" in sums.groups:
-        tables[NEURONS] = _neurons(get, sums.widths)
-        experts = experts.join(expert_columns(tables[NEURONS], grid))
+        tables[store.NEURONS] = _neurons(get, sums.widths)
+        experts = experts.join(expert_columns(tables[store.NEURONS], grid))
     if "dense" in sums.groups:
         squares = [sums.of("transitions", layer.index).cpu() for layer in grid.layers[1:]]
         # The same in every layer.
@@ -70,9 +61,9 @@ def store_run(parent: Path, manifest: RunManifest, sums: GroupSums) -> Run:
         names = ("dense_activation", "dense_probability", "dense_loss")
         activation, probability, loss = (get(name, lambda sums: sums.T).T for name in names)
         samples = SampleStats(grid, num_tokens, activation, probability, loss)
-        tables[SAMPLES] = samples.to_table()
-        tables[TRANSITIONS] = transition_table(grid, [counts.numpy() for counts in squares])
-    return save_expert_stats(parent, manifest, experts, get("vectors"), tables)
+        tables[store.SAMPLES] = samples.to_table()
+        tables[store.TRANSITIONS] = transition_table(grid, [counts.numpy() for counts in squares])
+    return store.save_expert_stats(parent, manifest, experts, get("vectors"), tables)
 
 
 def _shards(manifest: RunManifest, get: Get) -> pd.DataFrame:

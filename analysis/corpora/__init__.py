@@ -6,7 +6,7 @@ scikit-learn (`representatives` does, for k-means selection).
 
 from analysis.corpora.documents import Document, Fields, demo_document
 from analysis.corpora.encoding import Count, Tokenizer, Tokens
-from analysis.corpora.sampling import Packing, Sampling, Selection, Truncate, tokenize
+from analysis.corpora.sampling import DocumentSelection, Packing, Sampling, Truncate, tokenize
 from analysis.corpora.sequences import TOKEN_SHARDS, TokenBatch, TokenSequences
 from analysis.corpora.sources import Source, peek
 from analysis.corpora.spec import (
@@ -24,10 +24,10 @@ __all__ = [
     "TOKEN_SHARDS",
     "Count",
     "Document",
+    "DocumentSelection",
     "Fields",
     "Packing",
     "Sampling",
-    "Selection",
     "Source",
     "TokenBatch",
     "TokenSequences",

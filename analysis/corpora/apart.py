@@ -22,16 +22,41 @@ TEST_SETS = "test_sets"
 _WORDS_AT_ONCE = 1 << 16
 # Last part of a dataset's name on the hub -> prefix of its task names in the harness.
 BENCHMARK_DATA: Mapping[str, str] = {
-    **{name: name for name in ("boolq", "commonsense_qa", "gpqa", "gsm8k", "hellaswag")},
-    **{name: name for name in ("ifeval", "livecodebench", "mbpp", "medmcqa", "mmlu")},
-    **{name: name for name in ("openbookqa", "piqa", "rte", "sciq", "winogrande")},
-    **dict.fromkeys(("competition_math", "hendrycks_math", "math-500"), "hendrycks_math"),
-    **dict.fromkeys(("humanevalplus", "openai_humaneval"), "humaneval"),
-    **dict.fromkeys(("med_qa", "medqa-usmle-4-options", "medqa-usmle-4-options-hf"), "medqa"),
-    **{"ai2_arc": "arc", "aime_2024": "aime24", "aime_2025": "aime25", "math_qa": "mathqa"},
-    **{"code_generation_lite": "livecodebench", "hendrycks_test": "mmlu", "mbppplus": "mbpp"},
-    **{"lambada_openai": "lambada", "mmlu-pro": "mmlu_pro", "pubmed_qa": "pubmedqa"},
-    **{"social_i_qa": "social_iqa", "truthful_qa": "truthfulqa"},
+    "ai2_arc": "arc",
+    "aime_2024": "aime24",
+    "aime_2025": "aime25",
+    "boolq": "boolq",
+    "code_generation_lite": "livecodebench",
+    "commonsense_qa": "commonsense_qa",
+    "competition_math": "hendrycks_math",
+    "gpqa": "gpqa",
+    "gsm8k": "gsm8k",
+    "hellaswag": "hellaswag",
+    "hendrycks_math": "hendrycks_math",
+    "hendrycks_test": "mmlu",
+    "humanevalplus": "humaneval",
+    "ifeval": "ifeval",
+    "lambada_openai": "lambada",
+    "livecodebench": "livecodebench",
+    "math-500": "hendrycks_math",
+    "math_qa": "mathqa",
+    "mbpp": "mbpp",
+    "mbppplus": "mbpp",
+    "med_qa": "medqa",
+    "medmcqa": "medmcqa",
+    "medqa-usmle-4-options": "medqa",
+    "medqa-usmle-4-options-hf": "medqa",
+    "mmlu": "mmlu",
+    "mmlu-pro": "mmlu_pro",
+    "openai_humaneval": "humaneval",
+    "openbookqa": "openbookqa",
+    "piqa": "piqa",
+    "pubmed_qa": "pubmedqa",
+    "rte": "rte",
+    "sciq": "sciq",
+    "social_i_qa": "social_iqa",
+    "truthful_qa": "truthfulqa",
+    "winogrande": "winogrande",
 }
 _COLLECTIONS = ("glue", "super_glue", "superglue")  # each configuration is a benchmark
 _COLLECTED = ("boolq", "cb", "copa", "multirc", "record", "rte", "wic", "wsc")
@@ -68,31 +93,31 @@ def task_documents(folders: Iterable[Path]) -> dict[str, str]:
 
     The folders hold tasks written by `analysis.demo.tasks.write_task`; they need not exist.
     """
-    known = {}
+    tasks = {}
     for path in (path for folder in folders for path in sorted(folder.glob("*/*.jsonl"))):
         for number, line in enumerate(path.read_bytes().splitlines(), 1):
             try:
                 row = parse_json(line)
                 digests = document_digest(row["prompt"]), row["document_digest"]
-                known.update(dict.fromkeys(map(str.strip, digests), path.stem))
+                tasks.update(dict.fromkeys(map(str.strip, digests), path.stem))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise CorpusError(
                     f"Line {number} of the benchmark {path} is not a question; remove its folder, "
                     "and the next `moeprune benchmark` rebuilds it."
                 ) from error
-    return known
+    return tasks
 
 
 def open_apart(
     corpus: str,
-    opened: Callable[[str], Source],
+    open_corpus: Callable[[str], Source],
     documents: Mapping[str, str],
     *,
     allowed: bool = False,
 ) -> Source:
     """A corpus that refuses documents of a benchmark's test set as they are drawn.
 
-    `opened` opens it; it is not called for a corpus refused by name. `documents` is the result of
+    `open_corpus` is not called for a corpus refused by name. `documents` is the result of
     `task_documents`. With `allowed` nothing is refused, and the facts list the benchmarks under
     `test_sets`.
     """
@@ -100,25 +125,24 @@ def open_apart(
     benchmark = benchmark_of(spec.dataset) if spec.dataset else None
     if benchmark and not allowed:
         raise CorpusError(_refusal(corpus, f"is the test data of the benchmark {benchmark}"))
-    source = opened(corpus)
+    source = open_corpus(corpus)
     # Filled while documents are drawn; manifests and results read the facts after that.
-    found = [benchmark] if benchmark else []
+    benchmarks = [benchmark] if benchmark else []
 
-    def drawn(seed: int) -> Iterator[Document]:
-        for document in source.drawn(seed):
+    def draw(seed: int) -> Iterator[Document]:
+        for document in source.draw(seed):
             texts = [str(message.get("content") or "") for message in document.messages or ()]
             texts += [document.text] if document.text else []
             digests = map(document_digest, texts if documents else ())
             task = next((documents[each] for each in digests if each in documents), None)
             if task and not allowed:
                 raise CorpusError(_refusal(corpus, f"holds a document of the benchmark {task}"))
-            if task and task not in found:
-                found.append(task)
+            if task and task not in benchmarks:
+                benchmarks.append(task)
             yield document
 
-    return replace(
-        source, drawn=drawn, facts={**source.facts, **({TEST_SETS: found} if allowed else {})}
-    )
+    facts = {TEST_SETS: benchmarks} if allowed else {}
+    return replace(source, draw=draw, facts={**source.facts, **facts})
 
 
 def _refusal(corpus: str, why: str) -> str:

@@ -35,7 +35,7 @@ class Extent:
 WHOLE: Extent | None = None  # all tokens are used, so a document must be read whole
 
 
-class Part(NamedTuple):
+class TokenizedPart(NamedTuple):
     """The part of a text that was tokenised; its ids are those of the whole text."""
 
     text: str
@@ -45,20 +45,20 @@ class Part(NamedTuple):
 
 def tokenize_part(
     text: str, ids_of: Callable[[str], Sequence[int]], extent: Extent | None, name: str
-) -> Part:
+) -> TokenizedPart:
     """The usable tokens of a text, exactly as in the whole text; `name` begins an error.
 
     Parts of several lengths must agree on them, by a margin. The length doubles until they do.
     """
     if extent is None:
         check_length(len(text), name)
-        return Part(text, ids_of(text), is_whole=True)
+        return TokenizedPart(text, ids_of(text), is_whole=True)
     most, longest = extent.most, max(_LONGEST, _LONGEST_PER_TOKEN * extent.most)
     size = _FIRST_PER_TOKEN * (most + _MARGIN)
     while len(text) > max(_SHORT, _SHORT_PER_TOKEN * most) and 2 * size < min(len(text), longest):
         part = _part(text, size, extent)
         if ids := _agreed(text, size, ids_of, extent):
-            return Part(part, ids, is_whole=False)
+            return TokenizedPart(part, ids, is_whole=False)
         size *= 2
     if len(text) > longest:
         end = "last" if extent.from_end else "first"
@@ -66,7 +66,7 @@ def tokenize_part(
             f"{name} has {len(text):,} characters, and its {end} {most:,} tokens depend on more "
             f"than {longest:,} of them; split it."
         )
-    return Part(text, ids_of(text), is_whole=True)
+    return TokenizedPart(text, ids_of(text), is_whole=True)
 
 
 def check_length(characters: int, name: str) -> None:

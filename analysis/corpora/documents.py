@@ -37,7 +37,7 @@ class Fields:
         return cls(**{form: names.get(form, "") for form in cls.__dataclass_fields__})
 
     @property
-    def named(self) -> dict[str, str]:
+    def by_form(self) -> dict[str, str]:
         """Form -> field, for the forms to look for."""
         forms = {form: str(getattr(self, form)) for form in type(self).__dataclass_fields__}
         return {form: name for form, name in forms.items() if name}
@@ -45,7 +45,7 @@ class Fields:
     @property
     def columns(self) -> tuple[str, ...]:
         """All fields that may be read."""
-        return ("attention_mask", "labels", *self.named.values())
+        return ("attention_mask", "labels", *self.by_form.values())
 
 
 DEFAULT_FIELDS = Fields()
@@ -70,21 +70,21 @@ def _whole_numbers(value: Any, where: str, name: str, *, least: int) -> list[int
 
 def _tokens(row: Mapping[str, Any], fields: Fields, where: str) -> Document:
     ids = _whole_numbers(row[fields.input_ids], where, fields.input_ids, least=0)
-    beside = {
+    columns = {
         name: _whole_numbers(row[name], where, name, least=_IGNORED)
         for name in ("attention_mask", "labels")
         if row.get(name) is not None
     }
-    for name, values in beside.items():
+    for name, values in columns.items():
         if len(values) != len(ids):
             raise CorpusError(f"{where}: {name} has {len(values)} values for {len(ids)} tokens.")
     # Padding inside a dataset is left out and not counted.
-    seen = beside.get("attention_mask", [1] * len(ids))
-    real = [place for place, is_real in enumerate(seen) if is_real]
-    answer = beside.get("labels")
+    mask = columns.get("attention_mask", [1] * len(ids))
+    places = [place for place, is_real in enumerate(mask) if is_real]
+    answer = columns.get("labels")
     return Document(
-        input_ids=tuple(ids[place] for place in real),
-        answer=None if answer is None else tuple(answer[place] != _IGNORED for place in real),
+        input_ids=tuple(ids[place] for place in places),
+        answer=None if answer is None else tuple(answer[place] != _IGNORED for place in places),
     )
 
 
@@ -110,11 +110,11 @@ def row_document(
         return Document(text=str(row[fields.text]))
     if row.get(fields.prompt) is not None and row.get(fields.response) is not None:
         return demo_document(str(row[fields.prompt]), str(row[fields.response]))
-    found = ", ".join(sorted(row if columns is None else columns)) or "none"
+    names = ", ".join(sorted(row if columns is None else columns)) or "none"
     if fields != DEFAULT_FIELDS:
-        wanted = ", ".join(f"{form}={name}" for form, name in fields.named.items())
-        raise CorpusError(f"{where} has the fields {found}, not {wanted}.")
+        forms = ", ".join(f"{form}={name}" for form, name in fields.by_form.items())
+        raise CorpusError(f"{where} has the fields {names}, not {forms}.")
     raise CorpusError(
-        f"{where} has the fields {found}; a corpus needs one of: {_FORMS}. "
+        f"{where} has the fields {names}; a corpus needs one of: {_FORMS}. "
         "Name other fields after the corpus, such as ,text=content."
     )

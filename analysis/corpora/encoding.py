@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 
 from analysis.arrays import BoolArray
-from analysis.corpora.cutting import WHOLE, Extent, Part, check_length, tokenize_part
+from analysis.corpora.cutting import WHOLE, Extent, TokenizedPart, check_length, tokenize_part
 from analysis.corpora.documents import Document
 from analysis.corpora.sequences import TokenIds
 from analysis.corpora.templates import Rendered, render
@@ -124,7 +124,7 @@ class TextReader:
 
     def tokenize(
         self, text: str, extent: Extent | None = WHOLE, *, add_special_tokens: bool
-    ) -> Part:
+    ) -> TokenizedPart:
         """The tokens of a text that can be used; all conversations and texts are read so."""
 
         def ids_of(part: str) -> list[int]:
@@ -203,20 +203,22 @@ def _by_prefixes(
     rewrites earlier turns or a token spans two turns.
     """
 
-    def part_of(turns: Sequence[Mapping[str, Any]], **options: Any) -> Part:
+    def part_of(turns: Sequence[Mapping[str, Any]], **options: Any) -> TokenizedPart:
         text = reader.format(turns, **options).text
         return reader.tokenize(text, extent, add_special_tokens=False)
 
-    whole = part_of(messages)
-    counted = np.zeros(len(whole.ids), dtype=np.bool_)
+    conversation = part_of(messages)
+    counted = np.zeros(len(conversation.ids), dtype=np.bool_)
     for turn, message in enumerate(messages):
         if message.get("role") != "assistant":
             continue
         before = part_of(messages[:turn], add_generation_prompt=True)
         after = part_of(messages[: turn + 1])
         for prefix in (before, after):
-            known = len(prefix.ids) if whole.is_whole else min(len(prefix.ids), len(whole.ids))
-            if list(prefix.ids[:known]) != list(whole.ids[:known]):
+            length = len(prefix.ids)
+            if not conversation.is_whole:
+                length = min(length, len(conversation.ids))
+            if list(prefix.ids[:length]) != list(conversation.ids[:length]):
                 raise NoResponseError(
                     "The model's chat template has no {% generation %} and formats a turn by what "
                     "follows it, so the tokens of an answer cannot be identified exactly"
@@ -224,7 +226,7 @@ def _by_prefixes(
         if not before.is_whole:  # this answer and all later ones are beyond the usable tokens
             break
         counted[len(before.ids) : len(after.ids) if after.is_whole else None] = True
-    return Tokens(np.asarray(whole.ids, dtype=np.int32), counted)
+    return Tokens(np.asarray(conversation.ids, dtype=np.int32), counted)
 
 
 def check_token_ids(corpus: str, largest: int, model: "MoEModel") -> None:

@@ -154,10 +154,10 @@ class _LineFile(DocumentFile):
                 mark, beyond = divmod(number, _STRIDE)
                 file.seek(self._starts[mark])
                 records = self._scan(file, self._lines[mark], self._path.name)
-                found = list(islice(records, beyond, beyond + 1))
+                matches = list(islice(records, beyond, beyond + 1))
                 self._check_unchanged(os.fstat(file.fileno()))
-                where = f"{self._path.name}, line {found[0].line}"
-                yield self._make(found[0], where, self._fields)
+                where = f"{self._path.name}, line {matches[0].line}"
+                yield self._make(matches[0], where, self._fields)
 
 
 class _ParquetFile(DocumentFile):
@@ -183,31 +183,32 @@ class _ParquetFile(DocumentFile):
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def read(self, numbers: Sequence[int]) -> Iterator[Document]:
-        found: dict[int, Mapping[str, Any]] = {}
+        rows: dict[int, Mapping[str, Any]] = {}
         self._check_unchanged(self._path.stat())
         with self._opened() as table:
             groups = np.searchsorted(self._ends, np.asarray(numbers), side="right")
             for group in np.unique(groups):
-                wanted = np.asarray(numbers)[groups == group]
-                found.update(self._rows(table, int(group), np.unique(wanted)))
+                in_group = np.unique(np.asarray(numbers)[groups == group])
+                rows.update(self._rows(table, int(group), in_group))
         self._check_unchanged(self._path.stat())
         for number in numbers:
             where = f"{self._path.name}, row {number + 1}"
-            yield row_document(found[number], where, self._fields, columns=self._all_columns)
+            yield row_document(rows[number], where, self._fields, columns=self._all_columns)
 
     def _rows(
-        self, table: pq.ParquetFile, group: int, wanted: np.ndarray[Any, np.dtype[np.int64]]
+        self, table: pq.ParquetFile, group: int, numbers: np.ndarray[Any, np.dtype[np.int64]]
     ) -> Iterator[tuple[int, Mapping[str, Any]]]:
         first = int(self._ends[group - 1]) if group else 0
         try:
             batches = table.iter_batches(_PARQUET_ROWS, row_groups=[group], columns=self._columns)
             for batch in batches:
-                here = wanted[(wanted >= first) & (wanted < first + batch.num_rows)]
-                taken = batch.take(pa.array(here - first)).to_pylist() if self._columns else None
-                rows = [{}] * len(here) if taken is None else taken
+                here = numbers[(numbers >= first) & (numbers < first + batch.num_rows)]
+                rows: list[Mapping[str, Any]] = [{}] * len(here)
+                if self._columns:
+                    rows = batch.take(pa.array(here - first)).to_pylist()
                 yield from zip(here.tolist(), rows, strict=True)
                 first += batch.num_rows
-                if first > wanted[-1]:
+                if first > numbers[-1]:
                     return
         except (OSError, ValueError, pa.ArrowException) as error:
             reason = " ".join(str(error).split())

@@ -13,7 +13,7 @@ import numpy as np
 from analysis.arrays import FloatArray, IntArray
 from analysis.checkpoint import Checkpoint
 from analysis.corpora.encoding import Tokens
-from analysis.corpora.sampling import Selection
+from analysis.corpora.sampling import DocumentSelection
 from analysis.elements import FLOAT_BYTES, as_float64
 from analysis.errors import CheckpointError, CorpusError
 from analysis.ranking.clusters import nearest_to_centroids
@@ -30,20 +30,20 @@ class CheckpointEmbedding:
     """The input embeddings of a checkpoint, read row by row."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        found = [
+        tables = [
             entry
             for entry in checkpoint.tensors.values()
             if len(entry.shape) == 2 and f".{entry.name}".endswith(_NAMES)
         ]
         # Vision or audio towers and prediction heads have their own tables, deeper or later.
-        found.sort(key=lambda entry: (-entry.shape[0], entry.name.count("."), entry.name))
-        if not found or found[0].dtype not in FLOAT_BYTES:
-            what = f"it is in {found[0].dtype}" if found else "none has a known name"
+        tables.sort(key=lambda entry: (-entry.shape[0], entry.name.count("."), entry.name))
+        if not tables or tables[0].dtype not in FLOAT_BYTES:
+            what = f"it is in {tables[0].dtype}" if tables else "none has a known name"
             raise CorpusError(
                 f"The checkpoint has no readable table of embeddings ({what}) to choose "
                 "representative documents by; leave out --select."
             )
-        self._entry = found[0]
+        self._entry = tables[0]
         self._path = checkpoint.path / self._entry.shard
         self.num_tokens = self._entry.shape[0]
 
@@ -85,7 +85,7 @@ def mean_embeddings(documents: Sequence[Tokens], embedding: CheckpointEmbedding)
     return features
 
 
-def kmeans_selection(embedding: CheckpointEmbedding, clusters: int) -> Selection:
+def kmeans_selection(embedding: CheckpointEmbedding, clusters: int) -> DocumentSelection:
     """The documents nearest the centroids of `clusters` clusters, in the order drawn."""
 
     def choose(documents: Iterator[Tokens], seed: int) -> Iterator[Tokens]:
@@ -96,4 +96,4 @@ def kmeans_selection(embedding: CheckpointEmbedding, clusters: int) -> Selection
             yield pool[number]
 
     words = f"kmeans, {clusters} clusters of at most {POOL} documents"
-    return Selection(choose, words, reads=_READ)
+    return DocumentSelection(choose, words, reads=_READ)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import Literal
 
@@ -107,15 +108,15 @@ def concatenate(documents: Iterator[Tokens], sampling: Sampling) -> TokenRows:
     A document sees those before it in its sequence, as in pre-training and in HEAPr.
     """
     packed = TokenRows()
-    wanted = sampling.tokens // sampling.seq_len * sampling.seq_len
+    limit = sampling.tokens // sampling.seq_len * sampling.seq_len
     items: list[Tokens] = []
     for item in documents:
         items.append(item)
         packed.num_read += len(item.ids)
         packed.num_documents += 1
-        if packed.num_read >= wanted:
+        if packed.num_read >= limit:
             break
-    length = min(wanted, packed.num_read // sampling.seq_len * sampling.seq_len)
+    length = min(limit, packed.num_read // sampling.seq_len * sampling.seq_len)
     if length:
         stream = Tokens(
             np.concatenate([item.ids for item in items]),
@@ -194,7 +195,7 @@ PACKERS: Mapping[Packing, Callable[[Iterator[Tokens], Sampling], TokenRows]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class DocumentSelection:
     """A choice among the documents, made on their token ids."""
 
     choose: Callable[[Documents, int], Documents]  # (documents in seeded order, seed) -> chosen
@@ -208,33 +209,30 @@ def tokenize(
     sampling: Sampling,
     *,
     corpus: str,
-    selection: Selection | None = None,
+    selection: DocumentSelection | None = None,
 ) -> TokenSequences:
     """Token sequences drawn in seeded order; reads no more documents than needed."""
     source = documents if isinstance(documents, Source) else in_memory(documents)
     if source.join is not None:
         return _one_text(source, tokenizer, sampling, corpus, selection)
-    drawn = source.drawn(sampling.seed)
-    first = next(drawn, None)
+    remaining = source.draw(sampling.seed)
+    first = next(remaining, None)
     if first is None:
         raise CorpusError(f"The corpus {corpus} is empty.")
     packing = packing_of(sampling, first)
-
-    def extent(num_read: int) -> Extent:
-        return _usable(sampling, packing, selection, num_read)
-
-    encoded = _encoded(chain([first], drawn), tokenizer, sampling.count, corpus, extent)
+    extent = partial(_usable, sampling, packing, selection)
+    encoded = _encoded(chain([first], remaining), tokenizer, sampling.count, corpus, extent)
     if selection is not None:
         encoded = selection.choose(encoded, sampling.seed)
-    whole = first.input_ids is not None and sampling.whole
-    packed = PACKERS[packing](encoded, replace(sampling, whole=whole))
+    is_whole = first.input_ids is not None and sampling.whole
+    packed = PACKERS[packing](encoded, replace(sampling, whole=is_whole))
     if not packed.rows:
         raise CorpusError(_nothing(packed, sampling, packing, corpus))
     facts: dict[str, object] = {"packing": packing, "count": sampling.count}
     if selection is not None:
         facts["select"] = selection.description
     if packing != "concatenate":
-        facts["truncate"] = "none" if whole else sampling.truncate
+        facts["truncate"] = "none" if is_whole else sampling.truncate
     return _sequences(packed, source, sampling, corpus, facts)
 
 
@@ -258,7 +256,7 @@ def _encoded(
 
 
 def _usable(
-    sampling: Sampling, packing: Packing, selection: Selection | None, num_read: int
+    sampling: Sampling, packing: Packing, selection: DocumentSelection | None, num_read: int
 ) -> Extent:
     """The tokens of the next document that can be used, after `num_read` tokens."""
     if packing == "concatenate":
@@ -296,7 +294,7 @@ def _one_text(
     tokenizer: Tokenizer | None,
     sampling: Sampling,
     corpus: str,
-    selection: Selection | None,
+    selection: DocumentSelection | None,
 ) -> TokenSequences:
     """All documents joined, tokenised as one text and cut into sequences, drawn at random.
 
@@ -310,7 +308,7 @@ def _one_text(
     check_joins(sampling)
     parts: list[str] = []
     length = 0
-    for document in source.drawn(0):
+    for document in source.draw(0):
         if document.text is None:
             raise CorpusError(f"The corpus {corpus} is joined to one text, but has a row without.")
         parts.append(document.text)

@@ -21,7 +21,7 @@ _LARGEST_BLOCK = 1024
 class Source:
     """Documents in a seeded order."""
 
-    drawn: Callable[[int], Iterator[Document]]  # seed -> documents; reads no more than needed
+    draw: Callable[[int], Iterator[Document]]  # seed -> documents; reads no more than needed
     # Separator if all documents form one text, drawn in their own order; None otherwise.
     join: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)  # for manifests; plain JSON
@@ -29,19 +29,19 @@ class Source:
 
 def peek(source: Source, seed: int) -> tuple[Document | None, Source]:
     """The first document, if any, and a source that still has it and can be drawn from once."""
-    documents = source.drawn(seed)
-    seen = list(islice(documents, 1))
-    return next(iter(seen), None), replace(source, drawn=lambda _: chain(seen, documents))
+    documents = source.draw(seed)
+    first = list(islice(documents, 1))
+    return next(iter(first), None), replace(source, draw=lambda _: chain(first, documents))
 
 
 def in_memory(documents: Sequence[Document]) -> Source:
     """Documents in memory."""
 
-    def drawn(seed: int) -> Iterator[Document]:
+    def draw(seed: int) -> Iterator[Document]:
         for number in seeded_order(len(documents), seed):
             yield documents[number]
 
-    return Source(drawn)
+    return Source(draw)
 
 
 def from_file(documents: DocumentFile) -> Source:
@@ -50,13 +50,13 @@ def from_file(documents: DocumentFile) -> Source:
     Read in growing blocks, so that little is read if little is used.
     """
 
-    def drawn(seed: int) -> Iterator[Document]:
+    def draw(seed: int) -> Iterator[Document]:
         order, size = seeded_order(len(documents), seed), 16
         while block := list(islice(order, size)):
             yield from documents.read(block)
             size = min(2 * size, _LARGEST_BLOCK)
 
-    return Source(drawn)
+    return Source(draw)
 
 
 def seeded_order(count: int, seed: int) -> Iterator[int]:
@@ -65,11 +65,11 @@ def seeded_order(count: int, seed: int) -> Iterator[int]:
     if count <= _MOST_PERMUTED:
         yield from map(int, rng.permutation(count))
         return
-    seen: set[int] = set()
-    while len(seen) < count:
+    numbers: set[int] = set()
+    while len(numbers) < count:
         number = int(rng.integers(count))
-        if number not in seen:
-            seen.add(number)
+        if number not in numbers:
+            numbers.add(number)
             yield number
 
 

@@ -119,18 +119,18 @@ class CorpusSpec:
                 f"{self.name}@{self.content} is a copy of {self.name}; name it by its path: "
                 f"{self.name}=PATH."
             )
-        if self.content and (own := self.own_content()) != self.content:
+        if self.content and (content := self.own_content()) != self.content:
             raise CorpusError(
                 f"{self.path} holds another text than {self.name}@{self.content}: it is "
-                f"{self.name}@{own}. It has changed, or is another file of this name; name the "
+                f"{self.name}@{content}. It has changed, or is another file of this name; name the "
                 "right one by its path."
             )
 
 
 def bare_name(corpus: str) -> str:
     """The name of a corpus without the digits of its content, and without a location."""
-    if named := _BARE.fullmatch(corpus):
-        return Path(named["bare"]).name
+    if match := _BARE.fullmatch(corpus):
+        return Path(match["bare"]).name
     preset, equals, _ = corpus.partition("=")
     if equals and preset in PRESETS:
         return preset
@@ -158,8 +158,8 @@ def corpus_name(corpus: str) -> str:
 
 def content_of(name: str) -> str:
     """The digits in a corpus' name that tell what its files hold; empty without."""
-    named = _BARE.fullmatch(name)
-    return named["content"] if named else ""
+    match = _BARE.fullmatch(name)
+    return match["content"] if match else ""
 
 
 def is_same_corpus(name: str, other: str) -> bool:
@@ -218,11 +218,11 @@ def parse_corpus(corpus: str) -> CorpusSpec:
             fields=_fields(options, corpus),
         )
         return CorpusSpec(name, dataset, fields=dataset.fields)
-    if found := _FILE.fullmatch(corpus):
-        options = _options(found["rest"].removeprefix(","), corpus, _FIELDS)
-        path = from_home(found["path"])
+    if match := _FILE.fullmatch(corpus):
+        options = _options(match["rest"].removeprefix(","), corpus, _FIELDS)
+        path = from_home(match["path"])
         return CorpusSpec(
-            name, path=path, fields=_fields(options, corpus), content=found["content"] or ""
+            name, path=path, fields=_fields(options, corpus), content=match["content"] or ""
         )
     base, colon, weight = corpus.rpartition(":")
     if colon and base in (*TEXTS, *PRESETS):
@@ -251,7 +251,7 @@ def _options(text: str, corpus: str, known: tuple[str, ...]) -> dict[str, str]:
 
 
 def _fields(options: Mapping[str, str], corpus: str) -> Fields:
-    given = {key: options[key] for key in _FIELDS if key in options}
-    if len({"prompt", "response"} & set(given)) == 1:
+    names = {key: options[key] for key in _FIELDS if key in options}
+    if len({"prompt", "response"} & set(names)) == 1:
         raise CorpusError(f"{corpus} names a prompt or a response; name both.")
-    return Fields.only(**given) if given else DEFAULT_FIELDS
+    return Fields.only(**names) if names else DEFAULT_FIELDS

@@ -42,7 +42,7 @@ def open_corpus(corpus: str) -> Source:
     else:
         stream, facts = _local_stream(spec.path, spec.name, joined=join is not None)
 
-    def drawn(seed: int) -> Iterator[Document]:
+    def draw(seed: int) -> Iterator[Document]:
         rows = stream if join is not None else stream.shuffle(seed, buffer_size=SHUFFLE_BUFFER)
         numbered = enumerate(rows, 1)
         while True:
@@ -56,7 +56,7 @@ def open_corpus(corpus: str) -> Source:
             yield row_document(row, f"{spec.name}, row {number} as drawn", spec.fields)
 
     order = {} if join is not None else {"shuffle_buffer": SHUFFLE_BUFFER}
-    return Source(drawn, join, {"source": facts | order})
+    return Source(draw, join, {"source": facts | order})
 
 
 def _hub_stream(
@@ -75,7 +75,7 @@ def _hub_stream(
     try:
         reach_hub()
         # First, because it fails at once; streaming would retry five times.
-        found = HfApi().dataset_info(dataset.repo, revision=dataset.revision, timeout=20)
+        info = HfApi().dataset_info(dataset.repo, revision=dataset.revision, timeout=20)
     except GatedRepoError as error:
         raise CorpusError(
             f"{dataset.repo} is gated: accept its terms on the hub, then log in with "
@@ -94,7 +94,7 @@ def _hub_stream(
             f"The dataset {dataset.repo} cannot be reached on the hub ({reason}); "
             f"without a network use {copy}."
         ) from error
-    commit = str(found.sha)
+    commit = str(info.sha)
     place, options = (dataset.repo, dataset.config), {"split": dataset.split, "revision": commit}
     stream = _loaded(f"{dataset.repo} cannot be read", *place, **options)
     facts = {"dataset": dataset.repo, "revision": commit, "split": dataset.split}

@@ -35,7 +35,7 @@ def from_json(content: bytes) -> Any:
     return json.loads(content.decode("utf-8", "surrogatepass"))
 
 
-def main() -> None:
+def answer_requests() -> None:
     """Answer requests until the input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program that waits
     from jinja2 import TemplateError
@@ -82,4 +82,4 @@ def _limit_memory(size: int | None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    answer_requests()

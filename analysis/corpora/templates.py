@@ -53,8 +53,8 @@ def render(
         raise ValueError("a conversation without messages has no format")
     # As `apply_chat_template` does: many templates would write the word None.
     messages = [{k: v for k, v in each.items() if v is not None} for each in conversation]
-    given = {"conversations": [messages], "chat_template": template}
-    answer = _worker(os.getpid()).ask({**variables, **options, **given}, limits)
+    inputs = {**variables, **options, "conversations": [messages], "chat_template": template}
+    answer = _worker(os.getpid()).ask(inputs, limits)
     if "length" in answer:
         raise RuntimeError(f"its chat template writes more than {_in_mib(limits.answer)}")
     if "error" in answer:

@@ -73,8 +73,8 @@ def get_criterion(name: str) -> Criterion:
             f"{name!r} is not a draw of Random; its seed is a whole number of at most nine digits, "
             f"as in {RANDOM.name}:2."
         )
-    if found := CRITERIA.get(name) or NEURON_CRITERIA.get(name):
-        return found
+    if criterion := CRITERIA.get(name) or NEURON_CRITERIA.get(name):
+        return criterion
     raise CriterionError(
         unknown_name("criterion", name, CRITERIA) + " Or give exponents b,alpha,beta."
     )
@@ -90,8 +90,8 @@ def expert_score_of(criterion: Criterion) -> Callable[[pd.DataFrame, Gate], Floa
 def neuron_score_of(criterion: Criterion) -> Callable[[pd.DataFrame], FloatArray]:
     """How a criterion scores neurons."""
     if criterion.neuron_score is None:
-        known = ", ".join(NEURON_CRITERIA)
-        raise CriterionError(f"{criterion.label} does not score neurons; use one of {known}.")
+        names = ", ".join(NEURON_CRITERIA)
+        raise CriterionError(f"{criterion.label} does not score neurons; use one of {names}.")
     return criterion.neuron_score
 
 

@@ -26,9 +26,9 @@ def _order(table: pd.DataFrame) -> FloatArray:
 
 
 def _of_one_run(stats: SampleStats, count: int) -> pd.DataFrame:
-    found = follow_paths(stats, count).table(count)
-    columns = (found["num_samples"], found["path_weight"].fillna(-np.inf), found["node_weight"])
-    table = found[[]].assign(**dict(zip(_COLUMNS, columns, strict=True)))
+    paths = follow_paths(stats, count).table(count)
+    columns = (paths["num_samples"], paths["path_weight"].fillna(-np.inf), paths["node_weight"])
+    table = paths[[]].assign(**dict(zip(_COLUMNS, columns, strict=True)))
     return table.assign(samples=stats.num_samples)
 
 

@@ -37,12 +37,6 @@ def _factor(symbol: str, exponent: int) -> str:
     return f" {symbol}" + (f"^{exponent}" if exponent > 1 else "") if exponent else ""
 
 
-def _formula(b: int, alpha: int, beta: int) -> str:
-    mean = r" \frac{1}{N_j}" if b else ""
-    terms = _factor("g_{j,t}", alpha) + _factor(r"\lVert f_{j,t} \rVert_2", beta)
-    return rf"S_j ={mean} \sum_{{t: j \in E_t}}{terms or ' 1'}"
-
-
 def unified(b: int, alpha: int, beta: int) -> Criterion:
     """The member (b, alpha, beta); higher = keep.
 
@@ -58,10 +52,12 @@ def unified(b: int, alpha: int, beta: int) -> Criterion:
         total, tokens = numbers(table, moment_column(alpha, beta, gate), "num_tokens")
         return mean_over_routed(total, tokens) if b else total
 
+    mean = r" \frac{1}{N_j}" if b else ""
+    terms = _factor("g_{j,t}", alpha) + _factor(r"\lVert f_{j,t} \rVert_2", beta)
     return Criterion(
         name=name,
         label=label,
-        formula=_formula(b, alpha, beta),
+        formula=rf"S_j ={mean} \sum_{{t: j \in E_t}}{terms or ' 1'}",
         reference=REFERENCE,
         source="routed",
         columns=columns,

@@ -30,8 +30,14 @@ HEAD_KEYS = (
 # parts of a quantised one (FP8 with scales, MXFP4 in blocks).
 _STACK_ROLES = frozenset(
     (
-        *("weight", "blocks", "scales", "scale", "scale_inv"),
-        *("weight_scale", "weight_scale_inv", "activation_scale"),
+        "weight",
+        "blocks",
+        "scales",
+        "scale",
+        "scale_inv",
+        "weight_scale",
+        "weight_scale_inv",
+        "activation_scale",
     )
 )
 
@@ -450,7 +456,8 @@ class MoEFamily:
         if match := self._patterns["router"].fullmatch(tensor_name):
             tensor = self._router_names[match[2]]
             return Slot(
-                *(int(match[1]), SlotKind.ROUTER),
+                int(match[1]),
+                SlotKind.ROUTER,
                 role=tensor.name,
                 axis=tensor.axis,
                 holds_ids=tensor.holds_ids,

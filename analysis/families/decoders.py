@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from analysis.checkpoint import Config
-from analysis.families.base import MoEFamily, MoELayer
+from analysis.families.base import MoEFamily
 
 Shape = tuple[int, ...]
 # Keys that decide no shape of these decoders.
@@ -173,7 +173,7 @@ def _is_known(build: Decoder, family: MoEFamily, config: Config) -> bool:
 
 def _tensors(build: Decoder, family: MoEFamily, config: Config) -> Iterator[tuple[str, Shape]]:
     hidden, vocabulary = config["hidden_size"], config["vocab_size"]
-    attention = tuple(build.attention(config))
+    attention, shared = tuple(build.attention(config)), family.shared
     sparse = {layer.index: layer for layer in family.layers(config)}
     if not config["tie_word_embeddings"]:
         yield "lm_head.weight", (vocabulary, hidden)
@@ -187,25 +187,20 @@ def _tensors(build: Decoder, family: MoEFamily, config: Config) -> Iterator[tupl
         if index not in sparse:
             yield from _mlp(f"{trunk}.mlp", hidden, config["intermediate_size"])
             continue
-        yield from _block(f"{trunk}.{family.disk_block}", build, family, config, sparse[index])
+        block, count = f"{trunk}.{family.disk_block}", sparse[index].num_experts
+        for expert in range(count):
+            width = config[family.width_key]
+            yield from _mlp(f"{block}.experts.{expert}", hidden, width, family.projections)
+        for tensor in family.router_tensors:
+            rows: Shape = (1,) * tensor.axis + (count,)
+            shape = (*rows, hidden) if tensor.name.endswith(".weight") else rows
+            yield f"{block}.{tensor.on_disk or tensor.name}", shape
+        if shared:
+            number = config[shared.count_key] if shared.count_key else 1
+            yield from _mlp(f"{block}.{build.shared}", hidden, config[shared.width_key] * number)
+        if build.gates_shared:
+            yield f"{block}.{build.shared}_gate.weight", (1, hidden)
     yield "model.norm.weight", (hidden,)
-
-
-def _block(
-    block: str, build: Decoder, family: MoEFamily, config: Config, layer: MoELayer
-) -> Iterator[tuple[str, Shape]]:
-    hidden, width, shared = config["hidden_size"], config[family.width_key], family.shared
-    for expert in range(layer.num_experts):
-        yield from _mlp(f"{block}.experts.{expert}", hidden, width, family.projections)
-    for tensor in family.router_tensors:
-        rows: Shape = (1,) * tensor.axis + (layer.num_experts,)
-        shape = (*rows, hidden) if tensor.name.endswith(".weight") else rows
-        yield f"{block}.{tensor.on_disk or tensor.name}", shape
-    if shared:
-        total = config[shared.width_key] * (config[shared.count_key] if shared.count_key else 1)
-        yield from _mlp(f"{block}.{build.shared}", hidden, total)
-    if build.gates_shared:
-        yield f"{block}.{build.shared}_gate.weight", (1, hidden)
 
 
 def _mlp(

@@ -10,18 +10,7 @@ from typing import Any
 
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
-from transformers import (
-    CONFIG_MAPPING,
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    Cache,
-    GenerationMixin,
-)
-from transformers.conversion_mapping import (
-    get_checkpoint_conversion_mapping,
-    register_checkpoint_conversion_mapping,
-)
+from transformers import Cache, GenerationMixin
 from transformers.modeling_outputs import MoeCausalLMOutputWithPast
 from transformers.models.deepseek_ocr2.configuration_deepseek_ocr2 import DeepseekOcr2TextConfig
 from transformers.models.deepseek_ocr2.modeling_deepseek_ocr2 import (
@@ -33,14 +22,12 @@ from transformers.models.deepseek_ocr2.modeling_deepseek_ocr2 import (
 )
 from transformers.utils.generic import can_return_tuple
 
-_MODEL_TYPE = "deepseek"
-
 
 @strict
 class DeepseekConfig(DeepseekOcr2TextConfig):  # type: ignore[misc]
     """The configuration as on the hub; absent keys have the defaults of its own code."""
 
-    model_type = _MODEL_TYPE
+    model_type = "deepseek"
 
     first_k_dense_replace: int = 0  # layers at the start that are dense
     moe_layer_freq: int = 1  # after those, the layers whose number it divides have experts
@@ -164,13 +151,5 @@ class DeepseekForCausalLM(DeepseekOcr2TextPreTrainedModel, GenerationMixin):  # 
         )
 
 
-def register() -> None:
-    """Let the auto classes know this model type; once is enough, more does no harm."""
-    if _MODEL_TYPE in CONFIG_MAPPING:
-        return
-    AutoConfig.register(_MODEL_TYPE, DeepseekConfig)
-    AutoModel.register(DeepseekConfig, DeepseekModel)
-    AutoModelForCausalLM.register(DeepseekConfig, DeepseekForCausalLM)
-    # On disk each expert has its own tensors, as in Qwen2-MoE.
-    stacked = get_checkpoint_conversion_mapping("qwen2_moe")
-    register_checkpoint_conversion_mapping(_MODEL_TYPE, stacked)
+CLASSES = (DeepseekConfig, DeepseekModel, DeepseekForCausalLM)
+NAMED_AS = "qwen2_moe"

@@ -28,7 +28,8 @@ KIMI_K25 = replace(
     model_type="kimi_k25",
     label="Kimi-K2.5",
     trunks=(
-        *("language_model.model.layers", "language_model.model.blocks"),
+        "language_model.model.layers",
+        "language_model.model.blocks",
         "model.language_model.layers",
     ),
     module_trunks=("model.language_model.layers",),

@@ -22,8 +22,11 @@ from analysis.families.base import (
 
 COUNT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _TOP_K_KEYS = (
-    *("num_experts_per_tok", "num_experts_per_token"),
-    *("moe_k", "moe_topk", "top_k_experts"),
+    "num_experts_per_tok",
+    "num_experts_per_token",
+    "moe_k",
+    "moe_topk",
+    "top_k_experts",
 )
 _WIDTH_KEYS = ("moe_intermediate_size", "intermediate_size", "expert_ffn_hidden_size")
 _PROJECTIONS = (

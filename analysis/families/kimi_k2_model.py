@@ -4,24 +4,17 @@ Its code on the hub is that of DeepSeek-V3, which transformers has, and engines 
 The code that a checkpoint brings along is never run.
 """
 
-from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM
-from transformers.conversion_mapping import (
-    get_checkpoint_conversion_mapping,
-    register_checkpoint_conversion_mapping,
-)
 from transformers.models.deepseek_v3.configuration_deepseek_v3 import DeepseekV3Config
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import (
     DeepseekV3ForCausalLM,
     DeepseekV3Model,
 )
 
-_MODEL_TYPE = "kimi_k2"
-
 
 class KimiK2Config(DeepseekV3Config):  # type: ignore[misc]
     """DeepSeek-V3's under the name of Kimi-K2."""
 
-    model_type = _MODEL_TYPE
+    model_type = "kimi_k2"
 
 
 class KimiK2Model(DeepseekV3Model):  # type: ignore[misc]
@@ -45,12 +38,5 @@ class KimiK2ForCausalLM(DeepseekV3ForCausalLM):  # type: ignore[misc]
         return True
 
 
-def register() -> None:
-    """Let the auto classes know this model type; once is enough, more does no harm."""
-    if _MODEL_TYPE in CONFIG_MAPPING:
-        return
-    AutoConfig.register(_MODEL_TYPE, KimiK2Config)
-    AutoModel.register(KimiK2Config, KimiK2Model)
-    AutoModelForCausalLM.register(KimiK2Config, KimiK2ForCausalLM)
-    stacked = get_checkpoint_conversion_mapping("deepseek_v3")
-    register_checkpoint_conversion_mapping(_MODEL_TYPE, stacked)
+CLASSES = (KimiK2Config, KimiK2Model, KimiK2ForCausalLM)
+NAMED_AS = "deepseek_v3"

@@ -38,7 +38,8 @@ BAILING_HYBRID = replace(
     ),
     defaults={"first_k_dense_replace": 2, "n_group": 8, "topk_group": 4},
     shared=SharedExperts(
-        *("moe_intermediate_size", "n_shared_experts"),
+        "moe_intermediate_size",
+        "n_shared_experts",
         width_is_each=True,
         # vLLM and MLX multiply it by the number; llama.cpp takes it for the width of all together.
         each_key="moe_shared_expert_intermediate_size",

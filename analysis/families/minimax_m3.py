@@ -23,7 +23,8 @@ MINIMAX_M3_TEXT = MoEFamily(
     is_sparse=by_kinds("mlp_layer_types", by_kinds("moe_layer_freq", every_layer)),
     # transformers and MLX take their width from the last key alone, vLLM and llama.cpp multiply.
     shared=SharedExperts(
-        *("intermediate_size", "n_shared_experts"),
+        "intermediate_size",
+        "n_shared_experts",
         width_is_each=True,
         total_key="shared_intermediate_size",
     ),

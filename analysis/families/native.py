@@ -2,7 +2,9 @@
 
 from importlib import import_module
 
-# The modules need torch and transformers, so they are imported only then.
+# The modules need torch and transformers, so they are imported only then. Each has CLASSES, the
+# configuration and the models without and with a head, and NAMED_AS, a model type that
+# transformers knows, whose checkpoints name tensors alike.
 _MODULES = {
     "deepseek": "analysis.families.deepseek_model",
     "kimi_k2": "analysis.families.kimi_k2_model",
@@ -11,8 +13,24 @@ _MODULES = {
 
 def register_native(model_type: str) -> None:
     """Register this model type with the auto classes of transformers, if they lack it."""
-    if module := _MODULES.get(model_type):
-        import_module(module).register()
+    if model_type not in _MODULES:
+        return
+    from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM
+    from transformers.conversion_mapping import (
+        get_checkpoint_conversion_mapping,
+        register_checkpoint_conversion_mapping,
+    )
+
+    if model_type in CONFIG_MAPPING:
+        return
+    module = import_module(_MODULES[model_type])
+    config, trunk, whole_model = module.CLASSES
+    AutoConfig.register(model_type, config)
+    AutoModel.register(config, trunk)
+    AutoModelForCausalLM.register(config, whole_model)
+    # On disk each expert has its own tensors.
+    stacking = get_checkpoint_conversion_mapping(module.NAMED_AS)
+    register_checkpoint_conversion_mapping(model_type, stacking)
 
 
 def is_registered_here(model_type: str) -> bool:

@@ -15,32 +15,13 @@ from analysis.lazy import pd
 from analysis.model import MoEModel
 from analysis.progress import Progress
 from analysis.ranking.norms import NeuronScores, neuron_norms
-from analysis.stats.blend import Mixture, Part
+from analysis.stats.blend import Part, blend_neurons
 from analysis.stats.choose import Choice, CorpusWeight, corpus_names, notes_on_others, routed_runs
-from analysis.stats.neurons import NEURON_INDEX, NeuronStats, load_neuron_stats
+from analysis.stats.neurons import NEURON_INDEX
 from analysis.stats.store import StatsStore
 from analysis.widths import computed_widths
 
 NEURON_RANKING_COLUMNS = (*NEURON_INDEX, "score", "saliency", "rank", "num_tokens")
-
-
-def blend_neurons(parts: Sequence[Part]) -> NeuronStats:
-    """Statistics of neurons of a weighted mix of corpora; without maxima if there are several."""
-    stats = [load_neuron_stats(part.run) for part in parts]
-    if len(stats) == 1:
-        return stats[0]  # a common factor changes no mean
-    mixture = Mixture([part.run for part in parts])
-    factors = mixture.factors([part.weight for part in parts])
-    sums = {
-        name: sum(
-            factor * each.table[name].to_numpy(dtype=np.float64)
-            for factor, each in zip(factors, stats, strict=True)
-        )
-        for name in ("output_sq", "slope_sq", "num_tokens")
-    }
-    corpora = tuple(corpus for each in stats for corpus in each.manifest.corpora)
-    manifest = replace(stats[0].manifest, corpora=corpora, made={})
-    return NeuronStats(manifest, stats[0].table[list(NEURON_INDEX)].assign(**sums))
 
 
 def read_neurons(

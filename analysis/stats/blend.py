@@ -17,7 +17,13 @@ from analysis.errors import StatsError
 from analysis.families import MoELayer
 from analysis.lazy import pd
 from analysis.stats.merging import check_addable
-from analysis.stats.neurons import neuron_table, sum_by_expert
+from analysis.stats.neurons import (
+    NEURON_INDEX,
+    NeuronStats,
+    load_neuron_stats,
+    neuron_table,
+    sum_by_expert,
+)
 from analysis.stats.store import (
     NEURONS,
     Run,
@@ -166,3 +172,22 @@ def blended_heads(parts: Sequence[Part], layers: tuple[MoELayer, ...]) -> Expert
     if len(parts) == 1:
         return first
     return ExpertStats(first.manifest, mixture.sums_table([part.weight for part in parts]))
+
+
+def blend_neurons(parts: Sequence[Part]) -> NeuronStats:
+    """Statistics of neurons of a weighted mix of corpora; without maxima if there are several."""
+    stats = [load_neuron_stats(part.run) for part in parts]
+    if len(stats) == 1:
+        return stats[0]  # a common factor changes no mean
+    mixture = Mixture([part.run for part in parts])
+    factors = mixture.factors([part.weight for part in parts])
+    sums = {
+        name: sum(
+            factor * each.table[name].to_numpy(dtype=np.float64)
+            for factor, each in zip(factors, stats, strict=True)
+        )
+        for name in ("output_sq", "slope_sq", "num_tokens")
+    }
+    corpora = tuple(corpus for each in stats for corpus in each.manifest.corpora)
+    manifest = replace(stats[0].manifest, corpora=corpora, made={})
+    return NeuronStats(manifest, stats[0].table[list(NEURON_INDEX)].assign(**sums))

@@ -93,8 +93,8 @@ def _named_runs(
     """The runs of these ids, checked; empty if no id is given."""
     if run_ids and corpora:
         raise StatsError("A run and a corpus were both named; use --run or --corpus, not both.")
-    named = [store.get(run_id) for run_id in run_ids]
-    for manifest in (run.manifest for run in named):
+    runs = [store.get(run_id) for run_id in run_ids]
+    for manifest in (run.manifest for run in runs):
         if manifest.kind != "routed":
             raise StatsError(
                 f"The run {manifest.run_id} has weight statistics, which need no --run; name a "
@@ -106,7 +106,7 @@ def _named_runs(
                 f"({manifest.model.name}, identity {manifest.model.identity[:8]}), not of "
                 f"{model.name} ({model.identity[:8]})."
             )
-    return named
+    return runs
 
 
 def _pick(
@@ -141,18 +141,18 @@ def _unknown(by_corpus: Mapping[str, Run], corpus: str, name: str, kind: str) ->
     namesakes = [each for each in by_corpus if bare_name(each) == bare_name(name)]
     if not namesakes:
         return unknown_name(kind, name, by_corpus)
-    known = " and ".join(
+    names = " and ".join(
         f"{each} (read from {path})" if (path := path_hint(by_corpus[each])) else each
         for each in namesakes
     )
     if content_of(name):
         return (
             f"The content of {corpus} is {name}, which is no {kind}. It has changed, or is another "
-            f"file than {known}; choose by that name."
+            f"file than {names}; choose by that name."
         )
     if name != corpus:
-        return f"The file of {corpus} does not exist. Of this name there is {known}; choose it so."
-    return f"{name} is the name of {len(namesakes)} corpora: {known}; choose by the longer name."
+        return f"The file of {corpus} does not exist. Of this name there is {names}; choose it so."
+    return f"{name} is the name of {len(namesakes)} corpora: {names}; choose by the longer name."
 
 
 def path_hint(run: Run) -> str:
@@ -176,8 +176,8 @@ def sample_runs(
     store: StatsStore, model: MoEModel, corpora: Sequence[str], run_ids: Sequence[str]
 ) -> list[Run]:
     """Calibration runs with statistics of samples: by id, by corpus, or the only one."""
-    if named := _named_runs(store, model, corpora, run_ids):
-        return named
+    if runs_by_id := _named_runs(store, model, corpora, run_ids):
+        return runs_by_id
     runs = store.of_model(model.identity, "routed")
     having = run_by_corpus([run for run in runs if "dense" in run.manifest.groups])
     names = _pick(
@@ -257,22 +257,22 @@ def routed_runs(
     criterion: Criterion | None = None,
 ) -> list[Part]:
     """The calibration runs asked for: by id, by corpus, or the only one."""
-    if named := _named_runs(store, model, corpora, run_ids):
-        return [Part(run) for run in named]
+    if runs_by_id := _named_runs(store, model, corpora, run_ids):
+        return [Part(run) for run in runs_by_id]
     by_corpus = run_by_corpus(store.of_model(model.identity, "routed"), criterion)
-    corpora = [wanted.among(by_corpus) for wanted in corpora]
-    asked = [wanted.corpus for wanted in corpora]
-    names = _pick(
+    corpora = [each.among(by_corpus) for each in corpora]
+    names = [each.corpus for each in corpora]
+    chosen = _pick(
         by_corpus,
-        asked,
+        names,
         f"There are no calibration statistics of {model.name} in "
         f"{', '.join(str(path) for path in store.directories)}; run `moeprune calibrate MODEL "
         "--corpus CORPUS`, or name a merged run with --run.",
         f"{model.name} was calibrated on",
     )
-    _check_known(by_corpus, asked, f"calibrated corpus of {model.name}")
-    weights = [wanted.weight for wanted in corpora] or [1.0]
-    return [Part(by_corpus[name], weight) for name, weight in zip(names, weights, strict=True)]
+    _check_known(by_corpus, names, f"calibrated corpus of {model.name}")
+    weights = [each.weight for each in corpora] or [1.0]
+    return [Part(by_corpus[name], weight) for name, weight in zip(chosen, weights, strict=True)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,28 +10,13 @@ import numpy as np
 
 from analysis.errors import StatsError
 from analysis.lazy import pd
+from analysis.stats import store
 from analysis.stats.grid import Grid
 from analysis.stats.groups import GROUP_COLUMNS, ordered
 from analysis.stats.neurons import MAXIMA, expert_columns, neuron_table
 from analysis.stats.samples import TRANSITION_COLUMNS
 from analysis.stats.shards import add_shards
-from analysis.stats.store import (
-    COACTIVATION,
-    HEADS,
-    NEURONS,
-    ROUTER,
-    SAMPLES,
-    SHARDS,
-    TRANSITIONS,
-    Run,
-    digest_of,
-    load_expert_stats,
-    now,
-    read_table,
-    read_vectors,
-    run_name,
-    save_expert_stats,
-)
+from analysis.stats.store import Run
 from analysis.stats.tables import RunManifest
 
 # Index columns; all others add up, except maxima.
@@ -52,44 +37,54 @@ def merge_runs(runs: Sequence[Run], parent: Path) -> Run:
     manifests = [run.manifest for run in runs]
     first = manifests[0]
     corpora = tuple(corpus for manifest in manifests for corpus in manifest.corpora)
-    digest = digest_of({"merged": sorted(manifest.digest for manifest in manifests)})
+    digest = store.digest_of({"merged": sorted(manifest.digest for manifest in manifests)})
     shared = set.intersection(*(set(manifest.groups) for manifest in manifests))
-    lost = set().union(*(manifest.groups for manifest in manifests)) - shared
-    made = {"merged_from": [manifest.run_id for manifest in manifests], "created_at": now()}
+    left_out = set().union(*(manifest.groups for manifest in manifests)) - shared
+    facts: dict[str, object] = {
+        "merged_from": [manifest.run_id for manifest in manifests],
+        "created_at": store.now(),
+    }
+    if left_out:
+        facts["groups_left_out"] = sorted(left_out)
     merged = RunManifest(
         kind="routed",
-        run_id=run_name(first.model.name, *sorted(each.name for each in corpora), digest=digest),
+        run_id=store.run_name(
+            first.model.name, *sorted(each.name for each in corpora), digest=digest
+        ),
         digest=digest,
         model=first.model,
         corpora=corpora,
         settings=first.settings,
-        made=made | ({"groups_left_out": sorted(lost)} if lost else {}),
+        made=facts,
         groups=ordered(sorted(shared)),
     )
     tables = {
-        name: [neuron_table(run) if name == NEURONS else read_table(run, name) for run in runs]
-        for name in (SHARDS, ROUTER, COACTIVATION, NEURONS, SAMPLES, TRANSITIONS, HEADS)
+        name: [
+            neuron_table(run) if name == store.NEURONS else store.read_table(run, name)
+            for run in runs
+        ]
+        for name in store.GROUP_TABLES
         if all(name in run.manifest.files for run in runs)
     }
-    samples, transitions = tables.pop(SAMPLES, None), tables.pop(TRANSITIONS, None)
+    samples, transitions = tables.pop(store.SAMPLES, None), tables.pop(store.TRANSITIONS, None)
     more = {name: _added(each) for name, each in tables.items()}
     # Totals are always the sum of the shards, for equal rounding.
-    stats = [load_expert_stats(run).table for run in runs]
-    total = add_shards(more[SHARDS]) if SHARDS in more else _added(stats)
-    if NEURONS in more:
-        total = total.join(expert_columns(more[NEURONS], Grid(merged.model.layers)))
+    stats = [store.load_expert_stats(run).table for run in runs]
+    total = add_shards(more[store.SHARDS]) if store.SHARDS in more else _added(stats)
+    if store.NEURONS in more:
+        total = total.join(expert_columns(more[store.NEURONS], Grid(merged.model.layers)))
     if samples:  # of one run after the other
         firsts = np.cumsum([0, *(table["sample"].max() + 1 for table in samples)])[:-1]
         numbered = zip(samples, firsts, strict=True)
-        more[SAMPLES] = pd.concat(
+        more[store.SAMPLES] = pd.concat(
             [table.assign(sample=table["sample"] + first) for table, first in numbered],
             ignore_index=True,
         )
     if transitions:
         pairs = pd.concat(transitions, ignore_index=True).groupby(list(TRANSITION_COLUMNS[:-1]))
-        more[TRANSITIONS] = pairs["num_tokens"].sum().reset_index().astype("int64")
-    vectors = np.sum([read_vectors(run) for run in runs], axis=0)
-    return save_expert_stats(parent, merged, total, vectors, more)
+        more[store.TRANSITIONS] = pairs["num_tokens"].sum().reset_index().astype("int64")
+    vectors = np.sum([store.read_vectors(run) for run in runs], axis=0)
+    return store.save_expert_stats(parent, merged, total, vectors, more)
 
 
 def _added(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -108,7 +103,7 @@ def _added(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
 def check_addable(runs: Sequence[Run]) -> None:
     """Check that the sums of these runs may be added."""
     first = runs[0].manifest
-    seen: set[str] = set()
+    digests: set[str] = set()
     for run in runs:
         other = run.manifest
         if other.kind != "routed":
@@ -123,8 +118,8 @@ def check_addable(runs: Sequence[Run]) -> None:
                 f"{other.settings['dtype']}; calibrate both in one dtype."
             )
         for corpus in other.corpora:
-            if corpus.digest in seen:
+            if corpus.digest in digests:
                 raise StatsError(
                     f"The tokens of {corpus.name} are in two of the runs; use them once."
                 )
-            seen.add(corpus.digest)
+            digests.add(corpus.digest)

@@ -46,10 +46,10 @@ def neuron_table(run: Run) -> pd.DataFrame:
     owners = table[["layer", "expert"]].drop_duplicates(ignore_index=True)
     grid = Grid(run.manifest.model.layers).index()
     # Widths may differ, and an expert that was pruned to nothing has no rows.
-    known = owners.merge(grid, on=["layer", "expert"])
+    in_grid = owners.merge(grid, on=["layer", "expert"])
     numbers = table.groupby(["layer", "expert"], sort=False).cumcount()
     in_order = owners.equals(owners.sort_values(["layer", "expert"], ignore_index=True))
-    if not (len(known) == len(owners) > 0 and in_order and (numbers == table["neuron"]).all()):
+    if not (len(in_grid) == len(owners) > 0 and in_order and (numbers == table["neuron"]).all()):
         raise StatsError(
             f"{NEURONS} of the run {run.manifest.run_id} does not hold each neuron once, in order; "
             "remove the run and rerun the calibration."

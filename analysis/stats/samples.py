@@ -16,8 +16,13 @@ from analysis.stats.grid import Grid
 
 # One row per sample, layer and expert; sums over the sample's tokens.
 SAMPLE_COLUMNS: Final = (
-    *("sample", "layer", "expert", "num_tokens"),
-    *("activation_sum", "probability_sum", "loss_sum"),
+    "sample",
+    "layer",
+    "expert",
+    "num_tokens",
+    "activation_sum",
+    "probability_sum",
+    "loss_sum",
 )
 # One row per pair of experts of neighbouring sparse layers that some token chose both of.
 TRANSITION_COLUMNS: Final = ("layer", "expert", "next_expert", "num_tokens")
@@ -57,8 +62,8 @@ def sample_stats(table: pd.DataFrame, grid: Grid) -> SampleStats:
     """Inverse of `SampleStats.to_table`."""
     index = grid.index()
     samples, rest = divmod(len(table), len(index))
-    wanted = np.tile(index.to_numpy(), (samples, 1))
-    if rest or not (table[["layer", "expert"]].to_numpy() == wanted).all():
+    expected = np.tile(index.to_numpy(), (samples, 1))
+    if rest or not (table[["layer", "expert"]].to_numpy() == expected).all():
         raise StatsError("The table of samples does not hold each expert of each sample once.")
     shape = (samples, len(index))
 

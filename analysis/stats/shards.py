@@ -43,10 +43,10 @@ def stats_at(run: Run, parts: int) -> ExpertStats:
     columns = [*SHARD_INDEX, *MOMENT_COLUMNS]
     table = read_table(run, SHARDS, {name: EXPERT_COLUMNS.get(name, "int64") for name in columns})
     index = Grid(run.manifest.model.layers).index().to_numpy()
-    wanted = np.column_stack(
+    expected = np.column_stack(
         [np.repeat(index, TOKEN_SHARDS, axis=0), np.tile(np.arange(TOKEN_SHARDS), len(index))]
     )
-    if not np.array_equal(table[list(SHARD_INDEX)].to_numpy(), wanted):
+    if not np.array_equal(table[list(SHARD_INDEX)].to_numpy(), expected):
         raise StatsError(
             f"{SHARDS} of the run {run.manifest.run_id} does not hold each expert's parts once, in "
             "order; remove the run and rerun the calibration."
@@ -66,20 +66,20 @@ def stats_at(run: Run, parts: int) -> ExpertStats:
 
 
 def overlap_of_parts(
-    seen: Sequence[ExpertStats], criterion: Criterion, gate: Gate, sparsity: Fraction
+    parts: Sequence[ExpertStats], criterion: Criterion, gate: Gate, sparsity: Fraction
 ) -> pd.DataFrame:
     """Table `tokens, overlap, chance`: pruned sets of parts of the tokens against that of all.
 
     tokens is the number counted in a part; overlap the share of its pruned set that all tokens
-    prune too, mean over layers; chance the overlap of random sets. Both are 0..1. `seen` are
+    prune too, mean over layers; chance the overlap of random sets. Both are 0..1. `parts` are
     growing parts of one run from `stats_at`; the last has all tokens.
     """
-    masks = [pruned_by(criterion, each, gate, sparsity) for each in seen]
+    masks = [pruned_by(criterion, each, gate, sparsity) for each in parts]
     return pd.DataFrame(
         {
-            "tokens": [sum(each.num_counted for each in part.manifest.corpora) for part in seen],
+            "tokens": [sum(each.num_counted for each in part.manifest.corpora) for part in parts],
             "overlap": [set_overlap(mask, masks[-1]) for mask in masks],
-            "chance": chance_overlap(seen[-1].grid, sparsity),
+            "chance": chance_overlap(parts[-1].grid, sparsity),
         }
     )
 

@@ -63,6 +63,8 @@ EXPERTS, VECTORS, WEIGHTS = "experts.parquet", "vectors.parquet", "weights.parqu
 SHARDS, ROUTER, COACTIVATION = "shards.parquet", "router.parquet", "coactivation.parquet"
 NEURONS, HEADS = "neurons.parquet", "heads.parquet"
 SAMPLES, TRANSITIONS = "samples.parquet", "transitions.parquet"
+# Tables that a calibration run may have beside that of experts.
+GROUP_TABLES = (SHARDS, ROUTER, COACTIVATION, NEURONS, SAMPLES, TRANSITIONS, HEADS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +91,6 @@ def run_name(*words: str, digest: str) -> str:
 def now() -> str:
     """The time in UTC, to the millisecond."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-def _manifest_bytes(manifest: RunManifest) -> bytes:
-    raw = asdict(manifest) | {"model": manifest.model.to_json()}
-    return f"{json.dumps(raw, indent=2)}\n".encode()
 
 
 def read_run(path: Path) -> Run:
@@ -153,7 +150,7 @@ def read_vectors(run: Run) -> FloatArray:
     """(experts of all layers, hidden size) float64: sum_t f, in (layer, expert) order."""
     rows = sum(layer.num_experts for layer in run.manifest.model.layers)
     with _reading(run, VECTORS) as path:
-        return stored_tables.read_vectors(path, rows)
+        return stored_tables.read_vector_column(path, rows)
 
 
 def _damaged(run: Run, name: str, reason: object) -> StatsError:
@@ -164,17 +161,13 @@ def _damaged(run: Run, name: str, reason: object) -> StatsError:
     )
 
 
-def _check_unchanged(path: Path, expected: str | None) -> None:
-    if known_sha256(path) != expected:
-        raise ValueError("it has changed since it was written")
-
-
 @contextmanager
 def _reading(run: Run, name: str) -> Iterator[Path]:
     """The path of a data file as the run wrote it; what is wrong with it names the run."""
     path = run.path / name
     try:
-        _check_unchanged(path, run.manifest.files.get(name))
+        if known_sha256(path) != run.manifest.files.get(name):
+            raise ValueError("it has changed since it was written")  # noqa: TRY301
         yield path
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
@@ -284,12 +277,13 @@ def _save(
         for name, table in tables.items():
             stored_tables.write_parquet(partial / name, table)
         if vectors is not None:
-            stored_tables.write_vectors(partial / VECTORS, tables[EXPERTS], vectors)
+            stored_tables.write_vector_column(partial / VECTORS, tables[EXPERTS], vectors)
         names = [*tables, *([] if vectors is None else [VECTORS])]
         for name in names:
             sync_file(partial / name)
         finished = replace(manifest, files={name: file_sha256(partial / name) for name in names})
-        write_durably(partial / MANIFEST, _manifest_bytes(finished))
+        raw = asdict(finished) | {"model": manifest.model.to_json()}
+        write_durably(partial / MANIFEST, f"{json.dumps(raw, indent=2)}\n".encode())
         if target.exists():  # written by another process meanwhile, with the same digest
             shutil.rmtree(partial)
             return read_run(target)
@@ -339,7 +333,7 @@ class StatsStore:
 
     def runs(self, on_problem: Callable[[StatsError], None] | None = None) -> list[Run]:
         """Finished runs by name; unreadable ones are reported and skipped."""
-        found: dict[str, Run] = {}
+        runs: dict[str, Run] = {}
         folders = [folder for folder in self.directories if folder.is_dir()]
         for path in (path for folder in folders for path in sorted(folder.iterdir())):
             if path.name.endswith(PARTIAL) or not (path / MANIFEST).is_file():
@@ -350,8 +344,8 @@ class StatsStore:
                 if on_problem:
                     on_problem(error)
                 continue
-            found.setdefault(run.manifest.run_id, run)
-        return [found[name] for name in sorted(found)]
+            runs.setdefault(run.manifest.run_id, run)
+        return [runs[name] for name in sorted(runs)]
 
     def get(self, run_id: str) -> Run:
         """The run with this id, or the only one whose id or digest starts with it."""

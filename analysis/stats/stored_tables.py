@@ -42,7 +42,7 @@ def write_arrow(path: Path, table: pa.Table) -> None:
         )
 
 
-def write_vectors(path: Path, index: pd.DataFrame, vectors: FloatArray) -> None:
+def write_vector_column(path: Path, index: pd.DataFrame, vectors: FloatArray) -> None:
     """Write `layer, expert` and, as the column `vector_sum`, the rows of `vectors`."""
     columns = {name: pa.array(index[name].to_numpy()) for name in ("layer", "expert")}
     flat = pa.array(np.ascontiguousarray(vectors).reshape(-1))
@@ -51,7 +51,7 @@ def write_vectors(path: Path, index: pd.DataFrame, vectors: FloatArray) -> None:
         pq.write_table(pa.table(columns), file, compression="zstd")
 
 
-def read_vectors(path: Path, rows: int) -> FloatArray:
+def read_vector_column(path: Path, rows: int) -> FloatArray:
     """(rows, width) float64: the column `vector_sum`; errors as by `read_parquet`."""
     column = read_parquet(path, {"vector_sum": "list"})["vector_sum"].combine_chunks()
     if not pa.types.is_fixed_size_list(column.type) or len(column) != rows:

@@ -44,8 +44,12 @@ EXPERT_COLUMNS: Mapping[str, str] = {
 }
 # One row per projection of an expert.
 WEIGHT_COLUMNS: Mapping[str, str] = {
-    **{"layer": "int64", "expert": "int64", "projection": "object"},
-    **{"l1": "float64", "l2_squared": "float64", "numel": "int64"},
+    "layer": "int64",
+    "expert": "int64",
+    "projection": "object",
+    "l1": "float64",
+    "l2_squared": "float64",
+    "numel": "int64",
 }
 
 _OF_ONE_CORPUS = (

@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from analysis.corpora import (
     Document,
+    DocumentSelection,
     Sampling,
-    Selection,
     Source,
     Tokenizer,
     TokenSequences,
@@ -93,7 +93,7 @@ def draw(
     is_running = first is None or first.text is not None
     has_answers = first is not None and (first.messages is not None or first.answer is not None)
     by_answers = settings.scored == "response" or (settings.scored == "auto" and has_answers)
-    first_documents = Selection(
+    first_documents = DocumentSelection(
         lambda stream, _seed: islice(stream, settings.samples),  # already in drawn order
         f"the first {settings.samples} documents",
     )
@@ -134,11 +134,11 @@ def _find_unread(
         return _UnreadDocuments(source, seed, 0, UNSURE)
     order = seed
 
-    def drawn(_: int) -> Iterator[Document]:
-        return islice(source.drawn(order), skipped, None)
+    def draw(_: int) -> Iterator[Document]:
+        return islice(source.draw(order), skipped, None)
 
     words = BEYOND if len(read) == 1 else UNSURE
-    return _UnreadDocuments(replace(source, drawn=drawn), seed, skipped, words)
+    return _UnreadDocuments(replace(source, draw=draw), seed, skipped, words)
 
 
 def _documents_read(name: str, runs: Iterable[RunManifest]) -> dict[int, int | None]:

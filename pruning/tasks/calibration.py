@@ -113,7 +113,7 @@ def _open(request: CalibrateRequest, model: MoEModel) -> tuple[Document | None, 
     if first is not None and request.answers == "given":
         packing_of(sampling, first)
     if first is not None and first.input_ids is not None:
-        largest = largest_token_id(corpus.drawn(sampling.seed), sampling.tokens)
+        largest = largest_token_id(corpus.draw(sampling.seed), sampling.tokens)
         check_token_ids(corpus_name(request.corpus), largest, model)
     return first, source
 

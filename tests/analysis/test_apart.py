@@ -80,8 +80,8 @@ def test_questions_and_their_documents_are_known(known):
 
 
 def test_what_evaluations_draw_is_of_no_benchmark(known):
-    drawn = list(fitness_source("demo-math").drawn(42))
-    assert list(open_apart("demo-math", lambda _: in_memory(drawn), known).drawn(1))
+    drawn = list(fitness_source("demo-math").draw(42))
+    assert list(open_apart("demo-math", lambda _: in_memory(drawn), known).draw(1))
 
 
 @pytest.mark.parametrize("spacing", ["{}", "  {}\n", "{}\n\n"])
@@ -89,7 +89,7 @@ def test_a_document_of_a_benchmark_is_refused_where_it_is_drawn(known, spacing):
     text = spacing.format(benchmark_texts("demo-math")[3].prompt).replace(" ", "  ")
     documents = [Document(text="another"), Document(text=text)]
     source = open_apart("mine.txt", lambda _: Source(lambda seed: iter(documents)), known)
-    drawn = source.drawn(0)
+    drawn = source.draw(0)
     assert next(drawn).text == "another"
     with pytest.raises(CorpusError, match=r"mine\.txt holds a document of .* demo-math-exact"):
         next(drawn)
@@ -100,7 +100,7 @@ def test_turns_of_a_conversation_are_looked_at(known):
     source = in_memory([Document(input_ids=(1, 2)), Document(messages=turns)])
     allowed = open_apart("mine.jsonl", lambda _: source, known, allowed=True)
     assert allowed.facts == {TEST_SETS: []}
-    assert len(list(allowed.drawn(0))) == 2
+    assert len(list(allowed.draw(0))) == 2
     assert json.loads(json.dumps(allowed.facts)) == {TEST_SETS: [TASK.name]}
 
 

@@ -79,10 +79,10 @@ def test_a_file_is_drawn_in_the_order_of_memory(seventy):
     assert len(documents) == 70
     at_hand = [Document(text=words) for words in WORDS]
     for seed in (0, 1):
-        assert list(from_file(documents).drawn(seed)) == list(in_memory(at_hand).drawn(seed))
+        assert list(from_file(documents).draw(seed)) == list(in_memory(at_hand).draw(seed))
         # The order itself, so that statistics made before remain those of their text.
         order = np.random.default_rng(seed).permutation(70)
-        assert [doc.text for doc in from_file(documents).drawn(seed)] == [WORDS[i] for i in order]
+        assert [doc.text for doc in from_file(documents).draw(seed)] == [WORDS[i] for i in order]
 
 
 def test_documents_are_read_in_any_order_and_more_than_once(seventy):
@@ -118,7 +118,7 @@ def test_a_large_file_is_never_in_memory_as_a_whole(tmp_path, kind):
         write_parquet(path, rows, 500)
     texts.clear()
     tracemalloc.start()
-    drawn = from_file(open_documents(path, Fields())).drawn(0)
+    drawn = from_file(open_documents(path, Fields())).draw(0)
     got = [len(next(drawn).text) for _ in range(100)]
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

@@ -100,7 +100,7 @@ def test_the_rows_of_each_preset_are_understood(tmp_path, name):
     row, expected = COPIES[name]
     path = write_rows(tmp_path / "copy.parquet", [row, row])
     source = open_corpus(f"{name}={path}")
-    assert list(source.drawn(0)) == [expected] * 2
+    assert list(source.draw(0)) == [expected] * 2
     assert source.facts["source"]["copy"] == "copy.parquet"
     assert source.join == PRESETS[name].join
 
@@ -111,7 +111,7 @@ def test_a_folder_of_compressed_shards_is_a_copy(tmp_path):
         (tmp_path / f"c4-{shard}.json.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
     (tmp_path / "README.md").write_text("not data")
     source = open_corpus(f"c4={tmp_path}")
-    first, again, other = ([document.text for document in source.drawn(seed)] for seed in (1, 1, 2))
+    first, again, other = ([document.text for document in source.draw(seed)] for seed in (1, 1, 2))
     assert first == again
     assert first != other
     assert (
@@ -165,9 +165,9 @@ def test_a_text_copy_of_wikitext_keeps_its_lines(tmp_path):
     (tmp_path / "wiki.txt").write_text(" = A = \n\n b c \n")
     source = open_corpus(f"wikitext2={tmp_path / 'wiki.txt'}")
     # As in the dataset of the hub, where a row is a line with its end.
-    assert [document.text for document in source.drawn(0)] == [" = A = \n", "\n", " b c \n"]
+    assert [document.text for document in source.draw(0)] == [" = A = \n", "\n", " b c \n"]
     texts = open_corpus(f"c4={tmp_path / 'wiki.txt'}")
-    assert sorted(document.text.strip() for document in texts.drawn(0)) == ["= A =", "b c"]
+    assert sorted(document.text.strip() for document in texts.draw(0)) == ["= A =", "b c"]
 
 
 PROGRAM = """
@@ -178,7 +178,7 @@ from analysis.errors import CorpusError
 for corpus in sys.argv[1:]:
     try:
         source = open_corpus(corpus)
-        first = next(source.drawn(0))
+        first = next(source.draw(0))
         print(source.facts["source"]["revision"], source.facts["source"]["split"], first.text)
     except CorpusError as error:
         print(error)
@@ -233,8 +233,8 @@ def test_peeking_does_not_read_a_document_twice(tmp_path):
     rows = [{"text": chr(97 + number)} for number in range(5)]
     source = open_corpus(f"c4={write_rows(tmp_path / 'c4.parquet', rows)}")
     first, again = peek(source, 3)
-    assert list(again.drawn(3)) == list(source.drawn(3))
-    assert next(source.drawn(3)) == first
+    assert list(again.draw(3)) == list(source.draw(3))
+    assert next(source.draw(3)) == first
 
 
 def test_a_corpus_without_a_row_is_empty():
@@ -247,6 +247,6 @@ def test_a_corpus_without_a_row_is_empty():
 def test_what_is_wrong_with_a_copy_is_said_once(tmp_path, caplog, capfd):
     (tmp_path / "c4.jsonl").write_text('{"text": "abc"}\n{broken\n')
     with pytest.raises(CorpusError, match=r"Reading the dataset c4 failed: JSON parse error"):
-        list(open_corpus(f"c4={tmp_path / 'c4.jsonl'}").drawn(0))
+        list(open_corpus(f"c4={tmp_path / 'c4.jsonl'}").draw(0))
     assert caplog.text == ""
     assert capfd.readouterr().err == ""

@@ -15,7 +15,7 @@ from tokenizers import (
 from transformers import PreTrainedTokenizerFast
 
 from analysis.calibration.loading import load_tokenizer
-from analysis.corpora import Document, Sampling, Selection, tokenize
+from analysis.corpora import Document, DocumentSelection, Sampling, tokenize
 from analysis.corpora.cutting import Extent, tokenize_part
 from analysis.corpora.encoding import TextReader, encode
 from analysis.corpora.sources import in_memory
@@ -228,10 +228,10 @@ def test_the_budget_that_is_left_is_what_can_be_used(demo):
     sampling = Sampling(3000, 30)
     sequences = tokenize(documents, tokenizer, sampling, corpus="mixed")
     expected = []
-    for document in in_memory(documents).drawn(sampling.seed):
+    for document in in_memory(documents).draw(sampling.seed):
         expected += [*tokenizer.encode(document.text), tokenizer.eos_token_id]
     assert np.concatenate(sequences.rows).tolist() == expected[:3000]
-    chosen = Selection(lambda found, _: list(found)[1:], "all but the first", reads=50)
+    chosen = DocumentSelection(lambda found, _: list(found)[1:], "all but the first", reads=50)
     selected = tokenize(documents, tokenizer, sampling, corpus="mixed", selection=chosen)
     assert selected.num_tokens == 3000
 

@@ -18,7 +18,7 @@ WORDS = [f"word{number}" for number in range(4000)]
 
 
 def prompts_of(source, seed):
-    return [document.messages[0]["content"] for document in source.drawn(seed)]
+    return [document.messages[0]["content"] for document in source.draw(seed)]
 
 
 @pytest.mark.parametrize("seed", [42, 7])
@@ -35,7 +35,7 @@ def test_no_benchmark_has_a_text_that_an_evaluation_may_draw(seed):
 def test_evaluations_draw_first_what_they_drew_from_the_whole():
     # The order before there were halves; what was evaluated then stays comparable.
     whole = [text.prompt for text in demo_texts("demo-math", held_out=True)]
-    before = list(in_memory(whole).drawn(42))
+    before = list(in_memory(whole).draw(42))
     now = prompts_of(fitness_source("demo-math"), 42)
     assert now == before[: len(now)]
     assert len(now) == (len(whole) + 1) // 2

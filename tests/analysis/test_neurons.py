@@ -34,12 +34,11 @@ from analysis.errors import CheckpointError, CriterionError, StatsError
 from analysis.ranking.coverage import Blender
 from analysis.ranking.experts import rank_experts
 from analysis.ranking.neurons import (
-    blend_neurons,
     neuron_saliency,
     rank_neurons,
     read_neurons,
 )
-from analysis.stats.blend import Mixture, Part, blend
+from analysis.stats.blend import Mixture, Part, blend, blend_neurons
 from analysis.stats.choose import CorpusWeight
 from analysis.stats.merging import merge_runs
 from analysis.stats.neurons import NEURON_COLUMNS, NEURON_INDEX, NeuronStats, load_neuron_stats

@@ -15,7 +15,7 @@ from analysis.calibration.own_answers import (
     check_answerable,
     own_answers,
 )
-from analysis.corpora import Document, Sampling, Selection, Source, tokenize
+from analysis.corpora import Document, DocumentSelection, Sampling, Source, tokenize
 from analysis.drain import drain
 from analysis.errors import CorpusError
 from analysis.generation import greedy_answers
@@ -100,7 +100,7 @@ def source_of(rows, read=None):
 def test_only_the_last_answer_is_replaced(model):
     rows = documents()
     answered = drain(own_answers(model, source_of(rows), wanted()))
-    for row, found in zip(rows, answered.drawn(0), strict=True):
+    for row, found in zip(rows, answered.draw(0), strict=True):
         prompt = row.input_ids[:5]
         written = alone(model, prompt, 4)
         assert found.input_ids == (*prompt, *written)
@@ -131,10 +131,10 @@ def test_what_is_too_long_and_dropped_does_not_count(model):
 
 
 def test_a_selection_is_made_before(model):
-    second = Selection(lambda encoded, seed: list(encoded)[1:2], "the second")
+    second = DocumentSelection(lambda encoded, seed: list(encoded)[1:2], "the second")
     rows = documents()
     answered = drain(own_answers(model, source_of(rows), wanted(selection=second)))
-    (found,) = answered.drawn(0)
+    (found,) = answered.draw(0)
     assert found.input_ids[:5] == rows[1].input_ids[:5]
     assert answered.facts["select"] == "the second"
 
@@ -144,7 +144,7 @@ def test_conversations_are_cut_as_text(model):
     source = source_of([Document(messages=(user, said))])
     tokenizer = LetterTokenizer()
     answered = drain(own_answers(model, source, wanted(tokenizer=tokenizer)))
-    (found,) = answered.drawn(0)
+    (found,) = answered.draw(0)
     prompt = tokenizer.encode("<ab>")
     assert list(found.input_ids) == [*prompt, *alone(model, prompt, 4)]
     cut = answered_sampling(Sampling(10, 5, whole=True), was_text=True)

@@ -9,7 +9,9 @@ _OF += " variance bins ask export verify run plot report app demo inspect"
 HELP = (
     "--help",
     *(f"{name} --help" for name in _OF.split()),
-    *("runs --help", "plans --help", "jobs --help"),
+    "runs --help",
+    "plans --help",
+    "jobs --help",
     *(f"runs {name} --help" for name in ("list", "show", "merge", "verify", "remove")),
     *(f"plans {name} --help" for name in ("show", "diff")),
     *(f"jobs {name} --help" for name in ("list", "show", "logs", "cancel")),

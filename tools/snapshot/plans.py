@@ -12,9 +12,26 @@ _CODE = "--corpus demo-code"
 _HALF = f"{_CODE} --sparsity 50%"
 _CUT = "--granularity neuron"
 CRITERIA = (
-    *("reap", "frequency", "seer", "ean", "man", "msan", "gate-ean", "squared-gate-energy"),
-    *("mone", "damage", "heapr", "camera-p", "camera-p:0.5", "pathfinder", "pathfinder:50"),
-    *("0,0,2", "0,2,0", "1,1,0", "1,2,1", "aimer"),
+    "reap",
+    "frequency",
+    "seer",
+    "ean",
+    "man",
+    "msan",
+    "gate-ean",
+    "squared-gate-energy",
+    "mone",
+    "damage",
+    "heapr",
+    "camera-p",
+    "camera-p:0.5",
+    "pathfinder",
+    "pathfinder:50",
+    "0,0,2",
+    "0,2,0",
+    "1,1,0",
+    "1,2,1",
+    "aimer",
 )
 WITHOUT_TEXT = ("aimer", "magnitude", "hoyer", "random")
 _EXPERTS = (
