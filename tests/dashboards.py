@@ -2,6 +2,8 @@
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -64,3 +66,13 @@ class Dashboard:
         for job in self.jobs.list():
             if job.state is JobState.RUNNING:
                 signal_worker(replace(job), signal.SIGKILL)
+
+
+@contextmanager
+def running(dashboard: Dashboard) -> Iterator[Dashboard]:
+    """Start its server; in the end stop that and the jobs that still run."""
+    try:
+        dashboard.start()
+        yield dashboard
+    finally:
+        dashboard.stop()

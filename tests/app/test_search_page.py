@@ -240,6 +240,7 @@ def test_the_best_is_told_with_its_loss_on_samples_that_did_not_choose_it(open_p
     assert not any("did not choose it: loss" in text for text in texts(test.text))
 
 
+@pytest.mark.slow  # searches for real; tests/jobs and tests/pruning/search have its parts
 def test_a_search_is_started_stopped_kept_and_shown(open_page, go_to, jobs, stats_dir, tmp_path):
     # Magnitude reads no text, and there are its numbers of the demo: the search begins at once.
     test = open_page("plan", criterion="Magnitude")

@@ -8,41 +8,26 @@ import pandas as pd
 import pytest
 from page_texts import command, decoded, recipe_on, shown_context, table_with, texts
 
-from analysis.drain import drain
 from app.charts import neuron_cut
-from app.session.data import settings
 from pruning.neurons.cuts import expert_shares
-from pruning.requests.evaluation import SensitivityRequest
-from pruning.tasks.sensitivity import sensitivity_run
 
-SHIPPED = Path(__file__).parents[2] / "cached_stats"
-CORPORA = ("demo-code", "demo-math")
-SAMPLES = 3
-
-
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory):
-    """A folder with the sensitivity of REAP's order on demo-prose, on two corpora."""
-    folder = tmp_path_factory.mktemp("measured")
-    asked = {"criterion": "reap", "calibrated_on": ("demo-prose",), "corpora": CORPORA}
-    few = {"samples": SAMPLES, "levels": 4, "seq_len": 64, "stats_dir": folder}
-    drain(sensitivity_run(SensitivityRequest(model="demo", **asked, **few)))
-    return folder
+SHIPPED = Path(__file__).parents[2] / "cached_stats" / "sensitivity"
+CORPORA = ("demo-code", "demo-math", "demo-prose")
 
 
 @pytest.fixture
-def open_measured(measured, open_page, monkeypatch):
-    """Open a page beside these measurements; the controls are set to their order."""
-    monkeypatch.setenv("MOEPRUNE_STATS_DIR", str(measured))
-    settings.clear()
-    return lambda page, **address: open_page(page, corpus="demo-prose", **address)
+def open_measured(open_page):
+    """Open a page whose controls are set to the order of the shipped curves of EAN."""
+    return lambda page, **address: open_page(
+        page, **{"b": "0", "alpha": "0", "corpus": "(blend)", **address}
+    )
 
 
-def added_losses(folder, layer_removed, corpora=CORPORA, criterion=""):
+def added_losses(layer_removed, criterion="ean"):
     """Corpus -> the sum over layers of what losing so many adds, read without the program."""
     found = {}
-    for corpus in corpora:
-        (path,) = (folder / "sensitivity").glob(f"*{criterion}-{corpus}-*.parquet")
+    for corpus in CORPORA:
+        (path,) = SHIPPED.glob(f"*{criterion}-{corpus}-*.parquet")
         table = pd.read_parquet(path)
         means = table.groupby(["base", "layer", "removed"])["nll"].mean()
         original = means[("", -1, 0)]
@@ -59,27 +44,27 @@ def bar(test):
     return line
 
 
-def test_the_bar_predicts_what_was_not_measured(open_measured, go_to, measured):
+def test_the_bar_predicts_what_was_not_measured(open_measured, go_to):
     test = open_measured("explore", sparsity="40%")
-    added = added_losses(measured, dict.fromkeys(range(6), 12))  # of 32, below 40%
+    added = added_losses(dict.fromkeys(range(6), 12))  # of 32, below 40%
     worst = max(added, key=added.get)
     said = f"predicted loss {np.mean(list(added.values())):+.2f} mean, {added[worst]:+.2f} worst"
-    assert f"{said} ({worst}), from {SAMPLES} samples" in bar(test)
+    assert f"{said} ({worst}), from 32 samples" in bar(test)
     assert test.button(key="plan.measure").label == "Measure"
     # Each layer loses its last in this order, however many.
     go_to(test, "plan")
     test.segmented_control(key="schedule").set_value("global").run()
     kept = table_with(test, "keeps").set_index("layer")["keeps"]
-    added = added_losses(measured, (32 - kept).to_dict())
+    added = added_losses((32 - kept).to_dict())
     assert f"predicted loss {np.mean(list(added.values())):+.2f} mean" in bar(test)
     # Another order was not measured.
-    assert "loss not measured" in bar(open_measured("explore", b="0", sparsity="40%"))
+    assert "loss not measured" in bar(open_measured("explore", b="1", sparsity="40%"))
 
 
-def test_where_both_are_known_plan_says_how_wrong_the_prediction_was(open_measured, measured):
+def test_where_both_are_known_plan_says_how_wrong_the_prediction_was(open_measured):
     test = open_measured("plan", sparsity="50%")
     assert "predicted" not in bar(test)
-    added = added_losses(measured, dict.fromkeys(range(6), 16))
+    added = added_losses(dict.fromkeys(range(6), 16))
     said = (
         f"predicts a loss increase of {np.mean(list(added.values())):+.2f} on demo-code and demo-"
     )
@@ -96,11 +81,11 @@ def traces(test, name):
     ]
 
 
-def test_the_reason_of_a_layers_count_is_one_click_away(open_measured, measured):
+def test_the_reason_of_a_layers_count_is_one_click_away(open_measured):
     test = open_measured("plan", sparsity="40%")
     table = table_with(test, "fewest").set_index("schedule")
     assert {"Uniform", "Global", "Measured"} <= set(table.index)
-    uniform = added_losses(measured, dict.fromkeys(range(6), 12))
+    uniform = added_losses(dict.fromkeys(range(6), 12))
     assert table.loc["Uniform", "predicted"] == pytest.approx(np.mean(list(uniform.values())))
     assert traces(test, "the plan's cut") == []
     test.session_state["sensitivity.part"] = True
@@ -116,7 +101,6 @@ def test_the_reason_of_a_layers_count_is_one_click_away(open_measured, measured)
 
 def test_neurons_are_predicted_and_drawn_as_experts_are(open_page):
     """By the shipped curves of HEAPr, of neurons that compete within each layer."""
-    three = ("demo-code", "demo-math", "demo-prose")
     neurons = {"granularity": "Neurons", "sparsity": "40%", "corpus": "demo-code"}
     test = open_page("plan", scope="Per layer", **neurons)
     test.session_state["sensitivity.part"] = True
@@ -125,7 +109,7 @@ def test_neurons_are_predicted_and_drawn_as_experts_are(open_page):
         assert not test.exception
         cut = (2048 - table_with(test, "least").set_index("layer")["stay"]).to_dict()
         assert sum(cut.values()) == (6 * 819 if scope == "layer" else 4915)
-        mean = np.mean(list(added_losses(SHIPPED, cut, three, "heapr").values()))
+        mean = np.mean(list(added_losses(cut, "heapr").values()))
         assert f"predicted loss {mean:+.2f} mean" in bar(test)
         (marks,) = traces(test, "the plan's cut")
         assert {layer: gone for layer, gone, *_ in marks["customdata"]} == cut

@@ -1,9 +1,9 @@
-"""The dashboard in a real browser: one server for a module, and pages that watch what they load."""
+"""The dashboard in a real browser: a server, and pages that watch what they load."""
 
 from collections.abc import Iterator
 
 import pytest
-from dashboards import Dashboard
+from dashboards import Dashboard, running
 from playwright.sync_api import BrowserContext, ConsoleMessage, Page, expect
 from tabs import settled
 
@@ -12,14 +12,16 @@ PATIENCE_MS = 120_000
 expect.set_options(timeout=PATIENCE_MS)
 
 
-@pytest.fixture(scope="module")
-def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
-    dashboard = Dashboard(tmp_path_factory.mktemp("dashboard"))
-    try:
-        dashboard.start()
+@pytest.fixture(scope="session")
+def shared_dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
+    with running(Dashboard(tmp_path_factory.mktemp("dashboard"))) as dashboard:
         yield dashboard
-    finally:
-        dashboard.stop()
+
+
+@pytest.fixture(scope="module")
+def dashboard(shared_dashboard: Dashboard) -> Dashboard:
+    """The server of all tests; a module that changes what pages show has one of its own."""
+    return shared_dashboard
 
 
 @pytest.fixture

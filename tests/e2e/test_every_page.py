@@ -26,7 +26,8 @@ MAIN = {
     "plan": ".st-key-plan-editor",
     "export": ".st-key-export-start",
 }
-WIDER = (800, 1000, 1280, 1440)  # after a phone's 390 pixels
+PHONE, DESK = 390, 1440  # pixels
+BETWEEN = (800, 1000, 1280)
 LEVELS = "[...document.querySelectorAll('h1,h2,h3,h4,h5,h6')].map(each => +each.tagName[1])"
 # Tops in pixels, from the top of the element of each chart, of the first thing that is drawn in it.
 FIRST_MARKS = """
@@ -125,57 +126,68 @@ def is_readable(tab: Page, page: str) -> None:
 
 
 def fits_a_phone(tab: Page, page: str, count: int) -> None:
-    charts_of(tab, count)
+    boxes = charts_of(tab, count)
     assert remains(tab, OVER_THE_EDGE) == [], page
     assert remains(tab, OVER_EACH_OTHER) == [], page
     assert remains(tab, MISPLACED) == [], page
     sideways = "document.scrollingElement.scrollWidth - document.scrollingElement.clientWidth"
     assert tab.evaluate(sideways) <= 0, page
-    boxes = charts_of(tab, count)
     wide = tab.locator(":is([class*=winner-map], [class*=pareto]) .js-plotly-plot").count()
-    assert sum(box["x"] + box["width"] > 390 for box in boxes) == wide, page
+    assert sum(box["x"] + box["width"] > PHONE for box in boxes) == wide, page
     for above, below in pairwise(boxes):
         assert above["y"] + above["height"] <= below["y"], page
     if not page:
         names_stand_on_one_line(tab)
 
 
-def fits_wider_windows(tab: Page, page: str) -> None:
-    if not page:
-        unfold(tab, "Data and jobs")
-    for width in WIDER:
-        tab.set_viewport_size({"width": width, "height": 1000})
-        assert wide_elements(tab) == [], (page, width)
-        assert remains(tab, CUT_OFF) == [], (page, width)
-        assert remains(tab, MISPLACED) == [], (page, width)
-        if page == "compare" and width == 1000:
-            charts = tab.locator('[data-testid="stMain"]').get_by_test_id("stPlotlyChart")
-            expect(charts.nth(1)).to_be_attached()
-            widths = charts.evaluate_all("all => all.map(e => e.getBoundingClientRect().width)")
-            assert min(widths) > 500  # one below the other
+def fits(tab: Page, page: str, width: int) -> None:
+    resize(tab, width)
+    assert wide_elements(tab) == [], (page, width)
+    assert remains(tab, CUT_OFF) == [], (page, width)
+    assert remains(tab, MISPLACED) == [], (page, width)
 
 
-def test_every_page_fits_every_window_and_is_read_and_used_by_everybody(open_tab, dashboard):
-    tab = open_tab(width=390)
+def resize(tab: Page, width: int) -> None:
+    tab.set_viewport_size({"width": width, "height": 1000})
+
+
+def test_every_page_fits_a_phone_and_a_desk_and_is_read_and_used_by_everybody(open_tab, dashboard):
+    tab = open_tab(width=PHONE)
     for page, count in (PAGES | OF_NEURONS).items():
         visit(tab, dashboard, page)
         if page in OF_NEURONS or "=" not in page:
             fits_a_phone(tab, page, count)
-            fits_wider_windows(tab, page)
-        tab.set_viewport_size({"width": WIDER[-1], "height": 1000})
+        resize(tab, DESK)
         charts_of(tab, count)
+        fits(tab, page, DESK)
         if page in MAIN:
             assert presses_of_tab(tab, MAIN[page]) < 15, page
         tab.get_by_text("Copy link").wait_for()
         is_readable(tab, page)
-        tab.set_viewport_size({"width": 390, "height": 1000})
-    tab.set_viewport_size({"width": WIDER[-1], "height": 1000})
+        resize(tab, PHONE)
+    resize(tab, DESK)
     libraries = dashboard.loaded_libraries()
     assert any("numpy" in name or "multiarray" in name for name in libraries)
     assert not [name for name in libraries if "torch" in name or "tokenizers" in name]
     link = tab.get_by_test_id("stTopNavLink").first
     link.focus()
     assert "solid 2px" in link.evaluate("link => getComputedStyle(link).outline")
+
+
+@pytest.mark.slow
+def test_every_page_fits_the_windows_between(open_tab, dashboard):
+    tab = open_tab(width=DESK)
+    for page in (page for page in PAGES | OF_NEURONS if page in OF_NEURONS or "=" not in page):
+        visit(tab, dashboard, page)
+        if not page:
+            unfold(tab, "Data and jobs")
+        for width in (*BETWEEN, DESK):
+            fits(tab, page, width)
+            if page == "compare" and width == 1000:
+                charts = tab.locator('[data-testid="stMain"]').get_by_test_id("stPlotlyChart")
+                expect(charts.nth(1)).to_be_attached()
+                widths = charts.evaluate_all("all => all.map(e => e.getBoundingClientRect().width)")
+                assert min(widths) > 500  # one below the other
 
 
 @pytest.mark.slow
@@ -199,7 +211,7 @@ def test_every_page_opened_in_the_dark_is_readable_and_has_no_empty_bands(open_t
 def names_stand_on_one_line(tab: Page) -> None:
     """The names in the table of Start, of which nothing is hidden."""
     for width in (1024, 390):
-        tab.set_viewport_size({"width": width, "height": 1000})
+        resize(tab, width)
         hidden = "table => table.parentElement.scrollWidth - table.parentElement.clientWidth"
         assert tab.locator("[data-testid=stTable] table").evaluate(hidden) <= 0
         lines = "names => names.map(each => each.getClientRects().length)"

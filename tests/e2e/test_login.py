@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from dashboards import Dashboard
+from dashboards import Dashboard, running
 from openid import CLIENT, CLIENT_SECRET, Account, Provider, provided
 from playwright.sync_api import Page, expect
 from streamlit.web.server.starlette.starlette_app_utils import create_signed_value
@@ -82,11 +82,8 @@ client_secret = "{CLIENT_SECRET}"
 server_metadata_url = "{provider.issuer}/.well-known/openid-configuration"
 """
     )
-    try:
-        dashboard.start()
+    with running(dashboard):
         yield dashboard
-    finally:
-        dashboard.stop()
 
 
 def buttons(tab: Page) -> list[str]:

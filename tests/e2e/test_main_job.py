@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from dashboards import Dashboard, running
 from playwright.sync_api import Locator, Page, expect
 from tabs import (
     JOB_MS,
@@ -27,6 +28,12 @@ from pruning.plan import plan_from_dict
 
 START = "What does pruning save, and what does it cost?"
 pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def dashboard(tmp_path_factory):
+    with running(Dashboard(tmp_path_factory.mktemp("dashboard"))) as dashboard:
+        yield dashboard
 
 
 def right_canvas(tab: Page) -> Locator:
@@ -83,6 +90,7 @@ def test_exponents_change_the_map_and_the_address(open_tab):
     expect(tab).to_have_url(re.compile(r"/explore$"))
 
 
+@pytest.mark.slow
 def test_the_address_opens_the_same_view_elsewhere(open_tab):
     first = open_tab("explore")
     preset(first, "Squared-gate energy")
@@ -110,6 +118,7 @@ def test_the_address_opens_the_same_view_elsewhere(open_tab):
     painted_as(second, paint(first))
 
 
+@pytest.mark.slow
 def test_back_undoes_one_choice_after_the_other(open_tab):
     tab = open_tab("explore")
     wait_until(tab, "window.moepruneHistory")
@@ -142,6 +151,7 @@ def test_back_undoes_one_choice_after_the_other(open_tab):
     expect(tab.get_by_text("Plan: S(1,1,2)")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_one_plan_is_in_every_address_and_a_preset_is_one_entry(open_tab):
     tab = open_tab()
     wait_until(tab, "window.moepruneHistory")
@@ -176,14 +186,24 @@ def test_one_plan_is_in_every_address_and_a_preset_is_one_entry(open_tab):
     assert best not in plan.inner_text()
 
 
-def test_a_plan_of_defaults_stays_on_start_where_a_bare_address_opens_on_another(open_tab):
+@pytest.mark.slow
+def test_start_keeps_a_plan_of_defaults_and_a_page_adds_nothing_to_the_history(open_tab, dashboard):
     tab = open_tab("explore")
     wait_until(tab, "window.moepruneHistory")
     is_ranked_by(tab, "REAP")
+    # A bare URL of Start would open on another plan.
     go(tab, "Start", START)
     expect(tab).to_have_url(re.compile(r"/\?opened=1$"))
     tab.reload()
     is_ranked_by(tab, "REAP")
+    # Only what a person does adds an entry: else Back would lead to where the page goes by itself.
+    visit(tab, dashboard, "explore?beta=2&tab=Evidence&evidence.view=Cut")
+    wait_until(tab, "window.moepruneHistory")
+    tab.locator(".js-plotly-plot").first.wait_for()
+    before = settled(tab).evaluate("history.length")
+    # What a script does to the address without a person is no choice, and stays a replacement.
+    tab.evaluate("history.replaceState({}, '', '?beta=1')")
+    assert tab.evaluate("[history.length, location.search]") == [before, "?beta=1"]
 
 
 def saved(tab: Page, button: str) -> str:
@@ -192,6 +212,7 @@ def saved(tab: Page, button: str) -> str:
     return got.value.path().read_text()
 
 
+@pytest.mark.slow
 def test_files_of_plan_export_and_the_report_have_one_digest(open_tab, dashboard):
     tab = open_tab("?opened=1")
     hand = "schedule=By+hand&counts=6.5.5.7.5.20&locked=0,5&sparsity=75%25&corpus=demo-prose&b=0"
@@ -209,6 +230,7 @@ def test_files_of_plan_export_and_the_report_have_one_digest(open_tab, dashboard
         assert digests == {told}
 
 
+@pytest.mark.slow
 def test_back_from_a_bare_start_leads_to_where_one_came_from(open_tab, dashboard):
     tab = open_tab()
     wait_until(tab, "window.moepruneHistory")
@@ -226,17 +248,6 @@ def test_back_from_a_bare_start_leads_to_where_one_came_from(open_tab, dashboard
     first.wait_for_timeout(1000)
     expect(first).to_have_url(re.compile("corpus=%28blend%29"))
     expect(settled(first).locator(".st-key-plan-bar strong").first).to_have_text(best)
-
-
-def test_a_page_adds_nothing_to_the_history_by_itself(open_tab):
-    """Only what a person does may: else Back would lead to where the page goes on by itself."""
-    tab = open_tab("explore?beta=2&tab=Evidence&evidence.view=Cut")
-    wait_until(tab, "window.moepruneHistory")
-    tab.locator(".js-plotly-plot").first.wait_for()
-    before = settled(tab).evaluate("history.length")
-    # What a script does to the address without a person is no choice, and stays a replacement.
-    tab.evaluate("history.replaceState({}, '', '?beta=1')")
-    assert tab.evaluate("[history.length, location.search]") == [before, "?beta=1"]
 
 
 def test_export_survives_a_reload_and_its_result_loads(open_tab, dashboard):
@@ -305,6 +316,7 @@ def test_calibration_survives_the_death_of_the_server(open_tab, dashboard):
     assert (run / "manifest.json").is_file()
 
 
+@pytest.mark.slow
 def test_a_job_is_canceled_from_the_page(open_tab, dashboard):
     tab = open_tab()
     start_calibration(tab, "demo-code", longer=True)

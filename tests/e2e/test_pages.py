@@ -8,7 +8,8 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 from tabs import JOB_MS, choose, go, is_ranked_by, job, metric, preset, settled, visit, wait_until
 
-pytestmark = pytest.mark.e2e
+# The main job, in test_main_job.py, stands for these by default.
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
 def mark_with_keyboard(tab: Page) -> str:
@@ -40,7 +41,7 @@ def test_an_expert_stays_marked_across_criteria_and_pages(open_tab):
     expect(readout).to_contain_text("selected")
 
 
-def test_the_link_marks_it_and_the_drawer_has_its_numbers(open_tab):
+def test_the_link_marks_it_the_drawer_has_its_numbers_and_escape_clears_it(open_tab):
     tab = open_tab("explore?expert=3.7")
     readout = tab.locator(".expert-map").get_by_role("status")
     expect(readout).to_contain_text(re.compile("layer 3 . expert 7 .*selected"))
@@ -51,13 +52,7 @@ def test_the_link_marks_it_and_the_drawer_has_its_numbers(open_tab):
     expect(drawer.get_by_test_id("stDataFrame")).to_have_count(2)
     drawer.get_by_role("button", name="Close").click()
     expect(drawer).to_have_count(0)
-
-
-def test_escape_on_the_map_clears_the_address(open_tab):
-    tab = settled(open_tab("explore?expert=3.7"))
-    readout = tab.locator(".expert-map").get_by_role("status")
-    expect(readout).to_contain_text("selected")
-    tab.get_by_role("application", name=re.compile("Expert map")).press("Escape")
+    settled(tab).get_by_role("application", name=re.compile("Expert map")).press("Escape")
     expect(tab.get_by_role("textbox", name="Expert")).to_have_value("")
     expect(tab).not_to_have_url(re.compile("expert="))
     expect(readout).not_to_contain_text("selected")
@@ -119,10 +114,6 @@ def test_a_toggle_moves_the_frame_of_the_overlap_map_and_mounts_no_chart(open_ta
         }""",
         arg=[".st-key-chart-overlap-map .js-plotly-plot .annotation .bg", opacities],
     )
-
-
-def command(tab: Page) -> Locator:
-    return tab.get_by_test_id("stCode").filter(has_text="moeprune compare").first
 
 
 def test_the_files_of_a_chart(open_tab):

@@ -183,6 +183,7 @@ def test_the_export_of_a_plan_by_hand_loads(open_tab, dashboard):
     assert shown(settled(tab)) == [6, 5, 5, 7, 5, 20]
 
 
+@pytest.mark.slow  # test_every_page.py has the page at two other widths
 def test_nothing_is_wider_than_the_window(open_tab):
     tab = opened(open_tab, width=1024)
     assert wide_elements(tab) == []

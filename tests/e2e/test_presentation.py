@@ -18,7 +18,7 @@ from app.report.page import report_html, report_of, views_of
 from app.widgets.tour import STEPS
 from pruning.planning.comparing import compare_request
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 CHARTS = ("overlap-map", "coverage", "kept-by", "sizes")
 
 
@@ -34,7 +34,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_report_opens_without_a_network(chromium: Browser, report: Path):
+def test_a_report_opens_and_prints_without_a_network(chromium: Browser, report: Path):
     context = chromium.new_context(offline=True, accept_downloads=True)
     problems, requests = [], []
     tab = context.new_page()
@@ -57,16 +57,8 @@ def test_a_report_opens_without_a_network(chromium: Browser, report: Path):
     assert violations(tab) == {}
     assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []
     assert problems == []
-    context.close()
-
-
-def test_a_report_prints_a_figure_a_page(chromium: Browser, report: Path):
-    context = chromium.new_context(offline=True)
-    tab = context.new_page()
-    tab.goto(report.as_uri())
-    tab.locator(".js-plotly-plot .main-svg").first.wait_for()
-    pdf = tab.pdf(prefer_css_page_size=True)
     # The first page holds what was asked; each figure begins one of its own.
+    pdf = tab.pdf(prefer_css_page_size=True)
     assert pdf.count(b"/Type /Page\n") == 1 + len(CHARTS)
     context.close()
 

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from dashboards import Dashboard, running
 from playwright.sync_api import expect
 from tabs import settled, visit
 
@@ -25,6 +26,12 @@ def take_in_hostile_results(stats_dir: Path) -> None:
     content = {"results": {NAME: scores}, "lm_eval_version": NAME}
     asked = {"model": str(DEMO_CHECKPOINT), "stats_dir": stats_dir, "candidate": NAME[:200]}
     take_results({**asked, "plan": None}, NAME, json.dumps(content).encode())
+
+
+@pytest.fixture(scope="module")
+def dashboard(tmp_path_factory):
+    with running(Dashboard(tmp_path_factory.mktemp("dashboard"))) as dashboard:
+        yield dashboard
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +71,7 @@ def test_a_hostile_name_is_text_on_every_page(open_tab, dashboard):
             expect(sidebar.get_by_role("radio", name=NAME)).to_be_visible()
 
 
+@pytest.mark.slow  # tests/reliability/test_load.py has three sessions without a browser
 def test_two_people_at_once_keep_their_own_choices(open_tab):
     first, second = open_tab("explore"), open_tab("explore")
     for tab, option in ((first, "0"), (second, "2")):

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tools.reliability import load_jobs, load_pages, load_runs, load_sessions
+from tools.reliability import load_lists, load_pages, load_sessions
 from tools.reliability.load_world import make_world
 
 SESSIONS, TOGGLES = 3, 3
@@ -32,14 +32,14 @@ def test_sessions_at_once_see_what_one_alone_sees(server):
 
 @pytest.mark.slow
 def test_a_long_table_lists_every_job_once(world):
-    table, problems = load_jobs.measure(world, JOBS)
+    table, problems = load_lists.measure_jobs(world, JOBS)
     assert problems == []
     assert {"moeprune jobs list --limit 5000", "Start page"} <= set(table["what"])
 
 
 @pytest.mark.slow
 def test_every_run_of_a_large_cache_is_listed_once(tmp_path):
-    table, problems = load_runs.measure(make_world(tmp_path, 4, 16), RUNS)
+    table, problems = load_lists.measure_runs(make_world(tmp_path, 4, 16), RUNS)
     assert problems == []
     assert {"moeprune runs list", "Explore page, a toggle"} <= set(table["what"])
 

@@ -1,46 +1,25 @@
 """Calibration against plain forwards and an observer that runs every expert on every token."""
 
 import sys
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
+from synthetic import described, olmoe_config, random_model
 from timing import in_turns, report
 from torch import nn
-from transformers import OlmoeConfig, OlmoeForCausalLM
+from transformers import PreTrainedModel
 
 from analysis.calibration.experts import collecting
 from analysis.calibration.sums import GroupSums, sums_of
-from analysis.checkpoint import open_checkpoint
-from analysis.model import describe_model
 from analysis.stats.tables import MOMENT_COLUMNS
 
 LAYERS, EXPERTS, TOP_K, HIDDEN, WIDTH = 4, 64, 8, 512, 512
 BATCH, LENGTH = 4, 512
 
 
-def build() -> OlmoeForCausalLM:
-    torch.manual_seed(0)
-    config = OlmoeConfig(
-        vocab_size=512,
-        hidden_size=HIDDEN,
-        intermediate_size=WIDTH,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=8,
-        num_key_value_heads=8,
-        num_experts=EXPERTS,
-        num_experts_per_tok=TOP_K,
-        eos_token_id=None,
-        pad_token_id=None,
-        bos_token_id=None,
-    )
-    return OlmoeForCausalLM(config).eval().requires_grad_(False)
-
-
 class Observer:
     """What research scripts do: a hook on each block that computes all experts on all tokens."""
 
-    def __init__(self, model: OlmoeForCausalLM) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         self.norm_sum = torch.zeros(LAYERS, EXPERTS, dtype=torch.float64)
         self.gate_norm_sum = torch.zeros(LAYERS, EXPERTS, dtype=torch.float64)
         self.handles = [
@@ -71,10 +50,8 @@ class Observer:
 
 def main() -> None:
     dtype = getattr(torch, sys.argv[1]) if len(sys.argv) > 1 else torch.float32
-    model = build().to(dtype)
-    with TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
-        described = describe_model(open_checkpoint(Path(folder)))
+    model = random_model(olmoe_config(LAYERS, EXPERTS, (HIDDEN, WIDTH))).to(dtype)
+    checkpoint = described(model)
     ids = torch.randint(0, 512, (BATCH, LENGTH))
 
     def forward(implementation: str) -> None:
@@ -82,10 +59,10 @@ def main() -> None:
         with torch.no_grad():
             model.model(input_ids=ids, use_cache=False)
 
-    sums = sums_of(described)
+    sums = sums_of(checkpoint)
 
     def calibrate() -> None:
-        with collecting(model, described, sums), torch.no_grad():
+        with collecting(model, checkpoint, sums), torch.no_grad():
             model.model(input_ids=ids, use_cache=False)
 
     def observe() -> Observer:
@@ -113,7 +90,7 @@ def main() -> None:
         f"  against the observer: {seconds['observer, every expert on every token'] / ours:.1f} x"
     )
     print(f"  against grouped_mm: {ours / seconds['plain forward, grouped_mm']:.2f} x")
-    sums = sums_of(described)
+    sums = sums_of(checkpoint)
     calibrate()
     compare(sums, observe())
 

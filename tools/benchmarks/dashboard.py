@@ -13,8 +13,11 @@ from pathlib import Path
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 
+import psutil
 from playwright.sync_api import Page, sync_playwright
+from servers import Server
 
+from tools.reliability.load_sessions import cpu_seconds
 from tools.reliability.load_world import MODEL, make_world
 
 LAYERS, EXPERTS, ROUNDS = 48, 128, 30
@@ -55,20 +58,23 @@ def open_explore(page: Page, address: str) -> None:
     page.wait_for_selector(READY)
 
 
-def measure(page: Page, address: str) -> None:
+def measure(page: Page, server: Server) -> None:
     received: list[int] = []
     page.on(
         "websocket",
         lambda socket: socket.on("framereceived", lambda data: received.append(len(data))),
     )
-    open_explore(page, address)
+    open_explore(page, server.url)
     for number in (1, 2, 3):  # caches and fonts
         toggle(page, number)
-    times, sizes = [], []
+    process, times, sizes = psutil.Process(server.process.pid), [], []
+    before = cpu_seconds(process)
     for number in range(1, ROUNDS + 1):
         received.clear()
         times.append(toggle(page, number))
         sizes.append(sum(received) / 1024)
+    used = (cpu_seconds(process) - before) / ROUNDS
+    print(f"  {used * 1e3:.0f} ms of CPU of the server a toggle")
     print(f"  {median(sizes):.0f} KiB on the socket (largest {max(sizes):.0f})")
     for name, taken in zip(("click", "order to click"), zip(*times, strict=True), strict=True):
         p50, p90 = median(taken), quantiles(taken, n=10)[-1]
@@ -84,7 +90,7 @@ def main() -> None:
             browser = playwright.chromium.launch(
                 executable_path=shutil.which("chromium"), args=ARGUMENTS
             )
-            measure(browser.new_page(viewport={"width": 1440, "height": 1000}), server.url)
+            measure(browser.new_page(viewport={"width": 1440, "height": 1000}), server)
             browser.close()
 
 

@@ -7,49 +7,26 @@ Processor time: on a shared machine wall time says little.
 
 import sys
 import time
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
+from synthetic import described, olmoe_config, random_model
 from timing import in_turns, report
-from transformers import OlmoeConfig, OlmoeForCausalLM
 
 from analysis.calibration.experts import collecting
 from analysis.calibration.feed import checkpointed, feed, feed_backward
 from analysis.calibration.sums import sums_of
-from analysis.checkpoint import open_checkpoint
 from analysis.corpora import TokenSequences
-from analysis.model import describe_model
 
 LAYERS, EXPERTS, TOP_K, HIDDEN, WIDTH, VOCABULARY = 4, 64, 8, 512, 512, 8192
 BATCH, LENGTH = 4, 512
 
 
-def build(dtype: torch.dtype) -> OlmoeForCausalLM:
-    torch.manual_seed(0)
-    config = OlmoeConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=HIDDEN,
-        intermediate_size=WIDTH,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=8,
-        num_key_value_heads=8,
-        num_experts=EXPERTS,
-        num_experts_per_tok=TOP_K,
-        eos_token_id=None,
-        pad_token_id=None,
-        bos_token_id=None,
-    )
-    return OlmoeForCausalLM(config).to(dtype).eval().requires_grad_(False)
-
-
 def main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else "float32"
-    model = build(getattr(torch, name))
-    with TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
-        described = describe_model(open_checkpoint(Path(folder)))
+    config = olmoe_config(LAYERS, EXPERTS, (HIDDEN, WIDTH), vocab_size=VOCABULARY)
+    model = random_model(config).to(getattr(torch, name))
+    checkpoint = described(model)
     rng = np.random.default_rng(0)
     rows = tuple(rng.integers(0, VOCABULARY, LENGTH).astype(np.int32) for _ in range(BATCH))
     batch = next(TokenSequences("random", rows, BATCH, 0).batches(BATCH))
@@ -61,11 +38,11 @@ def main() -> None:
             (model if head else model.model)(input_ids=ids, use_cache=False)
 
     def collect(*groups: str) -> None:
-        with collecting(model, described, sums_of(described, groups)), torch.no_grad():
+        with collecting(model, checkpoint, sums_of(checkpoint, groups)), torch.no_grad():
             (feed_backward if "gradient" in groups else feed)(model, batch)
 
     def recompute() -> None:
-        with checkpointed(model, described.family):
+        with checkpointed(model, checkpoint.family):
             collect("gradient")
 
     actions = {

@@ -8,55 +8,35 @@ hidden states spread the tokens evenly over the experts.
 
 import sys
 import time
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
+from synthetic import described, olmoe_config, random_model
 from timing import in_turns, report
-from transformers import (
-    OlmoeConfig,
-    OlmoeForCausalLM,
-    PreTrainedModel,
-    Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
-)
+from transformers import PreTrainedConfig, Qwen3MoeConfig
 
 from analysis.calibration.experts import collecting
 from analysis.calibration.sums import sums_of
-from analysis.checkpoint import open_checkpoint
-from analysis.model import describe_model
 
 HIDDEN, TOP_K = 2048, 8
 
 
-def build(shape: str) -> PreTrainedModel:
+def config_of(shape: str) -> PreTrainedConfig:
     """One layer of OLMoE-1B-7B or of Qwen3-30B-A3B, with a tiny vocabulary."""
-    torch.manual_seed(0)
-    common = {
-        "vocab_size": 64,
-        "hidden_size": HIDDEN,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 16,
-        "num_experts_per_tok": TOP_K,
-        "eos_token_id": None,
-        "pad_token_id": None,
-        "bos_token_id": None,
-    }
+    heads = {"num_attention_heads": 16, "num_key_value_heads": 16, "vocab_size": 64}
+    olmoe = olmoe_config(1, 64, (HIDDEN, 1024), **heads)
     if shape == "olmoe":
-        config = OlmoeConfig(num_experts=64, intermediate_size=1024, **common)
-        return OlmoeForCausalLM(config).eval().requires_grad_(False)
-    own = {"num_experts": 128, "moe_intermediate_size": 768, "norm_topk_prob": True}
-    return Qwen3MoeForCausalLM(Qwen3MoeConfig(**own, **common)).eval().requires_grad_(False)
+        return olmoe
+    values = {key: olmoe.to_dict()[key] for key in ("hidden_size", "num_hidden_layers", *heads)}
+    values |= dict.fromkeys(("eos_token_id", "pad_token_id", "bos_token_id"))
+    values |= {"num_experts": 128, "moe_intermediate_size": 768, "norm_topk_prob": True}
+    return Qwen3MoeConfig(**values, num_experts_per_tok=TOP_K)
 
 
 def main() -> None:
     shape, name, tokens = [*sys.argv[1:], *("olmoe", "float32", "2048")[len(sys.argv) - 1 :]]
     dtype = getattr(torch, name)
-    model = build(shape).to(dtype)
-    with TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
-        described = describe_model(open_checkpoint(Path(folder)))
+    model = random_model(config_of(shape)).to(dtype)
+    checkpoint = described(model)
     block = model.get_submodule("model.layers.0.mlp")
     hidden = torch.randn(1, int(tokens), HIDDEN, dtype=dtype)
 
@@ -66,7 +46,7 @@ def main() -> None:
             block(hidden)
 
     def collect(*groups: str) -> None:
-        with collecting(model, described, sums_of(described, groups)), torch.no_grad():
+        with collecting(model, checkpoint, sums_of(checkpoint, groups)), torch.no_grad():
             block(hidden)
 
     actions = {

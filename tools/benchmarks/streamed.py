@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-from synthetic import write_model
+from synthetic import olmoe_config, write_model
 from transformers import OlmoeConfig
 
 LAYERS, EXPERTS, TOP_K, HIDDEN, WIDTH, VOCAB = 19, 64, 8, 2048, 512, 50_304
@@ -25,18 +25,9 @@ SEQ_LEN, BATCH, PLANS = 512, 2, 16
 
 
 def config() -> OlmoeConfig:
-    return OlmoeConfig(
-        vocab_size=VOCAB,
-        hidden_size=HIDDEN,
-        intermediate_size=WIDTH,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=16,
-        num_key_value_heads=16,
-        num_experts=EXPERTS,
-        num_experts_per_tok=TOP_K,
-        tie_word_embeddings=False,
-        architectures=["OlmoeForCausalLM"],
-    )
+    heads = {"num_attention_heads": 16, "num_key_value_heads": 16, "vocab_size": VOCAB}
+    more = {"tie_word_embeddings": False, "architectures": ["OlmoeForCausalLM"]}
+    return olmoe_config(LAYERS, EXPERTS, (HIDDEN, WIDTH), **heads, **more)
 
 
 def corpus(path: Path, tokens: int) -> None:

@@ -1,17 +1,51 @@
-"""Large checkpoints of random bf16 bytes, written shard by shard without a model in memory."""
+"""Random models of OLMoE's kind, and large checkpoints written shard by shard."""
 
 import json
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, PreTrainedConfig
+from transformers import AutoModelForCausalLM, OlmoeConfig, PreTrainedConfig, PreTrainedModel
+
+from analysis.checkpoint import open_checkpoint
+from analysis.model import MoEModel, describe_model
 
 # Bits of bf16 values; with a random lowest bit of the exponent up to four times as large.
 _EIGHTH, _WEIGHT = 0x3E00, 0x3C00  # 1/8, and 1/128: of about 0.02, as models are initialised
+
+
+def olmoe_config(layers: int, experts: int, widths: tuple[int, int], **more: Any) -> OlmoeConfig:
+    """Top-8 of `experts` without special tokens; `widths`: hidden size, expert width."""
+    values = {
+        "vocab_size": 512,
+        "hidden_size": widths[0],
+        "intermediate_size": widths[1],
+        "num_hidden_layers": layers,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "num_experts": experts,
+        "num_experts_per_tok": 8,
+        **dict.fromkeys(("eos_token_id", "pad_token_id", "bos_token_id")),
+    }
+    return OlmoeConfig(**(values | more))
+
+
+def random_model(config: PreTrainedConfig) -> PreTrainedModel:
+    """As initialised, in float32 and evaluation mode; seeded."""
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
+
+
+def described(model: PreTrainedModel) -> MoEModel:
+    """What the program understands of a model in memory."""
+    with TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return describe_model(open_checkpoint(Path(folder)))
 
 
 def _random(generator: np.random.Generator, *shape: int, least: int = _EIGHTH) -> torch.Tensor:

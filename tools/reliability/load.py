@@ -4,99 +4,80 @@
 `--help` for the others. What must hold is asserted; times are printed, for they are the machine's.
 """
 
-import argparse
 import asyncio
-import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
 
 import pandas as pd
+import typer
 
-from tools.reliability import load_browser, load_jobs, load_pages, load_runs, load_sessions
-from tools.reliability.load_world import make_world
+from tools.reliability import load_lists, load_pages, load_sessions
+from tools.reliability.load_world import World, make_world
+
+app = typer.Typer(add_completion=False, help=__doc__)
 
 
-def _show(table: pd.DataFrame) -> None:
-    print(table.round(1).to_string(index=False), flush=True)
+@contextmanager
+def _world(layers: int, experts: int) -> Iterator[World]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield make_world(Path(folder), layers, experts)
 
 
-def _sessions(chosen: argparse.Namespace, folder: Path) -> list[str]:
-    levels = sorted({1, min(5, chosen.sessions), chosen.sessions})
-    world = make_world(folder, chosen.layers, chosen.experts)
-    with world.server() as server:
-        if chosen.browser:
-            _show(load_browser.compare(server, chosen.toggles))
-        tallies = asyncio.run(
-            load_sessions.measure(server, levels, chosen.toggles, chosen.seed, chosen.pause)
-        )
-        _show(load_sessions.table_of(tallies))
-        for number in range(chosen.rounds):
+def _show(table: pd.DataFrame, problems: list[str]) -> None:
+    """Print all of it; ends with 1 if there are problems."""
+    print(table.round(1).to_string(index=False))
+    print(*problems, f"{len(problems)} problems", sep="\n")
+    raise typer.Exit(bool(problems))
+
+
+@app.command()
+def sessions(
+    sessions: int = 20,
+    toggles: Annotated[int, typer.Option(help="Of each session.")] = 15,
+    pause: Annotated[float, typer.Option(help="Seconds between two toggles.")] = 0.0,
+    rounds: Annotated[int, typer.Option(help="Repetitions, for the memory.")] = 3,
+    seed: int = 0,
+    layers: int = 48,
+    experts: int = 128,
+) -> None:
+    """Many sessions that toggle at once."""
+    levels = sorted({1, min(5, sessions), sessions})
+    with _world(layers, experts) as world, world.server() as server:
+        tallies = asyncio.run(load_sessions.measure(server, levels, toggles, seed, pause))
+        table = load_sessions.table_of(tallies)
+        for number in range(rounds):
             print(f"round {number + 1}: {load_sessions.memory_after(server):.0f} MiB when all left")
-            again = load_sessions.measure(server, levels[-1:], chosen.toggles, chosen.seed + number)
+            again = load_sessions.measure(server, levels[-1:], toggles, seed + number)
             tallies += asyncio.run(again)
         print(f"in the end: {load_sessions.memory_after(server):.0f} MiB")
-    return [problem for tally in tallies for problem in tally.problems]
+    _show(table, [problem for tally in tallies for problem in tally.problems])
 
 
-def _jobs(chosen: argparse.Namespace, folder: Path) -> list[str]:
-    table, problems = load_jobs.measure(make_world(folder, 4, 8), chosen.jobs)
-    print(f"one job, and {chosen.jobs:,} that ended, one that runs, {chosen.jobs:,} that wait")
-    _show(table)
-    return problems
+@app.command()
+def jobs(
+    jobs: Annotated[int, typer.Option(help="That wait, and as many that ended.")] = 1000,
+) -> None:
+    """A long table of jobs."""
+    with _world(4, 8) as world:
+        _show(*load_lists.measure_jobs(world, jobs))
 
 
-def _runs(chosen: argparse.Namespace, folder: Path) -> list[str]:
-    world = make_world(folder, chosen.layers, chosen.experts)
-    table, problems = load_runs.measure(world, chosen.runs)
-    _show(table)
-    return problems
+@app.command()
+def runs(runs: int = 500, layers: int = 48, experts: int = 128) -> None:
+    """A cache of many runs."""
+    with _world(layers, experts) as world:
+        _show(*load_lists.measure_runs(world, runs))
 
 
-def _pages(chosen: argparse.Namespace, folder: Path) -> list[str]:
-    table, problems = load_pages.measure(make_world(folder, chosen.layers, chosen.experts))
-    _show(table)
-    return problems
-
-
-_PARTS: dict[str, Callable[[argparse.Namespace, Path], list[str]]] = {
-    "sessions": _sessions,
-    "jobs": _jobs,
-    "runs": _runs,
-    "pages": _pages,
-}
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parts = parser.add_subparsers(dest="part", required=True)
-    sessions = parts.add_parser("sessions", help="many sessions toggle at once")
-    sessions.add_argument("--sessions", type=int, default=20)
-    sessions.add_argument("--toggles", type=int, default=15, help="of each session")
-    sessions.add_argument("--browser", action="store_true", help="compare with Chromium first")
-    sessions.add_argument("--pause", type=float, default=0.0, help="seconds between two toggles")
-    sessions.add_argument("--rounds", type=int, default=3, help="repetitions, for the memory")
-    sessions.add_argument("--seed", type=int, default=0)
-    jobs = parts.add_parser("jobs", help="a long table of jobs")
-    jobs.add_argument("--jobs", type=int, default=1000, help="that wait, and as many that ended")
-    runs = parts.add_parser("runs", help="a cache of many runs")
-    runs.add_argument("--runs", type=int, default=500)
-    pages = parts.add_parser("pages", help="every page of one very large model")
-    for part, layers, experts in ((sessions, 48, 128), (runs, 48, 128), (pages, 94, 512)):
-        part.add_argument("--layers", type=int, default=layers)
-        part.add_argument("--experts", type=int, default=experts)
-    return parser
-
-
-def main() -> None:
-    chosen = _parser().parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        problems = _PARTS[chosen.part](chosen, Path(folder))
-    for problem in problems:
-        print(problem)
-    print(f"{len(problems)} problems")
-    sys.exit(bool(problems))
+@app.command()
+def pages(layers: int = 94, experts: int = 512) -> None:
+    """Every page of one very large model."""
+    with _world(layers, experts) as world:
+        _show(*load_pages.measure(world))
 
 
 if __name__ == "__main__":
-    main()
+    app()

@@ -46,17 +46,6 @@ class Drawn:
         return [f"{each.type}: {each.message}" for each in found]
 
     @property
-    def alerts(self) -> list[str]:
-        """Errors and warnings for a person."""
-        return [each.alert.body for each in self._of("alert")]
-
-    @property
-    def metrics(self) -> dict[str, str]:
-        """The large numbers: label -> value and what stands below it."""
-        found = (each.metric for each in self._of("metric"))
-        return {each.label: f"{each.body} {each.delta}".strip() for each in found}
-
-    @property
     def texts(self) -> list[str]:
         """Words in plain paragraphs and badges."""
         plain = [each.text.body for each in self._of("text")]
@@ -81,14 +70,6 @@ class Drawn:
                 parts.update(repr(path).encode())
                 parts.update(element.SerializeToString(deterministic=True))
         return parts.hexdigest()
-
-    def size_by_kind(self) -> dict[str, int]:
-        """Bytes of the elements of each kind, the largest first."""
-        sizes: dict[str, int] = {}
-        for element in self.elements.values():
-            kind = element.WhichOneof("type") or ""
-            sizes[kind] = sizes.get(kind, 0) + element.ByteSize()
-        return dict(sorted(sizes.items(), key=lambda item: -item[1]))
 
     def _of(self, kind: str) -> list[Element]:
         return [each for each in self.elements.values() if each.WhichOneof("type") == kind]

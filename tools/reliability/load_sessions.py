@@ -137,27 +137,26 @@ def table_of(tallies: Sequence[Tally]) -> pd.DataFrame:
     Columns `sessions, toggles, errors, wrong, open_ms, p50_ms, p90_ms, p99_ms, per_s, cpu_ms, KiB,
     server_MiB`: of the toggles; `open_ms` is the median until the page was first there.
     """
-    rows = []
-    for tally in tallies:
-        p50, p90, p99 = np.percentile(tally.toggles, (50, 90, 99)) * 1e3
-        count = len(tally.toggles)
-        rows.append(
-            {
-                "sessions": tally.sessions,
-                "toggles": count,
-                "errors": len(tally.problems) - tally.wrong,
-                "wrong": tally.wrong,
-                "open_ms": float(np.median(tally.opened)) * 1e3,
-                "p50_ms": p50,
-                "p90_ms": p90,
-                "p99_ms": p99,
-                "per_s": count / tally.wall,
-                "cpu_ms": tally.cpu / count * 1e3,
-                "KiB": tally.nbytes / count / 1024,
-                "server_MiB": tally.rss / 2**20,
-            }
-        )
-    return pd.DataFrame(rows)
+    return pd.DataFrame([_row_of(tally) for tally in tallies])
+
+
+def _row_of(tally: Tally) -> dict[str, float]:
+    p50, p90, p99 = np.percentile(tally.toggles, (50, 90, 99)) * 1e3
+    count = len(tally.toggles)
+    return {
+        "sessions": tally.sessions,
+        "toggles": count,
+        "errors": len(tally.problems) - tally.wrong,
+        "wrong": tally.wrong,
+        "open_ms": float(np.median(tally.opened)) * 1e3,
+        "p50_ms": p50,
+        "p90_ms": p90,
+        "p99_ms": p99,
+        "per_s": count / tally.wall,
+        "cpu_ms": tally.cpu / count * 1e3,
+        "KiB": tally.nbytes / count / 1024,
+        "server_MiB": tally.rss / 2**20,
+    }
 
 
 async def measure(

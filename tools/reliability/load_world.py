@@ -1,6 +1,8 @@
 """Models and statistics of any size, made up in seconds, and the folders of a server on them."""
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -56,6 +58,17 @@ class World:
             "OMP_NUM_THREADS": "1",
             "COLUMNS": "200",
         }
+
+    def printed(self, *words: object) -> str:
+        """What a command prints in this world."""
+        return subprocess.run(
+            [sys.executable, "-m", "app.cli", *map(str, words)],
+            env={**self.environment, "COLUMNS": "400"},
+            cwd=self.root,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
 
     @contextmanager
     def server(self) -> Iterator[Server]:
