@@ -50,6 +50,7 @@ def recipe_from_yaml(text: str, *, name: str = "recipe") -> Recipe:
     if isinstance(raw.get("model"), dict):
         raise PlanError(f"{name} is a plan, not a recipe; `moeprune export` takes it as --plan.")
     raw, lines = _renewed(raw, lines)
+    problems += _in_both(raw, lines)
     raw = nested(Recipe, raw)
     try:
         recipe = Recipe.model_validate(raw)
@@ -68,17 +69,32 @@ def recipe_from_yaml(text: str, *, name: str = "recipe") -> Recipe:
 
 def _renewed(raw: dict[str, Any], lines: dict[_Key, int]) -> tuple[dict[str, Any], dict[_Key, int]]:
     """A recipe whose sections may have their earlier names: `constraints`, a mapping `schedule`."""
-    raw, names = dict(raw), {}
+    raw, names = dict(raw), dict[_Key, _Key]()
     if "constraints" in raw and "limits" not in raw:
-        raw["limits"], names = raw.pop("constraints"), {"constraints": "limits"}
+        raw["limits"], names["constraints",] = raw.pop("constraints"), ("limits",)
+        if isinstance(limits := raw["limits"], dict) and "lock" in limits and "lock" not in raw:
+            raw["limits"] = {key: value for key, value in limits.items() if key != "lock"}
+            raw["lock"], names["constraints", "lock"] = limits["lock"], ("lock",)
     if isinstance(schedule := raw.get("schedule"), dict) and "spread" not in raw:
         earlier = {"name": "schedule", "file": "schedule_file"}
         raw["spread"] = {earlier.get(key, key): value for key, value in schedule.items()}
         del raw["schedule"]
-        names["schedule"] = "spread"
-    return raw, {
-        (names.get(key[0], key[0]), *key[1:]) if key else key: n for key, n in lines.items()
-    }
+        names["schedule",] = ("spread",)
+    renamed = {}
+    for key, line in lines.items():
+        place = next((key[:n] for n in (2, 1) if key[:n] in names), ())
+        renamed[names.get(place, ()) + key[len(place) :]] = line
+    return raw, renamed
+
+
+def _in_both(raw: dict[str, Any], lines: dict[_Key, int]) -> Iterator[tuple[int, str]]:
+    """Fields of the plan that stand at the top and in their section."""
+    for section in PlanSpec.model_fields:
+        inside = raw.get(section)
+        for name in inside if isinstance(inside, dict) else ():
+            if name in raw and name in _known((section, name)):
+                line = max(lines[name,], lines[section, name])
+                yield line, f"line {line}: {name}: is there twice, at the top and under {section}"
 
 
 def _errors(error: ValidationError, raw: dict[str, Any], lines: dict[_Key, int]) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""PageEntry script of the dashboard: navigation, the controls of the plan, and the page."""
+"""Entry script of the dashboard: navigation, the controls of the plan, and the page."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

@@ -234,6 +234,18 @@ evaluate: {corpus: demo-code, fitness: [esap, kl], samples: 4}
     assert (str(spread.scope), widths.multiple_of, recipe.plan.reads_text) == ("layer", 4, True)
 
 
+def test_locks_among_earlier_constraints_are_those_of_the_plan():
+    earlier = EARLIER.replace("constraints:", "constraints:\n  lock: [2]")
+    assert recipe_from_yaml(earlier) == recipe_from_yaml(f"{GOOD}lock: [2]\n")
+    (problem,) = problems(earlier.replace("lock: [2]", "lock: [x]"))[1]
+    assert problem.startswith("line 7: lock: 'x' names no layers")
+
+
+def test_a_field_stands_at_the_top_or_in_its_section():
+    (problem,) = problems(f"{GOOD}sparsity: 20%\n")[1]
+    assert problem == "line 11: sparsity: is there twice, at the top and under budget."
+
+
 @pytest.mark.parametrize("text", [SECTIONS, EARLIER])
 def test_the_plan_of_a_recipe_reads_the_same_in_every_place(text):
     recipe = recipe_from_yaml(text)

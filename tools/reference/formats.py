@@ -20,6 +20,7 @@ from analysis.stats.tables import GATES, moment_column
 from pruning.evaluate.record import TABLE_COLUMNS
 from pruning.recipe import Recipe
 from pruning.requests.base import declared
+from pruning.spec import PlanSpec
 from tools.reference.markdown import cell, table
 from tools.reference.meanings import MEANINGS
 
@@ -36,9 +37,8 @@ def tables(_root: Path) -> str:
 
 def recipe(_root: Path) -> str:
     """A table for the recipe and one for each of its sections: key, type, default."""
-    parts = [_keys("recipe.yaml", Recipe)]
-    sections = {section.__name__: section for section in _sections(Recipe)}
-    parts += [_keys(name, section) for name, section in sections.items()]
+    sections = dict.fromkeys((Recipe, *_sections(Recipe)))
+    parts = [_keys(section) for section in sections if section is not PlanSpec]
     return "\n\n".join(parts)
 
 
@@ -122,14 +122,22 @@ def _inside(kind: Any) -> Iterator[type[BaseModel]]:
         yield from _inside(part)
 
 
-def _keys(title: str, model: type[BaseModel]) -> str:
-    said = " ".join((model.__doc__ or "").split("\n\n")[0].split())
+def _keys(model: type[BaseModel]) -> str:
+    meaning = " ".join((model.__doc__ or "").split("\n\n")[0].split())
+    fields: dict[str, FieldInfo] = {}
+    for name, field in model.model_fields.items():
+        # A file has the sections of the plan in place of the plan.
+        fields |= PlanSpec.model_fields if field.annotation is PlanSpec else {name: field}
     rows = [
         (f"`{name}`", cell(_takes(field.annotation)), _default(field), cell(_bounds(field)))
-        for name, field in model.model_fields.items()
+        for name, field in fields.items()
     ]
-    head = ("key", "takes", "default", "bounds")
-    return f"### {title.removesuffix('Section')}\n\n{said}\n\n{table(head, rows)}"
+    title = "recipe.yaml" if model is Recipe else _title(model)
+    return f"### {title}\n\n{meaning}\n\n{table(('key', 'takes', 'default', 'bounds'), rows)}"
+
+
+def _title(section: type) -> str:
+    return section.__name__.removesuffix("Section").removesuffix("Spec")
 
 
 def _takes(kind: Any) -> str:
@@ -146,14 +154,14 @@ def _takes(kind: Any) -> str:
     if parts:
         return _takes(parts[0])
     words = {str: "string", int: "integer", float: "number", bool: "boolean", Path: "path"}
-    return words.get(kind) or kind.__name__.removesuffix("Section")
+    return words.get(kind) or _title(kind)
 
 
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     default = field.default
-    if default in (None, (), PydanticUndefined) or isinstance(default, BaseModel):
+    if default in (None, "", (), PydanticUndefined) or isinstance(default, BaseModel):
         return ""
     shown = ", ".join(map(str, default)) if isinstance(default, tuple) else str(default)
     return f"`{shown}`"
