@@ -168,7 +168,9 @@ class Work:
             self.sums.load(total)
 
 
-def resumed(processes: Processes, partial: PartialRun | None, way: str) -> tuple[RunState, Sums]:
+def resume_state(
+    processes: Processes, partial: PartialRun | None, way: str
+) -> tuple[RunState, Sums]:
     """The state to resume from and this process's saved sums, empty if there are none.
 
     `partial` is None in all processes but the first. A state saved by another `way` is dropped.
@@ -207,7 +209,7 @@ def note_model(state: RunState, loaded: PreTrainedModel, settings: CalibrationSe
     state.devices = ", ".join(sorted(devices))
 
 
-def made(work: Work, settings: CalibrationSettings) -> dict[str, Any]:
+def run_facts(work: Work, settings: CalibrationSettings) -> dict[str, Any]:
     """The manifest's `made`: host, time, memory and versions; not part of the digest."""
     state, device = work.state, resolve_device(settings.device)
     return {

@@ -5,7 +5,6 @@ from collections.abc import Generator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel
@@ -14,78 +13,19 @@ from analysis.calibration.distributed import Processes, join
 from analysis.calibration.experts import collecting
 from analysis.calibration.feed import checkpointed, feed, feed_backward
 from analysis.calibration.heads import Feed, Heads
-from analysis.calibration.loading import (
-    DTYPES,
-    CalibrationSettings,
-    load_model,
-    offload_space,
-    resolve_dtype,
-)
+from analysis.calibration.loading import DTYPES, CalibrationSettings, load_model, offload_space
+from analysis.calibration.manifest import finished_run, plan_run
 from analysis.calibration.memory import check_fits
-from analysis.calibration.partial import PartialRun, Work, made, note_model, resumed
+from analysis.calibration.partial import PartialRun, Work, note_model, resume_state, run_facts
 from analysis.calibration.streamed import stream
 from analysis.calibration.sums import sums_of
 from analysis.calibration.tables import group_facts, store_run
 from analysis.corpora import TokenSequences
-from analysis.corpora.encoding import check_token_ids
 from analysis.errors import StatsError, not_finite
 from analysis.model import MoEModel
 from analysis.progress import Progress
-from analysis.stats.groups import ordered
-from analysis.stats.store import Run, StatsStore, digest_of, read_run, run_name
-from analysis.stats.tables import SCHEMA_VERSION, CorpusRef, RunManifest, measured_model
-
-
-def corpus_ref(sequences: TokenSequences, batch_size: int) -> CorpusRef:
-    """The manifest's entry of the corpus."""
-    return CorpusRef(
-        name=sequences.corpus,
-        digest=sequences.digest,
-        num_documents=sequences.num_documents,
-        num_sequences=len(sequences.rows),
-        num_tokens=sequences.num_tokens,
-        num_padded=sequences.num_padded(batch_size),
-        num_dropped=sequences.num_dropped,
-        num_counted=sequences.num_counted,
-        num_dropped_documents=sequences.num_dropped_documents,
-        prepared=sequences.prepared,
-        path=sequences.path,
-    )
-
-
-def plan_run(
-    model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings
-) -> RunManifest:
-    """The manifest of the run without its measurements; loads no model."""
-    largest = max((int(row.max()) for row in sequences.rows if len(row)), default=0)
-    check_token_ids(sequences.corpus, largest, model)
-    numbers = {
-        "seq_len": settings.seq_len,
-        "seed": settings.seed,
-        "dtype": resolve_dtype(settings.dtype, model),
-    }
-    corpus = corpus_ref(sequences, settings.batch_size)
-    identity = numbers | {
-        "schema_version": SCHEMA_VERSION,
-        "model": model.identity,
-        "corpus": corpus.digest,
-        "tokens": corpus.num_tokens,
-    }
-    groups = ordered(settings.groups)
-    # The digest names groups only if there are more than `routed`.
-    chosen = {"groups": groups} if groups != ("routed",) else {}
-    digest = digest_of(identity | chosen)
-    words = (Path(model.name).name, Path(corpus.name).stem)
-    return RunManifest(
-        kind="routed",
-        run_id=run_name(*words, digest=digest),
-        digest=digest,
-        model=measured_model(model),
-        corpora=(corpus,),
-        settings=numbers,
-        made={},
-        groups=groups,
-    )
+from analysis.stats.store import Run, StatsStore, read_run
+from analysis.stats.tables import RunManifest
 
 
 def _accumulate(
@@ -124,22 +64,6 @@ def _accumulate(
         if work.processes.world == 1:
             work.save()
         raise
-
-
-def finished_run(store: StatsStore, manifest: RunManifest) -> Run | None:
-    """The run in the cache with all that is asked for and the fewest further groups."""
-
-    def identity(other: RunManifest) -> tuple[object, ...]:
-        corpora = tuple((corpus.digest, corpus.num_tokens) for corpus in other.corpora)
-        return other.kind, other.model.identity, corpora, dict(other.settings)
-
-    target = identity(manifest)
-    runs = [
-        run
-        for run in store.runs()
-        if identity(run.manifest) == target and set(run.manifest.groups) >= set(manifest.groups)
-    ]
-    return min(runs, key=lambda run: len(run.manifest.groups), default=None)
 
 
 def calibrate(
@@ -185,7 +109,7 @@ def calibrate(
         # Saved hidden states depend on the batch size.
         layers = f"layers of batches of {settings.batch_size}"
         way = layers if settings.placement.stream_layers else "batches"
-        state, before = resumed(processes, partial, way)
+        state, before = resume_state(processes, partial, way)
         if before:
             sums.load(before)
         work = Work(manifest, processes, partial, sums, state)
@@ -247,5 +171,5 @@ def _calibrate(
             name, _, layer = bad[0].rpartition(".")
             dtype = DTYPES[work.manifest.settings["dtype"]]
             raise not_finite(f"The sums {name} of layer {layer} hold", dtype)
-    details = made(work, settings) | group_facts(work.manifest, work.sums)
-    return replace(work.manifest, made=details)
+    facts = run_facts(work, settings) | group_facts(work.manifest, work.sums)
+    return replace(work.manifest, made=facts)

@@ -30,20 +30,8 @@ from transformers.modeling_utils import LoadStateDictConfig, str_to_torch_dtype
 from transformers.quantizers.auto import get_hf_quantizer
 from transformers.utils.generic import ContextManagers
 
-from analysis.calibration.loading import (
-    DTYPES,
-    LOADING_ERRORS,
-    CalibrationSettings,
-    attention_option,
-    cast_parameters,
-    check_left_out,
-    dequantising_config,
-    load_error,
-    parameter_dtypes,
-    resolve_device,
-    resolve_dtype,
-    wrong_shape,
-)
+from analysis.calibration import loading
+from analysis.calibration.loading import CalibrationSettings
 from analysis.checkpoint import TensorEntry
 from analysis.errors import CheckpointError
 from analysis.forwards import decoder_stack
@@ -116,15 +104,19 @@ class Skeleton:
 
     def __init__(self, described: MoEModel, settings: CalibrationSettings) -> None:
         self._described = described
-        self.device = resolve_device(settings.device)
-        dtype = DTYPES[resolve_dtype(settings.dtype, described)]
+        self.device = loading.resolve_device(settings.device)
+        dtype = loading.DTYPES[loading.resolve_dtype(settings.dtype, described)]
         try:
             auto = auto_class_of(described)
             path, trust = described.checkpoint.path, settings.trust_remote_code
             config = AutoConfig.from_pretrained(path, trust_remote_code=trust)
-            dequantising = dequantising_config(described)
+            dequantising = loading.dequantising_config(described)
             self._quantizer, config, _ = get_hf_quantizer(config, dequantising, None, True, {})
-            options = {"dtype": dtype, "trust_remote_code": trust, **attention_option(settings)}
+            options = {
+                "dtype": dtype,
+                "trust_remote_code": trust,
+                **loading.attention_option(settings),
+            }
             is_quantized = self._quantizer is not None
             contexts = PreTrainedModel.get_init_context(dtype, is_quantized, False, False)
             with ContextManagers(contexts):
@@ -132,9 +124,9 @@ class Skeleton:
                 if is_quantized:
                     self._quantizer.preprocess_model(model=model, dtype=dtype, device_map=None)
             self.model = model.eval().requires_grad_(False)
-            self._dtypes = parameter_dtypes(model, dtype) if is_quantized else {}
-        except LOADING_ERRORS as error:
-            raise load_error(described, error) from error
+            self._dtypes = loading.parameter_dtypes(model, dtype) if is_quantized else {}
+        except loading.LOADING_ERRORS as error:
+            raise loading.load_error(described, error) from error
         self._load_config = LoadStateDictConfig(
             dtype=dtype,
             dtype_plan=self.model._get_dtype_plan(dtype),
@@ -173,9 +165,9 @@ class Skeleton:
             first = sorted(str(problem) for problem in info.conversion_errors)[0]
             raise CheckpointError(f"{self._name}: {first} cannot be loaded.")
         self.model._adjust_missing_and_unexpected_keys(info)
-        check_left_out(self._described, info.unexpected_keys)
+        loading.check_left_out(self._described, info.unexpected_keys)
         if info.mismatched_keys:
-            raise wrong_shape(self._name, *sorted(info.mismatched_keys)[0])
+            raise loading.wrong_shape(self._name, *sorted(info.mismatched_keys)[0])
         for target, parts in self._stacks[layer].items():
             self._load_stack(target, list(parts.values()))
         ends = layer in (HEAD, OUTPUT)
@@ -188,7 +180,7 @@ class Skeleton:
                 raise CheckpointError(f"{self._name} lacks the tensor {name}.")
             parameter.requires_grad_(False)
         if self._dtypes:
-            cast_parameters(parameters, self._dtypes)
+            loading.cast_parameters(parameters, self._dtypes)
 
     def _load_stack(self, target: str, parts: list[list[StoredTensor]]) -> None:
         """Read experts directly into place: stacking them later would hold them twice."""
@@ -205,7 +197,7 @@ class Skeleton:
                     raise CheckpointError(f"{self._name}: {stored.entry.name} does not fit.")
                 if stored.entry.shape != place_RC.shape:
                     entry = stored.entry
-                    raise wrong_shape(self._name, entry.name, entry.shape, place_RC.shape)
+                    raise loading.wrong_shape(self._name, entry.name, entry.shape, place_RC.shape)
                 stored.read_into(place_RC)
             row += height
         if row != stack_ERC.shape[1]:

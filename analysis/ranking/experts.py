@@ -22,6 +22,11 @@ def has_columns(criterion: Criterion, stats: ExpertStats) -> bool:
     return set(criterion.columns("applied")) <= set(stats.table.columns)
 
 
+def can_rank(criterion: Criterion, part: ExpertStats) -> bool:
+    """Whether a part of a run has what the criterion reads."""
+    return criterion.source == "routed" and has_columns(criterion, part)
+
+
 def scored(criterion: Criterion, stats: Stats, gate: Gate) -> tuple[FloatArray, FloatArray]:
     """Score (the paper's number) and saliency of every expert, in (layer, expert) order."""
     if criterion.is_constant:

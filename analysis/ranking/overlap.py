@@ -90,6 +90,25 @@ def pruned_masks(
     return {corpus: pruned_by(criterion, each, gate, sparsity) for corpus, each in stats.items()}
 
 
+def overlap_of_parts(
+    parts: Sequence[ExpertStats], criterion: Criterion, gate: Gate, sparsity: Fraction
+) -> pd.DataFrame:
+    """Table `tokens, overlap, chance`: pruned sets of parts of the tokens against that of all.
+
+    tokens is the number counted in a part; overlap the share of its pruned set that all tokens
+    prune too, mean over layers; chance the overlap of random sets. Both are 0..1. `parts` are
+    growing parts of one run from `stats_at`; the last has all tokens.
+    """
+    masks = [pruned_by(criterion, each, gate, sparsity) for each in parts]
+    return pd.DataFrame(
+        {
+            "tokens": [sum(each.num_counted for each in part.manifest.corpora) for part in parts],
+            "overlap": [set_overlap(mask, masks[-1]) for mask in masks],
+            "chance": chance_overlap(parts[-1].grid, sparsity),
+        }
+    )
+
+
 def criteria_overlaps(
     criteria: Iterable[Criterion],
     stats: Mapping[str, ExpertStats],

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from fractions import Fraction
 
 import numpy as np
 
 from analysis.corpora import TOKEN_SHARDS
-from analysis.criteria import Criterion
 from analysis.errors import StatsError
 from analysis.lazy import pd
-from analysis.ranking.experts import has_columns
-from analysis.ranking.overlap import chance_overlap, pruned_by, set_overlap
 from analysis.stats.grid import Grid
 from analysis.stats.store import SHARDS, Run, load_expert_stats, read_table
-from analysis.stats.tables import EXPERT_COLUMNS, MOMENT_COLUMNS, ExpertStats, Gate
+from analysis.stats.tables import EXPERT_COLUMNS, MOMENT_COLUMNS, ExpertStats
 
 SHARD_INDEX = ("layer", "expert", "shard")
 TOKEN_PARTS = (1, 2, 4, TOKEN_SHARDS)  # shown: an eighth, a quarter, a half, all
@@ -63,27 +58,3 @@ def stats_at(run: Run, parts: int) -> ExpertStats:
         made={**run.manifest.made, "token_shards": list(range(parts))},
     )
     return ExpertStats(manifest, add_shards(table, parts))
-
-
-def overlap_of_parts(
-    parts: Sequence[ExpertStats], criterion: Criterion, gate: Gate, sparsity: Fraction
-) -> pd.DataFrame:
-    """Table `tokens, overlap, chance`: pruned sets of parts of the tokens against that of all.
-
-    tokens is the number counted in a part; overlap the share of its pruned set that all tokens
-    prune too, mean over layers; chance the overlap of random sets. Both are 0..1. `parts` are
-    growing parts of one run from `stats_at`; the last has all tokens.
-    """
-    masks = [pruned_by(criterion, each, gate, sparsity) for each in parts]
-    return pd.DataFrame(
-        {
-            "tokens": [sum(each.num_counted for each in part.manifest.corpora) for part in parts],
-            "overlap": [set_overlap(mask, masks[-1]) for mask in masks],
-            "chance": chance_overlap(parts[-1].grid, sparsity),
-        }
-    )
-
-
-def can_rank(criterion: Criterion, part: ExpertStats) -> bool:
-    """Whether a part of a run has what the criterion reads."""
-    return criterion.source == "routed" and has_columns(criterion, part)

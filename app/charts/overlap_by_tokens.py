@@ -12,7 +12,9 @@ from plotly.subplots import make_subplots
 from analysis.criteria import Criterion, get_criterion
 from analysis.errors import PlanError, StatsError
 from analysis.foreign_text import in_html
-from analysis.stats.shards import TOKEN_PARTS, can_rank, overlap_of_parts, stats_at
+from analysis.ranking.experts import can_rank
+from analysis.ranking.overlap import overlap_of_parts
+from analysis.stats.shards import TOKEN_PARTS, stats_at
 from analysis.stats.store import SHARDS, Run
 from analysis.stats.tables import ExpertStats, Gate
 from app.charts.chart import Drawing, chart

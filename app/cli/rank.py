@@ -11,7 +11,12 @@ from analysis.lazy import pd
 from analysis.model import load_model_index
 from analysis.ranking.compare import FATES
 from analysis.ranking.coverage import Blender, fair_blend
-from analysis.ranking.overlap import criterion_overlap, mean_overlaps, variant_overlaps
+from analysis.ranking.overlap import (
+    criterion_overlap,
+    mean_overlaps,
+    overlap_of_parts,
+    variant_overlaps,
+)
 from analysis.ranking.proxy import SPARSITIES, proxy_overlap
 from analysis.sparsity import num_removed, parse_sparsity
 from analysis.stats.blend import Mixture
@@ -21,7 +26,7 @@ from analysis.stats.choose import (
     routed_runs,
     run_by_corpus,
 )
-from analysis.stats.shards import TOKEN_PARTS, overlap_of_parts, stats_at
+from analysis.stats.shards import TOKEN_PARTS, stats_at
 from analysis.stats.store import Run, load_expert_stats, stats_store
 from analysis.widths import quantised_role
 from app.cli import options

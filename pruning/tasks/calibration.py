@@ -145,8 +145,8 @@ def calibrate_run(request: CalibrateRequest) -> Steps[Run]:
 
 def estimate_run(request: CalibrateRequest) -> "Steps[tuple[CorpusRef, Estimate]]":
     """The corpus that `calibrate_run` would read and what it would cost, with given answers."""
+    from analysis.calibration.manifest import corpus_ref
     from analysis.calibration.memory import estimate
-    from analysis.calibration.run import corpus_ref
 
     if request.answers == "own":
         yield from check_corpora([request])

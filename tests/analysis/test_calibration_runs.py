@@ -19,8 +19,9 @@ from calibrations import (
 from safetensors.torch import load_file, save_file
 
 from analysis.calibration.loading import load_tokenizer
+from analysis.calibration.manifest import plan_run
 from analysis.calibration.partial import PartialRun
-from analysis.calibration.run import calibrate, plan_run
+from analysis.calibration.run import calibrate
 from analysis.corpora import TokenSequences
 from analysis.drain import drain
 from analysis.errors import CheckpointError, CorpusError, StatsError

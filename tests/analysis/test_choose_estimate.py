@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from analysis.calibration.loading import CalibrationSettings
+from analysis.calibration.manifest import corpus_ref
 from analysis.calibration.memory import active_params, estimate
-from analysis.calibration.run import corpus_ref
 from analysis.corpora import TokenSequences
 from analysis.criteria import CRITERIA
 from analysis.drain import drain

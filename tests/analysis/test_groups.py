@@ -7,7 +7,7 @@ import torch
 from calibrations import LENGTHS, calibrated, calibration, describe, make_sequences, make_settings
 
 from analysis.calibration.experts import batch_mask, collecting
-from analysis.calibration.run import plan_run
+from analysis.calibration.manifest import plan_run
 from analysis.calibration.sums import sums_of
 from analysis.corpora import TOKEN_SHARDS, TokenSequences
 from analysis.criteria import CRITERIA

@@ -11,8 +11,8 @@ from analysis.corpora import PRESETS, corpus_name
 from analysis.criteria import CRITERIA, NEURON_CRITERIA
 from analysis.demo.texts import TEXTS
 from analysis.errors import UserError
+from analysis.ranking.experts import can_rank
 from analysis.ranking.proxy import proxy_quality
-from analysis.stats.shards import can_rank
 from analysis.stats.store import SHARDS, Run
 from app.charts import loss_bins
 from app.charts.context import BLEND, CURVE_BESIDE, Context
