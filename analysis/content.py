@@ -56,10 +56,10 @@ def file_sha256(path: Path) -> str:
 
 def known_sha256(path: Path) -> str:
     """As `file_sha256`, but a file that did not change is read once in a process."""
-    return _once(file_sha256, path)
+    return _digest_once(file_sha256, path)
 
 
-def _once(digest: Callable[[Path], str], path: Path) -> str:
+def _digest_once(digest: Callable[[Path], str], path: Path) -> str:
     state = settled_state(path)
     return digest(path) if state is None else _remembered(digest, path, state)
 
@@ -76,14 +76,14 @@ def known_digest(path: Path) -> str:
     Of a file of more than 1 GiB its size and 256 evenly spread MiB are read.
     """
     if not path.is_dir():
-        return _once(_digest, path)
+        return _digest_once(_sampled_digest, path)
     sha = hashlib.sha256()
     for file in sorted(each for each in path.rglob("*") if each.is_file()):
         sha.update(f"{file.relative_to(path)} {known_digest(file)}\n".encode())
     return sha.hexdigest()
 
 
-def _digest(path: Path) -> str:
+def _sampled_digest(path: Path) -> str:
     size = check_regular(path).st_size
     if size <= _WHOLE:
         return file_sha256(path)

@@ -55,7 +55,7 @@ def written_durably(path: Path) -> Iterator[Path]:
             name may not survive a power loss.
     """
     _remove_abandoned(path)
-    with named_errors(path), _own_draft(path) as file:
+    with named_errors(path), _open_draft(path) as file:
         draft = Path(file.name)
         try:
             yield draft
@@ -85,7 +85,7 @@ def write_durably(path: Path, data: bytes) -> None:
         draft.write_bytes(data)
 
 
-def _own_draft(path: Path) -> BufferedWriter:
+def _open_draft(path: Path) -> BufferedWriter:
     """A new draft, locked while open: the system releases the lock if the writer dies."""
     while True:
         file = path.with_name(f".{path.name}.{secrets.token_hex(4)}{PARTIAL}").open("xb")

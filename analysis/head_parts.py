@@ -87,7 +87,7 @@ def runnable_heads(model: MoEModel) -> tuple[HeadParts, ...]:
     layers = _layers_of(model.checkpoint.tensors, model.family.trunks, model)
     trunk = {layer: tensors for layer, tensors in layers.items() if layer < model.depth}
     numbers = _numbers(model)
-    return tuple(_parts(model, head, numbers, trunk) for head in heads[: with_experts[-1] + 1])
+    return tuple(_parts_of(model, head, numbers, trunk) for head in heads[: with_experts[-1] + 1])
 
 
 def _refusal(head: str, reason: str) -> UnsupportedModelError:
@@ -124,7 +124,7 @@ def _numbers(model: MoEModel) -> dict[tuple[str, int], int]:
     return {place: model.depth + number for number, place in enumerate(places)}
 
 
-def _parts(
+def _parts_of(
     model: MoEModel,
     head: Head,
     numbers: Mapping[tuple[str, int], int],
@@ -153,7 +153,7 @@ def _parts(
     ):
         raise _refusal(head.name, "several layers share one projection")
     outer_entries = [model.checkpoint.tensors[name] for name in head.tensors if name not in inside]
-    return HeadParts(head.name, **_entries(head, outer_entries), layers=tuple(layers))
+    return HeadParts(head.name, **_entry_tensors(head, outer_entries), layers=tuple(layers))
 
 
 def _like_layer(
@@ -204,7 +204,7 @@ def _why_unlike(model: MoEModel, index: int, tensors: _Layer, trunk: Mapping[int
     return f"no layer of {model.name} is built like its layer {index}"
 
 
-def _entries(head: Head, entries: list[TensorEntry]) -> dict[str, TensorEntry]:
+def _entry_tensors(head: Head, entries: list[TensorEntry]) -> dict[str, TensorEntry]:
     """The norms and the projection among the tensors outside of a head's layers."""
     by_kind: dict[str, TensorEntry] = {}
     for entry in entries:

@@ -26,10 +26,10 @@ def parse_json(text: str | bytes, **options: Any) -> Any:
 
 def parse_json_once(text: str | bytes) -> Any:
     """As `parse_json`, but refuses duplicate names in an object: readers disagree on them."""
-    return parse_json(text, object_pairs_hook=_once)
+    return parse_json(text, object_pairs_hook=_unique_names)
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
         ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)

@@ -106,7 +106,10 @@ def as_published(tensors: Shapes, model: MoEModel) -> tuple[Shapes, tuple[str, .
     caveats = []
     key = next((key for key in HEAD_KEYS if model.config.get(key)), "")
     if key and key == model.family.appended_heads_key and EMBEDDING in tensors:
-        tensors = {**tensors, **dict(_heads(tensors, model, whole_number(model.config, key)))}
+        tensors = {
+            **tensors,
+            **dict(_head_tensors(tensors, model, whole_number(model.config, key))),
+        }
         caveats.append(
             f"Prediction heads are counted as published ({key} = {model.config[key]}); a "
             "checkpoint that transformers saved has none."
@@ -133,7 +136,7 @@ def as_published(tensors: Shapes, model: MoEModel) -> tuple[Shapes, tuple[str, .
     return tensors, tuple(caveats)
 
 
-def _heads(
+def _head_tensors(
     tensors: Shapes, model: MoEModel, count: int
 ) -> Iterator[tuple[str, tuple[str, tuple[int, ...]]]]:
     """Heads as DeepSeek-V3 has them: layers like the last, each with an embedding and a head."""
@@ -168,7 +171,7 @@ def _in_fp8(tensors: Shapes, model: MoEModel) -> Shapes | None:
     ):
         return None  # FP8 of stacked experts has no common layout
     layers = re.compile(rf"(?:{any_of(model.family.trunks)})\.\d+\..+\.weight")
-    stays = _Unconverted(settings.get("modules_to_not_convert"))
+    stays = _UnconvertedModules(settings.get("modules_to_not_convert"))
     stored: dict[str, tuple[str, tuple[int, ...]]] = {}
     for name, (dtype, shape) in tensors.items():
         slot = model.family.locate(name)
@@ -188,7 +191,7 @@ def _in_fp8(tensors: Shapes, model: MoEModel) -> Shapes | None:
     return stored
 
 
-class _Unconverted:
+class _UnconvertedModules:
     """Modules that a configuration leaves unquantised: whole paths, beginnings or ends of them."""
 
     def __init__(self, names: Any) -> None:

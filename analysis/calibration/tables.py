@@ -31,7 +31,7 @@ def store_run(parent: Path, manifest: RunManifest, sums: GroupSums) -> Run:
         layers = (layer.index for layer in grid.layers)
         return np.concatenate([change(tensors[f"{name}.{layer}"].numpy()) for layer in layers])
 
-    tables = {store.SHARDS: _shards(manifest, get)}
+    tables = {store.SHARDS: _shard_table(manifest, get)}
     if "router" in sums.groups:
         tables[store.ROUTER] = grid.index().assign(
             probability_sum=get("probabilities"),
@@ -50,9 +50,9 @@ def store_run(parent: Path, manifest: RunManifest, sums: GroupSums) -> Run:
         tables[store.COACTIVATION] = coactivation.assign(num_tokens=counts)
     experts = add_shards(tables[store.SHARDS])
     if "heads" in sums.groups:
-        tables[store.HEADS] = _heads(sums)
+        tables[store.HEADS] = _head_table(sums)
     if "gradient" in sums.groups:
-        tables[store.NEURONS] = _neurons(get, sums.widths)
+        tables[store.NEURONS] = _neuron_table(get, sums.widths)
         experts = experts.join(expert_columns(tables[store.NEURONS], grid))
     if "dense" in sums.groups:
         squares = [sums.of("transitions", layer.index).cpu() for layer in grid.layers[1:]]
@@ -66,7 +66,7 @@ def store_run(parent: Path, manifest: RunManifest, sums: GroupSums) -> Run:
     return store.save_expert_stats(parent, manifest, experts, get("vectors"), tables)
 
 
-def _shards(manifest: RunManifest, get: Get) -> pd.DataFrame:
+def _shard_table(manifest: RunManifest, get: Get) -> pd.DataFrame:
     index = Grid(manifest.model.layers).index()
     repeated = index.loc[index.index.repeat(TOKEN_SHARDS)].reset_index(drop=True)
     repeated["shard"] = np.tile(np.arange(TOKEN_SHARDS, dtype=np.int64), len(index))
@@ -78,7 +78,7 @@ def _shards(manifest: RunManifest, get: Get) -> pd.DataFrame:
     return table
 
 
-def _heads(sums: GroupSums) -> pd.DataFrame:
+def _head_table(sums: GroupSums) -> pd.DataFrame:
     """The experts of prediction heads, as those of the trunk."""
     parts = []
     for number in sums.heads:
@@ -92,7 +92,7 @@ def _heads(sums: GroupSums) -> pd.DataFrame:
     return frame.astype(dict(EXPERT_COLUMNS))[list(EXPERT_COLUMNS)]
 
 
-def _neurons(get: Get, widths: Widths) -> pd.DataFrame:
+def _neuron_table(get: Get, widths: Widths) -> pd.DataFrame:
     index = [
         (layer, expert, width) for layer in widths for expert, width in enumerate(widths[layer])
     ]

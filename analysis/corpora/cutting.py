@@ -57,7 +57,7 @@ def tokenize_part(
     size = _FIRST_PER_TOKEN * (most + _MARGIN)
     while len(text) > max(_SHORT, _SHORT_PER_TOKEN * most) and 2 * size < min(len(text), longest):
         part = _part(text, size, extent)
-        if ids := _agreed(text, size, ids_of, extent):
+        if ids := _agreeing_ids(text, size, ids_of, extent):
             return TokenizedPart(part, ids, is_whole=False)
         size *= 2
     if len(text) > longest:
@@ -82,7 +82,7 @@ def _part(text: str, length: int, extent: Extent) -> str:
     return text[-length:] if extent.from_end else text[:length]
 
 
-def _agreed(
+def _agreeing_ids(
     text: str, size: int, ids_of: Callable[[str], Sequence[int]], extent: Extent
 ) -> Sequence[int]:
     """The ids that parts of about `size` characters and of twice as many agree on; none if few."""

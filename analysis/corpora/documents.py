@@ -68,7 +68,7 @@ def _whole_numbers(value: Any, where: str, name: str, *, least: int) -> list[int
     return value
 
 
-def _tokens(row: Mapping[str, Any], fields: Fields, where: str) -> Document:
+def _token_document(row: Mapping[str, Any], fields: Fields, where: str) -> Document:
     ids = _whole_numbers(row[fields.input_ids], where, fields.input_ids, least=0)
     columns = {
         name: _whole_numbers(row[name], where, name, least=_IGNORED)
@@ -97,7 +97,7 @@ def row_document(
 ) -> Document:
     """The document in a row; `where` names it, `columns` are all fields of the corpus."""
     if row.get(fields.input_ids) is not None:
-        return _tokens(row, fields, where)
+        return _token_document(row, fields, where)
     if row.get(fields.messages) is not None:
         messages = row[fields.messages]
         is_list = isinstance(messages, list) and messages

@@ -214,14 +214,14 @@ def tokenize(
     """Token sequences drawn in seeded order; reads no more documents than needed."""
     source = documents if isinstance(documents, Source) else in_memory(documents)
     if source.join is not None:
-        return _one_text(source, tokenizer, sampling, corpus, selection)
+        return _tokenize_joined(source, tokenizer, sampling, corpus, selection)
     remaining = source.draw(sampling.seed)
     first = next(remaining, None)
     if first is None:
         raise CorpusError(f"The corpus {corpus} is empty.")
     packing = packing_of(sampling, first)
-    extent = partial(_usable, sampling, packing, selection)
-    encoded = _encoded(chain([first], remaining), tokenizer, sampling.count, corpus, extent)
+    extent = partial(_usable_extent, sampling, packing, selection)
+    encoded = _encode_all(chain([first], remaining), tokenizer, sampling.count, corpus, extent)
     if selection is not None:
         encoded = selection.choose(encoded, sampling.seed)
     is_whole = first.input_ids is not None and sampling.whole
@@ -236,7 +236,7 @@ def tokenize(
     return _sequences(packed, source, sampling, corpus, facts)
 
 
-def _encoded(
+def _encode_all(
     documents: Iterator[Document],
     tokenizer: Tokenizer | None,
     count: Count,
@@ -255,7 +255,7 @@ def _encoded(
         yield tokens
 
 
-def _usable(
+def _usable_extent(
     sampling: Sampling, packing: Packing, selection: DocumentSelection | None, num_read: int
 ) -> Extent:
     """The tokens of the next document that can be used, after `num_read` tokens."""
@@ -289,7 +289,7 @@ def _nothing(packed: TokenRows, sampling: Sampling, packing: Packing, corpus: st
     )
 
 
-def _one_text(
+def _tokenize_joined(
     source: Source,
     tokenizer: Tokenizer | None,
     sampling: Sampling,

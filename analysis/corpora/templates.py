@@ -83,13 +83,13 @@ class _Worker:
         with self._lock:
             process = self._running()
             try:
-                answer = _exchange(process, request, limits)
+                answer = _ask_process(process, request, limits)
             except BaseException:  # also Ctrl-C: the next answer would be to this request
                 self._end()
                 raise
             if answer is None:
                 self._end()
-                raise RuntimeError(_ending(process.returncode, limits))
+                raise RuntimeError(_why_ended(process.returncode, limits))
         return answer
 
     def _running(self) -> subprocess.Popen[bytes]:
@@ -118,7 +118,7 @@ def _worker(pid: int) -> _Worker:
     return _Worker(pid)
 
 
-def _exchange(
+def _ask_process(
     process: subprocess.Popen[bytes], request: bytes, limits: Limits
 ) -> Mapping[str, Any] | None:
     """The process's answer to a request; None if it ended."""
@@ -134,7 +134,7 @@ def _exchange(
     return from_json(content) if content and len(content) == length else None
 
 
-def _ending(status: int, limits: Limits) -> str:
+def _why_ended(status: int, limits: Limits) -> str:
     """Why a process ended."""
     if status == -signal.SIGALRM:
         return f"its chat template runs for more than {limits.seconds:g} s"

@@ -98,8 +98,8 @@ def _discover(config: Config, shapes: Shapes) -> MoEFamily:
     text: Config = config[path[0]] if path else config
     counts = _counts(text)
     top_k_key = _one([key for key in _TOP_K_KEYS if text.get(key)], "key of experts per token")
-    place = _place(shapes)
-    projections, stacked = _layout(place)
+    place = _place_of_experts(shapes)
+    projections, stacked = _projection_names(place)
     # Of a pruned checkpoint, layers may differ.
     per_layer = text.get(PER_LAYER_KEY)
     by_layer = dict(enumerate(per_layer)) if isinstance(per_layer, list) else {}
@@ -107,7 +107,7 @@ def _discover(config: Config, shapes: Shapes) -> MoEFamily:
     if not count:
         raise _NotCommonError(f"{counts[0]} = {text[counts[0]]!r} is no number of experts")
     counts_of = {layer: by_layer.get(layer, count) for layer in place.layers}
-    router = _router(place, counts_of)
+    router = _router_tensors(place, counts_of)
     _check_outside(place, shapes, counts_of)
     has_groups = _whole(text, "n_group") > 1
     depth = _whole(text, "num_hidden_layers")
@@ -155,7 +155,7 @@ def _one(names: Sequence[str], what: str) -> str:
     return names[0]
 
 
-def _place(shapes: Shapes) -> _Place:
+def _place_of_experts(shapes: Shapes) -> _Place:
     trunks: set[str] = set()
     blocks: defaultdict[str, set[int]] = defaultdict(set)
     in_blocks: defaultdict[str, dict[tuple[int, str], tuple[int, ...]]] = defaultdict(dict)
@@ -181,7 +181,7 @@ def _place(shapes: Shapes) -> _Place:
     return _Place(trunk, block, frozenset(layers), tensors)
 
 
-def _layout(place: _Place) -> tuple[dict[str, str], dict[str, str]]:
+def _projection_names(place: _Place) -> tuple[dict[str, str], dict[str, str]]:
     """Names of the projections of one expert, and of stacked ones."""
     names = {match[1] for name in place.names if (match := _EXPERT.fullmatch(name))}
     for projections in _PROJECTIONS:
@@ -207,7 +207,7 @@ def _is_transposed(place: _Place, config: Config) -> bool:
     return other
 
 
-def _router(place: _Place, counts: Mapping[int, int]) -> tuple[RouterTensor, ...]:
+def _router_tensors(place: _Place, counts: Mapping[int, int]) -> tuple[RouterTensor, ...]:
     """The router's tensors, once it is known that nothing else has an entry per expert."""
     matrices = [name for name in ("gate.weight", "router.weight") if name in place.names]
     matrix = _one(matrices, "router matrix")

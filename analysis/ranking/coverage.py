@@ -78,7 +78,7 @@ class Blender:
         return np.array([coverage(saliency, kept) for saliency in self.alone])
 
 
-def _updates(
+def _weights_along_updates(
     cover: Callable[[FloatArray], FloatArray], start: FloatArray
 ) -> list[tuple[FloatArray, FloatArray]]:
     """(weights, coverage) along multiplicative updates, which favour less covered corpora."""
@@ -107,7 +107,7 @@ def fair_blend(blender: Blender) -> FairBlend:
     rest = (1 - _STARTS_AT) / max(count - 1, 1)
     leaning = [np.where(np.arange(count) == corpus, _STARTS_AT, rest) for corpus in range(count)]
     starts = [np.full(count, 1 / count), *leaning]
-    tried = [point for start in starts for point in _updates(cover, start)]
+    tried = [point for start in starts for point in _weights_along_updates(cover, start)]
     if count <= 3:
         for parts in product(range(_GRID + 1), repeat=count - 1):
             if sum(parts) <= _GRID:

@@ -39,13 +39,13 @@ def neuron_norms(model: MoEModel) -> Generator[Progress, None, NeuronScores]:
                 f"{item.entry.name} has dtype {item.entry.dtype}, whose neurons cannot be "
                 f"measured; supported: {', '.join(FLOAT_BYTES)}. Dequantise the checkpoint first."
             )
-        _multiply(scores[item.slot.layer], item, where, model.checkpoint.path)
+        _multiply_by_norms(scores[item.slot.layer], item, where, model.checkpoint.path)
         done += item.entry.nbytes
         yield Progress("reading weights", done, total, "bytes")
     return scores
 
 
-def _multiply(
+def _multiply_by_norms(
     scores: tuple[FloatArray, ...], item: LocatedTensor, where: NeuronAxis, path: Path
 ) -> None:
     """Multiply the scores of a layer by the norms in one of its tensors."""
@@ -58,7 +58,7 @@ def _multiply(
         file.seek(entry.start)
         for expert in range(entry.shape[0]) if slot.expert is None else (slot.expert,):
             squares = np.zeros(shape[1])
-            for first, part in _parts(file, entry.dtype, shape):
+            for first, part in _blocks(file, entry.dtype, shape):
                 squares[first : first + part.shape[1]] += np.einsum("rcs,rcs->c", part, part)
             if not np.isfinite(squares).all():
                 raise CheckpointError(
@@ -71,7 +71,7 @@ def _multiply(
                 scores[expert][:] *= each
 
 
-def _parts(
+def _blocks(
     file: BinaryIO, dtype: str, shape: tuple[int, int, int]
 ) -> Iterator[tuple[int, FloatArray]]:
     """Blocks (rows, entries, elements) of one expert's matrix, with their first entry."""

@@ -67,10 +67,10 @@ def merge_runs(runs: Sequence[Run], parent: Path) -> Run:
         if all(name in run.manifest.files for run in runs)
     }
     samples, transitions = tables.pop(store.SAMPLES, None), tables.pop(store.TRANSITIONS, None)
-    more = {name: _added(each) for name, each in tables.items()}
+    more = {name: _sum_tables(each) for name, each in tables.items()}
     # Totals are always the sum of the shards, for equal rounding.
     stats = [store.load_expert_stats(run).table for run in runs]
-    total = add_shards(more[store.SHARDS]) if store.SHARDS in more else _added(stats)
+    total = add_shards(more[store.SHARDS]) if store.SHARDS in more else _sum_tables(stats)
     if store.NEURONS in more:
         total = total.join(expert_columns(more[store.NEURONS], Grid(merged.model.layers)))
     if samples:  # of one run after the other
@@ -87,7 +87,7 @@ def merge_runs(runs: Sequence[Run], parent: Path) -> Run:
     return store.save_expert_stats(parent, merged, total, vectors, more)
 
 
-def _added(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def _sum_tables(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Tables with the same rows, added up; columns that one lacks are left out."""
     shared = [name for name in tables[0].columns if all(name in table for table in tables)]
     sums = {

@@ -87,7 +87,7 @@ def read_parquet(
         if len(set(names)) < len(names):
             raise ValueError("it has a duplicate column")
         columns = [
-            _checked(name, table.column(name).combine_chunks(), dtypes.get(name, ""))
+            _check_column(name, table.column(name).combine_chunks(), dtypes.get(name, ""))
             for name in names
         ]
         return pa.table(columns, names=names, metadata=table.schema.metadata)
@@ -95,7 +95,7 @@ def read_parquet(
         raise ValueError(str(error)) from error
 
 
-def _checked(name: str, column: pa.Array, dtype: str) -> pa.Array:
+def _check_column(name: str, column: pa.Array, dtype: str) -> pa.Array:
     types = pa.types
     if column.null_count:
         raise ValueError(f"{name} lacks {column.null_count} values")

@@ -164,7 +164,7 @@ def _check_cover(table: pd.DataFrame, grid: Grid, what: str) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class _OfOneRun:
+class _RunTable:
     """A table of a run, and the run's manifest."""
 
     manifest: RunManifest
@@ -182,7 +182,7 @@ class _OfOneRun:
 
 
 @dataclass(frozen=True, eq=False)
-class ExpertStats(_OfOneRun):
+class ExpertStats(_RunTable):
     """Routed-token sums of a run.
 
     `table` has EXPERT_COLUMNS, sorted by layer and expert, and the columns of further groups
@@ -200,7 +200,7 @@ class ExpertStats(_OfOneRun):
 
 
 @dataclass(frozen=True, eq=False)
-class WeightStats(_OfOneRun):
+class WeightStats(_RunTable):
     """Weight norms of a model; for `table` see `analysis.stats.weights.measure_weights`."""
 
     def __post_init__(self) -> None:

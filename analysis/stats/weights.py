@@ -210,7 +210,7 @@ def _pieces(model: MoEModel) -> list[_Piece]:
     return sorted(pieces, key=lambda piece: (piece.shard, piece.start))
 
 
-def _groups(pieces: Sequence[_Piece]) -> Iterator[tuple[_Piece, ...]]:
+def _thread_tasks(pieces: Sequence[_Piece]) -> Iterator[tuple[_Piece, ...]]:
     """Neighbours in one shard, so that small experts share a task of the thread pool."""
     for _, in_shard in groupby(pieces, key=lambda piece: piece.shard):
         group: list[_Piece] = []
@@ -247,7 +247,7 @@ def measure_weights(model: MoEModel) -> Generator[Progress, None, pd.DataFrame]:
         absolute_and_square_sums(np.empty(0, dtype=np.uint8), dtype)
     sums: list[tuple[float, float]] = []
     done = 0
-    groups = list(_groups(pieces))
+    groups = list(_thread_tasks(pieces))
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         for group, result in zip(groups, pool.map(measure, groups), strict=True):
             sums.extend(result)
