@@ -47,13 +47,14 @@ def wrap_forward(module: nn.Module, make: Wrapper, restore: ExitStack) -> None:
         restore.callback(delattr, module, attribute)
 
 
-def recording(outputs: list[Any]) -> Wrapper:
-    """Keeps what each call of a forward returns in `outputs`."""
+def listening(hear: Callable[[Any], None]) -> Wrapper:
+    """Hands what each call of a forward returns to `hear`, such as the `append` of a list."""
 
     def wrapper(inner: Forward) -> Forward:
         def forward(*args: Any, **kwargs: Any) -> Any:
-            outputs.append(inner(*args, **kwargs))
-            return outputs[-1]
+            output = inner(*args, **kwargs)
+            hear(output)
+            return output
 
         return forward
 

@@ -10,7 +10,6 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from types import MappingProxyType
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +24,7 @@ from analysis.calibration.removal import Removal, Without, check_removable
 from analysis.calibration.sums import GroupSums
 from analysis.errors import UnsupportedModelError
 from analysis.families import MoEFamily, MoELayer
-from analysis.forwards import Forward, wrap_forward
+from analysis.forwards import listening, wrap_forward
 from analysis.model import MoEModel
 from analysis.routing import find_block, router_parts
 
@@ -199,19 +198,11 @@ def _listen_to_routers(
             check_removable(family, layer)
         if block := find_block(model, family, layer.index):
             parts = router_parts(block, family, layer.index)
+            add = partial(_add_routing, layer, family)
             if "damage" in sums.groups:
-                Removal(parts, layer).attach(partial(_add_routing, layer, family), restore)
+                Removal(parts, layer).attach(add, restore)
             else:
-                wrap_forward(parts.router, partial(_wrap_router, layer, family), restore)
-
-
-def _wrap_router(layer: MoELayer, family: MoEFamily, inner: Forward) -> Forward:
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        routed = inner(*args, **kwargs)
-        _add_routing(layer, family, routed)
-        return routed
-
-    return forward
+                wrap_forward(parts.router, listening(add), restore)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from analysis.calibration.sums import GroupSums
 from analysis.checkpoint import TensorEntry
 from analysis.corpora import TokenBatch
 from analysis.errors import UnsupportedModelError
-from analysis.forwards import recording, wrap_forward
+from analysis.forwards import listening, wrap_forward
 from analysis.head_parts import HeadLayer, HeadParts, runnable_heads
 from analysis.model import MoEModel
 
@@ -137,7 +137,7 @@ class Heads:
         def both(model: PreTrainedModel, batch: TokenBatch) -> None:
             outputs: list[Any] = []
             with ExitStack() as restore:
-                wrap_forward(model.base_model, recording(outputs), restore)
+                wrap_forward(model.base_model, listening(outputs.append), restore)
                 run(model, batch)
             hidden_BTD = outputs[0].last_hidden_state.detach()
             self.feed(batch, hidden_BTD, model.get_input_embeddings())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
 
 import numpy as np
 
@@ -25,25 +25,6 @@ def _order(table: pd.DataFrame) -> FloatArray:
     return (len(rank) - 1 - rank).astype(np.float64)
 
 
-def _of_one_run(stats: SampleStats, count: int) -> pd.DataFrame:
-    paths = follow_paths(stats, count).table(count)
-    columns = (paths["num_samples"], paths["path_weight"].fillna(-np.inf), paths["node_weight"])
-    table = paths[[]].assign(**dict(zip(_COLUMNS, columns, strict=True)))
-    return table.assign(samples=stats.num_samples)
-
-
-def _from_samples(parts: Sequence[SamplePart], count: int) -> pd.DataFrame:
-    """_COLUMNS of all parts: samples weighted by their factors, the best path, the mean u."""
-    tables = [part.table(f"paths {count}", partial(_of_one_run, count=count)) for part in parts]
-    if len(tables) == 1:
-        return tables[0][list(_COLUMNS)]
-    factors = np.array([part.factor for part in parts])[:, None]
-    samples, paths, nodes = np.stack([numbers(table, *_COLUMNS) for table in tables], axis=1)
-    shares = factors * np.array([table["samples"].to_numpy() for table in tables])
-    mixed = (factors * samples).sum(0), paths.max(0), (shares * nodes).sum(0) / shares.sum(0)
-    return tables[0][[]].assign(**dict(zip(_COLUMNS, mixed, strict=True)))
-
-
 @cache
 def pathfinder(count: int = DEFAULT_PATHS) -> Criterion:
     """MoE Pathfinder as a criterion: in how many samples an expert is on the heaviest paths.
@@ -57,6 +38,24 @@ def pathfinder(count: int = DEFAULT_PATHS) -> Criterion:
         raise CriterionError(
             f"{count} paths per sample cannot be followed; use 1 to {MOST_PATHS:,}."
         )
+
+    def of_one_run(stats: SampleStats) -> pd.DataFrame:
+        paths = follow_paths(stats, count).table(count)
+        columns = (paths["num_samples"], paths["path_weight"].fillna(-np.inf), paths["node_weight"])
+        table = paths[[]].assign(**dict(zip(_COLUMNS, columns, strict=True)))
+        return table.assign(samples=stats.num_samples)
+
+    def from_samples(parts: Sequence[SamplePart]) -> pd.DataFrame:
+        """_COLUMNS of all parts: samples weighted by their factors, the best path, the mean u."""
+        tables = [part.table(f"paths {count}", of_one_run) for part in parts]
+        if len(tables) == 1:
+            return tables[0][list(_COLUMNS)]
+        factors = np.array([part.factor for part in parts])[:, None]
+        samples, paths, nodes = np.stack([numbers(table, *_COLUMNS) for table in tables], axis=1)
+        shares = factors * np.array([table["samples"].to_numpy() for table in tables])
+        mixed = (factors * samples).sum(0), paths.max(0), (shares * nodes).sum(0) / shares.sum(0)
+        return tables[0][[]].assign(**dict(zip(_COLUMNS, mixed, strict=True)))
+
     usual = count == DEFAULT_PATHS
     return Criterion(
         name="pathfinder" if usual else f"pathfinder:{count}",
@@ -66,7 +65,7 @@ def pathfinder(count: int = DEFAULT_PATHS) -> Criterion:
         source="routed",
         columns=always(*_COLUMNS),
         score=lambda table, gate: numbers(table, _COLUMNS[0])[0],
-        from_samples=partial(_from_samples, count=count),
+        from_samples=from_samples,
         order=_order,
     )
 

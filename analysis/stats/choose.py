@@ -128,31 +128,33 @@ def _check_known(
 ) -> None:
     """Refuse corpora without a run; `groups` are the options that make a run with what is read."""
     for corpus in corpora:
-        if (name := name_among(by_corpus, corpus)) not in by_corpus:
-            problem = _unknown(by_corpus, corpus, name, kind)
-            if is_at_hand(corpus):
-                words = f"{shlex.quote(corpus)}{groups}"
-                problem += f" Or run `moeprune calibrate MODEL --corpus {words}` first."
-            raise StatsError(problem)
-
-
-def _unknown(by_corpus: Mapping[str, Run], corpus: str, name: str, kind: str) -> str:
-    """Why no run is that of a corpus: other files of its name, or none."""
-    namesakes = [each for each in by_corpus if bare_name(each) == bare_name(name)]
-    if not namesakes:
-        return unknown_name(kind, name, by_corpus)
-    names = " and ".join(
-        f"{each} (read from {path})" if (path := path_hint(by_corpus[each])) else each
-        for each in namesakes
-    )
-    if content_of(name):
-        return (
-            f"The content of {corpus} is {name}, which is no {kind}. It has changed, or is another "
-            f"file than {names}; choose by that name."
+        if (name := name_among(by_corpus, corpus)) in by_corpus:
+            continue
+        namesakes = [each for each in by_corpus if bare_name(each) == bare_name(name)]
+        files = " and ".join(
+            f"{each} (read from {path})" if (path := path_hint(by_corpus[each])) else each
+            for each in namesakes
         )
-    if name != corpus:
-        return f"The file of {corpus} does not exist. Of this name there is {names}; choose it so."
-    return f"{name} is the name of {len(namesakes)} corpora: {names}; choose by the longer name."
+        if not namesakes:
+            problem = unknown_name(kind, name, by_corpus)
+        elif content_of(name):
+            problem = (
+                f"The content of {corpus} is {name}, which is no {kind}. It has changed, or is "
+                f"another file than {files}; choose by that name."
+            )
+        elif name != corpus:
+            problem = (
+                f"The file of {corpus} does not exist. Of this name there is {files}; choose it so."
+            )
+        else:
+            problem = (
+                f"{name} is the name of {len(namesakes)} corpora: {files}; choose by the longer "
+                "name."
+            )
+        if is_at_hand(corpus):
+            words = f"{shlex.quote(corpus)}{groups}"
+            problem += f" Or run `moeprune calibrate MODEL --corpus {words}` first."
+        raise StatsError(problem)
 
 
 def path_hint(run: Run) -> str:

@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 
 from analysis.calibration.feed import check_config, input_device, one_dtype, run_trunk
 from analysis.calibration.hidden import are_too_large
-from analysis.forwards import Wrapper, recording, wrap_forward
+from analysis.forwards import Wrapper, listening, wrap_forward
 from analysis.progress import Progress
 from pruning.evaluate.measures import log_probabilities
 from pruning.evaluate.samples import SampleBatch, Samples
@@ -40,7 +40,7 @@ class OutputHead:
         self._token = torch.zeros((1, 1), dtype=torch.int64, device=input_device(model))
         kept: list[Any] = []
         # Output classes differ, and so do their uses in forwards, so one output serves as template.
-        self.vocabulary = int(self._run(recording(kept)).shape[-1])
+        self.vocabulary = int(self._run(listening(kept.append)).shape[-1])
         self._form = kept[0]
 
     def _run(self, trunk: Wrapper) -> Tensor:
