@@ -165,10 +165,10 @@ def read_shard(path: Path) -> Shard:
 def read_config(path: Path) -> dict[str, Any]:
     """`config.json` of a checkpoint directory as raw JSON."""
     if path.is_file():
-        folder, works = path.absolute().parent, f"the folder of a checkpoint, with a {CONFIG_NAME}"
+        folder, remedy = path.absolute().parent, f"the folder of a checkpoint, with a {CONFIG_NAME}"
         if (folder / CONFIG_NAME).is_file():
-            works = f"the checkpoint's folder, {folder}"
-        raise CheckpointError(f"{path} is a file; give {works}.")
+            remedy = f"the checkpoint's folder, {folder}"
+        raise CheckpointError(f"{path} is a file; give {remedy}.")
     if not path.is_dir():
         raise CheckpointError(f"{path} is not a directory; give the folder of a checkpoint.")
     file = path / CONFIG_NAME

@@ -325,21 +325,21 @@ def _check_names(model: MoEModel, layer: MoELayer) -> None:
     of_experts = (name for name in names if name.startswith(prefixes) and _EXPERTS.match(name))
     if name := next(of_experts, "" if has_trunk else next(iter(names), "")):
         hints = (hint for part, hint in _LAYOUTS.items() if part in name)
-        owner, works = next(hints, ("another", "use the checkpoint published for transformers"))
+        owner, remedy = next(hints, ("another", "use the checkpoint published for transformers"))
         raise UnsupportedModelError(
             f"The experts of layer {layer.index} are not named as in transformers' "
-            f"{model.family.label}: the checkpoint has {name}, which is {owner} layout; {works}, "
+            f"{model.family.label}: the checkpoint has {name}, which is {owner} layout; {remedy}, "
             "or convert the checkpoint to the names and shapes of transformers."
         )
 
 
 def _without_router(model: MoEModel, layer: int) -> CheckpointError | UnsupportedModelError:
-    strange = (
+    names = (
         entry.name
         for entry in model.unlocated
         if ".experts." not in entry.name and model.family.routed_layer(entry.name) == layer
     )
-    if model.quantisation and (name := next(strange, "")):
+    if model.quantisation and (name := next(names, "")):
         return _quantised_router(layer, name)
     return CheckpointError(f"Layer {layer} has no router tensor.")
 

@@ -171,13 +171,13 @@ def _in_fp8(tensors: Shapes, model: MoEModel) -> Shapes | None:
     ):
         return None  # FP8 of stacked experts has no common layout
     layers = re.compile(rf"(?:{any_of(model.family.trunks)})\.\d+\..+\.weight")
-    stays = _UnconvertedModules(settings.get("modules_to_not_convert"))
+    unconverted = _UnconvertedModules(settings.get("modules_to_not_convert"))
     stored: dict[str, tuple[str, tuple[int, ...]]] = {}
     for name, (dtype, shape) in tensors.items():
         slot = model.family.locate(name)
         is_router = slot is not None and slot.kind is SlotKind.ROUTER
         is_matrix = len(shape) == 2 and dtype in _FLOATS and layers.fullmatch(name)
-        if not is_matrix or is_router or _PLAIN.fullmatch(name) or stays.names(name):
+        if not is_matrix or is_router or _PLAIN.fullmatch(name) or unconverted.names(name):
             stored[name] = (dtype, shape)
             continue
         if slot is not None and model.has_fp4:
@@ -186,8 +186,8 @@ def _in_fp8(tensors: Shapes, model: MoEModel) -> Shapes | None:
             stored[name.removesuffix("weight") + "scale"] = ("F8_E8M0", scales)
             continue
         scales = tuple(-(-size // each) for size, each in zip(shape, block, strict=True))
-        scaled = "F8_E8M0" if model.has_fp4 else "F32"
-        stored |= {name: ("F8_E4M3", shape), f"{name}_scale_inv": (scaled, scales)}
+        scale_dtype = "F8_E8M0" if model.has_fp4 else "F32"
+        stored |= {name: ("F8_E4M3", shape), f"{name}_scale_inv": (scale_dtype, scales)}
     return stored
 
 

@@ -55,8 +55,8 @@ def reroute(
             answers.append(without(expert, token_P[start : start + count]))
         start += count
     # Without its only expert a layer has no choice.
-    nothing = (ids_TK.new_zeros(len(token_P), 0), gates_TK.new_zeros(len(token_P), 0))
-    ids_PQ, gates_PQ = map(torch.cat, zip(*answers, strict=True)) if answers else nothing
+    no_choice = (ids_TK.new_zeros(len(token_P), 0), gates_TK.new_zeros(len(token_P), 0))
+    ids_PQ, gates_PQ = map(torch.cat, zip(*answers, strict=True)) if answers else no_choice
     return Rerouting(ids_TK, gates_TK, token_P, order_S % places, ids_PQ, gates_PQ)
 
 
@@ -70,8 +70,8 @@ class Scratch:
         """An uninitialised tensor of this shape; valid until the next call."""
         size = math.prod(shape)
         flat = self._flat
-        fits = flat is not None and (flat.dtype, flat.device) == (like.dtype, like.device)
-        if flat is None or not fits or len(flat) < size:
+        is_alike = flat is not None and (flat.dtype, flat.device) == (like.dtype, like.device)
+        if flat is None or not is_alike or len(flat) < size:
             flat = self._flat = like.new_empty(size)
         return flat[:size].view(shape)
 

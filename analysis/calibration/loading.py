@@ -177,11 +177,11 @@ def load_model(
     """The model in evaluation mode; `offload` is a folder for weights that fit nowhere else."""
     place, device = settings.placement, resolve_device(settings.device)
     dtype = DTYPES[resolve_dtype(settings.dtype, model)]
-    placed: dict[str, Any] = {"device_map": None if device.type == "cpu" else {"": device}}
+    map_options: dict[str, Any] = {"device_map": None if device.type == "cpu" else {"": device}}
     if place.device_map:
         # accelerate counts devices by number and knows "cpu" and "disk" by name.
         limits = {int(key) if key.isdigit() else key: size for key, size in place.max_memory}
-        placed = {
+        map_options = {
             "device_map": place.device_map,
             "max_memory": limits or None,
             "offload_folder": offload,
@@ -196,7 +196,7 @@ def load_model(
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # refused here, by name
             **attention_option(settings),
-            **placed,
+            **map_options,
         )
     except LOADING_ERRORS as error:
         raise load_error(model, error) from error

@@ -158,9 +158,9 @@ class Recorder:
             return
         pair = int(bad_S.nonzero()[0])
         expert, token = int(self._routing.expert_S[pair]), int(self._routing.token_S[pair])
-        arrived = self._hidden_TD[token].isfinite().all()
-        where = f"Expert {expert} of layer {self._layer} gave"
-        source = where if arrived else f"Layer {self._layer} received"
+        is_input_finite = self._hidden_TD[token].isfinite().all()
+        expert_source = f"Expert {expert} of layer {self._layer} gave"
+        source = expert_source if is_input_finite else f"Layer {self._layer} received"
         raise not_finite(source, self._hidden_TD.dtype)
 
 

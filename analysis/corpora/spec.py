@@ -175,11 +175,11 @@ def name_among(known: Collection[str], corpus: str) -> str:
     if corpus in known:
         return corpus
     name = corpus_name(corpus)
-    same = [each for each in known if is_same_corpus(each, name)]
-    if not same and not content_of(name):
+    matches = [each for each in known if is_same_corpus(each, name)]
+    if not matches and not content_of(name):
         namesakes = [each for each in known if bare_name(each) == corpus]
-        same = namesakes if len(namesakes) == 1 else []
-    return same[0] if same else name
+        matches = namesakes if len(namesakes) == 1 else []
+    return matches[0] if matches else name
 
 
 def parse_corpus(corpus: str) -> CorpusSpec:

@@ -50,8 +50,8 @@ def answer_requests() -> None:
             _limit_memory(size + limits["memory"])
             # Unhandled, so the kernel ends the process, whatever it computes.
             signal.setitimer(signal.ITIMER_REAL, limits["seconds"])
-            texts, answered = render_jinja_template(**request["options"])
-            content = to_json({"text": texts[0], "answers": answered[0] if answered else []})
+            texts, spans = render_jinja_template(**request["options"])
+            content = to_json({"text": texts[0], "answers": spans[0] if spans else []})
         except MemoryError:
             os._exit(OUT_OF_MEMORY)
         except Exception as error:  # noqa: BLE001  (raised again where it was asked for)

@@ -62,10 +62,10 @@ def camera_p(weight: float = DEFAULT_LAMBDA) -> Criterion:
         energy: FloatArray = np.sqrt(outputs) + weight * peaks
         return energy
 
-    usual = weight == DEFAULT_LAMBDA
+    is_default = weight == DEFAULT_LAMBDA
     return Criterion(
-        name="camera-p" if usual else f"camera-p:{weight:g}",
-        label="CAMERA-P" if usual else f"CAMERA-P, lambda {weight:g}",
+        name="camera-p" if is_default else f"camera-p:{weight:g}",
+        label="CAMERA-P" if is_default else f"CAMERA-P, lambda {weight:g}",
         formula=r"\sum_c (\lVert a_c \rVert_2 + \lambda \lVert a_c \rVert_\infty)"
         r" \lVert w_c \rVert_2",
         reference="HEAPr, section 4.2; arXiv:2508.02322",

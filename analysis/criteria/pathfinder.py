@@ -56,10 +56,10 @@ def pathfinder(count: int = DEFAULT_PATHS) -> Criterion:
         mixed = (factors * samples).sum(0), paths.max(0), (shares * nodes).sum(0) / shares.sum(0)
         return tables[0][[]].assign(**dict(zip(_COLUMNS, mixed, strict=True)))
 
-    usual = count == DEFAULT_PATHS
+    is_default = count == DEFAULT_PATHS
     return Criterion(
-        name="pathfinder" if usual else f"pathfinder:{count}",
-        label="MoE Pathfinder" if usual else f"MoE Pathfinder, m {count}",
+        name="pathfinder" if is_default else f"pathfinder:{count}",
+        label="MoE Pathfinder" if is_default else f"MoE Pathfinder, m {count}",
         formula=r"\text{samples with } j \text{ on one of their } m \text{ heaviest paths}",
         reference="MoE Pathfinder, Eq. 1-12",
         source="routed",

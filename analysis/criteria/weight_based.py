@@ -91,10 +91,10 @@ def random(seed: int = _RANDOM_SEED) -> Criterion:
     def draw(table: pd.DataFrame) -> FloatArray:
         return np.random.default_rng(seed).random(len(table))
 
-    usual = seed == _RANDOM_SEED
+    is_default = seed == _RANDOM_SEED
     return Criterion(
-        name="random" if usual else f"random:{seed}",
-        label="Random" if usual else f"Random (draw {seed})",
+        name="random" if is_default else f"random:{seed}",
+        label="Random" if is_default else f"Random (draw {seed})",
         formula=rf"u_j \sim U(0, 1), \text{{seed }} {seed}",
         reference="baseline",
         source="none",

@@ -375,9 +375,9 @@ class MoEFamily:
         inner: Any = config
         for key in self.config_path:
             inner = inner[key]
-        changed = {**dict.fromkeys(self.write_count_keys, count), **counts(inner)}
+        values = {**dict.fromkeys(self.write_count_keys, count), **counts(inner)}
         # Some composite configurations repeat the text model's keys at the top.
-        return self.edited({**config, **counts(config)}, **changed)
+        return self.edited({**config, **counts(config)}, **values)
 
     def block_module(self, layer: int, trunk: str = "") -> str:
         """Path of a layer's MoE block in the loaded model."""

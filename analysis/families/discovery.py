@@ -200,11 +200,11 @@ def _is_transposed(place: _Place, config: Config) -> bool:
     hidden = _whole(config, "hidden_size")
     layer = min(place.layers)
     first, last = (place.tensors[layer, name][1:] for name in _STACKED.values())
-    usual = first[1] == hidden == last[0] and first[0] == 2 * last[1]
-    other = first[0] == hidden == last[1] and first[1] == 2 * last[0]
-    if usual == other:
+    is_usual = first[1] == hidden == last[0] and first[0] == 2 * last[1]
+    is_swapped = first[0] == hidden == last[1] and first[1] == 2 * last[0]
+    if is_usual == is_swapped:
         raise _NotCommonError(f"stacked experts of shapes {first} and {last} can be read two ways")
-    return other
+    return is_swapped
 
 
 def _router_tensors(place: _Place, counts: Mapping[int, int]) -> tuple[RouterTensor, ...]:

@@ -46,8 +46,8 @@ def set_overlap(first: BoolArray, second: BoolArray) -> float:
     sizes = first.sum(axis=1)
     if not sizes.any():
         return float("nan")
-    used = sizes > 0
-    return float(((first & second).sum(axis=1)[used] / sizes[used]).mean())
+    has_pruned = sizes > 0
+    return float(((first & second).sum(axis=1)[has_pruned] / sizes[has_pruned]).mean())
 
 
 def chance_overlap(grid: Grid, sparsity: Fraction, num_corpora: int = 2) -> float:
@@ -55,10 +55,10 @@ def chance_overlap(grid: Grid, sparsity: Fraction, num_corpora: int = 2) -> floa
 
     Over the layers that lose experts, as in `set_overlap`; NaN if none does.
     """
-    removed = grid.counts - kept_counts(grid, sparsity)
-    used = removed > 0
-    shares = removed[used] / grid.counts[used]
-    return float((shares ** (num_corpora - 1)).mean()) if used.any() else float("nan")
+    num_pruned = grid.counts - kept_counts(grid, sparsity)
+    has_pruned = num_pruned > 0
+    shares = num_pruned[has_pruned] / grid.counts[has_pruned]
+    return float((shares ** (num_corpora - 1)).mean()) if has_pruned.any() else float("nan")
 
 
 def above_chance(overlap: FloatArray, chance: float) -> FloatArray:

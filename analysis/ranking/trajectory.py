@@ -359,6 +359,6 @@ def representative_samples(stats: SampleStats, clusters: int) -> SampleStats:
     """
     if clusters < 1:
         raise UserError(f"{clusters} clusters are too few; use at least 1.")
-    having = chosen_samples(stats, np.flatnonzero(stats.num_tokens))
-    features = having.probability / having.num_tokens[:, None]
-    return chosen_samples(having, np.array(nearest_to_centroids(features, clusters, seed=42)))
+    with_tokens = chosen_samples(stats, np.flatnonzero(stats.num_tokens))
+    features = with_tokens.probability / with_tokens.num_tokens[:, None]
+    return chosen_samples(with_tokens, np.array(nearest_to_centroids(features, clusters, seed=42)))

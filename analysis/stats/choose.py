@@ -181,16 +181,18 @@ def sample_runs(
     if runs_by_id := _named_runs(store, model, corpora, run_ids):
         return runs_by_id
     runs = store.of_model(model.identity, "routed")
-    having = run_by_corpus([run for run in runs if "dense" in run.manifest.groups])
+    by_corpus = run_by_corpus([run for run in runs if "dense" in run.manifest.groups])
     names = _pick(
-        having,
+        by_corpus,
         corpora,
         f"There are no statistics of samples of {model.name}; run `moeprune calibrate MODEL "
         "--corpus CORPUS --groups routed,dense`.",
         f"{model.name} has statistics of samples of",
     )
-    _check_known(having, corpora, f"corpus with samples of {model.name}", " --groups routed,dense")
-    return [having[name] for name in names]
+    _check_known(
+        by_corpus, corpora, f"corpus with samples of {model.name}", " --groups routed,dense"
+    )
+    return [by_corpus[name] for name in names]
 
 
 def run_by_corpus(runs: Iterable[Run], criterion: Criterion | None = None) -> dict[str, Run]:
@@ -226,27 +228,29 @@ def notes_on_others(
     notes = []
     for run in chosen:
         corpora = run.manifest.corpora
-        same = [
+        of_corpus = [
             other
             for other in runs
             if [each.name for each in other.manifest.corpora] == [each.name for each in corpora]
         ]
-        if len(same) > 1:
-            fit = [other for other in same if _has_columns(other, criterion)]
+        if len(of_corpus) > 1:
+            readable = [other for other in of_corpus if _has_columns(other, criterion)]
             needs = (
                 f" of those with what {criterion.label} reads"
-                if criterion and len(fit) < len(same)
+                if criterion and len(readable) < len(of_corpus)
                 else ""
             )
-            large = [each for each in fit if each.manifest.num_tokens == run.manifest.num_tokens]
-            how = "the largest"
-            if len(large) > 1:
-                how = "the newest of the largest"
-                if len({_dtype(each) for each in large}) > 1:
-                    how += f" in {_dtype(run)}"
+            largest = [
+                each for each in readable if each.manifest.num_tokens == run.manifest.num_tokens
+            ]
+            reason = "the largest"
+            if len(largest) > 1:
+                reason = "the newest of the largest"
+                if len({_dtype(each) for each in largest}) > 1:
+                    reason += f" in {_dtype(run)}"
             notes.append(
-                f"{run.manifest.corpus} has {len(same)} runs; using {run.manifest.run_id}, "
-                f"{how}{needs}; choose another with `moeprune plan --run ID`"
+                f"{run.manifest.corpus} has {len(of_corpus)} runs; using {run.manifest.run_id}, "
+                f"{reason}{needs}; choose another with `moeprune plan --run ID`"
             )
     return tuple(notes)
 

@@ -309,7 +309,7 @@ def save_expert_stats(
     same order; `more` holds further tables by file name.
     """
     frame = table.assign(vector_sum_sq=(vectors**2).sum(axis=1)).astype(dict(EXPERT_COLUMNS))
-    groups = (name for added in GROUP_COLUMNS.values() for name in added)
+    groups = (name for names in GROUP_COLUMNS.values() for name in names)
     columns = [*EXPERT_COLUMNS, *(name for name in groups if name in frame)]
     stats = ExpertStats(manifest, frame[columns])
     return _save(parent, manifest, {EXPERTS: stats.table, **(more or {})}, vectors)
