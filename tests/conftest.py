@@ -3,16 +3,11 @@
 import gc
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 from hypothesis import settings
-
-from analysis.families import MoELayer
-from analysis.stats.grid import Grid
-from analysis.stats.tables import EXPERT_COLUMNS, CorpusRef, ExpertStats, MeasuredModel, RunManifest
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext
@@ -111,35 +106,3 @@ def chromium(profile: "BrowserContext") -> "Browser":
     """The same browser, for contexts that share nothing."""
     assert profile.browser
     return profile.browser
-
-
-@pytest.fixture
-def make_expert_stats() -> Callable[..., ExpertStats]:
-    """Statistics, random but seeded: of layers 1 and 3 of five experts each, or of a model."""
-
-    tiny = MeasuredModel("tiny", "0" * 64, "olmoe", (MoELayer(1, 5, 2), MoELayer(3, 5, 2)))
-
-    def make(seed: int = 0, corpus: str = "text", model: MeasuredModel = tiny) -> ExpertStats:
-        generator = np.random.default_rng(seed)
-        table = Grid(model.layers).index()
-        columns = {
-            name: generator.random(len(table)) * 100 + 1
-            for name in EXPERT_COLUMNS
-            if name not in ("layer", "expert")
-        }
-        # What sums can be: (sum of n norms)^2 is at most n times the sum of their squares.
-        least = columns["g0_f1"] ** 2 / np.floor(columns["num_tokens"])
-        columns["g0_f2"] = np.maximum(columns["g0_f2"], least)
-        corpora = (CorpusRef(corpus, f"{seed:064d}", 1, 1, 101, 0, 0, 101),)
-        manifest = RunManifest(
-            "routed",
-            f"{model.name}-{corpus}",
-            f"{seed:064d}",
-            model,
-            corpora,
-            {"dtype": "float32"},
-            {},
-        )
-        return ExpertStats(manifest, table.assign(**columns).astype(dict(EXPERT_COLUMNS)))
-
-    return make

@@ -2,11 +2,9 @@
 
 from dataclasses import replace
 
-import numpy as np
-
-from analysis.corpora import TokenSequences
 from analysis.drain import drain
 from analysis.families import FAMILIES
+from builders.tokens import answers
 from families.configs import BY_NAME, tiny_model
 from pruning.evaluate.full_side import run_full
 from pruning.evaluate.samples import make_samples
@@ -17,11 +15,8 @@ from pruning.search.fitness import Subject
 LENGTHS = (9, 5, 12, 7, 11)
 
 
-def sequences(vocab=64):
-    random = np.random.default_rng(7)
-    rows = tuple(random.integers(3, vocab, length).astype(np.int32) for length in LENGTHS)
-    counted = tuple(np.arange(length) >= 3 for length in LENGTHS)
-    return TokenSequences("text", rows, len(rows), 0, counted=counted)
+def sequences():
+    return answers(LENGTHS)
 
 
 def layers_of(case):

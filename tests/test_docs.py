@@ -15,6 +15,7 @@ from analysis.criteria import CRITERIA, VARIANTS
 from analysis.families import FAMILIES, MoELayer
 from analysis.stats.store import SHIPPED_STATS
 from app.cli import cli
+from builders.statistics import expert_stats
 from pruning.allocation import apportion
 from pruning.budget import count_budget
 from pruning.constraints import Constraints, rooms_of
@@ -168,9 +169,9 @@ def gate_energy():
     return namespace["GATE_ENERGY"]
 
 
-def test_the_snippet_on_criteria_makes_a_working_criterion(make_expert_stats, gate_energy):
+def test_the_snippet_on_criteria_makes_a_working_criterion(gate_energy):
     criterion = gate_energy
-    table = make_expert_stats().table
+    table = expert_stats().table
     scores = criterion.score(table[list(criterion.columns("applied"))], "applied")
     assert scores.tolist() == pytest.approx(table["applied_g2_f0"].tolist())
 

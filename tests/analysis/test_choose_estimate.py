@@ -8,7 +8,6 @@ import pytest
 from analysis.calibration.loading import CalibrationSettings
 from analysis.calibration.manifest import corpus_ref
 from analysis.calibration.memory import active_params, estimate
-from analysis.corpora import TokenSequences
 from analysis.criteria import CRITERIA
 from analysis.drain import drain
 from analysis.errors import StatsError
@@ -25,6 +24,8 @@ from analysis.stats.store import StatsStore, load_expert_stats, save_expert_stat
 from analysis.stats.tables import measured_model
 from analysis.stats.weights import weight_statistics
 from builders import NUM_EXPERTS, TOP_K, tiny_checkpoint
+from builders.statistics import random_stats, run_manifest
+from builders.tokens import token_sequences
 
 
 @pytest.fixture
@@ -39,12 +40,12 @@ def store(tmp_path):
 
 
 @pytest.fixture
-def calibrated(model, store, make_manifest, random_stats):
+def calibrated(model, store):
     """A run of this model on a corpus, made of random sums."""
     counts = tuple(layer.num_experts for layer in model.layers)
 
     def make(corpus, seed=1, tokens=40, groups=("routed",), dtype="float32"):
-        manifest = make_manifest(counts=counts, corpora=(corpus,), identity=f"{corpus}-{seed}")
+        manifest = run_manifest(counts=counts, corpora=(corpus,), identity=f"{corpus}-{seed}")
         (ref,) = manifest.corpora
         manifest = replace(
             manifest,
@@ -211,9 +212,8 @@ def test_a_criterion_gets_the_statistics_that_it_reads(model, store, calibrated)
     assert choose_stats(CRITERIA["aimer"], store, model).runs == (weights,)
 
 
-def make_sequences(*lengths):
-    rows = tuple(np.full(n, 3, dtype=np.int32) for n in lengths)
-    return TokenSequences("letters", rows, len(rows), 0)
+def threes(*lengths):
+    return token_sequences(*([3] * length for length in lengths))
 
 
 @pytest.mark.parametrize("fused", [False, True], ids=["per-expert", "fused"])
@@ -229,8 +229,8 @@ def test_active_parameters_by_hand(tmp_path, fused):
 
 def test_an_estimate_counts_tokens_exactly_and_bounds_the_rest(model):
     settings = CalibrationSettings(seq_len=9, batch_size=2, device="cpu")
-    fed = corpus_ref(make_sequences(9, 4, 7), 2)
-    found = estimate(model, make_sequences(9, 4, 7), settings)
+    fed = corpus_ref(threes(9, 4, 7), 2)
+    found = estimate(model, threes(9, 4, 7), settings)
     assert (fed.num_sequences, fed.num_tokens, fed.num_padded) == (3, 20, 5)
     sums = 3 * NUM_EXPERTS["olmoe"] * (15 + 16) * 8
     assert found.memory_bytes > model.checkpoint.nbytes + sums
@@ -247,7 +247,7 @@ def test_half_precision_is_expected_to_take_half_the_weights(model):
     single, half = (
         estimate(
             model,
-            make_sequences(9),
+            threes(9),
             CalibrationSettings(seq_len=9, batch_size=1, device="cpu", dtype=dtype),
         ).memory_bytes
         for dtype in ("float32", "bfloat16")

@@ -11,9 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from letters import MESSAGES, LetterTokenizer, as_lists, read_documents, sequences_of
 
-from analysis.corpora import Document, Sampling, TokenSequences, tokenize
+from analysis.corpora import Document, Sampling, tokenize
 from analysis.demo.texts import TEXTS, DemoText, demo_texts
 from analysis.errors import CorpusError
+from builders.tokens import token_sequences
 from tools.demo.tokenizer import train_tokenizer
 
 
@@ -191,13 +192,8 @@ def test_a_tokenizer_without_chat_template_says_what_works():
             tokenize([document], tokenizer, Sampling(4, 2), corpus="chat")
 
 
-def make_sequences(*rows, corpus="letters"):
-    arrays = tuple(np.array(row, dtype=np.int32) for row in rows)
-    return TokenSequences(corpus, arrays, len(rows), 0)
-
-
 def test_batches_are_padded_on_the_right_and_padding_is_counted():
-    sequences = make_sequences([1, 2, 3], [4], [5, 6])
+    sequences = token_sequences([1, 2, 3], [4], [5, 6])
     first, second = sequences.batches(2)
     assert first.input_ids.tolist() == [[1, 2, 3], [4, 0, 0]]
     assert first.mask.tolist() == [[True, True, True], [True, False, False]]
@@ -210,17 +206,17 @@ def test_batches_are_padded_on_the_right_and_padding_is_counted():
 
 
 def test_digest_covers_tokens_and_ends_and_what_counts_and_nothing_else():
-    digest = make_sequences([1, 2, 3], [4]).digest
-    assert make_sequences([1, 2, 3], [4], corpus="other name").digest == digest
+    digest = token_sequences([1, 2, 3], [4]).digest
+    assert token_sequences([1, 2, 3], [4], corpus="other name").digest == digest
     assert len(digest) == 64
     others = [
-        make_sequences([1, 2], [3, 4]),
-        make_sequences([1, 2, 3, 4]),
-        make_sequences([4], [1, 2, 3]),
-        make_sequences([1, 2, 3], [5]),
-        make_sequences([1, 2, 3]),
+        token_sequences([1, 2], [3, 4]),
+        token_sequences([1, 2, 3, 4]),
+        token_sequences([4], [1, 2, 3]),
+        token_sequences([1, 2, 3], [5]),
+        token_sequences([1, 2, 3]),
     ]
-    plain = make_sequences([1, 2, 3], [4])
+    plain = token_sequences([1, 2, 3], [4])
     all_count = tuple(np.ones(len(row), dtype=bool) for row in plain.rows)
     answers = (np.array([False, True, True]), np.array([True]))
     places = tuple(np.array(row, dtype=np.int32) for row in ([0, 1, 0], [0]))
@@ -232,7 +228,7 @@ def test_digest_covers_tokens_and_ends_and_what_counts_and_nothing_else():
     ]
     assert len({digest, *(other.digest for other in others)}) == 1 + len(others) == 10
     raw = (2).to_bytes(8, "little") + (258).to_bytes(4, "little") + (7).to_bytes(4, "little")
-    assert make_sequences([258, 7]).digest == hashlib.sha256(raw).hexdigest()
+    assert token_sequences([258, 7]).digest == hashlib.sha256(raw).hexdigest()
 
 
 def test_demo_math_is_the_same_everywhere():

@@ -11,6 +11,7 @@ from analysis.criteria import CRITERIA, RANKABLE, get_criterion, unified
 from analysis.criteria.weight_based import zero_experts
 from analysis.errors import CriterionError
 from analysis.stats.tables import GATES
+from builders.statistics import random_stats, stats_of
 
 EVERY = (*CRITERIA.values(), *(unified(*variant) for variant in RANKABLE))
 ALL = {criterion.name: criterion for criterion in EVERY}
@@ -45,7 +46,7 @@ class TestCriteria:
         return request.param
 
     @pytest.fixture
-    def table(self, criterion, random_stats):
+    def table(self, criterion):
         if criterion.source == "weights":
             rng = np.random.default_rng(3)
             return weight_table(*rng.normal(size=(6, 21)), np.zeros(21))
@@ -83,7 +84,7 @@ class TestCriteria:
 
 @pytest.mark.parametrize("gate", GATES)
 @pytest.mark.parametrize("criterion", OF_ROUTED_TOKENS.values(), ids=OF_ROUTED_TOKENS)
-def test_an_expert_that_no_token_reached_has_saliency_zero(criterion, gate, random_stats):
+def test_an_expert_that_no_token_reached_has_saliency_zero(criterion, gate):
     table = random_stats(3, counts=(4, 3)).table
     never = (table["num_tokens"] == 0).to_numpy()
     assert never.any()
@@ -104,8 +105,8 @@ def mone_directly(gates, f):
     return gates.mean() * np.sqrt((elementwise**2).sum())
 
 
-def mone_table(make_stats, gates, f):
-    return make_stats(
+def mone_table(gates, f):
+    return stats_of(
         num_tokens=[len(f)],
         g0_f2=[(f**2).sum()],
         applied_g1_f0=[gates.sum()],
@@ -115,18 +116,18 @@ def mone_table(make_stats, gates, f):
 
 @pytest.mark.parametrize("tokens", [2, 3, 50])
 @pytest.mark.parametrize(("shift", "rel"), [(0.0, 1e-12), (1.0, 1e-12), (100.0, 1e-9)])
-def test_mone_equals_the_elementwise_formula(make_stats, tokens, shift, rel):
+def test_mone_equals_the_elementwise_formula(tokens, shift, rel):
     rng = np.random.default_rng(tokens)
     gates, f = rng.uniform(0.1, 0.9, size=tokens), shift + rng.normal(size=(tokens, 7))
-    found = score("mone", mone_table(make_stats, gates, f))
+    found = score("mone", mone_table(stats_of, gates, f))
     assert found.tolist() == pytest.approx([mone_directly(gates, f)], rel=rel)
 
 
-def test_mone_of_constant_outputs_is_zero_and_never_nan(make_stats):
+def test_mone_of_constant_outputs_is_zero_and_never_nan():
     # 0.1 is no binary fraction: the difference of the two sums may come out below zero.
     for tokens in range(2, 40):
         f = np.full((tokens, 11), 0.1)
-        (found,) = score("mone", mone_table(make_stats, np.full(tokens, 0.5), f))
+        (found,) = score("mone", mone_table(stats_of, np.full(tokens, 0.5), f))
         assert 0 <= found < 1e-7
 
 
@@ -193,13 +194,13 @@ def test_what_is_no_criterion_says_what_works(text, message):
     assert "\n" not in str(caught.value)
 
 
-def test_draws_of_random_are_numpys_of_their_seed(make_stats):
-    table = make_stats(num_tokens=[3.0, 1.0, 2.0]).table
+def test_draws_of_random_are_numpys_of_their_seed():
+    table = stats_of(num_tokens=[3.0, 1.0, 2.0]).table
     for name, seed in (("random", 42), ("random:42", 42), ("random:2", 2)):
         assert score(name, table).tolist() == np.random.default_rng(seed).random(3).tolist()
 
 
-def test_averages_of_fractional_counts_are_averages(make_stats):
+def test_averages_of_fractional_counts_are_averages():
     # A blend at weight 0.5 halves both the sum and the count.
-    table = make_stats(num_tokens=[0.5], g0_f1=[2.0]).table
+    table = stats_of(num_tokens=[0.5], g0_f1=[2.0]).table
     assert score("man", table).tolist() == [4.0]

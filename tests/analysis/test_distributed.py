@@ -17,11 +17,11 @@ from launching import torchrun
 from analysis.calibration.distributed import Processes, folded, join
 from analysis.calibration.loading import CalibrationSettings
 from analysis.calibration.run import calibrate
-from analysis.corpora import TokenSequences
 from analysis.drain import drain
 from analysis.model import load_model_index
 from analysis.stats.store import NEURONS, StatsStore, load_expert_stats, read_table, read_vectors
 from builders import VOCAB, tiny_checkpoint
+from builders.tokens import random_ids, token_sequences
 
 HERE = Path(__file__).parent
 # Sums in another order differ by their rounding only.
@@ -38,7 +38,7 @@ ROWS = random_rows(0, [9, 5, 7, 3, 9, 2, 6, 9, 9, 4, 8, 1, 9, 9, 3, 7, 6])
 
 
 def run_alone(root, model, stats, **chosen):
-    sequences = TokenSequences("rows.jsonl", tuple(np.array(r, np.int32) for r in ROWS), 1, 0)
+    sequences = token_sequences(*ROWS, corpus="rows.jsonl")
     settings = CalibrationSettings(seq_len=9, batch_size=2, device="cpu", **chosen)
     described = load_model_index(str(root / model))
     return drain(calibrate(described, sequences, settings, StatsStore(stats)))
@@ -153,9 +153,7 @@ def wait_for(condition, seconds):
 @pytest.mark.slow
 def test_a_dead_process_ends_the_command_with_a_message(tmp_path):
     tiny_checkpoint(tmp_path / "model", "olmoe")
-    corpus = tmp_path / "rows.jsonl"
-    rows = random_rows(2, [16] * 20_000)
-    corpus.write_text("".join(json.dumps({"input_ids": row}) + "\n" for row in rows))
+    corpus = random_ids(tmp_path / "rows.jsonl", (20_000, 16))
     words = ["calibrate", tmp_path / "model", "--corpus", corpus, "--tokens", 320_000]
     words += ["--seq-len", 16, "--batch-size", 1, "--stats-dir", tmp_path / "stats"]
     with torchrun("-m", "app.cli", *words, cwd=tmp_path) as launcher:

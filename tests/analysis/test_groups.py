@@ -33,6 +33,7 @@ from analysis.stats.store import (
 )
 from analysis.stats.tables import MOMENT_COLUMNS
 from builders import TOP_K, VOCAB, tiny_checkpoint
+from builders.statistics import stats_of
 
 ALL = ("routed", "router", "damage")
 
@@ -156,9 +157,9 @@ def test_a_merge_adds_every_group_shard_by_shard(run, described, tmp_path):
     ]
 
 
-def test_overlap_with_the_proxy_by_hand(make_stats):
+def test_overlap_with_the_proxy_by_hand():
     # Ranked by damage 5, 4, 7, 6 go first; by the proxy 5, 6, 7, 4.
-    stats = make_stats(
+    stats = stats_of(
         damage=[9.0, 8, 7, 6, 2, 1, 4, 3], applied_g1_f1=[9.0, 8, 7, 6, 4, 1, 2, 3], num_tokens=4
     )
     table = proxy_overlap(stats)

@@ -44,6 +44,7 @@ from analysis.stats.merging import merge_runs
 from analysis.stats.neurons import NEURON_COLUMNS, NEURON_INDEX, NeuronStats, load_neuron_stats
 from analysis.stats.store import NEURONS, StatsStore, read_table
 from builders import VOCAB
+from builders.statistics import run_manifest
 
 GRADIENT = ("routed", "gradient")
 HEAPR, CAMERA = get_criterion("heapr"), get_criterion("camera-p")
@@ -228,13 +229,13 @@ WIDTHS = {7: [1], 3: [2, 2]}  # layer -> neurons of each expert
 
 
 @pytest.fixture
-def hand(make_manifest):
+def hand():
     """Two experts of two neurons in the first layer, one of one in the second; expert 1 unrouted.
 
     HEAPr by hand, 1/2 * output_sq / N * slope_sq / N: 1/2 * 8/4 * 12/4 = 3, 1/2 * 4/4 * 4/4 = 0.5;
     0; 1/2 * 2/2 * 2/2 = 0.5.
     """
-    manifest = make_manifest(counts=(2, 1))
+    manifest = run_manifest(counts=(2, 1))
     rows = [
         (3, 0, 0, 8.0, 12.0, 2.0, 4),
         (3, 0, 1, 4.0, 4.0, 1.5, 4),

@@ -34,6 +34,7 @@ from analysis.stats.blend import Mixture
 from analysis.stats.grid import Grid
 from analysis.stats.store import SHIPPED_STATS, StatsStore
 from analysis.stats.tables import WeightStats
+from builders.statistics import random_stats, run_manifest
 
 COUNTS = (7, 5, 6)
 FREQUENCY = CRITERIA["frequency"]
@@ -67,7 +68,7 @@ def test_absent_experts_come_last():
     assert rank_of(order).tolist() == [[1, 2, 0], [0, 1, 2]]
 
 
-def test_the_grid_has_nan_where_there_is_no_expert(random_stats):
+def test_the_grid_has_nan_where_there_is_no_expert():
     stats = random_stats(2, counts=COUNTS)
     grid = saliency_grid(CRITERIA["man"], stats, "applied")
     assert grid.shape == (3, 7)
@@ -76,14 +77,14 @@ def test_the_grid_has_nan_where_there_is_no_expert(random_stats):
     assert np.array_equal(grid[stats.grid.present], scores)
 
 
-def test_what_cannot_rank_is_refused(random_stats, make_manifest):
+def test_what_cannot_rank_is_refused():
     stats = random_stats(1)
     with pytest.raises(CriterionError, match="the same for every expert"):
         rank_experts(unified(1, 0, 0), stats, "applied")
     with pytest.raises(CriterionError, match=r"AIMER needs weight statistics; run `moeprune wei"):
         rank_experts(CRITERIA["aimer"], stats, "applied")
     table = stats.table[["layer", "expert"]].assign(projection="up", l1=1.0, l2_squared=1, numel=4)
-    weights = WeightStats(make_manifest(kind="weights"), table)
+    weights = WeightStats(run_manifest(kind="weights"), table)
     with pytest.raises(CriterionError, match="REAP needs calibration statistics"):
         rank_experts(CRITERIA["reap"], weights, "applied")
     with pytest.raises(CriterionError, match=r"lack damage .* --groups routed,damage"):
@@ -97,7 +98,7 @@ def test_what_cannot_rank_is_refused(random_stats, make_manifest):
 
 @pytest.mark.parametrize("sparsity", ["0.2", "0.5", "0.85"])
 @pytest.mark.parametrize("counts", [(6, 6), COUNTS], ids=["equal", "different"])
-def test_pruned_sets_and_overlap_equal_python_sets(random_stats, counts, sparsity):
+def test_pruned_sets_and_overlap_equal_python_sets(counts, sparsity):
     a, b = random_stats(21, counts=counts), random_stats(22, counts=counts)
     exact = parse_sparsity(sparsity)
     first, second = (pruned_by_hand(each, "g0_f1", sparsity) for each in (a, b))
@@ -136,7 +137,7 @@ def test_chance_leaves_out_layers_that_lose_nothing():
     assert np.isnan(chance_overlap(grid_of(3, 3), Fraction(1, 4)))
 
 
-def test_the_overlap_map_has_every_variant_and_pair(random_stats):
+def test_the_overlap_map_has_every_variant_and_pair():
     stats = {name: random_stats(seed, counts=COUNTS) for seed, name in enumerate("xyz")}
     half = Fraction(1, 2)
     table = variant_overlaps(stats, "applied", half)
@@ -158,7 +159,7 @@ def test_the_overlap_map_has_every_variant_and_pair(random_stats):
     pd.testing.assert_frame_equal(one.reset_index(drop=True), again)
 
 
-def test_runs_of_different_models_are_not_compared(random_stats):
+def test_runs_of_different_models_are_not_compared():
     stats = {"a": random_stats(1), "b": random_stats(2, identity="other")}
     with pytest.raises(StatsError, match="different models"):
         criterion_overlap(FREQUENCY, stats, "applied", Fraction(1, 2))
@@ -283,7 +284,7 @@ def test_what_cannot_be_blended_is_said(demo):
         Blender(demo, CRITERIA["aimer"], "applied", Fraction(1, 2))
 
 
-def test_the_matrix_is_symmetric_with_ones_on_the_diagonal(random_stats):
+def test_the_matrix_is_symmetric_with_ones_on_the_diagonal():
     stats = {name: random_stats(seed) for seed, name in enumerate("xyz")}
     table = criterion_overlap(CRITERIA["seer"], stats, "renormalized", Fraction(1, 2))
     matrix = symmetric_overlaps(table, list(stats)).pivot_table(

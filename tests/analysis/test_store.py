@@ -31,6 +31,7 @@ from analysis.stats.store import (
 )
 from analysis.stats.tables import EXPERT_COLUMNS, MOMENT_COLUMNS, WeightStats
 from builders import edit_json
+from builders.statistics import random_stats, run_manifest
 
 SUMS = list(MOMENT_COLUMNS)
 
@@ -50,7 +51,7 @@ def weight_table(counts=(5, 3)):
     return pd.DataFrame(rows, columns=columns)
 
 
-def test_a_run_is_read_as_it_was_written(save_run, random_stats):
+def test_a_run_is_read_as_it_was_written(save_run):
     run = save_run(4)
     again = read_run(run.path)
     assert again == run
@@ -66,8 +67,8 @@ def test_a_run_is_read_as_it_was_written(save_run, random_stats):
     assert run.manifest.num_tokens == 40
 
 
-def test_weight_statistics_are_read_as_they_were_written(tmp_path, make_manifest):
-    run = save_weight_stats(tmp_path, make_manifest(kind="weights", corpora=()), weight_table())
+def test_weight_statistics_are_read_as_they_were_written(tmp_path):
+    run = save_weight_stats(tmp_path, run_manifest(kind="weights", corpora=()), weight_table())
     stats = load_weight_stats(read_run(run.path))
     pd.testing.assert_frame_equal(stats.table, weight_table(), check_dtype=False)
     whole = stats.per_expert()
@@ -160,11 +161,11 @@ def test_a_run_is_found_by_a_unique_beginning(save_run, tmp_path):
         StatsStore(tmp_path / "nowhere").get("x")
 
 
-def test_runs_of_a_model_are_those_of_its_identity_and_kind(save_run, tmp_path, make_manifest):
+def test_runs_of_a_model_are_those_of_its_identity_and_kind(save_run, tmp_path):
     mine = save_run(1)
     save_run(2, identity="other")
     weights = save_weight_stats(
-        tmp_path / "stats", make_manifest(kind="weights", corpora=()), weight_table()
+        tmp_path / "stats", run_manifest(kind="weights", corpora=()), weight_table()
     )
     store = StatsStore(tmp_path / "stats")
     assert store.of_model("tiny", "routed") == [mine]
@@ -361,8 +362,8 @@ def test_a_whole_name_wins_over_a_longer_one(save_run, tmp_path):
     assert StatsStore(tmp_path / "stats").get(run.manifest.run_id) == run
 
 
-def test_verify_reads_weight_statistics_too(tmp_path, make_manifest):
-    run = save_weight_stats(tmp_path, make_manifest(kind="weights", corpora=()), weight_table())
+def test_verify_reads_weight_statistics_too(tmp_path):
+    run = save_weight_stats(tmp_path, run_manifest(kind="weights", corpora=()), weight_table())
     StatsStore(tmp_path).verify(run)
     (run.path / "weights.parquet").write_bytes(b"PAR1")
     with pytest.raises(StatsError, match="has changed"):
@@ -378,15 +379,15 @@ def test_a_table_that_cannot_be_read_says_how_to_go_on(save_run):
         load_expert_stats(run)
 
 
-def test_weight_statistics_that_miss_an_expert_are_refused(make_manifest):
+def test_weight_statistics_that_miss_an_expert_are_refused():
     table = weight_table()
     with pytest.raises(StatsError, match="weight statistics do not cover every expert"):
-        WeightStats(make_manifest(kind="weights"), table[table["expert"] != 2])
+        WeightStats(run_manifest(kind="weights"), table[table["expert"] != 2])
 
 
-def test_leftovers_of_an_interrupted_save_are_replaced(save_run, tmp_path, make_manifest):
+def test_leftovers_of_an_interrupted_save_are_replaced(save_run, tmp_path):
     # Under the run's own .partial name, as a killed calibration leaves them.
-    partial = tmp_path / "stats" / (make_manifest().run_id + ".partial")
+    partial = tmp_path / "stats" / (run_manifest().run_id + ".partial")
     partial.mkdir(parents=True)
     (partial / "experts.parquet").write_bytes(b"half")
     save_safetensors({"moments.3": np.zeros(2)}, partial / "state.safetensors")
@@ -396,10 +397,10 @@ def test_leftovers_of_an_interrupted_save_are_replaced(save_run, tmp_path, make_
     assert not partial.exists()
 
 
-def test_what_cannot_be_merged_is_refused(save_run, tmp_path, make_manifest):
+def test_what_cannot_be_merged_is_refused(save_run, tmp_path):
     run = save_run(1)
     parent = tmp_path / "stats"
-    weights = save_weight_stats(parent, make_manifest(kind="weights", corpora=()), weight_table())
+    weights = save_weight_stats(parent, run_manifest(kind="weights", corpora=()), weight_table())
     half = save_run(3, corpora=("c",), dtype="bfloat16")
     refusals = [
         ([run], "needs at least two"),

@@ -5,20 +5,19 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from analysis.calibration import partial
 from analysis.calibration.distributed import folded, join
 from analysis.calibration.loading import CalibrationSettings
 from analysis.calibration.run import calibrate
-from analysis.corpora import TokenSequences
 from analysis.drain import drain
 from analysis.errors import UserError
 from analysis.model import load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore
 from analysis.stats.weights import weight_statistics
+from builders.tokens import token_sequences
 
 torch.set_num_threads(1)
 partial._SAVE_EVERY_SECONDS = partial._TIMES_THE_SAVE = 0.0
@@ -27,8 +26,7 @@ SETTINGS = CalibrationSettings(seq_len=9, batch_size=2, device="cpu")
 
 
 def sequences(name="rows"):
-    rows = json.loads((ROOT / f"{name}.json").read_text())
-    return TokenSequences("rows.jsonl", tuple(np.array(row, np.int32) for row in rows), 1, 0)
+    return token_sequences(*json.loads((ROOT / f"{name}.json").read_text()), corpus="rows.jsonl")
 
 
 def task(model, stats, settings=SETTINGS):

@@ -7,7 +7,6 @@ import sys
 from functools import cache, partial
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -21,7 +20,8 @@ import app.cli
 from app.jobs.runner import LocalRunner
 from app.session.data import settings
 from app.session.job_queue import job_store
-from builders import VOCAB, tiny_checkpoint
+from builders import tiny_checkpoint
+from builders.tokens import random_ids
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import WeightsRequest
 from pruning.tasks.calibration import calibrate_run, weights_run
@@ -62,9 +62,7 @@ def folders(tmp_path_factory):
     for seed, name in enumerate(("bare", "weighed", "once")):
         # Layers 0, 2, 3 of 6 experts, top-2.
         tiny_checkpoint(models / name, "qwen3_moe", seed=seed)
-    ids = np.random.default_rng(0).integers(3, VOCAB, (6, 9)).tolist()
-    corpus = models / "rows.jsonl"
-    corpus.write_text("".join(json.dumps({"input_ids": row}) + "\n" for row in ids))
+    corpus = random_ids(models / "rows.jsonl", (6, 9))
     stats.mkdir()
     finish(weights_run(WeightsRequest(model=str(models / "weighed"), stats_dir=stats)))
     request = CalibrateRequest(

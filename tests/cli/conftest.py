@@ -1,6 +1,5 @@
 """The command line in a folder of its own, and small models to use it on."""
 
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from analysis.drain import drain
 from analysis.stats.store import StatsStore
 from app.cli import main
 from builders import VOCAB, tiny_checkpoint
+from builders.tokens import write_ids
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import WeightsRequest
 from pruning.tasks.calibration import calibrate_run, weights_run
@@ -104,12 +104,7 @@ def user_environment(root: Path) -> dict[str, str]:
 def write_rows(path: Path, seed: int, rows: int = 6, length: int = 9) -> Path:
     """A pre-tokenised corpus; the rows differ in length, so batches are padded."""
     generator = np.random.default_rng(seed)
-    lines = (
-        json.dumps({"input_ids": generator.integers(3, VOCAB, length - n % 3).tolist()})
-        for n in range(rows)
-    )
-    path.write_text("\n".join(lines) + "\n")
-    return path
+    return write_ids(path, (generator.integers(3, VOCAB, length - n % 3) for n in range(rows)))
 
 
 @pytest.fixture(scope="session")

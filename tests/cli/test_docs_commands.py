@@ -19,6 +19,7 @@ from analysis.model import DEMO_CHECKPOINT, load_model_index
 from analysis.stats.store import save_expert_stats
 from analysis.stats.tables import measured_model
 from builders import tiny_model
+from builders.statistics import expert_stats
 from pruning.plan import load_plan
 from pruning.sizes import size_report
 
@@ -111,7 +112,7 @@ def test_the_commands_of_a_page_run(document, prepared, here, works):
 
 
 @pytest.mark.slow
-def test_the_guide_plans_a_checkpoint_of_30b(here, works, make_expert_stats):
+def test_the_guide_plans_a_checkpoint_of_30b(here, works):
     """Word for word, but for what needs weights: real shapes, a hole for the data."""
     guide = ROOT / "docs" / "guide" / "prune-your-own-model.md"
     folder = here / "Qwen3-30B-A3B"
@@ -120,7 +121,7 @@ def test_the_guide_plans_a_checkpoint_of_30b(here, works, make_expert_stats):
         shutil.copy(DEMO_CHECKPOINT / name, folder)
     write(here / "copies" / "part.jsonl", [{"text": f"Document {n}. " * 99} for n in range(99)])
     model = load_model_index(str(folder))
-    stats = make_expert_stats(0, "c4", measured_model(model))
+    stats = expert_stats(0, "c4", measured_model(model))
     vectors = np.ones((len(stats.table), 2))
     save_expert_stats(here / "cached_stats", stats.manifest, stats.table, vectors)
     ran = []

@@ -8,6 +8,7 @@ import pytest
 from analysis.corpora import corpus_name
 from analysis.model import load_model_index
 from builders import tiny_checkpoint
+from builders.tokens import write_ids
 from pruning.plan import PruningPlan, load_plan, model_ref
 from pruning.recipe import Recipe
 from pruning.requests.recipe import Machine, calibrate_requests
@@ -19,7 +20,7 @@ def calibrated(works, here):
     """A tiny model `model` with the samples of one corpus."""
     tiny_checkpoint(here / "model", "olmoe")
     rows = [[5, 6, 7, 8], [9, 10, 11], [40, 41, 42, 43, 44]]
-    (here / "rows.jsonl").write_text("".join(json.dumps({"input_ids": row}) + "\n" for row in rows))
+    write_ids(here / "rows.jsonl", rows)
     words = ("--corpus", "rows.jsonl", "--tokens", "64", "--seq-len", "8", "--stats-dir", "stats")
     works("calibrate", "model", *words, "--groups", "routed,dense")
     return here

@@ -218,6 +218,7 @@ def measured(folder):
     return samples, values
 
 
+@pytest.mark.slow  # tests/analysis/test_distributed.py has two processes that calibrate
 def test_two_processes_find_what_one_finds(recipe, works, tiny, corpora, here):
     """Searches, evaluations and curves, whole and streamed, in one launch, which takes longest."""
     drain(search_run(request(recipe(), here / "alone")))

@@ -1,12 +1,10 @@
 """demo and app: the server that they start; and Ctrl-C, which keeps the work."""
 
 import contextlib
-import json
 import os
 import signal
 import socket
 
-import numpy as np
 import pandas as pd
 import psutil
 import pytest
@@ -16,6 +14,7 @@ from analysis.drain import drain
 from analysis.stats.store import StatsStore, load_expert_stats
 from app.console import follow
 from builders import tiny_checkpoint
+from builders.tokens import random_ids
 from pruning.requests.calibration import CalibrateRequest
 from pruning.tasks.calibration import calibrate_run
 
@@ -63,9 +62,7 @@ def test_the_demo_takes_the_next_free_port(start, first_port_taken):
 @pytest.fixture
 def request_in(tmp_path):
     tiny_checkpoint(tmp_path / "model", "olmoe")
-    rows = np.random.default_rng(0).integers(3, 96, (12, 16)).tolist()
-    corpus = tmp_path / "rows.jsonl"
-    corpus.write_text("".join(json.dumps({"input_ids": row}) + "\n" for row in rows))
+    corpus = random_ids(tmp_path / "rows.jsonl", (12, 16))
 
     def make(stats_dir):
         return CalibrateRequest(

@@ -4,8 +4,6 @@ vLLM drafts a token by the head and accepts it if it is the trunk's own. How man
 counted here as well, from what `analysis.calibration.heads` computes.
 """
 
-import json
-
 import pytest
 import torch
 from engines.asking import ask_engine
@@ -21,6 +19,7 @@ from analysis.calibration.sums import sums_of
 from analysis.corpora import TokenSequences
 from analysis.model import load_model_index
 from builders import edit_json
+from builders.tokens import write_ids
 from families.configs import VOCAB
 from pruning import Model
 from tools.engines.environments import python_of
@@ -92,8 +91,7 @@ def test_a_pruned_head_drafts_in_vllm_as_it_was_calibrated(tmp_path):
         pytest.skip("no environment of vllm: python -m tools.engines vllm")
     with_head(tmp_path / "source")
     rows = torch.randint(3, VOCAB, (64, 48), generator=torch.Generator().manual_seed(1))
-    corpus = tmp_path / "ids.jsonl"
-    corpus.write_text("\n".join(json.dumps({"input_ids": row}) for row in rows.tolist()))
+    corpus = write_ids(tmp_path / "ids.jsonl", rows)
     model = Model(tmp_path / "source", stats_dir=tmp_path / "stats")
     model.calibrate(str(corpus), groups="routed,heads", tokens=3072)
     model.export(model.plan("reap", "ids.jsonl", sparsity="30%"), tmp_path / "out", mtp="prune")

@@ -19,6 +19,7 @@ from analysis.families import MoELayer
 from analysis.model import load_model_index
 from analysis.widths import expert_widths
 from builders import MODEL_TYPES, as_gib
+from builders.statistics import expert_stats
 from families.configs import BY_NAME, SOURCES
 from pruning import load_pruned
 from pruning.active import active_experts, counted_routing, expert_shapes, token_shares
@@ -286,8 +287,8 @@ def test_modes_by_hand(model, plan):
     assert (table["refused"] == "").all()
 
 
-def test_measured_routing_comes_from_statistics(make_expert_stats):
-    table = make_expert_stats().table
+def test_measured_routing_comes_from_statistics():
+    table = expert_stats().table
     routing = counted_routing(table.sample(frac=1, random_state=1))
     for layer, counts in routing.items():
         rows = table[table["layer"] == layer].sort_values("expert")

@@ -29,6 +29,7 @@ from app.charts.files import write_figure
 from app.cli.files import write_csv, write_table
 from app.jobs.store import JobStore
 from builders import tiny_checkpoint
+from builders.statistics import expert_stats
 from pruning.evaluate.record import EvaluationStore
 from pruning.plan import keep_all
 from pruning.recipe_file import recipe_from_yaml, save_recipe
@@ -74,16 +75,16 @@ def write_parquet(folder, version, _model, _make):
     write_table(pd.DataFrame({"a": [version] * 50}), folder / "t.parquet")
 
 
-def write_run(folder, version, _model, make_expert_stats):
-    stats = make_expert_stats(len(version), version)
+def write_run(folder, version, _model):
+    stats = expert_stats(len(version), version)
     vectors = np.ones((len(stats.table), 4))
     save_expert_stats(folder, stats.manifest, stats.table, vectors)
 
 
-def remove_run(folder, version, _model, make_expert_stats):
+def remove_run(folder, version, _model):
     """The older version puts a run there, the newer one removes it."""
     if version == "old":
-        write_run(folder, version, _model, make_expert_stats)
+        write_run(folder, version, _model, expert_stats)
     else:
         for run in StatsStore(folder).runs():
             StatsStore(folder).remove(run)
@@ -111,7 +112,7 @@ def content_of(folder):
 
 
 @pytest.fixture
-def attempts(tmp_path, model, make_expert_stats):
+def attempts(tmp_path, model):
     """`attempts(write, faults)` writes a newer version over an older one under each of some faults.
 
     After each the folder must hold one of both, and the newer one after another attempt. It
@@ -121,7 +122,7 @@ def attempts(tmp_path, model, make_expert_stats):
     def run(write, faults):
         def do(folder, version):
             folder.mkdir(exist_ok=True)
-            write(folder, version, model, make_expert_stats)
+            write(folder, version, model, expert_stats)
 
         given, wanted = tmp_path / "given", tmp_path / "wanted"
         do(given, "old")
@@ -152,12 +153,12 @@ def attempts(tmp_path, model, make_expert_stats):
 
 @pytest.mark.parametrize("stays", [False, True], ids=["once", "from then on"])
 @pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__)
-def test_any_step_may_fail(attempts, tmp_path, model, make_expert_stats, write, stays):
+def test_any_step_may_fail(attempts, tmp_path, model, write, stays):
     counted = tmp_path / "counted"
     counted.mkdir()
-    write(counted, "old", model, make_expert_stats)
+    write(counted, "old", model, expert_stats)
     with DISK.failing(counted, 0, 0, stays=False):
-        write(counted, "newer", model, make_expert_stats)
+        write(counted, "newer", model, expert_stats)
     steps = DISK.steps
     assert steps >= 1
 
@@ -182,8 +183,8 @@ def test_the_disk_may_be_full_at_any_size(attempts, write):
     assert attempts(write, faults) >= LIMITS
 
 
-def test_the_state_of_a_run_is_the_older_or_the_newer_one(tmp_path, make_expert_stats):
-    partial = PartialRun(tmp_path, make_expert_stats().manifest)
+def test_the_state_of_a_run_is_the_older_or_the_newer_one(tmp_path):
+    partial = PartialRun(tmp_path, expert_stats().manifest)
 
     def save(done):
         partial.save([{"sums": torch.full((100,), float(done))}], RunState(done=done))

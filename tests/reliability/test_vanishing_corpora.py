@@ -5,13 +5,13 @@ import shutil
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from analysis.drain import drain
 from analysis.errors import UserError
 from analysis.model import load_model_index
-from builders import VOCAB, tiny_checkpoint
+from builders import tiny_checkpoint
+from builders.tokens import random_ids
 from pruning.plan import keep_all
 from pruning.requests.benchmark import BenchmarkRequest
 from pruning.requests.calibration import CalibrateRequest
@@ -66,8 +66,7 @@ def world(tmp_path_factory):
 
 
 def rows(path, seed):
-    found = np.random.default_rng(seed).integers(3, VOCAB, (ROWS, 16)).tolist()
-    path.write_text("".join(json.dumps({"input_ids": row}) + "\n" for row in found))
+    random_ids(path, (ROWS, 16), seed)
 
 
 def calibrated(root, text, out):

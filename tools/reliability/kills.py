@@ -25,7 +25,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 
@@ -34,7 +33,8 @@ from analysis.content import file_sha256
 from analysis.durable import PARTIAL
 from analysis.stats.store import MANIFEST
 from app.cli import main as moeprune
-from builders import VOCAB, tiny_checkpoint
+from builders import tiny_checkpoint
+from builders.tokens import random_ids
 from pruning.search.store import UNFINISHED_PLAN_NAME
 from pruning.surgery.manifest import MANIFEST_NAME
 
@@ -151,9 +151,7 @@ class Tally:
 def make_world(root: Path) -> None:
     """The model and the text that all attempts share."""
     tiny_checkpoint(root / "model", "olmoe")
-    rows = np.random.default_rng(0).integers(3, VOCAB, (50, 16)).tolist()
-    lines = (json.dumps({"input_ids": row}) + "\n" for row in rows)
-    (root / "text.jsonl").write_text("".join(lines))
+    random_ids(root / "text.jsonl", (50, 16))
 
 
 def _words(line: str, root: Path) -> list[str]:

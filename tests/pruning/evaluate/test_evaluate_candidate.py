@@ -13,6 +13,7 @@ from nonuniform_cases import keeps_of, plan_of
 from analysis.drain import drain
 from analysis.families import FAMILIES
 from analysis.model import load_model_index
+from builders.tokens import answers
 from families.configs import BY_NAME, SOURCES, tiny_model
 from families.physical import physically_pruned
 from pruning import load_pruned
@@ -51,8 +52,8 @@ def plain_scores(full, pruned, sequences):
 
 # Logits that are scaled, and a router with a bias; every head is tested below.
 @pytest.mark.parametrize("case", [BY_NAME["granitemoe"], BY_NAME["gpt_oss"]], ids=str)
-def test_measures_equal_their_definitions_from_plain_forwards(case, make_sequences):
-    model, plan, sequences = tiny_model(case), plan_for(case), make_sequences()
+def test_measures_equal_their_definitions_from_plain_forwards(case):
+    model, plan, sequences = tiny_model(case), plan_for(case), answers()
     full = drain(run_full(model, make_samples(sequences, batch_size=3)))
     result = drain(run_candidate(model, FAMILIES[case.model_type], plan, full, ALL))
     wanted = plain_scores(model, physically_pruned(model, case, plan.kept), sequences)
@@ -69,10 +70,10 @@ def test_measures_equal_their_definitions_from_plain_forwards(case, make_sequenc
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_the_unpruned_model_agrees_with_itself(dtype, make_sequences):
+def test_the_unpruned_model_agrees_with_itself(dtype):
     case = BY_NAME["granitemoe"]
     model = tiny_model(case).to(dtype)
-    full = drain(run_full(model, make_samples(make_sequences())))
+    full = drain(run_full(model, make_samples(answers())))
     assert {hidden.dtype for hidden in full.in_memory.values()} == {dtype}
     whole = PruningPlan(
         ModelRef("tiny", "00" * 32), {layer: tuple(range(case.experts)) for layer in case.sparse}
@@ -104,8 +105,8 @@ def test_the_head_gives_the_model_s_own_logits(case):
     assert "forward" not in model.base_model.__dict__
 
 
-def test_chunks_and_batches_do_not_change_results_and_bound_memory(make_sequences, monkeypatch):
-    model, plan, sequences, sizes = tiny_model(CASE), plan_for(CASE), make_sequences(), []
+def test_chunks_and_batches_do_not_change_results_and_bound_memory(monkeypatch):
+    model, plan, sequences, sizes = tiny_model(CASE), plan_for(CASE), answers(), []
 
     def result(batch_size):
         full = drain(run_full(model, make_samples(sequences, batch_size)))
@@ -126,9 +127,9 @@ def test_chunks_and_batches_do_not_change_results_and_bound_memory(make_sequence
     assert max(sizes) == 5
 
 
-def test_hidden_states_on_disk_give_the_same_and_leave_nothing(make_sequences, tmp_path):
+def test_hidden_states_on_disk_give_the_same_and_leave_nothing(tmp_path):
     model, plan = tiny_model(CASE), plan_for(CASE)
-    samples = make_samples(make_sequences(), batch_size=3)
+    samples = make_samples(answers(), batch_size=3)
     results = []
     for folder in (None, tmp_path / "hidden"):
         full = drain(run_full(model, samples, folder=folder))
@@ -139,9 +140,9 @@ def test_hidden_states_on_disk_give_the_same_and_leave_nothing(make_sequences, t
     assert list((tmp_path / "hidden").iterdir()) == []
 
 
-def test_many_candidates_on_one_model_leave_no_trace(make_sequences):
+def test_many_candidates_on_one_model_leave_no_trace():
     model = tiny_model(CASE)
-    full = drain(run_full(model, make_samples(make_sequences())))
+    full = drain(run_full(model, make_samples(answers())))
     few, many = plan_for(CASE), PruningPlan(ModelRef("tiny", ""), {0: (1, 2, 4, 5, 6)})
     family = FAMILIES[CASE.model_type]
     first = [drain(run_candidate(model, family, plan, full, ALL)) for plan in (few, many, None)]
@@ -150,9 +151,9 @@ def test_many_candidates_on_one_model_leave_no_trace(make_sequences):
     assert len({each.metrics["esap"].mean for each in first}) == 3
 
 
-def test_under_accelerate_s_offload_the_numbers_are_the_same(make_sequences):
+def test_under_accelerate_s_offload_the_numbers_are_the_same():
     case = BY_NAME["qwen3_moe"]  # tied embeddings
-    samples, plan = make_samples(make_sequences()), plan_for(case)
+    samples, plan = make_samples(answers()), plan_for(case)
     results = []
     for model in (tiny_model(case), cpu_offload(tiny_model(case), "cpu")):
         full = drain(run_full(model, samples))
@@ -160,14 +161,14 @@ def test_under_accelerate_s_offload_the_numbers_are_the_same(make_sequences):
     assert results[0].metrics == results[1].metrics
 
 
-def test_masked_and_exported_give_the_same_numbers(make_sequences, tmp_path):
+def test_masked_and_exported_give_the_same_numbers(tmp_path):
     case = BY_NAME["qwen3_moe"]
     tiny_model(case).save_pretrained(tmp_path / "full")
     described = load_model_index(str(tmp_path / "full"))
     plan = plan_of(described, case, keeps_of(case))  # layers that keep different numbers
     export(described, plan, tmp_path / "pruned")
     model = tiny_model(case)
-    full = drain(run_full(model, make_samples(make_sequences())))
+    full = drain(run_full(model, make_samples(answers())))
     masked_result = drain(run_candidate(model, described.family, plan, full, ALL))
     exported = load_pruned(tmp_path / "pruned", dtype=torch.float32)
     exported_result = drain(run_candidate(exported, described.family, None, full, ALL))
@@ -175,9 +176,9 @@ def test_masked_and_exported_give_the_same_numbers(make_sequences, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["olmoe", "gpt_oss"])
-def test_a_plan_of_neurons_is_measured_as_zeroed_weights(name, make_sequences):
+def test_a_plan_of_neurons_is_measured_as_zeroed_weights(name):
     case = BY_NAME[name]
-    model, sequences = tiny_model(case), make_sequences()
+    model, sequences = tiny_model(case), answers()
     described = SimpleNamespace(name="tiny", identity="00" * 32)
     plan = neuron_plan(described, case)
     full = drain(run_full(model, make_samples(sequences)))

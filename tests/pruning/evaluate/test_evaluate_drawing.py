@@ -1,6 +1,5 @@
 """Which documents are drawn to evaluate on, and which positions are scored."""
 
-import json
 from types import MappingProxyType
 
 import numpy as np
@@ -12,6 +11,7 @@ from analysis.corpora.streams import open_corpus
 from analysis.demo.texts import demo_texts
 from analysis.errors import CorpusError
 from analysis.stats.tables import CorpusRef, MeasuredModel, RunManifest
+from builders.tokens import write_ids
 from pruning.evaluate import drawing
 from pruning.evaluate.drawing import SampleSettings, draw
 from pruning.evaluate.samples import make_samples
@@ -35,9 +35,7 @@ class Letters:
 
 def rows_file(path, count=40, length=6):
     """Row n holds the token 100 + n only, so that a sequence tells where it is from."""
-    lines = (json.dumps({"input_ids": [100 + n] * length}) for n in range(count))
-    path.write_text("\n".join(lines) + "\n")
-    return str(path)
+    return str(write_ids(path, ([100 + n] * length for n in range(count))))
 
 
 def calibrated(corpus, tokens, seed=42, **prepared):

@@ -13,6 +13,7 @@ from analysis.families import FAMILIES
 from analysis.model import load_model_index
 from analysis.stats.store import SHIPPED_STATS
 from builders import tiny_checkpoint
+from builders.tokens import answers
 from families.configs import CASES, tiny_model
 from families.physical import physically_pruned
 from pruning.evaluate.drawing import SampleSettings, draw
@@ -30,9 +31,9 @@ MEASURED = [case for case in CASES if case.name in ("olmoe", "jamba")]
 
 
 @pytest.mark.parametrize("case", MEASURED, ids=str)
-def test_variance_is_the_mean_over_tokens(case, make_sequences):
+def test_variance_is_the_mean_over_tokens(case):
     model = tiny_model(case)
-    samples = make_samples(make_sequences(), batch_size=3)
+    samples = make_samples(answers(), batch_size=3)
     chosen = draw_tokens(samples)
     plan = plan_of(ModelRef("tiny", "00" * 32), case, keeps_of(case))
     pruned = physically_pruned(model, case, plan.kept)
@@ -51,8 +52,8 @@ def test_variance_is_the_mean_over_tokens(case, make_sequences):
     assert "forward" not in model.model.layers[0].__dict__
 
 
-def test_tokens_are_drawn_without_replacement(make_sequences):
-    samples = make_samples(make_sequences((9, 5, 12, 7)), batch_size=2)
+def test_tokens_are_drawn_without_replacement():
+    samples = make_samples(answers((9, 5, 12, 7)), batch_size=2)
     masks = [batch.tokens.mask for batch in samples.batches()]
     for count, wanted in ((10, 10), (33, 33), (1000, 33)):
         chosen = draw_tokens(samples, count)

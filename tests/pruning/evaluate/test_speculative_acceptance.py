@@ -8,6 +8,7 @@ from nonuniform_cases import NAMED, keeps_of, plan_of
 from analysis.drain import drain
 from analysis.errors import UnsupportedModelError
 from analysis.families import FAMILIES
+from builders.tokens import answers
 from families.configs import BY_NAME, tiny_model
 from families.physical import logits_of, physically_pruned
 from pruning.evaluate import speculative
@@ -35,16 +36,16 @@ def narrow_model(case=CASE):
     return model
 
 
-def test_a_draft_by_the_model_itself_is_always_accepted(make_sequences):
-    model, samples = narrow_model(), make_samples(make_sequences())
+def test_a_draft_by_the_model_itself_is_always_accepted():
+    model, samples = narrow_model(), make_samples(answers())
     sums = drain(run_acceptance(model, FAMILY, None, samples, Decoding(new_tokens=12)))
     assert (sums.sums == sums.counts).all()
     # Twelve tokens: four drafted and one of the model's own, the same again, one and one.
     assert sums.counts.tolist() == [9, 9, 9, 9]
 
 
-def test_acceptance_is_the_mean_overlap_where_tokens_were_tested(make_sequences, monkeypatch):
-    model, samples = narrow_model(), make_samples(make_sequences())
+def test_acceptance_is_the_mean_overlap_where_tokens_were_tested(monkeypatch):
+    model, samples = narrow_model(), make_samples(answers())
     pruned = physically_pruned(model, CASE, PLAN.kept)
     expected = []
 
@@ -72,8 +73,8 @@ def test_acceptance_is_the_mean_overlap_where_tokens_were_tested(make_sequences,
     assert 0.2 < sum(expected) / tested < 0.95
 
 
-def test_decoding_is_seeded_and_leaves_no_trace(make_sequences):
-    model, samples = narrow_model(), make_samples(make_sequences())
+def test_decoding_is_seeded_and_leaves_no_trace():
+    model, samples = narrow_model(), make_samples(answers())
     before, state = logits_of(model), torch.random.get_rng_state()
     runs = [
         drain(run_acceptance(model, FAMILY, PLAN, samples, Decoding(12, seed=seed))).sums.tolist()
@@ -90,26 +91,26 @@ def test_neighbouring_seeds_share_no_stream():
     assert len(seeds) == 4 * 64
 
 
-def test_tokens_that_look_like_padding_reach_the_draft(make_sequences):
-    model, samples = narrow_model(), make_samples(make_sequences())
+def test_tokens_that_look_like_padding_reach_the_draft():
+    model, samples = narrow_model(), make_samples(answers())
     for ids in samples.sequences.rows[:3]:
         model.generation_config.pad_token_id = int(ids[1])  # a token of this prompt
         sums = drain(run_acceptance(model, FAMILY, None, samples, Decoding(new_tokens=12)))
         assert (sums.sums == sums.counts).all()
 
 
-def test_an_end_of_text_that_was_drafted_counts_as_accepted(make_sequences):
-    model, samples = narrow_model(), make_samples(make_sequences())
+def test_an_end_of_text_that_was_drafted_counts_as_accepted():
+    model, samples = narrow_model(), make_samples(answers())
     model.generation_config.eos_token_id = list(range(3, 64))  # ends nearly at once
     sums = drain(run_acceptance(model, FAMILY, None, samples, Decoding(new_tokens=30)))
     assert (sums.sums == sums.counts).all()
     assert (sums.counts <= 2).all()
 
 
-def test_prompts_end_where_the_answer_begins(make_sequences):
-    (batch,) = make_samples(make_sequences((9, 5), answer=3)).batches()
+def test_prompts_end_where_the_answer_begins():
+    (batch,) = make_samples(answers((9, 5), answer=3)).batches()
     assert [ids.shape[1] for ids in prompts(batch)] == [3, 3]
-    (whole,) = make_samples(make_sequences((9, 5), answer=0)).batches()
+    (whole,) = make_samples(answers((9, 5), answer=0)).batches()
     assert [ids.shape[1] for ids in prompts(whole)] == [4, 2]
 
 
@@ -122,10 +123,10 @@ def test_an_offloaded_model_is_refused_and_a_copy_shares_every_weight():
 
 
 @pytest.mark.parametrize("name", ["gpt_oss", "qwen3_moe"])
-def test_other_families_decode(name, make_sequences):
+def test_other_families_decode(name):
     case = BY_NAME[name]
     plan = plan_of(ModelRef("tiny", "00" * 32), case, keeps_of(case))
-    samples = make_samples(make_sequences())
+    samples = make_samples(answers())
     family = FAMILIES[case.model_type]
     sums = drain(run_acceptance(tiny_model(case), family, plan, samples, Decoding(new_tokens=8)))
     assert (sums.sums <= sums.counts).all()
