@@ -1,6 +1,7 @@
 """Corpora: files to documents to token sequences, counted by hand."""
 
 import hashlib
+import io
 import json
 from dataclasses import replace
 from itertools import islice
@@ -56,61 +57,52 @@ def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path):
     assert read_documents(str(file)) == [Document(text="abc")]
 
 
+def parquet(**columns):
+    file = io.BytesIO()
+    pq.write_table(pa.table(columns), file)
+    return file.getvalue()
+
+
 BAD_ROWS = {
-    "no JSON": ("{oops", "is not JSON"),
-    "a list": ("[1, 2]", "is not a JSON object"),
-    "no known field": ('{"body": 1, "title": 2}', "has the fields body, title; a corpus needs one"),
-    "no field": ("{}", "has the fields none"),
-    "half a pair": ('{"prompt": "a"}', "has the fields prompt"),
+    "{oops": "is not JSON",
+    "[1, 2]": "is not a JSON object",
+    '{"body": 1, "title": 2}': "has the fields body, title; a corpus needs one",
+    "{}": "has the fields none",
+    '{"prompt": "a"}': "has the fields prompt",
     **{
-        f"ids {ids}": (f'{{"input_ids": {ids}}}', "input_ids must be a list of token ids")
+        f'{{"input_ids": {ids}}}': "input_ids must be a list of token ids"
         for ids in ('["a"]', "5", "[1.5]", "[-1]", "[2147483648]")  # the last is beyond 32 bits
     },
     **{
-        f"messages {each}": (f'{{"messages": {each}}}', "messages must be a list of objects")
+        f'{{"messages": {each}}}': "messages must be a list of objects"
         for each in ('"hi"', '["hi"]', "[]")
     },
 }
+# Kind of file, content -> the words that matter.
+BAD_FILES = [
+    *(
+        ("jsonl", b'{"text": "abc"}\n\n' + row.encode(), f", line 3:? {message}")
+        for row, message in BAD_ROWS.items()
+    ),
+    ("jsonl", b'{"text": "abc"}\n{"text": "\xff"}\n', ", line 2 is not JSON"),
+    ("txt", b"abc\xff", r" is not UTF-8 text \(byte 3\)"),
+    ("parquet", parquet(text=["abc", None]), ", row 2 has the fields text"),
+    ("parquet", b"", " is not a readable parquet file"),
+    ("parquet", b"junk that is longer than a footer", " is not a readable parquet file"),
+    ("parquet", b"PAR1", " is not a readable parquet file"),
+    ("txt", b" \n\n\n", " is empty"),
+    ("jsonl", b" \n\n\n", " is empty"),
+    ("parquet", parquet(text=pa.array([], pa.string())), " is empty"),
+]
 
 
-@pytest.mark.parametrize(("row", "message"), BAD_ROWS.values(), ids=BAD_ROWS)
-def test_a_malformed_row_is_named_by_its_line(tmp_path, row, message):
-    file = write(tmp_path / "bad.jsonl", '{"text": "abc"}', "", row)
-    with pytest.raises(CorpusError, match=rf"bad\.jsonl, line 3:? {message}") as caught:
-        read_documents(file)
+@pytest.mark.parametrize(("kind", "content", "message"), BAD_FILES)
+def test_files_that_are_refused(tmp_path, kind, content, message):
+    file = tmp_path / f"bad.{kind}"
+    file.write_bytes(content)
+    with pytest.raises(CorpusError, match=rf"bad\.{kind}{message}") as caught:
+        read_documents(str(file))
     assert "\n" not in str(caught.value)
-
-
-def test_bytes_that_are_no_text_are_named_by_their_line(tmp_path):
-    file = tmp_path / "bad.jsonl"
-    file.write_bytes(b'{"text": "abc"}\n{"text": "\xff"}\n')
-    with pytest.raises(CorpusError, match=r"bad\.jsonl, line 2 is not JSON"):
-        read_documents(str(file))
-    (tmp_path / "bad.txt").write_bytes(b"abc\xff")
-    with pytest.raises(CorpusError, match=r"bad\.txt is not UTF-8 text \(byte 3\)"):
-        read_documents(str(tmp_path / "bad.txt"))
-
-
-@pytest.mark.parametrize("content", [None, b"", b"junk that is longer than a footer", b"PAR1"])
-def test_a_malformed_parquet_file_or_row_is_named(tmp_path, content):
-    file, message = tmp_path / "bad.parquet", "is not a readable parquet file"
-    if content is None:
-        pq.write_table(pa.table({"text": pa.array(["abc", None], pa.string())}), file)
-        message = ", row 2 has the fields text"
-    else:
-        file.write_bytes(content)
-    with pytest.raises(CorpusError, match=rf"bad\.parquet ?{message}"):
-        read_documents(str(file))
-
-
-@pytest.mark.parametrize("name", ["empty.txt", "empty.jsonl", "empty.parquet"])
-def test_an_empty_corpus_says_so(tmp_path, name):
-    file = tmp_path / name
-    file.write_text(" \n\n\n")
-    if file.suffix == ".parquet":
-        pq.write_table(pa.table({"text": pa.array([], pa.string())}), file)
-    with pytest.raises(CorpusError, match=rf"{name} is empty"):
-        read_documents(str(file))
 
 
 def test_documents_are_joined_end_to_end_and_cut():
@@ -154,32 +146,43 @@ def test_rows_of_token_ids_are_used_as_they_are():
     assert (sequences.num_tokens, sequences.num_dropped, sequences.num_documents) == (9, 2, 3)
 
 
-@pytest.mark.parametrize("ids_first", [True, False])
-def test_token_ids_and_text_do_not_mix(ids_first):
-    documents = [Document(input_ids=(1, 2)), Document(text="abc")]
-    documents = documents if ids_first else documents[::-1]
-    with pytest.raises(CorpusError, match="letters mixes token ids with text; use one of them"):
-        sequences_of(documents, 100, 2)
-
-
-def test_a_corpus_shorter_than_one_sequence_says_how_long_it_is():
-    with pytest.raises(CorpusError, match=r"letters has 4 tokens, less than one sequence of 5"):
-        sequences_of([Document(text="abc")], 100, 5)
-    with pytest.raises(CorpusError, match=r"letters has no tokens"):
-        sequences_of([Document(input_ids=())], 100, 5)
-
-
-@pytest.mark.parametrize(
-    ("sampling", "message"),
-    [
-        ((3, 4), "3 tokens are less than one sequence of 4; use at least 4 tokens"),
-        ((8, 1), "A sequence of 1 tokens is too short"),
-        ((8, 4, -1), "The seed -1 is negative"),
-    ],
+LONG_PROMPT = ({"role": "user", "content": "abcdefgh"}, {"role": "assistant", "content": "i"})
+TEXT, LONG, IDS = (
+    Document(text="abc"),
+    Document(text="abcdefgh"),
+    Document(input_ids=(1, 2)),
 )
-def test_a_sampling_that_gives_nothing_is_refused(sampling, message):
+# Documents, options -> the words that matter.
+REFUSED = [
+    ([IDS, TEXT], (100, 2), {}, "letters mixes token ids with text; use one of them"),
+    ([TEXT, IDS], (100, 2), {}, "letters mixes token ids with text; use one of them"),
+    ([TEXT], (100, 5), {}, "letters has 4 tokens, less than one sequence of 5"),
+    ([Document(input_ids=())], (100, 5), {}, "letters has no tokens"),
+    ([TEXT], (3, 4), {"packing": "concatenate"}, "3 tokens are less than one sequence of 4; use"),
+    ([TEXT] * 3, (3, 64), {}, "3 tokens are less than one sequence of 64"),
+    ([TEXT], (8, 1), {}, "A sequence of 1 tokens is too short"),
+    ([TEXT], (8, 4, -1), {}, "The seed -1 is negative"),
+    ([TEXT] * 3, (3, 64), {"packing": "pad"}, "would have 4 tokens, more than the 3 asked for"),
+    ([TEXT], (8, 4), {"packing": "concatenate", "truncate": "tail"}, "so 'tail' does not apply"),
+    ([TEXT] * 4, (8, 4), {"truncate": "drop"}, "are not truncated, so 'drop' does not"),
+    ([LONG], (8, 4), {"packing": "pad", "truncate": "drop"}, "letters is longer than 4 tokens"),
+    ([TEXT], (4, 4), {"count": "response"}, "is plain text, which has no responses"),
+    ([IDS], (10, 5), {"count": "response"}, "has token ids without labels"),
+    ([Document(messages=(MESSAGES[0],))], (4, 2), {"count": "response"}, "no turn of the ass"),
+    ([Document(messages=LONG_PROMPT)], (4, 4), {"packing": "pad", "count": "response"},
+     "No response token of the corpus letters is in"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("documents", "limits", "options", "message"), REFUSED)
+def test_what_gives_no_sequences_is_refused(documents, limits, options, message):
     with pytest.raises(CorpusError, match=message):
-        Sampling(*sampling, packing="concatenate")
+        sequences_of(documents, *limits, **options)
+
+
+def test_an_answer_is_kept_from_the_tail():
+    options = {"packing": "pad", "count": "response", "truncate": "tail"}
+    assert sequences_of([Document(messages=LONG_PROMPT)], 4, 4, **options).num_counted == 1
 
 
 def test_a_tokenizer_without_chat_template_says_what_works():

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from letters import ASSISTANT, MESSAGES, USER, LetterTokenizer, as_lists, sequences_of
+from letters import ASSISTANT, USER, LetterTokenizer, as_lists, sequences_of
 from transformers import BatchEncoding
 
 from analysis.corpora import Document, Sampling, tokenize
@@ -60,22 +60,6 @@ def test_a_template_that_rewrites_earlier_turns_is_refused(tokenizer):
     assert forgetful != UNMARKED
     with pytest.raises(CorpusError, match=r"formats a turn by what follows it.*--count all"):
         counted_text(tokenizer, forgetful, TALK)
-
-
-def test_what_has_no_answer_says_so():
-    with pytest.raises(CorpusError, match="is plain text, which has no responses"):
-        sequences_of([Document(text="abc")], 4, 4, count="response")
-    with pytest.raises(CorpusError, match="no turn of the assistant to count"):
-        sequences_of([Document(messages=tuple(MESSAGES[:1]))], 4, 2, count="response")
-
-
-def test_an_answer_that_is_cut_off_says_so():
-    long_prompt = ({"role": "user", "content": "abcdefgh"}, {"role": "assistant", "content": "i"})
-    documents = [Document(messages=long_prompt)]
-    with pytest.raises(CorpusError, match="No response token of the corpus letters is in"):
-        sequences_of(documents, 4, 4, packing="pad", count="response")
-    tail = sequences_of(documents, 4, 4, packing="pad", count="response", truncate="tail")
-    assert tail.num_counted == 1
 
 
 def test_a_slow_tokenizer_without_offsets_is_refused_in_one_line():

@@ -23,7 +23,6 @@ from analysis.errors import (
     UnsupportedModelError,
 )
 from analysis.families import family_of
-from analysis.json_text import parse_json
 from analysis.model import load_model_index
 from analysis.stats.neurons import load_neuron_stats
 from analysis.stats.shards import stats_at
@@ -236,13 +235,6 @@ def test_names_of_shards_that_no_file_has(tmp_path, name, message):
 def test_a_text_configuration_that_is_a_number():
     with pytest.raises(UnsupportedModelError, match="names no experts"):
         family_of({"model_type": "other", "text_config": 7}, {})
-
-
-@pytest.mark.parametrize("text", ['{"a": ["\\ud800"]}', b'{"\\uDFFF": 1}'])
-def test_half_of_a_surrogate_pair(text):
-    with pytest.raises(ValueError, match="half of a surrogate pair"):
-        parse_json(text)
-    assert parse_json(r'["\ud83d\ude00", "\\ud800"]') == ["\N{GRINNING FACE}", "\\ud800"]
 
 
 @pytest.fixture(scope="module")
