@@ -79,6 +79,11 @@ class MoEModel:
         return self.checkpoint.identity
 
     @property
+    def cache_key(self) -> tuple[str, str, str]:
+        """What is in it, its name and its place."""
+        return (self.identity, self.name, str(self.checkpoint.path))
+
+    @property
     def num_experts(self) -> int:
         """Routed experts of all layers."""
         return sum(layer.num_experts for layer in self.layers)

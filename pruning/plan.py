@@ -110,6 +110,11 @@ class PruningPlan:
         }
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
+    @property
+    def cache_key(self) -> str:
+        """The digest."""
+        return self.digest
+
     def _neurons(self) -> dict[str, Any]:
         """`kept_neurons` as JSON; empty in a plan of whole experts."""
         if self.granularity != NEURON_GRANULARITY:

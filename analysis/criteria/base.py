@@ -50,6 +50,11 @@ class Criterion:
     # an order, which compares but does not add up.
     order: Callable[[pd.DataFrame], FloatArray] | None = None
 
+    @property
+    def cache_key(self) -> str:
+        """The name."""
+        return self.name
+
     def saliency(self, score: FloatArray) -> FloatArray:
         """Saliency of a score if there is no `order`: higher = keep."""
         return -score if self.prune_larger else score

@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from analysis.arrays import FloatArray
+from analysis.cache_keys import Numbered
 from analysis.errors import StatsError
 from analysis.families import MoELayer
 from analysis.lazy import pd
@@ -48,7 +49,7 @@ class Part:
     weight: float = 1.0
 
 
-class Mixture:
+class Mixture(Numbered):
     """The sums of several runs of one model and dtype on different tokens, ready to mix.
 
     `load` gives a run's statistics; by default those of the trunk.

@@ -9,6 +9,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
+from analysis.cache_keys import Numbered, most_results
 from analysis.corpora import bare_name, content_of, name_among, parse_corpus
 from analysis.criteria import Criterion
 from analysis.errors import CorpusError, StatsError, unknown_name
@@ -29,6 +30,11 @@ class CorpusWeight:
     corpus: str
     weight: float = 1.0
     text: str = field(default="", compare=False)  # as written, if it has a weight
+
+    @property
+    def cache_key(self) -> str:
+        """All of it."""
+        return repr(self)
 
     def among(self, known: Container[str]) -> CorpusWeight:
         """Itself, or the corpus of `known` whose name is the whole text."""
@@ -282,7 +288,7 @@ def routed_runs(
 
 
 @dataclass(frozen=True, eq=False)
-class Choice(Generic[Chosen]):
+class Choice(Numbered, Generic[Chosen]):
     """Statistics to rank by, and where they come from."""
 
     stats: Chosen
@@ -301,6 +307,7 @@ def corpus_names(parts: Sequence[Part]) -> tuple[str, ...]:
     return tuple(corpus_weight_text(part.run.manifest.corpus, part.weight) for part in parts)
 
 
+@most_results(16)
 def choose_stats(
     criterion: Criterion,
     store: StatsStore,

@@ -17,6 +17,7 @@ from typing import Any
 from filelock import FileLock
 
 from analysis.arrays import FloatArray
+from analysis.cache_keys import most_results
 from analysis.content import file_sha256, known_sha256, read_whole, settled_state
 from analysis.durable import (
     PARTIAL,
@@ -73,6 +74,11 @@ class Run:
 
     path: Path
     manifest: RunManifest
+
+    @property
+    def cache_key(self) -> tuple[str, ...]:
+        """Path, digest and groups; groups can be added later."""
+        return (str(self.path), self.manifest.digest, *self.manifest.groups)
 
 
 def digest_of(parts: Mapping[str, Any]) -> str:
@@ -204,6 +210,7 @@ def _check_possible(run: Run, name: str, table: pd.DataFrame) -> None:
         raise _damaged(run, name, "g0_f1 holds a sum that its squares in g0_f2 rule out")
 
 
+@most_results(32)
 def load_expert_stats(run: Run) -> ExpertStats:
     """Routed statistics of a run."""
     needed = {name: kind for name, kind in EXPERT_COLUMNS.items() if name not in OPTIONAL_COLUMNS}
@@ -244,6 +251,7 @@ def load_sample_stats(run: Run) -> SampleStats:
     return replace(stats, transitions=transitions_of(counts, grid))
 
 
+@most_results(16)
 def load_weight_stats(run: Run) -> WeightStats:
     """Weight statistics of a run."""
     table = read_table(run, WEIGHTS, WEIGHT_COLUMNS)
@@ -325,6 +333,11 @@ class StatsStore:
 
     def __init__(self, *directories: Path) -> None:
         self.directories = tuple(dict.fromkeys(from_home(path) for path in directories))
+
+    @property
+    def cache_key(self) -> list[tuple[str, ...]]:
+        """All of its runs, on any of which a function of a store may depend."""
+        return [run.cache_key for run in self.runs()]
 
     @property
     def target(self) -> Path:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field
 from typing import Any, Literal, get_args
 
+from analysis.cache_keys import Numbered
 from analysis.errors import StatsError
 from analysis.families import MoELayer
 from analysis.lazy import pd
@@ -164,7 +165,7 @@ def _check_cover(table: pd.DataFrame, grid: Grid, what: str) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class _RunTable:
+class _RunTable(Numbered):
     """A table of a run, and the run's manifest."""
 
     manifest: RunManifest
@@ -218,6 +219,11 @@ class NoStats:
     """For criteria that read no statistics: only which experts there are."""
 
     layers: tuple[MoELayer, ...]
+
+    @property
+    def cache_key(self) -> str:
+        """All of it."""
+        return repr(self)
 
     @property
     def grid(self) -> Grid:

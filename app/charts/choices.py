@@ -24,6 +24,11 @@ class PathChoice:
     weighing: Weighing = PAPER  # what weighs a path
     clusters: int | None = None  # representative samples of each corpus; None: all of them
 
+    @property
+    def cache_key(self) -> str:
+        """All of it."""
+        return repr(self)
+
     def options(self) -> tuple[str, ...]:
         """The options of `moeprune paths` and `moeprune plot paths`."""
         words = ["--top-m", str(self.count)]

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, ParamSpec, Protocol, TypeVar
 
+from analysis.cache_keys import most_results
 from analysis.corpora import name_among
 from analysis.criteria import Criterion
 from analysis.errors import PlanError, StatsError, UserError
@@ -66,6 +67,7 @@ def call(function: Callable[P, T], /, *args: P.args, **named: P.kwargs) -> T:
     return function(*args, **named)
 
 
+@most_results(32)
 def itself(selection: Selection) -> Selection:
     """A selection; kept, so that equal selections share their computed values."""
     return selection

@@ -6,6 +6,7 @@ from functools import partial
 import pandas as pd
 import plotly.graph_objects as go
 
+from analysis.cache_keys import most_results
 from analysis.errors import StatsError
 from analysis.foreign_text import in_html
 from analysis.ranking.coverage import Blender
@@ -17,6 +18,7 @@ from app.charts.theme import ink, paper, primary, text_on, themed
 from pruning.planning.choice import corpora_words
 
 
+@most_results(8)
 def mixture(runs: Sequence[Run]) -> Mixture:
     """The sums of several runs, ready to mix."""
     return Mixture(runs)

@@ -6,6 +6,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
+from analysis.cache_keys import most_results
 from analysis.criteria.weight_based import RANDOM
 from analysis.errors import StatsError
 from app.charts.context import Context
@@ -33,6 +34,7 @@ def evaluations(context: Context) -> pd.DataFrame:
     return results
 
 
+@most_results(4)
 def stored_results(store: EvaluationStore, identity: str) -> pd.DataFrame:
     """`evaluation_results` the records of a model, with the draws of Random pooled."""
     return pool_draws(evaluation_results(readable_records(store, identity)[0]))

@@ -11,6 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.arrays import BoolArray
+from analysis.cache_keys import most_results
 from analysis.criteria import CRITERIA
 from analysis.drain import drain
 from analysis.errors import StatsError
@@ -76,6 +77,7 @@ def neuron_request(context: Context) -> SpecRequest:
     return context.request_for(of_neurons(context).spec)
 
 
+@most_results(8)
 def rank_for(request: SpecRequest, model: MoEModel, store: StatsStore) -> Selection:
     """The scores of every neuron; measures weights without statistics."""
     return drain(select_measured(request, model, store))
@@ -88,11 +90,13 @@ def ranking_of(context: Context, request: SpecRequest) -> Selection:
     return context.keep(rank_for, plain, context.model, context.store)
 
 
+@most_results(6)
 def neuron_field(ranking: Ranking) -> NeuronField:
     """The saliency of every neuron in one array."""
     return field_of(ranking.neurons)
 
 
+@most_results(8)
 def ranks_within(field: NeuronField, scope: NeuronScope) -> NDArray[np.int32]:
     """(neurons,) rank within the pool; see `NeuronField.ranks`."""
     return field.ranks(scope)

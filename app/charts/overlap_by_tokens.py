@@ -9,6 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from analysis.cache_keys import most_results
 from analysis.criteria import Criterion, get_criterion
 from analysis.errors import PlanError, StatsError
 from analysis.foreign_text import in_html
@@ -24,6 +25,7 @@ from app.charts.theme import OVER_TITLES, apply_theme
 from app.charts.traces import OVERLAP_AXIS, chance, series
 
 
+@most_results(8)
 def parts_of(run: Run) -> list[ExpertStats]:
     """Statistics of growing parts of the tokens of a run."""
     return [stats_at(run, parts) for parts in TOKEN_PARTS]

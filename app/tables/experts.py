@@ -28,6 +28,12 @@ class Sources:
     weights: WeightStats | None
     layers: tuple[MoELayer, ...]
 
+    @property
+    def cache_key(self) -> tuple[object, ...]:
+        """Which statistics they are; the layers are the model's."""
+        routed = {corpus: stats.cache_key for corpus, stats in self.routed.items()}
+        return routed, self.weights and self.weights.cache_key
+
     def of(self, criterion: Criterion) -> dict[str, Stats]:
         """The statistics that a criterion can read, by display name."""
         if criterion.source == "routed":

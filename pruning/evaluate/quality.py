@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from analysis.arrays import FloatArray
+from analysis.cache_keys import most_results
 from analysis.criteria.weight_based import RANDOM
 from analysis.lazy import pd
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore, PlanFacts, SampleLosses
@@ -143,6 +144,7 @@ def plan_losses(records: Iterable[EvaluationRecord]) -> tuple[PlanLoss, ...]:
     return tuple(loss for way in sorted(ways) for loss in _losses_of_way(way, ways[way]))
 
 
+@most_results(4)
 def stored_losses(store: EvaluationStore, identity: str) -> tuple[PlanLoss, ...]:
     """`plan_losses` of the stored evaluations of a model; unreadable files are left out."""
     records, _ = readable_records(store, identity)

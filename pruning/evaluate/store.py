@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from analysis.cache_keys import most_results
 from analysis.content import read_whole
 from analysis.durable import write_durably
 from analysis.errors import StatsError
@@ -192,9 +193,10 @@ class RecordStore(Generic[Kept]):
         """Whether there is no file."""
         return not any(map(_folder_state, self._folders))
 
-    def state(self) -> str:
-        """A string that changes when a file of the store does."""
-        return repr([_folder_state(folder) for folder in self._folders])
+    @property
+    def cache_key(self) -> tuple[str, str]:
+        """It changes when a file of the store does."""
+        return type(self).__name__, repr([_folder_state(folder) for folder in self._folders])
 
     def records(
         self, identity: str | None = None, on_problem: Callable[[StatsError], None] | None = None
@@ -225,6 +227,7 @@ def _folder_state(folder: Path) -> list[tuple[str, int, int]]:
     return sorted((name, stat.st_mtime_ns, stat.st_size) for name, stat in files)
 
 
+@most_results(8)
 def readable_records(
     store: RecordStore[Kept], identity: str
 ) -> tuple[tuple[Kept, ...], tuple[StatsError, ...]]:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.arrays import BoolArray, FloatArray, IntArray
+from analysis.cache_keys import Numbered
 from analysis.lazy import pd
 from analysis.ranking.norms import NeuronScores
 from analysis.sparsity import num_removed
@@ -25,7 +26,7 @@ NEURON_TABLE_COLUMNS = ("rank", "neuron", "saliency", "kept")
 
 
 @dataclass(frozen=True, eq=False)
-class NeuronField:
+class NeuronField(Numbered):
     """A saliency for every neuron of a model, ordered by layer, expert and neuron."""
 
     layers: IntArray  # (experts,) decoder index

@@ -42,6 +42,11 @@ class WidthChoice:
         if self.multiple_of < 1:
             raise PlanError(f"Widths cannot be multiples of {self.multiple_of}; give 1 or more.")
 
+    @property
+    def cache_key(self) -> str:
+        """All of it."""
+        return repr(self)
+
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
         return {"mode": str(self.mode), "multiple_of": self.multiple_of}

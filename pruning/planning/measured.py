@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from analysis.cache_keys import Numbered, most_results
 from analysis.corpora import name_among
 from analysis.errors import PlanError
 from analysis.model import MoEModel
@@ -26,7 +27,7 @@ from pruning.spec import BudgetSpec, PlanSpec, SpreadSpec
 
 
 @dataclass(frozen=True, eq=False)
-class Order:
+class Order(Numbered):
     """The order in which layers lose experts or neurons, for any budget."""
 
     ref: OrderRef
@@ -37,6 +38,7 @@ class Order:
     bytes_of: Callable[[Removed], int]
 
 
+@most_results(8)
 def order_of(ranking: Ranking, spec: PlanSpec) -> Order:
     """The order by a criterion, under those constraints of a spec that change it.
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from analysis.cache_keys import Numbered, most_results
 from analysis.errors import PlanError
 from analysis.json_text import parse_json_once
 from analysis.model import MoEModel
@@ -40,7 +41,7 @@ from pruning.spec import BudgetSpec, PlanSpec
 
 
 @dataclass(frozen=True, eq=False)
-class Arena:
+class Arena(Numbered):
     """The neurons that compete under the constraints of a spec, for any budget."""
 
     contest: Contest
@@ -95,6 +96,7 @@ def check_neurons(spec: PlanSpec, model: MoEModel) -> None:
     _arena(model, same, spec).budget(spec.budget, model)
 
 
+@most_results(12)
 def arena_of(ranking: Ranking, spec: PlanSpec) -> Arena:
     """The neurons that compete under a spec's scope and constraints, whatever its budget."""
     check_cuttable(ranking.model)

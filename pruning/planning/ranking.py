@@ -104,6 +104,13 @@ class Selection(Ranking):
         return self.request.plan
 
     @property
+    def cache_key(self) -> tuple[object, ...]:
+        """The model, the request, and the statistics as they were read."""
+        tables = filter(None, (self.choice, self.tokens, self.sensitivity))
+        keys = [table.cache_key for table in tables]
+        return self.model.identity, self.request.cache_key, *keys
+
+    @property
     def place_words(self) -> list[str]:
         """The model and its statistics, as words of a command line."""
         return [self.request.model, *option_words(self.request, only=("stats_dir",))]

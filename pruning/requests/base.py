@@ -155,6 +155,11 @@ class Request(BaseModel):
     def _fields_in_sections(cls, values: Any) -> Any:
         return nested(cls, values) if isinstance(values, Mapping) else values
 
+    @property
+    def cache_key(self) -> str:
+        """All of it."""
+        return self.model_dump_json()
+
     def into(self, kind: type[Kind], **more: Any) -> Kind:
         """Another kind of request with the given values that it shares, and `more`."""
         fields = flat_fields(kind)

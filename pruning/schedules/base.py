@@ -22,6 +22,11 @@ class Spending:
     budget: Budget
     constraints: Constraints = field(default_factory=Constraints)
 
+    @property
+    def cache_key(self) -> tuple[object, ...]:
+        """Budget and constraints; the layers are the model's."""
+        return (self.budget.to_dict(), self.constraints.to_dict())
+
 
 @dataclass(frozen=True, eq=False)
 class Evidence:

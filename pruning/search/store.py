@@ -244,6 +244,11 @@ class KnownSearch(BaseModel):
     settings: Mapping[str, Any]  # see `SearchSettings.to_dict`
 
     @property
+    def cache_key(self) -> tuple[object, ...]:
+        """Its file, the order that it took, and the best that it knows."""
+        return (str(self.path), self.order, sorted(self.kept.items()))
+
+    @property
     def criterion(self) -> str:
         """What orders the experts within layers."""
         return self.spec.ranking.criterion

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from analysis.arrays import FloatArray, IntArray
+from analysis.cache_keys import Numbered
 from analysis.errors import PlanError
 from pruning.allocation import Removed
 from pruning.budget import Budget
@@ -182,7 +183,7 @@ def _curve(levels: Mapping[int, float]) -> Curve:
 
 
 @dataclass(frozen=True, eq=False)
-class Sensitivity:
+class Sensitivity(Numbered):
     """The curves of an order on one or more corpora, and the allocations that follow."""
 
     curves: tuple[Curves, ...]

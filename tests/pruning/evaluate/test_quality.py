@@ -151,12 +151,12 @@ def test_of_two_evaluations_of_one_plan_the_newer_one_counts(records, measure):
 
 def test_a_store_says_when_its_files_change(records, tmp_path):
     store = EvaluationStore([tmp_path])
-    before = store.state()
+    before = store.cache_key
     path = store.save(records[0])
-    written = store.state()
-    assert before != written == store.state()
+    written = store.cache_key
+    assert before != written == store.cache_key
     path.write_text(path.read_text() + " ")
-    assert store.state() != written
+    assert store.cache_key != written
 
 
 def test_the_demos_story_is_what_its_files_say(demo):
