@@ -27,16 +27,16 @@ def open_at(test, page):
 def _controls():
     import streamlit
 
-    from app.widgets.context import chosen_context
+    from app.widgets.chosen_plan import chosen_plan
 
-    streamlit.session_state["context"] = chosen_context("plan")[0]
+    streamlit.session_state["loaded"] = chosen_plan("plan")[0]
 
 
-def shown_context(test):
-    """The context that the controls of every page make of the address of a test."""
+def loaded_on(test):
+    """What the controls of every page make of the address of a test."""
     controls = AppTest.from_function(_controls, default_timeout=test.default_timeout)
     controls.query_params = dict(test.query_params)
-    return controls.run().session_state["context"]
+    return controls.run().session_state["loaded"]
 
 
 def texts(elements):

@@ -3,11 +3,13 @@
 from types import SimpleNamespace
 
 from app.charts.chart import Drawing
-from app.charts.choices import ResultChoice
 from app.charts.listing import CHARTS
+from app.choices import ResultChoice
 
 
 def drawn(name: str, table, **chosen) -> Drawing:
     """The chart of this name of a table of results, as a page that has read them draws it."""
     choice = ResultChoice(table, **chosen)
-    return CHARTS[name].make(SimpleNamespace(results=choice, model=SimpleNamespace(name="m")))
+    return CHARTS[name].make(
+        SimpleNamespace(choices=SimpleNamespace(results=choice), model=SimpleNamespace(name="m"))
+    )

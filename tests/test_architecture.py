@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 # From the top: each may import those to its right, never the other way.
 PACKAGES = ("app", "pruning", "analysis")
 # Within app, from the bottom: each imports from those before it only.
-APP_LAYERS = ("tables", "charts", "session", "widgets", "pages")
+APP_LAYERS = ("tables", "choices", "loaded", "charts", "session", "widgets", "pages")
 MAX_FILE_LINES = 500
 # Complexity is what ruff limits; a figure is one long expression.
 MAX_FUNCTION_LINES = 60
@@ -27,6 +27,12 @@ def source_files(*packages):
     found = {name: list((ROOT / name).rglob("*.py")) for name in packages}
     assert all(found.values()), found
     return sorted(path for paths in found.values() for path in paths)
+
+
+def layer_files(layer):
+    """The files of a layer of app, which is a folder or one file."""
+    file = ROOT / "app" / f"{layer}.py"
+    return [file] if file.is_file() else source_files(f"app/{layer}")
 
 
 def module_name(path):
@@ -96,7 +102,7 @@ def test_layers_of_app_import_downwards():
         above = {f"app.{name}" for name in APP_LAYERS[position + 1 :]}
         wrong = {
             relative(path): sorted(found)
-            for path in source_files(f"app/{layer}")
+            for path in layer_files(layer)
             if (found := {name for name in imported(path) if within(name, above)})
         }
         assert wrong == {}, layer
@@ -119,13 +125,13 @@ def test_streamlit_finds_no_pages_of_its_own():
     assert not (entry.parent / "pages").exists()
 
 
-@pytest.mark.parametrize("folder", ["tables", "charts", "jobs", "cli"])
-def test_what_commands_and_workers_share_knows_no_streamlit(folder):
+@pytest.mark.parametrize("layer", ["tables", "choices", "loaded", "charts", "jobs", "cli"])
+def test_what_commands_and_workers_share_knows_no_streamlit(layer):
     # Of the layers of pages, commands may use none.
     pages = {f"app.{name}" for name in ("session", "widgets", "pages")} | {"streamlit"}
     wrong = {
         relative(path): sorted(found)
-        for path in source_files(f"app/{folder}")
+        for path in layer_files(layer)
         if (found := {name for name in imported(path) if within(name, pages)})
     }
     assert wrong == {}

@@ -1,1 +1,1 @@
-"""The charts: a table of all, and the context that they draw."""
+"""The charts, and a table of all."""

@@ -9,11 +9,11 @@ import pandas as pd
 from analysis.errors import StatsError
 from analysis.ranking.leaderboard import average_rank, score_table, weighted_average
 from app.charts import capability
-from app.charts.chart import Drawing, chart, made_by
-from app.charts.choices import ALL_SHARES, EVERY, result_words, unless
-from app.charts.context import Context
+from app.charts.chart import Drawing, chart
 from app.charts.evaluations import is_share, pool_means, series_name
 from app.charts.names import FULL
+from app.choices import ALL_SHARES, EVERY, result_words, unless
+from app.loaded import Loaded, made_by
 from pruning.evaluate.benchmarks.record import (
     BenchmarkRecord,
     BenchmarkStore,
@@ -160,30 +160,30 @@ def percent(share: float) -> str:
     return f"{share:.1%}".replace(".0%", "%")
 
 
-def chosen_scores(context: Context) -> tuple[pd.DataFrame, str]:
+def chosen_scores(loaded: Loaded) -> tuple[pd.DataFrame, str]:
     """Benchmark results of the model's candidates, and the setup to show."""
-    results = context.results.table
+    results = loaded.choices.results.table
     if results is None:
-        store = BenchmarkStore(context.store.directories)
-        results = benchmark_scores(store.records(context.model.identity))
+        store = BenchmarkStore(loaded.store.directories)
+        results = benchmark_scores(store.records(loaded.model.identity))
     if results.empty:
         raise StatsError(
-            f"{context.model.name} has no benchmark results yet; see `moeprune benchmark`."
+            f"{loaded.model.name} has no benchmark results yet; see `moeprune benchmark`."
         )
-    return results, context.results.way or ways_of(results)[0]
+    return results, loaded.choices.results.way or ways_of(results)[0]
 
 
 @chart("own-capability", "evaluate")
-def dots(context: Context) -> Drawing:
+def dots(loaded: Loaded) -> Drawing:
     """What own candidates keep of each benchmark, best average rank first.
 
     By default at the sparsity nearest to 50%.
     """
-    results, way = chosen_scores(context)
+    results, way = chosen_scores(loaded)
     usual = min(sparsities_of(results, way), key=lambda each: abs(each - 0.5), default=None)
-    removed = context.results.removed
+    removed = loaded.choices.results.removed
     share = usual if removed is None else None if removed == ALL_SHARES else removed
-    board = board_of(results, way, share, context.model.name)
+    board = board_of(results, way, share, loaded.model.name)
     scores = board.scores()
     order = [name for name in own_leaderboard(board, {})["candidate"] if name != FULL]
     scores = scores.loc[[*scores.index.intersection([FULL]), *order]]

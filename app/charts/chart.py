@@ -1,23 +1,20 @@
-"""A chart: a function from a context to a figure with its numbers."""
+"""A chart: a function from a model and what was chosen to a figure with its numbers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
 
 from app.charts.theme import add_provenance
-from pruning.plan import EXPERT_GRANULARITY, tool_version
-
-if TYPE_CHECKING:
-    from app.charts.context import Context
+from app.loaded import Loaded
+from pruning.plan import EXPERT_GRANULARITY
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A chart of one context."""
+    """A chart of one model and what was chosen."""
 
     figure: Callable[..., go.Figure]  # called with `dark`: whether for the dark theme
     table: pd.DataFrame  # the numbers behind it
@@ -41,31 +38,23 @@ class Chart:
     name: str  # VIEW of the command line
     page: str  # the page that shows it
     title: str  # heading
-    make: Callable[["Context"], Drawing]
+    make: Callable[[Loaded], Drawing]
     granularity: str = EXPERT_GRANULARITY
 
-    def draw(self, context: "Context") -> Drawing:
-        """The drawing of a context, with its command; a UserError if data is missing."""
-        drawing = self.make(context)
+    def draw(self, loaded: Loaded) -> Drawing:
+        """The drawing, with its command; a UserError if data is missing."""
+        drawing = self.make(loaded)
         if drawing.name:
             return drawing
-        command = context.command_for(self.name, drawing.options)
+        command = loaded.command_for(self.name, drawing.options)
         return replace(drawing, name=self.name, command=command)
 
 
-def chart(
-    name: str, page: str, **declared: Any
-) -> Callable[[Callable[["Context"], Drawing]], Chart]:
+def chart(name: str, page: str, **declared: Any) -> Callable[[Callable[[Loaded], Drawing]], Chart]:
     """Register the decorated function as a chart; its first docstring line is the title."""
 
-    def register(make: Callable[["Context"], Drawing]) -> Chart:
+    def register(make: Callable[[Loaded], Drawing]) -> Chart:
         title = (make.__doc__ or name).partition("\n")[0].rstrip(".")
         return Chart(name, page, title, make, **declared)
 
     return register
-
-
-def made_by(*facts: str) -> str:
-    """Provenance line: the facts, the version of this program, the date."""
-    today = datetime.now(UTC).date().isoformat()
-    return " | ".join([*filter(None, facts), f"moe-prune-studio {tool_version()}", today])

@@ -13,8 +13,8 @@ from analysis.ranking.coverage import Blender
 from analysis.stats.blend import Mixture
 from analysis.stats.store import Run
 from app.charts.chart import Drawing, chart
-from app.charts.context import Context
 from app.charts.theme import ink, paper, primary, text_on, themed
+from app.loaded import Loaded
 from pruning.planning.choice import corpora_words
 
 
@@ -24,19 +24,19 @@ def mixture(runs: Sequence[Run]) -> Mixture:
     return Mixture(runs)
 
 
-def blender(context: Context) -> Blender:
+def blender(loaded: Loaded) -> Blender:
     """Coverage of every corpus by the experts that a blend keeps."""
-    context.routed_criterion()
+    loaded.routed_criterion()
     # Select first: its error lists the corpora if none or an unknown one is named.
-    criterion, runs = context.first.criterion, list(context.runs.values())
+    criterion, runs = loaded.first.criterion, list(loaded.runs.values())
     if len(runs) < 2:
-        raise StatsError(f"A blend mixes corpora; {context.model.name} has {len(runs)}.")
-    return Blender(context.keep(mixture, runs), criterion, context.gate, context.fraction)
+        raise StatsError(f"A blend mixes corpora; {loaded.model.name} has {len(runs)}.")
+    return Blender(loaded.keep(mixture, runs), criterion, loaded.choices.gate, loaded.fraction)
 
 
-def coverage_table(context: Context) -> pd.DataFrame:
+def coverage_table(loaded: Loaded) -> pd.DataFrame:
     """Table `corpus, share, coverage, equal`; see `coverage_figure`."""
-    blend, weights = blender(context), context.weights
+    blend, weights = blender(loaded), loaded.weights
     mixed = list(weights.values())
     return pd.DataFrame(
         {
@@ -49,10 +49,10 @@ def coverage_table(context: Context) -> pd.DataFrame:
 
 
 @chart("coverage", "explore")
-def draw(context: Context) -> Drawing:
+def draw(loaded: Loaded) -> Drawing:
     """How much of each corpus's saliency is kept."""
-    table = coverage_table(context)
-    about = context.about(context.first.criterion.label, corpora_words(context.corpora))
+    table = coverage_table(loaded)
+    about = loaded.about(loaded.first.criterion.label, corpora_words(loaded.choices.corpora))
     return Drawing(partial(coverage_figure, table), table, describe(table), about)
 
 

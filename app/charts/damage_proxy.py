@@ -17,9 +17,9 @@ from analysis.ranking.proxy import damage_table
 from analysis.stats.choose import choose_stats, parse_corpus_weight
 from analysis.stats.tables import ExpertStats, Gate
 from app.charts.chart import Drawing, chart
-from app.charts.context import Context
 from app.charts.theme import nth_look, paper, series_color, themed
 from app.charts.traces import Place, pin_point, series
+from app.loaded import Loaded
 
 # Codes of `fate`: 2 * pruned by the damage + pruned by the proxy.
 FATES: Final = ("both keep", "only the proxy prunes", "only the damage prunes", "both prune")
@@ -41,19 +41,19 @@ def fate_table(
 
 
 @chart("damage-proxy", "explore")
-def draw(context: Context) -> Drawing:
+def draw(loaded: Loaded) -> Drawing:
     """How well a score predicts exact damage."""
-    corpora = [parse_corpus_weight(text) for text in context.corpora][:1]
+    corpora = [parse_corpus_weight(text) for text in loaded.choices.corpora][:1]
     damage = CRITERIA["damage"]
-    stats = context.keep(choose_stats, damage, context.store, context.model, corpora).stats
+    stats = loaded.keep(choose_stats, damage, loaded.store, loaded.model, corpora).stats
     if not isinstance(stats, ExpertStats):
         raise StatsError("The exact damage is measured on routed tokens.")
     # The current variant, else the paper's proxy.
-    is_variant = context.ranking_criterion.exponents is not None
-    proxy = context.ranking_criterion if is_variant else get_criterion(PROXY)
-    table = fate_table(stats, proxy, context.gate, context.fraction)
-    figure = partial(damage_proxy, table, proxy=proxy.label, marked=context.expert)
-    about = context.about(stats.manifest.run_id, f"gate {context.gate}")
+    is_variant = loaded.choices.ranking_criterion.exponents is not None
+    proxy = loaded.choices.ranking_criterion if is_variant else get_criterion(PROXY)
+    table = fate_table(stats, proxy, loaded.choices.gate, loaded.fraction)
+    figure = partial(damage_proxy, table, proxy=proxy.label, marked=loaded.choices.expert)
+    about = loaded.about(stats.manifest.run_id, f"gate {loaded.choices.gate}")
     return Drawing(figure, table, describe(table, proxy=proxy.label), about)
 
 

@@ -8,25 +8,25 @@ import plotly.graph_objects as go
 
 from analysis.ranking.overlap import effects_over_models, too_near, variant_means
 from app.charts.chart import Drawing, chart
-from app.charts.context import Context
 from app.charts.theme import ink, muted, nth_look, themed
 from app.charts.traces import OVERLAP_AXIS, series, stroke
+from app.loaded import Loaded
 
 _RANGE: Final = "least to most of the variants with the value"
 _GREEK: Final = {"b": "b", "alpha": "\u03b1", "beta": "\u03b2"}
 
 
 @chart("component-effects", "explore")
-def draw(context: Context) -> Drawing:
+def draw(loaded: Loaded) -> Drawing:
     """What each exponent does."""
     means = [
-        context.keep(variant_means, stats, context.gate, context.fraction)
-        for stats in context.models_stats.values()
+        loaded.keep(variant_means, stats, loaded.choices.gate, loaded.fraction)
+        for stats in loaded.models_stats.values()
     ]
     table, by_chance = effects_over_models(means), float(pd.concat(means)["chance"].mean())
     figure = partial(effects_figure, table, chance=by_chance)
-    about = context.about(f"gate {context.gate}", *context.models_said)
-    return Drawing(figure, table, describe(table, context.removed_at(context.fraction)), about)
+    about = loaded.about(f"gate {loaded.choices.gate}", *loaded.models_said)
+    return Drawing(figure, table, describe(table, loaded.removed_at(loaded.fraction)), about)
 
 
 def effects_figure(table: pd.DataFrame, *, chance: float, dark: bool = False) -> go.Figure:

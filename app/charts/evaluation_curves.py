@@ -11,13 +11,13 @@ import plotly.graph_objects as go
 from analysis.arrays import FloatArray
 from analysis.criteria.weight_based import RANDOM
 from analysis.foreign_text import in_html
-from app.charts.chart import Drawing, chart, made_by
-from app.charts.choices import result_words, unless
-from app.charts.context import Context
+from app.charts.chart import Drawing, chart
 from app.charts.criterion_looks import looks
 from app.charts.evaluations import ALL_CORPORA, evaluations, usual_measure
 from app.charts.sizes import byte_unit
 from app.charts.theme import OVER_TITLES, Look, muted, themed_panels
+from app.choices import result_words, unless
+from app.loaded import Loaded, made_by
 from pruning.evaluate.result import MEASURES
 
 # Column of the horizontal axis -> display name, axis title, number format; bytes are drawn in MiB
@@ -52,18 +52,18 @@ def leading_series(results: pd.DataFrame, measure: str, granularity: str) -> lis
 
 
 @chart("evaluation-curves", "evaluate")
-def draw(context: Context) -> Drawing:
+def draw(loaded: Loaded) -> Drawing:
     """What pruning costs this model.
 
     A measure against sparsity or size, one panel per corpus.
     """
-    results, choice = evaluations(context), context.results
+    results, choice = evaluations(loaded), loaded.choices.results
     usual = usual_measure(results)
     measure = choice.measure or usual
     # A page that has read the table sets which lines are highlighted.
     lit = choice.lit
     if choice.table is None:
-        lit = leading_series(results, measure, context.granularity)
+        lit = leading_series(results, measure, loaded.choices.spec.ranking.granularity)
     rows = results[results["measure"] == measure].reset_index(drop=True)
     definition, against = MEASURES[measure], choice.against
     figure = partial(curves_figure, rows, label=definition.axis, against=against, lit=lit)
@@ -75,7 +75,7 @@ def draw(context: Context) -> Drawing:
             label=definition.label,
             higher_is_better=definition.higher_is_better,
         ),
-        made_by(context.model.name, f"{len(rows)} evaluations", definition.label),
+        made_by(loaded.model.name, f"{len(rows)} evaluations", definition.label),
         panels={name: partial(figure, corpora=[name]) for name in rows["corpus"].unique()},
         options=result_words(measure=unless(measure, usual), against=unless(against, "removed")),
     )

@@ -9,8 +9,8 @@ import pandas as pd
 from analysis.cache_keys import most_results
 from analysis.criteria.weight_based import RANDOM
 from analysis.errors import StatsError
-from app.charts.context import Context
 from app.charts.names import criterion_label
+from app.loaded import Loaded
 from pruning.evaluate.quality import compared, is_random, record_ways
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore, evaluation_table
 from pruning.evaluate.result import MEASURES, bootstrap_interval
@@ -21,15 +21,15 @@ from pruning.planning.choice import corpora_words, schedule_words
 ALL_CORPORA: Final = "all corpora"  # the mean over corpora; no file has this name
 
 
-def evaluations(context: Context) -> pd.DataFrame:
+def evaluations(loaded: Loaded) -> pd.DataFrame:
     """Table of `evaluation_results` of the model, not empty."""
-    if context.results.table is not None:
-        return context.results.table
-    store = EvaluationStore(context.store.directories)
-    results = context.keep(stored_results, store, context.model.identity)
+    if loaded.choices.results.table is not None:
+        return loaded.choices.results.table
+    store = EvaluationStore(loaded.store.directories)
+    results = loaded.keep(stored_results, store, loaded.model.identity)
     if results.empty:
         raise StatsError(
-            f"{context.model.name} has no evaluations yet; make some with `moeprune evaluate`."
+            f"{loaded.model.name} has no evaluations yet; make some with `moeprune evaluate`."
         )
     return results
 

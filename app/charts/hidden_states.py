@@ -10,14 +10,14 @@ import plotly.graph_objects as go
 
 from analysis.errors import StatsError
 from analysis.foreign_text import in_html
-from app.charts.chart import Drawing, chart, made_by
-from app.charts.choices import result_words, unless
-from app.charts.context import Context
+from app.charts.chart import Drawing, chart
 from app.charts.criterion_looks import looks
 from app.charts.evaluations import pool_means, series_name
 from app.charts.names import FULL
 from app.charts.theme import themed
 from app.charts.traces import series
+from app.choices import result_words, unless
+from app.loaded import Loaded, made_by
 from pruning.evaluate.variances import VarianceRecord, VarianceStore, variance_overview
 from pruning.requests.base import repeated
 
@@ -62,14 +62,14 @@ def candidates_of(results: pd.DataFrame, draw: str) -> list[str]:
 
 
 @chart("hidden-states", "evaluate")
-def draw(context: Context) -> Drawing:
+def draw(loaded: Loaded) -> Drawing:
     """How far hidden states change."""
-    choice, results = context.results, context.results.table
+    choice, results = loaded.choices.results, loaded.choices.results.table
     if results is None:
-        records = VarianceStore(context.store.directories).records(context.model.identity)
+        records = VarianceStore(loaded.store.directories).records(loaded.model.identity)
         if not records:
             raise StatsError(
-                f"No hidden states of {context.model.name} were measured yet; see "
+                f"No hidden states of {loaded.model.name} were measured yet; see "
                 "`moeprune variance`."
             )
         results = variance_results(records)
@@ -86,7 +86,7 @@ def draw(context: Context) -> Drawing:
         rows,
         describe(rows),
         made_by(
-            context.model.name,
+            loaded.model.name,
             f"variance of hidden states, {tokens:,} tokens of {measurements['corpus'].iloc[0]}",
         ),
         options=(

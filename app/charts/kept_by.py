@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from analysis.foreign_text import in_html
 from analysis.ranking.compare import FATES
 from app.charts.chart import Drawing, chart
-from app.charts.context import Context
 from app.charts.criterion_looks import side_colors
 from app.charts.theme import ink, paper, themed
 from app.charts.traces import (
@@ -25,6 +24,7 @@ from app.charts.traces import (
     rows_height,
     stroke,
 )
+from app.loaded import Loaded
 
 # Colours of both and neither, on the light and the dark page.
 _NEUTRAL: Final = {False: ("#a3afb7", "#e3e8ec"), True: ("#66747d", "#222d33")}
@@ -36,11 +36,11 @@ _LEGEND: Final = {"only A": "only A  \u2571", "only B": "only B  \u2572"}
 
 
 @chart("kept-by", "compare")
-def draw(context: Context) -> Drawing:
+def draw(loaded: Loaded) -> Drawing:
     """Which recipe keeps which expert."""
-    table, names = context.comparison.table(), context.names
-    figure = partial(kept_by_map, table, names, marked=context.expert)
-    return Drawing(figure, table, describe(table, names), context.about_both())
+    table, names = loaded.comparison.table(), loaded.names
+    figure = partial(kept_by_map, table, names, marked=loaded.choices.expert)
+    return Drawing(figure, table, describe(table, names), loaded.about_both())
 
 
 def kept_by_map(

@@ -7,9 +7,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from app.charts.chart import Drawing, chart
-from app.charts.context import Context
 from app.charts.theme import muted, nth_look, themed
 from app.charts.traces import series
+from app.loaded import Loaded
 
 _SERIES: Final = (
     ("agreement", "equal decisions"),
@@ -19,10 +19,10 @@ _SERIES: Final = (
 
 
 @chart("agreement", "compare")
-def draw(context: Context) -> Drawing:
+def draw(loaded: Loaded) -> Drawing:
     """In which layers the recipes agree."""
-    table = context.comparison.by_layer
-    return Drawing(partial(layer_agreement, table), table, describe(table), context.about_both())
+    table = loaded.comparison.by_layer
+    return Drawing(partial(layer_agreement, table), table, describe(table), loaded.about_both())
 
 
 def layer_agreement(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:

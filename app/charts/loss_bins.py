@@ -10,12 +10,12 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.errors import StatsError
-from app.charts.chart import Drawing, chart, made_by
-from app.charts.context import Context
+from app.charts.chart import Drawing, chart
 from app.charts.criterion_looks import criterion_look
 from app.charts.names import criterion_label
 from app.charts.theme import Look, ink, muted, themed
 from app.charts.traces import series, spread
+from app.loaded import Loaded, made_by
 from pruning.evaluate.bins import BinsRecord, BinsStore, bins_overview, rank_agreement
 from pruning.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
 
@@ -67,9 +67,9 @@ def drawing(record: BinsRecord, *, name: str = "") -> Drawing:
     )
 
 
-def _draw(context: Context, granularity: str) -> Drawing:
-    records = BinsStore(context.store.directories).records(context.model.identity)
-    ranking = context.request.plan.ranking
+def _draw(loaded: Loaded, granularity: str) -> Drawing:
+    records = BinsStore(loaded.store.directories).records(loaded.model.identity)
+    ranking = loaded.request.plan.ranking
     name = ranking.criterion
     record = record_of(records, granularity, name, ranking.corpora)
     if record is None:
@@ -77,22 +77,22 @@ def _draw(context: Context, granularity: str) -> Drawing:
         others = sorted({each.criterion for each in rankings if each.how.order == "saliency"})
         advice = f"--criterion takes those that were: {', '.join(others)}" if others else "none was"
         raise StatsError(
-            f"{context.ranking_criterion.label} was not measured against the loss of "
-            f"{WORDS[granularity]} of {context.model.name}; {advice}. `moeprune bins` measures."
+            f"{loaded.choices.ranking_criterion.label} was not measured against the loss of "
+            f"{WORDS[granularity]} of {loaded.model.name}; {advice}. `moeprune bins` measures."
         )
     return drawing(record)
 
 
 @chart("loss-bins", "explore")
-def draw_expert_bins(context: Context) -> Drawing:
+def draw_expert_bins(loaded: Loaded) -> Drawing:
     """Whether the score orders experts as the loss does."""
-    return _draw(context, EXPERT_GRANULARITY)
+    return _draw(loaded, EXPERT_GRANULARITY)
 
 
 @chart("neuron-loss-bins", "explore", granularity=NEURON_GRANULARITY)
-def draw_neuron_bins(context: Context) -> Drawing:
+def draw_neuron_bins(loaded: Loaded) -> Drawing:
     """Whether the score orders neurons as the loss does."""
-    return _draw(context, NEURON_GRANULARITY)
+    return _draw(loaded, NEURON_GRANULARITY)
 
 
 def overview_of(records: Sequence[BinsRecord], granularity: str, corpus: str) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Ranking and pruning of neurons in a context, and the effect of each scope."""
+"""Which neurons a plan prunes, and the effect of each scope."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from numpy.typing import NDArray
 from analysis.arrays import BoolArray
 from analysis.cache_keys import most_results
 from analysis.criteria import CRITERIA
-from analysis.drain import drain
 from analysis.errors import StatsError
-from analysis.model import MoEModel
 from analysis.stats.choose import choose_stats, parse_corpus_weight
-from analysis.stats.store import NEURONS, StatsStore
-from app.charts.chart import made_by
+from analysis.stats.store import NEURONS
+from app.loaded import made_by
 from app.tables.ranked import rank
 from pruning.neurons.cuts import (
     NeuronField,
@@ -29,65 +27,32 @@ from pruning.neurons.cuts import (
     pruned_neurons,
 )
 from pruning.neurons.selection import NeuronScope
-from pruning.plan import NEURON_GRANULARITY, PruningPlan
+from pruning.plan import PruningPlan
 from pruning.planning.choice import SCOPES, scopes_of
 from pruning.planning.make import make_plan
 from pruning.planning.measured import find_sensitivity, removed_by
 from pruning.planning.neurons import Arena, arena_of
-from pruning.planning.ranking import Ranking, Selection, select_measured
+from pruning.planning.ranking import Ranking, Selection
 from pruning.planning.side_by_side import SideBySide, scopes_side_by_side
 from pruning.requests.plan import SpecRequest
 from pruning.sensitivity.record import SensitivityStore
-from pruning.spec import BudgetSpec, PlanSpec, SpreadSpec, spec_of
+from pruning.spec import BudgetSpec, PlanSpec, SpreadSpec
 
 if TYPE_CHECKING:
-    from app.charts.context import Context
+    from app.loaded import Loaded
 
 COMPARISON_COLUMNS: Final = (
     *("layer", "expert", "neurons", "removed", "kept_share", "saliency", "gone", "tenth"),
 )
 
 
-def of_neurons(context: Context) -> Context:
-    """The context with neurons to remove, in the widest scope if it removes experts."""
-    if context.by_neuron:
-        return context
-    ranking = context.request.plan.ranking
-    spec = spec_of(
-        criterion=ranking.criterion,
-        corpora=ranking.corpora,
-        granularity=NEURON_GRANULARITY,
-        sparsity=context.sparsity,
-        neuron_scope=str(scopes_of(ranking.criterion)[0]),
-    )
-    return replace(context, spec=spec)
-
-
-def across_experts(context: Context) -> Context:
-    """The context with the widest scope, if its own prunes every expert by the same share."""
-    context = of_neurons(context)
-    if context.spec.spread.scope is not NeuronScope.EXPERT:
-        return context
-    widest = scopes_of(context.spec.ranking.criterion)[0]
-    return replace(context, spec=context.spec.changed(neuron_scope=str(widest)))
-
-
-def neuron_request(context: Context) -> SpecRequest:
-    """The requested plan of neurons."""
-    return context.request_for(of_neurons(context).spec)
-
-
-@most_results(8)
-def rank_for(request: SpecRequest, model: MoEModel, store: StatsStore) -> Selection:
-    """The scores of every neuron; measures weights without statistics."""
-    return drain(select_measured(request, model, store))
-
-
-def ranking_of(context: Context, request: SpecRequest) -> Selection:
-    """The scores of every neuron by the criterion and corpora of a request; see `rank_for`."""
-    bare = PlanSpec(ranking=request.plan.ranking, budget=BudgetSpec(sparsity="0"))
-    plain = SpecRequest(model=request.model, plan=bare)
-    return context.keep(rank_for, plain, context.model, context.store)
+def across_experts(loaded: Loaded) -> Loaded:
+    """The same in the widest scope, if its own prunes every expert by the same share."""
+    loaded = loaded.of_neurons()
+    if loaded.choices.spec.spread.scope is not NeuronScope.EXPERT:
+        return loaded
+    widest = scopes_of(loaded.choices.spec.ranking.criterion)[0]
+    return loaded.choosing(spec=loaded.choices.spec.changed(neuron_scope=str(widest)))
 
 
 @most_results(6)
@@ -102,69 +67,69 @@ def ranks_within(field: NeuronField, scope: NeuronScope) -> NDArray[np.int32]:
     return field.ranks(scope)
 
 
-def field(context: Context) -> NeuronField:
-    """The saliency of every neuron; see `ranking_of`."""
-    return context.keep(neuron_field, ranking_of(context, neuron_request(context)))
+def field(loaded: Loaded) -> NeuronField:
+    """The saliency of every neuron; see `Loaded.neuron_ranking`."""
+    return loaded.keep(neuron_field, loaded.neuron_ranking(loaded.neuron_request))
 
 
-def pruned(context: Context) -> BoolArray:
+def pruned(loaded: Loaded) -> BoolArray:
     """(neurons,): True if the neuron is pruned."""
-    context = of_neurons(context)
-    neurons, spread = field(context), context.spec.spread
+    loaded = loaded.of_neurons()
+    neurons, spread = field(loaded), loaded.choices.spec.spread
     scope = spread.scope
-    ranks = context.keep(ranks_within, neurons, scope)
+    ranks = loaded.keep(ranks_within, neurons, scope)
     if spread.is_measured:
         sizes = neurons.pools(scope)
-        counts = removed_by(_measured_plan(context), context.order.sizes, context.model)
+        counts = removed_by(_measured_plan(loaded), loaded.order.sizes, loaded.model)
         return np.asarray(ranks >= np.repeat(sizes - np.array(counts), sizes))
-    return pruned_neurons(ranks, neurons.pools(scope), context.fraction)
+    return pruned_neurons(ranks, neurons.pools(scope), loaded.fraction)
 
 
-def _measured_plan(context: Context) -> PruningPlan:
+def _measured_plan(loaded: Loaded) -> PruningPlan:
     """The plan whose layers lose what their sensitivity says."""
-    if context.shown:
-        return context.shown.plan
-    request = neuron_request(context)
-    return make_plan(measured_ranking(context, request), request.plan).plan
+    if loaded.shown:
+        return loaded.shown.plan
+    request = loaded.neuron_request
+    return make_plan(measured_ranking(loaded, request), request.plan).plan
 
 
-def about(context: Context, *facts: str) -> str:
+def about(loaded: Loaded, *facts: str) -> str:
     """Provenance line of a chart of neurons."""
-    scope = of_neurons(context).spec.spread.scope
-    runs = ranking_of(context, neuron_request(context)).choice.runs
+    scope = loaded.of_neurons().choices.spec.spread.scope
+    runs = loaded.neuron_ranking(loaded.neuron_request).choice.runs
     return made_by(
-        context.head,
+        loaded.head,
         ", ".join(run.manifest.run_id for run in runs),
-        context.ranking_criterion.label,
+        loaded.choices.ranking_criterion.label,
         f"neurons compete within {SCOPES[scope].lower()}",
-        f"sparsity {context.sparsity}",
+        f"sparsity {loaded.sparsity}",
         *facts,
     )
 
 
-def measured_corpora(context: Context) -> list[str]:
+def measured_corpora(loaded: Loaded) -> list[str]:
     """The corpora on which every neuron was measured."""
-    return [corpus for corpus, run in context.runs.items() if NEURONS in run.manifest.files]
+    return [corpus for corpus, run in loaded.runs.items() if NEURONS in run.manifest.files]
 
 
-def corpora_overlaps(context: Context) -> pd.DataFrame:
+def corpora_overlaps(loaded: Loaded) -> pd.DataFrame:
     """Table `corpus_a, corpus_b, overlap, chance`: agreement of pruned neurons by corpus pair."""
-    context.routed_criterion()
-    corpora = measured_corpora(context)
+    loaded.routed_criterion()
+    corpora = measured_corpora(loaded)
     if len(corpora) < 2:
         raise StatsError(
-            f"The neurons of {context.model.name} were measured on {len(corpora)} corpus; "
+            f"The neurons of {loaded.model.name} were measured on {len(corpora)} corpus; "
             "calibrate on another with `--groups routed,gradient`."
         )
-    context.check_removes()
+    loaded.check_removes()
     # The chance is that of equal shares.
-    context = of_neurons(context)
-    if context.spec.spread.is_measured:
+    loaded = loaded.of_neurons()
+    if loaded.choices.spec.spread.is_measured:
         spread = SpreadSpec(neuron_scope=str(NeuronScope.LAYER))
-        context = replace(context, spec=context.spec.model_copy(update={"spread": spread}))
-    masks = {corpus: pruned(context.on((corpus,))) for corpus in corpora}
-    pools = field(context).pools(context.spec.spread.scope)
-    chance = pool_chance(pools, context.fraction)
+        loaded = loaded.choosing(spec=loaded.choices.spec.model_copy(update={"spread": spread}))
+    masks = {corpus: pruned(loaded.on((corpus,))) for corpus in corpora}
+    pools = field(loaded).pools(loaded.choices.spec.spread.scope)
+    chance = pool_chance(pools, loaded.fraction)
     rows = [
         (first, second, pool_overlap(masks[first], masks[second], pools), chance)
         for first, second in combinations(masks, 2)
@@ -172,23 +137,23 @@ def corpora_overlaps(context: Context) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["corpus_a", "corpus_b", "overlap", "chance"])
 
 
-def heapr_comparison(context: Context) -> pd.DataFrame:
+def heapr_comparison(loaded: Loaded) -> pd.DataFrame:
     """Table of COMPARISON_COLUMNS: pruned share of each expert, with whole-expert HEAPr."""
-    heapr, corpora = CRITERIA["heapr"], measured_corpora(context)
-    used = [corpus for corpus, weight in context.weights.items() if weight > 0]
+    heapr, corpora = CRITERIA["heapr"], measured_corpora(loaded)
+    used = [corpus for corpus, weight in loaded.weights.items() if weight > 0]
     if lacking := [corpus for corpus in used if corpus not in corpora]:
         raise StatsError(
             f"HEAPr of whole experts needs statistics of neurons, which {', '.join(lacking)} "
             "lacks; calibrate with `--groups routed,gradient`."
         )
-    weighted = [parse_corpus_weight(text) for text in context.corpora]
-    stats = context.keep(choose_stats, heapr, context.store, context.model, weighted).stats
-    ranked = context.keep(rank, heapr, stats, context.gate)
+    weighted = [parse_corpus_weight(text) for text in loaded.choices.corpora]
+    stats = loaded.keep(choose_stats, heapr, loaded.store, loaded.model, weighted).stats
+    ranked = loaded.keep(rank, heapr, stats, loaded.choices.gate)
     present = ranked.grid.present
     experts = ranked.grid.index().assign(
-        saliency=ranked.saliency[present], gone=ranked.pruned(context.fraction)[present]
+        saliency=ranked.saliency[present], gone=ranked.pruned(loaded.fraction)[present]
     )
-    shares = expert_shares(field(context), pruned(context))
+    shares = expert_shares(field(loaded), pruned(loaded))
     table = shares.merge(experts, on=["layer", "expert"], how="left")
     # By layer, because whole experts are chosen within each.
     place = table.groupby("layer")["saliency"].rank(method="first") - 1
@@ -196,26 +161,26 @@ def heapr_comparison(context: Context) -> pd.DataFrame:
     return table.assign(tenth=(place * 10 // counts).astype("int64"))[list(COMPARISON_COLUMNS)]
 
 
-def arena(context: Context, request: SpecRequest, scope: NeuronScope) -> Arena:
+def arena(loaded: Loaded, request: SpecRequest, scope: NeuronScope) -> Arena:
     """The neurons that compete in a scope, under the constraints of a request."""
     free = {"budget": BudgetSpec(), "spread": SpreadSpec(neuron_scope=str(scope))}
     spec = request.plan.model_copy(update=free)
-    return context.keep(arena_of, ranking_of(context, request), spec)
+    return loaded.keep(arena_of, loaded.neuron_ranking(request), spec)
 
 
-def scopes(context: Context) -> SideBySide:
+def scopes(loaded: Loaded) -> SideBySide:
     """Sparsity per layer and FLOPs saved, in every scope and, if measured, by sensitivity."""
-    request = neuron_request(context)
+    request = loaded.neuron_request
     possible = scopes_of(request.plan.ranking.criterion)
-    arenas = {scope: arena(context, request, scope) for scope in possible}
-    ranking = measured_ranking(context, request)
-    return context.keep(scopes_side_by_side, ranking, request.plan.budget, arenas)
+    arenas = {scope: arena(loaded, request, scope) for scope in possible}
+    ranking = measured_ranking(loaded, request)
+    return loaded.keep(scopes_side_by_side, ranking, request.plan.budget, arenas)
 
 
-def measured_ranking(context: Context, request: SpecRequest) -> Selection:
+def measured_ranking(loaded: Loaded, request: SpecRequest) -> Selection:
     """The scores of every neuron, with the sensitivity of their order if it was measured."""
-    store = SensitivityStore(context.store.directories)
-    return context.keep(with_curves, ranking_of(context, request), request.plan, store)
+    store = SensitivityStore(loaded.store.directories)
+    return loaded.keep(with_curves, loaded.neuron_ranking(request), request.plan, store)
 
 
 def with_curves(ranking: Selection, spec: PlanSpec, store: SensitivityStore) -> Selection:

@@ -10,7 +10,6 @@ import plotly.graph_objects as go
 from analysis.errors import PlanError, StatsError
 from app.charts import neuron_cut
 from app.charts.chart import Drawing, chart
-from app.charts.context import Context
 from app.charts.theme import ink, muted, nth_look, primary, series_color, themed
 from app.charts.traces import (
     Place,
@@ -24,6 +23,7 @@ from app.charts.traces import (
     stroke,
     targets,
 )
+from app.loaded import Loaded
 from pruning.neurons.cuts import expert_shares, layer_cuts, neurons_of, saliency_histogram
 from pruning.plan import NEURON_GRANULARITY
 from pruning.planning.side_by_side import SideBySide
@@ -37,20 +37,20 @@ _DECLARED: Final[dict[str, Any]] = {
 
 
 @chart("neurons-kept", "explore", **_DECLARED)
-def draw_kept(context: Context) -> Drawing:
+def draw_kept(loaded: Loaded) -> Drawing:
     """What stays of each expert when neurons compete across experts."""
-    context = neuron_cut.across_experts(context)
-    shares = expert_shares(neuron_cut.field(context), neuron_cut.pruned(context))
-    figure = partial(kept_share_map, shares, marked=context.expert)
-    return Drawing(figure, shares, describe_kept(shares), neuron_cut.about(context))
+    loaded = neuron_cut.across_experts(loaded)
+    shares = expert_shares(neuron_cut.field(loaded), neuron_cut.pruned(loaded))
+    figure = partial(kept_share_map, shares, marked=loaded.choices.expert)
+    return Drawing(figure, shares, describe_kept(shares), neuron_cut.about(loaded))
 
 
 @chart("neurons-beside-experts", "explore", **_DECLARED)
-def draw_tenths(context: Context) -> Drawing:
+def draw_tenths(loaded: Loaded) -> Drawing:
     """Whether pruned neurons concentrate in low-ranked experts."""
-    context = neuron_cut.across_experts(context)
-    table = neuron_cut.heapr_comparison(context)
-    about = neuron_cut.about(context)
+    loaded = neuron_cut.across_experts(loaded)
+    table = neuron_cut.heapr_comparison(loaded)
+    about = neuron_cut.about(loaded)
     return Drawing(partial(removed_by_tenth, table), table, describe_tenths(table), about)
 
 
@@ -179,24 +179,24 @@ def most_divided(shares: pd.DataFrame) -> tuple[int, int]:
 
 
 @chart("neuron-saliency", "explore", granularity=NEURON_GRANULARITY)
-def draw_saliency(context: Context) -> Drawing:
+def draw_saliency(loaded: Loaded) -> Drawing:
     """How salient the neurons of each layer are."""
-    field, is_pruned = neuron_cut.field(context), neuron_cut.pruned(context)
+    field, is_pruned = neuron_cut.field(loaded), neuron_cut.pruned(loaded)
     histogram, cuts = saliency_histogram(field, is_pruned), layer_cuts(field, is_pruned)
     if histogram.empty:
         raise StatsError("No neuron has a saliency above 0, so there is nothing to draw.")
     figure = partial(saliency_by_layer, histogram, cuts)
-    return Drawing(figure, histogram, describe_saliency(cuts), neuron_cut.about(context))
+    return Drawing(figure, histogram, describe_saliency(cuts), neuron_cut.about(loaded))
 
 
 @chart("neurons-of-expert", "explore", granularity=NEURON_GRANULARITY)
-def draw_expert(context: Context) -> Drawing:
+def draw_expert(loaded: Loaded) -> Drawing:
     """The neurons of the expert that is most nearly halved."""
-    field, is_pruned = neuron_cut.field(context), neuron_cut.pruned(context)
+    field, is_pruned = neuron_cut.field(loaded), neuron_cut.pruned(loaded)
     halved = most_divided(expert_shares(field, is_pruned))
-    layer, expert = context.expert or halved
+    layer, expert = loaded.choices.expert or halved
     table = neurons_of(field, is_pruned, layer, expert)
-    about = neuron_cut.about(context, f"layer {layer}, expert {expert}")
+    about = neuron_cut.about(loaded, f"layer {layer}, expert {expert}")
     # Command lines draw the expert that is most nearly halved.
     name = "" if (layer, expert) == halved else f"neurons-of-expert-{layer}.{expert}"
     return Drawing(partial(neuron_bars, table), table, describe_neurons(table), about, name)
@@ -339,28 +339,28 @@ def describe_neurons(table: pd.DataFrame) -> str:
     return f"{text}."
 
 
-def _scopes(context: Context) -> SideBySide:
+def _scopes(loaded: Loaded) -> SideBySide:
     """Layers and FLOPs of every scope; an error if none can be planned."""
-    scopes = neuron_cut.scopes(context)
+    scopes = neuron_cut.scopes(loaded)
     if scopes.layers.empty:
         raise PlanError(next(iter(scopes.refused.values())))
     return scopes
 
 
 @chart("neuron-layers", "plan", granularity=NEURON_GRANULARITY)
-def draw_layers(context: Context) -> Drawing:
+def draw_layers(loaded: Loaded) -> Drawing:
     """What each layer loses of its neurons, by who competes with whom."""
-    table = _scopes(context).layers
-    about = neuron_cut.about(context)
+    table = _scopes(loaded).layers
+    about = neuron_cut.about(loaded)
     return Drawing(partial(layer_lines, table), table, describe_layers(table), about)
 
 
 @chart("neuron-flops", "plan", granularity=NEURON_GRANULARITY)
-def draw_flops(context: Context) -> Drawing:
+def draw_flops(loaded: Loaded) -> Drawing:
     """What removing neurons saves of a token's computation."""
-    table, request = _scopes(context).flops, neuron_cut.neuron_request(context)
-    measured = neuron_cut.ranking_of(context, request).routing is not None
-    alt, about = describe_flops(table, measured=measured), neuron_cut.about(context)
+    table, request = _scopes(loaded).flops, loaded.neuron_request
+    measured = loaded.neuron_ranking(request).routing is not None
+    alt, about = describe_flops(table, measured=measured), neuron_cut.about(loaded)
     return Drawing(partial(flops_lines, table, measured=measured), table, alt, about)
 
 

@@ -12,30 +12,30 @@ from analysis.foreign_text import in_html
 from analysis.ranking import overlap as overlaps
 from app.charts import neuron_cut
 from app.charts.chart import Drawing, chart
-from app.charts.context import Context
 from app.charts.overlap_map import number_color
 from app.charts.theme import ink, themed
 from app.charts.traces import ABOVE_CHANCE, annotation, heat
+from app.loaded import Loaded
 from pruning.plan import NEURON_GRANULARITY
 
 
-def pair_overlaps(context: Context) -> pd.DataFrame:
+def pair_overlaps(loaded: Loaded) -> pd.DataFrame:
     """Table of `criterion_overlap` of the pairs of corpora."""
-    return context.keep(
+    return loaded.keep(
         overlaps.criterion_overlap,
-        context.routed_criterion(),
-        context.calibrated,
-        context.gate,
-        context.fraction,
+        loaded.routed_criterion(),
+        loaded.calibrated,
+        loaded.choices.gate,
+        loaded.fraction,
     )
 
 
 @chart("overlap", "explore")
-def draw(context: Context) -> Drawing:
+def draw(loaded: Loaded) -> Drawing:
     """What two corpora agree on."""
-    label, corpora = context.routed_criterion().label, list(context.corpora_stats)
-    about = context.about(label, f"gate {context.gate}")
-    return matrix_drawing(pair_overlaps(context), corpora, about)
+    label, corpora = loaded.routed_criterion().label, list(loaded.corpora_stats)
+    about = loaded.about(label, f"gate {loaded.choices.gate}")
+    return matrix_drawing(pair_overlaps(loaded), corpora, about)
 
 
 def matrix_drawing(pairs: pd.DataFrame, corpora: Sequence[str], about: str) -> Drawing:
@@ -47,10 +47,10 @@ def matrix_drawing(pairs: pd.DataFrame, corpora: Sequence[str], about: str) -> D
 
 
 @chart("neuron-overlap", "explore", granularity=NEURON_GRANULARITY)
-def draw_neuron_overlap(context: Context) -> Drawing:
+def draw_neuron_overlap(loaded: Loaded) -> Drawing:
     """What two corpora agree on of the neurons that go."""
-    corpora, pairs = neuron_cut.measured_corpora(context), neuron_cut.corpora_overlaps(context)
-    return matrix_drawing(pairs, corpora, neuron_cut.about(context))
+    corpora, pairs = neuron_cut.measured_corpora(loaded), neuron_cut.corpora_overlaps(loaded)
+    return matrix_drawing(pairs, corpora, neuron_cut.about(loaded))
 
 
 def overlap_heatmap(table: pd.DataFrame, *, chance: float, dark: bool = False) -> go.Figure:

@@ -19,10 +19,11 @@ from analysis.stats.shards import TOKEN_PARTS, stats_at
 from analysis.stats.store import SHARDS, Run
 from analysis.stats.tables import ExpertStats, Gate
 from app.charts.chart import Drawing, chart
-from app.charts.context import CURVE_BESIDE, Context
 from app.charts.criterion_looks import looks
 from app.charts.theme import OVER_TITLES, apply_theme
 from app.charts.traces import OVERLAP_AXIS, chance, series
+from app.choices import CURVE_BESIDE
+from app.loaded import Loaded
 
 
 @most_results(8)
@@ -48,30 +49,30 @@ def parts_table(
 
 
 @chart("overlap-by-tokens", "explore")
-def draw(context: Context) -> Drawing:
+def draw(loaded: Loaded) -> Drawing:
     """How many tokens a choice needs."""
-    context.check_removes()
-    if not context.runs:
-        raise StatsError(f"{context.model.name} has not been calibrated; see `moeprune calibrate`.")
+    loaded.check_removes()
+    if not loaded.runs:
+        raise StatsError(f"{loaded.model.name} has not been calibrated; see `moeprune calibrate`.")
     parts = {
-        corpus: context.keep(parts_of, run)
-        for corpus, run in context.runs.items()
+        corpus: loaded.keep(parts_of, run)
+        for corpus, run in loaded.runs.items()
         if SHARDS in run.manifest.files
     }
     if not parts:
         raise StatsError("No run keeps its tokens in parts; calibrate again.")
     # The default criteria, or the chosen ones that can rank on parts.
-    if context.beside is None:
-        names = dict.fromkeys((context.routed_criterion().name, *CURVE_BESIDE))
+    if loaded.choices.beside is None:
+        names = dict.fromkeys((loaded.routed_criterion().name, *CURVE_BESIDE))
         criteria = [get_criterion(name) for name in names]
     else:
         part = next(iter(parts.values()))[0]
-        names = dict.fromkeys((context.ranking_criterion.name, *context.beside))
+        names = dict.fromkeys((loaded.choices.ranking_criterion.name, *loaded.choices.beside))
         criteria = [each for each in map(get_criterion, names) if can_rank(each, part)]
     if not criteria:
         raise PlanError("Choose a criterion above.")
-    table = context.keep(parts_table, parts, criteria, context.gate, context.fraction)
-    about = context.about(f"gate {context.gate}")
+    table = loaded.keep(parts_table, parts, criteria, loaded.choices.gate, loaded.fraction)
+    about = loaded.about(f"gate {loaded.choices.gate}")
     return Drawing(partial(parts_curve, table), table, describe(table), about)
 
 

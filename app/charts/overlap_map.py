@@ -12,7 +12,6 @@ import plotly.graph_objects as go
 
 from analysis.ranking.overlap import above_chance, too_near, variant_means
 from app.charts.chart import Drawing, chart
-from app.charts.context import Context
 from app.charts.theme import (
     CLEAR,
     color_at,
@@ -23,6 +22,7 @@ from app.charts.theme import (
     themed,
 )
 from app.charts.traces import ABOVE_CHANCE, annotation, around, box, halo, heat, stroke, targets
+from app.loaded import Loaded
 
 Variant = tuple[int, int, int]
 
@@ -43,12 +43,12 @@ _BLOCK_STEP: Final = 3.6  # gap between the two values of b, with the label of t
 
 
 @chart("overlap-map", "explore")
-def draw(context: Context) -> Drawing:
+def draw(loaded: Loaded) -> Drawing:
     """Which variants depend on the corpus."""
-    stats, selected = context.corpora_stats, context.ranking_criterion.exponents
-    means = context.keep(variant_means, stats, context.gate, context.fraction)
-    about = context.about(f"gate {context.gate}")
-    alt = describe(means, context.removed_at(context.fraction))
+    stats, selected = loaded.corpora_stats, loaded.choices.ranking_criterion.exponents
+    means = loaded.keep(variant_means, stats, loaded.choices.gate, loaded.fraction)
+    about = loaded.about(f"gate {loaded.choices.gate}")
+    alt = describe(means, loaded.removed_at(loaded.fraction))
     return Drawing(partial(variant_map, means, selected=selected), means, alt, about)
 
 

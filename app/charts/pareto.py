@@ -12,15 +12,15 @@ import plotly.graph_objects as go
 from analysis.errors import StatsError
 from analysis.foreign_text import in_html
 from analysis.ranking.leaderboard import pareto_front
-from app.charts.chart import Drawing, chart, made_by
-from app.charts.choices import result_words, unless
-from app.charts.context import Context
+from app.charts.chart import Drawing, chart
 from app.charts.criterion_looks import looks
 from app.charts.evaluations import evaluations, usual_measure
 from app.charts.names import FULL
 from app.charts.sizes import byte_unit, size_text
 from app.charts.theme import ink, muted, primary, themed
 from app.charts.traces import annotation, spread, stroke
+from app.choices import result_words, unless
+from app.loaded import Loaded, made_by
 from pruning.evaluate.result import MEASURES
 
 COLUMNS: Final = ("candidate", "removed", "bytes", "value", "low", "high", "is_full", "on_front")
@@ -59,12 +59,12 @@ def drawing(points: pd.DataFrame, quality: Quality, about: str) -> Drawing | Non
 
 
 @chart("pareto", "evaluate")
-def draw(context: Context) -> Drawing:
+def draw(loaded: Loaded) -> Drawing:
     """What quality each amount of memory buys.
 
     Own evaluations on one corpus, in the usual setup, the newest of repeated ones.
     """
-    results, choice = evaluations(context), context.results
+    results, choice = evaluations(loaded), loaded.choices.results
     usual, first = usual_measure(results), str(results["corpus"].iloc[0])
     measure, corpus = choice.measure or usual, choice.corpus or first
     rows = results[(results["measure"] == measure) & (results["corpus"] == corpus)]
@@ -76,7 +76,7 @@ def draw(context: Context) -> Drawing:
         is_full=rows["series"] == "",
         value=rows["mean"],
     )
-    definition, model = MEASURES[measure], context.model.name
+    definition, model = MEASURES[measure], loaded.model.name
     quality = Quality(
         f"{definition.label} on {corpus}", definition.axis, definition.higher_is_better
     )

@@ -16,10 +16,10 @@ from analysis.ranking.trajectory import follow_paths, representative_samples
 from analysis.stats.choose import run_by_corpus
 from analysis.stats.store import Run, load_sample_stats
 from app.charts.chart import Drawing, chart
-from app.charts.choices import USUAL_PATHS, PathChoice
-from app.charts.context import Context
 from app.charts.theme import apply_theme
 from app.charts.traces import Place, cells_of, heat, layer_axis, pin
+from app.choices import USUAL_PATHS, PathChoice
+from app.loaded import Loaded
 
 _ROW, _LEAST, _MOST = 17, 110, 420
 _HEAD, _FOOT = 34, 60
@@ -34,29 +34,29 @@ def path_table(run: Run, choice: PathChoice) -> pd.DataFrame:
     return table.assign(samples=stats.num_samples)
 
 
-def runs_with_samples(context: Context) -> dict[str, Run]:
+def runs_with_samples(loaded: Loaded) -> dict[str, Run]:
     """The run of each corpus with sample statistics."""
-    runs = run_by_corpus(context.store.of_model(context.model.identity, "routed"), PATHFINDER)
+    runs = run_by_corpus(loaded.store.of_model(loaded.model.identity, "routed"), PATHFINDER)
     return {corpus: run for corpus, run in runs.items() if "dense" in run.manifest.groups}
 
 
 @chart("paths", "explore")
-def draw(context: Context) -> Drawing:
+def draw(loaded: Loaded) -> Drawing:
     """Which experts the heaviest paths pass through."""
-    runs, choice = runs_with_samples(context), context.paths
+    runs, choice = runs_with_samples(loaded), loaded.choices.paths
     if not runs:
         raise StatsError(
-            f"{context.model.name} has no statistics of samples; calibrate with --groups "
+            f"{loaded.model.name} has no statistics of samples; calibrate with --groups "
             "routed,dense."
         )
-    tables = {corpus: context.keep(path_table, run, choice) for corpus, run in runs.items()}
+    tables = {corpus: loaded.keep(path_table, run, choice) for corpus, run in runs.items()}
     counts = {corpus: int(table["samples"].iloc[0]) for corpus, table in tables.items()}
     together = pd.concat(tables, names=["corpus"]).reset_index(level=0)
     return Drawing(
-        partial(path_frequency, together, counts, marked=context.expert),
+        partial(path_frequency, together, counts, marked=loaded.choices.expert),
         together,
         describe(together, counts),
-        context.about(" ".join(choice.options())),
+        loaded.about(" ".join(choice.options())),
         options=choice.options() if choice != USUAL_PATHS else (),
     )
 

@@ -8,12 +8,11 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from app.charts.chart import Drawing, chart
-from app.charts.context import Context
-from app.charts.neuron_cut import of_neurons
 from app.charts.sensitivity import corpora_text, sensitivity_of
 from app.charts.sizes import byte_unit, size_text
 from app.charts.theme import CLEAR, Look, ink, muted, primary, themed
 from app.charts.traces import series, stroke
+from app.loaded import Loaded
 from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.result import RESAMPLES
 from pruning.plan import NEURON_GRANULARITY
@@ -29,24 +28,24 @@ _POINTS: Final = {
 
 
 @chart("predicted-frontier", "plan")
-def draw(context: Context) -> Drawing:
+def draw(loaded: Loaded) -> Drawing:
     """Predicted loss of every size."""
-    sensitivity, recipe = sensitivity_of(context), without_budget(context.ranking)
-    store = EvaluationStore(context.store.directories)
-    table = context.keep(frontier_table, recipe, sensitivity, store, context.known_searches)
-    if context.shown and context.predicted:
-        removed = removed_by(context.shown.plan, context.order.sizes, context.model)
-        table = with_plan(table, context.order, removed, context.predicted.mean)
+    sensitivity, recipe = sensitivity_of(loaded), without_budget(loaded.ranking)
+    store = EvaluationStore(loaded.store.directories)
+    table = loaded.keep(frontier_table, recipe, sensitivity, store, loaded.known_searches)
+    if loaded.shown and loaded.predicted:
+        removed = removed_by(loaded.shown.plan, loaded.order.sizes, loaded.model)
+        table = with_plan(table, loaded.order, removed, loaded.predicted.mean)
     by_neuron = recipe.by_neuron
     alt = describe(table, corpora_text(sensitivity), by_neuron=by_neuron)
-    about = context.about(", ".join(each.name for each in sensitivity.curves))
+    about = loaded.about(", ".join(each.name for each in sensitivity.curves))
     return Drawing(partial(frontier_figure, table, by_neuron=by_neuron), table, alt, about)
 
 
 @chart("neuron-frontier", "plan", granularity=NEURON_GRANULARITY)
-def draw_neuron_frontier(context: Context) -> Drawing:
+def draw_neuron_frontier(loaded: Loaded) -> Drawing:
     """Predicted loss of every size, of neurons."""
-    return draw.make(of_neurons(context))
+    return draw.make(loaded.of_neurons())
 
 
 def frontier_figure(

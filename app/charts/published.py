@@ -16,8 +16,9 @@ from analysis.ranking.leaderboard import (
     weighted_average,
 )
 from app.charts import capability, winner_map
-from app.charts.chart import Drawing, made_by
+from app.charts.chart import Drawing
 from app.charts.names import FULL, criterion_label
+from app.loaded import made_by
 
 # Table -> description in the list.
 TABLES: Final = {

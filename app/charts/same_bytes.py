@@ -11,13 +11,13 @@ from plotly.subplots import make_subplots
 
 from analysis.errors import StatsError
 from analysis.foreign_text import in_html
-from app.charts.chart import Drawing, chart, made_by
-from app.charts.context import Context
+from app.charts.chart import Drawing, chart
 from app.charts.criterion_looks import looks
 from app.charts.evaluations import pool_draws
 from app.charts.names import criterion_label
 from app.charts.theme import OVER_TITLES, Look, apply_theme, ink, muted
 from app.charts.traces import series
+from app.loaded import Loaded, made_by
 from pruning.evaluate.quality import record_ways
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore, evaluation_table
 from pruning.plan import NEURON_GRANULARITY
@@ -77,18 +77,18 @@ def same_bytes_table(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
 
 
 @chart("same-bytes", "explore", granularity=NEURON_GRANULARITY)
-def draw(context: Context) -> Drawing:
+def draw(loaded: Loaded) -> Drawing:
     """Neurons or whole experts of the same bytes."""
-    records = EvaluationStore(context.store.directories).records(context.model.identity)
+    records = EvaluationStore(loaded.store.directories).records(loaded.model.identity)
     table = same_bytes_table(records)
     if table.empty:
         raise StatsError(
-            f"{context.model.name} has no evaluations of neurons and of whole experts of the same "
+            f"{loaded.model.name} has no evaluations of neurons and of whole experts of the same "
             "size; see `moeprune evaluate`."
         )
-    removed = table["removed"].iloc[0] if context.removed is None else context.removed
+    removed = table["removed"].iloc[0] if loaded.choices.removed is None else loaded.choices.removed
     rows = table[table["removed"] == removed].reset_index(drop=True)
-    return Drawing(partial(same_bytes, rows), rows, describe(rows), made_by(context.head))
+    return Drawing(partial(same_bytes, rows), rows, describe(rows), made_by(loaded.head))
 
 
 def same_bytes(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:

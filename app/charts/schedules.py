@@ -9,10 +9,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.foreign_text import in_html
-from app.charts.chart import Drawing, chart, made_by
-from app.charts.context import Context, itself
+from app.charts.chart import Drawing, chart
 from app.charts.theme import SMALL_SIZE, color_at, ink, paper, primary, text_on, themed
 from app.charts.traces import annotation, box, heat
+from app.loaded import Loaded, itself, made_by
 from pruning.budget import sparsity_budget
 from pruning.planning.choice import HAND, schedule_label
 from pruning.planning.ranking import Selection
@@ -41,17 +41,17 @@ class Sides:
         return dict(zip(rows["layer"].tolist(), rows["kept"].tolist(), strict=True))
 
 
-def selection_of(context: Context) -> Selection:
+def selection_of(loaded: Loaded) -> Selection:
     """The recipe with its statistics, and with token counts if there are any."""
-    request, spread = context.request, context.spec.spread
+    request, spread = loaded.request, loaded.choices.spec.spread
     changes: dict[str, Any] = {}
     if spread.is_measured:
         own = ("schedule", "measured_on", "cost", "across")
         changes = {name: getattr(spread, name) for name in own}
-    elif context.ranking_criterion.source != "routed" and context.corpora:
+    elif loaded.choices.ranking_criterion.source != "routed" and loaded.choices.corpora:
         # The frequency schedule needs token counts.
-        changes = {"schedule": FREQUENCY, "corpora": context.corpora}
-    return context.selection(context.request_for(request.plan.changed(**changes)))
+        changes = {"schedule": FREQUENCY, "corpora": loaded.choices.corpora}
+    return loaded.selection(loaded.request_for(request.plan.changed(**changes)))
 
 
 def order_of(selection: Selection) -> str:
@@ -59,12 +59,12 @@ def order_of(selection: Selection) -> str:
     return order_digest(selection.table)
 
 
-def spending_of(context: Context) -> Spending:
+def spending_of(loaded: Loaded) -> Spending:
     """Budget and constraints, without manual counts."""
-    layers, limits = context.model.layers, context.spec.constraints
+    layers, limits = loaded.model.layers, loaded.choices.spec.constraints
     # A search's recipe begins with uniform; counts by hand need not be even.
-    even = context.spec.is_even and context.schedule.name != HAND
-    return Spending(layers, sparsity_budget(layers, context.sparsity, limits, even=even), limits)
+    even = loaded.choices.spec.is_even and loaded.choices.schedule.name != HAND
+    return Spending(layers, sparsity_budget(layers, loaded.sparsity, limits, even=even), limits)
 
 
 def sides_of(selection: Selection, spending: Spending, searched: pd.DataFrame) -> Sides:
@@ -72,28 +72,28 @@ def sides_of(selection: Selection, spending: Spending, searched: pd.DataFrame) -
     return Sides(*schedules_table(selection, spending, searched))
 
 
-def sides(context: Context) -> Sides:
-    """Every schedule on the budget of the context, under its constraints."""
-    selection, spending = selection_of(context), spending_of(context)
-    if context.has_sensitivity and selection.sensitivity is None:
-        measured = context.request_for(context.request.plan.changed(schedule=MEASURED))
-        sensitivity = context.selection(measured).sensitivity
-        selection = context.keep(itself, replace(selection, sensitivity=sensitivity))
-    order = context.keep(order_of, selection)
-    searched = searched_rows(context.known_searches, spending.budget.total, order)
-    return context.keep(sides_of, selection, spending, searched)
+def sides(loaded: Loaded) -> Sides:
+    """Every schedule on the chosen budget, under its constraints."""
+    selection, spending = selection_of(loaded), spending_of(loaded)
+    if loaded.has_sensitivity and selection.sensitivity is None:
+        measured = loaded.request_for(loaded.request.plan.changed(schedule=MEASURED))
+        sensitivity = loaded.selection(measured).sensitivity
+        selection = loaded.keep(itself, replace(selection, sensitivity=sensitivity))
+    order = loaded.keep(order_of, selection)
+    searched = searched_rows(loaded.known_searches, spending.budget.total, order)
+    return loaded.keep(sides_of, selection, spending, searched)
 
 
 @chart("schedules", "plan")
-def draw(context: Context) -> Drawing:
+def draw(loaded: Loaded) -> Drawing:
     """How each schedule spreads the budget."""
-    counts, label = sides(context).counts, schedule_label(context.schedule.row)
+    counts, label = sides(loaded).counts, schedule_label(loaded.choices.schedule.row)
     labelled_counts = counts.assign(schedule=counts["schedule"].map(schedule_label))
-    figure = partial(context.keep, schedules_figure, labelled_counts, marked=label)
-    first = context.first
+    figure = partial(loaded.keep, schedules_figure, labelled_counts, marked=label)
+    first = loaded.first
     runs = ", ".join(run.manifest.run_id for run in first.choice.runs)
-    facts = (runs, first.criterion.label, f"sparsity {context.sparsity}")
-    return Drawing(figure, counts, describe(labelled_counts), made_by(context.head, *facts))
+    facts = (runs, first.criterion.label, f"sparsity {loaded.sparsity}")
+    return Drawing(figure, counts, describe(labelled_counts), made_by(loaded.head, *facts))
 
 
 def schedules_figure(table: pd.DataFrame, *, marked: str = "", dark: bool = False) -> go.Figure:

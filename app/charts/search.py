@@ -9,11 +9,11 @@ import plotly.graph_objects as go
 from analysis.criteria import get_criterion
 from analysis.errors import StatsError, UserError
 from analysis.foreign_text import in_html
-from app.charts.chart import Drawing, chart, made_by
-from app.charts.context import Context
+from app.charts.chart import Drawing, chart
 from app.charts.schedules import spending_of
 from app.charts.theme import ink, muted, paper, primary, series_color, themed
 from app.charts.traces import annotation
+from app.loaded import Loaded, made_by
 from pruning.evaluate.quality import PlanLoss, loss_of, stored_losses, unseen
 from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.result import MEASURES
@@ -27,83 +27,83 @@ _MOST_TICKS: Final = 24
 _LAYERS: Final = {"title": "layer", "type": "category", "nticks": _MOST_TICKS, "showgrid": False}
 
 
-def searches(context: Context) -> tuple[KnownSearch, ...]:
+def searches(loaded: Loaded) -> tuple[KnownSearch, ...]:
     """The searches of the model on this budget, of any criterion."""
-    removed = spending_of(context).budget.total
-    known_searches = context.known_searches
+    removed = spending_of(loaded).budget.total
+    known_searches = loaded.known_searches
     if matches := tuple(each for each in known_searches if each.removed == removed):
         return matches
     others = ", ".join(f"{each.search_id} ({each.removed} experts)" for each in known_searches)
     raise StatsError(
-        f"{context.model.name} has no search that removes {removed} experts; make one with "
+        f"{loaded.model.name} has no search that removes {removed} experts; make one with "
         f"`moeprune search`. Known: {others or 'none'}."
     )
 
 
-def search_of(context: Context) -> KnownSearch:
+def search_of(loaded: Loaded) -> KnownSearch:
     """The longest of `searches` by the recipe's criterion."""
-    candidates, name = searches(context), context.ranking_criterion.name
+    candidates, name = searches(loaded), loaded.choices.ranking_criterion.name
     search = best_fitting(candidates, name, candidates[0].removed)
     if search is None:
         criteria = ", ".join(sorted({each.criterion for each in candidates}))
         raise StatsError(
-            f"No search of {context.model.name} on this budget is by {name}; known: {criteria}."
+            f"No search of {loaded.model.name} on this budget is by {name}; known: {criteria}."
         )
     return search
 
 
-def _choose_search(context: Context, name: str) -> tuple[KnownSearch, str]:
+def _choose_search(loaded: Loaded, name: str) -> tuple[KnownSearch, str]:
     """The chosen search or that of the recipe, and the name of the drawing."""
-    if context.search is None:
-        return search_of(context), ""
+    if loaded.search is None:
+        return search_of(loaded), ""
     try:
-        is_default = search_of(context).search_id == context.search.search_id
+        is_default = search_of(loaded).search_id == loaded.search.search_id
     except StatsError:
         is_default = False
-    return context.search, "" if is_default else f"{name}-shown"
+    return loaded.search, "" if is_default else f"{name}-shown"
 
 
-def selection_of(context: Context, search: KnownSearch) -> Selection:
-    """The selection that makes the plan of a search of the context's model and budget."""
-    request = context.request_for(search.spec)
-    return context.keep(searched_selection, search, request, (context.model, context.store))
+def selection_of(loaded: Loaded, search: KnownSearch) -> Selection:
+    """The selection that makes the plan of a search of the model and budget."""
+    request = loaded.request_for(search.spec)
+    return loaded.keep(searched_selection, search, request, (loaded.model, loaded.store))
 
 
-def unseen_loss(context: Context, search: KnownSearch) -> PlanLoss | None:
+def unseen_loss(loaded: Loaded, search: KnownSearch) -> PlanLoss | None:
     """Loss of a search's best plan on held-out samples; None if it was not evaluated."""
     try:
-        selection = selection_of(context, search)
-        plan = context.keep(make_plan, selection, selection.spec).plan
+        selection = selection_of(loaded, search)
+        plan = loaded.keep(make_plan, selection, selection.spec).plan
     except UserError:  # no local statistics give its order
         return None
-    store = EvaluationStore(context.store.directories)
-    losses = context.keep(stored_losses, store, context.model.identity)
-    loss = loss_of(losses, fit_plan(plan, context.model).digest)
+    store = EvaluationStore(loaded.store.directories)
+    losses = loaded.keep(stored_losses, store, loaded.model.identity)
+    loss = loss_of(losses, fit_plan(plan, loaded.model).digest)
     return unseen(loss, search.result.header["corpus"]) if loss else None
 
 
-def unseen_words(context: Context, search: KnownSearch) -> str:
+def unseen_words(loaded: Loaded, search: KnownSearch) -> str:
     """`unseen_loss` in words, of a finished search; empty if not measured."""
-    loss = unseen_loss(context, search) if search.result.is_finished else None
+    loss = unseen_loss(loaded, search) if search.result.is_finished else None
     return f"On held-out samples: {loss.words}." if loss else ""
 
 
 @chart("search", "plan")
-def draw_progress(context: Context) -> Drawing:
+def draw_progress(loaded: Loaded) -> Drawing:
     """How the search for a schedule went."""
-    search, name = _choose_search(context, "search")
+    search, name = _choose_search(loaded, "search")
     history = search.result.history()
     progress, measure = progress_of(history), measure_label(search.fitness)
     figure = partial(search_progress, history, progress, measure=measure)
-    words = (describe_progress(history, progress, measure=measure), unseen_words(context, search))
+    words = (describe_progress(history, progress, measure=measure), unseen_words(loaded, search))
     alt = " ".join(filter(None, words))
     return Drawing(figure, history, alt, about_search(search), name)
 
 
 @chart("search-best", "plan")
-def draw_best(context: Context) -> Drawing:
+def draw_best(loaded: Loaded) -> Drawing:
     """What the search's best schedule keeps."""
-    search, name = _choose_search(context, "search-best")
+    search, name = _choose_search(loaded, "search-best")
     table = search.result.schedule()
     figure = partial(schedule_bars, table)
     return Drawing(figure, table, describe_bars(table), about_search(search), name)

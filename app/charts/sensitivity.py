@@ -10,10 +10,9 @@ import plotly.graph_objects as go
 
 from analysis.arrays import FloatArray
 from app.charts.chart import Drawing, chart
-from app.charts.context import Context
-from app.charts.neuron_cut import of_neurons
 from app.charts.theme import ink, muted, primary, themed
 from app.charts.traces import as_float32, halo, heat, layer_axis, rows_height, stroke
+from app.loaded import Loaded
 from pruning.allocation import Removed
 from pruning.plan import NEURON_GRANULARITY
 from pruning.planning.make import make_plan
@@ -28,11 +27,11 @@ _COLUMNS: Final = {24: 6, 48: 8}  # layers, at most -> small lines side by side
 _MOST_COLUMNS: Final = 10
 
 
-def sensitivity_of(context: Context) -> Sensitivity:
+def sensitivity_of(loaded: Loaded) -> Sensitivity:
     """The curves of the plan's order; if there are none, an error that says how to measure them."""
-    if context.sensitivity is None:
-        raise needs_sensitivity(context.ranking, context.ranking.spec)
-    return context.sensitivity
+    if loaded.sensitivity is None:
+        raise needs_sensitivity(loaded.ranking, loaded.ranking.spec)
+    return loaded.sensitivity
 
 
 def corpora_text(sensitivity: Sensitivity) -> str:
@@ -60,27 +59,27 @@ def sensitivity_table(
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _draw(context: Context, figure: Callable[..., go.Figure]) -> Drawing:
-    sensitivity = sensitivity_of(context)
-    recipe, sizes = context.ranking, context.order.sizes
-    plan = context.shown.plan if context.shown else make_plan(recipe, recipe.spec).plan
-    table = sensitivity_table(sensitivity, sizes, removed_by(plan, sizes, context.model))
-    is_in_order = context.shown is None or context.predicted is not None
+def _draw(loaded: Loaded, figure: Callable[..., go.Figure]) -> Drawing:
+    sensitivity = sensitivity_of(loaded)
+    recipe, sizes = loaded.ranking, loaded.order.sizes
+    plan = loaded.shown.plan if loaded.shown else make_plan(recipe, recipe.spec).plan
+    table = sensitivity_table(sensitivity, sizes, removed_by(plan, sizes, loaded.model))
+    is_in_order = loaded.shown is None or loaded.predicted is not None
     alt = describe(table, corpora_text(sensitivity), is_in_order=is_in_order)
-    about = context.about(context.about_plan(), ", ".join(each.name for each in sensitivity.curves))
+    about = loaded.about(loaded.about_plan(), ", ".join(each.name for each in sensitivity.curves))
     return Drawing(partial(figure, table), table, alt, about)
 
 
 @chart("layer-sensitivity", "plan")
-def draw_lines(context: Context) -> Drawing:
+def draw_lines(loaded: Loaded) -> Drawing:
     """Layer sensitivity, with the plan's cut."""
-    return _draw(context, sensitivity_lines)
+    return _draw(loaded, sensitivity_lines)
 
 
 @chart("layer-sensitivity-map", "plan")
-def draw_layer_map(context: Context) -> Drawing:
+def draw_layer_map(loaded: Loaded) -> Drawing:
     """What each share of a layer's experts costs, with the plan's cut."""
-    return _draw(context, sensitivity_map)
+    return _draw(loaded, sensitivity_map)
 
 
 _OF_NEURONS: Final[Mapping[str, Any]] = {
@@ -89,15 +88,15 @@ _OF_NEURONS: Final[Mapping[str, Any]] = {
 
 
 @chart("neuron-sensitivity", "plan", **_OF_NEURONS)
-def draw_neuron_lines(context: Context) -> Drawing:
+def draw_neuron_lines(loaded: Loaded) -> Drawing:
     """Layer sensitivity to the loss of neurons, with the plan's cut."""
-    return _draw(of_neurons(context), sensitivity_lines)
+    return _draw(loaded.of_neurons(), sensitivity_lines)
 
 
 @chart("neuron-sensitivity-map", "plan", **_OF_NEURONS)
-def draw_neuron_map(context: Context) -> Drawing:
+def draw_neuron_map(loaded: Loaded) -> Drawing:
     """What each share of a layer's neurons costs, with the plan's cut."""
-    return _draw(of_neurons(context), sensitivity_map)
+    return _draw(loaded.of_neurons(), sensitivity_map)
 
 
 class _Row(NamedTuple):

@@ -8,9 +8,9 @@ import plotly.graph_objects as go
 
 from analysis.foreign_text import in_html
 from app.charts.chart import Drawing, chart
-from app.charts.context import Context
 from app.charts.theme import PATTERNS, contrast, ink, paper, series_color, text_on, themed
 from app.charts.traces import annotation
+from app.loaded import Loaded
 from pruning.planning.make import make_plan
 from pruning.sizes import size_report
 
@@ -20,12 +20,12 @@ _MIN_LABELLED_SHARE: Final = 0.09  # narrower segments would clip their label; t
 
 
 @chart("sizes", "export")
-def draw(context: Context) -> Drawing:
+def draw(loaded: Loaded) -> Drawing:
     """What pruning saves."""
-    current = context.shown
-    plan = current.plan if current else make_plan(context.first, context.request.plan).plan
-    table = context.keep(size_report, context.model, plan).table
-    about = context.about(context.about_plan())
+    current = loaded.shown
+    plan = current.plan if current else make_plan(loaded.first, loaded.request.plan).plan
+    table = loaded.keep(size_report, loaded.model, plan).table
+    about = loaded.about(loaded.about_plan())
     return Drawing(partial(sizes_figure, table), table, describe(table), about)
 
 

@@ -16,10 +16,10 @@ from analysis.foreign_text import in_html
 from analysis.ranking.overlap import kept_counts
 from analysis.ranking.stratification import rescale, separation
 from app.charts.chart import Drawing, chart
-from app.charts.context import Context
 from app.charts.criterion_looks import looks
 from app.charts.theme import CLEAR, apply_theme, muted, paper
 from app.charts.traces import Place, halo, heat, layer_axis, pin, series, stroke
+from app.loaded import Loaded
 from app.tables.ranked import Ranked
 
 _MEASURES: Final = (
@@ -29,9 +29,9 @@ _MEASURES: Final = (
 _VEIL: Final = 0.3  # light: the order of pruned experts must stay readable
 
 
-def _rankings(context: Context) -> list[Ranked]:
+def _rankings(loaded: Loaded) -> list[Ranked]:
     """Rankings of both recipes, the baseline first; one if they have the same name."""
-    both = [context.ranked(each) for each in (context.second, context.first)]
+    both = [loaded.ranked(each) for each in (loaded.second, loaded.first)]
     return list({each.criterion.label: each for each in both}.values())
 
 
@@ -69,20 +69,20 @@ def separations(panels: Sequence[Ranked], sparsity: Fraction) -> pd.DataFrame:
 
 
 @chart("stratification", "explore")
-def draw_map(context: Context) -> Drawing:
+def draw_map(loaded: Loaded) -> Drawing:
     """Which experts each criterion keeps."""
-    table = ranked_experts(_rankings(context), context.fraction)
-    figure = partial(stratification_figure, table, marked=context.expert)
-    return Drawing(figure, table, describe_map(table), context.about_both())
+    table = ranked_experts(_rankings(loaded), loaded.fraction)
+    figure = partial(stratification_figure, table, marked=loaded.choices.expert)
+    return Drawing(figure, table, describe_map(table), loaded.about_both())
 
 
 @chart("separation", "explore")
-def draw_separation(context: Context) -> Drawing:
+def draw_separation(loaded: Loaded) -> Drawing:
     """How clear the cut is."""
-    context.check_removes()
-    rankings = _rankings(context)
-    table = separations(rankings, context.fraction)
-    about = context.about(" beside ".join(each.criterion.label for each in rankings))
+    loaded.check_removes()
+    rankings = _rankings(loaded)
+    table = separations(rankings, loaded.fraction)
+    about = loaded.about(" beside ".join(each.criterion.label for each in rankings))
     return Drawing(partial(separation_figure, table), table, describe(table), about)
 
 

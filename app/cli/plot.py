@@ -31,7 +31,7 @@ from pruning.sizes import size_report
 from pruning.surgery.width_sizes import width_option
 
 if TYPE_CHECKING:
-    from app.charts.context import Context
+    from app.loaded import Loaded
 
 _USUAL = {"expert": "reap", "neuron": "heapr"}
 View = Annotated[str, Option("What to draw; --list names all.", place="VIEW")]
@@ -70,10 +70,10 @@ def plot(
     ] = False,
 ) -> None:
     """Draw a figure of the dashboard, or write the numbers behind it, without a browser session."""
-    from app.charts.choices import PathChoice, ResultChoice
     from app.charts.files import write_figure
     from app.charts.listing import get_chart
     from app.charts.published import PaperChart, block_of
+    from app.choices import PathChoice, ResultChoice
 
     del list_views  # its callback has done it
     chart_view, path = get_chart(view), out_file or Path(f"{view}.html")
@@ -81,14 +81,14 @@ def plot(
     if is_of_paper := isinstance(chart_view, PaperChart):
         chart = chart_view.draw(block_of(request.model, request.block))
     else:
-        context = _context(request, chart_view.granularity, plan_file)
+        loaded = _loaded(request, chart_view.granularity, plan_file)
         choice = PathChoice(
             DEFAULT_PATHS if request.top_m is None else request.top_m,
             Weighing(request.weights, request.transitions),
             request.clusters,
         )
         results = ResultChoice.asked(request)
-        chart = chart_view.draw(replace(context, paths=choice, results=results))
+        chart = chart_view.draw(loaded.choosing(paths=choice, results=results))
     if path.suffix == ".csv":
         write_csv(chart.table, path)
     else:
@@ -105,11 +105,11 @@ def plot(
     )
 
 
-def _context(
+def _loaded(
     request: DrawRequest, granularity: str = EXPERT_GRANULARITY, plan_file: Path | None = None
-) -> "Context":
+) -> "Loaded":
     """What charts of a plan are drawn from; the granularity is theirs."""
-    from app.charts.context import context_of
+    from app.loaded import loaded_of
 
     spec = request.plan
     if not spec.ranking.criterion:
@@ -119,12 +119,12 @@ def _context(
     store = stats_store(request.stats_dir)
     for each in (pair.a, pair.b):
         follow(weights_measured(each.plan.ranking.rule, described, store))
-    context = context_of(pair, described, store)
+    loaded = loaded_of(pair, described, store)
     if plan_file is not None:
         plan = load_plan(plan_file, model=described)
-        context = replace(context, shown=CurrentPlan(plan, file=plan_file.name))
-    say_notes(context.run_notes)
-    return context
+        loaded = replace(loaded, shown=CurrentPlan(plan, file=plan_file.name))
+    say_notes(loaded.run_notes)
+    return loaded
 
 
 @command(ReportRequest)
@@ -146,9 +146,9 @@ def report(
     if plan is not None:
         _report_decision(request, plan, out_file)
         return
-    context = _context(request)
-    views = views_of(request.views, context.spec.ranking.criterion)
-    page = report_of(context, views, request.title)
+    loaded = _loaded(request)
+    views = views_of(request.views, loaded.choices.spec.ranking.criterion)
+    page = report_of(loaded, views, request.title)
     if not page.sections:
         raise PlanError(f"Nothing can be drawn. {next(iter(page.omitted))}")
     write_durably(out_file, report_html(page).encode())

@@ -6,11 +6,11 @@ import streamlit as st
 from streamlit.column_config import NumberColumn
 
 from analysis.ranking.compare import FATES, Comparison
-from app.charts.context import Context
 from app.literal import literal
+from app.loaded import Loaded
 from app.session.data import losses_of
 from app.widgets.charts import ranks_from_one, show_named, table_with_csv
-from app.widgets.context import has_statistics
+from app.widgets.chosen_plan import has_statistics
 from app.widgets.notes import against_chance, card, inform, show_command
 from pruning.evaluate.quality import loss_of
 from pruning.planning.make import make_plan
@@ -18,29 +18,29 @@ from pruning.planning.make import make_plan
 _ROWS_SHOWN: Final = 200
 
 
-def draw(context: Context) -> None:
+def draw(loaded: Loaded) -> None:
     """The page."""
-    if context.by_neuron:
+    if loaded.choices.spec.by_neuron:
         inform("Compare sets whole experts side by side; choose **Experts** in the sidebar.")
         return
-    if context.criterion is None or not has_statistics(context):
+    if loaded.choices.criterion is None or not has_statistics(loaded):
         return
-    conclusion(context)
-    comparison_metrics(context.comparison)
-    show_charts(context)
+    conclusion(loaded)
+    comparison_metrics(loaded.comparison)
+    show_charts(loaded)
     with st.container(border=True):
-        listed_experts(context.comparison)
-    show_command(context.both.command(), heading="The same from the command line")
+        listed_experts(loaded.comparison)
+    show_command(loaded.both.command(), heading="The same from the command line")
 
 
-def conclusion(context: Context) -> None:
+def conclusion(loaded: Loaded) -> None:
     """Measured losses of both, and how often they decide alike."""
-    losses, words = losses_of(context.model), []
-    for name, chosen in zip(context.names, (context.first, context.second), strict=True):
-        loss = loss_of(losses, context.keep(make_plan, chosen, chosen.spec).plan.digest)
+    losses, words = losses_of(loaded.model), []
+    for name, chosen in zip(loaded.names, (loaded.first, loaded.second), strict=True):
+        loss = loss_of(losses, loaded.keep(make_plan, chosen, chosen.spec).plan.digest)
         words.append(f"{literal(name)}: {literal(loss.words) if loss else 'loss not measured'}")
-    comparison, caveat = context.comparison, ""
-    if context.schedule.name != "uniform" or (context.shown and context.shown.file):
+    comparison, caveat = loaded.comparison, ""
+    if loaded.choices.schedule.name != "uniform" or (loaded.shown and loaded.shown.file):
         caveat = " Both use the uniform schedule here, unlike the plan above."
     st.markdown(
         f"**A** {words[0]}; **B** {words[1]}. They decide **{comparison.agreement:.0%}** of the "
@@ -84,14 +84,14 @@ def comparison_metrics(comparison: Comparison) -> None:
         )
 
 
-def show_charts(context: Context) -> None:
+def show_charts(loaded: Loaded) -> None:
     """The map, and the agreement of each layer below."""
     with st.container(border=True):
         st.markdown("**Who keeps what**: one cell per expert, layer 0 on top.")
-        show_named("kept-by", context)
+        show_named("kept-by", loaded)
     with st.container(border=True):
         st.markdown("**Layer by layer**: 1 is full agreement.")
-        show_named("agreement", context)
+        show_named("agreement", loaded)
 
 
 def listed_experts(comparison: Comparison) -> None:

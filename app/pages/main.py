@@ -1,18 +1,18 @@
 """Entry script of the dashboard: navigation, the controls of the plan, and the page."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import streamlit as st
 
-from app.charts.context import Context
 from app.components.history import keep_history
+from app.loaded import Loaded
 from app.pages import compare, evaluate, explore, export, plan, start
 from app.pages.explore.expert import expert_drawer
 from app.session.chosen_expert import chosen_expert, expert_control
 from app.session.state import keep_in_address
-from app.widgets.context import chosen_context
+from app.widgets.chosen_plan import chosen_plan
 from app.widgets.links import FIRST, go_to, page_at
 from app.widgets.login import log_out_part, require_login
 from app.widgets.page_style import apply_page_style
@@ -27,7 +27,7 @@ from app.widgets.tour import show_tour, tour_button
 class PageEntry:
     """A page in the navigation."""
 
-    draw: Callable[[Context], None]
+    draw: Callable[[Loaded], None]
     icon: str
     heading: str
 
@@ -45,7 +45,7 @@ PAGES: Mapping[str, PageEntry] = {
 
 def draw_page() -> None:
     """The page of this run; Streamlit calls it without an argument."""
-    entry.draw(context)
+    entry.draw(loaded)
 
 
 st.set_page_config(
@@ -64,22 +64,22 @@ st.title(entry.heading)
 keep_in_address(page.url_path)
 chosen = None
 with in_a_sentence():
-    chosen = chosen_context(page.url_path)
+    chosen = chosen_plan(page.url_path)
 if chosen is None:
     st.stop()
-context, no_plan = chosen
+loaded, no_plan = chosen
 with st.sidebar:
-    wants_numbers = expert_control(context.model.layers)
+    wants_numbers = expert_control(loaded.model.layers)
 # After its control is drawn: only then is it set from the URL.
-context = replace(context, expert=chosen_expert(context.model.layers))
+loaded = loaded.choosing(expert=chosen_expert(loaded.model.layers))
 try:
     with in_a_sentence(no_plan):
         page.run()
         if wants_numbers:
-            expert_drawer(context)
+            expert_drawer(loaded)
 finally:  # also where a page stops early
     with in_a_sentence():
-        report_part(context, page.url_path)
+        report_part(loaded, page.url_path)
     copy_link()
     with st.sidebar:
         tour_button()

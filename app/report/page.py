@@ -15,10 +15,9 @@ from jinja2 import Environment, StrictUndefined
 
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError, UserError, unknown_name
-from app.charts.chart import Chart, Drawing, made_by
-from app.charts.context import Context
+from app.charts.chart import Chart, Drawing
 from app.charts.listing import CHARTS
-from app.charts.neuron_cut import neuron_request
+from app.loaded import Loaded, made_by
 from app.tables.costs import experts_text
 from app.tables.spreadsheets import csv_text
 from pruning.plan import EXPERT_GRANULARITY
@@ -52,35 +51,35 @@ def views_of(names: Sequence[str], criterion: str = "") -> list[Chart]:
     return [CHARTS[name] for name in dict.fromkeys(names)] or every
 
 
-def report_of(context: Context, views: Sequence[Chart], title: str = DEFAULT_TITLE) -> Report:
-    """The report of a context; charts that cannot be drawn are listed with the reason."""
+def report_of(loaded: Loaded, views: Sequence[Chart], title: str = DEFAULT_TITLE) -> Report:
+    """The report of these charts; those that cannot be drawn are listed with the reason."""
     sections: list[tuple[Chart, Drawing]] = []
     omitted: dict[str, tuple[str, ...]] = {}
     for view in views:
         try:
-            sections.append((view, view.draw(context)))
+            sections.append((view, view.draw(loaded)))
         except UserError as error:
             omitted[str(error)] = (*omitted.get(str(error), ()), view.title)
     # The page is shared: its command has the name of the statistics folder, not the path.
-    words = shlex.split(command_of(context, views))
+    words = shlex.split(command_of(loaded, views))
     for place, word in enumerate(words[:-1]):
         if word == "--stats-dir":
             words[place + 1] = Path(words[place + 1]).name
-    return Report(title, _facts(context), shlex.join(words), tuple(sections), omitted)
+    return Report(title, _facts(loaded), shlex.join(words), tuple(sections), omitted)
 
 
-def command_of(context: Context, views: Sequence[Chart]) -> str:
+def command_of(loaded: Loaded, views: Sequence[Chart]) -> str:
     """The command that writes the same report, or shows the plan if that is from a file."""
-    if context.shown and context.shown.file:
-        return context.shown.plan_command(context.named)
-    pair = context.asked
+    if loaded.shown and loaded.shown.file:
+        return loaded.shown.plan_command(loaded.named)
+    pair = loaded.asked
     every = views_of((), pair.a.plan.ranking.criterion)
     names = [] if list(views) == every else [view.name for view in views]
     return pair.report_command(names, "report.html")
 
 
-def _facts(context: Context) -> dict[str, str]:
-    model = context.model
+def _facts(loaded: Loaded) -> dict[str, str]:
+    model = loaded.model
     experts = f"{len(model.layers)} layers of {experts_text(model.layers)} experts"
     shape = f"{experts}, top-{model.layers[0].top_k}"
     return {
@@ -88,21 +87,21 @@ def _facts(context: Context) -> dict[str, str]:
         "Identity": model.identity[:16],
         "Family": model.family.label,
         "Shape": f"{shape}, {format_bytes(model.checkpoint.nbytes)}",
-        **_recipes(context),
-        "Statistics": ", ".join(run.manifest.run_id for run in context.runs.values()) or "none",
+        **_recipes(loaded),
+        "Statistics": ", ".join(run.manifest.run_id for run in loaded.runs.values()) or "none",
     }
 
 
-def _recipes(context: Context) -> dict[str, str]:
+def _recipes(loaded: Loaded) -> dict[str, str]:
     """The recipe on screen and its baseline."""
-    if context.by_neuron:
-        spec = neuron_request(context).plan
+    if loaded.choices.spec.by_neuron:
+        spec = loaded.neuron_request.plan
         return {"Plan": _in_words(spec, "granularity", "criterion", "corpora")}
-    if context.shown is not None and context.shown.file:
-        return {"Plan": f"{context.shown.file} ({context.about_plan()})"}
-    if context.shown is not None and context.shown.selection is not None:
-        return {"Plan": _in_words(context.shown.selection.spec, "criterion", "corpora", "gate")}
-    a, b = context.both.a.plan, context.both.b.plan
+    if loaded.shown is not None and loaded.shown.file:
+        return {"Plan": f"{loaded.shown.file} ({loaded.about_plan()})"}
+    if loaded.shown is not None and loaded.shown.selection is not None:
+        return {"Plan": _in_words(loaded.shown.selection.spec, "criterion", "corpora", "gate")}
+    a, b = loaded.both.a.plan, loaded.both.b.plan
     words = ("criterion", "corpora", "gate")
     return {"Recipe": _in_words(a, *words), "Compared with": _in_words(b, *words)}
 

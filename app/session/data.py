@@ -18,8 +18,9 @@ from analysis.stats.groups import groups_for
 from analysis.stats.places import default_stats_dir
 from analysis.stats.store import Run, load_expert_stats, load_weight_stats
 from analysis.stats.tables import ExpertStats, WeightStats
-from app.charts.context import Context
+from app.choices import Choices
 from app.literal import literal
+from app.loaded import Loaded
 from app.session.keeping import remembered
 from app.settings import Settings, shown_path
 from pruning.evaluate.quality import PlanLoss, stored_losses
@@ -155,9 +156,21 @@ def calibration_corpora() -> list[str]:
     return [*TEXTS, *corpus_files(), *PRESETS]
 
 
-def held_out_corpora(context: Context) -> list[str]:
+def loaded_for(model: MoEModel, choices: Choices) -> Loaded:
+    """A model and what was chosen, with the statistics of this server and cached results."""
+    return Loaded(
+        model,
+        settings().store,
+        choices,
+        named=shown_model(model),
+        stats_dir=shown_stats_dir(),
+        keep=remembered,
+    )
+
+
+def held_out_corpora(loaded: Loaded) -> list[str]:
     """Held-out corpora: the demo's, and files in the models folder."""
-    return [*(TEXTS if context.model.name == DEMO_MODEL else ()), *corpus_files()]
+    return [*(TEXTS if loaded.model.name == DEMO_MODEL else ()), *corpus_files()]
 
 
 def corpus_label(text: str) -> str:
@@ -165,47 +178,47 @@ def corpus_label(text: str) -> str:
     return f"{text} (from the hub)" if text in PRESETS else text
 
 
-def what_is_missing(context: Context, criterion: Criterion) -> str | None:
+def what_is_missing(loaded: Loaded, criterion: Criterion) -> str | None:
     """Missing statistics of a criterion and what to do; None if it can rank."""
-    if criterion.source == "routed" and not context.runs:
+    if criterion.source == "routed" and not loaded.runs:
         return (
-            f"{criterion.label} ranks by routed tokens, but {literal(context.model.name)} has no "
+            f"{criterion.label} ranks by routed tokens, but {literal(loaded.model.name)} has no "
             "calibration yet. Run one on the **Start** page, or choose AIMER or Magnitude, which "
             "need none."
         )
     if criterion.source == "routed":
         groups = groups_for(criterion.columns("applied"))
-        for corpus, weight in context.weights.items():
-            if weight > 0 and set(groups) - set(context.runs[corpus].manifest.groups):
+        for corpus, weight in loaded.weights.items():
+            if weight > 0 and set(groups) - set(loaded.runs[corpus].manifest.groups):
                 return (
                     f"{criterion.label} needs more than the statistics of {literal(corpus)} have. "
                     f"Collect it on the **Start** page or with `moeprune calibrate`, as `--groups "
                     f"{','.join(groups)}` on the same corpus."
                 )
-    if criterion.source == "weights" and weight_run(context.model) is None:
+    if criterion.source == "weights" and weight_run(loaded.model) is None:
         return (
-            f"{criterion.label} reads the weights of {literal(context.model.name)}, which are not "
+            f"{criterion.label} reads the weights of {literal(loaded.model.name)}, which are not "
             "measured yet. Measure them on the **Start** page; this takes seconds."
         )
     return None
 
 
-def records_of(context: Context, kind: Callable[[Sequence[Path]], RecordStore[Kept]]) -> list[Kept]:
+def records_of(loaded: Loaded, kind: Callable[[Sequence[Path]], RecordStore[Kept]]) -> list[Kept]:
     """All records of the model; shows a warning per unreadable file.
 
     `kind` is a store over statistics directories, such as `EvaluationStore`. Files are
     read again when they change.
     """
     store = kind(settings().store.directories)
-    records, problems = remembered(readable_records, store, context.model.identity)
+    records, problems = remembered(readable_records, store, loaded.model.identity)
     for problem in problems:
         st.warning(literal(problem), icon=":material/warning:")
     return list(records)
 
 
-def usual_dtype(context: Context) -> str:
+def usual_dtype(loaded: Loaded) -> str:
     """The dtype in which most plans of the model were evaluated."""
-    records = records_of(context, EvaluationStore)
+    records = records_of(loaded, EvaluationStore)
     dtypes = Counter(str(each.settings["dtype"]) for each in records).most_common(1)
     return dtypes[0][0] if dtypes else "auto"
 

@@ -7,11 +7,11 @@ from typing import Any, Final, Literal, TypeVar
 import streamlit as st
 
 from analysis.errors import UserError
-from app.charts.context import Context
 from app.jobs.kinds import KINDS, kind_of
 from app.jobs.slurm import Runner, open_store, runner_of
 from app.jobs.store import JobStore
 from app.literal import literal
+from app.loaded import Loaded
 from app.session.data import settings, shown_checkpoint, shown_stats_dir
 from app.settings import shown_path
 from pruning.requests.base import Request
@@ -41,9 +41,9 @@ def user() -> str | None:
     return str(getattr(st.user, "email", None) or "") or None
 
 
-def own_model(context: Context) -> dict[str, Any]:
+def own_model(loaded: Loaded) -> dict[str, Any]:
     """`model` and `stats_dir` of a job's request."""
-    return {"model": str(context.model.checkpoint.path), "stats_dir": settings().stats_dir}
+    return {"model": str(loaded.model.checkpoint.path), "stats_dir": settings().stats_dir}
 
 
 def shown_request(request: Asked) -> Asked:

@@ -6,7 +6,7 @@ import streamlit as st
 
 from analysis.criteria import CRITERIA
 from analysis.model import MoEModel
-from app.charts.context import BLEND
+from app.choices import BLEND
 from app.session.data import losses_of, routed_runs
 from app.session.state import DEFAULTS, apply_exponents
 from pruning.evaluate.quality import choose_best, losses_at

@@ -7,10 +7,11 @@ import pandas as pd
 from analysis.errors import PlanError
 from analysis.model import MoEModel, is_expert_weight
 from analysis.stats.store import NEURONS
-from app.charts.context import RANKS_NOTHING, Context
-from app.charts.neuron_cut import arena, measured_ranking, neuron_request, ranking_of
+from app.charts.neuron_cut import arena, measured_ranking
 from app.charts.schedules import selection_of, spending_of
+from app.choices import RANKS_NOTHING
 from app.literal import literal
+from app.loaded import Loaded
 from app.session.data import what_is_missing
 from app.session.plan_state import NoPlan, imported_plan, sparsity_controls
 from app.session.search_data import searched_plan
@@ -33,34 +34,34 @@ from pruning.surgery.width_sizes import WidthOption, width_option
 MOST_BYTES_READ = 1 << 28
 
 
-def current_plan(context: Context) -> CurrentPlan:
+def current_plan(loaded: Loaded) -> CurrentPlan:
     """The plan of the imported file or the controls: one for all pages."""
-    if (imported := imported_plan(context.model)) is not None:
+    if (imported := imported_plan(loaded.model)) is not None:
         return imported
-    if context.by_neuron:
-        return shown_neurons(context)
-    if context.schedule.name == SEARCH:
-        return searched_plan(context)
-    return made_plan(context)
+    if loaded.choices.spec.by_neuron:
+        return shown_neurons(loaded)
+    if loaded.choices.schedule.name == SEARCH:
+        return searched_plan(loaded)
+    return made_plan(loaded)
 
 
-def prepared(context: Context) -> Selection:
-    """The statistics of the context."""
+def prepared(loaded: Loaded) -> Selection:
+    """The statistics of the plan on screen."""
     missing: str | None = RANKS_NOTHING
-    if context.criterion is not None:
-        missing = what_is_missing(context, context.criterion)
+    if loaded.choices.criterion is not None:
+        missing = what_is_missing(loaded, loaded.choices.criterion)
     if missing is not None:
         raise NoPlan(missing)
-    return selection_of(context)
+    return selection_of(loaded)
 
 
-def made_plan(context: Context) -> CurrentPlan:
-    """The plan of a context's criterion with a schedule or manual counts."""
-    ready, spec, choice = prepared(context), context.spec, context.schedule
-    spending, kept = spending_of(context), None
+def made_plan(loaded: Loaded) -> CurrentPlan:
+    """The plan of the chosen criterion with a schedule or manual counts."""
+    ready, spec, choice = prepared(loaded), loaded.choices.spec, loaded.choices.schedule
+    spending, kept = spending_of(loaded), None
     try:
         if choice.by_hand:
-            kept = hand_counts(context.model, choice.counts, spending)
+            kept = hand_counts(loaded.model, choice.counts, spending)
     except CountsError as error:
         raise NoPlan(literal(error), _ways_out(error)) from error
     if choice.name == FREQUENCY and ready.tokens is None:
@@ -72,36 +73,36 @@ def made_plan(context: Context) -> CurrentPlan:
         raise NoPlan(literal(needs_sensitivity(ready, spec)))
     if kept is not None:
         spec = spec.changed(set=kept)
-    plan = context.keep(make_plan, ready, spec).plan
+    plan = loaded.keep(make_plan, ready, spec).plan
     notes: tuple[str, ...] = ()
     if kept is None:
         keep = tuple(len(plan.kept[layer.index]) for layer in spending.layers)
         allocation = Allocation(spending.layers, keep)
         notes = budget_notes(spec.spread.schedule, spending, allocation, ready.evidence)
-    return CurrentPlan(plan, notes, replace(ready, request=context.request_for(spec)))
+    return CurrentPlan(plan, notes, replace(ready, request=loaded.request_for(spec)))
 
 
-def sizes_of(context: Context, plan: PruningPlan) -> SizeReport:
+def sizes_of(loaded: Loaded, plan: PruningPlan) -> SizeReport:
     """Sizes before and after a plan."""
-    return context.keep(size_report, context.model, plan)
+    return loaded.keep(size_report, loaded.model, plan)
 
 
-def lacks_statistics(context: Context) -> bool:
+def lacks_statistics(loaded: Loaded) -> bool:
     """Whether a chosen corpus lacks the neuron statistics of the criterion."""
-    if context.ranking_criterion.source != "routed":
+    if loaded.choices.ranking_criterion.source != "routed":
         return False
-    used = [run for corpus, run in context.runs.items() if context.weights[corpus] > 0]
+    used = [run for corpus, run in loaded.runs.items() if loaded.weights[corpus] > 0]
     return not used or any(NEURONS not in run.manifest.files for run in used)
 
 
-def check_page_reads(context: Context, request: SpecRequest) -> None:
+def check_page_reads(loaded: Loaded, request: SpecRequest) -> None:
     """Check that the model's neurons can be pruned, and fast enough for a page."""
-    check_cuttable(context.model)
-    items = (item for located in context.model.located.values() for item in located)
+    check_cuttable(loaded.model)
+    items = (item for located in loaded.model.located.values() for item in located)
     nbytes = sum(item.entry.nbytes for item in items if is_expert_weight(item.slot))
-    if context.ranking_criterion.source == "weights" and nbytes > MOST_BYTES_READ:
+    if loaded.choices.ranking_criterion.source == "weights" and nbytes > MOST_BYTES_READ:
         raise PlanError(
-            f"{context.ranking_criterion.name} reads {format_bytes(nbytes)} of weights, "
+            f"{loaded.choices.ranking_criterion.name} reads {format_bytes(nbytes)} of weights, "
             f"which a page does not wait for; run `{request.command()}` and open plan.json here."
         )
 
@@ -115,18 +116,19 @@ def _ways_out(error: CountsError) -> dict[str, dict[str, str | int]]:
     return ways
 
 
-def shown_neurons(context: Context) -> CurrentPlan:
-    """The plan of neurons of the context; see `check_page_reads`."""
-    if lacks_statistics(context):
-        raise NoPlan(f"{context.ranking_criterion.label} needs statistics of neurons.")
-    asked = neuron_request(context)
-    check_page_reads(context, asked)
-    spread = asked.plan.spread
-    ranking = (measured_ranking if spread.is_measured else ranking_of)(context, asked)
-    ranking = replace(ranking, request=asked)
-    if spread.is_measured and ranking.sensitivity is None:
-        raise NoPlan(literal(needs_sensitivity(ranking, asked.plan)))
-    decision = context.keep(make_plan, ranking, asked.plan, arena(context, asked, spread.scope))
+def shown_neurons(loaded: Loaded) -> CurrentPlan:
+    """The chosen plan of neurons; see `check_page_reads`."""
+    if lacks_statistics(loaded):
+        raise NoPlan(f"{loaded.choices.ranking_criterion.label} needs statistics of neurons.")
+    request = loaded.neuron_request
+    check_page_reads(loaded, request)
+    spec, spread = request.plan, request.plan.spread
+    ranking = loaded.neurons
+    if spread.is_measured:
+        ranking = replace(measured_ranking(loaded, request), request=request)
+        if ranking.sensitivity is None:
+            raise NoPlan(literal(needs_sensitivity(ranking, spec)))
+    decision = loaded.keep(make_plan, ranking, spec, arena(loaded, request, spread.scope))
     return CurrentPlan(decision.plan, decision.notes, ranking)
 
 
@@ -155,23 +157,23 @@ def _neuron_sizes(
     )
 
 
-def neuron_sizes(context: Context, shown: CurrentPlan) -> NeuronSizes:
+def neuron_sizes(loaded: Loaded, shown: CurrentPlan) -> NeuronSizes:
     """Sizes of a plan of neurons in every width mode."""
-    ranking = None if shown.file else ranking_of(context, neuron_request(context))
-    sizing = (context.model, shown.plan, context.spec.budget.width_multiple_of, ranking)
-    return context.keep(_neuron_sizes, *sizing)
+    ranking = None if shown.file else loaded.neuron_ranking(loaded.neuron_request)
+    sizing = (loaded.model, shown.plan, loaded.choices.spec.budget.width_multiple_of, ranking)
+    return loaded.keep(_neuron_sizes, *sizing)
 
 
-def bytes_after(context: Context, shown: CurrentPlan) -> int:
+def bytes_after(loaded: Loaded, shown: CurrentPlan) -> int:
     """Bytes of all tensors of the export."""
-    if not context.by_neuron:
-        return sizes_of(context, shown.plan).bytes_after
-    table = neuron_sizes(context, shown).table
-    row = table[table["mode"] == context.spec.budget.width_mode].iloc[0]
-    return context.model.checkpoint.nbytes if row["refused"] else int(row["disk"])
+    if not loaded.choices.spec.by_neuron:
+        return sizes_of(loaded, shown.plan).bytes_after
+    table = neuron_sizes(loaded, shown).table
+    row = table[table["mode"] == loaded.choices.spec.budget.width_mode].iloc[0]
+    return loaded.model.checkpoint.nbytes if row["refused"] else int(row["disk"])
 
 
-def export_option(context: Context, plan: PruningPlan) -> WidthOption:
+def export_option(loaded: Loaded, plan: PruningPlan) -> WidthOption:
     """The export in the chosen width mode, with its bytes."""
-    fitted = fit_plan(plan, context.model)
-    return context.keep(width_option, context.model, fitted, context.spec.budget.widths)
+    fitted = fit_plan(plan, loaded.model)
+    return loaded.keep(width_option, loaded.model, fitted, loaded.choices.spec.budget.widths)

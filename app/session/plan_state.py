@@ -11,8 +11,8 @@ from analysis.errors import PlanError, UserError
 from analysis.families import MoELayer
 from analysis.model import MoEModel
 from analysis.sparsity import parse_sparsity
-from app.charts.context import Context
 from app.components.schedule_editor import Edit, checked_edit, edit_message
+from app.loaded import Loaded
 from pruning.constraints import Constraints, ranges
 from pruning.plan import PruningPlan
 from pruning.planning.choice import (
@@ -71,19 +71,19 @@ def chosen_schedule() -> ScheduleChoice:
     )
 
 
-def expert_spec(context: Context) -> PlanSpec:
+def expert_spec(loaded: Loaded) -> PlanSpec:
     """The plan of experts that the controls ask for, but for counts by hand.
 
     The first option stands in for an invalid value.
     """
     controls = {key: st.session_state.get(key, first) for key, first in DEFAULTS.items()}
     multiple_of = controls["multiple"] if controls["multiple"] in MULTIPLES else 1
-    sparsity, schedule = context.sparsity, context.schedule.spread
+    sparsity, schedule = loaded.sparsity, loaded.choices.schedule.spread
     if controls["budget"] == "bytes":
-        sparsity = _shrunk_by(context.model, parse_sparsity(sparsity), multiple_of)
-    spec = context.spec
+        sparsity = _shrunk_by(loaded.model, parse_sparsity(sparsity), multiple_of)
+    spec = loaded.choices.spec
     if schedule == FREQUENCY:  # it counts tokens, whatever ranks
-        spec = spec.changed(corpora=context.corpora)
+        spec = spec.changed(corpora=loaded.choices.corpora)
     return spec.changed(
         sparsity=sparsity,
         schedule=schedule,

@@ -8,9 +8,9 @@ from analysis.criteria import get_criterion
 from analysis.errors import PlanError
 from analysis.model import MoEModel
 from app.charts import search as search_charts
-from app.charts.context import Context
 from app.charts.schedules import spending_of
 from app.literal import literal
+from app.loaded import Loaded
 from app.session.data import settings
 from app.session.keeping import remembered
 from app.session.plan_state import NoPlan, sparsity_controls
@@ -51,17 +51,17 @@ def read_cached(path: Path) -> KnownSearch:
     return remembered(read_known, path)
 
 
-def removed_on_screen(context: Context) -> int:
-    """Number of experts pruned at the sparsity of a context."""
-    return spending_of(context).budget.total
+def removed_on_screen(loaded: Loaded) -> int:
+    """Number of experts pruned at the chosen sparsity."""
+    return spending_of(loaded).budget.total
 
 
-def ordered_for(context: Context, known: Sequence[KnownSearch]) -> list[KnownSearch]:
+def ordered_for(loaded: Loaded, known: Sequence[KnownSearch]) -> list[KnownSearch]:
     """Searches sorted: same budget and criterion first, then same budget.
 
     Among equals those made by jobs come first, newest first.
     """
-    removed, name = removed_on_screen(context), context.criterion.name if context.criterion else ""
+    removed, name = removed_on_screen(loaded), loaded.choices.spec.ranking.criterion
 
     def place(search: KnownSearch) -> tuple[bool, bool, float, str]:
         try:
@@ -79,32 +79,30 @@ def search_label(search: KnownSearch, model: MoEModel) -> str:
     return f"{search.search_id} ({label}, {search.removed / model.num_experts:.0%} sparsity)"
 
 
-def chosen_search(context: Context) -> KnownSearch | None:
+def chosen_search(loaded: Loaded) -> KnownSearch | None:
     """The chosen search; the best fit if none or an unknown one is chosen."""
-    found = searches_of(context.model)
-    ordered = ordered_for(context, found.known)
-    return found.named(context.schedule.search) or (ordered[0] if ordered else None)
+    found = searches_of(loaded.model)
+    ordered = ordered_for(loaded, found.known)
+    return found.named(loaded.choices.schedule.search) or (ordered[0] if ordered else None)
 
 
-def searched_plan(context: Context) -> CurrentPlan:
+def searched_plan(loaded: Loaded) -> CurrentPlan:
     """The plan of the chosen search."""
-    search = chosen_search(context)
+    search = chosen_search(loaded)
     if search is None:
         raise NoPlan(
-            f"No search of {literal(context.model.name)} is known yet; start one on the Plan page."
+            f"No search of {literal(loaded.model.name)} is known yet; start one on the Plan page."
         )
-    if search.removed != removed_on_screen(context):
-        raise _other_budget(context, search)
-    selection = search_charts.selection_of(context, search)
+    if search.removed != removed_on_screen(loaded):
+        raise _other_budget(loaded, search)
+    selection = search_charts.selection_of(loaded, search)
     plan = make_plan(selection, selection.spec).plan
     request = selection.request.model_copy(update={"plan": _with_shown_path(selection.spec)})
-    return CurrentPlan(
-        plan, _notes(context, search, selection), replace(selection, request=request)
-    )
+    return CurrentPlan(plan, _notes(loaded, search, selection), replace(selection, request=request))
 
 
-def _other_budget(context: Context, search: KnownSearch) -> NoPlan:
-    experts, percent = context.model.num_experts, percent_removing(context.model, search.removed)
+def _other_budget(loaded: Loaded, search: KnownSearch) -> NoPlan:
+    experts, percent = loaded.model.num_experts, percent_removing(loaded.model, search.removed)
     if percent is None:
         way = "The slider has no such step; use `moeprune plan --schedule-file`."
         ways = {}
@@ -113,7 +111,7 @@ def _other_budget(context: Context, search: KnownSearch) -> NoPlan:
     return NoPlan(
         f"The search {literal(search.search_id)} has another budget: it removes {search.removed} "
         f"of {experts} experts ({search.removed / experts:.1%}), the slider asks for "
-        f"{removed_on_screen(context)} ({context.sparsity}). {way}".rstrip(),
+        f"{removed_on_screen(loaded)} ({loaded.sparsity}). {way}".rstrip(),
         ways,
     )
 
@@ -124,18 +122,19 @@ def _with_shown_path(spec: PlanSpec) -> PlanSpec:
     return spec.changed(schedule_file=shown_path(file)) if file else spec
 
 
-def _notes(context: Context, search: KnownSearch, selection: Selection) -> tuple[str, ...]:
+def _notes(loaded: Loaded, search: KnownSearch, selection: Selection) -> tuple[str, ...]:
     notes = []
     corpora = selection.spec.ranking.corpora
     own = f"{selection.criterion.label} on {' + '.join(corpora)}".removesuffix(" on ")
-    other = context.criterion is not None and context.criterion.name != selection.criterion.name
-    moved = corpora not in ((), context.corpora)
-    if other or moved or selection.gate != "applied" != context.gate:
+    choices = loaded.choices
+    other = choices.spec.ranking.criterion not in ("", selection.criterion.name)
+    moved = corpora not in ((), choices.corpora)
+    if other or moved or selection.gate != "applied" != choices.gate:
         notes.append(
             f"Experts within layers are pruned in the order of the search ({own}), not the one on "
             "screen. Manual counts use the order on screen."
         )
-    if context.spec.limits != search.spec.limits:
+    if loaded.choices.spec.limits != search.spec.limits:
         notes.append(
             "This search ignored the protected layers and multiples above, and its plan does too. "
             "Run a search below that respects them."

@@ -7,12 +7,9 @@ import streamlit as st
 
 from analysis.criteria import CRITERIA, RANKABLE, VARIANTS, Criterion, get_criterion, unified
 from analysis.errors import CriterionError
-from analysis.model import MoEModel
 from analysis.stats.choose import corpus_weight_text
 from analysis.stats.tables import GATES, Gate
-from app.charts.context import BLEND, Context
-from app.session.data import settings, shown_model, shown_stats_dir
-from app.session.keeping import remembered
+from app.choices import BLEND, Choices
 from pruning.spec import spec_of
 
 UNIFIED = "unified"
@@ -107,32 +104,18 @@ def chosen_criterion() -> Criterion | None:
         return None
 
 
-def page_context(
-    model: MoEModel, corpora: tuple[str, ...], percent: int, criterion: Criterion | None
-) -> Context:
-    """The context of a page, from the sidebar and the criterion controls.
-
-    `corpora` have the form of --corpus; `criterion` is None if the exponents rank nothing.
-    """
+def page_choices(corpora: tuple[str, ...], percent: int) -> Choices:
+    """What the controls say, and those of the sidebar: `corpora` in the form of --corpus."""
+    criterion, gate = chosen_criterion(), chosen_gate()
     routed = criterion is not None and criterion.source == "routed"
     uses_gate = criterion is not None and criterion.uses_gate
     spec = spec_of(
         criterion=criterion.name if criterion else "",
         corpora=corpora if routed else (),
-        gate=chosen_gate() if uses_gate else "applied",
+        gate=gate if uses_gate else "applied",
         sparsity=f"{percent}%",
     )
-    return Context(
-        model,
-        settings().store,
-        spec,
-        chosen_baseline(),
-        corpora=corpora,
-        gate=chosen_gate(),
-        named=shown_model(model),
-        stats_dir=shown_stats_dir(),
-        keep=remembered,
-    )
+    return Choices(spec, chosen_baseline(), corpora, gate)
 
 
 def chosen_baseline() -> Criterion:

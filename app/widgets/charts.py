@@ -11,11 +11,11 @@ import streamlit as st
 
 from analysis.errors import UserError
 from app.charts.chart import Drawing
-from app.charts.context import Context
 from app.charts.files import enlarged, figure_html, figure_image
 from app.charts.listing import CHARTS
 from app.charts.theme import PLOTLY_CONFIG
 from app.literal import literal
+from app.loaded import Loaded
 from app.tables.spreadsheets import csv_text
 from app.widgets.notes import inform
 from app.widgets.presentation import is_presented
@@ -73,18 +73,18 @@ def _plot(figure: go.Figure, name: str, alt: str, **selectable: Any) -> None:
     )
 
 
-def show_named(name: str, context: Context, **options: Any) -> Drawing | None:
+def show_named(name: str, loaded: Loaded, **options: Any) -> Drawing | None:
     """Draw the named chart, see `show_chart`; None if there is none, with a message."""
-    chart = chart_or_message(name, context)
+    chart = chart_or_message(name, loaded)
     if chart is not None:
         show_chart(chart, **options)
     return chart
 
 
-def chart_card(name: str, context: Context, heading: str) -> None:
+def chart_card(name: str, loaded: Loaded, heading: str) -> None:
     """Draw a chart in a frame below its heading; nothing if there is none."""
     try:
-        chart = CHARTS[name].draw(context)
+        chart = CHARTS[name].draw(loaded)
     except UserError:
         return
     with st.container(border=True):
@@ -92,10 +92,10 @@ def chart_card(name: str, context: Context, heading: str) -> None:
         show_chart(chart)
 
 
-def chart_or_message(name: str, context: Context) -> Drawing | None:
+def chart_or_message(name: str, loaded: Loaded) -> Drawing | None:
     """The named chart; None if there is none, with a message."""
     try:
-        return CHARTS[name].draw(context)
+        return CHARTS[name].draw(loaded)
     except UserError as error:
         inform(literal(error))
         return None

@@ -8,8 +8,8 @@ import streamlit as st
 from analysis.corpora import corpus_name
 from analysis.criteria import CRITERIA
 from analysis.stats.groups import groups_for, ordered
-from app.charts.context import Context
 from app.literal import literal
+from app.loaded import Loaded
 from app.session.data import calibration_corpora, corpus_label, shown_model
 from app.session.job_queue import own_model, queue, shown_request
 from app.widgets.controls import choose, one_of
@@ -28,7 +28,7 @@ def queue_button(label: str) -> bool:
 
 
 def offer_job(
-    context: Context, request: Request, about: str, *, sent: bool, plan: CurrentPlan | None = None
+    loaded: Loaded, request: Request, about: str, *, sent: bool, plan: CurrentPlan | None = None
 ) -> None:
     """Queue the job if its form was submitted, and show the equivalent commands.
 
@@ -37,7 +37,7 @@ def offer_job(
     shell_request: Any = shown_request(request)
     commands = [shell_request.command()]
     if plan is not None:
-        made_by = plan.plan_command(shown_model(context.model))
+        made_by = plan.plan_command(shown_model(loaded.model))
         commands = [made_by, shell_request.command((plan.file or "plan.json",))]
     if sent:
         queue(request, about, commands[-1])
@@ -65,11 +65,11 @@ def samples_field(label: str, prefix: str, place: Any = st) -> int:
     return int(place.select_slider(label, steps, value=64, key=f"{prefix}.samples"))
 
 
-def calibrated_field(context: Context, prefix: str, place: Any, **look: Any) -> tuple[str, ...]:
+def calibrated_field(loaded: Loaded, prefix: str, place: Any, **look: Any) -> tuple[str, ...]:
     """Draw the choice of calibration corpus; the corpus, or none."""
     chosen = place.selectbox(
         "Calibration corpus",
-        list(context.runs),
+        list(loaded.runs),
         key=f"{prefix}.calibrated",
         placeholder="no statistics",
         **look,
@@ -77,7 +77,7 @@ def calibrated_field(context: Context, prefix: str, place: Any, **look: Any) -> 
     return (chosen,) if chosen else ()
 
 
-def sweep_fields(context: Context, prefix: str) -> dict[str, Any]:
+def sweep_fields(loaded: Loaded, prefix: str) -> dict[str, Any]:
     """Draw criteria, sparsities and calibration corpus; return their values."""
     criteria = st.multiselect(
         "Criteria",
@@ -94,21 +94,21 @@ def sweep_fields(context: Context, prefix: str) -> dict[str, Any]:
     return {
         "criteria": tuple(criteria),
         "sparsities": tuple(sparsities),
-        "calibrated_on": calibrated_field(context, prefix, second, help=note),
+        "calibrated_on": calibrated_field(loaded, prefix, second, help=note),
     }
 
 
-def neurons_missing_part(context: Context) -> None:
+def neurons_missing_part(loaded: Loaded) -> None:
     """Show what is missing, and offer the calibration per neuron."""
-    if context.criterion is None:
+    if loaded.choices.criterion is None:
         raise ValueError("a criterion of weights alone lacks no statistics")
     corpora = calibration_corpora()
     names = {corpus_name(corpus): corpus for corpus in corpora}
-    chosen = names.get(context.corpus, corpora[0])
+    chosen = names.get(loaded.corpus, corpora[0])
     inform(
-        f"{context.criterion.label} needs statistics per neuron, which are missing for "
-        f"{literal(context.model.name)}"
-        + (f" on {literal(context.corpus)}" if context.runs else "")
+        f"{loaded.choices.criterion.label} needs statistics per neuron, which are missing for "
+        f"{literal(loaded.model.name)}"
+        + (f" on {literal(loaded.corpus)}" if loaded.runs else "")
         + " yet. Collect them here (one forward and one backward pass), or choose Neuron norms, "
         "which read only the weights."
     )
@@ -120,15 +120,15 @@ def neurons_missing_part(context: Context) -> None:
         key="neurons.corpus",
         width=320,
     )
-    groups = ",".join(ordered(groups_for(context.criterion.columns("applied"))))
+    groups = ",".join(ordered(groups_for(loaded.choices.criterion.columns("applied"))))
     # Tokens, sequence length and seed of the existing run of this corpus.
     before: dict[str, int] = {}
-    if run := context.runs.get(corpus_name(corpus)):
+    if run := loaded.runs.get(corpus_name(corpus)):
         settings = run.manifest.settings
         before = {"tokens": sum(each.num_tokens for each in run.manifest.corpora)}
         before |= {key: settings[key] for key in ("seq_len", "seed") if key in settings}
-    fields = {**own_model(context), "corpus": corpus, "groups": groups, **before}
+    fields = {**own_model(loaded), "corpus": corpus, "groups": groups, **before}
     label, icon = "Collect statistics of neurons", ":material/play_arrow:"
     sent = st.button(label, icon=icon, type="primary", key="neurons.collect")
-    about = f"neurons of {context.model.name}"
-    offer_job(context, validated(CalibrateRequest, fields), about, sent=sent)
+    about = f"neurons of {loaded.model.name}"
+    offer_job(loaded, validated(CalibrateRequest, fields), about, sent=sent)

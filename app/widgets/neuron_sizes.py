@@ -4,8 +4,8 @@ import pandas as pd
 import streamlit as st
 from streamlit.column_config import NumberColumn, ProgressColumn
 
-from app.charts.context import Context
 from app.literal import literal
+from app.loaded import Loaded
 from app.session.plan_data import NeuronSizes
 from app.session.plan_state import imported_plan
 from app.widgets.charts import table_with_csv
@@ -17,11 +17,11 @@ from pruning.sizes import PLAN_ALONE, format_bytes, format_count
 _ROWS = 12  # height of the table by layer
 
 
-def neuron_metrics(context: Context, sizes: NeuronSizes) -> None:
+def neuron_metrics(loaded: Loaded, sizes: NeuronSizes) -> None:
     """Five numbers: neurons, disk, memory, parameters and FLOPs of a token."""
     rows = {str(row["mode"]): row for row in sizes.table.to_dict("records")}
-    chosen, alone = rows[context.spec.budget.width_mode], rows[PLAN_ALONE]
-    mode, before = chosen["mode"], context.model.checkpoint.nbytes
+    chosen, alone = rows[loaded.choices.spec.budget.width_mode], rows[PLAN_ALONE]
+    mode, before = chosen["mode"], loaded.model.checkpoint.nbytes
     with st.container(horizontal=True):  # wraps where the window is narrow
         stay, of = int(sizes.layers["stay"].sum()), int(sizes.layers["neurons"].sum())
         card("Neurons kept", f"{stay:,}", f"-{1 - stay / of:.1%} of {of:,}")
@@ -59,9 +59,9 @@ def _less(before: int, after: int) -> str:
     )
 
 
-def width_modes_part(context: Context, sizes: NeuronSizes) -> None:
+def width_modes_part(loaded: Loaded, sizes: NeuronSizes) -> None:
     """Every width mode: bytes on disk and loaded, compute per token, compatibility."""
-    before = context.model.checkpoint.nbytes
+    before = loaded.model.checkpoint.nbytes
     st.markdown(
         "**What each width mode saves**: transformers computes the experts of a layer at one "
         "width, so narrower ones are padded with zeros."
@@ -79,7 +79,7 @@ def width_modes_part(context: Context, sizes: NeuronSizes) -> None:
         key="neurons.widths",
     )
     st.markdown(f":material/info: {saved_sentence(sizes.table, before)}")
-    if ways := _ways_to_save(context, sizes.table):
+    if ways := _ways_to_save(loaded, sizes.table):
         with st.container(horizontal=True):
             for label, control, value in ways:
                 st.button(
@@ -89,7 +89,7 @@ def width_modes_part(context: Context, sizes: NeuronSizes) -> None:
                     args=({control: value},),
                 )
     refused = next(
-        each.refused for each in sizes.options if each.mode == context.spec.budget.width_mode
+        each.refused for each in sizes.options if each.mode == loaded.choices.spec.budget.width_mode
     )
     if refused:
         st.warning(literal(refused), icon=":material/warning:")
@@ -132,12 +132,12 @@ def _in_words(modes: list[str]) -> str:
     return " and ".join(filter(None, (", ".join(modes[:-1]), modes[-1])))
 
 
-def _ways_to_save(context: Context, table: pd.DataFrame) -> list[tuple[str, str, str]]:
+def _ways_to_save(loaded: Loaded, table: pd.DataFrame) -> list[tuple[str, str, str]]:
     """Label, control and value of changes that save bytes, if the current mode saves none.
 
     `table` is of `neuron_plan_sizes`.
     """
-    spec, before = context.spec, context.model.checkpoint.nbytes
+    spec, before = loaded.choices.spec, loaded.model.checkpoint.nbytes
     rows = table[table["refused"] == ""]
     disks = dict(zip(rows["mode"].astype(str), rows["disk"].astype(int), strict=True))
     if disks[PLAN_ALONE] >= before or disks.get(spec.budget.width_mode, 0) < before:
@@ -148,7 +148,7 @@ def _ways_to_save(context: Context, table: pd.DataFrame) -> list[tuple[str, str,
         if disks.get(mode, before) < before
     ]
     # A plan from a file cannot change its scope.
-    if spec.spread.scope == NeuronScope.EXPERT or imported_plan(context.model) is not None:
+    if spec.spread.scope == NeuronScope.EXPERT or imported_plan(loaded.model) is not None:
         return narrower
     label = "Narrow all experts equally: neurons compete within each expert"
     return [(label, "scope", NeuronScope.EXPERT), *narrower]

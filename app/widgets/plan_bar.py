@@ -8,8 +8,8 @@ import pandas as pd
 import streamlit as st
 
 from analysis.errors import UserError
-from app.charts.context import Context
 from app.literal import literal
+from app.loaded import Loaded
 from app.session.data import held_out_corpora, losses_of, usual_dtype
 from app.session.job_queue import own_model, queue, shown_request
 from app.session.plan_data import bytes_after
@@ -34,27 +34,27 @@ def no_plan(why: UserError) -> None:
             st.button(label, key=key, on_click=st.session_state.update, args=(controls,))
 
 
-def plan_line(context: Context) -> None:
+def plan_line(loaded: Loaded) -> None:
     """The plan on screen, with buttons to measure it or to close its file."""
-    if name := lost_file(context.shown):
+    if name := lost_file(loaded.shown):
         st.warning(
             f"The URL refers to the file {literal(name)}, which links do not carry. Open it again "
             "below; until then the controls define the plan.",
             icon=":material/warning:",
         )
-    if (plan := context.shown) is None:
+    if (plan := loaded.shown) is None:
         return
-    before, after = context.model.checkpoint.nbytes, bytes_after(context, plan)
-    loss, chance = loss_of_plan(context)
+    before, after = loaded.model.checkpoint.nbytes, bytes_after(loaded, plan)
+    loss, chance = loss_of_plan(loaded)
     saved = f"-{1 - after / before:.0%}" if after < before else "nothing saved"
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.markdown(
             f"**{literal(plan.name)}** :material/arrow_right_alt: **{format_bytes(after)}** "
-            f"({saved}) · {loss_words(context, loss, chance)}",
+            f"({saved}) · {loss_words(loaded, loss, chance)}",
             width="content",
         )
         if loss is None or loss.missing:
-            _measure_button(context, plan)
+            _measure_button(loaded, plan)
         if plan.file:
             st.button(
                 "Back to the controls",
@@ -66,20 +66,20 @@ def plan_line(context: Context) -> None:
             )
 
 
-def _measure_button(context: Context, current_plan: CurrentPlan) -> None:
+def _measure_button(loaded: Loaded, current_plan: CurrentPlan) -> None:
     """Queue an evaluation on the corpora and in the dtype of most plans."""
-    compared = {name for each in losses_of(context.model)[:1] for name in each.corpora}
-    texts = held_out_corpora(context)
+    compared = {name for each in losses_of(loaded.model)[:1] for name in each.corpora}
+    texts = held_out_corpora(loaded)
     texts = [text for text in texts if Path(text).name in compared] or texts
     if not texts:
         link_to("evaluate", "Measure", "insights")
         return
     if st.button("Measure", key="plan.measure", icon=":material/insights:", type="tertiary"):
         fields = {
-            **own_model(context),
+            **own_model(loaded),
             "plans": (current_plan.plan.to_dict(),),
             "corpora": texts,
-            "dtype": usual_dtype(context),
+            "dtype": usual_dtype(loaded),
         }
         request = validated(EvaluateRequest, fields)
         queue(
@@ -89,19 +89,19 @@ def _measure_button(context: Context, current_plan: CurrentPlan) -> None:
         )
 
 
-def loss_of_plan(context: Context) -> tuple[PlanLoss | None, RandomLoss | None]:
+def loss_of_plan(loaded: Loaded) -> tuple[PlanLoss | None, RandomLoss | None]:
     """Measured loss of the plan on screen, and of Random at its sparsity."""
-    losses = losses_of(context.model)
-    loss = loss_of(losses, context.shown.plan.digest) if context.shown else None
+    losses = losses_of(loaded.model)
+    loss = loss_of(losses, loaded.shown.plan.digest) if loaded.shown else None
     if loss is None or loss.way or loss.missing:
         return loss, None
     return loss, random_at(losses, loss.facts.removed or 0.0, loss.facts.granularity)
 
 
-def loss_words(context: Context, loss: PlanLoss | None, chance: RandomLoss | None) -> str:
+def loss_words(loaded: Loaded, loss: PlanLoss | None, chance: RandomLoss | None) -> str:
     """Loss of the plan on screen: measured (see `loss_of_plan`), else predicted."""
     if loss is None:
-        predicted = context.predicted
+        predicted = loaded.predicted
         return literal(predicted.words) if predicted else "loss not measured"
     words = literal(loss.words)
     if loss.missing:
@@ -109,9 +109,9 @@ def loss_words(context: Context, loss: PlanLoss | None, chance: RandomLoss | Non
     return words if chance is None or loss.is_random else f"{words}, Random {chance.mean:+.2f}"
 
 
-def prediction_error(context: Context) -> str:
+def prediction_error(loaded: Loaded) -> str:
     """One sentence on the error of the prediction; empty if it or the measurement is missing."""
-    measured, predicted = loss_of_plan(context)[0], context.predicted
+    measured, predicted = loss_of_plan(loaded)[0], loaded.predicted
     shared = measured.change.keys() & predicted.change.keys() if measured and predicted else ()
     if measured is None or predicted is None or not shared:
         return ""

@@ -10,7 +10,8 @@ from streamlit.delta_generator import DeltaGenerator
 from analysis.corpora import name_among
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError, UserError
-from app.charts.context import BLEND, Context
+from app.choices import BLEND
+from app.loaded import Loaded
 from app.session.data import shown_model
 from app.session.granularity import (
     chosen_neuron_criterion,
@@ -72,19 +73,19 @@ UPLOAD, _REFUSED = "plan.upload", "plan.upload.refused"
 _TYPES = ("json", "yaml", "yml", "csv")
 
 
-def plan_controls(context: Context, front: DeltaGenerator, rare: DeltaGenerator) -> None:
+def plan_controls(loaded: Loaded, front: DeltaGenerator, rare: DeltaGenerator) -> None:
     """Draw the schedule in `front` and the other controls in `rare`."""
     with front:
         if is_about_neurons():
             _unit_and_width_inputs()
         else:
-            _schedule_inputs(context)
+            _schedule_inputs(loaded)
     with rare:
         if is_about_neurons():
             _neuron_limits()
         else:
-            _expert_limits(context)
-        upload_part(context)
+            _expert_limits(loaded)
+        upload_part(loaded)
 
 
 def _neuron_limits() -> None:
@@ -95,14 +96,14 @@ def _neuron_limits() -> None:
     _text("Drop experts", "drop", "e.g. 4:0,2", note)
 
 
-def _expert_limits(context: Context) -> None:
+def _expert_limits(loaded: Loaded) -> None:
     note = "Layers to keep whole; the others lose more, so that the budget holds."
     _text("Protect layers", "protect", "e.g. 0,5-7", note, rest="")
-    _multiple_input(context)
+    _multiple_input(loaded)
     # Drawn for every schedule: values that callbacks set for widgets not on the page would be
     # missing from the URL.
     note = "Experts kept per sparse layer, separated by dots as in the URL."
-    example = f"e.g. {counts_example(context.model.layers)}"
+    example = f"e.g. {counts_example(loaded.model.layers)}"
     _text("Manual counts", "counts", example, note, rest="", width=230, on_change=counts_typed)
     note = "Layers that stay unchanged when another layer is edited."
     _text("Locked layers", "locked", "none", note, rest="", width=120, on_change=None)
@@ -116,7 +117,7 @@ _UNIT_BUDGETS: Final[Mapping[str, str]] = {
 }
 
 
-def neuron_spec(context: Context) -> PlanSpec:
+def neuron_spec(loaded: Loaded) -> PlanSpec:
     """The plan of neurons that the controls ask for.
 
     The first option stands in where a control is not offered.
@@ -134,8 +135,8 @@ def neuron_spec(context: Context) -> PlanSpec:
     values = {
         "criterion": criterion,
         "granularity": NEURON_GRANULARITY,
-        "corpora": context.corpora if get_criterion(criterion).source == "routed" else (),
-        _UNIT_BUDGETS[chosen("unit", list(UNITS))]: context.sparsity,
+        "corpora": loaded.choices.corpora if get_criterion(criterion).source == "routed" else (),
+        _UNIT_BUDGETS[chosen("unit", list(UNITS))]: loaded.sparsity,
         "width_mode": chosen("width", WIDTH_MODES),
         "width_multiple_of": chosen("width_multiple", WIDTH_MULTIPLES),
         "multiple_of": chosen("neuron_multiple", MULTIPLES),
@@ -153,7 +154,7 @@ def _text(
     plan_input(st.text_input, label, key=key, max_chars=MOST_TEXT, **options)
 
 
-def _schedule_inputs(context: Context) -> None:
+def _schedule_inputs(loaded: Loaded) -> None:
     plan_input(
         st.segmented_control,
         "Schedule",
@@ -172,7 +173,7 @@ def _schedule_inputs(context: Context) -> None:
         return
     # Those that fit the current budget and criterion first. Names only: the list shows
     # what the URL has.
-    search_ids = [each.search_id for each in ordered_for(context, searches_of(context.model).known)]
+    search_ids = [each.search_id for each in ordered_for(loaded, searches_of(loaded.model).known)]
     if not search_ids:
         return
     if st.session_state.get("searched") not in search_ids:
@@ -187,8 +188,8 @@ def _schedule_inputs(context: Context) -> None:
     )
 
 
-def _multiple_input(context: Context) -> None:
-    most = max(layer.num_experts for layer in context.model.layers)
+def _multiple_input(loaded: Loaded) -> None:
+    most = max(layer.num_experts for layer in loaded.model.layers)
     options = [number for number in MULTIPLES if number <= most]
     if st.session_state.get("multiple", 1) not in options:
         st.session_state["multiple"] = 1
@@ -248,14 +249,14 @@ def _unit_and_width_inputs() -> None:
     )
 
 
-def upload_part(context: Context) -> None:
+def upload_part(loaded: Loaded) -> None:
     """The file upload, and what each kind of file does."""
     st.file_uploader(
         "Plan, schedule or recipe",
         type=list(_TYPES),
         key=UPLOAD,
         on_change=_take_upload,
-        args=(context,),
+        args=(loaded,),
         max_upload_size=MEGABYTES,
         help="plan.json is shown and exported as it is. A schedule (CSV, JSON or YAML: layer and "
         "experts kept or removed) becomes manual counts. recipe.yaml sets the controls.",
@@ -267,56 +268,56 @@ def upload_part(context: Context) -> None:
         st.error(reason, icon=":material/error:")
 
 
-def _take_upload(context: Context) -> None:
+def _take_upload(loaded: Loaded) -> None:
     if (file := st.session_state.get(UPLOAD)) is None:
         return
     try:
-        _take_file(context, Path(file.name).name, file.getvalue())
+        _take_file(loaded, Path(file.name).name, file.getvalue())
     except UserError as error:
         st.session_state[_REFUSED] = str(error)
 
 
-def _take_file(context: Context, name: str, content: bytes) -> None:
+def _take_file(loaded: Loaded, name: str, content: bytes) -> None:
     """Apply an uploaded file."""
     text, suffix = uploaded_text(name, content), Path(name).suffix.lower()
     is_recipe = any(line.startswith(("criterion:", "model:")) for line in text.splitlines())
     if suffix == ".json" and '"schema_version"' in text and '"granularity"' in text:
-        plan = fit_plan(plan_from_json(text), context.model)
+        plan = fit_plan(plan_from_json(text), loaded.model)
         import_plan(name, plan)
         st.session_state["granularity"] = plan.granularity
         # If possible: edits start from these counts.
-        _move_sparsity(context, {layer: len(ids) for layer, ids in plan.kept.items()})
+        _move_sparsity(loaded, {layer: len(ids) for layer, ids in plan.kept.items()})
     elif suffix in (".yaml", ".yml") and is_recipe:
-        _apply_recipe(context, recipe_from_yaml(text, name=name))
+        _apply_recipe(loaded, recipe_from_yaml(text, name=name))
     else:
-        kept = counts_from_text(text, Path(name), context.model.layers)
-        if _move_sparsity(context, kept) is None:
+        kept = counts_from_text(text, Path(name), loaded.model.layers)
+        if _move_sparsity(loaded, kept) is None:
             raise PlanError(
-                f"{name} keeps {sum(kept.values())} of {context.model.num_experts} experts, which "
+                f"{name} keeps {sum(kept.values())} of {loaded.model.num_experts} experts, which "
                 "is not a sparsity that this page offers; use it with "
                 "`moeprune plan --schedule-file`."
             )
         keep_by_hand(kept, frozenset())
 
 
-def _move_sparsity(context: Context, kept: Mapping[int, int]) -> int | None:
+def _move_sparsity(loaded: Loaded, kept: Mapping[int, int]) -> int | None:
     """Set the slider to the sparsity of these counts; None if it has no such step."""
-    removed = sum(layer.num_experts - kept[layer.index] for layer in context.model.layers)
-    percent = percent_removing(context.model, removed)
+    removed = sum(layer.num_experts - kept[layer.index] for layer in loaded.model.layers)
+    percent = percent_removing(loaded.model, removed)
     if percent is not None:
         st.session_state.update(sparsity_controls(percent))
     return percent
 
 
-def _apply_recipe(context: Context, recipe: Recipe) -> None:
+def _apply_recipe(loaded: Loaded, recipe: Recipe) -> None:
     """Set the controls from a recipe: all or nothing."""
-    names = (shown_model(context.model), context.model.name)
+    names = (shown_model(loaded.model), loaded.model.name)
     if recipe.model not in names:
         raise PlanError(
-            f"The recipe is for {recipe.model}, but {context.model.name} is shown; choose that "
+            f"The recipe is for {recipe.model}, but {loaded.model.name} is shown; choose that "
             "model in the sidebar, or open the recipe with `moeprune run`."
         )
-    controls = controls_of(recipe, context.model)
+    controls = controls_of(recipe, loaded.model)
     criterion = recipe.plan.ranking.rule
     if not recipe.plan.by_neuron:
         if criterion.exponents is not None:
@@ -325,17 +326,17 @@ def _apply_recipe(context: Context, recipe: Recipe) -> None:
             apply_preset(criterion.name)
         else:
             raise PlanError(not_here(f"criterion: {criterion.name}"))
-    _apply_corpora(context, recipe)
+    _apply_corpora(loaded, recipe)
     forget_import()
     st.session_state.update(controls)
 
 
-def _apply_corpora(context: Context, recipe: Recipe) -> None:
+def _apply_corpora(loaded: Loaded, recipe: Recipe) -> None:
     weights = recipe.plan.corpus_weights
-    parts = {name_among(context.runs, part.corpus): part.weight for part in weights}
-    if missing := sorted(set(parts) - set(context.runs)):
+    parts = {name_among(loaded.runs, part.corpus): part.weight for part in weights}
+    if missing := sorted(set(parts) - set(loaded.runs)):
         raise PlanError(
-            f"{context.model.name} has not been calibrated on {missing[0]}; start that on the "
+            f"{loaded.model.name} has not been calibrated on {missing[0]}; start that on the "
             "Start page, or run the recipe with `moeprune run`."
         )
     if len(parts) == 1:
@@ -343,5 +344,5 @@ def _apply_corpora(context: Context, recipe: Recipe) -> None:
     elif parts:
         st.session_state["corpus"] = BLEND
         most = max(parts.values())
-        for corpus in context.runs:
+        for corpus in loaded.runs:
             st.session_state[share_key(corpus)] = round(100 * parts.get(corpus, 0.0) / most)

@@ -7,8 +7,8 @@ import streamlit as st
 
 from analysis.errors import UserError
 from app.charts.chart import Chart
-from app.charts.context import Context, call
 from app.charts.listing import CHARTS
+from app.loaded import Loaded, call
 from app.report.decision import decision_html, decision_of, pair_of
 from app.report.page import command_of, report_html, report_of
 from app.session.data import shown_model
@@ -21,31 +21,31 @@ from pruning.evaluate.store import readable_records
 from pruning.planning.make import CurrentPlan
 
 
-def report_part(context: Context, page: str) -> None:
+def report_part(loaded: Loaded, page: str) -> None:
     """The downloads for the page at the URL path `page`: a report and its charts."""
-    granularity = context.granularity
+    granularity = loaded.choices.spec.ranking.granularity
     views = [
         each for each in CHARTS.values() if (each.page, each.granularity) == (page, granularity)
     ]
-    if context.pair is None and context.criterion is None:
+    if loaded.choices.pair is None and loaded.choices.criterion is None:
         views = []
     try:
-        command = command_of(context, views) if views else ""
+        command = command_of(loaded, views) if views else ""
     except UserError:  # the page reports what cannot be read
         command = ""
-    if not command and context.shown is None:
+    if not command and loaded.shown is None:
         return
     with st.sidebar, st.popover("Report", icon=":material/description:", width="stretch"):
-        if context.shown is not None:
-            _decision(context, context.shown)
+        if loaded.shown is not None:
+            _decision(loaded, loaded.shown)
         if command:
-            _figures(context, page, views, command)
+            _figures(loaded, page, views, command)
 
 
-def _decision(context: Context, current_plan: CurrentPlan) -> None:
-    num_bytes = bytes_after(context, current_plan)
-    command = current_plan.plan_command(shown_model(context.model))
-    model, directories = context.model, context.store.directories
+def _decision(loaded: Loaded, current_plan: CurrentPlan) -> None:
+    num_bytes = bytes_after(loaded, current_plan)
+    command = current_plan.plan_command(shown_model(loaded.model))
+    model, directories = loaded.model, loaded.store.directories
 
     def page() -> str:
         """The report file; runs on the click, in a thread without a session."""
@@ -55,17 +55,17 @@ def _decision(context: Context, current_plan: CurrentPlan) -> None:
         return decision_html(replace(decision, answers=pair_of(answers, current_plan.plan.digest)))
 
     st.text("One page to print: what the plan saves, and its loss compared with Random.")
-    file, icon = f"{context.model.name}-decision.html", ":material/description:"
+    file, icon = f"{loaded.model.name}-decision.html", ":material/description:"
     download_button("For decisions", page, file, "report.decision", icon=icon)
 
 
-def _figures(context: Context, page: str, views: Sequence[Chart], command: str) -> None:
+def _figures(loaded: Loaded, page: str, views: Sequence[Chart], command: str) -> None:
     # The report is made on the click, in a thread without a session.
-    alone = replace(context, keep=call)
+    alone = replace(loaded, keep=call)
     st.text(
         "The charts of this page in one HTML file, with captions, numbers and provenance. Both "
         "files open offline and print."
     )
-    file = f"{context.model.name}-{page}.html"
+    file = f"{loaded.model.name}-{page}.html"
     download_button("All figures", lambda: report_html(report_of(alone, views)), file, "report")
     show_command(command)

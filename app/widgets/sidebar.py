@@ -8,7 +8,7 @@ import streamlit as st
 from analysis.errors import UserError
 from analysis.model import MoEModel
 from analysis.stats.store import Run
-from app.charts.context import BLEND
+from app.choices import BLEND
 from app.jobs.model import ACTIVE
 from app.literal import literal
 from app.session.data import load_model, model_choices, routed_runs

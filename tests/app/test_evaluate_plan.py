@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from page_texts import command_lines, press, shown_context
+from page_texts import command_lines, loaded_on, press
 
 from analysis.drain import drain
 from analysis.stats.store import SHIPPED_STATS
@@ -36,13 +36,13 @@ def test_the_plan_of_the_plan_page_is_measured_asked_and_survives_a_reload(
     test.text_area[0].set_value("Hello").run()
     press(test, "Ask both")
     assert plan_from_dict(queued_jobs()[1].request["plans"][0]).digest == plan.digest
-    assert plan.digest == shown_context(test).shown.plan.digest
+    assert plan.digest == loaded_on(test).shown.plan.digest
     assert bool(plan.kept_neurons) == (address is NEURONS)
     if address is HAND:
         assert [len(ids) for ids in plan.kept.values()] == [4, 3, 2]
     # A reload begins a session that knows the address alone.
     again = open_page("evaluate", **dict(test.query_params))
-    assert shown_context(again).shown.plan.digest == plan.digest
+    assert loaded_on(again).shown.plan.digest == plan.digest
     assert made in command_lines(again)
 
 
@@ -104,7 +104,7 @@ def test_a_plan_measured_in_another_dtype_is_marked_and_compared_with_none(
     monkeypatch.setenv("MOEPRUNE_STATS_DIR", str(tmp_path / "stats"))
     settings.clear()
     shutil.copytree(stats_dir, tmp_path / "stats")
-    plan = shown_context(open_page("plan", corpus="demo-prose")).shown.plan
+    plan = loaded_on(open_page("plan", corpus="demo-prose")).shown.plan
     records = EvaluationStore([SHIPPED_STATS]).records()
     dtype = {"settings": {**records[0].settings, "dtype": "bfloat16"}}
     for record in records:

@@ -5,7 +5,7 @@ from itertools import product
 
 import pandas as pd
 import pytest
-from page_texts import SCORES, opened, shown_context, texts
+from page_texts import SCORES, loaded_on, opened, texts
 
 from analysis.criteria import unified
 from analysis.families import MoELayer
@@ -108,7 +108,7 @@ def test_which_criterion_takes_a_recommendation(open_page):
     test = open_page("explore", tab="Advice")
     test.button(key="advice.msan").click().run()
     assert not test.exception
-    assert shown_context(test).criterion.name == "msan"
+    assert loaded_on(test).choices.criterion.name == "msan"
     test.segmented_control(key="purpose").set_value("specific").run()
     assert test.button(key="advice.gate-ean")
     readings = next(frame.value for frame in test.dataframe if "recommended" in frame.value)

@@ -9,10 +9,10 @@ import pytest
 from page_texts import (
     command,
     decoded,
+    loaded_on,
     metrics_of,
     open_at,
     recipe_on,
-    shown_context,
     table_with,
     texts,
 )
@@ -91,7 +91,7 @@ def everyone(model):
 
 def digest_on(test):
     """Digest of the plan that the page's own button would save."""
-    return shown_neurons(shown_context(test)).plan.digest
+    return shown_neurons(loaded_on(test)).plan.digest
 
 
 def test_the_recipe_of_the_page_runs_to_its_plan(open_page, tmp_path, run):

@@ -1,7 +1,7 @@
 """One plan on every page: the same digest wherever a person goes, reloads or follows a link."""
 
 import pytest
-from page_texts import shown_context
+from page_texts import loaded_on
 
 PAGES = ("start", "explore", "compare", "plan", "export")
 PLANS = {
@@ -34,7 +34,7 @@ PLANS = {
 
 
 def digest(test):
-    return shown_context(test).shown.plan.digest
+    return loaded_on(test).shown.plan.digest
 
 
 @pytest.mark.parametrize("address", PLANS.values(), ids=PLANS.keys())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from page_texts import command, decoded, recipe_on, shown_context, table_with, texts
+from page_texts import command, decoded, loaded_on, recipe_on, table_with, texts
 
 from analysis.drain import drain
 from analysis.errors import PlanError
@@ -351,7 +351,7 @@ def test_a_share_of_the_bytes_is_that_of_the_command(open_page, tmp_path, run):
     assert test.select_slider(key="sparsity").value == 40
     run("moeprune plan demo --criterion reap --corpus demo-math --shrink 40%")
     by_command = plan_from_json((tmp_path / "plan.json").read_text())
-    assert dict(shown_context(test).shown.plan.kept) == dict(by_command.kept)
+    assert dict(loaded_on(test).shown.plan.kept) == dict(by_command.kept)
     # 16 of 32 leave 6.3 of 10.3 MiB, 39% less: too much.
     test.selectbox(key="multiple").set_value(8).run()
     assert set(exact_values(test).values()) == {8}

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from page_texts import shown_context
+from page_texts import loaded_on
 from streamlit.testing.v1 import AppTest
 
 from analysis.model import load_model_index
 from analysis.stats.store import SHIPPED_STATS, StatsStore
-from app.charts.context import call, context_of
 from app.charts.listing import CHARTS
+from app.loaded import call, loaded_of
 from app.report.page import report_html, report_of, views_of
 from pruning.planning.comparing import pair_of
 from pruning.requests.base import validated
@@ -27,14 +27,14 @@ def scene_of(model="demo", **changes):
     first = {"model": str(model), "criterion": "reap", "sparsity": "50%", **changes}
     request = validated(DrawRequest, first)
     pair = pair_of(request, request.plan)
-    return context_of(pair, load_model_index(str(model)), StatsStore(SHIPPED_STATS))
+    return loaded_of(pair, load_model_index(str(model)), StatsStore(SHIPPED_STATS))
 
 
 @pytest.fixture(scope="module")
 def written():
-    context = scene_of(corpora=("demo-code",))
+    loaded = scene_of(corpora=("demo-code",))
     return report_html(
-        report_of(context, views_of(["overlap-map", "kept-by", "sizes"]), "A <title>")
+        report_of(loaded, views_of(["overlap-map", "kept-by", "sizes"]), "A <title>")
     )
 
 
@@ -89,8 +89,8 @@ def test_what_cannot_be_drawn_is_left_out_with_the_reason():
 def test_names_are_text(tmp_path, demo_checkpoint):
     hostile = tmp_path / "<script>alert(1)<|script>&<img src=x onerror=alert(2)>"
     shutil.copytree(demo_checkpoint, hostile)
-    context = scene_of(hostile, criterion="random")
-    page = report_html(report_of(context, views_of(["sizes", "kept-by"]), "</script><b>"))
+    loaded = scene_of(hostile, criterion="random")
+    page = report_html(report_of(loaded, views_of(["sizes", "kept-by"]), "</script><b>"))
     outside = re.sub(r"<script>.*?</script>", "", page, flags=re.S)
     assert "<script>alert" not in page
     assert "<img" not in outside
@@ -128,12 +128,12 @@ def test_a_report_of_a_plan_of_its_own_names_the_plan(open_page, page_name, addr
     (command,) = [code.value for code in test.sidebar.code if code.value.startswith("moeprune")]
     assert command.startswith("moeprune report demo ")
     assert line in command
-    context = shown_context(test)
-    report = report_of(replace(context, keep=call), views_of(["sizes", "neurons-kept"]))
+    loaded = loaded_on(test)
+    report = report_of(replace(loaded, keep=call), views_of(["sizes", "neurons-kept"]))
     assert line.split()[-1] in report.facts["Plan"]
     # The page is shared: it names the statistics folder, not where that lies.
     of_page, of_report = (text.partition(" --view ")[0] for text in (command, report.command))
-    assert of_report == of_page.replace(str(context.stats_dir), context.stats_dir.name)
+    assert of_report == of_page.replace(str(loaded.stats_dir), loaded.stats_dir.name)
 
 
 def test_a_report_of_a_view_that_reports_lack_is_refused():

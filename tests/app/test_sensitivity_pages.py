@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from page_texts import command, decoded, recipe_on, shown_context, table_with, texts
+from page_texts import command, decoded, loaded_on, recipe_on, table_with, texts
 
 from app.charts import neuron_cut
 from pruning.neurons.cuts import expert_shares
@@ -138,9 +138,9 @@ def test_measured_neurons_are_one_plan_on_every_page(open_page, go_to):
     assert kept.sum() == 6 * 1024 and len(set(kept)) > 1
     assert traces(test, "Global")  # the scopes of this budget stay comparable
     go_to(test, "explore")
-    context = shown_context(test)
-    shares = expert_shares(neuron_cut.field(context), neuron_cut.pruned(context))
-    neurons = context.shown.plan.kept_neurons
+    loaded = loaded_on(test)
+    shares = expert_shares(neuron_cut.field(loaded), neuron_cut.pruned(loaded))
+    neurons = loaded.shown.plan.kept_neurons
     for layer, expert, width, gone, _ in shares.itertuples(index=False):
         assert width - gone == len(neurons.get(layer, {}).get(expert, range(width)))
 

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 from statistics import fmean, stdev
 
-from page_texts import command_lines, press, shown_context, texts
+from page_texts import command_lines, loaded_on, press, texts
 from published_models import QWEN3
 
 from app.session.job_queue import job_store
@@ -25,7 +25,7 @@ def losses_by_hand(**facts):
 
 
 def shown_plan(test):
-    return shown_context(test).shown.plan
+    return loaded_on(test).shown.plan
 
 
 def test_the_bare_address_opens_on_the_best_plan_that_controls_can_say(open_page):

@@ -12,7 +12,7 @@ from tabs import choose, faint_words, go, settled, violations
 
 from analysis.model import load_model_index
 from analysis.stats.store import SHIPPED_STATS, StatsStore
-from app.charts.context import context_of
+from app.loaded import loaded_of
 from app.report.decision import AnswerPair, DecisionReport, LossRow, decision_html
 from app.report.page import report_html, report_of, views_of
 from app.widgets.tour import STEPS
@@ -28,9 +28,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"model": "demo", "criterion": "reap", "corpora": ("demo-code",), "sparsity": "50%"},
         {"criterion": "man"},
     )
-    context = context_of(request, load_model_index("demo"), StatsStore(SHIPPED_STATS))
+    loaded = loaded_of(request, load_model_index("demo"), StatsStore(SHIPPED_STATS))
     path = tmp_path_factory.mktemp("report") / "report.html"
-    path.write_text(report_html(report_of(context, views_of(CHARTS), "<b>Title</b>")))
+    path.write_text(report_html(report_of(loaded, views_of(CHARTS), "<b>Title</b>")))
     return path
 
 

@@ -1,6 +1,6 @@
 """Evaluate: the loss of pruning, measured here and reported in papers."""
 
-from app.charts.context import Context
+from app.loaded import Loaded
 from app.pages.evaluate.ask import ask_part
 from app.pages.evaluate.benchmarks import benchmark_part
 from app.pages.evaluate.own_results import own_part
@@ -18,7 +18,7 @@ _PARTS = {
 }
 
 
-def draw(context: Context) -> None:
+def draw(loaded: Loaded) -> None:
     """The page."""
     source = view_switch(
         "Source",
@@ -33,6 +33,6 @@ def draw(context: Context) -> None:
     )
     if source == "papers":
         published_part()
-    elif source == "benchmarks" or not cannot_run(context.model):  # results may come from elsewhere
-        _PARTS[source](context)
+    elif source == "benchmarks" or not cannot_run(loaded.model):  # results may come from elsewhere
+        _PARTS[source](loaded)
         job_panel(f"evaluate.{source}")

@@ -6,7 +6,7 @@ from typing import Final
 import streamlit as st
 
 from analysis.model import DEMO_MODEL
-from app.charts.context import Context
+from app.loaded import Loaded
 from app.session.data import records_of
 from app.session.job_queue import own_model
 from app.widgets.answers import answers_part, plan_words
@@ -19,31 +19,31 @@ from pruning.requests.evaluation import AskRequest
 _LENGTHS: Final = (16, 32, 64, 128, 256, 512)
 
 
-def ask_part(context: Context) -> None:
+def ask_part(loaded: Loaded) -> None:
     """The prompt form, and the newest answers below it."""
     st.markdown(
         "**Ask both models**: both continue the same prompt with greedy decoding. Text after the "
         "first difference is highlighted."
     )
     with st.container(border=True):
-        _question(context)
-    records = sorted(records_of(context, AnswerStore), key=lambda each: each.created_at)[::-1]
+        _question(loaded)
+    records = sorted(records_of(loaded, AnswerStore), key=lambda each: each.created_at)[::-1]
     if not records:
         st.text("No answers yet. They appear here and survive a reload.")
         return
-    digest = context.shown.plan.digest if context.shown else ""
+    digest = loaded.shown.plan.digest if loaded.shown else ""
     # The newest of the plan on screen first.
     records.sort(key=lambda each: each.plan_digest != digest)
     with st.container(border=True):
         _answers(records)
 
 
-def _question(context: Context) -> None:
-    current_plan = context.shown
+def _question(loaded: Loaded) -> None:
+    current_plan = loaded.shown
     prompt = st.text_area(
         "Prompt",
-        value="Solve for x: 4 * x + 3 = 23." if context.model.name == DEMO_MODEL else "",
-        key=f"ask.prompt.{context.model.name}",
+        value="Solve for x: 4 * x + 3 = 23." if loaded.model.name == DEMO_MODEL else "",
+        key=f"ask.prompt.{loaded.model.name}",
         max_chars=20_000,
         placeholder="Prompt for both models",
     )
@@ -55,7 +55,7 @@ def _question(context: Context) -> None:
         st.text("Enter a prompt.")
         return
     fields = {
-        **own_model(context),
+        **own_model(loaded),
         "prompt": prompt,
         "plans": (current_plan.plan.to_dict(),),
         "names": (current_plan.name,),
@@ -63,7 +63,7 @@ def _question(context: Context) -> None:
     }
     sent = st.button("Ask both", type="primary", icon=":material/forum:", key="ask.send")
     about = " ".join(prompt.split())[:60]
-    offer_job(context, validated(AskRequest, fields), about, sent=sent, plan=current_plan)
+    offer_job(loaded, validated(AskRequest, fields), about, sent=sent, plan=current_plan)
 
 
 def _answers(records: Sequence[AnswerRecord]) -> None:

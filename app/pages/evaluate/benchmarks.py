@@ -2,7 +2,6 @@
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -23,10 +22,10 @@ from app.charts.benchmarks import (
     sparsities_of,
     ways_of,
 )
-from app.charts.choices import ALL_SHARES, ResultChoice
-from app.charts.context import Context
 from app.charts.names import FULL
+from app.choices import ALL_SHARES, ResultChoice
 from app.literal import literal
+from app.loaded import Loaded
 from app.pages.evaluate.published import PROFILE, weight_controls
 from app.session import data
 from app.session.data import records_of
@@ -63,9 +62,9 @@ _NO_HARNESS: Final = (
 )
 
 
-def benchmark_part(context: Context) -> None:
+def benchmark_part(loaded: Loaded) -> None:
     """Leaderboard and profile, with the forms below."""
-    results = benchmark_scores(records_of(context, BenchmarkStore))
+    results = benchmark_scores(records_of(loaded, BenchmarkStore))
     dtype = ""
     if results.empty:
         inform(
@@ -74,12 +73,12 @@ def benchmark_part(context: Context) -> None:
         )
     else:
         _show_new(results)
-        way = _boards(context, results)
+        way = _boards(loaded, results)
         dtype = str(results.loc[results["way"] == way, "dtype"].iloc[0])
     with st.container(border=True):
-        run_form(context, dtype)
+        run_form(loaded, dtype)
     with st.container(border=True):
-        import_form(context)
+        import_form(loaded)
 
 
 def _show_new(results: pd.DataFrame) -> None:
@@ -101,7 +100,7 @@ def _show_new(results: pd.DataFrame) -> None:
         st.session_state[_REMOVED] = percent(shares[0]) if alone else _ALL
 
 
-def _boards(context: Context, results: pd.DataFrame) -> str:
+def _boards(loaded: Loaded, results: pd.DataFrame) -> str:
     """Draw the choice of benchmark setup; return it."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
         ways = ways_of(results)
@@ -117,16 +116,16 @@ def _boards(context: Context, results: pd.DataFrame) -> str:
             )
         shares = {percent(share): share for share in sparsities_of(results, way)}
         share = share_control({**shares, _ALL: None}, _REMOVED) if shares else None
-        board = board_of(results, way, share, context.model.name)
-        everything = board_of(results, way, None, context.model.name)
+        board = board_of(results, way, share, loaded.model.name)
+        everything = board_of(results, way, None, loaded.model.name)
         weights = weight_controls(everything.tasks, board.tasks, what="benchmark")
     with st.container(border=True):
         _leaderboard(board, weights)
     removed = ALL_SHARES if share is None else share
     choice = ResultChoice(results, way=way, removed=removed)
-    context = replace(context, results=choice)
+    loaded = loaded.choosing(results=choice)
     if board.has_pruned:
-        chart_card("own-capability", context, PROFILE)
+        chart_card("own-capability", loaded, PROFILE)
     st.text(_SCREENING)
     return way
 
@@ -185,22 +184,22 @@ def _with_errors(table: pd.DataFrame, board: Board) -> pd.DataFrame:
     return cells
 
 
-def run_form(context: Context, dtype: str) -> None:
+def run_form(loaded: Loaded, dtype: str) -> None:
     """Form that queues benchmarks of the original model, a plan or an export."""
     st.markdown("**Run benchmarks** with lm-evaluation-harness.")
     if find_spec("lm_eval") is None:
         inform(_NO_HARNESS)
         return
-    what, current_plan = _candidate(context, "bench.run", _TO_RUN)
-    values = {**own_model(context), **_tasks(context, dtype)}
-    about = context.model.name if current_plan is None else current_plan.name
+    what, current_plan = _candidate(loaded, "bench.run", _TO_RUN)
+    values = {**own_model(loaded), **_tasks(loaded, dtype)}
+    about = loaded.model.name if current_plan is None else current_plan.name
     if what == _EXPORT:
-        exports = exports_of(context)
+        exports = exports_of(loaded)
         if not exports:
             st.text("No exports of this model in the export folder yet.")
             return
         name = st.selectbox("Export", list(exports), key="bench.run.export")
-        values |= {"model": str(exports[name]), "source": own_model(context)["model"]}
+        values |= {"model": str(exports[name]), "source": own_model(loaded)["model"]}
         about = exports[name].name
     elif what == _PLAN:
         if current_plan is None:
@@ -212,11 +211,11 @@ def run_form(context: Context, dtype: str) -> None:
     sent = st.button(
         "Run benchmarks", icon=":material/play_arrow:", type="primary", key="bench.run.send"
     )
-    offer_job(context, validated(BenchmarkRequest, values), about, sent=sent, plan=current_plan)
+    offer_job(loaded, validated(BenchmarkRequest, values), about, sent=sent, plan=current_plan)
 
 
 def _candidate(
-    context: Context, prefix: str, offers: Mapping[str, str]
+    loaded: Loaded, prefix: str, offers: Mapping[str, str]
 ) -> tuple[str, CurrentPlan | None]:
     """Draw the choice of candidate: one of `offers`, and its plan if it is a plan."""
     chosen = st.segmented_control(
@@ -228,13 +227,13 @@ def _candidate(
         format_func=lambda name: offers[name],
     )
     what = one_of(chosen, list(offers), _FULL)
-    return what, context.shown if what == _PLAN else None
+    return what, loaded.shown if what == _PLAN else None
 
 
-def _tasks(context: Context, dtype: str) -> dict[str, Any]:
+def _tasks(loaded: Loaded, dtype: str) -> dict[str, Any]:
     """Draw tasks, question limit and dtype; return request fields."""
     local: list[str] = []
-    if context.model.name == DEMO_MODEL:
+    if loaded.model.name == DEMO_MODEL:
         local = st.multiselect(
             "Offline tasks",
             list(LOCAL_TASKS),
@@ -271,7 +270,7 @@ def _tasks(context: Context, dtype: str) -> dict[str, Any]:
     return {"tasks": tasks, "limit": limit, "dtype": chosen}
 
 
-def exports_of(context: Context) -> dict[str, Path]:
+def exports_of(loaded: Loaded) -> dict[str, Path]:
     """Exports of this model below the export root: name -> folder."""
     folders = {}
     for manifest in sorted(data.settings().export_root.glob(f"*/{MANIFEST_NAME}")):
@@ -279,15 +278,15 @@ def exports_of(context: Context) -> dict[str, Path]:
             source = read_manifest(manifest.parent).source
         except UserError:
             continue  # the Export page reports it
-        if source.identity == context.model.identity and not manifest.parent.is_symlink():
+        if source.identity == loaded.model.identity and not manifest.parent.is_symlink():
             folders[manifest.parent.name] = manifest.parent
     return folders
 
 
-def import_form(context: Context) -> None:
+def import_form(loaded: Loaded) -> None:
     """Import a results file of lm-evaluation-harness."""
     st.markdown("**Import** a results file of lm-evaluation-harness.")
-    what, current_plan = _candidate(context, "bench.import", _TO_IMPORT)
+    what, current_plan = _candidate(loaded, "bench.import", _TO_IMPORT)
     words = ""
     if what == _WORDS:
         words = st.text_input("What was benchmarked", key="bench.import.words", max_chars=200)
@@ -297,13 +296,13 @@ def import_form(context: Context) -> None:
     if (what == _PLAN and current_plan is None) or (what == _WORDS and not words.strip()):
         return
     plan = None if current_plan is None else current_plan.plan.to_dict()
-    fields = {**own_model(context), "candidate": words.strip(), "plan": plan}
+    fields = {**own_model(loaded), "candidate": words.strip(), "plan": plan}
     sends = st.button("Import", icon=":material/upload:", key="bench.import.send")
     if sends and file is not None:
         _import(fields, Path(file.name).name, file.getvalue())
     elif sends:
         st.text("Choose a file first.")
-    show_command(_import_command(context, current_plan, fields))
+    show_command(_import_command(loaded, current_plan, fields))
 
 
 def _import(fields: Mapping[str, Any], name: str, content: bytes) -> None:
@@ -333,7 +332,7 @@ def take_results(fields: Mapping[str, Any], name: str, content: bytes) -> list[A
 
 
 def _import_command(
-    context: Context, current_plan: CurrentPlan | None, fields: Mapping[str, Any]
+    loaded: Loaded, current_plan: CurrentPlan | None, fields: Mapping[str, Any]
 ) -> str:
     stats_dir = data.shown_stats_dir()
     options = {
@@ -341,5 +340,5 @@ def _import_command(
         "--candidate": fields["candidate"],
         "--stats-dir": stats_dir and str(stats_dir),
     }
-    words = ["benchmark", data.shown_model(context.model), "--import", "results.json"]
+    words = ["benchmark", data.shown_model(loaded.model), "--import", "results.json"]
     return command_line(*words, *(word for pair in options.items() if pair[1] for word in pair))

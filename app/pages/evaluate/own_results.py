@@ -11,10 +11,10 @@ from streamlit.column_config import NumberColumn, TextColumn
 
 from analysis.model import DEMO_MODEL
 from app.charts import evaluation_curves
-from app.charts.choices import ResultChoice
-from app.charts.context import Context
 from app.charts.evaluations import measures_of, series_name, stored_results, usual_measure
+from app.choices import ResultChoice
 from app.literal import literal
+from app.loaded import Loaded
 from app.session.data import held_out_corpora, losses_of, records_of, settings
 from app.session.job_queue import own_model
 from app.session.keeping import remembered
@@ -63,11 +63,11 @@ _PLAN: Final = "plan"
 _WHAT: Final = {_PLAN: "Your plan", "sweep": "Criteria at sparsities"}
 
 
-def own_part(context: Context) -> None:
+def own_part(loaded: Loaded) -> None:
     """All candidates by loss, then curves and maps, with the form below."""
-    records = records_of(context, EvaluationStore)
+    records = records_of(loaded, EvaluationStore)
     store = EvaluationStore(settings().store.directories)
-    results = remembered(stored_results, store, context.model.identity)
+    results = remembered(stored_results, store, loaded.model.identity)
     if results.empty:
         inform(
             "No evaluations of this model yet. Run one below: your plan, or many criteria and "
@@ -75,13 +75,13 @@ def own_part(context: Context) -> None:
         )
     else:
         with st.container(border=True):
-            candidates_part(context)
-        _charts(context, results)
+            candidates_part(loaded)
+        _charts(loaded, results)
     with st.expander("Run more evaluations", expanded=results.empty):
-        evaluation_form(context, records)
+        evaluation_form(loaded, records)
 
 
-def _charts(context: Context, results: pd.DataFrame) -> None:
+def _charts(loaded: Loaded, results: pd.DataFrame) -> None:
     with st.container(horizontal=True, vertical_alignment="bottom"):
         measure = choose(
             "Measure",
@@ -97,30 +97,30 @@ def _charts(context: Context, results: pd.DataFrame) -> None:
     definition = MEASURES[measure]
     direction = "higher" if definition.higher_is_better else "lower"
     st.text(f"{definition.label}: {definition.description} {direction.capitalize()} is better.")
-    context = replace(context, results=ResultChoice(results, measure=measure, corpus=corpus))
+    loaded = loaded.choosing(results=ResultChoice(results, measure=measure, corpus=corpus))
     with st.container(border=True):
-        _curves(context, results, measure)
+        _curves(loaded, results, measure)
     chart_card(
         "pareto",
-        context,
+        loaded,
         f"**Quality against memory** on {literal(corpus)}: steps mark the best at each memory "
         "size; bars are 95% intervals.",
     )
     st.text(_SCREENING)
-    if context.model.name == DEMO_MODEL:
+    if loaded.model.name == DEMO_MODEL:
         st.text("A small model trained for this demo; its rankings are its own.")
 
 
-def _curves(context: Context, results: pd.DataFrame, measure: str) -> None:
+def _curves(loaded: Loaded, results: pd.DataFrame, measure: str) -> None:
     st.markdown("**What pruning costs**, one panel per corpus; bands are 95% intervals.")
     axes = {name: label for name, (label, *_) in evaluation_curves.AXES.items()}
     against = view_switch("Against", "against", axes)
     names = sorted(set(results["series"]) - {""})
     lit: list[str] | None = None
     if len(names) > 6:  # one per colour
-        digest = context.shown.plan.digest if context.shown else ""
+        digest = loaded.shown.plan.digest if loaded.shown else ""
         plan_series = set(results.loc[results["plan"] == digest, "series"]) if digest else set()
-        granularity = context.granularity
+        granularity = loaded.choices.spec.ranking.granularity
         leading = evaluation_curves.leading_series(results, measure, granularity)
         chosen = st.multiselect(
             "Highlighted lines",
@@ -131,20 +131,20 @@ def _curves(context: Context, results: pd.DataFrame, measure: str) -> None:
             "sparsities. Others are grey.",
         )
         lit = [name for name in chosen if name in names]
-    choice = replace(context.results, against=against, lit=lit)
-    show_named("evaluation-curves", replace(context, results=choice))
+    choice = replace(loaded.choices.results, against=against, lit=lit)
+    show_named("evaluation-curves", loaded.choosing(results=choice))
 
 
-def candidates_part(context: Context) -> None:
+def candidates_part(loaded: Loaded) -> None:
     """Loss per corpus of the plan, the original, Random and the best; then all candidates."""
-    losses, granularity = losses_of(context.model), context.granularity
+    losses, granularity = losses_of(loaded.model), loaded.choices.spec.ranking.granularity
     same_kind = [each for each in losses if each.facts.granularity == granularity]
     shares = sorted({round(each.facts.removed or 0.0, 4) for each in same_kind} - {0.0})
     if not shares:
-        what = "neurons" if context.by_neuron else "experts"
+        what = "neurons" if loaded.choices.spec.by_neuron else "experts"
         inform(f"No evaluations of plans that remove {what}; run one below.")
         return
-    plan_loss, _ = loss_of_plan(context)
+    plan_loss, _ = loss_of_plan(loaded)
     words = {f"{100 * share:.4g}%": share for share in shares}
     plan_share = ""
     if plan_loss is not None:
@@ -233,9 +233,9 @@ def _distance(best: PlanLoss | None, other: PlanLoss | None) -> str:
     return f"{apart.mean:+.3f}" if apart.is_clear else "too close to call"
 
 
-def evaluation_form(context: Context, records: Sequence[EvaluationRecord]) -> None:
+def evaluation_form(loaded: Loaded, records: Sequence[EvaluationRecord]) -> None:
     """Form that queues an evaluation; existing `records` set its defaults."""
-    plan = context.shown
+    plan = loaded.shown
     chosen = st.segmented_control(
         "Evaluate",
         list(_WHAT),
@@ -250,24 +250,24 @@ def evaluation_form(context: Context, records: Sequence[EvaluationRecord]) -> No
         st.text("There is no plan; see the bar above.")
         return
     with st.form(f"evaluate.{_PLAN if plan else 'sweep'}", border=False):
-        values = {} if plan else sweep_fields(context, "evaluate")
-        values |= _common_fields(context, records)
+        values = {} if plan else sweep_fields(loaded, "evaluate")
+        values |= _common_fields(loaded, records)
         sent = queue_button("Run evaluation")
     if plan and not values["corpora"]:
         st.text("Choose at least one corpus.")
     elif plan:
-        fields = {**own_model(context), **values, "plans": (plan.plan.to_dict(),)}
-        offer_job(context, validated(EvaluateRequest, fields), plan.name, sent=sent, plan=plan)
+        fields = {**own_model(loaded), **values, "plans": (plan.plan.to_dict(),)}
+        offer_job(loaded, validated(EvaluateRequest, fields), plan.name, sent=sent, plan=plan)
     elif not (values["criteria"] and values["sparsities"] and values["corpora"]):
         st.text("Choose at least one criterion, one sparsity and one corpus.")
     else:
-        request = validated(SweepRequest, {**own_model(context), **values})
-        offer_job(context, request, context.model.name, sent=sent)
+        request = validated(SweepRequest, {**own_model(loaded), **values})
+        offer_job(loaded, request, loaded.model.name, sent=sent)
 
 
-def _common_fields(context: Context, records: Sequence[EvaluationRecord]) -> dict[str, Any]:
+def _common_fields(loaded: Loaded, records: Sequence[EvaluationRecord]) -> dict[str, Any]:
     """Draw corpora, sample count and dtype; return request fields."""
-    texts = held_out_corpora(context)
+    texts = held_out_corpora(loaded)
     corpora = st.multiselect("Held-out corpora", texts, default=texts[:1], key="evaluate.corpora")
     # Default: the dtype of most evaluations, if offered.
     ran = Counter(record.settings["dtype"] for record in records).most_common(1)

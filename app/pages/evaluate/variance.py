@@ -1,6 +1,5 @@
 """Evaluate, hidden states: how far pruning changes them, and the form to measure it."""
 
-from dataclasses import replace
 from typing import Final
 
 import pandas as pd
@@ -8,8 +7,8 @@ import streamlit as st
 from streamlit.column_config import NumberColumn
 
 from app.charts import hidden_states
-from app.charts.choices import ResultChoice
-from app.charts.context import Context
+from app.choices import ResultChoice
+from app.loaded import Loaded
 from app.session.data import held_out_corpora, records_of
 from app.session.job_queue import own_model
 from app.widgets.charts import show_named, table_with_csv
@@ -23,24 +22,24 @@ from pruning.requests.evaluation import VarianceRequest
 _PREFIX: Final = "variance"
 
 
-def hidden_states_part(context: Context) -> None:
+def hidden_states_part(loaded: Loaded) -> None:
     """The chart, one number per candidate, and the form below."""
     st.markdown(
         "**Hidden states**: variance of the features after each layer, on a held-out corpus. A "
         "pruned model's line near the original's means the same scale, not necessarily the same "
         "content."
     )
-    results = hidden_states.variance_results(records_of(context, VarianceStore))
+    results = hidden_states.variance_results(records_of(loaded, VarianceStore))
     if results.empty:
         inform("No measurements of this model yet; run one below.")
     else:
         with st.container(border=True):
-            _figure(context, results)
+            _figure(loaded, results)
     with st.container(border=True):
-        _form(context)
+        _form(loaded)
 
 
-def _figure(context: Context, results: pd.DataFrame) -> None:
+def _figure(loaded: Loaded, results: pd.DataFrame) -> None:
     draws = hidden_states.draws_of(results)
     with st.container(horizontal=True, vertical_alignment="bottom"):
         label = choose(
@@ -58,7 +57,7 @@ def _figure(context: Context, results: pd.DataFrame) -> None:
             )
             lit = [name for name in chosen if name in names]
     choice = ResultChoice(results, draw=draw, lit=lit)
-    show_named("hidden-states", replace(context, results=choice), with_sentence=True)
+    show_named("hidden-states", loaded.choosing(results=choice), with_sentence=True)
     rows = results[results["draw"] == draw]
     # Nearest first, with the ratio after the last layer.
     factors = hidden_states.deviations(rows)
@@ -82,18 +81,18 @@ def _figure(context: Context, results: pd.DataFrame) -> None:
         )
 
 
-def _form(context: Context) -> None:
+def _form(loaded: Loaded) -> None:
     """Queue a measurement as a job."""
     st.markdown("**Measure more**: run up to 4,096 tokens of a held-out corpus through each model.")
     with st.form(f"{_PREFIX}.form", border=False):
-        values, texts = sweep_fields(context, _PREFIX), held_out_corpora(context)
+        values, texts = sweep_fields(loaded, _PREFIX), held_out_corpora(loaded)
         text = st.selectbox(
             "Held-out corpus",
             texts,
             key=f"{_PREFIX}.text",
             placeholder="no corpus",
         )
-        current_plan = context.shown
+        current_plan = loaded.shown
         with_plan = current_plan and st.checkbox("Include your plan", key=f"{_PREFIX}.plan")
         sent = queue_button("Run measurement")
     values |= {"corpora": (text,) if text else (), "plans": (), "names": ()}
@@ -103,5 +102,5 @@ def _form(context: Context) -> None:
     if not values["corpora"] or not both or not (values["criteria"] or values["plans"]):
         st.text("Choose a corpus, and criteria with a sparsity or your plan.")
         return
-    request = validated(VarianceRequest, {**own_model(context), **values})
-    offer_job(context, request, context.model.name, sent=sent)
+    request = validated(VarianceRequest, {**own_model(loaded), **values})
+    offer_job(loaded, request, loaded.model.name, sent=sent)

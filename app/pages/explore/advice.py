@@ -8,8 +8,9 @@ from streamlit.column_config import CheckboxColumn, NumberColumn
 
 from analysis.criteria import get_criterion
 from analysis.ranking.advice import ADVICE, Purpose, read_overlaps
-from app.charts.context import BLEND, Context
+from app.choices import BLEND
 from app.literal import literal
+from app.loaded import Loaded
 from app.session import data
 from app.session.data import losses_of
 from app.session.state import apply_preset
@@ -26,7 +27,7 @@ _PURPOSES: Mapping[Purpose, str] = {
 }
 
 
-def advice_part(context: Context) -> None:
+def advice_part(loaded: Loaded) -> None:
     """The recommendation and its reason next to this model's own overlap."""
     st.markdown("**What should the pruned model be good at?**")
     purpose = view_switch("Purpose", "purpose", _PURPOSES)
@@ -34,8 +35,8 @@ def advice_part(context: Context) -> None:
     with paper_column, st.container(border=True):
         _recommendation(purpose)
     with model_column, st.container(border=True):
-        _overlap_part(context, purpose)
-    _needs(context)
+        _overlap_part(loaded, purpose)
+    _needs(loaded)
 
 
 def _recommendation(purpose: Purpose) -> None:
@@ -55,16 +56,16 @@ def _recommendation(purpose: Purpose) -> None:
     st.text(advice.source)
 
 
-def _overlap_part(context: Context, purpose: Purpose) -> None:
+def _overlap_part(loaded: Loaded, purpose: Purpose) -> None:
     st.markdown("**This model**")
-    _quality(read_losses(purpose, losses_of(context.model), float(context.fraction)))
-    if (chart := chart_or_message("overlap-map", context)) is None:
+    _quality(read_losses(purpose, losses_of(loaded.model), float(loaded.fraction)))
+    if (chart := chart_or_message("overlap-map", loaded)) is None:
         return
     reading = read_overlaps(purpose, chart.table)
     says = "agrees" if reading.agrees else "disagrees"
     badge(f"Stability: {says} with the paper", is_good=reading.agrees)
-    texts = literal(", ".join(context.runs))
-    st.markdown(f"{reading.sentence} At {context.sparsity} sparsity over {texts}.")
+    texts = literal(", ".join(loaded.runs))
+    st.markdown(f"{reading.sentence} At {loaded.sparsity} sparsity over {texts}.")
     overlap, recommended = NumberColumn(format="%.3f"), CheckboxColumn()
     table_with_csv(
         reading.table,
@@ -91,14 +92,14 @@ def _quality(reading: QualityReading) -> None:
     st.markdown(f"Loss increase, {reading.over}: {literal('; '.join(words))}.")
 
 
-def _needs(context: Context) -> None:
-    corpus = context.corpus if context.corpus != BLEND else next(iter(context.runs))
+def _needs(loaded: Loaded) -> None:
+    corpus = loaded.corpus if loaded.corpus != BLEND else next(iter(loaded.runs))
     st.markdown(
         "**What each criterion reads**, and the cost on this model"
         + (f" (corpus: {literal(corpus)})" if corpus else "")
         + ". One run serves all criteria of its kind; times are of the machine that ran it."
     )
-    rows = needs_and_costs(context.runs.get(corpus), data.weight_run(context.model))
+    rows = needs_and_costs(loaded.runs.get(corpus), data.weight_run(loaded.model))
     table_with_csv(
         pd.DataFrame(rows), "needs", "What each criterion reads, and the cost of its statistics"
     )

@@ -11,10 +11,11 @@ import streamlit as st
 
 from analysis.ranking.coverage import fair_blend
 from analysis.stats.store import Run
-from app.charts.context import BLEND, Context
 from app.charts.coverage import blender
 from app.charts.overlap_map import clicked_variant, frame_style, variant_map
+from app.choices import BLEND
 from app.literal import literal
+from app.loaded import Loaded
 from app.session import data
 from app.session.state import apply_exponents, apply_shares
 from app.widgets.charts import chart_or_message, chart_selection, show_chart, show_named
@@ -25,18 +26,18 @@ from pruning.requests.base import command_line, option_words
 _CLICKS: Final = "explore.overlap-map.clicks"
 
 
-def overlap_map_part(context: Context) -> None:
+def overlap_map_part(loaded: Loaded) -> None:
     """The overlap map of the 18 variants."""
     st.markdown(
         f"**Overlap map**: pruned experts that the calibration corpora agree on, at "
-        f"{context.sparsity} sparsity. Click a cell to apply its exponents."
+        f"{loaded.sparsity} sparsity. Click a cell to apply its exponents."
     )
-    if (chart := chart_or_message("overlap-map", context)) is None:
+    if (chart := chart_or_message("overlap-map", loaded)) is None:
         return
     clicks = st.session_state.get(_CLICKS, 0)
-    figure = partial(context.keep, _map_after, chart.table, clicks)
+    figure = partial(loaded.keep, _map_after, chart.table, clicks)
     show_chart(chart, figure=figure, with_sentence=True, on_select=_apply_clicked_variant)
-    if (exponents := context.ranking_criterion.exponents) is not None:
+    if (exponents := loaded.choices.ranking_criterion.exponents) is not None:
         st.html(f"<style>{frame_style(exponents, '.st-key-chart-overlap-map')}</style>")
 
 
@@ -56,32 +57,32 @@ def _apply_clicked_variant() -> None:
         apply_exponents(chosen)
 
 
-def effects_part(context: Context) -> None:
+def effects_part(loaded: Loaded) -> None:
     """The effect of b, alpha and beta on the overlap."""
-    compared = replace(context, models=_models_to_show(context))
+    compared = replace(loaded, models=_models_to_show(loaded))
     st.markdown("**What each exponent does**: mean overlap of the variants that share its value.")
     show_named("component-effects", compared)
 
 
-def _models_to_show(context: Context) -> Mapping[str, Mapping[str, Run]] | None:
+def _models_to_show(loaded: Loaded) -> Mapping[str, Mapping[str, Run]] | None:
     """Every calibrated model with its runs, by name, if chosen."""
     every = data.calibrated_models()
     if len(every) < 2:
         return None
     options = {
-        "this": f"Only {literal(context.model.name)}",
+        "this": f"Only {literal(loaded.model.name)}",
         "all": f"All {len(every)} calibrated models",
     }
     return every if view_switch("Models", "models", options) == "all" else None
 
 
-def blend_part(context: Context) -> None:
+def blend_part(loaded: Loaded) -> None:
     """Coverage of each corpus by the kept experts, and the fair-blend button."""
     st.markdown(
         "**Coverage**: the share of each corpus' saliency that the kept experts hold, mean over "
         "layers. Choose **(blend)** in the sidebar to mix the corpora by hand."
     )
-    if (chart := chart_or_message("coverage", context)) is None:
+    if (chart := chart_or_message("coverage", loaded)) is None:
         return
     worst = chart.table.sort_values("coverage").iloc[0]
     with st.container(horizontal=True, vertical_alignment="center"):
@@ -90,26 +91,26 @@ def blend_part(context: Context) -> None:
             icon=":material/balance:",
             key="fair",
             on_click=_make_fair,
-            args=(context,),
+            args=(loaded,),
             help="Find the shares that maximise the coverage of the worst-covered corpus; takes "
             "seconds. Coverage is not loss: compare the plan with that of equal shares.",
         )
-        if context.corpus != BLEND:
+        if loaded.corpus != BLEND:
             st.button(
                 "Equal blend",
                 icon=":material/tune:",
                 key="equal",
                 on_click=apply_shares,
-                args=(dict.fromkeys(context.runs, 1.0),),
+                args=(dict.fromkeys(loaded.runs, 1.0),),
             )
         st.markdown(f"Worst-covered: **{literal(worst['corpus'])}**, {worst['coverage']:.1%}")
     show_chart(chart)
-    request = context.request_by(context.ranking_criterion)
+    request = loaded.request_by(loaded.choices.ranking_criterion)
     if len(request.plan.ranking.corpora) > 1:
         show_command(command_line("blend", request.model, *option_words(request)))
 
 
-def _make_fair(context: Context) -> None:
+def _make_fair(loaded: Loaded) -> None:
     with st.spinner("Finding fair shares"):
-        solution = fair_blend(blender(context))
-    apply_shares(dict(zip(context.runs, solution.weights, strict=True)))
+        solution = fair_blend(blender(loaded))
+    apply_shares(dict(zip(loaded.runs, solution.weights, strict=True)))

@@ -1,6 +1,5 @@
 """Explore, evidence for a choice: tokens needed, exact damage, and loss bin by bin."""
 
-from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -15,11 +14,12 @@ from analysis.ranking.experts import can_rank
 from analysis.ranking.proxy import proxy_quality
 from analysis.stats.store import SHARDS, Run
 from app.charts import loss_bins
-from app.charts.context import BLEND, CURVE_BESIDE, Context
 from app.charts.loss_bins import WORDS
 from app.charts.names import criterion_label
 from app.charts.overlap_by_tokens import parts_of
+from app.choices import BLEND, CURVE_BESIDE
 from app.literal import literal
+from app.loaded import Loaded
 from app.session import data
 from app.session.data import held_out_corpora, records_of
 from app.session.job_queue import own_model
@@ -39,17 +39,17 @@ _ORDERS = {"saliency": "By saliency", "index": "By position"}
 _SHOWN = ("score", "calibration", "agreement", "first bin", "last bin", "bins", "order")
 
 
-def tokens_part(context: Context) -> None:
+def tokens_part(loaded: Loaded) -> None:
     """Pruned sets from an eighth, a quarter and a half of the tokens against all."""
     st.markdown(
         "**How many tokens does the choice need?** Experts pruned from the first eighth, quarter "
         "and half of each corpus' tokens, compared with all tokens. A line that reaches 1 early "
         "needed no more."
     )
-    runs = _runs_with_parts(context)
+    runs = _runs_with_parts(loaded)
     if not runs:
         return
-    part = context.keep(parts_of, next(iter(runs.values())))[0]
+    part = loaded.keep(parts_of, next(iter(runs.values())))[0]
     options = [name for name, each in CRITERIA.items() if can_rank(each, part)]
     others = st.pills(
         "Other criteria",
@@ -60,38 +60,38 @@ def tokens_part(context: Context) -> None:
         bind="query-params",
         format_func=lambda name: CRITERIA[name].label,
     )
-    if not can_rank(criterion := context.ranking_criterion, part):
+    if not can_rank(criterion := loaded.choices.ranking_criterion, part):
         st.text(f"{criterion.label} cannot rank on a part of the tokens, so it is left out.")
     chosen = tuple(name for name in others if name in options)
-    if show_named("overlap-by-tokens", replace(context, beside=chosen)) is not None:
+    if show_named("overlap-by-tokens", loaded.choosing(beside=chosen)) is not None:
         first = criterion if can_rank(criterion, part) else CRITERIA[chosen[0]]
-        _command(context, "--parts", "--criterion", first.name)
+        _command(loaded, "--parts", "--criterion", first.name)
 
 
-def _runs_with_parts(context: Context) -> dict[str, Run]:
+def _runs_with_parts(loaded: Loaded) -> dict[str, Run]:
     """Runs with token shards; shows which runs lack them and what to do."""
-    if not context.runs:
+    if not loaded.runs:
         inform(NO_CALIBRATION)
-    runs = {corpus: run for corpus, run in context.runs.items() if SHARDS in run.manifest.files}
-    for corpus in context.runs.keys() - runs.keys():
+    runs = {corpus: run for corpus, run in loaded.runs.items() if SHARDS in run.manifest.files}
+    for corpus in loaded.runs.keys() - runs.keys():
         inform(f"The run of {literal(corpus)} has no token shards; calibrate again.")
     return runs
 
 
-def damage_part(context: Context) -> None:
+def damage_part(loaded: Loaded) -> None:
     """The exact damage of removing each expert, against cheap scores."""
     st.markdown(
         "**Does a cheap score stand in for the exact damage?** The exact damage is how far a "
         "layer's output moves without the expert, summed over its tokens."
     )
-    if not context.runs:
+    if not loaded.runs:
         inform(NO_CALIBRATION)
         return
-    corpus = context.corpus if context.corpus != BLEND else next(iter(context.runs))
-    run = data.routed_runs(context.model, CRITERIA["damage"])[corpus]
-    if "damage" not in context.stats_of(run).table:
+    corpus = loaded.corpus if loaded.corpus != BLEND else next(iter(loaded.runs))
+    run = data.routed_runs(loaded.model, CRITERIA["damage"])[corpus]
+    if "damage" not in loaded.stats_of(run).table:
         how_to_collect(
-            context,
+            loaded,
             run,
             "the exact damage, which is measured on request only: it evaluates one more expert per "
             "token and layer, or several where the router's order changes",
@@ -99,22 +99,22 @@ def damage_part(context: Context) -> None:
         )
         return
     with st.container(border=True):
-        show_named("damage-proxy", context)
+        show_named("damage-proxy", loaded)
     with st.container(border=True):
-        _quality(context, run)
-    _command(context, "--proxy")
+        _quality(loaded, run)
+    _command(loaded, "--proxy")
 
 
-def separation_part(context: Context) -> None:
+def separation_part(loaded: Loaded) -> None:
     """How clear the cut between kept and pruned is, per layer."""
     st.markdown(
         "The gap in rescaled saliency between the last expert kept and the first pruned, and "
         "the share of experts within 0.05 of that boundary."
     )
-    show_named("separation", context)
+    show_named("separation", loaded)
 
 
-def how_to_collect(context: Context, run: Run, lacking: str, groups: str) -> None:
+def how_to_collect(loaded: Loaded, run: Run, lacking: str, groups: str) -> None:
     """Show what the statistics of a run lack, its cost, and the command that collects it.
 
     `groups` are the statistic groups to collect.
@@ -126,7 +126,7 @@ def how_to_collect(context: Context, run: Run, lacking: str, groups: str) -> Non
         source = next((path for path in data.corpus_files() if corpus_name(path) == name), "")
         source = source or name
     request = CalibrateRequest(
-        model=data.shown_model(context.model),
+        model=data.shown_model(loaded.model),
         corpus=source,
         tokens=max(run.manifest.num_tokens, 2),
         seq_len=run.manifest.settings.get("seq_len"),
@@ -136,9 +136,9 @@ def how_to_collect(context: Context, run: Run, lacking: str, groups: str) -> Non
     show_command(request.command())
 
 
-def _quality(context: Context, run: Run) -> None:
+def _quality(loaded: Loaded, run: Run) -> None:
     corpus = run.manifest.corpus
-    table = context.keep(proxy_quality, context.stats_of(run), context.gate)
+    table = loaded.keep(proxy_quality, loaded.stats_of(run), loaded.choices.gate)
     best = table.iloc[0]
     st.markdown(
         f"**Every variant as a stand-in**, on {literal(corpus)}. {best['label']} prunes "
@@ -153,17 +153,17 @@ def _quality(context: Context, run: Run) -> None:
     )
 
 
-def _command(context: Context, *words: str) -> None:
-    line = ["overlap", data.shown_model(context.model), "--sparsity", context.sparsity, *words]
-    if "--proxy" not in words and context.gate != "applied":
-        line += ["--gate", context.gate]
+def _command(loaded: Loaded, *words: str) -> None:
+    line = ["overlap", data.shown_model(loaded.model), "--sparsity", loaded.sparsity, *words]
+    if "--proxy" not in words and loaded.choices.gate != "applied":
+        line += ["--gate", loaded.choices.gate]
     if stats_dir := data.shown_stats_dir():
         line += ["--stats-dir", str(stats_dir)]
     command = command_line(*line, "-o", "overlap.csv")
     show_command(command, heading="These numbers from the command line")
 
 
-def bins_part(context: Context, granularity: str) -> None:
+def bins_part(loaded: Loaded, granularity: str) -> None:
     """Records of bin-wise loss increases, and the form to measure more."""
     what = WORDS[granularity]
     st.markdown(
@@ -171,20 +171,20 @@ def bins_part(context: Context, granularity: str) -> None:
         "the held-out loss is measured with each bin removed (HEAPr, Figure 3). A perfect score "
         "has rank correlation 1."
     )
-    every = records_of(context, BinsStore)
+    every = records_of(loaded, BinsStore)
     records = [each for each in every if each.ranked.granularity == granularity]
     if records:
-        _charts(context, records, granularity)
+        _charts(loaded, records, granularity)
     else:
-        inform(f"No {what} of {literal(context.model.name)} were measured yet; run one below.")
-    _form(context, granularity)
+        inform(f"No {what} of {literal(loaded.model.name)} were measured yet; run one below.")
+    _form(loaded, granularity)
     job_panel("explore.loss")
 
 
-def _charts(context: Context, records: list[BinsRecord], granularity: str) -> None:
+def _charts(loaded: Loaded, records: list[BinsRecord], granularity: str) -> None:
     corpora = sorted({str(record.corpus["name"]) for record in records})
-    usual = context.corpus if context.corpus in corpora else corpora[0]
-    criterion = context.criterion.name if context.criterion else ""
+    usual = loaded.corpus if loaded.corpus in corpora else corpora[0]
+    criterion = loaded.choices.criterion.name if loaded.choices.criterion else ""
     with st.container(horizontal=True, vertical_alignment="bottom"):
         corpus = choose(
             "Held-out corpus", corpora, usual, key="bins.text", bind="query-params", width=220
@@ -202,9 +202,9 @@ def _charts(context: Context, records: list[BinsRecord], granularity: str) -> No
     st.text(loss_bins.verdict(overview))
     record = next(each for each in records if each.record_id == names[score])
     # Only for the criterion in use is there a command that draws the same.
-    if record is loss_bins.record_of(records, granularity, criterion, context.corpora):
+    if record is loss_bins.record_of(records, granularity, criterion, loaded.choices.corpora):
         by_neuron = granularity == NEURON_GRANULARITY
-        show_named("neuron-loss-bins" if by_neuron else "loss-bins", context, with_sentence=True)
+        show_named("neuron-loss-bins" if by_neuron else "loss-bins", loaded, with_sentence=True)
     else:
         name = f"{WORDS[granularity]}-against-loss-{record.record_id}"
         show_chart(loss_bins.drawing(record, name=name), with_sentence=True)
@@ -251,25 +251,25 @@ def random_note(overview: pd.DataFrame) -> str:
     )
 
 
-def _form(context: Context, granularity: str) -> None:
+def _form(loaded: Loaded, granularity: str) -> None:
     """Queue a measurement as a job."""
     st.markdown("**Measure another score**")
     with st.form(f"bins.{granularity}", border=False):
-        values = _values(context, granularity)
+        values = _values(loaded, granularity)
         sent = queue_button("Run measurement")
     if not values["corpora"]:
         st.text("There is no corpus to measure on.")
         return
-    fields = {**own_model(context), "granularity": granularity, **values}
+    fields = {**own_model(loaded), "granularity": granularity, **values}
     try:
         request = validated(BinsRequest, fields)
     except UserError as error:
         st.error(literal(error), icon=":material/error:")
         return
-    offer_job(context, request, f"{WORDS[granularity]} of {context.model.name}", sent=sent)
+    offer_job(loaded, request, f"{WORDS[granularity]} of {loaded.model.name}", sent=sent)
 
 
-def _values(context: Context, granularity: str) -> dict[str, Any]:
+def _values(loaded: Loaded, granularity: str) -> dict[str, Any]:
     """Values of the form's fields."""
     by_neuron = granularity == NEURON_GRANULARITY
     first, second, third = st.columns(3)
@@ -280,9 +280,9 @@ def _values(context: Context, granularity: str) -> dict[str, Any]:
         key=f"bins.{granularity}.criterion",
     )
     corpus = second.selectbox(
-        "Held-out corpus", held_out_corpora(context), key=f"bins.{granularity}.corpus"
+        "Held-out corpus", held_out_corpora(loaded), key=f"bins.{granularity}.corpus"
     )
-    calibrated = calibrated_field(context, f"bins.{granularity}", third)
+    calibrated = calibrated_field(loaded, f"bins.{granularity}", third)
     first, second, third = st.columns(3)
     order = first.selectbox(
         "Order",

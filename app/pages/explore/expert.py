@@ -1,6 +1,5 @@
 """Explore, one expert: its numbers and ranks; and the heaviest paths through the layers."""
 
-from dataclasses import replace
 from typing import Final
 
 import pandas as pd
@@ -10,10 +9,10 @@ from analysis.criteria.pathfinder import DEFAULT_PATHS
 from analysis.errors import UserError
 from analysis.ranking.trajectory import Parts, Steps, Weighing
 from analysis.stats.store import Run
-from app.charts.choices import PathChoice
-from app.charts.context import BLEND, Context
 from app.charts.paths import runs_with_samples
+from app.choices import BLEND, PathChoice
 from app.literal import literal, literal_in_badge
+from app.loaded import Loaded
 from app.pages.explore.evidence import how_to_collect
 from app.session import data
 from app.session.chosen_expert import Place, chosen_expert
@@ -36,35 +35,35 @@ _WEIGHTS: Final[dict[Parts, str]] = {
 _STEPS: Final[dict[Steps, str]] = {"paper": "As in the paper", "measured": "As measured"}
 
 
-def expert_part(context: Context) -> None:
+def expert_part(loaded: Loaded) -> None:
     """All numbers of the chosen expert, then the unrouted experts."""
-    place = chosen_expert(context.model.layers)
+    place = chosen_expert(loaded.model.layers)
     if place is None:
         inform("Click an expert in the map above, or move with the arrow keys and press Enter.")
     else:
         st.markdown(f"**Layer {place[0]}, expert {place[1]}**")
-        _means_part(context, place, "expert")
-        _ranks(context, place, "expert")
-    _unreached_part(context)
+        _means_part(loaded, place, "expert")
+        _ranks(loaded, place, "expert")
+    _unreached_part(loaded)
 
 
-def expert_drawer(context: Context) -> None:
+def expert_drawer(loaded: Loaded) -> None:
     """The same in a drawer on any page."""
-    place = chosen_expert(context.model.layers)
+    place = chosen_expert(loaded.model.layers)
     if place is None:
         return
 
     def content() -> None:
-        _means_part(context, place, "drawer")
-        _ranks(context, place, "drawer")
+        _means_part(loaded, place, "drawer")
+        _ranks(loaded, place, "drawer")
 
     title = f"Layer {place[0]}, expert {place[1]}"
     st.dialog(title, width="medium", position="right")(content)()
 
 
-def _means_part(context: Context, place: Place, where: str) -> None:
+def _means_part(loaded: Loaded, place: Place, where: str) -> None:
     st.markdown("**On each corpus**")
-    stats = context.calibrated
+    stats = loaded.calibrated
     if not stats:
         inform(NO_CALIBRATION)
         return
@@ -79,35 +78,35 @@ def _means_part(context: Context, place: Place, where: str) -> None:
             table_with_csv(expert_sums(stats, *place), f"{where}-sums", f"Sums of {name} by corpus")
 
 
-def _ranks(context: Context, place: Place, where: str) -> None:
-    count = next(each.num_experts for each in context.model.layers if each.index == place[0])
+def _ranks(loaded: Loaded, place: Place, where: str) -> None:
+    count = next(each.num_experts for each in loaded.model.layers if each.index == place[0])
     st.markdown(
         f"**Rank under every criterion**, of {count}; 1 is kept first. Criteria that read no "
         "corpus rank the same on each."
     )
-    run = data.weight_run(context.model)
+    run = data.weight_run(loaded.model)
     weights = None if run is None else data.weight_stats(run)
-    sources = Sources(context.calibrated, weights, context.model.layers)
-    ranks = context.keep(expert_ranks, sources, context.gate, place)
-    summary = rank_summary(ranks, context.fraction)
-    if context.percent == 0:  # nothing is pruned, or the page has no sparsity
+    sources = Sources(loaded.calibrated, weights, loaded.model.layers)
+    ranks = loaded.keep(expert_ranks, sources, loaded.choices.gate, place)
+    summary = rank_summary(ranks, loaded.fraction)
+    if loaded.percent == 0:  # nothing is pruned, or the page has no sparsity
         summary = summary.drop(columns="kept")
     table_with_csv(
-        summary.rename(columns={"kept": f"kept at {context.sparsity}"}),
+        summary.rename(columns={"kept": f"kept at {loaded.sparsity}"}),
         f"{where}-ranks",
         f"Ranks of layer {place[0]}, expert {place[1]} under {len(summary)} criteria",
         placeholder="-",
     )
 
 
-def _unreached_part(context: Context) -> None:
+def _unreached_part(loaded: Loaded) -> None:
     st.markdown("**Experts that no calibration token reached**")
-    if not context.runs:
+    if not loaded.runs:
         inform(NO_CALIBRATION)
         return
     lacking = [
         each.table.loc[each.table["num_tokens"] == 0, ["layer", "expert"]].assign(corpora=corpus)
-        for corpus, each in context.calibrated.items()
+        for corpus, each in loaded.calibrated.items()
     ]
     by_expert = pd.concat(lacking).groupby(["layer", "expert"])["corpora"]
     table = by_expert.agg(", ".join).reset_index()
@@ -117,21 +116,21 @@ def _unreached_part(context: Context) -> None:
     table_with_csv(table, "never-routed", f"{len(table)} experts that some corpus never reached")
 
 
-def paths_part(context: Context) -> None:
+def paths_part(loaded: Loaded) -> None:
     """Frequency of each expert on the heaviest paths per corpus, and the resulting plan."""
     st.markdown(
         "**Which experts do the heaviest paths pass through?** A path takes one expert per layer. "
         "The m heaviest paths of each sample are followed; a cell shows the share of samples with "
         "a path through it. MoE Pathfinder prunes empty cells."
     )
-    having = runs_with_samples(context)
-    if not context.runs:
+    having = runs_with_samples(loaded)
+    if not loaded.runs:
         inform(NO_CALIBRATION)
         return
     if not having:
         how_to_collect(
-            context,
-            next(iter(context.runs.values())),
+            loaded,
+            next(iter(loaded.runs.values())),
             "samples on which every expert runs on every token, as slow as a dense model",
             "routed,dense",
         )
@@ -139,15 +138,15 @@ def paths_part(context: Context) -> None:
     choice = _choice()
     try:
         for run in having.values():
-            _check_time(context, run, choice)
+            _check_time(loaded, run, choice)
     except UserError as error:
         st.warning(literal(str(error)), icon=":material/warning:")
         return
     with st.spinner("Following paths ..."):
-        chart = chart_or_message("paths", replace(context, paths=choice))
+        chart = chart_or_message("paths", loaded.choosing(paths=choice))
     if chart is not None:
         show_chart(chart, with_sentence=True)
-        _command(context, list(having), choice)
+        _command(loaded, list(having), choice)
 
 
 def _choice() -> PathChoice:
@@ -173,10 +172,10 @@ def _number(label: str, key: str, allowed: range, usual: int) -> int:
     return int(chosen) if chosen in allowed else usual
 
 
-def _check_time(context: Context, run: Run, choice: PathChoice) -> None:
+def _check_time(loaded: Loaded, run: Run, choice: PathChoice) -> None:
     """Check that the paths of a run are fast enough for a page."""
     samples = choice.clusters or sum(each.num_sequences for each in run.manifest.corpora)
-    layers = context.model.layers
+    layers = loaded.model.layers
     squares = sum(layer.num_experts**2 for layer in layers[1:])
     is_general = choice.weighing.steps == "measured" and choice.weighing.parts != "importance"
     if is_general and samples * squares * choice.count > _MOST_STEPS:
@@ -186,11 +185,11 @@ def _check_time(context: Context, run: Run, choice: PathChoice) -> None:
         )
 
 
-def _command(context: Context, corpora: list[str], choice: PathChoice) -> None:
-    corpus = context.corpus if context.corpus in corpora else corpora[0]
-    names = corpora if context.corpus == BLEND else [corpus]
+def _command(loaded: Loaded, corpora: list[str], choice: PathChoice) -> None:
+    corpus = loaded.corpus if loaded.corpus in corpora else corpora[0]
+    names = corpora if loaded.corpus == BLEND else [corpus]
     stats_dir = data.shown_stats_dir()
-    words = [data.shown_model(context.model), *repeated("--corpus", names), *choice.options()]
+    words = [data.shown_model(loaded.model), *repeated("--corpus", names), *choice.options()]
     words += ["--stats-dir", str(stats_dir)] if stats_dir else []
     line = command_line("paths", *words, "--table", "paths.csv")
     show_command(line, heading="This choice as a plan; its table has these numbers")

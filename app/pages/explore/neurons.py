@@ -1,7 +1,6 @@
 """Explore, neurons: what each criterion removes inside the experts, and the evidence."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -13,11 +12,11 @@ from analysis.errors import UserError
 from analysis.widths import expert_widths
 from app.charts import neuron_cut
 from app.charts.chart import Drawing
-from app.charts.context import Context
 from app.charts.listing import CHARTS
 from app.charts.neurons import clicked_expert, most_divided
 from app.charts.same_bytes import same_bytes_table
 from app.literal import literal
+from app.loaded import Loaded
 from app.pages.explore.evidence import bins_part
 from app.session import data
 from app.session.chosen_expert import pin_or_unpin
@@ -37,25 +36,25 @@ from pruning.requests.base import command_line, option_words
 _CLICKS: Final = "explore.neurons-kept.clicks"
 
 
-def same_bytes_part(context: Context) -> None:
+def same_bytes_part(loaded: Loaded) -> None:
     """Held-out loss of neuron plans and whole-expert plans of equal size."""
     st.markdown(
         "**Neurons or whole experts?** Held-out loss of plans of equal size in bytes (within 1%), "
         "each ranked and measured on the same corpus."
     )
-    table = same_bytes_table(records_of(context, EvaluationStore))
+    table = same_bytes_table(records_of(loaded, EvaluationStore))
     if table.empty:
         inform(
-            f"{literal(context.model.name)} has no evaluations of neuron and whole-expert plans of "
+            f"{literal(loaded.model.name)} has no evaluations of neuron and whole-expert plans of "
             "equal size yet. Run the commands below."
         )
-        _commands(context)
+        _commands(loaded)
         return
-    chart = CHARTS["same-bytes"].draw(replace(context, removed=_size(table)))
+    chart = CHARTS["same-bytes"].draw(loaded.choosing(removed=_size(table)))
     for sentence in chart.alt.rstrip(".").split(". "):
         st.text(f"{sentence}.")
     show_chart(chart)
-    _commands(context)
+    _commands(loaded)
 
 
 def _size(table: pd.DataFrame) -> float:
@@ -68,15 +67,15 @@ def _size(table: pd.DataFrame) -> float:
     return float(sizes[one_of(choice, options)])
 
 
-def _commands(context: Context) -> None:
+def _commands(loaded: Loaded) -> None:
     """Commands for such evaluations at the sparsity in use."""
     # Experts for the sparsity in use, and the same number of neurons.
     widths = [
-        width for layer_widths in expert_widths(context.model).values() for width in layer_widths
+        width for layer_widths in expert_widths(loaded.model).values() for width in layer_widths
     ]
-    experts = max(1, int(len(widths) * context.fraction))
+    experts = max(1, int(len(widths) * loaded.fraction))
     neurons = experts * sum(widths) // len(widths)
-    model, corpus = data.shown_model(context.model), next(iter(context.runs), "CORPUS")
+    model, corpus = data.shown_model(loaded.model), next(iter(loaded.runs), "CORPUS")
     shared = ("--criterion", "heapr", "--corpus", corpus)
     cut = ("--granularity", NEURON_GRANULARITY, "--neuron-scope", str(NeuronScope.GLOBAL))
     plans = ("--plan", "neurons.json", "--plan", "experts.json")
@@ -89,24 +88,24 @@ def _commands(context: Context) -> None:
     show_command(*commands, heading="More of these from the command line")
 
 
-def neuron_page(context: Context) -> None:
+def neuron_page(loaded: Loaded) -> None:
     """The page for neuron granularity."""
-    if lacks_statistics(context):
-        neurons_missing_part(context)
+    if lacks_statistics(loaded):
+        neurons_missing_part(loaded)
         return
     try:
-        request = neuron_cut.neuron_request(context)
-        check_page_reads(context, request)
-        kept = CHARTS["neurons-kept"].draw(context)
+        request = loaded.neuron_request
+        check_page_reads(loaded, request)
+        kept = CHARTS["neurons-kept"].draw(loaded)
     except UserError as error:
         inform(literal(error))
         return
-    _metrics(context)
-    wide_context = neuron_cut.across_experts(context)
+    _metrics(loaded)
+    widest = neuron_cut.across_experts(loaded)
     with st.container(border=True):
         where = ""
-        if wide_context is not context:
-            scope = SCOPES[wide_context.spec.spread.scope].lower()
+        if widest is not loaded:
+            scope = SCOPES[widest.choices.spec.spread.scope].lower()
             where = f" at the scope {scope}; the plan prunes all experts equally"
         st.markdown(
             f"**Neurons kept per expert**{where}. Dark experts are nearly empty. Click one to "
@@ -123,7 +122,7 @@ def neuron_page(context: Context) -> None:
         )
     part = view_switch("Part", "inside", {name: words for name, (words, _) in PARTS.items()})
     with st.container(border=True):
-        PARTS[part][1](context)
+        PARTS[part][1](loaded)
     show_command(request.command(), heading="This plan from the command line")
     link_to("plan", "Plan with these neurons", "tune")
 
@@ -140,15 +139,15 @@ def _pin_clicked() -> None:
         pin_or_unpin(place)
 
 
-def _metrics(context: Context) -> None:
+def _metrics(loaded: Loaded) -> None:
     """Four numbers: criterion, sparsity, stability, similarity to whole experts."""
-    mask = neuron_cut.pruned(context)
+    mask = neuron_cut.pruned(loaded)
     removed, total = int(mask.sum()), mask.size
-    overlap, note = _overlap_of_corpora(context)
-    inside, chance = _inside_experts(context)
-    criterion = context.ranking_criterion
+    overlap, note = _overlap_of_corpora(loaded)
+    inside, chance = _inside_experts(loaded)
+    criterion = loaded.choices.ranking_criterion
     routed = criterion.source == "routed"
-    source = context.source_of(criterion) if routed else "reads no corpus"
+    source = loaded.source_of(criterion) if routed else "reads no corpus"
     cards = (
         ("Criterion", criterion.label, literal(source), None),
         (
@@ -176,20 +175,20 @@ def _metrics(context: Context) -> None:
             card(label, value, below, note=explained)
 
 
-def _overlap_of_corpora(context: Context) -> tuple[str, str]:
-    if context.ranking_criterion.source != "routed":
+def _overlap_of_corpora(loaded: Loaded) -> tuple[str, str]:
+    if loaded.choices.ranking_criterion.source != "routed":
         return "100%", "reads no corpus"
     try:
-        pairs = neuron_cut.corpora_overlaps(context)
+        pairs = neuron_cut.corpora_overlaps(loaded)
     except UserError:
-        return "-", "needs two corpora" if context.percent else "nothing pruned"
+        return "-", "needs two corpora" if loaded.percent else "nothing pruned"
     overlap, chance = float(pairs["overlap"].mean()), float(pairs["chance"].mean())
     return against_chance(overlap, chance)
 
 
-def _inside_experts(context: Context) -> tuple[str, str]:
+def _inside_experts(loaded: Loaded) -> tuple[str, str]:
     try:
-        table = neuron_cut.heapr_comparison(neuron_cut.across_experts(context))
+        table = neuron_cut.heapr_comparison(neuron_cut.across_experts(loaded))
     except UserError:
         return "-", "needs statistics of neurons"
     if not table["removed"].sum():
@@ -199,42 +198,42 @@ def _inside_experts(context: Context) -> tuple[str, str]:
     return against_chance(inside, chance)
 
 
-def _saliency_part(context: Context) -> None:
+def _saliency_part(loaded: Loaded) -> None:
     st.markdown(
         "**Neuron saliency per layer**, on a logarithmic scale; neurons left of the line are "
         "pruned."
         + (
             " Neurons compete within their expert, so some left of the line are kept: the line is "
             "the highest pruned saliency of the layer."
-            if context.spec.spread.scope is NeuronScope.EXPERT
+            if loaded.choices.spec.spread.scope is NeuronScope.EXPERT
             else ""
         )
     )
-    show_named("neuron-saliency", context, with_sentence=True)
+    show_named("neuron-saliency", loaded, with_sentence=True)
 
 
-def _expert_part(context: Context) -> None:
-    shares = CHARTS["neurons-kept"].draw(context).table
-    layer, expert = context.expert or most_divided(shares)
+def _expert_part(loaded: Loaded) -> None:
+    shares = CHARTS["neurons-kept"].draw(loaded).table
+    layer, expert = loaded.choices.expert or most_divided(shares)
     st.markdown(
         f"**The neurons of expert {expert} in layer {layer}**, most salient on the left; those "
         "right of the dashed line are pruned."
     )
-    if context.expert is None:
+    if loaded.choices.expert is None:
         st.text("No expert is chosen in the sidebar; this one is closest to half pruned.")
-    show_named("neurons-of-expert", context, with_sentence=True)
+    show_named("neurons-of-expert", loaded, with_sentence=True)
     # The command that writes the score of every neuron, if there is one.
-    request = neuron_cut.neuron_request(context)
+    request = loaded.neuron_request
     if request.plan.ranking.corpora:
         words = option_words(request, only=("criterion", "granularity", "corpora", "stats_dir"))
         line = command_line("score", request.model, *words, "-o", "scores.csv")
         show_command(line, heading="The score of every neuron from the command line")
 
 
-def _chart_part(words: str, name: str, context: Context) -> None:
+def _chart_part(words: str, name: str, loaded: Loaded) -> None:
     """Text, then the chart of this name with its sentence."""
     st.markdown(words)
-    show_named(name, context, with_sentence=True)
+    show_named(name, loaded, with_sentence=True)
 
 
 _TEXTS: Final = (
@@ -247,7 +246,7 @@ _EXPERTS: Final = (
     "whole-expert HEAPr. If whole experts were as good a unit as neurons, the low tenths would "
     "lose everything and the others nothing."
 )
-PARTS: Final[dict[str, tuple[str, Callable[[Context], None]]]] = {
+PARTS: Final[dict[str, tuple[str, Callable[[Loaded], None]]]] = {
     "saliency": ("Saliency", _saliency_part),
     "expert": ("One expert", _expert_part),
     "texts": ("Corpora", partial(_chart_part, _TEXTS, "neuron-overlap")),

@@ -2,8 +2,8 @@
 
 import streamlit as st
 
-from app.charts.context import Context
 from app.jobs.model import ACTIVE
+from app.loaded import Loaded
 from app.pages.export.finished import finished_part
 from app.pages.export.form import ExportChoice, form_part, form_place, one_or_range
 from app.session.job_queue import job_store
@@ -19,30 +19,30 @@ from pruning.planning.ranking import criterion_badge
 from pruning.sizes import SizeReport, format_bytes
 
 
-def draw(context: Context) -> None:
+def draw(loaded: Loaded) -> None:
     """The page."""
     refusal_part()
     counts = job_store().counts(("export",))
     if is_writing := any(state in counts for state in ACTIVE):
         job_panel("export")
-    if (current := context.shown) is None:
+    if (current := loaded.shown) is None:
         pass  # the plan bar shows why
-    elif context.by_neuron:
-        _export_of_neurons(context, current)
+    elif loaded.choices.spec.by_neuron:
+        _export_of_neurons(loaded, current)
     else:
-        report = sizes_of(context, current.plan)
-        is_written = finished_part(context, current.plan)
+        report = sizes_of(loaded, current.plan)
+        is_written = finished_part(loaded, current.plan)
         form_column, plan_column = st.columns(2)
         with form_column, form_place(is_written=is_written):
-            choice = form_part(context, current, report)
+            choice = form_part(loaded, current, report)
         with plan_column, st.container(border=True):
-            _plan_part(context, current, report, choice)
+            _plan_part(loaded, current, report, choice)
     if not is_writing:
         job_panel("export")
 
 
 def _plan_part(
-    context: Context, current_plan: CurrentPlan, report: SizeReport, choice: ExportChoice
+    loaded: Loaded, current_plan: CurrentPlan, report: SizeReport, choice: ExportChoice
 ) -> None:
     """What is kept, and its size as the options have it."""
     title = f"from the file `{current_plan.file.replace('`', '')}`"
@@ -57,7 +57,7 @@ def _plan_part(
         st.metric("Experts kept", kept, width="content")
         st.metric("On disk", format_bytes(choice.num_bytes), width="content")
         st.metric("Per layer", one_or_range(current_plan.kept.values()), width="content")
-    show_named("sizes", context)
+    show_named("sizes", loaded)
     before, after = report.loaded("bfloat16")
     bare = " without padding" if choice.padding else ""
     st.markdown(
@@ -77,15 +77,15 @@ def _plan_part(
         )
 
 
-def _export_of_neurons(context: Context, current_plan: CurrentPlan) -> None:
+def _export_of_neurons(loaded: Loaded, current_plan: CurrentPlan) -> None:
     """What the page shows of a plan of neurons."""
-    sizes = neuron_sizes(context, current_plan)
-    neuron_metrics(context, sizes)
-    option = export_option(context, current_plan.plan)
-    with form_place(is_written=finished_part(context, current_plan.plan)):
-        form_part(context, current_plan, sizes.report, option)
+    sizes = neuron_sizes(loaded, current_plan)
+    neuron_metrics(loaded, sizes)
+    option = export_option(loaded, current_plan.plan)
+    with form_place(is_written=finished_part(loaded, current_plan.plan)):
+        form_part(loaded, current_plan, sizes.report, option)
     with st.container(border=True):
-        width_modes_part(context, sizes)
+        width_modes_part(loaded, sizes)
         with st.container(horizontal=True, vertical_alignment="center"):
             download_button(
                 "Download plan.json", current_plan.plan.to_json, "plan.json", "export.plan"

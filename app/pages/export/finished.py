@@ -10,9 +10,9 @@ import streamlit as st
 
 from analysis.errors import UserError
 from analysis.model import MoEModel, load_model_index
-from app.charts.context import Context
 from app.jobs.model import Job, JobState
 from app.literal import literal
+from app.loaded import Loaded
 from app.session.job_queue import job_store
 from app.widgets.notes import show_command
 from pruning.engines import (
@@ -26,9 +26,9 @@ from pruning.serving import serve_commands
 from pruning.surgery.padding import plan_padding
 
 
-def last_export(context: Context) -> Job | None:
+def last_export(loaded: Loaded) -> Job | None:
     """The most recently ended export of this model, finished or failed; None if there is none."""
-    path = str(context.model.checkpoint.path)
+    path = str(loaded.model.checkpoint.path)
     ended = [
         job
         for job in job_store().list(kinds=("export",))
@@ -38,9 +38,9 @@ def last_export(context: Context) -> Job | None:
     return max(ended, key=lambda job: job.finished_at or 0.0, default=None)
 
 
-def finished_part(context: Context, plan: PruningPlan) -> bool:
+def finished_part(loaded: Loaded, plan: PruningPlan) -> bool:
     """Show the last export of this model, in full if it is of this plan; whether it is."""
-    job = last_export(context)
+    job = last_export(loaded)
     if job is None:
         return False
     if job.state is not JobState.DONE:
@@ -49,14 +49,14 @@ def finished_part(context: Context, plan: PruningPlan) -> bool:
         return False
     result = job.result or {}
     export_model = _load_export(result.get("out", ""))
-    is_this = result.get("plan_digest") == fit_plan(plan, context.model).digest
+    is_this = result.get("plan_digest") == fit_plan(plan, loaded.model).digest
     if export_model is None or not is_this:
         with st.expander(f"The last export, {literal(job.title)}, is of another plan or was moved"):
             _proof_part(result)
         return False
     padding = None
     if job.request.get("pad"):
-        padding = plan_padding(context.model, fit_plan(plan, context.model))
+        padding = plan_padding(loaded.model, fit_plan(plan, loaded.model))
     is_padded = padding is not None and padding.experts > 0
     with st.container(border=True):
         st.markdown(f":green[:material/check_circle:] **{literal(job.title)} is written**")

@@ -13,8 +13,8 @@ import streamlit as st
 from analysis.errors import ExportError, UserError
 from analysis.heads import prediction_heads
 from analysis.model import MoEModel
-from app.charts.context import Context
 from app.literal import literal
+from app.loaded import Loaded
 from app.session.data import settings, shown_model
 from app.session.job_queue import queue, shown_request
 from app.widgets.charts import reasons_table
@@ -93,10 +93,10 @@ def export_path(root: Path, name: str) -> Path:
     return joined
 
 
-def _default_name(context: Context, current_plan: CurrentPlan) -> str:
+def _default_name(loaded: Loaded, current_plan: CurrentPlan) -> str:
     provenance = current_plan.plan.provenance
     corpora = corpora_words([Path(corpus).stem for corpus in provenance.corpora])
-    parts = [provenance.criterion.replace(",", ""), corpora, str(context.percent)]
+    parts = [provenance.criterion.replace(",", ""), corpora, str(loaded.percent)]
     if current_plan.file:
         parts = [Path(current_plan.file).stem]
     elif current_plan.plan.granularity == NEURON_GRANULARITY:
@@ -107,7 +107,7 @@ def _default_name(context: Context, current_plan: CurrentPlan) -> str:
         parts.append("hand")
     elif provenance.schedule != "uniform":
         parts.append(provenance.schedule)
-    words = "-".join(filter(None, (context.model.name, *parts)))
+    words = "-".join(filter(None, (loaded.model.name, *parts)))
     return re.sub(r"[^A-Za-z0-9._-]+", "-", words).lstrip("._-")[:100]
 
 
@@ -134,7 +134,7 @@ class _Finding:
 
 
 def form_part(
-    context: Context,
+    loaded: Loaded,
     current_plan: CurrentPlan,
     report: SizeReport,
     option: WidthOption | None = None,
@@ -142,7 +142,7 @@ def form_part(
     """Name, button, options, checks and command line of an export; the options' values."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
         root = settings().export_root
-        offered = _free_name(root, _default_name(context, current_plan))
+        offered = _free_name(root, _default_name(loaded, current_plan))
         name = st.text_input(
             "Folder name",
             value=offered,
@@ -151,16 +151,16 @@ def form_part(
             max_chars=100,
         )
         place = st.container(width="content")
-    choice = options_part(context, current_plan, report.bytes_after, option)
+    choice = options_part(loaded, current_plan, report.bytes_after, option)
     request = None
-    commands = [current_plan.plan_command(shown_model(context.model))]
+    commands = [current_plan.plan_command(shown_model(loaded.model))]
     try:
         out = export_path(root, name)
     except UserError as error:
         st.error(literal(error), icon=":material/error:")
     else:
-        export_request = _request(context, current_plan.plan, out, choice)
-        is_ready = _check(context, current_plan.plan, export_request, choice)
+        export_request = _request(loaded, current_plan.plan, out, choice)
+        is_ready = _check(loaded, current_plan.plan, export_request, choice)
         request = export_request if is_ready else None
         commands.append(shown_request(export_request).command((current_plan.file or "plan.json",)))
     with place:
@@ -169,16 +169,14 @@ def form_part(
     return choice
 
 
-def _check(
-    context: Context, plan: PruningPlan, request: ExportRequest, choice: ExportChoice
-) -> bool:
+def _check(loaded: Loaded, plan: PruningPlan, request: ExportRequest, choice: ExportChoice) -> bool:
     """Show all checks that need no write, and the compatibility; whether the export can start."""
-    findings = list(_findings(request, context.model, plan, choice))
+    findings = list(_findings(request, loaded.model, plan, choice))
     for finding in findings:
         st.markdown(finding.as_markdown())
     with st.expander("Compatibility"):
         st.text("Format: safetensors, in the layout and with the keys of the original.")
-        reasons_table(choice.verdicts(context.model, plan), "export.engines")
+        reasons_table(choice.verdicts(loaded.model, plan), "export.engines")
     return all(finding.ok for finding in findings)
 
 
@@ -237,9 +235,9 @@ def one_or_range(numbers: Collection[int]) -> str:
     return str(low) if low == high else f"{low} to {high}"
 
 
-def _request(context: Context, plan: PruningPlan, out: Path, choice: ExportChoice) -> ExportRequest:
+def _request(loaded: Loaded, plan: PruningPlan, out: Path, choice: ExportChoice) -> ExportRequest:
     fields = {
-        "model": str(context.model.checkpoint.path),
+        "model": str(loaded.model.checkpoint.path),
         "plan": plan.to_dict(),
         "out": out,
         "mtp": choice.mtp,
@@ -268,22 +266,22 @@ def _start(request: ExportRequest | None) -> None:
 
 
 def options_part(
-    context: Context, current_plan: CurrentPlan, num_bytes: int, option: WidthOption | None = None
+    loaded: Loaded, current_plan: CurrentPlan, num_bytes: int, option: WidthOption | None = None
 ) -> ExportChoice:
     """Draw the options of this plan; return their values.
 
     `num_bytes` is for unchanged widths; `option` is the result of the chosen width mode,
     for a plan of neurons.
     """
-    mtp, budget = _heads_choice(context.model, current_plan.plan), context.spec.budget
+    mtp, budget = _heads_choice(loaded.model, current_plan.plan), loaded.choices.spec.budget
     widths, refused = None, option.refused if option else ""
     if option and not refused:
         num_bytes, choice = option.disk_bytes, WidthChoice(option.mode, budget.width_multiple_of)
-        widths = plan_widths(context.model, fit_plan(current_plan.plan, context.model), choice)
-    if padding := _padding_choice(context.model, current_plan.plan):
+        widths = plan_widths(loaded.model, fit_plan(current_plan.plan, loaded.model), choice)
+    if padding := _padding_choice(loaded.model, current_plan.plan):
         num_bytes += padding.nbytes
     heads = HeadChoice(mtp) if mtp else None
-    num_bytes += heads_bytes(context.model, fit_plan(current_plan.plan, context.model), heads)
+    num_bytes += heads_bytes(loaded.model, fit_plan(current_plan.plan, loaded.model), heads)
     keep_list = st.toggle(
         "Also write kept_experts.json",
         key="keep_list",

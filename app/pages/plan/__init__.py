@@ -3,8 +3,8 @@
 import streamlit as st
 
 from app.charts import neuron_cut
-from app.charts.context import Context
 from app.charts.schedules import sides
+from app.loaded import Loaded
 from app.pages.plan.experts import (
     editor_part,
     engines_part,
@@ -30,94 +30,94 @@ from pruning.schedules import MEASURED
 from pruning.search.store import SEARCH
 
 
-def draw(context: Context) -> None:
+def draw(loaded: Loaded) -> None:
     """The page."""
     refusal_part()
-    if context.by_neuron:
-        _plan_of_neurons(context)
+    if loaded.choices.spec.by_neuron:
+        _plan_of_neurons(loaded)
     else:
-        _plan_of_experts(context)
+        _plan_of_experts(loaded)
 
 
-def _plan_of_experts(context: Context) -> None:
-    current, ready = context.shown, _statistics(context)
+def _plan_of_experts(loaded: Loaded) -> None:
+    current, ready = loaded.shown, _statistics(loaded)
     if current is None:
-        if ready is not None and context.schedule.name == SEARCH:
+        if ready is not None and loaded.choices.schedule.name == SEARCH:
             with st.container(border=True):
-                search_part(context, ready)
-        elif ready is not None and context.schedule.name == MEASURED:
+                search_part(loaded, ready)
+        elif ready is not None and loaded.choices.schedule.name == MEASURED:
             with st.container(border=True):
-                sensitivity_form(context)
+                sensitivity_form(loaded)
         return
-    schedules = None if ready is None else sides(context)
-    plan_metrics(context, current, sizes_of(context, current.plan))
+    schedules = None if ready is None else sides(loaded)
+    plan_metrics(loaded, current, sizes_of(loaded, current.plan))
     with st.container(border=True):
-        editor_part(context, current, schedules)
-        notes_part(context, current)
-        engines_part(context, current)
-        sensitivity_part(context)
+        editor_part(loaded, current, schedules)
+        notes_part(loaded, current)
+        engines_part(loaded, current)
+        sensitivity_part(loaded)
     if ready is not None:
         with st.container(border=True):
-            search_part(context, ready)
+            search_part(loaded, ready)
     if schedules is not None:
         with st.container(border=True):
-            sides_part(context, schedules)
+            sides_part(loaded, schedules)
     # All columns of the table, in a window of 1280 px.
     table_column, sizes_column = st.columns([8, 7])
     with table_column, st.container(border=True):
-        table_part(context, current, schedules)
+        table_part(loaded, current, schedules)
     with sizes_column, st.container(border=True):
-        sizes_part(context)
+        sizes_part(loaded)
     with st.container(border=True):
-        files_part(context, current)
+        files_part(loaded, current)
 
 
-def _statistics(context: Context) -> Selection | None:
+def _statistics(loaded: Loaded) -> Selection | None:
     """The statistics that rank; None if there are none, as for a plan from a file."""
     try:
-        return prepared(context)
+        return prepared(loaded)
     except NoPlan:
         return None
 
 
-def _plan_of_neurons(context: Context) -> None:
-    if (current_plan := context.shown) is None:
-        if lacks_statistics(context):
-            neurons_missing_part(context)
-        elif context.spec.spread.is_measured:
+def _plan_of_neurons(loaded: Loaded) -> None:
+    if (current_plan := loaded.shown) is None:
+        if lacks_statistics(loaded):
+            neurons_missing_part(loaded)
+        elif loaded.choices.spec.spread.is_measured:
             with st.container(border=True):
-                sensitivity_form(context)
+                sensitivity_form(loaded)
         return
-    sizes = neuron_sizes(context, current_plan)
-    neuron_metrics(context, sizes)
+    sizes = neuron_sizes(loaded, current_plan)
+    neuron_metrics(loaded, sizes)
     with st.container(border=True):
-        width_modes_part(context, sizes)
-        notes_part(context, current_plan)
-        unmeasured_part(context)
+        width_modes_part(loaded, sizes)
+        notes_part(loaded, current_plan)
+        unmeasured_part(loaded)
         link_to("evaluate", "Evaluate this plan", "insights")
     if not current_plan.file:
-        _figures_part(context)
+        _figures_part(loaded)
         with st.container(border=True):
-            sensitivity_part(context)
+            sensitivity_part(loaded)
     with st.container(border=True):
         neuron_layers_part(sizes)
     with st.container(border=True):
-        files_part(context, current_plan)
+        files_part(loaded, current_plan)
 
 
-def _figures_part(context: Context) -> None:
+def _figures_part(loaded: Loaded) -> None:
     """Sparsity per layer and FLOPs saved, for every scope."""
-    scopes = neuron_cut.scopes(context)
+    scopes = neuron_cut.scopes(loaded)
     layers_column, flops_column = st.columns(2)
     if not scopes.layers.empty:
         with layers_column, st.container(border=True):
             st.markdown("**Sparsity per layer** on this budget, by scope of competition.")
-            show_named("neuron-layers", context)
+            show_named("neuron-layers", loaded)
         with flops_column, st.container(border=True):
             st.markdown(
                 "**Compute saved** as sparsity grows: below the dotted line, rarely chosen "
                 "experts lose most."
             )
-            show_named("neuron-flops", context)
+            show_named("neuron-flops", loaded)
     for scope, why in scopes.refused.items():
         st.text(f"{scope} is not possible: {why}")

@@ -6,10 +6,10 @@ import pandas as pd
 import streamlit as st
 from streamlit.column_config import CheckboxColumn, NumberColumn, ProgressColumn, TextColumn
 
-from app.charts.context import Context
 from app.charts.schedules import Sides, spending_of
 from app.components.schedule_editor import Bars, schedule_editor
 from app.literal import literal
+from app.loaded import Loaded
 from app.session.data import losses_of, shown_model
 from app.session.plan_state import (
     EDITOR,
@@ -57,7 +57,7 @@ _SIDES = (
 _ROWS = 10  # height of the table of exact values
 
 
-def plan_metrics(context: Context, current_plan: CurrentPlan, report: SizeReport) -> None:
+def plan_metrics(loaded: Loaded, current_plan: CurrentPlan, report: SizeReport) -> None:
     """Four numbers: experts, disk, memory, computation."""
     first, second, third, fourth = st.columns(4)
     removed = report.experts_removed
@@ -80,7 +80,7 @@ def plan_metrics(context: Context, current_plan: CurrentPlan, report: SizeReport
     )
 
 
-def editor_part(context: Context, current_plan: CurrentPlan, sides: Sides | None) -> None:
+def editor_part(loaded: Loaded, current_plan: CurrentPlan, sides: Sides | None) -> None:
     """The bars, with the counts that an edit starts from."""
     st.markdown(
         "**Experts kept per layer**: drag a bar or use the arrow keys; the other layers adjust to "
@@ -93,39 +93,39 @@ def editor_part(context: Context, current_plan: CurrentPlan, sides: Sides | None
             icon=":material/info:",
         )
         return
-    layers, kept = context.model.layers, current_plan.kept
-    spending = spending_of(context)
+    layers, kept = loaded.model.layers, current_plan.kept
+    spending = spending_of(loaded)
     ghost = sides.kept_by("uniform") if sides else None
     if current_plan.file:
         removed = sum(layer.num_experts - kept[layer.index] for layer in layers)
         spending, ghost = Spending(layers, count_budget(layers, removed)), None
-    locked = _locked_of(context, current_plan)
-    remember_screen(OnScreen(context.model.identity, spending, kept, locked))
-    bars = Bars(context.model.identity, spending, kept, locked, ghost)
+    locked = _locked_of(loaded, current_plan)
+    remember_screen(OnScreen(loaded.model.identity, spending, kept, locked))
+    bars = Bars(loaded.model.identity, spending, kept, locked, ghost)
     schedule_editor(bars, key=EDITOR, on_edit=editor_edited)
 
 
-def _locked_of(context: Context, current_plan: CurrentPlan) -> frozenset[int]:
+def _locked_of(loaded: Loaded, current_plan: CurrentPlan) -> frozenset[int]:
     """Layers that an edit does not change."""
     return (
         frozenset()
         if current_plan.file
-        else locked_layers(context.schedule.locked, context.model.layers)
+        else locked_layers(loaded.choices.schedule.locked, loaded.model.layers)
     )
 
 
-def notes_part(context: Context, current_plan: CurrentPlan) -> None:
+def notes_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
     """Notes on the plan, one line each."""
-    for note in filter(None, (*map(literal, current_plan.notes), prediction_error(context))):
+    for note in filter(None, (*map(literal, current_plan.notes), prediction_error(loaded))):
         st.markdown(f":material/info: {note}")
 
 
-def sides_part(context: Context, sides: Sides) -> None:
+def sides_part(loaded: Loaded, sides: Sides) -> None:
     """All schedules on this budget: chart and table, with measured losses."""
     st.markdown(
         "**All schedules on this budget**: brighter cells keep a larger share of their layer."
     )
-    table = _with_losses(context, sides)
+    table = _with_losses(loaded, sides)
     readable = table.assign(
         schedule=table["schedule"].map(schedule_label),
         **{"on disk": table["on disk"].map(format_bytes)},
@@ -134,7 +134,7 @@ def sides_part(context: Context, sides: Sides) -> None:
     varying_columns = [str(name) for name in readable if len(set(readable[name].dropna())) > 1]
     map_column, table_column = st.columns([10, 14])
     with map_column:
-        show_named("schedules", context)
+        show_named("schedules", loaded)
     with table_column:
         table_with_csv(
             table,
@@ -177,16 +177,16 @@ def sides_part(context: Context, sides: Sides) -> None:
         st.text(f"{schedule_label(schedule)} is not possible: {why}")
 
 
-def _with_losses(context: Context, sides: Sides) -> pd.DataFrame:
+def _with_losses(loaded: Loaded, sides: Sides) -> pd.DataFrame:
     """The summary of all schedules with the loss increase: measured, and predicted."""
-    losses = losses_of(context.model)
+    losses = losses_of(loaded.model)
     plan_losses = [loss_of(losses, plan) for plan in sides.table["plan"]]
     measured = [each if each and not (each.way or each.missing) else None for each in plan_losses]
     table = sides.table.assign(
         mean=[each.mean if each else math.nan for each in measured],
         worst=[each.worst if each else math.nan for each in measured],
     )
-    if curves := context.added_losses(context.first):
+    if curves := loaded.added_losses(loaded.first):
         table["predicted"] = [
             curves.predicted(rows["removed"].tolist())
             for _, rows in sides.counts.groupby("schedule", sort=False)
@@ -194,41 +194,41 @@ def _with_losses(context: Context, sides: Sides) -> pd.DataFrame:
     return table
 
 
-def sizes_part(context: Context) -> None:
+def sizes_part(loaded: Loaded) -> None:
     """Where the bytes go."""
     st.markdown("**What it saves**: weights by part, before and after.")
-    show_named("sizes", context)
-    unmeasured_part(context)
+    show_named("sizes", loaded)
+    unmeasured_part(loaded)
     link_to("evaluate", "Evaluate this plan", "insights")
 
 
-def unmeasured_part(context: Context) -> None:
+def unmeasured_part(loaded: Loaded) -> None:
     """Warn that the quality of an unmeasured plan is unknown."""
-    if loss_of_plan(context)[0] is None:
-        quality = "only predicted" if context.predicted else "not known"
+    if loss_of_plan(loaded)[0] is None:
+        quality = "only predicted" if loaded.predicted else "not known"
         st.markdown(
             f":material/science: Sizes are exact. Quality is {quality}: more saliency kept does "
             "not guarantee more capability. Measure it before you ship."
         )
 
 
-def engines_part(context: Context, current_plan: CurrentPlan) -> None:
+def engines_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
     """Compatibility of the export, and a table with reasons."""
     uniform = len(set(current_plan.kept.values())) == 1
     icon = ":material/check_circle:" if uniform else ":material/warning:"
     kind = "one count for all layers" if uniform else "layers of different sizes"
-    engine_verdicts = verdicts(contents_of(context.model, current_plan.plan))
+    engine_verdicts = verdicts(contents_of(loaded.model, current_plan.plan))
     st.markdown(f"{icon} **{kind.capitalize()}**; {summary(engine_verdicts)}.")
     with st.expander("Compatibility"):
         reasons_table(engine_verdicts, "plan.engines")
 
 
-def table_part(context: Context, current_plan: CurrentPlan, sides: Sides | None) -> None:
+def table_part(loaded: Loaded, current_plan: CurrentPlan, sides: Sides | None) -> None:
     """Exact values per layer; editing a cell equals moving its bar."""
     st.markdown("**Exact values**: type a number, or lock a layer.")
     uniform = sides.kept_by("uniform") if sides else None
-    layers, kept = context.model.layers, current_plan.kept
-    locked = _locked_of(context, current_plan)
+    layers, kept = loaded.model.layers, current_plan.kept
+    locked = _locked_of(loaded, current_plan)
     away = [kept[n.index] - uniform[n.index] if uniform else None for n in layers]
     table = pd.DataFrame(
         {
@@ -272,7 +272,7 @@ def table_part(context: Context, current_plan: CurrentPlan, sides: Sides | None)
     csv_button(table, "layers")
 
 
-def files_part(context: Context, current_plan: CurrentPlan) -> None:
+def files_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
     """Recipe, command line, files and the link to Export; see `recipe_of`."""
     recipe_column, command_column = st.columns(2)
     recipe = ""
@@ -288,7 +288,7 @@ def files_part(context: Context, current_plan: CurrentPlan) -> None:
     with command_column:
         st.markdown("**The same from the command line**")
         st.code(
-            current_plan.plan_command(shown_model(context.model)), language=None, wrap_lines=True
+            current_plan.plan_command(shown_model(loaded.model)), language=None, wrap_lines=True
         )
         with st.container(horizontal=True):
             download_button(

@@ -9,11 +9,11 @@ import streamlit as st
 
 from analysis.corpora import corpus_name, is_same_corpus
 from analysis.errors import UserError
-from app.charts.context import Context
 from app.charts.schedules import order_of
 from app.charts.search import measure_label, unseen_words
 from app.jobs.model import Job
 from app.literal import literal
+from app.loaded import Loaded
 from app.session import data
 from app.session.data import calibration_corpora, corpus_label
 from app.session.job_queue import change_job, job_store, queue, queued_key, runner, shown_request
@@ -59,36 +59,36 @@ _SAMPLES: Final = (4, 8, 16, 32, 64, 128, 256)
 _MOST: Final = 10_000
 
 
-def search_part(context: Context, ready: Selection | None) -> None:
+def search_part(loaded: Loaded, ready: Selection | None) -> None:
     """The running or chosen search, and the form."""
-    searches, job = searches_of(context.model), newest_job(context)
+    searches, job = searches_of(loaded.model), newest_job(loaded)
     st.markdown(_WHAT)
     for problem in searches.problems:
         st.warning(literal(problem), icon=":material/warning:")
     if job is not None and not job.is_finished:
         st.session_state[_WATCHED] = job.id
-        st.fragment(in_a_sentence()(_live), run_every=_POLL_SECONDS)(context, job.id)
+        st.fragment(in_a_sentence()(_live), run_every=_POLL_SECONDS)(loaded, job.id)
     else:
-        _finished_part(context, searches, job)
+        _finished_part(loaded, searches, job)
     form = st.expander("Run a search", key="search.form", on_change="rerun")
     if form.open and ready is not None:
         with form:
-            st.fragment(in_a_sentence()(search_form))(context, ready)
+            st.fragment(in_a_sentence()(search_form))(loaded, ready)
 
 
-def newest_job(context: Context) -> Job | None:
+def newest_job(loaded: Loaded) -> Job | None:
     """The newest search job of this model on this server."""
     for job in job_store().list(kinds=(SEARCH,)):
         try:
             model = validated(SearchRequest, job.request).parsed().model
         except UserError:
             continue  # written by another version
-        if model == str(context.model.checkpoint.path):
+        if model == str(loaded.model.checkpoint.path):
             return job
     return None
 
 
-def _live(context: Context, job_id: str) -> None:
+def _live(loaded: Loaded, job_id: str) -> None:
     """A queued or running search, redrawn every few seconds without the rest of the page."""
     runner().tick()
     job = job_store().get(job_id)
@@ -109,15 +109,15 @@ def _live(context: Context, job_id: str) -> None:
         st.text("First results appear after the first generation.")
         return
     _numbers(read_cached(path), job.eta_seconds(time.time()))
-    _pictures(context, read_cached(path))
+    _pictures(loaded, read_cached(path))
 
 
-def _finished_part(context: Context, searches: Searches, job: Job | None) -> None:
+def _finished_part(loaded: Loaded, searches: Searches, job: Job | None) -> None:
     """The search that was watched, whose schedule is shown, or the last one."""
-    chosen = chosen_search(context) if context.schedule.name == SEARCH else None
+    chosen = chosen_search(loaded) if loaded.choices.schedule.name == SEARCH else None
     watched = job if job is not None and job.id == st.session_state.get(_WATCHED) else None
     last = searches.named(Path(job.request["out"]).name) if job is not None else None
-    if watched is None and last is not None and last.removed != removed_on_screen(context):
+    if watched is None and last is not None and last.removed != removed_on_screen(loaded):
         last = None  # its schedule does not apply at this sparsity
     search = last if watched else chosen or last
     if watched is not None and watched.error:
@@ -128,7 +128,7 @@ def _finished_part(context: Context, searches: Searches, job: Job | None) -> Non
         return
     state = "finished" if search.result.is_finished else "stopped; best kept"
     st.text(
-        f"{search_label(search, context.model)}, judged on {search.samples} samples of "
+        f"{search_label(search, loaded.model)}, judged on {search.samples} samples of "
         f"{search.corpus}: {state}."
     )
     with st.container(horizontal=True):
@@ -145,9 +145,9 @@ def _finished_part(context: Context, searches: Searches, job: Job | None) -> Non
             _continue_button(search, search.recipe)
     _numbers(search, None)
     if search.result.is_finished:
-        held_out = unseen_words(context, search)
+        held_out = unseen_words(loaded, search)
         st.text(held_out or "The best was not measured on held-out samples.")
-    _pictures(context, search)
+    _pictures(loaded, search)
 
 
 def _show(search_id: str) -> None:
@@ -186,31 +186,31 @@ def _numbers(search: KnownSearch, seconds_left: float | None) -> None:
     card("Time", duration_text(cost["seconds"]), rest, place=fourth)
 
 
-def _pictures(context: Context, search: KnownSearch) -> None:
-    with_search = replace(context, search=search)
+def _pictures(loaded: Loaded, search: KnownSearch) -> None:
+    with_search = replace(loaded, search=search)
     for place, name in zip(st.columns([3, 2]), ("search", "search-best"), strict=True):
         with place:
             show_named(name, with_search)
 
 
-def search_form(context: Context, ready: Selection) -> None:
+def search_form(loaded: Loaded, ready: Selection) -> None:
     """Settings, estimate and recipe of a new search, and the run button."""
-    fields = _fields(context)
-    recipe = searching_recipe(ready, context.spec, fields)
-    search_id = new_search_id(recipe, context.model, context.keep(order_of, ready))
+    fields = _fields(loaded)
+    recipe = searching_recipe(ready, loaded.choices.spec, fields)
+    search_id = new_search_id(recipe, loaded.model, loaded.keep(order_of, ready))
     section = recipe.search
     if section is None:
         raise ValueError("the recipe does not search")
-    searches = searches_of(context.model)
-    _say_estimate(context, section, searches.known)
-    yaml = recipe.model_copy(update={"model": str(context.model.checkpoint.path)}).to_yaml()
+    searches = searches_of(loaded.model)
+    _say_estimate(loaded, section, searches.known)
+    yaml = recipe.model_copy(update={"model": str(loaded.model.checkpoint.path)}).to_yaml()
     request = _request(yaml, search_store().folder(search_id))
     is_done = _say_if_known(searches.named(search_id), section)
     icon = ":material/play_arrow:"
     sent = st.button("Run search", key="search.start", icon=icon, type="primary", disabled=is_done)
     st.markdown("The same from the command line, with this recipe:")
-    offer_job(context, request, request.out.name, sent=sent)
-    recipe_to_show = recipe.model_copy(update={"model": data.shown_model(context.model)})
+    offer_job(loaded, request, request.out.name, sent=sent)
+    recipe_to_show = recipe.model_copy(update={"model": data.shown_model(loaded.model)})
     st.code(recipe_to_show.to_yaml(), language="yaml")
 
 
@@ -219,10 +219,11 @@ def _request(recipe: str, out: Path, **more: Any) -> SearchRequest:
     return validated(SearchRequest, values)
 
 
-def _fields(context: Context) -> dict[str, Any]:
+def _fields(loaded: Loaded) -> dict[str, Any]:
     """Values of the fields: the key `search` of a recipe."""
     first, second, third = st.columns(3)
-    ranked = set(context.corpora) | {corpus for corpus, part in context.weights.items() if part}
+    ranked = {corpus for corpus, weight in loaded.weights.items() if weight}
+    ranked.update(loaded.choices.corpora)
     fields: dict[str, Any] = {
         "corpus": first.selectbox(
             "Judged on",
@@ -259,7 +260,7 @@ def _fields(context: Context) -> dict[str, Any]:
             help=about,
         )
         fields[key] = int(number)
-    curves = context.sensitivity.curves if context.sensitivity else ()
+    curves = loaded.sensitivity.curves if loaded.sensitivity else ()
     if any(is_same_corpus(each.corpus, corpus_name(fields["corpus"])) for each in curves):
         is_seeded = st.toggle(
             "Start from the measured plans",
@@ -271,10 +272,10 @@ def _fields(context: Context) -> dict[str, Any]:
 
 
 def _say_estimate(
-    context: Context, section: SearchSection, searches: tuple[KnownSearch, ...]
+    loaded: Loaded, section: SearchSection, searches: tuple[KnownSearch, ...]
 ) -> None:
-    estimate = estimate_search(section, searches, list(context.runs.values()))
-    start = start_seconds(context.model.checkpoint.nbytes)
+    estimate = estimate_search(section, searches, list(loaded.runs.values()))
+    start = start_seconds(loaded.model.checkpoint.nbytes)
     before = " to ".join(map(duration_text, start))
     text = f"At most {estimate.candidates:,} candidates on {section.samples} samples: "
     if estimate.low is not None and estimate.high is not None:

@@ -5,8 +5,8 @@ from typing import Final
 import streamlit as st
 
 from analysis.errors import UserError
-from app.charts.context import Context
 from app.literal import literal
+from app.loaded import Loaded
 from app.session.data import corpus_label, held_out_corpora, usual_dtype
 from app.session.job_queue import own_model
 from app.widgets.charts import show_named
@@ -26,7 +26,7 @@ _OF_ORDER: Final = ("granularity", "criterion", "gate", "pin", "drop")
 _OF_NEURONS: Final = ("multiple_of", "floor")
 
 
-def sensitivity_part(context: Context) -> None:
+def sensitivity_part(loaded: Loaded) -> None:
     """Folded charts of the layer sensitivity."""
     part = st.expander(
         "Layer sensitivity, and the predicted loss of every size",
@@ -36,22 +36,22 @@ def sensitivity_part(context: Context) -> None:
     if not part.open:
         return
     with part:
-        if context.sensitivity is None:
-            sensitivity_form(context)
+        if loaded.sensitivity is None:
+            sensitivity_form(loaded)
             return
-        lines, cells, frontier = _CHARTS[context.granularity]
-        show_named(lines, context)
+        lines, cells, frontier = _CHARTS[loaded.choices.spec.ranking.granularity]
+        show_named(lines, loaded)
         cells_column, frontier_column = st.columns(2)
         with cells_column:
-            show_named(cells, context)
+            show_named(cells, loaded)
         with frontier_column:
-            show_named(frontier, context, with_sentence=True)
+            show_named(frontier, loaded, with_sentence=True)
 
 
-def sensitivity_form(context: Context) -> None:
+def sensitivity_form(loaded: Loaded) -> None:
     """Corpora, time estimate and run button."""
     try:
-        spec = context.ranking.spec
+        spec = loaded.ranking.spec
     except UserError as error:
         st.error(literal(error), icon=":material/error:")
         return
@@ -60,7 +60,7 @@ def sensitivity_form(context: Context) -> None:
         "plan in this order, and lets the schedule **Measured** spend any budget where it costs "
         "least."
     )
-    offered = held_out_corpora(context)
+    offered = held_out_corpora(loaded)
     corpora_column, samples_column = st.columns([2, 1])
     corpora = corpora_column.multiselect(
         "Measured on", offered, default=offered, key="sensitivity.on", format_func=corpus_label
@@ -74,16 +74,16 @@ def sensitivity_form(context: Context) -> None:
     names = (*_OF_ORDER, *_OF_NEURONS) if spec.by_neuron else _OF_ORDER
     fields = flat_values(spec)
     values = {
-        **own_model(context),
+        **own_model(loaded),
         **{name: fields[name] for name in names if name in fields},
         "calibrated_on": spec.ranking.corpora,
         "corpora": tuple(corpora),
         "samples": int(samples),
-        "dtype": usual_dtype(context),
+        "dtype": usual_dtype(loaded),
     }
     request = validated(SensitivityRequest, values)
-    layers, runs = len(context.model.layers), list(context.runs.values())
+    layers, runs = len(loaded.model.layers), list(loaded.runs.values())
     if time := estimate_sensitivity(request, layers, runs):
         st.markdown(f":material/timer: {' to '.join(map(duration_text, time))}, and the start.")
     sent = st.button("Run sensitivity", key="sensitivity.start", icon=":material/play_arrow:")
-    offer_job(context, request, context.model.name, sent=sent)
+    offer_job(loaded, request, loaded.model.name, sent=sent)

@@ -5,10 +5,10 @@ from collections import defaultdict
 import streamlit as st
 
 from analysis.errors import UserError
-from app.charts.context import Context
 from app.charts.names import criterion_label
 from app.charts.overlap import pair_overlaps
 from app.literal import literal
+from app.loaded import Loaded
 from app.session.data import losses_of, records_of
 from app.session.plan_data import bytes_after
 from app.widgets.answers import answers_part
@@ -29,32 +29,32 @@ from pruning.schedules import SCHEDULES
 from pruning.sizes import format_bytes
 
 
-def finding_part(context: Context, current_plan: CurrentPlan) -> None:
+def finding_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
     """The finding in words, three numbers, an example, and the next step."""
-    losses, share = losses_of(context.model), removed_share(context)
-    loss, chance = loss_of_plan(context)
+    losses, share = losses_of(loaded.model), removed_share(loaded)
+    loss, chance = loss_of_plan(loaded)
     st.markdown(
-        f"## {share}: {saved_words(context, current_plan)}.\n\n"
+        f"## {share}: {saved_words(loaded, current_plan)}.\n\n"
         + " ".join(sentences(losses, loss, chance))
     )
-    st.caption(meaning(context, current_plan))
+    st.caption(meaning(loaded, current_plan))
     saved_column, loss_column, corpora_column = st.columns([2, 4, 3])
     with saved_column:
-        before, after = context.model.checkpoint.nbytes, bytes_after(context, current_plan)
+        before, after = loaded.model.checkpoint.nbytes, bytes_after(loaded, current_plan)
         sizes = f"{format_bytes(before)} to {format_bytes(after)}"
         card("Saved", f"{1 - after / before:.0%}", sizes)
     with loss_column, st.container(border=True, height="stretch"):
         _loss_part(loss, chance)
     with corpora_column, st.container(border=True, height="stretch"):
-        _corpora_part(context, losses, loss)
+        _corpora_part(loaded, losses, loss)
     with st.container(key="see-why"):  # in the first view of a laptop
         link_to("explore", "See why", "grid_on")
-    _answers_part(context, current_plan)
+    _answers_part(loaded, current_plan)
 
 
-def meaning(context: Context, current_plan: CurrentPlan) -> str:
+def meaning(loaded: Loaded, current_plan: CurrentPlan) -> str:
     """Explain the plan's criterion and schedule, and the unit of loss."""
-    criterion, schedule = context.ranking_criterion, current_plan.plan.provenance.schedule
+    criterion, schedule = loaded.choices.ranking_criterion, current_plan.plan.provenance.schedule
     words = ["A nat is the unit of loss: +0.69 doubles the perplexity."]
     if schedule in SCHEDULES and schedule != "uniform":
         words.insert(0, f"{SCHEDULES[schedule].label}: {SCHEDULES[schedule].summary}.")
@@ -68,19 +68,19 @@ def meaning(context: Context, current_plan: CurrentPlan) -> str:
     return " ".join(words)
 
 
-def removed_share(context: Context) -> str:
+def removed_share(loaded: Loaded) -> str:
     """Sparsity in words: `Half of the experts gone`."""
-    what = "neurons" if context.by_neuron else "experts"
-    if context.by_neuron and context.spec.budget.sparsity is None:
-        unit = "parameters" if context.spec.budget.params_share else "bytes"
-        return f"{context.sparsity} of the {unit} gone"
-    share = "Half" if context.percent == 50 else context.sparsity
+    what = "neurons" if loaded.choices.spec.by_neuron else "experts"
+    if loaded.choices.spec.by_neuron and loaded.choices.spec.budget.sparsity is None:
+        unit = "parameters" if loaded.choices.spec.budget.params_share else "bytes"
+        return f"{loaded.sparsity} of the {unit} gone"
+    share = "Half" if loaded.percent == 50 else loaded.sparsity
     return f"{share} of the {what} gone"
 
 
-def saved_words(context: Context, current_plan: CurrentPlan) -> str:
+def saved_words(loaded: Loaded, current_plan: CurrentPlan) -> str:
     """Bytes before and after, in words."""
-    before, after = context.model.checkpoint.nbytes, bytes_after(context, current_plan)
+    before, after = loaded.model.checkpoint.nbytes, bytes_after(loaded, current_plan)
     if after >= before:
         return "nothing saved"
     return f"{format_bytes(before)} to {format_bytes(after)} (-{1 - after / before:.0%})"
@@ -184,25 +184,25 @@ def _loss_part(loss: PlanLoss | None, chance: RandomLoss | None) -> None:
     losses_table(loss.full, {"this plan": loss.change, **random_row})
 
 
-def _corpora_part(context: Context, losses: tuple[PlanLoss, ...], loss: PlanLoss | None) -> None:
+def _corpora_part(loaded: Loaded, losses: tuple[PlanLoss, ...], loss: PlanLoss | None) -> None:
     st.markdown("**Does the calibration corpus matter?**")
     if loss is not None and (words := one_corpus_or_blend(losses, loss)):
         st.markdown(words)
     try:
-        means = pair_overlaps(context)[["overlap", "chance"]].mean()
+        means = pair_overlaps(loaded)[["overlap", "chance"]].mean()
     except UserError as error:
         st.text(str(error))
         return
     st.markdown(
         f"Two corpora agree on **{means['overlap']:.0%}** of the experts that "
-        f"{literal(context.ranking_criterion.label)} prunes; chance alone gives "
+        f"{literal(loaded.choices.ranking_criterion.label)} prunes; chance alone gives "
         f"{means['chance']:.0%}."
     )
 
 
-def _answers_part(context: Context, current_plan: CurrentPlan) -> None:
+def _answers_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
     """The newest answers of the original model, this plan and Random."""
-    records = sorted(records_of(context, AnswerStore), key=lambda each: each.created_at)
+    records = sorted(records_of(loaded, AnswerStore), key=lambda each: each.created_at)
     newest = next(
         (each for each in records[::-1] if each.plan_digest == current_plan.plan.digest), None
     )

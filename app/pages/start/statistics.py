@@ -9,9 +9,9 @@ from streamlit.column_config import NumberColumn
 
 from analysis.corpora import Count, Packing, corpus_name, is_same_corpus
 from analysis.model import DEMO_MODEL
-from app.charts.context import Context
 from app.console import counted
 from app.literal import literal, literal_in_badge
+from app.loaded import Loaded
 from app.session import data
 from app.session.data import calibration_corpora, corpus_label
 from app.session.job_queue import own_model
@@ -35,11 +35,11 @@ _PACKINGS: Final[dict[Packing, str]] = {
 _COUNTS: Final[dict[Count, str]] = {"all": "all tokens", "response": "answers only"}
 
 
-def runs_table(context: Context) -> None:
+def runs_table(loaded: Loaded) -> None:
     """One row per run of any model, with what it cost; the model on screen first."""
     runs, problems = data.all_runs()
     st.header("Statistics found")
-    table = pd.DataFrame(cost_rows(runs, context.model.identity))
+    table = pd.DataFrame(cost_rows(runs, loaded.model.identity))
     if runs:
         st.dataframe(
             table,
@@ -65,18 +65,18 @@ def runs_table(context: Context) -> None:
             csv_button(table, "runs")
 
 
-def checks(context: Context) -> None:
+def checks(loaded: Loaded) -> None:
     """Checks of the model before trusting a ranking."""
     with st.container(horizontal=True):
-        for corpus, run in context.runs.items():
+        for corpus, run in loaded.runs.items():
             count = int((data.expert_stats(run).table["num_tokens"] == 0).sum())
             who = f"{counted(count, 'expert')} never" if count else "every expert"
             badge(f"{who} routed on {literal_in_badge(corpus)}", is_good=not count)
-    if context.model.name == DEMO_MODEL:
+    if loaded.model.name == DEMO_MODEL:
         st.text("A small model trained for this demo; its rankings are its own.")
 
 
-def calibrate_form(context: Context) -> None:
+def calibrate_form(loaded: Loaded) -> None:
     """Form that queues a calibration."""
     st.markdown("**Collect statistics**: run the model once over a corpus.")
     with st.form("start.calibrate", border=False):
@@ -105,31 +105,31 @@ def calibrate_form(context: Context) -> None:
             )
         sent = queue_button("Run calibration")
     request = CalibrateRequest(
-        **own_model(context),
+        **own_model(loaded),
         corpus=corpus,
         tokens=max(tokens, seq_len),
         seq_len=seq_len,
         packing=packing,
         count=count,
     )
-    st.caption(known_words(context, request))
-    offer_job(context, request, context.model.name, sent=sent)
+    st.caption(known_words(loaded, request))
+    offer_job(loaded, request, loaded.model.name, sent=sent)
 
 
-def known_words(context: Context, request: CalibrateRequest) -> str:
+def known_words(loaded: Loaded, request: CalibrateRequest) -> str:
     """Time estimate from existing runs, and whether one of them is the same."""
     runs, _ = data.all_runs()
     corpus, tokens, words = corpus_name(request.corpus), request.tokens or 0, []
     for run in runs:
         manifest = run.manifest
         is_same = is_same_corpus(manifest.corpus, corpus)
-        is_same = is_same and manifest.model.identity == context.model.identity
+        is_same = is_same and manifest.model.identity == loaded.model.identity
         if is_same and manifest.num_tokens >= tokens:
             words.append(
                 f"You have this already: {manifest.num_tokens:,} tokens of {literal(corpus)}."
             )
             break
-    rows = [row for row in cost_rows(runs, context.model.identity) if row["fits"] == "this model"]
+    rows = [row for row in cost_rows(runs, loaded.model.identity) if row["fits"] == "this model"]
     speeds = [row["tokens/s"] for row in rows if row["tokens/s"]]
     if speeds:
         seconds = tokens / median(speeds)
@@ -137,12 +137,12 @@ def known_words(context: Context, request: CalibrateRequest) -> str:
     return " ".join(words)
 
 
-def weights_button(context: Context) -> None:
+def weights_button(loaded: Loaded) -> None:
     """Button to measure the weights, or a note that they are measured."""
     st.markdown("**Weights**: AIMER, Magnitude and Hoyer need no corpus.")
     sent = False
-    if data.weight_run(context.model) is not None:
+    if data.weight_run(loaded.model) is not None:
         badge("weights measured")
     else:
         sent = st.button("Measure weights", icon=":material/play_arrow:", key="start.weights")
-    offer_job(context, WeightsRequest(**own_model(context)), context.model.name, sent=sent)
+    offer_job(loaded, WeightsRequest(**own_model(loaded)), loaded.model.name, sent=sent)

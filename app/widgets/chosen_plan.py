@@ -1,4 +1,4 @@
-"""The context of a page: the plan and its controls, drawn on every page."""
+"""The chosen plan and its controls, drawn on every page."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -9,18 +9,18 @@ from streamlit.delta_generator import DeltaGenerator
 
 from analysis.errors import UserError
 from analysis.stats.tables import GATES
-from app.charts.context import BLEND, Context
+from app.choices import BLEND
 from app.literal import literal
-from app.session.data import what_is_missing
+from app.loaded import Loaded
+from app.session.data import loaded_for, what_is_missing
 from app.session.granularity import is_about_neurons, neuron_criterion_controls
 from app.session.plan_data import current_plan
 from app.session.plan_state import chosen_schedule, expert_spec
 from app.session.state import (
     apply_preset,
-    chosen_criterion,
     chosen_shares,
     corpora_of,
-    page_context,
+    page_choices,
 )
 from app.widgets.controls import (
     baseline_control,
@@ -49,7 +49,7 @@ _SIDE_B: Final = {"corpus": "b_text", "gate": "b_gate", "sparsity": "b_sparsity"
 _UNFOLDED: Final = "plan.unfolded"
 
 
-def chosen_context(page: str) -> tuple[Context, str]:
+def chosen_plan(page: str) -> tuple[Loaded, str]:
     """Draw the plan and its controls; return their values, or why there is no plan.
 
     The entry script draws them, not the pages: a widget of one page is a different one on the next,
@@ -61,7 +61,7 @@ def chosen_context(page: str) -> tuple[Context, str]:
         UserError: no model, or one that cannot be used.
     """
     bar = st.container(key="plan-bar")
-    sidebar = model_and_calibration(page)
+    model, corpora, percent = model_and_calibration(page)
     neurons = is_about_neurons()
     places = _places(page, neurons=neurons)
     with places["criterion"]:
@@ -72,32 +72,32 @@ def chosen_context(page: str) -> tuple[Context, str]:
             formula_part()
         with places["limits"]:
             gate_control()
-    context = page_context(*sidebar, chosen_criterion())
-    plan_controls(context, places["schedule"], places["limits"])
+    loaded = loaded_for(model, page_choices(corpora, percent))
+    plan_controls(loaded, places["schedule"], places["limits"])
     try:
         if neurons:
-            context = replace(context, spec=neuron_spec(context))
+            loaded = loaded.choosing(spec=neuron_spec(loaded))
         else:
-            context = replace(context, schedule=chosen_schedule())
-            context = replace(context, spec=expert_spec(context))
+            loaded = loaded.choosing(schedule=chosen_schedule())
+            loaded = loaded.choosing(spec=expert_spec(loaded))
     except UserError as error:
         with bar:
             no_plan(error)
-        return context, str(error)
-    if not neurons and page == "compare" and context.criterion is not None:
+        return loaded, str(error)
+    if not neurons and page == "compare" and loaded.choices.criterion is not None:
         with places["second"]:
-            context = replace(context, pair=_recipe_controls(context))
+            loaded = loaded.choosing(pair=_recipe_controls(loaded))
     with st.sidebar:
-        for note in context.run_notes:
+        for note in loaded.run_notes:
             st.caption(literal(note))
     with bar:
         try:
-            context = replace(context, shown=current_plan(context))
+            loaded = replace(loaded, shown=current_plan(loaded))
         except UserError as error:
             no_plan(error)
-            return context, str(error)
-        plan_line(context)
-    return context, ""
+            return loaded, str(error)
+        plan_line(loaded)
+    return loaded, ""
 
 
 def _places(page: str, *, neurons: bool) -> dict[str, DeltaGenerator]:
@@ -125,9 +125,9 @@ def _places(page: str, *, neurons: bool) -> dict[str, DeltaGenerator]:
     return places
 
 
-def swap(context: Context) -> None:
+def swap(loaded: Loaded) -> None:
     """Swap A and B."""
-    state, a = st.session_state, context.both.a
+    state, a = st.session_state, loaded.both.a
     side_a = {name: state.get(name) for name in ("corpus", "gate", "sparsity")}
     apply_preset(str(state.get("baseline")))
     state["baseline"] = a.plan.ranking.criterion
@@ -136,12 +136,12 @@ def swap(context: Context) -> None:
             state[name], state[key] = state[key], side_a[name]
 
 
-def _recipe_controls(context: Context) -> SpecPair:
+def _recipe_controls(loaded: Loaded) -> SpecPair:
     """Draw the controls of B; return both plans. A is the plan."""
     options: dict[str, Sequence[Any]] = {
-        "corpus": corpus_options(context.runs),
+        "corpus": corpus_options(loaded.runs),
         "gate": GATES,
-        "sparsity": possible_percents(context.model),
+        "sparsity": possible_percents(loaded.model),
     }
     side_b = {
         name: choose(
@@ -155,25 +155,26 @@ def _recipe_controls(context: Context) -> SpecPair:
         for name, key in _SIDE_B.items()
     }
     st.button(
-        "Swap A and B", key="swap", icon=":material/swap_horiz:", on_click=swap, args=(context,)
+        "Swap A and B", key="swap", icon=":material/swap_horiz:", on_click=swap, args=(loaded,)
     )
-    corpora = context.corpora
+    corpora = loaded.choices.corpora
     if side_b["corpus"]:
-        corpora = corpora_of(side_b["corpus"], chosen_shares(context.runs))
-    if side_b["corpus"] == BLEND != context.corpus:
+        corpora = corpora_of(side_b["corpus"], chosen_shares(loaded.runs))
+    if side_b["corpus"] == BLEND != loaded.corpus:
         with st.popover("Shares of the blend", icon=":material/tune:"):
-            blend_sliders(context.runs)
-    b = replace(context, corpora=corpora, gate=side_b["gate"] or context.gate)
+            blend_sliders(loaded.runs)
+    b = loaded.choosing(corpora=corpora, gate=side_b["gate"] or loaded.choices.gate)
     if side_b["sparsity"]:
-        b = replace(b, spec=b.spec.changed(sparsity=f"{side_b['sparsity']}%"))
-    return SpecPair(context.request_by(context.ranking_criterion), b.request_by(context.baseline))
+        b = b.choosing(spec=b.choices.spec.changed(sparsity=f"{side_b['sparsity']}%"))
+    a = loaded.request_by(loaded.choices.ranking_criterion)
+    return SpecPair(a, b.request_by(loaded.choices.baseline))
 
 
-def has_statistics(context: Context) -> bool:
+def has_statistics(loaded: Loaded) -> bool:
     """Whether both recipes can rank; shows what is missing unless the plan bar does."""
-    for criterion in (context.ranking_criterion, context.baseline):
-        if (missing := what_is_missing(context, criterion)) is not None:
-            if context.shown is not None or criterion is context.baseline:
+    for criterion in (loaded.choices.ranking_criterion, loaded.choices.baseline):
+        if (missing := what_is_missing(loaded, criterion)) is not None:
+            if loaded.shown is not None or criterion is loaded.choices.baseline:
                 inform(missing)
             return False
     return True

@@ -1,4 +1,4 @@
-"""Options of single charts besides the recipe: paths and results."""
+"""What a person chose: the plan, and what pages and single charts show of it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,25 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from analysis.criteria import Criterion
 from analysis.criteria.pathfinder import DEFAULT_PATHS
+from analysis.errors import PlanError
 from analysis.ranking.trajectory import PAPER, Weighing
 from analysis.sparsity import parse_sparsity
+from analysis.stats.tables import Gate
+from pruning.planning.choice import UNIFORM, ScheduleChoice
+from pruning.planning.comparing import SpecPair
+from pruning.spec import PlanSpec
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from pruning.requests.ranking import PlotRequest
+
+BLEND: Final = "(blend)"  # name of the blend of all corpora; no file has it
+# Shown beside the current criterion: the simplest, and the least corpus-dependent.
+CURVE_BESIDE: Final = ("frequency", "man")
+RANKS_NOTHING: Final = "The variant (1, 0, 0) ranks nothing; choose other exponents."
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +97,32 @@ ALL_SHARES: Final = -1.0
 EVERY: Final = "all"  # ALL_SHARES on the command line
 USUAL_PATHS: Final = PathChoice()
 USUAL_RESULTS: Final = ResultChoice()
+
+
+@dataclass(frozen=True, eq=False)
+class Choices:
+    """What a person chose on a page, or for a chart on the command line."""
+
+    spec: PlanSpec  # of the plan; ranks nothing if the exponents do not
+    baseline: Criterion
+    corpora: tuple[str, ...] = ()  # chosen ones, in the form of --corpus, whatever ranks
+    gate: Gate = "applied"
+    schedule: ScheduleChoice = UNIFORM  # on the page
+    pair: SpecPair | None = None  # both plans, if they differ in more than the criterion
+    expert: tuple[int, int] | None = None  # the pinned layer and expert
+    beside: tuple[str, ...] | None = None  # further criteria by tokens; None: CURVE_BESIDE
+    paths: PathChoice = USUAL_PATHS
+    results: ResultChoice = USUAL_RESULTS
+    removed: float | None = None  # sparsity of the chart of equal sizes
+
+    @property
+    def criterion(self) -> Criterion | None:
+        """The criterion of the plan; None if the exponents rank nothing."""
+        return self.spec.ranking.rule if self.spec.ranking.criterion else None
+
+    @property
+    def ranking_criterion(self) -> Criterion:
+        """The criterion of the plan; an error if the exponents rank nothing."""
+        if self.criterion is None:
+            raise PlanError(RANKS_NOTHING)
+        return self.criterion

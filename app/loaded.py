@@ -1,15 +1,17 @@
-"""The context of charts: the user's choices and the data derived from them."""
+"""What charts and pages are drawn from: a model, a person's choices, and the data that follow."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Final, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from analysis.cache_keys import most_results
 from analysis.corpora import name_among
 from analysis.criteria import Criterion
+from analysis.drain import drain
 from analysis.errors import PlanError, StatsError, UserError
 from analysis.model import MoEModel
 from analysis.ranking.compare import Comparison
@@ -23,12 +25,11 @@ from analysis.stats.choose import (
 )
 from analysis.stats.store import Run, StatsStore, load_expert_stats
 from analysis.stats.tables import ExpertStats, Gate
-from app.charts.chart import made_by
-from app.charts.choices import USUAL_PATHS, USUAL_RESULTS, PathChoice, ResultChoice
-from app.charts.neuron_cut import neuron_request, ranking_of
+from app.choices import BLEND, Choices
 from app.tables.ranked import Ranked, rank
 from pruning.evaluate.store import readable_records
-from pruning.planning.choice import UNIFORM, ScheduleChoice, corpora_words
+from pruning.plan import NEURON_GRANULARITY, tool_version
+from pruning.planning.choice import corpora_words, scopes_of
 from pruning.planning.comparing import SpecPair, compare_selections
 from pruning.planning.make import CurrentPlan, file_evidence, spending_of
 from pruning.planning.measured import (
@@ -40,17 +41,13 @@ from pruning.planning.measured import (
     predicted_loss,
     without_budget,
 )
-from pruning.planning.ranking import Selection, criterion_badge, select
+from pruning.planning.ranking import Selection, criterion_badge, select, select_measured
 from pruning.requests.plan import SpecRequest
 from pruning.search.store import KnownSearch, SearchStore, read_known
 from pruning.sensitivity.curves import Sensitivity
 from pruning.sensitivity.record import SensitivityStore
-from pruning.spec import PlanSpec, spec_of
+from pruning.spec import BudgetSpec, PlanSpec, spec_of
 
-BLEND: Final = "(blend)"  # name of the blend of all corpora; no file has it
-# Shown beside the current criterion: the simplest, and the least corpus-dependent.
-CURVE_BESIDE: Final = ("frequency", "man")
-RANKS_NOTHING: Final = "The variant (1, 0, 0) ranks nothing; choose other exponents."
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -73,58 +70,50 @@ def itself(selection: Selection) -> Selection:
     return selection
 
 
+@most_results(8)
+def rank_for(request: SpecRequest, model: MoEModel, store: StatsStore) -> Selection:
+    """The scores of every neuron; measures weights without statistics."""
+    return drain(select_measured(request, model, store))
+
+
+def made_by(*facts: str) -> str:
+    """Provenance line: the facts, the version of this program, the date."""
+    today = datetime.now(UTC).date().isoformat()
+    return " | ".join([*filter(None, facts), f"moe-prune-studio {tool_version()}", today])
+
+
 @dataclass(frozen=True, eq=False)
-class Context:
-    """The user's choices; derived data is computed on first use."""
+class Loaded:
+    """A model, what a person chose, and what follows from that, computed on first use."""
 
     model: MoEModel
     store: StatsStore  # the statistics
-    spec: PlanSpec  # of the plan; ranks nothing if the exponents do not
-    baseline: Criterion
-    corpora: tuple[str, ...] = ()  # chosen ones, in the form of --corpus, whatever ranks
-    gate: Gate = "applied"
+    choices: Choices
     named: str = ""  # MODEL of command lines
     stats_dir: Path | None = None  # --stats-dir of command lines
-    pair: SpecPair | None = None  # both plans, if they differ in more than the criterion
-    schedule: ScheduleChoice = UNIFORM  # on the page
     shown: CurrentPlan | None = None  # the plan on screen: of a file, a search or the controls
     search: KnownSearch | None = None  # the search on screen; None: that of the recipe
     keep: Keep = call  # calls functions; that of the dashboard caches
-    expert: tuple[int, int] | None = None  # the pinned layer and expert
-    beside: tuple[str, ...] | None = None  # further criteria by tokens; None: CURVE_BESIDE
     # Model name -> runs, for charts of exponents; None: this model only.
     models: Mapping[str, Mapping[str, Run]] | None = None
-    paths: PathChoice = USUAL_PATHS
-    results: ResultChoice = USUAL_RESULTS
-    removed: float | None = None  # sparsity of the chart of equal sizes
 
-    # The choices.
+    def choosing(self, **values: Any) -> "Loaded":
+        """The same with other values of these choices."""
+        return replace(self, choices=replace(self.choices, **values))
 
-    @property
-    def criterion(self) -> Criterion | None:
-        """The criterion of the plan; None if the exponents rank nothing."""
-        return self.spec.ranking.rule if self.spec.ranking.criterion else None
-
-    @property
-    def by_neuron(self) -> bool:
-        """Whether the plan removes neurons, and not only whole experts."""
-        return self.spec.by_neuron
-
-    @property
-    def granularity(self) -> str:
-        """What the plan removes."""
-        return self.spec.ranking.granularity
+    # Plans.
 
     @cached_property
     def both(self) -> SpecPair:
         """Both plans, without schedules on pages."""
-        if self.pair is not None:
-            return self.pair
+        choices = self.choices
+        if choices.pair is not None:
+            return choices.pair
         # Charts of overlap need a gate convention for any criterion.
-        b = self.request_by(self.baseline, gate=self.gate)
-        if self.by_neuron:
-            return SpecPair(self.request_for(self.spec), b)
-        return SpecPair(self.request_by(self.ranking_criterion, gate=self.gate), b)
+        b = self.request_by(choices.baseline, gate=choices.gate)
+        if choices.spec.by_neuron:
+            return SpecPair(self.request_for(choices.spec), b)
+        return SpecPair(self.request_by(choices.ranking_criterion, gate=choices.gate), b)
 
     @property
     def request(self) -> SpecRequest:
@@ -135,23 +124,16 @@ class Context:
         """A plan of the model, as a command asks for it."""
         return SpecRequest(model=self.named, plan=spec, stats_dir=self.stats_dir)
 
-    @property
-    def ranking_criterion(self) -> Criterion:
-        """The criterion of the recipe; an error if the exponents rank nothing."""
-        if self.criterion is None:
-            raise PlanError(RANKS_NOTHING)
-        return self.criterion
-
     @cached_property
     def sparsity(self) -> str:
         """The share of experts, neurons, parameters or bytes that goes."""
-        budget = self.spec.budget
+        spec, budget = self.choices.spec, self.choices.spec.budget
         share = budget.sparsity or budget.params_share or budget.shrink
-        if share and (budget.sparsity or self.by_neuron):
+        if share and (budget.sparsity or spec.by_neuron):
             return share
-        if self.by_neuron:
+        if spec.by_neuron:
             return "0%"  # a number or a size, whose share the chart of the plan shows
-        spending = spending_of(self.spec, self.model, file_evidence(self.spec, self.model))
+        spending = spending_of(spec, self.model, file_evidence(spec, self.model))
         return as_percent(spending.budget.total, self.model.num_experts)
 
     @property
@@ -171,15 +153,15 @@ class Context:
     @property
     def corpus(self) -> str:
         """The calibration corpus, or BLEND; empty if there is none."""
-        if not self.corpora:
+        if not self.choices.corpora:
             return ""
         names = {corpus_weight_text(name): name for name in self.runs}
-        return names.get(self.corpora[0], BLEND)
+        return names.get(self.choices.corpora[0], BLEND)
 
     @property
     def weights(self) -> dict[str, float]:
         """Weight of every calibrated corpus in the ranking."""
-        given = [parse_corpus_weight(text) for text in self.corpora]
+        given = [parse_corpus_weight(text) for text in self.choices.corpora]
         named = {name_among(self.runs, each.corpus): each.weight for each in given}
         return {corpus: named.get(corpus, 0.0) for corpus in self.runs}
 
@@ -187,8 +169,8 @@ class Context:
         """The plan by another criterion, without schedule and limits."""
         spec = spec_of(
             criterion=criterion.name,
-            corpora=self.corpora if criterion.source == "routed" else (),
-            gate=gate or (self.gate if criterion.uses_gate else "applied"),
+            corpora=self.choices.corpora if criterion.source == "routed" else (),
+            gate=gate or (self.choices.gate if criterion.uses_gate else "applied"),
             sparsity=self.sparsity,
         )
         return self.request_for(spec)
@@ -204,15 +186,36 @@ class Context:
         file = ["--plan", self.shown.file] if self.shown and self.shown.file else []
         return self.asked.plot_command(view, f"{view}.svg", [*options, *file])
 
-    def on(self, corpora: tuple[str, ...]) -> "Context":
-        """The context with other calibration corpora."""
-        spec = self.spec.changed(corpora=corpora) if self.spec.reads_text else self.spec
-        return replace(self, spec=spec, corpora=corpora, pair=None)
+    def on(self, corpora: tuple[str, ...]) -> "Loaded":
+        """The same on other calibration corpora."""
+        spec = self.choices.spec
+        if spec.reads_text:
+            spec = spec.changed(corpora=corpora)
+        return self.choosing(spec=spec, corpora=corpora, pair=None)
+
+    def of_neurons(self) -> "Loaded":
+        """The same with neurons to remove, in the widest scope if it removes experts."""
+        if self.choices.spec.by_neuron:
+            return self
+        ranking = self.request.plan.ranking
+        spec = spec_of(
+            criterion=ranking.criterion,
+            corpora=ranking.corpora,
+            granularity=NEURON_GRANULARITY,
+            sparsity=self.sparsity,
+            neuron_scope=str(scopes_of(ranking.criterion)[0]),
+        )
+        return self.choosing(spec=spec)
+
+    @property
+    def neuron_request(self) -> SpecRequest:
+        """The requested plan of neurons."""
+        return self.request_for(self.of_neurons().choices.spec)
 
     def source_of(self, criterion: Criterion) -> str:
         """What a criterion reads, in a few words."""
         routed = criterion.source == "routed"
-        return corpora_words(self.corpora) if routed else criterion_badge(criterion)
+        return corpora_words(self.choices.corpora) if routed else criterion_badge(criterion)
 
     # Statistics.
 
@@ -220,13 +223,13 @@ class Context:
     def runs(self) -> dict[str, Run]:
         """The run of each calibrated corpus."""
         runs = self.store.of_model(self.model.identity, "routed")
-        return run_by_corpus(runs, self.criterion)
+        return run_by_corpus(runs, self.choices.criterion)
 
     @property
     def run_notes(self) -> tuple[str, ...]:
         """A line for each corpus with several runs."""
         every = self.store.of_model(self.model.identity, "routed")
-        return notes_on_others(self.runs.values(), every, self.criterion)
+        return notes_on_others(self.runs.values(), every, self.choices.criterion)
 
     def stats_of(self, run: Run) -> ExpertStats:
         """Statistics of a calibration run."""
@@ -254,13 +257,19 @@ class Context:
         """The recipe of the plan on screen, if there is one."""
         if self.shown and self.shown.selection:
             return self.shown.selection
-        return self.neurons if self.by_neuron else self.first
+        return self.neurons if self.choices.spec.by_neuron else self.first
 
     @cached_property
     def neurons(self) -> Selection:
         """The recipe of neurons with its statistics."""
-        asked = neuron_request(self)
-        return replace(ranking_of(self, asked), request=asked)
+        request = self.neuron_request
+        return replace(self.neuron_ranking(request), request=request)
+
+    def neuron_ranking(self, request: SpecRequest) -> Selection:
+        """The scores of every neuron by the criterion and corpora of a request; see `rank_for`."""
+        bare = PlanSpec(ranking=request.plan.ranking, budget=BudgetSpec(sparsity="0"))
+        plain = SpecRequest(model=request.model, plan=bare)
+        return self.keep(rank_for, plain, self.model, self.store)
 
     @cached_property
     def order(self) -> Order:
@@ -275,7 +284,8 @@ class Context:
         if known.is_empty:
             return False
         records, _ = self.keep(readable_records, known, self.model.identity)
-        return any(each.order["granularity"] == self.granularity for each in records)
+        granularity = self.choices.spec.ranking.granularity
+        return any(each.order["granularity"] == granularity for each in records)
 
     @cached_property
     def sensitivity(self) -> Sensitivity | None:
@@ -360,7 +370,7 @@ class Context:
 
     def routed_criterion(self) -> Criterion:
         """The criterion, if it reads corpora."""
-        criterion = self.ranking_criterion
+        criterion = self.choices.ranking_criterion
         if criterion.source != "routed":
             raise StatsError(
                 f"{criterion.label} reads no corpus, so all corpora agree; choose a calibrated "
@@ -392,7 +402,7 @@ class Context:
     def about_plan(self) -> str:
         """Origin of the plan, for provenance lines."""
         if self.shown is None:
-            return self.ranking_criterion.label
+            return self.choices.ranking_criterion.label
         made = self.shown.plan.provenance
         return self.shown.file or ", ".join(filter(None, (made.criterion, made.schedule)))
 
@@ -415,17 +425,10 @@ def _in_words(selection: Selection) -> str:
     return f"{selection.criterion.label}, {source}{gate}, {amount}"
 
 
-def context_of(pair: SpecPair, model: MoEModel, store: StatsStore) -> Context:
-    """The context of two plans."""
+def loaded_of(pair: SpecPair, model: MoEModel, store: StatsStore) -> Loaded:
+    """What charts of two plans are drawn from."""
     a, ranking = pair.a, pair.a.plan.ranking
-    return Context(
-        model,
-        store,
-        a.plan,
-        pair.b.plan.ranking.rule,
-        corpora=ranking.corpora,
-        gate=ranking.gate,
-        named=a.model,
-        stats_dir=a.stats_dir,
-        pair=pair,
+    choices = Choices(
+        a.plan, pair.b.plan.ranking.rule, corpora=ranking.corpora, gate=ranking.gate, pair=pair
     )
+    return Loaded(model, store, choices, named=a.model, stats_dir=a.stats_dir)
