@@ -162,8 +162,8 @@ def test_the_chart_is_of_the_same_numbers(records):
     dots = drawn("own-capability", results).table
     assert dots["candidate"].tolist() == [FULL, "REAP, on code, 50%", "Random, 50%"]
     # Commands draw what is nearest to half removed.
-    assert drawn("own-capability", results, removed=0.5).is_usual
-    assert not drawn("own-capability", results, removed=0.25).is_usual
+    assert drawn("own-capability", results, removed=0.5).options == ()
+    assert drawn("own-capability", results, removed=0.25).options == ("--at", "0.25")
 
 
 def test_without_records_there_is_nothing_to_show():

@@ -132,8 +132,8 @@ def test_neurons_are_predicted_and_drawn_as_experts_are(open_page):
 
 def test_measured_neurons_are_one_plan_on_every_page(open_page, go_to):
     test = open_page("plan", granularity="Neurons", scope="Measured", corpus="demo-code")
-    assert command(test, "plan").endswith("--schedule measured -o plan.json")
-    assert "name: measured" in recipe_on(test) and "neuron_scope" not in recipe_on(test)
+    assert "--sparsity 50% --schedule measured " in command(test, "plan")
+    assert "schedule: measured" in recipe_on(test) and "neuron_scope" not in recipe_on(test)
     kept = table_with(test, "least").set_index("layer")["stay"]
     assert kept.sum() == 6 * 1024 and len(set(kept)) > 1
     assert traces(test, "Global")  # the scopes of this budget stay comparable
@@ -172,4 +172,6 @@ def test_curves_of_neurons_are_measured_in_the_order_of_the_page(open_page, queu
     test.button(key="sensitivity.start").click().run()
     (job,) = queued_jobs()
     asked = {"criterion": "camera-p", "granularity": "neuron", "calibrated_on": ["demo-math"]}
-    assert {**job.request, **asked, "multiple_of": 8, "drop": ["4:0"]} == job.request
+    assert {**job.request, **asked} == job.request
+    limits = job.request["limits"]
+    assert (limits["multiple_of"], limits["drop"], limits["protect"]) == (8, {"4": [0]}, [])
