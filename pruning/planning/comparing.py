@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from analysis.criteria import get_criterion
 from analysis.ranking.compare import Comparison, Decision
 from analysis.ranking.experts import saliency_grid
+from pruning.planning.make import evidence_of, spending_of
 from pruning.planning.ranking import Selection
 from pruning.requests.base import command_line, option_words, repeated
 from pruning.requests.plan import SpecRequest
@@ -58,12 +60,15 @@ def inherited_corpora(first: PlanSpec, criterion: str) -> tuple[str, ...]:
 
 def second_spec(first: PlanSpec, request: SecondRequest) -> PlanSpec:
     """The plan to compare another one with, which inherits what it does not say."""
-    criterion = request.with_criterion
+    criterion, budget = request.with_criterion, first.budget.amounts or {"sparsity": "0"}
+    if request.with_sparsity:
+        budget = {"sparsity": request.with_sparsity}
     return spec_of(
         criterion=criterion,
         corpora=request.with_corpora or inherited_corpora(first, criterion),
         gate=request.with_gate or first.ranking.gate,
-        sparsity=request.with_sparsity or first.budget.sparsity or "0",
+        target_dtype=first.budget.target_dtype,
+        **budget,
     )
 
 
@@ -76,10 +81,14 @@ def pair_of(request: SecondRequest, first: PlanSpec) -> SpecPair:
 
 
 def decision(selection: Selection) -> Decision:
-    """Saliency and sparsity of a selection."""
-    stats = selection.choice.stats
+    """Saliency of a selection, and the share of every layer that its budget takes."""
+    stats, spec, model = selection.choice.stats, selection.spec, selection.model
     saliency = saliency_grid(selection.criterion, stats, selection.gate)
-    return Decision(stats.grid, saliency, selection.spec.budget.fraction)
+    share = spec.budget.fraction
+    if spec.budget.sparsity is None:
+        budget = spending_of(spec, model, evidence_of(selection, spec)).budget
+        share = Fraction(budget.total, model.num_experts)
+    return Decision(stats.grid, saliency, share)
 
 
 def compare_selections(first: Selection, second: Selection) -> Comparison:

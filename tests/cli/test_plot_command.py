@@ -88,6 +88,16 @@ def test_numbers_equal_those_of_the_commands(works, here):
     pd.testing.assert_frame_equal(kept, compared)
 
 
+@pytest.mark.parametrize("budget", ["--shrink 40%", "--remove 102"])
+def test_recipes_are_compared_at_the_share_that_any_budget_takes(works, here, budget):
+    works("plot", "kept-by", "demo", *RECIPES[:4], *budget.split(), "-o", "kept.csv")
+    # 17 of the 32 experts of each layer.
+    asked = [*RECIPES[:4], "--sparsity", "53.125%", "--with-criterion", "frequency"]
+    works("compare", "demo", *asked, "-o", "comparison.csv")
+    kept, compared = pd.read_csv(here / "kept.csv"), pd.read_csv(here / "comparison.csv")
+    pd.testing.assert_frame_equal(kept, compared)
+
+
 def test_the_numbers_of_a_search_are_those_of_its_file(works, here):
     raw = json.loads((ROOT / "cached_stats" / "searches" / "demo-reap.json").read_text())
     for view in ("search", "search-best", "schedules"):

@@ -16,7 +16,9 @@ from app.loaded import loaded_of
 from app.report.decision import AnswerPair, DecisionReport, LossRow, decision_html
 from app.report.page import report_html, report_of, views_of
 from app.widgets.tour import STEPS
-from pruning.planning.comparing import compare_request
+from pruning.planning.comparing import pair_of
+from pruning.requests.base import validated
+from pruning.requests.ranking import DrawRequest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 CHARTS = ("overlap-map", "coverage", "kept-by", "sizes")
@@ -24,11 +26,10 @@ CHARTS = ("overlap-map", "coverage", "kept-by", "sizes")
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    request = compare_request(
-        {"model": "demo", "criterion": "reap", "corpora": ("demo-code",), "sparsity": "50%"},
-        {"criterion": "man"},
-    )
-    loaded = loaded_of(request, load_model_index("demo"), StatsStore(SHIPPED_STATS))
+    asked = {"model": "demo", "criterion": "reap", "corpora": ("demo-code",), "sparsity": "50%"}
+    request = validated(DrawRequest, asked | {"with_criterion": "man"})
+    pair = pair_of(request, request.plan)
+    loaded = loaded_of(pair, load_model_index("demo"), StatsStore(SHIPPED_STATS))
     path = tmp_path_factory.mktemp("report") / "report.html"
     path.write_text(report_html(report_of(loaded, views_of(CHARTS), "<b>Title</b>")))
     return path
