@@ -43,13 +43,23 @@ def texts(elements):
     return [element.value for element in elements]
 
 
-def table_with(test, column):
-    (found,) = (each.value for each in test.dataframe if column in each.value.columns)
-    return found
+def table_with(test, *columns):
+    (table,) = (each.value for each in test.dataframe if {*columns} <= {*each.value.columns})
+    return table
+
+
+def counts_on(test):
+    """Layer -> the experts that it keeps."""
+    return table_with(test, "keeps").set_index("layer")["keeps"].to_dict()
 
 
 def metrics_of(test):
     return {metric.label: metric.value for metric in test.metric}
+
+
+def deltas_of(test):
+    """Label of a metric -> its value and what stands below it."""
+    return {metric.label: (metric.value, metric.delta) for metric in test.metric}
 
 
 def command_lines(test):
@@ -82,6 +92,12 @@ def parsed(line):
 def press(test, label="Run evaluation"):
     next(button for button in test.button if button.label == label).click().run()
     assert not test.exception
+
+
+def upload(test, name, content):
+    test.file_uploader[0].upload(name, content.encode(), "application/octet-stream").run()
+    assert not test.exception
+    return test
 
 
 def opened(test, chart):

@@ -119,7 +119,7 @@ def mone_table(gates, f):
 def test_mone_equals_the_elementwise_formula(tokens, shift, rel):
     rng = np.random.default_rng(tokens)
     gates, f = rng.uniform(0.1, 0.9, size=tokens), shift + rng.normal(size=(tokens, 7))
-    found = score("mone", mone_table(stats_of, gates, f))
+    found = score("mone", mone_table(gates, f))
     assert found.tolist() == pytest.approx([mone_directly(gates, f)], rel=rel)
 
 
@@ -127,7 +127,7 @@ def test_mone_of_constant_outputs_is_zero_and_never_nan():
     # 0.1 is no binary fraction: the difference of the two sums may come out below zero.
     for tokens in range(2, 40):
         f = np.full((tokens, 11), 0.1)
-        (found,) = score("mone", mone_table(stats_of, np.full(tokens, 0.5), f))
+        (found,) = score("mone", mone_table(np.full(tokens, 0.5), f))
         assert 0 <= found < 1e-7
 
 

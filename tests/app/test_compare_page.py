@@ -2,15 +2,11 @@
 
 import pandas as pd
 import pytest
-from page_texts import SCORES, gone
+from page_texts import SCORES, deltas_of, gone
 from permanent_names import EXPONENTS
 
 FATES_APART = ("only A", "only B")
 LABELS = {"reap": "REAP  (1, 1, 1)", "man": "MAN  (1, 0, 1)", "frequency": "Frequency  (0, 0, 0)"}
-
-
-def metrics(test):
-    return {metric.label: (metric.value, metric.delta) for metric in test.metric}
 
 
 @pytest.mark.parametrize(
@@ -35,7 +31,7 @@ def test_numbers_are_those_of_the_shipped_files(open_page, demo_moments, a, b):
     first, second = (
         gone(demo_moments[text], SCORES[name](demo_moments[text]), p) for name, text, p in (a, b)
     )
-    shown = metrics(test)
+    shown = deltas_of(test)
     assert shown["Equal decisions"][0] == f"{1 - len(first ^ second) / 192:.0%}"
     assert shown["Jaccard of the pruned"][0] == f"{len(first & second) / len(first | second):.2f}"
     assert shown["Decided differently"] == (
@@ -49,13 +45,13 @@ def test_numbers_are_those_of_the_shipped_files(open_page, demo_moments, a, b):
 
 def test_swap(open_page):
     test = open_page("compare", criterion="AIMER", b_sparsity="25")
-    before = metrics(test)
+    before = deltas_of(test)
     test.button(key="swap").click().run()
     assert not test.exception
     assert test.selectbox(key="baseline").value == "aimer"
     assert test.select_slider(key="sparsity").value == 25
     assert test.selectbox(key="b_sparsity").value == 50
-    after = metrics(test)
+    after = deltas_of(test)
     assert after["Equal decisions"] == before["Equal decisions"]
     assert after["Kendall tau"] == before["Kendall tau"]
 
@@ -74,15 +70,15 @@ def test_command_gives_the_numbers_of_the_page(open_page, tmp_path, run, address
     said = run(test.code[0].value)
     table = pd.read_csv(tmp_path / "comparison.csv")
     alike = table["kept_by"].isin(("both", "neither")).mean()
-    assert metrics(test)["Equal decisions"][0] == f"{alike:.0%}"
+    assert deltas_of(test)["Equal decisions"][0] == f"{alike:.0%}"
     only_a = int((table["kept_by"] == "only A").sum())
-    assert f"A {only_a}," in metrics(test)["Decided differently"][1]
+    assert f"A {only_a}," in deltas_of(test)["Decided differently"][1]
     assert f"kept by only A               {only_a}" in said
 
 
 def test_values_outside_their_options_do_not_crash(open_page):
     test = open_page("compare", sparsity="0%")
-    assert metrics(test)["Jaccard of the pruned"] == ("-", "nothing is pruned")
+    assert deltas_of(test)["Jaccard of the pruned"] == ("-", "nothing is pruned")
     for key, value in (
         *(("baseline", None), ("b_text", None), ("b_gate", None)),
         *(("b_sparsity", None), ("sparsity", 99), ("sparsity", "much")),
@@ -90,15 +86,15 @@ def test_values_outside_their_options_do_not_crash(open_page):
         test.session_state[key] = value
         test.run()
         assert not test.exception, key
-        assert metrics(test)
+        assert deltas_of(test)
 
 
 def test_values_of_the_address_outside_their_options_fall_back(open_page):
     test = open_page("compare", b_gate="strong", b_sparsity="99", b_text="nope", baseline="x")
-    assert metrics(test) == metrics(open_page("compare"))
+    assert deltas_of(test) == deltas_of(open_page("compare"))
     # The same recipe twice agrees on all.
     test.selectbox(key="baseline").set_value("reap").run()
-    shown = metrics(test)
+    shown = deltas_of(test)
     assert shown["Equal decisions"][0] == "100%"
     assert shown["Jaccard of the pruned"][0] == "1.00"
     assert shown["Kendall tau"][0] == "1.00"
@@ -139,6 +135,6 @@ def test_the_conclusion_comes_first_with_what_both_were_measured_to_lose(open_pa
     # REAP on demo-code as shipped: +0.451, +2.640, +0.512; Frequency on demo-prose is shipped too.
     assert said.startswith("**A** REAP, demo-code, 50%: loss +1.20 mean, +2.64 worst (demo-math)")
     assert "**B** Frequency, demo-prose, 50%: loss +" in said
-    assert f"**{metrics(test)['Equal decisions'][0]}**" in said
+    assert f"**{deltas_of(test)['Equal decisions'][0]}**" in said
     other = [text.value for text in open_page("compare", b_sparsity="35").markdown]
     assert any("35%: loss not measured. They decide" in text for text in other)

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from page_texts import metrics_of, table_with, texts
+from page_texts import command, metrics_of, table_with, texts, upload
 from safetensors.torch import load_file, save_file
 
 from analysis.drain import drain
@@ -28,16 +28,6 @@ from pruning.surgery.export import export_checkpoint
 from pruning.surgery.padding import plan_padding
 from pruning.surgery.width_sizes import width_options
 from pruning.tasks.export import export_run, export_task
-
-
-def export_line(test):
-    (line,) = (
-        line
-        for code in texts(test.code)
-        for line in code.splitlines()
-        if line.startswith("moeprune export ")
-    )
-    return line
 
 
 def add_head(path):
@@ -90,28 +80,28 @@ def models_root(headed):
 def test_heads_stay_where_no_count_changes_and_are_else_left_out_or_pruned(open_page):
     test = open_page("export", "plain", criterion="Random")
     assert not [each for each in test.segmented_control if "Prediction heads" in each.label]
-    assert "--mtp" not in export_line(test)
+    assert "--mtp" not in command(test, "export")
     test.selectbox(key="model").set_value("headed").run()
     heads = test.segmented_control(key="mtp")
     assert "mtp" in heads.label
     # Their experts are counted with the others, so they cannot stay whole.
     assert heads.options == ["Leave out", "Prune their experts"]
-    assert "--mtp drop" in export_line(test)
+    assert "--mtp drop" in command(test, "export")
     assert any("heads (MTP) are left out" in text for text in texts(test.markdown))
     (left_out,) = [each.value for each in test.metric if each.label == "On disk"]
     test.segmented_control(key="mtp").set_value("prune").run()
-    assert "--mtp prune" in export_line(test)
+    assert "--mtp prune" in command(test, "export")
     # No run measured them, so their weights rank them; what would measure them is said.
     assert any("Ranked by AIMER" in text and "heads" in text for text in texts(test.caption))
     assert left_out not in [each.value for each in test.metric if each.label == "On disk"]
     test.select_slider(key="sparsity").set_value(0).run()
     assert test.segmented_control(key="mtp").options == ["Keep as they are", "Leave out"]
-    assert "--mtp keep" in export_line(test)
+    assert "--mtp keep" in command(test, "export")
     # What an export would refuse is not offered.
     test.select_slider(key="sparsity").set_value(50).run()
     test.selectbox(key="model").set_value("narrow").run()
     assert test.segmented_control(key="mtp").options == ["Leave out"]
-    assert "--mtp drop" in export_line(test)
+    assert "--mtp drop" in command(test, "export")
 
 
 def neuron_plan(root):
@@ -126,25 +116,18 @@ def neuron_plan(root):
     }
 
 
-def import_plan(test, plan, name="neurons"):
-    test.file_uploader[0].upload(
-        f"{name}.json", json.dumps(plan).encode(), "application/json"
-    ).run()
-    assert not test.exception
-    assert texts(test.error) == []
-    return test
-
-
 def test_a_plan_of_neurons_offers_the_width_modes_that_the_library_has(open_page, headed):
     plan = neuron_plan(headed)
     options = width_options(load_model_index(str(headed / "plain")), plan_from_dict(plan))
     assert {option.mode for option in options} == set(WidthMode)
-    test = import_plan(open_page("export", "plain", criterion="Random"), plan)
+    test = upload(
+        open_page("export", "plain", criterion="Random"), "neurons.json", json.dumps(plan)
+    )
     for option in options:
         test.segmented_control(key="width").set_value(str(option.mode)).run()
         assert texts(test.error) == []
-        assert "--plan neurons.json " in export_line(test)
-        assert f"--width-mode {option.mode} " in f"{export_line(test)} "
+        assert "--plan neurons.json " in command(test, "export")
+        assert f"--width-mode {option.mode} " in f"{command(test, 'export')} "
         shown = table_with(test, "width mode").set_index("width mode")
         assert (shown.loc[str(option.mode), "read by"] == "every reader") == option.stock
         readers = table_with(test, "program").set_index("program")["status"]
@@ -152,7 +135,11 @@ def test_a_plan_of_neurons_offers_the_width_modes_that_the_library_has(open_page
 
 
 def test_a_plan_of_neurons_from_a_file_turns_the_plan_page_to_neurons(open_page, headed):
-    test = import_plan(open_page("plan", "plain", criterion="Random"), neuron_plan(headed))
+    test = upload(
+        open_page("plan", "plain", criterion="Random"),
+        "neurons.json",
+        json.dumps(neuron_plan(headed)),
+    )
     assert test.segmented_control(key="granularity").value == "neuron"
     # Of the neurons of one layer of three, 41 of 144 go, of 3 * 144 in all.
     shown = {metric.label: metric.value for metric in test.metric}
@@ -172,15 +159,15 @@ def test_layers_of_different_counts_are_padded_where_the_router_can_rule_experts
     plan = PruningPlan(model_ref(model), {0: (0, 1, 2, 5), 1: (3, 4)})
     test = open_page("export", "biased", criterion="Random")
     assert "pad" not in [each.key for each in test.toggle]  # equal counts
-    import_plan(test, plan.to_dict(), "uneven")
-    assert "--pad" not in export_line(test)
+    upload(test, "uneven.json", plan.to_json())
+    assert "--pad" not in command(test, "export")
     assert table_with(test, "program").set_index("program")["status"]["transformers"] == "fails"
     cost = f"2 experts of zeros, {format_bytes(plan_padding(model, plan).nbytes)}"
     assert any(cost in text for text in texts(test.caption))
     bare = weight_bytes(model, plan)
     assert metrics_of(test)["On disk"] == format_bytes(bare)
     test.toggle(key="pad").set_value(True).run()
-    assert " --pad " in export_line(test)
+    assert " --pad " in command(test, "export")
     padded = format_bytes(bare + plan_padding(model, plan).nbytes)
     assert metrics_of(test)["On disk"] == padded != format_bytes(bare)
     assert table_with(test, "program").set_index("program")["status"]["transformers"] == "tried"
@@ -212,7 +199,7 @@ def test_layers_of_different_counts_are_padded_where_the_router_can_rule_experts
 def test_where_padding_is_impossible_the_page_says_why(open_page, headed):
     model = load_model_index(str(headed / "plain"))
     plan = PruningPlan(model_ref(model), {0: (0, 1), 2: (0, 1, 2), 3: (0, 1, 2)})
-    test = import_plan(open_page("export", "plain", criterion="Random"), plan.to_dict(), "uneven")
+    test = upload(open_page("export", "plain", criterion="Random"), "uneven.json", plan.to_json())
     assert "pad" not in [each.key for each in test.toggle]
     assert any("no bias that rules an expert out" in text for text in texts(test.caption))
 

@@ -6,17 +6,13 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
-from page_texts import opened, texts
+from page_texts import opened, table_with, texts
 
 from analysis.stats.store import SHIPPED_STATS
 from app.pages.explore.evidence import random_note
 
 NEURONS = {"granularity": "Neurons", "scope": "Global"}
 PER_LAYER = 32 * 64
-
-
-def table_of(test, *columns):
-    return next(f.value for f in test.dataframe if set(columns) <= set(f.value))
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +34,7 @@ def heapr():
 
 def test_what_stays_of_each_expert(open_page, heapr):
     test = open_page("explore", sparsity="25%", **NEURONS)
-    table = table_of(opened(test, "neurons-kept"), "kept_share", "removed")
+    table = table_with(opened(test, "neurons-kept"), "kept_share", "removed")
     removed = np.bincount([n // 64 for n in lowest(heapr["demo-code"], 0.25)], minlength=192)
     assert table["removed"].tolist() == removed.tolist()
     assert table["kept_share"].tolist() == pytest.approx((1 - removed / 64).tolist())
@@ -48,7 +44,7 @@ def test_what_stays_of_each_expert(open_page, heapr):
 
 def test_experts_that_lose_the_same_share_are_shown_as_the_criterion_tells_them_apart(open_page):
     def kept(**address):
-        return table_of(opened(open_page("explore", **address), "neurons-kept"), "kept_share")
+        return table_with(opened(open_page("explore", **address), "neurons-kept"), "kept_share")
 
     alike = kept(granularity="Neurons")
     assert alike["kept_share"].min() < alike["kept_share"].max()
@@ -58,7 +54,7 @@ def test_experts_that_lose_the_same_share_are_shown_as_the_criterion_tells_them_
 @pytest.mark.parametrize("scope", ["Global", "Per layer"])
 def test_overlap_of_corpora_is_that_of_the_sets(open_page, heapr, scope):
     test = open_page("explore", inside="Corpora", **NEURONS | {"scope": scope})
-    table = table_of(opened(test, "neuron-overlap"), "corpus_a", "overlap", "chance")
+    table = table_with(opened(test, "neuron-overlap"), "corpus_a", "overlap", "chance")
     for row in table.itertuples():
         parts = [np.split(heapr[corpus], 6) for corpus in (row.corpus_a, row.corpus_b)]
         if scope == "Global":
@@ -77,7 +73,7 @@ def test_overlap_of_corpora_is_that_of_the_sets(open_page, heapr, scope):
 
 def test_neurons_beside_whole_experts(open_page, heapr):
     test = open_page("explore", inside="Whole experts", **NEURONS)
-    table = table_of(opened(test, "neurons-beside-experts"), "saliency", "gone")
+    table = table_with(opened(test, "neurons-beside-experts"), "saliency", "gone")
     whole = heapr["demo-code"].reshape(192, 64).sum(axis=1)
     np.testing.assert_allclose(table["saliency"], whole, rtol=1e-9)
     least = whole.reshape(6, 32).argsort(axis=1)[:, :16]
@@ -90,7 +86,7 @@ def test_neurons_beside_whole_experts(open_page, heapr):
 
 def test_neurons_of_the_chosen_expert(open_page, heapr):
     test = open_page("explore", inside="One expert", expert="3.7", **NEURONS)
-    table = table_of(opened(test, "neurons-of-expert-3.7"), "neuron", "saliency", "kept")
+    table = table_with(opened(test, "neurons-of-expert-3.7"), "neuron", "saliency", "kept")
     own = heapr["demo-code"].reshape(6, 32, 64)[3, 7]
     assert table["neuron"].tolist() == np.argsort(-own, kind="stable").tolist()
     first = (3 * 32 + 7) * 64
@@ -124,7 +120,7 @@ def test_lambda_is_in_the_address_and_in_the_command(open_page):
 
 def test_the_command_makes_the_plan_of_the_page(open_page, tmp_path, run):
     test = open_page("explore", sparsity="25%", corpus="demo-math", **NEURONS)
-    table = table_of(opened(test, "neurons-kept"), "kept_share", "removed")
+    table = table_with(opened(test, "neurons-kept"), "kept_share", "removed")
     run(next(code for code in texts(test.code) if "moeprune plan" in code))
     neurons = json.loads((tmp_path / "plan.json").read_text())["kept_neurons"]
     for row in table.itertuples():
@@ -141,7 +137,7 @@ def test_the_plot_command_draws_the_numbers_of_the_page(open_page, tmp_path, run
     (command,) = (code for code in texts(test.code) if f"moeprune plot {chart} " in code)
     run(command.replace(".svg", ".csv"))
     drawn = pd.read_csv(tmp_path / f"{chart}.csv")
-    shown = table_of(test, *drawn.columns)
+    shown = table_with(test, *drawn.columns)
     pd.testing.assert_frame_equal(drawn, shown.reset_index(drop=True), check_dtype=False)
 
 
@@ -155,7 +151,7 @@ def test_the_command_of_a_chart_draws_the_plan_on_screen(open_page, tmp_path, ru
     ]
     run(command.replace(".svg", ".csv"))
     drawn = pd.read_csv(tmp_path / "neurons-kept.csv")
-    pd.testing.assert_frame_equal(drawn, table_of(test, *drawn.columns), check_dtype=False)
+    pd.testing.assert_frame_equal(drawn, table_with(test, *drawn.columns), check_dtype=False)
 
 
 class TestScoreAndLoss:
@@ -166,7 +162,7 @@ class TestScoreAndLoss:
         said = texts(neurons.text)
         assert any("HEAPr follows the true loss best" in text for text in said)
         experts = open_page("explore", **{"tab": "Evidence", "evidence.view": "Score and loss"})
-        overview = table_of(experts, "calibration", "agreement")
+        overview = table_with(experts, "calibration", "agreement")
         assert set(overview["score"]) == {"REAP", "Frequency", "AIMER", "MAN", "HEAPr", "Random"}
         assert overview["agreement"].is_monotonic_decreasing
         assert any(text.startswith("Random is a single draw") for text in texts(experts.text))

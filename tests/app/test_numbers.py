@@ -5,7 +5,7 @@ from itertools import combinations
 from math import floor
 
 import pytest
-from page_texts import SCORES, gone
+from page_texts import SCORES, deltas_of, gone
 from permanent_names import EXPONENTS
 from safetensors import safe_open
 
@@ -32,7 +32,7 @@ def test_overlap_across_texts(open_page, demo_moments, criterion, percent):
     sets = [pruned_sets(table, criterion, percent) for table in demo_moments.values()]
     pairs = [shared(a, b) for a, b in combinations(sets, 2)]
     expected = 100 * sum(pairs) / len(pairs)
-    value, against_chance = metrics(test)["Overlap across corpora"]
+    value, against_chance = deltas_of(test)["Overlap across corpora"]
     assert percent_of(value) == pytest.approx(expected, abs=0.51)
     # Two random sets share the sparsity.
     assert float(against_chance.split()[0]) == pytest.approx(expected - percent, abs=0.51)
@@ -43,7 +43,7 @@ def test_pruned_by_the_other_criterion_too(open_page, demo_moments):
     test = open_page("explore", corpus=corpus, b="1", alpha="0", beta="1", sparsity="25%")
     table = demo_moments[corpus]
     first, second = (pruned_sets(table, name, 25) for name in ("man", "frequency"))
-    value, _ = metrics(test)["Pruned by Frequency too"]
+    value, _ = deltas_of(test)["Pruned by Frequency too"]
     assert percent_of(value) == pytest.approx(100 * shared(first, second), abs=0.51)
 
 
@@ -62,7 +62,7 @@ def test_size_after_pruning_and_experts_kept(open_page, demo_checkpoint, percent
     shown = f"{size / 2**20:.1f} MiB"
     test = open_page("explore", sparsity=f"{percent}%")
     assert any(f"**{shown}** (" in text.value for text in test.markdown)
-    on_export = metrics(open_page("export", sparsity=f"{percent}%"))
+    on_export = deltas_of(open_page("export", sparsity=f"{percent}%"))
     assert on_export["On disk"][0] == shown
     assert on_export["Experts kept"][0] == f"{6 * kept} of 192"
     assert on_export["Per layer"][0] == str(kept)
@@ -98,7 +98,3 @@ def pruned_sets(table, name, percent):
     for layer, expert in gone(table, SCORES[name](table), percent):
         sets[layer].add(expert)
     return sets
-
-
-def metrics(test):
-    return {metric.label: (metric.value, metric.delta) for metric in test.metric}

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 import yaml
-from page_texts import command, decoded, loaded_on, recipe_on, table_with, texts
+from page_texts import (
+    command,
+    counts_on,
+    decoded,
+    loaded_on,
+    recipe_on,
+    table_with,
+    texts,
+    upload,
+)
 
 from analysis.drain import drain
 from analysis.errors import PlanError
@@ -35,10 +44,6 @@ SIDES = "fewest"  # a column of the table of all schedules alone
 SCHEDULES = [name for name in SCHEDULE_NAMES if name not in ("search", "hand")]
 
 
-def exact_values(test):
-    return table_with(test, "keeps").set_index("layer")["keeps"].to_dict()
-
-
 def drawn_counts(test):
     """Schedule -> layer -> experts kept, as the chart of all schedules says it."""
     figures = [json.loads(chart.proto.spec) for chart in test.get("plotly_chart")]
@@ -64,9 +69,9 @@ def test_every_schedule_spends_the_same_budget(open_page, percent):
         test.segmented_control(key="schedule").set_value(name).run()
         assert not test.exception, name
         assert texts(test.error) == []
-        totals[name] = sum(exact_values(test).values())
+        totals[name] = sum(counts_on(test).values())
         # The chart of all schedules has the counts of this very plan.
-        assert exact_values(test) == drawn_counts(test)[schedule_label(name)]
+        assert counts_on(test) == drawn_counts(test)[schedule_label(name)]
         assert f"--schedule {name}" in command(test, "plan") or name == "uniform"
     # Six layers of 32, each of which loses the whole number below its share.
     assert set(totals.values()) == {6 * (32 - 32 * percent // 100)}
@@ -80,7 +85,7 @@ def test_constraints_hold_in_every_schedule(open_page, multiple, protect):
     test = open_page("plan", multiple=str(multiple), protect=protect, schedule="Global")
     assert texts(test.error) == []
     drawn = drawn_counts(test)
-    assert exact_values(test) == drawn["Global"]
+    assert counts_on(test) == drawn["Global"]
     for name in SCHEDULES:  # the chart has searches besides, which were asked for no constraints
         kept = drawn[schedule_label(name)]
         assert sum(kept.values()) == 96
@@ -117,7 +122,7 @@ def test_counts_that_do_not_fit_are_refused_with_the_ways_out(open_page, counts,
     state = {"counts": counts, "sparsity": 50} | {way: value}
     assert test.text_input(key="counts").value == state["counts"]
     assert test.select_slider(key="sparsity").value == state["sparsity"]
-    assert counts_text(exact_values(test)) == state["counts"]
+    assert counts_text(counts_on(test)) == state["counts"]
 
 
 @pytest.mark.parametrize(
@@ -141,15 +146,15 @@ def test_what_cannot_be_met_is_said_in_one_line(open_page, address, says):
 
 def test_counts_by_hand_begin_where_the_schedule_was_and_stay(open_page):
     test = open_page("plan", schedule="Early")
-    before = exact_values(test)
+    before = counts_on(test)
     test.segmented_control(key="schedule").set_value("hand").run()
-    assert exact_values(test) == before
+    assert counts_on(test) == before
     assert test.text_input(key="counts").value == counts_text(before)
     test.segmented_control(key="schedule").set_value("late").run()
     counts = "20.20.20.12.12.12"
     test.text_input(key="counts").set_value(counts).run()
     assert test.segmented_control(key="schedule").value == "hand"
-    assert counts_text(exact_values(test)) == counts
+    assert counts_text(counts_on(test)) == counts
     assert "--set 0-2=20 --set 3-5=12" in command(test, "plan")
     assert yaml.safe_load(recipe_on(test))["limits"]["set"]["5"] == 12
     # Another sparsity keeps the counts, and asks.
@@ -157,7 +162,7 @@ def test_counts_by_hand_begin_where_the_schedule_was_and_stay(open_page):
     assert "keep 96 of 192 experts, the sparsity keeps 48" in texts(test.info)[0]
     assert test.text_input(key="counts").value == counts
     test.select_slider(key="sparsity").set_value(50).run()
-    assert counts_text(exact_values(test)) == counts
+    assert counts_text(counts_on(test)) == counts
 
 
 def on_screen(locked=(), **constraints):
@@ -225,8 +230,8 @@ def test_measured_names_the_command_until_something_is_measured(open_page, tmp_p
     drain(sensitivity_run(SensitivityRequest(model="demo", **asked, **few)))
     test = open_page("plan", corpus="demo-prose", schedule="Measured")
     assert texts(test.error) == []
-    assert sum(exact_values(test).values()) == 96
-    assert exact_values(test) == drawn_counts(test)["Measured"]
+    assert sum(counts_on(test).values()) == 96
+    assert counts_on(test) == drawn_counts(test)["Measured"]
     assert "--schedule measured" in command(test, "plan")
 
 
@@ -241,12 +246,6 @@ def test_the_plan_goes_to_export_as_it_is(open_page, go_to):
     assert any("check your serving engine" in text for text in texts(test.markdown))
 
 
-def upload(test, name, content):
-    test.file_uploader[0].upload(name, content.encode(), "application/octet-stream").run()
-    assert not test.exception
-    return test
-
-
 def plan_of_demo(**changes):
     model = load_model_index("demo")
     raw = keep_all(model).to_dict()
@@ -256,7 +255,7 @@ def plan_of_demo(**changes):
 
 def test_an_imported_plan_is_shown_and_exported_until_a_control_is_touched(open_page, go_to):
     test = upload(open_page("plan"), "mine.json", json.dumps(plan_of_demo()))
-    assert list(exact_values(test).values()) == [4, 6, 8, 10, 12, 14]
+    assert list(counts_on(test).values()) == [4, 6, 8, 10, 12, 14]
     assert any("mine.json" in text for text in texts(test.markdown))
     # 54 of 192 stay: 138 go, which is no sparsity of the slider.
     assert test.select_slider(key="sparsity").value == 50
@@ -303,7 +302,7 @@ def test_files_that_do_not_fit_are_refused_in_one_message(open_page):
         upload(test, name, content if isinstance(content, str) else json.dumps(content))
         (message,) = texts(test.error)
         assert says in message
-    assert set(exact_values(test).values()) == {16}
+    assert set(counts_on(test).values()) == {16}
     # Said once.
     assert texts(test.run().error) == []
 
@@ -313,7 +312,7 @@ def test_a_schedule_from_a_file_becomes_counts_by_hand(open_page):
     test = upload(open_page("plan"), "counts.csv", f"layer,kept\n{rows}")
     # 144 of 192: a quarter goes, and the slider says so.
     assert test.select_slider(key="sparsity").value == 25
-    assert list(exact_values(test).values()) == [28, 26, 24, 24, 22, 20]
+    assert list(counts_on(test).values()) == [28, 26, 24, 24, 22, 20]
 
 
 ADDRESSES = [
@@ -332,7 +331,7 @@ def test_the_recipe_on_screen_sets_the_same_controls_elsewhere(open_page, addres
     other = upload(open_page("plan"), "recipe.yaml", text)
     assert texts(other.error) == []
     assert command(other, "plan") == command(test, "plan")
-    assert exact_values(other) == exact_values(test)
+    assert counts_on(other) == counts_on(test)
 
 
 def test_the_recipe_on_screen_makes_the_same_plan_from_the_cache(open_page, tmp_path, run):
@@ -354,13 +353,13 @@ def test_a_share_of_the_bytes_is_that_of_the_command(open_page, tmp_path, run):
     assert dict(loaded_on(test).shown.plan.kept) == dict(by_command.kept)
     # 16 of 32 leave 6.3 of 10.3 MiB, 39% less: too much.
     test.selectbox(key="multiple").set_value(8).run()
-    assert set(exact_values(test).values()) == {8}
+    assert set(counts_on(test).values()) == {8}
     test.select_slider(key="sparsity").set_value(70).run()
     assert "cannot shrink by 70% where layers keep a multiple of 8" in texts(test.error)[0]
     # Of the other unit, 75% of each layer's 32 experts.
     test.segmented_control(key="budget").set_value("experts").run()
     test.select_slider(key="sparsity").set_value(75).run()
-    assert set(exact_values(test).values()) == {8}
+    assert set(counts_on(test).values()) == {8}
 
 
 @pytest.mark.parametrize(

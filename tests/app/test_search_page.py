@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import pytest
 import yaml
-from page_texts import texts
+from page_texts import counts_on, table_with, texts
 from typer.testing import CliRunner
 
 import app.cli
@@ -33,16 +33,6 @@ from pruning.spec import spec_of
 
 DEADLINE_SECONDS = 400.0  # only reached when something is broken; the machine may be busy
 SHIPPED = SHIPPED_STATS / "searches"
-
-
-def counts_on(test):
-    (table,) = (each.value for each in test.dataframe if "keeps" in each.value.columns)
-    return table.set_index("layer")["keeps"].to_dict()
-
-
-def sides_on(test):
-    (table,) = (each.value for each in test.dataframe if "fewest" in each.value.columns)
-    return table["schedule"].tolist()
 
 
 def code_with(test, beginning):
@@ -95,13 +85,13 @@ def test_a_search_of_what_is_on_screen_stands_among_all_schedules(open_page):
     test = open_page("plan", schedule="Searched", searched="../../x")
     assert test.selectbox(key="searched").value == "demo-reap"
     assert not any("not the one on screen" in text for text in texts(test.markdown))
-    assert sides_on(test)[-1] == "Searched: demo-reap"
+    assert table_with(test, "fewest")["schedule"].tolist()[-1] == "Searched: demo-reap"
     metrics = {metric.label: metric.value for metric in test.metric}
     best = read_known(SHIPPED / "demo-reap.json").result.best_entry.fitness
     assert metrics["Best ESAP"] == f"{best:.3f}"
     test.selectbox(key="searched").set_value("demo-seer").run()
     assert counts_on(test) == {0: 26, 1: 6, 2: 10, 3: 12, 4: 10, 5: 32}
-    assert sides_on(test)[-1] == "Searched: demo-reap"
+    assert table_with(test, "fewest")["schedule"].tolist()[-1] == "Searched: demo-reap"
 
 
 def test_the_export_page_exports_the_plan_of_a_search_with_where_it_came_from(open_page):

@@ -47,13 +47,13 @@ def model(tmp_path_factory):
     return load_model_index(str(path))
 
 
-def write_plan(folder, version, model, _make):
+def write_plan(folder, version, model):
     plan = keep_all(model)
     said = replace(plan.provenance, sparsity=version)
     replace(plan, provenance=said).save(folder / "p.json")
 
 
-def write_recipe(folder, version, _model, _make):
+def write_recipe(folder, version, _model):
     save_recipe(recipe_from_yaml(RECIPE.format(len(version))), folder / "r.yaml")
 
 
@@ -62,16 +62,16 @@ def shipped_record():
     return EvaluationStore([SHIPPED_STATS]).records()[0]
 
 
-def write_record(folder, version, _model, _make):
+def write_record(folder, version, _model):
     changes = {"record_id": "one", "made": {"version": version}}
     EvaluationStore([folder]).save(shipped_record().model_copy(update=changes))
 
 
-def write_csv_table(folder, version, _model, _make):
+def write_csv_table(folder, version, _model):
     write_csv(pd.DataFrame({"a": [version]}), folder / "t.csv")
 
 
-def write_parquet(folder, version, _model, _make):
+def write_parquet(folder, version, _model):
     write_table(pd.DataFrame({"a": [version] * 50}), folder / "t.parquet")
 
 
@@ -84,13 +84,13 @@ def write_run(folder, version, _model):
 def remove_run(folder, version, _model):
     """The older version puts a run there, the newer one removes it."""
     if version == "old":
-        write_run(folder, version, _model, expert_stats)
+        write_run(folder, version, _model)
     else:
         for run in StatsStore(folder).runs():
             StatsStore(folder).remove(run)
 
 
-def write_export(folder, version, model, _make):
+def write_export(folder, version, model):
     out = folder / version
     if not out.exists():
         export(model, keep_all(model), out)
@@ -122,7 +122,7 @@ def attempts(tmp_path, model):
     def run(write, faults):
         def do(folder, version):
             folder.mkdir(exist_ok=True)
-            write(folder, version, model, expert_stats)
+            write(folder, version, model)
 
         given, wanted = tmp_path / "given", tmp_path / "wanted"
         do(given, "old")
@@ -156,9 +156,9 @@ def attempts(tmp_path, model):
 def test_any_step_may_fail(attempts, tmp_path, model, write, stays):
     counted = tmp_path / "counted"
     counted.mkdir()
-    write(counted, "old", model, expert_stats)
+    write(counted, "old", model)
     with DISK.failing(counted, 0, 0, stays=False):
-        write(counted, "newer", model, expert_stats)
+        write(counted, "newer", model)
     steps = DISK.steps
     assert steps >= 1
 

@@ -14,7 +14,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -27,6 +26,7 @@ from typing import Any
 
 import pandas as pd
 import torch
+from servers import an_unused_port
 
 from analysis.calibration import partial
 from analysis.content import file_sha256
@@ -159,18 +159,12 @@ def _words(line: str, root: Path) -> list[str]:
     return [places.get(word, word) for word in line.split()]
 
 
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("localhost", 0))
-        return int(found.getsockname()[1])
-
-
 def _begin_all(words: list[str], folder: Path, processes: int) -> list[int]:
     """Begin a command in so many processes, with the variables that torchrun gives them."""
     if processes == 1:
         return [_begin(words, folder, {})]
     shared = {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "MASTER_ADDR": "localhost"}
-    shared["MASTER_PORT"] = _free_port()
+    shared["MASTER_PORT"] = an_unused_port()
     ranks = ({"RANK": rank, "LOCAL_RANK": rank, **shared} for rank in range(processes))
     return [_begin(words, folder, {k: str(v) for k, v in each.items()}) for each in ranks]
 

@@ -9,7 +9,7 @@ import math
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -123,15 +123,21 @@ def _weights(root: Path) -> None:
         _rank(stats, get_criterion(name))
 
 
-def _runs(root: Path) -> None:
+@contextmanager
+def _raised() -> Iterator[Callable[[Exception], None]]:
+    """Takes what is wrong with the parts of a store; raises the first in the end."""
     problems: list[Exception] = []
-    store = StatsStore(root / examples.STATS)
-    for run in store.runs(problems.append):
-        assert run.manifest.corpus is not None
-        if run.manifest.kind == "routed":
-            _rank(load_expert_stats(run), get_criterion("reap"))
+    yield problems.append
     if problems:
         raise problems[0]
+
+
+def _runs(root: Path) -> None:
+    with _raised() as note:
+        for run in StatsStore(root / examples.STATS).runs(note):
+            assert run.manifest.corpus is not None
+            if run.manifest.kind == "routed":
+                _rank(load_expert_stats(run), get_criterion("reap"))
 
 
 def _shards(root: Path) -> None:
@@ -205,32 +211,26 @@ def _counts(name: str) -> Callable[[Path], object]:
 
 
 def _record(root: Path) -> None:
-    problems: list[Exception] = []
-    records = EvaluationStore([root / examples.FILES]).records(on_problem=problems.append)
-    for record in records:
-        record.to_json()
-    evaluation_results(records)
-    losses = plan_losses(records)
-    choose_best(losses)
-    for share in {each.facts.removed or 0.0 for each in losses}:
-        candidates_at(losses, share)
-    if problems:
-        raise problems[0]
+    with _raised() as note:
+        records = EvaluationStore([root / examples.FILES]).records(on_problem=note)
+        for record in records:
+            record.to_json()
+        evaluation_results(records)
+        losses = plan_losses(records)
+        choose_best(losses)
+        for share in {each.facts.removed or 0.0 for each in losses}:
+            candidates_at(losses, share)
 
 
 def _bins(root: Path) -> None:
-    problems: list[Exception] = []
-    bins_overview(BinsStore([root / examples.FILES]).records(on_problem=problems.append))
-    if problems:
-        raise problems[0]
+    with _raised() as note:
+        bins_overview(BinsStore([root / examples.FILES]).records(on_problem=note))
 
 
 def _variances(root: Path) -> None:
-    problems: list[Exception] = []
-    store = VarianceStore([root / examples.FILES])
-    variance_table({r.record_id: r for r in store.records(on_problem=problems.append)})
-    if problems:
-        raise problems[0]
+    with _raised() as note:
+        records = VarianceStore([root / examples.FILES]).records(on_problem=note)
+        variance_table({record.record_id: record for record in records})
 
 
 def _results(root: Path) -> object:
@@ -238,11 +238,9 @@ def _results(root: Path) -> object:
 
 
 def _benchmarks(root: Path) -> None:
-    problems: list[Exception] = []
-    table = benchmark_table(BenchmarkStore([root / examples.FILES]).records(None, problems.append))
-    assert table["value"].notna().all()
-    if problems:
-        raise problems[0]
+    with _raised() as note:
+        table = benchmark_table(BenchmarkStore([root / examples.FILES]).records(None, note))
+        assert table["value"].notna().all()
 
 
 def _tasks(root: Path) -> None:
