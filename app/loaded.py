@@ -23,8 +23,8 @@ from analysis.stats.choose import (
     parse_corpus_weight,
     run_by_corpus,
 )
-from analysis.stats.store import Run, StatsStore, load_expert_stats
-from analysis.stats.tables import ExpertStats, Gate
+from analysis.stats.store import Run, StatsStore, load_expert_stats, load_weight_stats
+from analysis.stats.tables import ExpertStats, Gate, WeightStats
 from app.choices import BLEND, Choices
 from app.tables.ranked import Ranked, rank
 from pruning.evaluate.store import readable_records
@@ -65,7 +65,7 @@ def call(function: Callable[P, T], /, *args: P.args, **named: P.kwargs) -> T:
 
 
 @most_results(32)
-def itself(selection: Selection) -> Selection:
+def shared_selection(selection: Selection) -> Selection:
     """A selection; kept, so that equal selections share their computed values."""
     return selection
 
@@ -161,9 +161,9 @@ class Loaded:
     @property
     def weights(self) -> dict[str, float]:
         """Weight of every calibrated corpus in the ranking."""
-        given = [parse_corpus_weight(text) for text in self.choices.corpora]
-        named = {name_among(self.runs, each.corpus): each.weight for each in given}
-        return {corpus: named.get(corpus, 0.0) for corpus in self.runs}
+        parts = [parse_corpus_weight(text) for text in self.choices.corpora]
+        weights = {name_among(self.runs, part.corpus): part.weight for part in parts}
+        return {corpus: weights.get(corpus, 0.0) for corpus in self.runs}
 
     def request_by(self, criterion: Criterion, gate: Gate | None = None) -> SpecRequest:
         """The plan by another criterion, without schedule and limits."""
@@ -176,7 +176,7 @@ class Loaded:
         return self.request_for(spec)
 
     @property
-    def asked(self) -> SpecPair:
+    def full_pair(self) -> SpecPair:
         """Both plans, the first with its schedule and limits."""
         selection = self.shown.selection if self.shown else None
         return replace(self.both, a=selection.request) if selection else self.both
@@ -184,7 +184,7 @@ class Loaded:
     def command_for(self, view: str, options: Sequence[str] = ()) -> str:
         """The command that draws a chart of this plan."""
         file = ["--plan", self.shown.file] if self.shown and self.shown.file else []
-        return self.asked.plot_command(view, f"{view}.svg", [*options, *file])
+        return self.full_pair.plot_command(view, f"{view}.svg", [*options, *file])
 
     def on(self, corpora: tuple[str, ...]) -> "Loaded":
         """The same on other calibration corpora."""
@@ -235,17 +235,27 @@ class Loaded:
         """Statistics of a calibration run."""
         return self.keep(load_expert_stats, run)
 
+    @property
+    def weight_run(self) -> Run | None:
+        """The model's weight statistics, if there are any."""
+        return next(iter(self.store.of_model(self.model.identity, "weights")), None)
+
+    @property
+    def weight_stats(self) -> WeightStats | None:
+        """Statistics of the model's weights, if they were measured."""
+        return self.keep(load_weight_stats, run) if (run := self.weight_run) else None
+
     def selection(self, request: SpecRequest) -> Selection:
         """A recipe with its statistics, and its sensitivity if the schedule needs it."""
         selection = select(
             request, self.model, self.store, choose=lambda *args: self.keep(choose_stats, *args)
         )
-        kept = self.keep(itself, selection)
+        kept = self.keep(shared_selection, selection)
         if not request.plan.spread.is_measured:
             return kept
-        known = SensitivityStore(self.store.directories)
-        measured = self.keep(find_sensitivity, kept, request.plan, known)
-        return self.keep(itself, replace(kept, sensitivity=measured))
+        curves = SensitivityStore(self.store.directories)
+        sensitivity = self.keep(find_sensitivity, kept, request.plan, curves)
+        return self.keep(shared_selection, replace(kept, sensitivity=sensitivity))
 
     @cached_property
     def first(self) -> Selection:
@@ -274,16 +284,16 @@ class Loaded:
     @cached_property
     def order(self) -> Order:
         """The order in which layers lose experts or neurons."""
-        asked = without_budget(self.ranking)
-        return self.keep(order_of, asked, asked.spec)
+        ranking = without_budget(self.ranking)
+        return self.keep(order_of, ranking, ranking.spec)
 
     @cached_property
     def has_sensitivity(self) -> bool:
         """Whether any sensitivity of this granularity was measured."""
-        known = SensitivityStore(self.store.directories)
-        if known.is_empty:
+        curves = SensitivityStore(self.store.directories)
+        if curves.is_empty:
             return False
-        records, _ = self.keep(readable_records, known, self.model.identity)
+        records, _ = self.keep(readable_records, curves, self.model.identity)
         granularity = self.choices.spec.ranking.granularity
         return any(each.order["granularity"] == granularity for each in records)
 
@@ -299,18 +309,17 @@ class Loaded:
         """Curves of the loss increase in the order of a recipe, on every measured corpus."""
         if not self.has_sensitivity:
             return None
-        known, free = SensitivityStore(self.store.directories), without_budget(ranking)
+        curves, free = SensitivityStore(self.store.directories), without_budget(ranking)
         spread = free.spec.spread.model_copy(update={"cost": "nll"})
         spec = free.spec.model_copy(update={"spread": spread})
-        return self.keep(order_sensitivity, free, spec, known)
+        return self.keep(order_sensitivity, free, spec, curves)
 
     @cached_property
     def predicted(self) -> PredictedLoss | None:
         """Predicted loss increase of the plan, if its order was measured."""
         if self.shown is None or self.sensitivity is None:
             return None
-        plan, found = self.shown.plan, self.sensitivity
-        return self.keep(predicted_loss, self.order, plan, self.model, found)
+        return self.keep(predicted_loss, self.order, self.shown.plan, self.model, self.sensitivity)
 
     @cached_property
     def second(self) -> Selection:
@@ -325,16 +334,16 @@ class Loaded:
     @cached_property
     def models_stats(self) -> dict[str, Mapping[str, ExpertStats]]:
         """Model name -> statistics by corpus, of the compared models."""
-        mine = self.corpora_stats
+        stats = self.corpora_stats
         if not self.models:
-            return {self.model.name: mine}
+            return {self.model.name: stats}
         return {
             name: {corpus: self.stats_of(run) for corpus, run in runs.items()}
             for name, runs in self.models.items()
         }
 
     @property
-    def models_said(self) -> tuple[str, ...]:
+    def models_fact(self) -> tuple[str, ...]:
         """The compared models, for provenance lines; empty if only this one."""
         return (f"models: {', '.join(self.models)}",) if self.models else ()
 
@@ -403,8 +412,8 @@ class Loaded:
         """Origin of the plan, for provenance lines."""
         if self.shown is None:
             return self.choices.ranking_criterion.label
-        made = self.shown.plan.provenance
-        return self.shown.file or ", ".join(filter(None, (made.criterion, made.schedule)))
+        origin = self.shown.plan.provenance
+        return self.shown.file or ", ".join(filter(None, (origin.criterion, origin.schedule)))
 
     def about_both(self) -> str:
         """Provenance line of a chart of both recipes."""

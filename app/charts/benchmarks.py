@@ -187,7 +187,7 @@ def dots(loaded: Loaded) -> Drawing:
     scores = board.scores()
     order = [name for name in own_leaderboard(board, {})["candidate"] if name != FULL]
     scores = scores.loc[[*scores.index.intersection([FULL]), *order]]
-    chart = capability.drawing(scores, made_by(board.model, board.about))
+    chart = capability.capability_drawing(scores, made_by(board.model, board.about))
     at = None if share == usual else EVERY if share is None else f"{share:.4g}"
     options = result_words(way=unless(way, ways_of(results)[0]), at=at)
     return replace(chart, options=options)

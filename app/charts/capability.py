@@ -12,7 +12,7 @@ from app.charts.names import FULL
 from app.charts.theme import themed
 
 
-def drawing(scores: pd.DataFrame, about: str, name: str = "") -> Drawing:
+def capability_drawing(scores: pd.DataFrame, about: str, name: str = "") -> Drawing:
     """The profile of scores 0..1: a row per candidate, best first, and FULL; a column per task."""
     table = scores.rename_axis("candidate").reset_index()
     return Drawing(partial(capability_dots, scores), table, describe(scores), about, name)

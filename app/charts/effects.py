@@ -25,7 +25,7 @@ def draw(loaded: Loaded) -> Drawing:
     ]
     table, by_chance = effects_over_models(means), float(pd.concat(means)["chance"].mean())
     figure = partial(effects_figure, table, chance=by_chance)
-    about = loaded.about(f"gate {loaded.choices.gate}", *loaded.models_said)
+    about = loaded.about(f"gate {loaded.choices.gate}", *loaded.models_fact)
     return Drawing(figure, table, describe(table, loaded.removed_at(loaded.fraction)), about)
 
 

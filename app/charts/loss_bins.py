@@ -43,7 +43,7 @@ def record_of(
     return max(matches, key=preference, default=None)
 
 
-def drawing(record: BinsRecord, *, name: str = "") -> Drawing:
+def bins_drawing(record: BinsRecord, *, name: str = "") -> Drawing:
     """The chart of a record; `name` is for scores other than the recipe's."""
     ranked, table = record.ranked, record.table
     how, score, what = ranked.how, criterion_label(ranked.criterion), WORDS[ranked.granularity]
@@ -80,7 +80,7 @@ def _draw(loaded: Loaded, granularity: str) -> Drawing:
             f"{loaded.choices.ranking_criterion.label} was not measured against the loss of "
             f"{WORDS[granularity]} of {loaded.model.name}; {advice}. `moeprune bins` measures."
         )
-    return drawing(record)
+    return bins_drawing(record)
 
 
 @chart("loss-bins", "explore")

@@ -1,10 +1,8 @@
 """Which neurons a plan prunes, and the effect of each scope."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import combinations
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -16,7 +14,7 @@ from analysis.criteria import CRITERIA
 from analysis.errors import StatsError
 from analysis.stats.choose import choose_stats, parse_corpus_weight
 from analysis.stats.store import NEURONS
-from app.loaded import made_by
+from app.loaded import Loaded, made_by
 from app.tables.ranked import rank
 from pruning.neurons.cuts import (
     NeuronField,
@@ -37,9 +35,6 @@ from pruning.planning.side_by_side import SideBySide, scopes_side_by_side
 from pruning.requests.plan import SpecRequest
 from pruning.sensitivity.record import SensitivityStore
 from pruning.spec import BudgetSpec, PlanSpec, SpreadSpec
-
-if TYPE_CHECKING:
-    from app.loaded import Loaded
 
 COMPARISON_COLUMNS: Final = (
     *("layer", "expert", "neurons", "removed", "kept_share", "saliency", "gone", "tenth"),

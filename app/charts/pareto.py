@@ -49,7 +49,7 @@ class Quality:
     higher_is_better: bool
 
 
-def drawing(points: pd.DataFrame, quality: Quality, about: str) -> Drawing | None:
+def pareto_drawing(points: pd.DataFrame, quality: Quality, about: str) -> Drawing | None:
     """The chart of a table for `pareto_table`; None if no pruned candidate has both numbers."""
     table = pareto_table(points, higher_is_better=quality.higher_is_better)
     if table["is_full"].all():
@@ -80,7 +80,7 @@ def draw(loaded: Loaded) -> Drawing:
     quality = Quality(
         f"{definition.label} on {corpus}", definition.axis, definition.higher_is_better
     )
-    chart = drawing(points, quality, made_by(model, quality.label))
+    chart = pareto_drawing(points, quality, made_by(model, quality.label))
     if chart is None:
         raise StatsError(f"No pruned candidate of {model} was evaluated; see `moeprune sweep`.")
     options = result_words(measure=unless(measure, usual), evaluated_on=unless(corpus, first))

@@ -118,7 +118,7 @@ def winners_of(table: str) -> Drawing:
         f"{each.model.split('-')[0]} {each.sparsity:.0%}": scores_of(each).drop(index=FULL)
         for each in published_settings(table)
     }
-    return winner_map.drawing(scores, made_by(source_of(table)), "winner-map")
+    return winner_map.winner_drawing(scores, made_by(source_of(table)), "winner-map")
 
 
 def _draw(name: str, setting: Setting) -> Drawing:
@@ -128,7 +128,7 @@ def _draw(name: str, setting: Setting) -> Drawing:
     scores = scores_of(setting)
     order = average_rank(scores.drop(index=FULL)).sort_values(kind="stable").index
     about = made_by(source_of(setting.table), setting.model, f"sparsity {setting.sparsity:.0%}")
-    return capability.drawing(scores.loc[[FULL, *order]], about, name)
+    return capability.capability_drawing(scores.loc[[FULL, *order]], about, name)
 
 
 _TITLES: Final = {

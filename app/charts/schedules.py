@@ -12,7 +12,7 @@ from analysis.foreign_text import in_html
 from app.charts.chart import Drawing, chart
 from app.charts.theme import SMALL_SIZE, color_at, ink, paper, primary, text_on, themed
 from app.charts.traces import annotation, box, heat
-from app.loaded import Loaded, itself, made_by
+from app.loaded import Loaded, made_by, shared_selection
 from pruning.budget import sparsity_budget
 from pruning.planning.choice import HAND, schedule_label
 from pruning.planning.ranking import Selection
@@ -41,25 +41,25 @@ class Sides:
         return dict(zip(rows["layer"].tolist(), rows["kept"].tolist(), strict=True))
 
 
-def selection_of(loaded: Loaded) -> Selection:
+def selection_with_tokens(loaded: Loaded) -> Selection:
     """The recipe with its statistics, and with token counts if there are any."""
     request, spread = loaded.request, loaded.choices.spec.spread
     changes: dict[str, Any] = {}
     if spread.is_measured:
-        own = ("schedule", "measured_on", "cost", "across")
-        changes = {name: getattr(spread, name) for name in own}
+        names = ("schedule", "measured_on", "cost", "across")
+        changes = {name: getattr(spread, name) for name in names}
     elif loaded.choices.ranking_criterion.source != "routed" and loaded.choices.corpora:
         # The frequency schedule needs token counts.
         changes = {"schedule": FREQUENCY, "corpora": loaded.choices.corpora}
     return loaded.selection(loaded.request_for(request.plan.changed(**changes)))
 
 
-def order_of(selection: Selection) -> str:
+def ranking_digest(selection: Selection) -> str:
     """Digest of the ranking; see `order_digest`."""
     return order_digest(selection.table)
 
 
-def spending_of(loaded: Loaded) -> Spending:
+def chosen_spending(loaded: Loaded) -> Spending:
     """Budget and constraints, without manual counts."""
     layers, limits = loaded.model.layers, loaded.choices.spec.constraints
     # A search's recipe begins with uniform; counts by hand need not be even.
@@ -74,12 +74,12 @@ def sides_of(selection: Selection, spending: Spending, searched: pd.DataFrame) -
 
 def sides(loaded: Loaded) -> Sides:
     """Every schedule on the chosen budget, under its constraints."""
-    selection, spending = selection_of(loaded), spending_of(loaded)
+    selection, spending = selection_with_tokens(loaded), chosen_spending(loaded)
     if loaded.has_sensitivity and selection.sensitivity is None:
         measured = loaded.request_for(loaded.request.plan.changed(schedule=MEASURED))
         sensitivity = loaded.selection(measured).sensitivity
-        selection = loaded.keep(itself, replace(selection, sensitivity=sensitivity))
-    order = loaded.keep(order_of, selection)
+        selection = loaded.keep(shared_selection, replace(selection, sensitivity=sensitivity))
+    order = loaded.keep(ranking_digest, selection)
     searched = searched_rows(loaded.known_searches, spending.budget.total, order)
     return loaded.keep(sides_of, selection, spending, searched)
 

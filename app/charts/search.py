@@ -10,7 +10,7 @@ from analysis.criteria import get_criterion
 from analysis.errors import StatsError, UserError
 from analysis.foreign_text import in_html
 from app.charts.chart import Drawing, chart
-from app.charts.schedules import spending_of
+from app.charts.schedules import chosen_spending
 from app.charts.theme import ink, muted, paper, primary, series_color, themed
 from app.charts.traces import annotation
 from app.loaded import Loaded, made_by
@@ -29,7 +29,7 @@ _LAYERS: Final = {"title": "layer", "type": "category", "nticks": _MOST_TICKS, "
 
 def searches(loaded: Loaded) -> tuple[KnownSearch, ...]:
     """The searches of the model on this budget, of any criterion."""
-    removed = spending_of(loaded).budget.total
+    removed = chosen_spending(loaded).budget.total
     known_searches = loaded.known_searches
     if matches := tuple(each for each in known_searches if each.removed == removed):
         return matches
@@ -63,7 +63,7 @@ def _choose_search(loaded: Loaded, name: str) -> tuple[KnownSearch, str]:
     return loaded.search, "" if is_default else f"{name}-shown"
 
 
-def selection_of(loaded: Loaded, search: KnownSearch) -> Selection:
+def selection_of_search(loaded: Loaded, search: KnownSearch) -> Selection:
     """The selection that makes the plan of a search of the model and budget."""
     request = loaded.request_for(search.spec)
     return loaded.keep(searched_selection, search, request, (loaded.model, loaded.store))
@@ -72,7 +72,7 @@ def selection_of(loaded: Loaded, search: KnownSearch) -> Selection:
 def unseen_loss(loaded: Loaded, search: KnownSearch) -> PlanLoss | None:
     """Loss of a search's best plan on held-out samples; None if it was not evaluated."""
     try:
-        selection = selection_of(loaded, search)
+        selection = selection_of_search(loaded, search)
         plan = loaded.keep(make_plan, selection, selection.spec).plan
     except UserError:  # no local statistics give its order
         return None

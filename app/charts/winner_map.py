@@ -22,7 +22,7 @@ _ROOMY = 16  # letters that fit a cell at the default font size
 _LETTERS_OF_A_ROW, _NARROW_LETTERS_OF_A_ROW = 78, 92
 
 
-def drawing(scores: Mapping[str, pd.DataFrame], about: str, name: str) -> Drawing:
+def winner_drawing(scores: Mapping[str, pd.DataFrame], about: str, name: str) -> Drawing:
     """The winner map of settings, each with a `score_table`: candidates x benchmarks."""
     blocks = [winners(table).assign(setting=setting) for setting, table in scores.items()]
     rows = pd.concat(blocks, ignore_index=True)[["setting", *WINNER_COLUMNS]]

@@ -159,7 +159,7 @@ def report(
 
 
 def _report_decision(request: ReportRequest, path: Path, out_file: Path) -> None:
-    from app.report.decision import decision_html, decision_of, pair_of
+    from app.report.decision import answer_pair, decision_html, decision_of
 
     model = load_model_index(request.model, revision=request.revision)
     plan = load_plan(path, model=model)
@@ -173,7 +173,7 @@ def _report_decision(request: ReportRequest, path: Path, out_file: Path) -> None
         option = width_option(model, fit_plan(current_plan.plan, model), WidthChoice())
         num_bytes = model.checkpoint.nbytes if option.refused else option.disk_bytes
     decision = decision_of(model, current_plan, num_bytes, losses, command_line(*words))
-    decision = replace(decision, answers=pair_of(answers, plan.digest))
+    decision = replace(decision, answers=answer_pair(answers, plan.digest))
     write_durably(out_file, decision_html(decision).encode())
     finish(
         f"{out_file}: {less_in_words(decision.before, decision.after)}. {decision.verdict}",

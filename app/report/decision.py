@@ -60,7 +60,7 @@ class DecisionReport:
         return max((x for row in self.rows for x in (row.plan, row.random) if x), default=1.0)
 
 
-def pair_of(records: Iterable[AnswerRecord], digest: str) -> AnswerPair | None:
+def answer_pair(records: Iterable[AnswerRecord], digest: str) -> AnswerPair | None:
     """The newest answers of the original and the plan with this digest, if any."""
     matches = [each for each in records if each.plan_digest == digest and len(each.answers) > 1]
     if not matches:

@@ -34,8 +34,8 @@ def choose_expert(place: Place | None) -> None:
 
 def pin_or_unpin(place: Place) -> None:
     """Pin a clicked expert, or unpin it if it is pinned."""
-    written = f"{place[0]}.{place[1]}"
-    choose_expert(None if st.session_state.get(KEY) == written else place)
+    text = f"{place[0]}.{place[1]}"
+    choose_expert(None if st.session_state.get(KEY) == text else place)
 
 
 def choose_on_map(map_key: str) -> None:
@@ -53,7 +53,7 @@ def choose_on_map(map_key: str) -> None:
 
 def expert_control(layers: Sequence[MoELayer]) -> bool:
     """Draw the control; whether the details of the expert were requested."""
-    given = st.text_input(
+    text = st.text_input(
         "Expert",
         key=KEY,
         bind="query-params",
@@ -61,8 +61,8 @@ def expert_control(layers: Sequence[MoELayer]) -> bool:
         max_chars=16,
         help="Marked on every page; a click on a map also sets it.",
     )
-    place = read_place(given, layers)
-    if given and place is None:
+    place = read_place(text, layers)
+    if text and place is None:
         first, last = layers[0].index, layers[-1].index
         most = max(each.num_experts for each in layers)
         st.text(f"No such expert here: layers {first} to {last}, experts 0 to {most - 1}.")

@@ -16,8 +16,7 @@ from analysis.model import DEMO_CHECKPOINT, DEMO_MODEL, MoEModel, describe_model
 from analysis.stats.choose import run_by_corpus
 from analysis.stats.groups import groups_for
 from analysis.stats.places import default_stats_dir
-from analysis.stats.store import Run, load_expert_stats, load_weight_stats
-from analysis.stats.tables import ExpertStats, WeightStats
+from analysis.stats.store import Run
 from app.choices import Choices
 from app.literal import literal
 from app.loaded import Loaded
@@ -63,15 +62,15 @@ def shown_stats_dir() -> Path | None:
 
 def model_choices() -> list[ModelChoice]:
     """The demo, then the checkpoints directly below the models folder, by name."""
-    found = [ModelChoice(DEMO_MODEL, DEMO_CHECKPOINT)] if DEMO_CHECKPOINT.is_dir() else []
+    choices = [ModelChoice(DEMO_MODEL, DEMO_CHECKPOINT)] if DEMO_CHECKPOINT.is_dir() else []
     root = settings().models_root
     if root is not None and root.is_dir():
-        found += [
+        choices += [
             ModelChoice(path.name, path)
             for path in sorted(root.iterdir())
             if (path / CONFIG_NAME).is_file() and not path.is_symlink()
         ]
-    return found
+    return choices
 
 
 def corpus_files() -> list[str]:
@@ -79,8 +78,8 @@ def corpus_files() -> list[str]:
     root = settings().models_root
     if root is None:
         return []
-    found = (path for glob in _TEXTS for path in root.glob(glob))
-    return sorted(str(path) for path in found if not path.is_symlink())
+    paths = (path for glob in _TEXTS for path in root.glob(glob))
+    return sorted(str(path) for path in paths if not path.is_symlink())
 
 
 def _files_of(choice: ModelChoice) -> tuple[str, str, int]:
@@ -90,7 +89,7 @@ def _files_of(choice: ModelChoice) -> tuple[str, str, int]:
 
 
 @st.cache_resource(max_entries=8, hash_funcs={ModelChoice: _files_of})
-def load_model(choice: ModelChoice) -> MoEModel:
+def chosen_model(choice: ModelChoice) -> MoEModel:
     """The index of a model's checkpoint; refuses models too large for the pages."""
     model = describe_model(open_checkpoint(choice.path), name=choice.name)
     experts = max(layer.num_experts for layer in model.layers)
@@ -111,20 +110,7 @@ def all_runs() -> tuple[list[Run], list[str]]:
 
 def routed_runs(model: MoEModel, criterion: Criterion | None = None) -> dict[str, Run]:
     """The calibration run of each corpus that commands use, see `run_by_corpus`."""
-    runs, _ = all_runs()
-    mine = [run for run in runs if run.manifest.model.identity == model.identity]
-    return run_by_corpus([run for run in mine if run.manifest.kind == "routed"], criterion)
-
-
-def weight_run(model: MoEModel) -> Run | None:
-    """The model's weight statistics, if there are any."""
-    found = settings().store.of_model(model.identity, "weights")
-    return found[0] if found else None
-
-
-def expert_stats(run: Run) -> ExpertStats:
-    """Statistics of a calibration run."""
-    return remembered(load_expert_stats, run)
+    return run_by_corpus(settings().store.of_model(model.identity, "routed"), criterion)
 
 
 def calibrated_models() -> dict[str, dict[str, Run]]:
@@ -138,17 +124,12 @@ def calibrated_models() -> dict[str, dict[str, Run]]:
         if run.manifest.kind == "routed":
             by_identity.setdefault(run.manifest.model.identity, []).append(run)
     names = Counter(each[0].manifest.model.name for each in by_identity.values())
-    found = {}
+    runs_by_name = {}
     for identity, of_model in by_identity.items():
         name = of_model[0].manifest.model.name
         label = name if names[name] == 1 else f"{name} {identity[:8]}"
-        found[label] = run_by_corpus(of_model)
-    return {label: texts for label, texts in found.items() if len(texts) > 1}
-
-
-def weight_stats(run: Run) -> WeightStats:
-    """Statistics of a model's weights."""
-    return remembered(load_weight_stats, run)
+        runs_by_name[label] = run_by_corpus(of_model)
+    return {label: texts for label, texts in runs_by_name.items() if len(texts) > 1}
 
 
 def calibration_corpora() -> list[str]:
@@ -195,7 +176,7 @@ def what_is_missing(loaded: Loaded, criterion: Criterion) -> str | None:
                     f"Collect it on the **Start** page or with `moeprune calibrate`, as `--groups "
                     f"{','.join(groups)}` on the same corpus."
                 )
-    if criterion.source == "weights" and weight_run(loaded.model) is None:
+    if criterion.source == "weights" and loaded.weight_run is None:
         return (
             f"{criterion.label} reads the weights of {literal(loaded.model.name)}, which are not "
             "measured yet. Measure them on the **Start** page; this takes seconds."

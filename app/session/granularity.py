@@ -50,9 +50,9 @@ def chosen_neuron_criterion() -> str:
     """Name of the neuron criterion; the first if the control has no valid one."""
     name = st.session_state.get("neurons", DEFAULTS["neurons"])
     if name == "camera-p":
-        given = st.session_state.get("lambda", DEFAULT_LAMBDA)
-        is_number = isinstance(given, int | float) and 0 <= given <= MOST_LAMBDA
-        return camera_p(float(given) if is_number else DEFAULT_LAMBDA).name
+        value = st.session_state.get("lambda", DEFAULT_LAMBDA)
+        is_number = isinstance(value, int | float) and 0 <= value <= MOST_LAMBDA
+        return camera_p(float(value) if is_number else DEFAULT_LAMBDA).name
     return name if name in NEURON_CRITERIA else str(DEFAULTS["neurons"])
 
 
@@ -65,9 +65,8 @@ def chosen_scope(criterion: str) -> NeuronScope:
     """Scope in which neurons compete: the control's, if the criterion supports it."""
     if is_spread_as_measured():
         return NeuronScope.LAYER
-    said = st.session_state.get("scope", DEFAULTS["scope"])
-    possible = scopes_of(criterion)
-    return said if said in possible else possible[0]
+    scope, possible = st.session_state.get("scope", DEFAULTS["scope"]), scopes_of(criterion)
+    return scope if scope in possible else possible[0]
 
 
 def neuron_criterion_controls() -> None:

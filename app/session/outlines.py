@@ -119,14 +119,14 @@ def _asked(model: str, place: Path) -> dict[str, Any]:
             timeout=_SECONDS,
             check=False,
         )
-        said = json.loads(done.stdout)
+        reply = json.loads(done.stdout)
     except subprocess.TimeoutExpired as error:
         raise UserError(
             f"Reading the configuration took longer than {_SECONDS} s; run the command below."
         ) from error
     except ValueError as error:
         raise UserError("The configuration cannot be read; run the command below.") from error
-    if problem := said.get("error"):
+    if problem := reply.get("error"):
         raise UserError(problem)
-    found: dict[str, Any] = said["result"]
-    return found
+    result: dict[str, Any] = reply["result"]
+    return result

@@ -8,7 +8,7 @@ from analysis.errors import PlanError
 from analysis.model import MoEModel, is_expert_weight
 from analysis.stats.store import NEURONS
 from app.charts.neuron_cut import arena, measured_ranking
-from app.charts.schedules import selection_of, spending_of
+from app.charts.schedules import chosen_spending, selection_with_tokens
 from app.choices import RANKS_NOTHING
 from app.literal import literal
 from app.loaded import Loaded
@@ -52,13 +52,13 @@ def prepared(loaded: Loaded) -> Selection:
         missing = what_is_missing(loaded, loaded.choices.criterion)
     if missing is not None:
         raise NoPlan(missing)
-    return selection_of(loaded)
+    return selection_with_tokens(loaded)
 
 
 def made_plan(loaded: Loaded) -> CurrentPlan:
     """The plan of the chosen criterion with a schedule or manual counts."""
     ready, spec, choice = prepared(loaded), loaded.choices.spec, loaded.choices.schedule
-    spending, kept = spending_of(loaded), None
+    spending, kept = chosen_spending(loaded), None
     try:
         if choice.by_hand:
             kept = hand_counts(loaded.model, choice.counts, spending)
@@ -82,7 +82,7 @@ def made_plan(loaded: Loaded) -> CurrentPlan:
     return CurrentPlan(plan, notes, replace(ready, request=loaded.request_for(spec)))
 
 
-def sizes_of(loaded: Loaded, plan: PruningPlan) -> SizeReport:
+def plan_sizes(loaded: Loaded, plan: PruningPlan) -> SizeReport:
     """Sizes before and after a plan."""
     return loaded.keep(size_report, loaded.model, plan)
 
@@ -167,7 +167,7 @@ def neuron_sizes(loaded: Loaded, shown: CurrentPlan) -> NeuronSizes:
 def bytes_after(loaded: Loaded, shown: CurrentPlan) -> int:
     """Bytes of all tensors of the export."""
     if not loaded.choices.spec.by_neuron:
-        return sizes_of(loaded, shown.plan).bytes_after
+        return plan_sizes(loaded, shown.plan).bytes_after
     table = neuron_sizes(loaded, shown).table
     row = table[table["mode"] == loaded.choices.spec.budget.width_mode].iloc[0]
     return loaded.model.checkpoint.nbytes if row["refused"] else int(row["disk"])

@@ -110,9 +110,9 @@ def sparsity_controls(percent: int) -> dict[str, str | int]:
 
 def imported_plan(model: MoEModel) -> CurrentPlan | None:
     """The plan imported for this model, until a control is touched."""
-    found = st.session_state.get("plan.imported")
-    is_plan = isinstance(found, CurrentPlan) and found.plan.model.identity == model.identity
-    return found if is_plan else None
+    plan = st.session_state.get("plan.imported")
+    is_plan = isinstance(plan, CurrentPlan) and plan.plan.model.identity == model.identity
+    return plan if is_plan else None
 
 
 def import_plan(file: str, plan: PruningPlan) -> None:
@@ -150,17 +150,17 @@ def remember_screen(on_screen: OnScreen) -> None:
     st.session_state["plan.on_screen"] = on_screen
 
 
-def _seen() -> OnScreen | None:
-    found: OnScreen | None = st.session_state.get("plan.on_screen")
-    return found
+def _on_screen() -> OnScreen | None:
+    screen: OnScreen | None = st.session_state.get("plan.on_screen")
+    return screen
 
 
 def schedule_chosen() -> None:
     """Start By hand from the last schedule, unless there are counts."""
     forget_import()
     begins = st.session_state.get("schedule") == HAND and not st.session_state.get("counts")
-    if begins and (seen := _seen()):
-        st.session_state["counts"] = counts_text(seen.kept)
+    if begins and (screen := _on_screen()):
+        st.session_state["counts"] = counts_text(screen.kept)
 
 
 def counts_typed() -> None:
@@ -180,15 +180,16 @@ def keep_by_hand(kept: Mapping[int, int], locked: frozenset[int]) -> None:
 
 def editor_edited() -> None:
     """Handle a moved bar or lock."""
-    _edit(lambda seen: checked_edit(edit_message(EDITOR), seen.spending, seen.kept, seen.locked))
+    message = edit_message(EDITOR)
+    _edit(lambda screen: checked_edit(message, screen.spending, screen.kept, screen.locked))
 
 
 def _edit(make: Callable[[OnScreen], Edit]) -> None:
     """Apply an edit of the plan on screen, or remember why it is refused."""
-    if (seen := _seen()) is None:
+    if (screen := _on_screen()) is None:
         return
     try:
-        edit = make(seen)
+        edit = make(screen)
     except (UserError, ValueError, IndexError) as error:
         st.session_state[REFUSED] = str(error)
     else:
@@ -205,33 +206,33 @@ def table_edited() -> None:
     changes = st.session_state.get(table_key())
     st.session_state["plan.table.edits"] = st.session_state.get("plan.table.edits", 0) + 1
     if isinstance(changes, Mapping):
-        _edit(lambda seen: edited_cells(seen, changes.get("edited_rows", {})))
+        _edit(lambda screen: edited_cells(screen, changes.get("edited_rows", {})))
 
 
-def edited_cells(seen: OnScreen, rows: Mapping[Any, Mapping[str, Any]]) -> Edit:
+def edited_cells(screen: OnScreen, rows: Mapping[Any, Mapping[str, Any]]) -> Edit:
     """Result of edited cells (row -> column -> value): each equals a move of a bar or a lock.
 
     After a move the other unlocked layers adjust in proportion to their sizes.
     """
-    kept, locked, limits = dict(seen.kept), set(seen.locked), seen.spending.constraints
+    kept, locked, limits = dict(screen.kept), set(screen.locked), screen.spending.constraints
     for row, cells in rows.items():
-        layer = seen.spending.layers[int(row)].index
+        layer = screen.spending.layers[int(row)].index
         if "locked" in cells:
             (locked.add if cells["locked"] else locked.discard)(layer)
         if cells.get("keeps") is not None:
             fixed = {each: kept[each] for each in locked} | {layer: int(cells["keeps"])}
-            asked = Constraints(limits.multiple_of, limits.protected, fixed=fixed)
-            kept = from_counts(seen.spending.layers, kept, asked).counts
+            constraints = Constraints(limits.multiple_of, limits.protected, fixed=fixed)
+            kept = from_counts(screen.spending.layers, kept, constraints).counts
     return Edit(kept, frozenset(locked))
 
 
 def locked_layers(text: str, layers: Sequence[MoELayer]) -> frozenset[int]:
     """Layers that edits do not change."""
     locked = layers_in(text)
-    known = {layer.index for layer in layers}
-    if unknown := sorted(locked - known):
+    sparse = {layer.index for layer in layers}
+    if unknown := sorted(locked - sparse):
         raise PlanError(
             f"Layer {unknown[0]} cannot be locked: it has no routed experts; the sparse layers "
-            f"are {ranges(known)}."
+            f"are {ranges(sparse)}."
         )
     return locked

@@ -8,7 +8,7 @@ from analysis.criteria import get_criterion
 from analysis.errors import PlanError
 from analysis.model import MoEModel
 from app.charts import search as search_charts
-from app.charts.schedules import spending_of
+from app.charts.schedules import chosen_spending
 from app.literal import literal
 from app.loaded import Loaded
 from app.session.data import settings
@@ -53,7 +53,7 @@ def read_cached(path: Path) -> KnownSearch:
 
 def removed_on_screen(loaded: Loaded) -> int:
     """Number of experts pruned at the chosen sparsity."""
-    return spending_of(loaded).budget.total
+    return chosen_spending(loaded).budget.total
 
 
 def ordered_for(loaded: Loaded, known: Sequence[KnownSearch]) -> list[KnownSearch]:
@@ -65,10 +65,10 @@ def ordered_for(loaded: Loaded, known: Sequence[KnownSearch]) -> list[KnownSearc
 
     def place(search: KnownSearch) -> tuple[bool, bool, float, str]:
         try:
-            written = search.path.stat().st_mtime if search.recipe else 0.0
+            changed = search.path.stat().st_mtime if search.recipe else 0.0
         except OSError:
-            written = 0.0  # just deleted
-        return search.removed != removed, search.criterion != name, -written, search.search_id
+            changed = 0.0  # just deleted
+        return search.removed != removed, search.criterion != name, -changed, search.search_id
 
     return sorted(known, key=place)
 
@@ -81,9 +81,9 @@ def search_label(search: KnownSearch, model: MoEModel) -> str:
 
 def chosen_search(loaded: Loaded) -> KnownSearch | None:
     """The chosen search; the best fit if none or an unknown one is chosen."""
-    found = searches_of(loaded.model)
-    ordered = ordered_for(loaded, found.known)
-    return found.named(loaded.choices.schedule.search) or (ordered[0] if ordered else None)
+    searches = searches_of(loaded.model)
+    ordered = ordered_for(loaded, searches.known)
+    return searches.named(loaded.choices.schedule.search) or (ordered[0] if ordered else None)
 
 
 def searched_plan(loaded: Loaded) -> CurrentPlan:
@@ -95,7 +95,7 @@ def searched_plan(loaded: Loaded) -> CurrentPlan:
         )
     if search.removed != removed_on_screen(loaded):
         raise _other_budget(loaded, search)
-    selection = search_charts.selection_of(loaded, search)
+    selection = search_charts.selection_of_search(loaded, search)
     plan = make_plan(selection, selection.spec).plan
     request = selection.request.model_copy(update={"plan": _with_shown_path(selection.spec)})
     return CurrentPlan(plan, _notes(loaded, search, selection), replace(selection, request=request))
@@ -125,14 +125,14 @@ def _with_shown_path(spec: PlanSpec) -> PlanSpec:
 def _notes(loaded: Loaded, search: KnownSearch, selection: Selection) -> tuple[str, ...]:
     notes = []
     corpora = selection.spec.ranking.corpora
-    own = f"{selection.criterion.label} on {' + '.join(corpora)}".removesuffix(" on ")
+    ranked_by = f"{selection.criterion.label} on {' + '.join(corpora)}".removesuffix(" on ")
     choices = loaded.choices
     other = choices.spec.ranking.criterion not in ("", selection.criterion.name)
     moved = corpora not in ((), choices.corpora)
     if other or moved or selection.gate != "applied" != choices.gate:
         notes.append(
-            f"Experts within layers are pruned in the order of the search ({own}), not the one on "
-            "screen. Manual counts use the order on screen."
+            f"Experts within layers are pruned in the order of the search ({ranked_by}), not the "
+            "one on screen. Manual counts use the order on screen."
         )
     if loaded.choices.spec.limits != search.spec.limits:
         notes.append(

@@ -59,8 +59,8 @@ def chosen_shares(corpora: Iterable[str]) -> dict[str, int]:
     """Shares of the blend sliders; equal if all are 0 or none was drawn yet."""
     shares = {}
     for corpus in corpora:
-        given = st.session_state.get(share_key(corpus), EQUAL_SHARE)
-        shares[corpus] = given if isinstance(given, int) and 0 <= given <= 100 else EQUAL_SHARE
+        share = st.session_state.get(share_key(corpus), EQUAL_SHARE)
+        shares[corpus] = share if isinstance(share, int) and 0 <= share <= 100 else EQUAL_SHARE
     return shares if any(shares.values()) else dict.fromkeys(shares, EQUAL_SHARE)
 
 
@@ -126,8 +126,8 @@ def chosen_baseline() -> Criterion:
 
 def exponents() -> tuple[int, int, int]:
     """(b, alpha, beta) of the toggles; the defaults if out of range."""
-    given = (_value("b"), _value("alpha"), _value("beta"))
-    return given if given in VARIANTS else (1, 1, 1)
+    toggles = (_value("b"), _value("alpha"), _value("beta"))
+    return toggles if toggles in VARIANTS else (1, 1, 1)
 
 
 def _value(key: str) -> Any:

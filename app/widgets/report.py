@@ -9,7 +9,7 @@ from analysis.errors import UserError
 from app.charts.chart import Chart
 from app.charts.listing import CHARTS
 from app.loaded import Loaded, call
-from app.report.decision import decision_html, decision_of, pair_of
+from app.report.decision import answer_pair, decision_html, decision_of
 from app.report.page import command_of, report_html, report_of
 from app.session.data import shown_model
 from app.session.plan_data import bytes_after
@@ -52,7 +52,8 @@ def _decision(loaded: Loaded, current_plan: CurrentPlan) -> None:
         losses = stored_losses(EvaluationStore(directories), model.identity)
         answers, _ = readable_records(AnswerStore(directories), model.identity)
         decision = decision_of(model, current_plan, num_bytes, losses, command)
-        return decision_html(replace(decision, answers=pair_of(answers, current_plan.plan.digest)))
+        pair = answer_pair(answers, current_plan.plan.digest)
+        return decision_html(replace(decision, answers=pair))
 
     st.text("One page to print: what the plan saves, and its loss compared with Random.")
     file, icon = f"{loaded.model.name}-decision.html", ":material/description:"

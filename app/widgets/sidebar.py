@@ -11,7 +11,7 @@ from analysis.stats.store import Run
 from app.choices import BLEND
 from app.jobs.model import ACTIVE
 from app.literal import literal
-from app.session.data import load_model, model_choices, routed_runs
+from app.session.data import chosen_model, model_choices, routed_runs
 from app.session.granularity import granularity_control, is_about_neurons
 from app.session.job_queue import job_store
 from app.session.opening import open_on_best
@@ -112,7 +112,7 @@ def model_and_calibration(page: str) -> tuple[MoEModel, tuple[str, ...], int]:
                 "start with `moeprune app --models-root FOLDER`."
             )
         name = st.selectbox("Model", list(choices), key="model", bind="query-params")
-        model = load_model(choices[name])
+        model = chosen_model(choices[name])
         st.text(
             f"{len(model.layers)} layers x {experts_text(model.layers)} experts, "
             f"top-{model.layers[0].top_k}, "

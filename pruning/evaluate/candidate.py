@@ -75,7 +75,7 @@ def run_candidate(
 
     `full` is of the same model. The mask is removed afterwards.
     """
-    hidden_of = partial(Loaded(model, family).hidden, full.samples, plan)
+    hidden_of = partial(MaskedCandidates(model, family).hidden, full.samples, plan)
     return (yield from measure_candidate(full, settings, hidden_of))
 
 
@@ -102,7 +102,7 @@ def measure_candidate(
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class MaskedCandidates:
     """Candidates of a loaded model, each applied by masking."""
 
     model: PreTrainedModel

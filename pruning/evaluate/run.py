@@ -28,7 +28,7 @@ from analysis.corpora.encoding import check_token_ids
 from analysis.model import MoEModel
 from analysis.progress import Progress
 from pruning.active import Routing
-from pruning.evaluate.candidate import Loaded, MeasureSettings, measure_candidate
+from pruning.evaluate.candidate import MaskedCandidates, MeasureSettings, measure_candidate
 from pruning.evaluate.drawing import DrawnSamples
 from pruning.evaluate.full_side import FullSide, OutputHead, full_side
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore
@@ -123,7 +123,7 @@ def run_evaluations(work: Evaluations) -> Generator[Progress, None, list[Evaluat
             with processes.together():
                 check_fits(work.model, longest.sequences, work.settings)
                 loaded = load_model(work.model, work.settings, offload)
-            candidates = Loaded(loaded, work.model.family)
+            candidates = MaskedCandidates(loaded, work.model.family)
             return (yield from _measure(work, records, samples, candidates, processes))
 
     facts = [work.model.identity, resolve_dtype(work.settings.dtype, work.model), batch_size]

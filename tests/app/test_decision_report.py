@@ -7,7 +7,7 @@ import pytest
 
 from analysis.model import load_model_index
 from analysis.stats.store import SHIPPED_STATS
-from app.report.decision import AnswerPair, decision_html, decision_of, pair_of
+from app.report.decision import AnswerPair, answer_pair, decision_html, decision_of
 from pruning.evaluate.quality import PlanLoss
 from pruning.evaluate.record import AnswerStore, PlanFacts
 from pruning.plan import keep_all, plan_from_dict
@@ -113,8 +113,8 @@ def test_the_answers_are_the_newest_of_this_plan(shown):
         told(digest, "four", "2026-01-01"),
         told("x", "six", "2026-03-01"),
     ]
-    assert pair_of(records, digest) == AnswerPair("2 + 2?", "4", "five")
-    assert pair_of(records, "other") is None
+    assert answer_pair(records, digest) == AnswerPair("2 + 2?", "4", "five")
+    assert answer_pair(records, "other") is None
 
 
 def test_a_page_with_a_plan_offers_it(open_page, go_to):

@@ -282,12 +282,12 @@ def test_a_model_that_would_fill_the_memory_is_not_shown(models_root, open_page,
     ):
         with monkeypatch.context() as bound:
             bound.setattr(data, limit, value)
-            data.load_model.clear()
+            data.chosen_model.clear()
             page = open_page("start", "demo")
             said = [error.value for error in page.error]
             assert (said == []) is is_shown
             assert is_shown or "6 layers of up to 32 experts; the pages show at most" in said[0]
-    data.load_model.clear()
+    data.chosen_model.clear()
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def figures_of(label, name, dark):
     points = pd.DataFrame({"candidate": scores.index, "bytes": [2.0, 1.0], "value": [1.0, 2.0]})
     points = points.assign(removed=0.5, low=np.nan, high=np.nan, is_full=False)
     quality = pareto.Quality("loss", "loss", higher_is_better=False)
-    yield pareto.drawing(points, quality, "").figure(dark=dark)
+    yield pareto.pareto_drawing(points, quality, "").figure(dark=dark)
     same = pd.DataFrame({"candidate": [f"{each}, neurons global" for each in both]})
     same = same.assign(corpus="code", granularity="neuron", removed=0.5, bytes=1, loss=1.0)
     yield same_bytes.same_bytes(same.assign(full=0.5, change=[0.5, 0.4]), dark=dark)

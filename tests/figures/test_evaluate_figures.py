@@ -6,7 +6,7 @@ import pytest
 from app.charts import capability, evaluation_curves, pareto, winner_map
 from app.charts.evaluation_curves import curves_figure
 from app.charts.names import FULL
-from app.charts.pareto import Quality, drawing, pareto_table
+from app.charts.pareto import Quality, pareto_drawing, pareto_table
 from app.charts.published import TABLES, leaderboard, published_settings, winners_of
 
 
@@ -121,7 +121,7 @@ def test_the_table_is_by_size_and_says_who_is_on_the_front(points):
 
 
 def test_the_front_is_steps_and_what_is_beaten_stands_back(points):
-    figure = drawing(points, LOSS, "").figure(dark=False)
+    figure = pareto_drawing(points, LOSS, "").figure(dark=False)
     steps, beaten, front, full = figure.data
     # hv: what 3 MiB buy is had up to 5 MiB.
     assert steps.line.shape == "hv"
@@ -139,7 +139,7 @@ def test_the_front_is_steps_and_what_is_beaten_stands_back(points):
 
 
 def test_names_are_shown_as_written_where_no_candidate_can_lie(points):
-    shown = drawing(points, LOSS, "").figure(dark=True).layout.annotations
+    shown = pareto_drawing(points, LOSS, "").figure(dark=True).layout.annotations
     assert [note.text for note in shown] == ["&lt;b&gt;", "good"]
     # Below and to the right of a step lies what would beat it.
     assert {(note.xanchor, note.yanchor) for note in shown} == {("left", "top")}
@@ -147,7 +147,7 @@ def test_names_are_shown_as_written_where_no_candidate_can_lie(points):
 
 def test_of_two_names_without_room_the_better_candidate_has_its_own(points):
     near = points.iloc[[1]].assign(candidate="nearly as large", bytes=4.9 * MIB, value=3.1)
-    chart = drawing(pd.concat([points, near]), LOSS, "")
+    chart = pareto_drawing(pd.concat([points, near]), LOSS, "")
     table = chart.table
     assert table.loc[table["on_front"], "candidate"].tolist()[1:3] == ["nearly as large", "good"]
     assert [note.text for note in chart.figure(dark=False).layout.annotations] == [
@@ -158,7 +158,7 @@ def test_of_two_names_without_room_the_better_candidate_has_its_own(points):
 
 
 def test_words_name_the_front(points):
-    assert drawing(points, LOSS, "").alt == (
+    assert pareto_drawing(points, LOSS, "").alt == (
         "Loss on code: of 4 pruned candidates 2 are beaten by no other at both size and quality: "
         "<b> (3.00 MiB, 5); good (5.00 MiB, 3); the original model gets 2."
     )
@@ -169,8 +169,8 @@ def test_words_name_the_front(points):
 
 
 def test_without_a_pruned_candidate_there_is_no_chart(points):
-    assert drawing(points[points["is_full"]], LOSS, "") is None
-    assert drawing(points.head(0), LOSS, "") is None
+    assert pareto_drawing(points[points["is_full"]], LOSS, "") is None
+    assert pareto_drawing(points.head(0), LOSS, "") is None
 
 
 @pytest.fixture

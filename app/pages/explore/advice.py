@@ -11,7 +11,6 @@ from analysis.ranking.advice import ADVICE, Purpose, read_overlaps
 from app.choices import BLEND
 from app.literal import literal
 from app.loaded import Loaded
-from app.session import data
 from app.session.data import losses_of
 from app.session.state import apply_preset
 from app.tables.costs import needs_and_costs
@@ -99,7 +98,7 @@ def _needs(loaded: Loaded) -> None:
         + (f" (corpus: {literal(corpus)})" if corpus else "")
         + ". One run serves all criteria of its kind; times are of the machine that ran it."
     )
-    rows = needs_and_costs(loaded.runs.get(corpus), data.weight_run(loaded.model))
+    rows = needs_and_costs(loaded.runs.get(corpus), loaded.weight_run)
     table_with_csv(
         pd.DataFrame(rows), "needs", "What each criterion reads, and the cost of its statistics"
     )

@@ -207,7 +207,7 @@ def _charts(loaded: Loaded, records: list[BinsRecord], granularity: str) -> None
         show_named("neuron-loss-bins" if by_neuron else "loss-bins", loaded, with_sentence=True)
     else:
         name = f"{WORDS[granularity]}-against-loss-{record.record_id}"
-        show_chart(loss_bins.drawing(record, name=name), with_sentence=True)
+        show_chart(loss_bins.bins_drawing(record, name=name), with_sentence=True)
     _overview(overview)
 
 

@@ -84,9 +84,7 @@ def _ranks(loaded: Loaded, place: Place, where: str) -> None:
         f"**Rank under every criterion**, of {count}; 1 is kept first. Criteria that read no "
         "corpus rank the same on each."
     )
-    run = data.weight_run(loaded.model)
-    weights = None if run is None else data.weight_stats(run)
-    sources = Sources(loaded.calibrated, weights, loaded.model.layers)
+    sources = Sources(loaded.calibrated, loaded.weight_stats, loaded.model.layers)
     ranks = loaded.keep(expert_ranks, sources, loaded.choices.gate, place)
     summary = rank_summary(ranks, loaded.fraction)
     if loaded.percent == 0:  # nothing is pruned, or the page has no sparsity

@@ -7,7 +7,7 @@ from app.loaded import Loaded
 from app.pages.export.finished import finished_part
 from app.pages.export.form import ExportChoice, form_part, form_place, one_or_range
 from app.session.job_queue import job_store
-from app.session.plan_data import export_option, neuron_sizes, sizes_of
+from app.session.plan_data import export_option, neuron_sizes, plan_sizes
 from app.widgets.charts import download_button, show_named
 from app.widgets.job_panel import job_panel
 from app.widgets.links import link_to
@@ -30,7 +30,7 @@ def draw(loaded: Loaded) -> None:
     elif loaded.choices.spec.by_neuron:
         _export_of_neurons(loaded, current)
     else:
-        report = sizes_of(loaded, current.plan)
+        report = plan_sizes(loaded, current.plan)
         is_written = finished_part(loaded, current.plan)
         form_column, plan_column = st.columns(2)
         with form_column, form_place(is_written=is_written):

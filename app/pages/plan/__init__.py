@@ -18,7 +18,7 @@ from app.pages.plan.experts import (
 )
 from app.pages.plan.search import search_part
 from app.pages.plan.sensitivity import sensitivity_form, sensitivity_part
-from app.session.plan_data import lacks_statistics, neuron_sizes, prepared, sizes_of
+from app.session.plan_data import lacks_statistics, neuron_sizes, plan_sizes, prepared
 from app.session.plan_state import NoPlan
 from app.widgets.charts import show_named
 from app.widgets.job_form import neurons_missing_part
@@ -50,7 +50,7 @@ def _plan_of_experts(loaded: Loaded) -> None:
                 sensitivity_form(loaded)
         return
     schedules = None if ready is None else sides(loaded)
-    plan_metrics(loaded, current, sizes_of(loaded, current.plan))
+    plan_metrics(loaded, current, plan_sizes(loaded, current.plan))
     with st.container(border=True):
         editor_part(loaded, current, schedules)
         notes_part(loaded, current)

@@ -6,7 +6,7 @@ import pandas as pd
 import streamlit as st
 from streamlit.column_config import CheckboxColumn, NumberColumn, ProgressColumn, TextColumn
 
-from app.charts.schedules import Sides, spending_of
+from app.charts.schedules import Sides, chosen_spending
 from app.components.schedule_editor import Bars, schedule_editor
 from app.literal import literal
 from app.loaded import Loaded
@@ -94,7 +94,7 @@ def editor_part(loaded: Loaded, current_plan: CurrentPlan, sides: Sides | None) 
         )
         return
     layers, kept = loaded.model.layers, current_plan.kept
-    spending = spending_of(loaded)
+    spending = chosen_spending(loaded)
     ghost = sides.kept_by("uniform") if sides else None
     if current_plan.file:
         removed = sum(layer.num_experts - kept[layer.index] for layer in layers)

@@ -9,7 +9,7 @@ import streamlit as st
 
 from analysis.corpora import corpus_name, is_same_corpus
 from analysis.errors import UserError
-from app.charts.schedules import order_of
+from app.charts.schedules import ranking_digest
 from app.charts.search import measure_label, unseen_words
 from app.jobs.model import Job
 from app.literal import literal
@@ -197,7 +197,7 @@ def search_form(loaded: Loaded, ready: Selection) -> None:
     """Settings, estimate and recipe of a new search, and the run button."""
     fields = _fields(loaded)
     recipe = searching_recipe(ready, loaded.choices.spec, fields)
-    search_id = new_search_id(recipe, loaded.model, loaded.keep(order_of, ready))
+    search_id = new_search_id(recipe, loaded.model, loaded.keep(ranking_digest, ready))
     section = recipe.search
     if section is None:
         raise ValueError("the recipe does not search")

@@ -69,7 +69,7 @@ def checks(loaded: Loaded) -> None:
     """Checks of the model before trusting a ranking."""
     with st.container(horizontal=True):
         for corpus, run in loaded.runs.items():
-            count = int((data.expert_stats(run).table["num_tokens"] == 0).sum())
+            count = int((loaded.stats_of(run).table["num_tokens"] == 0).sum())
             who = f"{counted(count, 'expert')} never" if count else "every expert"
             badge(f"{who} routed on {literal_in_badge(corpus)}", is_good=not count)
     if loaded.model.name == DEMO_MODEL:
@@ -141,7 +141,7 @@ def weights_button(loaded: Loaded) -> None:
     """Button to measure the weights, or a note that they are measured."""
     st.markdown("**Weights**: AIMER, Magnitude and Hoyer need no corpus.")
     sent = False
-    if data.weight_run(loaded.model) is not None:
+    if loaded.weight_run is not None:
         badge("weights measured")
     else:
         sent = st.button("Measure weights", icon=":material/play_arrow:", key="start.weights")
