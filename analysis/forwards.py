@@ -61,6 +61,11 @@ def listening(hear: Callable[[Any], None]) -> Wrapper:
     return wrapper
 
 
+def instead(output: Any) -> Wrapper:
+    """Returns `output` at each call of a forward, which does not run."""
+    return lambda _inner: lambda *_args, **_kwargs: output
+
+
 @contextmanager
 def other_forwards(modules: Sequence[nn.Module], forwards: Sequence[Forward]) -> Iterator[None]:
     """Other forwards while open; modules keep their attributes, which their model may read.

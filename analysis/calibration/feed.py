@@ -24,7 +24,7 @@ from analysis.corpora import TokenBatch
 from analysis.errors import CheckpointError, UnsupportedModelError, first_line, not_finite
 from analysis.families import MoEFamily
 from analysis.families.packing import check_packing
-from analysis.forwards import Forward, decoder_layers, wrap_forward
+from analysis.forwards import Forward, Wrapper, decoder_layers, instead, wrap_forward
 from analysis.model import MoEModel
 
 _LOGIT_ELEMENTS = 1 << 25  # of the vocabulary at once, as float32 128 MiB
@@ -158,7 +158,8 @@ def _loss_gradient(
     parts = zip(torch.split(hidden_RD, rows), torch.split(targets_R, rows), strict=True)
     for part_RD, part_R in parts:
         leaf_RD = part_RD.requires_grad_()
-        logits_RV = _logits(model, output, leaf_RD)
+        states = type(output)(last_hidden_state=leaf_RD[None])
+        logits_RV = run_head(model, instead(states))[0]
         wide = torch.promote_types(logits_RV.dtype, torch.float32)
         device = logits_RV.device
         loss = functional.cross_entropy(logits_RV.to(wide), part_R.to(device), reduction="sum")
@@ -168,17 +169,13 @@ def _loss_gradient(
     return torch.cat(gradients)
 
 
-def _logits(model: PreTrainedModel, output: Any, hidden_RD: Tensor) -> Tensor:
-    """(R, V) from final hidden states, by the model's own forward: some scale or cap them."""
-
-    def ready(inner: Forward) -> Forward:
-        return lambda *args, **kwargs: type(output)(last_hidden_state=hidden_RD[None])
-
+def run_head(model: PreTrainedModel, trunk: Wrapper) -> Tensor:
+    """Logits by the model's own forward, as some scale or cap them, with another trunk inside."""
     with ExitStack() as restore:
-        wrap_forward(model.base_model, ready, restore)
-        ids = torch.zeros((1, len(hidden_RD)), dtype=torch.int64, device=input_device(model))
-        logits: Tensor = model(input_ids=ids, use_cache=False).logits
-    return logits[0]
+        wrap_forward(model.base_model, trunk, restore)
+        token = torch.zeros((1, 1), dtype=torch.int64, device=input_device(model))
+        logits: Tensor = model(input_ids=token, use_cache=False).logits
+    return logits
 
 
 @contextmanager

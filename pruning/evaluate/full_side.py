@@ -9,7 +9,6 @@ because some models divide the logits, cap them, or compute them in float32.
 """
 
 from collections.abc import Callable, Generator
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -21,9 +20,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from analysis.calibration.feed import check_config, input_device, one_dtype, run_trunk
+from analysis.calibration.feed import check_config, one_dtype, run_head, run_trunk
 from analysis.calibration.hidden import are_too_large
-from analysis.forwards import Wrapper, listening, wrap_forward
+from analysis.forwards import Wrapper, instead, listening
 from analysis.progress import Progress
 from pruning.evaluate.measures import log_probabilities
 from pruning.evaluate.samples import SampleBatch, Samples
@@ -37,23 +36,20 @@ class OutputHead:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
-        self._token = torch.zeros((1, 1), dtype=torch.int64, device=input_device(model))
         kept: list[Any] = []
         # Output classes differ, and so do their uses in forwards, so one output serves as template.
         self.vocabulary = int(self._run(listening(kept.append)).shape[-1])
         self._form = kept[0]
 
     def _run(self, trunk: Wrapper) -> Tensor:
-        with ExitStack() as restore, torch.no_grad(), one_dtype(self._model):
-            wrap_forward(self._model.base_model, trunk, restore)
-            logits: Tensor = self._model(input_ids=self._token, use_cache=False).logits
-        return logits
+        with torch.no_grad(), one_dtype(self._model):
+            return run_head(self._model, trunk)
 
     def __call__(self, hidden_ND: Tensor) -> Tensor:
         """(positions, vocabulary) logits of these final hidden states."""
         place = self._form.last_hidden_state
         output = replace(self._form, last_hidden_state=hidden_ND.to(place.device)[None])
-        return self._run(lambda _inner: lambda *_args, **_kwargs: output)[0]
+        return self._run(instead(output))[0]
 
     @property
     def rows(self) -> int:
