@@ -27,7 +27,6 @@ from pruning.planning.make import spending_of
 from pruning.recipe_file import recipe_from_yaml
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.options import DEFAULT_SEQ_LEN, DEFAULT_TOKENS
-from pruning.requests.recipe import Machine, plan_request
 from pruning.schedules import Evidence, allocate, uniform
 from pruning.sizes import size_report
 
@@ -297,7 +296,7 @@ def test_the_recipe_of_the_page_leaves_equal_layers(tmp_path):
     recipe = recipe_from_yaml(text)
     (tmp_path / "config.json").write_text(json.dumps(CONFIGS[recipe.model]))
     model = outline_model(str(tmp_path))
-    spending = spending_of(plan_request(recipe, Machine()), model, Evidence())
+    spending = spending_of(recipe.plan, model, Evidence())
     (keep,) = set(allocate("uniform", spending).keep)
     assert keep % 8 == 0
     left = []

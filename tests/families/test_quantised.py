@@ -23,7 +23,7 @@ from pruning.outline import outline_model
 from pruning.plan import PruningPlan, keep_all, model_ref
 from pruning.planning.neurons import arena_of
 from pruning.planning.ranking import select_measured
-from pruning.requests.plan import PlanRequest
+from pruning.requests.plan import SpecRequest
 from pruning.surgery.export import export_checkpoint
 
 
@@ -225,7 +225,7 @@ def test_neurons_of_packed_experts_are_counted_but_neither_measured_nor_cut(quan
     with pytest.raises(UnsupportedModelError, match=r"[Dd]equanti"):
         drain(read_neurons(get_criterion("neuron-norms"), store, described))
     asked = {"model": str(path), "criterion": "random", "granularity": "neuron", "sparsity": "50%"}
-    request = PlanRequest(**asked)
+    request = SpecRequest(**asked)
     ranking = drain(select_measured(request, described, store))
     with pytest.raises(PlanError, match="neurons cannot be cut out of that"):
-        arena_of(ranking, request)
+        arena_of(ranking, request.plan)
