@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from analysis.errors import PlanError
 from analysis.foreign_text import in_html
 from app.charts.chart import Drawing, chart
 from app.charts.theme import SMALL_SIZE, color_at, ink, paper, primary, text_on, themed
@@ -87,6 +88,11 @@ def sides(loaded: Loaded) -> Sides:
 @chart("schedules", "plan")
 def draw(loaded: Loaded) -> Drawing:
     """How each schedule spreads the budget."""
+    if loaded.choices.spec.by_neuron:
+        raise PlanError(
+            "Schedules spread whole experts; of a plan of neurons draw neuron-layers, which has "
+            "every scope."
+        )
     counts, label = sides(loaded).counts, schedule_label(loaded.choices.schedule.row)
     labelled_counts = counts.assign(schedule=counts["schedule"].map(schedule_label))
     figure = partial(loaded.keep, schedules_figure, labelled_counts, marked=label)

@@ -9,8 +9,9 @@ import typer
 from analysis.criteria.pathfinder import DEFAULT_PATHS
 from analysis.durable import write_durably
 from analysis.errors import PlanError
-from analysis.model import load_model_index
+from analysis.model import MoEModel, load_model_index
 from analysis.ranking.trajectory import Weighing
+from analysis.sparsity import as_percent
 from analysis.stats.store import stats_store
 from app.cli import options
 from app.cli.derive import command
@@ -21,13 +22,20 @@ from pruning.evaluate.quality import stored_losses
 from pruning.evaluate.record import AnswerStore, EvaluationStore
 from pruning.evaluate.store import readable_records
 from pruning.neurons.widths import WidthChoice
-from pruning.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY, fit_plan, load_plan
+from pruning.plan import (
+    EXPERT_GRANULARITY,
+    NEURON_GRANULARITY,
+    PruningPlan,
+    fit_plan,
+    load_plan,
+)
 from pruning.planning.comparing import pair_of
 from pruning.planning.make import CurrentPlan
 from pruning.planning.ranking import weights_measured
 from pruning.requests.base import Option, command_line, flat_fields, flat_values, option_words
 from pruning.requests.ranking import HALF, DrawRequest, PlotRequest, ReportRequest
 from pruning.sizes import size_report
+from pruning.spec import PlanSpec
 from pruning.surgery.width_sizes import width_option
 
 if TYPE_CHECKING:
@@ -111,20 +119,32 @@ def _loaded(
     """What charts of a plan are drawn from; the granularity is theirs."""
     from app.loaded import loaded_of
 
+    described = load_model_index(request.model, revision=request.revision)
+    plan = load_plan(plan_file, model=described) if plan_file else None
     spec = request.plan
-    if not spec.ranking.criterion:
+    if not spec.ranking.criterion and plan and plan.provenance.spec:
+        spec = _asked_of(plan, described)
+    elif not spec.ranking.criterion:
         spec = spec.changed(criterion=_USUAL[granularity], granularity=granularity)
     pair = pair_of(request, spec)
-    described = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
     for each in (pair.a, pair.b):
         follow(weights_measured(each.plan.ranking.rule, described, store))
     loaded = loaded_of(pair, described, store)
-    if plan_file is not None:
-        plan = load_plan(plan_file, model=described)
+    if plan and plan_file:
         loaded = replace(loaded, shown=CurrentPlan(plan, file=plan_file.name))
     say_notes(loaded.run_notes)
     return loaded
+
+
+def _asked_of(plan: PruningPlan, model: MoEModel) -> PlanSpec:
+    """What was asked of a plan; counts that came from a file, as the sparsity that they have."""
+    spec = PlanSpec.model_validate(plan.provenance.spec)
+    if spec.spread.schedule_file is None:
+        return spec
+    gone = model.num_experts - sum(map(len, fit_plan(plan, model).kept.values()))
+    share = as_percent(gone, model.num_experts)
+    return spec.changed(schedule="uniform", schedule_file=None, sparsity=share, remove=None)
 
 
 @command(ReportRequest)

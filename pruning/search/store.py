@@ -300,6 +300,11 @@ def read_known(path: Path) -> KnownSearch:
     result = load_search(path)
     name = path.parent.name if path.name == RESULT_NAME else path.stem
     file_fields = {"search_id": name, "path": path, "result": result}
+    if "spec" not in result.header:
+        raise PlanError(
+            f"{path} is of an earlier version, which did not record what was asked; make it again "
+            "with `moeprune search`, or remove it."
+        )
     try:
         search = KnownSearch.model_validate({**result.header, **file_fields})
     except ValidationError as error:

@@ -51,6 +51,37 @@ def test_the_list_names_every_view_and_needs_no_model(works):
         assert view.title in output
 
 
+@pytest.mark.parametrize(
+    ("view", "plan"),
+    [
+        ("sizes", (*RECIPES, "--schedule", "global", "--protect", "1")),
+        ("layer-sensitivity", (*RECIPES, "--schedule", "late")),
+        ("schedules", ("--criterion", "aimer", "--sparsity", "25%", "--multiple-of", "4")),
+        ("neurons-kept", (*NEURONS, "--granularity", "neuron", "--schedule", "measured")),
+        ("neuron-sensitivity", (*NEURONS, "--granularity", "neuron", "--protect", "2")),
+    ],
+)
+def test_a_plan_of_a_file_is_drawn_as_the_plan_of_its_options(works, here, view, plan):
+    works("plan", "demo", *plan)
+    works("plot", view, "demo", *plan, "-o", "options.csv")
+    works("plot", view, "demo", "--plan", "plan.json", "-o", "file.csv")
+    assert (here / "file.csv").read_bytes() == (here / "options.csv").read_bytes()
+
+
+def test_the_counts_of_a_search_are_drawn_from_its_plan_and_neurons_have_no_schedules(
+    works, refused, here
+):
+    file = ("--schedule-file", str(SHIPPED_STATS / "searches" / "demo-reap.json"))
+    works("plan", "demo", "--criterion", "reap", "--corpus", "demo-code", *file)
+    works("plot", "schedules", "demo", "--plan", "plan.json", "-o", "all.csv")
+    counts = pd.read_csv(here / "all.csv")
+    assert "search:demo-reap" in set(counts["schedule"])
+    neurons = ("--granularity", "neuron", *NEURONS, "-o", "some.csv")
+    assert "of a plan of neurons draw neuron-layers" in refused(
+        "plot", "schedules", "demo", *neurons
+    )
+
+
 @pytest.mark.parametrize("view", CHARTS)
 def test_the_numbers_of_every_view(works, here, view):
     recipe = RECIPES if CHARTS[view].granularity == "expert" else NEURONS

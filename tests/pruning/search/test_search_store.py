@@ -63,6 +63,7 @@ def test_a_search_of_another_model_is_not_offered(demo, folder):
     [
         (lambda raw: raw.pop("candidates"), "is no result of a search: candidates: Field required"),
         (lambda raw: raw["search"].pop("order"), "does not say which search it is"),
+        (lambda raw: raw["search"].pop("spec"), "is of an earlier version"),
         (lambda raw: raw["search"].update(removed=95), "candidates of another budget"),
         (lambda raw: raw["search"].update(model="demo"), "does not say which search it is"),
         (lambda raw: raw["experts"].update({"0": 40}), "has other layers than demo"),
