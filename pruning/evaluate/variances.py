@@ -1,5 +1,7 @@
 """Records of the variance of hidden states, and their tables."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
