@@ -198,17 +198,16 @@ def flat_values(request: Request) -> dict[str, Any]:
 
 def nested(kind: type[Request], values: Mapping[str, Any]) -> dict[str, Any]:
     """The values with those fields put into sections that stand outside of theirs."""
-    own = {name: value for name, value in values.items() if name in kind.model_fields}
-    rest = {name: value for name, value in values.items() if name not in own}
+    filled = {name: value for name, value in values.items() if name in kind.model_fields}
+    outside = {name: value for name, value in values.items() if name not in filled}
     for name, field in kind.model_fields.items():
-        section = _section_of(field)
-        given = own.get(name, {})
-        if section is None or not isinstance(given, Mapping):
+        section, section_values = _section_of(field), filled.get(name, {})
+        if section is None or not isinstance(section_values, Mapping):
             continue
-        inside = {each: rest.pop(each) for each in list(rest) if _holds(section, each)}
-        if inside or given or field.is_required():
-            own[name] = nested(section, {**given, **inside})
-    return own | rest
+        moved = {each: outside.pop(each) for each in list(outside) if _holds(section, each)}
+        if moved or section_values or field.is_required():
+            filled[name] = nested(section, {**section_values, **moved})
+    return filled | outside
 
 
 def _holds(section: type[Section], name: str) -> bool:
