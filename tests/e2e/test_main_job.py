@@ -109,7 +109,7 @@ def test_the_address_opens_the_same_view_elsewhere(open_tab):
     for tab in (first, second):
         expect(tab.get_by_test_id("stCode").first).to_contain_text(
             "--criterion squared-gate-energy --corpus demo-math --gate renormalized "
-            "--stats-dir stats --sparsity 45%"
+            "--sparsity 45% --stats-dir stats"
         )
     cards = first.get_by_test_id("stMetricValue").all_inner_texts()
     assert len(cards) == 2
