@@ -2,7 +2,7 @@
 
 import inspect
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
@@ -84,20 +84,22 @@ def command(kind: type[Request] | None = None, each: str = "") -> Callable[[Hand
 
         for name in ("__name__", "__doc__", "__module__"):
             setattr(run, name, getattr(handler, name))
-        context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-        order = ["", *dict.fromkeys(panels.values())]
-        # By heading; required options stand before the others.
-        sorted_parameters = sorted(
-            [*parameters.values(), *passed],
-            key=lambda each: (
-                order.index(panels.get(each.name, "")),
-                each.default is not inspect.Parameter.empty,
-            ),
-        )
-        run.__signature__ = inspect.Signature([context, *sorted_parameters])  # type: ignore[attr-defined]
+        run.__signature__ = _signature([*parameters.values(), *passed], panels)  # type: ignore[attr-defined]
         return run
 
     return derive
+
+
+def _signature(parameters: list[inspect.Parameter], panels: Mapping[str, str]) -> inspect.Signature:
+    """What typer reads: the context, then options by heading, required ones before the others."""
+    context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    order = ["", *dict.fromkeys(panels.values())]
+
+    def place(parameter: inspect.Parameter) -> tuple[int, bool]:
+        is_optional = parameter.default is not inspect.Parameter.empty
+        return order.index(panels.get(parameter.name, "")), is_optional
+
+    return inspect.Signature([context, *sorted(parameters, key=place)])
 
 
 def _own_options(handler: Handler) -> tuple[type[Request], list[inspect.Parameter]]:
