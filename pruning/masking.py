@@ -7,7 +7,7 @@ when their module is called, as accelerate puts offloaded weights in place only 
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -20,13 +20,15 @@ from analysis.routing import Holder, RouterParts, cut, find_block, router_parts
 from pruning.allocation import check_kept
 from pruning.neurons.masking import neuron_mask, neurons_masked
 from pruning.plan import PruningPlan
+from pruning.repair.reference import Repair
+from pruning.repair.weights import down_replaced, new_down
 
 _MARK = "_moeprune_masked"
 
 
 @contextmanager
 def masked(model: nn.Module, family: MoEFamily, plan: PruningPlan) -> Iterator[None]:
-    """Inside the block, `model` computes what its pruned version would.
+    """Inside the block, `model` computes what its pruned and repaired version would.
 
     Router logits have one column per kept expert, as after pruning; expert ids stay those of the
     original model. On exit, also by an exception, everything is as before. The transformers model
@@ -63,7 +65,20 @@ def masked(model: nn.Module, family: MoEFamily, plan: PruningPlan) -> Iterator[N
                 _prune(routings[layer], torch.tensor(ids), restore)
         for experts, mask in masks:
             _wrap(experts, partial(neurons_masked, experts, mask), restore)
+        if plan.repair:
+            _replace_down(model, family, plan, plan.repair, restore)
         yield
+
+
+def _replace_down(
+    model: nn.Module, family: MoEFamily, plan: PruningPlan, repair: Repair, restore: ExitStack
+) -> None:
+    """New down projections, read when a layer first runs; neurons are masked in them."""
+    for layer in plan.kept:
+        if (path := repair.file(layer)).is_file():
+            experts = _block(model, family, layer).get_submodule("experts")
+            read = cache(partial(new_down, experts, family, path))
+            _wrap(experts, partial(down_replaced, experts, read), restore)
 
 
 def _silence_balancing_loss(model: nn.Module, restore: ExitStack) -> None:

@@ -30,6 +30,7 @@ from pruning.neurons.kept import (
     neurons_to_json,
     ordered_neurons,
 )
+from pruning.repair.reference import Repair, repair_from_json
 
 SCHEMA_VERSION = 1
 EXPERT_GRANULARITY = "expert"
@@ -80,6 +81,7 @@ class PruningPlan:
     # Decoder index -> expert -> ids of its kept neurons, ascending; an expert that is absent keeps
     # all. Only in plans of neurons.
     kept_neurons: KeptNeurons = field(default_factory=dict, hash=False)
+    repair: Repair | None = None  # of what stays
 
     def __post_init__(self) -> None:
         if self.granularity not in _GRANULARITIES:
@@ -100,13 +102,14 @@ class PruningPlan:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what decides the result: model identity, granularity, what is kept."""
+        """SHA-256 of what decides the result: model identity, granularity, what is kept, repair."""
         by_neuron = self.granularity == NEURON_GRANULARITY
         decides = {
             "model": self.model.identity,
             "granularity": digest_word(self.granularity),
             "kept": {str(layer): list(ids) for layer, ids in self.kept.items()},
             **({"kept_atoms": neurons_to_json(self.kept_neurons)} if by_neuron else {}),
+            **({"repair": self.repair.digest} if self.repair else {}),
         }
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
@@ -114,6 +117,19 @@ class PruningPlan:
     def cache_key(self) -> str:
         """The digest."""
         return self.digest
+
+    @property
+    def unrepaired(self) -> PruningPlan:
+        """The same without its repair."""
+        return replace(self, repair=None)
+
+    def of_layer(self, layer: int) -> PruningPlan:
+        """What it does to one layer; all others stay whole."""
+        kept = {number: ids for number, ids in self.kept.items() if number == layer}
+        neurons = {
+            number: experts for number, experts in self.kept_neurons.items() if number == layer
+        }
+        return replace(self, kept=kept, kept_neurons=neurons)
 
     def _neurons(self) -> dict[str, Any]:
         """`kept_neurons` as JSON; empty in a plan of whole experts."""
@@ -134,6 +150,7 @@ class PruningPlan:
                 for key, value in asdict(self.provenance).items()
                 if key != "spec" or value
             },
+            **({"repair": self.repair.to_dict()} if self.repair else {}),
         }
 
     def to_json(self) -> str:
@@ -205,6 +222,11 @@ def model_ref(model: MoEModel) -> ModelRef:
 def removes_nothing(plan: PruningPlan, model: MoEModel) -> bool:
     """Whether a complete plan keeps all experts and neurons; its export is the source's bytes."""
     return sum(map(len, plan.kept.values())) == model.num_experts and not plan.kept_neurons
+
+
+def takes_repair(plan: PruningPlan, model: MoEModel) -> bool:
+    """Whether a complete plan can be repaired: it removes something and is not repaired yet."""
+    return plan.repair is None and not removes_nothing(plan, model)
 
 
 def untied_embedding(model: MoEModel, plan: PruningPlan) -> TensorEntry | None:
@@ -291,7 +313,8 @@ def plan_from_dict(raw: object) -> PruningPlan:
         provenance = _provenance(raw)
     except (KeyError, TypeError, AttributeError) as error:
         raise PlanError(f"The plan is malformed at {error}.") from error
-    return PruningPlan(model, kept, provenance, granularity, neurons_from_json(neurons))
+    repair = repair_from_json(raw.get("repair"))
+    return PruningPlan(model, kept, provenance, granularity, neurons_from_json(neurons), repair)
 
 
 def _provenance(raw: Mapping[str, Any]) -> Provenance:

@@ -122,6 +122,13 @@ class Processes:
                 part = self._receive(rank)
             yield safetensors.torch.load(part)
 
+    def total(self, values: Tensor) -> Tensor:
+        """The sum over processes, in the order of their ranks; the same in all of them."""
+        if self.world == 1:
+            return values
+        sums = folded(self.incoming({"values": values.cpu()}))
+        return self.scatter([sums] * self.world)["values"].to(values.device)
+
     def scatter(self, parts: Sequence[Sums]) -> dict[str, Tensor]:
         """This process's part; the first process passes one for each rank."""
         if self.world == 1:

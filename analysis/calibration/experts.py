@@ -39,7 +39,7 @@ def _project(x_RD: Tensor, weight: Tensor, bias: Tensor | None, *, transposed: b
     return functional.linear(x_RD, weight, bias)
 
 
-def _activations(experts: nn.Module, expert: int, x_RD: Tensor) -> Tensor:
+def activations(experts: nn.Module, expert: int, x_RD: Tensor) -> Tensor:
     """(R, M): the activations of an expert's neurons, which scale the columns of down."""
     name = "gate_up_proj" if experts.has_gate else "up_proj"
     bias = getattr(experts, f"{name}_bias")[expert] if experts.has_bias else None
@@ -49,7 +49,7 @@ def _activations(experts: nn.Module, expert: int, x_RD: Tensor) -> Tensor:
     return gated
 
 
-def _output(experts: nn.Module, expert: int, a_RM: Tensor) -> Tensor:
+def expert_output(experts: nn.Module, expert: int, a_RM: Tensor) -> Tensor:
     """(R, D): f of one expert, from its neurons' activations, before the gate weight."""
     bias = experts.down_proj_bias[expert] if experts.has_bias else None  # type: ignore[index]
     weight: Tensor = experts.down_proj[expert]  # type: ignore[index]
@@ -102,10 +102,10 @@ def _collecting_experts(
         if not len(needed):
             continue
         x_RD = inputs[expert] if inputs else hidden_TD.index_select(0, needed)
-        a_RM = _activations(experts, expert, x_RD)
+        a_RM = activations(experts, expert, x_RD)
         if recorder and recorder.neurons:
             recorder.neurons.listen(experts, expert, span, a_RM)
-        all_RD = _output(experts, expert, a_RM)
+        all_RD = expert_output(experts, expert, a_RM)
         f_RD = all_RD if len(all_RD) == count else all_RD[:count]
         weighted_RD = f_RD * weights[expert][:, None]
         output_TD.index_add_(0, rows, weighted_RD.to(output_TD.dtype))
@@ -116,7 +116,7 @@ def _collecting_experts(
     if recorder:
         recorder.close(index_TK, weights_TK)
         recorder.add_dense(
-            lambda expert, x_RD: _output(experts, expert, _activations(experts, expert, x_RD)),
+            lambda expert, x_RD: expert_output(experts, expert, activations(experts, expert, x_RD)),
             output_TD,
         )
     return output_TD
@@ -134,8 +134,8 @@ def _add_apart(
     if not torch.is_grad_enabled():
         return entering
     with torch.no_grad():
-        a_RM = _activations(experts, expert, hidden_TD.index_select(0, entering))
-        damage.keep(expert, entering, _output(experts, expert, a_RM))
+        a_RM = activations(experts, expert, hidden_TD.index_select(0, entering))
+        damage.keep(expert, entering, expert_output(experts, expert, a_RM))
     return None
 
 

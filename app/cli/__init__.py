@@ -48,6 +48,8 @@ _PLACES = {
     "measure:bins": "Score against true loss: experts or neurons in bins by saliency, each bin "
     "removed alone.",
     "measure:ask": "Answers of the original model and of pruned ones to a prompt, side by side.",
+    "repair:repair": "Refit what a plan keeps to take over part of what it removes; writes "
+    "repaired.json.",
     "ship:export": "Write the pruned checkpoint; the model is never loaded.",
     "ship:verify": "Check an exported checkpoint: bytes and hashes, loading, equality with the "
     "masked source.",

@@ -31,7 +31,7 @@ from pruning.evaluate.quality import LossIncrease, is_random
 from pruning.evaluate.record import EvaluationRecord, evaluation_table, result_json
 from pruning.evaluate.result import MEASURES
 from pruning.evaluate.variances import variance_table
-from pruning.plan import load_plan
+from pruning.plan import PruningPlan, load_plan, takes_repair
 from pruning.requests.base import Option, command_line, option_words, repeated
 from pruning.requests.evaluation import (
     AskRequest,
@@ -60,9 +60,10 @@ def evaluate(
 ) -> None:
     """Measure how pruned models differ from the original on held-out text."""
     model = load_model_index(request.model, revision=request.revision)
-    plans = tuple(load_plan(path, model=model).to_dict() for path in plan)
-    records = follow(evaluate_run(request.into(EvaluateRequest, plans=plans)))
-    names = _names(plan) or ["original"]
+    plans = [load_plan(path, model=model) for path in plan]
+    raw_plans = tuple(each.to_dict() for each in plans)
+    records = follow(evaluate_run(request.into(EvaluateRequest, plans=raw_plans)))
+    names = _candidates(_names(plan), plans, request, model) or ["original"]
     show_records(records, names * len(request.corpora))
     write_result(out_file, result_json(records))
     finish(
@@ -76,6 +77,18 @@ def _names(plans: Sequence[Path]) -> list[str]:
     """File names of plans; with their folders where those of two files are alike."""
     distinct = {path.name for path in plans}
     return [path.name if len(distinct) == len(set(plans)) else str(path) for path in plans]
+
+
+def _candidates(
+    names: Sequence[str], plans: Sequence[PruningPlan], request: EvaluateRequest, model: MoEModel
+) -> list[str]:
+    """Names of all candidates: those of plans, each followed by its repair if that is made too."""
+    candidates = []
+    for name, plan in zip(names, plans, strict=True):
+        candidates.append(name)
+        if request.repair and takes_repair(plan, model):
+            candidates.append(f"{name} + repair")
+    return candidates
 
 
 def _least_loss(records: Sequence[EvaluationRecord], names: Sequence[str]) -> str:

@@ -25,6 +25,7 @@ from pruning.requests.evaluation import (
 )
 from pruning.requests.model import ExportRequest, WeightsRequest
 from pruning.requests.recipe import SearchRequest
+from pruning.requests.repair import RepairRequest
 from pruning.tasks.benchmark import benchmarks_as_json
 
 Result = Mapping[str, Any]
@@ -107,6 +108,14 @@ KINDS: Final[Mapping[str, JobKind]] = {
         _export,
         place="export",
         partials=lambda request: (f"{request.out}.partial",),
+    ),
+    "repair": JobKind(
+        RepairRequest,
+        "repair.repair_run",
+        "repair of {about}",
+        lambda result: f"The repair {result['repair']} is saved next to the statistics.",
+        lambda record: {"repair": record.record_id},
+        "plan",
     ),
     "evaluate": JobKind(
         EvaluateRequest,

@@ -5,10 +5,10 @@ the same order are new to it. The demo's corpora have parts that neither trainin
 benchmarks use.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from analysis.corpora import (
     Document,
@@ -25,7 +25,7 @@ from analysis.corpora import (
 )
 from analysis.demo.held_out import fitness_source
 from analysis.demo.texts import TEXTS
-from analysis.stats.tables import RunManifest
+from analysis.stats.tables import CorpusRef
 
 DEFAULT_SAMPLES = 64
 DEFAULT_SEED = 42
@@ -64,6 +64,18 @@ class DrawnSamples:
         return {"name": self.sequences.corpus, "digest": self.sequences.digest, **self.facts}
 
 
+class Reading(Protocol):
+    """A calibration or repair, by the documents that it read."""
+
+    @property
+    def corpora(self) -> Sequence[CorpusRef]:
+        """What it read."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """With the `seed` of the order of documents."""
+
+
 class _UnreadDocuments(NamedTuple):
     """Documents to evaluate on."""
 
@@ -76,13 +88,14 @@ class _UnreadDocuments(NamedTuple):
 def draw(
     corpus: str,
     source: Source,
-    runs: Iterable[RunManifest],
+    runs: Iterable[Reading],
     settings: SampleSettings,
     tokenizer: Callable[[], Tokenizer],
 ) -> DrawnSamples:
     """The sequences to evaluate on: documents that no known run has read, if there are any.
 
-    `runs` are calibrations of the model. The tokenizer is not loaded if rows are token ids.
+    `runs` are calibrations and repairs of the model. The tokenizer is not loaded if rows are
+    token ids.
     """
     name = corpus_name(corpus)
     unread = _find_unread(name, source, runs, settings.seed)
@@ -116,7 +129,7 @@ def draw(
 
 
 def _find_unread(
-    name: str, source: Source, runs: Iterable[RunManifest], seed: int | None
+    name: str, source: Source, runs: Iterable[Reading], seed: int | None
 ) -> _UnreadDocuments:
     default = DEFAULT_SEED if seed is None else seed
     if name in TEXTS:
@@ -141,7 +154,7 @@ def _find_unread(
     return _UnreadDocuments(replace(source, draw=draw), seed, skipped, words)
 
 
-def _documents_read(name: str, runs: Iterable[RunManifest]) -> dict[int, int | None]:
+def _documents_read(name: str, runs: Iterable[Reading]) -> dict[int, int | None]:
     """Seed -> documents that calibration read in this order; None if unknown."""
     read: dict[int, int | None] = {}
     for manifest in runs:

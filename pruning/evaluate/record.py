@@ -46,6 +46,7 @@ TABLE_COLUMNS = (
     "plan",
     "criterion",
     "calibrated_on",
+    "repaired_on",
     "schedule",
     "granularity",
     "sparsity",
@@ -82,6 +83,8 @@ class PlanFacts(RecordPart):
     schedule: str = ""
     sparsity: str = ""
     spec: Mapping[str, Any] = {}  # `PlanSpec.to_json`; empty for plans that are made otherwise
+    repair: str = ""  # id of the repair; empty for a plan without one
+    repaired_on: tuple[str, ...] = ()  # corpora that it was fitted on
     granularity: Granularity | Literal[""] = ""
     experts_before: Count | None = None  # routed experts of all layers
     experts_after: Count | None = None
@@ -109,6 +112,7 @@ class PlanFacts(RecordPart):
         return {
             **self.model_dump(include={"criterion", "schedule", "granularity", "sparsity"}),
             "calibrated_on": "+".join(self.corpora),
+            "repaired_on": "+".join(self.repaired_on),
             "removed": self.removed,
             "bytes": original_bytes or self.bytes_after,
             "active_params": self.active_after,
@@ -308,6 +312,8 @@ def plan_facts(plan: PruningPlan, model: MoEModel, routing: Routing | None = Non
         "flops_after": report.expert_flops_after,
         "measured": report.is_measured,
     }
+    if plan.repair:
+        sizes |= {"repair": plan.repair.record_id, "repaired_on": plan.repair.corpora}
     return provenance_facts(plan.provenance).model_copy(update=sizes)
 
 

@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -145,7 +145,9 @@ class Pass:
         cuts: list[object] = [None]
         for plan in self.plans:
             kept, neurons = plan.kept.get(layer, ()), plan.kept_neurons.get(layer, {})
-            cut = (kept if len(kept) < count else (), tuple(neurons.items()))
+            repaired = plan.repair is not None and plan.repair.file(layer).is_file()
+            repair = plan.repair.digest if plan.repair and repaired else ""
+            cut = (kept if len(kept) < count else (), tuple(neurons.items()), repair)
             cuts.append(cut if any(cut) else None)
         return cuts
 
@@ -177,10 +179,7 @@ class Pass:
         """What a plan does to one layer."""
         if not number:
             return None
-        plan = self.plans[number - 1]
-        kept = {n: ids for n, ids in plan.kept.items() if n == layer}
-        neurons = {n: experts for n, experts in plan.kept_neurons.items() if n == layer}
-        return replace(plan, kept=kept, kept_neurons=neurons)
+        return self.plans[number - 1].of_layer(layer)
 
     def _progress(self, layer: int, done: int, total: int, note: str = "") -> Progress:
         layers = len(self.skeleton.layers)

@@ -20,6 +20,7 @@ VARIANCE_TABLE_COLUMNS = (
     "plan",
     "criterion",
     "calibrated_on",
+    "repaired_on",
     "schedule",
     "granularity",
     "sparsity",

@@ -112,6 +112,7 @@ class EvaluateRequest(MeasureRequest):
     asked_by = "evaluate"
     writes = "result.json"
     plans: tuple[dict[str, Any], ...] = ()
+    repair: options.Repair = False
 
 
 class RankedRequest(Request):
@@ -155,6 +156,7 @@ class SweepRequest(RankedRequest, MeasureRequest):
     ] = ()
     schedule: options.Schedule = "uniform"
     neuron_scope: options.NeuronScope = "expert"
+    repair: options.Repair = False
 
     @model_validator(mode="after")
     def _can_be_planned(self) -> "SweepRequest":

@@ -419,6 +419,13 @@ Verify = Annotated[
         ("--verify", "--no-verify"),
     ),
 ]
+Repair = Annotated[
+    Switch,
+    Option(
+        "Also repair each plan, on the corpora that ranked it, and compare it with itself "
+        "repaired. Known repairs are used again."
+    ),
+]
 SearchFolder = Annotated[
     Path, Option("Folder for plan, result and log; default: RECIPE's name.search.", ("--out", "-o"))
 ]

@@ -23,12 +23,12 @@ from pruning.evaluate.benchmarks.record import (
     new_record,
 )
 from pruning.evaluate.record import PlanFacts
-from pruning.plan import PruningPlan, fit_plan, keep_all, model_ref, plan_from_dict
+from pruning.plan import PruningPlan, keep_all, model_ref, plan_from_dict
 from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
 from pruning.surgery.manifest import MANIFEST_NAME, Manifest, read_manifest
 from pruning.tasks import Steps
 from pruning.tasks.apart import TASKS_FOLDER, check_unread, read_before
-from pruning.tasks.loading import quiet_transformers, run_settings
+from pruning.tasks.loading import open_plan, quiet_transformers, run_settings
 
 
 def benchmark_run(request: BenchmarkRequest) -> Steps[list[BenchmarkRecord]]:
@@ -77,7 +77,7 @@ def _candidates(
     if manifest is None:
         if request.source:
             raise PlanError(f"{model.name} is no export; --source goes with one.")
-        plans = [fit_plan(plan_from_dict(raw), model) for raw in request.plans]
+        plans = [open_plan(raw, model, store) for raw in request.plans]
         routing = measured_routing(plans, store)
         return [(candidate_of_plan(model, plan, routing), plan) for plan in plans] or [
             (candidate_of_plan(model, keep_all(model)), None)

@@ -6,12 +6,13 @@ from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore, stats_store
 from pruning.active import measured_routing
-from pruning.evaluate.drawing import DrawnSamples, draw
+from pruning.evaluate.drawing import DrawnSamples, Reading, draw
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore
-from pruning.plan import PruningPlan, fit_plan, keep_all, plan_from_dict
+from pruning.plan import PruningPlan, fit_plan, keep_all
 from pruning.planning.make import make_plan
 from pruning.planning.measured import with_sensitivity
 from pruning.planning.ranking import Selection, select_measured
+from pruning.repair.record import RepairStore
 from pruning.requests.evaluation import (
     BinsRequest,
     EvaluateRequest,
@@ -24,7 +25,8 @@ from pruning.requests.plan import SpecRequest
 from pruning.spec import PlanSpec
 from pruning.tasks import Steps
 from pruning.tasks.apart import open_checked
-from pruning.tasks.loading import run_settings, together, tokenizer_loader
+from pruning.tasks.loading import open_plan, run_settings, together, tokenizer_loader
+from pruning.tasks.repair import with_repairs
 
 
 def selection_for(request: SpecRequest) -> Steps[Selection]:
@@ -61,7 +63,10 @@ Records = Steps[list[EvaluationRecord]]
 def evaluate_run(request: EvaluateRequest) -> Records:
     """Evaluate the plans on each corpus and store results next to the statistics."""
     model = load_model_index(request.model, revision=request.revision)
-    plans = [fit_plan(plan_from_dict(raw), model) for raw in request.plans]
+    store = stats_store(request.stats_dir)
+    plans = [open_plan(raw, model, store) for raw in request.plans]
+    if request.repair:
+        plans = yield from with_repairs(request, model, plans)
     return (yield from _evaluate(request, model, plans or [keep_all(model)]))
 
 
@@ -69,6 +74,8 @@ def sweep_run(request: SweepRequest) -> Records:
     """Evaluate the original model and every criterion at every sparsity, by corpus and plan."""
     model = load_model_index(request.model, revision=request.revision)
     plans = yield from sweep_plans(request, model, stats_store(request.stats_dir))
+    if request.repair:
+        plans = yield from with_repairs(request, model, plans)
     return (yield from _evaluate(request, model, [keep_all(model), *plans]))
 
 
@@ -96,7 +103,8 @@ def drawn_corpora(
 ) -> Steps[list[DrawnSamples]]:
     """The samples of every corpus of a request; all are opened before torch is imported."""
     tokenizer = tokenizer_loader(model, trusted=request.trust_remote_code)
-    runs = [run.manifest for run in store.of_model(model.identity, "routed")]
+    runs: list[Reading] = [run.manifest for run in store.of_model(model.identity, "routed")]
+    runs += RepairStore(store.directories).records(model.identity)
     allowed = request.allow_test_set
     sources = {corpus: open_checked(corpus, store, allowed=allowed) for corpus in request.corpora}
     draws = []

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from analysis.corpora import Tokenizer
 from analysis.launcher import launched_world
 from analysis.model import MoEModel
+from analysis.stats.store import StatsStore
+from pruning.plan import PruningPlan, fit_plan, plan_from_dict
 from pruning.requests.base import Request
 
 if TYPE_CHECKING:
@@ -79,3 +81,11 @@ def loaded_model(model: MoEModel, settings: "CalibrationSettings") -> "Iterator[
     quiet_transformers()
     with offload_space(settings.placement) as offload:
         yield load_model(model, settings, offload)
+
+
+def open_plan(raw: dict[str, Any], model: MoEModel, store: StatsStore) -> PruningPlan:
+    """The complete plan of a plan.json, with the files of its repair if it names one."""
+    plan = fit_plan(plan_from_dict(raw), model)
+    if plan.repair is None:
+        return plan
+    return replace(plan, repair=plan.repair.among(store.directories))

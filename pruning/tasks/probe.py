@@ -20,12 +20,12 @@ from pruning.evaluate.bins import (
 from pruning.evaluate.record import AnswerRecord, AnswerStore
 from pruning.evaluate.result import Evaluation
 from pruning.evaluate.variances import VarianceRecord, VarianceStore
-from pruning.plan import NEURON_GRANULARITY, PruningPlan, fit_plan, keep_all, plan_from_dict
+from pruning.plan import NEURON_GRANULARITY, PruningPlan, keep_all
 from pruning.planning.ranking import select_measured
 from pruning.requests.evaluation import AskRequest, BinsRequest, VarianceRequest
 from pruning.tasks import Steps
 from pruning.tasks.evaluation import drawn_corpora, spec_request, sweep_plans
-from pruning.tasks.loading import loaded_model, run_settings
+from pruning.tasks.loading import loaded_model, open_plan, run_settings
 
 if TYPE_CHECKING:
     from pruning.evaluate.answers import Answer, Speaker
@@ -36,7 +36,7 @@ def ask_run(request: AskRequest) -> "Steps[list[Answer]]":
     model = load_model_index(request.model, revision=request.revision)
     plans: dict[str, PruningPlan | None] = {"full": None}
     for name, raw in zip(request.names, request.plans, strict=True):
-        plans[name] = fit_plan(plan_from_dict(raw), model)
+        plans[name] = open_plan(raw, model, stats_store(request.stats_dir))
     from analysis.calibration.loading import load_tokenizer, resolve_dtype
     from pruning.evaluate.answers import Question, has_chat_format, prompt_ids, run_answers
 
@@ -180,7 +180,7 @@ def _plans(
 ) -> Steps[dict[str, PruningPlan]]:
     plans = {FULL: keep_all(model)}
     for name, raw in zip(request.names, request.plans, strict=True):
-        plans[name] = fit_plan(plan_from_dict(raw), model)
+        plans[name] = open_plan(raw, model, store)
     if request.sweep is not None:
         for plan in (yield from sweep_plans(request.sweep, model, store)):
             plans[f"{plan.provenance.criterion} {plan.provenance.sparsity}"] = plan

@@ -1,0 +1,50 @@
+"""What a repair would cost: memory and time, without loading the model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from analysis.calibration.loading import CalibrationSettings
+from analysis.calibration.memory import estimate
+from analysis.calibration.streamed import hidden_bytes
+from analysis.corpora import TokenSequences
+from analysis.model import MoEModel
+from analysis.widths import computed_widths
+from pruning.plan import PruningPlan
+from pruning.repair.solver import MOST_ELEMENTS
+
+FORWARDS = 6  # of the text, that a whole repair takes at most, fitting included
+_ARRAYS = 8  # of unknowns in float64, while a block of columns is fitted
+
+
+@dataclass(frozen=True, slots=True)
+class RepairEstimate:
+    """Expected cost of a repair."""
+
+    tokens: int
+    memory_bytes: int  # in addition to the Python process
+    seconds: float  # without loading the model
+
+
+def estimate_repair(
+    model: MoEModel,
+    plan: PruningPlan,
+    corpora: Sequence[TokenSequences],
+    settings: CalibrationSettings,
+) -> RepairEstimate:
+    """Expected memory and time; refuses a model that cannot be loaded."""
+    streamed = replace(settings, placement=replace(settings.placement, stream_layers=True))
+    parts = [estimate(model, each, streamed) for each in corpora]
+    tokens = sum(each.num_tokens for each in corpora)
+    width = max(max(widths) for widths in computed_widths(model).values())
+    kept = max(len(ids) for ids in plan.kept.values())
+    top_k = max(layer.top_k for layer in model.layers)
+    # Of all tokens of a layer: scaled activations and what the output lacks, in float32.
+    rows = tokens * 4 * (top_k * width + model.expert_output_size)
+    grams = 2 * kept * width * width * 8  # with their factors
+    unknowns = _ARRAYS * 8 * min(MOST_ELEMENTS, kept * width * model.expert_output_size)
+    hidden = sum(hidden_bytes(model, each, settings) for each in corpora)
+    return RepairEstimate(
+        tokens,
+        max(each.memory_bytes for each in parts) + hidden + rows + grams + unknowns,
+        FORWARDS * sum(each.seconds for each in parts),
+    )

@@ -1,0 +1,103 @@
+"""Records of repairs: of which plan, fitted on which text, with what outcome in each layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field
+
+from analysis.content import file_sha256
+from analysis.model import MoEModel
+from analysis.stats.tables import CorpusRef
+from pruning.evaluate.record import PlanFacts, RecordOfPlan, plan_facts
+from pruning.evaluate.store import Count, RecordPart, RecordStore
+from pruning.plan import PruningPlan
+from pruning.repair.reference import REPAIRS, Repair, layer_file
+
+METHOD = 1  # raised when the same request would give other weights
+Share = Annotated[float, Field(ge=0)]
+
+
+class LayerFit(RecordPart):
+    """How the down projections of a layer were refitted."""
+
+    layer: Count
+    # What they were fitted to: what the layer's output lacks of the original's, or the routed
+    # output, where something changes it on its way to the layer's output, such as a norm.
+    target: Literal["layer", "experts"]
+    damping: float | None = None  # chosen share of the mean of the Gram matrices; None: unchanged
+    # Damping -> squared error on held-out sequences, as a share of that without a repair.
+    held_out: Mapping[str, Share] = {}
+    # Squared change of the output by rounding to the checkpoint's dtype, as a share of the same.
+    rounding: Share | None = None
+    tokens: Count = 0  # that were fitted on, held-out ones among them
+
+
+class RepairRecord(RecordOfPlan):
+    """A repair of one plan; its files are in a folder of its name beside it.
+
+    Its settings are `dtype`, `seed` and `seq_len`; `plan` is the plan without the repair.
+    """
+
+    folder = REPAIRS
+    word = "repair"
+    command = "repair"
+    measured = "layers"
+
+    record_id: str = Field(alias="repair_id")
+    plan: PlanFacts
+    corpora: tuple[CorpusRef, ...]  # that it was fitted on
+    layers: tuple[LayerFit, ...] = ()
+    files: Mapping[str, str] = {}  # name -> SHA-256 of its bytes
+
+    @classmethod
+    def new(
+        cls,
+        model: MoEModel,
+        plan: PruningPlan,
+        corpora: Sequence[CorpusRef],
+        settings: Mapping[str, Any],
+    ) -> Self:
+        """A record without results."""
+        facts = plan_facts(plan, model)
+        words = (facts.criterion or "plan", facts.sparsity.rstrip("%"), "repair")
+        return cls.begun_with(
+            model,
+            plan.digest,
+            words,
+            {
+                "corpora": [(each.name, each.digest) for each in corpora],
+                "settings": dict(settings),
+                "method": METHOD,
+            },
+            plan=facts,
+            corpora=tuple(corpora),
+            settings=settings,
+        )
+
+    @property
+    def reference(self) -> Repair:
+        """As a plan names it."""
+        names = tuple(each.name for each in self.corpora)
+        tokens = sum(each.num_tokens for each in self.corpora)
+        return Repair(self.record_id, self.digest, names, tokens)
+
+    def with_layers(
+        self, layers: Sequence[LayerFit], folder: Path, made: Mapping[str, Any]
+    ) -> Self:
+        """The record of a finished repair, whose files are in `folder`."""
+        paths = [folder / layer_file(each.layer) for each in layers if each.damping is not None]
+        files = {path.name: file_sha256(path) for path in paths}
+        return self.finished(made, layers=tuple(layers), files=files)
+
+
+class RepairStore(RecordStore[RepairRecord]):
+    """Repairs in one or more statistics folders; new ones go to the first."""
+
+    kind = RepairRecord
+
+    def files(self, record: RepairRecord) -> Path:
+        """The folder of a new repair's files."""
+        return self.path(record).with_suffix("")

@@ -1,0 +1,363 @@
+"""Repairs a plan, layer by layer: the original model and the pruned one run side by side.
+
+One layer is in memory at a time. The original's hidden states give what each pruned layer lacks;
+its kept experts are refitted to that, and the layer runs again with the new weights. Layers that an
+interrupted repair has finished run again, but are not fitted again.
+"""
+
+import shutil
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+from torch import Tensor, nn
+
+from analysis.calibration.distributed import Processes, join
+from analysis.calibration.feed import run_trunk
+from analysis.calibration.free import give_back_memory
+from analysis.calibration.hidden import HiddenStates, are_too_large
+from analysis.calibration.loading import CalibrationSettings, resolve_dtype
+from analysis.calibration.manifest import corpus_ref
+from analysis.calibration.relay import Relay
+from analysis.calibration.skeleton import EMBEDDINGS, Skeleton
+from analysis.calibration.streamed import hidden_bytes
+from analysis.corpora import TokenBatch, TokenSequences
+from analysis.corpora.encoding import check_token_ids
+from analysis.durable import PARTIAL, write_durably, written_durably
+from analysis.errors import StatsError, not_finite
+from analysis.forwards import listening, wrap_forward
+from analysis.home import from_home
+from analysis.model import MoEModel
+from analysis.progress import Progress
+from analysis.routing import find_block
+from pruning.evaluate.run import how_made
+from pruning.masking import masked
+from pruning.plan import PruningPlan
+from pruning.repair.record import LayerFit, RepairRecord, RepairStore
+from pruning.repair.reference import layer_file
+from pruning.repair.rows import Collector, experts_observed, stream_factor, wide
+from pruning.repair.solver import fit
+from pruning.repair.weights import cannot, down_tensors, read_source
+
+HELD_OUT = 5  # every so manieth part of the sequences judges and is fitted on last
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacedBatch:
+    """A batch of one corpus."""
+
+    tokens: TokenBatch
+    held_B: Tensor  # bool: sequences that judge
+
+    @property
+    def counted_T(self) -> Tensor:
+        """Tokens that are fitted on, flat."""
+        return torch.from_numpy(self.tokens.counted).reshape(-1)
+
+    @property
+    def held_T(self) -> Tensor:
+        """Tokens that judge, flat."""
+        return self.held_B[:, None].expand(self.tokens.counted.shape).reshape(-1)
+
+
+def placed_batches(
+    corpora: Sequence[TokenSequences], batch_size: int, processes: Processes
+) -> list[PlacedBatch]:
+    """This process's batches; the last fifth of each corpus's sequences judges."""
+    batches = []
+    for sequences in corpora:
+        count = len(sequences.rows)
+        first_held = count - max(1, count // HELD_OUT) if count > 1 else count
+        for batch in sequences.batches(batch_size):
+            number = torch.arange(batch.first, batch.first + len(batch.mask))
+            batches.append(PlacedBatch(batch, number >= first_held))
+    if not any(bool(batch.held_B.any()) for batch in batches):
+        raise StatsError(
+            "A repair fits on some sequences and judges on others; give more tokens, or a smaller "
+            "--seq-len."
+        )
+    return batches[processes.rank :: processes.world]
+
+
+def check_repairable(model: MoEModel, plan: PruningPlan) -> None:
+    """Refuse a model whose down projections cannot be refitted, and a plan with nothing to do."""
+    if plan.repair is not None:
+        raise StatsError("The plan is repaired already; give the plan that the repair was made of.")
+    down_tensors(model)
+
+
+@dataclass(frozen=True, eq=False)
+class RepairPass:
+    """One pass through the layers."""
+
+    model: MoEModel
+    plan: PruningPlan
+    batches: Sequence[PlacedBatch]
+    record: RepairRecord
+    files: Path  # folder of the new weights
+    original: HiddenStates
+    repaired: HiddenStates
+    skeleton: Skeleton
+    processes: Processes
+
+    @cached_property
+    def relay(self) -> Relay:
+        """Runs one layer at a time."""
+        return Relay(self.skeleton.model, self.skeleton.layers, self.model.family.label, run_trunk)
+
+    @cached_property
+    def first(self) -> int:
+        """The first layer that loses something."""
+        sizes = {layer.index: layer.num_experts for layer in self.model.layers}
+        return min(
+            layer
+            for layer, size in sizes.items()
+            if len(self.plan.kept[layer]) < size or self.plan.kept_neurons.get(layer)
+        )
+
+    def run(self) -> Generator[Progress, None, list[LayerFit]]:
+        """Repair every sparse layer from the first that loses something on."""
+        sparse = {layer.index for layer in self.model.layers}
+        depth, fits = max(sparse) + 1, []
+        self.skeleton.load(EMBEDDINGS)
+        for number, batch in enumerate(self.batches):
+            with torch.no_grad():
+                hidden_BTD = self.relay.embed(batch.tokens)
+            self._keep(0, number, hidden_BTD, hidden_BTD)
+            yield Progress("embedding", number + 1, len(self.batches), "batches")
+        self.skeleton.drop(EMBEDDINGS)
+        for layer in range(depth):
+            self.skeleton.load(layer)
+            if layer < self.first:
+                yield from self._run_alike(layer, depth)
+            else:
+                if layer in sparse:
+                    fits.append((yield from self._repair(layer, depth)))
+                else:
+                    yield from self._run_original(layer, depth)
+                yield from self._run_repaired(layer, depth)
+            self.skeleton.drop(layer)
+            self.original.advance()
+            self.repaired.advance()
+        return fits
+
+    def _run_alike(self, layer: int, depth: int) -> Generator[Progress, None, None]:
+        """A layer before anything is removed: both models compute the same."""
+        for number in range(len(self.batches)):
+            after = self._through(layer, number, self.original)
+            self._keep(layer + 1, number, after, after)
+            yield self._progress("running", layer, number, depth)
+
+    def _run_original(self, layer: int, depth: int) -> Generator[Progress, None, None]:
+        for number in range(len(self.batches)):
+            self.original.put(layer + 1, number, self._through(layer, number, self.original))
+            yield self._progress("running", layer, number, depth)
+
+    def _run_repaired(self, layer: int, depth: int) -> Generator[Progress, None, None]:
+        plan = replace(
+            self.plan.of_layer(layer), repair=replace(self.record.reference, folder=self.files)
+        )
+        for number in range(len(self.batches)):
+            # Masked only while it computes: between steps the caller may do anything.
+            with masked(self.skeleton.model, self.model.family, plan):
+                after = self._through(layer, number, self.repaired)
+            self.repaired.put(layer + 1, number, after)
+            yield self._progress("running the repaired", layer, number, depth)
+
+    def _repair(self, layer: int, depth: int) -> Generator[Progress, None, LayerFit]:
+        """Fit a layer, or take what an interrupted repair has fitted; runs the original's too."""
+        state = self.files / f"{layer_file(layer)}.json"
+        if state.is_file():
+            yield from self._run_original(layer, depth)
+            return LayerFit.model_validate_json(state.read_bytes())
+        factor, collector = self._factor(layer), self._collector(layer)
+        for number in range(len(self.batches)):
+            self._observe(layer, number, collector, factor)
+            yield self._progress("observing", layer, number, depth)
+        yield self._progress("fitting", layer, len(self.batches) - 1, depth)
+        experts, kept = self._experts(layer), self.plan.kept[layer]
+        loaded = experts.get_parameter("down_proj").detach()
+        width = loaded.shape[1 if experts.is_transposed else 2]
+        fitted, held = collector.rows(width)
+        result = fit(fitted, held, self.processes.total)
+        facts: dict[str, Any] = {
+            "layer": layer,
+            "target": "experts" if factor is None else "layer",
+            "held_out": {f"{damping:g}": error for damping, error in result.held_out.items()},
+            "tokens": int(self.processes.total(fitted.size + held.size)),
+        }
+        if result.change_KMD is not None:
+            source = read_source(self.model, down_tensors(self.model)[layer], kept, loaded)
+            is_transposed = bool(experts.is_transposed)
+            rounding_KMD = source.add(kept, result.change_KMD, is_transposed=is_transposed)
+            lost, lacking = (
+                self.processes.total(values.double().square().sum())
+                for values in (held.output(rounding_KMD), held.residual_TD)
+            )
+            facts |= {"damping": result.damping, "rounding": float(lost / lacking)}
+            with self.processes.together():
+                if self.processes.is_first:
+                    with written_durably(self.files / layer_file(layer)) as draft:
+                        source.save(draft, {"repair": self.record.digest})
+        outcome = LayerFit(**facts)
+        with self.processes.together():
+            if self.processes.is_first:
+                write_durably(state, outcome.model_dump_json(exclude_unset=True).encode())
+        return outcome
+
+    def _observe(self, layer: int, number: int, collector: Collector, factor: float | None) -> None:
+        """One batch: the original layer, the pruned one, and what the latter lacks."""
+        batch, experts = self.batches[number], self._experts(layer)
+        outputs: list[Tensor] = []
+        device = self.skeleton.device
+        collector.begin(batch.counted_T.to(device), batch.held_T.to(device))
+        with ExitStack() as restore:
+            wrap_forward(experts, listening(outputs.append), restore)
+            after = self._through(layer, number, self.original)
+        with ExitStack() as restore:
+            restore.enter_context(experts_observed(experts, collector.observe))
+            wrap_forward(experts, listening(outputs.append), restore)
+            plan = self.plan.of_layer(layer)
+            restore.enter_context(masked(self.skeleton.model, self.model.family, plan))
+            pruned = self._through(layer, number, self.repaired)
+        if factor is None:
+            lacking = wide(outputs[0]) - wide(outputs[1])
+        else:
+            lacking = (wide(after) - wide(pruned)).reshape(outputs[0].shape) / factor
+        if not lacking[batch.counted_T.to(device)].isfinite().all():
+            raise not_finite(f"Layer {layer} gave", after.dtype)
+        collector.end(lacking)
+        self.original.put(layer + 1, number, after)
+
+    def _factor(self, layer: int) -> float | None:
+        factor = stream_factor(self._experts(layer), lambda: self._through(layer, 0, self.original))
+        return self.processes.share(factor)  # type: ignore[no-any-return]
+
+    def _collector(self, layer: int) -> Collector:
+        neurons = self.plan.kept_neurons.get(layer, {})
+        return Collector({expert: neurons.get(expert) for expert in self.plan.kept[layer]})
+
+    def _experts(self, layer: int) -> nn.Module:
+        block = find_block(self.skeleton.model, self.model.family, layer)
+        experts = block and block.get_submodule("experts")
+        if experts is None or not hasattr(experts, "has_gate"):
+            raise cannot(self.model, "its experts do not use transformers' experts interface")
+        if getattr(experts, "has_post_expert_norm", False):
+            raise cannot(self.model, "a norm follows each expert's down projection")
+        return experts
+
+    def _through(self, layer: int, number: int, hidden: HiddenStates) -> Tensor:
+        before = hidden.get(number).to(self.skeleton.device)
+        with torch.no_grad():
+            return self.relay.layer(layer, self.batches[number].tokens, before)
+
+    def _keep(self, layer: int, number: int, original: Tensor, repaired: Tensor) -> None:
+        self.original.put(layer, number, original)
+        self.repaired.put(layer, number, repaired)
+
+    def _progress(self, verb: str, layer: int, number: int, depth: int) -> Progress:
+        batches = len(self.batches)
+        done = layer * batches + number + 1
+        return Progress(f"{verb} layer {layer}", done, depth * batches, "batches of a layer")
+
+
+@contextmanager
+def _locked(store: RepairStore, record: RepairRecord) -> Iterator[Path]:
+    """The folder of a repair's files, for this process and those of its launcher."""
+    folder = store.files(record)
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder.with_name(f".{folder.name}{PARTIAL}.lock"), timeout=0)
+    try:
+        with lock:
+            yield folder
+            Path(lock.lock_file).unlink(missing_ok=True)
+    except Timeout as error:
+        raise StatsError(
+            f"{record.record_id} is being made by another process; wait for it to finish."
+        ) from error
+
+
+def repair_plan(
+    model: MoEModel,
+    plan: PruningPlan,
+    corpora: Sequence[TokenSequences],
+    settings: CalibrationSettings,
+    store: RepairStore,
+) -> Generator[Progress, None, RepairRecord]:
+    """Refit the kept experts of a plan, which is complete, on these sequences.
+
+    A known repair is returned at once. An interrupted one resumes after its last layer, with the
+    same result. Under a launcher, processes share the batches; the first one writes, to a folder
+    that all of them see.
+    """
+    processes = join()
+    with processes.together():
+        check_repairable(model, plan)
+        new = new_record(model, plan, corpora, settings)
+        record = store.find(new)
+    if record.is_measured:
+        yield Progress("cached", 1, 1, "repairs", f"{record.record_id} is in the cache")
+        return record
+    started = time.monotonic()
+    give_back_memory()
+    with ExitStack() as stack:
+        with processes.together():
+            if processes.is_first:
+                stack.enter_context(_locked(store, record))
+        files = store.files(record)
+        batches = placed_batches(corpora, settings.batch_size, processes)
+        states = _states(record, settings, processes, files)
+        nbytes = 2 * sum(hidden_bytes(model, each, settings) for each in corpora)
+        on_disk = bool(settings.placement.hidden_states_dir) or are_too_large(nbytes)
+        original = HiddenStates(states / "original", on_disk=on_disk)
+        repaired = HiddenStates(states / "repaired", on_disk=on_disk)
+        shutil.rmtree(states, ignore_errors=True)  # of a killed repair
+        yield Progress("loading the model", 0, 1, "repairs")
+        skeleton = Skeleton(model, settings)
+        through = RepairPass(
+            model, plan, batches, record, files, original, repaired, skeleton, processes
+        )
+        layers = yield from through.run()
+        shutil.rmtree(states, ignore_errors=True)
+        with processes.together():
+            made = how_made(settings, time.monotonic() - started)
+            record = record.with_layers(layers, files, made)
+            if processes.is_first:
+                store.save(record)
+                for state in files.glob("*.json"):
+                    state.unlink()
+    return record
+
+
+def new_record(
+    model: MoEModel,
+    plan: PruningPlan,
+    corpora: Sequence[TokenSequences],
+    settings: CalibrationSettings,
+) -> RepairRecord:
+    """The record of a repair before it runs; loads no model."""
+    for sequences in corpora:
+        largest = max(int(row.max()) for row in sequences.rows)
+        check_token_ids(sequences.corpus, largest, model)
+    numbers = {
+        "dtype": resolve_dtype(settings.dtype, model),
+        "seed": settings.seed,
+        "seq_len": settings.seq_len,
+    }
+    refs = [corpus_ref(each, settings.batch_size) for each in corpora]
+    return RepairRecord.new(model, plan, refs, numbers)
+
+
+def _states(
+    record: RepairRecord, settings: CalibrationSettings, processes: Processes, files: Path
+) -> Path:
+    """The folder of this process's hidden states, if they go to disk."""
+    place = settings.placement.hidden_states_dir
+    parent = from_home(place) if place else files.parent
+    return parent / f"{record.record_id}-{processes.rank}{PARTIAL}"

@@ -1,0 +1,189 @@
+"""Least squares for the down projections of one layer, all kept experts together.
+
+The block's routed output is the sum over experts of gate weight times down times activations: it
+is linear in all down projections at once. Changes of them are fitted to what the output lacks, with
+a penalty on their size. The system has experts x neurons unknowns for each output column and is
+never formed: conjugate gradients need its products only, two passes over the tokens, and each
+expert's own Gram matrix preconditions it.
+
+Shape suffixes: K kept experts, M neurons of an expert, D model width, C some of its columns, T
+tokens, R rows of one expert (the tokens routed to it).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+ITERATIONS = 4  # more gain nothing on held-out text
+DAMPINGS = (0.01, 0.1, 1.0)  # candidates, as shares of the mean diagonal of the Gram matrices
+_FIRST = 0.1  # of these, whose directions all of them share
+_MOST_COLUMNS = 256  # of the output, on which a damping is chosen
+MOST_ELEMENTS = 1 << 24  # of an array of unknowns: experts x neurons x columns
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """What the kept experts do on some tokens, and what their sum lacks."""
+
+    residual_TD: Tensor  # what the routed output should be larger by
+    scaled: tuple[Tensor, ...]  # (R, M) of each expert: activations times gate weight
+    tokens: tuple[Tensor, ...]  # (R,) of each expert: the token of each row
+
+    @property
+    def size(self) -> Tensor:
+        """How many tokens there are."""
+        return torch.tensor(len(self.residual_TD))
+
+    def output(self, change_KMC: Tensor) -> Tensor:
+        """(T, C): what a change of the transposed down projections adds to the output."""
+        added_TC = self.residual_TD.new_zeros(len(self.residual_TD), change_KMC.shape[2])
+        for change_MC, scaled_RM, token_R in zip(
+            change_KMC.to(added_TC.dtype), self.scaled, self.tokens, strict=True
+        ):
+            added_TC.index_add_(0, token_R, scaled_RM @ change_MC)
+        return added_TC
+
+    def gathered(self, values_TC: Tensor) -> Tensor:
+        """(K, M, C) float64: the sum over tokens of activations times these values."""
+        sums = [
+            (scaled_RM.T @ values_TC[token_R]).double()
+            for scaled_RM, token_R in zip(self.scaled, self.tokens, strict=True)
+        ]
+        return torch.stack(sums)
+
+
+@dataclass(frozen=True, eq=False)
+class System:
+    """The normal equations of some rows; `total` adds up what several processes have."""
+
+    parts: Sequence[Rows]
+    total: Callable[[Tensor], Tensor] = lambda sums: sums
+
+    @cached_property
+    def grams_KMM(self) -> Tensor:
+        """The Gram matrix of each expert's scaled activations, float64."""
+        return self._over_parts(
+            lambda part: torch.stack([(each.T @ each).double() for each in part.scaled])
+        )
+
+    @property
+    def scale(self) -> float:
+        """Mean of the diagonal of all Gram matrices, of which dampings are shares."""
+        return float(torch.diagonal(self.grams_KMM, dim1=1, dim2=2).mean())
+
+    def target(self, columns: Tensor) -> Tensor:
+        """(K, M, C): the right side for some columns of the output."""
+        return self._over_parts(lambda part: part.gathered(part.residual_TD[:, columns]))
+
+    def product(self, change_KMC: Tensor) -> Tensor:
+        """(K, M, C): the system's matrix, without damping, times a change."""
+        return self._over_parts(lambda part: part.gathered(part.output(change_KMC)))
+
+    def _over_parts(self, sums_of: Callable[[Rows], Tensor]) -> Tensor:
+        first, *others = map(sums_of, self.parts)
+        for each in others:
+            first += each
+        return self.total(first)
+
+    def solve(
+        self, columns: Tensor, damping: float, iterations: int = ITERATIONS
+    ) -> "tuple[Tensor, list[Direction]]":
+        """The change of some columns, (K, M, C), and the directions that it is made of.
+
+        Each column has its own step sizes. With enough iterations it is exact.
+        """
+        size = damping * self.scale
+        eye = torch.eye(self.grams_KMM.shape[1], device=self.grams_KMM.device, dtype=torch.float64)
+        factor_KMM = torch.linalg.cholesky(self.grams_KMM + size * eye)
+        left_KMC = self.target(columns)
+        change_KMC, direction = torch.zeros_like(left_KMC), None
+        directions = []
+        before_C = torch.ones(0)
+        for _ in range(iterations):
+            better_KMC = torch.cholesky_solve(left_KMC, factor_KMM)
+            slope_C = _dot(left_KMC, better_KMC)
+            if direction is None:
+                direction = better_KMC
+            else:
+                direction = better_KMC + _ratio(slope_C, before_C) * direction
+            image_KMC = self.product(direction) + size * direction
+            length_C = _dot(direction, image_KMC)
+            step_C = _ratio(slope_C, length_C)
+            directions.append(Direction(direction, length_C))
+            change_KMC += step_C * direction
+            left_KMC -= step_C * image_KMC
+            before_C = slope_C
+        return change_KMC, directions
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Direction:
+    """A direction of conjugate gradients: all of a solution are conjugate to each other."""
+
+    change_KMC: Tensor
+    length_C: Tensor  # its square by the damped matrix
+
+
+def _dot(one_KMC: Tensor, other_KMC: Tensor) -> Tensor:
+    return (one_KMC * other_KMC).sum(dim=(0, 1))
+
+
+def _ratio(above_C: Tensor, below_C: Tensor) -> Tensor:
+    """Their quotient, 0 where a column has nothing left to gain."""
+    return torch.where(below_C > 0, above_C / below_C.clamp_min(1e-300), 0.0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fit:
+    """The change of a layer's down projections, and how it was chosen."""
+
+    change_KMD: Tensor | None  # of the transposed matrices; None if nothing is gained
+    damping: float | None  # the chosen share; None if nothing is gained
+    # Damping -> squared error on the held-out rows, as a share of that without a change.
+    held_out: dict[float, float]
+
+
+def fit(fitted: Rows, held: Rows, total: Callable[[Tensor], Tensor] = lambda sums: sums) -> Fit:
+    """Choose the damping on held-out rows, then fit on all of them.
+
+    A change that does not lower the error on the held-out rows is none.
+    """
+    width = fitted.residual_TD.shape[1]
+    count = min(width, _MOST_COLUMNS)
+    sample_C = torch.arange(count, device=fitted.residual_TD.device) * width // count
+    errors = _held_out(System((fitted,), total), held, sample_C)
+    best = min(errors, key=lambda damping: errors[damping], default=None)
+    if best is None or errors[best] >= 1:
+        return Fit(None, None, errors)
+    system = System((fitted, held), total)
+    experts, neurons = system.grams_KMM.shape[:2]
+    most = max(1, MOST_ELEMENTS // (experts * neurons))
+    blocks = torch.split(torch.arange(width, device=sample_C.device), most)
+    return Fit(torch.cat([system.solve(block, best)[0] for block in blocks], 2), best, errors)
+
+
+def _held_out(system: System, held: Rows, columns: Tensor) -> dict[float, float]:
+    """Damping -> error on the held-out rows, as a share of that without a change.
+
+    One solution serves all dampings: each takes the best combination of its directions.
+    """
+    lacking_TC = held.residual_TD[:, columns].double()
+    unchanged = float(system.total(lacking_TC.square().sum()))
+    if not unchanged or not system.scale:
+        return {}
+    _, directions = system.solve(columns, _FIRST)
+    stacked_IKMC = torch.stack([each.change_KMC for each in directions])
+    added_ITC = torch.stack([held.output(each).double() for each in stacked_IKMC])
+    target_CI = (stacked_IKMC * system.target(columns)).sum(dim=(1, 2)).T
+    squares_CII = torch.einsum("ikmc,jkmc->cij", stacked_IKMC, stacked_IKMC)
+    lengths_CII = torch.diag_embed(torch.stack([each.length_C for each in directions], 1))
+    errors = {}
+    for damping in DAMPINGS:
+        matrix_CII = lengths_CII + (damping - _FIRST) * system.scale * squares_CII
+        share_CI = (torch.linalg.pinv(matrix_CII, hermitian=True) @ target_CI[:, :, None])[..., 0]
+        left_TC = lacking_TC - torch.einsum("ci,itc->tc", share_CI, added_ITC)
+        errors[damping] = float(system.total(left_TC.square().sum())) / unchanged
+    return errors

@@ -1,0 +1,105 @@
+"""The request to repair a plan: which corpora the kept experts are refitted on, and how it runs."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from analysis.errors import PlanError
+from analysis.stats.choose import CorpusWeight, parse_corpus_weight
+from pruning.plan import PruningPlan
+from pruning.requests import options
+from pruning.requests.base import Option, Request, command_line, option_words
+from pruning.requests.calibration import CalibrateRequest
+from pruning.requests.model import ModelRequest
+from pruning.spec import PlanSpec
+
+DEFAULT_REPAIR_TOKENS = 32_768
+
+
+class RepairOptions(Request):
+    """What a repair is fitted on."""
+
+    corpora: Annotated[
+        tuple[options.WeighedCorpus, ...],
+        Option(
+            "Corpus to fit on, CORPUS or CORPUS:WEIGHT; repeatable: a blend. Default: the corpora "
+            "that ranked the plan, else all calibrated ones.",
+            ("--corpus",),
+        ),
+    ] = ()
+    tokens: Annotated[
+        options.Whole,
+        Field(ge=4, le=10**10),
+        Option("Tokens to fit on, of all corpora together."),
+    ] = DEFAULT_REPAIR_TOKENS
+    seq_len: options.SeqLen | None = None
+    seed: options.Seed | None = None
+
+
+class RefitRequest(RepairOptions, ModelRequest):
+    """A repair of any plan; layers are loaded one at a time."""
+
+    asked_by = "repair"
+    writes = "repaired.json"
+    dtype: options.Dtype = "auto"
+    device: options.Device = "auto"
+    batch_size: options.BatchSize = 8
+    attention: options.Attention = "auto"
+    hidden_states_dir: Annotated[
+        Path | None, Option("Keep hidden states here; default: in memory if small.")
+    ] = None
+    trust_remote_code: options.Trust = False
+    allow_test_set: options.AllowTestSet = False
+    stats_dir: options.StatsDir | None = None
+
+
+class RepairRequest(RefitRequest):
+    """A repair of a plan; `plan` is the content of plan.json."""
+
+    plan: dict[str, Any]
+
+    def command(self, plans: Sequence[str] = ("plan.json",), out: str = "") -> str:
+        """The equivalent command line; `plans` names the file that holds the plan."""
+        words = option_words(self)
+        target = ("-o", out or self.writes)
+        return command_line(self.asked_by, self.model, "--plan", *plans, *words, *target)
+
+    def readings(self, plan: PruningPlan, calibrated: Iterable[str]) -> list[CalibrateRequest]:
+        """How each corpus is read, as by calibrations: tokens are shared by the weights.
+
+        `calibrated` are the corpora for a plan that no corpus ranked.
+        """
+        parts = [parse_corpus_weight(text) for text in self.corpora] or corpora_of(plan)
+        parts = parts or [CorpusWeight(name) for name in calibrated]
+        if not parts:
+            raise PlanError(
+                "The plan was ranked without text, and nothing is calibrated, so nothing says what "
+                "to repair it on; name one or several --corpus."
+            )
+        whole = sum(part.weight for part in parts)
+        shared = self.model_dump(
+            include=type(self).model_fields.keys()
+            & CalibrateRequest.model_fields.keys() - {"tokens", "corpora"},
+            exclude_none=True,
+        )
+        return [
+            CalibrateRequest(
+                **shared,
+                corpus=part.corpus,
+                tokens=max(2, round(self.tokens * part.weight / whole)),
+                stream_layers=True,
+            )
+            for part in parts
+        ]
+
+
+def corpora_of(plan: PruningPlan) -> list[CorpusWeight]:
+    """The corpora that ranked a plan, with their weights."""
+    provenance = plan.provenance
+    if provenance.spec:
+        asked = PlanSpec.model_validate(provenance.spec).corpus_weights
+        if asked:
+            return list(asked)
+    return [CorpusWeight(name) for name in provenance.corpora]

@@ -1,0 +1,80 @@
+"""Tasks of repair: a plan refitted on text, and plans with their repairs as further candidates."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from analysis.model import MoEModel, load_model_index
+from analysis.stats.choose import is_at_hand, run_by_corpus
+from analysis.stats.store import stats_store
+from pruning.plan import PruningPlan, fit_plan, plan_from_dict, takes_repair
+from pruning.repair.record import RepairRecord, RepairStore
+from pruning.requests.model import ModelRequest
+from pruning.requests.repair import RepairRequest
+from pruning.tasks import Steps
+from pruning.tasks.calibration import prepare
+from pruning.tasks.loading import together
+
+if TYPE_CHECKING:
+    from analysis.calibration.loading import CalibrationSettings
+    from analysis.corpora import TokenSequences
+    from pruning.repair.estimate import RepairEstimate
+
+# What the repair of a candidate shares with the request that compares it.
+_SHARED = ("model", "revision", "dtype", "device", "batch_size", "trust_remote_code", "stats_dir")
+
+
+def repair_run(request: RepairRequest) -> Steps[RepairRecord]:
+    """Refit what a plan keeps, unless that is known; the record, whose files lie beside it."""
+    with together():
+        ready = yield from _prepare(request)
+    from pruning.repair.run import repair_plan
+
+    store = RepairStore(stats_store(request.stats_dir).directories)
+    return (yield from repair_plan(*ready, store))
+
+
+def estimate_run(request: RepairRequest) -> "Steps[RepairEstimate]":
+    """What `repair_run` would cost."""
+    ready = yield from _prepare(request)
+    from pruning.repair.estimate import estimate_repair
+
+    return estimate_repair(*ready)
+
+
+def _prepare(
+    request: RepairRequest,
+) -> "Steps[tuple[MoEModel, PruningPlan, list[TokenSequences], CalibrationSettings]]":
+    """The model, the complete plan, the sequences of every corpus, and how the model runs."""
+    model = load_model_index(request.model, revision=request.revision)
+    plan = fit_plan(plan_from_dict(request.plan), model)
+    from pruning.repair.run import check_repairable
+
+    check_repairable(model, plan)
+    runs = stats_store(request.stats_dir).of_model(model.identity, "routed")
+    readings = request.readings(plan, filter(is_at_hand, run_by_corpus(runs)))
+    prepared = []
+    for reading in readings:
+        prepared.append((yield from prepare(reading)))
+    settings = prepared[0][2]
+    longest = max(each.seq_len for _, _, each in prepared)
+    sequences = [each for _, each, _ in prepared]
+    return model, plan, sequences, replace(settings, seq_len=longest)
+
+
+def with_repairs(
+    request: ModelRequest, model: MoEModel, plans: Iterable[PruningPlan]
+) -> Steps[list[PruningPlan]]:
+    """The plans, each followed by itself repaired on the corpora that ranked it.
+
+    One that is repaired already, or that removes nothing, stays alone.
+    """
+    shared = request.model_dump(include=set(_SHARED), exclude_none=True)
+    directories = stats_store(shared.get("stats_dir")).directories
+    candidates = []
+    for plan in plans:
+        candidates.append(plan)
+        if takes_repair(plan, model):
+            record = yield from repair_run(RepairRequest(plan=plan.to_dict(), **shared))
+            candidates.append(replace(plan, repair=record.reference.among(directories)))
+    return candidates
