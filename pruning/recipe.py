@@ -17,6 +17,7 @@ from pydantic import (
 from analysis.corpora import parse_corpus
 from analysis.errors import UserError
 from analysis.sparsity import parse_sparsity
+from analysis.stats.choose import parse_corpus_weight
 from analysis.stats.groups import parse_groups
 from pruning.budget import parse_gib
 from pruning.evaluate.result import parse_measures
@@ -26,6 +27,7 @@ from pruning.requests.calibration import CalibrateOptions
 from pruning.requests.evaluation import SENSITIVITY_SAMPLES
 from pruning.requests.model import ExportOptions
 from pruning.requests.options import Text
+from pruning.requests.repair import RepairOptions
 from pruning.schedules import MEASURED
 from pruning.search.settings import SearchSettings
 from pruning.sensitivity.points import DEFAULT_LEVELS
@@ -104,6 +106,17 @@ class SensitivitySection(Request):
     refine: options.Refine = 0
 
 
+class RepairSection(RepairOptions):
+    """Options of `moeprune repair`; by default the plan's corpora. `{}` takes all defaults."""
+
+    @field_validator("corpora")
+    @classmethod
+    def _are_corpora(cls, corpora: tuple[str, ...]) -> tuple[str, ...]:
+        for text in corpora:
+            parse_corpus(parse_corpus_weight(text).corpus)
+        return corpora
+
+
 class EvaluateSection(Request):
     """What to measure of the plan, on which corpus."""
 
@@ -147,6 +160,7 @@ class Recipe(Request):
     calibrate: CalibrateSection = CalibrateSection()
     search: SearchSection | None = None
     sensitivity: SensitivitySection | None = None
+    repair: RepairSection | None = None
     evaluate: EvaluateSection | None = None
     allow_test_set: options.AllowTestSet = False
     export: Annotated[ExportSection | None, _named("out")] = None

@@ -32,6 +32,7 @@ from pruning.evaluate.record import EvaluationRecord, evaluation_table, result_j
 from pruning.evaluate.result import MEASURES
 from pruning.evaluate.variances import variance_table
 from pruning.plan import PruningPlan, load_plan, takes_repair
+from pruning.repair.reference import repaired_name
 from pruning.requests.base import Option, command_line, option_words, repeated
 from pruning.requests.evaluation import (
     AskRequest,
@@ -87,7 +88,7 @@ def _candidates(
     for name, plan in zip(names, plans, strict=True):
         candidates.append(name)
         if request.repair and takes_repair(plan, model):
-            candidates.append(f"{name} + repair")
+            candidates.append(repaired_name(name))
     return candidates
 
 
@@ -204,6 +205,9 @@ def sensitivity(request: SensitivityRequest) -> None:
     for each in measurement.corpora:
         _say_curves(each, request)
     _say_rounds(measurement, request)
+    if measurement.evaluations:
+        plans = [name for words in request.budget_words for name in (words, repaired_name(words))]
+        show_records(measurement.evaluations, plans * len(request.corpora))
     names = (
         "granularity",
         "criterion",

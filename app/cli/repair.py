@@ -41,7 +41,8 @@ def repair(
     save_plan(replace(chosen, repair=record.reference), out_file, force=False)
     fitted = [each for each in record.layers if each.damping is not None]
     names = ", ".join(dict.fromkeys(each.name for each in record.corpora))
-    note(f"Fitted on {names}: on other text it may help less, or harm; evaluate on each corpus.")
+    alone = "" if len(record.corpora) > 1 else " alone; name several --corpus to help them all"
+    note(f"Fitted on {names}{alone}. On other text it may help less, or harm: evaluate on each.")
     finish(
         f"{out_file}: {len(fitted)} of {len(record.layers)} layers refitted on "
         f"{record.reference.tokens:,} tokens of {names}",

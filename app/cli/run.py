@@ -1,6 +1,8 @@
 """Commands that do what a recipe asks for: run, search."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 from analysis.devices import check_device
 from analysis.errors import PlanError, UserError
@@ -23,7 +25,7 @@ from app.console import finish, follow, out
 from pruning.copies import plan_for_copy
 from pruning.evaluate.record import result_json
 from pruning.neurons.kept import check_cuttable
-from pruning.plan import keep_all, load_plan
+from pruning.plan import PruningPlan, keep_all, load_plan
 from pruning.planning.make import check_spec, plan_from_stats, plan_rounding
 from pruning.recipe import Recipe
 from pruning.recipe_file import load_recipe
@@ -36,17 +38,19 @@ from pruning.requests.recipe import (
     export_request,
     machine_of,
     other_corpora,
+    repair_request,
     search_of_file,
     sensitivity_request,
     spec_request,
     weights_request,
 )
-from pruning.search.store import PLAN_NAME
+from pruning.search.store import PLAN_NAME, REPAIRED_NAME
 from pruning.surgery.export import check_place
 from pruning.surgery.manifest import MANIFEST_NAME
 from pruning.tasks.calibration import calibrate_run, check_corpora, weights_run
 from pruning.tasks.evaluation import evaluate_run
 from pruning.tasks.export import is_finished_export
+from pruning.tasks.repair import repair_run
 from pruning.tasks.search import check_measured, search_folder, search_run
 from pruning.tasks.sensitivity import sensitivity_run
 
@@ -75,21 +79,24 @@ def run(machine: Machine, *, path: RecipeFile) -> None:
         say_search(follow(search_run(search_of_file(path, folder, machine))), folder)
         plan = load_plan(folder / PLAN_NAME, model=model)
         notes = tuple(filter(None, [plan_rounding(plan, model)]))
-    export_plan = plan if pruned is model else plan_for_copy(plan, model, pruned)
+    plans = {path.with_name(f"{path.stem}.plan.json"): plan}
+    if repair := repair_request(recipe, machine, plan):
+        record = follow(repair_run(repair))
+        out.print(f"repair: {record.record_id}")
+        repaired = replace(plan, repair=record.reference)
+        plans[path.with_name(f"{path.stem}.repaired.json")] = repaired
+    *_, (place, last) = plans.items()
+    export_plan = last if pruned is model else plan_for_copy(last, model, pruned)
     request = export_request(recipe, machine, path.read_text(encoding="utf-8-sig"), export_plan)
     if request:
         # Refuses another export before anything is written: an older recipe's files stay with it.
         is_finished_export(request, pruned)
-    place = path.with_name(f"{path.stem}.plan.json")
-    if place.is_file() and place.read_bytes() == plan.to_json().encode():
-        out.print(f"plan: {place} is the same, skipped")
-    else:
-        plan.save(place)
-        say_plan(model, plan, place)
+    for file, made in plans.items():
+        _save(made, file, model)
     say_notes(notes)
-    if evaluation := evaluate_request(recipe, machine, plan):
+    if evaluation := evaluate_request(recipe, machine, tuple(plans.values())):
         records = follow(evaluate_run(evaluation))
-        show_records(records, [place.name] * len(records))
+        show_records(records, [each.name for each in plans])
         result = path.with_name(f"{path.stem}.result.json")
         write_result(result, result_json(records))
         finish(f"evaluate: {result}", {"evaluation": str(result)})
@@ -98,6 +105,15 @@ def run(machine: Machine, *, path: RecipeFile) -> None:
         finish("export: the recipe asks for none", {}, export_command(recipe.model, *words))
     else:
         write_export(request, pruned)
+
+
+def _save(plan: PruningPlan, place: Path, model: MoEModel) -> None:
+    """Write a plan of a recipe, unless it is there."""
+    if place.is_file() and place.read_bytes() == plan.to_json().encode():
+        out.print(f"plan: {place} is the same, skipped")
+    else:
+        plan.save(place)
+        say_plan(model, plan, place)
 
 
 def _check(recipe: Recipe, machine: Machine, model: MoEModel, pruned: MoEModel) -> None:
@@ -167,4 +183,7 @@ def search(request: Machine, *, path: RecipeFile, out_dir: SearchFolder | None =
     after = commands_after_plan(spec_request(recipe, request), model, folder / PLAN_NAME)
     plan = load_plan(folder / PLAN_NAME, model=model)
     say_notes(filter(None, [plan_rounding(plan, model)]))
+    if repair := repair_request(recipe, request, plan):
+        record = follow(repair_run(repair))
+        _save(replace(plan, repair=record.reference), folder / REPAIRED_NAME, model)
     say_plan(model, plan, folder / PLAN_NAME, *after)

@@ -75,6 +75,7 @@ def controls_of(recipe: Recipe, model: MoEModel) -> dict[str, Any]:
     criterion, widths = spec.ranking.criterion, budget.width_multiple_of
     unfit: dict[str, object] = {
         "sensitivity": recipe.sensitivity,
+        "a repair": recipe.repair is not None,
         "measured_on, cost or across": given(spread, ("measured_on", "cost", "across")),
         f"multiple_of: {limits.multiple_of}": limits.multiple_of not in MULTIPLES,
         "floor": limits.floor,
@@ -192,6 +193,8 @@ def recipe_template(model: MoEModel, named: str, out: str) -> str:
         "schedule: uniform",
         f"# Layers can keep {room.size - room.most} to {room.size - room.least} experts here.",
         f"limits: {{multiple_of: {multiple}}}",
+        "",
+        "# repair: {}   # refit the kept experts, and compare with the plan as it is",
         "",
         "# What the plan loses, on a corpus that ranked nothing.",
         f"evaluate: {{corpus: {evaluated}, fitness: [esap, nll], samples: 32}}",

@@ -17,6 +17,11 @@ def layer_file(layer: int) -> str:
     return f"layer-{layer:05d}.safetensors"
 
 
+def repaired_name(name: str) -> str:
+    """What a plan of this name is called once it is repaired."""
+    return f"{name} + repair"
+
+
 @dataclass(frozen=True, slots=True)
 class Repair:
     """A repair, by its record; with its files once they are found."""

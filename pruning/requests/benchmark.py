@@ -28,6 +28,7 @@ class BenchmarkRequest(ModelRequest):
 
     asked_by = "benchmark"
     plans: tuple[dict[str, Any], ...] = ()
+    repair: options.Repair = False
     tasks: Annotated[
         str,
         Field(max_length=4096),

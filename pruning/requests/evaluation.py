@@ -244,6 +244,7 @@ class AskRequest(ModelRequest):
     ]
     plans: tuple[dict[str, Any], ...] = ()
     names: tuple[str, ...] = ()
+    repair: options.Repair = False
     max_new_tokens: Annotated[
         int, Field(strict=True, ge=1, le=1 << 16), Option("Tokens of an answer, at most.")
     ] = 128
@@ -273,6 +274,7 @@ class VarianceRequest(HeldOutRequest):
     corpora: OneCorpus
     plans: tuple[dict[str, Any], ...] = ()  # each the content of a plan.json
     names: tuple[str, ...] = ()  # of the plans, for the table
+    repair: options.Repair = False
     # Criteria, sparsities, calibrated_on, gate: every combination, as of a sweep.
     criteria: tuple[
         Annotated[options.Criterion, Option("Criterion to plan by as well; repeatable.")], ...
@@ -323,6 +325,7 @@ class SensitivityRequest(RankedRequest, StreamableRequest):
     samples: options.Samples = SENSITIVITY_SAMPLES
     levels: options.Levels = DEFAULT_LEVELS
     refine: options.Refine = 0
+    repair: options.Repair = False
     cost: Annotated[
         options.Cost, Option("Cost that plans of a budget minimise: esap, kl, or nll.")
     ] = "esap"
@@ -333,8 +336,9 @@ class SensitivityRequest(RankedRequest, StreamableRequest):
     @model_validator(mode="after")
     def _fits_together(self) -> "SensitivityRequest":
         check_ranks(get_criterion(self.criterion), self.granularity)
-        if self.refine and not self.budgets:
-            raise ValueError("--refine improves plans; name their --sparsity, or another budget")
+        for name, is_given in (("refine", self.refine), ("repair", self.repair)):
+            if is_given and not self.budgets:
+                raise ValueError(f"--{name} is of plans; name their --sparsity, or another budget")
         if self.granularity == NEURON_GRANULARITY:
             if self.limits.set:
                 raise ValueError(

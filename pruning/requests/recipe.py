@@ -1,10 +1,12 @@
 """A recipe as the requests that the single commands make, and the request to search."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
+from analysis.stats.choose import parse_corpus_weight
 from analysis.stats.groups import groups_for, ordered
 from pruning.plan import PruningPlan
 from pruning.recipe import Recipe
@@ -15,6 +17,7 @@ from pruning.requests.calibration import CalibrateOptions, CalibrateRequest
 from pruning.requests.evaluation import EvaluateRequest, SensitivityRequest
 from pruning.requests.model import ExportRequest, WeightsRequest
 from pruning.requests.plan import SpecRequest
+from pruning.requests.repair import RepairRequest
 
 
 class Machine(Request):
@@ -67,9 +70,11 @@ def _shared(section: Request, kind: type[Request]) -> dict[str, Any]:
 
 
 def other_corpora(recipe: Recipe) -> list[CalibrateRequest]:
-    """The corpora of search and evaluation as calibrations, only to be opened."""
+    """The corpora of search, repair and evaluation as calibrations, only to be opened."""
     named = [each.corpus for each in (recipe.search, recipe.evaluate) if each is not None]
     named += recipe.sensitivity.corpus if recipe.sensitivity else ()
+    if recipe.repair:
+        named += [parse_corpus_weight(text).corpus for text in recipe.repair.corpora]
     allowed = recipe.allow_test_set
     return [
         CalibrateRequest(model=recipe.model, corpus=corpus, allow_test_set=allowed)
@@ -158,10 +163,28 @@ def export_request(
     )
 
 
+def repair_request(recipe: Recipe, machine: Machine, plan: PruningPlan) -> RepairRequest | None:
+    """The repair of a plan; None if the recipe asks for none."""
+    asked = recipe.repair
+    if asked is None:
+        return None
+    values = {
+        **_shared(recipe.calibrate, RepairRequest),
+        **_shared(recipe, RepairRequest),
+        **_shared(machine_of(recipe, machine), RepairRequest),
+        **_shared(asked, RepairRequest),
+        "seq_len": asked.seq_len or recipe.seq_len,
+        "seed": asked.seed or recipe.seed,
+        "plan": plan.to_dict(),
+    }
+    given = {name: value for name, value in values.items() if value is not None}
+    return validated(RepairRequest, given)
+
+
 def evaluate_request(
-    recipe: Recipe, machine: Machine, plan: PruningPlan | None = None
+    recipe: Recipe, machine: Machine, plans: Sequence[PruningPlan] = ()
 ) -> EvaluateRequest | None:
-    """The evaluation of a plan; None if the recipe asks for none."""
+    """The evaluation of plans; None if the recipe asks for none."""
     asked = recipe.evaluate
     if asked is None:
         return None
@@ -174,10 +197,10 @@ def evaluate_request(
         "samples": asked.samples,
         "seq_len": asked.seq_len,
         "seed": asked.seed,
-        "plans": (plan.to_dict(),) if plan else (),
+        "plans": tuple(plan.to_dict() for plan in plans),
     }
-    # Calibration keys that do not apply to the evaluation.
-    del values["count"], values["hidden_states_dir"]
+    # Keys of the recipe that do not apply to the evaluation.
+    del values["count"], values["hidden_states_dir"], values["repair"]
     given = {name: value for name, value in values.items() if value is not None}
     return validated(EvaluateRequest, given)
 

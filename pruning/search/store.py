@@ -26,6 +26,7 @@ from pruning.spec import PlanSpec
 SCHEMA_VERSION = 1
 RESULT_NAME = "search.json"
 PLAN_NAME = "plan.json"
+REPAIRED_NAME = "repaired.json"  # of a recipe with the key repair
 UNFINISHED_PLAN_NAME = "unfinished.plan.json"  # of the best so far, until the search ends
 HISTORY_COLUMNS = {
     "generation": "int64",

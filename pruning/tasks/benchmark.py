@@ -29,6 +29,7 @@ from pruning.surgery.manifest import MANIFEST_NAME, Manifest, read_manifest
 from pruning.tasks import Steps
 from pruning.tasks.apart import TASKS_FOLDER, check_unread, read_before
 from pruning.tasks.loading import open_plan, quiet_transformers, run_settings
+from pruning.tasks.repair import with_repairs
 
 
 def benchmark_run(request: BenchmarkRequest) -> Steps[list[BenchmarkRecord]]:
@@ -40,7 +41,7 @@ def benchmark_run(request: BenchmarkRequest) -> Steps[list[BenchmarkRecord]]:
         )
     model = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
-    candidates = _candidates(request, model, store)
+    candidates = yield from _candidates(request, model, store)
     full = candidates[0][0].model
     names = request.names
     if not names and full.identity == load_model_index(DEMO_MODEL).identity:
@@ -72,12 +73,14 @@ def benchmark_run(request: BenchmarkRequest) -> Steps[list[BenchmarkRecord]]:
 
 def _candidates(
     request: BenchmarkRequest, model: MoEModel, store: StatsStore
-) -> list[tuple[BenchmarkCandidate, PruningPlan | None]]:
+) -> Steps[list[tuple[BenchmarkCandidate, PruningPlan | None]]]:
     manifest = _manifest(model)
     if manifest is None:
         if request.source:
             raise PlanError(f"{model.name} is no export; --source goes with one.")
         plans = [open_plan(raw, model, store) for raw in request.plans]
+        if request.repair:
+            plans = yield from with_repairs(request, model, plans)
         routing = measured_routing(plans, store)
         return [(candidate_of_plan(model, plan, routing), plan) for plan in plans] or [
             (candidate_of_plan(model, keep_all(model)), None)

@@ -26,6 +26,7 @@ from pruning.requests.evaluation import AskRequest, BinsRequest, VarianceRequest
 from pruning.tasks import Steps
 from pruning.tasks.evaluation import drawn_corpora, spec_request, sweep_plans
 from pruning.tasks.loading import loaded_model, open_plan, run_settings
+from pruning.tasks.repair import with_named_repairs
 
 if TYPE_CHECKING:
     from pruning.evaluate.answers import Answer, Speaker
@@ -34,9 +35,14 @@ if TYPE_CHECKING:
 def ask_run(request: AskRequest) -> "Steps[list[Answer]]":
     """Answers of the original model and of plans; each pair is stored as a record."""
     model = load_model_index(request.model, revision=request.revision)
-    plans: dict[str, PruningPlan | None] = {"full": None}
-    for name, raw in zip(request.names, request.plans, strict=True):
-        plans[name] = open_plan(raw, model, stats_store(request.stats_dir))
+    stats = stats_store(request.stats_dir)
+    pruned = {
+        name: open_plan(raw, model, stats)
+        for name, raw in zip(request.names, request.plans, strict=True)
+    }
+    if request.repair:
+        pruned = yield from with_named_repairs(request, model, pruned)
+    plans: dict[str, PruningPlan | None] = {"full": None, **pruned}
     from analysis.calibration.loading import load_tokenizer, resolve_dtype
     from pruning.evaluate.answers import Question, has_chat_format, prompt_ids, run_answers
 
@@ -58,7 +64,7 @@ def ask_run(request: AskRequest) -> "Steps[list[Answer]]":
         "max_new_tokens": request.max_new_tokens,
         "raw": request.raw,
     }
-    store = AnswerStore(stats_store(request.stats_dir).directories)
+    store = AnswerStore(stats.directories)
     for answer in answers[1:]:
         plan, pair = plans[answer.name], (answers[0], answer)
         if plan is not None:
@@ -184,4 +190,6 @@ def _plans(
     if request.sweep is not None:
         for plan in (yield from sweep_plans(request.sweep, model, store)):
             plans[f"{plan.provenance.criterion} {plan.provenance.sparsity}"] = plan
+    if request.repair:
+        plans = yield from with_named_repairs(request, model, plans)
     return plans

@@ -1,6 +1,6 @@
 """Tasks of repair: a plan refitted on text, and plans with their repairs as further candidates."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,6 +9,7 @@ from analysis.stats.choose import is_at_hand, run_by_corpus
 from analysis.stats.store import stats_store
 from pruning.plan import PruningPlan, fit_plan, plan_from_dict, takes_repair
 from pruning.repair.record import RepairRecord, RepairStore
+from pruning.repair.reference import repaired_name
 from pruning.requests.model import ModelRequest
 from pruning.requests.repair import RepairRequest
 from pruning.tasks import Steps
@@ -69,12 +70,22 @@ def with_repairs(
 
     One that is repaired already, or that removes nothing, stays alone.
     """
+    named = {str(number): plan for number, plan in enumerate(plans)}
+    return list((yield from with_named_repairs(request, model, named)).values())
+
+
+def with_named_repairs(
+    request: ModelRequest, model: MoEModel, plans: Mapping[str, PruningPlan]
+) -> Steps[dict[str, PruningPlan]]:
+    """As `with_repairs`; the name of a repaired plan says so."""
     shared = request.model_dump(include=set(_SHARED), exclude_none=True)
     directories = stats_store(shared.get("stats_dir")).directories
-    candidates = []
-    for plan in plans:
-        candidates.append(plan)
+    candidates = {}
+    for name, plan in plans.items():
+        candidates[name] = plan
         if takes_repair(plan, model):
             record = yield from repair_run(RepairRequest(plan=plan.to_dict(), **shared))
-            candidates.append(replace(plan, repair=record.reference.among(directories)))
+            candidates[repaired_name(name)] = replace(
+                plan, repair=record.reference.among(directories)
+            )
     return candidates

@@ -1,7 +1,7 @@
 """Sensitivity: curves of an order on corpora, and the plans that follow from them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from analysis.corpora import TokenSequences
@@ -10,17 +10,18 @@ from analysis.stats.blend import Part
 from analysis.stats.store import stats_store
 from pruning.constraints import Room, rooms_of
 from pruning.evaluate.drawing import DrawnSamples
-from pruning.planning.make import check_spec, spending_of
-from pruning.planning.measured import Order, order_of
+from pruning.evaluate.record import EvaluationRecord
+from pruning.planning.make import check_spec, make_plan, spending_of
+from pruning.planning.measured import Order, order_of, with_sensitivity
 from pruning.planning.neurons import arena_of
 from pruning.planning.ranking import Selection, select_measured
-from pruning.requests.evaluation import SensitivityRequest
+from pruning.requests.evaluation import EvaluateRequest, SensitivityRequest
 from pruning.schedules import Evidence
 from pruning.sensitivity.curves import Curves, Sensitivity
 from pruning.sensitivity.record import SensitivityRecord, SensitivityStore
 from pruning.spec import PlanSpec
 from pruning.tasks import Steps
-from pruning.tasks.evaluation import drawn_corpora, spec_request
+from pruning.tasks.evaluation import drawn_corpora, evaluate_run, spec_request
 from pruning.tasks.loading import quiet_transformers, run_settings
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class Measurement:
     corpora: tuple[Measured, ...]
     # Budget, as options -> the plan over all corpora and its improvements.
     rounds: Mapping[str, "list[Round]"]
+    # Of the plans as they are and repaired, by corpus and then by plan; if repairs are asked for.
+    evaluations: Sequence[EvaluationRecord] = ()
 
 
 def sensitivity_task(request: SensitivityRequest) -> Steps[dict[str, Any]]:
@@ -77,7 +80,14 @@ def sensitivity_run(request: SensitivityRequest, parts: Sequence[Part] = ()) -> 
     with offload_space(settings.placement) as offload:
         sitting = _Sitting(request, model, order_of(selection, specs[0]), settings, offload)
         works = [sitting.work(each, SensitivityStore(store.directories)) for each in draws]
-        return (yield from _measure(works, sitting, selection, specs))
+        measurement = yield from _measure(works, sitting, selection, specs)
+    if not request.repair:
+        return measurement
+    plans = tuple(
+        make_plan(with_sensitivity(selection, spec, store), spec).plan.to_dict() for spec in specs
+    )
+    evaluation = request.into(EvaluateRequest, plans=plans, measures=f"nll,{request.cost}")
+    return replace(measurement, evaluations=(yield from evaluate_run(evaluation)))
 
 
 class _Sitting:
