@@ -92,6 +92,17 @@ def prompts(batch: SampleBatch) -> Iterator[Tensor]:
         yield torch.from_numpy(batch.tokens.input_ids[row, :end].copy())[None]
 
 
+def accept_batch(
+    model: PreTrainedModel, draft: PreTrainedModel, batch: SampleBatch, decoding: Decoding
+) -> list[tuple[int, int]]:
+    """Accepted and tested tokens of each sample; `draft` is a `sharing_copy`, masked."""
+    counts = []
+    for number, prompt in zip(batch.samples, prompts(batch), strict=True):
+        drafts = _decode(model, draft, prompt, decoding, stream_seed(decoding.seed, number))
+        counts.append((drafts.accepted, drafts.tested))
+    return counts
+
+
 def run_acceptance(
     model: PreTrainedModel,
     family: MoEFamily,
@@ -105,15 +116,12 @@ def run_acceptance(
     accepted tokens, the counts tested tokens.
     """
     draft = sharing_copy(model)
-    counts: list[tuple[float, float]] = []
+    counts: list[tuple[int, int]] = []
     with samples.processes.together():
         for batch in samples.batches():
-            for number, prompt in zip(batch.samples, prompts(batch), strict=True):
-                yield Progress("decoding", len(counts), len(samples), "samples")
-                with candidate_of(draft, family, plan):
-                    seed = stream_seed(decoding.seed, number)
-                    drafts = _decode(model, draft, prompt, decoding, seed)
-                counts.append((drafts.accepted, drafts.tested))
+            yield Progress("decoding", len(counts), len(samples), "samples")
+            with candidate_of(draft, family, plan):
+                counts += accept_batch(model, draft, batch, decoding)
     yield Progress("decoding", len(samples), len(samples), "samples")
     sums = samples.gather(dict(zip(("accepted", "tested"), np.array(counts, float).T, strict=True)))
     return SampleSums(sums["accepted"], sums["tested"].astype(np.int64))

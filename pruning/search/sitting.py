@@ -27,11 +27,13 @@ from pruning.append_log import plain_json
 from pruning.constraints import Constraints
 from pruning.evaluate.candidate import MeasureSettings
 from pruning.evaluate.drawing import DrawnSamples
+from pruning.evaluate.result import DECODED
 from pruning.evaluate.samples import make_samples
 from pruning.plan import Provenance, PruningPlan, model_ref, select_experts
 from pruning.recipe import Recipe
 from pruning.recipe_file import save_recipe
 from pruning.schedules.base import allocation_of
+from pruning.search.decoding import DecodingFitness
 from pruning.search.fitness import (
     RunFitness,
     SharedFitness,
@@ -169,17 +171,21 @@ def make_fitness(
     """
     model, sequences, running = problem.model, problem.search_samples.sequences, problem.running
     fitness: Fitness
+    seed = problem.task.settings.seed
     if running.placement.stream_layers:
         samples = make_samples(sequences, running.batch_size, processes)
-        measured = MeasureSettings((problem.measure,), problem.task.settings.seed)
+        measured = MeasureSettings((problem.measure,), seed)
         runs = StreamedRuns(model, samples, running, problem.plan, measured, folder)
         fitness = RunFitness(runs, problem.measure)
         return fitness if processes.world == 1 else SharedFitness(fitness, processes)
     samples = make_samples(sequences, running.batch_size)
     with processes.together():
         loaded = yield from load_for(model, sequences, running, offload)
-        subject = yield from subject_of(model, loaded, samples, problem.plan)
-        fitness = masked_fitness(subject, problem.measure, problem.task.settings.seed, max_bytes)
+        if problem.measure in DECODED:
+            fitness = DecodingFitness(loaded, model.family, samples, problem.plan, seed)
+        else:
+            subject = yield from subject_of(model, loaded, samples, problem.plan)
+            fitness = masked_fitness(subject, problem.measure, seed, max_bytes)
     return fitness if processes.world == 1 else SharedFitness(fitness, processes)
 
 

@@ -11,6 +11,7 @@ from analysis.stats.blend import Part
 from analysis.stats.store import StatsStore, stats_store
 from pruning.allocation import Removed
 from pruning.evaluate.drawing import DrawnSamples, SampleSettings, draw
+from pruning.evaluate.result import DECODED
 from pruning.planning.make import check_spec, evidence_of, provenance_of, spending_of
 from pruning.planning.measured import sensitivity_on, with_sensitivity
 from pruning.planning.ranking import Selection, select, sensitivity_for
@@ -75,6 +76,11 @@ def problem_of(request: SearchRequest) -> "Steps[Problem]":
     recipe, machine = request.parsed(), request.machine
     if (section := recipe.search) is None:
         raise PlanError("The recipe has no key search; it needs at least search: {corpus: C}.")
+    if section.fitness in DECODED and machine.stream_layers:
+        raise PlanError(
+            f"{section.fitness} decodes with the whole model; leave --stream-layers out, or search "
+            "by esap, which is its expectation."
+        )
     model = load_model_index(recipe.model, revision=recipe.revision)
     check_spec(recipe.plan, model)
     store = stats_store(machine.stats_dir)
