@@ -35,7 +35,7 @@ def test_blocks_hold_the_acceptance_of_an_evaluation():
 def test_a_search_by_decoding_needs_the_whole_model(tmp_path):
     recipe = """
 model: demo
-corpora: demo-math
+corpora: [demo-math]
 criterion: reap
 sparsity: 50%
 search: {corpus: demo-math, fitness: spec-dec}
