@@ -67,6 +67,7 @@ class Provenance:
     constraints: Mapping[str, Any] = field(default_factory=dict, hash=False)
     # `PlanSpec.to_json`: all that was asked for. Empty for plans that are made otherwise.
     spec: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    tokens: int = 0  # of the part of the runs that ranked; 0: all that the runs counted
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ class PruningPlan:
             **{
                 key: list(value) if isinstance(value, tuple) else value
                 for key, value in asdict(self.provenance).items()
-                if key != "spec" or value
+                if key not in ("spec", "tokens") or value
             },
             **({"repair": self.repair.to_dict()} if self.repair else {}),
         }
@@ -331,6 +332,9 @@ def _provenance(raw: Mapping[str, Any]) -> Provenance:
             raise PlanError(f"The plan's {key!r} is not an object.")
     values: dict[str, Any] = {key: str(raw.get(key, "")) for key in words} | objects
     values |= {key: tuple(map(str, each)) for key, each in lists.items()}
+    if type(tokens := raw.get("tokens", 0)) is not int:
+        raise PlanError("The plan's 'tokens' is no number.")
+    values["tokens"] = tokens
     return Provenance(**values)
 
 

@@ -17,23 +17,30 @@ SHARD_INDEX = ("layer", "expert", "shard")
 TOKEN_PARTS = (1, 2, 4, TOKEN_SHARDS)  # shown: an eighth, a quarter, a half, all
 
 
-def add_shards(table: pd.DataFrame, parts: int = TOKEN_SHARDS) -> pd.DataFrame:
-    """Sums over the first `parts` shards, one row per (layer, expert), of rows by SHARD_INDEX."""
+def add_shards(table: pd.DataFrame, shards: range = range(TOKEN_SHARDS)) -> pd.DataFrame:
+    """Sums over neighbouring shards, one row per (layer, expert), of rows by SHARD_INDEX."""
     index = table.loc[table["shard"] == 0, ["layer", "expert"]].reset_index(drop=True)
     # Accumulated in order, so the result does not depend on numpy's pairwise summation.
     sums = {
-        name: np.add.accumulate(table[name].to_numpy().reshape(-1, TOKEN_SHARDS), axis=1)
+        name: np.add.accumulate(
+            table[name].to_numpy().reshape(-1, TOKEN_SHARDS)[:, shards.start : shards.stop], axis=1
+        )
         for name in table.columns
         if name not in SHARD_INDEX
     }
-    return index.assign(**{name: values[:, parts - 1] for name, values in sums.items()})
+    return index.assign(**{name: values[:, -1] for name, values in sums.items()})
 
 
 def stats_at(run: Run, parts: int) -> ExpertStats:
     """Statistics of the first `parts` eighths of each corpus; without vector sums, unless all."""
     if not 1 <= parts <= TOKEN_SHARDS:
         raise StatsError(f"{parts} of {TOKEN_SHARDS} parts of the tokens: use 1 to 8.")
-    if parts == TOKEN_SHARDS:
+    return stats_of(run, range(parts))
+
+
+def stats_of(run: Run, shards: range) -> ExpertStats:
+    """Statistics of neighbouring eighths of each corpus; without vector sums, unless all."""
+    if len(shards) == TOKEN_SHARDS:
         return load_expert_stats(run)
     columns = [*SHARD_INDEX, *MOMENT_COLUMNS]
     table = read_table(run, SHARDS, {name: EXPERT_COLUMNS.get(name, "int64") for name in columns})
@@ -47,14 +54,19 @@ def stats_at(run: Run, parts: int) -> ExpertStats:
             "order; remove the run and rerun the calibration."
         )
     # The corpora as if only these shards had been fed: token i of N is in shard i * 8 // N.
-    counted = [-(-parts * each.num_counted // TOKEN_SHARDS) for each in run.manifest.corpora]
+    counted = [
+        -(-shards.stop * each.num_counted // TOKEN_SHARDS)
+        - -(-shards.start * each.num_counted // TOKEN_SHARDS)
+        for each in run.manifest.corpora
+    ]
+    part = f"{len(shards)}of{TOKEN_SHARDS}" + (f"from{shards.start}" if shards.start else "")
     manifest = replace(
         run.manifest,
-        run_id=f"{run.manifest.run_id}@{parts}of{TOKEN_SHARDS}",
+        run_id=f"{run.manifest.run_id}@{part}",
         corpora=tuple(
             replace(corpus, num_tokens=count, num_counted=count)
             for corpus, count in zip(run.manifest.corpora, counted, strict=True)
         ),
-        made={**run.manifest.made, "token_shards": list(range(parts))},
+        made={**run.manifest.made, "token_shards": list(shards)},
     )
-    return ExpertStats(manifest, add_shards(table, parts))
+    return ExpertStats(manifest, add_shards(table, shards))

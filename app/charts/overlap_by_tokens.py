@@ -81,6 +81,15 @@ def parts_curve(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 
     `overlap` (0..1) is the share of the pruned set of `tokens` tokens that all tokens prune too.
     """
+    rows = table.rename(columns={"overlap": "value"})
+    return panels_by_tokens(rows, {**OVERLAP_AXIS, "title": "overlap with all tokens"}, dark)
+
+
+def panels_by_tokens(table: pd.DataFrame, y_axis: dict[str, Any], dark: bool) -> go.Figure:
+    """Figure of a table `corpus, criterion, tokens, value`: a panel per corpus, a line per series.
+
+    With a column `chance` its line lies below; with `low` and `high`, bars show the spread.
+    """
     corpora = list(dict.fromkeys(table["corpus"]))
     columns = min(len(corpora), 3)
     rows = -(-len(corpora) // columns)
@@ -93,29 +102,34 @@ def parts_curve(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         subplot_titles=[in_html(corpus) for corpus in corpora],
     )
     look_by_name = looks(table["criterion"].unique(), dark)
-    for place, corpus in enumerate(corpora):
-        where = {"row": place // columns + 1, "col": place % columns + 1}
-        corpus_rows = table[table["corpus"] == corpus]
-        shows: dict[str, Any] = {"showlegend": place == 0}
-        line = corpus_rows.drop_duplicates("tokens").sort_values("tokens")
-        hover, group = "chance %{y:.3f}", {"legendgroup": "chance"}
-        fig.add_trace(chance(_tokens(line), line["chance"], dark, hover, **group, **shows), **where)
-        for name, line in corpus_rows.sort_values("tokens").groupby("criterion", sort=False):
-            hover, group = f"{in_html(str(name))}, %{{x}} tokens: %{{y:.3f}}", {"legendgroup": name}
-            points = _tokens(line), line["overlap"]
-            trace = series(look_by_name[str(name)], str(name), points, hover, **group, **shows)
-            fig.add_trace(trace, **where)
+    for panel, corpus in enumerate(corpora):
+        lines = table[table["corpus"] == corpus].sort_values("tokens")
+        place = {"row": panel // columns + 1, "col": panel % columns + 1}
+        if "chance" in lines:
+            line = lines.drop_duplicates("tokens")
+            shows: dict[str, Any] = {"legendgroup": "chance", "showlegend": panel == 0}
+            points = _tokens(line), line["chance"]
+            fig.add_trace(chance(*points, dark, "chance %{y:.3f}", **shows), **place)
+        for name, line in lines.groupby("criterion", sort=False):
+            hover = f"{in_html(str(name))}, %{{x}} tokens: %{{y:.3f}}"
+            more: dict[str, Any] = {"legendgroup": name, "showlegend": panel == 0}
+            if "low" in line:
+                spread = (line["high"] - line["value"], line["value"] - line["low"])
+                more["error_y"] = {"array": spread[0], "arrayminus": spread[1], "thickness": 1}
+            points = _tokens(line), line["value"]
+            trace = series(look_by_name[str(name)], str(name), points, hover, **more)
+            fig.add_trace(trace, **place)
     fig.update_annotations(font={"size": 14})
     apply_theme(
         fig,
         dark,
         x={"type": "category", "title": "tokens", "showgrid": False},
-        y=OVERLAP_AXIS,
+        y={name: value for name, value in y_axis.items() if name != "title"},
         height=300 * rows + 20,
         margin={"t": 24},
         legend=OVER_TITLES,
     )
-    return fig.update_yaxes(title_text="overlap with all tokens", col=1)
+    return fig.update_yaxes(title_text=y_axis["title"], col=1)
 
 
 def describe(table: pd.DataFrame) -> str:

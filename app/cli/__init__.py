@@ -45,6 +45,8 @@ _PLACES = {
     "an export.",
     "measure:variance": "Variance of hidden states after each layer, original against pruned, on "
     "4096 tokens.",
+    "measure:subsets": "Quality against calibration size: plans by parts of each run's tokens, "
+    "and their spread.",
     "measure:bins": "Score against true loss: experts or neurons in bins by saliency, each bin "
     "removed alone.",
     "measure:ask": "Answers of the original model and of pruned ones to a prompt, side by side.",

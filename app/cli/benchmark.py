@@ -68,7 +68,7 @@ def benchmark(
     finish(
         f"{out_file or request.model}: {counted(len(records), 'candidate')}",
         {"file": str(out_file) if out_file else None, "candidates": len(records)},
-        command_line("plot", request.model, "benchmarks"),
+        command_line("plot", "benchmarks", request.model, "-o", "benchmarks.html"),
     )
 
 

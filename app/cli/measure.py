@@ -30,6 +30,7 @@ from pruning.evaluate.bins import rank_agreement
 from pruning.evaluate.quality import LossIncrease, is_random
 from pruning.evaluate.record import EvaluationRecord, evaluation_table, result_json
 from pruning.evaluate.result import MEASURES
+from pruning.evaluate.subsets import subset_table
 from pruning.evaluate.variances import variance_table
 from pruning.plan import PruningPlan, load_plan, takes_repair
 from pruning.repair.reference import repaired_name
@@ -39,6 +40,7 @@ from pruning.requests.evaluation import (
     BinsRequest,
     EvaluateRequest,
     SensitivityRequest,
+    SubsetsRequest,
     SweepRequest,
     VarianceRequest,
 )
@@ -48,6 +50,7 @@ from pruning.spec import LimitsSpec
 from pruning.tasks.evaluation import evaluate_run, sweep_run
 from pruning.tasks.probe import ask_run, bins_run, variance_run
 from pruning.tasks.sensitivity import Measured, Measurement, sensitivity_run
+from pruning.tasks.subsets import subsets_run
 
 _PLAN_HELP = "plan.json to evaluate; repeatable. Default: the original model."
 
@@ -193,6 +196,21 @@ def show_sweep(table: "pd.DataFrame") -> None:
         ]
         title = f"{corpus}, {rows['dtype'].iloc[0]}"
         show_table(title, ("criterion", "removed", *labels), cells)
+
+
+@command(SubsetsRequest)
+def subsets(request: SubsetsRequest, *, out_file: options.OutTable = Path("subsets.csv")) -> None:
+    """Quality against calibration size: plans by parts of each run's tokens, and their spread."""
+    table = subset_table(follow(subsets_run(request)))
+    columns = ["corpus", "criterion", "calibrated_on", "repaired_on", "tokens"]
+    summary = table.groupby(columns, sort=False)["increase"].agg(["mean", "min", "max", "count"])
+    show_frame(f"loss increase at sparsity {request.sparsity}", summary.reset_index())
+    write_table(table, out_file)
+    finish(
+        f"{out_file}: {counted(len(table), 'evaluation')}",
+        {"file": str(out_file), "rows": len(table)},
+        command_line("plot", "loss-by-tokens", request.model, "-o", "tokens.html"),
+    )
 
 
 _SHARES = (0.25, 0.5, 0.75)

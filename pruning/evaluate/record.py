@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import AfterValidator, Field, model_validator
@@ -162,6 +162,8 @@ class PlanRecord(RecordOfPlan):
     plan was made, which is shown with them.
     """
 
+    made_by: ClassVar[tuple[str, ...]] = MADE_BY  # facts that part records of equal plans
+
     plan: AllPlanFacts
     corpus: SampleFacts  # see `DrawnSamples.corpus`
     settings: RunFacts
@@ -188,12 +190,19 @@ class PlanRecord(RecordOfPlan):
             {
                 "corpus": corpus["digest"],
                 "settings": dict(settings),
-                "made": facts.model_dump(include=set(MADE_BY)),
+                "made": facts.model_dump(include=set(cls.made_by)),
             },
             plan=facts,
             corpus=corpus,
             settings=settings,
+            **cls.facts_of(plan),
         )
+
+    @classmethod
+    def facts_of(cls, plan: PruningPlan) -> dict[str, Any]:
+        """Fields that a kind of record takes from the plan besides `plan`."""
+        del plan
+        return {}
 
 
 class SampleLosses(RecordPart):

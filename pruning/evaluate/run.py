@@ -31,10 +31,11 @@ from pruning.active import Routing
 from pruning.evaluate.candidate import MaskedCandidates, MeasureSettings, measure_candidate
 from pruning.evaluate.drawing import DrawnSamples
 from pruning.evaluate.full_side import FullSide, OutputHead, full_side
-from pruning.evaluate.record import EvaluationRecord, EvaluationStore
+from pruning.evaluate.record import EvaluationRecord
 from pruning.evaluate.result import DECODED, Evaluation, summarise
 from pruning.evaluate.samples import SampleBatch, Samples, make_samples
 from pruning.evaluate.speculative import Decoding, run_acceptance
+from pruning.evaluate.store import RecordStore
 from pruning.evaluate.streamed import EvaluationPlans, partial_folder, run_plans
 from pruning.plan import PruningPlan, fit_plan
 
@@ -50,7 +51,7 @@ class Evaluations:
     draws: Sequence[DrawnSamples]  # one entry per corpus
     measures: tuple[str, ...]  # names, of MEASURES
     settings: CalibrationSettings  # its seed is that of the bootstrap and of draws
-    store: EvaluationStore
+    store: RecordStore[Any]  # of `EvaluationRecord` or a kind of it
     routing: Routing | None = None  # how often experts are chosen, see `plan_facts`
 
     def missing(self, record: EvaluationRecord) -> tuple[str, ...]:
@@ -81,7 +82,7 @@ def known_records(work: Evaluations) -> list[list[EvaluationRecord]]:
         check_token_ids(sequences.corpus, largest, work.model)
     dtype = resolve_dtype(work.settings.dtype, work.model)
     settings = {"dtype": dtype, "seed": work.settings.seed}
-    new = partial(EvaluationRecord.new, work.model, settings=settings, routing=work.routing)
+    new = partial(work.store.kind.new, work.model, settings=settings, routing=work.routing)
     return [[work.store.find(new(plan, each.corpus)) for plan in fitted] for each in work.draws]
 
 

@@ -1,7 +1,7 @@
 """Requests to measure a model and its plans: losses, bins, hidden states, sensitivity, answers."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -185,6 +185,26 @@ class SweepRequest(RankedRequest, MeasureRequest):
         if self.granularity == NEURON_GRANULARITY and self.schedule != MEASURED:
             spread = {"neuron_scope": self.neuron_scope}
         return [self.spec_by(criterion, **budget, **spread) for budget in self.budgets]
+
+
+class SubsetsRequest(RankedRequest, HeldOutRequest):
+    """Plans by parts of the calibration tokens of each run."""
+
+    asked_by = "subsets"
+    writes = "subsets.csv"
+    criteria: Annotated[
+        tuple[_Criterion, ...],
+        _EACH_ONCE,
+        Option("Criterion that reads calibration text, such as reap or ean; repeatable."),
+    ] = Field(min_length=1)
+    sparsity: options.Sparsity
+    granularity: Literal["expert"] = "expert"
+    repair: Annotated[
+        options.Switch,
+        Option("Also repair the plan of all tokens on shares of text, three draws of each."),
+    ] = False
+    stream_layers: options.StreamLayers = False
+    hidden_states_dir: options.HiddenStatesDir | None = None
 
 
 class BinsRequest(RankedRequest, HeldOutRequest):

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from analysis.errors import PlanError
-from analysis.stats.choose import CorpusWeight, parse_corpus_weight
+from analysis.stats.choose import CorpusWeight, is_at_hand, parse_corpus_weight
 from pruning.plan import PruningPlan
 from pruning.requests import options
 from pruning.requests.base import Option, Request, command_line, option_words
@@ -77,6 +77,11 @@ class RepairRequest(RefitRequest):
             raise PlanError(
                 "The plan was ranked without text, and nothing is calibrated, so nothing says what "
                 "to repair it on; name one or several --corpus."
+            )
+        if not self.corpora and (gone := [p.corpus for p in parts if not is_at_hand(p.corpus)]):
+            raise PlanError(
+                f"The plan was ranked by {gone[0]}, a file that is not here under that name; name "
+                "what to repair it on: `moeprune repair --corpus FILE`."
             )
         whole = sum(part.weight for part in parts)
         shared = self.model_dump(

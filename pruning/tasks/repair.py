@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from analysis.model import MoEModel, load_model_index
 from analysis.stats.choose import is_at_hand, run_by_corpus
@@ -63,6 +63,15 @@ def _prepare(
     return model, plan, sequences, replace(settings, seq_len=longest)
 
 
+def shared_options(request: ModelRequest) -> dict[str, Any]:
+    """The options of a request that the repair of a candidate shares.
+
+    Corpora that ranked, as they were named, are what it is fitted on.
+    """
+    shared = request.model_dump(include=set(_SHARED), exclude_none=True)
+    return shared | {"corpora": getattr(request, "calibrated_on", ())}
+
+
 def with_repairs(
     request: ModelRequest, model: MoEModel, plans: Iterable[PruningPlan]
 ) -> Steps[list[PruningPlan]]:
@@ -78,7 +87,7 @@ def with_named_repairs(
     request: ModelRequest, model: MoEModel, plans: Mapping[str, PruningPlan]
 ) -> Steps[dict[str, PruningPlan]]:
     """As `with_repairs`; the name of a repaired plan says so."""
-    shared = request.model_dump(include=set(_SHARED), exclude_none=True)
+    shared = shared_options(request)
     directories = stats_store(shared.get("stats_dir")).directories
     candidates = {}
     for name, plan in plans.items():

@@ -29,6 +29,7 @@ from app.widgets.job_form import calibrated_field, offer_job, queue_button, samp
 from app.widgets.job_panel import job_panel
 from app.widgets.notes import NO_CALIBRATION, inform, show_command
 from pruning.evaluate.bins import BinsRecord, BinsStore
+from pruning.evaluate.subsets import SubsetStore
 from pruning.plan import NEURON_GRANULARITY
 from pruning.requests.base import command_line, validated
 from pruning.requests.calibration import CalibrateRequest
@@ -66,6 +67,8 @@ def tokens_part(loaded: Loaded) -> None:
     if show_named("overlap-by-tokens", loaded.choosing(beside=chosen)) is not None:
         first = criterion if can_rank(criterion, part) else CRITERIA[chosen[0]]
         _command(loaded, "--parts", "--criterion", first.name)
+    if not SubsetStore(loaded.store.directories).is_empty:
+        show_named("loss-by-tokens", loaded)
 
 
 def _runs_with_parts(loaded: Loaded) -> dict[str, Run]:

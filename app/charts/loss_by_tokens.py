@@ -1,0 +1,65 @@
+"""Quality against calibration size: plans by parts of the tokens, and repairs on fewer."""
+
+from functools import partial
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from analysis.criteria import get_criterion
+from analysis.errors import StatsError
+from app.charts.chart import Drawing, chart
+from app.charts.overlap_by_tokens import panels_by_tokens
+from app.loaded import Loaded, made_by
+from pruning.evaluate.store import readable_records
+from pruning.evaluate.subsets import SubsetStore, subset_table
+from pruning.repair.reference import repaired_name
+
+LOSS_AXIS = {"title": "loss increase, nats per token", "tickformat": ".2f"}
+
+
+@chart("loss-by-tokens", "explore")
+def draw(loaded: Loaded) -> Drawing:
+    """How many tokens a plan needs.
+
+    Loss increase of plans ranked by parts of the calibration tokens, and of repairs on fewer.
+    """
+    store = SubsetStore(loaded.store.directories)
+    records, _ = readable_records(store, loaded.model.identity)
+    if not records:
+        raise StatsError(
+            f"No plans of {loaded.model.name} by parts of the tokens are measured; see "
+            "`moeprune subsets`."
+        )
+    table = spread_table(subset_table(records))
+    about = made_by(loaded.model.name, f"{len(records)} evaluations", "loss increase")
+    return Drawing(partial(tokens_curve, table), table, describe(table), about)
+
+
+def tokens_curve(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
+    """Figure of a `spread_table`: a panel per corpus."""
+    return panels_by_tokens(table, LOSS_AXIS, dark)
+
+
+def spread_table(table: pd.DataFrame) -> pd.DataFrame:
+    """Table `corpus, criterion, tokens, value, low, high, parts` of a `subset_table`.
+
+    `criterion` names what ranked and whether a repair followed; `value` is the mean over `parts`.
+    """
+    labels = []
+    for row in table.itertuples(index=False):
+        label = get_criterion(str(row.criterion)).label
+        name = repaired_name(label) if row.repaired_on else label
+        labels.append(f"{name} on {row.calibrated_on}")
+    groups = table.assign(criterion=labels).groupby(["corpus", "criterion", "tokens"], sort=False)
+    spread = groups["increase"].agg(value="mean", low="min", high="max", parts="count")
+    return spread.reset_index()
+
+
+def describe(table: pd.DataFrame) -> str:
+    """One sentence: what the fewest and the most tokens cost, for each series."""
+    words = []
+    for name, line in table.groupby("criterion", sort=False):
+        ends = line.groupby("tokens")["value"].mean().sort_index()
+        costs = [f"{cost:+.3f} by {tokens:,}" for tokens, cost in ends.iloc[[0, -1]].items()]
+        words.append(f"{name} {', '.join(dict.fromkeys(costs))} tokens")
+    return f"Loss increase, mean over corpora: {'; '.join(words)}."

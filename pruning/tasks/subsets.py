@@ -1,0 +1,102 @@
+"""Quality against calibration size: plans ranked by parts of the tokens, and repairs on fewer."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from analysis.corpora import TOKEN_SHARDS
+from analysis.criteria import get_criterion
+from analysis.errors import PlanError
+from analysis.model import MoEModel, load_model_index
+from analysis.ranking.experts import can_rank
+from analysis.stats.choose import run_by_corpus
+from analysis.stats.shards import TOKEN_PARTS, stats_of
+from analysis.stats.store import Run, StatsStore, stats_store
+from pruning.evaluate.subsets import SubsetRecord, SubsetStore
+from pruning.plan import PruningPlan, fit_plan
+from pruning.planning.make import make_plan
+from pruning.planning.ranking import Selection, select
+from pruning.requests.evaluation import SubsetsRequest
+from pruning.requests.plan import SpecRequest
+from pruning.requests.repair import DEFAULT_REPAIR_TOKENS, RepairRequest
+from pruning.tasks import Steps
+from pruning.tasks.evaluation import drawn_corpora
+from pruning.tasks.loading import run_settings
+from pruning.tasks.repair import repair_run, shared_options
+
+SEEDS = (42, 43, 44)  # of the text of repairs
+
+
+def subsets_run(request: SubsetsRequest) -> Steps[list[SubsetRecord]]:
+    """Evaluate plans by eighths, quarters, halves and all of each run; by corpus, then by plan.
+
+    With `repair`, also the plan of all corpora's tokens, repaired on as many shares of text.
+    """
+    model = load_model_index(request.model, revision=request.revision)
+    store = stats_store(request.stats_dir)
+    corpora = request.calibrated_on or tuple(
+        run_by_corpus(store.of_model(model.identity, "routed"))
+    )
+    plans: list[PruningPlan] = []
+    for criterion in request.criteria:
+        for corpus in corpora:
+            plans += _by_parts(_selection(request, criterion, (corpus,), model, store))
+        if request.repair:
+            whole = _selection(request, criterion, corpora, model, store)
+            plans += yield from _repairs(
+                request, fit_plan(make_plan(whole, whole.spec).plan, model)
+            )
+    draws = yield from drawn_corpora(request, model, store)
+    from pruning.evaluate.run import Evaluations, run_evaluations
+
+    settings = run_settings(request, max(each.sequences.longest for each in draws))
+    work = Evaluations(model, plans, draws, ("nll",), settings, SubsetStore(store.directories))
+    records = yield from run_evaluations(work)
+    return [record for record in records if isinstance(record, SubsetRecord)]
+
+
+def _selection(
+    request: SubsetsRequest,
+    criterion: str,
+    corpora: tuple[str, ...],
+    model: MoEModel,
+    store: StatsStore,
+) -> Selection:
+    """A criterion on all tokens of corpora."""
+    if get_criterion(criterion).source != "routed":
+        raise PlanError(f"{criterion} reads no calibration tokens, so parts of them say nothing.")
+    spec = request.spec_by(criterion, sparsity=request.sparsity).changed(corpora=corpora)
+    planned = SpecRequest(
+        model=request.model, revision=request.revision, plan=spec, stats_dir=request.stats_dir
+    )
+    return select(planned, model, store)
+
+
+def _by_parts(selection: Selection) -> Iterator[PruningPlan]:
+    """The plans by each part of the tokens of one run."""
+    (run,), criterion = selection.choice.runs, selection.criterion
+    for count in TOKEN_PARTS:
+        for first in range(0, TOKEN_SHARDS, count):
+            stats = stats_of(run, range(first, first + count))
+            if not can_rank(criterion, stats):
+                raise PlanError(
+                    f"{criterion.name} reads sums that runs do not keep in parts; leave it out."
+                )
+            choice = replace(selection.choice, stats=stats, runs=(Run(run.path, stats.manifest),))
+            part = replace(selection, choice=choice, tokens=choice)
+            plan = make_plan(part, selection.spec).plan
+            tokens = sum(corpus.num_counted for corpus in stats.manifest.corpora)
+            provenance = replace(plan.provenance, tokens=tokens)
+            yield fit_plan(replace(plan, provenance=provenance), selection.model)
+
+
+def _repairs(request: SubsetsRequest, plan: PruningPlan) -> Steps[list[PruningPlan]]:
+    """A plan repaired on shares of the default number of tokens, with several draws of text."""
+    directories = stats_store(request.stats_dir).directories
+    repaired = []
+    for count in TOKEN_PARTS:
+        tokens = DEFAULT_REPAIR_TOKENS * count // TOKEN_SHARDS
+        for seed in SEEDS:
+            values = {**shared_options(request), "plan": plan.to_dict()}
+            record = yield from repair_run(RepairRequest(**values, tokens=tokens, seed=seed))
+            repaired.append(replace(plan, repair=record.reference.among(directories)))
+    return repaired
