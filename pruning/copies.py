@@ -24,6 +24,11 @@ _ROUNDING = 0.005
 def plan_for_copy(plan: PruningPlan, original: MoEModel, copy: MoEModel) -> PruningPlan:
     """A plan of `original` as one of `copy`, complete; refused unless they are one model."""
     complete = fit_plan(plan, original)
+    if plan.repair:
+        raise PlanError(
+            f"The plan's repair has bytes of {original.name}, which {copy.name} stores in another "
+            "form; give the plan without its repair."
+        )
     for what, one, other in (
         ("family", original.family.model_type, copy.family.model_type),
         ("layers", original.layers, copy.layers),

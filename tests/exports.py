@@ -23,6 +23,17 @@ def keeping(model: MoEModel, ids: tuple[int, ...]) -> PruningPlan:
     return PruningPlan(model_ref(model), {layer.index: ids for layer in model.layers})
 
 
+def uneven(model) -> PruningPlan:
+    """All but one expert of each group stay in every other layer, about half in the rest."""
+    kept = {}
+    for place, layer in enumerate(model.layers):
+        size = layer.num_experts // layer.num_groups
+        drop = 1 if place % 2 else size - max(2, size // 2)
+        starts = range(0, layer.num_experts, size)
+        kept[layer.index] = tuple(i for first in starts for i in range(first + drop, first + size))
+    return PruningPlan(model_ref(model), kept)
+
+
 def export(source: MoEModel | Path, plan: Any, out: Path, **options: Any) -> Manifest:
     """Export a model or the checkpoint of a folder; `plan` may be the ids that each layer keeps."""
     model = load_model_index(str(source)) if isinstance(source, Path) else source

@@ -17,7 +17,7 @@ from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.plan import NEURON_GRANULARITY, load_plan
 from pruning.requests.base import Option
 from pruning.requests.model import ExportRequest, PrunedRequest
-from pruning.requests.options import Text
+from pruning.requests.options import StatsDir, Text
 from pruning.tasks.export import dry_export, export_run, is_finished_export, verify_result
 
 _SOURCE = Option(
@@ -90,8 +90,9 @@ def verify(
     ] = None,
     source: Annotated[Text | None, _SOURCE] = None,
     tokens: Annotated[int, Field(ge=1), Option("Random tokens to run.")] = 128,
+    stats_dir: StatsDir | None = None,
 ) -> None:
     """Check an exported checkpoint: bytes and hashes, loading, equality with the masked source."""
     described = load_model_index(source) if source else None
-    checks = follow(verify_result(out_dir, level, described, tokens))
+    checks = follow(verify_result(out_dir, level, described, tokens, stats_dir))
     report_checks(out_dir, checks, has_source=described is not None)

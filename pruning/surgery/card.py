@@ -19,6 +19,7 @@ from pruning.heads import HeadChoice, HeadPlan, heads_in_words
 from pruning.neurons.kept import count_neurons
 from pruning.neurons.widths import WidthPlan
 from pruning.plan import PruningPlan, tool_version
+from pruning.repair.reference import Repair
 from pruning.sizes import SizeReport, format_bytes, size_report
 from pruning.surgery.padding import Padding
 from pruning.surgery.width_sizes import option_with_sizes
@@ -69,6 +70,7 @@ def _facts(model: MoEModel, plan: PruningPlan, heads: HeadPlan, sizes: SizeRepor
         "Criterion": provenance.criterion,
         "Gate weights": provenance.gate,
         "Calibration corpus": ", ".join(provenance.corpora),
+        "Repair": plan.repair and repair_words(plan.repair),
         "Schedule": provenance.schedule,
         "Sparsity asked for": provenance.sparsity,
         "Budget": _in_words(provenance.budget),
@@ -85,6 +87,15 @@ def _facts(model: MoEModel, plan: PruningPlan, heads: HeadPlan, sizes: SizeRepor
         "Architecture": assumed and f"discovered from the checkpoint, assuming that {assumed}",
     }
     return "\n".join(f"- {name}: {in_markdown(value)}" for name, value in facts.items() if value)
+
+
+def repair_words(repair: Repair) -> str:
+    """What a repair was fitted on, with the warning that follows."""
+    corpora = ", ".join(dict.fromkeys(repair.corpora))
+    return (
+        f"down projections refitted in closed form on {repair.tokens:,} tokens of {corpora} "
+        f"({repair.record_id}); on other text it may help less, or harm"
+    )
 
 
 def _filling_facts(
@@ -122,7 +133,7 @@ _CARD = """---
 # {model}, pruned
 
 {model} ({family}) with some of {what} removed. The remaining weights are those of the
-source, byte for byte; nothing was trained afterwards.
+source, byte for byte{repair}; nothing was trained afterwards.
 {licence}
 ## What was removed
 
@@ -197,6 +208,7 @@ def model_card(  # noqa: PLR0913
         kept=_kept_table(model, plan),
         code=fenced(load_code(model, contents, _FOLDER), "python"),
         readers="\n".join(readers),
+        repair=", except the down projections of experts, which were refitted" * bool(plan.repair),
         what="neurons of its routed experts" if plan.kept_neurons else "its routed experts",
         facts="\n".join(
             (

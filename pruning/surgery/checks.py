@@ -11,11 +11,13 @@ from typing import TypeVar
 import numpy as np
 
 from analysis.checkpoint import INDEX_NAME, Checkpoint, TensorEntry, open_checkpoint
+from analysis.content import file_sha256
 from analysis.errors import CheckpointError, ExportError, PlanError, UnsupportedModelError
 from analysis.model import MoEModel, describe_model
 from analysis.progress import Progress
 from pruning.neurons.widths import plan_widths
-from pruning.plan import fit_plan
+from pruning.plan import PruningPlan, fit_plan
+from pruning.repair.files import layer_files, repaired_entries
 from pruning.surgery.expected import ExpectedTensor, expected_tensors, mapped
 from pruning.surgery.manifest import Manifest, file_record
 from pruning.surgery.shards import check_located, read_index
@@ -203,6 +205,8 @@ class Pairs:
     source: Path  # folder
     expected: Mapping[str, ExpectedTensor]  # by name
     entries: Mapping[str, TensorEntry]  # by name
+    # Tensors whose bytes cannot be compared, as the files of the repair are elsewhere.
+    unknown: frozenset[str] = frozenset()
 
 
 def check_against_source(
@@ -219,14 +223,45 @@ def check_against_source(
         check_located(source)
         plan = fit_plan(manifest.plan, source)
         widths = plan_widths(source, plan, manifest.widths)
-        expected = expected_tensors(source, plan, manifest.heads, widths, padded=manifest.padded)
-        pairs = Pairs(path, source.checkpoint.path, expected, open_checkpoint(path).tensors)
+        repairs = _repairs(plan, manifest)
+        expected = expected_tensors(
+            source, plan, manifest.heads, widths, padded=manifest.padded, repairs=repairs
+        )
+        entries = open_checkpoint(path).tensors
+        unknown = frozenset() if repairs else _unknown(source, expected, manifest)
+        pairs = Pairs(path, source.checkpoint.path, expected, entries, unknown)
     except (PlanError, ExportError, CheckpointError) as error:
         return (Check(SOURCE, False, str(error)),)
     accounted = _check_accounts(pairs, manifest, source)
     if not accounted.ok:
         return (accounted,)
     return accounted, (yield from _check_bytes(pairs))
+
+
+def _repairs(plan: PruningPlan, manifest: Manifest) -> Mapping[str, TensorEntry]:
+    """The tensors of the plan's repair, if its files are here; refuses files that were changed."""
+    if plan.repair is None or plan.repair.folder is None:
+        return {}
+    files = {path.name: file_sha256(path) for path in layer_files(plan.repair)}
+    if files != dict(manifest.repair_files):
+        raise ExportError(
+            f"the files of the repair {plan.repair.record_id} are not those that were exported"
+        )
+    return repaired_entries(plan.repair)
+
+
+def _unknown(
+    source: MoEModel, expected: Mapping[str, ExpectedTensor], manifest: Manifest
+) -> frozenset[str]:
+    """Tensors of the export that a repair may have changed."""
+    layers = {int(name.removeprefix("layer-").partition(".")[0]) for name in manifest.repair_files}
+    return frozenset(
+        name
+        for name, tensor in expected.items()
+        if (slot := source.slots.get(tensor.source.name))
+        and slot.layer in layers
+        and (slot.projection, slot.role) == ("down", "weight")
+    )
 
 
 def _check_accounts(pairs: Pairs, manifest: Manifest, source: MoEModel) -> Check:
@@ -238,11 +273,11 @@ def _check_accounts(pairs: Pairs, manifest: Manifest, source: MoEModel) -> Check
         if expected.get(name) != actual.get(name)
     ]
     total = len(source.checkpoint.tensors)
-    cut = sum(each.is_cut for each in pairs.expected.values())
+    cut, repaired = _counts(pairs, pairs.expected)
     stay = {each.source.name for each in pairs.expected.values()}
     fine = (
-        f"each of the source's {total} tensors is accounted for: {len(stay) - cut} copied, "
-        f"{cut} cut, {total - len(stay)} dropped"
+        f"each of the source's {total} tensors is accounted for: {len(stay) - cut - repaired} "
+        f"copied, {cut} cut, {f'{repaired} repaired, ' * bool(repaired)}{total - len(stay)} dropped"
     )
     if len(expected) > len(stay):  # only an embedding has two names
         fine += "; the embedding is written again as the head"
@@ -251,16 +286,25 @@ def _check_accounts(pairs: Pairs, manifest: Manifest, source: MoEModel) -> Check
     return check_that(SOURCE, problems, fine)
 
 
+def _counts(pairs: Pairs, names: Iterable[str]) -> tuple[int, int]:
+    """How many of these tensors are cut, and how many repaired."""
+    tensors = [pairs.expected[name] for name in names]
+    return sum(each.is_cut for each in tensors), sum(bool(each.repaired) for each in tensors)
+
+
 def _number_problems(pairs: Pairs, manifest: Manifest, source: MoEModel) -> list[str]:
     """Wrong counts in the manifest: tensors of shards, and dropped shards."""
     problems = []
     for shard in manifest.shards:
         names = [name for name, entry in pairs.entries.items() if entry.shard == shard.name]
-        cut = sum(pairs.expected[name].is_cut for name in names)
-        if (cut, len(names) - cut) != (shard.cut, shard.copied):
+        if pairs.unknown.intersection(names):
+            continue  # which of them were repaired, only the repair's files say
+        cut, repaired = _counts(pairs, names)
+        copied = len(names) - cut - repaired
+        if (cut, copied, repaired) != (shard.cut, shard.copied, shard.repaired):
             problems.append(
-                f"{shard.name} holds {len(names) - cut} copied and {cut} cut tensors, but the "
-                f"manifest counts {shard.copied} and {shard.cut}"
+                f"{shard.name} holds {copied} copied, {cut} cut and {repaired} repaired tensors, "
+                f"but the manifest counts {shard.copied}, {shard.cut} and {shard.repaired}"
             )
     stay = {each.source.name for each in pairs.expected.values()}
     shards = {shard.name: shard.tensors for shard in source.checkpoint.shards if shard.tensors}
@@ -295,7 +339,16 @@ def _check_bytes(pairs: Pairs) -> Generator[Progress, None, Check]:
         shards, lambda shard, reader: _difference(pairs, shards[shard], reader), "comparing", total
     )
     problems = filter(None, differences.values())
-    fine = f"all {total} bytes of {len(pairs.entries)} tensors are the source's, or the plan's cut"
+    cut = "the source's, or the plan's cut"
+    if any(tensor.repaired for tensor in pairs.expected.values()):
+        cut = "the source's, the plan's cut, or the repair's"
+    fine = f"all {total} bytes of {len(pairs.entries)} tensors are {cut}"
+    if pairs.unknown:
+        fine = (
+            f"the bytes of {len(pairs.entries) - len(pairs.unknown)} tensors are {cut}; those of "
+            f"{len(pairs.unknown)} repaired ones were not compared, as the repair's files are not "
+            "here: name their statistics folder with --stats-dir"
+        )
     return check_that(TENSORS, list(problems)[:1], fine)
 
 
@@ -303,17 +356,23 @@ def _difference(pairs: Pairs, names: Sequence[str], reader: Reader) -> str:
     """A sentence on the first of these tensors that is wrong; empty if none is."""
     for name in names:
         tensor, entry, place = pairs.expected[name], pairs.entries[name], 0
-        source, export = pairs.source / tensor.source.shard, pairs.export / entry.shard
+        if name in pairs.unknown:
+            continue
+        source = tensor.repaired or pairs.source / tensor.source.shard
+        export = pairs.export / entry.shard
         # A few MiB at a time, flat.
         for block in (block for part in tensor.parts for block in part.blocks(source)):
             expected = block.reshape(-1)
             actual = mapped(export, entry.start + place, (expected.size,))
             if not np.array_equal(expected, actual):
                 byte = place + int(np.argmax(expected != actual))
-                whose = "the plan's cut" if tensor.is_cut else "a copy"
+                whose = (
+                    "the plan's cut of the source's" if tensor.is_cut else "a copy of the source's"
+                )
+                whose = "what the repair has for" if tensor.repaired else whose
                 return (
-                    f"{name} is not {whose} of the source's {tensor.source.name}: byte {byte} of "
-                    "the tensor is the first that differs"
+                    f"{name} is not {whose} {tensor.source.name}: byte {byte} of the tensor is the "
+                    "first that differs"
                 )
             place += expected.size
             if not reader.goes_on(expected.size):

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,25 +125,30 @@ class ExpectedTensor:
     source: TensorEntry  # where it comes from
     shape: tuple[int, ...]
     parts: tuple[TensorPart | Table, ...]  # its bytes, in order
+    repaired: Path | None = None  # the repair's file that they come from, instead of the source
 
     @property
     def is_cut(self) -> bool:
-        """Whether it is more than a copy, renamed or not."""
+        """Whether it is cut from the source, and more than a copy, renamed or not."""
+        if self.repaired:
+            return False
         return self.shape != self.source.shape or not all(part.is_whole for part in self.parts)
 
 
-def expected_tensors(
+def expected_tensors(  # noqa: PLR0913  (all that decides an export)
     model: MoEModel,
     plan: PruningPlan,
     heads: HeadPlan,
     widths: WidthPlan | None,
     *,
     padded: bool = False,
+    repairs: Mapping[str, TensorEntry] = MappingProxyType({}),
 ) -> dict[str, ExpectedTensor]:
     """Every tensor that an export must hold, by its name there; others are dropped.
 
     The plan is complete, see `fit_plan`; `widths` are for plans that remove neurons; `padded`:
-    layers that keep fewer experts are filled up with -1 in place of ids.
+    layers that keep fewer experts are filled up with -1 in place of ids; `repairs` has the tensors
+    of the source with new bytes, whose shard is the path of a file.
     """
     slots = head_slots(model, heads)
     kept = {layer.index: plan.kept[layer.index] for layer in model.layers}
@@ -167,7 +173,9 @@ def expected_tensors(
             is_unchanged = entry.shape[axis] == after
             resized = ExpectedTensor(entry.name, entry, part.result[:-1], (part,))
             tensors[entry.name] = _copy(entry, entry.name) if is_unchanged else resized
-        elif tensor := maker.make(entry):
+        elif tensor := maker.make(repairs.get(entry.name, entry)):
+            if entry.name in repairs:
+                tensor = replace(tensor, source=entry, repaired=Path(repairs[entry.name].shard))
             tensors[tensor.name] = tensor
             tensors |= {each.name: each for each in maker.empty(entry)}
     keeps_all = all(len(plan.kept[layer]) == number for layer, number in counts.items())

@@ -27,6 +27,7 @@ from analysis.progress import Progress
 from pruning.heads import HeadChoice, HeadPlan, HeadRanking
 from pruning.neurons.widths import WidthChoice, WidthPlan, plan_widths
 from pruning.plan import PruningPlan, fit_plan, tool_version
+from pruning.repair.files import checked_files
 from pruning.sizes import format_bytes
 from pruning.surgery.card import CARD_NAME, model_card
 from pruning.surgery.config import own_sizes, pruned_config
@@ -122,6 +123,7 @@ def planned_export(
 ) -> PreparedExport:
     """The same wherever `out` is, and even if it is taken."""
     plan = fit_plan(plan, model)
+    checked_files(plan)
     target = Path(os.path.realpath(from_home(out)))
     widths = plan_widths(model, plan, options.widths)
     heads = plan_heads(model, plan, options.heads, widths, options.head_ranking)
@@ -295,6 +297,7 @@ def _write_export(
         heads=prepared.heads,
         widths=prepared.widths.choice if prepared.widths else None,
         padded=prepared.padding is not None,
+        repair_files=checked_files(prepared.plan),
         assumptions=prepared.model.family.assumptions,
         shards=shards,
         files=files,

@@ -7,7 +7,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -37,6 +37,11 @@ class ShardRecord:
     copied: int  # tensors with the bytes of the source
     cut: int  # tensors that lost experts or neurons
     dropped: int  # tensors of the source's shard that the export lacks
+    repaired: int = 0  # tensors with the bytes of a repair, cut or not
+
+    def to_json(self) -> dict[str, Any]:
+        """Its values; `repaired` only where there are some."""
+        return {key: value for key, value in asdict(self).items() if key != "repaired" or value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,8 @@ class Manifest:
     # The model that the plan was made for, if the source is a quantised copy of it.
     plan_source: SourceRecord | None = None
     padded: bool = False  # layers that keep fewer experts are filled up, see `padding`
+    # Files of the plan's repair, by name: SHA-256 of their bytes.
+    repair_files: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
@@ -109,7 +116,8 @@ class Manifest:
             **({"widths": self.widths.to_json()} if self.widths else {}),
             **({"padded": True} if self.padded else {}),
             **({"discovered": list(self.assumptions)} if self.assumptions else {}),
-            "shards": [asdict(shard) for shard in self.shards],
+            **({"repair_files": dict(self.repair_files)} if self.repair_files else {}),
+            "shards": [shard.to_json() for shard in self.shards],
             "dropped_shards": list(self.dropped_shards),
             "files": {name: asdict(record) for name, record in self.files.items()},
             "libraries": dict(self.libraries),
@@ -153,6 +161,7 @@ def read_manifest(path: Path) -> Manifest:
             heads=HeadPlan.from_json(raw["heads"]),
             widths=WidthChoice.from_json(raw["widths"]) if "widths" in raw else None,
             padded=raw.get("padded") is True,
+            repair_files={str(k): str(v) for k, v in raw.get("repair_files", {}).items()},
             assumptions=tuple(map(str, raw.get("discovered", ()))),
             shards=tuple(
                 ShardRecord(
@@ -160,6 +169,7 @@ def read_manifest(path: Path) -> Manifest:
                     sha256=str(shard["sha256"]),
                     tensors=tuple(map(str, shard["tensors"])),
                     **{key: int(shard[key]) for key in ("bytes", "copied", "cut", "dropped")},
+                    repaired=int(shard.get("repaired", 0)),
                 )
                 for shard in raw["shards"]
             ),

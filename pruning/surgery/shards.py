@@ -21,6 +21,7 @@ from analysis.widths import SCALE_ROLE, scale_blocks
 from pruning.heads import HeadPlan
 from pruning.neurons.widths import WidthPlan
 from pruning.plan import PruningPlan, untied_embedding
+from pruning.repair.files import repaired_entries
 from pruning.surgery.config import json_file
 from pruning.surgery.heads import head_slots
 from pruning.surgery.padding import EMPTY, Ids, Padding, is_matrix, never
@@ -36,6 +37,12 @@ class PlannedTensor:
     name: str  # in the pruned checkpoint
     shape: tuple[int, ...]  # in the pruned checkpoint
     spans: tuple[Piece, ...]  # its bytes, in order
+    repaired: str = ""  # path of the repair's file that they are in; empty: the source's shard
+
+    @property
+    def file(self) -> str:
+        """Where its bytes are read, relative to the source's folder unless they are repaired."""
+        return self.repaired or self.source.shard
 
     @property
     def nbytes(self) -> int:
@@ -44,16 +51,18 @@ class PlannedTensor:
 
     @property
     def is_cut(self) -> bool:
-        """Whether it is no plain copy: neurons may be zeros with the shape unchanged."""
+        """Whether it is cut from the source: neurons may be zeros with the shape unchanged."""
+        if self.repaired:
+            return False
         gathered = any(isinstance(piece, Gather | Fill | Renumber) for piece in self.spans)
         return gathered or self.shape != self.source.shape
 
 
 @dataclass(frozen=True, slots=True)
 class ShardReading:
-    """What is read of one source shard, in order."""
+    """What is read of one file, in order."""
 
-    source: str  # file name
+    source: str  # file name, or the path of a file of a repair
     pieces: tuple[Piece, ...]
 
     @property
@@ -72,6 +81,11 @@ class PlannedShard:
     tensors: tuple[PlannedTensor, ...]  # in the order of their bytes
     cut: int  # tensors that lost experts or neurons, or were padded with zeros
     dropped: int  # tensors of its source that are left out
+
+    @property
+    def repaired(self) -> int:
+        """Tensors with the bytes of a repair."""
+        return sum(bool(tensor.repaired) for tensor in self.tensors)
 
     @property
     def nbytes(self) -> int:
@@ -224,6 +238,7 @@ def plan_shards(
     kept = {layer.index: ids_of[layer.index] for layer in model.layers}
     counts = {layer.index: layer.num_experts for layer in model.layers}
     tied = untied_embedding(model, plan)
+    repairs = repaired_entries(plan.repair)
 
     def target(entry: TensorEntry) -> PlannedTensor | None:
         if entry.name in slots.dropped:
@@ -244,7 +259,7 @@ def plan_shards(
         return replace(target, shape=resized.shape, spans=resized.pieces)
 
     def targets(entry: TensorEntry) -> Iterator[PlannedTensor]:
-        if tensor := target(entry):
+        if tensor := _repaired(target, entry, repairs):
             yield tensor
             yield from _empty_experts(entry, model.slots.get(entry.name), kept)
         if entry == tied:
@@ -252,6 +267,19 @@ def plan_shards(
 
     planned = (_plan_shard(shard, targets) for shard in model.checkpoint.shards)
     return tuple(shard for shard in planned if shard.tensors)
+
+
+def _repaired(
+    target: Callable[[TensorEntry], PlannedTensor | None],
+    entry: TensorEntry,
+    repairs: Mapping[str, TensorEntry],
+) -> PlannedTensor | None:
+    """The target of a tensor; if it is repaired, of the same one with its bytes elsewhere."""
+    new = repairs.get(entry.name, entry)
+    planned = target(new)
+    if planned is None or new is entry:
+        return planned
+    return replace(planned, source=entry, repaired=new.shard)
 
 
 def _plan_shard(
@@ -264,9 +292,9 @@ def _plan_shard(
         dropped += not planned
         tensors += planned
         cut += sum(tensor.is_cut for tensor in planned)
-    # A shard without cuts still changes if its experts get other ids or a head is added.
-    renamed = any(tensor.name != tensor.source.name for tensor in tensors)
-    if not (cut or dropped or renamed):
+    # A shard without cuts still changes if experts are repaired or get other ids, or by a head.
+    changed = any(tensor.repaired or tensor.name != tensor.source.name for tensor in tensors)
+    if not (cut or dropped or changed):
         reading = ShardReading(shard.name, (Span(0, shard.size),))
         return PlannedShard(shard.name, b"", (reading,), tuple(tensors), 0, 0)
     return replace(assemble(shard.name, tensors, shard.metadata), dropped=dropped)
@@ -283,7 +311,7 @@ def assemble(
     )
     readings = tuple(
         ShardReading(source, _join(span for tensor in run for span in tensor.spans))
-        for source, run in groupby(order, key=lambda tensor: tensor.source.shard)
+        for source, run in groupby(order, key=lambda tensor: tensor.file)
     )
     raw: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
     position = 0

@@ -1,6 +1,6 @@
 """Verify an export: its bytes, that it loads, that its logits match the masked original."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 
 from analysis.checkpoint import open_checkpoint
-from analysis.errors import ExportError, unknown_name
+from analysis.errors import ExportError, PlanError, unknown_name
 from analysis.model import MoEModel, describe_model
 from analysis.progress import Progress
 from pruning.plan import PruningPlan
@@ -61,6 +61,13 @@ def _choose(level: str | None, manifest: Manifest, source: MoEModel | None) -> t
             "The level 'logits' compares with the source; give its directory (--source), or use "
             "the level 'load'."
         )
+    repair = manifest.plan.repair
+    lost = repair.record_id if repair and repair.folder is None else ""
+    if level == Level.LOGITS and lost:
+        raise ExportError(
+            f"The level 'logits' needs the files of the repair {lost}; name their statistics "
+            "folder (--stats-dir), or use the level 'load'."
+        )
     if level:
         return Level(level), _ASKED_FOR
     available = psutil.virtual_memory().available
@@ -69,7 +76,9 @@ def _choose(level: str | None, manifest: Manifest, source: MoEModel | None) -> t
         return f"needs {format_bytes(nbytes)} of memory, {format_bytes(available)} are available"
 
     lacking = "no source was given to compare logits with"
-    if source is not None:
+    if lost:
+        lacking = f"the files of the repair {lost}, which logits need, are not here"
+    elif source is not None:
         needed = logits_memory(source, manifest.plan)
         if needed <= available:
             return Level.LOGITS, f"the highest level: it {needs(needed)}"
@@ -80,15 +89,33 @@ def _choose(level: str | None, manifest: Manifest, source: MoEModel | None) -> t
     return Level.BYTES, f"the level 'load' {needs(to_load)}"
 
 
+def _with_repair(manifest: Manifest, directories: Sequence[Path]) -> Manifest:
+    """The manifest, its plan with the files of its repair if they are in one of these folders."""
+    repair = manifest.plan.repair
+    if repair is None:
+        return manifest
+    try:
+        plan = replace(manifest.plan, repair=repair.among(directories))
+    except PlanError:  # said by the checks that cannot be made
+        return manifest
+    return replace(manifest, plan=plan)
+
+
 def verify_export(
-    path: Path, *, level: str | None = None, source: Path | None = None, tokens: int = 128
+    path: Path,
+    *,
+    level: str | None = None,
+    source: Path | None = None,
+    tokens: int = 128,
+    directories: Sequence[Path] = (),
 ) -> Generator[Progress, None, VerifyReport]:
     """Verify an exported checkpoint; returns the report.
 
     A level starts only if all checks before it pass. The default is the highest level that memory
     allows; `logits` needs the source, the checkpoint that was exported. With the source, every
     tensor of it is accounted for, and every byte of the export is compared with it. `tokens` random
-    tokens are run, rounded up to whole rows.
+    tokens are run, rounded up to whole rows. The files of a repair are looked for in statistics
+    folders, `directories`; without them its bytes and logits are not compared.
     """
     if not path.is_dir():
         raise ExportError(f"{path} is not a directory; give the folder of an export.")
@@ -99,6 +126,7 @@ def verify_export(
         manifest = read_manifest(path)
     except ExportError as error:
         return VerifyReport(Level.BYTES, "no manifest", (Check("manifest", False, str(error)),))
+    manifest = _with_repair(manifest, directories)
     goal, reason = _choose(level, manifest, original)
     made_by = f"plan {manifest.plan.digest[:8]}, written by version {manifest.tool_version}"
     checks = (Check("manifest", True, made_by), *(yield from check_bytes(path, manifest)))

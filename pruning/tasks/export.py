@@ -9,7 +9,7 @@ from analysis.model import MoEModel, load_model_index
 from analysis.stats.store import stats_store
 from pruning.heads import HeadChoice, head_ranking, heads_in_words
 from pruning.neurons.widths import WidthChoice, WidthMode
-from pruning.plan import fit_plan, plan_from_dict
+from pruning.plan import PruningPlan, plan_from_dict
 from pruning.requests.model import ExportRequest
 from pruning.sizes import parse_size
 from pruning.surgery.export import (
@@ -22,7 +22,7 @@ from pruning.surgery.export import (
 )
 from pruning.surgery.manifest import MANIFEST_NAME, SourceRecord, read_manifest
 from pruning.tasks import Steps
-from pruning.tasks.loading import quiet_transformers
+from pruning.tasks.loading import open_plan, quiet_transformers
 
 
 def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
@@ -36,7 +36,7 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
     if skipped := is_finished_export(request, model):
         manifest = read_manifest(request.out)
     else:
-        plan, options = plan_from_dict(request.plan), _options(request, model)
+        plan, options = _plan(request, model), _options(request, model)
         manifest = yield from export_checkpoint(model, plan, request.out, options)
     result: dict[str, Any] = {
         "out": str(request.out),
@@ -45,19 +45,25 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
         "heads": heads_in_words(model, manifest.heads),
     }
     if request.verify or model.family.discovered:
-        result["verify"] = yield from verify_result(request.out, None, model)
+        result["verify"] = yield from verify_result(
+            request.out, None, model, stats_dir=request.stats_dir
+        )
     return result
+
+
+def _plan(request: ExportRequest, model: MoEModel) -> PruningPlan:
+    return open_plan(request.plan, model, stats_store(request.stats_dir))
 
 
 def dry_export(request: ExportRequest, model: MoEModel) -> PreparedExport:
     """The export as `export_run` would write it, checked as far as that needs no writing."""
     prepare = planned_export if is_finished_export(request, model) else prepare_export
-    return prepare(model, plan_from_dict(request.plan), request.out, _options(request, model))
+    return prepare(model, _plan(request, model), request.out, _options(request, model))
 
 
 def is_finished_export(request: ExportRequest, model: MoEModel) -> bool:
     """Whether this export is there; one of another plan or with other options is refused."""
-    folder, plan = request.out, fit_plan(plan_from_dict(request.plan), model)
+    folder, plan = request.out, _plan(request, model)
     if not (folder / MANIFEST_NAME).is_file():
         return False
     manifest, instead = read_manifest(folder), "remove it, or give export another folder."
@@ -110,14 +116,22 @@ def _options(request: ExportRequest, model: MoEModel) -> ExportSettings:
 
 
 def verify_result(
-    out: Path, level: str | None, source: MoEModel | None, tokens: int = 128
+    out: Path,
+    level: str | None,
+    source: MoEModel | None,
+    tokens: int = 128,
+    stats_dir: Path | None = None,
 ) -> Steps[dict[str, Any]]:
     """Verify an export; returns the report as plain JSON."""
     from pruning.surgery.verify import verify_export
 
     quiet_transformers()
     report = yield from verify_export(
-        out, level=level, source=source.checkpoint.path if source else None, tokens=tokens
+        out,
+        level=level,
+        source=source.checkpoint.path if source else None,
+        tokens=tokens,
+        directories=stats_store(stats_dir).directories,
     )
     return asdict(report)
 

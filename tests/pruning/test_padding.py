@@ -3,13 +3,12 @@
 import pytest
 import torch
 import transformers
-from exports import edit_tensors, export, failed, keeping, shards_of, tensors_of, verified
+from exports import edit_tensors, export, failed, keeping, shards_of, tensors_of, uneven, verified
 
 from analysis.errors import ExportError
 from analysis.model import load_model_index
 from families.configs import BY_NAME, tiny_model
 from pruning import load_pruned
-from pruning.plan import PruningPlan, model_ref
 from pruning.surgery.manifest import MANIFEST_NAME
 from pruning.surgery.padding import plan_padding
 
@@ -19,17 +18,6 @@ PADDED = (
     *("deepseek_v3-groups", "gpt_oss", "minimax_m2", "lfm2_moe", "nemotron_h", "laguna"),
     *("minimax_m3_vl", "deepseek_v4"),
 )
-
-
-def uneven(model) -> PruningPlan:
-    """All but one expert of each group stay in every other layer, about half in the rest."""
-    kept = {}
-    for place, layer in enumerate(model.layers):
-        size = layer.num_experts // layer.num_groups
-        drop = 1 if place % 2 else size - max(2, size // 2)
-        starts = range(0, layer.num_experts, size)
-        kept[layer.index] = tuple(i for first in starts for i in range(first + drop, first + size))
-    return PruningPlan(model_ref(model), kept)
 
 
 @pytest.fixture

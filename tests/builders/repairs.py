@@ -1,0 +1,32 @@
+"""Repairs of tiny models, fitted on random token ids."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from analysis.calibration.loading import CalibrationSettings
+from analysis.corpora import TokenSequences
+from analysis.drain import drain
+from analysis.model import MoEModel
+from pruning.plan import PruningPlan, fit_plan
+from pruning.repair.record import RepairRecord, RepairStore
+from pruning.repair.run import repair_plan
+
+VOCAB = 51  # of the smallest tiny models
+
+
+def token_sequences(rows: int = 30, length: int = 16, seed: int = 0) -> TokenSequences:
+    """Random ids that every tiny model knows."""
+    ids = np.random.default_rng(seed).integers(3, VOCAB, (rows, length)).astype(np.int32)
+    return TokenSequences("random.jsonl", tuple(ids), rows, 0)
+
+
+def repaired(
+    model: MoEModel, plan: PruningPlan, stats: Path, sequences: TokenSequences | None = None
+) -> tuple[PruningPlan, RepairRecord]:
+    """The complete plan with its repair, and the record of the repair."""
+    plan, sequences = fit_plan(plan, model), sequences or token_sequences()
+    settings = CalibrationSettings(sequences.longest, dtype="float32", batch_size=4)
+    record = drain(repair_plan(model, plan, [sequences], settings, RepairStore([stats])))
+    return replace(plan, repair=record.reference.among([stats])), record
