@@ -366,13 +366,11 @@ def _difference(pairs: Pairs, names: Sequence[str], reader: Reader) -> str:
             actual = mapped(export, entry.start + place, (expected.size,))
             if not np.array_equal(expected, actual):
                 byte = place + int(np.argmax(expected != actual))
-                whose = (
-                    "the plan's cut of the source's" if tensor.is_cut else "a copy of the source's"
-                )
-                whose = "what the repair has for" if tensor.repaired else whose
+                whose = "the plan's cut" if tensor.is_cut else "a copy"
+                owner = "repair" if tensor.repaired else "source"
                 return (
-                    f"{name} is not {whose} {tensor.source.name}: byte {byte} of the tensor is the "
-                    "first that differs"
+                    f"{name} is not {whose} of the {owner}'s {tensor.source.name}: byte {byte} of "
+                    "the tensor is the first that differs"
                 )
             place += expected.size
             if not reader.goes_on(expected.size):
