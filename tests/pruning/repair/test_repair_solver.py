@@ -1,0 +1,116 @@
+"""The solver against a dense float64 solution, assembled and solved by numpy."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pruning.repair.solver import DAMPINGS, Rows, System, fit
+
+
+def rows_of(rng, tokens, experts, neurons, width, top_k):
+    """Random rows: each token goes to `top_k` experts, so some experts may have none."""
+    choices = [rng.choice(experts, top_k, replace=False) for _ in range(tokens)]
+    token_ids = [[t for t, chosen in enumerate(choices) if e in chosen] for e in range(experts)]
+    return Rows(
+        torch.from_numpy(rng.normal(size=(tokens, width))),
+        tuple(torch.from_numpy(rng.normal(size=(len(ids), neurons))) for ids in token_ids),
+        tuple(torch.tensor(ids, dtype=torch.int64) for ids in token_ids),
+    )
+
+
+def dense(rows, neurons):
+    """(tokens, experts x neurons): the whole system's matrix, with zeros for other experts."""
+    matrix = np.zeros((len(rows.residual_TD), len(rows.scaled) * neurons))
+    for expert, (scaled, tokens) in enumerate(zip(rows.scaled, rows.tokens, strict=True)):
+        for row, token in zip(scaled.numpy(), tokens.tolist(), strict=True):
+            matrix[token, expert * neurons : (expert + 1) * neurons] += row
+    return matrix
+
+
+SIZES = st.tuples(
+    st.integers(1, 12), st.integers(1, 4), st.integers(1, 3), st.integers(1, 5), st.integers(0, 99)
+)
+
+
+@given(SIZES, st.sampled_from(DAMPINGS))
+@settings(max_examples=60, deadline=None)
+def test_enough_iterations_give_the_dense_solution(sizes, damping):
+    tokens, experts, neurons, width, seed = sizes
+    rng = np.random.default_rng(seed)
+    rows = rows_of(rng, tokens, experts, neurons, width, min(experts, 2))
+    matrix = dense(rows, neurons)
+    gram = matrix.T @ matrix
+    # A share of the mean diagonal, added to it.
+    penalty = damping * np.trace(gram) / len(gram)
+    exact = np.linalg.solve(gram + penalty * np.eye(len(gram)), matrix.T @ rows.residual_TD.numpy())
+    system = System((rows,))
+    assert system.scale == pytest.approx(np.trace(gram) / len(gram))
+    change, _ = system.solve(torch.arange(width), damping, iterations=3 * len(gram))
+    np.testing.assert_allclose(change.reshape(-1, width).numpy(), exact, rtol=1e-6, atol=1e-8)
+    added = rows.output(change).numpy()
+    np.testing.assert_allclose(added, matrix @ exact, rtol=1e-6, atol=1e-8)
+
+
+@pytest.fixture
+def rows():
+    return rows_of(np.random.default_rng(1), 60, 5, 4, 6, 2)
+
+
+def test_columns_are_solved_alike_alone_and_together(rows):
+    system = System((rows,))
+    whole, _ = system.solve(torch.arange(6), 0.1)
+    parts = [system.solve(torch.tensor([column]), 0.1)[0] for column in range(6)]
+    torch.testing.assert_close(torch.cat(parts, 2), whole)
+
+
+def test_two_parts_are_the_rows_of_both():
+    first, second = (rows_of(np.random.default_rng(seed), 30, 4, 3, 5, 2) for seed in (1, 2))
+    both = Rows(
+        torch.cat([first.residual_TD, second.residual_TD]),
+        tuple(map(torch.cat, zip(first.scaled, second.scaled, strict=True))),
+        tuple(torch.cat([a, b + 30]) for a, b in zip(first.tokens, second.tokens, strict=True)),
+    )
+    apart, _ = System((first, second)).solve(torch.arange(5), 0.1)
+    together, _ = System((both,)).solve(torch.arange(5), 0.1)
+    torch.testing.assert_close(apart, together)
+
+
+def planted(seed, tokens, noise=0.1):
+    """Rows whose residual is what a change of fixed weights adds, and noise."""
+    rows = rows_of(np.random.default_rng(seed), tokens, 3, 4, 6, 2)
+    truth = torch.from_numpy(np.random.default_rng(7).normal(size=(3, 4, 6)))
+    lacking = rows.output(truth) + noise * rows.residual_TD
+    return Rows(lacking, rows.scaled, rows.tokens), truth
+
+
+def test_a_fit_finds_what_was_planted_and_is_judged_on_other_rows():
+    (fitted, truth), (held, _) = planted(1, 400), planted(2, 100)
+    result = fit(fitted, held)
+    assert result.damping == min(result.held_out, key=result.held_out.get) == DAMPINGS[0]
+    assert result.held_out[DAMPINGS[0]] < 0.05 < result.held_out[DAMPINGS[-1]]
+    assert float((result.change_KMD - truth).norm() / truth.norm()) < 0.1
+
+
+def test_held_out_errors_are_those_of_a_solution_made_for_each_damping():
+    (fitted, _), (held, _) = planted(1, 60, noise=2), planted(2, 60, noise=2)
+    unchanged = float(held.residual_TD.square().sum())
+    for damping, error in fit(fitted, held).held_out.items():
+        change, _ = System((fitted,)).solve(torch.arange(6), damping, iterations=40)
+        exact = float((held.residual_TD - held.output(change)).square().sum()) / unchanged
+        assert error == pytest.approx(exact, rel=0.02)
+
+
+def test_what_gains_nothing_on_other_rows_stays_as_it_is():
+    # Noise alone: whatever is fitted is wrong elsewhere.
+    fitted, held = (rows_of(np.random.default_rng(seed), 12, 3, 4, 6, 2) for seed in (1, 2))
+    result = fit(fitted, held)
+    assert min(result.held_out.values()) > 1
+    assert (result.change_KMD, result.damping) == (None, None)
+    nothing = Rows(
+        torch.zeros(4, 6),
+        tuple(torch.zeros(0, 4) for _ in range(3)),
+        (torch.zeros(0, dtype=torch.int64),) * 3,
+    )
+    assert fit(nothing, nothing).change_KMD is None
