@@ -316,8 +316,8 @@ class Loaded:
 
     @cached_property
     def predicted(self) -> PredictedLoss | None:
-        """Predicted loss increase of the plan, if its order was measured."""
-        if self.shown is None or self.sensitivity is None:
+        """Predicted loss increase of the plan, if its order was measured; none of repaired ones."""
+        if self.shown is None or self.shown.plan.repair or self.sensitivity is None:
             return None
         return self.keep(predicted_loss, self.order, self.shown.plan, self.model, self.sensitivity)
 
@@ -412,8 +412,9 @@ class Loaded:
         """Origin of the plan, for provenance lines."""
         if self.shown is None:
             return self.choices.ranking_criterion.label
-        origin = self.shown.plan.provenance
-        return self.shown.file or ", ".join(filter(None, (origin.criterion, origin.schedule)))
+        origin, repair = self.shown.plan.provenance, self.shown.plan.repair
+        words = self.shown.file or ", ".join(filter(None, (origin.criterion, origin.schedule)))
+        return f"{words}, repaired" if repair else words
 
     def about_both(self) -> str:
         """Provenance line of a chart of both recipes."""

@@ -61,12 +61,12 @@ class Board:
 def benchmark_scores(records: Sequence[BenchmarkRecord]) -> pd.DataFrame:
     """`benchmark_table` of whole tasks, with one metric each and four more columns.
 
-    `series` is the display name of the candidate; `benchmark` the task, with an unusual metric in
-    parentheses; `way` the tool and its settings (see `way_of`): only results of one way are
-    comparable; `dtype` that of the computation, if known. Of repeated benchmarks the newest stays;
-    draws of Random are one candidate with the means of their scores and standard errors.
-    Metrics where lower is better are left out: they are no shares of right answers. `stderr` is the
-    tool's; Wilson's interval gives it where all or no answers are right.
+    `series` is the display name of the candidate, with its repair; `benchmark` the task, with an
+    unusual metric in parentheses; `way` the tool and its settings (see `way_of`): only results of
+    one way are comparable; `dtype` that of the computation, if known. Of repeated benchmarks the
+    newest stays; draws of Random are one candidate with the means of their scores and standard
+    errors. Metrics where lower is better are left out: they are no shares of right answers.
+    `stderr` is the tool's; Wilson's interval gives it where all or no answers are right.
     """
     table = benchmark_table(records)
     ways = {record.record_id: way_of(record.settings) for record in records}

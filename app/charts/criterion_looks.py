@@ -47,7 +47,7 @@ _CRITERION_BY_NAME: Final = {
     for word in (each.label, each.name)
 }
 _LONGEST_FIRST: Final = "|".join(map(re.escape, sorted(_CRITERION_BY_NAME, key=len, reverse=True)))
-_SERIES: Final = re.compile(rf"({_LONGEST_FIRST})((?:,| on | \().*)?", re.DOTALL)
+_SERIES: Final = re.compile(rf"({_LONGEST_FIRST})((?:,| on | \(| \+ ).*)?", re.DOTALL)
 
 
 def criterion_look(name: str, dark: bool) -> Look:
@@ -59,8 +59,9 @@ def looks(names: Iterable[str], dark: bool) -> dict[str, Look]:
     """The look of each series of a figure, by name.
 
     A series is named after its criterion (label or name) and what ranked, as "REAP on code". It has
-    the colour and marker of the criterion. What follows the criterion, a corpus or a schedule, sets
-    the fill of the marker and shifts the dash, in the same way for every criterion of the figure.
+    the colour and marker of the criterion. What follows the criterion, a corpus, a schedule or a
+    repair, sets the fill of the marker and shifts the dash, in the same way for every criterion of
+    the figure.
     """
     parsed = {name: _SERIES.fullmatch(name) for name in names}
     endings = sorted({match[2] or "" for match in parsed.values() if match})

@@ -17,6 +17,7 @@ from pruning.evaluate.result import MEASURES, bootstrap_interval
 from pruning.evaluate.store import readable_records
 from pruning.plan import NEURON_GRANULARITY
 from pruning.planning.choice import corpora_words, schedule_words
+from pruning.repair.reference import repair_words
 
 ALL_CORPORA: Final = "all corpora"  # the mean over corpora; no file has this name
 
@@ -43,9 +44,9 @@ def stored_results(store: EvaluationStore, identity: str) -> pd.DataFrame:
 def evaluation_results(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     """`evaluation_table` with the columns `series` and `way`, and rows of ALL_CORPORA.
 
-    `series` is the criterion and what ranked; empty for the original model. `way` is that of
-    `record_ways`; it is part of the series, because no line may join two ways. If plans
-    of one series and sparsity differ (manual ones, say), the later ones add their digest. All draws
+    `series` is the criterion, what ranked and the repair; empty for the original model. `way` is
+    that of `record_ways`; it is part of the series, because no line may join two ways. If plans of
+    one series and sparsity differ (manual ones, say), the later ones add their digest. All draws
     of Random are one series; see `pool_draws`. ALL_CORPORA has the mean over the corpora on which
     plans are compared; see `compared`. Sorted by corpus and series: colours must not depend on file
     names.
@@ -151,9 +152,9 @@ def pool_means(table: pd.DataFrame, keys: Sequence[str], means: Sequence[str]) -
 
 
 def series_name(row: Mapping[Hashable, object], way: str = "") -> str:
-    """Display name of a series: criterion, corpora, schedule, granularity, `way`.
+    """Display name of a series: criterion, corpora, schedule, granularity, repair, `way`.
 
-    All draws of Random are one series.
+    All draws of Random are one series, and one if they are repaired.
     """
     name, schedule = str(row["criterion"]), schedule_words(str(row["schedule"]))
     name = RANDOM.name if is_random(name) else name
@@ -165,9 +166,10 @@ def series_name(row: Mapping[Hashable, object], way: str = "") -> str:
         f"on {ranked_on}" if ranked_on else "",
         schedule,
         "neurons" if by_neuron else "",
-        way,
     )
-    return ", ".join(filter(None, words))
+    plan = ", ".join(filter(None, words))
+    plan += repair_words(str(row["repaired_on"]), str(row["calibrated_on"]))
+    return ", ".join(filter(None, (plan, way)))
 
 
 def measures_of(results: pd.DataFrame) -> list[str]:

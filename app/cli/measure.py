@@ -33,7 +33,7 @@ from pruning.evaluate.result import MEASURES
 from pruning.evaluate.subsets import subset_table
 from pruning.evaluate.variances import variance_table
 from pruning.plan import PruningPlan, load_plan, takes_repair
-from pruning.repair.reference import repaired_name
+from pruning.repair.reference import repair_words, repaired_name
 from pruning.requests.base import Option, command_line, option_words, repeated
 from pruning.requests.evaluation import (
     AskRequest,
@@ -90,7 +90,9 @@ def _candidates(
     candidates = []
     for name, plan in zip(names, plans, strict=True):
         candidates.append(name)
-        if request.repair and takes_repair(plan, model):
+        if plan.repair:
+            candidates[-1] += " (repaired)"
+        elif request.repair and takes_repair(plan, model):
             candidates.append(repaired_name(name))
     return candidates
 
@@ -172,7 +174,11 @@ def draw(table: "pd.DataFrame", measure: str, against: str, path: Path) -> None:
     from app.charts.evaluations import pool_draws
     from app.charts.files import write_figure
 
-    names = [RANDOM.name if is_random(name) else name for name in table["criterion"]]
+    names = [
+        (RANDOM.name if is_random(row["criterion"]) else row["criterion"])
+        + repair_words(row["repaired_on"], row["calibrated_on"])
+        for row in table.to_dict("records")
+    ]
     rows = pool_draws(table.assign(series=names, way="")[table["measure"] == measure])
     definition = MEASURES[measure]
     write_figure(curves_figure(rows, label=definition.axis, against=against), path)
@@ -188,7 +194,8 @@ def show_sweep(table: "pd.DataFrame") -> None:
         means = rows.pivot_table(index="evaluation", columns="measure", values="mean")
         cells = [
             (
-                plan["criterion"] or "original",
+                (plan["criterion"] or "original")
+                + repair_words(plan["repaired_on"], plan["calibrated_on"]),
                 f"{plan['removed']:.1%}",
                 *(small(means[name][plan["evaluation"]]) for name in measured),
             )
@@ -292,12 +299,13 @@ Plans = tuple[Annotated[options.Plan, Option("plan.json to compare; repeatable."
 
 
 def _plans_of(request: ModelRequest, paths: Sequence[Path]) -> dict[str, tuple[object, ...]]:
-    """Plans and their names, those of the files; equal names get numbers."""
+    """Plans and their names, those of the files; repaired ones say so, equal names get numbers."""
     model = load_model_index(request.model, revision=request.revision)
     plans: dict[str, dict[str, object]] = {}
     for number, path in enumerate(paths, 1):
-        name = path.name if path.name not in plans else f"{path.name} ({number})"
-        plans[name] = load_plan(path, model=model).to_dict()
+        each = load_plan(path, model=model)
+        name = f"{path.name} (repaired)" if each.repair else path.name
+        plans[name if name not in plans else f"{name} ({number})"] = each.to_dict()
     return {"plans": tuple(plans.values()), "names": tuple(plans)}
 
 

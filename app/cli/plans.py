@@ -128,6 +128,8 @@ def show(
         )
     )
     title = f"{path}: {how or 'made by hand'}"
+    if loaded.repair:
+        title += f"; repaired, {loaded.repair.words}"
     by_neuron = loaded.granularity == NEURON_GRANULARITY
     if described is None:
         show_frame(title, neuron_outline(loaded) if by_neuron else plan_outline(loaded))

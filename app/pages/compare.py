@@ -42,6 +42,8 @@ def conclusion(loaded: Loaded) -> None:
     comparison, caveat = loaded.comparison, ""
     if loaded.choices.schedule.name != "uniform" or (loaded.shown and loaded.shown.file):
         caveat = " Both use the uniform schedule here, unlike the plan above."
+    if loaded.shown and loaded.shown.plan.repair:
+        caveat += " Neither is repaired here, unlike the plan above."
     st.markdown(
         f"**A** {words[0]}; **B** {words[1]}. They decide **{comparison.agreement:.0%}** of the "
         f"experts alike, two random choices {comparison.chance_agreement:.0%}.{caveat}"

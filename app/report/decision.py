@@ -108,12 +108,15 @@ def _verdict(loss: PlanLoss | None, chance: RandomLoss | None) -> str:
         return f"{text} It was not measured on {', '.join(loss.missing)}."
     if chance is None:
         return f"{text} Random pruning at this sparsity was not measured."
+    repair = " without repair" if loss.is_repaired else ""
     away, spread = chance.mean - loss.mean, chance.mean_spread or 0.0
     words = "less than" if away > 0 else "more than"
     if abs(away) <= spread:
         words = "indistinguishable from"
     draws = f"{chance.draws} draws" if chance.draws > 1 else "1 draw"
-    text += f" That is {words} Random pruning at this sparsity ({chance.mean:+.2f}, {draws})"
+    text += (
+        f" That is {words} Random pruning{repair} at this sparsity ({chance.mean:+.2f}, {draws})"
+    )
     worse = sorted(name for name, change in loss.change.items() if change > chance.change[name])
     return f"{text}; on {', '.join(worse)} it loses more than Random." if worse else f"{text}."
 
@@ -140,7 +143,7 @@ def _rows(
 def _facts(
     model: MoEModel, plan: PruningPlan, loss: PlanLoss | None, chance: RandomLoss | None
 ) -> dict[str, str]:
-    provenance = plan.provenance
+    provenance, repair = plan.provenance, ", without repair" if plan.repair else ""
     facts = {
         "Model": f"{model.name}, identity {model.identity[:16]}",
         "Plan": f"digest {plan.digest[:16]}",
@@ -148,9 +151,10 @@ def _facts(
         "Calibrated on": corpora_words(provenance.corpora),
         "Schedule": provenance.schedule,
         "Sparsity": provenance.sparsity,
+        "Repair": plan.repair.words if plan.repair else "",
         "Statistics": ", ".join(provenance.runs),
         "Measured": "",
-        "Random": f"{chance.draws} draws, mean" if chance else "",
+        "Random": f"{chance.draws} draws, mean{repair}" if chance else "",
     }
     if loss:
         way = loss.way or f"at least {loss.num_samples} held-out samples of each corpus"

@@ -88,8 +88,15 @@ def _facts(loaded: Loaded) -> dict[str, str]:
         "Family": model.family.label,
         "Shape": f"{shape}, {format_bytes(model.checkpoint.nbytes)}",
         **_recipes(loaded),
+        **_repair(loaded),
         "Statistics": ", ".join(run.manifest.run_id for run in loaded.runs.values()) or "none",
     }
+
+
+def _repair(loaded: Loaded) -> dict[str, str]:
+    """The repair of the plan on screen, if it has one."""
+    repair = loaded.shown.plan.repair if loaded.shown else None
+    return {"Repair": f"{repair.words}; {repair.record_id}"} if repair else {}
 
 
 def _recipes(loaded: Loaded) -> dict[str, str]:

@@ -31,7 +31,7 @@ def open_on_best(model: MoEModel, page: str) -> None:
     losses = [
         each
         for each in losses_at(losses_of(model), _SHARE)
-        if not each.is_random and _has_controls(each.facts.asked, corpora)
+        if not (each.is_random or each.is_repaired) and _has_controls(each.facts.asked, corpora)
     ]
     best = choose_best(losses)
     spec = best.chosen.facts.asked if best else None

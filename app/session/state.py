@@ -37,7 +37,7 @@ _KEYS: Final = frozenset(
         *("granularity", "corpus", "sparsity", "budget", "criterion", "b", "alpha", "beta", "gate"),
         *("baseline", "neurons", "lambda", "scope", "unit", "width", "width_multiple"),
         *("neuron_multiple", "schedule", "searched", "multiple", "protect", "counts", "locked"),
-        *("pin", "drop", "expert"),
+        *("pin", "drop", "expert", "repair"),
     )
 )
 _LAST: Final = "page.last"

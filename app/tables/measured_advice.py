@@ -37,7 +37,7 @@ class QualityReading:
 
 
 def read_losses(purpose: Purpose, losses: Sequence[PlanLoss], share: float) -> QualityReading:
-    """Compare the recommended criteria with Random at one sparsity.
+    """Compare the recommended criteria with Random at one sparsity, without repairs.
 
     Task-agnostic: mean over all corpora. Task-specific: over the calibration corpora, whose
     ability must be kept.
@@ -48,7 +48,7 @@ def read_losses(purpose: Purpose, losses: Sequence[PlanLoss], share: float) -> Q
     if (chance := random_at(losses, share)) is None:
         return QualityReading((), over)
     for each in losses:
-        facts, measured = each.facts, not each.way and not each.missing
+        facts, measured = each.facts, not (each.way or each.missing or each.is_repaired)
         kind = (facts.granularity, facts.schedule)
         is_meant = facts.criterion in ADVICE[purpose].criteria and kind == _KIND
         is_share = abs((facts.removed or 0) - share) < _SAME_SHARE

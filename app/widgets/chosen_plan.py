@@ -96,7 +96,7 @@ def chosen_plan(page: str) -> tuple[Loaded, str]:
         except UserError as error:
             no_plan(error)
             return loaded, str(error)
-        plan_line(loaded)
+        loaded = plan_line(loaded)
     return loaded, ""
 
 

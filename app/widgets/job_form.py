@@ -37,8 +37,8 @@ def offer_job(
     shell_request: Any = shown_request(request)
     commands = [shell_request.command()]
     if plan is not None:
-        made_by = plan.plan_command(shown_model(loaded.model))
-        commands = [made_by, shell_request.command((plan.file or "plan.json",))]
+        made_by = plan.commands(shown_model(loaded.model))
+        commands = [*made_by, shell_request.command((plan.file_name,))]
     if sent:
         queue(request, about, commands[-1])
     show_command("\n".join(commands))

@@ -1,6 +1,7 @@
 """The plan in one line on every page: name, savings, loss."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
@@ -14,11 +15,14 @@ from app.session.data import held_out_corpora, losses_of, usual_dtype
 from app.session.job_queue import own_model, queue, shown_request
 from app.session.plan_data import bytes_after
 from app.session.plan_state import NoPlan, forget_import, lost_file
+from app.widgets.charts import download_button
 from app.widgets.links import link_to
+from app.widgets.repair import repair_choice
 from pruning.evaluate.quality import PlanLoss, RandomLoss, loss_of, random_at
-from pruning.planning.make import CurrentPlan
+from pruning.planning.make import PLAN_FILE, CurrentPlan
 from pruning.requests.base import validated
 from pruning.requests.evaluation import EvaluateRequest
+from pruning.requests.repair import RefitRequest
 from pruning.sizes import format_bytes
 
 
@@ -34,21 +38,27 @@ def no_plan(why: UserError) -> None:
             st.button(label, key=key, on_click=st.session_state.update, args=(controls,))
 
 
-def plan_line(loaded: Loaded) -> None:
-    """The plan on screen, with buttons to measure it or to close its file."""
+def plan_line(loaded: Loaded) -> Loaded:
+    """The plan on screen, with buttons to measure it or to close its file.
+
+    Returns what is loaded with the chosen repair of the plan.
+    """
     if name := lost_file(loaded.shown):
         st.warning(
             f"The URL refers to the file {literal(name)}, which links do not carry. Open it again "
             "below; until then the controls define the plan.",
             icon=":material/warning:",
         )
-    if (plan := loaded.shown) is None:
-        return
-    before, after = loaded.model.checkpoint.nbytes, bytes_after(loaded, plan)
-    loss, chance = loss_of_plan(loaded)
-    saved = f"-{1 - after / before:.0%}" if after < before else "nothing saved"
+    if loaded.shown is None:
+        return loaded
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.markdown(
+        words = st.container(width="content")
+        plan = repair_choice(loaded, loaded.shown)
+        loaded = replace(loaded, shown=plan)
+        before, after = loaded.model.checkpoint.nbytes, bytes_after(loaded, plan)
+        loss, chance = loss_of_plan(loaded)
+        saved = f"-{1 - after / before:.0%}" if after < before else "nothing saved"
+        words.markdown(
             f"**{literal(plan.name)}** :material/arrow_right_alt: **{format_bytes(after)}** "
             f"({saved}) · {loss_words(loaded, loss, chance)}",
             width="content",
@@ -64,6 +74,13 @@ def plan_line(loaded: Loaded) -> None:
                 type="tertiary",
                 help="The file is shown and exported as it is; links do not carry it.",
             )
+    return loaded
+
+
+def plan_button(current_plan: CurrentPlan, key: str, verb: str = "Save") -> None:
+    """Download of the plan's file."""
+    file = RefitRequest.writes if current_plan.plan.repair else PLAN_FILE
+    download_button(f"{verb} {file}", current_plan.plan.to_json, file, key)
 
 
 def _measure_button(loaded: Loaded, current_plan: CurrentPlan) -> None:
@@ -85,7 +102,7 @@ def _measure_button(loaded: Loaded, current_plan: CurrentPlan) -> None:
         queue(
             request,
             current_plan.name,
-            shown_request(request).command((current_plan.file or "plan.json",)),
+            shown_request(request).command((current_plan.file_name,)),
         )
 
 
@@ -106,7 +123,11 @@ def loss_words(loaded: Loaded, loss: PlanLoss | None, chance: RandomLoss | None)
     words = literal(loss.words)
     if loss.missing:
         return f"{words}, not measured on {literal(', '.join(loss.missing))}"
-    return words if chance is None or loss.is_random else f"{words}, Random {chance.mean:+.2f}"
+    return (
+        words
+        if chance is None or loss.is_random
+        else f"{words}, {loss.random_name} {chance.mean:+.2f}"
+    )
 
 
 def prediction_error(loaded: Loaded) -> str:

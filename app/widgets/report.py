@@ -44,7 +44,7 @@ def report_part(loaded: Loaded, page: str) -> None:
 
 def _decision(loaded: Loaded, current_plan: CurrentPlan) -> None:
     num_bytes = bytes_after(loaded, current_plan)
-    command = current_plan.plan_command(shown_model(loaded.model))
+    command = " && ".join(current_plan.commands(shown_model(loaded.model)))
     model, directories = loaded.model, loaded.store.directories
 
     def page() -> str:

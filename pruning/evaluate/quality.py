@@ -30,6 +30,7 @@ CANDIDATE_COLUMNS: Final = (
     "plan",
     "criterion",
     "calibrated_on",
+    "repaired_on",
     "schedule",
     "granularity",
     "sparsity",
@@ -111,6 +112,16 @@ class PlanLoss(LossIncrease):
         """Whether it is a draw of Random."""
         return is_random(self.facts.criterion)
 
+    @property
+    def is_repaired(self) -> bool:
+        """Whether the plan is repaired."""
+        return bool(self.facts.repair)
+
+    @property
+    def random_name(self) -> str:
+        """Random, as it is named beside this plan: see `random_at`."""
+        return "Random without repair" if self.is_repaired else "Random"
+
 
 @dataclass(frozen=True)
 class RandomLoss:
@@ -174,7 +185,8 @@ def candidates_at(
 
     Sorted by `way` (empty first; only rows of one way are comparable), then by `mean`. Candidates
     that lack a corpus of the comparison (`missing`, comma-separated) come last, without `mean` and
-    `worst`. All draws of Random are one row without a `plan`, see `RandomLoss`.
+    `worst`. All draws of Random are one row without a `plan`, see `RandomLoss`; repaired ones are
+    rows of their own.
     """
     candidates = [
         each for each in losses_at(losses, share) if granularity in (None, each.facts.granularity)
@@ -182,7 +194,9 @@ def candidates_at(
     pooled: defaultdict[tuple[object, ...], list[PlanLoss]] = defaultdict(list)
     for place, each in enumerate(candidates):
         facts = each.facts
-        kind = (facts.granularity, facts.schedule, each.missing) if each.is_random else (place,)
+        kind: tuple[object, ...] = (place,)
+        if each.is_random:
+            kind = (facts.granularity, facts.schedule, facts.repair_corpora, each.missing)
         pooled[(each.way, *kind)].append(each)
     table = pd.DataFrame(map(_row, pooled.values()), columns=list(CANDIDATE_COLUMNS))
     return table.sort_values(["way", "mean"], kind="stable", ignore_index=True)
@@ -191,9 +205,16 @@ def candidates_at(
 def random_at(
     losses: Iterable[PlanLoss], share: float, granularity: str = "expert"
 ) -> RandomLoss | None:
-    """The loss of Random at one share of the expert weights, on the samples of most plans."""
-    draws = [each for each in losses_at(losses, share) if each.is_random and not each.way]
-    return _pool([n for n in draws if not n.missing and n.facts.granularity == granularity])
+    """The loss of Random at one share of the expert weights, on the samples of most plans.
+
+    Without a repair: Random is what chance alone gives.
+    """
+    draws = [
+        each
+        for each in losses_at(losses, share)
+        if each.is_random and not (each.is_repaired or each.way or each.missing)
+    ]
+    return _pool([each for each in draws if each.facts.granularity == granularity])
 
 
 def record_ways(records: Sequence[EvaluationRecord]) -> list[str]:

@@ -33,7 +33,8 @@ from pruning.evaluate.store import (
     RunFacts,
     SampleFacts,
 )
-from pruning.plan import Provenance, PruningPlan, model_ref
+from pruning.plan import PruningPlan, model_ref
+from pruning.repair.reference import repair_words
 from pruning.sizes import PARAMS, ModelPart, size_report
 from pruning.spec import PlanSpec
 
@@ -105,6 +106,16 @@ class PlanFacts(RecordPart):
         return PlanSpec.model_validate(self.spec) if self.spec else None
 
     @property
+    def repair_corpora(self) -> tuple[str, ...]:
+        """Corpora that the repair was fitted on; empty only without a repair."""
+        return self.repaired_on or (("unknown",) if self.repair else ())
+
+    @property
+    def repair_words(self) -> str:
+        """What follows the plan's name if it is repaired; see `repair_words`."""
+        return repair_words("+".join(self.repair_corpora), "+".join(self.corpora))
+
+    @property
     def columns(self) -> dict[str, Any]:
         """Columns of tables of records; `sparsity` as asked, `removed` and sizes as they are."""
         # The original model is what it is, not its export, which may hold a tied head as well.
@@ -112,7 +123,7 @@ class PlanFacts(RecordPart):
         return {
             **self.model_dump(include={"criterion", "schedule", "granularity", "sparsity"}),
             "calibrated_on": "+".join(self.corpora),
-            "repaired_on": "+".join(self.repaired_on),
+            "repaired_on": "+".join(self.repair_corpora),
             "removed": self.removed,
             "bytes": original_bytes or self.bytes_after,
             "active_params": self.active_after,
@@ -295,9 +306,13 @@ class EvaluationRecord(PlanRecord):
         )
 
 
-def provenance_facts(provenance: Provenance) -> PlanFacts:
-    """The facts of a provenance."""
-    return PlanFacts.model_validate(provenance, from_attributes=True)
+def made_facts(plan: PruningPlan) -> PlanFacts:
+    """How a plan was made, without its sizes."""
+    facts = PlanFacts.model_validate(plan.provenance, from_attributes=True)
+    if plan.repair is None:
+        return facts
+    repair = {"repair": plan.repair.record_id, "repaired_on": plan.repair.corpora}
+    return facts.model_copy(update=repair)
 
 
 def plan_facts(plan: PruningPlan, model: MoEModel, routing: Routing | None = None) -> PlanFacts:
@@ -321,9 +336,7 @@ def plan_facts(plan: PruningPlan, model: MoEModel, routing: Routing | None = Non
         "flops_after": report.expert_flops_after,
         "measured": report.is_measured,
     }
-    if plan.repair:
-        sizes |= {"repair": plan.repair.record_id, "repaired_on": plan.repair.corpora}
-    return provenance_facts(plan.provenance).model_copy(update=sizes)
+    return made_facts(plan).model_copy(update=sizes)
 
 
 class EvaluationStore(RecordStore[EvaluationRecord]):

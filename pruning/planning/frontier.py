@@ -87,7 +87,10 @@ def with_plan(
 def _losses(
     selection: Selection, order: Order, found: Sensitivity, evaluations: EvaluationStore
 ) -> Mapping[str, tuple[int, float]]:
-    """Digest of an evaluated plan -> number removed, and loss increase on the curves' corpora."""
+    """Digest of an evaluated plan -> number removed, and loss increase on the curves' corpora.
+
+    The curves predict plans without a repair, so repaired ones do not count.
+    """
     corpora, known, size = [n.corpus for n in found.curves], {}, sum(order.sizes.values())
     for loss in stored_losses(evaluations, selection.model.identity):
         facts = loss.facts
@@ -96,7 +99,12 @@ def _losses(
         if selection.by_neuron:
             gone = round((facts.removed or 0) * size)
         is_own = (facts.criterion, facts.granularity) == own
-        if is_own and gone and not loss.way and set(corpora) <= loss.change.keys():
+        if (
+            is_own
+            and gone
+            and not (loss.way or loss.is_repaired)
+            and set(corpora) <= loss.change.keys()
+        ):
             known[loss.plan] = (gone, fmean(loss.change[corpus] for corpus in corpora))
     return known
 

@@ -31,8 +31,10 @@ from pruning.planning.ranking import (
     select_measured,
     sensitivity_for,
 )
+from pruning.repair.reference import repair_words
 from pruning.requests.base import command_line
 from pruning.requests.plan import SpecRequest
+from pruning.requests.repair import RepairRequest
 from pruning.schedules import (
     Evidence,
     Spending,
@@ -44,6 +46,8 @@ from pruning.schedules import (
 from pruning.schedules.counts import counts_budget
 from pruning.search.store import SEARCH, order_digest, search_in
 from pruning.spec import FREQUENCY, PlanSpec
+
+PLAN_FILE = "plan.json"  # that commands write and read
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +66,7 @@ class CurrentPlan:
     notes: tuple[str, ...] = ()  # for people
     selection: Selection | None = None  # None for a plan from a file
     file: str = ""  # name of that file
+    repaired_by: RepairRequest | None = None  # makes its repair; None if it has none, or its file
 
     @property
     def kept(self) -> dict[int, int]:
@@ -70,18 +75,39 @@ class CurrentPlan:
 
     @property
     def name(self) -> str:
-        """Its name for people: its file, or criterion, corpora, schedule and sparsity."""
+        """Its name for people: its file, or criterion, corpora, schedule, sparsity; its repair."""
         made = self.plan.provenance
         label = get_criterion(made.criterion).label if made.criterion else ""
         schedule = "by hand" if made.constraints.get("fixed") else schedule_words(made.schedule)
         words = (label, corpora_words(made.corpora), schedule, made.sparsity)
-        return self.file or ", ".join(filter(None, words))
+        name = self.file or ", ".join(filter(None, words))
+        repair = self.plan.repair
+        if repair is None or not name:
+            return name
+        if self.file and self.repaired_by is None:
+            return f"{name} (repaired)"
+        return name + repair_words("+".join(repair.corpora), "+".join(made.corpora))
+
+    @property
+    def file_name(self) -> str:
+        """The file that holds it, or that its commands write."""
+        return self.repaired_by.writes if self.repaired_by else self.file or PLAN_FILE
 
     def plan_command(self, model: str) -> str:
-        """The command line that makes the plan, or shows the file that holds it."""
+        """The command line that makes the plan, or shows the file that holds it.
+
+        Its repair has another line, see `commands`.
+        """
         if self.selection is not None:
             return self.selection.request.command()
         return command_line("plans", "show", self.file, "--model", model)
+
+    def commands(self, model: str) -> list[str]:
+        """The command lines that make the plan and its repair."""
+        repairs = []
+        if self.repaired_by:
+            repairs = [self.repaired_by.command((self.file or PLAN_FILE,))]
+        return [self.plan_command(model), *repairs]
 
 
 def make_plan(ranking: Ranking, spec: PlanSpec, arena: Arena | None = None) -> Decision:

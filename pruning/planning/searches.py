@@ -14,6 +14,7 @@ from pruning.planning.ranking import Selection, select
 from pruning.planning.recipes import recipe_of
 from pruning.recipe import Recipe, SearchSection
 from pruning.recipe_file import recipe_from_yaml
+from pruning.repair.reference import FORWARDS
 from pruning.requests.evaluation import SensitivityRequest
 from pruning.requests.options import DEFAULT_SEQ_LEN
 from pruning.requests.plan import SpecRequest
@@ -110,6 +111,19 @@ def estimate_sensitivity(
     samples = asked.samples * len(asked.corpora)
     whole = asked.levels * (layers + 1) / 2
     return _seconds(whole * samples * DEFAULT_SEQ_LEN, max(speeds))
+
+
+def estimate_repair(tokens: int, nbytes: int, runs: Sequence[Run]) -> tuple[float, float] | None:
+    """Seconds to repair a plan, start included, at best and at worst; None: speed unknown.
+
+    `nbytes` is the size of the weights.
+    """
+    speeds = [float(run.manifest.made.get("tokens_per_second", 0)) for run in runs]
+    if not any(speeds):
+        return None
+    parts = zip(start_seconds(nbytes), _seconds(FORWARDS * tokens, max(speeds)), strict=True)
+    low, high = map(sum, parts)
+    return low, high
 
 
 def start_seconds(nbytes: int) -> tuple[float, float]:

@@ -10,9 +10,9 @@ from analysis.corpora import TokenSequences
 from analysis.model import MoEModel
 from analysis.widths import computed_widths
 from pruning.plan import PruningPlan
+from pruning.repair.reference import FORWARDS
 from pruning.repair.solver import MOST_ELEMENTS
 
-FORWARDS = 6  # of the text, that a whole repair takes at most, fitting included
 _ARRAYS = 8  # of unknowns in float64, while a block of columns is fitted
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from analysis.errors import PlanError
 
 REPAIRS = "repairs"  # folder of records and files, in a statistics folder
+FORWARDS = 6  # of the text, that a whole repair takes at most, fitting included
 _ID = re.compile(r"[\w.+-]{1,200}")
 
 
@@ -31,6 +32,11 @@ class Repair:
     corpora: tuple[str, ...] = ()  # names of those that it was fitted on
     tokens: int = 0  # of them together
     folder: Path | None = field(default=None, compare=False)  # of its files
+
+    @property
+    def words(self) -> str:
+        """What it was fitted on, for people."""
+        return f"fitted on {self.tokens:,} tokens of {', '.join(self.corpora) or 'unknown corpora'}"
 
     def to_dict(self) -> dict[str, Any]:
         """As in plan.json."""
@@ -57,6 +63,21 @@ class Repair:
         if self.folder is None:
             raise PlanError(f"The files of the repair {self.record_id} were not looked up.")
         return self.folder / layer_file(layer)
+
+
+def repair_words(repaired_on: str, calibrated_on: str) -> str:
+    """What follows the name of a repaired plan; empty for a plan without a repair.
+
+    Both are corpora joined by +, as in tables. Those that the repair was fitted on are named unless
+    they ranked the plan, with any weights.
+    """
+    if not repaired_on:
+        return ""
+    names = repaired_on.split("+")
+    ranked_on = {name.rpartition(":")[0] or name for name in calibrated_on.split("+")}
+    if set(names) == ranked_on:
+        return " + repair"
+    return f" + repair on {repaired_on if len(names) < 3 else f'{len(names)} corpora'}"
 
 
 def repair_from_json(raw: object) -> Repair | None:

@@ -12,6 +12,7 @@ from pruning.evaluate.quality import PlanLoss
 from pruning.evaluate.record import AnswerStore, PlanFacts
 from pruning.plan import keep_all, plan_from_dict
 from pruning.planning.make import CurrentPlan
+from pruning.repair.reference import Repair
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +26,9 @@ def shown(model):
     return CurrentPlan(plan_from_dict({**keep_all(model).to_dict(), "kept": kept}), file="a.json")
 
 
-def loss(plan, criterion, change, corpora=("a", "b")):
-    facts = PlanFacts(criterion=criterion, removed=0.5, schedule="uniform", granularity="expert")
+def loss(plan, criterion, change, corpora=("a", "b"), **repair):
+    kind = {"schedule": "uniform", "granularity": "expert"}
+    facts = PlanFacts(criterion=criterion, removed=0.5, **kind, **repair)
     full = {"a": 2.0, "b": 1.0}
     return PlanLoss(change, plan, facts, "", corpora, full, {}, {}, 8, "2026-01-02T03:04:05")
 
@@ -35,6 +37,20 @@ DRAWS = [
     loss("draw 1", "random", {"a": 1.0, "b": 1.0}),
     loss("draw 2", "random:2", {"a": 2.0, "b": 0.0}),
 ]
+
+
+def test_a_repaired_plan_says_so_beside_random_without_a_repair(model, shown):
+    repair = Repair("r", "d", ("a", "b"), 4096)
+    fitted = replace(shown, plan=replace(shown.plan, repair=repair))
+    page = decided(model, fitted, {"a": 0.25, "b": 0.75}, repair="r", repaired_on=("a", "b"))
+    assert page.name == "a.json (repaired)"
+    assert page.facts["Repair"] == "fitted on 4,096 tokens of a, b"
+    assert page.facts["Random"] == "2 draws, mean, without repair"
+    assert "less than Random pruning without repair at this sparsity" in page.verdict
+    html = decision_html(page)
+    assert "fitted on 4,096 tokens of a, b" in html
+    # The loss of the plan without its repair is another plan's.
+    assert not decided(model, shown, {"a": 1.0, "b": 1.0}).facts.get("Repair")
 
 
 def decided(model, shown, change, draws=DRAWS, **said):

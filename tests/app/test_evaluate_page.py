@@ -129,6 +129,31 @@ def test_quality_against_memory_is_of_what_competes(swept):
     assert pruned.loc[pruned["on_front"], "value"].tolist() in ([pruned["value"].min()], [])
 
 
+@pytest.mark.parametrize("fitted_on", [ROWS, "other"])
+def test_repaired_and_unrepaired_plans_are_two_series_and_two_candidates(swept, fitted_on):
+    repair = {"repair": "r", "repaired_on": (fitted_on,)}
+    fitted = [
+        record.model_copy(
+            update={
+                "record_id": f"{record.record_id}-repaired",
+                "plan_digest": f"repaired {record.plan_digest}",
+                "plan": record.plan.model_copy(update=repair),
+            }
+        )
+        for record in swept
+        if record.plan.removed
+    ]
+    results = pool_draws(evaluation_results([*swept, *fitted]))
+    on = "" if fitted_on == ROWS else " on other"
+    names = {f"REAP, on {ROWS}", f"REAP, on {ROWS} + repair{on}"}
+    assert set(results["series"]) == {"", *names, "Random", f"Random + repair on {fitted_on}"}
+    assert set(results[results["repaired_on"] != ""]["evaluation"]) == {
+        record.record_id for record in fitted
+    }
+    chart = drawn("pareto", results, measure="nll", corpus=ROWS)
+    assert {f"{name}, 33%" for name in names} < set(chart.table["candidate"])
+
+
 @pytest.mark.parametrize("way", ["32 samples of 8 tokens, seed 7", "other samples", "bfloat16"])
 def test_what_was_measured_otherwise_is_a_series_of_its_own(swept, way):
     plain = evaluation_results(swept)

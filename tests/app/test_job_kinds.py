@@ -27,6 +27,7 @@ SAID = [
     ("weights", {"run_id": "a-run"}, "Statistics a-run are in the cache."),
     ("evaluate", {"evaluations": ["a"]}, "1 evaluation saved next to the statistics."),
     ("sweep", {"evaluations": ["a", "b"]}, "2 evaluations saved next to the statistics."),
+    ("repair", {"repair": "a"}, "The repair a is saved next to the statistics."),
     ("variance", {"variances": ["a", "b"]}, "2 records of hidden states saved."),
     ("bins", {"bins": "a-record"}, "a-record saved next to the statistics."),
     ("search", {"candidates": 7, "fitness": 0.5}, "The best of 7 candidates has 0.5000."),
@@ -91,7 +92,8 @@ def jobs(tmp_path):
 
 @pytest.mark.parametrize("place", LISTED, ids="-".join)
 @pytest.mark.usefixtures("jobs")
-def test_a_page_lists_the_jobs_that_it_is_about(open_page, place):
+def test_a_page_lists_the_jobs_that_it_is_about(open_page, place, monkeypatch):
+    monkeypatch.setattr("app.widgets.job_panel._PER_PAGE", len(KINDS) + 1)
     view, part = place
     bins = {"tab": part, "evidence.view": "Score and loss"}
     address = {"evaluate": {"results": part}, "explore": bins}.get(view, {})

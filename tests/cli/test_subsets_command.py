@@ -74,6 +74,6 @@ def test_the_chart_shows_means_and_ends_of_the_parts():
     assert table.to_numpy().tolist() == [
         ["text", "EAN on a", 10, 2.0, 1.0, 3.0, 2],
         ["text", "EAN on a", 20, 1.5, 1.5, 1.5, 1],
-        ["text", "EAN + repair on a", 20, 0.5, 0.5, 0.5, 1],
+        ["text", "EAN on a + repair on a+b", 20, 0.5, 0.5, 0.5, 1],
     ]
     assert "EAN on a +2.000 by 10, +1.500 by 20 tokens" in describe(table)

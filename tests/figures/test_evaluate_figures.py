@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 from app.charts import capability, evaluation_curves, pareto, winner_map
+from app.charts.criterion_looks import looks
 from app.charts.evaluation_curves import curves_figure
 from app.charts.names import FULL
 from app.charts.pareto import Quality, pareto_drawing, pareto_table
@@ -38,6 +39,19 @@ def test_one_line_a_series_and_panel_from_the_unpruned_model_on(sweep):
     assert [line.showlegend for line in lines(fig)] == [True, True, False, False]
     assert len({line.line.dash for line in lines(fig)[:2]}) == 2
     assert fig.layout.yaxis.title.text == "ESAP"
+
+
+def test_a_repaired_series_has_the_colour_of_its_criterion_and_another_dash(sweep):
+    names = {"reap": "REAP, on code", "<b>": "REAP, on code + repair"}
+    fig = curves_figure(sweep.assign(series=sweep["series"].replace(names)), label="ESAP")
+    plain, repaired = lines(fig)[:2]
+    assert [plain.name, repaired.name] == ["REAP, on code", "REAP, on code + repair"]
+    assert plain.line.color == repaired.line.color
+    assert plain.line.dash != repaired.line.dash
+    assert plain.marker.symbol != repaired.marker.symbol
+    plain, repaired = looks(["AIMER", "AIMER + repair"], dark=False).values()
+    assert plain.color == repaired.color
+    assert plain.dash != repaired.dash
 
 
 def test_bands_are_the_intervals_and_absent_where_there_is_none(sweep):

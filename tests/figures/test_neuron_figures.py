@@ -181,20 +181,29 @@ def test_chance_is_what_random_orders_reach():
     assert loss_bins.chance_agreement(3) == 1.0
 
 
-def candidate(corpus, granularity, name, change, esap=(0.4, 0.6)):
-    return (corpus, granularity, name, 0.4, 100, 2 + change, 2.0, change, 0.5, *esap)
+def candidate(corpus, granularity, name, change, esap=(0.4, 0.6), *, repaired_on=""):
+    return (corpus, granularity, name, repaired_on, 0.4, 100, 2 + change, 2.0, change, 0.5, *esap)
 
 
 @pytest.fixture
 def candidates():
-    columns = ["corpus", "granularity", "candidate", "removed", "bytes", "loss", "full", "change"]
     rows = [
         candidate("a", "neuron", "HEAPr, neurons global", 0.1),
         candidate("a", "expert", "REAP, experts uniform", 0.3, (0.1, 0.2)),
         candidate("b", "neuron", "HEAPr, neurons global", 0.5),
         candidate("b", "expert", "REAP, experts uniform", 0.2),
     ]
-    return pd.DataFrame(rows, columns=[*columns, "esap", "esap_low", "esap_high"])
+    return pd.DataFrame(rows, columns=list(same_bytes.SAME_BYTES_COLUMNS))
+
+
+def test_the_claim_of_the_paper_is_about_plans_without_a_repair(candidates):
+    repaired = candidate("a", "expert", "REAP, experts uniform + repair", 0.05, repaired_on="a")
+    columns = list(same_bytes.SAME_BYTES_COLUMNS)
+    said = same_bytes.describe(
+        pd.concat([candidates, pd.DataFrame([repaired], columns=columns)], ignore_index=True)
+    )
+    assert "REAP, experts uniform + repair loses least on a" in said
+    assert said.endswith("less than every unrepaired plan of whole experts here on 1 of 2 corpora.")
 
 
 def test_the_sentence_names_who_loses_least_also_when_it_is_not_heapr(candidates):

@@ -150,9 +150,11 @@ def _leaderboard(board: Board, weights: dict[str, float]) -> None:
             "memory_saved": NumberColumn("memory saved", format="percent"),
         },
     )
+    repaired = (board.rows["repaired_on"].fillna("") != "").any()
     st.text(
         f"{board.about}. Scores ± standard error (Wilson's interval where all or no answers are "
         "right). Rank 1 is best; ties share ranks."
+        + (" Candidates + repair are refitted, the others are not." if repaired else "")
     )
 
 

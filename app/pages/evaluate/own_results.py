@@ -30,6 +30,7 @@ from app.widgets.job_form import (
 )
 from app.widgets.notes import inform
 from app.widgets.plan_bar import loss_of_plan, losses_table
+from app.widgets.repair import repair_part
 from pruning.evaluate.quality import (
     PlanLoss,
     candidates_at,
@@ -40,6 +41,7 @@ from pruning.evaluate.quality import (
 )
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore
 from pruning.evaluate.result import MEASURES
+from pruning.plan import removes_nothing
 from pruning.requests.base import validated
 from pruning.requests.evaluation import EvaluateRequest, SweepRequest
 from pruning.sizes import format_bytes
@@ -54,11 +56,15 @@ _COLUMNS: Final = {
     "worst": NumberColumn(width=64, format="%+.3f"),
     "worst_on": TextColumn("worst on"),
     "num_samples": NumberColumn("samples"),
+    "repaired_on": TextColumn(
+        "repaired on", help="Corpora that the repair was fitted on; empty without a repair."
+    ),
     "away": TextColumn(
         "vs best",
         help="Too close to call: the 95% bootstrap interval of the difference contains 0.",
     ),
 }
+_REPAIRED: Final = {False: "", True: " (repaired)"}
 _PLAN: Final = "plan"
 _WHAT: Final = {_PLAN: "Your plan", "sweep": "Criteria at sparsities"}
 
@@ -79,6 +85,9 @@ def own_part(loaded: Loaded) -> None:
         _charts(loaded, results)
     with st.expander("Run more evaluations", expanded=results.empty):
         evaluation_form(loaded, records)
+    if loaded.shown and not removes_nothing(loaded.shown.plan, loaded.model):
+        with st.expander("Repair this plan"):
+            repair_part(loaded, loaded.shown)
 
 
 def _charts(loaded: Loaded, results: pd.DataFrame) -> None:
@@ -160,15 +169,19 @@ def candidates_part(loaded: Loaded) -> None:
     chance = random_at(losses, share, granularity)
     added = {}
     if plan_loss is not None:
-        added[", ".join(filter(None, ("your plan", plan_loss.way)))] = plan_loss.change
+        name = f"your plan{_REPAIRED[plan_loss.is_repaired]}"
+        added[", ".join(filter(None, (name, plan_loss.way)))] = plan_loss.change
     if chance is not None:
         several = f" ({chance.draws} draws)" if chance.draws > 1 else ""
         added[f"Random{several}"] = chance.change
     if best is not None and best is not plan_loss:
-        added["the best"] = best.change
+        added[f"the best{_REPAIRED[best.is_repaired]}"] = best.change
+    repaired = ""
+    if (table["repaired_on"] != "").any():
+        repaired = " Candidates **+ repair** are refitted, the others are not."
     st.markdown(
         f"**Loss increase at {share:.0%} sparsity**, in nats per token on held-out corpora; lower "
-        "is better."
+        f"is better.{repaired}"
     )
     losses_table(full_losses(losses), added)
     table = table.assign(
@@ -199,7 +212,7 @@ def _table(table: pd.DataFrame, own_plan: str) -> None:
         f"{len(table)} candidates by mean loss increase, lowest first",
         shown=table.assign(candidate=names.mask(table["plan"] == own_plan, "yours: " + names)),
         # Key numbers come first, so that a phone shows them.
-        column_order=_ORDER,
+        column_order=(*_ORDER, *(["repaired_on"] if (table["repaired_on"] != "").any() else [])),
         column_config=_COLUMNS,
         key=f"candidates.{way}",
     )

@@ -88,8 +88,8 @@ def show_plan_command(loaded: Loaded) -> None:
     """The command line for the plan on screen."""
     if loaded.shown is None:
         return
-    line = loaded.shown.plan_command(shown_model(loaded.model))
-    show_command(line, heading="This plan from the command line")
+    lines = loaded.shown.commands(shown_model(loaded.model))
+    show_command("\n".join(lines), heading="This plan from the command line")
     link_to("export", "Export this plan", "output")
 
 

@@ -3,15 +3,17 @@
 import streamlit as st
 
 from app.jobs.model import ACTIVE
+from app.literal import literal
 from app.loaded import Loaded
 from app.pages.export.finished import finished_part
 from app.pages.export.form import ExportChoice, form_part, form_place, one_or_range
 from app.session.job_queue import job_store
 from app.session.plan_data import export_option, neuron_sizes, plan_sizes
-from app.widgets.charts import download_button, show_named
+from app.widgets.charts import show_named
 from app.widgets.job_panel import job_panel
 from app.widgets.links import link_to
 from app.widgets.neuron_sizes import neuron_layers_part, neuron_metrics, width_modes_part
+from app.widgets.plan_bar import plan_button
 from app.widgets.refusals import refusal_part
 from pruning.planning.choice import schedule_label
 from pruning.planning.make import CurrentPlan
@@ -51,7 +53,8 @@ def _plan_part(
         schedule = schedule_label(current_plan.plan.provenance.schedule).lower()
         how = "by hand" if limits.set else schedule
         title = f"{criterion.label}, {criterion_badge(criterion)}, {how}"
-    st.markdown(f"**Plan**: {title}")
+    repair = current_plan.plan.repair
+    st.markdown(f"**Plan**: {title}{f', repaired, {literal(repair.words)}' if repair else ''}")
     with st.container(horizontal=True, gap="small"):
         kept = f"{report.experts_after} of {report.experts_before}"
         st.metric("Experts kept", kept, width="content")
@@ -65,7 +68,7 @@ def _plan_part(
         f"Parameters that one token uses: {report.active_before:,}, then {report.active_after:,}."
     )
     with st.container(horizontal=True, vertical_alignment="center"):
-        download_button("Download plan.json", current_plan.plan.to_json, "plan.json", "export.plan")
+        plan_button(current_plan, "export.plan", "Download")
         link_to("plan", "Change the plan", "tune")
     with st.expander("Kept experts by layer"):
         st.dataframe(
@@ -87,9 +90,7 @@ def _export_of_neurons(loaded: Loaded, current_plan: CurrentPlan) -> None:
     with st.container(border=True):
         width_modes_part(loaded, sizes)
         with st.container(horizontal=True, vertical_alignment="center"):
-            download_button(
-                "Download plan.json", current_plan.plan.to_json, "plan.json", "export.plan"
-            )
+            plan_button(current_plan, "export.plan", "Download")
             link_to("plan", "Change the plan", "tune")
         with st.expander("Widths by layer"):
             neuron_layers_part(sizes)

@@ -107,6 +107,7 @@ def _default_name(loaded: Loaded, current_plan: CurrentPlan) -> str:
         parts.append("hand")
     elif provenance.schedule != "uniform":
         parts.append(provenance.schedule)
+    parts += ["repaired"] if current_plan.repaired_by else []
     words = "-".join(filter(None, (loaded.model.name, *parts)))
     return re.sub(r"[^A-Za-z0-9._-]+", "-", words).lstrip("._-")[:100]
 
@@ -153,7 +154,7 @@ def form_part(
         place = st.container(width="content")
     choice = options_part(loaded, current_plan, report.bytes_after, option)
     request = None
-    commands = [current_plan.plan_command(shown_model(loaded.model))]
+    commands = current_plan.commands(shown_model(loaded.model))
     try:
         out = export_path(root, name)
     except UserError as error:
@@ -162,7 +163,7 @@ def form_part(
         export_request = _request(loaded, current_plan.plan, out, choice)
         is_ready = _check(loaded, current_plan.plan, export_request, choice)
         request = export_request if is_ready else None
-        commands.append(shown_request(export_request).command((current_plan.file or "plan.json",)))
+        commands.append(shown_request(export_request).command((current_plan.file_name,)))
     with place:
         _start(request)
     show_command(*commands, heading="The same from the command line")

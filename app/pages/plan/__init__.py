@@ -25,6 +25,9 @@ from app.widgets.job_form import neurons_missing_part
 from app.widgets.links import link_to
 from app.widgets.neuron_sizes import neuron_layers_part, neuron_metrics, width_modes_part
 from app.widgets.refusals import refusal_part
+from app.widgets.repair import repair_part
+from pruning.plan import removes_nothing
+from pruning.planning.make import CurrentPlan
 from pruning.planning.ranking import Selection
 from pruning.schedules import MEASURED
 from pruning.search.store import SEARCH
@@ -56,6 +59,7 @@ def _plan_of_experts(loaded: Loaded) -> None:
         notes_part(loaded, current)
         engines_part(loaded, current)
         sensitivity_part(loaded)
+    _repair_part(loaded, current)
     if ready is not None:
         with st.container(border=True):
             search_part(loaded, ready)
@@ -70,6 +74,13 @@ def _plan_of_experts(loaded: Loaded) -> None:
         sizes_part(loaded)
     with st.container(border=True):
         files_part(loaded, current)
+
+
+def _repair_part(loaded: Loaded, current: CurrentPlan) -> None:
+    """The repair of the plan, with its jobs."""
+    if not removes_nothing(current.plan, loaded.model):
+        with st.container(border=True):
+            repair_part(loaded, current, with_jobs=True)
 
 
 def _statistics(loaded: Loaded) -> Selection | None:
@@ -95,6 +106,7 @@ def _plan_of_neurons(loaded: Loaded) -> None:
         notes_part(loaded, current_plan)
         unmeasured_part(loaded)
         link_to("evaluate", "Evaluate this plan", "insights")
+    _repair_part(loaded, current_plan)
     if not current_plan.file:
         _figures_part(loaded)
         with st.container(border=True):

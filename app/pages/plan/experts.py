@@ -29,7 +29,7 @@ from app.widgets.charts import (
 )
 from app.widgets.links import link_to
 from app.widgets.notes import card, saved_metric
-from app.widgets.plan_bar import loss_of_plan, prediction_error
+from app.widgets.plan_bar import loss_of_plan, plan_button, prediction_error
 from app.widgets.refusals import in_a_sentence
 from pruning.budget import count_budget
 from pruning.engines import contents_of, summary, verdicts
@@ -122,8 +122,10 @@ def notes_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
 
 def sides_part(loaded: Loaded, sides: Sides) -> None:
     """All schedules on this budget: chart and table, with measured losses."""
+    is_repaired = loaded.shown is not None and loaded.shown.plan.repair is not None
     st.markdown(
         "**All schedules on this budget**: brighter cells keep a larger share of their layer."
+        + (" Losses are without repair." if is_repaired else "")
     )
     table = _with_losses(loaded, sides)
     readable = table.assign(
@@ -279,6 +281,8 @@ def files_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
     with recipe_column:
         st.markdown("**Recipe**: all settings, for `moeprune run recipe.yaml`.")
         if current_plan.selection:
+            if current_plan.plan.repair:
+                st.text("It makes the plan without its repair.")
             with in_a_sentence():  # a corpus of another machine may be none that a recipe can name
                 recipe = recipe_of(current_plan.selection).to_yaml()
                 long = recipe.count("\n") > _RECIPE_LINES
@@ -287,13 +291,10 @@ def files_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
             st.text("A plan from a file has no recipe here; the file records how it was made.")
     with command_column:
         st.markdown("**The same from the command line**")
-        st.code(
-            current_plan.plan_command(shown_model(loaded.model)), language=None, wrap_lines=True
-        )
+        commands = current_plan.commands(shown_model(loaded.model))
+        st.code("\n".join(commands), language=None, wrap_lines=True)
         with st.container(horizontal=True):
-            download_button(
-                "Save plan.json", current_plan.plan.to_json, "plan.json", "plan.save.plan"
-            )
+            plan_button(current_plan, "plan.save.plan")
             if recipe:
                 download_button(
                     "Save recipe.yaml", lambda: recipe, "recipe.yaml", "plan.save.recipe"

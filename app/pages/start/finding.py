@@ -65,6 +65,8 @@ def meaning(loaded: Loaded, current_plan: CurrentPlan) -> str:
         scored = f"{'mean' if b else 'sum'} of {' times '.join(factors)} over its tokens"
         scored = scored if factors else "number of its tokens"
         words.insert(0, f"{literal(criterion.label)} scores an expert by the {scored}.")
+    if repair := current_plan.plan.repair:
+        words.append(f"The kept experts are repaired, {literal(repair.words)}.")
     return " ".join(words)
 
 
@@ -89,7 +91,10 @@ def saved_words(loaded: Loaded, current_plan: CurrentPlan) -> str:
 def sentences(
     losses: tuple[PlanLoss, ...], loss: PlanLoss | None, chance: RandomLoss | None
 ) -> list[str]:
-    """Losses of the plan, Random and a single-corpus plan, and how it was chosen."""
+    """Losses of the plan, Random and a single-corpus plan, and how it was chosen.
+
+    A repaired plan is compared with repaired ones, but for Random.
+    """
     if loss is None:
         return ["Its loss was not measured yet: click **Measure** above."]
     words = [
@@ -104,22 +109,32 @@ def sentences(
         draws = "one draw"
         if chance.mean_spread is not None:
             draws = f"{chance.draws} draws, SD {chance.mean_spread:.2f}"
-        words.append(f"Random adds {chance.mean:+.2f} ({draws}).")
+        words.append(f"{loss.random_name} adds {chance.mean:+.2f} ({draws}).")
     if (alone := single_corpus(losses, loss)) is not None:
         name = alone.facts.corpora[0]
-        label = literal(criterion_label(alone.facts.criterion))
+        label = literal(criterion_label(alone.facts.criterion) + alone.facts.repair_words)
         words.append(
             f"Calibrated on {literal(name)} alone, {label} keeps {literal(name)} "
             f"({alone.change[name]:+.2f}) and loses {literal(alone.worst_on)} "
             f"({alone.worst:+.2f})."
         )
-    best = best_at(losses, loss.facts.removed or 0.0)
+    at_share = losses_at(losses, loss.facts.removed or 0.0)
+    rivals = tuple(each for each in at_share if each.is_repaired == loss.is_repaired)
+    best = best_at(rivals, loss.facts.removed or 0.0)
     if best is not None and best.chosen.plan == loss.plan:
+        kind = "repaired " if loss.is_repaired else "unrepaired "
+        kind = kind if len(rivals) < len(at_share) else ""
         words.append(
-            "It is the best plan on one half of the samples; on the held-out half it adds "
+            f"It is the best {kind}plan on one half of the samples; on the held-out half it adds "
             f"{best.reported.mean:+.2f}."
         )
     return words
+
+
+def _alike(losses: tuple[PlanLoss, ...], loss: PlanLoss) -> tuple[PlanLoss, ...]:
+    """The plans at the sparsity of `loss` that are repaired as it is, or as it is not."""
+    at_share = losses_at(losses, loss.facts.removed or 0.0)
+    return tuple(each for each in at_share if each.facts.repair_words == loss.facts.repair_words)
 
 
 def best_at(losses: tuple[PlanLoss, ...], share: float) -> ChosenPlan | None:
@@ -132,10 +147,10 @@ def best_at(losses: tuple[PlanLoss, ...], share: float) -> ChosenPlan | None:
 
 
 def single_corpus(losses: tuple[PlanLoss, ...], loss: PlanLoss) -> PlanLoss | None:
-    """The single-corpus plan of this criterion and sparsity with the worst loss."""
+    """The single-corpus plan of this criterion and sparsity with the worst loss; see `_alike`."""
     candidates = [
         each
-        for each in losses_at(losses, loss.facts.removed or 0.0)
+        for each in _alike(losses, loss)
         if each.facts.criterion == loss.facts.criterion
         and each.facts.schedule in ("uniform", loss.facts.schedule)
         and len(each.facts.corpora) == 1
@@ -149,11 +164,12 @@ def single_corpus(losses: tuple[PlanLoss, ...], loss: PlanLoss) -> PlanLoss | No
 def one_corpus_or_blend(losses: tuple[PlanLoss, ...], loss: PlanLoss) -> str:
     """Loss of one criterion on single corpora and on a blend, at the sparsity of `loss`.
 
-    The criterion of `loss`, else the one that is best on a blend; empty if none has both.
+    The criterion of `loss`, else the one that is best on a blend; empty if none has both. For the
+    plans see `_alike`.
     """
     alone: defaultdict[tuple[str, ...], list[PlanLoss]] = defaultdict(list)
     blended: dict[tuple[str, ...], float] = {}
-    for each in losses_at(losses, loss.facts.removed or 0.0):
+    for each in _alike(losses, loss):
         way = each.facts.criterion, each.facts.schedule, each.facts.granularity
         if each.way or each.missing or not each.facts.corpora:
             continue
@@ -165,12 +181,12 @@ def one_corpus_or_blend(losses: tuple[PlanLoss, ...], loss: PlanLoss) -> str:
     if not ways:
         return ""
     best = min(ways, key=lambda way: (way[0] != loss.facts.criterion, blended[way]))
-    plans = alone[best]
+    plans, repair = alone[best], literal(loss.facts.repair_words)
     means, worst = [each.mean for each in plans], max(plans, key=lambda each: each.worst)
     return (
-        f"Calibrated on one corpus, {literal(criterion_label(best[0]))} adds {min(means):+.2f} to "
-        f"{max(means):+.2f} on average, up to {worst.worst:+.2f} on {literal(worst.worst_on)}; on "
-        f"a blend **{blended[best]:+.2f}**."
+        f"Calibrated on one corpus, {literal(criterion_label(best[0]))}{repair} adds "
+        f"{min(means):+.2f} to {max(means):+.2f} on average, up to {worst.worst:+.2f} on "
+        f"{literal(worst.worst_on)}; on a blend **{blended[best]:+.2f}**."
     )
 
 
@@ -180,7 +196,7 @@ def _loss_part(loss: PlanLoss | None, chance: RandomLoss | None) -> None:
     if loss is None:
         st.text("Not measured.")
         return
-    random_row = {} if chance is None else {"Random": chance.change}
+    random_row = {} if chance is None else {loss.random_name: chance.change}
     losses_table(loss.full, {"this plan": loss.change, **random_row})
 
 
@@ -214,6 +230,7 @@ def _answers_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
         if (each.prompt, each.settings) == (newest.prompt, newest.settings)
         and is_random(each.plan.criterion)
         and each.plan.removed == newest.plan.removed
+        and not each.plan.repair
         and each is not newest
     ]
     with st.container(border=True):

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, NamedTuple, Self
 from analysis.lazy import pd
 from analysis.model import ModelRef, MoEModel
 from pruning.active import Routing
-from pruning.evaluate.record import MADE_BY, PlanFacts, plan_facts, provenance_facts
+from pruning.evaluate.record import MADE_BY, PlanFacts, made_facts, plan_facts
 from pruning.evaluate.store import Record, RecordStore
 from pruning.plan import NEURON_GRANULARITY, PruningPlan, fit_plan, model_ref
 from pruning.surgery.manifest import Manifest
@@ -124,7 +124,7 @@ class BenchmarkCandidate(NamedTuple):
 
 
 def candidate_label(facts: PlanFacts) -> str:
-    """A plan in words: criterion, corpora, sparsity, and what is unusual about it."""
+    """A plan in words: criterion, corpora, sparsity, what is unusual about it, its repair."""
     removed = facts.removed
     if removed == 0:
         return FULL
@@ -135,7 +135,7 @@ def candidate_label(facts: PlanFacts) -> str:
         facts.schedule if facts.schedule not in ("", "uniform") else "",
         "neurons" if facts.granularity == NEURON_GRANULARITY else "",
     ]
-    return ", ".join(filter(None, words))
+    return ", ".join(filter(None, words)) + facts.repair_words
 
 
 def benchmark_settings(
@@ -219,7 +219,7 @@ def candidate_of_export(
             removed = count / (after + count)
         changes = {"granularity": plan.granularity, "experts_after": after, "removed": removed}
         changes["bytes_after"] = model.checkpoint.nbytes
-        facts = provenance_facts(plan.provenance).model_copy(update=changes)
+        facts = made_facts(plan).model_copy(update=changes)
     else:
         plan = fit_plan(plan, source)
         facts = plan_facts(plan, source, routing)
@@ -235,6 +235,7 @@ TABLE_COLUMNS = (
     "plan",
     "criterion",
     "calibrated_on",
+    "repaired_on",
     "schedule",
     "granularity",
     "sparsity",

@@ -111,6 +111,10 @@ def test_a_candidate_s_label_says_what_is_not_usual():
     unusual = label(schedule="global", granularity="neuron", removed=0.251)
     assert unusual == "reap, code+math, 25%, global, neurons"
     assert label(criterion="", corpora=[]) == "plan, 50%"
+    repaired = {"repair": "r", "repaired_on": ("code", "math")}
+    assert label(**repaired) == "reap, code+math, 50% + repair"
+    assert label(**repaired, corpora=["code"]) == "reap, code, 50% + repair on code+math"
+    assert label(repair="r") == "reap, code+math, 50% + repair on unknown"
 
 
 EXACT = LOCAL_TASKS["demo-math-exact"]

@@ -111,6 +111,30 @@ def test_the_same_draw_asked_for_in_two_ways_counts_once(records, measure):
     assert random_at(plan_losses([*records, *again]), 0.5).draws == 2
 
 
+FITTED = {"repair": "r", "repaired_on": ("a",)}
+
+
+def test_a_repaired_plan_is_never_pooled_with_the_plan_that_it_repairs(records, measure):
+    losses = plan_losses([*records, *measure("one repaired", EAN, **FITTED)])
+    table = candidates_at(losses, 0.5)
+    rows = table[table["criterion"] == "reap"].set_index("plan")
+    assert rows["repaired_on"].to_dict() == {"one": "", "one repaired": "a"}
+    assert rows["mean"].to_dict() == pytest.approx({"one": 2.75 / 3, "one repaired": 1.75 / 3})
+    assert loss_of(losses, "one").facts.repair_words == ""
+    assert loss_of(losses, "one repaired").facts.repair_words == " + repair on a"
+    assert [each.plan for each in losses if each.is_repaired] == ["one repaired"]
+
+
+def test_repaired_draws_of_random_are_a_row_of_their_own_and_no_chance(records, measure):
+    fitted = measure("draw repaired", EAN, criterion="random", **FITTED)
+    losses = plan_losses([*records, *fitted])
+    assert random_at(losses, 0.5).draws == 2
+    rows = candidates_at(losses, 0.5).query("criterion == 'random'")
+    assert dict(zip(rows["repaired_on"], rows["draws"], strict=True)) == {"": 2, "a": 1}
+    assert loss_of(losses, "draw repaired").random_name == "Random without repair"
+    assert random_at(plan_losses(fitted), 0.5) is None
+
+
 def test_only_plans_measured_on_the_same_corpora_are_compared(records, measure):
     partly = measure("partly", {"b": 1.1}, criterion="man")
     elsewhere = measure("one", {"d": 9.0})

@@ -1,0 +1,88 @@
+"""Repairs of the plan on screen: those that are known, and which one is chosen."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from analysis.corpora import bare_name, corpus_name
+from analysis.stats.choose import corpus_weight_text
+from app.loaded import Loaded
+from app.session.data import corpus_files, records_of, shown_model, shown_stats_dir
+from app.session.job_queue import own_model
+from pruning.plan import PruningPlan
+from pruning.planning.make import CurrentPlan
+from pruning.repair.record import RepairRecord, RepairStore
+from pruning.requests.base import validated
+from pruning.requests.options import DEFAULT_SEED
+from pruning.requests.repair import RepairRequest, corpora_of
+
+REPAIR: Final = "repair"  # key of the choice, and its parameter in the URL
+AS_PRUNED: Final = "as pruned"
+
+
+def known_repairs(loaded: Loaded, current_plan: CurrentPlan) -> dict[str, RepairRecord]:
+    """Words -> repair of this plan, the newest first; equal words get the record's id."""
+    digest = current_plan.plan.unrepaired.digest
+    records = [each for each in records_of(loaded, RepairStore) if each.plan_digest == digest]
+    words: dict[str, RepairRecord] = {}
+    for record in sorted(records, key=lambda each: each.created_at, reverse=True):
+        names = [each.name for each in record.corpora]
+        where = ", ".join(names) if len(names) < 3 else f"{len(names)} corpora"
+        name = f"repaired on {where}, {record.reference.tokens:,} tokens"
+        words[name if name not in words else f"{name} ({record.digest[:8]})"] = record
+    return words
+
+
+def with_repair(loaded: Loaded, current_plan: CurrentPlan, record: RepairRecord) -> CurrentPlan:
+    """The plan with this repair, and the request that makes it, as command lines show it."""
+    plan, settings = current_plan.plan, record.settings
+    is_even = len({each.num_tokens for each in record.corpora}) == 1
+    files = _files([each.name for each in record.corpora])
+    corpora = [
+        corpus_weight_text(
+            files.get(each.name) or each.path or each.name, 1 if is_even else each.num_tokens
+        )
+        for each in record.corpora
+    ]
+    fields = {
+        "model": shown_model(loaded.model),
+        "plan": plan.to_dict(),
+        "corpora": tuple(corpora),
+        "tokens": record.reference.tokens,
+        "dtype": settings["dtype"],
+        "seq_len": settings["seq_len"],
+        "seed": None if settings["seed"] == DEFAULT_SEED else settings["seed"],
+        "stats_dir": shown_stats_dir(),
+    }
+    request = validated(RepairRequest, fields)
+    return replace(current_plan, plan=replace(plan, repair=record.reference), repaired_by=request)
+
+
+def repair_request(
+    loaded: Loaded, current_plan: CurrentPlan, corpora: Sequence[str], tokens: int
+) -> RepairRequest:
+    """The request that repairs a plan; without `corpora` on those that ranked it."""
+    plan = current_plan.plan
+    fields = {
+        **own_model(loaded),
+        "plan": plan.to_dict(),
+        "corpora": tuple(corpora) or _files_that_ranked(plan),
+        "tokens": tokens,
+    }
+    return validated(RepairRequest, fields)
+
+
+def _files_that_ranked(plan: PruningPlan) -> tuple[str, ...]:
+    """The corpora that ranked a plan, by their paths; empty if none is a file of the server."""
+    parts = corpora_of(plan)
+    files = _files([part.corpus for part in parts])
+    texts = [corpus_weight_text(files.get(n.corpus, n.corpus), n.weight) for n in parts]
+    return tuple(texts) if files else ()
+
+
+def _files(names: Sequence[str]) -> dict[str, str]:
+    """Name of a corpus -> its path, of those that are files of the server."""
+    bare = {bare_name(name) for name in names}
+    # Of others the content need not be read.
+    paths = (path for path in corpus_files() if bare_name(path) in bare)
+    return {name: path for path in paths if (name := corpus_name(path)) in names}

@@ -1,0 +1,111 @@
+"""Repair of the plan on screen: the choice in the plan bar, and the form that runs one."""
+
+from typing import Final
+
+import streamlit as st
+
+from app.jobs.model import ACTIVE
+from app.literal import literal
+from app.loaded import Loaded
+from app.session.data import calibration_corpora, corpus_label
+from app.session.job_queue import job_store, queue, queued_key, shown_request
+from app.session.repairs import (
+    AS_PRUNED,
+    REPAIR,
+    known_repairs,
+    repair_request,
+    with_repair,
+)
+from app.widgets.controls import one_of
+from app.widgets.job_panel import job_panel
+from app.widgets.notes import show_command
+from pruning.planning.make import CurrentPlan
+from pruning.planning.searches import duration_text, estimate_repair
+from pruning.requests.repair import DEFAULT_REPAIR_TOKENS, corpora_of
+
+_TOKENS: Final = (4_096, 8_192, 16_384, 32_768, 65_536, 131_072)
+
+
+def repair_choice(loaded: Loaded, current_plan: CurrentPlan) -> CurrentPlan:
+    """Draw which repair of the plan is used, if any is known; the plan with it."""
+    if current_plan.plan.repair or not (records := known_repairs(loaded, current_plan)):
+        return current_plan
+    options = [AS_PRUNED, *records]
+    if st.session_state.get(REPAIR, AS_PRUNED) not in options:
+        st.session_state[REPAIR] = AS_PRUNED  # that of another plan
+    chosen = st.selectbox(
+        "Repair",
+        options,
+        key=REPAIR,
+        bind="query-params",
+        label_visibility="collapsed",
+        width=320,
+        help="Evaluations, answers and exports are of this plan, as pruned or repaired.",
+    )
+    record = records.get(one_of(chosen, options))
+    return with_repair(loaded, current_plan, record) if record else current_plan
+
+
+def repair_part(loaded: Loaded, current_plan: CurrentPlan, *, with_jobs: bool = False) -> None:
+    """The known repairs of a plan that removes something, and the form for another one."""
+    plan = current_plan.plan
+    st.markdown(
+        "**Repair**: refits the down projections of the kept experts on a corpus, so that they "
+        "take over part of what is removed. Shapes and bytes stay the same."
+    )
+    own = plan.repair.record_id if plan.repair else ""
+    records = list(known_repairs(loaded, current_plan).values())
+    if own and current_plan.repaired_by is None:  # from a file, which has no choice
+        records = [each for each in records if each.record_id == own]
+    for record in records:
+        fitted = sum(each.damping is not None for each in record.layers)
+        where = "used here" if record.record_id == own else "choose it above"
+        st.markdown(
+            f":material/healing: {fitted} of {len(record.layers)} layers "
+            f"{literal(record.reference.words)}; {where}."
+        )
+    if plan.repair and not records:
+        st.markdown(
+            f":material/healing: This plan is repaired, {literal(plan.repair.words)}; its record "
+            f"{literal(plan.repair.record_id)} is not in the statistics folder, so it cannot run."
+        )
+    if plan.repair is None:
+        _form(loaded, current_plan)
+    is_active = any(state in job_store().counts(("repair",)) for state in ACTIVE)
+    if with_jobs and (is_active or queued_key("repair") in st.session_state):
+        job_panel("plan")
+
+
+def _form(loaded: Loaded, current_plan: CurrentPlan) -> None:
+    """Corpora, tokens, time estimate and run button."""
+    corpora_column, tokens_column = st.columns([2, 1])
+    ranked_on = [part.corpus for part in corpora_of(current_plan.plan)] or list(loaded.runs)
+    corpora = corpora_column.multiselect(
+        "Fitted on",
+        calibration_corpora(),
+        key="repair.on",
+        format_func=corpus_label,
+        placeholder=", ".join(ranked_on) or "Choose a corpus",
+        help="Default: the corpora that ranked the plan, else all calibrated ones. On other text "
+        "it may help less, or harm: evaluate on each corpus.",
+    )
+    tokens = tokens_column.select_slider(
+        "Tokens",
+        _TOKENS,
+        value=DEFAULT_REPAIR_TOKENS,
+        key="repair.tokens",
+        format_func="{:,}".format,
+    )
+    if not (corpora or ranked_on):
+        st.text("Choose a corpus; text files in the models folder are offered.")
+        return
+    tokens = one_of(tokens, _TOKENS, DEFAULT_REPAIR_TOKENS)
+    nbytes, runs = loaded.model.checkpoint.nbytes, list(loaded.runs.values())
+    if time := estimate_repair(tokens, nbytes, runs):
+        st.markdown(f":material/timer: {' to '.join(map(duration_text, time))}, with the start.")
+    sent = st.button("Repair this plan", key="repair.start", icon=":material/play_arrow:")
+    request = repair_request(loaded, current_plan, corpora, tokens)
+    command = shown_request(request).command((current_plan.file_name,))
+    if sent:
+        queue(request, current_plan.name, command)
+    show_command(command)

@@ -1,0 +1,163 @@
+"""Repair on the pages: the button, what is said of known repairs, and the choice of one."""
+
+import shutil
+from dataclasses import replace
+
+import pytest
+from page_texts import command_lines, loaded_on, parsed, press, texts, upload
+
+from analysis.drain import drain
+from analysis.model import load_model_index
+from analysis.stats.tables import CorpusRef
+from builders import ROWS
+from pruning.evaluate.record import EvaluationStore
+from pruning.plan import plan_from_dict
+from pruning.repair.record import LayerFit, RepairRecord, RepairStore
+from pruning.requests.evaluation import SweepRequest
+from pruning.tasks.evaluation import sweep_run
+
+PLAN = {"model": "once", "sparsity": "50%"}
+CHOICE = f"repaired on {ROWS}, 4,096 tokens"
+
+
+@pytest.fixture
+def stats_dir(folders, tmp_path):
+    return shutil.copytree(folders[1], tmp_path / "stats")
+
+
+@pytest.fixture
+def plan(open_page):
+    return loaded_on(open_page("plan", **PLAN)).shown.plan
+
+
+@pytest.fixture
+def record(plan, models_root, stats_dir):
+    """A repair of the plan of PLAN, of which one layer of three gained nothing."""
+    model = load_model_index(models_root / "once")
+    corpus = CorpusRef(ROWS, "c" * 64, 1, 8, 4096, 0, 0, 4096)
+    settings = {"dtype": "float32", "seed": 42, "seq_len": 512}
+    new = RepairRecord.new(model, plan, (corpus,), settings)
+    store = RepairStore([stats_dir])
+    folder = store.files(new)
+    folder.mkdir(parents=True)
+    layers = [LayerFit(layer=layer, target="layer") for layer in plan.kept]
+    fits = [layers[0], *(each.model_copy(update={"damping": 0.1}) for each in layers[1:])]
+    for layer in list(plan.kept)[1:]:
+        (folder / f"layer-{layer:05d}.safetensors").write_bytes(b"new")
+    done = new.with_layers(fits, folder, {"created_at": "2026-01-01T00:00:00"})
+    store.save(done)
+    return done
+
+
+def bar(test):
+    """The line of the plan."""
+    return next(text for text in texts(test.markdown) if ":material/arrow_right_alt:" in text)
+
+
+def buttons(test):
+    return [button.label for button in test.button]
+
+
+@pytest.mark.parametrize("page", ["plan", "evaluate"])
+def test_the_button_queues_the_repair_of_the_plan(open_page, queued_jobs, plan, page):
+    test = open_page(page, **PLAN)
+    line = next(line for line in command_lines(test) if line.startswith("moeprune repair"))
+    assert str(parsed(line)["plan"]) == "plan.json"
+    test.select_slider(key="repair.tokens").set_value(8192).run()
+    press(test, "Repair this plan")
+    (job,) = queued_jobs()
+    assert (job.kind, job.request["tokens"]) == ("repair", 8192)
+    assert plan_from_dict(job.request["plan"]).digest == plan.digest
+    # A file of the models folder, which a name alone would not lead to.
+    assert job.request["corpora"][0].startswith("/")
+    assert "--tokens 8192" in job.command
+
+
+def test_a_plan_that_removes_nothing_has_no_button(open_page):
+    assert "Repair this plan" in buttons(open_page("plan", **PLAN))
+    assert "Repair this plan" not in buttons(open_page("plan", model="once", sparsity="0%"))
+
+
+def test_a_known_repair_is_told_and_its_choice_is_the_plan_of_every_page(
+    open_page, go_to, queued_jobs, plan, record
+):
+    test = open_page("plan", **PLAN)
+    (line,) = (text for text in texts(test.markdown) if "layers fitted on" in text)
+    assert "2 of 3 layers fitted on 4,096 tokens of rows.jsonl" in line
+    assert " + repair**" not in bar(test)
+    test.selectbox(key="repair").set_value(CHOICE).run()
+    assert "Repair this plan" not in buttons(test)
+    for page in ("plan", "evaluate", "export", "start", "evaluate"):
+        go_to(test, page)
+        assert " + repair** " in bar(test), page
+    # A link that another person opens.
+    repaired = replace(plan, repair=record.reference)
+    shown = loaded_on(open_page("start", **PLAN, repair=CHOICE)).shown
+    assert (shown.plan.digest, shown.file_name) == (repaired.digest, "repaired.json")
+    refit, measure = command_lines(test)[1:3]
+    assert refit.startswith("moeprune repair ")
+    assert (str(parsed(refit)["plan"]), parsed(refit)["tokens"]) == ("plan.json", 4096)
+    assert str(parsed(measure)["plan"][0]) == "repaired.json"
+    press(test)
+    (job,) = queued_jobs()
+    assert plan_from_dict(job.request["plans"][0]) == repaired
+    # Another plan is as pruned again.
+    test.select_slider(key="sparsity").set_value(30).run()
+    assert "repair" not in bar(test)
+    assert "repair" not in [box.key for box in test.selectbox]
+
+
+def test_a_file_with_a_repair_is_shown_as_it_is(open_page, stats_dir, plan, record):
+    repaired = replace(plan, repair=record.reference)
+    test = upload(open_page("plan", **PLAN), "other.json", repaired.to_json())
+    assert "**other.json (repaired)**" in bar(test)
+    assert "repair" not in [box.key for box in test.selectbox]
+    (line,) = (text for text in texts(test.markdown) if ":material/healing:" in text)
+    assert line.endswith("; used here.")
+    for path in (stats_dir / "repairs").glob("*.json"):
+        path.unlink()
+    test.run()
+    (line,) = (text for text in texts(test.markdown) if ":material/healing:" in text)
+    assert "is not in the statistics folder" in line
+
+
+def test_the_loss_is_that_of_the_repaired_plan(open_page, models_root, stats_dir, plan, record):
+    request = SweepRequest(
+        model=str(models_root / "once"),
+        corpora=(str(models_root / "rows.jsonl"),),
+        criteria=("reap", "random"),
+        sparsities=("50%",),
+        samples=3,
+        seq_len=9,
+        measures="nll",
+        stats_dir=stats_dir,
+    )
+    records = drain(sweep_run(request))
+    (plain,) = (each for each in records if each.plan_digest == plan.digest)
+    repaired = replace(plan, repair=record.reference)
+    less = {"nll": replace(plain.metrics["nll"], mean=plain.full["nll"].mean + 0.125)}
+    facts = {"repair": record.record_id, "repaired_on": (ROWS,)}
+    fitted = plain.model_copy(
+        update={
+            "record_id": f"{plain.record_id}-repaired",
+            "plan_digest": repaired.digest,
+            "plan": plain.plan.model_copy(update=facts),
+            "metrics": less,
+            "samples": None,
+        }
+    )
+    EvaluationStore([stats_dir]).save(fitted)
+    plain_bar = bar(open_page("evaluate", **PLAN))
+    assert "+0.12" not in plain_bar
+    assert "Random -" in plain_bar
+    test = open_page("evaluate", **PLAN, repair=CHOICE)
+    assert "+ repair** " in bar(test)
+    assert "loss +0.12" in bar(test)
+    assert "Random without repair -" in bar(test)
+    assert "your plan (repaired)" in test.table[0].value
+    candidates = test.dataframe[0].value.set_index("candidate")
+    assert candidates["repaired_on"].to_dict() == {
+        f"yours: REAP, on {ROWS} + repair": ROWS,
+        f"REAP, on {ROWS}": "",
+        "Random": "",
+    }
