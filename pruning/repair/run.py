@@ -38,7 +38,7 @@ from analysis.progress import Progress
 from analysis.routing import find_block
 from pruning.evaluate.run import how_made
 from pruning.masking import masked
-from pruning.plan import PruningPlan
+from pruning.plan import PruningPlan, removes_nothing
 from pruning.repair.record import LayerFit, RepairRecord, RepairStore
 from pruning.repair.reference import layer_file
 from pruning.repair.rows import Collector, experts_observed, stream_factor, wide
@@ -89,6 +89,8 @@ def check_repairable(model: MoEModel, plan: PruningPlan) -> None:
     """Refuse a model whose down projections cannot be refitted, and a plan with nothing to do."""
     if plan.repair is not None:
         raise StatsError("The plan is repaired already; give the plan that the repair was made of.")
+    if removes_nothing(plan, model):
+        raise StatsError("The plan removes nothing, so there is nothing to repair.")
     down_tensors(model)
 
 
@@ -109,7 +111,14 @@ class RepairPass:
     @cached_property
     def relay(self) -> Relay:
         """Runs one layer at a time."""
-        return Relay(self.skeleton.model, self.skeleton.layers, self.model.family.label, run_trunk)
+        return Relay(
+            self.skeleton.model,
+            self.skeleton.layers,
+            self.model.family.label,
+            run_trunk,
+            refused="cannot be repaired layer by layer",
+            instead="Prune it without a repair",
+        )
 
     @cached_property
     def first(self) -> int:
@@ -204,7 +213,7 @@ class RepairPass:
             with self.processes.together():
                 if self.processes.is_first:
                     with written_durably(self.files / layer_file(layer)) as draft:
-                        source.save(draft, {"repair": self.record.digest})
+                        source.save(draft)
         outcome = LayerFit(**facts)
         with self.processes.together():
             if self.processes.is_first:

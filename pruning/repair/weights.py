@@ -99,9 +99,9 @@ class SourceWeights:
             rounding_MD[: len(matrix_MD)] = (matrix_MD.double() - exact_MD).to(rounding_MD.device)
         return rounding_KMD
 
-    def save(self, path: Path, metadata: Mapping[str, str]) -> None:
-        """Write them."""
-        facts = {**metadata, _TRANSPOSED: str(int(self.is_transposed))}
+    def save(self, path: Path) -> None:
+        """Write them; safetensors would write several facts in any order."""
+        facts = {_TRANSPOSED: str(int(self.is_transposed))}
         data = {name: tensor.contiguous() for name, tensor in self.tensors.items()}
         safetensors.torch.save_file(data, path, metadata=facts)
 
