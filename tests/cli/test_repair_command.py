@@ -1,0 +1,99 @@
+"""repair, and the commands that compare plans with themselves repaired."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from analysis.model import load_model_index
+from pruning.plan import load_plan
+from pruning.repair.record import RepairStore
+
+
+@pytest.fixture
+def plan(works, tiny, corpora, stats, here):
+    words = ("--corpus", corpora[0], "--sparsity", "50%", "--stats-dir", stats)
+    works("plan", tiny, "--criterion", "reap", *words, "-o", "plan.json")
+    return here / "plan.json"
+
+
+@pytest.fixture
+def text(corpora, stats):
+    blend = [word for corpus in corpora for word in ("--corpus", corpus)]
+    return (*blend, "--tokens", "64", "--seq-len", "8", "--stats-dir", stats)
+
+
+def test_a_repair_writes_a_plan_that_names_it(
+    works, moeprune, tiny, corpora, plan, text, stats, here
+):
+    said = works("repair", tiny, "--plan", plan, *text, "--dry-run")
+    assert "nothing was written" in said
+    assert not (here / "repaired.json").exists()
+    said = works("repair", tiny, "--plan", plan, *text)
+    assert "moeprune evaluate" in said
+    model = load_model_index(str(tiny))
+    made, (record,) = load_plan(here / "repaired.json", model=model), RepairStore([stats]).records()
+    assert made.repair == record.reference
+    assert made.unrepaired == load_plan(plan, model=model)
+    assert record.plan_digest == made.unrepaired.digest
+    assert len(record.corpora) == 2
+    again = moeprune("repair", tiny, "--plan", here / "repaired.json", *text, "-o", "again.json")
+    assert (
+        again.err == "error: The plan is repaired already; give the plan that the repair was "
+        "made of.\n"
+    )
+    # Every command that takes plans takes this one.
+    words = ("--plan", plan, "--plan", here / "repaired.json", "--stats-dir", stats)
+    where = ("--corpus", corpora[1], "--samples", "3", "--seq-len", "8")
+    assert "repaired.json" in works("evaluate", tiny, *words, *where)
+    said = works("plans", "show", here / "repaired.json", "--model", tiny)
+    assert "repair" in said
+
+
+def test_a_corpus_is_asked_for_where_the_plan_names_no_file_that_is_here(
+    moeprune, tiny, plan, stats
+):
+    outcome = moeprune("repair", tiny, "--plan", plan, "--stats-dir", stats)
+    assert "name what to repair it on" in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+def test_sweeps_compare_each_plan_with_itself_repaired(works, tiny, corpora, stats, here):
+    words = ("--criterion", "reap", "--criterion", "random", "--sparsity", "50%", "--repair")
+    where = ("--corpus", corpora[1], "--samples", "3", "--stats-dir", stats)
+    blend = [word for corpus in corpora for word in ("--calibrated-on", corpus)]
+    said = works("sweep", tiny, *words, *where, *blend, "--seq-len", "8")
+    table = pd.read_csv(here / "sweep.csv")
+    plans = table[table["removed"] > 0].drop_duplicates("plan")
+    assert plans["criterion"].tolist() == ["reap", "reap", "random", "random"]
+    assert plans["repaired_on"].notna().tolist() == [False, True, False, True]
+    # The bytes are those of the plan: shapes stay.
+    assert plans.groupby("criterion")["bytes"].nunique().tolist() == [1, 1]
+    assert "+ repair" in said
+
+
+def test_a_recipe_repairs_evaluates_both_and_exports_the_repaired(
+    works, tiny, corpora, stats, here
+):
+    recipe = f"""
+model: {tiny}
+corpora: [{corpora[0]}]
+tokens: 64
+seq_len: 16
+criterion: reap
+sparsity: 50%
+repair: {{corpora: ["{corpora[0]}", "{corpora[1]}"], tokens: 64, seq_len: 8}}
+evaluate: {{corpus: {corpora[1]}, samples: 3, seq_len: 8}}
+export: out
+"""
+    (here / "recipe.yaml").write_text(recipe)
+    said = works("run", "recipe.yaml", "--stats-dir", stats)
+    assert "recipe.repaired.json" in said
+    result = json.loads((here / "recipe.result.json").read_text())
+    assert [bool(each["plan"].get("repair")) for each in result["evaluations"]] == [False, True]
+    manifest = json.loads((here / "out" / "moeprune_manifest.json").read_text())
+    assert manifest["plan"]["repair"]["tokens"] == 60
+    assert works("verify", "out", "--source", tiny, "--stats-dir", stats).count("PASS") == 1
+    again = works("run", "recipe.yaml", "--stats-dir", stats)
+    assert "recipe.repaired.json is the same, skipped" in again
+    assert "is finished, skipped" in again
