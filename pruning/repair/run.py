@@ -56,6 +56,21 @@ class PlacedBatch:
     held_B: Tensor  # bool: sequences that judge
 
     @property
+    def first(self) -> TokenBatch:
+        """Its first sequence alone, without padding."""
+        length = int(self.tokens.mask[0].sum())
+        one = slice(1), slice(length)
+        positions = self.tokens.positions
+        return replace(
+            self.tokens,
+            input_ids=self.tokens.input_ids[one],
+            mask=self.tokens.mask[one],
+            counted=self.tokens.counted[one],
+            token_shard=self.tokens.token_shard[one],
+            positions=None if positions is None else positions[one],
+        )
+
+    @property
     def counted_T(self) -> Tensor:
         """Tokens that are fitted on, flat."""
         return torch.from_numpy(self.tokens.counted).reshape(-1)
@@ -245,7 +260,14 @@ class RepairPass:
         self.original.put(layer + 1, number, after)
 
     def _factor(self, layer: int) -> float | None:
-        factor = stream_factor(self._experts(layer), lambda: self._through(layer, 0, self.original))
+        first = self.batches[0].first
+        before = self.original.get(0)[:1, : first.mask.shape[1]].to(self.skeleton.device)
+
+        def run_layer() -> Tensor:
+            with torch.no_grad():
+                return self.relay.layer(layer, first, before)
+
+        factor = stream_factor(self._experts(layer), run_layer)
         return self.processes.share(factor)  # type: ignore[no-any-return]
 
     def _collector(self, layer: int) -> Collector:

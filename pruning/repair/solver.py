@@ -20,7 +20,7 @@ from torch import Tensor
 ITERATIONS = 4  # more gain nothing on held-out text
 DAMPINGS = (0.01, 0.1, 1.0)  # candidates, as shares of the mean diagonal of the Gram matrices
 _FIRST = 0.1  # of these, whose directions all of them share
-_MOST_COLUMNS = 256  # of the output, on which a damping is chosen
+_MOST_COLUMNS = 64  # of the output, on which a damping is chosen
 MOST_ELEMENTS = 1 << 24  # of an array of unknowns: experts x neurons x columns
 
 
@@ -40,16 +40,14 @@ class Rows:
     def output(self, change_KMC: Tensor) -> Tensor:
         """(T, C): what a change of the transposed down projections adds to the output."""
         added_TC = self.residual_TD.new_zeros(len(self.residual_TD), change_KMC.shape[2])
-        for change_MC, scaled_RM, token_R in zip(
-            change_KMC.to(added_TC.dtype), self.scaled, self.tokens, strict=True
-        ):
+        for change_MC, scaled_RM, token_R in zip(change_KMC, self.scaled, self.tokens, strict=True):
             added_TC.index_add_(0, token_R, scaled_RM @ change_MC)
         return added_TC
 
     def gathered(self, values_TC: Tensor) -> Tensor:
-        """(K, M, C) float64: the sum over tokens of activations times these values."""
+        """(K, M, C): the sum over tokens of activations times these values."""
         sums = [
-            (scaled_RM.T @ values_TC[token_R]).double()
+            scaled_RM.T @ values_TC[token_R]
             for scaled_RM, token_R in zip(self.scaled, self.tokens, strict=True)
         ]
         return torch.stack(sums)
@@ -88,33 +86,38 @@ class System:
             first += each
         return self.total(first)
 
+    def inverse(self, damping: float) -> Tensor:
+        """(K, M, M): the inverse of each expert's damped Gram matrix."""
+        eye = torch.eye(self.grams_KMM.shape[1], device=self.grams_KMM.device, dtype=torch.float64)
+        factor_KMM = torch.linalg.cholesky(self.grams_KMM + damping * self.scale * eye)
+        return torch.cholesky_inverse(factor_KMM).to(self.parts[0].residual_TD.dtype)
+
     def solve(
-        self, columns: Tensor, damping: float, iterations: int = ITERATIONS
+        self, columns: Tensor, damping: float, inverse_KMM: Tensor, iterations: int = ITERATIONS
     ) -> "tuple[Tensor, list[Direction]]":
         """The change of some columns, (K, M, C), and the directions that it is made of.
 
-        Each column has its own step sizes. With enough iterations it is exact.
+        `inverse_KMM` preconditions: any `inverse`, near or far, gives the same solution with enough
+        iterations. Each column has its own step sizes.
         """
         size = damping * self.scale
-        eye = torch.eye(self.grams_KMM.shape[1], device=self.grams_KMM.device, dtype=torch.float64)
-        factor_KMM = torch.linalg.cholesky(self.grams_KMM + size * eye)
         left_KMC = self.target(columns)
         change_KMC, direction = torch.zeros_like(left_KMC), None
         directions = []
         before_C = torch.ones(0)
         for _ in range(iterations):
-            better_KMC = torch.cholesky_solve(left_KMC, factor_KMM)
+            better_KMC = inverse_KMM @ left_KMC
             slope_C = _dot(left_KMC, better_KMC)
             if direction is None:
                 direction = better_KMC
             else:
-                direction = better_KMC + _ratio(slope_C, before_C) * direction
+                direction = better_KMC + _ratio(slope_C, before_C).to(direction) * direction
             image_KMC = self.product(direction) + size * direction
             length_C = _dot(direction, image_KMC)
             step_C = _ratio(slope_C, length_C)
             directions.append(Direction(direction, length_C))
-            change_KMC += step_C * direction
-            left_KMC -= step_C * image_KMC
+            change_KMC += step_C.to(direction) * direction
+            left_KMC -= step_C.to(direction) * image_KMC
             before_C = slope_C
         return change_KMC, directions
 
@@ -128,7 +131,7 @@ class Direction:
 
 
 def _dot(one_KMC: Tensor, other_KMC: Tensor) -> Tensor:
-    return (one_KMC * other_KMC).sum(dim=(0, 1))
+    return (one_KMC * other_KMC).sum(dim=(0, 1), dtype=torch.float64)
 
 
 def _ratio(above_C: Tensor, below_C: Tensor) -> Tensor:
@@ -154,15 +157,19 @@ def fit(fitted: Rows, held: Rows, total: Callable[[Tensor], Tensor] = lambda sum
     width = fitted.residual_TD.shape[1]
     count = min(width, _MOST_COLUMNS)
     sample_C = torch.arange(count, device=fitted.residual_TD.device) * width // count
-    errors = _held_out(System((fitted,), total), held, sample_C)
+    system = System((fitted,), total)
+    if not system.scale:  # no expert was chosen
+        return Fit(None, None, {})
+    errors = _held_out(system, held, sample_C)
     best = min(errors, key=lambda damping: errors[damping], default=None)
     if best is None or errors[best] >= 1:
         return Fit(None, None, errors)
-    system = System((fitted, held), total)
-    experts, neurons = system.grams_KMM.shape[:2]
-    most = max(1, MOST_ELEMENTS // (experts * neurons))
+    both = System((fitted, held), total)
+    inverse_KMM = both.inverse(best)
+    most = max(1, MOST_ELEMENTS // (inverse_KMM.shape[0] * inverse_KMM.shape[1]))
     blocks = torch.split(torch.arange(width, device=sample_C.device), most)
-    return Fit(torch.cat([system.solve(block, best)[0] for block in blocks], 2), best, errors)
+    changes = [both.solve(block, best, inverse_KMM)[0] for block in blocks]
+    return Fit(torch.cat(changes, 2), best, errors)
 
 
 def _held_out(system: System, held: Rows, columns: Tensor) -> dict[float, float]:
@@ -172,13 +179,14 @@ def _held_out(system: System, held: Rows, columns: Tensor) -> dict[float, float]
     """
     lacking_TC = held.residual_TD[:, columns].double()
     unchanged = float(system.total(lacking_TC.square().sum()))
-    if not unchanged or not system.scale:
+    if not unchanged:
         return {}
-    _, directions = system.solve(columns, _FIRST)
+    _, directions = system.solve(columns, _FIRST, system.inverse(_FIRST))
     stacked_IKMC = torch.stack([each.change_KMC for each in directions])
     added_ITC = torch.stack([held.output(each).double() for each in stacked_IKMC])
-    target_CI = (stacked_IKMC * system.target(columns)).sum(dim=(1, 2)).T
-    squares_CII = torch.einsum("ikmc,jkmc->cij", stacked_IKMC, stacked_IKMC)
+    target_KMC = system.target(columns)
+    target_CI = torch.stack([_dot(each, target_KMC) for each in stacked_IKMC], 1)
+    squares_CII = torch.einsum("ikmc,jkmc->cij", stacked_IKMC, stacked_IKMC).double()
     lengths_CII = torch.diag_embed(torch.stack([each.length_C for each in directions], 1))
     errors = {}
     for damping in DAMPINGS:

@@ -47,7 +47,9 @@ def test_enough_iterations_give_the_dense_solution(sizes, damping):
     exact = np.linalg.solve(gram + penalty * np.eye(len(gram)), matrix.T @ rows.residual_TD.numpy())
     system = System((rows,))
     assert system.scale == pytest.approx(np.trace(gram) / len(gram))
-    change, _ = system.solve(torch.arange(width), damping, iterations=3 * len(gram))
+    change, _ = system.solve(
+        torch.arange(width), damping, system.inverse(0.1), iterations=3 * len(gram)
+    )
     np.testing.assert_allclose(change.reshape(-1, width).numpy(), exact, rtol=1e-6, atol=1e-8)
     added = rows.output(change).numpy()
     np.testing.assert_allclose(added, matrix @ exact, rtol=1e-6, atol=1e-8)
@@ -60,8 +62,9 @@ def rows():
 
 def test_columns_are_solved_alike_alone_and_together(rows):
     system = System((rows,))
-    whole, _ = system.solve(torch.arange(6), 0.1)
-    parts = [system.solve(torch.tensor([column]), 0.1)[0] for column in range(6)]
+    inverse = system.inverse(0.1)
+    whole, _ = system.solve(torch.arange(6), 0.1, inverse)
+    parts = [system.solve(torch.tensor([column]), 0.1, inverse)[0] for column in range(6)]
     torch.testing.assert_close(torch.cat(parts, 2), whole)
 
 
@@ -72,8 +75,10 @@ def test_two_parts_are_the_rows_of_both():
         tuple(map(torch.cat, zip(first.scaled, second.scaled, strict=True))),
         tuple(torch.cat([a, b + 30]) for a, b in zip(first.tokens, second.tokens, strict=True)),
     )
-    apart, _ = System((first, second)).solve(torch.arange(5), 0.1)
-    together, _ = System((both,)).solve(torch.arange(5), 0.1)
+    inverse = System((both,)).inverse(0.1)
+    torch.testing.assert_close(System((first, second)).inverse(0.1), inverse)
+    apart, _ = System((first, second)).solve(torch.arange(5), 0.1, inverse)
+    together, _ = System((both,)).solve(torch.arange(5), 0.1, inverse)
     torch.testing.assert_close(apart, together)
 
 
@@ -97,7 +102,8 @@ def test_held_out_errors_are_those_of_a_solution_made_for_each_damping():
     (fitted, _), (held, _) = planted(1, 60, noise=2), planted(2, 60, noise=2)
     unchanged = float(held.residual_TD.square().sum())
     for damping, error in fit(fitted, held).held_out.items():
-        change, _ = System((fitted,)).solve(torch.arange(6), damping, iterations=40)
+        system = System((fitted,))
+        change, _ = system.solve(torch.arange(6), damping, system.inverse(damping), iterations=40)
         exact = float((held.residual_TD - held.output(change)).square().sum()) / unchanged
         assert error == pytest.approx(exact, rel=0.02)
 
