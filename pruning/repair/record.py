@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from analysis.content import file_sha256
+from analysis.content import file_sha256, known_sha256
 from analysis.model import MoEModel
 from analysis.stats.tables import CorpusRef
 from pruning.evaluate.record import PlanFacts, RecordOfPlan, plan_facts
@@ -27,12 +27,18 @@ class LayerFit(RecordPart):
     # What they were fitted to: what the layer's output lacks of the original's, or the routed
     # output, where something changes it on its way to the layer's output, such as a norm.
     target: Literal["layer", "experts"]
-    damping: float | None = None  # chosen share of the mean of the Gram matrices; None: unchanged
+    damping: Share | None = None  # chosen share of the mean of the Gram matrices; None: unchanged
     # Damping -> squared error on held-out sequences, as a share of that without a repair.
     held_out: Mapping[str, Share] = {}
     # Squared change of the output by rounding to the checkpoint's dtype, as a share of the same.
     rounding: Share | None = None
     tokens: Count = 0  # that were fitted on, held-out ones among them
+
+    @model_validator(mode="after")
+    def _can_be(self) -> Self:
+        if self.damping is not None and f"{self.damping:g}" not in self.held_out:
+            raise ValueError(f"its damping {self.damping:g} is none of {', '.join(self.held_out)}")
+        return self
 
 
 class RepairRecord(RecordOfPlan):
@@ -51,6 +57,16 @@ class RepairRecord(RecordOfPlan):
     corpora: tuple[CorpusRef, ...]  # that it was fitted on
     layers: tuple[LayerFit, ...] = ()
     files: Mapping[str, str] = {}  # name -> SHA-256 of its bytes
+
+    @model_validator(mode="after")
+    def _can_be(self) -> Self:
+        numbers = [each.layer for each in self.layers]
+        if numbers != sorted(set(numbers)):
+            raise ValueError(f"it has layers {', '.join(map(str, numbers))}")
+        fitted = [layer_file(each.layer) for each in self.layers if each.damping is not None]
+        if sorted(self.files) != fitted:
+            raise ValueError(f"it has files {', '.join(self.files)} of {', '.join(fitted)}")
+        return self
 
     @classmethod
     def new(
@@ -101,3 +117,12 @@ class RepairStore(RecordStore[RepairRecord]):
     def files(self, record: RepairRecord) -> Path:
         """The folder of a new repair's files."""
         return self.path(record).with_suffix("")
+
+    def is_whole(self, record: RepairRecord) -> bool:
+        """Whether a stored record's files are there as they were written."""
+        stored = (folder / f"{record.record_id}.json" for folder in self._folders)
+        folder = next(path for path in stored if path.is_file()).with_suffix("")
+        return all(
+            (path := folder / name).is_file() and known_sha256(path) == digest
+            for name, digest in record.files.items()
+        )

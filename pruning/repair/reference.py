@@ -10,7 +10,7 @@ from analysis.errors import PlanError
 
 REPAIRS = "repairs"  # folder of records and files, in a statistics folder
 FORWARDS = 6  # of the text, that a whole repair takes at most, fitting included
-_ID = re.compile(r"[\w.+-]{1,200}")
+_ID = re.compile(r"[\w+-][\w.+-]{0,199}")
 
 
 def layer_file(layer: int) -> str:
@@ -91,9 +91,13 @@ def repair_from_json(raw: object) -> Repair | None:
             "corpora": list(corpora),
             "tokens": int(tokens),
             **others,
-        } if not others and _ID.fullmatch(record_id):
-            return Repair(record_id, digest, tuple(map(str, corpora)), tokens)
+        } if not others and _ID.fullmatch(record_id) and _are_facts(corpora, tokens):
+            return Repair(record_id, digest, tuple(corpora), tokens)
     raise PlanError(
         "The plan's 'repair' needs record_id, digest, corpora and tokens, as `moeprune repair` "
         "writes them."
     )
+
+
+def _are_facts(corpora: list[Any], tokens: int) -> bool:
+    return tokens > 0 and tokens is not True and all(isinstance(each, str) for each in corpora)

@@ -91,14 +91,17 @@ class Collector:
             self._residuals[part].append(rows_TD)
             self._sizes[part] += len(rows_TD)
 
-    def rows(self, width: int) -> tuple[Rows, Rows]:
-        """To fit on, and held out; `width` is the number of neurons of an expert."""
-        return self._rows(0, width), self._rows(1, width)
+    def rows(self, down_EDM: Tensor) -> tuple[Rows, Rows]:
+        """To fit on, and held out; `down_EDM` are the down projections, for their shape."""
+        down_DM = wide(down_EDM[0])
+        return self._rows(0, down_DM), self._rows(1, down_DM)
 
-    def _rows(self, part: int, width: int) -> Rows:
-        residual_TD = torch.cat(self._residuals[part])
-        nothing_RM = residual_TD.new_zeros(0, width)
-        none_R = torch.zeros(0, dtype=torch.int64, device=residual_TD.device)
+    def _rows(self, part: int, down_DM: Tensor) -> Rows:
+        # One of several processes may have no batch, and an expert no token.
+        width, neurons = down_DM.shape
+        none_R = torch.zeros(0, dtype=torch.int64, device=down_DM.device)
+        nothing_RM = down_DM.new_zeros(0, neurons)
+        residual_TD = torch.cat([down_DM.new_zeros(0, width), *self._residuals[part]])
         scaled = (self._scaled[part].get(each, [nothing_RM]) for each in self._neurons)
         tokens = (self._tokens[part].get(each, [none_R]) for each in self._neurons)
         return Rows(residual_TD, tuple(map(torch.cat, scaled)), tuple(map(torch.cat, tokens)))

@@ -198,8 +198,10 @@ class RepairPass:
         """Fit a layer, or take what an interrupted repair has fitted; runs the original's too."""
         state = self.files / f"{layer_file(layer)}.json"
         if state.is_file():
-            yield from self._run_original(layer, depth)
-            return LayerFit.model_validate_json(state.read_bytes())
+            outcome = LayerFit.model_validate_json(state.read_bytes())
+            if outcome.damping is None or (self.files / layer_file(layer)).is_file():
+                yield from self._run_original(layer, depth)
+                return outcome
         factor, collector = self._factor(layer), self._collector(layer)
         for number in range(len(self.batches)):
             self._observe(layer, number, collector, factor)
@@ -207,8 +209,7 @@ class RepairPass:
         yield self._progress("fitting", layer, len(self.batches) - 1, depth)
         experts, kept = self._experts(layer), self.plan.kept[layer]
         loaded = experts.get_parameter("down_proj").detach()
-        width = loaded.shape[1 if experts.is_transposed else 2]
-        fitted, held = collector.rows(width)
+        fitted, held = collector.rows(loaded.mT if experts.is_transposed else loaded)
         result = fit(fitted, held, self.processes.total)
         facts: dict[str, Any] = {
             "layer": layer,
@@ -260,14 +261,17 @@ class RepairPass:
         self.original.put(layer + 1, number, after)
 
     def _factor(self, layer: int) -> float | None:
-        first = self.batches[0].first
-        before = self.original.get(0)[:1, : first.mask.shape[1]].to(self.skeleton.device)
+        """See `stream_factor`; the first process, which has a batch, finds it for all."""
+        factor = None
+        if self.processes.is_first:
+            first = self.batches[0].first
+            before = self.original.get(0)[:1, : first.mask.shape[1]].to(self.skeleton.device)
 
-        def run_layer() -> Tensor:
-            with torch.no_grad():
-                return self.relay.layer(layer, first, before)
+            def run_layer() -> Tensor:
+                with torch.no_grad():
+                    return self.relay.layer(layer, first, before)
 
-        factor = stream_factor(self._experts(layer), run_layer)
+            factor = stream_factor(self._experts(layer), run_layer)
         return self.processes.share(factor)  # type: ignore[no-any-return]
 
     def _collector(self, layer: int) -> Collector:
@@ -330,35 +334,39 @@ def repair_plan(
     processes = join()
     with processes.together():
         check_repairable(model, plan)
+        batches = placed_batches(corpora, settings.batch_size, processes)
         new = new_record(model, plan, corpora, settings)
-        record = store.find(new)
-    if record.is_measured:
-        yield Progress("cached", 1, 1, "repairs", f"{record.record_id} is in the cache")
-        return record
+        known = store.find(new)
+        is_known = known.is_measured and store.is_whole(known)
+    if is_known:
+        yield Progress("cached", 1, 1, "repairs", f"{known.record_id} is in the cache")
+        return known
     started = time.monotonic()
     give_back_memory()
     with ExitStack() as stack:
         with processes.together():
             if processes.is_first:
-                stack.enter_context(_locked(store, record))
-        files = store.files(record)
-        batches = placed_batches(corpora, settings.batch_size, processes)
-        states = _states(record, settings, processes, files)
+                stack.enter_context(_locked(store, new))
+        files = store.files(new)
+        states = _states(new, settings, processes, files)
         nbytes = 2 * sum(hidden_bytes(model, each, settings) for each in corpora)
         on_disk = bool(settings.placement.hidden_states_dir) or are_too_large(nbytes)
         original = HiddenStates(states / "original", on_disk=on_disk)
         repaired = HiddenStates(states / "repaired", on_disk=on_disk)
         shutil.rmtree(states, ignore_errors=True)  # of a killed repair
+        # Also of one that fails or is stopped: none of them is read again.
+        stack.callback(shutil.rmtree, states, ignore_errors=True)
         yield Progress("loading the model", 0, 1, "repairs")
         skeleton = Skeleton(model, settings)
+        if new.settings["dtype"] == "float64":
+            skeleton.model.set_experts_implementation("eager")  # grouped products do not support it
         through = RepairPass(
-            model, plan, batches, record, files, original, repaired, skeleton, processes
+            model, plan, batches, new, files, original, repaired, skeleton, processes
         )
         layers = yield from through.run()
-        shutil.rmtree(states, ignore_errors=True)
         with processes.together():
             made = how_made(settings, time.monotonic() - started)
-            record = record.with_layers(layers, files, made)
+            record = new.with_layers(layers, files, {**made, "processes": processes.world})
             if processes.is_first:
                 store.save(record)
                 for state in files.glob("*.json"):

@@ -22,7 +22,7 @@ from pruning.surgery.export import (
 )
 from pruning.surgery.manifest import MANIFEST_NAME, SourceRecord, read_manifest
 from pruning.tasks import Steps
-from pruning.tasks.loading import open_plan, quiet_transformers
+from pruning.tasks.loading import located_plan, quiet_transformers
 
 
 def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
@@ -52,7 +52,7 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
 
 
 def _plan(request: ExportRequest, model: MoEModel) -> PruningPlan:
-    return open_plan(request.plan, model, stats_store(request.stats_dir))
+    return located_plan(request.plan, model, stats_store(request.stats_dir))
 
 
 def dry_export(request: ExportRequest, model: MoEModel) -> PreparedExport:
