@@ -17,6 +17,8 @@ from analysis.model import load_model_index
 from analysis.ranking.neurons import read_neurons
 from analysis.stats.store import StatsStore
 from analysis.stats.weights import measure_weights
+from builders.repairs import repaired
+from builders.repairs import token_sequences as random_tokens
 from families.configs import BY_NAME, CASES, WIDTH, tiny_model
 from families.published import as_published
 from pruning.outline import outline_model
@@ -229,3 +231,26 @@ def test_neurons_of_packed_experts_are_counted_but_neither_measured_nor_cut(quan
     ranking = drain(select_measured(request, described, store))
     with pytest.raises(PlanError, match="neurons cannot be cut out of that"):
         arena_of(ranking, request.plan)
+
+
+@pytest.mark.parametrize(
+    ("case_name", "convert", "method"),
+    [
+        ("gpt_oss", to_mxfp4, "mxfp4"),
+        ("deepseek_v3", to_fp8, "fp8"),
+        ("kimi_k25", to_packed, "compressed-tensors"),
+        ("deepseek_v4", to_fp4, "fp8"),
+    ],
+)
+def test_no_repair_of_them_is_begun(quantised, tmp_path, case_name, convert, method):
+    case, path = quantised(case_name, convert, method)
+    model = load_model_index(str(path))
+    kept = dict.fromkeys(case.sparse, (1, 2, case.experts - 1))
+    rows = random_tokens(rows=4, length=8)
+    with pytest.raises(
+        UnsupportedModelError, match=r"cannot be repaired: .* is quantised"
+    ) as error:
+        repaired(model, PruningPlan(model_ref(model), kept), tmp_path / "stats", rows)
+    assert "repair a copy in BF16" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "stats").exists()
