@@ -1,11 +1,14 @@
 """The solver against a dense float64 solution, assembled and solved by numpy."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pruning.repair import solver
 from pruning.repair.solver import DAMPINGS, Rows, System, fit
 
 
@@ -120,3 +123,56 @@ def test_what_gains_nothing_on_other_rows_stays_as_it_is():
         (torch.zeros(0, dtype=torch.int64),) * 3,
     )
     assert fit(nothing, nothing).change_KMD is None
+
+
+@given(SIZES, st.integers(1, 40))
+@settings(max_examples=40, deadline=None)
+def test_a_fit_by_blocks_of_columns_is_the_fit_of_all_at_once(sizes, most):
+    tokens, experts, neurons, width, seed = sizes
+    fitted, held = (
+        rows_of(np.random.default_rng(each), tokens, experts, neurons, width, min(experts, 2))
+        for each in (seed, seed + 100)
+    )
+    whole = fit(fitted, held)
+    with mock.patch.object(solver, "MOST_ELEMENTS", most):
+        blocks = fit(fitted, held)
+    assert (blocks.damping, blocks.held_out) == (whole.damping, whole.held_out)
+    if whole.change_KMD is None:
+        assert blocks.change_KMD is None
+    else:
+        torch.testing.assert_close(blocks.change_KMD, whole.change_KMD)
+
+
+@pytest.mark.parametrize("noise", [0.1, 1, 4])
+def test_the_chosen_change_is_nearly_the_dense_solution_of_all_rows(noise):
+    (fitted, _), (held, _) = planted(1, 90, noise=noise), planted(2, 30, noise=noise)
+    result = fit(fitted, held)
+    matrix = np.concatenate([dense(fitted, 4), dense(held, 4)])
+    lacking = torch.cat([fitted.residual_TD, held.residual_TD]).numpy()
+    gram = matrix.T @ matrix
+    penalty = result.damping * np.trace(gram) / len(gram)
+    best = np.linalg.solve(gram + penalty * np.eye(len(gram)), matrix.T @ lacking)
+
+    def objective(change):
+        return ((lacking - matrix @ change) ** 2).sum() + penalty * (change**2).sum()
+
+    change = result.change_KMD.reshape(-1, 6).numpy()
+    nothing = objective(0 * best)
+    assert (
+        objective(best) <= objective(change) < objective(best) + 1e-3 * (nothing - objective(best))
+    )
+
+
+@given(st.integers(0, 200), st.integers(80, 200), st.sampled_from([0.1, 0.5, 1.0, 2.0, 4.0]))
+@settings(max_examples=40, deadline=None)
+def test_no_other_damping_would_be_much_better_on_held_out_rows(seed, tokens, noise):
+    """Dampings are judged by one solution; one of its own for each would choose about the same."""
+    (fitted, _), (held, _) = planted(seed, tokens, noise), planted(seed + 1000, 60, noise)
+    result, system = fit(fitted, held), System((fitted,))
+    unchanged = float(held.residual_TD.square().sum())
+    errors = {}
+    for damping in DAMPINGS:
+        change, _ = system.solve(torch.arange(6), damping, system.inverse(damping), iterations=60)
+        left = held.residual_TD - held.output(change)
+        errors[damping] = float(left.square().sum()) / unchanged
+    assert errors[result.damping] <= min(errors.values()) + 0.01
