@@ -40,7 +40,8 @@ def record(plan, models_root, stats_dir):
     store = RepairStore([stats_dir])
     folder = store.files(new)
     folder.mkdir(parents=True)
-    layers = [LayerFit(layer=layer, target="layer") for layer in plan.kept]
+    held_out = {"0.1": 0.5}
+    layers = [LayerFit(layer=layer, target="layer", held_out=held_out) for layer in plan.kept]
     fits = [layers[0], *(each.model_copy(update={"damping": 0.1}) for each in layers[1:])]
     for layer in list(plan.kept)[1:]:
         (folder / f"layer-{layer:05d}.safetensors").write_bytes(b"new")
