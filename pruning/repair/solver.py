@@ -19,7 +19,6 @@ from torch import Tensor
 
 ITERATIONS = 4  # more gain nothing on held-out text
 DAMPINGS = (0.01, 0.1, 1.0)  # candidates, as shares of the mean diagonal of the Gram matrices
-_FIRST = 0.1  # of these, whose directions all of them share
 _MOST_COLUMNS = 64  # of the output, on which a damping is chosen
 MOST_ELEMENTS = 1 << 24  # of an array of unknowns: experts x neurons x columns
 
@@ -94,8 +93,8 @@ class System:
 
     def solve(
         self, columns: Tensor, damping: float, inverse_KMM: Tensor, iterations: int = ITERATIONS
-    ) -> "tuple[Tensor, list[Direction]]":
-        """The change of some columns, (K, M, C), and the directions that it is made of.
+    ) -> Tensor:
+        """The change of some columns, (K, M, C).
 
         `inverse_KMM` preconditions: any `inverse`, near or far, gives the same solution with enough
         iterations. Each column has its own step sizes.
@@ -103,7 +102,6 @@ class System:
         size = damping * self.scale
         left_KMC = self.target(columns)
         change_KMC, direction = torch.zeros_like(left_KMC), None
-        directions = []
         before_C = torch.ones(0)
         for _ in range(iterations):
             better_KMC = inverse_KMM @ left_KMC
@@ -115,19 +113,10 @@ class System:
             image_KMC = self.product(direction) + size * direction
             length_C = _dot(direction, image_KMC)
             step_C = _ratio(slope_C, length_C)
-            directions.append(Direction(direction, length_C))
             change_KMC += step_C.to(direction) * direction
             left_KMC -= step_C.to(direction) * image_KMC
             before_C = slope_C
-        return change_KMC, directions
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Direction:
-    """A direction of conjugate gradients: all of a solution are conjugate to each other."""
-
-    change_KMC: Tensor
-    length_C: Tensor  # its square by the damped matrix
+        return change_KMC
 
 
 def _dot(one_KMC: Tensor, other_KMC: Tensor) -> Tensor:
@@ -168,30 +157,22 @@ def fit(fitted: Rows, held: Rows, total: Callable[[Tensor], Tensor] = lambda sum
     inverse_KMM = both.inverse(best)
     most = max(1, MOST_ELEMENTS // (inverse_KMM.shape[0] * inverse_KMM.shape[1]))
     blocks = torch.split(torch.arange(width, device=sample_C.device), most)
-    changes = [both.solve(block, best, inverse_KMM)[0] for block in blocks]
+    changes = [both.solve(block, best, inverse_KMM) for block in blocks]
     return Fit(torch.cat(changes, 2), best, errors)
 
 
 def _held_out(system: System, held: Rows, columns: Tensor) -> dict[float, float]:
-    """Damping -> error on the held-out rows, as a share of that without a change.
-
-    One solution serves all dampings: each takes the best combination of its directions.
-    """
-    lacking_TC = held.residual_TD[:, columns].double()
-    unchanged = float(system.total(lacking_TC.square().sum()))
+    """Damping -> error on the held-out rows, as a share of that without a change."""
+    lacking_TC = held.residual_TD[:, columns]
+    unchanged = _squares(lacking_TC, system)
     if not unchanged:
         return {}
-    _, directions = system.solve(columns, _FIRST, system.inverse(_FIRST))
-    stacked_IKMC = torch.stack([each.change_KMC for each in directions])
-    added_ITC = torch.stack([held.output(each).double() for each in stacked_IKMC])
-    target_KMC = system.target(columns)
-    target_CI = torch.stack([_dot(each, target_KMC) for each in stacked_IKMC], 1)
-    squares_CII = torch.einsum("ikmc,jkmc->cij", stacked_IKMC, stacked_IKMC).double()
-    lengths_CII = torch.diag_embed(torch.stack([each.length_C for each in directions], 1))
     errors = {}
     for damping in DAMPINGS:
-        matrix_CII = lengths_CII + (damping - _FIRST) * system.scale * squares_CII
-        share_CI = (torch.linalg.pinv(matrix_CII, hermitian=True) @ target_CI[:, :, None])[..., 0]
-        left_TC = lacking_TC - torch.einsum("ci,itc->tc", share_CI, added_ITC)
-        errors[damping] = float(system.total(left_TC.square().sum())) / unchanged
+        change_KMC = system.solve(columns, damping, system.inverse(damping))
+        errors[damping] = _squares(lacking_TC - held.output(change_KMC), system) / unchanged
     return errors
+
+
+def _squares(values_TC: Tensor, system: System) -> float:
+    return float(system.total(values_TC.double().square().sum()))
