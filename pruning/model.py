@@ -124,7 +124,10 @@ class Model:
     def verify(self, out: str | Path, level: str | None = None) -> VerifyReport:
         """Verify an export of this model: its bytes, that it loads, and its logits."""
         source = self.described.checkpoint.path
-        return self._drain(verify_export(Path(out), level=level, source=source))
+        directories = self.store.directories
+        return self._drain(
+            verify_export(Path(out), level=level, source=source, directories=directories)
+        )
 
     def _select_ranking(self, request: SpecRequest) -> Ranking:
         ranking = self._drain(select_measured(request, self.described, self.store))

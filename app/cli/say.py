@@ -399,13 +399,17 @@ def say_search(result: SearchResult, folder: Path) -> None:
     )
 
 
-def say_export(model: MoEModel, folder: Path, result: Mapping[str, Any]) -> None:
+def say_export(
+    model: MoEModel, folder: Path, result: Mapping[str, Any], stats_dir: Path | None
+) -> None:
     """Print what an export took and saves, and its verification where there was one."""
     before = sum(shard.size for shard in model.checkpoint.shards)
     manifest = read_manifest(folder)
     after, contents = manifest.nbytes, contents_of(load_model_index(str(folder)))
     if result["heads"]:
         note(f"Prediction heads (MTP): {result['heads']}")
+    if result["repair"]:
+        note(f"Repair: {result['repair']}.")
     if manifest.padded:
         added = plan_padding(model, manifest.plan).in_words
         note(f"Filled up so that every layer has as many: {added}")
@@ -415,7 +419,10 @@ def say_export(model: MoEModel, folder: Path, result: Mapping[str, Any]) -> None
     numbers |= {"file_bytes_before": before, "file_bytes_after": after}
     checked = result.get("verify")
     source = str(model.checkpoint.path) if model.name != DEMO_MODEL else DEMO_MODEL
-    following = () if checked else (command_line("verify", str(folder), "--source", source),)
+    # Verification reads the repair's files.
+    place = ("--stats-dir", str(stats_dir)) if result["repair"] and stats_dir else ()
+    verify = command_line("verify", str(folder), "--source", source, *place)
+    following = () if checked else (verify,)
     files = f"files with headers {less_in_words(before, after)}"
     words = f"{folder}: {files}, plan {result['plan_digest'][:8]}"
     finish(words, numbers, *following)

@@ -74,7 +74,7 @@ def write_export(request: ExportRequest, model: MoEModel) -> None:
     """Write an export, or leave the one that is there finished, and say so."""
     result = follow(export_run(request))
     if not result["skipped"]:
-        say_export(model, request.out, result)
+        say_export(model, request.out, result, request.stats_dir)
         return
     out.print(f"export: {request.out} is finished, skipped")
     if "verify" in result:

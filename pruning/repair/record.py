@@ -40,6 +40,11 @@ class LayerFit(RecordPart):
             raise ValueError(f"its damping {self.damping:g} is none of {', '.join(self.held_out)}")
         return self
 
+    @property
+    def left(self) -> float | None:
+        """Squared error left on held-out sequences, a share of that without; None: unchanged."""
+        return None if self.damping is None else self.held_out[f"{self.damping:g}"]
+
 
 class RepairRecord(RecordOfPlan):
     """A repair of one plan; its files are in a folder of its name beside it.
@@ -99,6 +104,18 @@ class RepairRecord(RecordOfPlan):
         names = tuple(each.name for each in self.corpora)
         tokens = sum(each.num_tokens for each in self.corpora)
         return Repair(self.record_id, self.digest, names, tokens)
+
+    @property
+    def outcome(self) -> str:
+        """What it was fitted on and what is left to lack, with the warning that follows."""
+        shares = [each.left for each in self.layers if each.left is not None]
+        error = f"{len(self.layers)} layers, none of which gained anything"
+        if shares:
+            error = (
+                f"{len(shares)} of {len(self.layers)} layers refitted, {min(shares):.0%} to "
+                f"{max(shares):.0%} of the squared error left on held-out sequences"
+            )
+        return f"{self.reference.words}; {error}; on other text it may help less, or harm"
 
     def with_layers(
         self, layers: Sequence[LayerFit], folder: Path, made: Mapping[str, Any]

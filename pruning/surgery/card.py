@@ -19,7 +19,7 @@ from pruning.heads import HeadChoice, HeadPlan, heads_in_words
 from pruning.neurons.kept import count_neurons
 from pruning.neurons.widths import WidthPlan
 from pruning.plan import PruningPlan, tool_version
-from pruning.repair.reference import Repair
+from pruning.repair.record import RepairRecord
 from pruning.sizes import SizeReport, format_bytes, size_report
 from pruning.surgery.padding import Padding
 from pruning.surgery.width_sizes import option_with_sizes
@@ -53,7 +53,13 @@ def _kept_table(model: MoEModel, plan: PruningPlan) -> str:
     return "\n".join(lines)
 
 
-def _facts(model: MoEModel, plan: PruningPlan, heads: HeadPlan, sizes: SizeReport) -> str:
+def _facts(
+    model: MoEModel,
+    plan: PruningPlan,
+    heads: HeadPlan,
+    sizes: SizeReport,
+    repair: RepairRecord | None,
+) -> str:
     provenance = plan.provenance
     share = sizes.experts_removed / sizes.experts_before
     assumed = "; ".join(model.family.assumptions)
@@ -70,7 +76,7 @@ def _facts(model: MoEModel, plan: PruningPlan, heads: HeadPlan, sizes: SizeRepor
         "Criterion": provenance.criterion,
         "Gate weights": provenance.gate,
         "Calibration corpus": ", ".join(provenance.corpora),
-        "Repair": plan.repair and repair_words(plan.repair),
+        "Repair": repair and f"{repair.record_id}, {repair.outcome}",
         "Schedule": provenance.schedule,
         "Sparsity asked for": provenance.sparsity,
         "Budget": _in_words(provenance.budget),
@@ -89,13 +95,12 @@ def _facts(model: MoEModel, plan: PruningPlan, heads: HeadPlan, sizes: SizeRepor
     return "\n".join(f"- {name}: {in_markdown(value)}" for name, value in facts.items() if value)
 
 
-def repair_words(repair: Repair) -> str:
-    """What a repair was fitted on, with the warning that follows."""
-    corpora = ", ".join(dict.fromkeys(repair.corpora))
-    return (
-        f"down projections refitted in closed form on {repair.tokens:,} tokens of {corpora} "
-        f"({repair.record_id}); on other text it may help less, or harm"
+def _repair_part(repair: RepairRecord) -> str:
+    rows = (
+        f"| {fit.layer} | {'unchanged' if fit.left is None else f'{fit.left:.1%}'} |"
+        for fit in repair.layers
     )
+    return _REPAIR.format(rows="\n".join(rows))
 
 
 def _filling_facts(
@@ -150,7 +155,7 @@ source, byte for byte{repair}; nothing was trained afterwards.
 
 The ids of the kept experts and the SHA-256 of every file are in `moeprune_manifest.json`.
 
-## How to load it
+{repaired}## How to load it
 
 {code}
 
@@ -158,6 +163,16 @@ The ids of the kept experts and the SHA-256 of every file are in `moeprune_manif
 |---|---|---|
 {readers}
 {recipe}"""
+_REPAIR = """## How the kept experts were repaired
+
+Their down projections were refitted in closed form, layer by layer, so that the output follows the
+source's. What the outputs then lack on held-out sequences, squared, as a share of what they lacked:
+
+| layer | left |
+|---|---|
+{rows}
+
+"""
 _RECIPE = """
 ## Recipe
 
@@ -176,10 +191,12 @@ def model_card(  # noqa: PLR0913
     recipe: str = "",
     widths: WidthPlan | None = None,
     padding: Padding | None = None,
+    repair: RepairRecord | None = None,
 ) -> bytes:
     """The README.md of an export, reproducible as it does not name the folder.
 
-    The plan is complete, see `fit_plan`; `recipe` is the text of the export's recipe.
+    The plan is complete, see `fit_plan`; `recipe` is the text of the export's recipe;
+    `repair` is the record of the plan's repair.
     """
     source, sizes = source_metadata(model.checkpoint.path), size_report(model, plan)
     keeps = heads.choice is not HeadChoice.DROP
@@ -208,11 +225,12 @@ def model_card(  # noqa: PLR0913
         kept=_kept_table(model, plan),
         code=fenced(load_code(model, contents, _FOLDER), "python"),
         readers="\n".join(readers),
-        repair=", except the down projections of experts, which were refitted" * bool(plan.repair),
+        repair=", except the down projections of experts, which were refitted" * bool(repair),
+        repaired=_repair_part(repair) if repair else "",
         what="neurons of its routed experts" if plan.kept_neurons else "its routed experts",
         facts="\n".join(
             (
-                _facts(model, plan, heads, sizes),
+                _facts(model, plan, heads, sizes, repair),
                 *_filling_facts(model, plan, widths, padding),
             )
         ),

@@ -11,15 +11,14 @@ from typing import TypeVar
 import numpy as np
 
 from analysis.checkpoint import INDEX_NAME, Checkpoint, TensorEntry, open_checkpoint
-from analysis.content import file_sha256
 from analysis.errors import CheckpointError, ExportError, PlanError, UnsupportedModelError
 from analysis.model import MoEModel, describe_model
 from analysis.progress import Progress
 from pruning.neurons.widths import plan_widths
-from pruning.plan import PruningPlan, fit_plan
-from pruning.repair.files import layer_files, repaired_entries
+from pruning.plan import fit_plan
 from pruning.surgery.expected import ExpectedTensor, expected_tensors, mapped
 from pruning.surgery.manifest import Manifest, file_record
+from pruning.surgery.repair_checks import repairs_of
 from pruning.surgery.shards import check_located, read_index
 
 _SHOWN = 3
@@ -205,8 +204,6 @@ class Pairs:
     source: Path  # folder
     expected: Mapping[str, ExpectedTensor]  # by name
     entries: Mapping[str, TensorEntry]  # by name
-    # Tensors whose bytes cannot be compared, as the files of the repair are elsewhere.
-    unknown: frozenset[str] = frozenset()
 
 
 def check_against_source(
@@ -223,45 +220,17 @@ def check_against_source(
         check_located(source)
         plan = fit_plan(manifest.plan, source)
         widths = plan_widths(source, plan, manifest.widths)
-        repairs = _repairs(plan, manifest)
+        repairs = repairs_of(source, plan, manifest)
         expected = expected_tensors(
             source, plan, manifest.heads, widths, padded=manifest.padded, repairs=repairs
         )
-        entries = open_checkpoint(path).tensors
-        unknown = frozenset() if repairs else _unknown(source, expected, manifest)
-        pairs = Pairs(path, source.checkpoint.path, expected, entries, unknown)
+        pairs = Pairs(path, source.checkpoint.path, expected, open_checkpoint(path).tensors)
     except (PlanError, ExportError, CheckpointError) as error:
         return (Check(SOURCE, False, str(error)),)
     accounted = _check_accounts(pairs, manifest, source)
     if not accounted.ok:
         return (accounted,)
     return accounted, (yield from _check_bytes(pairs))
-
-
-def _repairs(plan: PruningPlan, manifest: Manifest) -> Mapping[str, TensorEntry]:
-    """The tensors of the plan's repair, if its files are here; refuses files that were changed."""
-    if plan.repair is None or plan.repair.folder is None:
-        return {}
-    files = {path.name: file_sha256(path) for path in layer_files(plan.repair)}
-    if files != dict(manifest.repair_files):
-        raise ExportError(
-            f"the files of the repair {plan.repair.record_id} are not those that were exported"
-        )
-    return repaired_entries(plan.repair)
-
-
-def _unknown(
-    source: MoEModel, expected: Mapping[str, ExpectedTensor], manifest: Manifest
-) -> frozenset[str]:
-    """Tensors of the export that a repair may have changed."""
-    layers = {int(name.removeprefix("layer-").partition(".")[0]) for name in manifest.repair_files}
-    return frozenset(
-        name
-        for name, tensor in expected.items()
-        if (slot := source.slots.get(tensor.source.name))
-        and slot.layer in layers
-        and (slot.projection, slot.role) == ("down", "weight")
-    )
 
 
 def _check_accounts(pairs: Pairs, manifest: Manifest, source: MoEModel) -> Check:
@@ -289,7 +258,7 @@ def _check_accounts(pairs: Pairs, manifest: Manifest, source: MoEModel) -> Check
 def _counts(pairs: Pairs, names: Iterable[str]) -> tuple[int, int]:
     """How many of these tensors are cut, and how many repaired."""
     tensors = [pairs.expected[name] for name in names]
-    return sum(each.is_cut for each in tensors), sum(bool(each.repaired) for each in tensors)
+    return sum(each.is_cut for each in tensors), sum(each.is_repaired for each in tensors)
 
 
 def _number_problems(pairs: Pairs, manifest: Manifest, source: MoEModel) -> list[str]:
@@ -297,8 +266,6 @@ def _number_problems(pairs: Pairs, manifest: Manifest, source: MoEModel) -> list
     problems = []
     for shard in manifest.shards:
         names = [name for name, entry in pairs.entries.items() if entry.shard == shard.name]
-        if pairs.unknown.intersection(names):
-            continue  # which of them were repaired, only the repair's files say
         cut, repaired = _counts(pairs, names)
         copied = len(names) - cut - repaired
         if (cut, copied, repaired) != (shard.cut, shard.copied, shard.repaired):
@@ -340,14 +307,14 @@ def _check_bytes(pairs: Pairs) -> Generator[Progress, None, Check]:
     )
     problems = filter(None, differences.values())
     cut = "the source's, or the plan's cut"
-    if any(tensor.repaired for tensor in pairs.expected.values()):
+    if any(tensor.file for tensor in pairs.expected.values()):
         cut = "the source's, the plan's cut, or the repair's"
     fine = f"all {total} bytes of {len(pairs.entries)} tensors are {cut}"
-    if pairs.unknown:
+    if unknown := sum(not tensor.is_known for tensor in pairs.expected.values()):
         fine = (
-            f"the bytes of {len(pairs.entries) - len(pairs.unknown)} tensors are {cut}; those of "
-            f"{len(pairs.unknown)} repaired ones were not compared, as the repair's files are not "
-            "here: name their statistics folder with --stats-dir"
+            f"the bytes of {len(pairs.entries) - unknown} tensors are {cut}; those of {unknown} "
+            "repaired ones were not compared, as the repair's files are not here: name their "
+            "statistics folder with --stats-dir"
         )
     return check_that(TENSORS, list(problems)[:1], fine)
 
@@ -356,9 +323,9 @@ def _difference(pairs: Pairs, names: Sequence[str], reader: Reader) -> str:
     """A sentence on the first of these tensors that is wrong; empty if none is."""
     for name in names:
         tensor, entry, place = pairs.expected[name], pairs.entries[name], 0
-        if name in pairs.unknown:
+        if not tensor.is_known:
             continue
-        source = tensor.repaired or pairs.source / tensor.source.shard
+        source = tensor.file or pairs.source / tensor.source.shard
         export = pairs.export / entry.shard
         # A few MiB at a time, flat.
         for block in (block for part in tensor.parts for block in part.blocks(source)):
@@ -367,7 +334,7 @@ def _difference(pairs: Pairs, names: Sequence[str], reader: Reader) -> str:
             if not np.array_equal(expected, actual):
                 byte = place + int(np.argmax(expected != actual))
                 whose = "the plan's cut" if tensor.is_cut else "a copy"
-                owner = "repair" if tensor.repaired else "source"
+                owner = "repair" if tensor.is_repaired else "source"
                 return (
                     f"{name} is not {whose} of the {owner}'s {tensor.source.name}: byte {byte} of "
                     "the tensor is the first that differs"

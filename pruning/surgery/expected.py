@@ -21,6 +21,7 @@ from analysis.widths import SCALE_ROLE, NeuronAxis, neuron_axis, scale_blocks, s
 from pruning.heads import HeadPlan
 from pruning.neurons.widths import WidthPlan
 from pruning.plan import PruningPlan
+from pruning.repair.files import RepairedTensor
 from pruning.surgery.heads import HeadSlots, head_slots
 from pruning.surgery.pieces import item_bytes
 
@@ -125,12 +126,19 @@ class ExpectedTensor:
     source: TensorEntry  # where it comes from
     shape: tuple[int, ...]
     parts: tuple[TensorPart | Table, ...]  # its bytes, in order
-    repaired: Path | None = None  # the repair's file that they come from, instead of the source
+    is_repaired: bool = False
+    # The repair's file that its bytes come from; None: the source's shard, or it is elsewhere.
+    file: Path | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its bytes are here."""
+        return self.file is not None or not self.is_repaired
 
     @property
     def is_cut(self) -> bool:
         """Whether it is cut from the source, and more than a copy, renamed or not."""
-        if self.repaired:
+        if self.is_repaired:
             return False
         return self.shape != self.source.shape or not all(part.is_whole for part in self.parts)
 
@@ -142,13 +150,13 @@ def expected_tensors(  # noqa: PLR0913  (all that decides an export)
     widths: WidthPlan | None,
     *,
     padded: bool = False,
-    repairs: Mapping[str, TensorEntry] = MappingProxyType({}),
+    repairs: Mapping[str, RepairedTensor | None] = MappingProxyType({}),
 ) -> dict[str, ExpectedTensor]:
     """Every tensor that an export must hold, by its name there; others are dropped.
 
     The plan is complete, see `fit_plan`; `widths` are for plans that remove neurons; `padded`:
     layers that keep fewer experts are filled up with -1 in place of ids; `repairs` has the tensors
-    of the source with new bytes, whose shard is the path of a file.
+    of the source with new bytes, None where these are elsewhere.
     """
     slots = head_slots(model, heads)
     kept = {layer.index: plan.kept[layer.index] for layer in model.layers}
@@ -173,9 +181,12 @@ def expected_tensors(  # noqa: PLR0913  (all that decides an export)
             is_unchanged = entry.shape[axis] == after
             resized = ExpectedTensor(entry.name, entry, part.result[:-1], (part,))
             tensors[entry.name] = _copy(entry, entry.name) if is_unchanged else resized
-        elif tensor := maker.make(repairs.get(entry.name, entry)):
+            continue
+        new = repairs.get(entry.name)
+        if tensor := maker.make(new.entry if new else entry):
             if entry.name in repairs:
-                tensor = replace(tensor, source=entry, repaired=Path(repairs[entry.name].shard))
+                file = new.file if new else None
+                tensor = replace(tensor, source=entry, is_repaired=True, file=file)
             tensors[tensor.name] = tensor
             tensors |= {each.name: each for each in maker.empty(entry)}
     keeps_all = all(len(plan.kept[layer]) == number for layer, number in counts.items())

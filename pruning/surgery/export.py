@@ -27,7 +27,7 @@ from analysis.progress import Progress
 from pruning.heads import HeadChoice, HeadPlan, HeadRanking
 from pruning.neurons.widths import WidthChoice, WidthPlan, plan_widths
 from pruning.plan import PruningPlan, fit_plan, tool_version
-from pruning.repair.files import checked_files
+from pruning.repair.files import checked_record
 from pruning.sizes import format_bytes
 from pruning.surgery.card import CARD_NAME, model_card
 from pruning.surgery.config import own_sizes, pruned_config
@@ -123,7 +123,7 @@ def planned_export(
 ) -> PreparedExport:
     """The same wherever `out` is, and even if it is taken."""
     plan = fit_plan(plan, model)
-    checked_files(plan)
+    repair = checked_record(plan, model)
     target = Path(os.path.realpath(from_home(out)))
     widths = plan_widths(model, plan, options.widths)
     heads = plan_heads(model, plan, options.heads, widths, options.head_ranking)
@@ -144,7 +144,7 @@ def planned_export(
     files[CONFIG_NAME] = config
     if index := new_index(shards) if options.max_shard_bytes else pruned_index(model, shards):
         files[INDEX_NAME] = index
-    card = model_card(model, plan, heads, options.recipe.decode(), widths, padding)
+    card = model_card(model, plan, heads, options.recipe.decode(), widths, padding, repair)
     return PreparedExport(model, plan, heads, widths, padding, target, shards, files, card)
 
 
@@ -288,6 +288,7 @@ def _write_export(
     write_file(partial / CARD_NAME, prepared.card)
     files = {name: write_file(partial / name, content) for name, content in prepared.files.items()}
     kept = {tensor.source.shard for shard in prepared.shards for tensor in shard.tensors}
+    repair = checked_record(prepared.plan, prepared.model)  # again, now that its bytes were read
     manifest = Manifest(
         source=SourceRecord(
             prepared.model.name, prepared.model.identity, options.revision, content
@@ -297,7 +298,7 @@ def _write_export(
         heads=prepared.heads,
         widths=prepared.widths.choice if prepared.widths else None,
         padded=prepared.padding is not None,
-        repair_files=checked_files(prepared.plan),
+        repair_files=repair.files if repair else {},
         assumptions=prepared.model.family.assumptions,
         shards=shards,
         files=files,

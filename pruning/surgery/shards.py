@@ -21,7 +21,7 @@ from analysis.widths import SCALE_ROLE, scale_blocks
 from pruning.heads import HeadPlan
 from pruning.neurons.widths import WidthPlan
 from pruning.plan import PruningPlan, untied_embedding
-from pruning.repair.files import repaired_entries
+from pruning.repair.files import RepairedTensor, repaired_tensors
 from pruning.surgery.config import json_file
 from pruning.surgery.heads import head_slots
 from pruning.surgery.padding import EMPTY, Ids, Padding, is_matrix, never
@@ -37,12 +37,14 @@ class PlannedTensor:
     name: str  # in the pruned checkpoint
     shape: tuple[int, ...]  # in the pruned checkpoint
     spans: tuple[Piece, ...]  # its bytes, in order
-    repaired: str = ""  # path of the repair's file that they are in; empty: the source's shard
+    repaired: Path | None = None  # the repair's file that they are in; None: the source's shard
 
     @property
-    def file(self) -> str:
-        """Where its bytes are read, relative to the source's folder unless they are repaired."""
-        return self.repaired or self.source.shard
+    def place(self) -> tuple[Path | None, str]:
+        """Folder, None for the source's, and name of the file where its bytes are read."""
+        if self.repaired:
+            return self.repaired.parent, self.repaired.name
+        return None, self.source.shard
 
     @property
     def nbytes(self) -> int:
@@ -62,8 +64,9 @@ class PlannedTensor:
 class ShardReading:
     """What is read of one file, in order."""
 
-    source: str  # file name, or the path of a file of a repair
+    source: str  # file name
     pieces: tuple[Piece, ...]
+    folder: Path | None = None  # of a repair; None: the source's
 
     @property
     def nbytes(self) -> int:
@@ -238,7 +241,7 @@ def plan_shards(
     kept = {layer.index: ids_of[layer.index] for layer in model.layers}
     counts = {layer.index: layer.num_experts for layer in model.layers}
     tied = untied_embedding(model, plan)
-    repairs = repaired_entries(plan.repair)
+    repairs = repaired_tensors(plan.repair)
 
     def target(entry: TensorEntry) -> PlannedTensor | None:
         if entry.name in slots.dropped:
@@ -272,14 +275,14 @@ def plan_shards(
 def _repaired(
     target: Callable[[TensorEntry], PlannedTensor | None],
     entry: TensorEntry,
-    repairs: Mapping[str, TensorEntry],
+    repairs: Mapping[str, RepairedTensor],
 ) -> PlannedTensor | None:
     """The target of a tensor; if it is repaired, of the same one with its bytes elsewhere."""
-    new = repairs.get(entry.name, entry)
-    planned = target(new)
-    if planned is None or new is entry:
+    new = repairs.get(entry.name)
+    planned = target(new.entry if new else entry)
+    if planned is None or new is None:
         return planned
-    return replace(planned, source=entry, repaired=new.shard)
+    return replace(planned, source=entry, repaired=new.file)
 
 
 def _plan_shard(
@@ -310,8 +313,8 @@ def assemble(
         tensors, key=lambda tensor: -(tensor.source.nbytes // (tensor.source.numel or 1))
     )
     readings = tuple(
-        ShardReading(source, _join(span for tensor in run for span in tensor.spans))
-        for source, run in groupby(order, key=lambda tensor: tensor.file)
+        ShardReading(source, _join(span for tensor in run for span in tensor.spans), folder)
+        for (folder, source), run in groupby(order, key=lambda tensor: tensor.place)
     )
     raw: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
     position = 0

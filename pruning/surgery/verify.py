@@ -8,13 +8,14 @@ from pathlib import Path
 import psutil
 
 from analysis.checkpoint import open_checkpoint
-from analysis.errors import ExportError, PlanError, unknown_name
+from analysis.errors import ExportError, unknown_name
 from analysis.model import MoEModel, describe_model
 from analysis.progress import Progress
 from pruning.plan import PruningPlan
 from pruning.sizes import format_bytes
 from pruning.surgery.checks import Check, check_against_source, check_bytes
 from pruning.surgery.manifest import Manifest, read_manifest
+from pruning.surgery.repair_checks import with_files
 
 # Besides the weights: the converted copy of a layer while loading, activations, libraries.
 _MEMORY_FACTOR, _MEMORY_EXTRA = 1.25, 1 << 29
@@ -89,18 +90,6 @@ def _choose(level: str | None, manifest: Manifest, source: MoEModel | None) -> t
     return Level.BYTES, f"the level 'load' {needs(to_load)}"
 
 
-def _with_repair(manifest: Manifest, directories: Sequence[Path]) -> Manifest:
-    """The manifest, its plan with the files of its repair if they are in one of these folders."""
-    repair = manifest.plan.repair
-    if repair is None:
-        return manifest
-    try:
-        plan = replace(manifest.plan, repair=repair.among(directories))
-    except PlanError:  # said by the checks that cannot be made
-        return manifest
-    return replace(manifest, plan=plan)
-
-
 def verify_export(
     path: Path,
     *,
@@ -126,7 +115,7 @@ def verify_export(
         manifest = read_manifest(path)
     except ExportError as error:
         return VerifyReport(Level.BYTES, "no manifest", (Check("manifest", False, str(error)),))
-    manifest = _with_repair(manifest, directories)
+    manifest = with_files(manifest, directories)
     goal, reason = _choose(level, manifest, original)
     made_by = f"plan {manifest.plan.digest[:8]}, written by version {manifest.tool_version}"
     checks = (Check("manifest", True, made_by), *(yield from check_bytes(path, manifest)))

@@ -83,12 +83,12 @@ def _write_all(file: int, content: memoryview) -> None:
 
 
 def _blocks_of(planned: PlannedShard, folder: Path) -> Iterator[tuple[int, str, list[Piece]]]:
-    """Open file and name of a source shard, and a block of it, source by source.
+    """Open file and name of a shard of the source, or a repair's, and its blocks, file by file.
 
     Blocks fit a buffer: small pieces share one, large ones are split.
     """
     for reading in planned.readings:
-        with (folder / reading.source).open("rb", buffering=0) as source:
+        with ((reading.folder or folder) / reading.source).open("rb", buffering=0) as source:
             block: list[Piece] = []
             room = _BUFFER_BYTES
             for part in (part for piece in reading.pieces for part in piece.parts(_BUFFER_BYTES)):

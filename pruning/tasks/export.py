@@ -10,6 +10,7 @@ from analysis.stats.store import stats_store
 from pruning.heads import HeadChoice, head_ranking, heads_in_words
 from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.plan import PruningPlan, plan_from_dict
+from pruning.repair.files import record_of
 from pruning.requests.model import ExportRequest
 from pruning.sizes import parse_size
 from pruning.surgery.export import (
@@ -33,16 +34,18 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
     architecture was understood.
     """
     model = load_model_index(request.model, revision=request.revision)
+    plan = _plan(request, model)
     if skipped := is_finished_export(request, model):
         manifest = read_manifest(request.out)
     else:
-        plan, options = _plan(request, model), _options(request, model)
+        options = _options(request, model)
         manifest = yield from export_checkpoint(model, plan, request.out, options)
     result: dict[str, Any] = {
         "out": str(request.out),
         "skipped": skipped,
         "plan_digest": manifest.plan.digest,
         "heads": heads_in_words(model, manifest.heads),
+        "repair": record_of(plan.repair).outcome if plan.repair else "",
     }
     if request.verify or model.family.discovered:
         result["verify"] = yield from verify_result(

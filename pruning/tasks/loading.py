@@ -11,7 +11,7 @@ from analysis.launcher import launched_world
 from analysis.model import MoEModel
 from analysis.stats.store import StatsStore
 from pruning.plan import PruningPlan, fit_plan, plan_from_dict
-from pruning.repair.files import checked_files
+from pruning.repair.files import checked_record
 from pruning.requests.base import Request
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def loaded_model(model: MoEModel, settings: "CalibrationSettings") -> "Iterator[
 def open_plan(raw: dict[str, Any], model: MoEModel, store: StatsStore) -> PruningPlan:
     """The plan as `located_plan`; refuses files of its repair that are not its record's."""
     plan = located_plan(raw, model, store)
-    checked_files(plan)
+    checked_record(plan, model)
     return plan
 
 

@@ -46,6 +46,9 @@ def test_a_repair_writes_a_plan_that_names_it(
     words = ("--plan", plan, "--plan", here / "repaired.json", "--stats-dir", stats)
     where = ("--corpus", corpora[1], "--samples", "3", "--seq-len", "8")
     assert "repaired.json" in works("evaluate", tiny, *words, *where)
+    said = works("export", tiny, "out", "--plan", here / "repaired.json", "--stats-dir", stats)
+    assert "Repair: fitted on" in said
+    assert f"verify out --source {tiny} --stats-dir {stats}" in " ".join(said.split())
     said = works("plans", "show", here / "repaired.json", "--model", tiny)
     assert "repair" in said
 

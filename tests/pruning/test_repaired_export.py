@@ -5,9 +5,20 @@ from dataclasses import replace
 
 import pytest
 import torch
-from exports import edit_tensors, export, failed, keeping_neurons, shards_of, tensors_of, uneven
+from exports import (
+    accept_changes,
+    edit_tensors,
+    export,
+    failed,
+    keeping_neurons,
+    tensors_of,
+    uneven,
+)
+from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
+from analysis.checkpoint import open_checkpoint
+from analysis.content import file_sha256
 from analysis.drain import drain
 from analysis.errors import ExportError, PlanError
 from analysis.model import load_model_index
@@ -15,10 +26,15 @@ from builders.repairs import repaired
 from families.configs import BY_NAME, tiny_model
 from pruning.copies import plan_for_copy
 from pruning.masking import masked
+from pruning.model import Model
 from pruning.plan import PruningPlan, model_ref, plan_from_dict
+from pruning.repair.files import record_of
+from pruning.repair.record import RepairStore
+from pruning.requests.model import ExportRequest
 from pruning.surgery.card import CARD_NAME
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
 from pruning.surgery.verify import verify_export
+from pruning.tasks.export import export_task
 
 # Per expert; stacked on disk; transposed with biases; groups and shared experts.
 NAMES = ("olmoe", "granitemoe", "gpt_oss", "deepseek_v3-groups")
@@ -46,12 +62,19 @@ def verified(out, model, stats, **options):
     return {check.name: check.detail for check in report.checks}
 
 
+def differing(out, model, stats):
+    """The failed checks of an export's bytes, with the repair's files at hand."""
+    return failed(out, source=model.checkpoint.path, level="bytes", directories=(stats,))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_an_export_computes_what_the_masked_and_repaired_model_does(made, tmp_path, name):
     model, plan = made(name, max_shard_size="40KB")
+    record = record_of(plan.repair)
     manifest = export(model, plan, tmp_path / "out")
     checks = verified(tmp_path / "out", model, tmp_path / "stats", level="logits")
     assert "repaired" in checks["source"]
+    assert "masked and what stays repaired" in checks["logits"]
     assert manifest.plan.repair == plan.repair
     assert manifest.plan.digest != plan.unrepaired.digest
     # Nothing but down projections differs from the export of the plan without its repair.
@@ -64,7 +87,21 @@ def test_an_export_computes_what_the_masked_and_repaired_model_does(made, tmp_pa
     assert {(slots[key].projection, slots[key].role) for key in changed} == {("down", "weight")}
     assert sum(shard.repaired for shard in manifest.shards) >= len(changed)
     card = (tmp_path / "out" / CARD_NAME).read_text()
-    assert "refitted in closed form on" in card
+    assert f"on {record.reference.tokens:,} tokens of random" in card
+    assert "on other text it may help less, or harm" in card
+    for fit in record.layers:
+        assert f"| {fit.layer} | {fit.left:.1%} |" in card
+    assert "repaired" not in (tmp_path / "plain" / CARD_NAME).read_text()
+
+
+def test_a_repair_is_written_in_the_type_of_a_transposed_source(tmp_path):
+    tiny_model(BY_NAME["gpt_oss"]).to(torch.bfloat16).save_pretrained(tmp_path / "source")
+    model = load_model_index(str(tmp_path / "source"))
+    plan, _ = repaired(model, uneven(model), tmp_path / "stats")
+    export(model, plan, tmp_path / "out")
+    assert "repaired" in verified(tmp_path / "out", model, tmp_path / "stats")["source"]
+    entries = open_checkpoint(tmp_path / "out").tensors.values()
+    assert {entry.dtype for entry in entries} == {"BF16"}
 
 
 def test_plain_transformers_has_the_loss_of_the_repaired_model(made, tmp_path):
@@ -107,36 +144,135 @@ def test_every_form_of_an_export_can_be_repaired(made, tmp_path, name, plan_of, 
     verified(tmp_path / "out", model, tmp_path / "stats", level="logits")
 
 
-def test_a_changed_byte_is_found_whoever_it_is_of(made, tmp_path):
-    model, plan = made("olmoe")
+@pytest.mark.parametrize("name", NAMES)
+def test_one_changed_bit_is_found_whoever_it_is_of(made, tmp_path, name):
+    model, plan = made(name)
     export(model, plan, tmp_path / "out")
-    (shard, *_), options = shards_of(tmp_path / "out"), {"directories": (tmp_path / "stats",)}
+    entries = open_checkpoint(tmp_path / "out").tensors
     slots = load_model_index(str(tmp_path / "out")).slots
-    down = next(name for name, slot in slots.items() if slot.projection == "down")
-    for name in (down, "model.norm.weight"):
+    down = next(
+        name for name, slot in slots.items() if (slot.projection, slot.role) == ("down", "weight")
+    )
+    for changed, owner in ((down, "repair"), ("model.norm.weight", "source")):
+        entry = entries[changed]
+        shard, place = tmp_path / "out" / entry.shard, entry.nbytes - 1
         before = shard.read_bytes()
-
-        def change(tensors, name=name):
-            return {**tensors, name: tensors[name] + 1}
-
-        edit_tensors(shard, change)
-        found = failed(tmp_path / "out", source=model.checkpoint.path, level="bytes", **options)
-        owner = "repair" if name == down else "source"
-        assert f"{name} is not a copy of the {owner}'s" in found["tensors"]
+        after = bytearray(before)
+        after[entry.start + place] ^= 1
+        shard.write_bytes(after)
+        accept_changes(tmp_path / "out")
+        problems = differing(tmp_path / "out", model, tmp_path / "stats")
+        assert list(problems) == ["tensors"]
+        assert problems["tensors"].startswith(f"{changed} is not a copy of the {owner}'s ")
+        assert f"byte {place} of the tensor" in problems["tensors"]
         shard.write_bytes(before)
 
 
-def test_without_the_repair_its_bytes_are_not_compared_and_that_is_said(made, tmp_path):
-    model, plan = made("olmoe")
-    export(model, plan, tmp_path / "out")
-    source = model.checkpoint.path
-    report = drain(verify_export(tmp_path / "out", source=source))
-    (tensors,) = (check for check in report.checks if check.name == "tensors")
+@pytest.mark.parametrize("files", ["nowhere", "moved away from their record"])
+@pytest.mark.parametrize("name", NAMES)
+def test_without_the_repair_its_bytes_are_not_compared_and_that_is_said(
+    made, tmp_path, name, files
+):
+    model, plan = made(name)
+    manifest = export(model, plan, tmp_path / "out", pad=name == "deepseek_v3-groups")
+    source, folder = model.checkpoint.path, tmp_path / "stats"
+    if files == "nowhere":
+        folder = tmp_path / "empty"
+    else:
+        plan.repair.folder.rename(tmp_path / "moved")
+    report = drain(verify_export(tmp_path / "out", source=source, directories=(folder,)))
+    details = {check.name: check.detail for check in report.checks}
     assert report.ok
-    assert "repaired ones were not compared" in tensors.detail
     assert report.level == "load"
+    number = sum(shard.repaired for shard in manifest.shards)
+    assert f", {number} repaired, " in details["source"]
+    assert f"those of {number} repaired ones were not compared" in details["tensors"]
+    assert "--stats-dir" in details["tensors"]
     with pytest.raises(ExportError, match="needs the files of the repair"):
         drain(verify_export(tmp_path / "out", source=source, level="logits"))
+    # What is not repaired is compared all the same.
+    changed = edited(tmp_path / "out", "model.norm.weight")
+    assert f"{changed} is not a copy of the source's" in failed(
+        tmp_path / "out", source=source, level="bytes"
+    ).get("tensors", "")
+
+
+def edited(out, name):
+    """Change a tensor of an export; its name."""
+    shard = out / open_checkpoint(out).tensors[name].shard
+    edit_tensors(shard, lambda tensors: {**tensors, name: tensors[name] + 1})
+    return name
+
+
+def test_another_instance_of_the_repair_is_named(made, tmp_path):
+    model, plan = made("olmoe")
+    export(model, plan, tmp_path / "out")
+    file = plan.repair.folder / sorted(record_of(plan.repair).files)[0]
+    file.write_bytes(file.read_bytes()[:-1] + b"\7")
+    problems = differing(tmp_path / "out", model, tmp_path / "stats")
+    assert f"{file.name} of the repair {plan.repair.record_id} is not the one" in problems["source"]
+
+
+@pytest.mark.parametrize("damage", ["another tensor", "another type"])
+def test_only_down_projections_can_be_repaired(made, tmp_path, monkeypatch, damage):
+    model, plan = made("olmoe")
+    record = record_of(plan.repair)
+    file = plan.repair.folder / sorted(record.files)[0]
+    tensors = tensors_of(file)
+    name = sorted(tensors)[0]
+    if damage == "another type":
+        tensors[name] = tensors[name].double()
+    else:
+        name = "model.layers.0.input_layernorm.weight"
+        tensors[name] = 7 * tensors_of(model.checkpoint.path)[name]
+    save_file(tensors, file, metadata={"transposed": "0"})
+    files = {**record.files, file.name: file_sha256(file)}
+    RepairStore([tmp_path / "stats"]).save(record.model_copy(update={"files": files}))
+    with pytest.raises(ExportError, match=f"{file.name} holds {name}"):
+        export(model, plan, tmp_path / "refused")
+    # Verification does not rely on the writer.
+    monkeypatch.setattr("pruning.repair.files._check_tensors", lambda *_: None)
+    export(model, plan, tmp_path / "out")
+    problems = differing(tmp_path / "out", model, tmp_path / "stats")
+    assert f"holds {name}" in problems["source"]
+
+
+def test_a_shard_of_which_nothing_is_cut_is_written_anew_if_something_is_repaired(made, tmp_path):
+    def plan_of(model):
+        first, *rest = model.layers
+        kept = {layer.index: tuple(range(layer.num_experts)) for layer in rest}
+        return PruningPlan(model_ref(model), {first.index: (1, 3), **kept})
+
+    model, plan = made("olmoe", plan_of, max_shard_size="6KB")
+    manifest = export(model, plan, tmp_path / "out")
+    verified(tmp_path / "out", model, tmp_path / "stats", level="logits")
+    whole = [each for each in manifest.shards if each.repaired and not (each.cut or each.dropped)]
+    assert whole
+    for shard in whole:
+        before = (model.checkpoint.path / shard.name).read_bytes()
+        assert (tmp_path / "out" / shard.name).read_bytes() != before
+
+
+def test_a_job_finds_the_repair_in_the_statistics_folder(made, tmp_path):
+    model, plan = made("olmoe")
+    request = ExportRequest(
+        model=str(model.checkpoint.path),
+        plan=plan.to_dict(),
+        out=tmp_path / "out",
+        stats_dir=tmp_path / "stats",
+        verify=True,
+    )
+    for skipped in (False, True):
+        result = drain(export_task(request))
+        assert result["skipped"] is skipped
+        assert result["verify"]["level"] == "logits"
+        assert result["plan_digest"] == plan.digest
+        assert result["repair"] == record_of(plan.repair).outcome
+    python = Model(model.checkpoint.path, stats_dir=tmp_path / "stats")
+    assert python.verify(tmp_path / "out").level == "logits"
+    lost = request.model_copy(update={"stats_dir": tmp_path / "empty", "out": tmp_path / "none"})
+    with pytest.raises(PlanError, match="not in the statistics folder"):
+        drain(export_task(lost))
 
 
 def test_another_repair_is_refused_in_one_line(made, tmp_path):

@@ -62,6 +62,8 @@ def finished_part(loaded: Loaded, plan: PruningPlan) -> bool:
         st.markdown(f":green[:material/check_circle:] **{literal(job.title)} is written**")
         if padding and is_padded:
             st.markdown(f"It is padded with {padding.in_words}.")
+        if repair := result.get("repair"):
+            st.markdown(f"It is repaired, {literal(repair)}.")
         use_column, proof_column = st.columns(2, gap="large")
         with use_column:
             _use_part(export_model, equal_cut(plan, padded=is_padded), result["out"])
