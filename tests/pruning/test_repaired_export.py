@@ -22,7 +22,7 @@ from analysis.content import file_sha256
 from analysis.drain import drain
 from analysis.errors import ExportError, PlanError
 from analysis.model import load_model_index
-from builders.repairs import repaired
+from builders.repairs import repaired, token_sequences
 from families.configs import BY_NAME, tiny_model
 from pruning.copies import plan_for_copy
 from pruning.masking import masked
@@ -47,7 +47,8 @@ def made(tmp_path):
     def make(name, plan_of=uneven, **options):
         tiny_model(BY_NAME[name]).save_pretrained(tmp_path / "source", **options)
         model = load_model_index(str(tmp_path / "source"))
-        plan, record = repaired(model, plan_of(model), tmp_path / "stats")
+        text = token_sequences(120, 16)
+        plan, record = repaired(model, plan_of(model), tmp_path / "stats", text)
         assert record.files
         return model, plan
 
