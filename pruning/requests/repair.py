@@ -15,7 +15,7 @@ from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import ModelRequest
 from pruning.spec import PlanSpec
 
-DEFAULT_REPAIR_TOKENS = 32_768
+DEFAULT_REPAIR_TOKENS = 65_536
 
 
 class RepairOptions(Request):
