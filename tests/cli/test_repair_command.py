@@ -1,11 +1,14 @@
 """repair, and the commands that compare plans with themselves repaired."""
 
 import json
+import re
+import shutil
 
 import pandas as pd
 import pytest
 
 from analysis.model import load_model_index
+from pruning.evaluate.record import EvaluationStore
 from pruning.plan import load_plan
 from pruning.repair.record import RepairStore
 
@@ -100,3 +103,30 @@ export: out
     again = works("run", "recipe.yaml", "--stats-dir", stats)
     assert "recipe.repaired.json is the same, skipped" in again
     assert "is finished, skipped" in again
+
+
+def test_evaluate_repairs_each_plan_that_is_not_repaired_yet(
+    works, tiny, corpora, plan, text, stats, here
+):
+    works("repair", tiny, "--plan", plan, *text)
+    shutil.copy(corpora[0], here)  # where the plan's name of its corpus finds it
+    words = ("--criterion", "ean", "--corpus", corpora[0], "--sparsity", "25%")
+    works("plan", tiny, *words, "--stats-dir", stats, "-o", "ean.json")
+    plans = [word for name in ("plan", "repaired", "ean") for word in ("--plan", f"{name}.json")]
+    where = ("--corpus", corpora[1], "--samples", "3", "--seq-len", "8", "--stats-dir", stats)
+    said = works("evaluate", tiny, *plans, *where, "--repair")
+    shown = re.findall(r"\b(?:plan|repaired|ean)\.json(?: \+ repair| \(repaired\))?", said)
+    names = ["plan.json", "plan.json + repair", "repaired.json (repaired)"]
+    names += ["ean.json", "ean.json + repair"]
+    assert shown[:5] == names
+    evaluations = json.loads((here / "result.json").read_text())["evaluations"]
+    repairs = [each["plan"].get("repair", "") for each in evaluations]
+    assert [bool(each) for each in repairs] == [False, True, True, False, True]
+    # The text named above is another one than the corpora that ranked.
+    assert len(set(repairs)) == 4
+    known = [
+        each for each in EvaluationStore([stats]).records() if each.plan.repair in repairs[1:3]
+    ]
+    assert len(known) == 2
+    removed = [each["plan"]["removed"] for each in evaluations]
+    assert removed[0] == removed[1] == removed[2] > removed[3] == removed[4]

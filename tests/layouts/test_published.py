@@ -6,6 +6,7 @@ model cards and published indexes (`published`); what an export must hold follow
 """
 
 import json
+import re
 import sys
 
 import pytest
@@ -27,9 +28,10 @@ from layouts.page import PAGE, row_of
 from layouts.published import LAYOUTS
 from pruning.engines import contents_of, verdicts
 from pruning.outline import outline_model
-from pruning.plan import PruningPlan, model_ref
+from pruning.plan import PruningPlan, fit_plan, model_ref
 from pruning.planning.make import make_plan
 from pruning.planning.ranking import select
+from pruning.repair.run import check_repairable
 from pruning.requests.plan import SpecRequest
 from pruning.sizes import size_report
 from pruning.spec import spec_of
@@ -107,6 +109,21 @@ def test_what_is_read_is_what_is_published(published):
         assert least <= report.active_before
     assert {each.engine for each in verdicts(contents_of(model))}
     assert row_of(layout, model) in PAGE.read_text().splitlines()
+
+
+def test_a_repair_refuses_what_is_quantised_and_nothing_else(published):
+    layout, _, model = published
+    kept = dict.fromkeys(layout.sparse, half_of(layout))
+    plan = fit_plan(PruningPlan(model_ref(model), kept), model)
+    if not layout.stored:
+        check_repairable(model, plan)
+        return
+    with pytest.raises(UnsupportedModelError, match="cannot be repaired: ") as error:
+        check_repairable(model, plan)
+    assert re.search(r"down_proj|\.w2\.", str(error.value))
+    assert "is quantised (" in str(error.value)
+    assert "repair a copy in BF16" in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def test_config_json_alone_tells_the_same(published):
