@@ -166,7 +166,7 @@ def test_the_chosen_change_is_nearly_the_dense_solution_of_all_rows(noise):
 @given(st.integers(0, 200), st.integers(80, 200), st.sampled_from([0.1, 0.5, 1.0, 2.0, 4.0]))
 @settings(max_examples=40, deadline=None)
 def test_no_other_damping_would_be_much_better_on_held_out_rows(seed, tokens, noise):
-    """Dampings are judged by one solution; one of its own for each would choose about the same."""
+    """Four iterations judge dampings as exact solutions would."""
     (fitted, _), (held, _) = planted(seed, tokens, noise), planted(seed + 1000, 60, noise)
     result, system = fit(fitted, held), System((fitted,))
     unchanged = float(held.residual_TD.square().sum())
@@ -175,4 +175,4 @@ def test_no_other_damping_would_be_much_better_on_held_out_rows(seed, tokens, no
         change = system.solve(torch.arange(6), damping, system.inverse(damping), iterations=60)
         left = held.residual_TD - held.output(change)
         errors[damping] = float(left.square().sum()) / unchanged
-    assert errors[result.damping] <= min(errors.values()) + 0.01
+    assert errors[result.damping] <= min(errors.values()) + 0.002
