@@ -310,8 +310,12 @@ def _locked(store: RepairStore, record: RepairRecord) -> Iterator[Path]:
     lock = FileLock(folder.with_name(f".{folder.name}{PARTIAL}.lock"), timeout=0)
     try:
         with lock:
-            yield folder
-            Path(lock.lock_file).unlink(missing_ok=True)
+            try:
+                yield folder
+            finally:
+                if not any(folder.iterdir()):  # nothing to resume from
+                    folder.rmdir()
+                Path(lock.lock_file).unlink(missing_ok=True)
     except Timeout as error:
         raise StatsError(
             f"{record.record_id} is being made by another process; wait for it to finish."

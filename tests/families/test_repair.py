@@ -148,6 +148,8 @@ def test_every_family_is_repaired_or_refused_by_name(built, tmp_path, case):
     if case.model_type in HAND_ON_MORE:
         with pytest.raises(UnsupportedModelError, match="cannot be repaired layer by layer"):
             repaired(model, plan, tmp_path, SEQUENCES)
+        assert not list(tmp_path.glob("repairs/*"))
+        assert not list(tmp_path.glob("repairs/.*"))
         return
     plan, record = repaired(model, plan, tmp_path, SEQUENCES)
     assert [each.layer for each in record.layers] == [each.index for each in model.layers]
