@@ -14,10 +14,12 @@ SHIPPED = Path(__file__).parents[2] / "cached_stats"
 
 
 def losses_by_hand(**facts):
-    """Corpus -> loss increase of the shipped plans with these facts, read without the program."""
+    """Corpus -> loss increase of the shipped plans with these facts, without repairs."""
     found = {}
     for file in sorted((SHIPPED / "evaluations").glob("*.json")):
         raw = json.loads(file.read_text())
+        if raw["plan"].get("repair"):
+            continue
         if raw["num_samples"] == 64 and facts.items() <= raw["plan"].items():
             added = raw["metrics"]["nll"]["mean"] - raw["full"]["nll"]["mean"]
             found.setdefault(raw["plan_digest"], {})[raw["corpus"]["name"]] = added
