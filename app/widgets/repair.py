@@ -23,7 +23,7 @@ from pruning.planning.make import CurrentPlan
 from pruning.planning.searches import duration_text, estimate_repair
 from pruning.requests.repair import DEFAULT_REPAIR_TOKENS, corpora_of
 
-_TOKENS: Final = (4_096, 8_192, 16_384, 32_768, 65_536, 131_072)
+_TOKENS: Final = (4_096, 8_192, 16_384, 32_768, 65_536, 131_072, 262_144)
 
 
 def repair_choice(loaded: Loaded, current_plan: CurrentPlan) -> CurrentPlan:
