@@ -10,7 +10,7 @@ Shape suffixes: K kept experts, M neurons of an expert, D model width, C some of
 tokens, R rows of one expert (the tokens routed to it).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,7 +19,7 @@ from torch import Tensor
 
 ITERATIONS = 4  # more gain nothing on held-out text
 DAMPINGS = (0.01, 0.1, 1.0)  # candidates, as shares of the mean diagonal of the Gram matrices
-_MOST_COLUMNS = 64  # of the output, on which a damping is chosen
+_MOST_COLUMNS = 32  # of the output, on which a damping is chosen
 MOST_ELEMENTS = 1 << 24  # of an array of unknowns: experts x neurons x columns
 
 
@@ -62,8 +62,8 @@ class System:
     @cached_property
     def grams_KMM(self) -> Tensor:
         """The Gram matrix of each expert's scaled activations, float64."""
-        return self._over_parts(
-            lambda part: torch.stack([(each.T @ each).double() for each in part.scaled])
+        return self._sum(
+            torch.stack([(each.T @ each).double() for each in part.scaled]) for part in self.parts
         )
 
     @property
@@ -73,14 +73,14 @@ class System:
 
     def target(self, columns: Tensor) -> Tensor:
         """(K, M, C): the right side for some columns of the output."""
-        return self._over_parts(lambda part: part.gathered(part.residual_TD[:, columns]))
+        return self._gathered([part.residual_TD[:, columns] for part in self.parts])
 
-    def product(self, change_KMC: Tensor) -> Tensor:
-        """(K, M, C): the system's matrix, without damping, times a change."""
-        return self._over_parts(lambda part: part.gathered(part.output(change_KMC)))
+    def _gathered(self, values: Sequence[Tensor]) -> Tensor:
+        pairs = zip(self.parts, values, strict=True)
+        return self._sum(part.gathered(values_TC) for part, values_TC in pairs)
 
-    def _over_parts(self, sums_of: Callable[[Rows], Tensor]) -> Tensor:
-        first, *others = map(sums_of, self.parts)
+    def _sum(self, parts: Iterable[Tensor]) -> Tensor:
+        first, *others = parts
         for each in others:
             first += each
         return self.total(first)
@@ -92,35 +92,48 @@ class System:
         return torch.cholesky_inverse(factor_KMM).to(self.parts[0].residual_TD.dtype)
 
     def solve(
-        self, columns: Tensor, damping: float, inverse_KMM: Tensor, iterations: int = ITERATIONS
+        self,
+        columns: Tensor,
+        dampings: Sequence[float],
+        inverses: Sequence[Tensor],
+        iterations: int = ITERATIONS,
     ) -> Tensor:
-        """The change of some columns, (K, M, C).
+        """The change of some columns by each damping, (K, M, dampings x C), in one go.
 
-        `inverse_KMM` preconditions: any `inverse`, near or far, gives the same solution with enough
+        An inverse, (K, M, M), preconditions: any, near or far, gives the same solution with enough
         iterations. Each column has its own step sizes.
         """
-        size = damping * self.scale
-        left_KMC = self.target(columns)
+        size_C = torch.tensor(dampings).double().repeat_interleave(len(columns)).to(columns.device)
+        size_C *= self.scale
+        left_KMC = self.target(columns.repeat(len(dampings)))
         change_KMC, direction = torch.zeros_like(left_KMC), None
         before_C = torch.ones(0)
-        for _ in range(iterations):
-            better_KMC = inverse_KMM @ left_KMC
+        for iteration in range(iterations):
+            parts = left_KMC.split(len(columns), 2)
+            pairs = zip(inverses, parts, strict=True)
+            better_KMC = torch.cat([inverse_KMM @ part for inverse_KMM, part in pairs], 2)
             slope_C = _dot(left_KMC, better_KMC)
             if direction is None:
                 direction = better_KMC
             else:
                 direction = better_KMC + _ratio(slope_C, before_C).to(direction) * direction
-            image_KMC = self.product(direction) + size * direction
-            length_C = _dot(direction, image_KMC)
-            step_C = _ratio(slope_C, length_C)
+            outputs = [part.output(direction) for part in self.parts]
+            squares_C = self._sum(_squares(output_TC, 0) for output_TC in outputs)
+            step_C = _ratio(slope_C, squares_C + size_C * _squares(direction, (0, 1)))
             change_KMC += step_C.to(direction) * direction
-            left_KMC -= step_C.to(direction) * image_KMC
+            if iteration + 1 < iterations:  # the last step needs no second pass over the tokens
+                image_KMC = self._gathered(outputs) + size_C.to(direction) * direction
+                left_KMC -= step_C.to(direction) * image_KMC
             before_C = slope_C
         return change_KMC
 
 
 def _dot(one_KMC: Tensor, other_KMC: Tensor) -> Tensor:
     return (one_KMC * other_KMC).sum(dim=(0, 1), dtype=torch.float64)
+
+
+def _squares(values: Tensor, axes: int | tuple[int, int]) -> Tensor:
+    return values.square().sum(dim=axes, dtype=torch.float64)
 
 
 def _ratio(above_C: Tensor, below_C: Tensor) -> Tensor:
@@ -157,22 +170,19 @@ def fit(fitted: Rows, held: Rows, total: Callable[[Tensor], Tensor] = lambda sum
     inverse_KMM = both.inverse(best)
     most = max(1, MOST_ELEMENTS // (inverse_KMM.shape[0] * inverse_KMM.shape[1]))
     blocks = torch.split(torch.arange(width, device=sample_C.device), most)
-    changes = [both.solve(block, best, inverse_KMM) for block in blocks]
+    changes = [both.solve(block, [best], [inverse_KMM]) for block in blocks]
     return Fit(torch.cat(changes, 2), best, errors)
 
 
 def _held_out(system: System, held: Rows, columns: Tensor) -> dict[float, float]:
     """Damping -> error on the held-out rows, as a share of that without a change."""
     lacking_TC = held.residual_TD[:, columns]
-    unchanged = _squares(lacking_TC, system)
+    unchanged = float(system.total(_squares(lacking_TC, (0, 1))))
     if not unchanged:
         return {}
-    errors = {}
-    for damping in DAMPINGS:
-        change_KMC = system.solve(columns, damping, system.inverse(damping))
-        errors[damping] = _squares(lacking_TC - held.output(change_KMC), system) / unchanged
-    return errors
-
-
-def _squares(values_TC: Tensor, system: System) -> float:
-    return float(system.total(values_TC.double().square().sum()))
+    inverses = [system.inverse(damping) for damping in DAMPINGS]
+    change_KMC = system.solve(columns, DAMPINGS, inverses)
+    left_TC = lacking_TC.repeat(1, len(DAMPINGS)) - held.output(change_KMC)
+    squares_C = system.total(_squares(left_TC, 0))
+    parts = zip(DAMPINGS, squares_C.split(len(columns)), strict=True)
+    return {damping: float(part_C.sum()) / unchanged for damping, part_C in parts}

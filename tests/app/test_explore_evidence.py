@@ -60,7 +60,8 @@ def test_several_criteria_at_once_are_in_the_address(open_page):
     test.pills(key="beside").set_value(["seer"]).run()
     test.selectbox(key="criterion").set_value("mone").run()
     assert any("MoNE cannot rank on a part" in text for text in texts(test.text))
-    assert len(test.get("plotly_chart")) == 1
+    charts = {chart.key for chart in test.get("plotly_chart")}
+    assert charts == {"chart.overlap-by-tokens", "chart.loss-by-tokens"}
 
 
 def test_damage_against_its_proxy(open_page, demo_moments, run, tmp_path):

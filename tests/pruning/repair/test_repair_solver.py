@@ -51,7 +51,7 @@ def test_enough_iterations_give_the_dense_solution(sizes, damping):
     system = System((rows,))
     assert system.scale == pytest.approx(np.trace(gram) / len(gram))
     change = system.solve(
-        torch.arange(width), damping, system.inverse(0.1), iterations=3 * len(gram)
+        torch.arange(width), [damping], [system.inverse(0.1)], iterations=3 * len(gram)
     )
     np.testing.assert_allclose(change.reshape(-1, width).numpy(), exact, rtol=1e-6, atol=1e-8)
     added = rows.output(change).numpy()
@@ -66,9 +66,14 @@ def rows():
 def test_columns_are_solved_alike_alone_and_together(rows):
     system = System((rows,))
     inverse = system.inverse(0.1)
-    whole = system.solve(torch.arange(6), 0.1, inverse)
-    parts = [system.solve(torch.tensor([column]), 0.1, inverse) for column in range(6)]
+    whole = system.solve(torch.arange(6), [0.1], [inverse])
+    parts = [system.solve(torch.tensor([column]), [0.1], [inverse]) for column in range(6)]
     torch.testing.assert_close(torch.cat(parts, 2), whole)
+    dampings = [0.1, 1.0]
+    several = system.solve(torch.arange(6), dampings, [inverse, system.inverse(1.0)])
+    torch.testing.assert_close(several[:, :, :6], whole)
+    alone = system.solve(torch.arange(6), [1.0], [system.inverse(1.0)])
+    torch.testing.assert_close(several[:, :, 6:], alone)
 
 
 def test_two_parts_are_the_rows_of_both():
@@ -80,8 +85,8 @@ def test_two_parts_are_the_rows_of_both():
     )
     inverse = System((both,)).inverse(0.1)
     torch.testing.assert_close(System((first, second)).inverse(0.1), inverse)
-    apart = System((first, second)).solve(torch.arange(5), 0.1, inverse)
-    together = System((both,)).solve(torch.arange(5), 0.1, inverse)
+    apart = System((first, second)).solve(torch.arange(5), [0.1], [inverse])
+    together = System((both,)).solve(torch.arange(5), [0.1], [inverse])
     torch.testing.assert_close(apart, together)
 
 
@@ -106,7 +111,8 @@ def test_held_out_errors_are_those_of_a_solution_made_for_each_damping():
     unchanged = float(held.residual_TD.square().sum())
     for damping, error in fit(fitted, held).held_out.items():
         system = System((fitted,))
-        change = system.solve(torch.arange(6), damping, system.inverse(damping), iterations=40)
+        inverse = system.inverse(damping)
+        change = system.solve(torch.arange(6), [damping], [inverse], iterations=40)
         exact = float((held.residual_TD - held.output(change)).square().sum()) / unchanged
         assert error == pytest.approx(exact, rel=0.02)
 
@@ -172,7 +178,8 @@ def test_no_other_damping_would_be_much_better_on_held_out_rows(seed, tokens, no
     unchanged = float(held.residual_TD.square().sum())
     errors = {}
     for damping in DAMPINGS:
-        change = system.solve(torch.arange(6), damping, system.inverse(damping), iterations=60)
+        inverse = system.inverse(damping)
+        change = system.solve(torch.arange(6), [damping], [inverse], iterations=60)
         left = held.residual_TD - held.output(change)
         errors[damping] = float(left.square().sum()) / unchanged
     assert errors[result.damping] <= min(errors.values()) + 0.002
