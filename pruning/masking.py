@@ -7,7 +7,7 @@ when their module is called, as accelerate puts offloaded weights in place only 
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,22 +18,24 @@ from analysis.families import MoEFamily
 from analysis.forwards import Forward, wrap_forward
 from analysis.routing import Holder, RouterParts, cut, find_block, router_parts
 from pruning.allocation import check_kept
+from pruning.changed_weights import ChangedWeights, weights_replaced
 from pruning.neurons.masking import neuron_mask, neurons_masked
 from pruning.plan import PruningPlan
-from pruning.repair.reference import Repair
-from pruning.repair.weights import down_replaced, new_down
 
 _MARK = "_moeprune_masked"
 
 
 @contextmanager
-def masked(model: nn.Module, family: MoEFamily, plan: PruningPlan) -> Iterator[None]:
+def masked(
+    model: nn.Module, family: MoEFamily, plan: PruningPlan, changed: ChangedWeights | None = None
+) -> Iterator[None]:
     """Inside the block, `model` computes what its pruned and repaired version would.
 
     Router logits have one column per kept expert, as after pruning; expert ids stay those of the
     original model. On exit, also by an exception, everything is as before. The transformers model
     is in memory or offloaded by accelerate. The plan is checked against it, not its identity, which
-    a loaded model lacks.
+    a loaded model lacks. `changed` keeps the weights that a repair or fewer bits change for the
+    next block of the same plan.
     """
     if _MARK in model.__dict__:
         raise RuntimeError("The model is masked already; leave that block before masking again.")
@@ -65,20 +67,11 @@ def masked(model: nn.Module, family: MoEFamily, plan: PruningPlan) -> Iterator[N
                 _prune(routings[layer], torch.tensor(ids), restore)
         for experts, mask in masks:
             _wrap(experts, partial(neurons_masked, experts, mask), restore)
-        if plan.repair:
-            _replace_down(model, family, plan, plan.repair, restore)
-        yield
-
-
-def _replace_down(
-    model: nn.Module, family: MoEFamily, plan: PruningPlan, repair: Repair, restore: ExitStack
-) -> None:
-    """New down projections, read when a layer first runs; neurons are masked in them."""
-    for layer in plan.kept:
-        if (path := repair.file(layer)).is_file():
+        # Made when a layer first runs; neurons are masked in them.
+        for layer, make in (changed or ChangedWeights()).by_layer(family, plan).items():
             experts = _block(model, family, layer).get_submodule("experts")
-            read = cache(partial(new_down, experts, family, path))
-            _wrap(experts, partial(down_replaced, experts, read), restore)
+            _wrap(experts, partial(weights_replaced, experts, make), restore)
+        yield
 
 
 def _silence_balancing_loss(model: nn.Module, restore: ExitStack) -> None:

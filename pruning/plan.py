@@ -21,6 +21,7 @@ from analysis.lazy import pd
 from analysis.model import ModelRef, MoEModel
 from analysis.text_file import read_text_file
 from pruning.allocation import Allocation, check_kept
+from pruning.bits import FORMATS
 from pruning.constraints import MOST_DIGITS, Constraints, order_within, ranges
 from pruning.neurons.kept import (
     KeptNeurons,
@@ -83,6 +84,9 @@ class PruningPlan:
     # all. Only in plans of neurons.
     kept_neurons: KeptNeurons = field(default_factory=dict, hash=False)
     repair: Repair | None = None  # of what stays
+    # Name of the format that evaluations simulate for the experts' weights; empty: as they are.
+    # Exports ignore it.
+    bits: str = ""
 
     def __post_init__(self) -> None:
         if self.granularity not in _GRANULARITIES:
@@ -95,6 +99,10 @@ class PruningPlan:
                 "The plan names neurons in 'kept_neurons', but its granularity is "
                 f"{self.granularity!r}; make it {NEURON_GRANULARITY!r}."
             )
+        if self.bits not in ("", *FORMATS):
+            raise PlanError(
+                f"The plan's 'bits' is {self.bits!r}; this version simulates {', '.join(FORMATS)}."
+            )
         object.__setattr__(self, "kept_neurons", ordered_neurons(self.kept_neurons))
         for layer, ids in self.kept.items():
             _check_ids(layer, ids)
@@ -103,7 +111,7 @@ class PruningPlan:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what decides the result: model identity, granularity, what is kept, repair."""
+        """SHA-256 of what decides the result: model, granularity, what is kept, repair, bits."""
         by_neuron = self.granularity == NEURON_GRANULARITY
         decides = {
             "model": self.model.identity,
@@ -111,6 +119,7 @@ class PruningPlan:
             "kept": {str(layer): list(ids) for layer, ids in self.kept.items()},
             **({"kept_atoms": neurons_to_json(self.kept_neurons)} if by_neuron else {}),
             **({"repair": self.repair.digest} if self.repair else {}),
+            **({"bits": self.bits} if self.bits else {}),
         }
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
@@ -152,6 +161,7 @@ class PruningPlan:
                 if key not in ("spec", "tokens") or value
             },
             **({"repair": self.repair.to_dict()} if self.repair else {}),
+            **({"bits": self.bits} if self.bits else {}),
         }
 
     def to_json(self) -> str:
@@ -315,7 +325,8 @@ def plan_from_dict(raw: object) -> PruningPlan:
     except (KeyError, TypeError, AttributeError) as error:
         raise PlanError(f"The plan is malformed at {error}.") from error
     repair = repair_from_json(raw.get("repair"))
-    return PruningPlan(model, kept, provenance, granularity, neurons_from_json(neurons), repair)
+    neurons, bits = neurons_from_json(neurons), raw.get("bits", "")
+    return PruningPlan(model, kept, provenance, granularity, neurons, repair, bits)
 
 
 def _provenance(raw: Mapping[str, Any]) -> Provenance:

@@ -26,6 +26,7 @@ from analysis.lazy import pd
 from analysis.model import MoEModel
 from analysis.widths import expert_widths, shared_tensors
 from pruning.active import Routing, active_experts, expert_shapes
+from pruning.bit_sizes import bytes_in_bits
 from pruning.heads import HeadChoice
 from pruning.neurons.kept import KeptWidths, kept_widths
 from pruning.neurons.widths import DEFAULT_MULTIPLE, LoadedWidths, WidthChoice, WidthMode, loaded_as
@@ -283,6 +284,8 @@ def _plan_parts(model: MoEModel, plan: PruningPlan) -> Parts:
             experts += shapes[layer].size(len(kept), sum(widths[layer].values()))
         else:
             experts += sizes[kept].sum(0)
+    if plan.bits:
+        experts[BYTES] = sum(bytes_in_bits(model, plan, layer) for layer in tensors.experts)
     counts = [len(plan.kept[layer]) for layer in tensors.experts]
     return tensors.parts(counts, experts, is_cut=not removes_nothing(plan, model))
 

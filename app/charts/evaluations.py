@@ -17,7 +17,7 @@ from pruning.evaluate.result import MEASURES, bootstrap_interval
 from pruning.evaluate.store import readable_records
 from pruning.plan import NEURON_GRANULARITY
 from pruning.planning.choice import corpora_words, schedule_words
-from pruning.repair.reference import repair_words
+from pruning.repair.reference import variant_words
 
 ALL_CORPORA: Final = "all corpora"  # the mean over corpora; no file has this name
 
@@ -168,7 +168,7 @@ def series_name(row: Mapping[Hashable, object], way: str = "") -> str:
         "neurons" if by_neuron else "",
     )
     plan = ", ".join(filter(None, words))
-    plan += repair_words(str(row["repaired_on"]), str(row["calibrated_on"]))
+    plan += variant_words(str(row["repaired_on"]), str(row["calibrated_on"]), str(row["bits"]))
     return ", ".join(filter(None, (plan, way)))
 
 

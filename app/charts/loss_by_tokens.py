@@ -12,7 +12,7 @@ from app.charts.overlap_by_tokens import panels_by_tokens
 from app.loaded import Loaded, made_by
 from pruning.evaluate.store import readable_records
 from pruning.evaluate.subsets import SubsetStore, subset_table
-from pruning.repair.reference import repair_words
+from pruning.repair.reference import variant_words
 
 LOSS_AXIS = {"title": "loss increase, nats per token", "tickformat": ".2f"}
 
@@ -49,7 +49,7 @@ def spread_table(table: pd.DataFrame) -> pd.DataFrame:
     for row in table.itertuples(index=False):
         label = get_criterion(str(row.criterion)).label
         calibrated_on = str(row.calibrated_on)
-        repair = repair_words(str(row.repaired_on), calibrated_on)
+        repair = variant_words(str(row.repaired_on), calibrated_on)
         labels.append(f"{label} on {calibrated_on}{repair}")
     groups = table.assign(criterion=labels).groupby(["corpus", "criterion", "tokens"], sort=False)
     spread = groups["increase"].agg(value="mean", low="min", high="max", parts="count")

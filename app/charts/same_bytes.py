@@ -22,7 +22,7 @@ from pruning.evaluate.quality import record_ways
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore, evaluation_table
 from pruning.plan import NEURON_GRANULARITY
 from pruning.planning.choice import schedule_words
-from pruning.repair.reference import repair_words
+from pruning.repair.reference import variant_words
 
 WORDS: Final = {"neuron": "neurons", "expert": "whole experts"}
 _SYMBOLS: Final = {"neuron": "circle", "expert": "square"}
@@ -48,7 +48,7 @@ def same_bytes_table(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     kind = table["granularity"] + table["schedule"] + table["repaired_on"]
     table = pool_draws(table.assign(series=kind, way=""))
     wide = table.pivot_table(index="evaluation", columns="measure", values="mean")
-    rows = table[(table["measure"] == "nll") & (table["removed"] > 0)]
+    rows = table[(table["measure"] == "nll") & (table["removed"] > 0) & (table["bits"] == "")]
     rows = rows[(rows["calibrated_on"] == rows["corpus"]) | (rows["calibrated_on"] == "")]
     esap = table[table["measure"] == "esap"].set_index("evaluation")[["low", "high"]]
     rows = rows.assign(
@@ -56,7 +56,7 @@ def same_bytes_table(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
             f"{criterion_label(row['criterion'])}, "
             f"{WORDS[row['granularity']].removeprefix('whole ')} "
             f"{(schedule_words(row['schedule']) or 'uniform').removeprefix('neurons ')}"
-            f"{repair_words(row['repaired_on'], row['calibrated_on'])}"
+            f"{variant_words(row['repaired_on'], row['calibrated_on'])}"
             for row in rows.to_dict("records")
         ],
         loss=rows["mean"],

@@ -26,14 +26,15 @@ from app.cli.say import (
     usual_budget,
 )
 from app.console import counted, finish, follow, out, show_frame, show_table, small
+from pruning.bits import bits_words, parse_bits
 from pruning.evaluate.bins import rank_agreement
 from pruning.evaluate.quality import LossIncrease, is_random
 from pruning.evaluate.record import EvaluationRecord, evaluation_table, result_json
 from pruning.evaluate.result import MEASURES
 from pruning.evaluate.subsets import subset_table
 from pruning.evaluate.variances import variance_table
-from pruning.plan import PruningPlan, load_plan, takes_repair
-from pruning.repair.reference import repair_words, repaired_name
+from pruning.plan import PruningPlan, keep_all, load_plan, takes_repair
+from pruning.repair.reference import repaired_name, variant_words
 from pruning.requests.base import Option, command_line, option_words, repeated
 from pruning.requests.evaluation import (
     AskRequest,
@@ -67,7 +68,7 @@ def evaluate(
     plans = [load_plan(path, model=model) for path in plan]
     raw_plans = tuple(each.to_dict() for each in plans)
     records = follow(evaluate_run(request.into(EvaluateRequest, plans=raw_plans)))
-    names = _candidates(_names(plan), plans, request, model) or ["original"]
+    names = _candidates(_names(plan) or ["original"], plans or [keep_all(model)], request, model)
     show_records(records, names * len(request.corpora))
     write_result(out_file, result_json(records))
     finish(
@@ -86,14 +87,17 @@ def _names(plans: Sequence[Path]) -> list[str]:
 def _candidates(
     names: Sequence[str], plans: Sequence[PruningPlan], request: EvaluateRequest, model: MoEModel
 ) -> list[str]:
-    """Names of all candidates: those of plans, each followed by its repair if that is made too."""
+    """Names of all candidates: those of plans, each followed by its repair if that is made too.
+
+    Each comes in all bits that are asked for.
+    """
     candidates = []
     for name, plan in zip(names, plans, strict=True):
-        candidates.append(name)
-        if plan.repair:
-            candidates[-1] += " (repaired)"
-        elif request.repair and takes_repair(plan, model):
-            candidates.append(repaired_name(name))
+        variants = [f"{name} (repaired)" if plan.repair else name]
+        if request.repair and takes_repair(plan, model):
+            variants.append(repaired_name(name))
+        bits = [plan.bits] if plan.bits else parse_bits(request.bits)
+        candidates += [f"{each}{bits_words(bit)}" for each in variants for bit in bits]
     return candidates
 
 
@@ -176,7 +180,7 @@ def draw(table: "pd.DataFrame", measure: str, against: str, path: Path) -> None:
 
     names = [
         (RANDOM.name if is_random(row["criterion"]) else row["criterion"])
-        + repair_words(row["repaired_on"], row["calibrated_on"])
+        + variant_words(row["repaired_on"], row["calibrated_on"], row["bits"])
         for row in table.to_dict("records")
     ]
     rows = pool_draws(table.assign(series=names, way="")[table["measure"] == measure])
@@ -195,7 +199,7 @@ def show_sweep(table: "pd.DataFrame") -> None:
         cells = [
             (
                 (plan["criterion"] or "original")
-                + repair_words(plan["repaired_on"], plan["calibrated_on"]),
+                + variant_words(plan["repaired_on"], plan["calibrated_on"], plan["bits"]),
                 f"{plan['removed']:.1%}",
                 *(small(means[name][plan["evaluation"]]) for name in measured),
             )

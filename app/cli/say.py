@@ -381,7 +381,8 @@ def _metric(metric: Metric | None) -> str:
 def loss_increase(record: EvaluationRecord) -> float | None:
     """Nats per token that a plan adds to the loss; None where nothing goes or was measured."""
     measured, full = record.metrics.get("nll"), record.full.get("nll")
-    return measured.mean - full.mean if measured and full and record.plan.removed else None
+    changes = record.plan.removed or record.plan.bits
+    return measured.mean - full.mean if measured and full and changes else None
 
 
 def say_search(result: SearchResult, folder: Path) -> None:

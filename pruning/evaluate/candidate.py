@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from analysis.arrays import FloatArray
 from analysis.families import MoEFamily
 from analysis.progress import Progress
+from pruning.changed_weights import ChangedWeights
 from pruning.evaluate.full_side import FullSide, OutputHead, final_hidden
 from pruning.evaluate.measures import POSITION_FUNCTIONS, Positions, log_probabilities
 from pruning.evaluate.result import MEASURES, OF_FULL_MODEL, Evaluation, SampleSums, make_evaluation
@@ -107,6 +108,7 @@ class MaskedCandidates:
 
     model: PreTrainedModel
     family: MoEFamily
+    changed: ChangedWeights = field(default_factory=ChangedWeights)
 
     @property
     def head(self) -> OutputHead:
@@ -115,12 +117,15 @@ class MaskedCandidates:
 
     def hidden(self, _samples: Samples, plan: PruningPlan | None, batch: SampleBatch) -> Tensor:
         """`final_hidden` of the candidate, masked only while it computes."""
-        with candidate_of(self.model, self.family, plan):
+        with candidate_of(self.model, self.family, plan, self.changed):
             return final_hidden(self.model, batch)
 
 
 def candidate_of(
-    model: PreTrainedModel, family: MoEFamily, plan: PruningPlan | None
+    model: PreTrainedModel,
+    family: MoEFamily,
+    plan: PruningPlan | None,
+    changed: ChangedWeights | None = None,
 ) -> AbstractContextManager[None]:
     """Inside the block, the model computes as the candidate; None leaves it as it is."""
-    return nullcontext() if plan is None else masked(model, family, plan)
+    return nullcontext() if plan is None else masked(model, family, plan, changed)

@@ -174,8 +174,15 @@ def full_losses(losses: Sequence[PlanLoss]) -> Mapping[str, float]:
 
 
 def losses_at(losses: Iterable[PlanLoss], share: float) -> list[PlanLoss]:
-    """Those that remove this share of the expert weights, to the precision of tables."""
-    return [n for n in losses if n.facts.removed and abs(n.facts.removed - share) < 5e-5]
+    """Those that remove this share of the expert weights, to the precision of tables.
+
+    With weights as they are: fewer bits are another question, see `pruning.evaluate.front`.
+    """
+    return [
+        each
+        for each in losses
+        if each.facts.removed and not each.facts.bits and abs(each.facts.removed - share) < 5e-5
+    ]
 
 
 def candidates_at(

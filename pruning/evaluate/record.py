@@ -34,7 +34,7 @@ from pruning.evaluate.store import (
     SampleFacts,
 )
 from pruning.plan import PruningPlan, model_ref
-from pruning.repair.reference import repair_words
+from pruning.repair.reference import variant_words
 from pruning.sizes import PARAMS, ModelPart, size_report
 from pruning.spec import PlanSpec
 
@@ -48,6 +48,7 @@ TABLE_COLUMNS = (
     "criterion",
     "calibrated_on",
     "repaired_on",
+    "bits",
     "schedule",
     "granularity",
     "sparsity",
@@ -86,6 +87,8 @@ class PlanFacts(RecordPart):
     spec: Mapping[str, Any] = {}  # `PlanSpec.to_json`; empty for plans that are made otherwise
     repair: str = ""  # id of the repair; empty for a plan without one
     repaired_on: tuple[str, ...] = ()  # corpora that it was fitted on
+    # The format in which the experts' weights were simulated; empty: as they are.
+    bits: Literal["", "8", "6", "5", "4", "mxfp4", "3", "2"] = ""
     granularity: Granularity | Literal[""] = ""
     experts_before: Count | None = None  # routed experts of all layers
     experts_after: Count | None = None
@@ -111,19 +114,21 @@ class PlanFacts(RecordPart):
         return self.repaired_on or (("unknown",) if self.repair else ())
 
     @property
-    def repair_words(self) -> str:
-        """What follows the plan's name if it is repaired; see `repair_words`."""
-        return repair_words("+".join(self.repair_corpora), "+".join(self.corpora))
+    def variant_words(self) -> str:
+        """What follows the plan's name; see `variant_words`."""
+        return variant_words("+".join(self.repair_corpora), "+".join(self.corpora), self.bits)
 
     @property
     def columns(self) -> dict[str, Any]:
         """Columns of tables of records; `sparsity` as asked, `removed` and sizes as they are."""
         # The original model is what it is, not its export, which may hold a tied head as well.
-        original_bytes = self.bytes_before if self.removed == 0 else None
+        is_original = self.removed == 0 and not self.bits
+        original_bytes = self.bytes_before if is_original else None
         return {
             **self.model_dump(include={"criterion", "schedule", "granularity", "sparsity"}),
             "calibrated_on": "+".join(self.corpora),
             "repaired_on": "+".join(self.repair_corpora),
+            "bits": self.bits,
             "removed": self.removed,
             "bytes": original_bytes or self.bytes_after,
             "active_params": self.active_after,
@@ -309,10 +314,10 @@ class EvaluationRecord(PlanRecord):
 def made_facts(plan: PruningPlan) -> PlanFacts:
     """How a plan was made, without its sizes."""
     facts = PlanFacts.model_validate(plan.provenance, from_attributes=True)
-    if plan.repair is None:
-        return facts
-    repair = {"repair": plan.repair.record_id, "repaired_on": plan.repair.corpora}
-    return facts.model_copy(update=repair)
+    changes: dict[str, Any] = {"bits": plan.bits} if plan.bits else {}
+    if plan.repair:
+        changes |= {"repair": plan.repair.record_id, "repaired_on": plan.repair.corpora}
+    return facts.model_copy(update=changes)
 
 
 def plan_facts(plan: PruningPlan, model: MoEModel, routing: Routing | None = None) -> PlanFacts:

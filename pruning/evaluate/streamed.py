@@ -35,6 +35,7 @@ from analysis.home import from_home
 from analysis.json_text import parse_json
 from analysis.model import MoEModel
 from analysis.progress import Progress
+from pruning.changed_weights import ChangedWeights
 from pruning.evaluate.candidate import candidate_of
 from pruning.evaluate.full_side import OutputHead, final_hidden
 from pruning.evaluate.samples import SampleBatch, Samples
@@ -147,7 +148,8 @@ class Pass:
             kept, neurons = plan.kept.get(layer, ()), plan.kept_neurons.get(layer, {})
             repaired = plan.repair is not None and plan.repair.file(layer).is_file()
             repair = plan.repair.digest if plan.repair and repaired else ""
-            cut = (kept if len(kept) < count else (), tuple(neurons.items()), repair)
+            bits = plan.bits if count else ""
+            cut = (kept if len(kept) < count else (), tuple(neurons.items()), repair, bits)
             cuts.append(cut if any(cut) else None)
         return cuts
 
@@ -165,12 +167,13 @@ class Pass:
         self.skeleton.load(layer)
         count = len(self._batches)
         for at, (parent, child) in enumerate(children):
-            plan = self._plan(child.plans[0], layer)
+            plan, changed = self._plan(child.plans[0], layer), ChangedWeights()
             for number, batch in enumerate(self._batches):
                 yield self._progress(layer, at * count + number, len(children) * count)
                 before = self.hidden.get(parent.slot * count + number).to(self.skeleton.device)
                 # Masked only while it computes: between steps the caller may do anything.
-                with torch.no_grad(), candidate_of(self.skeleton.model, self.model.family, plan):
+                model, family = self.skeleton.model, self.model.family
+                with torch.no_grad(), candidate_of(model, family, plan, changed):
                     after = self.relay.layer(layer, batch, before)
                 self.hidden.put(layer + 1, child.slot * count + number, after)
         self.skeleton.drop(layer)

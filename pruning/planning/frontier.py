@@ -89,7 +89,7 @@ def _losses(
 ) -> Mapping[str, tuple[int, float]]:
     """Digest of an evaluated plan -> number removed, and loss increase on the curves' corpora.
 
-    The curves predict plans without a repair, so repaired ones do not count.
+    The curves predict plans without a repair, with weights as they are; others do not count.
     """
     corpora, known, size = [n.corpus for n in found.curves], {}, sum(order.sizes.values())
     for loss in stored_losses(evaluations, selection.model.identity):
@@ -102,7 +102,7 @@ def _losses(
         if (
             is_own
             and gone
-            and not (loss.way or loss.is_repaired)
+            and not (loss.way or loss.is_repaired or facts.bits)
             and set(corpora) <= loss.change.keys()
         ):
             known[loss.plan] = (gone, fmean(loss.change[corpus] for corpus in corpora))

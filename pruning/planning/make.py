@@ -9,6 +9,7 @@ from analysis.model import MoEModel
 from analysis.progress import Progress
 from analysis.stats.blend import Part
 from analysis.stats.store import StatsStore
+from pruning.bits import bits_words
 from pruning.budget import (
     Budget,
     check_removes,
@@ -31,7 +32,7 @@ from pruning.planning.ranking import (
     select_measured,
     sensitivity_for,
 )
-from pruning.repair.reference import repair_words
+from pruning.repair.reference import variant_words
 from pruning.requests.base import command_line
 from pruning.requests.plan import SpecRequest
 from pruning.requests.repair import RepairRequest
@@ -83,10 +84,12 @@ class CurrentPlan:
         name = self.file or ", ".join(filter(None, words))
         repair = self.plan.repair
         if repair is None or not name:
-            return name
+            return name + bits_words(self.plan.bits)
         if self.file and self.repaired_by is None:
-            return f"{name} (repaired)"
-        return name + repair_words("+".join(repair.corpora), "+".join(made.corpora))
+            return f"{name} (repaired)" + bits_words(self.plan.bits)
+        return name + variant_words(
+            "+".join(repair.corpora), "+".join(made.corpora), self.plan.bits
+        )
 
     @property
     def file_name(self) -> str:

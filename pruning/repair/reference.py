@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.errors import PlanError
+from pruning.bits import bits_words
 
 REPAIRS = "repairs"  # folder of records and files, in a statistics folder
 FORWARDS = 6  # of the text, that a whole repair takes at most, fitting included
@@ -65,12 +66,16 @@ class Repair:
         return self.folder / layer_file(layer)
 
 
-def repair_words(repaired_on: str, calibrated_on: str) -> str:
-    """What follows the name of a repaired plan; empty for a plan without a repair.
+def variant_words(repaired_on: str, calibrated_on: str, bits: str = "") -> str:
+    """What follows the name of a plan that is repaired, or in fewer bits; else empty.
 
-    Both are corpora joined by +, as in tables. Those that the repair was fitted on are named unless
-    they ranked the plan, with any weights.
+    Corpora are joined by +, as in tables. Those that the repair was fitted on are named unless they
+    ranked the plan, with any weights.
     """
+    return _repair_words(repaired_on, calibrated_on) + bits_words(bits)
+
+
+def _repair_words(repaired_on: str, calibrated_on: str) -> str:
     if not repaired_on:
         return ""
     names = repaired_on.split("+")

@@ -36,6 +36,7 @@ from analysis.home import from_home
 from analysis.model import MoEModel
 from analysis.progress import Progress
 from analysis.routing import find_block
+from pruning.changed_weights import ChangedWeights
 from pruning.evaluate.run import how_made
 from pruning.masking import masked
 from pruning.plan import PruningPlan, removes_nothing
@@ -187,9 +188,10 @@ class RepairPass:
         plan = replace(
             self.plan.of_layer(layer), repair=replace(self.record.reference, folder=self.files)
         )
+        changed = ChangedWeights()
         for number in range(len(self.batches)):
             # Masked only while it computes: between steps the caller may do anything.
-            with masked(self.skeleton.model, self.model.family, plan):
+            with masked(self.skeleton.model, self.model.family, plan, changed):
                 after = self._through(layer, number, self.repaired)
             self.repaired.put(layer + 1, number, after)
             yield self._progress("running the repaired", layer, number, depth)

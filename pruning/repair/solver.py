@@ -109,7 +109,7 @@ class System:
         change_KMC, direction = torch.zeros_like(left_KMC), None
         before_C = torch.ones(0)
         for iteration in range(iterations):
-            parts = left_KMC.split(len(columns), 2)
+            parts = torch.split(left_KMC, len(columns), 2)
             pairs = zip(inverses, parts, strict=True)
             better_KMC = torch.cat([inverse_KMM @ part for inverse_KMM, part in pairs], 2)
             slope_C = _dot(left_KMC, better_KMC)
@@ -184,5 +184,5 @@ def _held_out(system: System, held: Rows, columns: Tensor) -> dict[float, float]
     change_KMC = system.solve(columns, DAMPINGS, inverses)
     left_TC = lacking_TC.repeat(1, len(DAMPINGS)) - held.output(change_KMC)
     squares_C = system.total(_squares(left_TC, 0))
-    parts = zip(DAMPINGS, squares_C.split(len(columns)), strict=True)
-    return {damping: float(part_C.sum()) / unchanged for damping, part_C in parts}
+    sums = squares_C.reshape(len(DAMPINGS), -1).sum(1) / unchanged
+    return dict(zip(DAMPINGS, sums.tolist(), strict=True))

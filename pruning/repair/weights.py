@@ -4,11 +4,9 @@ A layer's file holds the new ones under the names, and with the shapes and dtype
 tensors; a stacked tensor is there whole.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import safetensors
 import safetensors.torch
@@ -22,7 +20,7 @@ from analysis.families import MoEFamily, SlotKind
 from analysis.model import MoEModel
 
 _PLAIN = frozenset(("F64", "F32", "BF16", "F16"))
-_DOWN = "down_proj"
+DOWN = "down_proj"
 _TRANSPOSED = "transposed"  # metadata of a file: "1" if its matrices are not as the model's
 
 
@@ -128,21 +126,9 @@ def _is_same(stored: Tensor, loaded: Tensor) -> bool:
     return inside.shape == stored.shape and torch.equal(stored.to(loaded.dtype), inside.cpu())
 
 
-@contextmanager
-def down_replaced(experts: nn.Module, replacement: Callable[[], Tensor]) -> Iterator[None]:
-    """Inside the block, the experts have other down projections."""
-    parameters: dict[str, Any] = experts._parameters
-    down, new = parameters[_DOWN], replacement()
-    parameters[_DOWN] = nn.Parameter(new.to(down.device), requires_grad=False)
-    try:
-        yield
-    finally:
-        parameters[_DOWN] = down
-
-
 def new_down(experts: nn.Module, family: MoEFamily, path: Path) -> Tensor:
     """The stacked down projections of a loaded layer, with those of a file in place."""
-    changed = experts.get_parameter(_DOWN).detach().clone()
+    changed = experts.get_parameter(DOWN).detach().clone()
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             is_transposed = (file.metadata() or {}).get(_TRANSPOSED) == "1"

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from analysis.criteria import check_ranks, get_criterion
 from analysis.errors import PlanError
 from analysis.sparsity import parse_sparsity
+from pruning.bits import OWN
 from pruning.evaluate.bins import DEFAULT_BINS, ORDERS, SCOPES, Binning, Order, Scope
 from pruning.evaluate.drawing import DEFAULT_SAMPLES, SampleSettings
 from pruning.evaluate.result import DECODED, parse_measures
@@ -113,6 +114,7 @@ class EvaluateRequest(MeasureRequest):
     writes = "result.json"
     plans: tuple[dict[str, Any], ...] = ()
     repair: options.Repair = False
+    bits: options.Bits = OWN
 
 
 class RankedRequest(Request):
@@ -157,6 +159,7 @@ class SweepRequest(RankedRequest, MeasureRequest):
     schedule: options.Schedule = "uniform"
     neuron_scope: options.NeuronScope = "expert"
     repair: options.Repair = False
+    bits: options.Bits = OWN
 
     @model_validator(mode="after")
     def _can_be_planned(self) -> "SweepRequest":

@@ -26,6 +26,7 @@ from analysis.sparsity import parse_sparsity
 from analysis.stats.choose import parse_corpus_weight
 from analysis.stats.groups import GROUPS, parse_groups
 from analysis.stats.tables import Gate as GateName
+from pruning.bits import BITS, OWN, parse_bits
 from pruning.budget import TargetDtype as TargetDtypeName
 from pruning.budget import parse_gib
 from pruning.constraints import parse_counts, parse_experts, parse_numbers, ranges
@@ -424,6 +425,14 @@ Repair = Annotated[
     Option(
         "Also repair each plan, on the corpora that ranked it, and compare it with itself "
         "repaired. Known repairs are used again."
+    ),
+]
+Bits = Annotated[
+    str,
+    AfterValidator(checked(lambda value: ",".join(parse_bits(value)))),
+    Option(
+        f"Bits of the experts' weights that each plan is simulated in, joined by commas: "
+        f"{', '.join(BITS)} ({OWN}: as they are). Exports ignore it."
     ),
 ]
 SearchFolder = Annotated[

@@ -1,11 +1,14 @@
 """Tasks of evaluation: plans on held-out corpora, and criteria against sparsities."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore, stats_store
 from pruning.active import measured_routing
+from pruning.bit_sizes import check_fewer
+from pruning.bits import OWN, parse_bits
 from pruning.evaluate.drawing import DrawnSamples, Reading, draw
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore
 from pruning.plan import PruningPlan, fit_plan, keep_all
@@ -67,7 +70,8 @@ def evaluate_run(request: EvaluateRequest) -> Records:
     plans = [open_plan(raw, model, store) for raw in request.plans]
     if request.repair:
         plans = yield from with_repairs(request, model, plans)
-    return (yield from _evaluate(request, model, plans or [keep_all(model)]))
+    plans = in_bits(plans or [keep_all(model)], model, request.bits)
+    return (yield from _evaluate(request, model, plans))
 
 
 def sweep_run(request: SweepRequest) -> Records:
@@ -76,7 +80,22 @@ def sweep_run(request: SweepRequest) -> Records:
     plans = yield from sweep_plans(request, model, stats_store(request.stats_dir))
     if request.repair:
         plans = yield from with_repairs(request, model, plans)
-    return (yield from _evaluate(request, model, [keep_all(model), *plans]))
+    plans = in_bits([keep_all(model), *plans], model, request.bits)
+    return (yield from _evaluate(request, model, plans))
+
+
+def in_bits(plans: Iterable[PruningPlan], model: MoEModel, bits: str) -> list[PruningPlan]:
+    """Each plan in each of these bits, see `pruning.bits`; one that has its own stays alone."""
+    names = parse_bits(bits)
+    for name in names:
+        check_fewer(model, name)
+    candidates: list[PruningPlan] = []
+    for plan in plans:
+        own = (plan.bits,) if plan.bits else names
+        candidates += [
+            replace(fit_plan(plan, model), bits="" if name == OWN else name) for name in own
+        ]
+    return candidates
 
 
 def _evaluate(request: MeasureRequest, model: MoEModel, plans: Sequence[PruningPlan]) -> Records:

@@ -60,6 +60,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "evaluation": "id of the record",
     "model": "name of the model",
     "plan": "digest of the plan",
+    "bits": "format in which the experts' weights were simulated, see `--bits`; empty: as they are",
     "repaired_on": "corpora that the repair was fitted on, joined by +; empty without one",
     "calibrated_on": "corpora that the criterion ranked by",
     "schedule": "name of the schedule",

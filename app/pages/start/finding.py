@@ -112,7 +112,7 @@ def sentences(
         words.append(f"{loss.random_name} adds {chance.mean:+.2f} ({draws}).")
     if (alone := single_corpus(losses, loss)) is not None:
         name = alone.facts.corpora[0]
-        label = literal(criterion_label(alone.facts.criterion) + alone.facts.repair_words)
+        label = literal(criterion_label(alone.facts.criterion) + alone.facts.variant_words)
         words.append(
             f"Calibrated on {literal(name)} alone, {label} keeps {literal(name)} "
             f"({alone.change[name]:+.2f}) and loses {literal(alone.worst_on)} "
@@ -134,7 +134,7 @@ def sentences(
 def _alike(losses: tuple[PlanLoss, ...], loss: PlanLoss) -> tuple[PlanLoss, ...]:
     """The plans at the sparsity of `loss` that are repaired as it is, or as it is not."""
     at_share = losses_at(losses, loss.facts.removed or 0.0)
-    return tuple(each for each in at_share if each.facts.repair_words == loss.facts.repair_words)
+    return tuple(each for each in at_share if each.facts.variant_words == loss.facts.variant_words)
 
 
 def best_at(losses: tuple[PlanLoss, ...], share: float) -> ChosenPlan | None:
@@ -181,7 +181,7 @@ def one_corpus_or_blend(losses: tuple[PlanLoss, ...], loss: PlanLoss) -> str:
     if not ways:
         return ""
     best = min(ways, key=lambda way: (way[0] != loss.facts.criterion, blended[way]))
-    plans, repair = alone[best], literal(loss.facts.repair_words)
+    plans, repair = alone[best], literal(loss.facts.variant_words)
     means, worst = [each.mean for each in plans], max(plans, key=lambda each: each.worst)
     return (
         f"Calibrated on one corpus, {literal(criterion_label(best[0]))}{repair} adds "

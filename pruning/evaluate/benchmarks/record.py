@@ -135,7 +135,7 @@ def candidate_label(facts: PlanFacts) -> str:
         facts.schedule if facts.schedule not in ("", "uniform") else "",
         "neurons" if facts.granularity == NEURON_GRANULARITY else "",
     ]
-    return ", ".join(filter(None, words)) + facts.repair_words
+    return ", ".join(filter(None, words)) + facts.variant_words
 
 
 def benchmark_settings(

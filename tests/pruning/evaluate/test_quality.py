@@ -120,8 +120,8 @@ def test_a_repaired_plan_is_never_pooled_with_the_plan_that_it_repairs(records, 
     rows = table[table["criterion"] == "reap"].set_index("plan")
     assert rows["repaired_on"].to_dict() == {"one": "", "one repaired": "a"}
     assert rows["mean"].to_dict() == pytest.approx({"one": 2.75 / 3, "one repaired": 1.75 / 3})
-    assert loss_of(losses, "one").facts.repair_words == ""
-    assert loss_of(losses, "one repaired").facts.repair_words == " + repair on a"
+    assert loss_of(losses, "one").facts.variant_words == ""
+    assert loss_of(losses, "one repaired").facts.variant_words == " + repair on a"
     assert [each.plan for each in losses if each.is_repaired] == ["one repaired"]
 
 

@@ -35,10 +35,11 @@ def saved(path, case, **options):
 
 
 def plans_for(described, case):
-    """The original model, experts of all layers, of the last one alone, and neurons."""
+    """The original model, experts of all layers, of the last one alone, and neurons; in bits."""
     plan = plan_of(described, case, keeps_of(case))
     last = replace(plan, kept={case.sparse[-1]: plan.kept[case.sparse[-1]]})
-    return [keep_all(described), plan, last, neuron_plan(described, case)]
+    bits = [replace(plan, bits="4"), replace(keep_all(described), bits="2")]
+    return [keep_all(described), plan, last, neuron_plan(described, case), *bits]
 
 
 def outcomes(records):

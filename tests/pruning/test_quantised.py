@@ -1,0 +1,152 @@
+"""Fewer bits: weights against llama.cpp's own quantisers and numpy, bytes against both."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType, quants
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from oracles import logits_of, physically_pruned
+
+from analysis.errors import PlanError
+from analysis.families import FAMILIES
+from builders import MODEL_TYPES, SPARSE_LAYERS, tiny_model
+from pruning.bits import BITS, FORMATS, GROUP, OWN, bits_words, parse_bits
+from pruning.masking import masked
+from pruning.plan import PruningPlan, plan_from_dict
+from pruning.quantised import quantised
+from tests.pruning.test_masking import REF, plan_of
+
+ENGINE = {name: form.engine for name, form in FORMATS.items() if form.engine}
+# With halves, equal magnitudes and zeros, where rules differ.
+WEIGHTS = st.one_of(
+    st.floats(-4, 4, width=16),
+    st.sampled_from([0.0, 0.5, -0.5, 0.75, 1.75, 2.5, -3.5, 5.0, 6.0, -7.0, 127.0, -8.0, 8.0]),
+)
+
+
+def with_numpy(row, bits):
+    """One group, weight by weight, in float32."""
+    f = np.float32
+    row = row.astype(f)
+    if bits in ("8", "mxfp4"):
+        raise NotImplementedError  # see llama.cpp's own
+    if bits in ("3", "2"):
+        low, most = row.min(), f(2 ** int(bits) - 1)
+        scale = f((row.max() - low) / most)
+        inverse = f(1 / scale) if scale else f(0)
+        codes = [min(most, np.trunc(f(f((x - low) * inverse) + f(0.5)))) for x in row]
+        stored = f(np.float16(scale)), f(np.float16(low))
+        return np.array([f(f(code * stored[0]) + stored[1]) for code in codes], f)
+    half = 2 ** (int(bits) - 1)
+    extreme = max(row, key=abs)  # the first of several
+    scale = f(extreme / f(-half))
+    inverse = f(1 / scale) if scale else f(0)
+    sums = [f(float(x) * float(inverse) + half + 0.5) for x in row]
+    codes = [min(2 * half - 1, max(0, int(each))) for each in sums]
+    return np.array([f((code - half) * f(np.float16(scale))) for code in codes], f)
+
+
+@given(arrays.arrays(np.float32, (3, 2 * GROUP), elements=WEIGHTS))
+def test_weights_are_those_of_llama_cpp_bit_for_bit(weights):
+    for bits, engine in ENGINE.items():
+        kind = GGMLQuantizationType[engine]
+        stored = quants.quantize(weights, kind)
+        expected = quants.dequantize(stored, kind)
+        np.testing.assert_array_equal(quantised(torch.from_numpy(weights), bits).numpy(), expected)
+        assert stored.nbytes == len(weights) * FORMATS[bits].row_bytes(weights.shape[1])
+
+
+@given(arrays.arrays(np.float32, st.tuples(st.just(2), st.integers(1, 75)), elements=WEIGHTS))
+def test_weights_are_those_of_numpy_also_in_a_short_last_group(weights):
+    for bits in ("6", "5", "4", "3", "2"):
+        expected = [
+            np.concatenate(
+                [
+                    with_numpy(row[start : start + GROUP], bits)
+                    for start in range(0, len(row), GROUP)
+                ]
+            )
+            for row in weights
+        ]
+        np.testing.assert_array_equal(quantised(torch.from_numpy(weights), bits).numpy(), expected)
+
+
+def test_bytes_count_codes_and_scales():
+    # 40 weights: a group of 32 and one of 8. Q4_0: 16 + 2 and 4 + 2; 3 bits: 12 + 4 and 3 + 4.
+    assert FORMATS["4"].row_bytes(40) == 18 + 6
+    assert FORMATS["3"].row_bytes(40) == 16 + 7
+    assert FORMATS["mxfp4"].row_bytes(32) == 17
+    per_weight = {name: form.per_weight for name, form in FORMATS.items()}
+    assert per_weight == {
+        "8": 8.5, "6": 6.5, "5": 5.5, "4": 4.5, "mxfp4": 4.25, "3": 4.0, "2": 3.0
+    }  # fmt: skip
+
+
+def all_quantised(model, plan, bits):
+    """The model, pruned and with its experts' weights rounded in place, matrix by matrix."""
+    pruned = physically_pruned(model, plan.kept)
+    for module in pruned.modules():
+        if not hasattr(module, "has_gate"):
+            continue
+        for name in ("gate_up_proj" if module.has_gate else "up_proj", "down_proj"):
+            for matrix in getattr(module, name).data:
+                rows = matrix.T if module.is_transposed else matrix
+                rows.copy_(quantised(rows.contiguous(), bits))
+    return pruned
+
+
+@pytest.mark.parametrize("bits", ["4", "2"])
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_a_masked_model_computes_what_the_quantised_pruned_one_does(model_type, bits):
+    model, family = tiny_model(model_type), FAMILIES[model_type]
+    plan = plan_of(model_type, (2, 4, 2)[: len(SPARSE_LAYERS[model_type])])
+    before = logits_of(model)
+    with masked(model, family, replace(plan, bits=bits)):
+        inside = logits_of(model)
+    assert torch.equal(inside, logits_of(all_quantised(model, plan, bits)))
+    with masked(model, family, plan):
+        assert not torch.equal(inside, logits_of(model))
+    assert torch.equal(logits_of(model), before)
+
+
+def test_groups_of_a_plan_of_neurons_count_those_that_stay():
+    model, kept = tiny_model("olmoe"), (0, 2, 5)
+    neurons = {1: {0: kept}}
+    whole = plan_of("olmoe", (7, 7, 7))
+    plan = PruningPlan(REF, whole.kept, granularity="neuron", kept_neurons=neurons, bits="4")
+    with masked(model, FAMILIES["olmoe"], plan):
+        inside = logits_of(model)
+    experts = model.model.layers[1].mlp.experts
+    down = experts.down_proj.data[0].clone()
+    everywhere = all_quantised(model, whole, "4")
+    changed = everywhere.model.layers[1].mlp.experts.down_proj.data[0]
+    changed.zero_()
+    changed[:, kept] = quantised(down[:, kept], "4")
+    torch.testing.assert_close(inside, logits_of(everywhere))
+
+
+def test_bits_belong_to_the_plan():
+    plan = plan_of("olmoe", (2, 2, 2))
+    simulated = replace(plan, bits="4")
+    assert simulated.digest != plan.digest != replace(plan, bits="3").digest
+    assert plan_from_dict(simulated.to_dict()) == simulated
+    assert "bits" not in plan.to_dict()
+    with pytest.raises(PlanError, match="'bits' is '7'"):
+        plan_from_dict({**plan.to_dict(), "bits": "7"})
+
+
+def test_a_list_of_bits():
+    assert parse_bits("16, 4,MXFP4,4") == ("16", "4", "mxfp4")
+    assert BITS[0] == OWN
+    with pytest.raises(PlanError, match=r"no '7' bits; choose among 16, 8"):
+        parse_bits("4,7")
+    assert [bits_words(each) for each in ("", "16", "4", "mxfp4")] == [
+        "",
+        "",
+        ", 4 bits",
+        ", MXFP4",
+    ]
