@@ -23,6 +23,7 @@ class BitsFormat:
     scale_bytes: int  # of a group: a scale in float16, with a minimum in float16, or an exponent
     rule: str  # how codes are found: nearest, signed, minimum, or mxfp4; see `quantised`
     engine: str  # what llama.cpp calls it; empty if no engine has it
+    near: str  # the type of llama.cpp that takes its place, the same or a finer one
 
     @property
     def label(self) -> str:
@@ -42,13 +43,13 @@ class BitsFormat:
 
 
 _FORMATS = (
-    BitsFormat("8", 8, 2, "nearest", "Q8_0"),
-    BitsFormat("6", 6, 2, "signed", ""),
-    BitsFormat("5", 5, 2, "signed", "Q5_0"),
-    BitsFormat("4", 4, 2, "signed", "Q4_0"),
-    BitsFormat("mxfp4", 4, 1, "mxfp4", "MXFP4"),
-    BitsFormat("3", 3, 4, "minimum", ""),
-    BitsFormat("2", 2, 4, "minimum", ""),
+    BitsFormat("8", 8, 2, "nearest", "Q8_0", "Q8_0"),
+    BitsFormat("6", 6, 2, "signed", "", "Q6_K"),
+    BitsFormat("5", 5, 2, "signed", "Q5_0", "Q5_0"),
+    BitsFormat("4", 4, 2, "signed", "Q4_0", "Q4_0"),
+    BitsFormat("mxfp4", 4, 1, "mxfp4", "MXFP4", "MXFP4_MOE"),
+    BitsFormat("3", 3, 4, "minimum", "", "Q3_K_M"),
+    BitsFormat("2", 2, 4, "minimum", "", "Q2_K"),
 )
 FORMATS: Final = {each.name: each for each in _FORMATS}  # the most bits first
 BITS: Final = (OWN, *FORMATS)

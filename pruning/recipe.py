@@ -19,6 +19,7 @@ from analysis.errors import UserError
 from analysis.sparsity import parse_sparsity
 from analysis.stats.choose import parse_corpus_weight
 from analysis.stats.groups import parse_groups
+from pruning.bits import OWN
 from pruning.budget import parse_gib
 from pruning.evaluate.result import parse_measures
 from pruning.requests import options
@@ -122,6 +123,7 @@ class EvaluateSection(Request):
 
     corpus: options.Corpus
     fitness: Fitness = ("esap", "nll")  # the loss is what results are ranked by
+    bits: options.Bits = OWN
     samples: options.Samples | None = None
     seq_len: options.SeqLen | None = None
     seed: options.Seed | None = None

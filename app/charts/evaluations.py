@@ -56,7 +56,9 @@ def evaluation_results(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     table = table.assign(series="", way=table["evaluation"].map(ways).astype(str))
     draws = table["criterion"].map(is_random).astype(bool)
     rows = table.to_dict("records")
-    table["series"] = [series_name(row, row["way"]) if row["removed"] else "" for row in rows]
+    table["series"] = [
+        series_name(row, row["way"]) if row["removed"] or row["bits"] else "" for row in rows
+    ]
     in_time = table.sort_values("created_at", kind="stable")
     first = in_time.groupby(["series", in_time["removed"].round(4)])["plan"].transform("first")
     first = first.reindex(table.index).mask(draws, table["plan"])
@@ -161,8 +163,9 @@ def series_name(row: Mapping[Hashable, object], way: str = "") -> str:
     ranked_on = corpora_words(str(row["calibrated_on"]).split("+"))
     # Schedules of neurons say so.
     by_neuron = row["granularity"] == NEURON_GRANULARITY and "neurons" not in schedule
+    other = f"plan {str(row['plan'])[:8]}" if row["removed"] else "original"
     words = (
-        criterion_label(name) if name else f"plan {str(row['plan'])[:8]}",
+        criterion_label(name) if name else other,
         f"on {ranked_on}" if ranked_on else "",
         schedule,
         "neurons" if by_neuron else "",

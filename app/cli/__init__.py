@@ -43,6 +43,7 @@ _PLACES = {
     "tidy table.",
     "benchmark:benchmark": "Run lm-evaluation-harness on a model, on what plans leave of it, or on "
     "an export.",
+    "fit:fit": "Show the best ways to a size: fewer experts, fewer bits, or both, by their loss.",
     "measure:variance": "Variance of hidden states after each layer, original against pruned, on "
     "4096 tokens.",
     "measure:subsets": "Quality against calibration size: plans by parts of each run's tokens, "

@@ -22,6 +22,7 @@ from app.cli.say import (
 )
 from app.cli.ship import write_export
 from app.console import finish, follow, out
+from pruning.bits import bits_words, parse_bits
 from pruning.copies import plan_for_copy
 from pruning.evaluate.record import result_json
 from pruning.neurons.kept import check_cuttable
@@ -96,7 +97,8 @@ def run(machine: Machine, *, path: RecipeFile) -> None:
     say_notes(notes)
     if evaluation := evaluate_request(recipe, machine, tuple(plans.values())):
         records = follow(evaluate_run(evaluation))
-        show_records(records, [each.name for each in plans])
+        bits = parse_bits(evaluation.bits)
+        show_records(records, [f"{each.name}{bits_words(bit)}" for each in plans for bit in bits])
         result = path.with_name(f"{path.stem}.result.json")
         write_result(result, result_json(records))
         finish(f"evaluate: {result}", {"evaluation": str(result)})

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from analysis.model import MoEModel
 from app.report.page import rendered
+from app.tables.front import bits_alone
 from pruning.evaluate.quality import PlanLoss, RandomLoss, full_losses, loss_of, random_at
 from pruning.evaluate.record import AnswerRecord
 from pruning.plan import PruningPlan, fit_plan
@@ -87,7 +88,7 @@ def decision_of(
         name=current.name,
         before=model.checkpoint.nbytes,
         after=num_bytes,
-        verdict=_verdict(loss, chance),
+        verdict=_verdict(loss, chance) + _bits_words(losses),
         rows=_rows(loss, chance, full_losses(losses)),
         facts=_facts(model, plan, loss, chance),
         command=command,
@@ -119,6 +120,12 @@ def _verdict(loss: PlanLoss | None, chance: RandomLoss | None) -> str:
     )
     worse = sorted(name for name, change in loss.change.items() if change > chance.change[name])
     return f"{text}; on {', '.join(worse)} it loses more than Random." if worse else f"{text}."
+
+
+def _bits_words(losses: Sequence[PlanLoss]) -> str:
+    """What fewer bits would give instead, or besides."""
+    words = bits_alone(losses)
+    return f" Without pruning, {words} (simulated); both can be done." if words else ""
 
 
 def _rows(

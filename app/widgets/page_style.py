@@ -68,6 +68,7 @@ _WIDE: Final = ", ".join(
         "pareto",
         "same-bytes",
         "overlap-by-tokens",
+        "loss-by-size",
         "loss-by-tokens",
         "separation",
         "effects",

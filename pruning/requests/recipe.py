@@ -194,6 +194,7 @@ def evaluate_request(
         **_shared(machine_of(recipe, machine), EvaluateRequest),
         "corpora": (asked.corpus,),
         "measures": ",".join(asked.fitness),
+        "bits": asked.bits,
         "samples": asked.samples,
         "seq_len": asked.seq_len,
         "seed": asked.seed,

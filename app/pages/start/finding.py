@@ -11,7 +11,9 @@ from app.literal import literal
 from app.loaded import Loaded
 from app.session.data import losses_of, records_of
 from app.session.plan_data import bytes_after
+from app.tables.front import bits_alone
 from app.widgets.answers import answers_part
+from app.widgets.charts import chart_card
 from app.widgets.links import link_to
 from app.widgets.notes import card
 from app.widgets.plan_bar import loss_of_plan, losses_table
@@ -49,6 +51,7 @@ def finding_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
         _corpora_part(loaded, losses, loss)
     with st.container(key="see-why"):  # in the first view of a laptop
         link_to("explore", "See why", "grid_on")
+    chart_card("loss-by-size", loaded, "What each size costs")
     _answers_part(loaded, current_plan)
 
 
@@ -128,6 +131,8 @@ def sentences(
             f"It is the best {kind}plan on one half of the samples; on the held-out half it adds "
             f"{best.reported.mean:+.2f}."
         )
+    if in_bits := bits_alone(losses):
+        words.append(f"Without pruning, {in_bits} (simulated); below, what both give together.")
     return words
 
 

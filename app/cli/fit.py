@@ -1,0 +1,84 @@
+"""fit: which experts and how many bits reach a size at the least loss."""
+
+from collections.abc import Mapping
+from math import floor
+from typing import Any
+
+from analysis.model import load_model_index
+from analysis.stats.store import stats_store
+from app.cli.derive import command
+from app.cli.say import export_command, pruned_name
+from app.console import finish, note, show_table
+from app.tables.front import candidate_name, describe
+from pruning.bits import FORMATS
+from pruning.budget import GIB, parse_gib
+from pruning.evaluate.front import stored_front
+from pruning.evaluate.quality import PlanLoss
+from pruning.evaluate.record import EvaluationStore
+from pruning.requests.base import command_line
+from pruning.requests.fit import FitRequest
+from pruning.requests.plan import SpecRequest
+from pruning.requests.repair import RefitRequest
+from pruning.sizes import format_bytes
+
+_COLUMNS = ("way", "size", "loss", "95%", "worst", "known by")
+_GGUF = "model.gguf"
+
+
+@command(FitRequest)
+def fit(request: FitRequest) -> None:
+    """Show the best ways to a size: fewer experts, fewer bits, or both, by their loss."""
+    model = load_model_index(request.model, revision=request.revision)
+    front = stored_front(EvaluationStore(stats_store(request.stats_dir).directories), model)
+    nbytes = floor(parse_gib(str(request.target_size)) * GIB)
+    ways = front.ways_to(nbytes).head(request.ways).to_dict("records")
+    rows = [
+        (
+            candidate_name(way),
+            format_bytes(way["bytes"]),
+            f"{way['mean']:+.3f}",
+            f"{way['low']:+.3f} to {way['high']:+.3f}",
+            f"{way['worst']:+.3f} on {way['worst_on']}",
+            "measured" if way["is_measured"] else "predicted",
+        )
+        for way in ways
+    ]
+    show_table(f"at most {format_bytes(nbytes)}", _COLUMNS, rows, spare=("95%", "worst"))
+    note(describe(front))
+    name, size, loss, *_ = rows[0]
+    finish(
+        f"{name}: {size}, loss {loss}",
+        {
+            "ways": [
+                {key: value if value == value else None for key, value in way.items()}
+                for way in ways
+            ]
+        },
+        *_commands(request, front.plans[ways[0]["plan"]], ways[0]),
+    )
+
+
+def _commands(request: FitRequest, loss: PlanLoss, way: Mapping[Any, Any]) -> list[str]:
+    """The commands that make a way: plan, repair, export, and the engine's own for fewer bits."""
+    commands, folder, plan = [], request.model, SpecRequest.writes
+    if loss.facts.removed:
+        if loss.facts.asked is None:
+            return []
+        spec = SpecRequest(
+            model=request.model,
+            plan=loss.facts.asked,
+            revision=request.revision,
+            stats_dir=request.stats_dir,
+        )
+        commands.append(spec.command())
+        if loss.is_repaired:
+            words = ("--plan", plan, "-o", RefitRequest.writes)
+            commands.append(command_line("repair", request.model, *words))
+            plan = RefitRequest.writes
+        folder = pruned_name(request.model)
+        commands.append(export_command(request.model, "--plan", plan, "--verify"))
+    if way["bits"]:
+        near = FORMATS[way["bits"]].near
+        commands.append(f"python convert_hf_to_gguf.py {folder} --outfile {_GGUF} --outtype bf16")
+        commands.append(f"llama-quantize {_GGUF} model-{near}.gguf {near}")
+    return commands

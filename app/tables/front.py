@@ -1,0 +1,87 @@
+"""Candidates by size in words: their names, and what the front says."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import pandas as pd
+
+from app.charts.names import criterion_label
+from pruning.bits import FORMATS, bits_words
+from pruning.evaluate.front import Front, original_in_bits
+from pruning.evaluate.quality import PlanLoss
+from pruning.plan import NEURON_GRANULARITY
+from pruning.planning.choice import corpora_words, schedule_words
+from pruning.repair.reference import variant_words
+from pruning.sizes import format_bytes
+
+_REFERENCES: Final = ("8", "4")  # bits of the original that everybody asks for
+
+
+def named(table: pd.DataFrame) -> pd.DataFrame:
+    """The table of a `Front` with `candidate` and `kind`, a key of the marks."""
+    rows = table.to_dict("records")
+    kinds = [
+        "" if not (row["bits"] or row["removed"])
+        else "fewer bits" if not row["removed"]
+        else "pruned, fewer bits" if row["bits"]
+        else "pruned"
+        for row in rows
+    ]  # fmt: skip
+    return table.assign(candidate=[candidate_name(row) for row in rows], kind=kinds)
+
+
+def candidate_name(row: Mapping[Any, Any]) -> str:
+    """A row of a `Front` in words: `EAN 50% + repair, 4 bits`."""
+    if not row["removed"]:
+        return f"original{bits_words(row['bits'])}"
+    words = [f"{criterion_label(str(row['criterion'])) or 'plan'} {row['removed']:.0%}"]
+    if schedule := schedule_words(str(row["schedule"])):
+        words.append(schedule)
+    elif row["granularity"] == NEURON_GRANULARITY:
+        words.append("neurons")
+    ranked_on = str(row["calibrated_on"]).split("+")
+    if len(ranked_on) == 1 and ranked_on[0]:
+        words.append(f"on {corpora_words(ranked_on)}")
+    variant = variant_words(row["repaired_on"], row["calibrated_on"], row["bits"])
+    return ", ".join(words) + variant
+
+
+def bits_alone(losses: Iterable[PlanLoss]) -> str:
+    """What the bits that everybody asks for cost without pruning; empty if not measured."""
+    in_bits = original_in_bits(losses)
+    words = [
+        f"{FORMATS[bits].label} alone give {format_bytes(in_bits[bits].facts.columns['bytes'])} at "
+        f"{in_bits[bits].mean:+.3f}"
+        for bits in _REFERENCES
+        if bits in in_bits
+    ]
+    return " and ".join(words)
+
+
+def describe(front: Front) -> str:
+    """What bits alone cost, from which size on pruning pays, and how good predictions are."""
+    table = named(front.table)
+    words = [bits_alone(front.losses)]
+    best = table[table["on_front"]].sort_values("bytes")
+    pruned = best[(best["removed"] > 0) & (best["bits"] != "")]
+    if words[0] and len(pruned):
+        top = pruned.iloc[-1]
+        words.append(
+            f"pruning pays below {format_bytes(_next_size(best, top['bytes']))}: "
+            f"{top['candidate']} gives {format_bytes(top['bytes'])} at {top['mean']:+.3f}"
+        )
+    if not words[0]:
+        words = ["The original was not measured in fewer bits; `moeprune evaluate --bits` does"]
+    if front.compared:
+        words.append(
+            f"predicted losses were off by {front.mean_error:.3f} on average and "
+            f"{front.most_error:.3f} at most in {front.compared} cells that are measured"
+        )
+    text = "; ".join(words)
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _next_size(best: pd.DataFrame, nbytes: int) -> int:
+    """The next larger size on the front."""
+    larger = best[best["bytes"] > nbytes]["bytes"]
+    return int(larger.min()) if len(larger) else nbytes

@@ -1,0 +1,198 @@
+"""Experts against bits: what every size costs, measured, or predicted as a sum of two losses.
+
+A plan in fewer bits loses nearly what the plan loses, plus what the original loses in these bits.
+How far that sum is off is measured where both are known. No torch.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from analysis.cache_keys import most_results
+from analysis.errors import StatsError
+from analysis.lazy import pd
+from analysis.model import MoEModel
+from analysis.ranking.leaderboard import pareto_front
+from pruning.bit_sizes import own_bits
+from pruning.bits import FORMATS
+from pruning.evaluate.quality import PlanLoss, interval_of, stored_losses
+from pruning.evaluate.record import EvaluationStore, PlanFacts
+from pruning.plan import keep_all
+from pruning.sizes import size_report
+
+FRONT_COLUMNS: Final = (
+    "plan",
+    "criterion",
+    "calibrated_on",
+    "repaired_on",
+    "schedule",
+    "granularity",
+    "bits",
+    "removed",
+    "bytes",
+    "mean",
+    "low",
+    "high",
+    "worst",
+    "worst_on",
+    "is_measured",
+    "on_front",
+)
+_DIGITS: Final = 3  # of a share removed, at which plans compete
+Cell = Mapping[str, PlanLoss]  # bits -> loss of one plan in them
+
+
+@dataclass(frozen=True, eq=False)
+class Front:
+    """Candidates by size, and how well the sum predicts."""
+
+    # Of FRONT_COLUMNS, by bytes. `plan` is the digest of the plan as it is exported; `low` and
+    # `high` are 95% over texts where measured, else the sum and its largest known error.
+    table: pd.DataFrame
+    compared: int  # cells that are both measured and predicted
+    mean_error: float  # of these, absolute, in nats per token; NaN without any
+    most_error: float
+    losses: tuple[PlanLoss, ...]  # that it was made of
+
+    @property
+    def plans(self) -> dict[str, PlanLoss]:
+        """Digest -> loss of a plan in the checkpoint's own bits."""
+        return {each.plan: each for each in self.losses if not each.facts.bits}
+
+    def ways_to(self, nbytes: int) -> pd.DataFrame:
+        """The rows of at most this size, least loss first; a StatsError if none is so small."""
+        rows = self.table[self.table["bytes"] <= nbytes]
+        if rows.empty:
+            raise StatsError(
+                f"No candidate takes at most {nbytes:,} bytes; the smallest takes "
+                f"{self.table['bytes'].min():,}. Evaluate plans that keep less, or in fewer bits."
+            )
+        return rows.sort_values(["mean", "bytes"], kind="stable", ignore_index=True)
+
+
+def front_of(model: MoEModel, losses: Iterable[PlanLoss]) -> Front:
+    """What the stored losses of a model say of its plans in all bits.
+
+    Of plans that remove the same share, the one that loses least competes, repaired and not, and
+    all that were measured in fewer bits. Draws of Random do not.
+    """
+    plans: defaultdict[tuple[object, ...], dict[str, PlanLoss]] = defaultdict(dict)
+    measured = tuple(each for each in losses if not (each.way or each.missing or each.is_random))
+    for each in measured:
+        plans[_plan_of(each.facts)][each.facts.bits] = each
+    cells = [cell for cell in plans.values() if "" in cell]
+    original = next((cell for cell in cells if not cell[""].facts.removed), None)
+    if original is None:
+        raise StatsError(
+            f"{model.name} was not evaluated as it is, so no loss can be compared with its own; "
+            "`moeprune evaluate` without a plan does that."
+        )
+    saved = _bytes_saved(model)
+    rows: list[dict[str, Any]] = []
+    errors: list[float] = []
+    for cell in [original, *_rivals(cells)]:
+        rows.append(_row(cell[""], cell[""]))
+        for bits in saved:
+            loss, alone = cell.get(bits), original.get(bits)
+            if loss and alone and cell is not original:
+                errors.append(abs(loss.mean - cell[""].mean - alone.mean))
+            if loss:
+                rows.append(_row(loss, cell[""]))
+            elif alone:
+                rows.append(_sum_row(cell[""], alone, saved[bits]))
+    most = max(errors, default=np.nan)
+    table = pd.DataFrame(rows, columns=list(FRONT_COLUMNS))
+    table["low"] = table["low"].where(table["is_measured"], table["mean"] - most)
+    table["high"] = table["high"].where(table["is_measured"], table["mean"] + most)
+    table["on_front"] = pareto_front(table["bytes"], table["mean"], higher_is_better=False)
+    table = table.sort_values(["bytes", "mean"], kind="stable", ignore_index=True)
+    mean = float(np.mean(errors)) if errors else np.nan
+    return Front(table, len(errors), mean, most, measured)
+
+
+@most_results(4)
+def stored_front(store: EvaluationStore, model: MoEModel) -> Front:
+    """`front_of` the stored evaluations of a model."""
+    return front_of(model, stored_losses(store, model.identity))
+
+
+def original_in_bits(losses: Iterable[PlanLoss]) -> dict[str, PlanLoss]:
+    """Bits -> loss of the original model in them, as most plans were measured."""
+    return {
+        each.facts.bits: each
+        for each in losses
+        if each.facts.bits and not (each.facts.removed or each.way or each.missing)
+    }
+
+
+def _plan_of(facts: PlanFacts) -> tuple[object, ...]:
+    """What a plan is, whatever its bits; plans of one way to rank differ in what they remove."""
+    made = facts.criterion, facts.gate, facts.corpora, facts.schedule, facts.sparsity
+    return *made, facts.granularity, facts.repair, round(facts.removed or 0, _DIGITS)
+
+
+def _rivals(cells: Iterable[Cell]) -> list[Cell]:
+    """Plans that compete, see `front_of`, the least pruned first."""
+    best: dict[tuple[float, bool], Cell] = {}
+    others: list[Cell] = []
+    for cell in cells:
+        loss = cell[""]
+        if not loss.facts.removed:
+            continue
+        kind = round(loss.facts.removed, _DIGITS), loss.is_repaired
+        if kind not in best or loss.mean < best[kind][""].mean:
+            best[kind] = cell
+        if len(cell) > 1:
+            others.append(cell)
+    chosen = [*best.values(), *others]
+    distinct = {id(cell): cell for cell in chosen}
+    return sorted(distinct.values(), key=lambda cell: cell[""].facts.removed or 0)
+
+
+def _bytes_saved(model: MoEModel) -> dict[str, int]:
+    """Bits that make the checkpoint smaller -> bytes that they save of all its experts."""
+    whole = keep_all(model)
+    full = size_report(model, whole).bytes_after
+    return {
+        bits: full - size_report(model, replace(whole, bits=bits)).bytes_after
+        for bits, form in FORMATS.items()
+        if form.per_weight < own_bits(model)
+    }
+
+
+def _row(loss: PlanLoss, exported: PlanLoss) -> dict[str, Any]:
+    """A measured row; `exported` is the same plan in the checkpoint's own bits."""
+    gains = [each.means - each.full_means for each in loss.samples.values()]
+    low, high = interval_of(gains).tolist() if len(gains) == len(loss.change) else (np.nan,) * 2
+    return {
+        "plan": exported.plan,
+        **{name: value for name, value in loss.facts.columns.items() if name in FRONT_COLUMNS},
+        "mean": loss.mean,
+        "low": low,
+        "high": high,
+        "worst": loss.worst,
+        "worst_on": loss.worst_on,
+        "is_measured": True,
+    }
+
+
+def _sum_row(loss: PlanLoss, alone: PlanLoss, saved: int) -> dict[str, Any]:
+    """A predicted row: a plan in bits in which only the original, `alone`, was measured."""
+    change = {corpus: loss.change[corpus] + alone.change[corpus] for corpus in loss.change}
+    together = replace(loss, change=change)
+    stay = 1 - (loss.facts.removed or 0)
+    columns = loss.facts.columns
+    return {
+        **_row(loss, loss),
+        "bits": alone.facts.bits,
+        "bytes": columns["bytes"] - round(stay * saved),
+        "mean": together.mean,
+        "worst": together.worst,
+        "worst_on": together.worst_on,
+        "is_measured": False,
+    }

@@ -1,0 +1,112 @@
+"""evaluate --bits and fit: what was measured, what is summed, and the bytes, by hand."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from analysis.model import load_model_index
+
+BITS = {"8": (8, 2), "4": (4, 2), "2": (2, 4)}  # a code, and the scales of a group
+
+
+@pytest.fixture
+def own(here):
+    return here / "own"
+
+
+@pytest.fixture
+def measure(works, tiny, corpora, own):
+    """Evaluate plans of AIMER in some bits."""
+    where = ("--corpus", corpora[1], "--samples", "3", "--seq-len", "9", "--stats-dir", own)
+    return lambda bits, *words: works(
+        *("sweep", tiny, "--criterion", "aimer", "--bits", bits, "--measures", "nll", "--force"),
+        *(*where, *words),
+    )
+
+
+@pytest.fixture
+def fit(works, tiny, own):
+    """The ways to a size, as `fit --json` prints them."""
+
+    def ways(size, *words):
+        printed = works("fit", tiny, "--target-size", size, "--stats-dir", own, "--json", *words)
+        return pd.DataFrame(json.loads(printed)["result"]["ways"])
+
+    return ways
+
+
+def experts_in(model, kept, bits):
+    """Bytes of the kept experts: gate and up of (width, hidden), down of (hidden, width)."""
+    code, scales = BITS[bits]
+    tensors = model.checkpoint.tensors.items()
+    hidden, width = next(entry.shape for name, entry in tensors if "experts.0.down" in name)
+
+    def row(columns):
+        whole, rest = divmod(columns, 32)
+        return whole * (4 * code + scales) + (-(-rest * code // 8) + scales if rest else 0)
+
+    return kept * (2 * width * row(hidden) + hidden * row(width))
+
+
+def test_a_front_has_what_is_measured_and_sums_of_the_rest(measure, fit, works, tiny, own):
+    measure("16,4,2", "--sparsity", "50%")
+    measure("16,8", "--sparsity", "25%")
+    ways = fit("1GiB", "--ways", "99").set_index(["removed", "bits"])
+    assert ways["mean"].is_monotonic_increasing
+    measured = {(0, ""), (0, "8"), (0, "4"), (0, "2"), (0.5, ""), (0.5, "4"), (0.5, "2")}
+    (quarter,) = {removed for removed, _ in ways.index} - {0, 0.5}
+    measured |= {(quarter, ""), (quarter, "8")}
+    assert set(ways[ways["is_measured"]].index) == measured
+    sums = ways[~ways["is_measured"]]
+    assert set(sums.index) == {(0.5, "8"), (quarter, "4"), (quarter, "2")}
+    for removed, bits in sums.index:
+        expected = ways["mean"][removed, ""] + ways["mean"][0, bits]
+        assert sums["mean"][removed, bits] == pytest.approx(expected)
+    # The largest error of the sum where both are known is the band of what is predicted.
+    both = [(0.5, "4"), (0.5, "2"), (quarter, "8")]
+    errors = [
+        abs(ways["mean"][at] - ways["mean"][at[0], ""] - ways["mean"][0, at[1]]) for at in both
+    ]
+    assert (sums["high"] - sums["mean"]).tolist() == pytest.approx([max(errors)] * 3)
+    model = load_model_index(str(tiny))
+    own_bytes = ways["bytes"][0, ""]
+    tensors = model.checkpoint.tensors.items()
+    expert_bytes = sum(entry.nbytes for name, entry in tensors if ".experts." in name)
+    expert_bytes //= model.num_experts
+    for removed, bits in ways.index:
+        if bits:
+            kept = round((1 - removed) * model.num_experts)
+            saved = kept * expert_bytes - experts_in(model, kept, bits)
+            assert ways["bytes"][removed, bits] == ways["bytes"][removed, ""] - saved
+    assert own_bytes == model.checkpoint.nbytes
+    said = works("plot", "loss-by-size", tiny, "--stats-dir", own, "-o", "size.csv")
+    assert "8 bits alone give" in said
+    assert "in 3 cells that are measured" in said
+
+
+def test_it_says_how_to_make_the_best_way(measure, works, moeprune, tiny, own):
+    measure("16,4", "--sparsity", "50%")
+    smallest = load_model_index(str(tiny)).checkpoint.nbytes // 1024
+    printed = works("fit", tiny, "--target-size", f"{smallest // 2}KiB", "--stats-dir", own)
+    assert "moeprune plan" in printed
+    assert "AIMER 50%, 4 bits" in printed
+    assert "llama-quantize model.gguf model-Q4_0.gguf Q4_0" in printed
+    outcome = moeprune("fit", tiny, "--target-size", "1KiB", "--stats-dir", own)
+    assert "No candidate takes at most 1,024 bytes; the smallest takes" in outcome.err
+    assert outcome.code == 1
+
+
+def test_a_model_that_was_not_evaluated_has_no_front(moeprune, tiny, own):
+    outcome = moeprune("fit", tiny, "--target-size", "1GiB", "--stats-dir", own)
+    assert "was not evaluated as it is" in outcome.err
+
+
+def test_evaluate_names_the_bits_and_refuses_what_saves_nothing(
+    works, moeprune, tiny, corpora, own
+):
+    words = ("evaluate", tiny, "--corpus", corpora[1], "--samples", "3", "--stats-dir", own)
+    printed = works(*words, "--bits", "16,MXFP4")
+    assert "original, MXFP4" in printed
+    outcome = moeprune(*words, "--bits", "7", "--force")
+    assert "There are no '7' bits; choose among 16, 8" in outcome.err
