@@ -171,7 +171,9 @@ def series_name(row: Mapping[Hashable, object], way: str = "") -> str:
         "neurons" if by_neuron else "",
     )
     plan = ", ".join(filter(None, words))
-    plan += variant_words(str(row["repaired_on"]), str(row["calibrated_on"]), str(row["bits"]))
+    plan += variant_words(
+        str(row["repaired_on"]), str(row["calibrated_on"]), str(row.get("bits", ""))
+    )
     return ", ".join(filter(None, (plan, way)))
 
 

@@ -8,11 +8,11 @@ import plotly.graph_objects as go
 
 from analysis.foreign_text import in_html
 from app.charts.chart import Drawing, chart
+from app.charts.front_words import describe, named
 from app.charts.sizes import byte_unit, size_text
 from app.charts.theme import ink, muted, primary, themed
 from app.charts.traces import annotation, stroke
 from app.loaded import Loaded, made_by
-from app.tables.front import describe, named
 from pruning.evaluate.front import stored_front
 from pruning.evaluate.record import EvaluationStore
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from analysis.model import load_model_index
 from analysis.stats.store import stats_store
+from app.charts.front_words import candidate_name, describe
 from app.cli.derive import command
 from app.cli.say import export_command, pruned_name
 from app.console import finish, note, show_table
-from app.tables.front import candidate_name, describe
 from pruning.bits import FORMATS
 from pruning.budget import GIB, parse_gib
 from pruning.evaluate.front import stored_front

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from analysis.model import MoEModel
+from app.charts.front_words import bits_alone
 from app.report.page import rendered
-from app.tables.front import bits_alone
 from pruning.evaluate.quality import PlanLoss, RandomLoss, full_losses, loss_of, random_at
 from pruning.evaluate.record import AnswerRecord
 from pruning.plan import PruningPlan, fit_plan

@@ -5,13 +5,13 @@ from collections import defaultdict
 import streamlit as st
 
 from analysis.errors import UserError
+from app.charts.front_words import bits_alone
 from app.charts.names import criterion_label
 from app.charts.overlap import pair_overlaps
 from app.literal import literal
 from app.loaded import Loaded
 from app.session.data import losses_of, records_of
 from app.session.plan_data import bytes_after
-from app.tables.front import bits_alone
 from app.widgets.answers import answers_part
 from app.widgets.charts import chart_card
 from app.widgets.links import link_to
