@@ -19,13 +19,13 @@ from analysis.corpora import Document, DocumentSelection, Sampling, tokenize
 from analysis.corpora.cutting import Extent, tokenize_part
 from analysis.corpora.encoding import TextReader, encode
 from analysis.corpora.sources import in_memory
-from analysis.demo.texts import demo_texts
+from analysis.demo.texts import prose_texts
 from analysis.errors import CorpusError
 from analysis.model import load_model_index
 
 LENGTH = 70_000  # characters; texts of up to 65,536 are not cut
 UNKNOWN = "[UNK]"
-TEXTS = [f"{text.prompt} {text.response}" for text in islice(demo_texts("demo-prose"), 8)]
+TEXTS = [f"{text.prompt} {text.response}" for text in islice(prose_texts(), 8)]
 WORDS = " ".join(TEXTS).split()
 
 
@@ -105,12 +105,16 @@ def texts(rng):
     yield "a run", drawn(rng, "ae \n=", 1) * (LENGTH + 2)
 
 
+@pytest.fixture(scope="module")
+def encoded(tokenizer):
+    """Names of texts, the texts, and their ids, which take longest to find."""
+    return [(name, text, tokenizer.encode(text)) for name, text in texts(np.random.default_rng(5))]
+
+
 @pytest.mark.parametrize("from_end", [False, True], ids=["head", "tail"])
-def test_ids_of_a_part_are_those_of_the_whole_text(tokenizer, from_end):
-    rng = np.random.default_rng(5)
+def test_ids_of_a_part_are_those_of_the_whole_text(tokenizer, encoded, from_end):
     num_cut = 0
-    for name, text in texts(rng):
-        whole = tokenizer.encode(text)
+    for name, text, whole in encoded:
         for most in (1, 40, 700):
             part = tokenize_part(text, tokenizer.encode, Extent(most, from_end), name)
             expected = whole[-len(part.ids) :] if from_end else whole[: len(part.ids)]
@@ -204,8 +208,8 @@ def test_answers_of_long_conversations_are_those_of_the_whole(demo, template):
     rng = np.random.default_rng(2)
     turns = [
         {"role": role, "content": " ".join(drawn(rng, WORDS, count))}
-        for _ in range(20)
-        for role, count in (("user", 20), ("assistant", rng.integers(500, 900)))
+        for _ in range(8)
+        for role, count in (("user", 20), ("assistant", rng.integers(1300, 2200)))
     ]
     document, watched = Document(messages=tuple(turns)), Watched(tokenizer)
     whole = encode(document, tokenizer, "response", "chat")
