@@ -30,25 +30,33 @@ class LayerRun:
     stream: np.ndarray  # (T, S) what the layer hands on
 
 
-def run_layer(
-    model: PreTrainedModel, case: Case, layer: int, rows: Sequence[np.ndarray]
-) -> LayerRun:
-    """A layer of a model, one sequence at a time, one token and one expert at a time."""
-    parts: list[tuple[np.ndarray, ...]] = []
-    outputs: list[Tensor] = []
+def run_layers(
+    model: PreTrainedModel, case: Case, layers: Sequence[int], rows: Sequence[np.ndarray]
+) -> dict[int, LayerRun]:
+    """Layers of a model, one sequence at a time, one token and one expert at a time."""
+    parts: dict[int, list[tuple[np.ndarray, ...]]] = {layer: [] for layer in layers}
+    outputs: dict[int, Tensor] = {}
+    hooks = []
+    for layer in layers:
 
-    def keep(_: Any, __: Any, output: Any) -> None:
-        outputs.append(output if isinstance(output, Tensor) else output[0])
+        def keep(_: Any, __: Any, output: Any, layer: int = layer) -> None:
+            outputs[layer] = output if isinstance(output, Tensor) else output[0]
 
-    hook = layers_of(model)[layer].register_forward_hook(keep)
+        hooks.append(layers_of(model)[layer].register_forward_hook(keep))
     for row in rows:
         with torch.no_grad(), listening(model, case) as heard:
             model(input_ids=torch.from_numpy(row).long()[None], use_cache=False)
-        taken, given = heard.ran[layer]
-        scaled = _scaled(case, block_of(model, case, layer).experts, *taken)
-        parts.append((scaled, _flat(given, len(row)), _flat(outputs.pop(), len(row))))
-    hook.remove()
-    return LayerRun(*map(np.concatenate, zip(*parts, strict=True)))
+        for layer in layers:
+            taken, given = heard.ran[layer]
+            scaled = _scaled(case, block_of(model, case, layer).experts, *taken)
+            flat = (_flat(each, len(row)) for each in (given, outputs.pop(layer)))
+            parts[layer].append((scaled, *flat))
+    for hook in hooks:
+        hook.remove()
+    return {
+        layer: LayerRun(*map(np.concatenate, zip(*found, strict=True)))
+        for layer, found in parts.items()
+    }
 
 
 def _flat(values: Tensor, tokens: int) -> np.ndarray:

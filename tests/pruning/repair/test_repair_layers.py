@@ -1,5 +1,6 @@
 """Every layer of repairs of tiny models, by its file, against dense systems made by hand."""
 
+import itertools
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +30,7 @@ from tests.pruning.repair.references import (
     Dense,
     changed_tensors,
     down_of,
-    run_layer,
+    run_layers,
     substituted,
     with_layers_of,
 )
@@ -132,18 +133,29 @@ class Repaired:
         case = self.kind.case
         return physically_pruned(zeroed(model, case, self.plan), case, self.plan.kept)
 
-    def dense(self, layer, rows, damping=0.0):
+    @cached_property
+    def runs(self):
+        """Layer -> the original and the pruned model there, on what is fitted and held out.
+
+        Of the pruned one all earlier layers are repaired.
+        """
+        case, found = self.kind.case, {}
+        rows = list(itertools.chain(*rows_of(self.kind.corpora)))
+        originals = run_layers(self.before, case, pruned_layers(self), rows)
+        for layer, original in originals.items():
+            earlier = [each for each in case.sparse if each < layer]
+            so_far = with_layers_of(self.before, self.after, case, earlier)
+            found[layer] = original, run_layers(self.pruned(so_far), case, [layer], rows)[layer]
+        return found
+
+    def dense(self, layer, tokens=slice(None), damping=0.0):
         """The system of a layer, all earlier ones being repaired."""
-        case = self.kind.case
-        earlier = [each for each in case.sparse if each < layer]
-        so_far = with_layers_of(self.before, self.after, case, earlier)
-        original = run_layer(self.before, case, layer, rows)
-        pruned = run_layer(self.pruned(so_far), case, layer, rows)
+        original, pruned = self.runs[layer]
         if self.kind.target == "layer":
             lacking = (original.stream - pruned.stream) / self.kind.factor
         else:
             lacking = original.experts - pruned.experts
-        return Dense(pruned.scaled, lacking, damping)
+        return Dense(pruned.scaled[tokens], lacking[tokens], damping)
 
     def change(self, layer):
         """(K, M, D): of the kept experts' down projections, by the file."""
@@ -165,6 +177,12 @@ def rows_of(corpora):
         fitted += corpus.rows[:count]
         held += corpus.rows[count:]
     return fitted, held
+
+
+def tokens_of(corpora):
+    """Where the tokens that are fitted on stand among all of `rows_of`, and those held out."""
+    count = sum(map(len, rows_of(corpora)[0]))
+    return slice(count), slice(count, None)
 
 
 def pruned_layers(subject):
@@ -190,20 +208,19 @@ def test_the_record_says_what_was_fitted(subject):
 
 
 def test_a_file_holds_the_least_squares_of_its_layer(subject):
-    fitted, held = rows_of(subject.kind.corpora)
     for fit in subject.record.layers:
         change = subject.change(fit.layer)
         if fit.damping is None:
             assert not change.any()
             continue
-        dense = subject.dense(fit.layer, [*fitted, *held], fit.damping)
+        dense = subject.dense(fit.layer, damping=fit.damping)
         nothing, best = dense.objective(0 * change), dense.objective(dense.best)
         # Four iterations are nearly exact.
         assert best <= dense.objective(change) < best + 0.01 * (nothing - best)
 
 
 def test_the_damping_is_chosen_on_sequences_that_are_not_fitted_on(subject):
-    fitted, held = rows_of(subject.kind.corpora)
+    fitted, held = tokens_of(subject.kind.corpora)
     for fit in subject.record.layers:
         judge, system = subject.dense(fit.layer, held), subject.dense(fit.layer, fitted)
         nothing = judge.squared_error(0 * subject.change(fit.layer))
@@ -248,11 +265,12 @@ def test_masked_computes_what_the_new_tensors_do(subject):
 
 
 def test_the_end_of_the_model_comes_closer_to_the_original(subject):
-    rows = [row for corpus in subject.kind.corpora for row in corpus.rows]
-    models = (subject.before, subject.pruned(subject.before), subject.pruned(subject.after))
+    rows = list(itertools.chain(*rows_of(subject.kind.corpora)))
+    models = (subject.pruned(subject.before), subject.pruned(subject.after))
     last = subject.kind.case.sparse[-1]
-    wanted, pruned, repaired = (
-        run_layer(model, subject.kind.case, last, rows).stream for model in models
+    wanted = subject.runs[last][0].stream
+    pruned, repaired = (
+        run_layers(model, subject.kind.case, [last], rows)[last].stream for model in models
     )
     before, after = (float(((each - wanted) ** 2).mean()) for each in (pruned, repaired))
     assert after < before if subject.record.files else after == before
@@ -275,7 +293,7 @@ def test_a_checkpoint_in_bfloat16_gets_the_nearest_weights(tmp_path, name):
     new, wanted = (down_of(each.after, case, fit.layer)[kept] for each in (narrow, exact))
     rounded = torch.from_numpy(wanted).bfloat16().double().numpy()
     assert (new != rounded).mean() < 0.01  # rounded once, not twice
-    judge = narrow.dense(fit.layer, rows_of(EQUAL)[1])
+    judge = narrow.dense(fit.layer, tokens_of(EQUAL)[1])
     lost = ((judge.matrix @ (new - wanted).reshape(judge.matrix.shape[1], -1)) ** 2).sum()
     assert fit.rounding == pytest.approx(lost / (judge.lacking**2).sum(), rel=0.01)
     assert twin.rounding < 1e-9 < fit.rounding < 1e-3
