@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
@@ -45,6 +46,7 @@ def digest_word(granularity: str) -> str:
     return _ATOMIC if granularity == NEURON_GRANULARITY else granularity
 
 
+@cache  # it reads a file, and pages ask at every rerun
 def tool_version() -> str:
     """Version of this program, as installed."""
     return version("moe-prune-studio")
