@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from analysis.criteria import Criterion
@@ -12,8 +12,9 @@ from analysis.errors import PlanError
 from analysis.ranking.trajectory import PAPER, Weighing
 from analysis.sparsity import parse_sparsity
 from analysis.stats.tables import Gate
-from pruning.planning.choice import UNIFORM, ScheduleChoice
+from pruning.planning.choice import HAND
 from pruning.planning.comparing import SpecPair
+from pruning.search.store import SEARCH
 from pruning.spec import PlanSpec
 
 if TYPE_CHECKING:
@@ -107,13 +108,23 @@ class Choices:
     baseline: Criterion
     corpora: tuple[str, ...] = ()  # chosen ones, in the form of --corpus, whatever ranks
     gate: Gate = "applied"
-    schedule: ScheduleChoice = UNIFORM  # on the page
+    # On pages, where counts by hand and searches stand beside the schedules of commands: the
+    # experts that each layer keeps by hand, and the name of a search; both begin with uniform.
+    kept: Mapping[int, int] = field(default_factory=dict)
+    search: str | None = None
     pair: SpecPair | None = None  # both plans, if they differ in more than the criterion
     expert: tuple[int, int] | None = None  # the pinned layer and expert
     beside: tuple[str, ...] | None = None  # further criteria by tokens; None: CURVE_BESIDE
     paths: PathChoice = USUAL_PATHS
     results: ResultChoice = USUAL_RESULTS
     removed: float | None = None  # sparsity of the chart of equal sizes
+
+    @property
+    def schedule(self) -> str:
+        """The schedule in tables of all schedules, where each search is one."""
+        if self.search is not None:
+            return f"{SEARCH}:{self.search}"
+        return HAND if self.kept else self.spec.spread.schedule
 
     @property
     def criterion(self) -> Criterion | None:

@@ -155,6 +155,8 @@ class Loaded:
         """The calibration corpus, or BLEND; empty if there is none."""
         if not self.choices.corpora:
             return ""
+        if len(self.choices.corpora) > 1:
+            return BLEND
         names = {corpus_weight_text(name): name for name in self.runs}
         return names.get(self.choices.corpora[0], BLEND)
 

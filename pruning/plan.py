@@ -72,6 +72,13 @@ class Provenance:
     spec: Mapping[str, Any] = field(default_factory=dict, hash=False)
     tokens: int = 0  # of the part of the runs that ranked; 0: all that the runs counted
 
+    @property
+    def amount(self) -> str:
+        """How much was asked to go, for people: a sparsity, or a share or size with its kind."""
+        kind = self.budget.get("kind")
+        is_size = kind in ("shrink", "params", "size")
+        return self.sparsity or (f"{kind} {self.budget.get('asked')}" if is_size else "")
+
 
 @dataclass(frozen=True)
 class PruningPlan:

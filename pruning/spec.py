@@ -5,7 +5,7 @@ respect. The command line and Python name the fields without their sections; a r
 plans, searches and measurements record them. Every rule on how they go together stands here, once.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Annotated, Any, Final, Literal
 
@@ -27,7 +27,10 @@ from pruning.requests.base import (
     checked_by,
     default_of,
     flat_fields,
+    flat_values,
     validated,
+    value_of,
+    value_words,
     written,
 )
 from pruning.schedules import MEASURED
@@ -342,6 +345,19 @@ class PlanSpec(Section):
             raw[place][name] = value
         return validated(PlanSpec, raw)
 
+    def differences(self, other: "PlanSpec") -> dict[str, list[str]]:
+        """Field -> its words, of those that are given here and differ from another spec's."""
+        fields, others = flat_fields(PlanSpec), other._values()
+        return {
+            name: value_words(fields[name], value)
+            for name, value in self._values().items()
+            if value is not None and value != others[name]
+        }
+
+    def _values(self) -> dict[str, Any]:
+        sections = (getattr(self, name) for name in PlanSpec.model_fields)
+        return {name: value for section in sections for name, value in section}
+
     def to_json(self) -> dict[str, Any]:
         """Plain JSON without defaults, which `PlanSpec.model_validate` reads."""
         plain: dict[str, Any] = self.model_dump(mode="json", exclude_defaults=True)
@@ -351,3 +367,12 @@ class PlanSpec(Section):
 def spec_of(**values: Any) -> PlanSpec:
     """A spec from its fields, named without their sections."""
     return validated(PlanSpec, values)
+
+
+def spec_of_words(words: Mapping[str, Sequence[str]], usual: PlanSpec) -> PlanSpec:
+    """The spec that differs from the usual one in these fields; see `PlanSpec.differences`."""
+    fields, values = flat_fields(PlanSpec), flat_values(usual)
+    if not words.keys().isdisjoint(BUDGETS):
+        values = {name: value for name, value in values.items() if name not in BUDGETS}
+    given_values = {name: value_of(fields[name], each) for name, each in words.items()}
+    return validated(PlanSpec, values | given_values, context=None)

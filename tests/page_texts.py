@@ -16,6 +16,19 @@ SCORES = {
     "frequency": lambda t: t["num_tokens"],
     "squared-gate-energy": lambda t: t["applied_g2_f2"],
 }
+# As the URL of a plan says an even blend of the demo's corpora.
+ALL_CORPORA = ["demo-code", "demo-math", "demo-prose"]
+
+
+def by_hand(counts, layers=range(6)):
+    """Counts as the URL of a plan says them, layers in order."""
+    return [f"{layer}={count}" for layer, count in zip(layers, counts.split("."), strict=True)]
+
+
+def refusal_of_link(test):
+    """Why the page does not show the plan of its URL; empty if it does."""
+    said = [text for text in texts(test.warning) if text.startswith("The URL names no plan")]
+    return "".join(said)
 
 
 def open_at(test, page):

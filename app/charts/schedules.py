@@ -15,7 +15,8 @@ from app.charts.theme import SMALL_SIZE, color_at, ink, paper, primary, text_on,
 from app.charts.traces import annotation, box, heat
 from app.loaded import Loaded, made_by, shared_selection
 from pruning.budget import sparsity_budget
-from pruning.planning.choice import HAND, schedule_label
+from pruning.planning.choice import schedule_label
+from pruning.planning.make import file_evidence, spending_of
 from pruning.planning.ranking import Selection
 from pruning.planning.side_by_side import schedules_table, searched_rows
 from pruning.schedules import MEASURED, Spending
@@ -62,10 +63,12 @@ def ranking_digest(selection: Selection) -> str:
 
 def chosen_spending(loaded: Loaded) -> Spending:
     """Budget and constraints, without manual counts."""
-    layers, limits = loaded.model.layers, loaded.choices.spec.constraints
+    spec, layers = loaded.choices.spec, loaded.model.layers
+    if spec.budget.sparsity is None:
+        return spending_of(spec, loaded.model, file_evidence(spec, loaded.model))
+    limits, is_even = spec.constraints, spec.is_even and not loaded.choices.kept
     # A search's recipe begins with uniform; counts by hand need not be even.
-    even = loaded.choices.spec.is_even and loaded.choices.schedule.name != HAND
-    return Spending(layers, sparsity_budget(layers, loaded.sparsity, limits, even=even), limits)
+    return Spending(layers, sparsity_budget(layers, loaded.sparsity, limits, even=is_even), limits)
 
 
 def sides_of(selection: Selection, spending: Spending, searched: pd.DataFrame) -> Sides:
@@ -93,7 +96,7 @@ def draw(loaded: Loaded) -> Drawing:
             "Schedules spread whole experts; of a plan of neurons draw neuron-layers, which has "
             "every scope."
         )
-    counts, label = sides(loaded).counts, schedule_label(loaded.choices.schedule.row)
+    counts, label = sides(loaded).counts, schedule_label(loaded.choices.schedule)
     labelled_counts = counts.assign(schedule=counts["schedule"].map(schedule_label))
     figure = partial(loaded.keep, schedules_figure, labelled_counts, marked=label)
     first = loaded.first

@@ -40,7 +40,7 @@ def conclusion(loaded: Loaded) -> None:
         loss = loss_of(losses, loaded.keep(make_plan, chosen, chosen.spec).plan.digest)
         words.append(f"{literal(name)}: {literal(loss.words) if loss else 'loss not measured'}")
     comparison, caveat = loaded.comparison, ""
-    if loaded.choices.schedule.name != "uniform" or (loaded.shown and loaded.shown.file):
+    if loaded.choices.schedule != "uniform" or (loaded.shown and loaded.shown.file):
         caveat = " Both use the uniform schedule here, unlike the plan above."
     if loaded.shown and loaded.shown.plan.repair:
         caveat += " Neither is repaired here, unlike the plan above."

@@ -11,7 +11,7 @@ from app.loaded import Loaded
 from app.pages import compare, evaluate, explore, export, plan, start
 from app.pages.explore.expert import expert_drawer
 from app.session.chosen_expert import chosen_expert, expert_control
-from app.session.state import keep_in_address
+from app.session.state import carry_over
 from app.widgets.chosen_plan import chosen_plan
 from app.widgets.links import FIRST, go_to, page_at
 from app.widgets.login import log_out_part, require_login
@@ -61,7 +61,7 @@ page = st.navigation(pages, position="hidden" if is_presented() else "top")
 entry = PAGES[page.url_path or FIRST]
 next_page = stage(pages, page)
 st.title(entry.heading)
-keep_in_address(page.url_path)
+carry_over(page.url_path)
 chosen = None
 with in_a_sentence():
     chosen = chosen_plan(page.url_path)

@@ -157,7 +157,7 @@ def _facts(
         "Criterion": provenance.criterion,
         "Calibrated on": corpora_words(provenance.corpora),
         "Schedule": provenance.schedule,
-        "Sparsity": provenance.sparsity,
+        "Sparsity": provenance.amount,
         "Repair": plan.repair.words if plan.repair else "",
         "Statistics": ", ".join(provenance.runs),
         "Measured": "",

@@ -20,12 +20,11 @@ from pruning.neurons.kept import check_cuttable
 from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.plan import PruningPlan, fit_plan
 from pruning.plan_tables import neuron_summary
-from pruning.planning.choice import CountsError, counts_text, hand_counts
+from pruning.planning.choice import CountsError, check_counts, counts_text
 from pruning.planning.make import CurrentPlan, make_plan
 from pruning.planning.ranking import Ranking, Selection, needs_sensitivity
 from pruning.requests.plan import SpecRequest
-from pruning.schedules import MEASURED, budget_notes
-from pruning.search.store import SEARCH
+from pruning.schedules import budget_notes
 from pruning.sizes import SizeReport, format_bytes, neuron_plan_sizes, size_report
 from pruning.spec import FREQUENCY
 from pruning.surgery.width_sizes import WidthOption, width_option
@@ -40,7 +39,7 @@ def current_plan(loaded: Loaded) -> CurrentPlan:
         return imported
     if loaded.choices.spec.by_neuron:
         return shown_neurons(loaded)
-    if loaded.choices.schedule.name == SEARCH:
+    if loaded.choices.search is not None:
         return searched_plan(loaded)
     return made_plan(loaded)
 
@@ -57,25 +56,25 @@ def prepared(loaded: Loaded) -> Selection:
 
 def made_plan(loaded: Loaded) -> CurrentPlan:
     """The plan of the chosen criterion with a schedule or manual counts."""
-    ready, spec, choice = prepared(loaded), loaded.choices.spec, loaded.choices.schedule
-    spending, kept = chosen_spending(loaded), None
+    ready, spec, kept = prepared(loaded), loaded.choices.spec, loaded.choices.kept
+    spending = chosen_spending(loaded)
     try:
-        if choice.by_hand:
-            kept = hand_counts(loaded.model, choice.counts, spending)
+        if kept:
+            check_counts(loaded.model, kept, spending)
     except CountsError as error:
         raise NoPlan(literal(error), _ways_out(error)) from error
-    if choice.name == FREQUENCY and ready.tokens is None:
+    if spec.spread.schedule == FREQUENCY and ready.tokens is None:
         raise NoPlan(
             "The frequency schedule counts routed tokens, and there is no calibration yet; start "
             "one on the Start page."
         )
-    if choice.name == MEASURED and ready.sensitivity is None:
+    if spec.spread.is_measured and ready.sensitivity is None:
         raise NoPlan(literal(needs_sensitivity(ready, spec)))
-    if kept is not None:
+    if kept:
         spec = spec.changed(set=kept)
     plan = loaded.keep(make_plan, ready, spec).plan
     notes: tuple[str, ...] = ()
-    if kept is None:
+    if not kept:
         keep = tuple(len(plan.kept[layer.index]) for layer in spending.layers)
         allocation = Allocation(spending.layers, keep)
         notes = budget_notes(spec.spread.schedule, spending, allocation, ready.evidence)

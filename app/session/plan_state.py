@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 import streamlit as st
@@ -10,34 +9,17 @@ import streamlit as st
 from analysis.errors import PlanError, UserError
 from analysis.families import MoELayer
 from analysis.model import MoEModel
-from analysis.sparsity import parse_sparsity
 from app.components.schedule_editor import Edit, checked_edit, edit_message
-from app.loaded import Loaded
+from app.literal import literal
 from pruning.constraints import Constraints, ranges
 from pruning.plan import PruningPlan
-from pruning.planning.choice import (
-    HAND,
-    MULTIPLES,
-    SCHEDULE_NAMES,
-    ScheduleChoice,
-    counts_text,
-    layers_in,
-    shrink_sparsities,
-)
+from pruning.planning.choice import HAND, counts_text, layers_in
 from pruning.planning.make import CurrentPlan
 from pruning.schedules import Spending, from_counts
-from pruning.spec import FREQUENCY, PlanSpec
 
 EDITOR, TABLE = "plan.editor", "plan.table"
 REFUSED = "plan.refused"  # session key: why the last edit was refused, until it was shown
-# Also declared to each widget; see `app.session.state.DEFAULTS`.
-_TEXTS = ("protect", "counts", "locked", "searched")
-DEFAULTS: dict[str, Any] = {
-    **{"schedule": "uniform", "multiple": 1, "budget": "experts"},
-    **dict.fromkeys(_TEXTS, ""),
-}
-# Units of the sparsity of whole experts.
-BUDGETS: Mapping[str, str] = {"experts": "Experts", "bytes": "Bytes"}
+LOST = "plan.lost"  # session key: why the URL is not of the plan on screen
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,51 +43,9 @@ class NoPlan(UserError):
         self.ways = ways or {}
 
 
-def chosen_schedule() -> ScheduleChoice:
-    """The schedule of the controls; uniform if their value is invalid."""
-    values = {key: st.session_state.get(key, first) for key, first in DEFAULTS.items()}
-    name = values["schedule"]
-    return ScheduleChoice(
-        name if name in SCHEDULE_NAMES else "uniform",
-        *(str(values[key] or "") for key in ("counts", "locked", "searched")),
-    )
-
-
-def expert_spec(loaded: Loaded) -> PlanSpec:
-    """The plan of experts that the controls ask for, but for counts by hand.
-
-    The first option stands in for an invalid value.
-    """
-    controls = {key: st.session_state.get(key, first) for key, first in DEFAULTS.items()}
-    multiple_of = controls["multiple"] if controls["multiple"] in MULTIPLES else 1
-    sparsity, schedule = loaded.sparsity, loaded.choices.schedule.spread
-    if controls["budget"] == "bytes":
-        sparsity = _shrunk_by(loaded.model, parse_sparsity(sparsity), multiple_of)
-    spec = loaded.choices.spec
-    if schedule == FREQUENCY:  # it counts tokens, whatever ranks
-        spec = spec.changed(corpora=loaded.choices.corpora)
-    return spec.changed(
-        sparsity=sparsity,
-        schedule=schedule,
-        multiple_of=multiple_of,
-        protect=str(controls["protect"] or "").strip() or (),
-    )
-
-
-def _shrunk_by(model: MoEModel, share: Fraction, multiple_of: int) -> str:
-    """The sparsity that removes this share of the bytes."""
-    percent, sparsities = int(100 * share), shrink_sparsities(model, multiple_of)
-    if percent not in sparsities:
-        raise PlanError(
-            f"{model.name} cannot shrink by {percent}% where layers keep a multiple of "
-            f"{multiple_of}; the most that this page offers is {max(sparsities, default=0)}%."
-        )
-    return sparsities[percent]
-
-
 def sparsity_controls(percent: int) -> dict[str, str | int]:
     """Control values for a sparsity of the experts, or of the neurons."""
-    return {"sparsity": percent, "budget": "experts"}
+    return {"sparsity": percent, "budget": "sparsity"}
 
 
 def imported_plan(model: MoEModel) -> CurrentPlan | None:
@@ -123,26 +63,37 @@ def import_plan(file: str, plan: PruningPlan) -> None:
 
 def forget_import() -> None:
     """Return to the plan of the controls."""
-    for key in ("plan.imported", "plan.lost"):
+    for key in ("plan.imported", LOST):
         st.session_state.pop(key, None)
 
 
-def lost_file(shown: CurrentPlan | None) -> str:
-    """Name of the file in the URL, if this session has not opened it."""
+def why_lost(shown: CurrentPlan | None) -> str:
+    """Why the URL is not of the plan on screen; empty if it is.
+
+    It names the file of an imported plan, which a new session has not opened.
+    """
     if shown is not None and shown.file:
         st.query_params["file"] = shown.file
-        st.session_state.pop("plan.lost", None)
+        st.session_state.pop(LOST, None)
     elif name := st.query_params.get("file", ""):
         del st.query_params["file"]
         # A session that had the file closed it on purpose.
         if "plan.had" not in st.session_state:
-            st.session_state["plan.lost"] = name[:200]
-    return str(st.session_state.get("plan.lost", ""))
+            st.session_state[LOST] = (
+                f"The URL refers to the file {literal(name[:200])}, which links do not carry. Open "
+                "it again below; until then the controls define the plan."
+            )
+    return str(st.session_state.get(LOST, ""))
 
 
-def plan_input(draw: Callable[..., Any], label: str, *options: Any, **said: Any) -> None:
-    """Draw a plan control bound to the URL; using it closes an imported file."""
-    draw(label, *options, **{"bind": "query-params", "on_change": forget_import, **said})
+def lasting_input(draw: Callable[..., Any], label: str, *options: Any, **settings: Any) -> None:
+    """Draw a control whose value outlives it: a spec holds it, and `write_link` the URL."""
+    draw(label, *options, persist_state="session", **settings)
+
+
+def plan_input(draw: Callable[..., Any], label: str, *options: Any, **settings: Any) -> None:
+    """Draw a control of the plan alone: using it closes an imported file."""
+    lasting_input(draw, label, *options, **{"on_change": forget_import, **settings})
 
 
 def remember_screen(on_screen: OnScreen) -> None:
@@ -226,9 +177,9 @@ def edited_cells(screen: OnScreen, rows: Mapping[Any, Mapping[str, Any]]) -> Edi
     return Edit(kept, frozenset(locked))
 
 
-def locked_layers(text: str, layers: Sequence[MoELayer]) -> frozenset[int]:
+def locked_layers(layers: Sequence[MoELayer]) -> frozenset[int]:
     """Layers that edits do not change."""
-    locked = layers_in(text)
+    locked = layers_in(str(st.session_state.get("locked") or ""))
     sparse = {layer.index for layer in layers}
     if unknown := sorted(locked - sparse):
         raise PlanError(

@@ -83,7 +83,7 @@ def chosen_search(loaded: Loaded) -> KnownSearch | None:
     """The chosen search; the best fit if none or an unknown one is chosen."""
     searches = searches_of(loaded.model)
     ordered = ordered_for(loaded, searches.known)
-    return searches.named(loaded.choices.schedule.search) or (ordered[0] if ordered else None)
+    return searches.named(loaded.choices.search or "") or (ordered[0] if ordered else None)
 
 
 def searched_plan(loaded: Loaded) -> CurrentPlan:

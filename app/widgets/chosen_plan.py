@@ -13,13 +13,17 @@ from app.choices import BLEND
 from app.literal import literal
 from app.loaded import Loaded
 from app.session.data import loaded_for, what_is_missing
-from app.session.granularity import is_about_neurons, neuron_criterion_controls
+from app.session.link import write_link
 from app.session.plan_data import current_plan
-from app.session.plan_state import chosen_schedule, expert_spec
 from app.session.state import (
+    TEXTS,
+    USUAL,
     apply_preset,
-    chosen_shares,
+    asked_spec,
+    controls_on_page,
     corpora_of,
+    corpus_options,
+    is_about_neurons,
     page_choices,
 )
 from app.widgets.controls import (
@@ -29,11 +33,12 @@ from app.widgets.controls import (
     criterion_controls,
     formula_part,
     gate_control,
+    neuron_criterion_controls,
 )
 from app.widgets.notes import inform
-from app.widgets.plan_bar import no_plan, plan_line
-from app.widgets.plan_controls import neuron_spec, plan_controls
-from app.widgets.sidebar import blend_sliders, corpus_options, model_and_calibration
+from app.widgets.plan_bar import lost_note, no_plan, plan_line
+from app.widgets.plan_controls import plan_controls, search_input
+from app.widgets.sidebar import blend_sliders, model_and_calibration
 from pruning.planning.choice import possible_percents
 from pruning.planning.comparing import SpecPair
 
@@ -61,7 +66,7 @@ def chosen_plan(page: str) -> tuple[Loaded, str]:
         UserError: no model, or one that cannot be used.
     """
     bar = st.container(key="plan-bar")
-    model, corpora, percent = model_and_calibration(page)
+    model, corpora = model_and_calibration(page)
     neurons = is_about_neurons()
     places = _places(page, neurons=neurons)
     with places["criterion"]:
@@ -72,18 +77,20 @@ def chosen_plan(page: str) -> tuple[Loaded, str]:
             formula_part()
         with places["limits"]:
             gate_control()
-    loaded = loaded_for(model, page_choices(corpora, percent))
-    plan_controls(loaded, places["schedule"], places["limits"])
+    plan_controls(model, corpora, places["schedule"], places["limits"])
+    with bar:
+        lost_note(model)
     try:
-        if neurons:
-            loaded = loaded.choosing(spec=neuron_spec(loaded))
-        else:
-            loaded = loaded.choosing(schedule=chosen_schedule())
-            loaded = loaded.choosing(spec=expert_spec(loaded))
+        asked = asked_spec(controls_on_page(), model, corpora)
+        loaded = loaded_for(model, page_choices(asked))
+        with places["schedule"]:
+            loaded = loaded.choosing(search=search_input(loaded))
+        write_link(asked, model, corpora)
     except UserError as error:
+        plain = controls_on_page() | {key: USUAL[key] for key in TEXTS}
         with bar:
             no_plan(error)
-        return loaded, str(error)
+        return loaded_for(model, page_choices(asked_spec(plain, model, corpora))), str(error)
     if not neurons and page == "compare" and loaded.choices.criterion is not None:
         with places["second"]:
             loaded = loaded.choosing(pair=_recipe_controls(loaded))
@@ -159,7 +166,7 @@ def _recipe_controls(loaded: Loaded) -> SpecPair:
     )
     corpora = loaded.choices.corpora
     if side_b["corpus"]:
-        corpora = corpora_of(side_b["corpus"], chosen_shares(loaded.runs))
+        corpora = corpora_of(side_b["corpus"], controls_on_page(), list(loaded.runs))
     if side_b["corpus"] == BLEND != loaded.corpus:
         with st.popover("Shares of the blend", icon=":material/tune:"):
             blend_sliders(loaded.runs)

@@ -1,6 +1,6 @@
-"""The criterion controls: family, exponent toggles, presets, gate convention, baseline."""
+"""The criterion controls: family, exponent toggles, presets, gate, baseline; those of neurons."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import streamlit as st
@@ -8,17 +8,28 @@ from streamlit.delta_generator import DeltaGenerator
 
 from analysis.criteria import CRITERIA, get_criterion
 from analysis.stats.tables import GATES
+from app.charts.names import criterion_label
 from app.components.expert_map import Arrangement, Mode
+from app.session.plan_state import lasting_input, plan_input
 from app.session.state import (
     BASELINES,
     CRITERION_OPTIONS,
-    DEFAULTS,
+    MOST_LAMBDA,
+    OPTIONS,
+    OTHER,
     PAIR,
     PRESETS,
     UNIFIED,
+    USUAL,
+    USUAL_BASELINE,
     apply_preset,
-    chosen_criterion,
+    controls_on_page,
+    criterion_in,
+    one_of,
 )
+from pruning.neurons.selection import NeuronScope
+from pruning.planning.choice import SCOPES, schedule_label, scopes_of
+from pruning.schedules import MEASURED
 
 Choice = TypeVar("Choice", bound=str)
 Value = TypeVar("Value")
@@ -30,12 +41,6 @@ _TOGGLES = (
     ("alpha", r"$\alpha$", (0, 1, 2), "Exponent of the router's gate weight."),
     ("beta", r"$\beta$", (0, 1, 2), "Exponent of the norm of the expert's output."),
 )
-
-
-def one_of(value: object, options: Sequence[Value], usual: Value | None = None) -> Value:
-    """Validate a widget value; an unknown one becomes `usual` or the first option."""
-    first = options[0] if usual is None else usual
-    return next((option for option in options if option == value), first)
 
 
 def choose(
@@ -69,21 +74,22 @@ def control_row() -> DeltaGenerator:
 
 
 def criterion_controls() -> None:
-    """Draw the criterion controls; `chosen_criterion` reads them."""
-    is_unified = st.session_state.get("criterion", UNIFIED) == UNIFIED
-    _criterion_list(
+    """Draw the criterion controls; `criterion_in` reads them."""
+    is_unified = st.session_state["criterion"] not in OTHER
+    lasting_input(
+        st.selectbox,
         "Criterion",
-        "criterion",
         CRITERION_OPTIONS,
-        lambda name: UNIFIED_LABEL if name == UNIFIED else CRITERIA[name].label,
+        key="criterion",
+        format_func=lambda name: UNIFIED_LABEL if name == UNIFIED else CRITERIA[name].label,
+        width=175,
     )
     for key, label, options, note in _TOGGLES:
-        st.segmented_control(
+        lasting_input(
+            st.segmented_control,
             label,
             options,
-            default=DEFAULTS[key],
             key=key,
-            bind="query-params",
             required=True,
             disabled=not is_unified,
             help=note,
@@ -98,21 +104,69 @@ def criterion_controls() -> None:
     )
 
 
+def neuron_criterion_controls() -> None:
+    """Draw the neuron criterion and its scope."""
+    plan_input(
+        st.segmented_control,
+        "Criterion",
+        OPTIONS["neurons"],
+        key="neurons",
+        required=True,
+        format_func=criterion_label,
+        help="**HEAPr**: expected loss increase without the neuron; one forward and "
+        "one backward pass.  \n**CAMERA-P**: output magnitude of the neuron.  \n**Neuron norms**: "
+        "weights only, no calibration; a baseline, not from a paper.  \n**Random**: the floor that "
+        "others must beat.",
+    )
+    criterion = one_of(st.session_state["neurons"], OPTIONS["neurons"], USUAL["neurons"])
+    if criterion == "camera-p":
+        plan_input(
+            st.number_input,
+            "Lambda",
+            0.0,
+            MOST_LAMBDA,
+            step=0.5,
+            key="lambda",
+            width=140,
+            help="Weight of a neuron's largest activation relative to the norm of all. The paper "
+            "gives no value; our default is 1.",
+        )
+    possible = (*scopes_of(criterion), MEASURED)
+    if st.session_state["neuron_scope"] not in possible:
+        st.session_state["neuron_scope"] = USUAL["neuron_scope"]
+    plan_input(
+        st.segmented_control,
+        "Neurons compete within",
+        possible,
+        key="neuron_scope",
+        required=True,
+        format_func=lambda scope: SCOPES.get(scope) or schedule_label(scope),
+        help="**Global** (HEAPr-G): prune the least salient neurons of the whole model.  "
+        "\n**Per layer** (HEAPr-L): prune the same fraction of every layer.  \n**Per expert**: "
+        "prune the same fraction of every expert, so widths stay equal.  \n**Measured**: "
+        "per layer, and layers lose what their measured sensitivity says.",
+    )
+    if NeuronScope.GLOBAL not in possible:
+        st.caption(
+            f":material/info: {criterion_label(criterion)} compares neurons of one layer only, so "
+            "a global budget is not offered."
+        )
+
+
 def formula_part() -> None:
     """Show the formula of the toggles."""
-    if (criterion := chosen_criterion()) is not None:
+    if (criterion := criterion_in(controls_on_page())) is not None:
         st.markdown(f"${criterion.formula}$", width="content")
 
 
 def gate_control() -> None:
     """Draw the gate convention."""
-    criterion = chosen_criterion()
-    st.segmented_control(
+    criterion = criterion_in(controls_on_page())
+    lasting_input(
+        st.segmented_control,
         "Gate weights",
         GATES,
-        default=DEFAULTS["gate"],
         key="gate",
-        bind="query-params",
         required=True,
         format_func=str.capitalize,
         disabled=criterion is None or not criterion.uses_gate,
@@ -121,20 +175,14 @@ def gate_control() -> None:
 
 
 def baseline_control() -> None:
-    """Draw the choice of baseline, on Explore and Compare; see `chosen_baseline`."""
-    _criterion_list("Compare with", "baseline", BASELINES, _preset_label)
-
-
-def _criterion_list(
-    label: str, key: str, options: Sequence[str], words: Callable[[str], str]
-) -> None:
+    """Draw the choice of baseline, on Explore and Compare."""
     st.selectbox(
-        label,
-        options,
-        index=options.index(DEFAULTS[key]),
-        key=key,
+        "Compare with",
+        BASELINES,
+        index=BASELINES.index(USUAL_BASELINE),
+        key="baseline",
         bind="query-params",
-        format_func=words,
+        format_func=_preset_label,
         width=175,
     )
 

@@ -12,7 +12,8 @@ from app.literal import literal
 from app.loaded import Loaded
 from app.session.data import calibration_corpora, corpus_label, shown_model
 from app.session.job_queue import own_model, queue, shown_request
-from app.widgets.controls import choose, one_of
+from app.session.state import one_of
+from app.widgets.controls import choose
 from app.widgets.notes import inform, show_command
 from pruning.planning.make import CurrentPlan
 from pruning.requests.base import Request, validated

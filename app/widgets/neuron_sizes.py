@@ -143,7 +143,7 @@ def _ways_to_save(loaded: Loaded, table: pd.DataFrame) -> list[tuple[str, str, s
     if disks[PLAN_ALONE] >= before or disks.get(spec.budget.width_mode, 0) < before:
         return []
     narrower = [
-        (f"Choose {mode}: saves {1 - disks[mode] / before:.0%} on disk", "width", str(mode))
+        (f"Choose {mode}: saves {1 - disks[mode] / before:.0%} on disk", "width_mode", str(mode))
         for mode in WIDTH_MODES
         if disks.get(mode, before) < before
     ]
@@ -151,7 +151,7 @@ def _ways_to_save(loaded: Loaded, table: pd.DataFrame) -> list[tuple[str, str, s
     if spec.spread.scope == NeuronScope.EXPERT or imported_plan(loaded.model) is not None:
         return narrower
     label = "Narrow all experts equally: neurons compete within each expert"
-    return [(label, "scope", NeuronScope.EXPERT), *narrower]
+    return [(label, "neuron_scope", str(NeuronScope.EXPERT)), *narrower]
 
 
 def _widths_table(sizes: NeuronSizes, before: int) -> pd.DataFrame:

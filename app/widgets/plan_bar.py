@@ -9,12 +9,13 @@ import pandas as pd
 import streamlit as st
 
 from analysis.errors import UserError
+from analysis.model import MoEModel
 from app.literal import literal
 from app.loaded import Loaded
 from app.session.data import held_out_corpora, losses_of, usual_dtype
 from app.session.job_queue import own_model, queue, shown_request
 from app.session.plan_data import bytes_after
-from app.session.plan_state import NoPlan, forget_import, lost_file
+from app.session.plan_state import NoPlan, forget_import, imported_plan, why_lost
 from app.widgets.charts import download_button
 from app.widgets.links import link_to
 from app.widgets.repair import repair_choice
@@ -38,17 +39,17 @@ def no_plan(why: UserError) -> None:
             st.button(label, key=key, on_click=st.session_state.update, args=(controls,))
 
 
+def lost_note(model: MoEModel) -> None:
+    """Say why the URL is not of the plan on screen, if it is not."""
+    if why := why_lost(imported_plan(model)):
+        st.warning(why, icon=":material/warning:")
+
+
 def plan_line(loaded: Loaded) -> Loaded:
     """The plan on screen, with buttons to measure it or to close its file.
 
     Returns what is loaded with the chosen repair of the plan.
     """
-    if name := lost_file(loaded.shown):
-        st.warning(
-            f"The URL refers to the file {literal(name)}, which links do not carry. Open it again "
-            "below; until then the controls define the plan.",
-            icon=":material/warning:",
-        )
     if loaded.shown is None:
         return loaded
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):

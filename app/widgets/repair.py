@@ -16,7 +16,7 @@ from app.session.repairs import (
     repair_request,
     with_repair,
 )
-from app.widgets.controls import one_of
+from app.session.state import one_of
 from app.widgets.job_panel import job_panel
 from app.widgets.notes import show_command
 from pruning.planning.make import CurrentPlan

@@ -2,15 +2,14 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Final
 
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError, StatsError
 from analysis.families import MoELayer
 from analysis.model import MoEModel
-from analysis.sparsity import as_percent
 from analysis.stats.choose import parse_corpus_weight
 from pruning.budget import SizeTarget, even_budget, sparsity_budget
 from pruning.constraints import Constraints, Room, parse_numbers, ranges, rooms_of
@@ -40,21 +39,21 @@ def possible_percents(model: MoEModel) -> list[int]:
 
 
 @lru_cache(maxsize=32)
-def shrink_sparsities(model: MoEModel, multiple_of: int = 1) -> dict[int, str]:
-    """Share of the checkpoint's bytes to remove, in percent -> the sparsity that does.
+def possible_shrinks(model: MoEModel) -> list[int]:
+    """Slider steps: the shares of the checkpoint's bytes that can go, in percent.
 
-    Empty if layers differ in experts, as no sparsity leaves them equal numbers.
+    Empty if layers differ in experts, as no share leaves them equal numbers.
     """
-    found: dict[int, str] = {}
-    sizes = {layer.num_experts for layer in model.layers}
-    limits = Constraints(multiple_of)
-    for percent in range(0, 100, SPARSITY_STEP) if len(sizes) == 1 else ():
+    if len({layer.num_experts for layer in model.layers}) > 1:
+        return []
+    steps = []
+    for percent in range(0, 100, SPARSITY_STEP):
         try:
-            removed = even_budget(model, SizeTarget("shrink", f"{percent}%"), limits).floors[0]
+            even_budget(model, SizeTarget("shrink", f"{percent}%"))
         except PlanError:
-            continue  # more than can go, or 0 where a multiple lets some go
-        found[percent] = as_percent(removed, min(sizes)) if removed else "0%"
-    return found
+            break  # more than can go
+        steps.append(percent)
+    return steps
 
 
 def percent_removing(model: MoEModel, removed: int) -> int | None:
@@ -70,11 +69,12 @@ HAND = "hand"
 SCHEDULE_NAMES = (*(name for name in SCHEDULES if name != "file"), SEARCH, HAND)
 MULTIPLES = (1, 2, 4, 8, 16, 32, 64)
 MOST_TEXT = 2000
-ShareOf = Literal["neurons", "params", "bytes"]
-UNITS: Mapping[ShareOf, str] = {
-    "neurons": "Neurons",
-    "params": "All parameters",
-    "bytes": "Bytes on disk",
+# Fields of a budget that are a share -> of what.
+EXPERT_BUDGETS: Mapping[str, str] = {"sparsity": "Experts", "shrink": "Bytes"}
+NEURON_BUDGETS: Mapping[str, str] = {
+    "sparsity": "Neurons",
+    "params_share": "All parameters",
+    "shrink": "Bytes on disk",
 }
 WIDTH_MODES: tuple[ModeName, ...] = ("uniform", "per-layer", "ragged")
 WIDTH_MULTIPLES = (*MULTIPLES, 128)
@@ -86,7 +86,6 @@ SCOPES: Mapping[NeuronScope, str] = {
 _LONGEST_NAME, _OWN_DIGITS = 16, 8
 _MOST_LISTED = 12  # counts of an example
 _COUNTS = re.compile(r"\d{1,5}(\.\d{1,5})*")
-_EXPERTS = re.compile(r"[\d:,\-\s;]*")
 _MOST_SAID = 60  # characters of counts in a message
 _MOST_REASONS = 3  # in a message; the rest is a number
 
@@ -98,34 +97,6 @@ class CountsError(PlanError):
         super().__init__(reason)
         self.nearest = nearest  # layer -> experts kept, of the nearest plan
         self.percent = percent  # the slider step that the counts spend, if there is one
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduleChoice:
-    """The schedule on a page, where counts by hand and searches stand beside those of commands."""
-
-    name: str = "uniform"  # one of SCHEDULE_NAMES
-    counts: str = ""  # experts kept by each layer, for the schedule `hand`
-    locked: str = ""  # layers that an edit leaves alone: `0,5-7`
-    search: str = ""  # name of the search, for the schedule `search`
-
-    @property
-    def row(self) -> str:
-        """The schedule's row in tables of all schedules, where each search is one."""
-        return f"{SEARCH}:{self.search}" if self.name == SEARCH else self.name
-
-    @property
-    def by_hand(self) -> bool:
-        """Whether the counts define the plan."""
-        return self.name == HAND and bool(self.counts.strip())
-
-    @property
-    def spread(self) -> str:
-        """The schedule of a spec: counts by hand and searches begin with uniform."""
-        return "uniform" if self.name in (HAND, SEARCH) else self.name
-
-
-UNIFORM: Final = ScheduleChoice()
 
 
 def scopes_of(criterion: str) -> tuple[NeuronScope, ...]:
@@ -146,16 +117,6 @@ def schedule_label(name: str) -> str:
 def layers_in(text: str) -> frozenset[int]:
     """Layers from text such as "0,5-7", which may be empty."""
     return parse_numbers(text, what="layers") if text.strip() else frozenset()
-
-
-def experts_in(text: str) -> tuple[str, ...]:
-    """Groups such as `3:5,7-9`, separated by blanks or semicolons."""
-    if not _EXPERTS.fullmatch(text):
-        raise PlanError(
-            f"{text[:80]!r} names no experts; write LAYER:EXPERTS, such as 3:5,7-9, with blanks "
-            "between layers."
-        )
-    return tuple(text.replace(";", " ").split())
 
 
 def counts_text(kept: Mapping[int, int]) -> str:
@@ -183,16 +144,15 @@ def counts_in(text: str, layers: Iterable[MoELayer]) -> dict[int, int]:
     return {layer.index: int(number) for layer, number in zip(layers, numbers, strict=True)}
 
 
-def hand_counts(model: MoEModel, text: str, spending: Spending) -> dict[int, int]:
-    """The counts by hand.
+def check_counts(model: MoEModel, asked: Mapping[int, int], spending: Spending) -> None:
+    """Check counts by hand.
 
     Raises:
         CountsError: they spend another budget, or a layer cannot keep its count.
     """
-    asked = counts_in(text, spending.layers)
     nearest = fit_counts(spending, asked).counts
     if nearest == asked:
-        return asked
+        return
     broken = _impossible(spending, asked)
     size, total = model.num_experts, spending.budget.total
     removed, reasons = size - sum(asked.values()), broken
@@ -201,7 +161,7 @@ def hand_counts(model: MoEModel, text: str, spending: Spending) -> dict[int, int
         reasons = [keeps, *broken]
     percent = None if broken else percent_removing(model, removed)
     raise CountsError(
-        f"The counts by hand, {text.strip()[:_MOST_SAID]}, do not fit: {'; '.join(reasons)}.",
+        f"The counts by hand, {counts_text(asked)[:_MOST_SAID]}, do not fit: {'; '.join(reasons)}.",
         nearest,
         percent,
     )

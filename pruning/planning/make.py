@@ -80,7 +80,7 @@ class CurrentPlan:
         made = self.plan.provenance
         label = get_criterion(made.criterion).label if made.criterion else ""
         schedule = "by hand" if made.constraints.get("fixed") else schedule_words(made.schedule)
-        words = (label, corpora_words(made.corpora), schedule, made.sparsity)
+        words = (label, corpora_words(made.corpora), schedule, made.amount)
         name = self.file or ", ".join(filter(None, words))
         repair = self.plan.repair
         if repair is None or not name:

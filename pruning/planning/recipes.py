@@ -1,35 +1,19 @@
 """The recipe of a plan, a first recipe for a model, and the controls for a recipe."""
 
 from collections.abc import Iterator
-from fractions import Fraction
 from typing import Any
 
 import yaml
 
-from analysis.criteria import NEURON_CRITERIA
-from analysis.errors import PlanError
 from analysis.model import DEMO_MODEL, MoEModel
-from analysis.sparsity import parse_sparsity
 from pruning.budget import GIB, Budget, possible_share
-from pruning.constraints import Constraints, ranges, rooms_of
-from pruning.planning.choice import (
-    HAND,
-    MULTIPLES,
-    SPARSITY_STEP,
-    WIDTH_MULTIPLES,
-    counts_text,
-    possible_percents,
-    shrink_sparsities,
-)
+from pruning.constraints import Constraints, rooms_of
 from pruning.planning.ranking import Selection
 from pruning.recipe import Recipe
 from pruning.recipe_file import recipe_from_yaml
 from pruning.requests.base import validated
-from pruning.requests.options import experts_words
-from pruning.schedules import MEASURED
 from pruning.search.store import search_in
 from pruning.sizes import format_bytes, format_count, size_report
-from pruning.spec import PlanSpec, given
 
 
 def recipe_of(selection: Selection) -> Recipe:
@@ -58,98 +42,6 @@ def _sampling(selection: Selection) -> dict[str, Any]:
         if each.kind == "routed"
     ]
     return made[0] if made and made.count(made[0]) == len(made) else {}
-
-
-def not_here(what: str) -> str:
-    """Why controls cannot show a recipe, and what to do instead."""
-    return (
-        f"The recipe asks for {what}, which this page has no control for; run it with "
-        "`moeprune run`, then open its plan here."
-    )
-
-
-def controls_of(recipe: Recipe, model: MoEModel) -> dict[str, Any]:
-    """The plan controls for a recipe, by their keys in the URL; refuses what none can show."""
-    spec, layers = recipe.plan, {layer.index for layer in model.layers}
-    limits, spread, budget = spec.limits, spec.spread, spec.budget
-    criterion, widths = spec.ranking.criterion, budget.width_multiple_of
-    unfit: dict[str, object] = {
-        "sensitivity": recipe.sensitivity,
-        "a repair": recipe.repair is not None,
-        "measured_on, cost or across": given(spread, ("measured_on", "cost", "across")),
-        f"multiple_of: {limits.multiple_of}": limits.multiple_of not in MULTIPLES,
-        "floor": limits.floor,
-        "lock": spread.lock,
-    }
-    if spec.by_neuron:
-        percent, unit = _share(spec)
-        unfit["kept_neurons"] = spread.kept_neurons
-        unfit[f"criterion: {criterion}"] = criterion not in NEURON_CRITERIA
-        unfit[f"width_multiple_of: {widths}"] = widths not in WIDTH_MULTIPLES
-        controls = {
-            "unit": unit,
-            "neurons": criterion,
-            "scope": MEASURED if spread.is_measured else spread.scope,
-            "width": budget.width_mode,
-            "width_multiple": widths,
-            "neuron_multiple": limits.multiple_of,
-            "pin": " ".join(experts_words(limits.pin)),
-            "drop": " ".join(experts_words(limits.drop)),
-        }
-    else:
-        percent, share_of = _place(spec, model)
-        differ = spread.schedule != "uniform" or limits.protect or limits.set
-        unfit["uneven"] = budget.uneven
-        unfit["shrink where layers differ"] = budget.shrink is not None and differ
-        unfit |= {key: getattr(limits, key) for key in ("pin", "drop")}
-        unfit["a schedule file"] = spread.schedule_file
-        unfit["search, as a recipe"] = recipe.search
-        unfit["set for some layers only"] = limits.set and set(limits.set) != layers
-        controls = {
-            "budget": share_of,
-            "gate": spec.ranking.gate,
-            "schedule": spread.schedule,
-            "multiple": limits.multiple_of,
-        }
-        if limits.set:
-            controls |= {"schedule": HAND, "counts": counts_text(limits.set), "locked": ""}
-    for what, is_unfit in unfit.items():
-        if is_unfit:
-            raise PlanError(not_here(what))
-    shared = {"granularity": spec.ranking.granularity, "sparsity": percent}
-    return {**shared, **controls, "protect": ranges(limits.protect)}
-
-
-def _place(spec: PlanSpec, model: MoEModel) -> tuple[int, str]:
-    """The slider step of a budget of experts, and what it is a share of."""
-    budget = spec.budget
-    text = budget.sparsity or budget.shrink
-    if text is None:
-        raise PlanError(not_here("a budget other than a sparsity or a share of the bytes"))
-    shrunk = shrink_sparsities(model, spec.limits.multiple_of)
-    wanted = parse_sparsity(text)
-    for percent in shrunk if budget.shrink else possible_percents(model):
-        if wanted == Fraction(percent, 100):
-            return percent, "bytes" if budget.shrink else "experts"
-    for percent, sparsity in shrunk.items():
-        if budget.sparsity and wanted == parse_sparsity(sparsity):
-            return percent, "bytes"
-    raise PlanError(not_here(f"{'shrink' if budget.shrink else 'sparsity'}: {text}"))
-
-
-def _share(spec: PlanSpec) -> tuple[int, str]:
-    """The slider step of a budget of neurons, and what it is a share of."""
-    budget = spec.budget
-    share = budget.sparsity or budget.params_share or budget.shrink
-    if not share:
-        file = "kept_neurons" if spec.spread.kept_neurons is not None else ""
-        raise PlanError(not_here(file or "a target size or a number of neurons"))
-    percent = 100 * parse_sparsity(share)
-    if percent % SPARSITY_STEP or percent >= 100:
-        raise PlanError(not_here(f"a share of {share}"))
-    if budget.sparsity:
-        return int(percent), "neurons"
-    return int(percent), "params" if budget.params_share else "bytes"
 
 
 _MULTIPLE, _MANY = 8, 64  # layers with this many experts keep a multiple, for expert parallelism

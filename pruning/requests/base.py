@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
@@ -20,6 +20,7 @@ from pydantic.fields import FieldInfo
 from analysis.errors import UserError, did_you_mean, sentence, unknown_name
 
 Kind = TypeVar("Kind", bound="Request")
+_MOST_DIGITS = 12  # of a number in a URL
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,9 +243,29 @@ def words_of(name: str, field: FieldInfo, value: Any) -> Iterator[str]:
     if isinstance(value, bool):
         yield flag if value else off[0]
         return
-    items = option.words(value) if option.words else value if isinstance(value, tuple) else (value,)
-    for item in items:
-        yield from (flag, f"{item:g}" if isinstance(item, float) else str(item))
+    yield from repeated(flag, value_words(field, value))
+
+
+def value_words(field: FieldInfo, value: Any) -> list[str]:
+    """The words from which a field reads this value."""
+    option = option_of(field)
+    if option and option.words:
+        return list(option.words(value))
+    items = value if isinstance(value, tuple) else (value,)
+    return [f"{item:g}" if isinstance(item, float) else str(item) for item in items]
+
+
+def value_of(field: FieldInfo, words: Sequence[str]) -> Any:
+    """The value of these words, for the field to check; of one value, the last word."""
+    if isinstance(default_of(field), tuple | dict):
+        return words
+    word = words[-1]
+    is_number = _takes_int(field.annotation) and word.isascii() and word.isdecimal()
+    return int(word) if is_number and len(word) <= _MOST_DIGITS else word
+
+
+def _takes_int(kind: Any) -> bool:
+    return kind is int or any(map(_takes_int, get_args(kind)))
 
 
 def repeated(option: str, values: Iterable[str]) -> list[str]:
@@ -272,20 +293,25 @@ def written(info: ValidationInfo) -> Callable[..., str]:
 OPTIONS = {"fields are": "options"}  # the context in which a request from a command is validated
 
 
-def validated(kind: type[Kind], values: dict[str, Any]) -> Kind:
-    """A request from untrusted values; a UserError names the first bad field in one line."""
+def validated(
+    kind: type[Kind], values: dict[str, Any], context: dict[str, str] | None = OPTIONS
+) -> Kind:
+    """A request from untrusted values; a UserError names the first bad field in one line.
+
+    Without a context fields are named as they are, and not as options.
+    """
     try:
-        return kind.model_validate(values, context=OPTIONS)
+        return kind.model_validate(values, context=context)
     except ValidationError as error:
         problems = error.errors(include_url=False)
         unknown = (each for each in problems if each["type"] == "extra_forbidden")
         problem = next(unknown, problems[0])
         if raised := raised_by(problem):
             raise raised from error
-        raise UserError(_in_one_line(kind, problem)) from error
+        raise UserError(_in_one_line(kind, problem, context)) from error
 
 
-def _in_one_line(kind: type[Request], problem: Any) -> str:
+def _in_one_line(kind: type[Request], problem: Any, context: dict[str, str] | None) -> str:
     message = plain_problem(problem)
     if not problem["loc"]:
         return sentence(message)  # of several fields, which the message names
@@ -300,7 +326,7 @@ def _in_one_line(kind: type[Request], problem: Any) -> str:
     option = option_of(field) if field else None
     flag = f"--{name.replace('_', '-')}"
     place = option.place if option and option.place else flags_of(name, field)[0] if field else flag
-    return sentence(f"{place}: {message}")
+    return sentence(f"{place if context else name}: {message}")
 
 
 # Kinds of pydantic's problems -> what would work, with pydantic's bounds.

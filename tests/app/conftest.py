@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from page_texts import open_at
+from page_texts import open_at, refusal_of_link
 from streamlit import config
 from streamlit.components.v2 import manifest_scanner
 from streamlit.testing.v1 import AppTest
@@ -112,13 +112,19 @@ def queued_jobs(environment, monkeypatch):
 
 @pytest.fixture
 def open_page(environment):
-    """Open a page as a person does who follows a link; `address` is its query."""
+    """Open a page as a person does who follows a link; `address` is its query.
 
-    def _open(page, model=None, **address):
+    The page must show the plan of the link, or refuse it in one line with the words `refused`.
+    """
+
+    def _open(page, model=None, refused="", **address):
         test = AppTest.from_file(str(MAIN), default_timeout=TIMEOUT_SECONDS)
         for key, value in {**({"model": model} if model else {}), **address}.items():
             test.query_params[key] = value
-        return go(test, page)
+        why = refusal_of_link(go(test, page))
+        assert refused in why and bool(why) == bool(refused)
+        assert "\n" not in why
+        return test
 
     return _open
 

@@ -3,6 +3,7 @@
 import shutil
 
 import pytest
+from page_texts import ALL_CORPORA
 from permanent_names import EXPONENTS
 
 from analysis.drain import drain
@@ -49,12 +50,10 @@ def test_presets_set_the_toggles_of_their_family_and_leave_them_else(open_page):
 
 
 ADDRESS = {
-    "corpus": "demo-math",
+    "corpora": "demo-math",
     "sparsity": "25%",
-    "b": "0",
-    "alpha": "2",
-    "beta": "2",
-    "gate": "Renormalized",
+    "criterion": "squared-gate-energy",
+    "gate": "renormalized",
     "baseline": "AIMER",
     "order": "By expert",
     "show": "Kept",
@@ -77,17 +76,35 @@ def test_the_address_selects_the_state_of_the_first_view(open_page):
 
 
 @pytest.mark.parametrize(
-    "address",
+    ("address", "refused"),
     [
-        {"b": "7", "alpha": "many", "beta": "-1", "criterion": "bogus", "baseline": "bogus"},
-        {"gate": "strong", "sparsity": "51%", "corpus": "bogus", "model": "../demo", "show": "all"},
-        {"sparsity": "nan", "corpus": "", "model": "", "b": "<script>alert(1)</script>"},
-        {"order": "1e9", "corpora.view": "none", "preset": "aimer", "nothing": "x"},
+        ({"criterion": "bogus", "baseline": "bogus"}, "'bogus'"),
+        ({"criterion": "7,0,0"}, "The exponents 7,0,0 are out of range"),
+        ({"criterion": "1,0,0"}, "ranks nothing"),
+        ({"criterion": "<script>alert(1)</script>"}, "script"),
+        ({"gate": "strong"}, "gate: choose 'applied' or 'renormalized'"),
+        ({"sparsity": "51%"}, "no control for sparsity: 51%"),
+        ({"sparsity": "nan", "model": ""}, "'nan'"),
+        ({"sparsity": "25%", "shrink": "25%"}, "give one budget: shrink, sparsity"),
+        ({"corpora": ""}, "corpora"),
+        ({"corpora": "/etc/passwd"}, "not been calibrated on '/etc/passwd'"),
+        ({"corpora": "demo-math:-1"}, "must be greater than 0"),
+        ({"schedule": "file"}, "schedule: file"),
+        ({"schedule_file": "/etc/passwd"}, "no control for schedule: file"),
+        ({"runs": "demo"}, "no control for runs"),
+        ({"set": "0=20"}, "no control for set: 0=20"),
+        ({"floor": "3"}, "no control for floor"),
+        ({"pin": "0:1"}, "no control for pin: 0:1"),
+        ({"multiple_of": "3"}, "no control for multiple_of: 3"),
+        ({"multiple_of": "many"}, "multiple_of: give a whole number"),
+        ({"granularity": "atom"}, "granularity: choose 'expert' or 'neuron'"),
+        ({"model": "../demo", "show": "all", "order": "1e9"}, ""),
+        ({"corpora.view": "none", "preset": "aimer", "nothing": "x"}, ""),
     ],
     ids=str,
 )
-def test_bad_values_in_the_address_fall_back(open_page, address):
-    test = open_page("explore", **address)
+def test_bad_values_in_the_address_fall_back(open_page, address, refused):
+    test = open_page("explore", refused=refused, **address)
     assert not test.exception
     assert not test.error
     assert test.selectbox(key="model").value == "demo"
@@ -96,11 +113,39 @@ def test_bad_values_in_the_address_fall_back(open_page, address):
     assert "--sparsity 50% " in test.code[0].value
 
 
-def test_an_empty_value_in_the_address_shows_what_the_command_line_does(open_page):
-    """An empty parameter unselects a toggle, by Streamlit's rule; the page ranks nevertheless."""
-    test = open_page("explore", b="")
-    assert criterion_shown(test) == "REAP"
-    assert "--criterion reap " in test.code[0].value
+def test_the_address_says_what_differs_from_a_new_session(open_page):
+    def address(test):
+        return {name: each for name, each in test.query_params.items() if name != "model"}
+
+    test = open_page("explore")
+    assert address(test) == {}
+    test.segmented_control(key="alpha").set_value(0).run()
+    assert address(test) == {"criterion": "man"}
+    test.segmented_control(key="beta").set_value(0).run()
+    assert address(test) == {"criterion": ""}  # which ranks nothing
+    test.menu_button(key="preset").set_value("aimer").run()
+    test.pills(key="corpus").set_value("demo-math").run()
+    # Charts of corpora read it, whatever ranks.
+    assert address(test) == {"criterion": "aimer", "corpora": "demo-math"}
+    test.pills(key="corpus").set_value("(blend)").run()
+    assert address(test)["corpora"] == ALL_CORPORA
+    test.slider(key="share.demo-math").set_value(0).run()
+    assert address(test)["corpora"] == ["demo-code", "demo-prose"]
+    test.slider(key="share.demo-code").set_value(80).run()
+    assert address(test)["corpora"] == ["demo-code:80", "demo-prose:50"]
+    test.segmented_control(key="budget").set_value("shrink").run()
+    test.text_input(key="protect").set_value("5, 0-1").run()
+    assert test.error  # nothing can be that
+    test.text_input(key="protect").set_value("5,0-1").run()
+    assert address(test) == {
+        **{"criterion": "aimer", "corpora": ["demo-code:80", "demo-prose:50"]},
+        **{"shrink": "50%", "protect": "0-1,5"},
+    }
+    test.segmented_control(key="granularity").set_value("neuron").run()
+    assert address(test) == {
+        **{"granularity": "neuron", "corpora": ["demo-code:80", "demo-prose:50"]},
+        **{"shrink": "50%", "protect": "0-1,5"},
+    }
 
 
 def test_values_outside_their_options_do_not_crash(open_page):
@@ -117,7 +162,7 @@ def test_values_outside_their_options_do_not_crash(open_page):
 
 
 def test_another_model_takes_over_what_fits_it(open_page):
-    test = open_page("explore", sparsity="85%", corpus="demo-math")
+    test = open_page("explore", sparsity="85%", corpora="demo-math")
     assert test.select_slider(key="sparsity").value == 85
     test.selectbox(key="model").set_value("once").run()
     assert not test.exception

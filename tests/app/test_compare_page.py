@@ -3,7 +3,6 @@
 import pandas as pd
 import pytest
 from page_texts import SCORES, deltas_of, gone
-from permanent_names import EXPONENTS
 
 FATES_APART = ("only A", "only B")
 LABELS = {"reap": "REAP  (1, 1, 1)", "man": "MAN  (1, 0, 1)", "frequency": "Frequency  (0, 0, 0)"}
@@ -18,12 +17,11 @@ LABELS = {"reap": "REAP  (1, 1, 1)", "man": "MAN  (1, 0, 1)", "frequency": "Freq
 )
 def test_numbers_are_those_of_the_shipped_files(open_page, demo_moments, a, b):
     (name, text, percent), (other, b_text, b_percent) = a, b
-    exponents = dict(zip(("b", "alpha", "beta"), map(str, EXPONENTS[name]), strict=True))
     test = open_page(
         "compare",
-        corpus=text,
+        corpora=text,
         sparsity=f"{percent}%",
-        **exponents,
+        criterion=name,
         baseline=LABELS[other],
         b_text=b_text,
         b_sparsity=str(b_percent),
@@ -44,7 +42,7 @@ def test_numbers_are_those_of_the_shipped_files(open_page, demo_moments, a, b):
 
 
 def test_swap(open_page):
-    test = open_page("compare", criterion="AIMER", b_sparsity="25")
+    test = open_page("compare", criterion="aimer", b_sparsity="25")
     before = deltas_of(test)
     test.button(key="swap").click().run()
     assert not test.exception
@@ -59,11 +57,11 @@ def test_swap(open_page):
 @pytest.mark.parametrize(
     "address",
     [
-        {"criterion": "AIMER", "baseline": "Magnitude", "b_sparsity": "25"},
-        {"corpus": "demo-math", "b_text": "demo-prose", "b_gate": "renormalized"},
-        {"corpus": "(blend)", "share.demo-code": "80", "share.demo-math": "0"},
+        {"criterion": "aimer", "baseline": "Magnitude", "b_sparsity": "25"},
+        {"corpora": "demo-math", "b_text": "demo-prose", "b_gate": "renormalized"},
+        {"corpora": ["demo-code:80", "demo-prose:50"]},
     ],
-    ids=lambda address: "-".join(address.values()),
+    ids=str,
 )
 def test_command_gives_the_numbers_of_the_page(open_page, tmp_path, run, address):
     test = open_page("compare", **address)
@@ -105,7 +103,7 @@ def test_without_statistics_it_says_what_to_do(open_page):
     test = open_page("compare", "bare")
     assert not test.metric
     assert all("Start" in note.value for note in test.info)
-    test = open_page("compare", "weighed", criterion="AIMER", baseline="Magnitude")
+    test = open_page("compare", "weighed", criterion="aimer", baseline="Magnitude")
     assert test.metric
 
 

@@ -134,7 +134,7 @@ def test_the_answers_are_the_newest_of_this_plan(shown):
 
 
 def test_a_page_with_a_plan_offers_it(open_page, go_to):
-    test = open_page("evaluate", b="1", alpha="0", beta="0")
+    test = open_page("evaluate", criterion="")
     assert not test.sidebar.get("download_button")
     test.segmented_control(key="beta").set_value(1).run()
     for page in ("evaluate", "start"):

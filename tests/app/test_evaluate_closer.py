@@ -5,7 +5,7 @@ import math
 import shutil
 
 import pytest
-from page_texts import command, press
+from page_texts import ALL_CORPORA, command, press
 
 from analysis.drain import drain
 from analysis.errors import UserError
@@ -129,7 +129,9 @@ def test_the_first_answers_are_those_of_the_plan_on_screen(open_page):
     assert test.selectbox(key=question(test)).options[0] == f"{prompt} (REAP, on demo-code)"
     heads = [text.value for text in test.markdown if "demo-code" in text.value]
     assert "**REAP, on demo-code**" in heads
-    best = open_page("evaluate", results=ASK, b="0", alpha="0", corpus="(blend)", schedule="Global")
+    best = open_page(
+        "evaluate", results=ASK, criterion="ean", corpora=ALL_CORPORA, schedule="global"
+    )
     said = best.selectbox(key=question(best)).options[0]
     assert said == f"{prompt} (EAN, on blend of 3 corpora, global)"
 

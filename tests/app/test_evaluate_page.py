@@ -98,7 +98,7 @@ def test_own_numbers_are_those_of_the_records(open_page, swept):
     # Loss: the lower, the better.
     assert table["mean"].is_monotonic_increasing
     # These are of experts.
-    test = open_page("evaluate", model="once", granularity="Neurons")
+    test = open_page("evaluate", model="once", granularity="neuron")
     assert any("No evaluations of plans that remove neurons" in info.value for info in test.info)
 
 

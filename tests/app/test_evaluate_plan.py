@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from page_texts import command_lines, loaded_on, press
+from page_texts import by_hand, command_lines, loaded_on, press
 
 from analysis.drain import drain
 from analysis.stats.store import SHIPPED_STATS
@@ -13,8 +13,8 @@ from builders import ROWS
 from pruning.evaluate.record import EvaluationStore
 from pruning.plan import plan_from_dict
 
-HAND = {"model": "once", "sparsity": "50%", "schedule": "By hand", "counts": "4.3.2"}
-NEURONS = {"granularity": "Neurons", "sparsity": "30%"}
+HAND = {"model": "once", "sparsity": "50%", "set": by_hand("4.3.2", (0, 2, 3))}
+NEURONS = {"granularity": "neuron", "sparsity": "30%"}
 
 
 @pytest.mark.parametrize("address", [HAND, NEURONS])
@@ -79,7 +79,7 @@ def test_the_sidebars_plan_is_told_with_its_loss_on_every_text(open_page):
     assert {"REAP, on demo-code", "Random"} < set(lines)
     assert len(lines) <= 4
     assert not [name for name in lines if "neurons" in name]  # which are another page's question
-    of_neurons = open_page("evaluate", granularity="Neurons").multiselect(key="lines.nll.neuron")
+    of_neurons = open_page("evaluate", granularity="neuron").multiselect(key="lines.nll.neuron")
     assert all("neurons" in name for name in of_neurons.value)
     assert of_neurons.value
 
@@ -87,7 +87,7 @@ def test_the_sidebars_plan_is_told_with_its_loss_on_every_text(open_page):
 def test_a_plan_that_was_not_measured_says_so_and_is_measured_by_a_click(
     open_page, go_to, queued_jobs
 ):
-    test = open_page("plan", corpus="demo-prose", sparsity="40%")
+    test = open_page("plan", corpora="demo-prose", sparsity="40%")
     go_to(test, "evaluate")
     (line,) = (text.value for text in test.markdown if "**REAP, demo-prose, 40%**" in text.value)
     assert "loss not measured" in line
@@ -104,7 +104,7 @@ def test_a_plan_measured_in_another_dtype_is_marked_and_compared_with_none(
     monkeypatch.setenv("MOEPRUNE_STATS_DIR", str(tmp_path / "stats"))
     settings.clear()
     shutil.copytree(stats_dir, tmp_path / "stats")
-    plan = loaded_on(open_page("plan", corpus="demo-prose")).shown.plan
+    plan = loaded_on(open_page("plan", corpora="demo-prose")).shown.plan
     records = EvaluationStore([SHIPPED_STATS]).records()
     dtype = {"settings": {**records[0].settings, "dtype": "bfloat16"}}
     for record in records:
@@ -113,7 +113,7 @@ def test_a_plan_measured_in_another_dtype_is_marked_and_compared_with_none(
         elif record.plan.criterion == "ean" and record.plan.corpora == ("demo-code",):
             update = {**dtype, "record_id": f"{record.record_id}-bfloat16"}  # measured both ways
             EvaluationStore([tmp_path / "stats"]).save(record.model_copy(update=update))
-    test = open_page("evaluate", corpus="demo-prose")
+    test = open_page("evaluate", corpora="demo-prose")
     (line,) = (text.value for text in test.markdown if "**REAP, demo-prose, 50%**" in text.value)
     assert ", bfloat16" in line
     assert "Random" not in line
@@ -123,21 +123,23 @@ def test_a_plan_measured_in_another_dtype_is_marked_and_compared_with_none(
     assert "yours: REAP, on demo-prose" in set(other["candidate"])
     assert other["candidate"].str.startswith("EAN, on demo-code").any()
     assert set(other["away"]) == {""}
-    start = open_page("start", corpus="demo-prose").markdown
+    start = open_page("start", corpora="demo-prose").markdown
     (words,) = (text.value for text in start if "held-out samples" in text.value)
     assert "in another way than most plans: bfloat16" in words
 
 
 def test_candidates_are_of_the_granularity_on_screen(open_page):
     # The demo's plans of neurons were measured without 4,928 of 12,288.
-    test = open_page("evaluate", granularity="Neurons", sparsity="40%", removed="25%")
+    test = open_page("evaluate", granularity="neuron", sparsity="40%", removed="25%")
     assert any("**Loss increase at 40% sparsity**" in text.value for text in test.markdown)
     assert set(test.dataframe[0].value["granularity"]) == {"neuron"}
 
 
 def test_plans_of_one_name_and_share_are_told_apart(open_page, go_to, stats_dir, queued_jobs):
-    by_hand = HAND | {"counts": "2.3.4"}
-    for address in ({"model": "once", "sparsity": "50%"}, by_hand):
+    for address in (
+        {"model": "once", "sparsity": "50%"},
+        HAND | {"set": by_hand("2.3.4", (0, 2, 3))},
+    ):
         test = open_page("plan", **address)
         go_to(test, "evaluate")
         press(test)

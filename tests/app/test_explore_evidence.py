@@ -51,7 +51,7 @@ def test_parts_of_the_tokens_against_all(open_page, demo_moments, demo_shards, r
 
 
 def test_several_criteria_at_once_are_in_the_address(open_page):
-    test = open_page("explore", tab="Evidence", b="0", alpha="2")
+    test = open_page("explore", tab="Evidence", criterion="0,2,1")
     test.pills(key="beside").set_value(["seer", "ean"]).run()
     table = opened(test, "overlap-by-tokens").dataframe[-1].value
     assert list(dict.fromkeys(table["criterion"])) == ["S(0,2,1)", "SEER", "EAN"]
@@ -65,7 +65,7 @@ def test_several_criteria_at_once_are_in_the_address(open_page):
 
 
 def test_damage_against_its_proxy(open_page, demo_moments, run, tmp_path):
-    test = open_page("explore", **DAMAGE, sparsity="25%", corpus="demo-math")
+    test = open_page("explore", **DAMAGE, sparsity="25%", corpora="demo-math")
     table = demo_moments["demo-math"]
     by_damage = gone(table, table["damage"], 25)
     by_reap = gone(table, SCORES["reap"](table), 25)
@@ -107,7 +107,7 @@ class TestWithoutDamage:
 
 
 def test_needs_and_costs_of_the_demo(open_page):
-    test = open_page("explore", tab="Advice", corpus="demo-math")
+    test = open_page("explore", tab="Advice", corpora="demo-math")
     table = next(f.value for f in test.dataframe if "gate weights" in f.value)
     table = table.set_index("criterion")
     from analysis.stats.store import SHIPPED_STATS

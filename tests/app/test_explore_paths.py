@@ -38,7 +38,7 @@ def test_the_table_is_that_of_the_followed_paths(open_page, samples):
 
 def test_choices_in_the_address_are_those_of_the_command(open_page, samples, tmp_path):
     chosen = {"m": "7", "k": "4", "transitions": "As measured"}
-    test = open_page("explore", **PATHS, corpus="demo-math", **chosen)
+    test = open_page("explore", **PATHS, corpora="demo-math", **chosen)
     table = numbers(test, "paths")
     wanted = follow_paths(
         representative_samples(samples["demo-math"], 4), 7, Weighing(steps="measured")
@@ -75,7 +75,7 @@ def test_what_would_take_minutes_is_refused(open_page):
 
 
 def test_the_criterion_ranks_as_the_paths_do(open_page, samples):
-    test = open_page("explore", criterion="MoE Pathfinder", corpus="demo-prose")
+    test = open_page("explore", criterion="pathfinder", corpora="demo-prose")
     table = numbers(test, "stratification")
     rows = table[table["panel"] == "MoE Pathfinder"].sort_values(["layer", "rank"])
     order = follow_paths(samples["demo-prose"], 100).table(100).sort_values(["layer", "rank"])
@@ -87,7 +87,7 @@ def test_a_model_without_samples_says_what_to_collect(open_page):
     test = open_page("explore", "once", **PATHS)
     assert "samples" in test.info[0].value
     assert any("--groups routed,dense" in each.value for each in test.code)
-    test = open_page("explore", "once", criterion="MoE Pathfinder")
+    test = open_page("explore", "once", criterion="pathfinder")
     assert "--groups routed,dense" in test.info[0].value
     assert not test.exception
 

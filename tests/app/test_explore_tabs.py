@@ -5,7 +5,7 @@ from itertools import product
 
 import pandas as pd
 import pytest
-from page_texts import SCORES, loaded_on, opened, texts
+from page_texts import ALL_CORPORA, SCORES, loaded_on, opened, texts
 
 from analysis.criteria import unified
 from analysis.families import MoELayer
@@ -47,8 +47,8 @@ def coverage(moments, kept_by, percent, name):
 def test_coverage_of_a_blend(open_page, demo_moments):
     name, percent = "man", 25
     shares = {"demo-code": 10, "demo-math": 70, "demo-prose": 20}
-    address = {f"share.{corpus}": str(share) for corpus, share in shares.items()}
-    address |= {"corpus": "(blend)", "sparsity": f"{percent}%", "alpha": "0"}
+    address = {"corpora": [f"{corpus}:{share}" for corpus, share in shares.items()]}
+    address |= {"criterion": name, "sparsity": f"{percent}%"}
     test = open_page("explore", **BLEND, **address)
     expected = coverage(demo_moments, blend_of(demo_moments, shares), percent, name)
     table = coverage_table(test)
@@ -77,14 +77,16 @@ def test_fair_blend_is_no_worse_and_goes_into_the_plan(open_page):
 
 
 def test_a_blend_without_any_share_is_an_equal_one(open_page, demo_moments):
-    zeros = {f"share.{corpus}": "0" for corpus in demo_moments}
-    test = open_page("explore", **BLEND, corpus="(blend)", **zeros)
+    test = open_page("explore", **BLEND, corpora=ALL_CORPORA)
+    for corpus in demo_moments:
+        test.slider(key=f"share.{corpus}").set_value(0)
+    test.run()
     assert not test.exception
     assert coverage_table(test)["share"].tolist() == pytest.approx([1 / 3] * 3)
 
 
 def test_exponents_that_rank_nothing_leave_the_map_of_the_other_criterion(open_page):
-    test = open_page("explore", b="1", alpha="0", beta="0")
+    test = open_page("explore", criterion="")
     assert texts(test.error) == []
     (said,) = texts(test.info)
     assert "(1, 0, 0) ranks nothing" in said
@@ -263,6 +265,6 @@ def test_ranks_by_hand():
 
 
 def test_coverage_of_one_text(open_page, demo_moments):
-    test = open_page("explore", **BLEND, corpus="demo-math")
+    test = open_page("explore", **BLEND, corpora="demo-math")
     expected = coverage(demo_moments, demo_moments["demo-math"], 50, "reap")
     assert coverage_table(test)["coverage"].to_dict() == pytest.approx(expected)

@@ -78,7 +78,7 @@ def models_root(headed):
 
 
 def test_heads_stay_where_no_count_changes_and_are_else_left_out_or_pruned(open_page):
-    test = open_page("export", "plain", criterion="Random")
+    test = open_page("export", "plain", criterion="random")
     assert not [each for each in test.segmented_control if "Prediction heads" in each.label]
     assert "--mtp" not in command(test, "export")
     test.selectbox(key="model").set_value("headed").run()
@@ -121,10 +121,10 @@ def test_a_plan_of_neurons_offers_the_width_modes_that_the_library_has(open_page
     options = width_options(load_model_index(str(headed / "plain")), plan_from_dict(plan))
     assert {option.mode for option in options} == set(WidthMode)
     test = upload(
-        open_page("export", "plain", criterion="Random"), "neurons.json", json.dumps(plan)
+        open_page("export", "plain", criterion="random"), "neurons.json", json.dumps(plan)
     )
     for option in options:
-        test.segmented_control(key="width").set_value(str(option.mode)).run()
+        test.segmented_control(key="width_mode").set_value(str(option.mode)).run()
         assert texts(test.error) == []
         assert "--plan neurons.json " in command(test, "export")
         assert f"--width-mode {option.mode} " in f"{command(test, 'export')} "
@@ -136,7 +136,7 @@ def test_a_plan_of_neurons_offers_the_width_modes_that_the_library_has(open_page
 
 def test_a_plan_of_neurons_from_a_file_turns_the_plan_page_to_neurons(open_page, headed):
     test = upload(
-        open_page("plan", "plain", criterion="Random"),
+        open_page("plan", "plain", criterion="random"),
         "neurons.json",
         json.dumps(neuron_plan(headed)),
     )
@@ -157,7 +157,7 @@ def test_layers_of_different_counts_are_padded_where_the_router_can_rule_experts
 ):
     model = load_model_index(str(headed / "biased"))
     plan = PruningPlan(model_ref(model), {0: (0, 1, 2, 5), 1: (3, 4)})
-    test = open_page("export", "biased", criterion="Random")
+    test = open_page("export", "biased", criterion="random")
     assert "pad" not in [each.key for each in test.toggle]  # equal counts
     upload(test, "uneven.json", plan.to_json())
     assert "--pad" not in command(test, "export")
@@ -199,7 +199,7 @@ def test_layers_of_different_counts_are_padded_where_the_router_can_rule_experts
 def test_where_padding_is_impossible_the_page_says_why(open_page, headed):
     model = load_model_index(str(headed / "plain"))
     plan = PruningPlan(model_ref(model), {0: (0, 1), 2: (0, 1, 2), 3: (0, 1, 2)})
-    test = upload(open_page("export", "plain", criterion="Random"), "uneven.json", plan.to_json())
+    test = upload(open_page("export", "plain", criterion="random"), "uneven.json", plan.to_json())
     assert "pad" not in [each.key for each in test.toggle]
     assert any("no bias that rules an expert out" in text for text in texts(test.caption))
 
@@ -216,11 +216,11 @@ def test_the_proof_shows_every_check_of_the_newest_export_of_this_model(
     ]
     result = {"out": "out", "verify": {"level": "load", "reason": "as asked for", "checks": checks}}
     finish_export(jobs_of(tmp_path), headed / "plain", result)
-    test = open_page("export", "plain", criterion="Random")
+    test = open_page("export", "plain", criterion="random")
     (shown,) = table_of(test)
     assert shown["result"].tolist() == ["3 files", "128 tokens"]
     assert any("2 of 2 checks hold" in text for text in texts(test.markdown))
-    assert table_of(open_page("export", "headed", criterion="Random")) == []
+    assert table_of(open_page("export", "headed", criterion="random")) == []
 
 
 def jobs_of(tmp_path):
@@ -252,7 +252,7 @@ def plan_of(headed, name="plain"):
 
 def test_the_option_without_which_an_engine_is_wrong_is_shown(open_page, tmp_path, headed):
     out = written_export(tmp_path, headed, "latent")
-    test = open_page("export", "latent", criterion="Random")
+    test = open_page("export", "latent", criterion="random")
     assert texts(test.error) == []
     option = """--compilation-config '{"custom_ops": ["none"]}'"""
     assert f"--model '{out}' --port 8000 {option}" in texts(test.code)[2]
@@ -261,7 +261,7 @@ def test_the_option_without_which_an_engine_is_wrong_is_shown(open_page, tmp_pat
 
 def test_success_leads_with_place_code_servers_and_all_checks(open_page, tmp_path, headed):
     out = written_export(tmp_path, headed)
-    test = open_page("export", "plain", criterion="Random")
+    test = open_page("export", "plain", criterion="random")
     assert texts(test.error) == []
     assert not any(":red[" in text for text in texts(test.markdown))
     code = texts(test.code)
@@ -290,7 +290,7 @@ def test_success_leads_with_place_code_servers_and_all_checks(open_page, tmp_pat
 
 def test_the_name_that_is_offered_is_free(open_page, export_root, headed):
     def offered():
-        test = open_page("export", "plain", criterion="Random")
+        test = open_page("export", "plain", criterion="random")
         (field,) = (each for each in test.text_input if each.label == "Folder name")
         assert not any(":red[" in text for text in texts(test.markdown))
         return field.value

@@ -104,7 +104,7 @@ def test_the_page_says_who_reads_the_export_and_what_it_takes(open_page):
 def test_the_name_follows_the_plan(open_page):
     names = {
         name_field(open_page("export", **address)).value
-        for address in ({}, {"sparsity": "25%"}, {"corpus": "demo-math"}, {"criterion": "AIMER"})
+        for address in ({}, {"sparsity": "25%"}, {"corpora": "demo-math"}, {"criterion": "aimer"})
     }
     assert len(names) == 4
 

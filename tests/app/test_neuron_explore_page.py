@@ -6,12 +6,13 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
-from page_texts import opened, table_with, texts
+from page_texts import ALL_CORPORA, opened, table_with, texts
 
 from analysis.stats.store import SHIPPED_STATS
 from app.pages.explore.evidence import random_note
 
-NEURONS = {"granularity": "Neurons", "scope": "Global"}
+NEURONS = {"granularity": "neuron", "neuron_scope": "global"}
+CAMERA = {"granularity": "neuron", "criterion": "camera-p", "neuron_scope": "layer"}
 PER_LAYER = 32 * 64
 
 
@@ -46,18 +47,18 @@ def test_experts_that_lose_the_same_share_are_shown_as_the_criterion_tells_them_
     def kept(**address):
         return table_with(opened(open_page("explore", **address), "neurons-kept"), "kept_share")
 
-    alike = kept(granularity="Neurons")
+    alike = kept(granularity="neuron")
     assert alike["kept_share"].min() < alike["kept_share"].max()
     pd.testing.assert_frame_equal(alike, kept(**NEURONS))
 
 
-@pytest.mark.parametrize("scope", ["Global", "Per layer"])
+@pytest.mark.parametrize("scope", ["global", "layer"])
 def test_overlap_of_corpora_is_that_of_the_sets(open_page, heapr, scope):
-    test = open_page("explore", inside="Corpora", **NEURONS | {"scope": scope})
+    test = open_page("explore", inside="Corpora", **NEURONS | {"neuron_scope": scope})
     table = table_with(opened(test, "neuron-overlap"), "corpus_a", "overlap", "chance")
     for row in table.itertuples():
         parts = [np.split(heapr[corpus], 6) for corpus in (row.corpus_a, row.corpus_b)]
-        if scope == "Global":
+        if scope == "global":
             sets = [lowest(heapr[corpus], 0.5) for corpus in (row.corpus_a, row.corpus_b)]
             expected = len(sets[0] & sets[1]) / 6144
         else:
@@ -103,23 +104,22 @@ def test_a_model_without_statistics_of_neurons_says_what_to_collect(open_page):
 
 
 def test_camera_p_of_a_blend_is_refused_and_said(open_page):
-    test = open_page("explore", neurons="CAMERA-P", corpus="(blend)", **NEURONS)
+    test = open_page("explore", corpora=ALL_CORPORA, **CAMERA)
     assert any("maxima, which a blend does not have" in text for text in texts(test.info))
 
 
 def test_lambda_is_in_the_address_and_in_the_command(open_page):
-    camera = {"neurons": "CAMERA-P", **NEURONS}
-    test = open_page("explore", **{"lambda": "0.5"}, **camera)
+    test = open_page("explore", **CAMERA | {"criterion": "camera-p:0.5"})
     assert test.metric[0].value == "CAMERA-P, lambda 0.5"
     assert any("--criterion camera-p:0.5" in code for code in texts(test.code))
-    usual = open_page("explore", **camera)
+    usual = open_page("explore", **CAMERA)
     assert any("--criterion camera-p --" in code for code in texts(usual.code))
-    wrong = open_page("explore", **{"lambda": "-3"}, **camera)
-    assert wrong.metric[0].value == "CAMERA-P"
+    open_page("explore", refused="camera-p:-3", **CAMERA | {"criterion": "camera-p:-3"})
+    open_page("explore", refused="camera-p:200", **CAMERA | {"criterion": "camera-p:200"})
 
 
 def test_the_command_makes_the_plan_of_the_page(open_page, tmp_path, run):
-    test = open_page("explore", sparsity="25%", corpus="demo-math", **NEURONS)
+    test = open_page("explore", sparsity="25%", corpora="demo-math", **NEURONS)
     table = table_with(opened(test, "neurons-kept"), "kept_share", "removed")
     run(next(code for code in texts(test.code) if "moeprune plan" in code))
     neurons = json.loads((tmp_path / "plan.json").read_text())["kept_neurons"]
@@ -133,7 +133,7 @@ def test_the_command_makes_the_plan_of_the_page(open_page, tmp_path, run):
     [("Saliency", "neuron-saliency"), ("Score and loss", "neuron-loss-bins")],
 )
 def test_the_plot_command_draws_the_numbers_of_the_page(open_page, tmp_path, run, part, chart):
-    test = opened(open_page("explore", inside=part, corpus="demo-math", **NEURONS), chart)
+    test = opened(open_page("explore", inside=part, corpora="demo-math", **NEURONS), chart)
     (command,) = (code for code in texts(test.code) if f"moeprune plot {chart} " in code)
     run(command.replace(".svg", ".csv"))
     drawn = pd.read_csv(tmp_path / f"{chart}.csv")
@@ -141,9 +141,11 @@ def test_the_plot_command_draws_the_numbers_of_the_page(open_page, tmp_path, run
     pd.testing.assert_frame_equal(drawn, shown.reset_index(drop=True), check_dtype=False)
 
 
-@pytest.mark.parametrize("scope", ["Per layer", "Per expert", "Measured"])
+@pytest.mark.parametrize(
+    "scope", [{"neuron_scope": "layer"}, {"neuron_scope": "expert"}, {"schedule": "measured"}]
+)
 def test_the_command_of_a_chart_draws_the_plan_on_screen(open_page, tmp_path, run, scope):
-    test = open_page("explore", **NEURONS | {"scope": scope, "corpus": "demo-code", "protect": "1"})
+    test = open_page("explore", granularity="neuron", protect="1", **scope)
     (command,) = [
         code
         for code in texts(opened(test, "neurons-kept").code)
@@ -206,7 +208,7 @@ def test_who_loses_least_at_the_same_bytes(open_page):
 
 
 def test_a_model_without_evaluations_of_one_size_says_how_to_make_them(open_page):
-    test = open_page("explore", "weighed", inside="Same bytes", neurons="Neuron norms", **NEURONS)
+    test = open_page("explore", "weighed", inside="Same bytes", criterion="neuron-norms", **NEURONS)
     assert any("no evaluations of neuron and whole-expert plans" in t for t in texts(test.info))
     assert any("moeprune evaluate" in code for code in texts(test.code))
 
@@ -221,8 +223,6 @@ def lowest(scores, share):
     "address",
     [
         {"inside": "Nowhere"},
-        {"neurons": "REAP", "scope": "Everywhere"},
-        {"granularity": "Atoms"},
         {"inside": "Score and loss", "bins.text": "x", "bins.score": "y"},
         {"inside": "One expert", "expert": "99.99"},
     ],

@@ -7,18 +7,19 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from page_texts import (
+    ALL_CORPORA,
     command,
     decoded,
     loaded_on,
     metrics_of,
     open_at,
     recipe_on,
+    refusal_of_link,
     table_with,
     texts,
 )
 
 from analysis.drain import drain
-from analysis.errors import PlanError
 from analysis.model import load_model_index
 from analysis.stats.store import stats_store
 from app.session.plan_data import shown_neurons
@@ -26,13 +27,12 @@ from app.widgets.neuron_sizes import saved_sentence
 from pruning import load_pruned
 from pruning.neurons.kept import count_neurons
 from pruning.plan import plan_from_json
-from pruning.planning.choice import experts_in
 from pruning.planning.make import plan_from_stats
 from pruning.recipe_file import recipe_from_yaml
 from pruning.requests.recipe import Machine, spec_request
 
-NEURONS = {"granularity": "Neurons", "sparsity": "40%"}
-OVER_ALL = NEURONS | {"scope": "Global"}
+NEURONS = {"granularity": "neuron", "sparsity": "40%"}
+OVER_ALL = NEURONS | {"neuron_scope": "global"}
 ALL = 6 * 32 * 64  # of the demo
 HEAD = 2048 * 128  # numbers of the head that an export of the demo copies from its embedding
 
@@ -43,25 +43,20 @@ def demo():
 
 
 ASKED = [
-    {"scope": "Global"},
-    {"scope": "Per layer", "neurons": "CAMERA-P", "corpus": "demo-math"},
-    {"scope": "Per expert", "neurons": "Neuron norms", "neuron_multiple": "8"},
-    {"scope": "Measured", "corpus": "demo-code", "sparsity": "50%"},
-    {"unit": "All parameters", "sparsity": "20%", "protect": "1", "pin": "0:3 2:1-2"},
-    {"unit": "Bytes on disk", "scope": "Per expert", "width": "per-layer", "sparsity": "25%"},
-    {"neurons": "Random", "drop": "4:0,9", "width": "per-layer", "width_multiple": "16"},
-    {
-        "corpus": "(blend)",
-        "share.demo-code": "100",
-        "share.demo-math": "50",
-        "share.demo-prose": "0",
-    },
+    {"neuron_scope": "global"},
+    {"neuron_scope": "layer", "criterion": "camera-p", "corpora": "demo-math"},
+    {"neuron_scope": "expert", "criterion": "neuron-norms", "multiple_of": "8"},
+    {"schedule": "measured", "corpora": "demo-code", "sparsity": "50%"},
+    {"params_share": "20%", "protect": "1", "pin": ["0:3", "2:1-2"]},
+    {"shrink": "25%", "neuron_scope": "expert", "width_mode": "per-layer"},
+    {"criterion": "random", "drop": "4:0,9", "width_mode": "per-layer", "width_multiple_of": "16"},
+    {"corpora": ["demo-code:100", "demo-math:50"]},
 ]
 
 
-@pytest.mark.parametrize("address", ASKED, ids=lambda each: "-".join(each.values())[:40])
+@pytest.mark.parametrize("address", ASKED, ids=str)
 def test_page_command_and_recipe_make_one_plan(open_page, address, tmp_path, run, demo):
-    test = open_page("plan", **{**NEURONS, **address})
+    test = open_page("plan", granularity="neuron", **address)
     assert texts(test.error) == []
     line = command(test, "plan")
     run(line)
@@ -95,7 +90,7 @@ def digest_on(test):
 
 
 def test_the_recipe_of_the_page_runs_to_its_plan(open_page, tmp_path, run):
-    test = open_page("plan", neurons="Neuron norms", scope="Per layer", **NEURONS)
+    test = open_page("plan", criterion="neuron-norms", neuron_scope="layer", **NEURONS)
     (tmp_path / "recipe.yaml").write_text(recipe_on(test))
     run("moeprune run recipe.yaml")
     made = plan_from_json((tmp_path / "recipe.plan.json").read_text())
@@ -105,8 +100,8 @@ def test_the_recipe_of_the_page_runs_to_its_plan(open_page, tmp_path, run):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ("budget: {sparsity: 33%}", "a share of 33%"),
-        ("budget: {target_size: 1}", "a target size or a number of neurons"),
+        ("budget: {sparsity: 33%}", "sparsity: 33%"),
+        ("budget: {target_size: 1}", "target_size: 1"),
         ("limits: {floor: 4}\nbudget: {sparsity: 40%}", "floor"),
     ],
 )
@@ -115,7 +110,7 @@ def test_a_recipe_that_the_page_has_no_controls_for_is_refused(open_page, change
     text = f"model: demo\ncriterion: neuron-norms\ngranularity: neuron\n{change}\n"
     test.file_uploader[0].upload("recipe.yaml", text.encode(), "application/yaml").run()
     (message,) = texts(test.error)
-    assert f"The recipe asks for {says}" in message
+    assert f"This page has no control for {says}" in message
 
 
 def test_the_switch_leads_to_neurons_and_back(open_page):
@@ -139,37 +134,46 @@ def figure_of(test, name):
 
 
 @pytest.mark.parametrize(
-    "address",
+    ("address", "says"),
     [
-        {"granularity": "Neutrons"},
-        {
-            **{"neurons": "REAP", "scope": "row", "unit": "grams", "width": "wide"},
-            **{"width_multiple": "7", "neuron_multiple": "x"},
-        },
+        ({"granularity": "Neutrons"}, "granularity: choose 'expert' or 'neuron' (got 'Neutrons')"),
+        ({"criterion": "reap"}, "REAP"),
+        ({"neuron_scope": "row"}, "row"),
+        ({"width_mode": "wide"}, "width_mode: choose 'uniform', 'per-layer' or 'ragged'"),
+        ({"width_multiple_of": "7"}, "no control for width_multiple_of: 7"),
+        ({"multiple_of": "x"}, "multiple_of: give a whole number (got 'x')"),
+        ({"multiple_of": "9" * 5000}, "longer than 2,000 characters"),
+        ({"protect": "nine"}, "'nine' names no layers"),
+        ({"pin": "<b>x</b>"}, "names no experts; write LAYER:EXPERTS"),
+        ({"criterion": "camera-p", "neuron_scope": "global"}, "give neuron_scope layer or expert"),
+        ({"set": "0=4"}, "set is for plans of whole experts"),
+        ({"kept_neurons": "/etc/passwd"}, "kept_neurons says all that stays"),
+        ({"sparsity": "33%"}, "no control for sparsity: 33%"),
+        ({"shrink": "20%"}, "give one budget"),
+        ({"corpora": "bogus"}, "has not been calibrated on 'bogus'"),
     ],
-    ids=lambda each: "-".join(each),
+    ids=str,
 )
-def test_values_that_no_control_offers_are_the_first(open_page, address):
-    test = open_page("plan", **{**NEURONS, **address})
+def test_an_address_that_no_control_can_say_is_refused_whole(open_page, address, says):
+    test = open_page("plan", refused=says, **{**NEURONS, **address})
+    # The plan of a new session, with what refused it above it until a control is used.
     assert texts(test.error) == []
-    if "granularity" in address:
-        assert "Experts kept" in metrics_of(test)
-    else:
-        assert "--criterion heapr" in command(test, "plan")
-        assert "--neuron-scope" not in command(test, "plan")
-        # 25 of the 64 neurons of each of 192 experts go.
-        assert metrics_of(test)["Neurons kept"] == f"{192 * 39:,}"
+    assert metrics_of(test)["Experts kept"] == "96"
+    assert loaded_on(test).shown.plan.provenance.criterion == "reap"
+    test.segmented_control(key="schedule").set_value("late").run()
+    assert refusal_of_link(test) == ""
 
 
 @pytest.mark.parametrize(
     ("address", "says"),
     [
         ({"protect": "0-5"}, "at most 0 (0%) can go"),
-        ({"protect": "nine"}, "'nine' names no layers"),
-        ({"pin": "<b>x</b>"}, "names no experts; write LAYER:EXPERTS"),
         ({"pin": "9:1"}, "layer 9"),
         ({"drop": "0:0-29"}, "drop at most 28"),
-        ({"neurons": "CAMERA-P", "corpus": "(blend)"}, "reads maxima, which a blend does not have"),
+        (
+            {"criterion": "camera-p", "corpora": ALL_CORPORA},
+            "reads maxima, which a blend does not have",
+        ),
     ],
     ids=lambda each: "-".join(each) if isinstance(each, dict) else "",
 )
@@ -181,7 +185,7 @@ def test_what_cannot_be_done_is_one_line(open_page, address, says):
 
 
 def test_more_than_the_neurons_hold_names_the_most(open_page):
-    test = open_page("plan", unit="All parameters", **NEURONS)
+    test = open_page("plan", granularity="neuron", params_share="40%")
     test.select_slider(key="sparsity").set_value(90).run()
     (message,) = texts(test.error)
     assert "the largest share that works is 87.35%" in message
@@ -217,7 +221,7 @@ def test_missing_statistics_are_named_with_the_job_that_collects_them(
 
 
 def test_neurons_save_by_default_on_disk_loaded_and_in_flops(open_page):
-    test = open_page("export", granularity="Neurons")
+    test = open_page("export", granularity="neuron")
     # Half of each expert, 32 neurons of 384 numbers of two bytes, in every reader's layout.
     mib = 2 * (5401728 + HEAD - 6 * 32 * 32 * 384) / 2**20
     for label in ("On disk, uniform", "Loaded, uniform"):
@@ -253,7 +257,7 @@ def test_a_plan_over_all_layers_saves_nothing_in_uniform_and_offers_what_saves(o
     mib = 2 * (5401728 + HEAD - 4915 * 384) / 2**20
     assert metrics_of(test)["On disk, ragged"] == f"{mib:.1f} MiB"
     assert labels(test) == []
-    test.segmented_control(key="width").set_value("uniform").run()
+    test.segmented_control(key="width_mode").set_value("uniform").run()
     test.button(key="neurons.save.expert").click().run()
     # 25 of 64 neurons go; 39 stay, of which a multiple of 8 is loaded.
     mib = 2 * (5401728 + HEAD - 6 * 32 * 24 * 384) / 2**20
@@ -273,11 +277,11 @@ def test_flops_and_shares_of_every_scope_are_drawn(open_page):
     assert decoded(lines["Global"]["y"]) == pytest.approx(removed)
     assert decoded(lines["Per layer"]["y"]) == pytest.approx([819 / 2048] * 6)
     # The demo ships the sensitivity of this order; the line is that of the plan which reads it.
-    test.segmented_control(key="scope").set_value("Measured").run()
+    test.segmented_control(key="neuron_scope").set_value("Measured").run()
     removed = table_with(test, "least")["share"].tolist()
     assert decoded(lines["Measured"]["y"]) == pytest.approx(removed)
     assert len(set(removed)) > 1
-    test.segmented_control(key="scope").set_value("Global").run()
+    test.segmented_control(key="neuron_scope").set_value("Global").run()
     saved = {trace["name"]: trace for trace in figure_of(test, "neuron-flops")["data"]}
     # Experts are as often chosen as they are wide, or not: even widths save what they remove.
     every = saved["Per expert"]
@@ -299,8 +303,8 @@ def test_the_report_and_the_figures_are_those_of_neurons(open_page):
 
 
 def test_the_export_command_of_the_page_writes_a_model_that_loads(open_page, tmp_path, run):
-    widths = {"scope": "Per layer", "width": "per-layer", "width_multiple": "4"}
-    test = open_page("plan", neurons="CAMERA-P", sparsity="60%", granularity="Neurons", **widths)
+    widths = {"neuron_scope": "layer", "width_mode": "per-layer", "width_multiple_of": "4"}
+    test = open_page("plan", criterion="camera-p", sparsity="60%", granularity="neuron", **widths)
     plan_line = command(test, "plan")
     loaded = table_with(test, "width mode").set_index("width mode").loc["per-layer", "width loaded"]
     open_at(test, "export")
@@ -330,8 +334,13 @@ def test_the_export_command_of_the_page_writes_a_model_that_loads(open_page, tmp
 
 
 def test_camera_p_has_no_budget_over_all_layers_and_says_why(open_page):
-    test = open_page("plan", neurons="CAMERA-P", scope="Global", **NEURONS)
-    assert test.segmented_control(key="scope").options == ["Per layer", "Per expert", "Measured"]
+    test = open_page("plan", **OVER_ALL)
+    test.segmented_control(key="neurons").set_value("camera-p").run()
+    assert test.segmented_control(key="neuron_scope").options == [
+        "Per layer",
+        "Per expert",
+        "Measured",
+    ]
     assert any("compares neurons of one layer only" in text for text in texts(test.caption))
     assert "--neuron-scope" not in command(test, "plan")
     series = {trace["name"] for trace in figure_of(test, "neuron-layers")["data"]}
@@ -340,18 +349,11 @@ def test_camera_p_has_no_budget_over_all_layers_and_says_why(open_page):
 
 def test_weights_that_take_long_are_left_to_the_command(open_page, monkeypatch):
     monkeypatch.setattr("app.session.plan_data.MOST_BYTES_READ", 1 << 20)
-    test = open_page("plan", neurons="Neuron norms", **NEURONS)
+    test = open_page("plan", criterion="neuron-norms", **NEURONS)
     (message,) = texts(test.error)
     assert "reads 9.0 MiB of weights" in message
     assert "moeprune plan demo --criterion neuron-norms" in message
     assert "--granularity neuron" in message
-
-
-def test_experts_in_text():
-    assert experts_in(" 3:5,7-9; 4:0 ") == ("3:5,7-9", "4:0")
-    assert experts_in("") == ()
-    with pytest.raises(PlanError, match="names no experts"):
-        experts_in("all")
 
 
 def test_sentences_on_what_is_saved():

@@ -40,7 +40,7 @@ def test_overlap_across_texts(open_page, demo_moments, criterion, percent):
 
 def test_pruned_by_the_other_criterion_too(open_page, demo_moments):
     corpus = "demo-prose"
-    test = open_page("explore", corpus=corpus, b="1", alpha="0", beta="1", sparsity="25%")
+    test = open_page("explore", corpora=corpus, criterion="man", sparsity="25%")
     table = demo_moments[corpus]
     first, second = (pruned_sets(table, name, 25) for name in ("man", "frequency"))
     value, _ = deltas_of(test)["Pruned by Frequency too"]

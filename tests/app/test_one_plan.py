@@ -1,35 +1,35 @@
 """One plan on every page: the same digest wherever a person goes, reloads or follows a link."""
 
 import pytest
-from page_texts import loaded_on
+from page_texts import ALL_CORPORA, by_hand, loaded_on
 
 PAGES = ("start", "explore", "compare", "plan", "export")
 PLANS = {
     "unified": {
-        **{"b": "0", "alpha": "2", "beta": "2", "gate": "Renormalized", "sparsity": "25%"},
-        **{"corpus": "(blend)", "share.demo-code": "80", "share.demo-math": "0"},
+        **{"criterion": "squared-gate-energy", "gate": "renormalized", "sparsity": "25%"},
+        "corpora": ["demo-code:80", "demo-prose:50"],
     },
-    "rules": {"schedule": "Frequency", "protect": "0", "multiple": "4", "corpus": "demo-prose"},
-    "shrunk": {"budget": "Bytes", "sparsity": "40%", "criterion": "AIMER", "schedule": "Late"},
-    "by hand": {"schedule": "By hand", "counts": "20.20.20.12.12.12", "locked": "0"},
+    "rules": {"schedule": "frequency", "protect": "0", "multiple_of": "4", "corpora": "demo-prose"},
+    "shrunk": {"shrink": "40%", "criterion": "aimer", "schedule": "late"},
+    "by hand": {"set": by_hand("20.20.20.12.12.12"), "locked": "0"},
     "by hand, locked": {
-        **{"schedule": "By hand", "counts": "6.5.5.7.5.20", "locked": "0,5", "sparsity": "75%"},
-        **{"b": "0", "beta": "2", "corpus": "demo-prose"},
+        **{"set": by_hand("6.5.5.7.5.20"), "locked": "0,5", "sparsity": "75%"},
+        **{"criterion": "0,1,2", "corpora": "demo-prose"},
     },
     "measured": {
-        **{"schedule": "Measured", "sparsity": "40%", "b": "0", "alpha": "0"},
-        **{"corpus": "(blend)"},
+        **{"schedule": "measured", "sparsity": "40%", "criterion": "ean"},
+        "corpora": ALL_CORPORA,
     },
-    "searched": {"schedule": "Searched", "searched": "demo-frequency"},
+    "searched": {"searched": "demo-frequency"},
     "neurons": {
-        **{"granularity": "Neurons", "neurons": "Neuron norms", "scope": "Per expert"},
-        **{"sparsity": "40%", "neuron_multiple": "8", "pin": "3:5", "unit": "All parameters"},
+        **{"granularity": "neuron", "criterion": "neuron-norms", "neuron_scope": "expert"},
+        **{"params_share": "40%", "multiple_of": "8", "pin": ["3:5", "2:1-2"]},
     },
     "uneven neurons": {
-        **{"granularity": "Neurons", "scope": "Global", "sparsity": "30%", "drop": "2:7"},
-        **{"width": "per-layer"},
+        **{"granularity": "neuron", "neuron_scope": "global", "sparsity": "30%", "drop": "2:7"},
+        "width_mode": "per-layer",
     },
-    "measured neurons": {"granularity": "Neurons", "scope": "Measured", "sparsity": "40%"},
+    "measured neurons": {"granularity": "neuron", "schedule": "measured", "sparsity": "40%"},
 }
 
 

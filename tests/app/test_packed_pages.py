@@ -20,7 +20,7 @@ def models_root(packed_root):
 
 @pytest.mark.parametrize("page", ["start", "evaluate"])
 def test_no_job_is_offered_that_would_be_refused(open_page, page):
-    test = open_page(page, "packed", criterion="Random")
+    test = open_page(page, "packed", criterion="random")
     said = "neither calibrated nor evaluated: checkpoints quantised with gptq cannot be loaded"
     assert [said in text for text in texts(test.info)] == [True]
     commands = [line for code in texts(test.code) for line in code.splitlines()]
@@ -31,6 +31,6 @@ def test_no_job_is_offered_that_would_be_refused(open_page, page):
 
 
 def test_export_is_offered(open_page):
-    test = open_page("export", "packed", criterion="Random")
+    test = open_page("export", "packed", criterion="random")
     assert "Run export" in {button.label for button in test.button}
     assert not test.info

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from google.protobuf.json_format import MessageToDict
-from page_texts import parsed, texts
+from page_texts import ALL_CORPORA, parsed, texts
 
 from app.session.state import PAIR
 
@@ -53,9 +53,9 @@ VIEWS = {
     "Advice": ("Advice",),
 }
 OTHERS = (
-    {"neurons": "CAMERA-P", "scope": "Per expert"},
-    {"neurons": "Neuron norms"},
-    {"neurons": "Random", "corpus": "(blend)"},
+    {"criterion": "camera-p", "neuron_scope": "expert"},
+    {"criterion": "neuron-norms"},
+    {"criterion": "random", "corpora": ALL_CORPORA},
     {"sparsity": "0%"},
 )
 STATES = (
@@ -63,7 +63,7 @@ STATES = (
     *product(("start", "explore", "compare", "plan", "export", "evaluate"), MODELS),
     *(
         ("explore", {"tab": tab, f"{tab.lower()}.view": view, **rest})
-        for rest in ({"corpus": "(blend)"}, {"model": "once"})
+        for rest in ({"corpora": ALL_CORPORA}, {"model": "once"})
         for tab, views in VIEWS.items()
         for view in views
     ),
@@ -71,13 +71,13 @@ STATES = (
     *product(
         ("explore",),
         (
-            *({"criterion": "AIMER", "tab": tab} for tab in ("Overlap", "Tokens", "Damage", "Cut")),
-            *({"criterion": "MoNE", "tab": tab} for tab in ("Overlap", "Damage", "Cut")),
-            {"criterion": "Random", "tab": "Experts", "expert": "2.1"},
+            *({"criterion": "aimer", "tab": tab} for tab in ("Overlap", "Tokens", "Damage", "Cut")),
+            *({"criterion": "mone", "tab": tab} for tab in ("Overlap", "Damage", "Cut")),
+            {"criterion": "random", "tab": "Experts", "expert": "2.1"},
         ),
     ),
     *(
-        ("explore", {"granularity": "Neurons", "scope": "Global", **rest})
+        ("explore", {"granularity": "neuron", "neuron_scope": "global", **rest})
         for rest in (
             *({"inside": part} for part in ("Saliency", "One expert", "Corpora", "Whole experts")),
             *({"inside": part} for part in ("Same bytes", "Score and loss")),
@@ -86,8 +86,8 @@ STATES = (
             *({"inside": "Whole experts", **other} for other in OTHERS[2:]),
         )
     ),
-    *((page, {"corpus": "(blend)"}) for page in ("compare", "plan", "export")),
-    *((page, {"granularity": "Neurons"}) for page in ("plan", "export")),
+    *((page, {"corpora": ALL_CORPORA}) for page in ("compare", "plan", "export")),
+    *((page, {"granularity": "neuron"}) for page in ("plan", "export")),
     *(
         ("evaluate", {"results": part})
         for part in ("This model", "Benchmarks", "Hidden states", "Ask both models", "The papers")
@@ -143,7 +143,7 @@ def test_every_page_in_every_state(open_page, tmp_path, monkeypatch, view, addre
     lines = (line for code in texts(test.code) for line in code.splitlines())
     commands = [line for line in lines if line.startswith("moeprune ")]
     by_neuron = any("--granularity neuron" in line for line in commands)
-    assert by_neuron == (address.get("granularity") == "Neurons") or view == "evaluate"
+    assert by_neuron == (address.get("granularity") == "neuron") or view == "evaluate"
     for line in commands:
         parsed(line)
     said = set(words_of(test))
@@ -174,8 +174,8 @@ def test_only_the_constant_variant_leaves_a_page_without_numbers(open_page, view
         assert "ranks nothing" in note
         assert not [button for button in test.button if button.label == "Run export"]
     # The link to such a page is offered all the same.
-    test = open_page(view, b="1", alpha="0", beta="0")
-    assert any("alpha=0" in code for code in texts(test.sidebar.code))
+    test = open_page(view, criterion="")
+    assert any("criterion=" in code for code in texts(test.sidebar.code))
 
 
 @pytest.mark.parametrize("model", [None, "once"])
@@ -205,7 +205,7 @@ def test_measured_weights_are_enough_for_the_criteria_that_read_them(open_page):
     test.menu_button(key="preset").set_value(PAIR).run()
     assert not test.exception
     assert test.metric[0].label == "Pruned by Magnitude too"
-    assert open_page("export", "weighed", criterion="AIMER").metric[0].value == "9 of 18"
+    assert open_page("export", "weighed", criterion="aimer").metric[0].value == "9 of 18"
 
 
 def test_one_text_is_not_enough_for_overlap_and_the_page_says_so(open_page):

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 from page_texts import (
+    ALL_CORPORA,
+    by_hand,
     command,
     counts_on,
     decoded,
@@ -82,7 +84,7 @@ def test_every_schedule_spends_the_same_budget(open_page, percent):
 
 @pytest.mark.parametrize(("multiple", "protect"), [(1, "1-2"), (4, "0")])
 def test_constraints_hold_in_every_schedule(open_page, multiple, protect):
-    test = open_page("plan", multiple=str(multiple), protect=protect, schedule="Global")
+    test = open_page("plan", multiple_of=str(multiple), protect=protect, schedule="global")
     assert texts(test.error) == []
     drawn = drawn_counts(test)
     assert counts_on(test) == drawn["Global"]
@@ -108,7 +110,7 @@ def test_constraints_hold_in_every_schedule(open_page, multiple, protect):
     ],
 )
 def test_counts_that_do_not_fit_are_refused_with_the_ways_out(open_page, counts, says, ways):
-    test = open_page("plan", schedule="By hand", counts=counts)
+    test = open_page("plan", set=by_hand(counts))
     (message,) = texts(test.info)
     assert says in message
     # Nothing is planned, and the field says what it said.
@@ -128,13 +130,10 @@ def test_counts_that_do_not_fit_are_refused_with_the_ways_out(open_page, counts,
 @pytest.mark.parametrize(
     ("address", "says"),
     [
-        ({"multiple": "32"}, "lets no expert go: layers have at most 32 experts"),
+        ({"multiple_of": "32"}, "lets no expert go: layers have at most 32 experts"),
         ({"protect": "0-5"}, "at most 0 (0%) can go"),
-        ({"protect": "seven"}, "'seven' names no layers"),
         ({"protect": "9"}, "name layer 9"),
         ({"locked": "7"}, "Layer 7 cannot be locked"),
-        ({"schedule": "By hand", "counts": "1.2.3"}, "not one number for each of 6"),
-        ({"schedule": "By hand", "counts": "<b>x</b>"}, "not one number for each of 6"),
     ],
     ids=str,
 )
@@ -144,8 +143,30 @@ def test_what_cannot_be_met_is_said_in_one_line(open_page, address, says):
     assert "\n" not in message.strip()
 
 
+@pytest.mark.parametrize(
+    ("control", "text", "says"),
+    [
+        ("protect", "seven", "'seven' names no layers"),
+        ("counts", "1.2.3", "not one number for each of 6"),
+        ("counts", "<b>x</b>", "not one number for each of 6"),
+        ("locked", "x", "'x' names no layers"),
+    ],
+)
+def test_a_text_that_is_no_plan_is_refused_and_left_to_be_mended(open_page, control, text, says):
+    test = open_page("plan", sparsity="25%")
+    test.text_input(key=control).set_value(text).run()
+    (message,) = texts(test.error)
+    assert says in message.replace("\\", "")
+    assert "\n" not in message.strip()
+    assert test.text_input(key=control).value == text
+    # The address is still that of a plan.
+    assert open_page("plan", **dict(test.query_params)).select_slider(key="sparsity").value == 25
+    test.text_input(key=control).set_value("").run()
+    assert texts(test.error) == []
+
+
 def test_counts_by_hand_begin_where_the_schedule_was_and_stay(open_page):
-    test = open_page("plan", schedule="Early")
+    test = open_page("plan", schedule="early")
     before = counts_on(test)
     test.segmented_control(key="schedule").set_value("hand").run()
     assert counts_on(test) == before
@@ -204,7 +225,7 @@ def test_a_cell_that_the_others_cannot_pay_for_is_refused():
 
 
 def test_a_weight_criterion_has_every_schedule(open_page):
-    test = open_page("plan", criterion="AIMER")
+    test = open_page("plan", criterion="aimer")
     for schedule in set(SCHEDULES) - {"measured"}:  # its sensitivity does not ship
         test.segmented_control(key="schedule").set_value(schedule).run()
         assert texts(test.error) == []
@@ -213,7 +234,7 @@ def test_a_weight_criterion_has_every_schedule(open_page):
 
 
 def test_without_a_calibration_frequency_says_what_is_missing(open_page):
-    test = open_page("plan", "weighed", criterion="AIMER")
+    test = open_page("plan", "weighed", criterion="aimer")
     assert "frequency" not in set(table_with(test, SIDES)["schedule"])
     test.segmented_control(key="schedule").set_value("frequency").run()
     assert "no calibration yet" in texts(test.info)[0]
@@ -222,13 +243,13 @@ def test_without_a_calibration_frequency_says_what_is_missing(open_page):
 def test_measured_names_the_command_until_something_is_measured(open_page, tmp_path, monkeypatch):
     monkeypatch.setenv("MOEPRUNE_STATS_DIR", str(tmp_path))
     settings.clear()
-    test = open_page("plan", corpus="demo-prose", schedule="Measured")
+    test = open_page("plan", corpora="demo-prose", schedule="measured")
     (said,) = [text for text in texts(test.info) if "was not measured" in text]
     assert "moeprune sensitivity demo --criterion reap" in said
     asked = {"criterion": "reap", "calibrated_on": ("demo-prose",), "corpora": ("demo-math",)}
     few = {"samples": 2, "levels": 2, "stats_dir": tmp_path}
     drain(sensitivity_run(SensitivityRequest(model="demo", **asked, **few)))
-    test = open_page("plan", corpus="demo-prose", schedule="Measured")
+    test = open_page("plan", corpora="demo-prose", schedule="measured")
     assert texts(test.error) == []
     assert sum(counts_on(test).values()) == 96
     assert counts_on(test) == drawn_counts(test)["Measured"]
@@ -236,7 +257,7 @@ def test_measured_names_the_command_until_something_is_measured(open_page, tmp_p
 
 
 def test_the_plan_goes_to_export_as_it_is(open_page, go_to):
-    test = open_page("plan", schedule="By hand", counts="20.20.20.12.12.12")
+    test = open_page("plan", set=by_hand("20.20.20.12.12.12"))
     line = command(test, "plan")
     go_to(test, "export")
     assert test.code[0].value.splitlines()[0] == line
@@ -316,14 +337,14 @@ def test_a_schedule_from_a_file_becomes_counts_by_hand(open_page):
 
 
 ADDRESSES = [
-    {"schedule": "By hand", "counts": "20.20.20.12.12.12", "gate": "Renormalized"},
-    {"criterion": "AIMER", "schedule": "Late", "multiple": "4", "protect": "0,5"},
-    {"b": "0", "alpha": "2", "schedule": "Frequency", "sparsity": "25%", "corpus": "demo-math"},
-    {"budget": "Bytes", "sparsity": "40%", "multiple": "4"},
+    {"set": by_hand("20.20.20.12.12.12"), "gate": "renormalized"},
+    {"criterion": "aimer", "schedule": "late", "multiple_of": "4", "protect": "0,5"},
+    {"criterion": "0,2,1", "schedule": "frequency", "sparsity": "25%", "corpora": "demo-math"},
+    {"shrink": "40%", "multiple_of": "4"},
 ]
 
 
-@pytest.mark.parametrize("address", ADDRESSES, ids=lambda each: "-".join(each.values()))
+@pytest.mark.parametrize("address", ADDRESSES, ids=str)
 def test_the_recipe_on_screen_sets_the_same_controls_elsewhere(open_page, address):
     test = open_page("plan", **address)
     text = recipe_on(test)
@@ -335,7 +356,7 @@ def test_the_recipe_on_screen_sets_the_same_controls_elsewhere(open_page, addres
 
 
 def test_the_recipe_on_screen_makes_the_same_plan_from_the_cache(open_page, tmp_path, run):
-    test = open_page("plan", schedule="By hand", counts="20.20.20.12.12.12", corpus="demo-math")
+    test = open_page("plan", set=by_hand("20.20.20.12.12.12"), corpora="demo-math")
     (tmp_path / "recipe.yaml").write_text(recipe_on(test))
     # The recipe names the calibration that is there, so nothing is run again.
     assert "is in the cache, skipped" in run("moeprune run recipe.yaml")
@@ -352,12 +373,12 @@ def test_a_share_of_the_bytes_is_that_of_the_command(open_page, tmp_path, run):
     by_command = plan_from_json((tmp_path / "plan.json").read_text())
     assert dict(loaded_on(test).shown.plan.kept) == dict(by_command.kept)
     # 16 of 32 leave 6.3 of 10.3 MiB, 39% less: too much.
-    test.selectbox(key="multiple").set_value(8).run()
+    test.selectbox(key="multiple_of").set_value(8).run()
     assert set(counts_on(test).values()) == {8}
     test.select_slider(key="sparsity").set_value(70).run()
-    assert "cannot shrink by 70% where layers keep a multiple of 8" in texts(test.error)[0]
+    assert "demo cannot shrink by 70%: 144 of 192 experts can go" in texts(test.error)[0]
     # Of the other unit, 75% of each layer's 32 experts.
-    test.segmented_control(key="budget").set_value("experts").run()
+    test.segmented_control(key="budget").set_value("sparsity").run()
     test.select_slider(key="sparsity").set_value(75).run()
     assert set(counts_on(test).values()) == {8}
 
@@ -366,7 +387,7 @@ def test_a_share_of_the_bytes_is_that_of_the_command(open_page, tmp_path, run):
     ("line", "says"),
     [
         ("limits: {pin: {0: [1]}}", "pin"),
-        ("limits: {set: {0: 20}}", "set for some layers"),
+        ("limits: {set: {0: 20}}", "no control for set: 0=20"),
         ("limits: {multiple_of: 3}", "multiple_of: 3"),
     ],
 )
@@ -399,7 +420,7 @@ def test_words_of_the_address_and_the_command_line():
 
 
 def test_schedules_that_were_measured_say_their_loss(open_page):
-    test = open_page("plan", b="0", alpha="0", beta="1", corpus="(blend)")  # EAN, all three corpora
+    test = open_page("plan", criterion="ean", corpora=ALL_CORPORA)
     found = {}
     for file in SHIPPED.glob("demo-ean-*.json"):
         raw = json.loads(file.read_text())

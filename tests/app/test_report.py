@@ -116,9 +116,9 @@ def test_a_page_without_figures_offers_none(open_page):
 @pytest.mark.parametrize(
     ("page_name", "address", "line"),
     [
-        ("explore", {"granularity": "Neurons", "scope": "Per layer"}, "--neuron-scope layer"),
-        ("plan", {"granularity": "Neurons", "protect": "0"}, "--protect 0"),
-        ("plan", {"schedule": "Global"}, "--schedule global"),
+        ("explore", {"granularity": "neuron", "neuron_scope": "layer"}, "--neuron-scope layer"),
+        ("plan", {"granularity": "neuron", "protect": "0"}, "--protect 0"),
+        ("plan", {"schedule": "global"}, "--schedule global"),
         ("export", {"protect": "0"}, "--protect 0"),
     ],
 )

@@ -87,9 +87,9 @@ def test_the_command_of_a_request_is_read_by_the_program(kind, more):
 
 
 CHARTS = [
-    {"b": "1", "alpha": "0", "beta": "2", "corpus": "demo-prose", "sparsity": "25%"},
-    {"b": "0", "alpha": "2", "gate": "Renormalized", "corpus": "demo-math", "schedule": "Middle"},
-    {"model": "weighed", "criterion": "Magnitude", "baseline": "AIMER", "sparsity": "35%"},
+    {"criterion": "msan", "corpora": "demo-prose", "sparsity": "25%"},
+    {"criterion": "0,2,1", "gate": "renormalized", "corpora": "demo-math", "schedule": "middle"},
+    {"model": "weighed", "criterion": "magnitude", "baseline": "AIMER", "sparsity": "35%"},
 ]
 
 
@@ -124,7 +124,7 @@ def test_downloaded_plan_is_the_one_of_the_command(open_page, run, tmp_path, mon
         offered[file_name] = make
 
     monkeypatch.setattr("app.widgets.charts.st.download_button", offer)
-    test = open_page("export", corpus="demo-math")
+    test = open_page("export", corpora="demo-math")
     run(test.code[0].value.splitlines()[0])
     assert (tmp_path / "plan.json").read_text() == offered["plan.json"]()
 

@@ -62,7 +62,7 @@ def least_used(moments, kept):
 def test_the_schedule_of_a_search_is_a_plan_in_the_order_of_that_search(
     open_page, demo_moments, tmp_path
 ):
-    test = open_page("plan", schedule="Searched", searched="demo-frequency", criterion="AIMER")
+    test = open_page("plan", searched="demo-frequency", criterion="aimer")
     assert not test.exception
     assert texts(test.error) == []
     kept = {0: 27, 1: 4, 2: 10, 3: 17, 4: 6, 5: 32}
@@ -82,7 +82,7 @@ def test_the_schedule_of_a_search_is_a_plan_in_the_order_of_that_search(
 
 def test_a_search_of_what_is_on_screen_stands_among_all_schedules(open_page):
     # No search has this name, so the first that fits is shown: REAP's, which is on screen.
-    test = open_page("plan", schedule="Searched", searched="../../x")
+    test = open_page("plan", searched="../../x")
     assert test.selectbox(key="searched").value == "demo-reap"
     assert not any("not the one on screen" in text for text in texts(test.markdown))
     assert table_with(test, "fewest")["schedule"].tolist()[-1] == "Searched: demo-reap"
@@ -95,7 +95,7 @@ def test_a_search_of_what_is_on_screen_stands_among_all_schedules(open_page):
 
 
 def test_the_export_page_exports_the_plan_of_a_search_with_where_it_came_from(open_page):
-    test = open_page("export", schedule="Searched", searched="demo-reap")
+    test = open_page("export", searched="demo-reap")
     assert not test.exception
     assert texts(test.error) == []
     assert any(
@@ -105,7 +105,7 @@ def test_the_export_page_exports_the_plan_of_a_search_with_where_it_came_from(op
 
 
 def test_another_budget_is_explained_and_nothing_is_changed(open_page):
-    test = open_page("plan", schedule="Searched", sparsity="25%")
+    test = open_page("plan", searched="", sparsity="25%")
     (note,) = texts(test.info)
     assert "removes 96 of 192 experts (50.0%), the slider asks for 48 (25%)" in note
     assert not [each for each in test.dataframe if "keeps" in each.value.columns]
@@ -115,7 +115,7 @@ def test_another_budget_is_explained_and_nothing_is_changed(open_page):
 
 
 def test_a_model_without_a_search_says_so_and_offers_the_form(open_page):
-    test = open_page("plan", model="once", schedule="Searched")
+    test = open_page("plan", model="once", searched="")
     assert not test.exception
     assert any("No search of once is known yet" in text for text in texts(test.info))
     assert "search.start" in opened_form(test)
@@ -133,7 +133,7 @@ def own_search(stats_dir):
 
 
 def test_a_damaged_search_is_named_and_the_others_are_offered(open_page, own_search):
-    test = open_page("plan", schedule="Searched")
+    test = open_page("plan", searched="")
     assert any("broken.json is no result of a search" in text for text in texts(test.warning))
     assert counts_on(test) == read_known(SHIPPED / "demo-reap.json").kept
 
@@ -147,7 +147,7 @@ def opened_form(test):
 
 
 def test_the_form_shows_recipe_and_estimate_and_refuses_what_cannot_be(open_page):
-    test = open_page("plan", protect="0", multiple="4")
+    test = open_page("plan", protect="0", multiple_of="4")
     opened_form(test)
     shown = yaml.safe_load(
         next(text for text in texts(test.code) if "search:" in text and "schema" in text)
@@ -220,12 +220,12 @@ def test_the_best_is_told_with_its_loss_on_samples_that_did_not_choose_it(open_p
         "On held-out samples: loss "
         f"{np.mean(list(rises.values())):+.2f} mean, {rises[worst]:+.2f} worst ({worst})."
     )
-    test = open_page("plan", schedule="Searched", searched="demo-ean", criterion="REAP")
+    test = open_page("plan", searched="demo-ean", criterion="reap")
     assert words in texts(test.text)
     chart = next(chart for chart in test.get("plotly_chart") if "uniform has" in chart.proto.alt)
     assert chart.proto.alt.endswith(words)
     # Of another budget nothing was measured that could be told.
-    test = open_page("plan", schedule="Searched", searched="demo-ean", sparsity="25%")
+    test = open_page("plan", searched="demo-ean", sparsity="25%")
     assert not test.exception
     assert not any("did not choose it: loss" in text for text in texts(test.text))
 
@@ -233,7 +233,7 @@ def test_the_best_is_told_with_its_loss_on_samples_that_did_not_choose_it(open_p
 @pytest.mark.slow  # searches for real; tests/jobs and tests/pruning/search have its parts
 def test_a_search_is_started_stopped_kept_and_shown(open_page, go_to, jobs, stats_dir, tmp_path):
     # Magnitude reads no text, and there are its numbers of the demo: the search begins at once.
-    test = open_page("plan", criterion="Magnitude")
+    test = open_page("plan", criterion="magnitude")
     opened_form(test)
     for key, value in {"population": 4, "elites": 2, "generations": 400, "seed": 5}.items():
         test.number_input(key=f"search.{key}").set_value(value)
@@ -255,9 +255,9 @@ def test_a_search_is_started_stopped_kept_and_shown(open_page, go_to, jobs, stat
         assert any(f"best kept: ESAP {best:.3f}, of " in text for text in texts(listed.text))
         assert "stopped" in " ".join(texts(listed.markdown))
         assert f"job.retry.{job.id}" in {button.key for button in listed.button}
-        reloaded = open_page("plan", criterion="Magnitude")
+        reloaded = open_page("plan", criterion="magnitude")
         assert any(f"{folder.name} (Magnitude" in text for text in texts(reloaded.text))
-        reloaded = open_page("plan", criterion="Magnitude", schedule="Searched")
+        reloaded = open_page("plan", criterion="magnitude", searched="")
         assert reloaded.selectbox(key="searched").value == folder.name
         go_to(test, "plan")
         # All four files stand, whole, and say the same.

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from page_texts import command, decoded, loaded_on, recipe_on, table_with, texts
+from page_texts import ALL_CORPORA, command, decoded, loaded_on, recipe_on, table_with, texts
 
 from app.charts import neuron_cut
 from pruning.neurons.cuts import expert_shares
@@ -19,7 +19,7 @@ CORPORA = ("demo-code", "demo-math", "demo-prose")
 def open_measured(open_page):
     """Open a page whose controls are set to the order of the shipped curves of EAN."""
     return lambda page, **address: open_page(
-        page, **{"b": "0", "alpha": "0", "corpus": "(blend)", **address}
+        page, **{"criterion": "ean", "corpora": ALL_CORPORA, **address}
     )
 
 
@@ -58,7 +58,7 @@ def test_the_bar_predicts_what_was_not_measured(open_measured, go_to):
     added = added_losses((32 - kept).to_dict())
     assert f"predicted loss {np.mean(list(added.values())):+.2f} mean" in bar(test)
     # Another order was not measured.
-    assert "loss not measured" in bar(open_measured("explore", b="1", sparsity="40%"))
+    assert "loss not measured" in bar(open_measured("explore", criterion="man", sparsity="40%"))
 
 
 def test_where_both_are_known_plan_says_how_wrong_the_prediction_was(open_measured):
@@ -101,11 +101,11 @@ def test_the_reason_of_a_layers_count_is_one_click_away(open_measured):
 
 def test_neurons_are_predicted_and_drawn_as_experts_are(open_page):
     """By the shipped curves of HEAPr, of neurons that compete within each layer."""
-    neurons = {"granularity": "Neurons", "sparsity": "40%", "corpus": "demo-code"}
-    test = open_page("plan", scope="Per layer", **neurons)
+    neurons = {"granularity": "neuron", "sparsity": "40%", "corpora": "demo-code"}
+    test = open_page("plan", neuron_scope="layer", **neurons)
     test.session_state["sensitivity.part"] = True
     for scope in ("layer", "global"):  # all that compete are last in their layer too
-        test.segmented_control(key="scope").set_value(scope).run()
+        test.segmented_control(key="neuron_scope").set_value(scope).run()
         assert not test.exception
         cut = (2048 - table_with(test, "least").set_index("layer")["stay"]).to_dict()
         assert sum(cut.values()) == (6 * 819 if scope == "layer" else 4915)
@@ -125,13 +125,13 @@ def test_neurons_are_predicted_and_drawn_as_experts_are(open_page):
     head = 2048 * 128 * 2 * (gone > 0)
     assert mib[0] - mib == pytest.approx((gone * 768 - head) / 2**20)
     # What competes within each expert is another order.
-    test.segmented_control(key="scope").set_value("expert").run()
+    test.segmented_control(key="neuron_scope").set_value("expert").run()
     assert "predicted" not in bar(test)
     assert traces(test, "the plan's cut") and not traces(test, "this plan, predicted")
 
 
 def test_measured_neurons_are_one_plan_on_every_page(open_page, go_to):
-    test = open_page("plan", granularity="Neurons", scope="Measured", corpus="demo-code")
+    test = open_page("plan", granularity="neuron", schedule="measured", corpora="demo-code")
     assert "--sparsity 50% --schedule measured " in command(test, "plan")
     assert "schedule: measured" in recipe_on(test) and "neuron_scope" not in recipe_on(test)
     kept = table_with(test, "least").set_index("layer")["stay"]
@@ -146,7 +146,7 @@ def test_measured_neurons_are_one_plan_on_every_page(open_page, go_to):
 
 
 def test_what_was_not_measured_is_measured_by_a_click(open_page, queued_jobs):
-    test = open_page("plan", corpus="demo-math", schedule="Measured")
+    test = open_page("plan", corpora="demo-math", schedule="measured")
     assert any("was not measured" in said for said in texts(test.info))
     test.multiselect(key="sensitivity.on").set_value(["demo-code"]).run()
     line = command(test, "sensitivity")
@@ -158,10 +158,10 @@ def test_what_was_not_measured_is_measured_by_a_click(open_page, queued_jobs):
     assert {**job.request, **asked} == job.request
 
 
-@pytest.mark.parametrize("scope", ["Per layer", "Measured"])
+@pytest.mark.parametrize("scope", [{"neuron_scope": "layer"}, {"schedule": "measured"}])
 def test_curves_of_neurons_are_measured_in_the_order_of_the_page(open_page, queued_jobs, scope):
-    limits = {"scope": scope, "neuron_multiple": "8", "drop": "4:0", "protect": "1"}
-    neurons = {"granularity": "Neurons", "neurons": "CAMERA-P", "corpus": "demo-math"}
+    limits = {**scope, "multiple_of": "8", "drop": "4:0", "protect": "1"}
+    neurons = {"granularity": "neuron", "criterion": "camera-p", "corpora": "demo-math"}
     test = open_page("plan", sparsity="40%", **neurons, **limits)
     test.session_state["sensitivity.part"] = True
     test.run()

@@ -87,7 +87,7 @@ def test_a_reload_of_start_keeps_the_plan_that_was_chosen_there(open_page):
     again = open_page("start", opened="1")
     assert shown_plan(again).provenance.criterion == "reap"
     assert shown_plan(again).digest != best
-    assert shown_plan(open_page("start", criterion="AIMER")).provenance.criterion == "aimer"
+    assert shown_plan(open_page("start", criterion="aimer")).provenance.criterion == "aimer"
 
 
 def test_answers_of_the_full_model_this_plan_and_chance_are_shown(open_page):

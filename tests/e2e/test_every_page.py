@@ -12,14 +12,14 @@ pytestmark = pytest.mark.e2e
 PAGES = {
     "": 0,
     "explore": 1,
-    "explore?criterion=AIMER&baseline=Magnitude&tab=Evidence&evidence.view=Cut&show=Kept": 1,
+    "explore?criterion=aimer&baseline=Magnitude&tab=Evidence&evidence.view=Cut&show=Kept": 1,
     "compare": 2,
     "plan": 2,
-    "plan?counts=20.20.20.12.12.12&schedule=By+hand&locked=1": 2,
+    "plan?set=0-2=20&set=3-5=12&locked=1": 2,
     "evaluate": 5,
     "export": 1,
 }
-OF_NEURONS = {"explore?granularity=Neurons": 2, "plan?granularity=Neurons": 2}
+OF_NEURONS = {"explore?granularity=neuron": 2, "plan?granularity=neuron": 2}
 # Where the skip link leads.
 MAIN = {
     "explore": ".st-key-explore-map",

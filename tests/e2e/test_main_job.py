@@ -27,6 +27,7 @@ from app.jobs.model import JobState
 from pruning.plan import plan_from_dict
 
 START = "What does pruning save, and what does it cost?"
+BLEND = "corpora=demo-code&corpora=demo-math&corpora=demo-prose"  # in equal parts
 pytestmark = pytest.mark.e2e
 
 
@@ -75,11 +76,11 @@ def test_exponents_change_the_map_and_the_address(open_tab):
     choose(tab, "alpha", "0")
     is_ranked_by(tab, "MAN")
     man = repainted(tab, reap)
-    expect(tab).to_have_url(re.compile(r"/explore\?alpha=0$"))
+    expect(tab).to_have_url(re.compile(r"/explore\?criterion=man$"))
     choose(tab, "beta", "2")
     is_ranked_by(tab, "MSAN")
     repainted(tab, man)
-    expect(tab).to_have_url(re.compile(r"alpha=0&beta=2$"))
+    expect(tab).to_have_url(re.compile(r"/explore\?criterion=msan$"))
     expect(tab.get_by_test_id("stCode").first).to_contain_text("--criterion msan")
     # The very picture again.
     choose(tab, "beta", "1")
@@ -126,10 +127,10 @@ def test_back_undoes_one_choice_after_the_other(open_tab):
     is_ranked_by(tab, "S(1,1,2)")
     choose(tab, "alpha", "0")
     is_ranked_by(tab, "MSAN")
-    expect(tab).to_have_url(re.compile(r"explore\?.*alpha=0"))
+    expect(tab).to_have_url(re.compile(r"explore\?.*criterion=msan"))
     settled(tab).go_back()
     is_ranked_by(tab, "S(1,1,2)")
-    expect(tab).to_have_url(re.compile(r"explore\?beta=2$"))
+    expect(tab).to_have_url(re.compile(r"explore\?criterion=1%2C1%2C2$"))
     settled(tab).go_back()
     is_ranked_by(tab, "REAP")
     expect(tab).to_have_url(re.compile(r"explore$"))
@@ -143,7 +144,7 @@ def test_back_undoes_one_choice_after_the_other(open_tab):
     # Another page is a choice like others.
     tab.get_by_role("link", name="Export this plan").click()
     expect(tab.get_by_text("Plan: S(1,1,2)")).to_be_visible()
-    expect(tab).to_have_url(re.compile(r"/export\?beta=2$"))
+    expect(tab).to_have_url(re.compile(r"/export\?criterion=1%2C1%2C2$"))
     settled(tab).go_back()
     tab.get_by_role("heading", name="Which experts does each criterion keep?").wait_for()
     is_ranked_by(tab, "S(1,1,2)")
@@ -156,21 +157,21 @@ def test_one_plan_is_in_every_address_and_a_preset_is_one_entry(open_tab):
     tab = open_tab()
     wait_until(tab, "window.moepruneHistory")
     # The best measured plan, of the blend, under a schedule: in the address of Start already.
-    expect(tab).to_have_url(re.compile("corpus=%28blend%29"))
+    expect(tab).to_have_url(re.compile(BLEND))
     plan = tab.locator(".st-key-plan-bar strong").first
     best = plan.inner_text()
     tab.get_by_role("link", name="See why").click()
-    expect(tab).to_have_url(re.compile(r"/explore\?.*corpus=%28blend%29"))
+    expect(tab).to_have_url(re.compile(rf"/explore\?.*{BLEND}"))
     before = settled(tab).evaluate("history.length")
     preset(tab, "SEER")
     is_ranked_by(tab, "SEER")
-    expect(tab).to_have_url(re.compile("beta=0"))
+    expect(tab).to_have_url(re.compile("criterion=seer"))
     assert settled(tab).evaluate("history.length") == before + 1
     go(tab, "Plan", "Where should the budget go?")
     choose(tab, "schedule", "Late")
     expect(plan).to_contain_text("late")
     said = sorted(settled(tab).evaluate("location.search")[1:].split("&"))
-    assert len(said) == 4  # b, beta, corpus, schedule
+    assert len(said) == 5  # criterion, three corpora, schedule
     for page, title in (("Evaluate", "What is lost, what is saved?"), ("Start", START)):
         go(tab, page, title)
         entries = tab.evaluate("history.length")
@@ -197,13 +198,13 @@ def test_start_keeps_a_plan_of_defaults_and_a_page_adds_nothing_to_the_history(o
     tab.reload()
     is_ranked_by(tab, "REAP")
     # Only what a person does adds an entry: else Back would lead to where the page goes by itself.
-    visit(tab, dashboard, "explore?beta=2&tab=Evidence&evidence.view=Cut")
+    visit(tab, dashboard, "explore?criterion=man&tab=Evidence&evidence.view=Cut")
     wait_until(tab, "window.moepruneHistory")
     tab.locator(".js-plotly-plot").first.wait_for()
     before = settled(tab).evaluate("history.length")
     # What a script does to the address without a person is no choice, and stays a replacement.
-    tab.evaluate("history.replaceState({}, '', '?beta=1')")
-    assert tab.evaluate("[history.length, location.search]") == [before, "?beta=1"]
+    tab.evaluate("history.replaceState({}, '', '?criterion=ean')")
+    assert tab.evaluate("[history.length, location.search]") == [before, "?criterion=ean"]
 
 
 def saved(tab: Page, button: str) -> str:
@@ -215,8 +216,9 @@ def saved(tab: Page, button: str) -> str:
 @pytest.mark.slow
 def test_files_of_plan_export_and_the_report_have_one_digest(open_tab, dashboard):
     tab = open_tab("?opened=1")
-    hand = "schedule=By+hand&counts=6.5.5.7.5.20&locked=0,5&sparsity=75%25&corpus=demo-prose&b=0"
-    for address in (hand, "granularity=Neurons&scope=Global&sparsity=30%25&drop=2:7"):
+    hand = "set=0=6&set=1-2,4=5&set=3=7&set=5=20&locked=0,5&sparsity=75%25&corpora=demo-prose"
+    of_neurons = "granularity=neuron&neuron_scope=global&sparsity=30%25&drop=2:7"
+    for address in (f"{hand}&criterion=gate-ean", of_neurons):
         visit(tab, dashboard, f"evaluate?{address}")
         digests = set()
         for page, title, button in (
@@ -234,19 +236,19 @@ def test_files_of_plan_export_and_the_report_have_one_digest(open_tab, dashboard
 def test_back_from_a_bare_start_leads_to_where_one_came_from(open_tab, dashboard):
     tab = open_tab()
     wait_until(tab, "window.moepruneHistory")
-    expect(tab).to_have_url(re.compile("corpus=%28blend%29"))
+    expect(tab).to_have_url(re.compile(BLEND))
     settled(tab).go_back()
     expect(tab).to_have_url("about:blank")
     # With nothing before it, Back changes nothing on the page.
     first = tab.context.new_page()
     first.evaluate(f"location.replace('{dashboard.url}')")
-    expect(first).to_have_url(re.compile("corpus=%28blend%29"))
+    expect(first).to_have_url(re.compile(BLEND))
     wait_until(first, "window.moepruneHistory")
     plan = settled(first).locator(".st-key-plan-bar strong").first
     best = plan.inner_text()
     first.evaluate("history.back()")
     first.wait_for_timeout(1000)
-    expect(first).to_have_url(re.compile("corpus=%28blend%29"))
+    expect(first).to_have_url(re.compile(BLEND))
     expect(settled(first).locator(".st-key-plan-bar strong").first).to_have_text(best)
 
 

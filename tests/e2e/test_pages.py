@@ -72,7 +72,7 @@ def point_of(tab: Page, chart, x: float, y: float, axes: str = "") -> tuple[floa
 
 
 def test_a_click_on_the_map_of_neurons_pins_the_expert(open_tab):
-    tab = open_tab("explore?granularity=Neurons")
+    tab = open_tab("explore?granularity=neuron")
     chart = tab.locator(".st-key-chart-neurons-kept .js-plotly-plot")
     chart.wait_for()
     settled(tab)

@@ -1,12 +1,14 @@
 """Plan in a real browser: bars, keys, locks, undo, the address, files, and the export of it all."""
 
 import re
+from urllib.parse import urlencode
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 from tabs import JOB_MS, choose, go, job, metric, settled, wide_elements
 
 from pruning import load_pruned
+from pruning.requests.options import counts_words
 
 pytestmark = pytest.mark.e2e
 EVEN = [16] * 6
@@ -26,7 +28,8 @@ def shown(tab: Page) -> list[int]:
 def expect_counts(tab: Page, counts: list[int]) -> None:
     """In the bars, in the address, and in the field; the page rests."""
     text = ".".join(map(str, counts))
-    expect(tab).to_have_url(re.compile(f"counts={re.escape(text)}(&|$)"))
+    words = urlencode({"set": counts_words(dict(enumerate(counts)))}, doseq=True)
+    expect(tab).to_have_url(re.compile(f"{re.escape(words)}(&|$)"))
     expect(tab.locator(".st-key-counts input")).to_have_value(text)  # folded
     settled(tab)
     assert shown(tab) == counts
@@ -162,7 +165,7 @@ def test_locked_layers_neither_give_nor_take(open_tab):
 
 @pytest.mark.slow
 def test_the_export_of_a_plan_by_hand_loads(open_tab, dashboard):
-    tab = opened(open_tab, "plan?counts=6.5.5.7.5.20&schedule=By+hand&sparsity=75%25")
+    tab = opened(open_tab, "plan?set=0=6&set=1-2,4=5&set=3=7&set=5=20&sparsity=75%25")
     assert shown(tab) == [6, 5, 5, 7, 5, 20]
     tab.get_by_role("link", name="Export this plan").click()
     tab.get_by_role("heading", level=1, name="Is this the checkpoint to ship?").wait_for()

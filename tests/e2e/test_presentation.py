@@ -103,7 +103,7 @@ def turn(tab, key, heading):
 
 
 def test_presentation_hides_the_bars_and_is_part_of_the_address(open_tab):
-    tab = open_tab("explore?b=0")
+    tab = open_tab("explore?criterion=gate-ean")
     sidebar = tab.get_by_test_id("stSidebar")
     expect(sidebar).to_be_visible()
     size = "getComputedStyle(document.documentElement).fontSize"
@@ -113,7 +113,7 @@ def test_presentation_hides_the_bars_and_is_part_of_the_address(open_tab):
     tab.get_by_text("Presentation mode").click()
     expect(sidebar).to_be_hidden()
     expect(tab.get_by_role("link", name="Compare", exact=True)).to_have_count(0)
-    expect(tab).to_have_url(re.compile(r"explore\?b=0&present=true$"))
+    expect(tab).to_have_url(re.compile(r"explore\?criterion=gate-ean&present=true$"))
     assert float(tab.evaluate(size).removesuffix("px")) > 1.2 * usual
     # Who follows the link sees the same, and the choices hold on the next pages.
     other = open_tab(tab.url.split("/", 3)[3])
@@ -146,11 +146,11 @@ def test_presentation_hides_the_bars_and_is_part_of_the_address(open_tab):
     expect(other.locator(".st-key-plan-bar")).to_contain_text("Gate-weighted EAN")
     settled(other).keyboard.press("Escape")
     expect(other.get_by_test_id("stSidebar")).to_be_visible()
-    expect(other).to_have_url(re.compile(r"explore\?b=0$"))
+    expect(other).to_have_url(re.compile(r"explore\?criterion=gate-ean$"))
 
 
 def test_the_tour_stays_while_the_page_is_used_and_scrolls_to_what_it_names(open_tab):
-    tab = open_tab("explore?b=0")
+    tab = open_tab("explore?criterion=gate-ean")
     tab.get_by_role("button", name="Guided tour").click()
     panel = tab.get_by_role("region", name="Guided tour")
     for place, step in enumerate(STEPS, start=1):
@@ -177,4 +177,4 @@ def test_the_tour_stays_while_the_page_is_used_and_scrolls_to_what_it_names(open
     expect(panel).to_contain_text(STEPS[-1].title)
     settled(tab).keyboard.press("Escape")
     expect(panel).to_have_count(0)
-    expect(tab).to_have_url(re.compile(r"/plan\?.*b=0"))
+    expect(tab).to_have_url(re.compile(r"/plan\?.*criterion=gate-ean"))

@@ -35,7 +35,6 @@ from pruning.constraints import (
     rooms_of,
 )
 from pruning.plan import Provenance, PruningPlan, model_ref, plan_from_json
-from pruning.planning.choice import shrink_sparsities
 from pruning.schedules import (
     SCHEDULES,
     Evidence,
@@ -368,5 +367,4 @@ def test_a_share_of_nothing_removes_nothing(kind):
     for budget in (even_budget, size_budget):
         with pytest.raises(PlanError, match=r"removes 0 .* but at least 24 \(12.5%\) must go"):
             budget(demo, nothing, Constraints(multiple_of=7))
-    assert shrink_sparsities(demo, 7)[5] == "12.5%"
-    assert 0 not in shrink_sparsities(demo, 7)
+    assert set(even_budget(demo, SizeTarget(kind, "5%"), Constraints(multiple_of=7)).floors) == {4}

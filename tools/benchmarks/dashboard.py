@@ -53,7 +53,7 @@ def toggle(page: Page, number: int) -> tuple[float, float]:
 
 def open_explore(page: Page, address: str) -> None:
     """The page that is measured, once it rests."""
-    page.goto(f"{address}/explore?model={MODEL}&criterion=unified&b=0&alpha=0&beta=1")
+    page.goto(f"{address}/explore?model={MODEL}&criterion=ean")
     page.wait_for_selector(".st-key-plan-bar strong", timeout=60_000)
     page.wait_for_selector(READY)
 

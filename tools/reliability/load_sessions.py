@@ -20,7 +20,7 @@ from tools.reliability.load_client import Session, connected
 from tools.reliability.load_world import MODEL, TEXTS
 
 CONTROLS = {"b": ("0", "1"), "alpha": ("0", "1", "2"), "beta": ("0", "1", "2"), "corpus": TEXTS}
-PAGE, QUERY = "explore", f"model={MODEL}&criterion=unified&b=0&alpha=0&beta=1"
+PAGE, QUERY = "explore", f"model={MODEL}&criterion=ean"
 _FIRST = {"b": "0", "alpha": "0", "beta": "1", "corpus": TEXTS[0]}
 # Until the server has forgotten sessions that were left.
 FORGOTTEN_SECONDS = 4.0

@@ -21,6 +21,8 @@ from streamlit.testing.v1 import AppTest
 from streamlit.util import calc_hash
 
 from analysis.errors import UserError
+from pruning.requests.base import flat_fields
+from pruning.spec import PlanSpec
 
 ROOT = Path(__file__).parents[2]
 PAGES = tuple(sorted({path.stem for path in (ROOT / "app/pages").glob("[a-z]*")} - {"main"}))
@@ -114,8 +116,11 @@ def widgets_of(test: AppTest) -> Iterator[Any]:
 
 
 def known_keys() -> dict[str, list[str]]:
-    """Page -> keys of its widgets, which are their names in an address where they have one."""
-    return {page: sorted({w.key for w in widgets_of(open_page(page, {}))}) for page in PAGES}
+    """Page -> names that its address may have: keys of widgets, and fields of a plan."""
+    fields = flat_fields(PlanSpec).keys()
+    return {
+        page: sorted({w.key for w in widgets_of(open_page(page, {}))} | fields) for page in PAGES
+    }
 
 
 def _set(widget: Any, random: Random) -> None:

@@ -9,8 +9,9 @@ from analysis.model import DEMO_MODEL
 from app.loaded import Loaded
 from app.session.data import records_of
 from app.session.job_queue import own_model
+from app.session.state import one_of
 from app.widgets.answers import answers_part, plan_words
-from app.widgets.controls import choose, one_of
+from app.widgets.controls import choose
 from app.widgets.job_form import offer_job
 from pruning.evaluate.record import AnswerRecord, AnswerStore
 from pruning.requests.base import validated

@@ -30,8 +30,9 @@ from app.pages.evaluate.published import PROFILE, weight_controls
 from app.session import data
 from app.session.data import records_of
 from app.session.job_queue import job_store, own_model, queued_key
+from app.session.state import one_of
 from app.widgets.charts import chart_card, table_with_csv
-from app.widgets.controls import choose, one_of
+from app.widgets.controls import choose
 from app.widgets.job_form import DTYPES, dtype_field, offer_job, share_control
 from app.widgets.notes import inform, show_command
 from pruning.evaluate.benchmarks.record import BenchmarkStore

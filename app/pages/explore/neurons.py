@@ -22,8 +22,9 @@ from app.session import data
 from app.session.chosen_expert import pin_or_unpin
 from app.session.data import records_of
 from app.session.plan_data import check_page_reads, lacks_statistics
+from app.session.state import one_of
 from app.widgets.charts import chart_selection, show_chart, show_named
-from app.widgets.controls import one_of, view_switch
+from app.widgets.controls import view_switch
 from app.widgets.job_form import neurons_missing_part
 from app.widgets.links import link_to
 from app.widgets.notes import against_chance, card, inform, show_command

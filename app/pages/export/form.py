@@ -17,8 +17,8 @@ from app.literal import literal
 from app.loaded import Loaded
 from app.session.data import settings, shown_model
 from app.session.job_queue import queue, shown_request
+from app.session.state import one_of
 from app.widgets.charts import reasons_table
-from app.widgets.controls import one_of
 from app.widgets.notes import show_command
 from pruning.engines import (
     Verdict,

@@ -29,8 +29,6 @@ from app.widgets.repair import repair_part
 from pruning.plan import removes_nothing
 from pruning.planning.make import CurrentPlan
 from pruning.planning.ranking import Selection
-from pruning.schedules import MEASURED
-from pruning.search.store import SEARCH
 
 
 def draw(loaded: Loaded) -> None:
@@ -45,10 +43,10 @@ def draw(loaded: Loaded) -> None:
 def _plan_of_experts(loaded: Loaded) -> None:
     current, ready = loaded.shown, _statistics(loaded)
     if current is None:
-        if ready is not None and loaded.choices.schedule.name == SEARCH:
+        if ready is not None and loaded.choices.search is not None:
             with st.container(border=True):
                 search_part(loaded, ready)
-        elif ready is not None and loaded.choices.schedule.name == MEASURED:
+        elif ready is not None and loaded.choices.spec.spread.is_measured:
             with st.container(border=True):
                 sensitivity_form(loaded)
         return

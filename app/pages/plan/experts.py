@@ -99,19 +99,10 @@ def editor_part(loaded: Loaded, current_plan: CurrentPlan, sides: Sides | None) 
     if current_plan.file:
         removed = sum(layer.num_experts - kept[layer.index] for layer in layers)
         spending, ghost = Spending(layers, count_budget(layers, removed)), None
-    locked = _locked_of(loaded, current_plan)
+    locked = frozenset() if current_plan.file else locked_layers(layers)
     remember_screen(OnScreen(loaded.model.identity, spending, kept, locked))
     bars = Bars(loaded.model.identity, spending, kept, locked, ghost)
     schedule_editor(bars, key=EDITOR, on_edit=editor_edited)
-
-
-def _locked_of(loaded: Loaded, current_plan: CurrentPlan) -> frozenset[int]:
-    """Layers that an edit does not change."""
-    return (
-        frozenset()
-        if current_plan.file
-        else locked_layers(loaded.choices.schedule.locked, loaded.model.layers)
-    )
 
 
 def notes_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
@@ -230,7 +221,7 @@ def table_part(loaded: Loaded, current_plan: CurrentPlan, sides: Sides | None) -
     st.markdown("**Exact values**: type a number, or lock a layer.")
     uniform = sides.kept_by("uniform") if sides else None
     layers, kept = loaded.model.layers, current_plan.kept
-    locked = _locked_of(loaded, current_plan)
+    locked = frozenset() if current_plan.file else locked_layers(layers)
     away = [kept[n.index] - uniform[n.index] if uniform else None for n in layers]
     table = pd.DataFrame(
         {

@@ -114,7 +114,7 @@ def _live(loaded: Loaded, job_id: str) -> None:
 
 def _finished_part(loaded: Loaded, searches: Searches, job: Job | None) -> None:
     """The search that was watched, whose schedule is shown, or the last one."""
-    chosen = chosen_search(loaded) if loaded.choices.schedule.name == SEARCH else None
+    chosen = chosen_search(loaded) if loaded.choices.search is not None else None
     watched = job if job is not None and job.id == st.session_state.get(_WATCHED) else None
     last = searches.named(Path(job.request["out"]).name) if job is not None else None
     if watched is None and last is not None and last.removed != removed_on_screen(loaded):
@@ -153,8 +153,6 @@ def _finished_part(loaded: Loaded, searches: Searches, job: Job | None) -> None:
 def _show(search_id: str) -> None:
     forget_import()
     st.session_state.update({"schedule": SEARCH, "searched": search_id})
-    # Its list is not on the page yet, so the URL would lack it.
-    st.query_params["searched"] = search_id
 
 
 def _continue_button(search: KnownSearch, recipe: Path) -> None:

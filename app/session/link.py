@@ -1,0 +1,103 @@
+"""The URL of a plan: how its spec differs from that of a new session."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
+
+from analysis.errors import PlanError, UserError
+from analysis.model import MoEModel
+from app.literal import literal
+from app.session.data import losses_of
+from app.session.plan_state import LOST
+from app.session.state import USUAL, asked_spec, controls_for
+from pruning.evaluate.quality import choose_best, losses_at
+from pruning.planning.choice import MOST_TEXT
+from pruning.requests.base import flat_fields
+from pruning.search.store import SEARCH
+from pruning.spec import PlanSpec, spec_of_words
+
+_SHARE: Final = 0.5
+_OPENED: Final = "opened"
+_FIELDS: Final = flat_fields(PlanSpec)
+# Beside the spec: the search whose schedule is shown, and layers that edits leave alone.
+_BESIDE: Final = ("searched", "locked")
+
+
+def open_link(model: MoEModel, corpora: Sequence[str], page: str) -> None:
+    """Set the controls, before they are drawn, to what the URL asks for.
+
+    Only in a new session and after Back or Forward: else what the person set counts. A bare URL of
+    Start opens on the best plan of half of the experts. The URLs that Start itself makes are never
+    bare (see the component `history`), or a reload would replace a plan of defaults.
+    """
+    is_first, context = _OPENED not in st.session_state, get_script_run_ctx()
+    st.session_state[_OPENED] = True
+    if is_first:
+        st.session_state.update(USUAL)
+    if is_first and not page and not len(st.query_params):
+        st.session_state.update(_best_controls(model, corpora))
+        st.query_params[_OPENED] = "1"
+    elif is_first or (context is not None and context.is_history_navigation):
+        try:
+            st.session_state.update(_linked_controls(model, corpora))
+            st.session_state.pop(LOST, None)
+        except UserError as error:
+            st.session_state[LOST] = (
+                f"The URL names no plan for this page, so the controls define it. {literal(error)}"
+            )
+
+
+def _linked_controls(model: MoEModel, corpora: Sequence[str]) -> dict[str, Any]:
+    words = {name: st.query_params.get_all(name) for name in _FIELDS if name in st.query_params}
+    beside = {
+        name: st.query_params[name][:MOST_TEXT] for name in _BESIDE if name in st.query_params
+    }
+    if long := [name for name, each in words.items() if sum(map(len, each)) > MOST_TEXT]:
+        raise PlanError(f"{long[0]} is longer than {MOST_TEXT:,} characters.")
+    granularity = words.get("granularity", [USUAL["granularity"]])[-1]
+    spec = spec_of_words(words, _usual_spec(granularity, model, corpora))
+    # Before names are compared, which would read a file of that name: a server must not read a path
+    # that a browser names.
+    for part in spec.corpus_weights:
+        if part.corpus not in corpora:
+            raise PlanError(f"{model.name} has not been calibrated on {part.corpus[:80]!r}.")
+    controls = controls_for(spec, model, corpora) | beside
+    return controls | ({"schedule": SEARCH} if "searched" in beside else {})
+
+
+def _usual_spec(granularity: str, model: MoEModel, corpora: Sequence[str]) -> PlanSpec:
+    return asked_spec({**USUAL, "granularity": granularity}, model, corpora)
+
+
+def _best_controls(model: MoEModel, corpora: Sequence[str]) -> dict[str, Any]:
+    """The controls of the best measured plan of half of the experts that they can ask for."""
+    losses = [
+        each
+        for each in losses_at(losses_of(model), _SHARE)
+        if (spec := each.facts.asked) is not None
+        and not (each.is_random or each.is_repaired or spec.by_neuron)
+    ]
+    while (best := choose_best(losses)) and best.chosen.facts.asked:
+        try:
+            return controls_for(best.chosen.facts.asked, model, corpora)
+        except PlanError:  # the next best may have controls
+            losses = [each for each in losses if each.plan != best.chosen.plan]
+    return {}
+
+
+def write_link(asked: PlanSpec, model: MoEModel, corpora: Sequence[str]) -> None:
+    """Make the URL that of a plan; the parameters of views are left alone."""
+    granularity = asked.ranking.granularity
+    link = asked.differences(_usual_spec(granularity, model, corpora))
+    link |= {"granularity": [granularity]} if asked.by_neuron else {}
+    is_search = st.session_state["schedule"] == SEARCH and not asked.by_neuron
+    link |= {"searched": [str(st.session_state["searched"])]} if is_search else {}
+    link |= {"locked": [text]} if (text := str(st.session_state["locked"] or "")) else {}
+    for name in (*_FIELDS, *_BESIDE):
+        if name in st.query_params and name not in link:
+            del st.query_params[name]
+    changed = {name: each for name, each in link.items() if st.query_params.get_all(name) != each}
+    if changed:  # at once: each update adds an entry to the history
+        st.query_params.update(changed)
