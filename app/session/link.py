@@ -19,7 +19,7 @@ from pruning.search.store import SEARCH
 from pruning.spec import PlanSpec, spec_of_words
 
 _SHARE: Final = 0.5
-_OPENED: Final = "opened"
+_OPENED, _BEST = "opened", "opened.best"  # the former also in the URL
 _FIELDS: Final = flat_fields(PlanSpec)
 # Beside the spec: the search whose schedule is shown, and layers that edits leave alone.
 _BESIDE: Final = ("searched", "locked")
@@ -38,7 +38,7 @@ def open_link(model: MoEModel, corpora: Sequence[str], page: str) -> None:
         st.session_state.update(USUAL)
     if is_first and not page and not len(st.query_params):
         st.session_state.update(_best_controls(model, corpora))
-        st.query_params[_OPENED] = "1"
+        st.session_state[_BEST] = True
     elif is_first or (context is not None and context.is_history_navigation):
         try:
             st.session_state.update(_linked_controls(model, corpora))
@@ -95,9 +95,11 @@ def write_link(asked: PlanSpec, model: MoEModel, corpora: Sequence[str]) -> None
     is_search = st.session_state["schedule"] == SEARCH and not asked.by_neuron
     link |= {"searched": [str(st.session_state["searched"])]} if is_search else {}
     link |= {"locked": [text]} if (text := str(st.session_state["locked"] or "")) else {}
+    # With the rest: before the component `history` is there, each update adds an entry for Back.
+    link |= {_OPENED: ["1"]} if st.session_state.pop(_BEST, False) else {}
     for name in (*_FIELDS, *_BESIDE):
         if name in st.query_params and name not in link:
             del st.query_params[name]
     changed = {name: each for name, each in link.items() if st.query_params.get_all(name) != each}
-    if changed:  # at once: each update adds an entry to the history
+    if changed:
         st.query_params.update(changed)
