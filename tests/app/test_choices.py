@@ -90,7 +90,10 @@ def test_the_address_selects_the_state_of_the_first_view(open_page):
         ({"corpora": "/etc/passwd"}, "not been calibrated on '/etc/passwd'"),
         ({"corpora": "demo-math:-1"}, "must be greater than 0"),
         ({"schedule": "file"}, "schedule: file"),
-        ({"schedule_file": "/etc/passwd"}, "no control for schedule: file"),
+        (
+            {"schedule_file": "/etc/passwd"},
+            "schedule: file and schedule_file: FILE belong together",
+        ),
         ({"runs": "demo"}, "no control for runs"),
         ({"set": "0=20"}, "no control for set: 0=20"),
         ({"floor": "3"}, "no control for floor"),
