@@ -1,49 +1,29 @@
-"""Convert to GGUF in float32 and continue prompts greedily in llama.cpp; see `answering`.
-
-The folder llama.cpp in this environment holds its converter.
-"""
+"""Convert to GGUF in float32 and continue prompts greedily in llama.cpp; see `answering`."""
 
 import json
 import math
 import os
-import sys
 import tempfile
 from pathlib import Path
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-SOURCE = Path(sys.prefix) / "llama.cpp"
-sys.path[1:1] = [str(SOURCE), str(SOURCE / "gguf-py")]
 
-import convert_hf_to_gguf  # noqa: E402
-import xllamacpp  # noqa: E402
-from answering import UnknownArchitecture, answer_all  # noqa: E402
-from conversion import base, get_model_class  # noqa: E402
+from to_gguf import convert, converter_of  # noqa: I001  (before xllamacpp, as torch is)
+import xllamacpp
+from answering import UnknownArchitecture, answer_all
 
 # Before the processes fork, each of which would import it again.
-from transformers import AutoConfig, AutoTokenizer  # noqa: E402, F401
+from transformers import AutoConfig, AutoTokenizer  # noqa: F401
 
 
 def check(config):
     """Whether the converter has a class for the architecture, and looks for prediction heads."""
     try:
-        return {"no_mtp": get_model_class(config["architectures"][0]).supports_mtp_export}
+        return {"no_mtp": converter_of(config["architectures"][0]).supports_mtp_export}
     except NotImplementedError as error:
         raise UnknownArchitecture(
             f"convert_hf_to_gguf.py has no class for {config['architectures'][0]}"
         ) from error
-
-
-def convert(checkpoint, gguf):
-    """Write a checkpoint as GGUF."""
-    config = json.loads((Path(checkpoint) / "config.json").read_text())
-    # It knows tokenizers by a hash of what they make of a text, and looks for the files of each
-    # family's own. Those of the tests are all ByteLevel, and prompts are given as ids.
-    base.TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
-    get_model_class(config["architectures"][0]).set_vocab = base.TextModel._set_vocab_gpt2
-    sys.argv = ["convert", checkpoint, "--outfile", str(gguf), "--outtype", "f32"]
-    if get_model_class(config["architectures"][0]).supports_mtp_export:
-        sys.argv.append("--no-mtp")  # exports have no such heads
-    convert_hf_to_gguf.main()
 
 
 def serve(gguf):
