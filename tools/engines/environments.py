@@ -52,7 +52,11 @@ ENGINES: Final[Mapping[str, Engine]] = {
         "llama.cpp",
         # The version that the converter's own requirements name: it reads keys of configurations
         # that transformers 5 renames.
-        ("xllamacpp==2026.10.11549", "torch", "transformers==4.57.6", "sentencepiece"),
+        # xllamacpp serves and does not quantise; cyllama does.
+        (
+            *("xllamacpp==2026.10.11549", "torch", "transformers==4.57.6", "sentencepiece"),
+            "cyllama==0.2.18",
+        ),
         ("xllamacpp", "transformers"),
         source=_CONVERTER,
     ),
