@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import pandas as pd
 
+from analysis.ranking.leaderboard import pareto_front
 from app.charts.names import criterion_label
 from pruning.bits import FORMATS, bits_words
 from pruning.evaluate.front import Front, original_in_bits
@@ -14,6 +15,7 @@ from pruning.planning.choice import corpora_words, schedule_words
 from pruning.repair.reference import variant_words
 from pruning.sizes import format_bytes
 
+ORIGINAL: Final = "original"
 _REFERENCES: Final = ("8", "4")  # bits of the original that everybody asks for
 
 
@@ -21,7 +23,7 @@ def named(table: pd.DataFrame) -> pd.DataFrame:
     """The table of a `Front` with `candidate` and `kind`, a key of the marks."""
     rows = table.to_dict("records")
     kinds = [
-        "" if not (row["bits"] or row["removed"])
+        ORIGINAL if not (row["bits"] or row["removed"])
         else "fewer bits" if not row["removed"]
         else "pruned, fewer bits" if row["bits"]
         else "pruned"
@@ -33,7 +35,7 @@ def named(table: pd.DataFrame) -> pd.DataFrame:
 def candidate_name(row: Mapping[Any, Any]) -> str:
     """A row of a `Front` in words: `EAN 50% + repair, 4 bits`."""
     if not row["removed"]:
-        return f"original{bits_words(row['bits'])}"
+        return f"{ORIGINAL}{bits_words(row['bits'])}"
     words = [f"{criterion_label(str(row['criterion'])) or 'plan'} {row['removed']:.0%}"]
     if schedule := schedule_words(str(row["schedule"])):
         words.append(schedule)
@@ -46,12 +48,17 @@ def candidate_name(row: Mapping[Any, Any]) -> str:
     return ", ".join(words) + variant
 
 
+def loss_text(increase: float) -> str:
+    """A loss increase with three digits; what is nearly nothing has no minus."""
+    return f"{round(increase, 3) + 0.0:+.3f}"
+
+
 def bits_alone(losses: Iterable[PlanLoss]) -> str:
     """What the bits that everybody asks for cost without pruning; empty if not measured."""
     in_bits = original_in_bits(losses)
     words = [
         f"{FORMATS[bits].label} alone give {format_bytes(in_bits[bits].facts.columns['bytes'])} at "
-        f"{in_bits[bits].mean:+.3f}"
+        f"{loss_text(in_bits[bits].mean)}"
         for bits in _REFERENCES
         if bits in in_bits
     ]
@@ -62,13 +69,15 @@ def describe(front: Front) -> str:
     """What bits alone cost, from which size on pruning pays, and how good predictions are."""
     table = named(front.table)
     words = [bits_alone(front.losses)]
-    best = table[table["on_front"]].sort_values("bytes")
+    measured = table[table["is_measured"]]
+    is_best = pareto_front(measured["bytes"], measured["mean"], higher_is_better=False)
+    best = measured[is_best].sort_values("bytes")
     pruned = best[(best["removed"] > 0) & (best["bits"] != "")]
     if words[0] and len(pruned):
         top = pruned.iloc[-1]
         words.append(
             f"pruning pays below {format_bytes(_next_size(best, top['bytes']))}: "
-            f"{top['candidate']} gives {format_bytes(top['bytes'])} at {top['mean']:+.3f}"
+            f"{top['candidate']} gives {format_bytes(top['bytes'])} at {loss_text(top['mean'])}"
         )
     if not words[0]:
         words = ["The original was not measured in fewer bits; `moeprune evaluate --bits` does"]

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from analysis.foreign_text import in_html
 from app.charts.chart import Drawing, chart
-from app.charts.front_words import describe, named
+from app.charts.front_words import ORIGINAL, describe, named
 from app.charts.sizes import byte_unit, size_text
 from app.charts.theme import ink, muted, primary, themed
 from app.charts.traces import annotation, stroke
@@ -17,7 +17,12 @@ from pruning.evaluate.front import stored_front
 from pruning.evaluate.record import EvaluationStore
 
 # What a mark stands for -> its symbol; hollow where the loss is predicted.
-_KINDS: Final = {"pruned": "circle", "fewer bits": "square", "pruned, fewer bits": "diamond"}
+_KINDS: Final = {
+    ORIGINAL: "star",
+    "pruned": "circle",
+    "fewer bits": "square",
+    "pruned, fewer bits": "diamond",
+}
 
 
 @chart("loss-by-size", "start")
@@ -35,6 +40,8 @@ def draw(loaded: Loaded) -> Drawing:
 def front_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Figure of a `named` table with `is_shown`: loss increase over bytes, the front as steps."""
     unit, unit_name = byte_unit(float(table["bytes"].max()))
+    ends = table["bytes"].min() / unit, table["bytes"].max() / unit
+    margin = 0.06 * (ends[1] - ends[0])
     rows = table.assign(x=table["bytes"] / unit)
     best = rows[rows["on_front"]]
     steps = stroke(best["x"], best["mean"], primary(dark), 2, line_shape="hv")
@@ -55,7 +62,12 @@ def front_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     return themed(
         [steps, *marks, here],
         dark,
-        x={"title": f"weights, {unit_name}", "showgrid": False, "tickformat": ".3~g"},
+        x={
+            "title": f"weights, {unit_name}",
+            "showgrid": False,
+            "tickformat": ".3~g",
+            "range": [ends[0] - margin, ends[1] + margin],
+        },
         y={"title": "loss increase, nats per token", "tickformat": ".2~f"},
         height=420,
         annotations=_labels(rows, shown, dark),
@@ -63,7 +75,9 @@ def front_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 
 
 def _marks(rows: pd.DataFrame, kind: str, symbol: str, dark: bool) -> go.Scatter:
-    color = {"pruned": primary(dark), "fewer bits": ink(dark)}.get(kind, muted(dark))
+    color = {"pruned": primary(dark), "fewer bits": ink(dark), ORIGINAL: ink(dark)}.get(
+        kind, muted(dark)
+    )
     symbols = [symbol if is_measured else f"{symbol}-open" for is_measured in rows["is_measured"]]
     notes = [
         f"{in_html(row['candidate'])}<br>{size_text(row['bytes'])}: {row['mean']:+.3f}"
@@ -92,8 +106,7 @@ def _labels(rows: pd.DataFrame, shown: pd.DataFrame, dark: bool) -> list[dict[st
             row["x"],
             row["mean"],
             in_html(row["candidate"]),
-            yshift=14,
-            xanchor="right" if not (row["bits"] or row["removed"]) else "center",
+            yshift=16 if row["removed"] else -16,
             font={"color": ink(dark)},
         )
         for row in texts

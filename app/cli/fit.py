@@ -6,7 +6,7 @@ from typing import Any
 
 from analysis.model import load_model_index
 from analysis.stats.store import stats_store
-from app.charts.front_words import candidate_name, describe
+from app.charts.front_words import candidate_name, describe, loss_text
 from app.cli.derive import command
 from app.cli.say import export_command, pruned_name
 from app.console import finish, note, show_table
@@ -36,7 +36,7 @@ def fit(request: FitRequest) -> None:
         (
             candidate_name(way),
             format_bytes(way["bytes"]),
-            f"{way['mean']:+.3f}",
+            loss_text(way["mean"]),
             f"{way['low']:+.3f} to {way['high']:+.3f}",
             f"{way['worst']:+.3f} on {way['worst_on']}",
             "measured" if way["is_measured"] else "predicted",
