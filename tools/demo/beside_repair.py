@@ -1,0 +1,221 @@
+"""What repair gives and what it competes with, on the demo; the tables of docs/concepts/repair.md.
+
+`python -m tools.demo.beside_repair FOLDER [--tokens 24576] [--samples 32]`
+
+FOLDER keeps the repairs, so that a second run is quick. Prints a CSV: loss increase on held-out
+texts by corpus, and the 95% interval over texts of what the repair gives back.
+"""
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from analysis.arrays import FloatArray
+from analysis.calibration.distributed import join
+from analysis.calibration.loading import load_model
+from analysis.criteria import CRITERIA
+from analysis.drain import drain
+from analysis.errors import CriterionError
+from analysis.model import load_model_index
+from analysis.stats.store import SHIPPED_STATS, stats_store
+from pruning.evaluate.candidate import MaskedCandidates, MeasureSettings, measure_candidate
+from pruning.evaluate.full_side import FullSide, final_hidden, full_side
+from pruning.evaluate.quality import interval_of
+from pruning.evaluate.samples import SampleBatch, make_samples
+from pruning.plan import PruningPlan, fit_plan
+from pruning.planning.make import make_plan
+from pruning.planning.measured import with_sensitivity
+from pruning.planning.ranking import select_measured
+from pruning.repair.run import placed_batches
+from pruning.requests.evaluation import EvaluateRequest
+from pruning.requests.plan import SpecRequest
+from pruning.requests.repair import RepairRequest
+from pruning.spec import spec_of
+from pruning.tasks.evaluation import drawn_corpora
+from pruning.tasks.loading import run_settings
+from pruning.tasks.repair import _prepare, repair_run
+from tools.demo.repair_rivals import (
+    LoadedModel,
+    constants_for_pruned,
+    fitted_scalars,
+    mean_outputs,
+    scaled,
+    unexplained,
+)
+
+logger = logging.getLogger(__name__)
+
+CORPORA = ("demo-code", "demo-math", "demo-prose")
+HALF: Mapping[str, Any] = {"sparsity": "50%", "corpora": CORPORA}
+Arm = Callable[[], AbstractContextManager[None]]
+
+
+def specs() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Name and spec of every plan that is measured before and after its repair."""
+    for name, criterion in CRITERIA.items():
+        text = HALF if criterion.source == "routed" else {"sparsity": "50%"}
+        yield name, {**text, "criterion": name}
+    for seed in (1, 2, 3):
+        yield f"random:{seed}", {"sparsity": "50%", "criterion": f"random:{seed}"}
+    for schedule in ("global", "measured"):
+        yield f"ean {schedule}", {**HALF, "criterion": "ean", "schedule": schedule}
+    search = SHIPPED_STATS / "searches" / "demo-ean.json"
+    yield (
+        "ean searched",
+        {"criterion": "ean", "corpora": ("demo-code",), "schedule_file": search},
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Bench:
+    """The demo, its held-out texts, and where repairs are kept."""
+
+    folder: Path
+    tokens: int
+    model: LoadedModel
+    sides: Mapping[str, FullSide]  # corpus -> the original model on its texts
+
+    def plan(self, **fields: Any) -> PruningPlan:
+        """The plan of a spec."""
+        spec = spec_of(**fields)
+        request = SpecRequest(model="demo", plan=spec, stats_dir=self.folder)
+        store = stats_store(self.folder)
+        selection = drain(select_measured(request, self.model.source, store))
+        made = make_plan(with_sensitivity(selection, spec, store), spec)
+        return fit_plan(made.plan, self.model.source)
+
+    def request(self, plan: PruningPlan, seed: int = 42) -> RepairRequest:
+        """The repair of a plan on the blend."""
+        return RepairRequest(
+            model="demo",
+            plan=plan.to_dict(),
+            corpora=CORPORA,
+            tokens=self.tokens,
+            seed=seed,
+            dtype="float32",
+            stats_dir=self.folder,
+        )
+
+    def repaired(self, plan: PruningPlan, seed: int = 42) -> PruningPlan:
+        """The plan, repaired."""
+        record = drain(repair_run(self.request(plan, seed)))
+        directories = stats_store(self.folder).directories
+        return replace(plan, repair=record.reference.among(directories))
+
+    def losses(self, plan: PruningPlan | None, arm: Arm = nullcontext) -> dict[str, FloatArray]:
+        """Corpus -> (samples,) loss increase, nats per token."""
+        loaded, family = self.model.loaded, self.model.source.family
+        candidates = MaskedCandidates(loaded, family)
+        increases = {}
+        for corpus, side in self.sides.items():
+
+            def hidden_of(batch: SampleBatch, side: FullSide = side) -> Tensor:
+                with arm():
+                    return candidates.hidden(side.samples, plan, batch)
+
+            result = drain(measure_candidate(side, MeasureSettings(("nll",)), hidden_of))
+            sums = result.samples
+            counts = sums["nll"].counts
+            increases[corpus] = (sums["nll"].sums - sums["full_nll"].sums) / counts
+        return increases
+
+
+def bench(folder: Path, tokens: int, samples: int) -> Bench:
+    """Load the demo and run it on its held-out texts."""
+    source = load_model_index("demo")
+    request = EvaluateRequest(
+        model="demo", corpora=CORPORA, samples=samples, dtype="float32", stats_dir=folder
+    )
+    draws = drain(drawn_corpora(request, source, stats_store(folder)))
+    settings = run_settings(request, max(each.sequences.longest for each in draws))
+    loaded = load_model(source, settings)
+    candidates = MaskedCandidates(loaded, source.family)
+    sides = {}
+    for draw in draws:
+        at = make_samples(draw.sequences, settings.batch_size, join())
+        hidden_of = lambda batch: final_hidden(loaded, batch)  # noqa: E731
+        sides[draw.sequences.corpus] = drain(full_side(candidates.head, at, hidden_of))
+    new = Bench(folder, tokens, LoadedModel(source, loaded, ()), sides)
+    plan = new.plan(**HALF, criterion="reap")
+    _, _, sequences, fitting = drain(_prepare(new.request(plan)))
+    batches = placed_batches(sequences, fitting.batch_size, join())
+    return replace(new, model=replace(new.model, batches=batches))
+
+
+def row(name: str, what: str, losses: Mapping[str, FloatArray]) -> dict[str, Any]:
+    """A line of the table."""
+    means = {corpus: float(each.mean()) for corpus, each in losses.items()}
+    mean = float(np.mean(list(means.values())))
+    return {"plan": name, "what": what, **means, "mean": mean, "low": None, "high": None}
+
+
+def main() -> None:
+    """Print the table."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--tokens", type=int, default=24576)
+    parser.add_argument("--samples", type=int, default=32)
+    options = parser.parse_args()
+    at = bench(options.folder, options.tokens, options.samples)
+    rows: list[dict[str, Any]] = []
+
+    def add(
+        name: str,
+        what: str,
+        losses: Mapping[str, FloatArray],
+        pruned: Mapping[str, FloatArray] | None = None,
+    ) -> None:
+        rows.append(row(name, what, losses))
+        if pruned:
+            gains = [pruned[corpus] - losses[corpus] for corpus in losses]
+            rows[-1]["low"], rows[-1]["high"] = interval_of(gains).tolist()
+        logger.info("%s", rows[-1])
+
+    def add_both(name: str, plan: PruningPlan) -> Mapping[str, FloatArray]:
+        pruned = at.losses(plan)
+        add(name, "pruned", pruned)
+        add(name, "repaired", at.losses(at.repaired(plan)), pruned)
+        return pruned
+
+    before: dict[str, Mapping[str, FloatArray]] = {}
+    plans: dict[str, PruningPlan] = {}
+    for name, fields in specs():
+        try:
+            plans[name] = at.plan(**fields)
+        except CriterionError as error:  # some rank by one corpus alone
+            logger.warning("%s: %s", name, error)
+            continue
+        before[name] = add_both(name, plans[name])
+    means = mean_outputs(at.model)
+    for name in ("reap", "ean", "mone", "random:1"):
+        plan, pruned = plans[name], before[name]
+        scalars = fitted_scalars(at.model, plan)
+        losses = at.losses(None, lambda p=plan, s=scalars: scaled(at.model, p, s))
+        add(name, "one scalar a layer", losses, pruned)
+        losses = at.losses(None, lambda p=plan: constants_for_pruned(at.model, p, means))
+        add(name, "constants for pruned experts", losses, pruned)
+    for name in ("reap", "ean"):
+        for seed in (1, 2):
+            losses = at.losses(at.repaired(plans[name], seed))
+            add(name, f"repaired, text of seed {seed}", losses, before[name])
+    errors = drain(unexplained(at.model))
+    kept = {
+        layer: tuple(sorted(np.argsort(scores)[len(scores) // 2 :].tolist()))
+        for layer, scores in errors.items()
+    }
+    add_both("unexplained", replace(plans["reap"], kept=kept))
+    pd.DataFrame(rows).to_csv(sys.stdout, index=False, float_format="%.4f")
+
+
+if __name__ == "__main__":
+    main()
