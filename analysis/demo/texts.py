@@ -8,6 +8,7 @@ import ast
 import inspect
 import sysconfig
 import warnings
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -48,8 +49,17 @@ def _modules() -> Iterator[tuple[str, ast.Module]]:
                 continue  # a template, or a file for another Python version
 
 
+# Fields of statements that hold statements, in the order of every node that has them.
+_BLOCKS = ("body", "handlers", "cases", "orelse", "finalbody")
+
+
 def _docstring_owners(tree: ast.Module) -> Iterator[ast.Module | ast.ClassDef | ast.FunctionDef]:
-    for node in ast.walk(tree):
+    """In the order of `ast.walk`, which visits expressions too: ten times as many nodes."""
+    waiting: deque[ast.AST] = deque([tree])
+    while waiting:
+        node = waiting.popleft()
+        for block in _BLOCKS:
+            waiting.extend(getattr(node, block, ()))
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
             yield node
 
