@@ -81,14 +81,16 @@ def show_named(name: str, loaded: Loaded, **options: Any) -> Drawing | None:
     return chart
 
 
-def chart_card(name: str, loaded: Loaded, heading: str) -> None:
-    """Draw a chart in a frame below its heading; nothing if there is none."""
+def chart_card(name: str, loaded: Loaded, heading: str, *, says: bool = False) -> None:
+    """Draw a chart in a frame below its heading, and what it says; nothing if there is none."""
     try:
         chart = CHARTS[name].draw(loaded)
     except UserError:
         return
     with st.container(border=True):
         st.markdown(heading)
+        if says:
+            st.text(chart.alt)
         show_chart(chart)
 
 

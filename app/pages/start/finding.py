@@ -51,7 +51,7 @@ def finding_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
         _corpora_part(loaded, losses, loss)
     with st.container(key="see-why"):  # in the first view of a laptop
         link_to("explore", "See why", "grid_on")
-    chart_card("loss-by-size", loaded, "What each size costs")
+    chart_card("loss-by-size", loaded, "**What each size costs**", says=True)
     _answers_part(loaded, current_plan)
 
 
@@ -132,7 +132,7 @@ def sentences(
             f"{best.reported.mean:+.2f}."
         )
     if in_bits := bits_alone(losses):
-        words.append(f"Without pruning, {in_bits} (simulated); below, what both give together.")
+        words.append(f"Without pruning, {in_bits} (simulated).")
     return words
 
 
