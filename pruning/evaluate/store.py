@@ -1,9 +1,14 @@
-"""Records next to the statistics: one small JSON file each, in a folder per kind."""
+"""Records next to the statistics: one small JSON file each, or many in one, in a folder per kind.
+
+Many that belong together, such as a grid of plans, are one file of JSON lines. New records are
+written as files of their own, which count before those in lines.
+"""
 
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
@@ -18,6 +23,7 @@ from analysis.model import ModelRef
 from analysis.stats.store import digest_of, now, run_name
 
 SCHEMA_VERSION = 1
+_LINES = ".jsonl"  # suffix of files of many records, one a line
 SEAL = "sha256"  # the last field of a file: `seal_of` the others
 _NUMBERS = re.compile(r"\[(\n[-+\d.eE,\s]+)\]")  # a list of numbers; it goes on one line
 Count = Annotated[int, Field(ge=0, lt=1 << 62)]
@@ -102,6 +108,10 @@ class Record(RecordPart):
         content = {"schema_version": self.schema_version, **facts, **last}
         return {**content, SEAL: seal_of(content)}
 
+    def to_line(self) -> str:
+        """The record as one line of a file of many."""
+        return json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False) + "\n"
+
     def to_json(self) -> str:
         """The content of the file."""
         text = json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
@@ -136,12 +146,35 @@ class Record(RecordPart):
     @classmethod
     def read(cls, path: Path) -> Self:
         """The record in a file; a StatsError if it cannot be read."""
+        return cls.from_json(cls._content(path), path.name)
+
+    @classmethod
+    def read_lines(cls, path: Path) -> Sequence[Self | StatsError]:
+        """The record in each line of a file, or why it cannot be read; kept until it changes."""
         try:
-            text = read_whole(path)
+            state = path.stat()
+            return cls._read_lines(path, state.st_mtime_ns, state.st_size)
+        except (OSError, StatsError) as error:
+            return [StatsError(str(error))]
+
+    @classmethod
+    @lru_cache(maxsize=16)
+    def _read_lines(cls, path: Path, _changed: int, _size: int) -> Sequence[Self | StatsError]:
+        records: list[Self | StatsError] = []
+        for number, line in enumerate(cls._content(path).splitlines(), 1):
+            try:
+                records.append(cls.from_json(line, f"{path.name}:{number}"))
+            except StatsError as error:
+                records.append(error)
+        return records
+
+    @classmethod
+    def _content(cls, path: Path) -> bytes:
+        try:
+            return read_whole(path)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise StatsError(f"The {cls.word} {path.name} cannot be read ({reason}).") from error
-        return cls.from_json(text, path.name)
 
 
 def first_problem(error: Exception) -> str:
@@ -179,7 +212,8 @@ class RecordStore(Generic[Kept]):
             path = folder / f"{new.record_id}.json"
             if path.is_file() and (record := self.kind.read(path)).digest == new.digest:
                 return record
-        return new
+        known = (each for each in self._in_lines() if isinstance(each, self.kind))
+        return next((each for each in known if each.digest == new.digest), new)
 
     def save(self, record: Kept) -> Path:
         """Write a record, replacing the stored one."""
@@ -203,25 +237,34 @@ class RecordStore(Generic[Kept]):
     ) -> list[Kept]:
         """Records by id, of one model or of all; unreadable ones go to `on_problem`."""
         records: dict[str, Kept] = {}
-        for path in (path for folder in self._folders for path in sorted(folder.glob("*.json"))):
-            try:
-                record = self.kind.read(path)
-            except StatsError as error:
+        for record in self._readings():
+            if isinstance(record, StatsError):
                 if on_problem:
-                    on_problem(error)
-                continue
-            if identity in (None, record.model.identity):
+                    on_problem(record)
+            elif identity in (None, record.model.identity):
                 records.setdefault(record.record_id, record)
         return [records[name] for name in sorted(records)]
+
+    def _readings(self) -> Iterator[Kept | StatsError]:
+        """What each file holds, those of one record first."""
+        for path in (path for folder in self._folders for path in sorted(folder.glob("*.json"))):
+            try:
+                yield self.kind.read(path)
+            except StatsError as error:
+                yield error
+        yield from self._in_lines()
+
+    def _in_lines(self) -> Iterator[Kept | StatsError]:
+        for path in (path for each in self._folders for path in sorted(each.glob(f"*{_LINES}"))):
+            yield from self.kind.read_lines(path)
 
 
 def _folder_state(folder: Path) -> list[tuple[str, int, int]]:
     """Name, modification time and bytes of each file; fast, since pages ask at every click."""
     try:
         with os.scandir(folder) as entries:
-            files = [
-                (entry.name, entry.stat()) for entry in entries if entry.name.endswith(".json")
-            ]
+            names = (".json", _LINES)
+            files = [(each.name, each.stat()) for each in entries if each.name.endswith(names)]
     except FileNotFoundError:  # no record yet, or one deleted a moment ago
         return []
     return sorted((name, stat.st_mtime_ns, stat.st_size) for name, stat in files)

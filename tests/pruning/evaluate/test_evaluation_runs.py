@@ -156,6 +156,25 @@ def test_shipped_files_are_written_as_they_were_read(kind):
         assert (record.record_id, record.to_json()) == (path.stem, path.read_text())
 
 
+def test_files_of_many_records_are_read_with_the_others(tmp_path):
+    records = [EvaluationRecord.read(path) for path in shipped(EvaluationRecord)[:3]]
+    store = EvaluationStore([tmp_path])
+    store.folder.mkdir()
+    lines = [each.to_line() for each in records]
+    (store.folder / "grid.jsonl").write_text("".join([*lines[:2], "{}\n", lines[2]]))
+    problems = []
+    assert store.records(on_problem=problems.append) == records
+    assert "grid.jsonl:3 has another schema" in str(*problems)
+    begun = records[2].model_copy(update={"metrics": {}})
+    assert store.find(begun) == records[2]
+    before = store.cache_key
+    again = records[2].finished({}, metrics={"kl": records[2].metrics["kl"]})
+    store.save(again)
+    assert store.cache_key != before
+    assert store.find(begun) == again
+    assert store.records()[2] == again
+
+
 def updated(*place, **values):
     def change(raw):
         for key in place:
