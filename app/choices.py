@@ -13,14 +13,13 @@ from analysis.ranking.trajectory import PAPER, Weighing
 from analysis.sparsity import parse_sparsity
 from analysis.stats.tables import Gate
 from pruning.planning.choice import HAND
-from pruning.planning.comparing import SpecPair
 from pruning.search.store import SEARCH
 from pruning.spec import PlanSpec
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from pruning.requests.ranking import PlotRequest
+    from pruning.requests.ranking import PlotRequest, SecondRequest
 
 BLEND: Final = "(blend)"  # name of the blend of all corpora; no file has it
 # Shown beside the current criterion: the simplest, and the least corpus-dependent.
@@ -112,7 +111,7 @@ class Choices:
     # experts that each layer keeps by hand, and the name of a search; both begin with uniform.
     kept: Mapping[int, int] = field(default_factory=dict)
     search: str | None = None
-    pair: SpecPair | None = None  # both plans, if they differ in more than the criterion
+    second: SecondRequest | None = None  # the second plan, if more than its criterion differs
     expert: tuple[int, int] | None = None  # the pinned layer and expert
     beside: tuple[str, ...] | None = None  # further criteria by tokens; None: CURVE_BESIDE
     paths: PathChoice = USUAL_PATHS

@@ -25,13 +25,19 @@ from analysis.stats.choose import (
 )
 from analysis.stats.store import Run, StatsStore, load_expert_stats, load_weight_stats
 from analysis.stats.tables import ExpertStats, Gate, WeightStats
-from app.choices import BLEND, Choices
+from app.choices import BLEND, RANKS_NOTHING, Choices
 from app.tables.ranked import Ranked, rank
 from pruning.evaluate.store import readable_records
-from pruning.plan import NEURON_GRANULARITY, tool_version
+from pruning.plan import NEURON_GRANULARITY, PruningPlan, tool_version
 from pruning.planning.choice import corpora_words, scopes_of
-from pruning.planning.comparing import SpecPair, compare_selections
-from pruning.planning.make import CurrentPlan, file_evidence, spending_of
+from pruning.planning.comparing import (
+    SpecPair,
+    decision,
+    pair_of,
+    second_spec,
+    with_counts_of,
+)
+from pruning.planning.make import CurrentPlan, file_evidence, make_plan, spending_of
 from pruning.planning.measured import (
     Order,
     PredictedLoss,
@@ -43,6 +49,7 @@ from pruning.planning.measured import (
 )
 from pruning.planning.ranking import Selection, criterion_badge, select, select_measured
 from pruning.requests.plan import SpecRequest
+from pruning.requests.ranking import DrawRequest, SecondRequest
 from pruning.search.store import KnownSearch, SearchStore, read_known
 from pruning.sensitivity.curves import Sensitivity
 from pruning.sensitivity.record import SensitivityStore
@@ -105,20 +112,30 @@ class Loaded:
 
     @cached_property
     def both(self) -> SpecPair:
-        """Both plans, without schedules on pages."""
-        choices = self.choices
-        if choices.pair is not None:
-            return choices.pair
-        # Charts of overlap need a gate convention for any criterion.
-        b = self.request_by(choices.baseline, gate=choices.gate)
-        if choices.spec.by_neuron:
-            return SpecPair(self.request_for(choices.spec), b)
-        return SpecPair(self.request_by(choices.ranking_criterion, gate=choices.gate), b)
+        """The plan, and the one that it is compared with."""
+        pair = pair_of(self.choices.second or self.second_by(), self.request.plan)
+        if pair.a.plan.by_neuron or not pair.a.plan.spread.is_measured:
+            return pair
+        return with_counts_of(self.plan_by(self.selection(pair.a)), pair)
+
+    def second_by(self, **values: Any) -> SecondRequest:
+        """The plan by the baseline, from the corpora and gate weights that were chosen."""
+        baseline = self.choices.baseline
+        own = {
+            "with_criterion": baseline.name,
+            "with_corpora": self.choices.corpora if baseline.source == "routed" else (),
+            "with_gate": self.choices.gate,
+        }
+        return SecondRequest(model=self.named, stats_dir=self.stats_dir, **own | values)
 
     @property
     def request(self) -> SpecRequest:
-        """The plan, without its schedule on pages."""
-        return self.both.a
+        """The plan; before there is one, without counts by hand and searches."""
+        if self.shown and self.shown.selection:
+            return self.shown.selection.request
+        if self.choices.criterion is None:
+            raise PlanError(RANKS_NOTHING)
+        return self.request_for(self.choices.spec)
 
     def request_for(self, spec: PlanSpec) -> SpecRequest:
         """A plan of the model, as a command asks for it."""
@@ -177,23 +194,17 @@ class Loaded:
         )
         return self.request_for(spec)
 
-    @property
-    def full_pair(self) -> SpecPair:
-        """Both plans, the first with its schedule and limits."""
-        selection = self.shown.selection if self.shown else None
-        return replace(self.both, a=selection.request) if selection else self.both
-
     def command_for(self, view: str, options: Sequence[str] = ()) -> str:
         """The command that draws a chart of this plan."""
         file = ["--plan", self.shown.file] if self.shown and self.shown.file else []
-        return self.full_pair.plot_command(view, f"{view}.svg", [*options, *file])
+        return self.both.plot_command(view, f"{view}.svg", [*options, *file])
 
     def on(self, corpora: tuple[str, ...]) -> "Loaded":
         """The same on other calibration corpora."""
         spec = self.choices.spec
         if spec.reads_text:
             spec = spec.changed(corpora=corpora)
-        return self.choosing(spec=spec, corpora=corpora, pair=None)
+        return self.choosing(spec=spec, corpora=corpora, second=None)
 
     def of_neurons(self) -> "Loaded":
         """The same with neurons to remove, in the widest scope if it removes experts."""
@@ -369,7 +380,13 @@ class Loaded:
     @cached_property
     def comparison(self) -> Comparison:
         """The recipe (A) compared with the second (B)."""
-        return compare_selections(self.first, self.second)
+        shown = self.shown.plan if self.shown else self.plan_by(self.first)
+        a = decision(self.first, shown)
+        return Comparison(a, decision(self.second, self.plan_by(self.second)))
+
+    def plan_by(self, selection: Selection) -> PruningPlan:
+        """The plan of a recipe."""
+        return self.keep(make_plan, selection, selection.spec).plan
 
     @cached_property
     def known_searches(self) -> tuple[KnownSearch, ...]:
@@ -437,10 +454,9 @@ def _in_words(selection: Selection) -> str:
     return f"{selection.criterion.label}, {source}{gate}, {amount}"
 
 
-def loaded_of(pair: SpecPair, model: MoEModel, store: StatsStore) -> Loaded:
+def loaded_of(request: DrawRequest, model: MoEModel, store: StatsStore) -> Loaded:
     """What charts of two plans are drawn from."""
-    a, ranking = pair.a, pair.a.plan.ranking
-    choices = Choices(
-        a.plan, pair.b.plan.ranking.rule, corpora=ranking.corpora, gate=ranking.gate, pair=pair
-    )
-    return Loaded(model, store, choices, named=a.model, stats_dir=a.stats_dir)
+    spec, ranking = request.plan, request.plan.ranking
+    b = second_spec(spec, request).ranking.rule
+    choices = Choices(spec, b, corpora=ranking.corpora, gate=ranking.gate, second=request)
+    return Loaded(model, store, choices, named=request.model, stats_dir=request.stats_dir)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property
 from typing import Final
 
@@ -14,7 +13,6 @@ from analysis.arrays import BoolArray, FloatArray, IntArray
 from analysis.errors import StatsError
 from analysis.lazy import pd
 from analysis.ranking.experts import keeping_order, rank_of
-from analysis.ranking.overlap import pruned_mask
 from analysis.stats.grid import Grid
 
 # Place in the tuple = code in `Comparison.fates`.
@@ -31,17 +29,12 @@ class Decision:
 
     grid: Grid
     saliency: FloatArray  # (layers, experts), higher = keep; NaN where a layer has no such expert
-    sparsity: Fraction  # of a uniform schedule
+    pruned: BoolArray  # (layers, experts): True where the expert is pruned
 
     @cached_property
     def ranks(self) -> IntArray:
         """(layers, experts): 0 = first to keep in its layer."""
         return rank_of(keeping_order(self.saliency, self.grid))
-
-    @cached_property
-    def pruned(self) -> BoolArray:
-        """(layers, experts): True where the expert is pruned."""
-        return pruned_mask(self.saliency, self.grid, self.sparsity)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -45,15 +45,12 @@ class Sides:
 
 def selection_with_tokens(loaded: Loaded) -> Selection:
     """The recipe with its statistics, and with token counts if there are any."""
-    request, spread = loaded.request, loaded.choices.spec.spread
-    changes: dict[str, Any] = {}
-    if spread.is_measured:
-        names = ("schedule", "measured_on", "cost", "across")
-        changes = {name: getattr(spread, name) for name in names}
-    elif loaded.choices.ranking_criterion.source != "routed" and loaded.choices.corpora:
+    spec = loaded.choices.spec
+    by_text = loaded.choices.ranking_criterion.source == "routed"
+    if not (by_text or spec.spread.is_measured) and loaded.choices.corpora:
         # The frequency schedule needs token counts.
-        changes = {"schedule": FREQUENCY, "corpora": loaded.choices.corpora}
-    return loaded.selection(loaded.request_for(request.plan.changed(**changes)))
+        spec = spec.changed(schedule=FREQUENCY, schedule_file=None, corpora=loaded.choices.corpora)
+    return loaded.selection(loaded.request_for(spec))
 
 
 def ranking_digest(selection: Selection) -> str:
@@ -80,7 +77,8 @@ def sides(loaded: Loaded) -> Sides:
     """Every schedule on the chosen budget, under its constraints."""
     selection, spending = selection_with_tokens(loaded), chosen_spending(loaded)
     if loaded.has_sensitivity and selection.sensitivity is None:
-        measured = loaded.request_for(loaded.request.plan.changed(schedule=MEASURED))
+        spec = selection.spec.changed(schedule=MEASURED, schedule_file=None)
+        measured = loaded.request_for(spec)
         sensitivity = loaded.selection(measured).sensitivity
         selection = loaded.keep(shared_selection, replace(selection, sensitivity=sensitivity))
     order = loaded.keep(ranking_digest, selection)

@@ -29,7 +29,6 @@ from pruning.plan import (
     fit_plan,
     load_plan,
 )
-from pruning.planning.comparing import pair_of
 from pruning.planning.make import CurrentPlan
 from pruning.planning.ranking import weights_measured
 from pruning.requests.base import Option, command_line, flat_fields, flat_values, option_words
@@ -126,11 +125,10 @@ def _loaded(
         spec = _asked_of(plan, described)
     elif not spec.ranking.criterion:
         spec = spec.changed(criterion=_USUAL[granularity], granularity=granularity)
-    pair = pair_of(request, spec)
     store = stats_store(request.stats_dir)
-    for each in (pair.a, pair.b):
-        follow(weights_measured(each.plan.ranking.rule, described, store))
-    loaded = loaded_of(pair, described, store)
+    loaded = loaded_of(request.model_copy(update={"plan": spec}), described, store)
+    for criterion in (spec.ranking.rule, loaded.choices.baseline):
+        follow(weights_measured(criterion, described, store))
     if plan and plan_file:
         loaded = replace(loaded, shown=CurrentPlan(plan, file=plan_file.name))
     say_notes(loaded.run_notes)

@@ -9,7 +9,7 @@ from analysis.criteria import Criterion, get_criterion
 from analysis.errors import PlanError, StatsError
 from analysis.lazy import pd
 from analysis.model import load_model_index
-from analysis.ranking.compare import FATES
+from analysis.ranking.compare import FATES, Comparison
 from analysis.ranking.coverage import Blender, fair_blend
 from analysis.ranking.overlap import (
     criterion_overlap,
@@ -27,20 +27,23 @@ from analysis.stats.choose import (
     run_by_corpus,
 )
 from analysis.stats.shards import TOKEN_PARTS, stats_at
-from analysis.stats.store import Run, load_expert_stats, stats_store
+from analysis.stats.store import Run, StatsStore, load_expert_stats, stats_store
 from analysis.widths import quantised_role
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import write_table
 from app.cli.say import free_name, plan_command, say_choice, say_sources, usual_budget
 from app.console import finish, follow, out, show_facts, show_frame, show_table
-from pruning.planning.comparing import compare_selections, pair_of
+from pruning.plan import PruningPlan
+from pruning.planning.comparing import decision, pair_of, with_counts_of
+from pruning.planning.make import make_plan
+from pruning.planning.measured import with_sensitivity
+from pruning.planning.ranking import Selection
 from pruning.requests.base import Option, command_line, option_words, repeated
 from pruning.requests.options import Switch
 from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import BlendRequest, CompareRequest, OverlapRequest, ScoreRequest
 from pruning.schedules.shares import uniform
-from pruning.spec import BudgetSpec, PlanSpec
 from pruning.tasks.evaluation import selection_for
 
 
@@ -247,15 +250,23 @@ def blend(
     )
 
 
+def _planned(request: SpecRequest, store: StatsStore) -> tuple[Selection, PruningPlan]:
+    """A recipe with its statistics, and its plan."""
+    selection = follow(selection_for(request))
+    ranking = with_sensitivity(selection, request.plan, store)
+    return selection, make_plan(ranking, request.plan).plan
+
+
 @command(CompareRequest)
 def compare(
     request: CompareRequest, *, out_file: options.OutTable = Path("comparison.csv")
 ) -> None:
     """Compare two plans: which experts both keep, only one, or neither; writes CSV."""
-    budget = BudgetSpec(sparsity=request.sparsity)
-    pair = pair_of(request, PlanSpec(ranking=request.ranking, budget=budget))
-    sides = [follow(selection_for(each)) for each in (pair.a, pair.b)]
-    comparison = compare_selections(*sides)
+    store, pair = stats_store(request.stats_dir), pair_of(request, request.plan)
+    first, a = _planned(pair.a, store)
+    pair = with_counts_of(a, pair)
+    second, b = _planned(pair.b, store)
+    comparison, sides = Comparison(decision(first, a), decision(second, b)), (first, second)
     write_table(comparison.table(), out_file)
     show_facts(
         {
@@ -266,7 +277,8 @@ def compare(
         }
     )
     for side, selection in zip("AB", sides, strict=True):
-        out.print(f"{side}: {selection.criterion.label} at {selection.spec.budget.sparsity}")
+        amount = next(iter(selection.spec.budget.amounts.values()), "its own counts")
+        out.print(f"{side}: {selection.criterion.label} at {amount}")
         say_choice(selection.choice)
     agreed = comparison.agreement
     finish(

@@ -13,7 +13,6 @@ from app.widgets.charts import ranks_from_one, show_named, table_with_csv
 from app.widgets.chosen_plan import has_statistics
 from app.widgets.notes import against_chance, card, inform, show_command
 from pruning.evaluate.quality import loss_of
-from pruning.planning.make import make_plan
 
 _ROWS_SHOWN: Final = 200
 
@@ -36,14 +35,13 @@ def draw(loaded: Loaded) -> None:
 def conclusion(loaded: Loaded) -> None:
     """Measured losses of both, and how often they decide alike."""
     losses, words = losses_of(loaded.model), []
-    for name, chosen in zip(loaded.names, (loaded.first, loaded.second), strict=True):
-        loss = loss_of(losses, loaded.keep(make_plan, chosen, chosen.spec).plan.digest)
+    a = loaded.shown.plan if loaded.shown else loaded.plan_by(loaded.first)
+    for name, plan in zip(loaded.names, (a, loaded.plan_by(loaded.second)), strict=True):
+        loss = loss_of(losses, plan.unrepaired.digest)
         words.append(f"{literal(name)}: {literal(loss.words) if loss else 'loss not measured'}")
     comparison, caveat = loaded.comparison, ""
-    if loaded.choices.schedule != "uniform" or (loaded.shown and loaded.shown.file):
-        caveat = " Both use the uniform schedule here, unlike the plan above."
     if loaded.shown and loaded.shown.plan.repair:
-        caveat += " Neither is repaired here, unlike the plan above."
+        caveat = " Neither is repaired here, unlike the plan above."
     st.markdown(
         f"**A** {words[0]}; **B** {words[1]}. They decide **{comparison.agreement:.0%}** of the "
         f"experts alike, two random choices {comparison.chance_agreement:.0%}.{caveat}"

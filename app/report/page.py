@@ -72,7 +72,7 @@ def command_of(loaded: Loaded, views: Sequence[Chart]) -> str:
     """The command that writes the same report, or shows the plan if that is from a file."""
     if loaded.shown and loaded.shown.file:
         return loaded.shown.plan_command(loaded.named)
-    pair = loaded.full_pair
+    pair = loaded.both
     every = views_of((), pair.a.plan.ranking.criterion)
     names = [] if list(views) == every else [view.name for view in views]
     return pair.report_command(names, "report.html")

@@ -12,33 +12,34 @@ from app.literal import literal
 from app.session.data import losses_of
 from app.session.plan_state import LOST
 from app.session.state import USUAL, asked_spec, controls_for
-from pruning.evaluate.quality import choose_best, losses_at
+from pruning.evaluate.quality import PlanLoss, choose_best, losses_at
 from pruning.planning.choice import MOST_TEXT
 from pruning.requests.base import flat_fields
 from pruning.search.store import SEARCH
 from pruning.spec import PlanSpec, spec_of_words
 
 _SHARE: Final = 0.5
-_OPENED, _BEST = "opened", "opened.best"  # the former also in the URL
+_OPENED: Final = "opened"  # in the session, and in the URL of a plan of defaults
 _FIELDS: Final = flat_fields(PlanSpec)
 # Beside the spec: the search whose schedule is shown, and layers that edits leave alone.
 _BESIDE: Final = ("searched", "locked")
+_NAMES: Final = (*_FIELDS, *_BESIDE, _OPENED)
+_FILE: Final = "file"  # of an imported plan, see `why_lost`
 
 
-def open_link(model: MoEModel, corpora: Sequence[str], page: str) -> None:
+def open_link(model: MoEModel, corpora: Sequence[str]) -> None:
     """Set the controls, before they are drawn, to what the URL asks for.
 
-    Only in a new session and after Back or Forward: else what the person set counts. A bare URL of
-    Start opens on the best plan of half of the experts. The URLs that Start itself makes are never
-    bare (see the component `history`), or a reload would replace a plan of defaults.
+    Only in a new session and after Back or Forward: else what the person set counts. A URL that
+    names no plan opens on the best one of half of the experts that engines serve. Those that pages
+    make always name one, or a reload would replace a plan of defaults.
     """
     is_first, context = _OPENED not in st.session_state, get_script_run_ctx()
     st.session_state[_OPENED] = True
     if is_first:
         st.session_state.update(USUAL)
-    if is_first and not page and not len(st.query_params):
+    if is_first and not any(name in st.query_params for name in (*_NAMES, _FILE)):
         st.session_state.update(_best_controls(model, corpora))
-        st.session_state[_BEST] = True
     elif is_first or (context is not None and context.is_history_navigation):
         try:
             st.session_state.update(_linked_controls(model, corpora))
@@ -72,19 +73,28 @@ def _usual_spec(granularity: str, model: MoEModel, corpora: Sequence[str]) -> Pl
 
 
 def _best_controls(model: MoEModel, corpora: Sequence[str]) -> dict[str, Any]:
-    """The controls of the best measured plan of half of the experts that they can ask for."""
+    """The controls of the best measured plan of half of the experts that they can ask for.
+
+    Of those with equal layers, if there are some: serving engines load no others.
+    """
     losses = [
         each
         for each in losses_at(losses_of(model), _SHARE)
         if (spec := each.facts.asked) is not None
         and not (each.is_random or each.is_repaired or spec.by_neuron)
     ]
+    losses = [each for each in losses if _has_equal_layers(each)] or losses
     while (best := choose_best(losses)) and best.chosen.facts.asked:
         try:
             return controls_for(best.chosen.facts.asked, model, corpora)
         except PlanError:  # the next best may have controls
             losses = [each for each in losses if each.plan != best.chosen.plan]
     return {}
+
+
+def _has_equal_layers(loss: PlanLoss) -> bool:
+    spec = loss.facts.asked
+    return spec is not None and spec.is_even and not spec.limits.protect
 
 
 def write_link(asked: PlanSpec, model: MoEModel, corpora: Sequence[str]) -> None:
@@ -96,8 +106,8 @@ def write_link(asked: PlanSpec, model: MoEModel, corpora: Sequence[str]) -> None
     link |= {"searched": [str(st.session_state["searched"])]} if is_search else {}
     link |= {"locked": [text]} if (text := str(st.session_state["locked"] or "")) else {}
     # With the rest: before the component `history` is there, each update adds an entry for Back.
-    link |= {_OPENED: ["1"]} if st.session_state.pop(_BEST, False) else {}
-    for name in (*_FIELDS, *_BESIDE):
+    link = link or {_OPENED: ["1"]}
+    for name in _NAMES:
         if name in st.query_params and name not in link:
             del st.query_params[name]
     changed = {name: each for name, each in link.items() if st.query_params.get_all(name) != each}

@@ -40,7 +40,7 @@ from app.widgets.plan_bar import lost_note, no_plan, plan_line
 from app.widgets.plan_controls import plan_controls, search_input
 from app.widgets.sidebar import blend_sliders, model_and_calibration
 from pruning.planning.choice import possible_percents
-from pruning.planning.comparing import SpecPair
+from pruning.requests.ranking import SecondRequest
 
 _GROUPS: Final = ("criterion", "baseline", "second", "schedule", "limits")
 # Page -> visible groups of controls; the others are folded.
@@ -93,7 +93,7 @@ def chosen_plan(page: str) -> tuple[Loaded, str]:
         return loaded_for(model, page_choices(asked_spec(plain, model, corpora))), str(error)
     if not neurons and page == "compare" and loaded.choices.criterion is not None:
         with places["second"]:
-            loaded = loaded.choosing(pair=_recipe_controls(loaded))
+            loaded = loaded.choosing(second=_recipe_controls(loaded))
     with st.sidebar:
         for note in loaded.run_notes:
             st.caption(literal(note))
@@ -143,8 +143,8 @@ def swap(loaded: Loaded) -> None:
             state[name], state[key] = state[key], side_a[name]
 
 
-def _recipe_controls(loaded: Loaded) -> SpecPair:
-    """Draw the controls of B; return both plans. A is the plan."""
+def _recipe_controls(loaded: Loaded) -> SecondRequest:
+    """Draw the controls of B. A is the plan."""
     options: dict[str, Sequence[Any]] = {
         "corpus": corpus_options(loaded.runs),
         "gate": GATES,
@@ -164,17 +164,18 @@ def _recipe_controls(loaded: Loaded) -> SpecPair:
     st.button(
         "Swap A and B", key="swap", icon=":material/swap_horiz:", on_click=swap, args=(loaded,)
     )
-    corpora = loaded.choices.corpora
-    if side_b["corpus"]:
+    values: dict[str, Any] = {}
+    if side_b["corpus"] and loaded.choices.baseline.source == "routed":
         corpora = corpora_of(side_b["corpus"], controls_on_page(), list(loaded.runs))
+        values["with_corpora"] = corpora
     if side_b["corpus"] == BLEND != loaded.corpus:
         with st.popover("Shares of the blend", icon=":material/tune:"):
             blend_sliders(loaded.runs)
-    b = loaded.choosing(corpora=corpora, gate=side_b["gate"] or loaded.choices.gate)
+    if side_b["gate"]:
+        values["with_gate"] = side_b["gate"]
     if side_b["sparsity"]:
-        b = b.choosing(spec=b.choices.spec.changed(sparsity=f"{side_b['sparsity']}%"))
-    a = loaded.request_by(loaded.choices.ranking_criterion)
-    return SpecPair(a, b.request_by(loaded.choices.baseline))
+        values["with_sparsity"] = f"{side_b['sparsity']}%"
+    return loaded.second_by(**values)
 
 
 def has_statistics(loaded: Loaded) -> bool:

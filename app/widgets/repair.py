@@ -89,10 +89,10 @@ def _form(loaded: Loaded, current_plan: CurrentPlan) -> None:
         help="Default: the corpora that ranked the plan, else all calibrated ones. On other text "
         "it may help less, or harm: evaluate on each corpus.",
     )
-    tokens = tokens_column.select_slider(
+    tokens = tokens_column.selectbox(
         "Tokens",
         _TOKENS,
-        value=DEFAULT_REPAIR_TOKENS,
+        index=_TOKENS.index(DEFAULT_REPAIR_TOKENS),
         key="repair.tokens",
         format_func="{:,}".format,
     )

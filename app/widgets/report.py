@@ -27,7 +27,7 @@ def report_part(loaded: Loaded, page: str) -> None:
     views = [
         each for each in CHARTS.values() if (each.page, each.granularity) == (page, granularity)
     ]
-    if loaded.choices.pair is None and loaded.choices.criterion is None:
+    if loaded.choices.criterion is None:
         views = []
     try:
         command = command_of(loaded, views) if views else ""

@@ -127,7 +127,7 @@ def model_and_calibration(page: str) -> tuple[MoEModel, list[str]]:
             f"{format_bytes(model.checkpoint.nbytes)} {model.dtype.lower()}"
         )
         corpora = list(routed_runs(model))
-        open_link(model, corpora, page)
+        open_link(model, corpora)
         granularity_control()
         _corpus_control(corpora)
         budget_controls(model)

@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
+from typing import Any
 
 from analysis.criteria import get_criterion
-from analysis.ranking.compare import Comparison, Decision
+from analysis.ranking.compare import Decision
 from analysis.ranking.experts import saliency_grid
-from pruning.planning.make import evidence_of, spending_of
+from pruning.plan import PruningPlan
 from pruning.planning.ranking import Selection
 from pruning.requests.base import command_line, option_words, repeated
 from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import SecondRequest
-from pruning.spec import PlanSpec, spec_of
+from pruning.spec import BUDGETS, PlanSpec, SpreadSpec, spec_of
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,7 @@ class SpecPair:
 
     def command(self, out: str = "comparison.csv") -> str:
         """The equivalent command line; it says of the second plan only what differs."""
-        words = option_words(self.a, only=COMPARED)
-        return command_line("compare", self.a.model, *words, *self._second(), "-o", out)
+        return command_line("compare", *self._words(), "-o", out)
 
     def plot_command(self, view: str, out: str, options: Sequence[str] = ()) -> str:
         """The command line that draws a figure of these plans, with the figure's `options`."""
@@ -50,26 +49,35 @@ class SpecPair:
         return words
 
 
-COMPARED = ("criterion", "corpora", "runs", "gate", "sparsity", "revision", "stats_dir")
-
-
 def inherited_corpora(first: PlanSpec, criterion: str) -> tuple[str, ...]:
     """The corpora of a second plan that names none: the first one's, if it reads any."""
     return first.ranking.corpora if get_criterion(criterion).source == "routed" else ()
 
 
 def second_spec(first: PlanSpec, request: SecondRequest) -> PlanSpec:
-    """The plan to compare another one with, which inherits what it does not say."""
-    criterion, budget = request.with_criterion, first.budget.amounts or {"sparsity": "0"}
+    """The plan to compare another one with, which inherits what it does not say.
+
+    Of a plan of neurons only the share: the second removes whole experts.
+    """
+    criterion, budget = request.with_criterion, first.budget.amounts
+    values: dict[str, Any] = {
+        "criterion": criterion,
+        "corpora": request.with_corpora or inherited_corpora(first, criterion),
+        "gate": request.with_gate or first.ranking.gate,
+        "runs": (),
+    }
     if request.with_sparsity:
         budget = {"sparsity": request.with_sparsity}
-    return spec_of(
-        criterion=criterion,
-        corpora=request.with_corpora or inherited_corpora(first, criterion),
-        gate=request.with_gate or first.ranking.gate,
-        target_dtype=first.budget.target_dtype,
-        **budget,
-    )
+        values |= {"schedule": "uniform", "schedule_file": None} if _has_file(first) else {}
+    elif not (budget or _has_file(first)):
+        budget = {"sparsity": "0"}
+    if first.by_neuron:
+        return spec_of(**values, **budget, target_dtype=first.budget.target_dtype)
+    return first.changed(**values, **dict.fromkeys(BUDGETS) | budget)
+
+
+def _has_file(spec: PlanSpec) -> bool:
+    return spec.spread.schedule_file is not None
 
 
 def pair_of(request: SecondRequest, first: PlanSpec) -> SpecPair:
@@ -80,17 +88,22 @@ def pair_of(request: SecondRequest, first: PlanSpec) -> SpecPair:
     return SpecPair(a, a.model_copy(update={"plan": second_spec(first, request)}))
 
 
-def decision(selection: Selection) -> Decision:
-    """Saliency of a selection, and the share of every layer that its budget takes."""
-    stats, spec, model = selection.choice.stats, selection.spec, selection.model
+def with_counts_of(plan: PruningPlan, pair: SpecPair) -> SpecPair:
+    """The pair, the second with the first one's counts if its order was measured for them."""
+    if not pair.a.plan.spread.is_measured:
+        return pair
+    limits = pair.b.plan.limits.model_copy(
+        update={"set": {layer: len(ids) for layer, ids in plan.kept.items()}}
+    )
+    spec = pair.b.plan.model_copy(update={"spread": SpreadSpec(), "limits": limits})
+    return SpecPair(pair.a, pair.b.model_copy(update={"plan": spec}))
+
+
+def decision(selection: Selection, plan: PruningPlan) -> Decision:
+    """Saliency of a selection, and what a plan of it prunes."""
+    stats = selection.choice.stats
     saliency = saliency_grid(selection.criterion, stats, selection.gate)
-    share = spec.budget.fraction
-    if spec.budget.sparsity is None:
-        budget = spending_of(spec, model, evidence_of(selection, spec)).budget
-        share = Fraction(budget.total, model.num_experts)
-    return Decision(stats.grid, saliency, share)
-
-
-def compare_selections(first: Selection, second: Selection) -> Comparison:
-    """The numbers of a comparison."""
-    return Comparison(decision(first), decision(second))
+    pruned = stats.grid.present.copy()
+    for row, layer in enumerate(stats.grid.layers):
+        pruned[row, list(plan.kept[layer.index])] = False
+    return Decision(stats.grid, saliency, pruned)

@@ -135,15 +135,13 @@ class CompareRequest(SecondRequest):
     """Two plans of experts to compare."""
 
     asked_by = "compare"
-    ranking: RankingSpec
-    sparsity: options.Sparsity
+    plan: PlanSpec
 
     @model_validator(mode="after")
     def _ranks_experts(self) -> "CompareRequest":
-        check_criterion(self.ranking, self.asked_by)
-        if self.ranking.by_neuron:
+        check_criterion(self.plan.ranking, self.asked_by)
+        if self.plan.by_neuron:
             raise ValueError("whole experts are compared; leave --granularity out")
-        self.ranking.check()
         return self
 
 

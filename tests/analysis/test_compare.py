@@ -19,6 +19,7 @@ from analysis.ranking.overlap import (
     chance_overlap,
     effects_over_models,
     exponent_effects,
+    pruned_mask,
 )
 from analysis.stats.grid import Grid
 
@@ -29,9 +30,13 @@ FIRST = np.array([[4.0, 3.0, 2.0, 1.0], [1.0, 2.0, nan, nan]])
 SECOND = np.array([[4.0, 1.0, 3.0, 2.0], [1.0, 2.0, nan, nan]])
 
 
+def decided(grid, saliency, sparsity):
+    return Decision(grid, saliency, pruned_mask(saliency, grid, sparsity))
+
+
 def by_hand():
     # A keeps 0, 1 of layer 2; B keeps 0, 2. In layer 5 both keep 1.
-    return Comparison(Decision(GRID, FIRST, HALF), Decision(GRID, SECOND, HALF))
+    return Comparison(decided(GRID, FIRST, HALF), decided(GRID, SECOND, HALF))
 
 
 def test_numbers_by_hand():
@@ -61,7 +66,7 @@ def test_table_by_hand():
 
 
 def test_nothing_pruned_has_no_jaccard_and_full_agreement():
-    nothing = Decision(GRID, FIRST, Fraction(0))
+    nothing = decided(GRID, FIRST, Fraction(0))
     made = Comparison(nothing, nothing)
     assert made.agreement == 1
     assert isnan(made.jaccard)
@@ -72,7 +77,7 @@ def test_nothing_pruned_has_no_jaccard_and_full_agreement():
 def test_a_layer_without_an_order_is_left_out_of_the_mean():
     flat = FIRST.copy()
     flat[0, :] = 7
-    made = Comparison(Decision(GRID, flat, HALF), Decision(GRID, SECOND, HALF))
+    made = Comparison(decided(GRID, flat, HALF), decided(GRID, SECOND, HALF))
     assert np.isnan(made.by_layer["kendall_tau"][0])
     assert made.kendall_tau == 1
 
@@ -80,7 +85,7 @@ def test_a_layer_without_an_order_is_left_out_of_the_mean():
 def test_other_layers_are_refused():
     other = Grid((MoELayer(2, 4, 1), MoELayer(6, 2, 1)))
     with pytest.raises(StatsError, match="different models"):
-        Comparison(Decision(GRID, FIRST, HALF), Decision(other, FIRST, HALF))
+        Comparison(decided(GRID, FIRST, HALF), decided(other, FIRST, HALF))
 
 
 # Few values, so that there are ties.
@@ -163,7 +168,7 @@ def test_specific_needs_both_below_the_median(second, agrees, words):
 
 def test_unlike_sparsities():
     # A keeps 3 and 2 (a quarter of two is none), B 2 and 1.
-    made = Comparison(Decision(GRID, FIRST, QUARTER), Decision(GRID, SECOND, HALF))
+    made = Comparison(decided(GRID, FIRST, QUARTER), decided(GRID, SECOND, HALF))
     assert [made.count(fate) for fate in ("both", "only A", "only B", "neither")] == [3, 2, 0, 1]
     # Layer 2: 1 * 2 + 3 * 2 of 4; layer 5: 0 * 1 + 2 * 1 of 2.
     assert made.chance_agreement == pytest.approx((8 / 4 + 2 / 2) / 6)

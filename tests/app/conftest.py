@@ -114,11 +114,14 @@ def queued_jobs(environment, monkeypatch):
 def open_page(environment):
     """Open a page as a person does who follows a link; `address` is its query.
 
-    The page must show the plan of the link, or refuse it in one line with the words `refused`.
+    The page must show the plan of the link, or refuse it in one line with the words `refused`. An
+    address names the plan of defaults, or what differs from it; a bare one, as that of Start, none.
     """
 
-    def _open(page, model=None, refused="", **address):
+    def _open(page, model=None, refused="", bare=None, **address):
         test = AppTest.from_file(str(MAIN), default_timeout=TIMEOUT_SECONDS)
+        if not (page == "start" if bare is None else bare):
+            test.query_params["opened"] = "1"
         for key, value in {**({"model": model} if model else {}), **address}.items():
             test.query_params[key] = value
         why = refusal_of_link(go(test, page))

@@ -121,7 +121,7 @@ def test_the_address_says_what_differs_from_a_new_session(open_page):
         return {name: each for name, each in test.query_params.items() if name != "model"}
 
     test = open_page("explore")
-    assert address(test) == {}
+    assert address(test) == {"opened": "1"}
     test.segmented_control(key="alpha").set_value(0).run()
     assert address(test) == {"criterion": "man"}
     test.segmented_control(key="beta").set_value(0).run()

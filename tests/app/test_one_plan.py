@@ -48,6 +48,42 @@ def test_every_page_is_about_the_plan_of_the_address(open_page, go_to, address):
     assert digest(open_page("start", **dict(test.query_params))) == first
 
 
-def test_an_address_without_controls_is_the_plan_of_the_defaults(open_page):
-    """Start's address of a plan of defaults says that it is one; the browser's part adds that."""
-    assert digest(open_page("plan")) == digest(open_page("start", opened="1"))
+def test_an_address_without_controls_opens_the_best_plan_that_engines_serve(open_page):
+    first = open_page("start", bare=True)
+    for page in ("explore", "compare", "plan", "evaluate", "export"):
+        assert digest(open_page(page, bare=True)) == digest(first)
+        assert digest(open_page(page)) != digest(first)
+    kept = loaded_on(first).shown.kept
+    assert set(kept.values()) == {16}
+    assert first.query_params["criterion"] == "ean"
+    # An address that a page makes is never bare: a reload shows the same plan.
+    assert open_page("plan").query_params["opened"] == "1"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        {"schedule": "global"},
+        {"schedule": "frequency", "criterion": "aimer"},
+        {"set": "0-5=16", "locked": "1"},
+        {"set": ["0-2=20", "3-5=12"]},
+        {"searched": "demo-reap"},
+        {"schedule": "measured", "criterion": "ean", "corpora": ALL_CORPORA},
+        {"protect": "0", "shrink": "25%"},
+    ],
+    ids=str,
+)
+def test_a_of_compare_is_the_plan_and_b_is_spread_alike(open_page, address):
+    loaded = loaded_on(open_page("compare", **address))
+    layers = loaded.comparison.grid.layers
+    kept = [
+        [expert for expert in range(layer.num_experts) if not pruned[expert]]
+        for layer, pruned in zip(layers, loaded.comparison.a.pruned, strict=True)
+    ]
+    assert kept == [list(loaded.shown.plan.kept[layer.index]) for layer in layers]
+    a, b = (each.plan for each in (loaded.both.a, loaded.both.b))
+    if a.spread.is_measured:  # of the order of A; that of B has no curves
+        assert b.limits.set == loaded.shown.kept
+    else:
+        assert (b.spread, b.limits) == (a.spread, a.limits)
+    assert b.ranking.criterion == "frequency"

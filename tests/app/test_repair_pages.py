@@ -64,7 +64,7 @@ def test_the_button_queues_the_repair_of_the_plan(open_page, queued_jobs, plan, 
     test = open_page(page, **PLAN)
     line = next(line for line in command_lines(test) if line.startswith("moeprune repair"))
     assert str(parsed(line)["plan"]) == "plan.json"
-    test.select_slider(key="repair.tokens").set_value(8192).run()
+    test.selectbox(key="repair.tokens").set_value(8192).run()
     press(test, "Repair this plan")
     (job,) = queued_jobs()
     assert (job.kind, job.request["tokens"]) == ("repair", 8192)

@@ -16,7 +16,6 @@ from analysis.stats.store import SHIPPED_STATS, StatsStore
 from app.charts.listing import CHARTS
 from app.loaded import call, loaded_of
 from app.report.page import report_html, report_of, views_of
-from pruning.planning.comparing import pair_of
 from pruning.requests.base import validated
 from pruning.requests.ranking import DrawRequest
 
@@ -26,8 +25,7 @@ PAGES = ("explore", "compare", "export")
 def scene_of(model="demo", **changes):
     first = {"model": str(model), "criterion": "reap", "sparsity": "50%", **changes}
     request = validated(DrawRequest, first)
-    pair = pair_of(request, request.plan)
-    return loaded_of(pair, load_model_index(str(model)), StatsStore(SHIPPED_STATS))
+    return loaded_of(request, load_model_index(str(model)), StatsStore(SHIPPED_STATS))
 
 
 @pytest.fixture(scope="module")

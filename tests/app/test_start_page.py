@@ -18,7 +18,7 @@ def losses_by_hand(**facts):
     found = {}
     for file in sorted((SHIPPED / "evaluations").glob("*.json")):
         raw = json.loads(file.read_text())
-        if raw["plan"].get("repair"):
+        if raw["plan"].get("repair") or raw["plan"].get("bits"):
             continue
         if raw["num_samples"] == 64 and facts.items() <= raw["plan"].items():
             added = raw["metrics"]["nll"]["mean"] - raw["full"]["nll"]["mean"]
@@ -30,13 +30,14 @@ def shown_plan(test):
     return loaded_on(test).shown.plan
 
 
-def test_the_bare_address_opens_on_the_best_plan_that_controls_can_say(open_page):
+def test_the_bare_address_opens_on_the_best_plan_that_engines_serve(open_page):
     test = open_page("start")
     opened = shown_plan(test)
     assert test.segmented_control(key="granularity").value == "expert"
-    every = losses_by_hand(granularity="expert", sparsity="50%")
+    assert set(map(len, opened.kept.values())) == {16}
+    every = losses_by_hand(granularity="expert", sparsity="50%", schedule="uniform")
     mine = every[opened.digest]
-    # The best of all on all samples too: the halves agree on it.
+    # The best of all equal ones on all samples too: the halves agree on it.
     assert fmean(mine.values()) == min(fmean(each.values()) for each in every.values())
     (head,) = (text for text in texts(test.markdown) if text.startswith("## Half of the experts"))
     assert f"**{fmean(mine.values()):+.2f}** to the loss on average" in head
@@ -44,10 +45,8 @@ def test_the_bare_address_opens_on_the_best_plan_that_controls_can_say(open_page
     chance = [fmean(each.values()) for each in _random(every).values()]
     drawn = f"{len(chance)} draws, SD {stdev(chance):.2f}"
     assert f"Random adds {fmean(chance):+.2f} ({drawn})" in head
-    assert "on the held-out half it adds" in head
     (meaning,) = (text for text in texts(test.caption) if "nat" in text)
     assert "EAN scores an expert by the sum of output norm over its tokens." in meaning
-    assert "Global: " in meaning
     table = test.table[0].value
     assert table["this plan"].to_dict() == {name: f"{added:+.2f}" for name, added in mine.items()}
 
@@ -81,10 +80,9 @@ def _random(every):
 
 
 def test_a_reload_of_start_keeps_the_plan_that_was_chosen_there(open_page):
-    test = open_page("start")
-    assert test.query_params["opened"]
-    best = shown_plan(test).digest
+    best = shown_plan(open_page("start")).digest
     again = open_page("start", opened="1")
+    assert again.query_params["opened"]
     assert shown_plan(again).provenance.criterion == "reap"
     assert shown_plan(again).digest != best
     assert shown_plan(open_page("start", criterion="aimer")).provenance.criterion == "aimer"
@@ -95,7 +93,7 @@ def test_answers_of_the_full_model_this_plan_and_chance_are_shown(open_page):
     bodies = [each.proto.body for each in test.get("html") if "<pre" in each.proto.body]
     full, pruned, chance = bodies
     assert "The answer is 5." in full
-    assert pruned == full
+    assert "<mark>" in pruned
     assert "<mark>" in chance
 
 

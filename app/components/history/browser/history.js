@@ -6,7 +6,7 @@
 
 const PUSHED = "moepruneHistory";
 
-const isBareStart = (url) => url.pathname.endsWith("/") && !url.search;
+const isBare = (url) => !url.search;
 
 export default function keepHistory() {
   if (window[PUSHED]) return;
@@ -14,7 +14,7 @@ export default function keepHistory() {
   const replace = window.history.replaceState.bind(window.history);
   let acted = false; // by an action that has no entry yet
   let hasEntry = false; // the last action
-  // Nothing but a bare Start lies before this page.
+  // Nothing but a bare URL lies before this page.
   const isFirst = window.history.length <= 2;
   for (const kind of ["pointerdown", "keydown"]) {
     // Following a link is not a choice: the new page gets its own entry.
@@ -27,8 +27,8 @@ export default function keepHistory() {
   window.addEventListener("popstate", () => {
     // Changes that result from going back are not new choices.
     acted = false;
-    // Start's bare URL is completed by Streamlit in an entry of its own: pass over it.
-    if (isBareStart(window.location)) window.history.go(isFirst ? 1 : -1);
+    // A bare URL is completed by Streamlit in an entry of its own: pass over it.
+    if (isBare(window.location)) window.history.go(isFirst ? 1 : -1);
   }, true);
 
   function write(state, title, url) {
@@ -47,8 +47,8 @@ export default function keepHistory() {
     }
     // Parameters that the next page's controls write are not a choice.
     acted = false;
-    // Start's bare URL opens on the best plan; with `opened` it keeps a plan of defaults.
-    if (isBareStart(next)) next.search = "?opened=1";
+    // A bare URL opens on the best plan; with `opened` it keeps a plan of defaults.
+    if (isBare(next)) next.search = "?opened=1";
     // A button that changes the page clears this page's parameters first, as a choice.
     (hasEntry ? replace : push)(state, title, next.href);
   };
