@@ -17,6 +17,7 @@ from pruning.engine_traits import HEADS, Traits, differences, traits_of
 from pruning.neurons.widths import WidthPlan, widths_config
 from pruning.plan import NEURON_GRANULARITY, PruningPlan, removes_nothing
 
+_OURS: Final = "moeprune"
 _TRUSTING: Final = "transformers, trust_remote_code=True"
 DEFAULT_ROPE_BASE = 10_000  # of readers, if the configuration gives none
 
@@ -143,6 +144,13 @@ def summary(of_programs: Iterable[Verdict]) -> str:
     return "; ".join(f"{label}: {', '.join(names)}" for label, names in programs.items() if names)
 
 
+def readers(of_programs: Iterable[Verdict]) -> list[str]:
+    """Other programs that were tried and read the checkpoint, without their options."""
+    tried = (each.engine for each in of_programs if each.reads is Reads.TRIED)
+    names = dict.fromkeys(engine.partition(", ")[0] for engine in tried)
+    return [name for name in names if name != _OURS]
+
+
 def load_code(model: MoEModel, contents: Contents, name: str) -> str:
     """Python that loads a checkpoint and its tokenizer, or says why there is none.
 
@@ -252,7 +260,7 @@ def _decides(row: Row, rows: Iterable[Row], contents: Contents) -> bool:
 
 
 def _load_pruned(contents: Contents) -> Verdict:
-    engine = "moeprune, load_pruned"
+    engine = f"{_OURS}, load_pruned"
     sizes = "number and width" if contents.has_own_widths else "number"
     builds = f"builds each layer with its own {sizes} of experts; runs no remote code"
     if contents.unloadable:

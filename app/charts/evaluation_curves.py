@@ -134,7 +134,7 @@ def curves_figure(  # noqa: PLR0913  (each is a choice of the page)
         y={"title": label},
         shapes=levels,
         # Room for a legend with one line per series, as on a phone.
-        height=300 + 20 * len(bright) if has_legend else 240,
+        height=360 + 20 * len(bright) if has_legend else 240,
         margin={"t": 24},
         showlegend=has_legend,
         legend=OVER_TITLES,

@@ -74,7 +74,7 @@ def kept_by_map(
         dark,
         x={"title": "expert", "range": [-0.5, width - 0.5], "showgrid": False},
         y=layer_axis(layers, title="layer"),
-        height=rows_height(layers, 26, 90),
+        height=max(420, rows_height(layers, 26, 90)),
         legend=STILL_LEGEND,
         shapes=pins,
     )

@@ -26,6 +26,7 @@ from app.charts import (
     sensitivity,
     sizes,
     stratification,
+    variant_losses,
 )
 from app.charts.chart import Chart
 from app.charts.published import PAPER_CHARTS, PaperChart
@@ -33,6 +34,7 @@ from app.charts.published import PAPER_CHARTS, PaperChart
 _EACH: tuple[Chart, ...] = (
     stratification.draw_map,
     overlap_map.draw,
+    variant_losses.draw,
     overlap.draw,
     effects.draw,
     overlap_by_tokens.draw,

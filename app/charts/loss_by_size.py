@@ -1,5 +1,7 @@
 """Loss against size: experts removed, fewer bits, and both."""
 
+from collections import defaultdict
+from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
@@ -10,10 +12,11 @@ from analysis.foreign_text import in_html
 from app.charts.chart import Drawing, chart
 from app.charts.front_words import ORIGINAL, describe, named
 from app.charts.sizes import byte_unit, size_text
-from app.charts.theme import ink, muted, primary, themed
+from app.charts.theme import ink, muted, primary, themed, this_plan
 from app.charts.traces import annotation, stroke
 from app.loaded import Loaded, made_by
 from pruning.evaluate.front import stored_front
+from pruning.evaluate.quality import PlanLoss, stored_losses
 from pruning.evaluate.record import EvaluationStore
 
 # What a mark stands for -> its symbol; hollow where the loss is predicted.
@@ -25,6 +28,9 @@ _KINDS: Final = {
 }
 
 
+_RANDOM: Final = {False: "rgba(201, 160, 90, 0.25)", True: "rgba(240, 190, 110, 0.18)"}
+
+
 @chart("loss-by-size", "start")
 def draw(loaded: Loaded) -> Drawing:
     """What each size costs: fewer experts, fewer bits, or both."""
@@ -34,11 +40,15 @@ def draw(loaded: Loaded) -> Drawing:
     digests = {digest, loaded.shown.plan.digest} if loaded.shown else set[str]()
     table = named(front.table).assign(is_shown=front.table["plan"].isin(digests))
     about = made_by(loaded.model.name, "loss increase, mean over corpora", "bits are simulated")
-    return Drawing(partial(front_figure, table), table, describe(front), about)
+    chance = random_losses(loaded.keep(stored_losses, store, loaded.model.identity))
+    return Drawing(partial(front_figure, table, chance), table, describe(front), about)
 
 
-def front_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
-    """Figure of a `named` table with `is_shown`: loss increase over bytes, the front as steps."""
+def front_figure(table: pd.DataFrame, chance: pd.DataFrame, *, dark: bool = False) -> go.Figure:
+    """Figure of a `named` table with `is_shown`: loss increase over bytes, the front as steps.
+
+    `chance` is a table of `random_losses`.
+    """
     unit, unit_name = byte_unit(float(table["bytes"].max()))
     ends = table["bytes"].min() / unit, table["bytes"].max() / unit
     margin = 0.06 * (ends[1] - ends[0])
@@ -50,7 +60,7 @@ def front_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         _marks(rows[rows["kind"] == kind], kind, symbol, dark) for kind, symbol in _KINDS.items()
     ]
     shown = rows[rows["is_shown"] & (rows["bits"] == "")].head(1)
-    ring = {"symbol": "circle-open", "size": 20, "color": ink(dark), "line": {"width": 2}}
+    ring = {"symbol": "circle", "size": 15, "color": this_plan(dark)}
     here = go.Scatter(
         x=shown["x"],
         y=shown["mean"],
@@ -60,7 +70,7 @@ def front_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         hoverinfo="skip",
     )
     return themed(
-        [steps, *marks, here],
+        [*_random_band(chance, unit, dark), steps, *marks, here],
         dark,
         x={
             "title": f"weights, {unit_name}",
@@ -68,7 +78,11 @@ def front_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
             "tickformat": ".3~g",
             "range": [ends[0] - margin, ends[1] + margin],
         },
-        y={"title": "loss increase, nats per token", "tickformat": ".2~f"},
+        y={
+            "title": "loss increase, nats per token",
+            "tickformat": ".2~f",
+            "range": [-0.06 * table["mean"].max(), 1.06 * table["mean"].max()],
+        },
         height=420,
         annotations=_labels(rows, shown, dark),
     )
@@ -92,9 +106,53 @@ def _marks(rows: pd.DataFrame, kind: str, symbol: str, dark: bool) -> go.Scatter
         mode="markers",
         name=kind,
         marker={"symbol": symbols, "size": 9, "color": color},
-        customdata=notes,
-        hovertemplate="%{customdata}<extra></extra>",
+        text=notes,
+        customdata=[[plan] for plan in rows["plan"]],
+        hovertemplate="%{text}<extra></extra>",
     )
+
+
+def _random_band(chance: pd.DataFrame, unit: float, dark: bool) -> list[go.Scatter]:
+    """What random choices cost, from its lowest to its highest draw."""
+    if len(chance) < 2:
+        return []
+    sizes = chance["bytes"] / unit
+    return [
+        go.Scatter(
+            x=[*sizes, *sizes[::-1]],
+            y=[*chance["low"], *chance["high"][::-1]],
+            mode="lines",
+            line={"width": 0},
+            fill="toself",
+            fillcolor=_RANDOM[dark],
+            name="random experts",
+            hoverinfo="skip",
+        )
+    ]
+
+
+def random_losses(losses: Iterable[PlanLoss]) -> pd.DataFrame:
+    """Table `bytes, low, high`: the draws of Random at each size, from the original's; see `draw`.
+
+    Loss increase in nats per token, mean over corpora, of the draw that loses least and most.
+    """
+    draws = defaultdict(list)
+    for each in losses:
+        is_original = not (each.facts.removed or each.facts.bits)
+        is_random = each.is_random and not (each.is_repaired or each.facts.bits)
+        if (is_random or is_original) and not (each.way or each.missing):
+            draws[int(each.facts.columns["bytes"])].append(each.mean)
+    rows = [(size, min(means), max(means)) for size, means in sorted(draws.items())]
+    return pd.DataFrame(rows, columns=["bytes", "low", "high"])
+
+
+def clicked_plan(event: object) -> str:
+    """The digest of the plan that was selected in the chart; empty for none."""
+    try:
+        point = event["selection"]["points"][-1]["customdata"]  # type: ignore[index]
+        return str(point[0])
+    except (KeyError, IndexError, TypeError):
+        return ""
 
 
 def _labels(rows: pd.DataFrame, shown: pd.DataFrame, dark: bool) -> list[dict[str, object]]:

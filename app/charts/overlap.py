@@ -71,10 +71,12 @@ def overlap_heatmap(table: pd.DataFrame, *, chance: float, dark: bool = False) -
             second,
             first,
             "no data" if math.isnan(overlap) else f"{overlap:.2f}",
-            font={"size": 14, "color": number_color(overlap, chance, dark)},
+            font={"size": 14, "color": number_color(float(share), dark)},
         )
         for row, first in enumerate(corpora)
-        for second, overlap in zip(corpora, matrix[row].tolist(), strict=True)
+        for second, overlap, share in zip(
+            corpora, matrix[row].tolist(), overlaps.above_chance(matrix[row], chance), strict=True
+        )
     ]
     corner = {"xref": "paper", "xanchor": "left", "yref": "paper", "yanchor": "bottom"}
     text = f"two random sets: {chance:.2f}"

@@ -1,7 +1,8 @@
-"""Overlap of the 18 variants of S(b, alpha, beta): one map, and a grid of small maps."""
+"""The 18 variants of S(b, alpha, beta) as one map: by overlap of the corpora, or by loss."""
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import Any, Final
@@ -21,7 +22,7 @@ from app.charts.theme import (
     text_on,
     themed,
 )
-from app.charts.traces import ABOVE_CHANCE, annotation, around, box, halo, heat, stroke, targets
+from app.charts.traces import annotation, around, box, halo, heat, stroke, targets
 from app.loaded import Loaded
 
 Variant = tuple[int, int, int]
@@ -55,22 +56,49 @@ def draw(loaded: Loaded) -> Drawing:
 def variant_map(
     table: pd.DataFrame, *, selected: Variant | None = None, dark: bool = False
 ) -> go.Figure:
-    """Figure of a table `b, alpha, beta, overlap, chance`: 6 rows (b, alpha) x 3 columns (beta).
+    """Figure of a table `b, alpha, beta, overlap, chance`; see `variant_grid`.
 
     `overlap` is the mean over pairs of corpora, 0..1, `chance` that of random sets; colours show
-    `above_chance`. (1, 0, 0) scores every expert alike and is hatched. Invisible markers have
-    [b, alpha, beta] as customdata.
+    `above_chance`.
     """
     overlaps, by_chance = overlaps_of(table), float(table["chance"].mean())
+    cells = {
+        variant: Cell(
+            float(above_chance(np.array(overlap), by_chance)),
+            "" if math.isnan(overlap) else f"{overlap:.2f}",
+            f"overlap {overlap:.3f}, by chance {by_chance:.3f}",
+        )
+        for variant, overlap in overlaps.items()
+    }
+    return variant_grid(cells, selected=selected, dark=dark)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What the cell of a variant shows."""
+
+    share: float  # of the colours, 0..1, higher is better; NaN where nothing is known
+    number: str  # empty where nothing is known
+    reading: str  # on hover
+
+
+def variant_grid(
+    cells: Mapping[Variant, Cell], *, selected: Variant | None = None, dark: bool = False
+) -> go.Figure:
+    """Figure of a number for each variant: 6 rows (b, alpha) x 3 columns (beta).
+
+    (1, 0, 0) scores every expert alike and is hatched. Invisible markers have [b, alpha, beta] as
+    customdata.
+    """
     hatch = stroke(*around(*_place(DEGENERATE)), CLEAR, 0, fill="toself", fillcolor=CLEAR)
     hatch.fillpattern = {"shape": "/", "fgcolor": muted(dark), "fgopacity": 0.6, "size": 7}
-    across, down = zip(*map(_place, overlaps), strict=True)
+    across, down = zip(*map(_place, cells), strict=True)
     marks = targets(
         across,
         down,
-        [list(variant) for variant in overlaps],
+        [list(variant) for variant in cells],
         30,
-        text=[reading(*each, by_chance) for each in overlaps.items()],
+        text=[_reading(variant, cell) for variant, cell in cells.items()],
         hovertemplate="%{text}<extra></extra>",
     )
     edges = []
@@ -82,7 +110,7 @@ def variant_map(
     above = {"xref": "paper", "xanchor": "left", "yanchor": "bottom"}
     heads = ("b = 0, sum over routed tokens", "b = 1, mean over routed tokens")
     return themed(
-        [*(_cells(overlaps, by_chance, b, dark) for b in (0, 1)), hatch, marks],
+        [*(_cells(cells, b, dark) for b in (0, 1)), hatch, marks],
         dark,
         x=common
         | {
@@ -97,14 +125,14 @@ def variant_map(
             "range": [_BLOCK_STEP + 2.56, -0.56],
         },
         annotations=[
-            *(_words(*each, by_chance, dark) for each in overlaps.items()),
+            *(_words(*each, dark) for each in cells.items()),
             *(annotation(0, b * _BLOCK_STEP - 0.5, head, **above) for b, head in enumerate(heads)),
         ],
         shapes=edges,
         # Any click goes to the nearest cell's marker, at any cell size.
         hovermode="closest",
         hoverdistance=-1,
-        height=330,
+        height=420,
         margin={"t": 26},
     )
 
@@ -181,14 +209,13 @@ def _place(variant: Variant) -> tuple[int, float]:
     return beta, b * _BLOCK_STEP + alpha
 
 
-def _cells(overlaps: Mapping[Variant, float], by_chance: float, b: int, dark: bool) -> go.Heatmap:
+def _cells(cells: Mapping[Variant, Cell], b: int, dark: bool) -> go.Heatmap:
     """The block of one value of b."""
-    rows = [[overlaps[b, alpha, beta] for beta in EXPONENTS] for alpha in EXPONENTS]
     return heat(
-        above_chance(np.array(rows), by_chance),
-        "overlap above chance",
+        [[cells[b, alpha, beta].share for beta in EXPONENTS] for alpha in EXPONENTS],
+        "",
         dark,
-        ABOVE_CHANCE,
+        {},
         x=list(EXPONENTS),
         y=[b * _BLOCK_STEP + alpha for alpha in EXPONENTS],
         showscale=False,
@@ -198,32 +225,28 @@ def _cells(overlaps: Mapping[Variant, float], by_chance: float, b: int, dark: bo
     )
 
 
-def reading(variant: Variant, overlap: float, by_chance: float) -> str:
+def _reading(variant: Variant, cell: Cell) -> str:
     """Hover text of a variant's cell."""
-    both = f"overlap {overlap:.3f}, by chance {by_chance:.3f}"
-    text = "no data" if math.isnan(overlap) else both
+    text = cell.reading if cell.number else "no data"
     if variant == DEGENERATE:
         text = "the same score for every expert: nothing to rank"
     return f"{variant_label(variant)}<br>{text}"
 
 
-def number_color(overlap: float, by_chance: float, dark: bool) -> str:
-    """Colour of an overlap's number on its cell."""
-    share = float(above_chance(np.array(overlap), by_chance))
-    return ink(dark) if math.isnan(share) else text_on(color_at(share))
+def number_color(share: float, dark: bool) -> str:
+    """Colour of a number on a cell."""
+    return ink(dark) if math.isnan(share) else text_on(color_at(share, dark))
 
 
-def _words(variant: Variant, overlap: float, by_chance: float, dark: bool) -> dict[str, Any]:
+def _words(variant: Variant, cell: Cell, dark: bool) -> dict[str, Any]:
     x, y = _place(variant)
-    is_known = not math.isnan(overlap)
-    color = number_color(overlap, by_chance, dark)
-    number = f"{overlap:.2f}" if is_known else "N/A" if variant == DEGENERATE else "no data"
+    number = cell.number or ("N/A" if variant == DEGENERATE else "no data")
     name = "constant" if variant == DEGENERATE else VARIANT_NAMES.get(variant, "")
     return annotation(
         x,
         y,
         f"{number}<br><span style='font-size:11px'>{name}</span>" if name else number,
-        font={"color": color, "size": 14},
+        font={"color": number_color(cell.share, dark), "size": 14},
         borderpad=2,
         # Without a background the hatch would cross the text.
         bgcolor=paper(dark) if variant == DEGENERATE else None,

@@ -129,7 +129,7 @@ def schedules_figure(table: pd.DataFrame, *, marked: str = "", dark: bool = Fals
             layers[column],
             names[row],
             str(number),
-            font={"size": SMALL_SIZE, "color": text_on(color_at(float(share[row, column])))},
+            font={"size": SMALL_SIZE, "color": text_on(color_at(float(share[row, column]), dark))},
         )
         for (row, column), number in np.ndenumerate(kept)
         if has_numbers

@@ -10,6 +10,8 @@ from plotly.colors import hex_to_rgb
 
 from analysis.foreign_text import in_html
 
+# Of files; those of pages are below the charts, where ten buttons a chart would be stops of the Tab
+# key.
 PLOTLY_CONFIG: Final[dict[str, Any]] = {
     "displaylogo": False,
     "responsive": True,
@@ -21,11 +23,12 @@ FONT_FAMILY: Final = '"Source Sans", "Source Sans 3", "Source Sans Pro", system-
 FONT_SIZE: Final = 13
 SMALL_SIZE: Final = 12
 
-# The ten stops of cividis that the dashboard's theme and the expert map use too.
-CIVIDIS: Final = (
-    *("#00224e", "#123570", "#3b496c", "#575d6d", "#707173"),
-    *("#8a8678", "#a59c74", "#c3b369", "#e1cc55", "#fee838"),
-)
+# Low to high, of the light and of the dark theme; both start near the page and end far from it. The
+# expert map has the same stops.
+SEQUENTIAL: Final = {
+    False: ("#d5e8e4", "#a9d2cd", "#7cbabb", "#4f9da5", "#2c8390", "#17697b", "#0d4f65", "#07344d"),
+    True: ("#24444f", "#265a68", "#2b7080", "#358794", "#4ea0a8", "#76babb", "#a8d6cf", "#e0f6ec"),
+}
 
 # Okabe-Ito without the two that fall under 3:1 on white (orange, sky blue); lightened for dark.
 SERIES_LIGHT: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#5c6770", "#7a4fa3")
@@ -45,6 +48,8 @@ muted: Final = {False: "#4d5b65", True: "#aebbc2"}.__getitem__
 paper: Final = {False: "#ffffff", True: "#0f1518"}.__getitem__
 # The product's colours: kept, selected.
 primary: Final = {False: "#0f6d7e", True: "#3fb3c9"}.__getitem__
+# The plan on screen, in charts and in its bar.
+this_plan: Final = {False: "#c2570c", True: "#f08a3c"}.__getitem__
 # The pinned expert, as on the expert map.
 pinned: Final = {False: "#d6246e", True: "#ff5fa8"}.__getitem__
 _AXIS_MARGIN: Final = 56
@@ -79,13 +84,15 @@ def nth_look(index: int, dark: bool) -> Look:
     return Look(series_color(index, dark), symbol, dash)
 
 
-def colorscale(stops: Sequence[str] = CIVIDIS) -> list[list[float | str]]:
-    """Evenly spaced stops in plotly's form."""
+def colorscale(dark: bool) -> list[list[float | str]]:
+    """The sequential colours in plotly's form."""
+    stops = SEQUENTIAL[dark]
     return [[place / (len(stops) - 1), color] for place, color in enumerate(stops)]
 
 
-def color_at(share: float, stops: Sequence[str] = CIVIDIS) -> str:
-    """The colour that a colour scale shows at a share 0..1 of its range."""
+def color_at(share: float, dark: bool) -> str:
+    """The colour that the sequential scale shows at a share 0..1 of its range."""
+    stops = SEQUENTIAL[dark]
     place = min(max(share, 0.0), 1.0) * (len(stops) - 1)
     below = min(int(place), len(stops) - 2)
     parts = zip(hex_to_rgb(stops[below]), hex_to_rgb(stops[below + 1]), strict=True)

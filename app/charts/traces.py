@@ -90,7 +90,7 @@ def heat(z: Any, title: str, dark: bool, bar: Mapping[str, Any], **more: Any) ->
     usual = {
         "zmin": 0,
         "zmax": 1,
-        "colorscale": colorscale(),
+        "colorscale": colorscale(dark),
         "colorbar": colorbar(title, dark, **bar),
         "hoverongaps": False,
     }

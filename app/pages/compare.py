@@ -20,13 +20,18 @@ _ROWS_SHOWN: Final = 200
 def draw(loaded: Loaded) -> None:
     """The page."""
     if loaded.choices.spec.by_neuron:
-        inform("Compare sets whole experts side by side; choose **Experts** in the sidebar.")
+        inform(
+            "Compare sets whole experts side by side; choose **Experts** under **Model and plan**."
+        )
         return
     if loaded.choices.criterion is None or not has_statistics(loaded):
         return
     conclusion(loaded)
+    show_named("kept-by", loaded)
     comparison_metrics(loaded.comparison)
-    show_charts(loaded)
+    with st.container(border=True):
+        st.markdown("**Layer by layer**: 1 is full agreement.")
+        show_named("agreement", loaded)
     with st.container(border=True):
         listed_experts(loaded.comparison)
     show_command(loaded.both.command(), heading="The same from the command line")
@@ -82,16 +87,6 @@ def comparison_metrics(comparison: Comparison) -> None:
             f"A {only_a}, B {only_b}",
             note="Experts that only one recipe keeps: how many A keeps alone, how many B.",
         )
-
-
-def show_charts(loaded: Loaded) -> None:
-    """The map, and the agreement of each layer below."""
-    with st.container(border=True):
-        st.markdown("**Who keeps what**: one cell per expert, layer 0 on top.")
-        show_named("kept-by", loaded)
-    with st.container(border=True):
-        st.markdown("**Layer by layer**: 1 is full agreement.")
-        show_named("agreement", loaded)
 
 
 def listed_experts(comparison: Comparison) -> None:

@@ -53,6 +53,7 @@ st.set_page_config(
     # Our own icon: Streamlit would fetch a material icon from the internet.
     page_icon=str(Path(__file__).parents[1] / "static" / "favicon.png"),
     layout="wide",
+    initial_sidebar_state="collapsed",
 )
 apply_page_style()
 require_login()
@@ -60,7 +61,7 @@ pages = [page_at(name, draw_page, f":material/{each.icon}:") for name, each in P
 page = st.navigation(pages, position="hidden" if is_presented() else "top")
 entry = PAGES[page.url_path or FIRST]
 next_page = stage(pages, page)
-st.title(entry.heading)
+st.title(entry.heading, anchor=False)
 carry_over(page.url_path)
 chosen = None
 with in_a_sentence():

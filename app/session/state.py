@@ -53,10 +53,7 @@ Controls = Mapping[str, Any]  # key -> value, as in the session
 UNIFIED = "unified"
 # Criteria outside the unified family.
 OTHER = tuple(name for name, criterion in CRITERIA.items() if criterion.exponents is None)
-CRITERION_OPTIONS = (UNIFIED, *OTHER)
-PRESETS = tuple(CRITERIA)
-PAIR = ("aimer", "magnitude")  # the two criteria that read weights only, side by side
-# Baselines: also unified variants without a name.
+# Criteria of experts: also unified variants without a name.
 BASELINES = tuple(dict.fromkeys((*CRITERIA, *(unified(*each).name for each in RANKABLE))))
 USUAL_BASELINE = "frequency"
 EXPONENTS = ("b", "alpha", "beta")
@@ -339,10 +336,8 @@ def apply_shares(weights: Mapping[str, float]) -> None:
     st.session_state.update(blend_controls(percents))
 
 
-def apply_preset(name: str | tuple[str, str] | None) -> None:
+def apply_criterion(name: str) -> None:
     """Set the criterion and, for a member of the unified family, the toggles."""
-    if isinstance(name, tuple):
-        name, st.session_state["baseline"] = name
     if name not in BASELINES:
         return
     exponents = get_criterion(name).exponents

@@ -1,4 +1,4 @@
-"""A prompt, and the answers of the original and the pruned models side by side."""
+"""A prompt, and the answers of the original and the pruned models."""
 
 from itertools import takewhile
 from typing import Any, Final
@@ -22,20 +22,26 @@ pre.answer mark { background: rgba(230, 159, 0, 0.25); color: inherit;
 
 
 def answers_part(*pairs: AnswerRecord) -> None:
-    """The prompt, and the answers of the original and the pruned models side by side."""
+    """The prompt, and the answers of the original and the pruned models, one below the other."""
     first = pairs[0]
     st.text(first.prompt)
     st.html(_STYLE)
     heads = ["Original model", *(literal(plan_words(pair)) for pair in pairs)]
     answers = [first.answers[0], *(pair.answers[1] for pair in pairs)]
     full = first.answers[0].text
-    for head, answer, place in zip(heads, answers, st.columns(len(heads)), strict=True):
+    for head, answer in zip(heads, answers, strict=True):
         is_full = answer is first.answers[0]
-        same = "" if is_full else f", the first {answer.agreed} as the original model"
-        with place:
-            st.markdown(f"**{head}**")
+        same = ""
+        if not is_full:
+            is_same = answer.text.strip() == full.strip()
+            same = (
+                ": same answer, word for word"
+                if is_same
+                else f": differs after {answer.agreed} tokens"
+            )
+        with st.container(gap="xxsmall"):
+            st.markdown(f"**{head}**{same}")
             st.html(marked(answer.text, full, mark=not is_full))
-            st.text(f"{answer.num_tokens} tokens{same}, {answer.seconds:.1f} s")
 
 
 def plan_words(pair: AnswerRecord) -> str:

@@ -66,7 +66,7 @@ def _plot(figure: go.Figure, name: str, alt: str, **selectable: Any) -> None:
     st.plotly_chart(
         enlarged(figure) if is_presented() else figure,
         key=f"chart.{name}",
-        config=PLOTLY_CONFIG,
+        config=PLOTLY_CONFIG | {"displayModeBar": False},
         theme=None,
         alt=alt,
         **selectable,
@@ -175,15 +175,20 @@ def can_draw_images() -> bool:
     return importlib.util.find_spec("kaleido") is not None and has_browser
 
 
-def reasons_table(engine_verdicts: Sequence[Verdict], key: str) -> None:
-    """Table of programs, what came of trying each, and why; `key` is the widget's."""
-    st.dataframe(
-        {
-            "program": [each.engine for each in engine_verdicts],
-            "status": [str(each.reads) for each in engine_verdicts],
-            "why": [each.reason for each in engine_verdicts],
-        },
-        hide_index=True,
-        key=key,
-        alt="Every program, whether it was tried with such an export, and what came of it.",
-    )
+def reasons_part(engine_verdicts: Sequence[Verdict], key: str) -> None:
+    """Folded table of programs, what came of trying each, and why; `key` is the widget's."""
+    part = st.expander("Compatibility", key=f"{key}.part", on_change="rerun")
+    if not part.open:
+        return
+    with part:
+        st.text("Format: safetensors, in the layout and with the keys of the original.")
+        st.dataframe(
+            {
+                "program": [each.engine for each in engine_verdicts],
+                "status": [str(each.reads) for each in engine_verdicts],
+                "why": [each.reason for each in engine_verdicts],
+            },
+            hide_index=True,
+            key=key,
+            alt="Every program, whether it was tried with such an export, and what came of it.",
+        )

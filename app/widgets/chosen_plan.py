@@ -18,7 +18,7 @@ from app.session.plan_data import current_plan
 from app.session.state import (
     TEXTS,
     USUAL,
-    apply_preset,
+    apply_criterion,
     asked_spec,
     controls_on_page,
     corpora_of,
@@ -43,7 +43,7 @@ from pruning.planning.choice import possible_percents
 from pruning.requests.ranking import SecondRequest
 
 _GROUPS: Final = ("criterion", "baseline", "second", "schedule", "limits")
-# Page -> visible groups of controls; the others are folded.
+# Page -> groups of controls on the page; the others are in the sidebar.
 _ON_PAGE: Final = {
     "explore": ("criterion", "baseline"),
     "compare": ("baseline", "second"),
@@ -51,30 +51,30 @@ _ON_PAGE: Final = {
 }
 # Fields of B that may differ besides the criterion -> control.
 _SIDE_B: Final = {"corpus": "b_text", "gate": "b_gate", "sparsity": "b_sparsity"}
-_UNFOLDED: Final = "plan.unfolded"
 
 
 def chosen_plan(page: str) -> tuple[Loaded, str]:
     """Draw the plan and its controls; return their values, or why there is no plan.
 
-    The entry script draws them, not the pages: a widget of one page is a different one on the next,
-    so neither its value nor its URL parameter would carry over. All pages use the same containers
-    and hide those that they do not need by CSS: a control that moves to another container, or into
-    a closed one, loses its URL parameter.
+    The entry script draws all of them, not the pages: Streamlit forgets the value of a control that
+    a run does not draw.
 
     Raises:
         UserError: no model, or one that cannot be used.
     """
     bar = st.container(key="plan-bar")
-    model, corpora = model_and_calibration(page)
+    model, corpora = model_and_calibration()
     neurons = is_about_neurons()
     places = _places(page, neurons=neurons)
     with places["criterion"]:
-        neuron_criterion_controls() if neurons else criterion_controls()
+        if neurons:
+            neuron_criterion_controls()
+        else:
+            criterion_controls()
+            formula_part()
     if not neurons:
         with places["baseline"]:
             baseline_control()
-            formula_part()
         with places["limits"]:
             gate_control()
     plan_controls(model, corpora, places["schedule"], places["limits"])
@@ -108,27 +108,17 @@ def chosen_plan(page: str) -> tuple[Loaded, str]:
 
 
 def _places(page: str, *, neurons: bool) -> dict[str, DeltaGenerator]:
-    """A container per group of controls, and the button that unfolds the hidden ones."""
+    """A container per group of controls: those of the page in a row, the others in the sidebar."""
     on_page: Collection[str] = _ON_PAGE.get(page, ())
     if neurons and page == "plan":
         on_page = ("criterion", "schedule")
-    is_open = bool(st.session_state.get(_UNFOLDED))
-    with st.container(horizontal=True, vertical_alignment="bottom", key="plan-controls"):
-        places = {}
-        for name in _GROUPS:
-            with st.container(key=f"group-{name}", width="content"):
-                places[name] = control_row()
-        st.button(
-            "Fewer controls" if is_open else ("More of the plan" if on_page else "Change the plan"),
-            key="plan.fold",
-            type="tertiary",
-            icon=":material/expand_less:" if is_open else ":material/expand_more:",
-            on_click=st.session_state.update,
-            args=({_UNFOLDED: not is_open},),
-        )
-    unseen = [name for name in _GROUPS if name not in on_page and not is_open]
-    selectors = [f".st-key-group-{name}, div:has(> .st-key-group-{name})" for name in unseen]
-    st.html(f"<style>{', '.join(selectors) or 'x-none'} {{ display: none; }}</style>")
+    row = control_row(key="plan-controls") if on_page else st.sidebar
+    places = {}
+    for name in _GROUPS:
+        is_on_page = name in on_page
+        with row if is_on_page else st.sidebar:
+            width = "content" if is_on_page else "stretch"
+            places[name] = control_row(key=f"group-{name}", width=width)
     return places
 
 
@@ -136,7 +126,7 @@ def swap(loaded: Loaded) -> None:
     """Swap A and B."""
     state, a = st.session_state, loaded.both.a
     side_a = {name: state.get(name) for name in ("corpus", "gate", "sparsity")}
-    apply_preset(str(state.get("baseline")))
+    apply_criterion(str(state.get("baseline")))
     state["baseline"] = a.plan.ranking.criterion
     for name, key in _SIDE_B.items():
         if state.get(key, "") != "":

@@ -13,16 +13,13 @@ from app.components.expert_map import Arrangement, Mode
 from app.session.plan_state import lasting_input, plan_input
 from app.session.state import (
     BASELINES,
-    CRITERION_OPTIONS,
     MOST_LAMBDA,
     OPTIONS,
     OTHER,
-    PAIR,
-    PRESETS,
     UNIFIED,
     USUAL,
     USUAL_BASELINE,
-    apply_preset,
+    apply_criterion,
     controls_on_page,
     criterion_in,
     one_of,
@@ -33,13 +30,17 @@ from pruning.schedules import MEASURED
 
 Choice = TypeVar("Choice", bound=str)
 Value = TypeVar("Value")
-UNIFIED_LABEL = "Unified S(b, α, β)"  # noqa: RUF001  (Greek on purpose)
 ORDERS: Mapping[Arrangement, str] = {"rank": "By rank", "expert": "By expert"}
-MODES: Mapping[Mode, str] = {"values": "Saliency", "mask": "Kept", "delta": "Rank change"}
+MODES: Mapping[Mode, str] = {
+    "values": "Saliency",
+    "beside": "Side by side",
+    "mask": "Kept",
+    "delta": "Rank change",
+}
 _TOGGLES = (
-    ("b", "$b$", (0, 1), "0 sums over the routed tokens, 1 averages over them."),
-    ("alpha", r"$\alpha$", (0, 1, 2), "Exponent of the router's gate weight."),
-    ("beta", r"$\beta$", (0, 1, 2), "Exponent of the norm of the expert's output."),
+    ("b", "$b$ sum, mean", (0, 1)),
+    ("alpha", r"$\alpha$ gate weight", (0, 1, 2)),
+    ("beta", r"$\beta$ output norm", (0, 1, 2)),
 )
 
 
@@ -68,40 +69,32 @@ def view_switch(label: str, key: str, options: Mapping[Choice, str]) -> Choice:
     return one_of(chosen, values)
 
 
-def control_row() -> DeltaGenerator:
-    """Controls side by side, wrapped in narrow windows."""
-    return st.container(horizontal=True, vertical_alignment="bottom")
+def control_row(**look: Any) -> DeltaGenerator:
+    """Controls side by side, wrapped in narrow windows; `look` are arguments of `st.container`."""
+    return st.container(horizontal=True, vertical_alignment="bottom", **look)
 
 
 def criterion_controls() -> None:
-    """Draw the criterion controls; `criterion_in` reads them."""
-    is_unified = st.session_state["criterion"] not in OTHER
+    """Draw the criterion, and its exponents if it has some; `criterion_in` reads them."""
+    state = st.session_state
+    is_unified = state["criterion"] not in OTHER
+    if is_unified:
+        criterion = criterion_in(controls_on_page())
+        state["criterion"] = criterion.name if criterion else UNIFIED
+    options = [*BASELINES, *([UNIFIED] if state["criterion"] == UNIFIED else [])]
     lasting_input(
         st.selectbox,
         "Criterion",
-        CRITERION_OPTIONS,
+        options,
         key="criterion",
-        format_func=lambda name: UNIFIED_LABEL if name == UNIFIED else CRITERIA[name].label,
+        format_func=_criterion_words,
+        on_change=lambda: apply_criterion(str(state["criterion"])),
         width=175,
     )
-    for key, label, options, note in _TOGGLES:
-        lasting_input(
-            st.segmented_control,
-            label,
-            options,
-            key=key,
-            required=True,
-            disabled=not is_unified,
-            help=note,
-        )
-    st.menu_button(
-        "Presets",
-        (*PRESETS, PAIR),
-        key="preset",
-        on_click=lambda: apply_preset(st.session_state.get("preset")),
-        format_func=_preset_label,
-        icon=":material/bookmarks:",
-    )
+    if not is_unified:
+        return
+    for key, label, exponents in _TOGGLES:
+        lasting_input(st.segmented_control, label, exponents, key=key, required=True)
 
 
 def neuron_criterion_controls() -> None:
@@ -182,14 +175,14 @@ def baseline_control() -> None:
         index=BASELINES.index(USUAL_BASELINE),
         key="baseline",
         bind="query-params",
-        format_func=_preset_label,
+        format_func=_criterion_words,
         width=175,
     )
 
 
-def _preset_label(name: str | tuple[str, str]) -> str:
-    if isinstance(name, tuple):
-        return "AIMER with Magnitude"
+def _criterion_words(name: str) -> str:
+    if name == UNIFIED:
+        return "Constant  (1, 0, 0)"
     criterion = get_criterion(name)
     is_named = name in CRITERIA and criterion.exponents  # S(1,1,2) has its exponents in the name
     return criterion.label + (f"  {criterion.exponents}" if is_named else "")

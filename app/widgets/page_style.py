@@ -7,16 +7,21 @@ import streamlit as st
 from app.charts.theme import ink, muted, paper, primary
 
 # The top margin clears the navigation. Charts side by side need a window of 1200 px, or their words
-# overlap; in narrower ones they are stacked. A chart's toolbar, visible on hover, sits above the
-# chart, because inside it would cover the legend. Touch screens would always show it.
+# overlap; in narrower ones they are stacked.
 _EVERYWHERE: Final = """
-[data-testid="stMainBlockContainer"] { padding: 4.5rem 2.5rem 4rem; }
-[data-testid="stMainBlockContainer"] h1 { font-size: 1.5rem; padding: 0; }
+[data-testid="stMainBlockContainer"] { padding: 4.4rem 2.5rem 4rem; }
+[data-testid="stMainBlockContainer"] > [data-testid="stVerticalBlock"] { gap: 0.7rem; }
+[data-testid="stMainBlockContainer"] h1 { font-size: 1.4rem; line-height: 1.3; padding: 0; }
 .st-key-facts [data-testid="stMetric"] { padding: 0.3rem 0.8rem; }
 .st-key-facts [data-testid="stMetric"] > div {
   display: flex; flex-flow: row wrap; align-items: center; gap: 0.6rem;
 }
 .st-key-facts [data-testid="stMetricValue"] { font-size: 1.1rem; }
+[data-testid="stExpandSidebarButton"]::after {
+  content: "Model and plan"; font: 1rem var(--st-font, sans-serif); color: var(--ink);
+  padding-right: 0.4rem;
+}
+[data-testid="stExpandSidebarButton"] { width: auto; gap: 0.3rem; }
 .st-key-see-why a { background: #0f6d7e; width: fit-content; padding: 0.4rem 1.2rem; }
 .st-key-see-why a * { color: #fff !important; }
 .st-key-plan-bar {
@@ -45,13 +50,6 @@ _EVERYWHERE: Final = """
 }
 [data-testid="stExpander"] summary { opacity: 1; }
 [data-testid="stMain"] h2 { font-size: 1.3rem; }
-[data-testid="stPlotlyChart"] .js-plotly-plot { overflow: visible !important; }
-[data-testid="stPlotlyChart"] .modebar-container { transform: translateY(-26px); z-index: 1; }
-[data-testid="stPlotlyChart"] .modebar-group { background: var(--page) !important; }
-@media (hover: hover) {
-  [data-testid="stElementContainer"]:has([data-testid="stPlotlyChart"]) { overflow: visible; }
-}
-@media (hover: none) { [data-testid="stPlotlyChart"] .modebar-container { display: none; } }
 .st-key-tour {
   position: fixed; right: 1.5rem; bottom: 1.5rem; z-index: 999990;
   width: min(25rem, calc(100vw - 3rem)); box-shadow: 0 4px 24px rgb(0 0 0 / 35%);

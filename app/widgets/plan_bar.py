@@ -19,7 +19,9 @@ from app.session.plan_state import NoPlan, forget_import, imported_plan, why_los
 from app.widgets.charts import download_button
 from app.widgets.links import link_to
 from app.widgets.repair import repair_choice
+from pruning.engines import contents_of, readers, verdicts
 from pruning.evaluate.quality import PlanLoss, RandomLoss, loss_of, random_at
+from pruning.plan import NEURON_GRANULARITY
 from pruning.planning.make import PLAN_FILE, CurrentPlan
 from pruning.requests.base import validated
 from pruning.requests.evaluation import EvaluateRequest
@@ -52,16 +54,19 @@ def plan_line(loaded: Loaded) -> Loaded:
     """
     if loaded.shown is None:
         return loaded
-    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        words = st.container(width="content")
+    with st.sidebar:
         plan = repair_choice(loaded, loaded.shown)
-        loaded = replace(loaded, shown=plan)
-        before, after = loaded.model.checkpoint.nbytes, bytes_after(loaded, plan)
-        loss, chance = loss_of_plan(loaded)
-        saved = f"-{1 - after / before:.0%}" if after < before else "nothing saved"
-        words.markdown(
-            f"**{literal(plan.name)}** :material/arrow_right_alt: **{format_bytes(after)}** "
-            f"({saved}) · {loss_words(loaded, loss, chance)}",
+    loaded = replace(loaded, shown=plan)
+    before, after = loaded.model.checkpoint.nbytes, bytes_after(loaded, plan)
+    loss, chance = loss_of_plan(loaded)
+    saved = f"-{1 - after / before:.0%}" if after < before else "nothing saved"
+    programs = _programs(loaded, plan)
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.markdown(
+            f":orange[:material/circle:] **{literal(plan.name)}** `{plan.plan.digest[:8]}` "
+            f":material/arrow_right_alt: **{format_bytes(after)}** "
+            f"({saved}) · {loss_words(loaded, loss, chance)}"
+            f"{programs}",
             width="content",
         )
         if loss is None or loss.missing:
@@ -76,6 +81,15 @@ def plan_line(loaded: Loaded) -> Loaded:
                 help="The file is shown and exported as it is; links do not carry it.",
             )
     return loaded
+
+
+def _programs(loaded: Loaded, shown: CurrentPlan) -> str:
+    """The programs that were tried and load the export; of neurons, in uniform widths only."""
+    budget = loaded.choices.spec.budget
+    if shown.plan.granularity == NEURON_GRANULARITY and budget.width_mode != "uniform":
+        return ""
+    names = readers(verdicts(contents_of(loaded.model, shown.plan)))
+    return f" · :green[:material/check:] {', '.join(names)}" if names else ""
 
 
 def plan_button(current_plan: CurrentPlan, key: str, verb: str = "Save") -> None:

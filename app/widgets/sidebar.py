@@ -109,7 +109,7 @@ def blend_sliders(corpora: Iterable[str]) -> None:
         )
 
 
-def model_and_calibration(page: str) -> tuple[MoEModel, list[str]]:
+def model_and_calibration() -> tuple[MoEModel, list[str]]:
     """Draw the sidebar; return the model and its calibrated corpora."""
     with st.sidebar:
         st.markdown("**MoE Prune Studio**")

@@ -144,12 +144,6 @@ def test_what_is_lost_at_half_is_one_click_away(open_tab, dashboard):
     expect(tab.get_by_text("Loss increase at 50% sparsity")).to_be_in_viewport()
     expect(tab.get_by_test_id("stTable")).to_contain_text("Random (5 draws)")
     expect(tab.get_by_text("Quality against memory")).to_be_visible()
-    the_bar_stands_above_the_legend(tab.locator(".js-plotly-plot").first)
-
-
-def the_bar_stands_above_the_legend(chart):
-    bar, legend = (chart.locator(part).bounding_box() for part in (".modebar", ".legend"))
-    assert bar["y"] + bar["height"] <= legend["y"]
 
 
 def test_both_models_are_asked_and_the_answers_stay(open_tab, dashboard):

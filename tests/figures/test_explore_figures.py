@@ -75,7 +75,7 @@ def test_numbers_contrast_with_their_cells(variants):
     numbers = [(note, text) for note, text in numbers if text in ("0.10", "0.50", "0.90")]
     assert len(numbers) == 17
     for note, text in numbers:
-        cell = color_at((float(text) - 0.2) / 0.8)
+        cell = color_at((float(text) - 0.2) / 0.8, dark=False)
         assert contrast(note.font.color, cell) >= 4.5
 
 

@@ -26,8 +26,14 @@ def test_contrast_by_hand():
 
 
 def test_numbers_are_readable_on_every_cell_colour():
-    cells = [theme.color_at(percent / 100) for percent in range(0, 101, 5)]
-    assert min(theme.contrast(theme.text_on(cell), cell) for cell in cells) >= 4.5
+    for dark in (False, True):
+        cells = [theme.color_at(percent / 100, dark) for percent in range(0, 101, 5)]
+        assert min(theme.contrast(theme.text_on(cell), cell) for cell in cells) >= 4.5
+        # From near the page to far from it, step by step.
+        away = [theme.contrast(cell, theme.paper(dark)) for cell in cells]
+        assert away == sorted(away)
+        assert away[0] > 1.2
+        assert away[-1] > 10
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -40,18 +46,20 @@ def test_text_and_series_stand_out_from_the_page(dark):
 
 
 def test_colour_of_a_share_meets_the_stops_and_is_clamped():
-    assert theme.color_at(0) == theme.color_at(-1) == theme.CIVIDIS[0]
-    assert theme.color_at(1) == theme.color_at(2) == theme.CIVIDIS[-1]
-    assert theme.color_at(1 / 9) == theme.CIVIDIS[1]
-    assert theme.color_at(0.5, ("#000000", "#646464")) == "#323232"
+    for dark, stops in theme.SEQUENTIAL.items():
+        assert theme.color_at(0, dark) == theme.color_at(-1, dark) == stops[0]
+        assert theme.color_at(1, dark) == theme.color_at(2, dark) == stops[-1]
+        assert theme.color_at(1 / 7, dark) == stops[1]
+    # Between #d5e8e4 and #a9d2cd, in the middle: (213 + 169) / 2 = 191, 221, 216.5.
+    assert theme.color_at(1 / 14, dark=False) in ("#bfddd8", "#bfddd9")
 
 
 def test_scale_of_the_page_is_the_scale_of_the_expert_map():
     from importlib.resources import files
 
     script = files("app.components.expert_map").joinpath("browser", "paint.js").read_text("utf-8")
-    assert ", ".join(f'"{color}"' for color in theme.CIVIDIS[:5]) in script
-    assert ", ".join(f'"{color}"' for color in theme.CIVIDIS[5:]) in script
+    for stops in theme.SEQUENTIAL.values():
+        assert ", ".join(f'"{color}"' for color in stops) in script
 
 
 @pytest.mark.parametrize("dark", [False, True])

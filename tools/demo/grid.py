@@ -15,7 +15,7 @@ from analysis.criteria import CRITERIA, RANKABLE, get_criterion, unified
 from analysis.demo.texts import TEXTS
 from analysis.drain import drain
 from analysis.durable import write_durably
-from analysis.errors import PlanError
+from analysis.errors import UserError
 from analysis.model import DEMO_MODEL, load_model_index
 from analysis.stats.store import SHIPPED_STATS
 from app.console import out
@@ -66,7 +66,7 @@ def main() -> None:
         words = f"{number}: {request.criteria[0]}, {'+'.join(request.calibrated_on)}, "
         try:
             drain(sweep_run(request))
-        except PlanError as error:  # no curves of this order
+        except UserError as error:  # no curves of this order, or sums that do not blend
             out.print(f"{words}{request.schedule}: {error}")
             continue
         out.print(f"{words}{request.schedule}{', repaired' * request.repair}")

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Arrangement = Literal["rank", "expert"]
-Mode = Literal["values", "mask", "delta"]
+Mode = Literal["values", "beside", "mask", "delta"]
 
 PAD = -1
 # 2^15 is the largest power of two a half float holds, and leaves 29 octaves below it.
@@ -88,7 +88,9 @@ def map_payload(
     fit in base 64.
 
     `layers` are the decoder indices of the rows; there are one or two panels, of the same model.
-    The mode "mask" shows kept and pruned; "delta" the second panel as rank in A minus rank in B.
+    The mode "values" draws only the last panel, with outlines where the first decides otherwise;
+    "beside" both; "mask" shows kept and pruned; "delta" the second panel as rank in A minus rank in
+    B.
     """
     counts, width = panels[0].counts, panels[0].values.shape[1]
     for panel in panels:

@@ -80,9 +80,9 @@ def own_part(loaded: Loaded) -> None:
             "sparsities with the model loaded once."
         )
     else:
+        _charts(loaded, results)
         with st.container(border=True):
             candidates_part(loaded)
-        _charts(loaded, results)
     with st.expander("Run more evaluations", expanded=results.empty):
         evaluation_form(loaded, records)
     if loaded.shown and not removes_nothing(loaded.shown.plan, loaded.model):
@@ -103,12 +103,14 @@ def _charts(loaded: Loaded, results: pd.DataFrame) -> None:
         )
         corpora = list(dict.fromkeys(results["corpus"]))
         corpus = choose("Held-out corpus", corpora, key="held_out", bind="query-params", width=220)
+        axes = {name: label for name, (label, *_) in evaluation_curves.AXES.items()}
+        against = view_switch("Against", "against", axes)
+    choice = ResultChoice(results, measure=measure, corpus=corpus, against=against)
+    loaded = loaded.choosing(results=choice)
+    _curves(loaded, results, measure)
     definition = MEASURES[measure]
     direction = "higher" if definition.higher_is_better else "lower"
     st.text(f"{definition.label}: {definition.description} {direction.capitalize()} is better.")
-    loaded = loaded.choosing(results=ResultChoice(results, measure=measure, corpus=corpus))
-    with st.container(border=True):
-        _curves(loaded, results, measure)
     chart_card(
         "pareto",
         loaded,
@@ -121,9 +123,7 @@ def _charts(loaded: Loaded, results: pd.DataFrame) -> None:
 
 
 def _curves(loaded: Loaded, results: pd.DataFrame, measure: str) -> None:
-    st.markdown("**What pruning costs**, one panel per corpus; bands are 95% intervals.")
-    axes = {name: label for name, (label, *_) in evaluation_curves.AXES.items()}
-    against = view_switch("Against", "against", axes)
+    place = st.container()
     names = sorted(set(results["series"]) - {""})
     lit: list[str] | None = None
     if len(names) > 6:  # one per colour
@@ -140,8 +140,9 @@ def _curves(loaded: Loaded, results: pd.DataFrame, measure: str) -> None:
             "sparsities. Others are grey.",
         )
         lit = [name for name in chosen if name in names]
-    choice = replace(loaded.choices.results, against=against, lit=lit)
-    show_named("evaluation-curves", loaded.choosing(results=choice))
+    choice = replace(loaded.choices.results, lit=lit)
+    with place:
+        show_named("evaluation-curves", loaded.choosing(results=choice))
 
 
 def candidates_part(loaded: Loaded) -> None:

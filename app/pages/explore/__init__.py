@@ -8,26 +8,25 @@ import streamlit as st
 
 from analysis.arrays import IntArray
 from analysis.criteria import Criterion
-from analysis.ranking.overlap import chance_overlap, kept_counts, set_overlap
 from analysis.ranking.stratification import rescale
-from analysis.stats.grid import Grid
 from app.charts.listing import CHARTS
 from app.charts.overlap import pair_overlaps
 from app.components.expert_map import MapPanel, expert_map, map_payload
 from app.loaded import Loaded
 from app.pages.explore.advice import advice_part
-from app.pages.explore.corpora import blend_part, effects_part, overlap_map_part
+from app.pages.explore.corpora import blend_part, effects_part, variants_part
 from app.pages.explore.evidence import bins_part, damage_part, separation_part, tokens_part
 from app.pages.explore.expert import expert_part, paths_part
 from app.pages.explore.neurons import neuron_page
 from app.session.chosen_expert import choose_on_map, chosen_expert
-from app.session.data import shown_model, what_is_missing
+from app.session.data import losses_of, shown_model, what_is_missing
 from app.tables.ranked import Ranked
 from app.widgets.charts import chart_files, show_named
 from app.widgets.chosen_plan import has_statistics
 from app.widgets.controls import MODES, ORDERS, view_switch
 from app.widgets.links import link_to
-from app.widgets.notes import against_chance, card, inform, show_command
+from app.widgets.notes import inform, show_command
+from pruning.evaluate.quality import loss_of
 from pruning.plan import EXPERT_GRANULARITY
 
 MAP = "explore.map"
@@ -37,7 +36,6 @@ PARTS: Mapping[str, tuple[str, Mapping[str, tuple[str, Part]]]] = {
     "corpora": (
         "Corpora",
         {
-            "overlap": ("Overlap", overlap_map_part),
             "pairs": ("Pairs", partial(show_named, "overlap")),
             "exponents": ("Exponents", effects_part),
             "blend": ("Blend", blend_part),
@@ -57,31 +55,36 @@ PARTS: Mapping[str, tuple[str, Mapping[str, tuple[str, Part]]]] = {
 }
 
 
-def ranking_metrics(loaded: Loaded, ranking: Ranked, baseline: Ranked) -> None:
-    """Two numbers: difference from the baseline, and stability."""
-    fraction = loaded.fraction
-    same = set_overlap(ranking.pruned(fraction), baseline.pruned(fraction))
-    with st.container(horizontal=True, key="facts"):  # wraps where the window is narrow
-        card(
-            f"Pruned by {baseline.criterion.label} too",
-            *against_chance(same, chance_overlap(ranking.grid, fraction)),
-            note="Share of these pruned experts that the criterion on the left prunes too.",
-            delta_arrow="auto",  # differing from the other criterion is neither good nor bad
-        )
-        _stability_metric(loaded, ranking.criterion)
+def difference_words(loaded: Loaded) -> str:
+    """How many experts the two criteria decide differently, and what that costs."""
+    comparison, losses = loaded.comparison, losses_of(loaded.model)
+    a, b = loaded.first.criterion.label, loaded.second.criterion.label
+    plan, other = loaded.plan_by(loaded.first), loaded.plan_by(loaded.second)
+    if loaded.shown:
+        plan = loaded.shown.plan.unrepaired
+    count = comparison.count("only A")
+    words = (
+        f"{a} and {b} keep the same experts"
+        if plan.digest == other.digest
+        else (f"{a} keeps **{count}** experts that {b} drops")
+    )
+    mine, theirs = (loss_of(losses, each.digest) for each in (plan, other))
+    if mine and theirs and plan.digest != other.digest and mine.way == theirs.way:
+        words += f": loss **{mine.mean:+.2f}** instead of {theirs.mean:+.2f}"
+    return f"{words}. {_stability_words(loaded, loaded.first.criterion)}"
 
 
-def _stability_metric(loaded: Loaded, criterion: Criterion) -> None:
-    label = "Overlap across corpora"
-    note = "Mean share of pruned experts that two calibration corpora have in common."
+def _stability_words(loaded: Loaded, criterion: Criterion) -> str:
+    """How much the choice depends on the corpus."""
     if criterion.source != "routed":
-        card(label, "100%", "reads no corpus", note=note)
-    elif len(loaded.runs) < 2:
-        card(label, "-", "needs two corpora", note=note)
-    else:
-        means = pair_overlaps(loaded)[["overlap", "chance"]].mean()
-        texts = against_chance(float(means["overlap"]), float(means["chance"]))
-        card(label, *texts, note=note, delta_color="normal", delta_arrow="auto")
+        return f"{criterion.label} reads no corpus."
+    if len(loaded.runs) < 2 or not loaded.removed_at(loaded.fraction):
+        return ""
+    means = pair_overlaps(loaded)[["overlap", "chance"]].mean()
+    return (
+        f"Two corpora agree on {means['overlap']:.0%} of what {criterion.label} prunes; chance "
+        f"gives {means['chance']:.0%}."
+    )
 
 
 def show_plan_command(loaded: Loaded) -> None:
@@ -104,26 +107,24 @@ def baseline_part(loaded: Loaded) -> None:
 
 
 def stratification(loaded: Loaded, *ranked: Ranked) -> None:
-    """The maps side by side, with the chosen expert marked."""
-    with st.container(horizontal=True, horizontal_alignment="distribute"):
-        st.markdown(
-            "**Expert stratification**: saliency rescaled to 0..1 per layer; experts left of the "
-            "cut line are kept. Click an expert to pin it, or move with the arrow keys."
-        )
-        with st.container(horizontal=True, width="content"):
-            arrangement = view_switch("Order", "order", ORDERS)
-            mode = view_switch("Show", "show", MODES)
+    """The map of the last criterion, or of both side by side, with the chosen expert marked."""
+    kept = _counts(loaded, len(ranked))
     panels = [
         MapPanel(
             title=each.criterion.label,
             subtitle=loaded.source_of(each.criterion),
             values=rescale(each.saliency),
             order=each.order,
-            kept=_counts(loaded, each.grid),
+            kept=counts,
             scores=each.score,
         )
-        for each in ranked
+        for each, counts in zip(ranked, kept, strict=True)
     ]
+    place = st.container()
+    with st.container(horizontal=True, vertical_alignment="center", key="map-views"):
+        arrangement = view_switch("Order", "order", ORDERS)
+        mode = view_switch("Show", "show", MODES)
+        chart_files("stratification", lambda: CHARTS["stratification"].draw(loaded))
     payload = map_payload(
         [layer.index for layer in loaded.model.layers],
         panels,
@@ -131,15 +132,19 @@ def stratification(loaded: Loaded, *ranked: Ranked) -> None:
         mode=mode,
         selected=chosen_expert(loaded.model.layers),
     )
-    expert_map(payload, key=MAP, on_select=partial(choose_on_map, MAP))
+    with place:
+        expert_map(payload, key=MAP, on_select=partial(choose_on_map, MAP))
 
 
-def _counts(loaded: Loaded, grid: Grid) -> IntArray:
-    """Experts kept per layer, as in the plan, for both criteria."""
-    current = loaded.shown
-    if current is None or current.plan.granularity != EXPERT_GRANULARITY:
-        return kept_counts(grid, loaded.fraction)
-    return np.array([current.kept[layer.index] for layer in grid.layers], dtype=np.int64)
+def _counts(loaded: Loaded, panels: int) -> list[IntArray]:
+    """Experts kept per layer by the plan of each panel, the baseline first."""
+    plans = [loaded.plan_by(loaded.second).kept]
+    if panels > 1:
+        shown = loaded.shown.plan if loaded.shown else None
+        is_of_experts = shown is not None and shown.granularity == EXPERT_GRANULARITY
+        plans += [shown.kept if shown and is_of_experts else loaded.plan_by(loaded.first).kept]
+    layers = [layer.index for layer in loaded.model.layers]
+    return [np.array([len(kept[layer]) for layer in layers], dtype=np.int64) for kept in plans]
 
 
 def _part(loaded: Loaded) -> None:
@@ -163,10 +168,11 @@ def draw(loaded: Loaded) -> None:
     elif loaded.choices.criterion is None:
         baseline_part(loaded)  # the plan bar shows why
     elif has_statistics(loaded):
-        ranking, baseline = loaded.ranked(loaded.first), loaded.ranked(loaded.second)
-        ranking_metrics(loaded, ranking, baseline)
-        with st.container(border=True):
-            stratification(loaded, baseline, ranking)
-            chart_files("stratification", lambda: CHARTS["stratification"].draw(loaded))
+        st.markdown(difference_words(loaded))
+        map_column, variants_column = st.columns([13, 8])
+        with map_column:
+            stratification(loaded, loaded.ranked(loaded.second), loaded.ranked(loaded.first))
+        with variants_column:
+            variants_part(loaded)
         _part(loaded)
         show_plan_command(loaded)

@@ -12,7 +12,7 @@ from app.choices import BLEND
 from app.literal import literal
 from app.loaded import Loaded
 from app.session.data import losses_of
-from app.session.state import apply_preset
+from app.session.state import apply_criterion
 from app.tables.costs import needs_and_costs
 from app.tables.measured_advice import QualityReading, read_losses
 from app.widgets.charts import chart_or_message, table_with_csv
@@ -47,7 +47,7 @@ def _recommendation(purpose: Purpose) -> None:
             st.button(
                 f"{criterion.label}, {criterion_badge(criterion)}",
                 key=f"advice.{name}",
-                on_click=apply_preset,
+                on_click=apply_criterion,
                 args=(name,),
                 icon=":material/check:",
             )

@@ -1,6 +1,6 @@
 """Explore, dependence on the corpus: the 18 variants and their exponents, and blends."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -9,10 +9,13 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
+from analysis.errors import UserError
 from analysis.ranking.coverage import fair_blend
 from analysis.stats.store import Run
 from app.charts.coverage import blender
+from app.charts.listing import CHARTS
 from app.charts.overlap_map import clicked_variant, frame_style, variant_map
+from app.charts.variant_losses import loss_map
 from app.choices import BLEND
 from app.literal import literal
 from app.loaded import Loaded
@@ -23,35 +26,44 @@ from app.widgets.controls import view_switch
 from app.widgets.notes import show_command
 from pruning.requests.base import command_line, option_words
 
-_CLICKS: Final = "explore.overlap-map.clicks"
+_CLICKS: Final = "explore.variants.clicks"
+# Chart of the variants -> the figure of its table.
+_MAPS: Final[Mapping[str, Callable[..., go.Figure]]] = {
+    "variant-losses": loss_map,
+    "overlap-map": variant_map,
+}
 
 
-def overlap_map_part(loaded: Loaded) -> None:
-    """The overlap map of the 18 variants."""
-    st.markdown(
-        f"**Overlap map**: pruned experts that the calibration corpora agree on, at "
-        f"{loaded.sparsity} sparsity. Click a cell to apply its exponents."
-    )
-    if (chart := chart_or_message("overlap-map", loaded)) is None:
+def variants_part(loaded: Loaded) -> None:
+    """The 18 variants by loss, or by agreement of the corpora; a click applies one."""
+    views = {"variant-losses": "By loss", "overlap-map": "By agreement of corpora"}
+    try:
+        CHARTS["variant-losses"].draw(loaded)
+    except UserError:  # too few were measured
+        del views["variant-losses"]
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.markdown("**All variants**; click to apply.", width="content")
+        name = view_switch("Variants", "variants", views)
+    if (chart := chart_or_message(name, loaded)) is None:
         return
     clicks = st.session_state.get(_CLICKS, 0)
-    figure = partial(loaded.keep, _map_after, chart.table, clicks)
-    show_chart(chart, figure=figure, with_sentence=True, on_select=_apply_clicked_variant)
+    figure = partial(loaded.keep, _map_after, name, chart.table, clicks)
+    show_chart(chart, figure=figure, on_select=partial(_apply_clicked_variant, name))
     if (exponents := loaded.choices.ranking_criterion.exponents) is not None:
-        st.html(f"<style>{frame_style(exponents, '.st-key-chart-overlap-map')}</style>")
+        st.html(f"<style>{frame_style(exponents, f'.st-key-chart-{name}')}</style>")
 
 
-def _map_after(means: pd.DataFrame, clicks: int, *, dark: bool = False) -> go.Figure:
+def _map_after(name: str, table: pd.DataFrame, clicks: int, *, dark: bool = False) -> go.Figure:
     """The map after this many clicks.
 
     A new figure has no selected cell, on which a second click would only deselect it.
     """
-    return variant_map(means, dark=dark).update_layout(meta=clicks)
+    return _MAPS[name](table, dark=dark).update_layout(meta=clicks)
 
 
-def _apply_clicked_variant() -> None:
-    """Apply the exponents of the cell that was clicked."""
-    chosen = clicked_variant(chart_selection("overlap-map"))
+def _apply_clicked_variant(name: str) -> None:
+    """Apply the exponents of the cell of the named chart that was clicked."""
+    chosen = clicked_variant(chart_selection(name))
     if chosen is not None:
         st.session_state[_CLICKS] = st.session_state.get(_CLICKS, 0) + 1
         apply_exponents(chosen)

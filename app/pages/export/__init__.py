@@ -70,14 +70,11 @@ def _plan_part(
     with st.container(horizontal=True, vertical_alignment="center"):
         plan_button(current_plan, "export.plan", "Download")
         link_to("plan", "Change the plan", "tune")
-    with st.expander("Kept experts by layer"):
-        st.dataframe(
-            {
-                "layer": list(current_plan.plan.kept),
-                "kept": [", ".join(map(str, ids)) for ids in current_plan.plan.kept.values()],
-            },
-            hide_index=True,
-        )
+    part = st.expander("Kept experts by layer", key="export.kept", on_change="rerun")
+    if part.open:
+        ids = current_plan.plan.kept
+        words = [", ".join(map(str, each)) for each in ids.values()]
+        part.dataframe({"layer": list(ids), "kept": words}, hide_index=True)
 
 
 def _export_of_neurons(loaded: Loaded, current_plan: CurrentPlan) -> None:

@@ -18,7 +18,7 @@ from app.loaded import Loaded
 from app.session.data import settings, shown_model
 from app.session.job_queue import queue, shown_request
 from app.session.state import one_of
-from app.widgets.charts import reasons_table
+from app.widgets.charts import reasons_part
 from app.widgets.notes import show_command
 from pruning.engines import (
     Verdict,
@@ -175,9 +175,7 @@ def _check(loaded: Loaded, plan: PruningPlan, request: ExportRequest, choice: Ex
     findings = list(_findings(request, loaded.model, plan, choice))
     for finding in findings:
         st.markdown(finding.as_markdown())
-    with st.expander("Compatibility"):
-        st.text("Format: safetensors, in the layout and with the keys of the original.")
-        reasons_table(choice.verdicts(loaded.model, plan), "export.engines")
+    reasons_part(choice.verdicts(loaded.model, plan), "export.engines")
     return all(finding.ok for finding in findings)
 
 

@@ -51,10 +51,10 @@ def _plan_of_experts(loaded: Loaded) -> None:
                 sensitivity_form(loaded)
         return
     schedules = None if ready is None else sides(loaded)
+    editor_part(loaded, current, schedules)
+    notes_part(loaded, current)
     plan_metrics(loaded, current, plan_sizes(loaded, current.plan))
     with st.container(border=True):
-        editor_part(loaded, current, schedules)
-        notes_part(loaded, current)
         engines_part(loaded, current)
         sensitivity_part(loaded)
     _repair_part(loaded, current)

@@ -23,7 +23,7 @@ from app.session.plan_state import (
 from app.widgets.charts import (
     csv_button,
     download_button,
-    reasons_table,
+    reasons_part,
     show_named,
     table_with_csv,
 )
@@ -212,8 +212,7 @@ def engines_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
     kind = "one count for all layers" if uniform else "layers of different sizes"
     engine_verdicts = verdicts(contents_of(loaded.model, current_plan.plan))
     st.markdown(f"{icon} **{kind.capitalize()}**; {summary(engine_verdicts)}.")
-    with st.expander("Compatibility"):
-        reasons_table(engine_verdicts, "plan.engines")
+    reasons_part(engine_verdicts, "plan.engines")
 
 
 def table_part(loaded: Loaded, current_plan: CurrentPlan, sides: Sides | None) -> None:

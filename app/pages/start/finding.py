@@ -1,76 +1,86 @@
-"""Savings and measured loss of the plan on screen."""
+"""The plan on screen: one picture, one answer, three sentences."""
 
-from collections import defaultdict
+from functools import partial
+from math import exp
+from typing import Any, Final
 
 import streamlit as st
 
-from analysis.errors import UserError
+from analysis.errors import PlanError, UserError
 from app.charts.front_words import bits_alone
+from app.charts.loss_by_size import clicked_plan
 from app.charts.names import criterion_label
 from app.charts.overlap import pair_overlaps
 from app.literal import literal
 from app.loaded import Loaded
 from app.session.data import losses_of, records_of
+from app.session.job_queue import own_model, queue, shown_request
 from app.session.plan_data import bytes_after
+from app.session.state import controls_for
 from app.widgets.answers import answers_part
-from app.widgets.charts import chart_card
+from app.widgets.charts import chart_selection, show_named
 from app.widgets.links import link_to
-from app.widgets.notes import card
-from app.widgets.plan_bar import loss_of_plan, losses_table
+from app.widgets.plan_bar import loss_of_plan
+from pruning.engines import contents_of, readers, verdicts
 from pruning.evaluate.quality import (
-    ChosenPlan,
     PlanLoss,
     RandomLoss,
     choose_best,
     is_random,
+    loss_of,
     losses_at,
 )
-from pruning.evaluate.record import AnswerStore
+from pruning.evaluate.record import AnswerRecord, AnswerStore
+from pruning.plan import NEURON_GRANULARITY
+from pruning.planning.choice import schedule_words
 from pruning.planning.make import CurrentPlan
-from pruning.schedules import SCHEDULES
-from pruning.sizes import format_bytes
+from pruning.requests.base import validated
+from pruning.requests.evaluation import AskRequest
+
+_TOKENS: Final = 48  # of an answer to a person's own prompt
+_CARD_PX: Final = 500
 
 
 def finding_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
-    """The finding in words, three numbers, an example, and the next step."""
-    losses, share = losses_of(loaded.model), removed_share(loaded)
-    loss, chance = loss_of_plan(loaded)
-    st.markdown(
-        f"## {share}: {saved_words(loaded, current_plan)}.\n\n"
-        + " ".join(sentences(losses, loss, chance))
-    )
-    st.caption(meaning(loaded, current_plan))
-    saved_column, loss_column, corpora_column = st.columns([2, 4, 3])
-    with saved_column:
-        before, after = loaded.model.checkpoint.nbytes, bytes_after(loaded, current_plan)
-        sizes = f"{format_bytes(before)} to {format_bytes(after)}"
-        card("Saved", f"{1 - after / before:.0%}", sizes)
-    with loss_column, st.container(border=True, height="stretch"):
-        _loss_part(loss, chance)
-    with corpora_column, st.container(border=True, height="stretch"):
-        _corpora_part(loaded, losses, loss)
-    with st.container(key="see-why"):  # in the first view of a laptop
-        link_to("explore", "See why", "grid_on")
-    chart_card("loss-by-size", loaded, "**What each size costs**", says=True)
-    _answers_part(loaded, current_plan)
+    """Headline, loss by size, answers to a prompt; what suffers, why, and where it runs."""
+    losses, (loss, chance) = losses_of(loaded.model), loss_of_plan(loaded)
+    st.markdown(f"## {headline(loaded, current_plan, loss)}\n\n{beside_random(loss, chance)}")
+    chart_column, answers_column = st.columns([3, 2])
+    with chart_column:
+        show_named("loss-by-size", loaded, on_select=partial(_take_clicked, loaded))
+    with answers_column, st.container(border=True, height=_CARD_PX):
+        _answers_part(loaded, current_plan)
+    suffers, text, ships = st.columns([5, 6, 5])
+    with suffers:
+        st.markdown(f"**What suffers**  \n{suffering(loss)}")
+        if words := bits_alone(losses):
+            st.caption(f"Without pruning, {words} (simulated).")
+    with text:
+        st.markdown(f"**The text decides**  \n{corpora_words(loaded, losses, loss)}")
+    with ships:
+        _ship_part(loaded, current_plan, losses, loss)
 
 
-def meaning(loaded: Loaded, current_plan: CurrentPlan) -> str:
-    """Explain the plan's criterion and schedule, and the unit of loss."""
-    criterion, schedule = loaded.choices.ranking_criterion, current_plan.plan.provenance.schedule
-    words = ["A nat is the unit of loss: +0.69 doubles the perplexity."]
-    if schedule in SCHEDULES and schedule != "uniform":
-        words.insert(0, f"{SCHEDULES[schedule].label}: {SCHEDULES[schedule].summary}.")
-    if criterion.exponents is not None and not current_plan.file:
-        b, *powers = criterion.exponents
-        powers_by_name = zip(powers, ("gate weight", "output norm"), strict=True)
-        factors = [f"{'squared ' * (power - 1)}{name}" for power, name in powers_by_name if power]
-        scored = f"{'mean' if b else 'sum'} of {' times '.join(factors)} over its tokens"
-        scored = scored if factors else "number of its tokens"
-        words.insert(0, f"{literal(criterion.label)} scores an expert by the {scored}.")
-    if repair := current_plan.plan.repair:
-        words.append(f"The kept experts are repaired, {literal(repair.words)}.")
-    return " ".join(words)
+def _take_clicked(loaded: Loaded) -> None:
+    """Take the plan of the point that was clicked, if controls can ask for it."""
+    digest = clicked_plan(chart_selection("loss-by-size"))
+    loss = loss_of(losses_of(loaded.model), digest)
+    if loss is None or loss.facts.asked is None:
+        return
+    try:
+        controls = controls_for(loss.facts.asked, loaded.model, list(loaded.runs))
+    except PlanError as error:
+        st.toast(literal(error))
+        return
+    st.session_state.update(controls)
+
+
+def headline(loaded: Loaded, current_plan: CurrentPlan, loss: PlanLoss | None) -> str:
+    """What goes, what that saves, and what it costs, in words that everybody knows."""
+    before, after = loaded.model.checkpoint.nbytes, bytes_after(loaded, current_plan)
+    smaller = f"{1 - after / before:.0%} smaller" if after < before else "nothing saved"
+    words = f"{removed_share(loaded)}: {smaller}"
+    return f"{words}, perplexity x{exp(loss.mean):.1f}." if loss else f"{words}."
 
 
 def removed_share(loaded: Loaded) -> str:
@@ -83,80 +93,72 @@ def removed_share(loaded: Loaded) -> str:
     return f"{share} of the {what} gone"
 
 
-def saved_words(loaded: Loaded, current_plan: CurrentPlan) -> str:
-    """Bytes before and after, in words."""
-    before, after = loaded.model.checkpoint.nbytes, bytes_after(loaded, current_plan)
-    if after >= before:
-        return "nothing saved"
-    return f"{format_bytes(before)} to {format_bytes(after)} (-{1 - after / before:.0%})"
-
-
-def sentences(
-    losses: tuple[PlanLoss, ...], loss: PlanLoss | None, chance: RandomLoss | None
-) -> list[str]:
-    """Losses of the plan, Random and a single-corpus plan, and how it was chosen.
-
-    A repaired plan is compared with repaired ones, but for Random.
-    """
+def beside_random(loss: PlanLoss | None, chance: RandomLoss | None) -> str:
+    """What chance alone costs, and on what that was measured."""
     if loss is None:
-        return ["Its loss was not measured yet: click **Measure** above."]
-    words = [
-        f"On {loss.num_samples} held-out samples of each of {len(loss.change)} corpora it adds "
-        f"**{loss.mean:+.2f}** to the loss on average, **{loss.worst:+.2f}** at worst, on "
-        f"{literal(loss.worst_on)}."
-    ]
-    if loss.way:
-        words.append(f"It was measured in another way than most plans: {loss.way}.")
-        return words
+        return "Its loss was not measured yet: click **Measure** above."
+    words = ""
     if chance is not None and not loss.is_random:
-        draws = "one draw"
-        if chance.mean_spread is not None:
-            draws = f"{chance.draws} draws, SD {chance.mean_spread:.2f}"
-        words.append(f"{loss.random_name} adds {chance.mean:+.2f} ({draws}).")
-    if (alone := single_corpus(losses, loss)) is not None:
-        name = alone.facts.corpora[0]
-        label = literal(criterion_label(alone.facts.criterion) + alone.facts.variant_words)
-        words.append(
-            f"Calibrated on {literal(name)} alone, {label} keeps {literal(name)} "
-            f"({alone.change[name]:+.2f}) and loses {literal(alone.worst_on)} "
-            f"({alone.worst:+.2f})."
-        )
-    at_share = losses_at(losses, loss.facts.removed or 0.0)
-    rivals = tuple(each for each in at_share if each.is_repaired == loss.is_repaired)
-    best = best_at(rivals, loss.facts.removed or 0.0)
-    if best is not None and best.chosen.plan == loss.plan:
-        kind = "repaired " if loss.is_repaired else "unrepaired "
-        kind = kind if len(rivals) < len(at_share) else ""
-        words.append(
-            f"It is the best {kind}plan on one half of the samples; on the held-out half it adds "
-            f"{best.reported.mean:+.2f}."
-        )
-    if in_bits := bits_alone(losses):
-        words.append(f"Without pruning, {in_bits} (simulated).")
-    return words
-
-
-def _alike(losses: tuple[PlanLoss, ...], loss: PlanLoss) -> tuple[PlanLoss, ...]:
-    """The plans at the sparsity of `loss` that are repaired as it is, or as it is not."""
-    at_share = losses_at(losses, loss.facts.removed or 0.0)
-    return tuple(each for each in at_share if each.facts.variant_words == loss.facts.variant_words)
-
-
-def best_at(losses: tuple[PlanLoss, ...], share: float) -> ChosenPlan | None:
-    """The best whole-expert plan at a sparsity, see `choose_best`; Random cannot win."""
-    return choose_best(
-        each
-        for each in losses_at(losses, share)
-        if each.facts.granularity == "expert" and not each.is_random
+        drawn = f"{chance.draws} draws" if chance.draws > 1 else "one draw"
+        what = "A random choice" if loss.random_name == "Random" else loss.random_name
+        words = f"{what} of the same size costs x{exp(chance.mean):.1f} ({drawn}). "
+    way = f", in another way than most plans: {literal(loss.way)}" if loss.way else ""
+    return (
+        f"{words}Loss {loss.mean:+.2f} nats per token, measured on {loss.num_samples} held-out "
+        f"texts of each corpus{way}."
     )
 
 
+def suffering(loss: PlanLoss | None) -> str:
+    """The loss increase on each corpus, and where the original's loss grows most."""
+    if loss is None:
+        return "Not measured yet."
+    ordered = sorted(loss.change, key=loss.change.__getitem__, reverse=True)
+    words = ", ".join(f"{literal(name)} {loss.change[name]:+.2f}" for name in ordered)
+    grown = {name: 1 + loss.change[name] / full for name, full in loss.full.items() if full > 0}
+    if not grown:
+        return f"{words}."
+    most = max(grown, key=grown.__getitem__)
+    before = loss.full[most]
+    return (
+        f"{words}. {literal(most)} had least to lose: its loss goes from {before:.2f} to "
+        f"{before + loss.change[most]:.2f}, x{grown[most]:.1f}."
+    )
+
+
+def corpora_words(loaded: Loaded, losses: tuple[PlanLoss, ...], loss: PlanLoss | None) -> str:
+    """What calibration on one corpus costs the others, and which corpora need the same experts."""
+    words = []
+    if loss is not None and (alone := single_corpus(losses, loss)) is not None:
+        name = alone.facts.corpora[0]
+        label = criterion_label(alone.facts.criterion) + alone.facts.variant_words
+        words.append(
+            f"Calibrated on {literal(name)} alone, {literal(label)} keeps {literal(name)} "
+            f"({alone.change[name]:+.2f}) and loses {literal(alone.worst_on)} "
+            f"({alone.worst:+.2f})."
+        )
+    try:
+        pairs = pair_overlaps(loaded).sort_values("overlap", ascending=False)
+    except UserError as error:
+        return " ".join([*words, literal(error)])
+    parts = [
+        f"{literal(row['corpus_a'])} and {literal(row['corpus_b'])} share {row['overlap']:.0%}"
+        for row in (pairs.iloc[0], pairs.iloc[-1])
+    ]
+    words.append(
+        f"Of the pruned experts {', '.join(dict.fromkeys(parts))}; chance gives "
+        f"{pairs['chance'].mean():.0%}."
+    )
+    return " ".join(words)
+
+
 def single_corpus(losses: tuple[PlanLoss, ...], loss: PlanLoss) -> PlanLoss | None:
-    """The single-corpus plan of this criterion and sparsity with the worst loss; see `_alike`."""
+    """The single-corpus plan of this criterion and sparsity with the worst loss."""
     candidates = [
         each
-        for each in _alike(losses, loss)
-        if each.facts.criterion == loss.facts.criterion
+        for each in losses_at(losses, loss.facts.removed or 0.0)
+        if each.facts.variant_words == loss.facts.variant_words
+        and each.facts.criterion == loss.facts.criterion
         and each.facts.schedule in ("uniform", loss.facts.schedule)
         and len(each.facts.corpora) == 1
         and each.facts.corpora[0] in each.change
@@ -166,70 +168,71 @@ def single_corpus(losses: tuple[PlanLoss, ...], loss: PlanLoss) -> PlanLoss | No
     return max(candidates, key=lambda each: each.worst, default=None)
 
 
-def one_corpus_or_blend(losses: tuple[PlanLoss, ...], loss: PlanLoss) -> str:
-    """Loss of one criterion on single corpora and on a blend, at the sparsity of `loss`.
-
-    The criterion of `loss`, else the one that is best on a blend; empty if none has both. For the
-    plans see `_alike`.
-    """
-    alone: defaultdict[tuple[str, ...], list[PlanLoss]] = defaultdict(list)
-    blended: dict[tuple[str, ...], float] = {}
-    for each in _alike(losses, loss):
-        way = each.facts.criterion, each.facts.schedule, each.facts.granularity
-        if each.way or each.missing or not each.facts.corpora:
-            continue
-        if len(each.facts.corpora) == 1:
-            alone[way].append(each)
-        else:
-            blended[way] = min(each.mean, blended.get(way, each.mean))
-    ways = [way for way in blended if len(alone[way]) > 1 and way[2] == loss.facts.granularity]
-    if not ways:
-        return ""
-    best = min(ways, key=lambda way: (way[0] != loss.facts.criterion, blended[way]))
-    plans, repair = alone[best], literal(loss.facts.variant_words)
-    means, worst = [each.mean for each in plans], max(plans, key=lambda each: each.worst)
-    return (
-        f"Calibrated on one corpus, {literal(criterion_label(best[0]))}{repair} adds "
-        f"{min(means):+.2f} to {max(means):+.2f} on average, up to {worst.worst:+.2f} on "
-        f"{literal(worst.worst_on)}; on a blend **{blended[best]:+.2f}**."
-    )
+def _ship_part(
+    loaded: Loaded,
+    current_plan: CurrentPlan,
+    losses: tuple[PlanLoss, ...],
+    loss: PlanLoss | None,
+) -> None:
+    """Where the export runs, the best plan of the other kind of layers, and the way to Export."""
+    names = readers(verdicts(contents_of(loaded.model, current_plan.plan)))
+    where = f"Loads in {', '.join(names)}." if names else "No engine was tried with such an export."
+    st.markdown(f"**Ship it**  \nChecked byte for byte. {where}")
+    if loss is not None and current_plan.plan.granularity != NEURON_GRANULARITY:
+        _other_layers(loaded, losses, loss, is_even=len(set(current_plan.kept.values())) == 1)
+    link_to("export", "Export", "output")
 
 
-def _loss_part(loss: PlanLoss | None, chance: RandomLoss | None) -> None:
-    way = f", {literal(loss.way)}" if loss and loss.way else ""
-    st.markdown(f"**Loss increase** in nats per token{way}")
-    if loss is None:
-        st.text("Not measured.")
+def _other_layers(
+    loaded: Loaded, losses: tuple[PlanLoss, ...], loss: PlanLoss, *, is_even: bool
+) -> None:
+    """Offer the best plan with uneven layers if these are even, else the best with even ones."""
+    rivals = [
+        each
+        for each in losses_at(losses, loss.facts.removed or 0.0)
+        if (asked := each.facts.asked) is not None
+        and asked.is_even != is_even
+        and not (asked.by_neuron or each.is_random or each.is_repaired)
+    ]
+    best = choose_best(rivals)
+    if best is None or best.chosen.facts.asked is None:
         return
-    random_row = {} if chance is None else {loss.random_name: chance.change}
-    losses_table(loss.full, {"this plan": loss.change, **random_row})
-
-
-def _corpora_part(loaded: Loaded, losses: tuple[PlanLoss, ...], loss: PlanLoss | None) -> None:
-    st.markdown("**Does the calibration corpus matter?**")
-    if loss is not None and (words := one_corpus_or_blend(losses, loss)):
-        st.markdown(words)
+    other = next(each for each in rivals if each.plan == best.chosen.plan)
+    if is_even and other.mean >= loss.mean:
+        return
     try:
-        means = pair_overlaps(loaded)[["overlap", "chance"]].mean()
-    except UserError as error:
-        st.text(str(error))
+        runs = list(loaded.runs)
+        controls = controls_for(best.chosen.facts.asked, loaded.model, runs)
+    except PlanError:
         return
-    st.markdown(
-        f"Two corpora agree on **{means['overlap']:.0%}** of the experts that "
-        f"{literal(loaded.choices.ranking_criterion.label)} prunes; chance alone gives "
-        f"{means['chance']:.0%}."
+    spread = schedule_words(other.facts.schedule) or "equal counts"
+    label = f"{criterion_label(other.facts.criterion)}, {spread}: {other.mean:+.2f}"
+    st.button(
+        literal(f"{label}, in transformers only" if is_even else f"{label}, in every engine"),
+        key="start.other",
+        icon=":material/swap_horiz:",
+        type="tertiary",
+        on_click=st.session_state.update,
+        args=(controls,),
     )
 
 
 def _answers_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
-    """The newest answers of the original model, this plan and Random."""
+    """A field for a prompt, and the newest answers of the original model, this plan and Random."""
+    _prompt_form(loaded, current_plan)
     records = sorted(records_of(loaded, AnswerStore), key=lambda each: each.created_at)
     newest = next(
         (each for each in records[::-1] if each.plan_digest == current_plan.plan.digest), None
     )
     if newest is None:
+        st.text("This plan has answered no prompt yet.")
         return
-    chance = [
+    answers_part(newest, *_chance(records, newest)[:1])
+
+
+def _chance(records: list[AnswerRecord], newest: AnswerRecord) -> list[AnswerRecord]:
+    """The answers of Random at the same sparsity to the same prompt."""
+    return [
         each
         for each in records
         if (each.prompt, each.settings) == (newest.prompt, newest.settings)
@@ -238,6 +241,30 @@ def _answers_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
         and not each.plan.repair
         and each is not newest
     ]
-    with st.container(border=True):
-        st.markdown("**Answers**: text after the first difference is highlighted.")
-        answers_part(newest, *chance[:1])
+
+
+def _prompt_form(loaded: Loaded, current_plan: CurrentPlan) -> None:
+    """Ask the original model and this plan."""
+    if loaded.model.unloadable:
+        return
+    with st.form("start.ask", border=False), st.container(horizontal=True):
+        prompt = st.text_input(
+            "Your own prompt",
+            key="start.prompt",
+            max_chars=20_000,
+            placeholder="Ask the original and this plan",
+            label_visibility="collapsed",
+        )
+        sent = st.form_submit_button("Ask", icon=":material/forum:")
+    if not sent or not prompt.strip():
+        return
+    fields: dict[str, Any] = {
+        **own_model(loaded),
+        "prompt": prompt,
+        "plans": (current_plan.plan.to_dict(),),
+        "names": (current_plan.name,),
+        "max_new_tokens": _TOKENS,
+    }
+    request = validated(AskRequest, fields)
+    command = shown_request(request).command((current_plan.file_name,))
+    queue(request, " ".join(prompt.split())[:60], command)

@@ -4,7 +4,7 @@
 
 import { columnOf, expertAt, isDelta, isKept, prunesAny, rankOf, readModel } from "./model.js";
 import {
-  cellBox, CIVIDIS, DIVERGING, marksByHeight, measure, paintPanel, readTheme,
+  cellBox, DIVERGING, measure, paintPanel, readTheme,
 } from "./paint.js";
 
 const STACK_BELOW_PX = 700;
@@ -27,7 +27,7 @@ function paintRing(view, context, index, { row, expert }, colors) {
 }
 
 function paintOverlay(view) {
-  view.panels.forEach(({ overlay }, index) => {
+  view.panels.forEach(({ overlay, index }) => {
     const context = overlay.getContext("2d");
     context.clearRect(0, 0, overlay.width, overlay.height);
     if (view.selected) paintRing(view, context, index, view.selected, ["#ff5fa8", "#3d0020"]);
@@ -90,25 +90,34 @@ function showLegend(view) {
   const { mode, arrangement, panels, limit } = view.model;
   const items = [];
   if (mode === "mask") items.push(swatch("kept", "kept"));
-  else items.push(colorBar("0", "1", CIVIDIS, "saliency, rescaled within each layer"));
+  else items.push(colorBar("0", "1", view.theme.stops, "saliency, rescaled within each layer"));
   if (mode === "delta") {
     const caption = `rank in ${panels[0].title} minus rank in ${panels[1].title}`;
     items.push(colorBar(`\u2212${limit}`, `+${limit}`, DIVERGING, caption));
   }
   if (panels.some((_, index) => prunesAny(view.model, index))) {
-    items.push(swatch(marksByHeight(view.model) ? "pruned low" : "pruned", "pruned"));
+    items.push(swatch(mode === "mask" ? "pruned" : "pruned low", "pruned"));
     if (arrangement === "rank") items.push(swatch("cut", "cut"));
   }
-  if (mode === "mask" && panels.length > 1) items.push(swatch("changed", "fate differs"));
-  const { pruned, values } = view.theme;
-  view.legend.style.setProperty("--pruned", mode === "mask" ? pruned : values.pruned[64]);
+  if (panels.length > 1 && (mode === "mask" || view.model.single)) {
+    items.push(swatch("changed", `${panels[0].title} decides otherwise`));
+  }
+  const { pruned, values, other, text } = view.theme;
+  view.legend.style.setProperty("--pruned", mode === "mask" ? pruned : values[64]);
+  view.legend.style.setProperty("--other", mode === "mask" ? text : other);
   view.legend.replaceChildren(...items);
 }
 
 // ---- layout ----------------------------------------------------------------------------------
 
+// With one map, the first panel only says where its criterion decides otherwise.
+function shownPanels(model) {
+  const last = model.panels.length - 1;
+  return model.single ? [last] : model.panels.map((_, index) => index);
+}
+
 function buildPanels(view) {
-  view.panels = view.model.panels.map((_, index) => {
+  view.panels = shownPanels(view.model).map((index) => {
     const [title, subtitle] = [element("span", "title"), element("span", "subtitle")];
     const [base, overlay] = [element("canvas", "base"), element("canvas", "overlay")];
     const stack = element("div", "stack", base, overlay);
@@ -119,7 +128,7 @@ function buildPanels(view) {
       hover(view, index, event);
       if (view.cursor) toggle(view, view.cursor);
     });
-    return { figure, title, subtitle, stack, base, overlay };
+    return { index, figure, title, subtitle, stack, base, overlay };
   });
   view.stage.replaceChildren(...view.panels.map(({ figure }) => figure));
 }
@@ -130,7 +139,7 @@ function resize(view) {
   const width = view.panels[0].stack.clientWidth;
   if (width === 0) return; // inside a closed tab or expander: wait for the observer
   view.box = measure(view.model, view.root, width);
-  view.panels.forEach(({ stack, base, overlay }, index) => {
+  view.panels.forEach(({ stack, base, overlay, index }) => {
     stack.style.height = `${view.box.canvasHeight / view.box.pixels}px`;
     for (const canvas of [base, overlay]) {
       canvas.width = view.box.canvasWidth;
@@ -142,7 +151,7 @@ function resize(view) {
 }
 
 function describe(model) {
-  const titles = model.panels.map(({ title }) => title).join(" beside ");
+  const titles = shownPanels(model).map((index) => model.panels[index].title).join(" beside ");
   return (
     `Expert map, ${titles}: ${model.layers.length} layers by ${model.width} experts. ` +
     "Arrow keys move between experts and layers, Home and End go to the first and last expert, " +
@@ -157,11 +166,13 @@ function update(view, model) {
   if (view.cursor && view.cursor.expert >= (model.counts[view.cursor.row] ?? 0)) {
     view.cursor = null;
   }
-  if (view.panels.length !== model.panels.length) buildPanels(view);
-  view.active = Math.min(view.active, view.panels.length - 1);
-  model.panels.forEach((panel, index) => {
-    view.panels[index].title.textContent = panel.title;
-    view.panels[index].subtitle.textContent = isDelta(model, index)
+  const shown = shownPanels(model);
+  if (String(view.panels.map(({ index }) => index)) !== String(shown)) buildPanels(view);
+  if (!shown.includes(view.active)) [view.active] = shown;
+  view.panels.forEach(({ index, title, subtitle }) => {
+    const panel = model.panels[index];
+    title.textContent = panel.title;
+    subtitle.textContent = isDelta(model, index)
       ? `red: nearer to keep than in ${model.panels[0].title}, blue: nearer to prune`
       : panel.subtitle;
   });

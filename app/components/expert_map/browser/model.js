@@ -66,7 +66,8 @@ async function readPanel(packed, { layers, counts, width, wide }) {
 
 export async function readModel(data) {
   const panels = await Promise.all(data.panels.map((panel) => readPanel(panel, data)));
-  const model = { ...data, panels, limit: 1 };
+  const single = data.mode === "values" && panels.length > 1;
+  const model = { ...data, panels, single, limit: 1 };
   if (data.mode === "delta") {
     forEachExpert(model, (row, expert) => {
       model.limit = Math.max(model.limit, Math.abs(rankChange(model, row, expert)));

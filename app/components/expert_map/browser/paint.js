@@ -4,12 +4,15 @@ import {
   columnOf, fateDiffers, forEachExpert, isDelta, isKept, prunesAny, rankChange, rankOf,
 } from "./model.js";
 
-export const CIVIDIS = [
-  "#00224e", "#123570", "#3b496c", "#575d6d", "#707173",
-  "#8a8678", "#a59c74", "#c3b369", "#e1cc55", "#fee838",
+// Low to high, on the light and on the dark page.
+const LIGHT = [
+  "#d5e8e4", "#a9d2cd", "#7cbabb", "#4f9da5", "#2c8390", "#17697b", "#0d4f65", "#07344d",
+];
+const DARK = [
+  "#24444f", "#265a68", "#2b7080", "#358794", "#4ea0a8", "#76babb", "#a8d6cf", "#e0f6ec",
 ];
 export const DIVERGING = ["#2166ac", "#67a9cf", "#f7f7f7", "#ef8a62", "#b2182b"];
-const ROW_PX = { min: 5, max: 28, target: 340 };
+const ROW_PX = { min: 5, max: 60, target: 362 };
 const MARGIN_PX = { left: 16, right: 14, top: 20, bottom: 38 };
 
 // ---- colour ----------------------------------------------------------------------------------
@@ -36,15 +39,10 @@ function ramp(stops) {
   });
 }
 
-const SEQUENTIAL = ramp(CIVIDIS);
-const DELTAS = ramp(DIVERGING);
-// How far colours of pruned cells fade towards the page; their order must stay readable.
-const VEIL = 0.3;
-
-const shades = (colors, background) => ({
-  kept: colors.map((rgb) => css(rgb)),
-  pruned: colors.map((rgb) => css(mix(rgb, background, VEIL))),
-});
+const shades = (stops) => ramp(stops).map((rgb) => css(rgb));
+const DELTAS = shades(DIVERGING);
+// Of a cell, in each direction: pruned experts are small, in the colour of their value.
+const PRUNED = { width: 0.62, height: 0.6 };
 
 export function readTheme(root) {
   const style = getComputedStyle(root);
@@ -57,11 +55,11 @@ export function readTheme(root) {
     text: css(text),
     muted: css(mix(text, background, 0.25)),
     background: css(background),
-    empty: css(color("--st-secondary-background-color", "#f3f6f8")),
     kept: css(color("--st-primary-color", "#0f6d7e")),
     pruned: css(mix(background, text, isDark ? 0.22 : 0.12)),
-    values: shades(SEQUENTIAL, background),
-    deltas: shades(DELTAS, background),
+    stops: isDark ? DARK : LIGHT,
+    values: shades(isDark ? DARK : LIGHT),
+    other: css(color("--st-orange-color", isDark ? "#f08a3c" : "#c2570c")),
   };
 }
 
@@ -105,7 +103,6 @@ export function cellBox(view, index, row, expert) {
   };
 }
 
-export const marksByHeight = (model) => model.arrangement === "expert" && model.mode !== "mask";
 
 // ---- painting the cells ----------------------------------------------------------------------
 
@@ -114,32 +111,31 @@ function fillOf(view, index, row, expert) {
   const panel = model.panels[index];
   const kept = isKept(model, panel, row, expert);
   if (model.mode === "mask") return kept ? theme.kept : theme.pruned;
-  const fate = kept ? "kept" : "pruned";
   if (isDelta(model, index)) {
-    const place = Math.round(127.5 + (127.5 * rankChange(model, row, expert)) / model.limit);
-    return theme.deltas[fate][place];
+    return DELTAS[Math.round(127.5 + (127.5 * rankChange(model, row, expert)) / model.limit)];
   }
-  return theme.values[fate][panel.levels[row * model.width + rankOf(model, panel, row, expert)]];
+  return theme.values[panel.levels[row * model.width + rankOf(model, panel, row, expert)]];
 }
 
 function paintCells(view, index, context) {
-  const { model, box, theme } = view;
+  const { model } = view;
   const panel = model.panels[index];
-  context.fillStyle = theme.empty;
-  context.fillRect(box.left, box.top, box.width, box.height);
   forEachExpert(model, (row, expert) => {
     const { x, y, w, h } = cellBox(view, index, row, expert);
-    // By expert index there is no cut line, so pruned cells are half as high.
-    const isLow = marksByHeight(model) && !isKept(model, panel, row, expert);
     context.fillStyle = fillOf(view, index, row, expert);
-    context.fillRect(x, isLow ? y + h / 4 : y, w, isLow ? h / 2 : h);
+    if (model.mode === "mask" || isKept(model, panel, row, expert)) {
+      context.fillRect(x, y, w, h);
+    } else {
+      const [width, height] = [Math.max(1, w * PRUNED.width), h * PRUNED.height];
+      context.fillRect(x + (w - width) / 2, y + (h - height) / 2, width, height);
+    }
   });
 }
 
 function paintChanged(view, index, context) {
   const { model, box, theme } = view;
   const line = Math.max(1, Math.round((box.gap ? 2 : 1) * box.ratio));
-  context.strokeStyle = theme.text;
+  context.strokeStyle = model.mode === "mask" ? theme.text : theme.other;
   context.lineWidth = line;
   forEachExpert(model, (row, expert) => {
     if (!fateDiffers(model, row, expert)) return;
@@ -167,13 +163,15 @@ function paintCut(view, index, context) {
   }
 }
 
+const panelAt = (view, index) => view.panels.find((each) => each.index === index);
+
 export function paintPanel(view, index) {
   const { model, box } = view;
-  const context = view.panels[index].base.getContext("2d");
+  const context = panelAt(view, index).base.getContext("2d");
   context.clearRect(0, 0, box.canvasWidth, box.canvasHeight);
   paintCells(view, index, context);
   if (model.arrangement === "rank" && prunesAny(model, index)) paintCut(view, index, context);
-  if (model.mode === "mask") paintChanged(view, index, context);
+  if (model.mode === "mask" || model.single) paintChanged(view, index, context);
   paintAxes(view, context);
   paintCounts(view, index, context);
 }

@@ -43,8 +43,51 @@ function showStop(data, left) {
   window[NOTED] = data.stop;
 }
 
+// A group of choices is one stop of the Tab key, as radio buttons of HTML are; arrows move within.
+
+const GROUP = '[data-testid="stButtonGroup"] [role="radiogroup"]';
+const STEPS = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 };
+
+const choicesOf = (group) => [...group.querySelectorAll('button[role="radio"]')];
+
+function leaveOneStop() {
+  for (const group of document.querySelectorAll(GROUP)) {
+    const choices = choicesOf(group);
+    const stop = choices.find((each) => each === document.activeElement)
+      ?? choices.find((each) => each.ariaChecked === "true") ?? choices[0];
+    for (const each of choices) {
+      const index = each === stop ? 0 : -1;
+      if (each.tabIndex !== index) each.tabIndex = index;
+    }
+  }
+}
+
+function moveWithin(event) {
+  const group = event.target.closest?.(GROUP);
+  const step = STEPS[event.key];
+  if (!group || !step) return;
+  const choices = choicesOf(group);
+  const next = choices[choices.indexOf(event.target) + step];
+  event.preventDefault();
+  event.stopPropagation();
+  if (!next) return;
+  next.focus();
+  leaveOneStop();
+}
+
+function haveOneStop() {
+  document.addEventListener("keydown", moveWithin, true);
+  const observer = new MutationObserver(leaveOneStop);
+  const attributeFilter = ["aria-checked", "tabindex"];
+  observer.observe(document.body, { attributeFilter, childList: true, subtree: true });
+  leaveOneStop();
+}
+
 export default function keepFocus({ data }) {
-  if (!window[ADDED]) document.addEventListener("click", skip, true);
+  if (!window[ADDED]) {
+    document.addEventListener("click", skip, true);
+    haveOneStop();
+  }
   window[ADDED] = true;
   if (data.stop === null) window[NOTED] = null;
   else showStop(data, TRIES);

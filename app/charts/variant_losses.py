@@ -1,0 +1,99 @@
+"""What the plan would cost by each of the 17 variants of S(b, alpha, beta)."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from analysis.criteria import VARIANTS, unified
+from analysis.errors import StatsError
+from app.charts.chart import Drawing, chart
+from app.charts.overlap_map import DEGENERATE, Cell, Variant, variant_grid, variant_label
+from app.loaded import Loaded
+from pruning.evaluate.quality import PlanLoss, stored_losses
+from pruning.evaluate.record import EvaluationStore
+from pruning.spec import PlanSpec
+
+
+@chart("variant-losses", "explore")
+def draw(loaded: Loaded) -> Drawing:
+    """What each variant costs."""
+    store = EvaluationStore(loaded.store.directories)
+    losses = loaded.keep(stored_losses, store, loaded.model.identity)
+    table = variant_losses(losses, loaded.request.plan)
+    if table["mean"].notna().sum() < 2:
+        raise StatsError(
+            f"Fewer than two variants of this plan were measured on {loaded.model.name}; "
+            "`moeprune sweep` measures many."
+        )
+    selected = loaded.choices.ranking_criterion.exponents
+    about = loaded.about("loss increase, mean over corpora")
+    return Drawing(partial(loss_map, table, selected=selected), table, describe(table), about)
+
+
+def variant_losses(losses: Iterable[PlanLoss], spec: PlanSpec) -> pd.DataFrame:
+    """Table `b, alpha, beta, mean, worst, worst_on`: the spec with each variant as its criterion.
+
+    Loss increase in nats per token, lower is better; NaN where it was not measured.
+    """
+    by_spec = {
+        _key(each.facts.spec): each
+        for each in losses
+        if not (each.way or each.missing or each.is_repaired or each.facts.bits)
+    }
+    plain = spec.to_json()
+    rows = []
+    for b, alpha, beta in VARIANTS:
+        criterion = unified(b, alpha, beta)
+        ranking = {**plain.get("ranking", {}), "criterion": criterion.name}
+        if not criterion.uses_gate:
+            ranking.pop("gate", None)
+        loss = None
+        if (b, alpha, beta) != DEGENERATE:
+            loss = by_spec.get(_key({**plain, "ranking": ranking}))
+        rows.append(
+            {
+                "b": b,
+                "alpha": alpha,
+                "beta": beta,
+                "mean": loss.mean if loss else math.nan,
+                "worst": loss.worst if loss else math.nan,
+                "worst_on": loss.worst_on if loss else "",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _key(spec: Mapping[str, Any]) -> str:
+    return json.dumps(spec, sort_keys=True, default=str)
+
+
+def loss_map(
+    table: pd.DataFrame, *, selected: Variant | None = None, dark: bool = False
+) -> go.Figure:
+    """Figure of a table of `variant_losses`, see `variant_grid`; colours show the mean."""
+    lowest, highest = table["mean"].min(), table["mean"].max()
+    span = highest - lowest or 1.0
+    cells = {
+        (row["b"], row["alpha"], row["beta"]): Cell(
+            (highest - row["mean"]) / span,
+            "" if math.isnan(row["mean"]) else f"{row['mean']:+.2f}",
+            f"{row['mean']:+.3f} nats per token, worst {row['worst']:+.3f} on {row['worst_on']}",
+        )
+        for row in table.to_dict("records")
+    }
+    return variant_grid(cells, selected=selected, dark=dark)
+
+
+def describe(table: pd.DataFrame) -> str:
+    """The variants that cost least and most."""
+    known = table.dropna(subset="mean").sort_values("mean", kind="stable")
+    ends = [
+        f"{variant_label((row['b'], row['alpha'], row['beta']))} ({row['mean']:+.2f})"
+        for row in (known.iloc[0], known.iloc[-1])
+    ]
+    return f"Of {len(known)} measured variants, {ends[0]} costs least and {ends[1]} most."
