@@ -116,7 +116,10 @@ class Loaded:
         pair = pair_of(self.choices.second or self.second_by(), self.request.plan)
         if pair.a.plan.by_neuron or not pair.a.plan.spread.is_measured:
             return pair
-        return with_counts_of(self.plan_by(self.selection(pair.a)), pair)
+        try:
+            return with_counts_of(self.plan_by(self.selection(pair.a)), pair)
+        except PlanError:  # its order has no curves yet
+            return pair
 
     def second_by(self, **values: Any) -> SecondRequest:
         """The plan by the baseline, from the corpora and gate weights that were chosen."""

@@ -115,7 +115,12 @@ def upload(test, name, content):
 
 def opened(test, chart):
     """The page with the numbers behind a chart."""
-    test.session_state[f"data.{chart}"] = True
+    return unfolded(test, f"data.{chart}")
+
+
+def unfolded(test, part):
+    """The page with a folded part open, by the key of the part."""
+    test.session_state[part] = True
     test.run()
     assert not test.exception
     return test

@@ -47,9 +47,11 @@ def selection_with_tokens(loaded: Loaded) -> Selection:
     """The recipe with its statistics, and with token counts if there are any."""
     spec = loaded.choices.spec
     by_text = loaded.choices.ranking_criterion.source == "routed"
-    if not (by_text or spec.spread.is_measured) and loaded.choices.corpora:
+    if not (by_text or spec.spread.is_measured):
+        corpora = loaded.choices.corpora
         # The frequency schedule needs token counts.
-        spec = spec.changed(schedule=FREQUENCY, schedule_file=None, corpora=loaded.choices.corpora)
+        schedule = FREQUENCY if corpora else "uniform"
+        spec = spec.changed(schedule=schedule, schedule_file=None, corpora=corpora)
     return loaded.selection(loaded.request_for(spec))
 
 
@@ -77,7 +79,9 @@ def sides(loaded: Loaded) -> Sides:
     """Every schedule on the chosen budget, under its constraints."""
     selection, spending = selection_with_tokens(loaded), chosen_spending(loaded)
     if loaded.has_sensitivity and selection.sensitivity is None:
-        spec = selection.spec.changed(schedule=MEASURED, schedule_file=None)
+        spec = selection.spec
+        corpora = spec.ranking.corpora if spec.ranking.reads_text else ()
+        spec = spec.changed(schedule=MEASURED, schedule_file=None, corpora=corpora)
         measured = loaded.request_for(spec)
         sensitivity = loaded.selection(measured).sensitivity
         selection = loaded.keep(shared_selection, replace(selection, sensitivity=sensitivity))

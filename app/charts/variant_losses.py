@@ -24,7 +24,11 @@ def draw(loaded: Loaded) -> Drawing:
     """What each variant costs."""
     store = EvaluationStore(loaded.store.directories)
     losses = loaded.keep(stored_losses, store, loaded.model.identity)
-    table = variant_losses(losses, loaded.request.plan)
+    # Also where the plan's own criterion reads no text.
+    spec = loaded.request.plan.changed(
+        criterion=unified(1, 1, 1).name, corpora=loaded.choices.corpora, gate=loaded.choices.gate
+    )
+    table = variant_losses(losses, spec)
     if table["mean"].notna().sum() < 2:
         raise StatsError(
             f"Fewer than two variants of this plan were measured on {loaded.model.name}; "

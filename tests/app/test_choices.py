@@ -8,15 +8,16 @@ from permanent_names import EXPONENTS
 
 from analysis.drain import drain
 from app.session.data import settings
-from app.session.state import PAIR
 from builders import ROWS
 from pruning.requests.calibration import CalibrateRequest
 from pruning.tasks.calibration import calibrate_run
 
 
 def chosen(test):
-    toggles = tuple(test.segmented_control(key=key).value for key in ("b", "alpha", "beta"))
-    return test.selectbox(key="criterion").value, toggles
+    name, keys = test.selectbox(key="criterion").value, ("b", "alpha", "beta")
+    shown = {each.key for each in test.segmented_control}
+    toggles = tuple(test.segmented_control(key=key).value for key in keys if key in shown)
+    return name, toggles
 
 
 def criterion_shown(test):
@@ -24,27 +25,22 @@ def criterion_shown(test):
     return line.split("**")[1].split(",")[0]
 
 
-def test_presets_set_the_toggles_of_their_family_and_leave_them_else(open_page):
+def test_criteria_set_the_toggles_of_their_family_which_others_have_not(open_page):
     test = open_page("explore")
-    assert test.selectbox(key="criterion").options[0].startswith("Unified")
     for name in ("mone", "squared-gate-energy", "man", "aimer"):
-        toggles = chosen(test)[1]
-        test.menu_button(key="preset").set_value(name).run()
+        test.selectbox(key="criterion").set_value(name).run()
         assert not test.exception
-        exponents = EXPONENTS.get(name)
-        assert chosen(test) == (("unified", exponents) if exponents else (name, toggles))
+        assert chosen(test) == (name, EXPONENTS.get(name, ()))
         assert f"--criterion {name} " in test.code[0].value
-    # The toggles say nothing of AIMER; the list leads back to them.
-    assert test.segmented_control(key="beta").disabled
-    test.selectbox(key="criterion").set_value("unified").run()
+    test.selectbox(key="criterion").set_value("man").run()
     test.segmented_control(key="beta").set_value(2).run()
-    assert chosen(test) == ("unified", (1, 0, 2))
-    test.menu_button(key="preset").set_value(PAIR).run()
-    assert (chosen(test)[0], test.selectbox(key="baseline").value) == ("aimer", "magnitude")
+    assert chosen(test) == ("msan", (1, 0, 2))
+    test.selectbox(key="criterion").set_value("aimer").run()
+    test.selectbox(key="baseline").set_value("magnitude").run()
     assert criterion_shown(test) == "AIMER"
-    assert "Pruned by Magnitude too" in [metric.label for metric in test.metric]
+    assert any(" experts that Magnitude drops" in text.value for text in test.markdown)
     test.selectbox(key="model").set_value("once").run()
-    test.menu_button(key="preset").set_value("heapr").run()
+    test.selectbox(key="criterion").set_value("heapr").run()
     assert "HEAPr needs more than the statistics of rows" in test.info[0].value
     assert "--groups routed,gradient" in test.info[0].value
 
@@ -62,7 +58,7 @@ ADDRESS = {
 
 def test_the_address_selects_the_state_of_the_first_view(open_page):
     test = open_page("explore", **ADDRESS)
-    assert chosen(test) == ("unified", (0, 2, 2))
+    assert chosen(test) == ("squared-gate-energy", (0, 2, 2))
     # Content, too, and not the controls alone.
     assert criterion_shown(test) == "Squared-gate energy"
     words = test.code[0].value.split()
@@ -71,7 +67,7 @@ def test_the_address_selects_the_state_of_the_first_view(open_page):
         "moeprune plan demo --criterion squared-gate-energy --corpus demo-math "
         "--gate renormalized --sparsity 25% -o plan.json"
     )
-    assert "Pruned by AIMER too" in [metric.label for metric in test.metric]
+    assert any("that AIMER drops" in text.value for text in test.markdown)
     assert test.segmented_control(key="show").value == "mask"
 
 
@@ -111,7 +107,7 @@ def test_bad_values_in_the_address_fall_back(open_page, address, refused):
     assert not test.exception
     assert not test.error
     assert test.selectbox(key="model").value == "demo"
-    assert chosen(test) == ("unified", (1, 1, 1))
+    assert chosen(test) == ("reap", (1, 1, 1))
     assert "--criterion reap --corpus demo-code " in test.code[0].value
     assert "--sparsity 50% " in test.code[0].value
 
@@ -126,7 +122,7 @@ def test_the_address_says_what_differs_from_a_new_session(open_page):
     assert address(test) == {"criterion": "man"}
     test.segmented_control(key="beta").set_value(0).run()
     assert address(test) == {"criterion": ""}  # which ranks nothing
-    test.menu_button(key="preset").set_value("aimer").run()
+    test.selectbox(key="criterion").set_value("aimer").run()
     test.pills(key="corpus").set_value("demo-math").run()
     # Charts of corpora read it, whatever ranks.
     assert address(test) == {"criterion": "aimer", "corpora": "demo-math"}
@@ -154,14 +150,15 @@ def test_the_address_says_what_differs_from_a_new_session(open_page):
 def test_values_outside_their_options_do_not_crash(open_page):
     test = open_page("explore")
     for key, value in (
-        *(("b", 7), ("alpha", "x"), ("beta", None), ("criterion", None), ("gate", "strong")),
+        *(("b", 7), ("alpha", "x"), ("beta", None), ("gate", "strong"), ("corpora.view", "zz")),
         *(("sparsity", 99), ("sparsity", "much"), ("corpus", "nope"), ("corpus", None)),
-        *(("corpora.view", "zz"), ("preset", "nothing")),
     ):
         test.session_state[key] = value
         test.run()
         assert not test.exception, key
         assert criterion_shown(test) == "REAP"
+    test.session_state["criterion"] = None
+    assert not test.run().exception
 
 
 def test_another_model_takes_over_what_fits_it(open_page):
@@ -172,10 +169,10 @@ def test_another_model_takes_over_what_fits_it(open_page):
     # Six experts, top-2: at most 66.7% can go.
     assert test.select_slider(key="sparsity").options[-1] == "65%"
     assert test.select_slider(key="sparsity").value <= 65
-    assert test.metric
+    assert any("that Frequency drops" in text.value for text in test.markdown)
     test.selectbox(key="model").set_value("demo").run()
     assert not test.exception
-    assert test.metric
+    assert any("that Frequency drops" in text.value for text in test.markdown)
 
 
 def test_the_sidebar_says_which_of_several_runs_of_a_corpus_is_used(

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from page_texts import command, metrics_of, table_with, texts, upload
+from page_texts import command, metrics_of, table_with, texts, unfolded, upload
 from safetensors.torch import load_file, save_file
 
 from analysis.drain import drain
@@ -123,6 +123,7 @@ def test_a_plan_of_neurons_offers_the_width_modes_that_the_library_has(open_page
     test = upload(
         open_page("export", "plain", criterion="random"), "neurons.json", json.dumps(plan)
     )
+    unfolded(test, "export.engines.part")
     for option in options:
         test.segmented_control(key="width_mode").set_value(str(option.mode)).run()
         assert texts(test.error) == []
@@ -160,6 +161,7 @@ def test_layers_of_different_counts_are_padded_where_the_router_can_rule_experts
     test = open_page("export", "biased", criterion="random")
     assert "pad" not in [each.key for each in test.toggle]  # equal counts
     upload(test, "uneven.json", plan.to_json())
+    unfolded(test, "export.engines.part")
     assert "--pad" not in command(test, "export")
     assert table_with(test, "program").set_index("program")["status"]["transformers"] == "fails"
     cost = f"2 experts of zeros, {format_bytes(plan_padding(model, plan).nbytes)}"

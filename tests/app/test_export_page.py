@@ -4,6 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from page_texts import unfolded
 
 from analysis.errors import ExportError
 from analysis.model import load_model_index
@@ -93,7 +94,7 @@ def test_a_name_is_checked_before_anything_is_written(
 
 
 def test_the_page_says_who_reads_the_export_and_what_it_takes(open_page):
-    test = open_page("export")
+    test = unfolded(open_page("export"), "export.engines.part")
     (engines,) = (table.value for table in test.dataframe if "program" in table.value.columns)
     assert {"transformers", "moeprune, load_pruned", "vLLM"} <= set(engines["program"])
     assert engines["why"].str.len().min() > 0

@@ -1,6 +1,7 @@
 """Numbers on screen equal what a few lines of plain Python make of the shipped files."""
 
 import json
+import re
 from itertools import combinations
 from math import floor
 
@@ -28,23 +29,26 @@ def percent_of(text):
 )
 def test_overlap_across_texts(open_page, demo_moments, criterion, percent):
     test = open_page("explore", sparsity=f"{percent}%")
-    test.menu_button(key="preset").set_value(criterion).run()
+    test.selectbox(key="criterion").set_value(criterion).run()
     sets = [pruned_sets(table, criterion, percent) for table in demo_moments.values()]
     pairs = [shared(a, b) for a, b in combinations(sets, 2)]
     expected = 100 * sum(pairs) / len(pairs)
-    value, against_chance = deltas_of(test)["Overlap across corpora"]
-    assert percent_of(value) == pytest.approx(expected, abs=0.51)
-    # Two random sets share the sparsity.
-    assert float(against_chance.split()[0]) == pytest.approx(expected - percent, abs=0.51)
+    (words,) = (text.value for text in test.markdown if "Two corpora agree on" in text.value)
+    agreed, by_chance = map(int, re.findall(r"(\d+)%", words))
+    assert agreed == pytest.approx(expected, abs=0.51)
+    assert by_chance == percent  # two random sets share the sparsity
 
 
-def test_pruned_by_the_other_criterion_too(open_page, demo_moments):
+def test_experts_that_the_other_criterion_drops(open_page, demo_moments):
     corpus = "demo-prose"
     test = open_page("explore", corpora=corpus, criterion="man", sparsity="25%")
     table = demo_moments[corpus]
     first, second = (pruned_sets(table, name, 25) for name in ("man", "frequency"))
-    value, _ = deltas_of(test)["Pruned by Frequency too"]
-    assert percent_of(value) == pytest.approx(100 * shared(first, second), abs=0.51)
+    (words,) = (
+        text.value for text in test.markdown if " experts that Frequency drops" in text.value
+    )
+    apart = sum(len(second[layer] - first[layer]) for layer in first)
+    assert words.startswith(f"MAN keeps **{apart}** experts")
 
 
 @pytest.mark.parametrize("percent", [0, 85])
@@ -69,7 +73,8 @@ def test_size_after_pruning_and_experts_kept(open_page, demo_checkpoint, percent
 
 
 def test_overlap_map_reads_every_variant(open_page, demo_moments):
-    charts = [json.loads(chart.proto.spec) for chart in open_page("explore").get("plotly_chart")]
+    test = open_page("explore", variants="By agreement of corpora")
+    charts = [json.loads(chart.proto.spec) for chart in test.get("plotly_chart")]
     (readings,) = (
         trace["text"]
         for chart in charts

@@ -16,6 +16,7 @@ from page_texts import (
     recipe_on,
     table_with,
     texts,
+    unfolded,
     upload,
 )
 
@@ -262,7 +263,7 @@ def test_the_plan_goes_to_export_as_it_is(open_page, go_to):
     go_to(test, "export")
     assert test.code[0].value.splitlines()[0] == line
     assert {metric.label: metric.value for metric in test.metric}["Per layer"] == "12 to 20"
-    kept = table_with(test, "kept")
+    kept = table_with(unfolded(test, "export.kept"), "kept")
     assert [len(ids.split(", ")) for ids in kept["kept"]] == [20, 20, 20, 12, 12, 12]
     assert any("check your serving engine" in text for text in texts(test.markdown))
 
@@ -283,7 +284,7 @@ def test_an_imported_plan_is_shown_and_exported_until_a_control_is_touched(open_
     assert "moeprune plans show mine.json --model demo" in texts(test.code)
     go_to(test, "export")
     assert "--plan mine.json" in test.code[0].value
-    kept = table_with(test, "kept")
+    kept = table_with(unfolded(test, "export.kept"), "kept")
     assert kept["kept"].tolist()[0] == "0, 1, 2, 3"
     test.segmented_control(key="schedule").set_value("late").run()
     assert "--schedule late" in test.code[0].value

@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from page_texts import parsed
+from page_texts import parsed, unfolded
 
 from app.jobs.kinds import KINDS
 from pruning.requests.base import default_of, flat_fields, flat_values, validated
@@ -104,7 +104,7 @@ def kept_on_page(test):
 @pytest.mark.parametrize("address", CHARTS, ids=lambda address: "-".join(address.values()))
 def test_plan_command_keeps_what_the_page_keeps(open_page, run, tmp_path, address):
     on_explore = open_page("explore", **address).code[0].value
-    test = open_page("export", **address)
+    test = unfolded(open_page("export", **address), "export.kept")
     plan_line, export_line = test.code[0].value.splitlines()
     assert plan_line == on_explore
     run(plan_line)

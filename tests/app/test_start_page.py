@@ -2,8 +2,9 @@
 
 import json
 import shutil
+from math import exp
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 
 from page_texts import command_lines, loaded_on, press, texts
 from published_models import QWEN3
@@ -40,36 +41,44 @@ def test_the_bare_address_opens_on_the_best_plan_that_engines_serve(open_page):
     # The best of all equal ones on all samples too: the halves agree on it.
     assert fmean(mine.values()) == min(fmean(each.values()) for each in every.values())
     (head,) = (text for text in texts(test.markdown) if text.startswith("## Half of the experts"))
-    assert f"**{fmean(mine.values()):+.2f}** to the loss on average" in head
-    assert f"**{max(mine.values()):+.2f}** at worst, on {max(mine, key=mine.get)}" in head
+    assert f"39% smaller, perplexity x{exp(fmean(mine.values())):.1f}." in head
+    assert f"Loss {fmean(mine.values()):+.2f} nats per token" in head
     chance = [fmean(each.values()) for each in _random(every).values()]
-    drawn = f"{len(chance)} draws, SD {stdev(chance):.2f}"
-    assert f"Random adds {fmean(chance):+.2f} ({drawn})" in head
-    (meaning,) = (text for text in texts(test.caption) if "nat" in text)
-    assert "EAN scores an expert by the sum of output norm over its tokens." in meaning
-    table = test.table[0].value
-    assert table["this plan"].to_dict() == {name: f"{added:+.2f}" for name, added in mine.items()}
+    assert f"of the same size costs x{exp(fmean(chance)):.1f} ({len(chance)} draws)" in head
+    (suffers,) = (text for text in texts(test.markdown) if "**What suffers**" in text)
+    assert all(f"{name} {added:+.2f}" in suffers for name, added in mine.items())
+    (ships,) = (text for text in texts(test.markdown) if "**Ship it**" in text)
+    assert "vLLM" in ships
+    test.button(key="start.other").click().run()
+    assert shown_plan(test).provenance.schedule != "uniform"
+    (ships,) = (text for text in texts(test.markdown) if "**Ship it**" in text)
+    assert "vLLM" not in ships
+    test.button(key="start.other").click().run()
+    assert shown_plan(test).digest == opened.digest
 
 
-def test_what_one_corpus_costs_beside_a_blend_is_told_of_one_criterion(open_page):
-    """EAN, on which Start opens, was measured on the blend only: the best that was on both."""
-    for address, criterion in (({}, "frequency"), ({"opened": "1"}, "reap")):
-        known = {"criterion": criterion, "schedule": "uniform", "sparsity": "50%"}
-        corpora = ["demo-code", "demo-math", "demo-prose"]
-        (blend,) = losses_by_hand(**known, corpora=corpora).values()
-        alone = [
-            added
-            for corpus in corpora
-            for added in losses_by_hand(**known, corpora=[corpus]).values()
-        ]
-        means, worst = [fmean(each.values()) for each in alone], max(max(e.values()) for e in alone)
-        (said,) = (
-            text for text in texts(open_page("start", **address).markdown) if "one corpus" in text
-        )
-        assert f"adds {min(means):+.2f} to {max(means):+.2f} on average" in said
-        assert (
-            f"up to {worst:+.2f} on demo-math; on a blend **{fmean(blend.values()):+.2f}**" in said
-        )
+def test_what_one_corpus_costs_the_others_is_told_of_the_criterion(open_page):
+    """Calibrated on one corpus alone, the worst of its plans."""
+    known = {"criterion": "reap", "schedule": "uniform", "sparsity": "50%"}
+    alone = {
+        corpus: added
+        for corpus in ("demo-code", "demo-math", "demo-prose")
+        for added in losses_by_hand(**known, corpora=[corpus]).values()
+    }
+    worst = max(
+        (each for each in alone if max(alone[each], key=alone[each].get) != each),
+        key=lambda each: max(alone[each].values()),
+    )
+    lost = max(alone[worst], key=alone[worst].get)
+    (words,) = (
+        text
+        for text in texts(open_page("start", opened="1").markdown)
+        if "The text decides" in text
+    )
+    assert (
+        f"Calibrated on {worst} alone, REAP keeps {worst} ({alone[worst][worst]:+.2f}) and loses "
+        f"{lost} ({alone[worst][lost]:+.2f})."
+    ) in words
 
 
 def _random(every):

@@ -19,7 +19,7 @@ chosen = st.session_state.get("chosen")
 with st.container(border=True):
     panels = magnitude_and_aimer(6, 32, 16)
     payload = map_payload(
-        range(1, 7), panels, arrangement=arrangement, mode="values", selected=chosen
+        range(1, 7), panels, arrangement=arrangement, mode="beside", selected=chosen
     )
     expert_map(payload, key="map", on_select=choose)
 st.text(f"python says {chosen}, calls {st.session_state.get('calls', 0)}")

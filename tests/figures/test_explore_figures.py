@@ -140,8 +140,8 @@ def test_overlap_at_chance_is_dark_however_large_it_is():
     rows = [(0.40, 0.25), (0.73, 0.75)]
     table = pd.DataFrame(rows, columns=["overlap", "chance"]).assign(b=1, alpha=1, beta=1)
     quarter, most = (traces(variant_map(table[row : row + 1]), "heatmap")[1] for row in (0, 1))
-    assert quarter.z[1, 1] == pytest.approx((0.40 - 0.25) / 0.75)
-    assert most.z[1, 1] == pytest.approx((0.73 - 0.75) / 0.25)
+    assert quarter.z[1][1] == pytest.approx((0.40 - 0.25) / 0.75)
+    assert most.z[1][1] == pytest.approx((0.73 - 0.75) / 0.25)
 
 
 def test_a_range_of_variants_does_not_look_like_an_interval():

@@ -6,7 +6,6 @@ from functools import partial
 import numpy as np
 import streamlit as st
 
-from analysis.arrays import IntArray
 from analysis.criteria import Criterion
 from analysis.ranking.stratification import rescale
 from app.charts.listing import CHARTS
@@ -27,7 +26,7 @@ from app.widgets.controls import MODES, ORDERS, view_switch
 from app.widgets.links import link_to
 from app.widgets.notes import inform, show_command
 from pruning.evaluate.quality import loss_of
-from pruning.plan import EXPERT_GRANULARITY
+from pruning.plan import EXPERT_GRANULARITY, PruningPlan
 
 MAP = "explore.map"
 Part = Callable[[Loaded], object]
@@ -103,22 +102,22 @@ def baseline_part(loaded: Loaded) -> None:
         return
     with st.container(border=True):
         chosen = loaded.selection(loaded.request_by(loaded.choices.baseline))
-        stratification(loaded, loaded.ranked(chosen))
+        stratification(loaded, (loaded.ranked(chosen), loaded.plan_by(chosen)))
 
 
-def stratification(loaded: Loaded, *ranked: Ranked) -> None:
+def stratification(loaded: Loaded, *ranked: tuple[Ranked, PruningPlan]) -> None:
     """The map of the last criterion, or of both side by side, with the chosen expert marked."""
-    kept = _counts(loaded, len(ranked))
+    layers = [layer.index for layer in loaded.model.layers]
     panels = [
         MapPanel(
             title=each.criterion.label,
             subtitle=loaded.source_of(each.criterion),
             values=rescale(each.saliency),
             order=each.order,
-            kept=counts,
+            kept=np.array([len(plan.kept[layer]) for layer in layers], dtype=np.int64),
             scores=each.score,
         )
-        for each, counts in zip(ranked, kept, strict=True)
+        for each, plan in ranked
     ]
     place = st.container()
     with st.container(horizontal=True, vertical_alignment="center", key="map-views"):
@@ -126,7 +125,7 @@ def stratification(loaded: Loaded, *ranked: Ranked) -> None:
         mode = view_switch("Show", "show", MODES)
         chart_files("stratification", lambda: CHARTS["stratification"].draw(loaded))
     payload = map_payload(
-        [layer.index for layer in loaded.model.layers],
+        layers,
         panels,
         arrangement=arrangement,
         mode=mode,
@@ -134,17 +133,6 @@ def stratification(loaded: Loaded, *ranked: Ranked) -> None:
     )
     with place:
         expert_map(payload, key=MAP, on_select=partial(choose_on_map, MAP))
-
-
-def _counts(loaded: Loaded, panels: int) -> list[IntArray]:
-    """Experts kept per layer by the plan of each panel, the baseline first."""
-    plans = [loaded.plan_by(loaded.second).kept]
-    if panels > 1:
-        shown = loaded.shown.plan if loaded.shown else None
-        is_of_experts = shown is not None and shown.granularity == EXPERT_GRANULARITY
-        plans += [shown.kept if shown and is_of_experts else loaded.plan_by(loaded.first).kept]
-    layers = [layer.index for layer in loaded.model.layers]
-    return [np.array([len(kept[layer]) for layer in layers], dtype=np.int64) for kept in plans]
 
 
 def _part(loaded: Loaded) -> None:
@@ -171,7 +159,12 @@ def draw(loaded: Loaded) -> None:
         st.markdown(difference_words(loaded))
         map_column, variants_column = st.columns([13, 8])
         with map_column:
-            stratification(loaded, loaded.ranked(loaded.second), loaded.ranked(loaded.first))
+            shown = loaded.shown.plan if loaded.shown else loaded.plan_by(loaded.first)
+            stratification(
+                loaded,
+                (loaded.ranked(loaded.second), loaded.plan_by(loaded.second)),
+                (loaded.ranked(loaded.first), shown),
+            )
         with variants_column:
             variants_part(loaded)
         _part(loaded)

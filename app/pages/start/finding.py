@@ -8,6 +8,7 @@ import streamlit as st
 
 from analysis.errors import PlanError, UserError
 from app.charts.front_words import bits_alone
+from app.charts.listing import CHARTS
 from app.charts.loss_by_size import clicked_plan
 from app.charts.names import criterion_label
 from app.charts.overlap import pair_overlaps
@@ -18,7 +19,7 @@ from app.session.job_queue import own_model, queue, shown_request
 from app.session.plan_data import bytes_after
 from app.session.state import controls_for
 from app.widgets.answers import answers_part
-from app.widgets.charts import chart_selection, show_named
+from app.widgets.charts import chart_selection, show_chart
 from app.widgets.links import link_to
 from app.widgets.plan_bar import loss_of_plan
 from pruning.engines import contents_of, readers, verdicts
@@ -47,7 +48,7 @@ def finding_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
     st.markdown(f"## {headline(loaded, current_plan, loss)}\n\n{beside_random(loss, chance)}")
     chart_column, answers_column = st.columns([3, 2])
     with chart_column:
-        show_named("loss-by-size", loaded, on_select=partial(_take_clicked, loaded))
+        _picture(loaded)
     with answers_column, st.container(border=True, height=_CARD_PX):
         _answers_part(loaded, current_plan)
     suffers, text, ships = st.columns([5, 6, 5])
@@ -59,6 +60,16 @@ def finding_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
         st.markdown(f"**The text decides**  \n{corpora_words(loaded, losses, loss)}")
     with ships:
         _ship_part(loaded, current_plan, losses, loss)
+
+
+def _picture(loaded: Loaded) -> None:
+    """The chart; without evaluations, what makes one."""
+    try:
+        chart = CHARTS["loss-by-size"].draw(loaded)
+    except UserError as error:
+        st.text(str(error))
+        return
+    show_chart(chart, on_select=partial(_take_clicked, loaded))
 
 
 def _take_clicked(loaded: Loaded) -> None:
@@ -105,7 +116,7 @@ def beside_random(loss: PlanLoss | None, chance: RandomLoss | None) -> str:
     way = f", in another way than most plans: {literal(loss.way)}" if loss.way else ""
     return (
         f"{words}Loss {loss.mean:+.2f} nats per token, measured on {loss.num_samples} held-out "
-        f"texts of each corpus{way}."
+        f"samples of each corpus{way}."
     )
 
 
@@ -141,6 +152,8 @@ def corpora_words(loaded: Loaded, losses: tuple[PlanLoss, ...], loss: PlanLoss |
         pairs = pair_overlaps(loaded).sort_values("overlap", ascending=False)
     except UserError as error:
         return " ".join([*words, literal(error)])
+    if pairs.empty:
+        return " ".join([*words, "Calibrate on a second corpus to see what the choice depends on."])
     parts = [
         f"{literal(row['corpus_a'])} and {literal(row['corpus_b'])} share {row['overlap']:.0%}"
         for row in (pairs.iloc[0], pairs.iloc[-1])

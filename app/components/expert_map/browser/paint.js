@@ -55,6 +55,7 @@ export function readTheme(root) {
     text: css(text),
     muted: css(mix(text, background, 0.25)),
     background: css(background),
+    empty: css(color("--st-secondary-background-color", "#f3f6f8")),
     kept: css(color("--st-primary-color", "#0f6d7e")),
     pruned: css(mix(background, text, isDark ? 0.22 : 0.12)),
     stops: isDark ? DARK : LIGHT,
@@ -118,8 +119,10 @@ function fillOf(view, index, row, expert) {
 }
 
 function paintCells(view, index, context) {
-  const { model } = view;
+  const { model, box, theme } = view;
   const panel = model.panels[index];
+  context.fillStyle = theme.empty;
+  context.fillRect(box.left, box.top, box.width, box.height);
   forEachExpert(model, (row, expert) => {
     const { x, y, w, h } = cellBox(view, index, row, expert);
     context.fillStyle = fillOf(view, index, row, expert);
