@@ -12,6 +12,9 @@ from pathlib import Path
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, TimeoutError, expect
 
+from pruning.requests.base import flat_fields
+from pruning.spec import PlanSpec
+
 JOB_MS = 300_000
 OPENINGS = 5
 OPEN_MS = 6_000
@@ -33,9 +36,17 @@ def settled(tab: Page) -> Page:
     return tab
 
 
+def naming_a_plan(path: str) -> str:
+    """The address with the plan of defaults if it names none; that of Start may stay bare."""
+    page, _, query = path.partition("?")
+    if not page or any(f"{name}=" in query for name in (*flat_fields(PlanSpec), "opened")):
+        return path
+    return f"{page}?{query}&opened=1" if query else f"{page}?opened=1"
+
+
 def visit(tab: Page, dashboard, path: str) -> None:
     """Another address in the same browser, which has the scripts at hand by now."""
-    tab.goto(f"{dashboard.url}/{path}")
+    tab.goto(f"{dashboard.url}/{naming_a_plan(path)}")
     tab.get_by_role("heading", level=1).wait_for()
     settled(tab)
 
@@ -90,18 +101,32 @@ def open_list(box: Locator, option: str) -> None:
 def choose(tab: Page, key: str, option: str) -> None:
     """One of the buttons of a segmented control, by the key of the control."""
     group = tab.locator(f".st-key-{key}")
+    if group.locator("xpath=ancestor::*[@data-testid='stSidebar']").count():
+        open_plan(tab)
     group.get_by_role("radio", name=option, exact=True).click()
     expect(group.get_by_role("radio", name=option, exact=True)).to_be_checked()
 
 
-def preset(tab: Page, name: str) -> None:
-    tab.get_by_role("button", name="Presets").click()
-    tab.get_by_role("menuitem", name=re.compile(rf"^{name}\b")).click()
+def open_plan(tab: Page) -> None:
+    """Unfold the model and the plan, if they are folded."""
+    opener = settled(tab).get_by_test_id("stExpandSidebarButton")
+    if opener.count():
+        opener.click()
+        expect(tab.get_by_test_id("stSidebar").get_by_text("MoE Prune Studio")).to_be_in_viewport()
+
+
+def rank_by(tab: Page, name: str) -> None:
+    """Another criterion by its list."""
+    box = settled(tab).get_by_role("combobox", name="Criterion", exact=True)
+    open_list(box, name)
+    tab.get_by_role("option", name=re.compile(rf"^{re.escape(name)}\b")).first.click()
 
 
 def slide(tab: Page, key_of_widget: str, key: str) -> None:
     """Press a key on a slider, by the key of the widget."""
     slider = settled(tab).locator(f".st-key-{key_of_widget}").get_by_role("slider")
+    if slider.locator("xpath=ancestor::*[@data-testid='stSidebar']").count():
+        open_plan(tab)
     before = slider.get_attribute("aria-valuenow")
     slider.press(key)
     expect(slider).not_to_have_attribute("aria-valuenow", before or "")

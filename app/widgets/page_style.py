@@ -22,8 +22,6 @@ _EVERYWHERE: Final = """
   padding-right: 0.4rem;
 }
 [data-testid="stExpandSidebarButton"] { width: auto; gap: 0.3rem; }
-.st-key-see-why a { background: #0f6d7e; width: fit-content; padding: 0.4rem 1.2rem; }
-.st-key-see-why a * { color: #fff !important; }
 .st-key-plan-bar {
   position: sticky;
   top: 3.75rem;

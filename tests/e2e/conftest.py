@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from dashboards import Dashboard, running
 from playwright.sync_api import BrowserContext, ConsoleMessage, Page, expect
-from tabs import settled
+from tabs import naming_a_plan, settled
 
 # Nothing waits longer than it must; the machine may be busy.
 PATIENCE_MS = 120_000
@@ -47,7 +47,7 @@ def open_tab(profile: BrowserContext, dashboard: Dashboard):
         tab.on("pageerror", lambda error: errors.append(str(error)))
         tab.on("request", lambda request: hosts.add(host_of(request.url)))
         tab.on("websocket", lambda socket: hosts.add(host_of(socket.url)))
-        tab.goto(f"{dashboard.url}/{path}")
+        tab.goto(f"{dashboard.url}/{naming_a_plan(path)}")
         tab.get_by_role("heading", level=1).wait_for()
         return settled(tab)
 

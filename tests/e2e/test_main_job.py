@@ -13,8 +13,9 @@ from tabs import (
     is_ranked_by,
     job,
     metric,
+    open_plan,
     pick,
-    preset,
+    rank_by,
     settled,
     slide,
     unfold,
@@ -37,8 +38,8 @@ def dashboard(tmp_path_factory):
         yield dashboard
 
 
-def right_canvas(tab: Page) -> Locator:
-    canvas = tab.locator("canvas.base").nth(1)
+def map_canvas(tab: Page) -> Locator:
+    canvas = tab.locator("canvas.base").first
     canvas.wait_for()
     # With the charts below comes a scroll bar, which takes some of the width.
     tab.locator(".js-plotly-plot").first.wait_for()
@@ -46,8 +47,8 @@ def right_canvas(tab: Page) -> Locator:
 
 
 def paint(tab: Page) -> str:
-    """What the panel on the right shows, as an image."""
-    return right_canvas(tab).evaluate("canvas => canvas.toDataURL()")
+    """What the map shows, as an image."""
+    return map_canvas(tab).evaluate("canvas => canvas.toDataURL()")
 
 
 def repainted(tab: Page, before: str) -> str:
@@ -55,7 +56,7 @@ def repainted(tab: Page, before: str) -> str:
     wait_until(
         tab,
         "([canvas, before]) => canvas.toDataURL() !== before",
-        arg=[right_canvas(tab).element_handle(), before],
+        arg=[map_canvas(tab).element_handle(), before],
     )
     return paint(tab)
 
@@ -64,13 +65,13 @@ def painted_as(tab: Page, wanted: str) -> None:
     wait_until(
         tab,
         "([canvas, wanted]) => canvas.toDataURL() === wanted",
-        arg=[right_canvas(tab).element_handle(), wanted],
+        arg=[map_canvas(tab).element_handle(), wanted],
     )
 
 
 def test_exponents_change_the_map_and_the_address(open_tab):
     tab = open_tab("?opened=1")
-    tab.get_by_role("link", name="See why").click()
+    go(tab, "Explore", "Which experts does each criterion keep?")
     is_ranked_by(tab, "REAP")
     reap = paint(tab)
     choose(tab, "alpha", "0")
@@ -88,15 +89,15 @@ def test_exponents_change_the_map_and_the_address(open_tab):
     painted_as(tab, man)
     choose(tab, "alpha", "1")
     is_ranked_by(tab, "REAP")
-    expect(tab).to_have_url(re.compile(r"/explore$"))
+    expect(tab).to_have_url(re.compile(r"/explore\?opened=1$"))
 
 
 @pytest.mark.slow
 def test_the_address_opens_the_same_view_elsewhere(open_tab):
     first = open_tab("explore")
-    preset(first, "Squared-gate energy")
+    rank_by(first, "Squared-gate energy")
     is_ranked_by(first, "Squared-gate energy")
-    unfold(first, "More of the plan")
+    open_plan(first)
     choose(first, "gate", "Renormalized")
     choose(first, "corpus", "demo-math")
     choose(first, "show", "Kept")
@@ -133,7 +134,7 @@ def test_back_undoes_one_choice_after_the_other(open_tab):
     expect(tab).to_have_url(re.compile(r"explore\?criterion=1%2C1%2C2$"))
     settled(tab).go_back()
     is_ranked_by(tab, "REAP")
-    expect(tab).to_have_url(re.compile(r"explore$"))
+    expect(tab).to_have_url(re.compile(r"explore\?opened=1$"))
     settled(tab).go_forward()
     is_ranked_by(tab, "S(1,1,2)")
     # A choice made here begins a new way on.
@@ -160,10 +161,10 @@ def test_one_plan_is_in_every_address_and_a_preset_is_one_entry(open_tab):
     expect(tab).to_have_url(re.compile(BLEND))
     plan = tab.locator(".st-key-plan-bar strong").first
     best = plan.inner_text()
-    tab.get_by_role("link", name="See why").click()
+    go(tab, "Explore", "Which experts does each criterion keep?")
     expect(tab).to_have_url(re.compile(rf"/explore\?.*{BLEND}"))
     before = settled(tab).evaluate("history.length")
-    preset(tab, "SEER")
+    rank_by(tab, "SEER")
     is_ranked_by(tab, "SEER")
     expect(tab).to_have_url(re.compile("criterion=seer"))
     assert settled(tab).evaluate("history.length") == before + 1

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
-from tabs import JOB_MS, choose, go, is_ranked_by, job, metric, preset, settled, visit, wait_until
+from tabs import JOB_MS, choose, go, is_ranked_by, job, rank_by, settled, visit, wait_until
 
 # The main job, in test_main_job.py, stands for these by default.
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -30,7 +30,7 @@ def test_an_expert_stays_marked_across_criteria_and_pages(open_tab):
     layer, expert = re.search(r"layer (\d+) . expert (\d+)", mark_with_keyboard(tab)).groups()
     expect(tab).to_have_url(re.compile(rf"expert={layer}\.{expert}"))
     readout = tab.locator(".expert-map").get_by_role("status")
-    preset(tab, "MSAN")
+    rank_by(tab, "MSAN")
     expect(readout).to_contain_text(re.compile(rf"layer {layer} . expert {expert} .*MSAN: rank"))
     expect(readout).to_contain_text("selected")
     go(tab, "Compare", "Where do two recipes disagree?")
@@ -93,10 +93,10 @@ def test_a_click_on_the_map_of_neurons_pins_the_expert(open_tab):
         expect(tab.get_by_role("textbox", name="Expert")).to_have_value(pinned)
 
 
-def test_a_toggle_moves_the_frame_of_the_overlap_map_and_mounts_no_chart(open_tab):
+def test_a_toggle_moves_the_frame_of_the_variants_and_mounts_no_chart(open_tab):
     """Mounting it takes the browser as long as all else that a toggle does."""
     tab = open_tab("explore")
-    chart = tab.locator(".st-key-chart-overlap-map .js-plotly-plot")
+    chart = tab.locator(".st-key-chart-variant-losses .js-plotly-plot")
     chart.wait_for()
     settled(tab)
     chart.evaluate("chart => { chart.dataset.seen = 'before' }")
@@ -112,7 +112,7 @@ def test_a_toggle_moves_the_frame_of_the_overlap_map_and_mounts_no_chart(open_ta
             const found = words.map(each => getComputedStyle(each).strokeOpacity);
             return JSON.stringify(found) === JSON.stringify(expected);
         }""",
-        arg=[".st-key-chart-overlap-map .js-plotly-plot .annotation .bg", opacities],
+        arg=[".st-key-chart-variant-losses .js-plotly-plot .annotation .bg", opacities],
     )
 
 
@@ -184,14 +184,12 @@ def shown(place: Locator) -> str:
 
 def test_two_questions_in_five_clicks(open_tab, dashboard):
     tab = open_tab()
-    tab.set_viewport_size({"width": 1366, "height": 768})
-    expect(settled(tab).get_by_role("link", name="See why")).to_be_in_viewport(ratio=1)
-    tab.set_viewport_size({"width": 1280, "height": 1000})
     person = Clicks(tab)
-    person.on(tab.get_by_role("link", name="See why"))
+    person.on(tab.get_by_role("link", name="Explore", exact=True).first)
     tab.get_by_role("heading", level=1, name="Which experts does each criterion keep?").wait_for()
 
     # Which criterion depends least on the calibration corpus?
+    person.on(tab.get_by_role("radio", name="By agreement of corpora"))
     answer = shown(tab.get_by_text("depends least on the calibration corpus"))
     found = re.search(
         r"Of 17 variants, (\w+) (\([\d, ]+\)) depends least .*?overlap (0\.\d+)", answer
@@ -218,5 +216,6 @@ def test_two_questions_in_five_clicks(open_tab, dashboard):
     for key, value in (("b", b), ("alpha", alpha), ("beta", beta)):
         toggle = tab.locator(f".st-key-{key}").get_by_role("radio", name=value, exact=True)
         expect(toggle).to_be_checked()
-    expect(metric(tab, "Overlap across corpora")).to_have_text(f"{round(100 * float(overlap))}%")
+    agreed = f"Two corpora agree on {round(100 * float(overlap))}%"
+    expect(tab.get_by_text(re.compile(agreed))).to_be_visible()
     assert person.count <= 5

@@ -74,7 +74,7 @@ def test_a_drag_keeps_the_budget_and_tells_python_on_release(open_tab):
     readout = tab.locator(".schedule-editor").get_by_role("status")
     expect(readout).to_contain_text("layer 2 keeps 22 of 32 (69%) · uniform 16, +6")
     # Nothing has left the browser yet.
-    expect(tab).to_have_url(re.compile(r"/plan$"))
+    expect(tab).to_have_url(re.compile(r"/plan\?opened=1$"))
     tab.mouse.up()
     expect_counts(tab, DRAGGED)
     expect(tab.get_by_test_id("stCode").filter(has_text="moeprune plan")).to_contain_text(

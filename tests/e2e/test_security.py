@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from dashboards import Dashboard, running
 from playwright.sync_api import expect
-from tabs import settled, visit
+from tabs import open_plan, settled, visit
 
 from analysis.model import DEMO_CHECKPOINT
 from analysis.stats.store import SHIPPED_STATS
@@ -56,7 +56,7 @@ def test_a_hostile_name_is_text_on_every_page(open_tab, dashboard):
         if path:
             visit(tab, dashboard, path)
         if path.startswith("explore"):
-            tab.get_by_test_id("stMetric").nth(1).wait_for()
+            tab.locator("canvas.base").first.wait_for()
         settled(tab)
         for element in ("img[src*='pixel']", "img[src*='tag']"):
             expect(tab.locator(element)).to_have_count(0)
@@ -67,6 +67,7 @@ def test_a_hostile_name_is_text_on_every_page(open_tab, dashboard):
             expect(tab.get_by_text("Original model").first).to_be_visible()
             expect(tab.get_by_test_id("stDataFrame").first).to_be_visible()
         if path == "explore":
+            open_plan(tab)
             sidebar = tab.get_by_test_id("stSidebar")
             expect(sidebar.get_by_role("radio", name=NAME)).to_be_visible()
 

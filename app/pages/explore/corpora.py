@@ -48,7 +48,9 @@ def variants_part(loaded: Loaded) -> None:
         return
     clicks = st.session_state.get(_CLICKS, 0)
     figure = partial(loaded.keep, _map_after, name, chart.table, clicks)
-    show_chart(chart, figure=figure, on_select=partial(_apply_clicked_variant, name))
+    by_overlap = name == "overlap-map"
+    click = partial(_apply_clicked_variant, name)
+    show_chart(chart, figure=figure, on_select=click, with_sentence=by_overlap)
     if (exponents := loaded.choices.ranking_criterion.exponents) is not None:
         st.html(f"<style>{frame_style(exponents, f'.st-key-chart-{name}')}</style>")
 
